@@ -1,0 +1,60 @@
+# hydrant_library(<name> SOURCES ... DEPS ... [PRIVATE_DEPS ...]): a static library with the project's flags.
+# hydrant_test(<name> SOURCES ... DEPS ...): a GoogleTest program, one ctest entry.
+# Includes are always written from the root of the repository ("scheduler/scheduler.h").
+
+function(hydrant_flags target)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE -Wall -Wextra)
+  if(HYDRANT_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(HYDRANT_SANITIZE)
+    target_compile_options(${target} PUBLIC -fsanitize=${HYDRANT_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${HYDRANT_SANITIZE})
+  endif()
+endfunction()
+
+function(hydrant_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  hydrant_flags(${name})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+function(hydrant_executable name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  hydrant_flags(${name})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+endfunction()
+
+function(hydrant_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  hydrant_executable(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# A libFuzzer program; built only with clang and HYDRANT_FUZZERS=ON.
+function(hydrant_fuzzer name)
+  if(NOT HYDRANT_FUZZERS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  hydrant_executable(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()
+
+# A Google Benchmark program.
+function(hydrant_benchmark name)
+  if(NOT HYDRANT_BENCHMARKS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  hydrant_executable(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} benchmark::benchmark_main)
+endfunction()

@@ -1,0 +1,27 @@
+// A named, typed view of a tensor in a model file. Borrows the bytes from the file that made it.
+#ifndef HYDRANT_ENGINE_MODEL_TENSOR_H_
+#define HYDRANT_ENGINE_MODEL_TENSOR_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/dtype.h"
+
+namespace hydrant {
+
+struct TensorView {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;      // outermost first: a weight is [rows (outputs), cols (inputs)], rows contiguous
+  std::span<const uint8_t> bytes;  // exactly BytesOf(dtype, number of elements)
+
+  int64_t NumElements() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_MODEL_TENSOR_H_
