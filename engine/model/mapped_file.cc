@@ -1,0 +1,58 @@
+#include "engine/model/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
+
+namespace hydrant {
+namespace {
+
+// Closes the descriptor on every path; the map outlives it.
+class ScopedFd {
+ public:
+  explicit ScopedFd(int fd) : fd_(fd) {}
+  ~ScopedFd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  ScopedFd(const ScopedFd&) = delete;
+  ScopedFd& operator=(const ScopedFd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO by mistake must not hang; it has no effect on a regular file.
+  const ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Quoted(path)));
+  struct stat info = {};
+  if (fstat(fd.get(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot examine ", Quoted(path)));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(path), " is not a regular file"));
+  }
+  if (info.st_size == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(path), " is empty"));
+  }
+  const size_t size = static_cast<size_t>(info.st_size);
+  void* base = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", Quoted(path)));
+  }
+  return std::unique_ptr<MappedFile>(
+      new MappedFile(std::span<const uint8_t>(static_cast<const uint8_t*>(base), size)));
+}
+
+MappedFile::~MappedFile() { munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size()); }
+
+}  // namespace hydrant
