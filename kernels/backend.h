@@ -1,0 +1,76 @@
+// A Backend runs the operations of a step on one device. Each operation has a contract header of its own; the same tests
+// run over every backend, and "reference" (plain loops, double accumulation) is the truth the others are held to.
+//
+// Operations are enqueued in order; arguments are plain data that must stay valid until Synchronize() returns. A fault of
+// the device is sticky: later operations do nothing and Synchronize() reports the first one. Shapes are the caller's
+// responsibility (our bug, not the user's). One thread drives a Backend at a time.
+#ifndef HYDRANT_KERNELS_BACKEND_H_
+#define HYDRANT_KERNELS_BACKEND_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/decode_attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "kernels/prefill_attention.h"
+#include "kernels/sample.h"
+#include "kernels/select.h"
+#include "kernels/weight.h"
+
+namespace hydrant {
+
+struct BackendOptions {
+  int num_threads = 1;           // host backends
+  bool batch_invariant = false;  // a row's result never depends on the other rows (docs: --batch-invariant)
+};
+
+// Owns device memory; freed by the backend that made it.
+using DeviceBuffer = std::unique_ptr<void, std::function<void(void*)>>;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view Name() const = 0;
+  // One line for the start message: instruction set, threads, device name.
+  virtual std::string Description() const = 0;
+
+  // Zeroed memory, aligned to 64 bytes. ResourceExhausted says how much was asked for.
+  virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) = 0;
+  virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
+  virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  virtual void Zero(void* device, size_t bytes) = 0;
+  virtual absl::Status Synchronize() = 0;
+
+  // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes that do not fit.
+  virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts, WeightDType dtype) = 0;
+
+  virtual void Matmul(const MatmulArgs& args) = 0;
+  virtual void Embed(const EmbedArgs& args) = 0;
+  virtual void RmsNorm(const RmsNormArgs& args) = 0;
+  virtual void RopeSplit(const RopeSplitArgs& args) = 0;
+  virtual void Swiglu(const SwigluArgs& args) = 0;
+  virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
+  virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual void Select(const SelectArgs& args) = 0;
+  virtual void WritePages(const WritePagesArgs& args) = 0;
+  virtual void Sample(const SampleArgs& args) = 0;
+};
+
+std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);
+// InvalidArgument where the machine lacks AVX2, FMA and F16C, the least the cpu backend runs on.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options);
+
+// "reference" or "cpu"; InvalidArgument lists the names.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name, const BackendOptions& options);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_BACKEND_H_

@@ -1,0 +1,28 @@
+// y = x * W^T, or y += x * W^T. fp32 in and out; what W is made of decides the arithmetic (kernels/weight.h).
+// With a batch-invariant backend a row of y depends on its own row of x alone, whatever m is.
+#ifndef HYDRANT_KERNELS_MATMUL_H_
+#define HYDRANT_KERNELS_MATMUL_H_
+
+#include "kernels/weight.h"
+
+namespace hydrant {
+
+struct MatmulArgs {
+  const float* x = nullptr;  // [m, weight.cols()]
+  int m = 0;                 // rows; 0 does nothing
+  const Weight* weight = nullptr;
+  float* y = nullptr;        // [m, weight.rows()]
+  bool accumulate = false;   // y += instead of y =
+};
+
+// out[i] = row ids[i] of the table, as fp32.
+struct EmbedArgs {
+  const uint32_t* ids = nullptr;  // [m], each < table.rows()
+  int m = 0;
+  const Weight* table = nullptr;
+  float* out = nullptr;  // [m, table.cols()]
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_MATMUL_H_
