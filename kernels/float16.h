@@ -1,0 +1,60 @@
+// Half precision (IEEE binary16) and bfloat16 to and from float, bit by bit. Plain code for
+// loading, references and tests; backends have their own vector forms. Exact widening; narrowing
+// rounds to nearest, ties to even, NaN stays NaN, overflow becomes infinity. No denormal float is
+// ever an intermediate, so flush-to-zero modes change nothing.
+#ifndef HYDRANT_KERNELS_FLOAT16_H_
+#define HYDRANT_KERNELS_FLOAT16_H_
+
+#include <bit>
+#include <cstdint>
+
+namespace hydrant {
+
+inline float F16ToFloat(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t magnitude = half & 0x7fffu;
+  if (magnitude >= 0x7c00u) {  // infinity, NaN
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  }
+  if (magnitude >= 0x0400u) {  // normal: the exponent's bias grows from 15 to 127
+    return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+  }
+  // Subnormal: m * 2^-24, as the difference of two normal numbers, 2^-14 (1 + m/1024) - 2^-14.
+  constexpr uint32_t kTwoToMinus14 = 113u << 23;
+  const float value =
+      std::bit_cast<float>(kTwoToMinus14 | magnitude << 13) - std::bit_cast<float>(kTwoToMinus14);
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+}
+
+inline uint16_t FloatToF16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;  // NaN
+  if (magnitude >= 143u << 23) return sign | 0x7c00u;  // 2^16 and above: infinity
+  if (magnitude < 113u << 23) {
+    // Subnormal: adding 1/2, whose last place is 2^-24, leaves the rounded mantissa in the low
+    // bits.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<uint16_t>(
+        sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f)));
+  }
+  // 65520 and above carry into the exponent and become infinity by themselves.
+  magnitude += 0x0fffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((magnitude - (112u << 23)) >> 13));
+}
+
+inline float BF16ToFloat(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+inline uint16_t FloatToBF16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>(bits >> 16 | 0x0040u);  // NaN, made quiet
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_FLOAT16_H_

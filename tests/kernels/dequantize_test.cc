@@ -1,0 +1,125 @@
+#include "kernels/dequantize.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "kernels/float16.h"
+
+namespace hydrant {
+namespace {
+
+// Values computed by the PyPI package gguf; see scripts/goldens/gguf_quants.py for the file's
+// layout.
+class DequantizeGoldenTest : public testing::TestWithParam<DType> {};
+
+TEST_P(DequantizeGoldenTest, EqualsGgufPackageBitForBit) {
+  const DType dtype = GetParam();
+  const std::string path = "tests/data/model/quants/" + std::string(DTypeName(dtype)) + ".bin";
+  std::ifstream file(path, std::ios::binary);
+  ASSERT_TRUE(file) << path;
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  uint32_t num_blocks = 0;
+  ASSERT_GE(bytes.size(), sizeof num_blocks);
+  std::memcpy(&num_blocks, bytes.data(), sizeof num_blocks);
+  const size_t count = size_t{num_blocks} * BlockElements(dtype);
+  ASSERT_GT(count, 0u);
+  ASSERT_EQ(bytes.size(), sizeof num_blocks + BytesOf(dtype, count) + count * sizeof(float));
+  const uint8_t* blocks = reinterpret_cast<const uint8_t*>(bytes.data()) + sizeof num_blocks;
+  std::vector<float> want(count);
+  std::memcpy(want.data(), blocks + BytesOf(dtype, count), count * sizeof(float));
+
+  // One value more, to see that nothing is written past the end.
+  std::vector<float> got(count + 1, 12345.0f);
+  DequantizeRow(dtype, blocks, static_cast<int64_t>(count), got.data());
+  EXPECT_EQ(got.back(), 12345.0f);
+  for (size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(got[i], want[i]) << "value " << i << " of block " << i / BlockElements(dtype);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllTypes, DequantizeGoldenTest,
+                         testing::Values(DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1,
+                                         DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K,
+                                         DType::kQ5_K, DType::kQ6_K),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+TEST(DequantizeTest, F32IsCopiedFromAnyAlignment) {
+  const float values[] = {1.5f, -0.0f, 3e38f};
+  std::vector<uint8_t> bytes(1 + sizeof values);
+  std::memcpy(bytes.data() + 1, values, sizeof values);
+  float got[3];
+  DequantizeRow(DType::kF32, bytes.data() + 1, 3, got);
+  EXPECT_EQ(std::memcmp(got, values, sizeof values), 0);
+}
+
+// The value of a half by the definition of binary16, in double.
+double HalfByDefinition(uint16_t half) {
+  const int exponent = half >> 10 & 31;
+  const int mantissa = half & 1023;
+  const double sign = half & 0x8000 ? -1.0 : 1.0;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+TEST(Float16Test, EveryHalfWidensExactlyAndReturns) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const uint16_t half = static_cast<uint16_t>(bits);
+    const float value = F16ToFloat(half);
+    if ((half & 0x7c00) == 0x7c00) {
+      EXPECT_EQ(std::isnan(value), (half & 0x3ff) != 0);
+      if (std::isnan(value)) {
+        EXPECT_TRUE(std::isnan(F16ToFloat(FloatToF16(value))));
+        continue;
+      }
+    } else {
+      ASSERT_EQ(value, HalfByDefinition(half)) << bits;
+    }
+    ASSERT_EQ(FloatToF16(value), half) << bits;
+  }
+}
+
+TEST(Float16Test, NarrowingRoundsToNearestEven) {
+  // Between each pair of neighbours: just below the middle, the middle, just above it.
+  for (uint16_t half = 0; half < 0x7bff; ++half) {
+    const float low = F16ToFloat(half);
+    const float high = F16ToFloat(half + 1);
+    const float middle = (low + high) / 2;  // exact: floats have 13 more bits
+    const uint16_t even = half % 2 == 0 ? half : half + 1;
+    ASSERT_EQ(FloatToF16(std::nextafter(middle, 0.0f)), half);
+    ASSERT_EQ(FloatToF16(middle), even);
+    ASSERT_EQ(FloatToF16(-middle), even | 0x8000);
+    ASSERT_EQ(FloatToF16(std::nextafter(middle, 1e9f)), half + 1);
+  }
+  EXPECT_EQ(FloatToF16(65519.99f), 0x7bff);
+  EXPECT_EQ(FloatToF16(65520.0f), 0x7c00);
+  EXPECT_EQ(FloatToF16(1e30f), 0x7c00);
+  EXPECT_EQ(FloatToF16(-std::numeric_limits<float>::infinity()), 0xfc00);
+}
+
+TEST(BFloat16Test, WidensExactlyAndRoundsToNearestEven) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const float value = BF16ToFloat(static_cast<uint16_t>(bits));
+    ASSERT_EQ(std::bit_cast<uint32_t>(value), bits << 16);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(BF16ToFloat(FloatToBF16(value))));
+    } else {
+      ASSERT_EQ(FloatToBF16(value), bits);
+    }
+  }
+  EXPECT_EQ(FloatToBF16(std::bit_cast<float>(0x3f808000u)), 0x3f80);  // a tie, down to even
+  EXPECT_EQ(FloatToBF16(std::bit_cast<float>(0x3f818000u)), 0x3f82);  // a tie, up to even
+  EXPECT_EQ(FloatToBF16(std::bit_cast<float>(0x3f808001u)), 0x3f81);
+  EXPECT_EQ(FloatToBF16(std::numeric_limits<float>::max()), 0x7f80);
+  EXPECT_TRUE(std::isnan(BF16ToFloat(FloatToBF16(std::bit_cast<float>(0x7f800001u)))));
+}
+
+}  // namespace
+}  // namespace hydrant
