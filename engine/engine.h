@@ -1,0 +1,71 @@
+// The engine: weights, KV pool and the forward pass of one model on one backend. It has no threads of its own and is
+// driven by one thread at a time; it decides nothing about memory (see engine/batch.h).
+#ifndef HYDRANT_ENGINE_ENGINE_H_
+#define HYDRANT_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/batch.h"
+#include "engine/model/model_source.h"
+#include "kernels/backend.h"
+
+namespace hydrant {
+
+struct EngineOptions {
+  std::string device = "cpu";  // "cpu" or "reference"
+  int num_threads = 1;
+  bool batch_invariant = false;
+  WeightDType dtype = WeightDType::kStored;
+  std::optional<DType> kv_cache_dtype;  // f32, f16, bf16; unset: f32 with kFloat32, bf16 with kBFloat16, f16 with kStored
+  int block_size = 16;
+  int64_t kv_cache_memory_bytes = 0;            // pool size in bytes ...
+  std::optional<int> num_blocks_override;       // ... or in pages, which wins
+  int max_num_seqs = 64;
+  std::optional<int> max_model_len;             // unset: the model's context
+  std::optional<int> prefill_arena_tokens;      // unset: max(max_model_len, 2048)
+};
+
+class Engine final : public StepExecutor {
+ public:
+  // Packs the weights and allocates the pool. `progress` (may be null) hears a fraction in [0, 1] as the layers load.
+  // The source may be closed afterwards unless dtype is kStored: the engine keeps it alive.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const ModelSource> source,
+                                                        const EngineOptions& options,
+                                                        const std::function<void(double)>& progress);
+  ~Engine() override;
+
+  const EngineLimits& limits() const override;
+  absl::Status Execute(const Batch& batch, StepResult* result) override;
+
+  const ModelConfig& config() const;
+  const KvLayout& kv_layout() const;
+  int64_t weight_bytes() const;
+  std::string Description() const;  // one line: device, threads, dtypes
+
+  // For tests and the laboratory; each copies from the device.
+  struct HeadState {
+    std::vector<int32_t> positions;  // [entries], slot order
+    std::vector<float> scores;
+    std::vector<float> keys;    // [entries, head_dim]
+    std::vector<float> values;  // [entries, head_dim]
+    int32_t victim = -1;
+  };
+  HeadState ReadHead(int slot, int layer, int head) const;
+  // Logits of the last step: rows of batch.decode first, then the slices that ended their prompt.
+  std::vector<float> ReadLogits() const;
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_ENGINE_H_
