@@ -1,9 +1,11 @@
-// What the scheduler asks of the engine in one step, and what comes back. Plain data; the engine decides nothing about
-// memory: every block id, table row and length follows from what is written here.
+// What the scheduler asks of the engine in one step, and what comes back. Plain data; the engine
+// decides nothing about memory: every block id, table row and length follows from what is written
+// here.
 //
-// A sequence lives in a slot (0 <= slot < max_num_seqs) from its SlotSetup until the scheduler reuses the slot. Its prompt
-// is read layer by layer (PrefillSlice); when the last slice of a layer is done the engine compresses the layer by the
-// slot's CachePlan and writes the kept entries into the pages that the table already names. Then it decodes, one row a step.
+// A sequence lives in a slot (0 <= slot < max_num_seqs) from its SlotSetup until the scheduler
+// reuses the slot. Its prompt is read layer by layer (PrefillSlice); when the last slice of a layer
+// is done the engine compresses the layer by the slot's CachePlan and writes the kept entries into
+// the pages that the table already names. Then it decodes, one row a step.
 #ifndef HYDRANT_ENGINE_BATCH_H_
 #define HYDRANT_ENGINE_BATCH_H_
 
@@ -30,8 +32,9 @@ struct SlotSetup {
   CachePlan plan;
 };
 
-// Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer * kv_heads + head) * row_width.
-// Sent when a sequence starts, and when its rows move to a wider place (their block ids are then all sent again).
+// Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
+// kv_heads + head) * row_width. Sent when a sequence starts, and when its rows move to a wider
+// place (their block ids are then all sent again).
 struct TableRow {
   int slot = 0;
   int64_t row_begin = 0;
@@ -43,16 +46,17 @@ struct TableUpdate {
   int32_t block = 0;
 };
 
-// Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end). Slices of a prompt come in
-// order: all tokens of a layer before the next layer, so a slice of several layers spans the whole prompt.
+// Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
+// Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
+// several layers spans the whole prompt.
 struct PrefillSlice {
   int slot = 0;
   std::span<const TokenId> prompt;  // the whole prompt; must stay valid during Execute()
   int arena_begin = 0;              // where the prompt's tokens lie in the prefill arena, in tokens
   int layer_begin = 0;
   int layer_end = 0;
-  int token_begin = 0;  // a multiple of kQueryTile
-  int token_end = 0;    // a multiple of kQueryTile, or the end of the prompt
+  int token_begin = 0;   // a multiple of kQueryTile
+  int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
   SamplingRow sampling;  // used when the slice ends the prompt
 
   bool EndsPrompt(int num_layers) const {
@@ -72,16 +76,18 @@ struct Batch {
   std::vector<SlotSetup> setups;
   std::vector<TableRow> rows;
   std::vector<TableUpdate> updates;
-  std::vector<DecodeRow> decode;       // every slot at most once; not a slot of `prefill`
-  std::vector<PrefillSlice> prefill;   // every slot at most once
+  std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
+  std::vector<PrefillSlice> prefill;  // every slot at most once
 
   bool HasWork() const { return !decode.empty() || !prefill.empty(); }
 };
 
-// Token of each row, kNoToken where the logits held no finite value: that sequence has failed, the others have not.
+// Token of each row, kNoToken where the logits held no finite value: that sequence has failed, the
+// others have not.
 struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
-  std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does not end its prompt
+  std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
+                                        // not end its prompt
 };
 
 // The sizes that were fixed when the engine was made; the scheduler works within them.
@@ -89,10 +95,10 @@ struct EngineLimits {
   int num_layers = 0;
   int num_kv_heads = 0;
   int block_size = 16;
-  int num_blocks = 0;          // pages of the pool
-  int64_t table_entries = 0;   // size of the table arena
-  int max_num_seqs = 0;        // slots
-  int max_model_len = 0;       // tokens of one sequence, prompt and output
+  int num_blocks = 0;            // pages of the pool
+  int64_t table_entries = 0;     // size of the table arena
+  int max_num_seqs = 0;          // slots
+  int max_model_len = 0;         // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;  // tokens of all open prompts together; at least max_model_len
 };
 

@@ -1,5 +1,6 @@
-// The engine: weights, KV pool and the forward pass of one model on one backend. It has no threads of its own and is
-// driven by one thread at a time; it decides nothing about memory (see engine/batch.h).
+// The engine: weights, KV pool and the forward pass of one model on one backend. It has no threads
+// of its own and is driven by one thread at a time; it decides nothing about memory (see
+// engine/batch.h).
 #ifndef HYDRANT_ENGINE_ENGINE_H_
 #define HYDRANT_ENGINE_ENGINE_H_
 
@@ -22,22 +23,24 @@ struct EngineOptions {
   int num_threads = 1;
   bool batch_invariant = false;
   WeightDType dtype = WeightDType::kStored;
-  std::optional<DType> kv_cache_dtype;  // f32, f16, bf16; unset: f32 with kFloat32, bf16 with kBFloat16, f16 with kStored
+  std::optional<DType> kv_cache_dtype;  // f32, f16, bf16; unset: f32 with kFloat32, bf16 with
+                                        // kBFloat16, f16 with kStored
   int block_size = 16;
-  int64_t kv_cache_memory_bytes = 0;            // pool size in bytes ...
-  std::optional<int> num_blocks_override;       // ... or in pages, which wins
+  int64_t kv_cache_memory_bytes = 0;       // pool size in bytes ...
+  std::optional<int> num_blocks_override;  // ... or in pages, which wins
   int max_num_seqs = 64;
-  std::optional<int> max_model_len;             // unset: the model's context
-  std::optional<int> prefill_arena_tokens;      // unset: max(max_model_len, 2048)
+  std::optional<int> max_model_len;         // unset: the model's context
+  std::optional<int> prefill_arena_tokens;  // unset: max(max_model_len, 2048)
 };
 
 class Engine final : public StepExecutor {
  public:
-  // Packs the weights and allocates the pool. `progress` (may be null) hears a fraction in [0, 1] as the layers load.
-  // The source may be closed afterwards unless dtype is kStored: the engine keeps it alive.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const ModelSource> source,
-                                                        const EngineOptions& options,
-                                                        const std::function<void(double)>& progress);
+  // Packs the weights and allocates the pool. `progress` (may be null) hears a fraction in [0, 1]
+  // as the layers load. The source may be closed afterwards unless dtype is kStored: the engine
+  // keeps it alive.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(
+      std::shared_ptr<const ModelSource> source, const EngineOptions& options,
+      const std::function<void(double)>& progress);
   ~Engine() override;
 
   const EngineLimits& limits() const override;

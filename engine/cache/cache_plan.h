@@ -1,5 +1,6 @@
-// What a request asks of its KV cache (CacheSpec), the policies there are, and what a request's prompt makes of it
-// (CachePlan): how many entries each KV head keeps, which are protected, and by what rule decode evicts. Plain data.
+// What a request asks of its KV cache (CacheSpec), the policies there are, and what a request's
+// prompt makes of it (CachePlan): how many entries each KV head keeps, which are protected, and by
+// what rule decode evicts. Plain data.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 
@@ -38,14 +39,17 @@ enum class PromptScore : uint8_t {
 struct CachePlan {
   int32_t cap = kNoCap;  // C: entries a KV head holds at most
   PromptScore prompt_score = PromptScore::kNone;
-  DecodeRule rule;       // protection (sinks, recent) is in here, and holds for the prompt as well
+  DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
 
   // Entries a head holds after `tokens` tokens of the sequence have been seen.
-  int32_t EntriesAfter(int64_t tokens) const { return tokens < cap ? static_cast<int32_t>(tokens) : cap; }
+  int32_t EntriesAfter(int64_t tokens) const {
+    return tokens < cap ? static_cast<int32_t>(tokens) : cap;
+  }
 };
 
-// C = max(min_cache_tokens, ceil(cache_ratio * prompt_tokens)); max_cache_tokens alone sets it, and bounds it where both
-// are given. InvalidArgument starts with the field ("cache.sink_tokens: ...") and names the value and the allowed range.
+// C = max(min_cache_tokens, ceil(cache_ratio * prompt_tokens)); max_cache_tokens alone sets it, and
+// bounds it where both are given. InvalidArgument starts with the field ("cache.sink_tokens: ...")
+// and names the value and the allowed range.
 absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, int64_t prompt_tokens);
 
 struct PolicyParameter {

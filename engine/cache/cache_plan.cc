@@ -1,0 +1,142 @@
+#include "engine/cache/cache_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/cache/policy_registry.h"
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(message); }
+
+absl::Status CheckRanges(const CacheSpec& spec) {
+  if (spec.max_cache_tokens && *spec.max_cache_tokens < 1) {
+    return Invalid(fmt::format("cache.max_cache_tokens: {} is below 1", *spec.max_cache_tokens));
+  }
+  if (spec.cache_ratio && !(*spec.cache_ratio > 0.0 && *spec.cache_ratio <= 1.0)) {
+    return Invalid(fmt::format("cache.cache_ratio: {} is outside (0, 1]", *spec.cache_ratio));
+  }
+  const auto below_zero = [](const std::optional<int64_t>& value) { return value && *value < 0; };
+  if (below_zero(spec.min_cache_tokens)) {
+    return Invalid(fmt::format("cache.min_cache_tokens: {} is below 0", *spec.min_cache_tokens));
+  }
+  if (below_zero(spec.sink_tokens)) {
+    return Invalid(fmt::format("cache.sink_tokens: {} is below 0", *spec.sink_tokens));
+  }
+  if (below_zero(spec.protected_window_size)) {
+    return Invalid(
+        fmt::format("cache.protected_window_size: {} is below 0", *spec.protected_window_size));
+  }
+  return absl::OkStatus();
+}
+
+// ceil(ratio * n) where a product that is whole up to rounding counts as whole: 0.07 * 100 is 7
+// entries, not 8.
+int64_t CeilOfShare(double ratio, int64_t n) {
+  const double product = ratio * static_cast<double>(n);
+  const double nearest = std::round(product);
+  if (std::abs(product - nearest) <= 1e-9 * std::max(1.0, product))
+    return static_cast<int64_t>(nearest);
+  return static_cast<int64_t>(std::ceil(product));
+}
+
+// C of design: the entries a KV head may hold.
+absl::StatusOr<int32_t> Capacity(const CacheSpec& spec, int64_t prompt_tokens) {
+  int64_t capacity = kNoCap;
+  if (spec.cache_ratio) {
+    const int64_t floor = spec.min_cache_tokens.value_or(kDefaultMinCacheTokens);
+    capacity = std::max({floor, CeilOfShare(*spec.cache_ratio, prompt_tokens), int64_t{1}});
+    if (spec.max_cache_tokens) capacity = std::min(capacity, *spec.max_cache_tokens);
+  } else if (spec.max_cache_tokens) {
+    capacity = *spec.max_cache_tokens;
+  } else {
+    return Invalid(
+        fmt::format("cache: policy {} needs max_cache_tokens or cache_ratio", spec.policy));
+  }
+  return static_cast<int32_t>(std::min<int64_t>(capacity, kNoCap));
+}
+
+absl::Status CheckKeepsEverything(const CacheSpec& spec) {
+  if (spec.max_cache_tokens)
+    return Invalid("cache.max_cache_tokens: policy full keeps every entry and takes no budget");
+  if (spec.cache_ratio && *spec.cache_ratio < 1.0) {
+    return Invalid(fmt::format(
+        "cache.cache_ratio: {} given, but policy full keeps every entry; leave it unset or 1",
+        *spec.cache_ratio));
+  }
+  return absl::OkStatus();
+}
+
+std::string PolicyNames() {
+  std::string names;
+  for (const PolicyInfo& info : ListPolicies()) names += (names.empty() ? "" : ", ") + info.name;
+  return names;
+}
+
+// `policy`'s own fields only: a field it does not take is refused rather than ignored.
+absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
+  const PolicyInfo info = policy.Info();
+  const auto takes = [&](std::string_view name) {
+    return std::any_of(info.parameters.begin(), info.parameters.end(),
+                       [&](const PolicyParameter& parameter) { return parameter.name == name; });
+  };
+  if (spec.sink_tokens && !takes("sink_tokens")) {
+    return Invalid(fmt::format("cache.sink_tokens: policy {} does not take it", spec.policy));
+  }
+  if (spec.protected_window_size && !takes("protected_window_size")) {
+    return Invalid(
+        fmt::format("cache.protected_window_size: policy {} does not take it", spec.policy));
+  }
+  for (const auto& [name, value] : spec.params) {
+    if (!takes(name))
+      return Invalid(
+          fmt::format("cache.params.{}: policy {} has no such parameter", name, spec.policy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
+  const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
+  if (guarded <= plan.cap) return absl::OkStatus();
+  return Invalid(
+      fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
+                  "protected_window_size = {} + {}",
+                  spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", plan.cap, plan.rule.sinks,
+                  plan.rule.recent));
+}
+
+}  // namespace
+
+absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, int64_t prompt_tokens) {
+  const Policy* policy = FindPolicy(spec.policy);
+  if (policy == nullptr) {
+    return Invalid(
+        fmt::format("cache.cache_policy: '{}' is unknown; one of {}", spec.policy, PolicyNames()));
+  }
+  if (absl::Status status = CheckRanges(spec); !status.ok()) return status;
+  if (absl::Status status = CheckTaken(spec, *policy); !status.ok()) return status;
+  CachePlan plan;
+  if (policy->Evicts()) {
+    absl::StatusOr<int32_t> capacity = Capacity(spec, prompt_tokens);
+    if (!capacity.ok()) return capacity.status();
+    plan.cap = *capacity;
+  } else if (absl::Status status = CheckKeepsEverything(spec); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = policy->Fill(spec, &plan); !status.ok()) return status;
+  if (absl::Status status = CheckProtection(spec, plan); !status.ok()) return status;
+  return plan;
+}
+
+const std::vector<PolicyInfo>& ListPolicies() {
+  static const std::vector<PolicyInfo> infos = [] {
+    std::vector<PolicyInfo> list;
+    for (const Policy* policy : Policies()) list.push_back(policy->Info());
+    return list;
+  }();
+  return infos;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,42 @@
+// The policies by name. A policy turns a request's CacheSpec into the plain data that prefill and
+// decode follow; it holds no state, so one object of each serves every request from any thread. A
+// new policy is one file with one factory function, one row in policy_registry.cc, one row in its
+// test and one row of documentation.
+#ifndef HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
+#define HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "engine/cache/cache_plan.h"
+
+namespace hydrant {
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual PolicyInfo Info() const = 0;
+  virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
+  // plan->cap is set already. Fills prompt_score and rule. Errors as PlanCache's.
+  virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
+};
+
+std::unique_ptr<Policy> NewFullPolicy();
+std::unique_ptr<Policy> NewLocalPolicy();
+std::unique_ptr<Policy> NewStreamingPolicy();
+std::unique_ptr<Policy> NewH2oPolicy();
+
+// Null where the name is unknown.
+const Policy* FindPolicy(std::string_view name);
+std::span<const Policy* const> Policies();
+
+// Rows of Info() that every evicting policy has.
+PolicyParameter MaxCacheTokensParameter();
+PolicyParameter CacheRatioParameter();
+PolicyParameter MinCacheTokensParameter();
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_

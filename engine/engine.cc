@@ -1,0 +1,347 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/kv_state.h"
+#include "engine/llama_model.h"
+#include "engine/prefill.h"
+#include "fmt/format.h"
+#include "kernels/dequantize.h"
+
+namespace hydrant {
+namespace {
+
+DType DefaultKvDType(WeightDType dtype) {
+  switch (dtype) {
+    case WeightDType::kFloat32:
+      return DType::kF32;
+    case WeightDType::kBFloat16:
+      return DType::kBF16;
+    case WeightDType::kStored:
+      return DType::kF16;
+  }
+  return DType::kF32;
+}
+
+std::string_view WeightDTypeName(WeightDType dtype) {
+  switch (dtype) {
+    case WeightDType::kFloat32:
+      return "float32";
+    case WeightDType::kBFloat16:
+      return "bfloat16";
+    case WeightDType::kStored:
+      return "stored";
+  }
+  return "?";
+}
+
+absl::StatusOr<KvLayout> PlanPool(const EngineOptions& options, const ModelConfig& config) {
+  KvLayout layout;
+  layout.dtype = options.kv_cache_dtype.value_or(DefaultKvDType(options.dtype));
+  if (BlockElements(layout.dtype) != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("kv_cache_dtype: {} is not one of f32, f16, bf16", DTypeName(layout.dtype)));
+  }
+  if (options.block_size < 1 || options.block_size > 256) {
+    return absl::InvalidArgumentError(
+        fmt::format("block_size: {} is outside [1, 256]", options.block_size));
+  }
+  layout.block_size = options.block_size;
+  layout.head_dim = config.head_dim;
+  const int64_t blocks = options.num_blocks_override ? *options.num_blocks_override
+                                                     : options.kv_cache_memory_bytes /
+                                                           static_cast<int64_t>(layout.PageBytes());
+  const int64_t least = int64_t{config.num_layers} * config.num_kv_heads;
+  if (blocks < least || blocks > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        fmt::format("kv_cache_memory_bytes: the pool would hold {} pages of {} bytes; at least {} "
+                    "(one for every KV head of "
+                    "every layer) and at most 2^31 - 1 are needed",
+                    blocks, layout.PageBytes(), least));
+  }
+  layout.num_blocks = static_cast<int>(blocks);
+  return layout;
+}
+
+absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config,
+                                        const KvLayout& layout) {
+  EngineLimits limits;
+  limits.num_layers = config.num_layers;
+  limits.num_kv_heads = config.num_kv_heads;
+  limits.block_size = layout.block_size;
+  limits.num_blocks = layout.num_blocks;
+  if (options.max_num_seqs < 1 || options.max_num_seqs > 65536) {
+    return absl::InvalidArgumentError(
+        fmt::format("max_num_seqs: {} is outside [1, 65536]", options.max_num_seqs));
+  }
+  limits.max_num_seqs = options.max_num_seqs;
+  limits.max_model_len = options.max_model_len.value_or(config.max_context);
+  if (limits.max_model_len < 2 || limits.max_model_len > config.max_context) {
+    return absl::InvalidArgumentError(
+        fmt::format("max_model_len: {} is outside [2, {}], the model's context",
+                    limits.max_model_len, config.max_context));
+  }
+  limits.prefill_arena_tokens =
+      options.prefill_arena_tokens.value_or(std::max(limits.max_model_len, 2048));
+  if (limits.prefill_arena_tokens < limits.max_model_len) {
+    return absl::InvalidArgumentError(
+        fmt::format("prefill_arena_tokens: {} is below max_model_len {}",
+                    limits.prefill_arena_tokens, limits.max_model_len));
+  }
+  // Rows may be up to twice as wide as what they hold (they grow by doubling), and one of each slot
+  // may be moving.
+  const int64_t heads = int64_t{config.num_layers} * config.num_kv_heads;
+  limits.table_entries = 4 * int64_t{layout.num_blocks} + heads * (2 * limits.max_num_seqs + 8);
+  return limits;
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  EngineOptions options;
+  EngineLimits limits;
+  KvLayout layout;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<LlamaModel> model;
+  std::unique_ptr<KvState> kv;
+  std::unique_ptr<PrefillRunner> prefill;
+  Activations act;  // rows: max(max_num_seqs, PrefillRunner::kMaxRows)
+
+  // Decode and sampling, max_num_seqs rows each.
+  DeviceArray<TokenId> ids, tokens;
+  DeviceArray<int32_t> positions, slots;
+  DeviceArray<float> hidden, k, v, logits;
+  DeviceArray<SamplingRow> sampling;
+  int logit_rows = 0;
+
+  absl::Status Allocate();
+  void Decode(const Batch& batch);
+  void StageDecodeRows(const Batch& batch);
+  int GatherFinalRows(const Batch& batch);
+  void SampleRows(const Batch& batch, int rows);
+  void Distribute(const Batch& batch, const std::vector<TokenId>& sampled,
+                  StepResult* result) const;
+};
+
+absl::Status Engine::Impl::Allocate() {
+  const ModelConfig& config = model->config();
+  const size_t rows = limits.max_num_seqs;
+  absl::Status status =
+      act.Allocate(*backend, config, std::max(limits.max_num_seqs, PrefillRunner::kMaxRows));
+  const auto allocate = [&](auto& array, size_t count) {
+    if (status.ok()) status = array.Allocate(*backend, count);
+  };
+  allocate(ids, rows);
+  allocate(tokens, rows);
+  allocate(positions, rows);
+  allocate(slots, rows);
+  allocate(hidden, rows * config.hidden_size);
+  allocate(k, rows * config.KvDim());
+  allocate(v, rows * config.KvDim());
+  allocate(logits, rows * config.vocab_size);
+  allocate(sampling, rows);
+  return status;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
+    std::shared_ptr<const ModelSource> source, const EngineOptions& options,
+    const std::function<void(double)>& progress) {
+  const ModelConfig& config = source->config();
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  if (options.num_threads < 1 || options.num_threads > 1024) {
+    return absl::InvalidArgumentError(
+        fmt::format("threads: {} is outside [1, 1024]", options.num_threads));
+  }
+  absl::StatusOr<KvLayout> layout = PlanPool(options, config);
+  if (!layout.ok()) return layout.status();
+  impl->layout = *layout;
+  absl::StatusOr<EngineLimits> limits = PlanLimits(options, config, *layout);
+  if (!limits.ok()) return limits.status();
+  impl->limits = *limits;
+
+  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(
+      options.device,
+      {.num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
+  if (!backend.ok()) return backend.status();
+  impl->backend = *std::move(backend);
+  absl::StatusOr<std::unique_ptr<LlamaModel>> model = LlamaModel::Create(
+      impl->backend.get(), std::move(source), options.dtype, limits->max_model_len, progress);
+  if (!model.ok()) return model.status();
+  impl->model = *std::move(model);
+  absl::StatusOr<std::unique_ptr<KvState>> kv =
+      KvState::Create(impl->backend.get(), *layout, *limits);
+  if (!kv.ok()) return kv.status();
+  impl->kv = *std::move(kv);
+  if (absl::Status status = impl->Allocate(); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill =
+      PrefillRunner::Create(impl->backend.get(), impl->model.get(), impl->kv.get(), &impl->act,
+                            limits->prefill_arena_tokens);
+  if (!prefill.ok()) return prefill.status();
+  impl->prefill = *std::move(prefill);
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const EngineLimits& Engine::limits() const { return impl_->limits; }
+const ModelConfig& Engine::config() const { return impl_->model->config(); }
+const KvLayout& Engine::kv_layout() const { return impl_->layout; }
+int64_t Engine::weight_bytes() const { return impl_->model->weight_bytes(); }
+
+std::string Engine::Description() const {
+  return fmt::format("{}; weights {}{}, KV cache {}", impl_->backend->Description(),
+                     WeightDTypeName(impl_->options.dtype),
+                     impl_->options.batch_invariant ? " (batch-invariant)" : "",
+                     DTypeName(impl_->layout.dtype));
+}
+
+absl::Status Engine::Execute(const Batch& batch, StepResult* result) {
+  Impl& impl = *impl_;
+  impl.kv->Apply(batch);
+  impl.Decode(batch);
+  impl.prefill->Run(batch.prefill);
+  const int rows = impl.GatherFinalRows(batch);
+  std::vector<TokenId> sampled(rows);
+  if (rows > 0) {
+    impl.SampleRows(batch, rows);
+    impl.tokens.Read(*impl.backend, 0, sampled);
+  }
+  if (absl::Status status = impl.backend->Synchronize(); !status.ok()) return status;
+  impl.Distribute(batch, sampled, result);
+  return absl::OkStatus();
+}
+
+void Engine::Impl::StageDecodeRows(const Batch& batch) {
+  std::vector<TokenId> row_ids;
+  std::vector<int32_t> row_positions, row_slots;
+  for (const DecodeRow& row : batch.decode) {
+    row_ids.push_back(row.token);
+    row_positions.push_back(row.position);
+    row_slots.push_back(row.slot);
+  }
+  ids.Write(*backend, 0, row_ids);
+  positions.Write(*backend, 0, row_positions);
+  slots.Write(*backend, 0, row_slots);
+}
+
+void Engine::Impl::Decode(const Batch& batch) {
+  const int rows = static_cast<int>(batch.decode.size());
+  if (rows == 0) return;
+  const ModelConfig& config = model->config();
+  StageDecodeRows(batch);
+  model->Embed(ids.data(), rows, hidden.data());
+  const KvDestination destination = {
+      .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    model->ProjectQkv(layer, hidden.data(), positions.data(), rows, act, destination);
+    backend->DecodeAttention(
+        {.num_rows = rows,
+         .slots = slots.data(),
+         .positions = positions.data(),
+         .q = act.q.data(),
+         .k = k.data(),
+         .v = v.data(),
+         .layer = layer,
+         .num_heads = config.num_heads,
+         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+         .pages = kv->pages(),
+         .tables = kv->tables(),
+         .out = act.attended.data()});
+    model->FinishLayer(layer, hidden.data(), rows, act);
+  }
+}
+
+// Normed final rows, into act.normed: the decode rows, then the prompts that ended. Returns how
+// many.
+int Engine::Impl::GatherFinalRows(const Batch& batch) {
+  const int hidden_size = model->config().hidden_size;
+  int rows = static_cast<int>(batch.decode.size());
+  if (rows > 0) model->FinalNorm(hidden.data(), rows, act.normed.data());
+  for (const PrefillSlice& slice : batch.prefill) {
+    if (!slice.EndsPrompt(limits.num_layers)) continue;
+    model->FinalNorm(prefill->LastHidden(slice), 1,
+                     act.normed.data() + static_cast<size_t>(rows) * hidden_size);
+    ++rows;
+  }
+  logit_rows = rows;
+  return rows;
+}
+
+void Engine::Impl::SampleRows(const Batch& batch, int rows) {
+  std::vector<SamplingRow> params;
+  for (const DecodeRow& row : batch.decode) params.push_back(row.sampling);
+  for (const PrefillSlice& slice : batch.prefill) {
+    if (slice.EndsPrompt(limits.num_layers)) params.push_back(slice.sampling);
+  }
+  sampling.Write(*backend, 0, params);
+  model->Logits(act.normed.data(), rows, logits.data());
+  backend->Sample({.logits = logits.data(),
+                   .num_rows = rows,
+                   .vocab = model->config().vocab_size,
+                   .rows = sampling.data(),
+                   .tokens = tokens.data()});
+}
+
+void Engine::Impl::Distribute(const Batch& batch, const std::vector<TokenId>& sampled,
+                              StepResult* result) const {
+  const size_t decoded = batch.decode.size();
+  result->decode_tokens.assign(sampled.begin(), sampled.begin() + decoded);
+  result->prefill_tokens.clear();
+  size_t next = decoded;
+  for (const PrefillSlice& slice : batch.prefill) {
+    result->prefill_tokens.push_back(slice.EndsPrompt(limits.num_layers) ? sampled[next++]
+                                                                         : kNoToken);
+  }
+}
+
+Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
+  Backend& backend = *impl_->backend;
+  const SequenceTables& tables = impl_->kv->tables();
+  const KvPages& pages = impl_->kv->pages();
+  const KvLayout& layout = pages.layout;
+  const size_t index = tables.HeadIndex(slot, layer, head);
+  int32_t length = 0, width = 0;
+  int64_t begin = 0;
+  HeadState state;
+  backend.CopyToHost(&length, tables.lengths + index, sizeof(length));
+  backend.CopyToHost(&state.victim, tables.victims + index, sizeof(state.victim));
+  backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
+  backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
+  const int64_t row = begin + static_cast<int64_t>(layer * tables.num_kv_heads + head) * width;
+  state.positions.resize(length);
+  state.scores.resize(length);
+  state.keys.resize(static_cast<size_t>(length) * layout.head_dim);
+  state.values.resize(state.keys.size());
+  std::vector<uint8_t> bytes(BytesOf(layout.dtype, layout.head_dim));
+  const auto read_vector = [&](const void* pool, size_t offset, float* out) {
+    backend.CopyToHost(bytes.data(),
+                       static_cast<const uint8_t*>(pool) + BytesOf(layout.dtype, offset),
+                       bytes.size());
+    DequantizeRow(layout.dtype, bytes.data(), layout.head_dim, out);
+  };
+  for (int entry = 0; entry < length; ++entry) {
+    int32_t block = 0;
+    backend.CopyToHost(&block, tables.blocks + row + entry / layout.block_size, sizeof(block));
+    const size_t slot_index =
+        static_cast<size_t>(block) * layout.block_size + entry % layout.block_size;
+    backend.CopyToHost(&state.positions[entry], pages.positions + slot_index, sizeof(int32_t));
+    backend.CopyToHost(&state.scores[entry], pages.scores + slot_index, sizeof(float));
+    read_vector(pages.keys, slot_index * layout.head_dim,
+                &state.keys[static_cast<size_t>(entry) * layout.head_dim]);
+    read_vector(pages.values, slot_index * layout.head_dim,
+                &state.values[static_cast<size_t>(entry) * layout.head_dim]);
+  }
+  return state;
+}
+
+std::vector<float> Engine::ReadLogits() const {
+  std::vector<float> logits(static_cast<size_t>(impl_->logit_rows) * config().vocab_size);
+  impl_->logits.Read(*impl_->backend, 0, logits);
+  return logits;
+}
+
+}  // namespace hydrant

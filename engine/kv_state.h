@@ -1,0 +1,55 @@
+// The memory of the KV pool and of the sequence tables, in device memory at fixed addresses. It
+// follows what a Batch says and decides nothing: which block belongs to whom is the scheduler's
+// knowledge.
+#ifndef HYDRANT_ENGINE_KV_STATE_H_
+#define HYDRANT_ENGINE_KV_STATE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/batch.h"
+#include "engine/device_array.h"
+#include "kernels/backend.h"
+#include "kernels/kv_pages.h"
+
+namespace hydrant {
+
+class KvState {
+ public:
+  // Borrows the backend.
+  static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend, const KvLayout& layout,
+                                                         const EngineLimits& limits);
+
+  // Setups, moved rows and new block ids, in that order.
+  void Apply(const Batch& batch);
+
+  const KvPages& pages() const { return pages_; }
+  const SequenceTables& tables() const { return tables_; }
+  const CachePlan& plan(int slot) const { return plans_[slot]; }  // of the slot's newest setup
+
+ private:
+  KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits);
+  absl::Status Allocate();
+  void SetUp(const SlotSetup& setup);
+
+  Backend* backend_;
+  EngineLimits limits_;
+  KvPages pages_;
+  SequenceTables tables_;
+  std::vector<CachePlan> plans_;  // [max_num_seqs], host
+
+  DeviceArray<uint8_t> keys_, values_;
+  DeviceArray<int32_t> positions_;
+  DeviceArray<float> scores_;
+  DeviceArray<int32_t> blocks_;
+  DeviceArray<int64_t> row_begin_;
+  DeviceArray<int32_t> row_width_;
+  DeviceArray<int32_t> caps_, lengths_, victims_;
+  DeviceArray<DecodeRule> rules_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_KV_STATE_H_

@@ -1,0 +1,86 @@
+// The weights of a llama model on a backend, and the parts of its forward pass that are the same
+// for prefill and decode. Immutable after Create(). Activations are fp32 rows in device memory.
+#ifndef HYDRANT_ENGINE_LLAMA_MODEL_H_
+#define HYDRANT_ENGINE_LLAMA_MODEL_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/device_array.h"
+#include "engine/model/model_source.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/backend.h"
+
+namespace hydrant {
+
+// Work space of one pass over at most `rows` rows.
+struct Activations {
+  absl::Status Allocate(Backend& backend, const ModelConfig& config, int rows);
+
+  DeviceArray<float> normed;    // [rows, hidden]
+  DeviceArray<float> qkv;       // [rows, q_dim + 2 kv_dim]
+  DeviceArray<float> q;         // [rows, q_dim]
+  DeviceArray<float> attended;  // [rows, q_dim]
+  DeviceArray<float> gate_up;   // [rows, 2 intermediate]
+  DeviceArray<float> gated;     // [rows, intermediate]
+};
+
+// Where a run of rows puts its turned keys and its values (kernels/elementwise.h).
+struct KvDestination {
+  float* k = nullptr;
+  float* v = nullptr;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+};
+
+class LlamaModel {
+ public:
+  // Borrows the backend; keeps the source alive (stored weights point into its file).
+  static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(
+      Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype,
+      int max_positions, const std::function<void(double)>& progress);
+
+  const ModelConfig& config() const { return source_->config(); }
+  int64_t weight_bytes() const { return weight_bytes_; }
+
+  void Embed(const TokenId* ids, int rows, float* hidden) const;
+  // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
+  void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
+                  const Activations& act, const KvDestination& kv) const;
+  // hidden += attention output projection of act.attended, then hidden += feed-forward.
+  void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
+  // out: [rows, hidden].
+  void FinalNorm(const float* hidden, int rows, float* out) const;
+  // normed: rows of FinalNorm. logits: [rows, vocab].
+  void Logits(const float* normed, int rows, float* logits) const;
+
+ private:
+  struct Layer {
+    DeviceArray<float> attn_norm, ffn_norm;  // [hidden]
+    std::unique_ptr<Weight> qkv, wo, gate_up, down;
+  };
+
+  LlamaModel(Backend* backend, std::shared_ptr<const ModelSource> source)
+      : backend_(backend), source_(std::move(source)) {}
+  absl::Status Load(WeightDType dtype, int max_positions,
+                    const std::function<void(double)>& progress);
+  absl::Status LoadLayer(int index, WeightDType dtype);
+  absl::Status LoadHead(WeightDType dtype);
+  absl::StatusOr<std::unique_ptr<Weight>> Pack(std::vector<TensorView> parts, WeightDType dtype);
+  void Norm(const float* x, const DeviceArray<float>& weight, int rows, float* out) const;
+
+  Backend* backend_;
+  std::shared_ptr<const ModelSource> source_;
+  std::vector<Layer> layers_;
+  DeviceArray<float> final_norm_;
+  std::unique_ptr<Weight> embedding_;
+  std::unique_ptr<Weight> output_;  // null: tied, the embedding serves
+  DeviceArray<float> cos_, sin_;
+  int64_t weight_bytes_ = 0;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_LLAMA_MODEL_H_
