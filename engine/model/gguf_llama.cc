@@ -1,0 +1,226 @@
+#include "engine/model/gguf_llama.h"
+
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/model/llama_tensors.h"
+#include "engine/model/text.h"
+#include "kernels/dequantize.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kRopeFreqs[] = "rope_freqs.weight";
+
+absl::Status ReadInt(const GgufFile& file, const std::string& key, int* out) {
+  const absl::StatusOr<int64_t> value = file.GetInt(key);
+  if (!value.ok()) return value.status();
+  constexpr int kMax = std::numeric_limits<int>::max();
+  if (*value < 0 || *value > kMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metadata key ", Quoted(key), " is ", *value, ", the limit is 0 to ", kMax));
+  }
+  *out = static_cast<int>(*value);
+  return absl::OkStatus();
+}
+
+// Leaves *out alone where the key is missing.
+absl::Status ReadOptionalInt(const GgufFile& file, const std::string& key, int* out) {
+  return file.Has(key) ? ReadInt(file, key, out) : absl::OkStatus();
+}
+
+absl::Status ReadOptionalFloat(const GgufFile& file, const std::string& key, double* out) {
+  if (!file.Has(key)) return absl::OkStatus();
+  const absl::StatusOr<double> value = file.GetFloat(key);
+  if (!value.ok()) return value.status();
+  *out = *value;
+  return absl::OkStatus();
+}
+
+bool IsZero(const GgufValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return !*flag;
+  if (const int64_t* number = std::get_if<int64_t>(&value)) return *number == 0;
+  if (const double* number = std::get_if<double>(&value)) return *number == 0.0;
+  return false;
+}
+
+// Keys of the format that would change the arithmetic: refused rather than ignored.
+absl::Status CheckNothingUnusual(const GgufFile& file) {
+  static constexpr const char* kKeys[] = {"llama.expert_count",
+                                          "llama.attention.sliding_window",
+                                          "llama.attention.scale",
+                                          "llama.attention.clamp_kqv",
+                                          "llama.attention.max_alibi_bias",
+                                          "llama.logit_scale",
+                                          "llama.embedding_scale",
+                                          "llama.residual_scale",
+                                          "llama.attn_logit_softcapping",
+                                          "llama.final_logit_softcapping"};
+  for (const char* key : kKeys) {
+    const auto it = file.metadata().find(key);
+    if (it == file.metadata().end() || IsZero(it->second)) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("metadata key '", key, "' is set; this is not supported"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSizes(const GgufFile& file, ModelConfig* c) {
+  const std::pair<const char*, int*> required[] = {
+      {"llama.block_count", &c->num_layers},
+      {"llama.embedding_length", &c->hidden_size},
+      {"llama.feed_forward_length", &c->intermediate_size},
+      {"llama.attention.head_count", &c->num_heads},
+      {"llama.context_length", &c->max_context}};
+  for (const auto& [key, field] : required) {
+    if (absl::Status s = ReadInt(file, key, field); !s.ok()) return s;
+  }
+  c->num_kv_heads = c->num_heads;
+  if (absl::Status s = ReadOptionalInt(file, "llama.attention.head_count_kv", &c->num_kv_heads);
+      !s.ok())
+    return s;
+
+  if (file.Has("llama.attention.key_length")) {
+    if (absl::Status s = ReadInt(file, "llama.attention.key_length", &c->head_dim); !s.ok())
+      return s;
+  } else if (c->num_heads > 0 && c->hidden_size % c->num_heads == 0) {
+    c->head_dim = c->hidden_size / c->num_heads;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("llama.attention.head_count is ", c->num_heads,
+                     ", it must divide llama.embedding_length, which is ", c->hidden_size));
+  }
+  for (const char* key : {"llama.attention.value_length", "llama.rope.dimension_count"}) {
+    int value = c->head_dim;
+    if (absl::Status s = ReadOptionalInt(file, key, &value); !s.ok()) return s;
+    if (value != c->head_dim) {
+      return absl::UnimplementedError(absl::StrCat(
+          key, " is ", value, ", it must equal the head dimension, which is ", c->head_dim));
+    }
+  }
+  const absl::StatusOr<double> eps = file.GetFloat("llama.attention.layer_norm_rms_epsilon");
+  if (!eps.ok()) return eps.status();
+  c->norm_eps = *eps;
+  return absl::OkStatus();
+}
+
+absl::Status ReadRope(const GgufFile& file, ModelConfig* c) {
+  if (absl::Status s = ReadOptionalFloat(file, "llama.rope.freq_base", &c->rope_theta); !s.ok())
+    return s;
+  // The key of files from before rope.scaling.*.
+  if (absl::Status s = ReadOptionalFloat(file, "llama.rope.scale_linear", &c->rope_linear_factor);
+      !s.ok())
+    return s;
+  if (file.Has("llama.rope.scaling.type")) {
+    const absl::StatusOr<std::string> type = file.GetString("llama.rope.scaling.type");
+    if (!type.ok()) return type.status();
+    if (*type != "none" && *type != "linear") {
+      return absl::UnimplementedError(absl::StrCat("llama.rope.scaling.type is ", Quoted(*type),
+                                                   ", 'none' and 'linear' are supported"));
+    }
+    if (*type == "none") c->rope_linear_factor = 1.0;
+    if (*type == "linear") {
+      const absl::StatusOr<double> factor = file.GetFloat("llama.rope.scaling.factor");
+      if (!factor.ok()) return factor.status();
+      c->rope_linear_factor = *factor;
+    }
+  }
+  const auto it = file.tensors().find(kRopeFreqs);
+  if (it == file.tensors().end()) return absl::OkStatus();
+  const TensorView& view = it->second;
+  if (view.shape != std::vector<int64_t>{c->head_dim / 2}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", kRopeFreqs, "' has shape ", ShapeText(view.shape),
+                     ", half of the head dimension is ", c->head_dim / 2));
+  }
+  c->rope_freq_factors.resize(c->head_dim / 2);
+  DequantizeRow(view.dtype, view.bytes.data(), view.NumElements(), c->rope_freq_factors.data());
+  return absl::OkStatus();
+}
+
+// The vocabulary is as long as the embedding: files pad it, and llama.vocab_size is often missing.
+absl::Status ReadVocabulary(const GgufFile& file, ModelConfig* c) {
+  const LlamaTensorNames& names = GgufLlamaNames();
+  const auto it = file.tensors().find(names.embedding);
+  if (it == file.tensors().end()) {
+    return absl::NotFoundError(absl::StrCat("tensor ", Quoted(names.embedding), " is missing"));
+  }
+  const std::vector<int64_t>& shape = it->second.shape;
+  if (shape.size() != 2 || shape[0] > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", Quoted(names.embedding),
+                                                   " has shape ", ShapeText(shape),
+                                                   ", wanted [vocabulary, ", c->hidden_size, "]"));
+  }
+  c->vocab_size = static_cast<int>(shape[0]);
+  c->tied_embeddings = !file.tensors().contains(names.output);
+  return absl::OkStatus();
+}
+
+class GgufLlamaSource final : public ModelSource {
+ public:
+  GgufLlamaSource(std::unique_ptr<GgufFile> file, ModelConfig config, LlamaTensors tensors)
+      : file_(std::move(file)), config_(std::move(config)), tensors_(std::move(tensors)) {}
+
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<TensorView> Embedding() const override { return tensors_.embedding; }
+  absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.final_norm; }
+  absl::StatusOr<TensorView> Output() const override { return tensors_.output; }
+  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override {
+    return tensors_.Layer(layer);
+  }
+  const GgufFile* gguf() const override { return file_.get(); }
+
+ private:
+  const std::unique_ptr<GgufFile> file_;
+  const ModelConfig config_;
+  const LlamaTensors tensors_;  // views into file_
+};
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ReadGgufLlamaConfig(const GgufFile& file) {
+  ModelConfig config;
+  const absl::StatusOr<std::string> architecture = file.GetString("general.architecture");
+  if (!architecture.ok()) return architecture.status();
+  if (*architecture != "llama") {
+    return absl::UnimplementedError(absl::StrCat("general.architecture is ", Quoted(*architecture),
+                                                 ", only 'llama' is supported"));
+  }
+  config.architecture = *architecture;
+  config.name = file.GetString("general.name").value_or("");
+  config.rope_pairing = RopePairing::kInterleaved;
+  if (absl::Status s = CheckNothingUnusual(file); !s.ok()) return s;
+  if (absl::Status s = ReadSizes(file, &config); !s.ok()) return s;
+  if (absl::Status s = ReadVocabulary(file, &config); !s.ok()) return s;
+  if (absl::Status s = ReadRope(file, &config); !s.ok()) return s;
+  if (absl::Status s = ValidateConfig(config); !s.ok()) return s;
+  return config;
+}
+
+absl::StatusOr<std::unique_ptr<ModelSource>> MakeGgufLlamaSource(std::unique_ptr<GgufFile> file) {
+  absl::StatusOr<ModelConfig> config = ReadGgufLlamaConfig(*file);
+  if (!config.ok()) return config.status();
+  std::vector<std::string> present;
+  for (const auto& [name, view] : file->tensors()) present.push_back(name);
+  const auto ignored = [](const std::string& name) {
+    // attn_rot_embd: rotation tables in old files, which are computed here.
+    return name == kRopeFreqs || name.ends_with(".attn_rot_embd");
+  };
+  if (absl::Status s = CheckNoStrangers(*config, GgufLlamaNames(), present, ignored); !s.ok())
+    return s;
+  const auto find = [&file](const std::string& name) -> absl::StatusOr<TensorView> {
+    const auto it = file->tensors().find(name);
+    if (it == file->tensors().end())
+      return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
+    return it->second;
+  };
+  absl::StatusOr<LlamaTensors> tensors = GatherLlamaTensors(*config, GgufLlamaNames(), find);
+  if (!tensors.ok()) return tensors.status();
+  return std::make_unique<GgufLlamaSource>(std::move(file), *std::move(config),
+                                           *std::move(tensors));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,28 @@
+// The config.json of a Hugging Face model folder.
+#ifndef HYDRANT_ENGINE_MODEL_HF_CONFIG_H_
+#define HYDRANT_ENGINE_MODEL_HF_CONFIG_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_config.h"
+#include "kernels/dtype.h"
+
+namespace hydrant {
+
+struct HfConfig {
+  ModelConfig model;  // validated; name is empty unless the file gives one
+  DType weight_dtype =
+      DType::kF32;  // torch_dtype (dtype in newer files); used for dummy weights alone
+  double initializer_range = 0.02;
+};
+
+// Llama models, and Mistral models without a sliding window, whose arithmetic is the same. Anything
+// in the file that would change the arithmetic in a way not implemented is refused by its name.
+absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text);
+absl::StatusOr<HfConfig> ReadHfConfig(const std::string& path);  // errors name the path
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_MODEL_HF_CONFIG_H_

@@ -1,0 +1,159 @@
+#include "engine/model/hf_folder.h"
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/model/hf_config.h"
+#include "engine/model/json_text.h"
+#include "engine/model/llama_tensors.h"
+#include "engine/model/mapped_file.h"
+#include "engine/model/safetensors.h"
+#include "engine/model/text.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr size_t kMaxShards = 4096;
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// The weights of a folder, in one file or many.
+struct Shards {
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> files;  // by file name
+  std::map<std::string, std::string> file_of;                     // tensor name to file name
+
+  absl::StatusOr<TensorView> Find(const std::string& name) const {
+    const auto it = file_of.find(name);
+    if (it == file_of.end())
+      return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
+    absl::StatusOr<TensorView> view = files.at(it->second)->Find(name);
+    if (!view.ok()) return WithContext(view.status(), Quoted(it->second));
+    return view;
+  }
+};
+
+absl::StatusOr<Shards> OpenSingle(const std::string& folder) {
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
+      SafetensorsFile::Open(absl::StrCat(folder, "/", kSingleFile));
+  if (!file.ok()) return file.status();
+  Shards shards;
+  for (const std::string& name : (*file)->Names()) shards.file_of[name] = kSingleFile;
+  shards.files[kSingleFile] = *std::move(file);
+  return shards;
+}
+
+// tensor name → file name; a file name must stay inside the folder.
+absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  const std::span<const uint8_t> bytes = (*file)->bytes();
+  const absl::StatusOr<nlohmann::json> root =
+      ParseJsonObject(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  if (!root.ok()) return WithContext(root.status(), Quoted(path));
+  const auto map = root->find("weight_map");
+  if (map == root->end() || !map->is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(path), ": weight_map is missing or not an object"));
+  }
+  std::map<std::string, std::string> result;
+  for (const auto& [tensor, value] : map->items()) {
+    const std::string name = value.is_string() ? value.get<std::string>() : "";
+    if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(path), ": weight_map[", Quoted(tensor),
+                                                     "] is ", Quoted(name),
+                                                     ", wanted the name of a .safetensors file"));
+    }
+    result[tensor] = name;
+  }
+  return result;
+}
+
+absl::StatusOr<Shards> OpenIndexed(const std::string& folder) {
+  const std::string index = absl::StrCat(folder, "/", kIndexFile);
+  absl::StatusOr<std::map<std::string, std::string>> map = ReadWeightMap(index);
+  if (!map.ok()) return map.status();
+  Shards shards;
+  shards.file_of = *std::move(map);
+  for (const auto& [tensor, name] : shards.file_of) {
+    if (shards.files.contains(name)) continue;
+    if (shards.files.size() == kMaxShards) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(index), " names more than ", kMaxShards, " files"));
+    }
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
+        SafetensorsFile::Open(absl::StrCat(folder, "/", name));
+    if (!file.ok()) return file.status();
+    shards.files[name] = *std::move(file);
+  }
+  return shards;
+}
+
+absl::StatusOr<Shards> OpenShards(const std::string& folder) {
+  if (Exists(absl::StrCat(folder, "/", kSingleFile))) return OpenSingle(folder);
+  if (Exists(absl::StrCat(folder, "/", kIndexFile))) return OpenIndexed(folder);
+  return absl::NotFoundError(
+      absl::StrCat("folder ", Quoted(folder), " has neither ", kSingleFile, " nor ", kIndexFile));
+}
+
+class HfFolderSource final : public ModelSource {
+ public:
+  HfFolderSource(std::string folder, ModelConfig config, Shards shards, LlamaTensors tensors)
+      : folder_(std::move(folder)),
+        config_(std::move(config)),
+        shards_(std::move(shards)),
+        tensors_(std::move(tensors)) {}
+
+  const ModelConfig& config() const override { return config_; }
+  absl::StatusOr<TensorView> Embedding() const override { return tensors_.embedding; }
+  absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.final_norm; }
+  absl::StatusOr<TensorView> Output() const override { return tensors_.output; }
+  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override {
+    return tensors_.Layer(layer);
+  }
+  std::string folder() const override { return folder_; }
+
+ private:
+  const std::string folder_;
+  const ModelConfig config_;
+  const Shards shards_;
+  const LlamaTensors tensors_;  // views into shards_
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder) {
+  absl::StatusOr<HfConfig> config = ReadHfConfig(absl::StrCat(folder, "/config.json"));
+  if (!config.ok()) return config.status();
+  absl::StatusOr<Shards> shards = OpenShards(folder);
+  if (!shards.ok()) return shards.status();
+  const LlamaTensorNames& names = HuggingFaceLlamaNames();
+  std::vector<std::string> present;
+  for (const auto& [name, file] : shards->file_of) present.push_back(name);
+  const bool tied = config->model.tied_embeddings;
+  const auto ignored = [&](const std::string& name) {
+    // Rotation tables are computed here; a stored output beside tied embeddings is what
+    // transformers drops too.
+    return name.ends_with(".rotary_emb.inv_freq") || (tied && name == names.output);
+  };
+  if (absl::Status s = CheckNoStrangers(config->model, names, present, ignored); !s.ok()) {
+    return WithContext(s, Quoted(folder));
+  }
+  absl::StatusOr<LlamaTensors> tensors = GatherLlamaTensors(
+      config->model, names, [&](const std::string& name) { return shards->Find(name); });
+  if (!tensors.ok()) return WithContext(tensors.status(), Quoted(folder));
+  return std::make_unique<HfFolderSource>(folder, std::move(config->model), *std::move(shards),
+                                          *std::move(tensors));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,73 @@
+#include "engine/model/json_text.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kMaxDepth = 32;
+
+// Builds the value while watching the two things the library lets pass: repeated keys and great
+// depth.
+class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<nlohmann::json> {
+ public:
+  using Base = nlohmann::detail::json_sax_dom_parser<nlohmann::json>;
+  explicit StrictBuilder(nlohmann::json& root) : Base(root, /*allow_exceptions_=*/false) {}
+
+  bool start_object(std::size_t size) {
+    keys_.emplace_back();
+    return CheckDepth() && Base::start_object(size);
+  }
+  bool end_object() {
+    keys_.pop_back();
+    return Base::end_object();
+  }
+  bool start_array(std::size_t size) {
+    keys_.emplace_back();
+    return CheckDepth() && Base::start_array(size);
+  }
+  bool end_array() {
+    keys_.pop_back();
+    return Base::end_array();
+  }
+  bool key(std::string& name) {
+    if (keys_.back().insert(name).second) return Base::key(name);
+    error_ = absl::StrCat("key ", Quoted(name), " appears twice");
+    return false;
+  }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
+    error_ = absl::StrCat("not valid JSON at byte ", position);
+    return false;
+  }
+  const std::string& error() const { return error_; }
+
+ private:
+  bool CheckDepth() {
+    if (keys_.size() <= kMaxDepth) return true;
+    error_ = absl::StrCat("JSON nested deeper than ", kMaxDepth);
+    return false;
+  }
+
+  std::vector<std::set<std::string>> keys_;  // one set per open object or array
+  std::string error_;
+};
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text) {
+  nlohmann::json root;
+  StrictBuilder builder(root);
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
+    return absl::InvalidArgumentError(builder.error().empty() ? "not valid JSON" : builder.error());
+  }
+  if (!root.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  return root;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,19 @@
+// Untrusted JSON text to a value, without exceptions. For .cc files only: it pulls in the JSON
+// library.
+#ifndef HYDRANT_ENGINE_MODEL_JSON_TEXT_H_
+#define HYDRANT_ENGINE_MODEL_JSON_TEXT_H_
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace hydrant {
+
+// The text must be one object. Keys that appear twice in one object and nesting beyond 32 are
+// refused.
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_MODEL_JSON_TEXT_H_

@@ -1,0 +1,196 @@
+#include "engine/model/safetensors.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/model/byte_reader.h"
+#include "engine/model/json_text.h"
+#include "engine/model/text.h"
+
+namespace hydrant {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's own reader
+constexpr size_t kMaxDims = 8;
+constexpr uint64_t kMaxElements = uint64_t{1} << 48;
+
+struct StoredType {
+  int element_bytes;
+  std::optional<DType> dtype;  // what we compute with; none: known to the format, not to us
+};
+
+std::optional<StoredType> ParseType(std::string_view name) {
+  static constexpr std::pair<std::string_view, int> kOthers[] = {
+      {"F64", 8}, {"I64", 8}, {"U64", 8}, {"I32", 4},  {"U32", 4},     {"I16", 2},
+      {"U16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  if (name == "F32") return StoredType{4, DType::kF32};
+  if (name == "F16") return StoredType{2, DType::kF16};
+  if (name == "BF16") return StoredType{2, DType::kBF16};
+  for (const auto& [other, bytes] : kOthers) {
+    if (name == other) return StoredType{bytes, std::nullopt};
+  }
+  return std::nullopt;
+}
+
+struct Entry {
+  std::string name;
+  std::string type_name;
+  StoredType type;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // in the data section
+  uint64_t end = 0;
+};
+
+absl::Status ParseShape(const json& value, Entry* entry, uint64_t* elements) {
+  if (!value.is_array() || value.size() > kMaxDims) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape must be an array of at most ", kMaxDims, " numbers"));
+  }
+  *elements = 1;
+  for (const json& dim : value) {
+    if (!dim.is_number_unsigned()) {
+      return absl::InvalidArgumentError("shape holds something that is not a non-negative integer");
+    }
+    const uint64_t size = dim.get<uint64_t>();
+    if (size > kMaxElements || (size > 0 && *elements > kMaxElements / size)) {
+      return absl::InvalidArgumentError(absl::StrCat("dimension ", entry->shape.size(), " is ",
+                                                     size, ", the limit is ", kMaxElements,
+                                                     " elements in all"));
+    }
+    *elements *= size;
+    entry->shape.push_back(static_cast<int64_t>(size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseOffsets(const json& value, uint64_t data_bytes, Entry* entry) {
+  if (!value.is_array() || value.size() != 2 || !value[0].is_number_unsigned() ||
+      !value[1].is_number_unsigned()) {
+    return absl::InvalidArgumentError("data_offsets must be an array of two non-negative integers");
+  }
+  entry->begin = value[0].get<uint64_t>();
+  entry->end = value[1].get<uint64_t>();
+  if (entry->begin > entry->end || entry->end > data_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("data_offsets are ", entry->begin, " to ",
+                                                   entry->end, ", the file has ", data_bytes,
+                                                   " bytes of data"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseEntry(const json& value, uint64_t data_bytes, Entry* entry) {
+  if (!value.is_object()) return absl::InvalidArgumentError("the entry is not an object");
+  for (const char* field : {"dtype", "shape", "data_offsets"}) {
+    if (!value.contains(field))
+      return absl::InvalidArgumentError(absl::StrCat(field, " is missing"));
+  }
+  if (!value["dtype"].is_string()) return absl::InvalidArgumentError("dtype is not a string");
+  entry->type_name = value["dtype"].get<std::string>();
+  const std::optional<StoredType> type = ParseType(entry->type_name);
+  if (!type)
+    return absl::UnimplementedError(
+        absl::StrCat("dtype ", Quoted(entry->type_name), " is unknown"));
+  entry->type = *type;
+  uint64_t elements = 0;
+  if (absl::Status s = ParseShape(value["shape"], entry, &elements); !s.ok()) return s;
+  if (absl::Status s = ParseOffsets(value["data_offsets"], data_bytes, entry); !s.ok()) return s;
+  const uint64_t wanted = elements * type->element_bytes;
+  if (entry->end - entry->begin != wanted) {
+    return absl::InvalidArgumentError(absl::StrCat("data_offsets span ", entry->end - entry->begin,
+                                                   " bytes, ", entry->type_name, " of shape ",
+                                                   ShapeText(entry->shape), " needs ", wanted));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Entry>> ParseHeader(std::string_view text, uint64_t data_bytes) {
+  const absl::StatusOr<json> header = ParseJsonObject(text);
+  if (!header.ok()) return WithContext(header.status(), "header");
+  std::vector<Entry> entries;
+  for (const auto& [name, value] : header->items()) {
+    if (name == "__metadata__") continue;  // free text
+    Entry entry;
+    entry.name = name;
+    if (absl::Status s = ParseEntry(value, data_bytes, &entry); !s.ok()) {
+      return WithContext(s, absl::StrCat("tensor ", Quoted(name)));
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+absl::Status CheckNoOverlap(std::vector<Entry>& entries) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  for (size_t i = 1; i < entries.size(); ++i) {
+    if (entries[i].begin < entries[i - 1].end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the data of tensors ", Quoted(entries[i - 1].name), " and ",
+                       Quoted(entries[i].name), " overlap at offset ", entries[i].begin));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> parsed = Parse((*file)->bytes());
+  if (!parsed.ok()) return WithContext(parsed.status(), Quoted(path));
+  (*parsed)->file_ = *std::move(file);
+  return parsed;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Parse(
+    std::span<const uint8_t> bytes) {
+  auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile());
+  if (absl::Status s = file->Load(bytes); !s.ok()) return s;
+  return file;
+}
+
+absl::Status SafetensorsFile::Load(std::span<const uint8_t> bytes) {
+  ByteReader reader(bytes);
+  std::string text;
+  if (absl::Status s = reader.ReadString("the header", kMaxHeaderBytes, &text); !s.ok()) return s;
+  const std::span<const uint8_t> data = bytes.subspan(reader.position());
+  absl::StatusOr<std::vector<Entry>> entries = ParseHeader(text, data.size());
+  if (!entries.ok()) return entries.status();
+  if (absl::Status s = CheckNoOverlap(*entries); !s.ok()) return s;
+  for (const Entry& entry : *entries) {
+    if (entry.type.dtype) {
+      tensors_[entry.name] = {*entry.type.dtype, entry.shape,
+                              data.subspan(entry.begin, entry.end - entry.begin)};
+    } else {
+      unsupported_[entry.name] = entry.type_name;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> SafetensorsFile::Find(const std::string& name) const {
+  if (const auto it = tensors_.find(name); it != tensors_.end()) return it->second;
+  if (const auto it = unsupported_.find(name); it != unsupported_.end()) {
+    return absl::UnimplementedError(absl::StrCat("tensor ", Quoted(name), " has dtype ", it->second,
+                                                 "; F32, F16 and BF16 are supported"));
+  }
+  return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
+}
+
+std::vector<std::string> SafetensorsFile::Names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, view] : tensors_) names.push_back(name);
+  for (const auto& [name, type] : unsupported_) names.push_back(name);
+  return names;
+}
+
+}  // namespace hydrant
