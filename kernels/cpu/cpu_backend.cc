@@ -1,0 +1,71 @@
+// The cpu backend: assembles the vectorised operations of kernels/cpu over one thread pool.
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/host_memory.h"
+#include "kernels/reference/ops.h"
+#include "kernels/thread_pool.h"
+
+namespace hydrant {
+namespace {
+
+class CpuBackend : public Backend {
+ public:
+  explicit CpuBackend(const BackendOptions& options)
+      : options_(options), threads_(options.num_threads) {}
+
+  std::string_view Name() const override { return "cpu"; }
+  std::string Description() const override {
+    return absl::StrCat("cpu: ", std::string(cpu::IsaName(cpu::DetectIsa())), ", ",
+                        threads_.num_threads(),
+                        threads_.num_threads() == 1 ? " thread" : " threads",
+                        options_.batch_invariant ? ", batch-invariant" : "");
+  }
+
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+  void Zero(void* device, size_t bytes) override {
+    if (bytes > 0) std::memset(device, 0, bytes);
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+                                                     WeightDType dtype) override {
+    return reference::PackWeight(parts, dtype);
+  }
+  void Matmul(const MatmulArgs& args) override { reference::Matmul(args); }
+  void Embed(const EmbedArgs& args) override { reference::Embed(args); }
+  void RmsNorm(const RmsNormArgs& args) override { reference::RmsNorm(args); }
+  void RopeSplit(const RopeSplitArgs& args) override { reference::RopeSplit(args); }
+  void Swiglu(const SwigluArgs& args) override { reference::Swiglu(args); }
+  void PrefillAttention(const PrefillAttentionArgs& args) override {
+    reference::PrefillAttention(args);
+  }
+  void DecodeAttention(const DecodeAttentionArgs& args) override {
+    reference::DecodeAttention(args);
+  }
+  void Select(const SelectArgs& args) override { reference::Select(args); }
+  void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
+  void Sample(const SampleArgs& args) override { reference::Sample(args); }
+
+ private:
+  const BackendOptions options_;
+  ThreadPool threads_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options) {
+  if (absl::Status status = cpu::CheckIsa(); !status.ok()) return status;
+  cpu::DetectIsa();  // before the first dispatched operation
+  return std::make_unique<CpuBackend>(options);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,46 @@
+#include "kernels/host_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kMapFrom = size_t{4} << 20;  // from here a mapping of its own, with huge pages
+
+absl::Status Exhausted(size_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot allocate ", bytes, " bytes of host memory"));
+}
+
+// The system may promise more than it has (overcommit) and kill the process later: what is larger
+// than the whole memory is refused here.
+size_t PhysicalBytes() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes) {
+  if (bytes > PhysicalBytes()) return Exhausted(bytes);
+  if (bytes < kMapFrom) {
+    const size_t rounded = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    void* memory = std::aligned_alloc(kAlignment, rounded);
+    if (memory == nullptr) return Exhausted(bytes);
+    std::memset(memory, 0, rounded);
+    return DeviceBuffer(memory, [](void* p) { std::free(p); });
+  }
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return Exhausted(bytes);
+  madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: failure costs speed only
+  return DeviceBuffer(memory, [bytes](void* p) { munmap(p, bytes); });
+}
+
+}  // namespace hydrant

@@ -1,0 +1,42 @@
+// Reading and writing single elements of keys and values in pages, for plain code. Stores round to
+// nearest, ties to even. Stateless.
+#ifndef HYDRANT_KERNELS_PAGE_ELEMENT_H_
+#define HYDRANT_KERNELS_PAGE_ELEMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dtype.h"
+#include "kernels/float16.h"
+
+namespace hydrant {
+
+// dtype is f32, f16 or bf16: pages hold nothing else.
+inline float LoadPageElement(DType dtype, const void* base, size_t index) {
+  switch (dtype) {
+    case DType::kF16:
+      return F16ToFloat(static_cast<const uint16_t*>(base)[index]);
+    case DType::kBF16:
+      return BF16ToFloat(static_cast<const uint16_t*>(base)[index]);
+    default:
+      return static_cast<const float*>(base)[index];
+  }
+}
+
+inline void StorePageElement(DType dtype, void* base, size_t index, float value) {
+  switch (dtype) {
+    case DType::kF16:
+      static_cast<uint16_t*>(base)[index] = FloatToF16(value);
+      break;
+    case DType::kBF16:
+      static_cast<uint16_t*>(base)[index] = FloatToBF16(value);
+      break;
+    default:
+      static_cast<float*>(base)[index] = value;
+      break;
+  }
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_PAGE_ELEMENT_H_

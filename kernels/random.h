@@ -1,0 +1,33 @@
+// Random numbers made from (seed, position) alone: the same request draws the same numbers whatever
+// else is in the batch, and a resumed stream repeats itself. Stateless.
+#ifndef HYDRANT_KERNELS_RANDOM_H_
+#define HYDRANT_KERNELS_RANDOM_H_
+
+#include <cstdint>
+
+namespace hydrant {
+
+// A bijection of 64 bits in which every input bit changes each output bit about half of the time:
+// shift-xor and multiply, with the constants of splitmix64's finaliser (Stafford's variant 13).
+constexpr uint64_t MixBits(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// 64 uniform bits. The seed is mixed before the position enters, so that seeds s and s + 1 do not
+// share shifted streams; the odd step (2^64 / golden ratio) spreads neighbouring positions.
+constexpr uint64_t RandomBits(uint64_t seed, int32_t position) {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
+  const uint64_t stream = MixBits(seed + kStep);
+  return MixBits(stream + kStep * (static_cast<uint64_t>(static_cast<uint32_t>(position)) + 1));
+}
+
+// Uniform in [0, count). REQUIRES: count >= 1. The bias is below count / 2^64.
+constexpr uint64_t RandomBelow(uint64_t bits, uint64_t count) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(bits) * count >> 64);
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_RANDOM_H_

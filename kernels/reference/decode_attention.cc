@@ -1,0 +1,120 @@
+#include "kernels/decode_attention.h"
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/page_element.h"
+#include "kernels/reference/attention_weights.h"
+#include "kernels/reference/ops.h"
+#include "kernels/victim.h"
+
+namespace hydrant::reference {
+namespace {
+
+// One KV head of one row.
+struct Head {
+  const DecodeAttentionArgs& args;
+  int row;
+  int kv_head;
+  int slot;
+  const int32_t* blocks;
+  const DecodeRule& rule;
+  int32_t& length;
+
+  size_t ElementOffset(int entry) const {
+    return PageIndex(args.pages.layout, blocks, entry) * args.pages.layout.head_dim;
+  }
+};
+
+void StoreEntry(const Head& head, int entry) {
+  const DecodeAttentionArgs& args = head.args;
+  const KvPages& pages = args.pages;
+  const int d = pages.layout.head_dim;
+  const size_t in = (static_cast<size_t>(head.row) * args.tables.num_kv_heads + head.kv_head) * d;
+  const size_t out = head.ElementOffset(entry);
+  for (int i = 0; i < d; ++i) {
+    StorePageElement(pages.layout.dtype, pages.keys, out + i, args.k[in + i]);
+    StorePageElement(pages.layout.dtype, pages.values, out + i, args.v[in + i]);
+  }
+  const size_t index = PageIndex(pages.layout, head.blocks, entry);
+  pages.positions[index] = args.positions[head.row];
+  if (head.rule.scored) pages.scores[index] = 0.0f;
+}
+
+// Attends with one query head and returns its weight on every entry.
+std::vector<double> Attend(const Head& head, int query_head) {
+  const DecodeAttentionArgs& args = head.args;
+  const KvPages& pages = args.pages;
+  const int d = pages.layout.head_dim;
+  const size_t row_offset = (static_cast<size_t>(head.row) * args.num_heads + query_head) * d;
+  std::vector<double> weights(head.length);
+  for (int e = 0; e < head.length; ++e) {
+    const size_t offset = head.ElementOffset(e);
+    double dot = 0.0;
+    for (int i = 0; i < d; ++i) {
+      dot += static_cast<double>(args.q[row_offset + i]) *
+             LoadPageElement(pages.layout.dtype, pages.keys, offset + i);
+    }
+    weights[e] = dot * args.scale;
+  }
+  Softmax(weights);
+  std::vector<double> sum(d, 0.0);
+  for (int e = 0; e < head.length; ++e) {
+    const size_t offset = head.ElementOffset(e);
+    for (int i = 0; i < d; ++i) {
+      sum[i] += weights[e] * LoadPageElement(pages.layout.dtype, pages.values, offset + i);
+    }
+  }
+  for (int i = 0; i < d; ++i) args.out[row_offset + i] = static_cast<float>(sum[i]);
+  return weights;
+}
+
+void UpdateScores(const Head& head, const std::vector<std::vector<double>>& weights) {
+  const KvPages& pages = head.args.pages;
+  for (int e = 0; e < head.length; ++e) {
+    const size_t index = PageIndex(pages.layout, head.blocks, e);
+    if (head.rule.by_position) {
+      pages.scores[index] = static_cast<float>(pages.positions[index]);
+    } else {
+      const double w = ReduceGroup(head.rule.reduce, weights, e);
+      pages.scores[index] =
+          static_cast<float>(static_cast<double>(head.rule.decay) * pages.scores[index] +
+                             static_cast<double>(head.rule.gain) * w);
+    }
+  }
+}
+
+void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
+  const SequenceTables& tables = args.tables;
+  const int slot = args.slots[row];
+  const size_t head_index = tables.HeadIndex(slot, args.layer, kv_head);
+  const Head head{args,
+                  row,
+                  kv_head,
+                  slot,
+                  tables.HeadBlocks(slot, args.layer, kv_head),
+                  tables.rules[slot],
+                  tables.lengths[head_index]};
+  const int32_t cap = tables.caps[head_index];
+  StoreEntry(head, head.length < cap ? head.length++ : tables.victims[head_index]);
+
+  const int group = args.num_heads / tables.num_kv_heads;
+  std::vector<std::vector<double>> weights;
+  for (int g = 0; g < group; ++g) weights.push_back(Attend(head, kv_head * group + g));
+  if (!head.rule.scored) return;
+  UpdateScores(head, weights);
+  if (head.length == cap) {
+    tables.victims[head_index] =
+        PickVictim(args.pages, head.blocks, head.length, head.rule, args.positions[row] + 1);
+  }
+}
+
+}  // namespace
+
+void DecodeAttention(const DecodeAttentionArgs& args) {
+  for (int row = 0; row < args.num_rows; ++row) {
+    for (int h = 0; h < args.tables.num_kv_heads; ++h) DecodeHead(args, row, h);
+  }
+}
+
+}  // namespace hydrant::reference

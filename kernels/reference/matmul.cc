@@ -1,0 +1,109 @@
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/dequantize.h"
+#include "kernels/float16.h"
+#include "kernels/reference/ops.h"
+
+namespace hydrant::reference {
+namespace {
+
+class ReferenceWeight : public Weight {
+ public:
+  ReferenceWeight(int rows, int cols, std::vector<float> values, bool bf16)
+      : Weight(rows, cols, values.size() * sizeof(float)),
+        values_(std::move(values)),
+        bf16_(bf16) {}
+  const float* Row(size_t row) const { return values_.data() + row * cols(); }
+  bool bf16() const { return bf16_; }
+
+ private:
+  std::vector<float> values_;  // [rows, cols]
+  bool bf16_;
+};
+
+absl::Status CheckParts(std::span<const WeightPart> parts) {
+  if (parts.empty()) return absl::InvalidArgumentError("a weight needs at least one part");
+  int64_t rows = 0;
+  for (const WeightPart& part : parts) {
+    if (part.data == nullptr || part.rows <= 0 || part.cols <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight part of ", part.rows, " x ", part.cols, " holds no values"));
+    }
+    if (part.cols != parts[0].cols) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight parts have different columns: ", parts[0].cols, " and ", part.cols));
+    }
+    if (part.cols % BlockElements(part.dtype) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("weight of ", part.cols,
+                                                     " columns is no whole number of blocks of ",
+                                                     std::string(DTypeName(part.dtype))));
+    }
+    rows += part.rows;
+  }
+  if (rows > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("weight of ", rows, " rows is too tall"));
+  }
+  return absl::OkStatus();
+}
+
+float RoundToBF16(float value) { return BF16ToFloat(FloatToBF16(value)); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+                                                   WeightDType dtype) {
+  if (absl::Status status = CheckParts(parts); !status.ok()) return status;
+  const int cols = parts[0].cols;
+  int rows = 0;
+  for (const WeightPart& part : parts) rows += part.rows;
+  std::vector<float> values(static_cast<size_t>(rows) * cols);
+  float* out = values.data();
+  for (const WeightPart& part : parts) {
+    const auto* row = static_cast<const uint8_t*>(part.data);
+    for (int i = 0; i < part.rows; ++i) {
+      DequantizeRow(part.dtype, row, cols, out);
+      row += BytesOf(part.dtype, cols);
+      out += cols;
+    }
+  }
+  const bool bf16 = dtype == WeightDType::kBFloat16;
+  if (bf16) {
+    for (float& value : values) value = RoundToBF16(value);
+  }
+  return std::make_unique<ReferenceWeight>(rows, cols, std::move(values), bf16);
+}
+
+void Matmul(const MatmulArgs& args) {
+  const auto& weight = static_cast<const ReferenceWeight&>(*args.weight);
+  const int rows = weight.rows(), cols = weight.cols();
+  std::vector<float> x(cols);
+  for (int i = 0; i < args.m; ++i) {
+    for (int c = 0; c < cols; ++c) {
+      const float value = args.x[static_cast<size_t>(i) * cols + c];
+      x[c] = weight.bf16() ? RoundToBF16(value) : value;
+    }
+    for (int r = 0; r < rows; ++r) {
+      const float* w = weight.Row(r);
+      float& y = args.y[static_cast<size_t>(i) * rows + r];
+      double sum = args.accumulate ? y : 0.0;
+      for (int c = 0; c < cols; ++c) sum += static_cast<double>(x[c]) * w[c];
+      y = static_cast<float>(sum);
+    }
+  }
+}
+
+void Embed(const EmbedArgs& args) {
+  const auto& table = static_cast<const ReferenceWeight&>(*args.table);
+  for (int i = 0; i < args.m; ++i) {
+    const float* row = table.Row(args.ids[i]);
+    float* out = args.out + static_cast<size_t>(i) * table.cols();
+    for (int c = 0; c < table.cols(); ++c) out[c] = row[c];
+  }
+}
+
+}  // namespace hydrant::reference

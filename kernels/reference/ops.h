@@ -1,0 +1,39 @@
+// The reference meaning of every operation: plain loops, double accumulation, no threads. Contracts
+// are in the headers of kernels/. Stateless: any thread may call.
+#ifndef HYDRANT_KERNELS_REFERENCE_OPS_H_
+#define HYDRANT_KERNELS_REFERENCE_OPS_H_
+
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "kernels/decode_attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "kernels/prefill_attention.h"
+#include "kernels/sample.h"
+#include "kernels/select.h"
+#include "kernels/weight.h"
+
+namespace hydrant::reference {
+
+// kFloat32 and kStored hold the dequantised values; kBFloat16 holds them rounded to bf16 (nearest
+// even), and Matmul then rounds x in the same way, as bf16 units do.
+absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+                                                   WeightDType dtype);
+// The weights of Matmul and Embed come from reference::PackWeight.
+void Matmul(const MatmulArgs& args);
+void Embed(const EmbedArgs& args);
+
+void RmsNorm(const RmsNormArgs& args);
+void RopeSplit(const RopeSplitArgs& args);
+void Swiglu(const SwigluArgs& args);
+void PrefillAttention(const PrefillAttentionArgs& args);
+void DecodeAttention(const DecodeAttentionArgs& args);
+void Select(const SelectArgs& args);
+void WritePages(const WritePagesArgs& args);
+void Sample(const SampleArgs& args);
+
+}  // namespace hydrant::reference
+
+#endif  // HYDRANT_KERNELS_REFERENCE_OPS_H_

@@ -1,0 +1,53 @@
+#include <cstring>
+
+#include "kernels/backend.h"
+#include "kernels/host_memory.h"
+#include "kernels/reference/ops.h"
+
+namespace hydrant {
+namespace {
+
+class ReferenceBackend : public Backend {
+ public:
+  std::string_view Name() const override { return "reference"; }
+  std::string Description() const override { return "reference: plain loops, 1 thread"; }
+
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
+  void CopyToDevice(void* device, const void* host, size_t bytes) override {
+    if (bytes > 0) std::memcpy(device, host, bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t bytes) override {
+    if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+  void Zero(void* device, size_t bytes) override {
+    if (bytes > 0) std::memset(device, 0, bytes);
+  }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+                                                     WeightDType dtype) override {
+    return reference::PackWeight(parts, dtype);
+  }
+  void Matmul(const MatmulArgs& args) override { reference::Matmul(args); }
+  void Embed(const EmbedArgs& args) override { reference::Embed(args); }
+  void RmsNorm(const RmsNormArgs& args) override { reference::RmsNorm(args); }
+  void RopeSplit(const RopeSplitArgs& args) override { reference::RopeSplit(args); }
+  void Swiglu(const SwigluArgs& args) override { reference::Swiglu(args); }
+  void PrefillAttention(const PrefillAttentionArgs& args) override {
+    reference::PrefillAttention(args);
+  }
+  void DecodeAttention(const DecodeAttentionArgs& args) override {
+    reference::DecodeAttention(args);
+  }
+  void Select(const SelectArgs& args) override { reference::Select(args); }
+  void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
+  void Sample(const SampleArgs& args) override { reference::Sample(args); }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions&) {
+  return std::make_unique<ReferenceBackend>();
+}
+
+}  // namespace hydrant

@@ -1,0 +1,79 @@
+// What sampling shares between backends, so that equal logits give equal tokens on all of them.
+//
+// A candidate's probability is kept as an integer, exp(x) * 2^44 rounded, where x = (logit -
+// highest) / temperature <= 0. Integers add up to the same sum in any order, so a vector unit,
+// several threads and a plain loop agree exactly on every cut and draw. 2^18 candidates lose at
+// most 2^-27 of the probability, and sums stay below 2^63 for a vocabulary of 2^19.
+#ifndef HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
+#define HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/sample.h"
+
+namespace hydrant {
+
+inline constexpr int kWeightBits = 44;
+inline constexpr uint64_t kHighestWeight = uint64_t{1} << kWeightBits;
+
+// The constants of SampleWeight, whose vector form must take the same steps.
+namespace sample_weight {
+inline constexpr double kLowest = -64.0;  // exp(-64) * 2^44 rounds to 0
+inline constexpr double kLog2E = 1.4426950408889634;
+inline constexpr double kLn2High = 0.693147180369123816490;    // 33 bits: k * kLn2High is exact
+inline constexpr double kLn2Low = 1.90821492927058770002e-10;  // ln 2 - kLn2High
+inline constexpr double kRoundShift = 6755399441055744.0;      // 1.5 * 2^52: adding it rounds
+inline constexpr double kTwo52 = 4503599627370496.0;
+inline constexpr uint64_t kMantissaMask = (uint64_t{1} << 52) - 1;
+inline constexpr int kDegree =
+    11;  // Taylor: the first term left out is below 7e-15 for |r| <= ln2 / 2
+inline constexpr double kCoefficients[kDegree + 1] = {
+    1.0,       1.0,        1.0 / 2,     1.0 / 6,      1.0 / 24,      1.0 / 120,
+    1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800};
+}  // namespace sample_weight
+
+// NaN counts as -infinity. REQUIRES: x <= 0 or NaN; the file compiled without contraction into
+// fused multiply-add (-ffp-contract=off).
+inline uint64_t SampleWeight(double x) {
+  using namespace sample_weight;
+  if (!(x >= kLowest)) x = kLowest;
+  const double shifted = x * kLog2E + kRoundShift;
+  const double k = shifted - kRoundShift;
+  const double r = (x - k * kLn2High) - k * kLn2Low;
+  double exp_r = kCoefficients[kDegree];
+  for (int i = kDegree - 1; i >= 0; --i) exp_r = exp_r * r + kCoefficients[i];
+  // The low bits of `shifted` hold k as an integer; what overflows the exponent field is shifted
+  // out.
+  const uint64_t exponent = std::bit_cast<uint64_t>(shifted) + (1023 + kWeightBits);
+  const double weight = exp_r * std::bit_cast<double>(exponent << 52);
+  return std::bit_cast<uint64_t>(weight + kTwo52) & kMantissaMask;
+}
+
+// A logit as sampling sees it: NaN is -infinity, which is never a candidate; +infinity is the
+// largest finite number.
+inline float CandidateLogit(float logit) {
+  if (std::isnan(logit)) return -std::numeric_limits<float>::infinity();
+  return logit > std::numeric_limits<float>::max() ? std::numeric_limits<float>::max() : logit;
+}
+
+// The least weight that passes min_p: probability >= min_p * the highest.
+inline uint64_t MinPWeight(float min_p) {
+  return static_cast<uint64_t>(std::ceil(static_cast<double>(min_p) * kHighestWeight));
+}
+
+// What the kept set must add up to, of the `total` of all candidates, to reach top_p. At least 1.
+inline uint64_t TopPWeight(float top_p, uint64_t total) {
+  const double need = std::ceil(static_cast<double>(top_p) * static_cast<double>(total));
+  return need < 1.0 ? 1 : need >= static_cast<double>(total) ? total : static_cast<uint64_t>(need);
+}
+
+inline bool IsUnrestricted(const SamplingRow& row, int vocab) {
+  return (row.top_k <= 0 || row.top_k >= vocab) && row.min_p <= 0.0f && row.top_p >= 1.0f;
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
