@@ -1,0 +1,116 @@
+#include "engine/cache/cache_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace hydrant {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+CacheSpec Spec(std::string policy) {
+  CacheSpec spec;
+  spec.policy = std::move(policy);
+  return spec;
+}
+
+std::string ErrorOf(const CacheSpec& spec, int64_t prompt_tokens = 100) {
+  const absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt_tokens);
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(plan.status().message());
+}
+
+TEST(CachePlan, FullKeepsEverything) {
+  const CachePlan plan = *PlanCache(Spec("full"), 5000);
+  EXPECT_EQ(plan.cap, kNoCap);
+  EXPECT_FALSE(plan.rule.scored);
+  EXPECT_EQ(plan.EntriesAfter(123456), 123456);
+}
+
+TEST(CachePlan, RatioHasAFloor) {
+  CacheSpec spec = Spec("h2o");
+  spec.cache_ratio = 0.2;
+  EXPECT_EQ(PlanCache(spec, 1000)->cap, 200);
+  EXPECT_EQ(PlanCache(spec, 1001)->cap, 201);
+  EXPECT_EQ(PlanCache(spec, 38)->cap, 128) << "a short chat is never starved";
+  spec.min_cache_tokens = 0;
+  EXPECT_EQ(PlanCache(spec, 38)->cap, 8);
+  spec.cache_ratio = 0.07;
+  EXPECT_EQ(PlanCache(spec, 100)->cap, 7) << "0.07 * 100 is 7.000000000000001 in binary";
+}
+
+TEST(CachePlan, MaxAloneSetsAndWithARatioBounds) {
+  CacheSpec spec = Spec("h2o");
+  spec.max_cache_tokens = 64;
+  EXPECT_EQ(PlanCache(spec, 1000)->cap, 64) << "the floor applies to the ratio only";
+  spec.cache_ratio = 0.5;
+  EXPECT_EQ(PlanCache(spec, 1000)->cap, 64);
+  spec.max_cache_tokens = 600;
+  EXPECT_EQ(PlanCache(spec, 1000)->cap, 500);
+}
+
+TEST(CachePlan, ProtectionDefaults) {
+  CacheSpec spec = Spec("h2o");
+  spec.max_cache_tokens = 65;
+  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 32);
+  spec.sink_tokens = 4;
+  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 30);
+  spec.protected_window_size = 0;
+  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 0);
+  spec = Spec("streaming");
+  spec.max_cache_tokens = 65;
+  EXPECT_EQ(PlanCache(spec, 1000)->rule.sinks, 4);
+  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 61);
+  spec = Spec("local");
+  spec.max_cache_tokens = 65;
+  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 65);
+}
+
+TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
+  EXPECT_THAT(ErrorOf(Spec("h3o")), AllOf(StartsWith("cache.cache_policy: 'h3o'"),
+                                          HasSubstr("full, local, streaming, h2o")));
+  EXPECT_THAT(ErrorOf(Spec("h2o")), HasSubstr("needs max_cache_tokens or cache_ratio"));
+  CacheSpec spec = Spec("h2o");
+  for (const double ratio :
+       {0.0, -0.1, 1.01, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    spec.cache_ratio = ratio;
+    EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.cache_ratio:"), HasSubstr("(0, 1]")));
+  }
+  spec = Spec("h2o");
+  spec.max_cache_tokens = 0;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: 0 is below 1"));
+  spec.max_cache_tokens = 16;
+  spec.sink_tokens = 4;
+  spec.protected_window_size = 13;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.max_cache_tokens:"), HasSubstr("16"), HasSubstr("4 + 13")));
+  spec.protected_window_size = 12;
+  EXPECT_TRUE(PlanCache(spec, 100).ok());
+  spec.sink_tokens = -1;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.sink_tokens: -1"));
+  spec.sink_tokens = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens:"));
+  spec = Spec("h2o");
+  spec.max_cache_tokens = 16;
+  spec.params["alpha"] = "1";
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.alpha: policy h2o has no such parameter"));
+  spec = Spec("streaming");
+  spec.max_cache_tokens = 4;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.sink_tokens: 4 leaves no window"));
+  spec = Spec("local");
+  spec.max_cache_tokens = 4;
+  spec.protected_window_size = 2;
+  EXPECT_THAT(ErrorOf(spec),
+              StartsWith("cache.protected_window_size: policy local does not take it"));
+  spec = Spec("full");
+  spec.max_cache_tokens = 4;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: policy full"));
+}
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,63 @@
+// Drives an Engine without the scheduler: gives sequences slots, arena room and (shuffled) pages
+// for all they may need, and runs steps of the caller's making.
+#ifndef HYDRANT_TESTS_ENGINE_DRIVER_H_
+#define HYDRANT_TESTS_ENGINE_DRIVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace hydrant {
+
+class EngineDriver {
+ public:
+  EngineDriver(Engine* engine, uint64_t seed);
+
+  // Takes the next slot; pages for prompt and `new_tokens` tokens. The prompt is read by
+  // Prefill*().
+  int Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
+          const SamplingRow& sampling = Greedy());
+
+  // Adds a slice to the step being built; all layers and tokens, or the given part.
+  void PrefillAll(int slot);
+  void PrefillPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
+  // Adds a decode row. Without a token: the newest sampled one.
+  void Decode(int slot);
+  void DecodeToken(int slot, TokenId token, int position);
+
+  // Executes the step. REQUIRES: it has work
+  void Step();
+
+  // Prefill of one sequence and `count` greedy tokens, alone.
+  std::vector<TokenId> Generate(int slot, int count);
+
+  TokenId last_token(int slot) const { return sequences_[slot].newest; }
+  // Logits that the last step computed for the slot.
+  std::vector<float> Logits(int slot) const;
+
+  static SamplingRow Greedy() { return {.temperature = 0.0f}; }
+
+ private:
+  struct Sequence {
+    std::vector<TokenId> prompt;
+    SamplingRow sampling;
+    int arena_begin = 0;
+    int position = 0;  // of the next input token
+    TokenId newest = kNoToken;
+    int logits_row = -1;
+  };
+
+  Engine* engine_;
+  std::vector<int32_t> free_blocks_;
+  int64_t next_table_entry_ = 0;
+  int next_arena_token_ = 0;
+  std::vector<Sequence> sequences_;
+  Batch batch_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_ENGINE_DRIVER_H_

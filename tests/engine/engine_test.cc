@@ -1,0 +1,251 @@
+// The engine against a double-precision model and against itself: logits, slicing, batching,
+// placement.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <tuple>
+
+#include "tests/engine/double_model.h"
+#include "tests/engine/driver.h"
+#include "tests/engine/random_model.h"
+
+namespace hydrant {
+namespace {
+
+EngineOptions Options(const std::string& device) {
+  EngineOptions options;
+  options.device = device;
+  options.num_threads = 2;
+  options.batch_invariant = true;
+  options.dtype = WeightDType::kFloat32;
+  options.num_blocks_override = 4096;
+  options.max_num_seqs = 16;
+  options.prefill_arena_tokens = 4096;
+  return options;
+}
+
+std::unique_ptr<Engine> MakeEngine(std::shared_ptr<const ModelSource> model,
+                                   const EngineOptions& options) {
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(std::move(model), options, nullptr);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(rng() % vocab);
+  return tokens;
+}
+
+CachePlan Plan(const std::string& policy, int budget, int prompt_tokens) {
+  CacheSpec spec;
+  spec.policy = policy;
+  if (policy != "full") spec.max_cache_tokens = budget;
+  return *PlanCache(spec, prompt_tokens);
+}
+
+void ExpectLogitsNear(const std::vector<float>& actual, const std::vector<double>& expected,
+                      double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < actual.size(); ++i)
+    worst = std::max(worst, std::abs(actual[i] - expected[i]));
+  EXPECT_LT(worst, tolerance);
+}
+
+struct Shape {
+  const char* name;
+  int heads;
+  int kv_heads;
+};
+
+class EngineTest : public ::testing::TestWithParam<std::tuple<std::string, Shape>> {
+ protected:
+  std::string device() const { return std::get<0>(GetParam()); }
+  ModelConfig config() const {
+    return SmallConfig(std::get<1>(GetParam()).heads, std::get<1>(GetParam()).kv_heads);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EngineTest,
+    ::testing::Combine(::testing::Values("reference", "cpu"),
+                       ::testing::Values(Shape{"MHA", 4, 4}, Shape{"GQA", 6, 2},
+                                         Shape{"MQA", 4, 1})),
+    [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
+
+TEST_P(EngineTest, LogitsMatchTheDoubleModel) {
+  for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
+    ModelConfig shape = config();
+    shape.rope_pairing = pairing;
+    shape.tied_embeddings = pairing == RopePairing::kInterleaved;
+    const auto model = MakeRandomModel(shape, 7);
+    const auto engine = MakeEngine(model, Options(device()));
+    const DoubleModel truth(*model);
+    for (const int n : {1, 15, 16, 17, 33, 70}) {
+      EngineDriver driver(engine.get(), n);
+      const std::vector<TokenId> prompt = RandomTokens(n, shape.vocab_size, n);
+      const int slot = driver.Add(prompt, Plan("full", 0, n), 20);
+      DoubleModel::Sequence expected(&truth, Plan("full", 0, n));
+      driver.PrefillAll(slot);
+      driver.Step();
+      ExpectLogitsNear(driver.Logits(slot), expected.Prefill(prompt), 2e-4);
+      for (int step = 0; step < 20; ++step) {
+        const TokenId token = driver.last_token(slot);
+        driver.Decode(slot);
+        driver.Step();
+        ExpectLogitsNear(driver.Logits(slot), expected.Step(token, n + step), 2e-4);
+      }
+    }
+  }
+}
+
+// Oracle 1: until C is exceeded every policy's output is that of the full cache, bit for bit.
+TEST_P(EngineTest, ABudgetAboveTheLengthChangesNoBit) {
+  const auto engine = MakeEngine(MakeRandomModel(config(), 3), Options(device()));
+  const std::vector<TokenId> prompt = RandomTokens(50, config().vocab_size, 5);
+  std::vector<std::vector<float>> full_logits;
+  for (const char* policy : {"full", "local", "streaming", "h2o"}) {
+    EngineDriver driver(engine.get(), 11);
+    const int slot = driver.Add(prompt, Plan(policy, 80, 50), 30);
+    driver.PrefillAll(slot);
+    driver.Step();
+    for (int step = 0; step < 30; ++step) {
+      driver.Decode(slot);
+      driver.Step();
+      if (full_logits.size() < 30) {
+        full_logits.push_back(driver.Logits(slot));
+      } else {
+        ASSERT_EQ(driver.Logits(slot), full_logits[step]) << policy << " at step " << step;
+      }
+    }
+  }
+}
+
+// Oracle 9 and invariant 5: any slicing, batch order and placement of pages gives the same tokens
+// and the same kept sets.
+TEST_P(EngineTest, SlicingAndCompanyChangeNothing) {
+  const auto engine = MakeEngine(MakeRandomModel(config(), 3), Options(device()));
+  const int num_layers = config().num_layers;
+  const std::vector<TokenId> prompt = RandomTokens(150, config().vocab_size, 5);
+  const CachePlan plan = Plan("h2o", 40, 150);
+
+  EngineDriver alone(engine.get(), 1);
+  const std::vector<TokenId> expected = alone.Generate(alone.Add(prompt, plan, 60), 60);
+  std::vector<Engine::HeadState> expected_heads;
+  for (int layer = 0; layer < num_layers; ++layer) {
+    for (int head = 0; head < config().num_kv_heads; ++head)
+      expected_heads.push_back(engine->ReadHead(0, layer, head));
+  }
+
+  EngineDriver crowd(engine.get(), 2);
+  std::vector<int> others;
+  for (const char* policy : {"full", "local", "streaming"}) {
+    others.push_back(
+        crowd.Add(RandomTokens(37, config().vocab_size, others.size()), Plan(policy, 24, 37), 90));
+    crowd.PrefillAll(others.back());
+  }
+  const int slot = crowd.Add(prompt, plan, 60);
+  for (int layer = 0; layer < num_layers; ++layer) {
+    for (const auto& [begin, end] :
+         std::vector<std::pair<int, int>>{{0, 32}, {32, 96}, {96, 150}}) {
+      crowd.PrefillPart(slot, layer, layer + 1, begin, end);
+      if (layer + begin > 0) {
+        for (const int other : others) crowd.Decode(other);
+      }
+      crowd.Step();
+    }
+  }
+  std::vector<TokenId> actual = {crowd.last_token(slot)};
+  while (actual.size() < 60) {
+    if (actual.size() % 3 == 0) crowd.Decode(others[1]);
+    crowd.Decode(slot);
+    if (actual.size() % 2 == 0) crowd.Decode(others[0]);
+    crowd.Step();
+    actual.push_back(crowd.last_token(slot));
+  }
+  EXPECT_EQ(actual, expected);
+  size_t i = 0;
+  for (int layer = 0; layer < num_layers; ++layer) {
+    for (int head = 0; head < config().num_kv_heads; ++head, ++i) {
+      const Engine::HeadState state = engine->ReadHead(slot, layer, head);
+      EXPECT_EQ(state.positions, expected_heads[i].positions);
+      EXPECT_EQ(state.scores, expected_heads[i].scores);
+      EXPECT_EQ(state.keys, expected_heads[i].keys);
+    }
+  }
+}
+
+// Policies mixed in one batch do not change each other's tokens.
+TEST_P(EngineTest, MixedBatchEqualsEachAlone) {
+  const auto engine = MakeEngine(MakeRandomModel(config(), 9), Options(device()));
+  const std::vector<std::string> policies = {"full", "local", "streaming", "h2o"};
+  const auto prompt_of = [&](int i) {
+    return RandomTokens(30 + 17 * i, config().vocab_size, 100 + i);
+  };
+  const auto plan_of = [&](int i) { return Plan(policies[i % 4], 16 + i, 30 + 17 * i); };
+  std::vector<std::vector<TokenId>> alone;
+  for (int i = 0; i < 8; ++i) {
+    EngineDriver driver(engine.get(), i);
+    alone.push_back(driver.Generate(driver.Add(prompt_of(i), plan_of(i), 40), 40));
+  }
+  EngineDriver driver(engine.get(), 99);
+  for (int i = 0; i < 8; ++i) driver.PrefillAll(driver.Add(prompt_of(i), plan_of(i), 40));
+  driver.Step();
+  std::vector<std::vector<TokenId>> together(8);
+  for (int step = 0; step < 40; ++step) {
+    for (int i = 0; i < 8; ++i) together[i].push_back(driver.last_token(i));
+    for (int i = 7; i >= 0; --i) driver.Decode(i);
+    driver.Step();
+  }
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(together[i], alone[i]) << i;
+}
+
+// Oracle 4: RoPE is relative, so shifting every position alike leaves the outputs unchanged.
+TEST_P(EngineTest, ShiftingAllPositionsChangesNothing) {
+  const auto engine = MakeEngine(MakeRandomModel(config(), 4), Options(device()));
+  const std::vector<TokenId> tokens = RandomTokens(40, config().vocab_size, 6);
+  std::vector<std::vector<float>> logits;
+  for (const int shift : {0, 1, 100}) {
+    EngineDriver driver(engine.get(), 1);
+    const int slot = driver.Add({}, Plan("h2o", 64, 1), 40);
+    for (int i = 0; i < 40; ++i) {
+      driver.DecodeToken(slot, tokens[i], i + shift);
+      driver.Step();
+    }
+    logits.push_back(driver.Logits(slot));
+  }
+  for (size_t i = 0; i < logits[0].size(); ++i) {
+    EXPECT_NEAR(logits[1][i], logits[0][i], 2e-4);
+    EXPECT_NEAR(logits[2][i], logits[0][i], 2e-4);
+  }
+}
+
+TEST(EngineOptionsTest, RefusalsNameTheField) {
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
+  const auto error_of = [&](auto change) {
+    EngineOptions options = Options("cpu");
+    change(options);
+    return std::string(Engine::Create(model, options, nullptr).status().message());
+  };
+  EXPECT_NE(error_of([](EngineOptions& o) { o.num_blocks_override = 3; }).find("at least 4"),
+            std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.max_model_len = 513; }).find("max_model_len: 513"),
+            std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.max_num_seqs = 0; }).find("max_num_seqs: 0"),
+            std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 0; }).find("block_size: 0"),
+            std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) { o.device = "tpu"; }).find("tpu"), std::string::npos);
+  EXPECT_NE(
+      error_of([](EngineOptions& o) { o.kv_cache_dtype = DType::kQ8_0; }).find("kv_cache_dtype"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace hydrant

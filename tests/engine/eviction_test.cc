@@ -1,0 +1,186 @@
+// Whole runs under eviction against the independent double-precision model: the kept positions of
+// every (layer, KV head) after the prompt and after every step must be identical (policies: oracle
+// 6). Where the two candidates' scores lie within a relative 1e-5 either choice is right; the
+// reference then adopts the engine's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "engine/engine.h"
+#include "tests/engine/double_model.h"
+#include "tests/engine/driver.h"
+#include "tests/engine/random_model.h"
+
+namespace hydrant {
+namespace {
+
+constexpr double kMargin = 1e-5;
+
+struct Case {
+  const char* name;
+  int heads, kv_heads;
+  const char* policy;
+  int budget;
+  int sinks;   // -1: the default
+  int window;  // -1: the default
+  int prompt;
+};
+
+class EvictionTest : public ::testing::TestWithParam<std::tuple<std::string, Case>> {};
+
+bool Close(double a, double b) {
+  return std::abs(a - b) <= kMargin * std::max(std::abs(a), std::abs(b));
+}
+
+double ScoreAt(const DoubleModel::Head& head, int position) {
+  for (const DoubleModel::Entry& entry : head.entries) {
+    if (entry.position == position) return entry.score;
+  }
+  ADD_FAILURE() << "position " << position << " is not kept by the reference";
+  return std::nan("");
+}
+
+std::set<int> Positions(const DoubleModel::Head& head) {
+  std::set<int> positions;
+  for (const DoubleModel::Entry& entry : head.entries) positions.insert(entry.position);
+  return positions;
+}
+
+// Compares one head; adopts the engine's victim where the margin excuses it. Returns false on a
+// real difference.
+void CompareHead(const Engine::HeadState& actual, DoubleModel::Head* expected,
+                 bool scored_by_attention, int* excused) {
+  const std::set<int> positions(actual.positions.begin(), actual.positions.end());
+  ASSERT_EQ(positions.size(), actual.positions.size()) << "a position is kept twice";
+  ASSERT_EQ(positions, Positions(*expected));
+  if (scored_by_attention) {
+    for (size_t i = 0; i < actual.positions.size(); ++i) {
+      const double score = ScoreAt(*expected, actual.positions[i]);
+      ASSERT_NEAR(actual.scores[i], score, 1e-4 * std::max(1.0, score))
+          << "position " << actual.positions[i];
+    }
+  }
+  if (expected->victim_position < 0) return;
+  ASSERT_GE(actual.victim, 0);
+  ASSERT_LT(actual.victim, static_cast<int>(actual.positions.size()));
+  const int victim = actual.positions[actual.victim];
+  if (victim == expected->victim_position) return;
+  ASSERT_TRUE(scored_by_attention &&
+              Close(ScoreAt(*expected, victim), ScoreAt(*expected, expected->victim_position)))
+      << "victim " << victim << " instead of " << expected->victim_position;
+  expected->victim_position = victim;
+  ++*excused;
+}
+
+TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
+  const auto& [device, c] = GetParam();
+  const uint64_t seed = 20240 + c.budget + c.prompt;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const ModelConfig config = SmallConfig(c.heads, c.kv_heads);
+  const auto model = MakeRandomModel(config, seed);
+  EngineOptions options;
+  options.device = device;
+  options.num_threads = 2;
+  options.dtype = WeightDType::kFloat32;
+  options.num_blocks_override = 512;
+  options.max_num_seqs = 2;
+  auto engine = Engine::Create(model, options, nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+
+  CacheSpec spec;
+  spec.policy = c.policy;
+  spec.max_cache_tokens = c.budget;
+  if (c.sinks >= 0) spec.sink_tokens = c.sinks;
+  if (c.window >= 0) spec.protected_window_size = c.window;
+  const CachePlan plan = *PlanCache(spec, c.prompt);
+  std::mt19937_64 rng(seed);
+  std::vector<TokenId> prompt(c.prompt);
+  for (TokenId& token : prompt) token = static_cast<TokenId>(rng() % config.vocab_size);
+
+  const DoubleModel truth(*model);
+  DoubleModel::Sequence expected(&truth, plan);
+  EngineDriver driver(engine->get(), seed);
+  constexpr int kSteps = 100;
+  const int slot = driver.Add(prompt, plan, kSteps);
+  driver.PrefillAll(slot);
+  driver.Step();
+  expected.Prefill(prompt);
+  int excused = 0;
+  for (int step = 0; step <= kSteps; ++step) {
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      for (int head = 0; head < config.num_kv_heads; ++head) {
+        SCOPED_TRACE(testing::Message()
+                     << "step " << step << " layer " << layer << " head " << head);
+        CompareHead((*engine)->ReadHead(slot, layer, head), &expected.head(layer, head),
+                    !plan.rule.by_position, &excused);
+        if (HasFatalFailure()) return;
+      }
+    }
+    if (step == kSteps) break;
+    const TokenId token =
+        static_cast<TokenId>(rng() % config.vocab_size);  // teacher-forced: victims vary more
+    driver.DecodeToken(slot, token, c.prompt + step);
+    driver.Step();
+    const std::vector<double> logits = expected.Step(token, c.prompt + step);
+    const std::vector<float> actual = driver.Logits(slot);
+    for (size_t i = 0; i < logits.size(); ++i)
+      ASSERT_NEAR(actual[i], logits[i], 3e-4) << "step " << step;
+  }
+  EXPECT_LE(excused, 5) << "near-ties should be rare";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EvictionTest,
+    ::testing::Combine(::testing::Values("reference", "cpu"),
+                       ::testing::Values(Case{"H2oGqa", 6, 2, "h2o", 32, -1, -1, 80},
+                                         Case{"H2oMha", 4, 4, "h2o", 33, -1, -1, 65},
+                                         Case{"H2oMqa", 4, 1, "h2o", 31, -1, -1, 47},
+                                         Case{"H2oSinks", 6, 2, "h2o", 16, 4, -1, 17},
+                                         Case{"H2oHeavyOnly", 6, 2, "h2o", 20, -1, 0, 64},
+                                         Case{"H2oRecentOnly", 6, 2, "h2o", 20, -1, 20, 64},
+                                         Case{"H2oGrowsIntoItsCap", 6, 2, "h2o", 48, -1, -1, 20},
+                                         Case{"H2oOneEntry", 6, 2, "h2o", 1, -1, -1, 20},
+                                         Case{"LocalGqa", 6, 2, "local", 32, -1, -1, 80},
+                                         Case{"LocalGrows", 4, 1, "local", 33, -1, -1, 5},
+                                         Case{"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
+                                         Case{"StreamingOneSink", 4, 4, "streaming", 16, 1, -1,
+                                              16})),
+    [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
+
+// Oracle 5: h2o without heavy hitters keeps what local keeps.
+TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
+  const ModelConfig config = SmallConfig(6, 2);
+  EngineOptions options;
+  options.dtype = WeightDType::kFloat32;
+  options.batch_invariant = true;
+  options.num_blocks_override = 512;
+  options.max_num_seqs = 2;
+  auto engine = Engine::Create(MakeRandomModel(config, 77), options, nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < 70; ++i) prompt.push_back(i * 7 % config.vocab_size);
+  CacheSpec h2o, local;
+  h2o.policy = "h2o";
+  h2o.max_cache_tokens = h2o.protected_window_size = 24;
+  local.policy = "local";
+  local.max_cache_tokens = 24;
+  EngineDriver driver(engine->get(), 1);
+  const int a = driver.Add(prompt, *PlanCache(h2o, 70), 50);
+  const int b = driver.Add(prompt, *PlanCache(local, 70), 50);
+  driver.PrefillAll(a);
+  driver.PrefillAll(b);
+  driver.Step();
+  for (int step = 0; step < 50; ++step) {
+    driver.Decode(a);
+    driver.Decode(b);
+    driver.Step();
+    ASSERT_EQ(driver.Logits(a), driver.Logits(b));
+  }
+}
+
+}  // namespace
+}  // namespace hydrant
