@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/host_memory.h"
 #include "kernels/reference/ops.h"
@@ -42,9 +43,9 @@ class CpuBackend : public Backend {
   }
   void Matmul(const MatmulArgs& args) override { reference::Matmul(args); }
   void Embed(const EmbedArgs& args) override { reference::Embed(args); }
-  void RmsNorm(const RmsNormArgs& args) override { reference::RmsNorm(args); }
-  void RopeSplit(const RopeSplitArgs& args) override { reference::RopeSplit(args); }
-  void Swiglu(const SwigluArgs& args) override { reference::Swiglu(args); }
+  void RmsNorm(const RmsNormArgs& args) override { cpu::RmsNorm(args, threads_); }
+  void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
+  void Swiglu(const SwigluArgs& args) override { cpu::Swiglu(args, threads_); }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
     reference::PrefillAttention(args);
   }

@@ -1,0 +1,172 @@
+#include "kernels/cpu/elementwise.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+
+#include "kernels/cpu/parallel_rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hydrant::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+using D64 = hn::ScalableTag<double>;
+using HalfD = hn::Rebind<float, D64>;
+
+// In double: activations of a few thousand squared would cost half of a float's digits, and the
+// conversion is hidden behind the loads.
+double SumOfSquares(const float* x, size_t n) {
+  const D64 d64;
+  const HalfD half;
+  const size_t lanes = hn::Lanes(d64);
+  auto sum0 = hn::Zero(d64), sum1 = hn::Zero(d64);
+  size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const auto a = hn::PromoteTo(d64, hn::LoadU(half, x + i));
+    const auto b = hn::PromoteTo(d64, hn::LoadU(half, x + i + lanes));
+    sum0 = hn::MulAdd(a, a, sum0);
+    sum1 = hn::MulAdd(b, b, sum1);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(d64, hn::Add(sum0, sum1)));
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+void RmsNormRow(const float* x, const float* weight, size_t n, float eps, float* out) {
+  const D d;
+  const double mean = SumOfSquares(x, n) / static_cast<double>(n);
+  const float scale = static_cast<float>(1.0 / std::sqrt(mean + eps));
+  const auto scale_v = hn::Set(d, scale);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto normalised = hn::Mul(hn::LoadU(d, x + i), scale_v);
+    hn::StoreU(hn::Mul(normalised, hn::LoadU(d, weight + i)), d, out + i);
+  }
+  for (; i < n; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+// Pairs (i, i + half).
+void RotateHalves(const float* in, const float* cos, const float* sin, size_t half, float* out) {
+  const D d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= half; i += hn::Lanes(d)) {
+    const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + half + i);
+    const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+    hn::StoreU(hn::MulSub(a, c, hn::Mul(b, s)), d, out + i);
+    hn::StoreU(hn::MulAdd(b, c, hn::Mul(a, s)), d, out + half + i);
+  }
+  for (; i < half; ++i) {
+    out[i] = in[i] * cos[i] - in[half + i] * sin[i];
+    out[half + i] = in[half + i] * cos[i] + in[i] * sin[i];
+  }
+}
+
+// Pairs (2i, 2i + 1).
+void RotateNeighbours(const float* in, const float* cos, const float* sin, size_t half,
+                      float* out) {
+  const D d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= half; i += hn::Lanes(d)) {
+    hn::Vec<D> a, b;
+    hn::LoadInterleaved2(d, in + 2 * i, a, b);
+    const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+    hn::StoreInterleaved2(hn::MulSub(a, c, hn::Mul(b, s)), hn::MulAdd(b, c, hn::Mul(a, s)), d,
+                          out + 2 * i);
+  }
+  for (; i < half; ++i) {
+    const float a = in[2 * i], b = in[2 * i + 1];
+    out[2 * i] = a * cos[i] - b * sin[i];
+    out[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
+void RopeSplitRow(const RopeSplitArgs& args, int row) {
+  const size_t d = args.head_dim, half = d / 2;
+  const float* in = args.qkv + row * (args.num_heads + 2 * args.num_kv_heads) * d;
+  const float* cos = args.cos + args.positions[row] * half;
+  const float* sin = args.sin + args.positions[row] * half;
+  const auto rotate = args.interleaved ? RotateNeighbours : RotateHalves;
+  for (int h = 0; h < args.num_heads; ++h, in += d) {
+    rotate(in, cos, sin, half, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
+  }
+  const int64_t kv_row = row * args.kv_row_stride;
+  for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
+    rotate(in, cos, sin, half, args.k + kv_row + h * args.kv_head_stride);
+  }
+  for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
+    std::memcpy(args.v + kv_row + h * args.kv_head_stride, in, d * sizeof(float));
+  }
+}
+
+// silu(gate) * up of one vector. Below -88, where exp(-gate) leaves the range of Exp, silu is
+// smaller than 1e-36 and becomes 0.
+hn::Vec<D> SwigluVector(hn::Vec<D> gate, hn::Vec<D> up) {
+  const D d;
+  const auto lowest = hn::Set(d, -88.0f);
+  const auto exponential = hn::Exp(d, hn::Neg(hn::Max(gate, lowest)));
+  const auto silu = hn::Div(gate, hn::Add(hn::Set(d, 1.0f), exponential));
+  return hn::Mul(hn::IfThenZeroElse(hn::Lt(gate, lowest), silu), up);
+}
+
+void SwigluRow(const float* gate, const float* up, size_t n, float* out) {
+  const D d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    hn::StoreU(SwigluVector(hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, out + i);
+  }
+  if (i == n) return;
+  HWY_ALIGN float gate_rest[hn::MaxLanes(d)] = {}, up_rest[hn::MaxLanes(d)] = {};
+  std::memcpy(gate_rest, gate + i, (n - i) * sizeof(float));
+  std::memcpy(up_rest, up + i, (n - i) * sizeof(float));
+  hn::Store(SwigluVector(hn::Load(d, gate_rest), hn::Load(d, up_rest)), d, gate_rest);
+  std::memcpy(out + i, gate_rest, (n - i) * sizeof(float));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace hydrant::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hydrant::cpu {
+namespace {
+HWY_EXPORT(RmsNormRow);
+HWY_EXPORT(RopeSplitRow);
+HWY_EXPORT(SwigluRow);
+}  // namespace
+
+void RmsNorm(const RmsNormArgs& args, ThreadPool& threads) {
+  const size_t n = args.n;
+  ParallelRows(threads, args.m, args.n, [&](int row) {
+    HWY_DYNAMIC_DISPATCH(RmsNormRow)
+    (args.x + row * n, args.weight, n, args.eps, args.out + row * n);
+  });
+}
+
+void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads) {
+  const int64_t elements =
+      static_cast<int64_t>(args.num_heads + 2 * args.num_kv_heads) * args.head_dim;
+  ParallelRows(threads, args.m, elements, [&](int row) {
+    HWY_DYNAMIC_DISPATCH(RopeSplitRow)(args, row);
+  });
+}
+
+void Swiglu(const SwigluArgs& args, ThreadPool& threads) {
+  const size_t n = args.n;
+  ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
+    const float* gate = args.gate_up + row * 2 * n;
+    HWY_DYNAMIC_DISPATCH(SwigluRow)(gate, gate + n, n, args.out + row * n);
+  });
+}
+
+}  // namespace hydrant::cpu
+#endif  // HWY_ONCE

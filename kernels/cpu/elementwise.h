@@ -1,0 +1,17 @@
+// Vectorised RmsNorm, RopeSplit and Swiglu (contracts: kernels/elementwise.h). A row's result
+// depends on that row alone. Thread-safe as ThreadPool is: one caller at a time per pool.
+#ifndef HYDRANT_KERNELS_CPU_ELEMENTWISE_H_
+#define HYDRANT_KERNELS_CPU_ELEMENTWISE_H_
+
+#include "kernels/elementwise.h"
+#include "kernels/thread_pool.h"
+
+namespace hydrant::cpu {
+
+void RmsNorm(const RmsNormArgs& args, ThreadPool& threads);
+void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads);
+void Swiglu(const SwigluArgs& args, ThreadPool& threads);
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_ELEMENTWISE_H_

@@ -1,0 +1,287 @@
+#include "kernels/elementwise.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cstring>
+
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+// 1, odd, and around the vector widths.
+constexpr int kSizes[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 576, 1001};
+
+class ElementwiseTest : public BackendTest {
+ protected:
+  std::vector<float> RunRmsNorm(const std::vector<float>& x, const std::vector<float>& weight,
+                                float eps = 1e-5f) {
+    const int n = static_cast<int>(weight.size()), m = static_cast<int>(x.size()) / n;
+    auto x_device = Upload(x), weight_device = Upload(weight), out = Output(x.size());
+    backend().RmsNorm({.x = x_device.data(),
+                       .weight = weight_device.data(),
+                       .m = m,
+                       .n = n,
+                       .eps = eps,
+                       .out = out.data()});
+    return out.Read();
+  }
+
+  void CheckRmsNorm(const std::vector<float>& x, const std::vector<float>& weight, float eps,
+                    const std::string& what) {
+    const size_t n = weight.size();
+    std::vector<double> expected, tolerance;
+    for (size_t row = 0; row < x.size() / n; ++row) {
+      long double squares = 0;
+      for (size_t j = 0; j < n; ++j)
+        squares += static_cast<long double>(x[row * n + j]) * x[row * n + j];
+      const long double scale = 1 / std::sqrt(squares / n + eps);
+      for (size_t j = 0; j < n; ++j) {
+        expected.push_back(static_cast<double>(x[row * n + j] * scale * weight[j]));
+        // Three roundings to float: the scale and two products.
+        tolerance.push_back(4 * kFloatEpsilon * std::abs(expected.back()) + FLT_MIN);
+      }
+    }
+    ExpectNear(RunRmsNorm(x, weight, eps), expected, tolerance, what);
+  }
+
+  std::vector<float> RunSwiglu(const std::vector<float>& gate_up, int n) {
+    const int m = static_cast<int>(gate_up.size()) / (2 * n);
+    auto in = Upload(gate_up);
+    auto out = Output(static_cast<size_t>(m) * n);
+    backend().Swiglu({.gate_up = in.data(), .m = m, .n = n, .out = out.data()});
+    return out.Read();
+  }
+
+  void CheckSwiglu(const std::vector<float>& gate_up, int n, const std::string& what) {
+    std::vector<double> expected, tolerance;
+    for (size_t row = 0; row < gate_up.size() / (2 * n); ++row) {
+      const float* gate = gate_up.data() + row * 2 * n;
+      for (int j = 0; j < n; ++j) {
+        const double g = gate[j], up = gate[n + j];
+        const double silu = g / (1.0 + std::exp(-g));
+        expected.push_back(silu * up);
+        // Vector exp within 4 ulp, then three roundings; silu below 1e-36 may be 0.
+        tolerance.push_back(8 * kFloatEpsilon * std::abs(silu * up) + 1e-36 * std::abs(up) +
+                            FLT_MIN);
+      }
+    }
+    ExpectNear(RunSwiglu(gate_up, n), expected, tolerance, what);
+  }
+};
+
+TEST_P(ElementwiseTest, RmsNormMatchesLongDouble) {
+  for (int n : kSizes) {
+    for (int m : {1, 2, 5}) {
+      const uint64_t seed = 1000 + n * 10 + m;
+      CheckRmsNorm(
+          RandomFloats(static_cast<size_t>(m) * n, seed, 3.0f), RandomFloats(n, seed + 1), 1e-5f,
+          "n " + std::to_string(n) + " m " + std::to_string(m) + " seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, RmsNormOfExtremeValues) {
+  const std::vector<float> weight(19, 1.5f);
+  CheckRmsNorm(std::vector<float>(19, 0.0f), weight, 1e-5f, "zeros");
+  CheckRmsNorm(std::vector<float>(19, 1e-30f), weight, 1e-12f, "tiny: eps decides");
+  CheckRmsNorm(std::vector<float>(19, 1e30f), weight, 1e-5f, "squares beyond float");
+  std::vector<float> outlier(19, 1e-3f);
+  outlier[18] = -1e20f;
+  CheckRmsNorm(outlier, weight, 1e-5f, "one outlier, in the tail");
+}
+
+TEST_P(ElementwiseTest, RmsNormPassesNanOnInItsRowOnly) {
+  const int n = 33;
+  std::vector<float> x = RandomFloats(3 * n, 7);
+  x[n + 32] = kNan;
+  const std::vector<float> out = RunRmsNorm(x, std::vector<float>(n, 1.0f));
+  for (int i = 0; i < 3 * n; ++i) EXPECT_EQ(std::isnan(out[i]), i / n == 1) << i;
+}
+
+TEST_P(ElementwiseTest, RmsNormInPlace) {
+  const int n = 41, m = 3;
+  const std::vector<float> x = RandomFloats(n * m, 11), weight = RandomFloats(n, 12);
+  auto device = Upload(x), weight_device = Upload(weight);
+  backend().RmsNorm({.x = device.data(),
+                     .weight = weight_device.data(),
+                     .m = m,
+                     .n = n,
+                     .eps = 1e-5f,
+                     .out = device.data()});
+  EXPECT_EQ(device.Read(), RunRmsNorm(x, weight));
+}
+
+TEST_P(ElementwiseTest, SwigluMatchesDouble) {
+  for (int n : kSizes) {
+    for (int m : {1, 3}) {
+      const uint64_t seed = 2000 + n * 10 + m;
+      CheckSwiglu(RandomFloats(static_cast<size_t>(m) * n * 2, seed, 4.0f), n,
+                  "n " + std::to_string(n) + " seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, SwigluOfExtremeGates) {
+  const std::vector<float> gates = {0.0f,  -0.0f,  1e-30f,  -1e-30f,  20.0f,  -20.0f,
+                                    80.0f, -80.0f, 88.0f,   -88.0f,   100.0f, -100.0f,
+                                    1e30f, -1e30f, FLT_MAX, -FLT_MAX, kNan};
+  std::vector<float> gate_up = gates;
+  for (size_t i = 0; i < gates.size(); ++i) gate_up.push_back(i % 2 == 0 ? 0.5f : -1.0f);
+  CheckSwiglu(gate_up, static_cast<int>(gates.size()), "extreme gates");
+}
+
+struct RopeCase {
+  int num_heads;
+  int num_kv_heads;
+  int head_dim;
+  bool interleaved;
+};
+
+struct RopeResult {
+  std::vector<float> q, k, v;
+};
+
+class RopeTest : public BackendTest {
+ protected:
+  static constexpr int kPositions = 50;
+
+  static std::vector<float> Table(int half, bool sine) {
+    std::vector<float> table;
+    for (int p = 0; p < kPositions; ++p) {
+      for (int i = 0; i < half; ++i) {
+        const double angle = p * std::pow(10000.0, -static_cast<double>(i) / half);
+        table.push_back(static_cast<float>(sine ? std::sin(angle) : std::cos(angle)));
+      }
+    }
+    return table;
+  }
+
+  // Scratch layout: [num_kv_heads][m + 2 spare rows][head_dim + 3], to see that strides are obeyed.
+  static int64_t RowStride(const RopeCase& c) { return c.head_dim + 3; }
+  static int64_t HeadStride(const RopeCase& c, int m) { return RowStride(c) * (m + 2); }
+
+  RopeResult Run(const RopeCase& c, const std::vector<float>& qkv,
+                 const std::vector<int32_t>& positions) {
+    const int m = static_cast<int>(positions.size());
+    auto in = Upload(qkv), cos = Upload(Table(c.head_dim / 2, false)),
+         sin = Upload(Table(c.head_dim / 2, true));
+    auto positions_device = Upload(positions);
+    auto q = Output(static_cast<size_t>(m) * c.num_heads * c.head_dim);
+    auto k = Output(c.num_kv_heads * HeadStride(c, m)),
+         v = Output(c.num_kv_heads * HeadStride(c, m));
+    backend().RopeSplit({.qkv = in.data(),
+                         .positions = positions_device.data(),
+                         .cos = cos.data(),
+                         .sin = sin.data(),
+                         .m = m,
+                         .num_heads = c.num_heads,
+                         .num_kv_heads = c.num_kv_heads,
+                         .head_dim = c.head_dim,
+                         .interleaved = c.interleaved,
+                         .q = q.data(),
+                         .k = k.data(),
+                         .v = v.data(),
+                         .kv_row_stride = RowStride(c),
+                         .kv_head_stride = HeadStride(c, m)});
+    return {q.Read(), k.Read(), v.Read()};
+  }
+};
+
+// Multiplies the pair (as a complex number) by cos + i sin: what RoPE means (arXiv
+// 2104.09864, 3.4).
+void Expect(const RopeCase& c, const float* in, int position, double* out, double* tolerance) {
+  const int half = c.head_dim / 2;
+  for (int i = 0; i < half; ++i) {
+    const double angle = position * std::pow(10000.0, -static_cast<double>(i) / half);
+    const int first = c.interleaved ? 2 * i : i, second = c.interleaved ? 2 * i + 1 : i + half;
+    const double a = in[first], b = in[second];
+    out[first] = a * std::cos(angle) - b * std::sin(angle);
+    out[second] = a * std::sin(angle) + b * std::cos(angle);
+    // The table's rounding, two products and a sum.
+    tolerance[first] = tolerance[second] = 4 * kFloatEpsilon * (std::abs(a) + std::abs(b));
+  }
+}
+
+TEST_P(RopeTest, MatchesRotationInDouble) {
+  for (const RopeCase& c :
+       {RopeCase{1, 1, 2, false}, RopeCase{4, 4, 10, false}, RopeCase{9, 3, 64, false},
+        RopeCase{4, 1, 128, false}, RopeCase{3, 1, 34, false}, RopeCase{1, 1, 2, true},
+        RopeCase{4, 4, 10, true}, RopeCase{9, 3, 64, true}, RopeCase{6, 2, 80, true},
+        RopeCase{3, 1, 34, true}}) {
+    const std::vector<int32_t> positions = {0, 49, 3, 3, 17};
+    const int m = static_cast<int>(positions.size()), d = c.head_dim;
+    const size_t row = static_cast<size_t>(c.num_heads + 2 * c.num_kv_heads) * d;
+    const std::vector<float> qkv = RandomFloats(m * row, 31 + d);
+    const size_t kv_size = c.num_kv_heads * HeadStride(c, m);
+    std::vector<double> q(static_cast<size_t>(m) * c.num_heads * d), q_tolerance(q.size());
+    std::vector<double> k(kv_size, NAN), k_tolerance(kv_size), v(kv_size, NAN), zero(kv_size, 0.0);
+    for (int i = 0; i < m; ++i) {
+      const float* in = qkv.data() + i * row;
+      for (int h = 0; h < c.num_heads; ++h) {
+        const size_t at = (static_cast<size_t>(i) * c.num_heads + h) * d;
+        Expect(c, in + h * d, positions[i], &q[at], &q_tolerance[at]);
+      }
+      for (int h = 0; h < c.num_kv_heads; ++h) {
+        const size_t at = h * HeadStride(c, m) + i * RowStride(c);
+        Expect(c, in + (c.num_heads + h) * d, positions[i], &k[at], &k_tolerance[at]);
+        std::copy_n(in + (c.num_heads + c.num_kv_heads + h) * d, d, &v[at]);
+      }
+    }
+    const std::string what =
+        "head_dim " + std::to_string(d) + (c.interleaved ? " interleaved" : "");
+    const RopeResult result = Run(c, qkv, positions);
+    ExpectNear(result.q, q, q_tolerance, what + " q");
+    ExpectNear(result.k, k, k_tolerance, what + " k");  // NaN where nothing may be written
+    ExpectNear(result.v, v, zero, what + " v");
+  }
+}
+
+// A row alone and within a batch large enough to be threaded: the same bits.
+TEST_P(ElementwiseTest, RowsDoNotDependOnTheBatch) {
+  const int n = 577, m = 64, row = 29;
+  const std::vector<float> x = RandomFloats(m * n * 2, 41), weight = RandomFloats(n, 42);
+  const std::vector<float> norm =
+      RunRmsNorm(std::vector<float>(x.begin(), x.begin() + m * n), weight);
+  const std::vector<float> norm_alone =
+      RunRmsNorm({x.begin() + row * n, x.begin() + (row + 1) * n}, weight);
+  EXPECT_EQ(std::memcmp(&norm[row * n], norm_alone.data(), n * sizeof(float)), 0);
+  const std::vector<float> gated = RunSwiglu(x, n);
+  const std::vector<float> gated_alone =
+      RunSwiglu({x.begin() + row * 2 * n, x.begin() + (row + 1) * 2 * n}, n);
+  EXPECT_EQ(std::memcmp(&gated[row * n], gated_alone.data(), n * sizeof(float)), 0);
+}
+
+TEST_P(RopeTest, RowsDoNotDependOnTheBatch) {
+  for (bool interleaved : {false, true}) {
+    const RopeCase c{9, 3, 66, interleaved};
+    const int m = 40, row = 23;
+    const size_t row_size = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    const std::vector<float> qkv = RandomFloats(m * row_size, 43);
+    std::vector<int32_t> positions;
+    for (int i = 0; i < m; ++i) positions.push_back((i * 7) % kPositions);
+    const RopeResult batch = Run(c, qkv, positions);
+    const RopeResult alone = Run(
+        c, {qkv.begin() + row * row_size, qkv.begin() + (row + 1) * row_size}, {positions[row]});
+    EXPECT_EQ(std::memcmp(&batch.q[static_cast<size_t>(row) * c.num_heads * c.head_dim],
+                          alone.q.data(), alone.q.size() * sizeof(float)),
+              0);
+    for (int h = 0; h < c.num_kv_heads; ++h) {
+      EXPECT_EQ(std::memcmp(&batch.k[h * HeadStride(c, m) + row * RowStride(c)],
+                            &alone.k[h * HeadStride(c, 1)], c.head_dim * sizeof(float)),
+                0);
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, NoRows) {
+  backend().RmsNorm({.m = 0, .n = 8});
+  backend().Swiglu({.m = 0, .n = 8});
+  EXPECT_TRUE(backend().Synchronize().ok());
+}
+
+HYDRANT_FOR_EACH_BACKEND(ElementwiseTest);
+HYDRANT_FOR_EACH_BACKEND(RopeTest);
+
+}  // namespace
+}  // namespace hydrant
