@@ -13,6 +13,9 @@
 namespace hydrant {
 namespace {
 
+// A string is bounded by the bytes that are left alone.
+constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+
 enum ValueType : uint32_t {
   kUint8,
   kInt8,
@@ -113,8 +116,7 @@ absl::Status ReadScalar(ByteReader& reader, uint32_t type, GgufValue* out) {
       return ReadBool(reader, out);
     case kString: {
       std::string text;
-      if (absl::Status s = reader.ReadString("a string", reader.remaining(), &text); !s.ok())
-        return s;
+      if (absl::Status s = reader.ReadString("a string", kNoLimit, &text); !s.ok()) return s;
       *out = std::move(text);
       return absl::OkStatus();
     }

@@ -126,15 +126,19 @@ absl::StatusOr<std::vector<Entry>> ParseHeader(std::string_view text, uint64_t d
   return entries;
 }
 
-absl::Status CheckNoOverlap(std::vector<Entry>& entries) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  for (size_t i = 1; i < entries.size(); ++i) {
-    if (entries[i].begin < entries[i - 1].end) {
+// Tensors without elements lie anywhere and share nothing.
+absl::Status CheckNoOverlap(const std::vector<Entry>& entries) {
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries) {
+    if (entry.begin != entry.end) sorted.push_back(&entry);
+  }
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Entry* a, const Entry* b) { return a->begin < b->begin; });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i]->begin < sorted[i - 1]->end) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the data of tensors ", Quoted(entries[i - 1].name), " and ",
-                       Quoted(entries[i].name), " overlap at offset ", entries[i].begin));
+          absl::StrCat("the data of tensors ", Quoted(sorted[i - 1]->name), " and ",
+                       Quoted(sorted[i]->name), " overlap at offset ", sorted[i]->begin));
     }
   }
   return absl::OkStatus();

@@ -1,0 +1,139 @@
+#include "engine/model/dummy_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "kernels/dequantize.h"
+
+namespace hydrant {
+namespace {
+
+using testing::HasSubstr;
+
+HfConfig SmallConfig(DType dtype) {
+  const auto config = ParseHfConfig(
+      R"({"architectures":["LlamaForCausalLM"],"hidden_size":64,"intermediate_size":128,
+    "num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":1000,"initializer_range":0.05})");
+  HfConfig result = config.value();
+  result.weight_dtype = dtype;
+  return result;
+}
+
+std::vector<float> Floats(const TensorView& view) {
+  std::vector<float> values(view.NumElements());
+  DequantizeRow(view.dtype, view.bytes.data(), view.NumElements(), values.data());
+  return values;
+}
+
+TEST(DummyNormalsTest, MomentsAreThoseOfANormal) {
+  std::vector<float> values(1 << 20);
+  DummyNormals(42, "moments", 0, values);
+  double m1 = 0, m2 = 0, m3 = 0, m4 = 0, neighbours = 0;
+  int beyond_two = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double v = values[i];
+    m1 += v;
+    m2 += v * v;
+    m3 += v * v * v;
+    m4 += v * v * v * v;
+    if (i > 0) neighbours += v * values[i - 1];
+    beyond_two += std::fabs(v) > 2;
+  }
+  const double n = static_cast<double>(values.size());
+  // Five standard errors of each moment.
+  EXPECT_NEAR(m1 / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(m2 / n, 1, 5 * std::sqrt(2 / n));
+  EXPECT_NEAR(m3 / n, 0, 5 * std::sqrt(15 / n));
+  EXPECT_NEAR(m4 / n, 2.9, 5 * std::sqrt(96 / n));  // twelve uniforms: 3 - 6/5/12
+  EXPECT_NEAR(neighbours / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(beyond_two / n, 0.0455, 0.0015);
+}
+
+TEST(DummyNormalsTest, ValueDependsOnSeedNameAndIndexAlone) {
+  std::vector<float> whole(100), part(40), other(100);
+  DummyNormals(1, "a", 0, whole);
+  DummyNormals(1, "a", 60, part);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 60));
+  DummyNormals(2, "a", 0, other);
+  EXPECT_NE(whole, other);
+  DummyNormals(1, "b", 0, other);
+  EXPECT_NE(whole, other);
+}
+
+// Pins the stream: benchmarks compare runs across machines and versions. The values were computed
+// by an independent Python script of ten lines with integers of any size.
+TEST(DummyNormalsTest, StreamIsPinned) {
+  std::vector<float> values(4);
+  DummyNormals(7, "model.norm.weight", 1000, values);
+  EXPECT_THAT(values, testing::ElementsAre(1.5444793701171875f, 0.5526123046875f,
+                                           1.4558868408203125f, 1.3504180908203125f));
+}
+
+TEST(DummySourceTest, WeightsHaveTheConfiguredSpread) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto source = MakeDummySource(SmallConfig(dtype), "", 5);
+    ASSERT_TRUE(source.ok()) << source.status();
+    const auto embedding = (*source)->Embedding();
+    ASSERT_TRUE(embedding.ok());
+    EXPECT_EQ(embedding->dtype, dtype);
+    EXPECT_EQ(embedding->shape, (std::vector<int64_t>{1000, 64}));
+    double squares = 0;
+    for (const float v : Floats(*embedding)) squares += double{v} * v;
+    EXPECT_NEAR(std::sqrt(squares / 64000), 0.05, 0.001);
+    const auto layer = (*source)->Layer(2);
+    ASSERT_TRUE(layer.ok());
+    EXPECT_EQ(Floats(layer->attn_norm), std::vector<float>(64, 1.0f));
+    EXPECT_EQ(layer->attn_norm.dtype, DType::kF32);
+    EXPECT_EQ(layer->down.shape, (std::vector<int64_t>{64, 128}));
+    EXPECT_NE(Floats(layer->gate), Floats(layer->up));
+    EXPECT_NE((*source)->Output()->bytes.data(), embedding->bytes.data());
+    EXPECT_FALSE((*source)->Layer(3).ok());
+  }
+}
+
+TEST(DummySourceTest, OrderAndThreadsChangeNothing) {
+  const auto one = MakeDummySource(SmallConfig(DType::kBF16), "", 9);
+  const auto two = MakeDummySource(SmallConfig(DType::kBF16), "", 9);
+  ASSERT_TRUE(one.ok() && two.ok());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int layer = 2; layer >= 0; --layer) EXPECT_TRUE((*two)->Layer(layer).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int layer = 0; layer < 3; ++layer) {
+    const auto a = (*one)->Layer(layer)->wo.bytes;
+    const auto b = (*two)->Layer(layer)->wo.bytes;
+    ASSERT_TRUE(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+  }
+  EXPECT_EQ((*two)->Layer(1)->wo.bytes.data(), (*two)->Layer(1)->wo.bytes.data()) << "made once";
+}
+
+TEST(DummySourceTest, OpensThroughFolderOrFile) {
+  for (const char* path :
+       {"tests/data/model/hf_single", "tests/data/model/hf_single/config.json"}) {
+    const auto source = OpenModel(path, LoadFormat::kDummy, 1);
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_EQ((*source)->folder(), "tests/data/model/hf_single");
+    EXPECT_EQ((*source)->config().vocab_size, 20);
+  }
+}
+
+TEST(DummySourceTest, MoreThanTheMachineHoldsIsRefused) {
+  HfConfig config = SmallConfig(DType::kF32);
+  config.model.hidden_size = 1 << 16;
+  config.model.intermediate_size = 1 << 20;
+  config.model.num_layers = 1024;
+  const auto source = MakeDummySource(config, "", 1);
+  EXPECT_EQ(source.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(source.status().message()), HasSubstr("dummy weights need"));
+}
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,19 @@
+// Any bytes as a GGUF file: parse, build a model from it, and read every byte of every view.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "engine/model/gguf.h"
+#include "engine/model/gguf_llama.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  auto file = hydrant::GgufFile::Parse({data, size});
+  if (!file.ok()) return 0;
+  volatile uint8_t sink = 0;
+  for (const auto& [name, view] : (*file)->tensors()) {
+    for (const uint8_t byte : view.bytes) sink = sink ^ byte;
+  }
+  (void)hydrant::MakeGgufLlamaSource(*std::move(file));
+  return 0;
+}

@@ -1,0 +1,166 @@
+#include "engine/model/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace hydrant {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+json Base() {
+  return json::parse(
+      R"({"architectures":["LlamaForCausalLM"],"hidden_size":64,"intermediate_size":128,
+    "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100,
+    "max_position_embeddings":512,"hidden_act":"silu","rms_norm_eps":1e-5,"rope_theta":10000.0})");
+}
+
+absl::StatusOr<HfConfig> ParseWith(const std::string& patch) {
+  json root = Base();
+  root.merge_patch(json::parse(patch));  // null removes
+  return ParseHfConfig(root.dump());
+}
+
+TEST(HfConfigTest, ReadsLlama32) {
+  // The fields of Llama 3.2 1B's config.json.
+  const auto config = ParseHfConfig(R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,
+    "attention_dropout":0.0,"bos_token_id":128000,"eos_token_id":128001,"head_dim":64,"hidden_act":"silu",
+    "hidden_size":2048,"initializer_range":0.02,"intermediate_size":8192,"max_position_embeddings":131072,
+    "mlp_bias":false,"model_type":"llama","num_attention_heads":32,"num_hidden_layers":16,"num_key_value_heads":8,
+    "pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":{"factor":32.0,"high_freq_factor":4.0,
+    "low_freq_factor":1.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,
+    "tie_word_embeddings":true,"torch_dtype":"bfloat16","use_cache":true,"vocab_size":128256})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const ModelConfig& m = config->model;
+  EXPECT_EQ(m.architecture, "llama");
+  EXPECT_EQ(m.num_layers, 16);
+  EXPECT_EQ(m.num_kv_heads, 8);
+  EXPECT_EQ(m.head_dim, 64);
+  EXPECT_EQ(m.max_context, 131072);
+  EXPECT_EQ(m.norm_eps, 1e-5);
+  EXPECT_EQ(m.rope_theta, 500000);
+  EXPECT_TRUE(m.llama3.enabled);
+  EXPECT_EQ(m.llama3.factor, 32);
+  EXPECT_EQ(m.llama3.low_freq_factor, 1);
+  EXPECT_EQ(m.llama3.high_freq_factor, 4);
+  EXPECT_EQ(m.llama3.original_context, 8192);
+  EXPECT_TRUE(m.tied_embeddings);
+  EXPECT_EQ(m.rope_pairing, RopePairing::kHalfSplit);
+  EXPECT_EQ(config->weight_dtype, DType::kBF16);
+}
+
+TEST(HfConfigTest, ReadsRopeParametersOfTransformers5) {
+  auto config = ParseWith(
+      R"({"rope_theta":null,"dtype":"bfloat16","rope_parameters":{"rope_type":"default","rope_theta":250000}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model.rope_theta, 250000);
+  EXPECT_EQ(config->weight_dtype, DType::kBF16);
+  config = ParseWith(
+      R"({"rope_theta":null,"rope_parameters":{"rope_type":"llama3","rope_theta":500000,"factor":8,
+    "low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->model.llama3.enabled);
+  EXPECT_EQ(config->model.rope_theta, 500000);
+}
+
+TEST(HfConfigTest, ReadsLinearScalingUnderBothNames) {
+  EXPECT_EQ(ParseWith(R"({"rope_scaling":{"type":"linear","factor":4}})")->model.rope_linear_factor,
+            4);
+  EXPECT_EQ(ParseWith(R"({"rope_scaling":{"rope_type":"linear","factor":2.5}})")
+                ->model.rope_linear_factor,
+            2.5);
+  EXPECT_EQ(ParseWith(R"({"rope_scaling":null})")->model.rope_linear_factor, 1);
+}
+
+TEST(HfConfigTest, DefaultsAreThoseOfTransformers) {
+  const auto config =
+      ParseWith(R"({"num_key_value_heads":null,"rms_norm_eps":null,"max_position_embeddings":null,
+    "rope_theta":null,"hidden_act":null})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model.num_kv_heads, 4);
+  EXPECT_EQ(config->model.head_dim, 16);
+  EXPECT_EQ(config->model.norm_eps, 1e-6);
+  EXPECT_EQ(config->model.max_context, 2048);
+  EXPECT_EQ(config->model.rope_theta, 10000);
+  EXPECT_FALSE(config->model.tied_embeddings);
+  EXPECT_EQ(config->weight_dtype, DType::kF32);
+}
+
+TEST(HfConfigTest, MistralOnlyWithoutSlidingWindow) {
+  json root = Base();
+  root["architectures"] = {"MistralForCausalLM"};
+  EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
+              HasSubstr("sliding_window is missing"));
+  root["sliding_window"] = 4096;
+  EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
+              HasSubstr("sliding_window is '4096'"));
+  root["sliding_window"] = nullptr;
+  EXPECT_TRUE(ParseHfConfig(root.dump()).ok());
+}
+
+struct BadConfig {
+  const char* patch;
+  const char* message;
+};
+
+class BadHfConfigTest : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadHfConfigTest, IsRefusedWithItsReason) {
+  const auto config = ParseWith(GetParam().patch);
+  ASSERT_FALSE(config.ok());
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr(GetParam().message));
+  EXPECT_EQ(std::string(config.status().message()).find('\n'), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BadHfConfigTest,
+    testing::Values(
+        BadConfig{R"({"architectures":["Qwen2ForCausalLM"]})",
+                  "architectures is 'Qwen2ForCausalLM'"},
+        BadConfig{R"({"architectures":null})", "architectures is missing"},
+        BadConfig{R"({"architectures":null,"model_type":"gpt2"})", "model_type is 'gpt2'"},
+        BadConfig{R"({"architectures":"LlamaForCausalLM"})", "wanted an array of one string"},
+        BadConfig{R"({"hidden_size":null})", "hidden_size is missing"},
+        BadConfig{R"({"hidden_size":"64"})", "hidden_size is '\\\"64\\\"', wanted an integer"},
+        BadConfig{R"({"hidden_size":-64})", "hidden_size is '-64'"},
+        BadConfig{R"({"hidden_size":64.0})", "hidden_size is '64.0'"},
+        BadConfig{R"({"hidden_size":18446744073709551615})",
+                  "hidden_size is '18446744073709551615'"},
+        BadConfig{R"({"hidden_size":{"a":["b\n"]}})", "wanted an integer"},
+        BadConfig{R"({"hidden_size":66})",
+                  "num_attention_heads is 4, it must divide hidden_size, which is 66"},
+        BadConfig{R"({"num_attention_heads":0})", "num_attention_heads is 0"},
+        BadConfig{R"({"num_key_value_heads":3})", "must be a multiple of num_kv_heads, which is 3"},
+        BadConfig{R"({"head_dim":7})", "head_dim is 7, it must be even"},
+        BadConfig{R"({"vocab_size":100000000})",
+                  "vocab_size is 100000000, the limit is 1 to 4194304"},
+        BadConfig{R"({"attention_bias":true})", "attention_bias is true"},
+        BadConfig{R"({"mlp_bias":true})", "mlp_bias is true"},
+        BadConfig{R"({"mlp_bias":1})", "mlp_bias is '1', wanted true or false"},
+        BadConfig{R"({"hidden_act":"gelu"})", "hidden_act is 'gelu', only 'silu'"},
+        BadConfig{R"({"rms_norm_eps":"x"})", "rms_norm_eps is"},
+        BadConfig{R"({"rms_norm_eps":2})", "norm_eps is 2, the limit is"},
+        BadConfig{R"({"partial_rotary_factor":0.5})", "partial_rotary_factor is 0.5"},
+        BadConfig{R"({"quantization_config":{"bits":4}})", "quantization_config is set"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"yarn","factor":4}})",
+                  "rope_scaling: rope_type is 'yarn'"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"linear"}})", "rope_scaling: factor is missing"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"llama3","factor":8}})",
+                  "rope_scaling: low_freq_factor is missing"},
+        BadConfig{R"({"rope_scaling":7})", "rope_scaling is '7', wanted an object"},
+        BadConfig{R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})",
+                  "differs by kind of layer"},
+        BadConfig{R"({"initializer_range":0})", "initializer_range is 0"}));
+
+TEST(HfConfigTest, BrokenTextIsRefused) {
+  for (const char* text : {"", "{", "[]", "null", "{\"a\":1,\"a\":2}", "\xff"}) {
+    EXPECT_FALSE(ParseHfConfig(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,183 @@
+#include "engine/model/hf_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/model/llama_tensors.h"
+#include "kernels/dequantize.h"
+
+namespace hydrant {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// The rule of scripts/goldens/hf_tiny.py.
+float Golden(int tensor_number, int64_t i) {
+  return static_cast<float>((31 * tensor_number + i) % 257 - 128) / 64;
+}
+
+void ExpectGolden(const std::string& name, int number, const TensorView& view) {
+  std::vector<float> values(view.NumElements());
+  DequantizeRow(view.dtype, view.bytes.data(), view.NumElements(), values.data());
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(values[i], Golden(number, i)) << name << " " << i;
+}
+
+void ExpectAllGolden(const ModelSource& source) {
+  const LlamaTensorNames& names = HuggingFaceLlamaNames();
+  std::map<std::string, TensorView> views;  // sorted, as the script numbers them
+  views[names.embedding] = *source.Embedding();
+  views[names.final_norm] = *source.FinalNorm();
+  if (!source.config().tied_embeddings) views[names.output] = *source.Output();
+  for (int layer = 0; layer < source.config().num_layers; ++layer) {
+    const auto tensors = source.Layer(layer);
+    ASSERT_TRUE(tensors.ok());
+    for (const ExpectedTensor& tensor : ExpectedLayerTensors(source.config(), names, layer)) {
+      views[tensor.name] = (*tensors).*tensor.role;
+    }
+  }
+  int number = 0;
+  for (const auto& [name, view] : views) {
+    const size_t alignment = view.dtype == DType::kF32 ? 4 : 2;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view.bytes.data()) % alignment, 0u);
+    ExpectGolden(name, number++, view);
+  }
+}
+
+TEST(HfFolderTest, ReadsOneFile) {
+  const auto source = OpenModel("tests/data/model/hf_single", LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->Embedding()->dtype, DType::kF32);
+  EXPECT_EQ((*source)->folder(), "tests/data/model/hf_single");
+  EXPECT_EQ((*source)->gguf(), nullptr);
+  ExpectAllGolden(**source);
+}
+
+TEST(HfFolderTest, ReadsShards) {
+  const auto source = OpenModel("tests/data/model/hf_sharded", LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->Embedding()->dtype, DType::kF16);
+  EXPECT_EQ((*source)->FinalNorm()->dtype, DType::kF32) << "norms are converted";
+  EXPECT_EQ((*source)->Output()->bytes.data(), (*source)->Embedding()->bytes.data());
+  ExpectAllGolden(**source);
+}
+
+// A private copy of a golden folder that a test may damage.
+class HfFolderCopyTest : public testing::Test {
+ protected:
+  void Copy(const std::string& name) {
+    folder_ = testing::TempDir() + "/hf_folder_test." +
+              testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(folder_);
+    fs::copy("tests/data/model/" + name, folder_);
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
+    }
+  }
+  ~HfFolderCopyTest() override { fs::remove_all(folder_); }
+
+  std::string Read(const std::string& file) {
+    std::ifstream in(folder_ + "/" + file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void Write(const std::string& file, const std::string& text) {
+    std::ofstream(folder_ + "/" + file, std::ios::binary) << text;
+  }
+  void Replace(const std::string& file, const std::string& from, const std::string& to) {
+    std::string text = Read(file);
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos);
+    Write(file, text.replace(at, from.size(), to));
+  }
+  std::string Message() {
+    const absl::Status status = OpenModel(folder_, LoadFormat::kAuto).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(std::string(status.message()).find('\n'), std::string::npos);
+    return std::string(status.message());
+  }
+
+  std::string folder_;
+};
+
+TEST_F(HfFolderCopyTest, DataAtOddAddressesIsMoved) {
+  Copy("hf_single");
+  // Lengthen the header by one space: every tensor is then at an odd address.
+  std::string text = Read("model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  text.insert(8 + length, 1, ' ');
+  ++length;
+  std::memcpy(text.data(), &length, sizeof length);
+  Write("model.safetensors", text);
+  const auto source = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  ExpectAllGolden(**source);
+}
+
+TEST_F(HfFolderCopyTest, MissingPiecesAreNamed) {
+  Copy("hf_sharded");
+  fs::remove(folder_ + "/model-00002-of-00002.safetensors");
+  EXPECT_THAT(Message(), HasSubstr("model-00002-of-00002.safetensors': No such file"));
+  fs::remove(folder_ + "/model.safetensors.index.json");
+  EXPECT_THAT(Message(),
+              HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
+  fs::remove(folder_ + "/config.json");
+  EXPECT_THAT(Message(), HasSubstr("/config.json'"));
+}
+
+TEST_F(HfFolderCopyTest, IndexMayNotLeaveTheFolder) {
+  Copy("hf_sharded");
+  Replace("model.safetensors.index.json", "model-00001-of-00002.safetensors",
+          "../x/model.safetensors");
+  EXPECT_THAT(Message(), HasSubstr("wanted the name of a .safetensors file"));
+  Write("model.safetensors.index.json", "{}");
+  EXPECT_THAT(Message(), HasSubstr("weight_map is missing"));
+}
+
+TEST_F(HfFolderCopyTest, TensorsMustFitTheConfiguration) {
+  Copy("hf_single");
+  Replace("config.json", "\"vocab_size\": 20", "\"vocab_size\": 21");
+  EXPECT_THAT(Message(), HasSubstr("tensor 'model.embed_tokens.weight' has shape [20, 16], the "
+                                   "configuration wants [21, 16]"));
+  Replace("config.json", "\"vocab_size\": 21", "\"vocab_size\": 20");
+  Replace("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+  EXPECT_THAT(Message(), HasSubstr("tensor 'model.layers.2.input_layernorm.weight' is missing"));
+  Replace("config.json", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1");
+  EXPECT_THAT(Message(), HasSubstr("'model.layers.1.input_layernorm.weight' is not part of"));
+}
+
+TEST_F(HfFolderCopyTest, ABiasIsRefused) {
+  Copy("hf_single");
+  // The same length, so that the header stays sound.
+  Replace("model.safetensors", "model.layers.0.self_attn.q_proj.weight",
+          "model.layers.0.self_attn.q_proj.biases");
+  EXPECT_THAT(Message(), HasSubstr("'model.layers.0.self_attn.q_proj.biases' is not part of"));
+}
+
+TEST_F(HfFolderCopyTest, UntiedWithoutOutputIsRefused) {
+  Copy("hf_sharded");
+  Replace("config.json", "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+  EXPECT_THAT(Message(), HasSubstr("tensor 'lm_head.weight' is missing"));
+}
+
+TEST_F(HfFolderCopyTest, CutFilesAreRefused) {
+  Copy("hf_single");
+  const std::string text = Read("model.safetensors");
+  for (const size_t size : {size_t{0}, size_t{4}, size_t{100}, text.size() - 1}) {
+    Write("model.safetensors", text.substr(0, size));
+    EXPECT_THAT(Message(), HasSubstr("model.safetensors'"));
+  }
+}
+
+}  // namespace
+}  // namespace hydrant

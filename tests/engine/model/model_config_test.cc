@@ -1,0 +1,75 @@
+#include "engine/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "tests/engine/model/tiny_model.h"
+
+namespace hydrant {
+namespace {
+
+using testing::HasSubstr;
+
+struct Mistake {
+  std::function<void(ModelConfig&)> make;
+  std::string message;
+};
+
+TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Mistake mistakes[] = {
+      {[](ModelConfig& c) { c.architecture = "gpt2"; }, "architecture is 'gpt2', only 'llama'"},
+      {[](ModelConfig& c) { c.num_layers = 0; }, "num_layers is 0, the limit is 1 to 1024"},
+      {[](ModelConfig& c) { c.num_layers = 1025; }, "num_layers is 1025"},
+      {[](ModelConfig& c) { c.hidden_size = -1; }, "hidden_size is -1, the limit is 1 to 65536"},
+      {[](ModelConfig& c) { c.intermediate_size = 1 << 21; },
+       "intermediate_size is 2097152, the limit is 1 to 1048576"},
+      {[](ModelConfig& c) { c.num_heads = 0; }, "num_heads is 0"},
+      {[](ModelConfig& c) { c.num_kv_heads = 0; }, "num_kv_heads is 0, the limit is 1 to 4"},
+      {[](ModelConfig& c) { c.num_kv_heads = 5; }, "num_kv_heads is 5, the limit is 1 to 4"},
+      {[](ModelConfig& c) { c.num_kv_heads = 3; },
+       "num_heads is 4, it must be a multiple of num_kv_heads, which is 3"},
+      {[](ModelConfig& c) { c.head_dim = 15; }, "head_dim is 15, it must be even"},
+      {[](ModelConfig& c) { c.head_dim = 2048; }, "head_dim is 2048, the limit is 2 to 1024"},
+      {[](ModelConfig& c) { c.vocab_size = 0; }, "vocab_size is 0"},
+      {[](ModelConfig& c) { c.max_context = 1 << 28; },
+       "max_context is 268435456, the limit is 1 to 134217728"},
+      {[=](ModelConfig& c) { c.norm_eps = nan; }, "norm_eps is nan"},
+      {[](ModelConfig& c) { c.norm_eps = 0; }, "norm_eps is 0"},
+      {[](ModelConfig& c) { c.rope_theta = 0.5; }, "rope_theta is 0.5, the limit is 1 to"},
+      {[](ModelConfig& c) { c.rope_linear_factor = 0; }, "rope_linear_factor is 0"},
+      {[](ModelConfig& c) {
+         c.rope_freq_factors = {1, 2};
+       },
+       "rope_freq_factors has 2 values, half of head_dim is 8"},
+      {[](ModelConfig& c) { c.rope_freq_factors = {1, 1, 1, -2, 1, 1, 1, 1}; },
+       "rope_freq_factors[3] is -2"},
+      {[](ModelConfig& c) {
+         c.llama3 = {true, 0.5, 1, 4, 8192};
+       },
+       "llama3 rope factor is 0.5"},
+      {[](ModelConfig& c) {
+         c.llama3 = {true, 8, 4, 4, 8192};
+       },
+       "high_freq_factor is 4, it must be above low_freq_factor"},
+      {[](ModelConfig& c) {
+         c.llama3 = {true, 8, 1, 4, 0};
+       },
+       "llama3 rope original_context is 0"},
+  };
+  ASSERT_TRUE(ValidateConfig(TinyLlamaConfig()).ok());
+  for (const Mistake& mistake : mistakes) {
+    ModelConfig config = TinyLlamaConfig();
+    mistake.make(config);
+    const absl::Status status = ValidateConfig(config);
+    EXPECT_FALSE(status.ok()) << mistake.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(mistake.message));
+  }
+}
+
+}  // namespace
+}  // namespace hydrant
