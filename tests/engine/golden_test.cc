@@ -1,0 +1,243 @@
+// The engine on trained models, against what other people's code computed: llama2.c's stories260K
+// and Hugging Face transformers (scripts/goldens). Models that are not in the repository are
+// skipped where they are absent.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine.h"
+#include "tests/engine/driver.h"
+#include "tests/test_files.h"
+
+namespace hydrant {
+namespace {
+
+using Json = nlohmann::json;
+
+Json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file.good()) << path;
+  return Json::parse(file);
+}
+
+std::unique_ptr<Engine> Load(const std::string& path, WeightDType dtype,
+                             const std::string& device = "cpu", int blocks_per_head = 200) {
+  absl::StatusOr<std::unique_ptr<ModelSource>> source = OpenModel(path, LoadFormat::kAuto);
+  EXPECT_TRUE(source.ok()) << source.status();
+  EngineOptions options;
+  options.device = device;
+  options.num_threads = 2;
+  options.dtype = dtype;
+  options.max_num_seqs = 32;
+  options.num_blocks_override =
+      blocks_per_head * (*source)->config().num_layers * (*source)->config().num_kv_heads;
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+CachePlan Full() { return *PlanCache({}, 1); }
+
+CachePlan H2o(int budget) {
+  CacheSpec spec;
+  spec.policy = "h2o";
+  spec.max_cache_tokens = budget;
+  return *PlanCache(spec, 1);
+}
+
+// --- stories260K
+// ---------------------------------------------------------------------------------------------------
+
+class StoriesTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const auto model = CachedModel("stories260K.gguf");
+    const auto golden = DataFile("models/stories260K/golden_greedy.json");
+    if (!model || !golden)
+      GTEST_SKIP() << "stories260K is not here: set HYDRANT_DATA_DIR and run scripts/test";
+    engine_ = Load(*model, WeightDType::kFloat32, GetParam());
+  }
+  static Json Golden(const std::string& name) {
+    return ReadJson(*DataFile("models/stories260K/" + name));
+  }
+  std::unique_ptr<Engine> engine_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, StoriesTest, ::testing::Values("reference", "cpu"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(StoriesTest, GreedyTokensEqualTheGolden) {
+  for (const char* name : {"golden_greedy.json", "golden_greedy_prompt.json"}) {
+    const Json golden = Golden(name);
+    const std::vector<TokenId> prompt = golden["prompt_ids"], all = golden["ids"];
+    EngineDriver driver(engine_.get(), 1);
+    const int count = static_cast<int>(all.size() - prompt.size());
+    const std::vector<TokenId> tokens = driver.Generate(driver.Add(prompt, Full(), count), count);
+    EXPECT_EQ(tokens, std::vector<TokenId>(all.begin() + prompt.size(), all.end())) << name;
+  }
+}
+
+// golden_attn_acc: acc[layer][query head][position], summed over all queries; a KV head's score is
+// the group's mean.
+void ExpectAccumulatedAttention(const Engine& engine, int slot, const Json& acc) {
+  const ModelConfig& config = engine.config();
+  const int group = config.GroupSize();
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    for (int head = 0; head < config.num_kv_heads; ++head) {
+      const Engine::HeadState state = engine.ReadHead(slot, layer, head);
+      ASSERT_EQ(state.positions.size(), acc[layer][0].size());
+      for (size_t i = 0; i < state.positions.size(); ++i) {
+        double expected = 0;
+        for (int g = 0; g < group; ++g)
+          expected += acc[layer][head * group + g][state.positions[i]].get<double>() / group;
+        ASSERT_NEAR(state.scores[i], expected, 1e-4 * std::max(1.0, expected))
+            << "layer " << layer << " head " << head << " position " << state.positions[i];
+      }
+    }
+  }
+}
+
+TEST_P(StoriesTest, PrefillColumnSumsEqualTheGolden) {
+  const Json golden = Golden("golden_attn_acc.json");
+  const std::vector<TokenId> ids = golden["ids"];
+  EngineDriver driver(engine_.get(), 1);
+  const int slot = driver.Add(ids, H2o(500), 1);
+  driver.PrefillAll(slot);
+  driver.Step();
+  ExpectAccumulatedAttention(*engine_, slot, golden["acc"]);
+}
+
+TEST_P(StoriesTest, DecodeScoresEqualTheGolden) {
+  const Json golden = Golden("golden_attn_acc.json");
+  const std::vector<TokenId> ids = golden["ids"];
+  EngineDriver driver(engine_.get(), 1);
+  const int slot = driver.Add({}, H2o(500), static_cast<int>(ids.size()));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    driver.DecodeToken(slot, ids[i], static_cast<int>(i));
+    driver.Step();
+  }
+  ExpectAccumulatedAttention(*engine_, slot, golden["acc"]);
+}
+
+// --- Hugging Face folders (committed: tiny, random)
+// ------------------------------------------------------------------
+
+class TinyFolderTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, TinyFolderTest,
+    ::testing::Combine(::testing::Values("reference", "cpu"),
+                       ::testing::Values("tiny_llama3_rope", "tiny_linear_rope", "tiny_mha")),
+    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
+
+TEST_P(TinyFolderTest, LogitsEqualTransformers) {
+  const auto& [device, folder] = GetParam();
+  const std::string path = "tests/data/engine/" + folder;
+  const auto engine = Load(path, WeightDType::kFloat32, device);
+  for (const Json& input : ReadJson(path + "/goldens.json")["inputs"]) {
+    const std::vector<TokenId> ids = input["ids"];
+    for (const Json& row : input["rows"]) {
+      const int position = row["position"];
+      EngineDriver driver(engine.get(), 1);
+      const int slot = driver.Add({ids.begin(), ids.begin() + position + 1}, Full(), 1);
+      driver.PrefillAll(slot);
+      driver.Step();
+      const std::vector<float> logits = driver.Logits(slot);
+      const std::vector<float> expected = row["logits"];
+      ASSERT_EQ(logits.size(), expected.size());
+      for (size_t i = 0; i < logits.size(); ++i)
+        ASSERT_NEAR(logits[i], expected[i], 1e-3) << "position " << position;
+    }
+  }
+}
+
+// --- SmolLM2-135M-Instruct
+// ---------------------------------------------------------------------------------------------
+
+class SmolLm2Test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!CachedModel(kSmolLm2)) GTEST_SKIP() << "SmolLM2 is not here: run scripts/fetch-model";
+  }
+  static std::unique_ptr<Engine> Make(WeightDType dtype) {
+    return Load(*CachedModel(kSmolLm2), dtype, "cpu", 2400);
+  }
+};
+
+TEST_F(SmolLm2Test, Float32LogitsAreWithinAThousandthOfTransformers) {
+  const auto engine = Make(WeightDType::kFloat32);
+  double worst = 0;
+  for (const Json& row : ReadJson("tests/data/engine/smollm2_logits.json")["rows"]) {
+    EngineDriver driver(engine.get(), 1);
+    const int slot = driver.Add(row["prompt_ids"], Full(), 1);
+    driver.PrefillAll(slot);
+    driver.Step();
+    const std::vector<float> logits = driver.Logits(slot);
+    const std::vector<int> ids = row["ids"];
+    const std::vector<double> expected = row["logits"];
+    for (size_t i = 0; i < ids.size(); ++i)
+      worst = std::max(worst, std::abs(logits[ids[i]] - expected[i]));
+  }
+  RecordProperty("worst_logit_difference", std::to_string(worst));
+  std::printf("worst difference of a logit: %.2e\n", worst);
+  EXPECT_LT(worst, 1e-3);
+}
+
+// A divergence where transformers' two best logits lie within 1e-3 is excused and counted; that
+// prompt ends there.
+TEST_F(SmolLm2Test, Float32GreedyTokensEqualTransformers) {
+  const auto engine = Make(WeightDType::kFloat32);
+  const Json goldens = ReadJson("tests/data/engine/smollm2_greedy.json");
+  const Json& prompts = goldens["prompts"];
+  ASSERT_EQ(prompts.size(), 20u);
+  EngineDriver driver(engine.get(), 1);
+  for (const Json& prompt : prompts)
+    driver.PrefillAll(driver.Add(prompt["prompt_ids"], Full(), 128));
+  driver.Step();
+  std::vector<bool> open(prompts.size(), true);
+  int excused = 0;
+  for (int step = 0; step < 128; ++step) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if (!open[i]) continue;
+      if (driver.last_token(i) != prompts[i]["output_ids"][step].get<TokenId>()) {
+        const double margin =
+            prompts[i]["top1"][step].get<double>() - prompts[i]["top2"][step].get<double>();
+        EXPECT_LT(margin, 1e-3) << prompts[i]["name"] << " diverges at token " << step;
+        open[i] = false;
+        ++excused;
+      } else if (step < 127) {
+        driver.Decode(i);
+      }
+    }
+    if (step < 127) driver.Step();
+  }
+  std::printf("divergences excused: %d of 20 prompts\n", excused);
+  EXPECT_LE(excused, 2);
+}
+
+// The file's own blocks are the same values as fp32's dequantised ones; only the arithmetic's
+// precision differs.
+TEST_F(SmolLm2Test, StoredLogitsAreCloseToTransformers) {
+  const auto engine = Make(WeightDType::kStored);
+  double worst = 0;
+  for (const Json& row : ReadJson("tests/data/engine/smollm2_logits.json")["rows"]) {
+    EngineDriver driver(engine.get(), 1);
+    const int slot = driver.Add(row["prompt_ids"], Full(), 1);
+    driver.PrefillAll(slot);
+    driver.Step();
+    const std::vector<float> logits = driver.Logits(slot);
+    const std::vector<int> ids = row["ids"];
+    const std::vector<double> expected = row["logits"];
+    for (size_t i = 0; i < ids.size(); ++i)
+      worst = std::max(worst, std::abs(logits[ids[i]] - expected[i]));
+  }
+  std::printf("worst difference of a logit: %.2e\n", worst);
+  EXPECT_LT(worst, 0.5);
+}
+
+}  // namespace
+}  // namespace hydrant
