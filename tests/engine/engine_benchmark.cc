@@ -1,0 +1,183 @@
+// Measures the engine in process, without server or scheduler: prefill and decode of one model at
+// several batch sizes and contexts. Prints one JSON object per line and figure; scripts/bench puts
+// them beside a peer's.
+//
+//   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N] [--policy
+//   full|h2o|...] [--repeat N]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <random>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace hydrant {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// A batch of equal sequences with consecutive pages.
+class Bench {
+ public:
+  Bench(Engine* engine, std::string policy) : engine_(engine), policy_(std::move(policy)) {}
+
+  void Add(int count, int prompt_tokens, int new_tokens) {
+    const EngineLimits& limits = engine_->limits();
+    std::mt19937_64 rng(1);
+    CacheSpec spec;
+    spec.policy = policy_;
+    if (policy_ != "full") spec.cache_ratio = 0.2;
+    int64_t table = 0;
+    int32_t block = 0;
+    prompts_.assign(count, {});
+    for (int slot = 0; slot < count; ++slot) {
+      for (int i = 0; i < std::max(1, prompt_tokens); ++i) {
+        prompts_[slot].push_back(static_cast<TokenId>(rng() % engine_->config().vocab_size));
+      }
+      const CachePlan plan = *PlanCache(spec, prompt_tokens);
+      const int entries = plan.EntriesAfter(prompt_tokens + new_tokens);
+      const int width = (entries + limits.block_size - 1) / limits.block_size;
+      batch_.setups.push_back({slot, plan});
+      batch_.rows.push_back({slot, table, width});
+      for (int64_t i = 0; i < int64_t{width} * limits.num_layers * limits.num_kv_heads; ++i) {
+        batch_.updates.push_back({table++, block++});
+      }
+    }
+    if (block > limits.num_blocks) {
+      std::fprintf(stderr, "the pool is too small: %d pages, %d wanted\n", limits.num_blocks,
+                   block);
+      std::exit(1);
+    }
+  }
+
+  // Seconds.
+  double Prefill(int prompt_tokens) {
+    const double start = Now();
+    for (size_t slot = 0; slot < prompts_.size(); ++slot) {
+      batch_.prefill.push_back({static_cast<int>(slot),
+                                prompts_[slot],
+                                0,
+                                0,
+                                engine_->limits().num_layers,
+                                0,
+                                prompt_tokens,
+                                {.temperature = 0.0f}});
+      Execute();
+    }
+    return Now() - start;
+  }
+
+  double Decode(int first_position, int steps) {
+    const double start = Now();
+    for (int step = 0; step < steps; ++step) {
+      for (size_t slot = 0; slot < prompts_.size(); ++slot) {
+        batch_.decode.push_back({static_cast<int>(slot),
+                                 prompts_[slot][0] + step,
+                                 first_position + step,
+                                 {.temperature = 0.0f}});
+      }
+      Execute();
+    }
+    return Now() - start;
+  }
+
+ private:
+  void Execute() {
+    const absl::Status status = engine_->Execute(batch_, &result_);
+    if (!status.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+      std::exit(1);
+    }
+    batch_ = {};
+  }
+
+  Engine* engine_;
+  std::string policy_;
+  std::vector<std::vector<TokenId>> prompts_;
+  Batch batch_;
+  StepResult result_;
+};
+
+void Report(const char* what, int batch, int context, const std::string& dtype,
+            const std::string& policy, double tokens_per_s) {
+  std::printf(
+      "{\"what\": \"%s\", \"batch\": %d, \"context\": %d, \"dtype\": \"%s\", \"policy\": \"%s\", "
+      "\"tokens_per_s\": %.1f}\n",
+      what, batch, context, dtype.c_str(), policy.c_str(), tokens_per_s);
+  std::fflush(stdout);
+}
+
+int Main(int argc, char** argv) {
+  std::map<std::string, std::string> flags = {{"model", ""},    {"dtype", "stored"},
+                                              {"threads", "2"}, {"policy", "full"},
+                                              {"repeat", "3"},  {"seconds", "2"}};
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
+      std::fprintf(stderr, "unknown flag %s\n", argv[i]);
+      return 1;
+    }
+    flags[argv[i] + 2] = argv[i + 1];
+  }
+  absl::StatusOr<std::unique_ptr<ModelSource>> source =
+      OpenModel(flags["model"], LoadFormat::kAuto);
+  if (!source.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(source.status().message()).c_str());
+    return 1;
+  }
+  const std::map<std::string, WeightDType> dtypes = {{"stored", WeightDType::kStored},
+                                                     {"bfloat16", WeightDType::kBFloat16},
+                                                     {"float32", WeightDType::kFloat32}};
+  EngineOptions options;
+  options.num_threads = std::atoi(flags["threads"].c_str());
+  options.dtype = dtypes.at(flags["dtype"]);
+  options.max_num_seqs = 32;
+  const ModelConfig& config = (*source)->config();
+  options.num_blocks_override = 32 * 60 * config.num_layers * config.num_kv_heads;
+  auto engine =
+      Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
+  if (!engine.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(engine.status().message()).c_str());
+    return 1;
+  }
+  std::fprintf(stderr, "%s, %.0f MB of weights\n", (*engine)->Description().c_str(),
+               (*engine)->weight_bytes() / 1e6);
+  const int repeat = std::atoi(flags["repeat"].c_str());
+  const auto best =
+      [&](auto measure) {  // the fastest of the repeats: others are noise of the machine
+        double seconds = 1e30;
+        for (int i = 0; i < repeat; ++i) seconds = std::min(seconds, measure());
+        return seconds;
+      };
+  for (const int n : {512, 1024}) {
+    const double seconds = best([&] {
+      Bench bench(engine->get(), flags["policy"]);
+      bench.Add(1, n, 16);
+      return bench.Prefill(n);
+    });
+    Report("prefill", 1, n, flags["dtype"], flags["policy"], n / seconds);
+  }
+  for (const int context : {0, 512}) {
+    for (const int batch : {1, 4, 8, 16, 32}) {
+      const int steps = batch == 1 ? 64 : 32;
+      const double seconds = best([&] {
+        Bench bench(engine->get(), flags["policy"]);
+        bench.Add(batch, context, steps);
+        if (context > 0) bench.Prefill(context);
+        return bench.Decode(context, steps);
+      });
+      Report("decode", batch, context, flags["dtype"], flags["policy"], batch * steps / seconds);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace hydrant
+
+int main(int argc, char** argv) { return hydrant::Main(argc, argv); }
