@@ -1,4 +1,5 @@
-// A request as the scheduler sees it, and the events it answers with. No tensor, no block id, no gRPC. Plain data.
+// A request as the scheduler sees it, and the events it answers with. No tensor, no block id, no
+// gRPC. Plain data.
 #ifndef HYDRANT_SCHEDULER_REQUEST_H_
 #define HYDRANT_SCHEDULER_REQUEST_H_
 
@@ -14,30 +15,31 @@
 
 namespace hydrant {
 
-using TimeUs = int64_t;         // microseconds of a steady clock
+using TimeUs = int64_t;          // microseconds of a steady clock
 using RequestHandle = uint64_t;  // names a request inside the process, never reused
 
 struct SamplingParams {
-  double temperature = 1.0;  // [0, 100]; 0: greedy
-  double top_p = 1.0;        // (0, 1]
-  double min_p = 0.0;        // [0, 1]
-  int32_t top_k = 0;         // 0 or -1: all
+  double temperature = 1.0;      // [0, 100]; 0: greedy
+  double top_p = 1.0;            // (0, 1]
+  double min_p = 0.0;            // [0, 1]
+  int32_t top_k = 0;             // 0 or -1: all
   std::optional<uint64_t> seed;  // unset: drawn at submission
 };
 
 struct StoppingParams {
   std::optional<int32_t> max_tokens;  // >= 1; unset: to the end of the text or of max_model_len
-  int32_t min_tokens = 0;             // end-of-generation ids and stop strings do not end the text before
-  std::vector<std::string> stop;      // strings, none empty
+  int32_t min_tokens = 0;  // end-of-generation ids and stop strings do not end the text before
+  std::vector<std::string> stop;  // strings, none empty
   std::vector<TokenId> stop_token_ids;
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
 };
 
 struct Request {
-  std::string request_id;         // unique among the live ones
+  std::string request_id;  // unique among the live ones
   std::vector<TokenId> prompt;
-  std::vector<TokenId> resume_token_ids;  // tokens a broken stream had already delivered; replayed, not sent again
+  std::vector<TokenId>
+      resume_token_ids;  // tokens a broken stream had already delivered; replayed, not sent again
   CacheSpec cache;
   SamplingParams sampling;
   StoppingParams stopping;
@@ -47,39 +49,39 @@ struct Request {
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t completion_tokens = 0;   // resumed ones included
-  int32_t kv_tokens_kept = 0;      // entries of the fullest KV head at the end
-  int32_t kv_tokens_evicted = 0;   // tokens seen minus entries kept, of the same head
-  int64_t kv_pages_peak = 0;       // most pages held at once, all layers and heads
+  int32_t completion_tokens = 0;  // resumed ones included
+  int32_t kv_tokens_kept = 0;     // entries of the fullest KV head at the end
+  int32_t kv_tokens_evicted = 0;  // tokens seen minus entries kept, of the same head
+  int64_t kv_pages_peak = 0;      // most pages held at once, all layers and heads
   int32_t preemptions = 0;
-  TimeUs queue_us = 0;             // submission to the first prefill work
-  TimeUs prefill_us = 0;           // first prefill work to the first token
-  TimeUs decode_us = 0;            // first token to the end
+  TimeUs queue_us = 0;    // submission to the first prefill work
+  TimeUs prefill_us = 0;  // first prefill work to the first token
+  TimeUs decode_us = 0;   // first token to the end
 };
 
 struct Progress {
-  int32_t queue_position = 0;  // 0: being read
+  int32_t queue_position = 0;      // 0: being read
   int32_t prompt_tokens_done = 0;  // scaled by layers
   int32_t prompt_tokens = 0;
 };
 struct Delta {
-  std::vector<TokenId> token_ids;
-  std::string text;  // whole UTF-8 characters
+  std::vector<TokenId> token_ids{};
+  std::string text{};  // whole UTF-8 characters
 };
 enum class FinishReason : uint8_t { kStop, kLength };
 struct Finished {
   FinishReason reason = FinishReason::kStop;
-  std::string matched_stop;                 // the stop string, if one matched
-  std::optional<TokenId> matched_token_id;  // the end or stop token id, if one matched
-  Usage usage;
+  std::string matched_stop{};                 // the stop string, if one matched
+  std::optional<TokenId> matched_token_id{};  // the end or stop token id, if one matched
+  Usage usage{};
 };
-// The stream ends with an error. reason is a stable word for machines: CANCELLED, DEADLINE, QUEUE_FULL, NEVER_FITS,
-// DUPLICATE_REQUEST_ID, INVALID, DRAINING, LOADING, ENGINE_FAULT.
+// The stream ends with an error. reason is a stable word for machines: CANCELLED, DEADLINE,
+// QUEUE_FULL, NEVER_FITS, DUPLICATE_REQUEST_ID, INVALID, DRAINING, LOADING, ENGINE_FAULT.
 struct Failed {
   absl::Status status;
   std::string reason;
   TimeUs retry_after_us = 0;  // 0: do not retry
-  Usage usage;
+  Usage usage{};
 };
 
 // Exactly one Finished or Failed ends a request; nothing follows it.

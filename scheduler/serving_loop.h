@@ -1,5 +1,6 @@
-// The one thread that owns scheduler and engine: drain inbox -> Schedule(now) -> Execute -> Apply -> deliver.
-// Submit, Cancel, Snapshot and the shutdown calls are safe from any thread and never wait for a step.
+// The one thread that owns scheduler and engine: drain inbox -> Schedule(now) -> Execute -> Apply
+// -> deliver. Submit, Cancel, Snapshot and the shutdown calls are safe from any thread and never
+// wait for a step.
 #ifndef HYDRANT_SCHEDULER_SERVING_LOOP_H_
 #define HYDRANT_SCHEDULER_SERVING_LOOP_H_
 
@@ -12,17 +13,10 @@
 #include "absl/status/statusor.h"
 #include "engine/batch.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "scheduler/options.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
-
-struct SchedulerOptions {
-  int max_num_queued_reqs = 1024;
-  int64_t max_num_queued_tokens = 4'000'000;
-  int max_num_batched_tokens = 512;  // prefill work of a step while others decode, in whole-model tokens
-  double watermark = 0.02;           // share of the pages kept free at admission, for growth
-  TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
-};
 
 // Receives all events of a step in one call, on the loop thread. Must not block.
 class EventSink {
@@ -32,40 +26,43 @@ class EventSink {
 };
 
 struct LoopSnapshot {
-  int running = 0;    // decoding
-  int prefilling = 0; // prompt being read
-  int waiting = 0;    // queued, preempted ones included
+  int running = 0;     // decoding
+  int prefilling = 0;  // prompt being read
+  int waiting = 0;     // queued, preempted ones included
   int64_t queued_tokens = 0;
   int64_t pages_total = 0;
   int64_t pages_free = 0;
   uint64_t steps = 0;
   uint64_t preemptions = 0;
-  uint64_t prompt_tokens = 0;      // totals since start
+  uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;
-  TimeUs last_step_end = 0;        // steady clock; for health: no step for long with work queued
+  TimeUs last_step_end = 0;  // steady clock; for health: no step for long with work queued
   TimeUs last_step_us = 0;
-  absl::Status engine_status;      // not ok: the engine is lost, nothing is served any more
+  absl::Status engine_status;  // not ok: the engine is lost, nothing is served any more
 };
 
 class ServingLoop {
  public:
   // Borrowed: executor, tokenizer, sink outlive the loop.
-  static absl::StatusOr<std::unique_ptr<ServingLoop>> Start(StepExecutor* executor, const Tokenizer* tokenizer,
-                                                            const SchedulerOptions& options, EventSink* sink);
+  static absl::StatusOr<std::unique_ptr<ServingLoop>> Start(StepExecutor* executor,
+                                                            const Tokenizer* tokenizer,
+                                                            const SchedulerOptions& options,
+                                                            EventSink* sink);
   ~ServingLoop();  // Stop()
 
-  // Checks and queues. On refusal the Failed (status, reason, retry time) comes back at once and no event follows.
-  // `handle` is chosen by the caller (unique), so that events can be routed before Submit returns.
+  // Checks and queues. On refusal the Failed (status, reason, retry time) comes back at once and no
+  // event follows. `handle` is chosen by the caller (unique), so that events can be routed before
+  // Submit returns.
   std::variant<std::monostate, Failed> Submit(RequestHandle handle, Request request);
-  // Idempotent; unknown handles are ignored. The request ends with Failed{CANCELLED} (status code given) and its pages
-  // are free within two steps.
+  // Idempotent; unknown handles are ignored. The request ends with Failed{CANCELLED} (status code
+  // given) and its pages are free within two steps.
   void Cancel(RequestHandle handle, absl::Status why);
 
   LoopSnapshot Snapshot() const;
 
   void StopAdmitting();  // further Submit calls are refused with DRAINING
   bool Idle() const;     // nothing queued or running
-  void Stop();           // ends what still runs with Failed{DRAINING} (UNAVAILABLE) and joins the thread
+  void Stop();  // ends what still runs with Failed{DRAINING} (UNAVAILABLE) and joins the thread
 
  private:
   class Impl;

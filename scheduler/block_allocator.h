@@ -1,0 +1,36 @@
+// Hands out ids of pages ("blocks") of the KV pool; never touches their memory. Owned by the
+// scheduler's thread. free + live = total at all times; the destructor checks that every block has
+// come home.
+#ifndef HYDRANT_SCHEDULER_BLOCK_ALLOCATOR_H_
+#define HYDRANT_SCHEDULER_BLOCK_ALLOCATOR_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hydrant {
+
+class BlockAllocator {
+ public:
+  explicit BlockAllocator(int num_blocks);
+  ~BlockAllocator();
+  BlockAllocator(const BlockAllocator&) = delete;
+  BlockAllocator& operator=(const BlockAllocator&) = delete;
+
+  // Fills `blocks` with ids, or changes nothing and returns false. O(1) a block.
+  bool Allocate(std::span<int32_t> blocks);
+  // REQUIRES: `block` is live (a second Free of it is a bug and ends the process).
+  void Free(int32_t block);
+
+  int64_t NumFree() const { return static_cast<int64_t>(free_.size()); }
+  int64_t NumBlocks() const { return static_cast<int64_t>(live_.size()); }
+  bool IsLive(int32_t block) const { return live_[block] != 0; }
+
+ private:
+  std::vector<int32_t> free_;  // a stack: what was freed last is still warm in the cache
+  std::vector<uint8_t> live_;  // [num_blocks]
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_BLOCK_ALLOCATOR_H_

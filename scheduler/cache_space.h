@@ -1,0 +1,94 @@
+// Everything the engine's memory lends to live sequences: slots, pages of the KV pool, rows of the
+// table arena, room in the prefill arena. Ids and counts only. Every call either does all it was
+// asked, or changes nothing and says no. Owned by the scheduler's thread; the destructor checks
+// that all came home.
+//
+// Heads may have different caps: the arrays of SequenceSpace are per (layer, head), and a step
+// costs O(1) a sequence until some head of it crosses a page's border.
+#ifndef HYDRANT_SCHEDULER_CACHE_SPACE_H_
+#define HYDRANT_SCHEDULER_CACHE_SPACE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/batch.h"
+#include "engine/cache/cache_plan.h"
+#include "scheduler/block_allocator.h"
+#include "scheduler/range_allocator.h"
+
+namespace hydrant {
+
+// What one live sequence holds. Empty (slot < 0) while it waits.
+struct SequenceSpace {
+  int slot = -1;
+  int arena_begin = 0;    // prefill arena, in tokens
+  int arena_tokens = 0;   // 0: no prompt is open
+  int64_t row_begin = 0;  // table arena
+  int32_t row_width = 0;  // block ids reserved a head
+  int32_t row_limit = 0;  // block ids a head can ever need
+  int64_t num_pages = 0;
+  int64_t capacity = 0;         // tokens the sequence may see before a head needs another page
+  std::vector<int32_t> caps;    // [heads] entries
+  std::vector<int32_t> pages;   // [heads] pages held
+  std::vector<int32_t> blocks;  // [heads, row_width] ids, laid out as in the table arena
+
+  bool IsOpen() const { return slot >= 0; }
+};
+
+class CacheSpace {
+ public:
+  explicit CacheSpace(const EngineLimits& limits);
+
+  struct OpenArgs {
+    const CachePlan* plan = nullptr;
+    int64_t prompt_tokens = 0;  // room in the prefill arena
+    int64_t tokens = 0;         // pages for what is kept of that many tokens, all at once
+    int64_t final_tokens = 0;   // what it may see in its whole life
+    int64_t pages_kept_free = 0;
+  };
+  // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
+  // to the batch.
+  bool TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch);
+  // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens.
+  bool TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch);
+  void CloseArena(SequenceSpace* space);
+  // Everything goes home; `space` is empty afterwards. REQUIRES: no step under way names it.
+  void Release(SequenceSpace* space);
+
+  // Pages of a sequence of this plan that has seen `tokens` tokens.
+  int64_t PagesFor(const CachePlan& plan, int64_t tokens) const;
+  // Pages that are still missing until the sequence may have seen `tokens`.
+  int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;
+  // The longest sequence of this plan that fits if it has pool and tables for itself, in tokens
+  // seen; INT64_MAX: any.
+  static int64_t MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan);
+
+  int64_t NumFreePages() const { return blocks_.NumFree(); }
+  int64_t NumPages() const { return blocks_.NumBlocks(); }
+  int64_t NumFreeTableEntries() const { return table_.NumFree(); }
+  int64_t NumFreeArenaTokens() const { return arena_.NumFree(); }
+  int64_t NumFreeSlots() const { return static_cast<int64_t>(free_slots_.size()); }
+  bool IsLivePage(int32_t block) const { return blocks_.IsLive(block); }
+
+ private:
+  int64_t PagesOfHead(int64_t entries) const {
+    return (entries + limits_.block_size - 1) / limits_.block_size;
+  }
+  int64_t EntriesOf(const SequenceSpace& space, int head, int64_t tokens) const {
+    return tokens < space.caps[head] ? tokens : space.caps[head];
+  }
+  bool WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch);
+  void PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch);
+
+  EngineLimits limits_;
+  int num_heads_;  // layers * KV heads
+  BlockAllocator blocks_;
+  RangeAllocator table_;
+  RangeAllocator arena_;
+  std::vector<int> free_slots_;
+  std::vector<int32_t> taken_;  // scratch: blocks on their way to their heads
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_CACHE_SPACE_H_

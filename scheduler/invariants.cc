@@ -1,0 +1,83 @@
+// Scheduler::CheckInvariants: slow and plain, for tests.
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/scheduler.h"
+
+namespace hydrant {
+
+namespace {
+
+// Counts every unit of what live sequences hold; a unit held twice is an error.
+class Ledger {
+ public:
+  Ledger(const char* what, int64_t size) : what_(what), held_(size, false) {}
+
+  void Take(int64_t begin, int64_t length) {
+    for (int64_t i = begin; i < begin + length; ++i) {
+      if (i < 0 || i >= static_cast<int64_t>(held_.size()) || held_[i]) {
+        error_ = absl::StrCat(what_, " ", i, " is out of range or held twice");
+        return;
+      }
+      held_[i] = true;
+      ++num_held_;
+    }
+  }
+  absl::Status Check(int64_t num_free) const {
+    if (!error_.empty()) return absl::InternalError(error_);
+    if (num_held_ + num_free == static_cast<int64_t>(held_.size())) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat(what_, ": ", num_held_, " held + ", num_free, " free != ", held_.size()));
+  }
+
+ private:
+  const char* what_;
+  std::vector<bool> held_;
+  int64_t num_held_ = 0;
+  std::string error_;
+};
+
+}  // namespace
+
+absl::Status Scheduler::CheckInvariants() const {
+  Ledger pages("page", limits_.num_blocks), table("table entry", limits_.table_entries),
+      arena("arena token", limits_.prefill_arena_tokens), slots("slot", limits_.max_num_seqs);
+  const int heads = limits_.num_layers * limits_.num_kv_heads;
+  for (const Sequence* sequence : live_) {
+    const SequenceSpace& space = sequence->space;
+    slots.Take(space.slot, 1);
+    table.Take(space.row_begin, static_cast<int64_t>(space.row_width) * heads);
+    arena.Take(space.arena_begin, space.arena_tokens);
+    int64_t num_pages = 0;
+    for (int head = 0; head < heads; ++head) {
+      num_pages += space.pages[head];
+      for (int32_t i = 0; i < space.pages[head]; ++i) {
+        const int32_t block = space.blocks[static_cast<int64_t>(head) * space.row_width + i];
+        pages.Take(block, 1);
+        if (!space_.IsLivePage(block))
+          return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
+      }
+    }
+    if (num_pages != space.num_pages)
+      return absl::InternalError("num_pages does not count the pages");
+    if (sequence->IsWaiting() || !space.IsOpen())
+      return absl::InternalError("live, but waiting or without space");
+  }
+  int64_t queued_tokens = 0;
+  for (const auto& [arrival, sequence] : waiting_) {
+    queued_tokens += sequence->NumKnown();
+    if (sequence->space.IsOpen() || !sequence->IsWaiting())
+      return absl::InternalError("waiting, but holds something");
+  }
+  if (queued_tokens != queued_tokens_)
+    return absl::InternalError("queued_tokens does not count the queue");
+  if (live_.size() + waiting_.size() != sequences_.size())
+    return absl::InternalError("a sequence is in no list");
+  absl::Status status = pages.Check(space_.NumFreePages());
+  if (status.ok()) status = table.Check(space_.NumFreeTableEntries());
+  if (status.ok()) status = arena.Check(space_.NumFreeArenaTokens());
+  if (status.ok()) status = slots.Check(space_.NumFreeSlots());
+  return status;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,26 @@
+// What an operator may set about scheduling. Plain data.
+#ifndef HYDRANT_SCHEDULER_OPTIONS_H_
+#define HYDRANT_SCHEDULER_OPTIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "scheduler/request.h"
+
+namespace hydrant {
+
+struct SchedulerOptions {
+  int max_num_queued_reqs = 1024;
+  int64_t max_num_queued_tokens = 4'000'000;
+  int max_num_batched_tokens =
+      512;                  // prefill work of a step while others decode, in whole-model tokens
+  double watermark = 0.02;  // share of the pages kept free at admission, for growth
+  TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
+};
+
+// InvalidArgument names the option, its value and the allowed range.
+absl::Status ValidateOptions(const SchedulerOptions& options);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_OPTIONS_H_

@@ -1,0 +1,87 @@
+#include "scheduler/prefill_planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/prefill_attention.h"
+
+namespace hydrant {
+
+namespace {
+
+// Integral of 1 + x / kAttentionScale from 0 to `token`, and its inverse.
+double CostUpTo(double token) { return token + token * token / (2 * kAttentionScale); }
+double TokenAtCost(double cost) {
+  return kAttentionScale * (std::sqrt(1.0 + 2.0 * cost / kAttentionScale) - 1.0);
+}
+
+double RemainingCost(const OpenPrompt& prompt, int num_layers) {
+  return PrefillCost(prompt.cursor.token, prompt.num_tokens) +
+         (num_layers - prompt.cursor.layer - 1) * PrefillCost(0, prompt.num_tokens);
+}
+
+std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_layers,
+                                double budget) {
+  std::vector<double> remaining(prompts.size());
+  for (size_t i = 0; i < prompts.size(); ++i) remaining[i] = RemainingCost(prompts[i], num_layers);
+  std::vector<int> shortest_first(prompts.size() - 1);
+  std::iota(shortest_first.begin(), shortest_first.end(), 1);
+  std::stable_sort(shortest_first.begin(), shortest_first.end(),
+                   [&](int a, int b) { return remaining[a] < remaining[b]; });
+  std::vector<double> share(prompts.size(), 0.0);
+  share[0] = std::min(remaining[0], budget / 2);
+  double left = budget - share[0];
+  for (const int i : shortest_first) {
+    share[i] = std::min(remaining[i], left);
+    left -= share[i];
+  }
+  share[0] += left;
+  return share;
+}
+
+// Whole layers where the share pays for about one or more, else an even part of what is left of the
+// layer.
+PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share) {
+  const auto [layer, token] = prompt.cursor;
+  PrefillRun run{.layer_begin = layer,
+                 .layer_end = layer + 1,
+                 .token_begin = token,
+                 .token_end = prompt.num_tokens};
+  const double layer_rest = PrefillCost(token, prompt.num_tokens);
+  const double parts = std::round(layer_rest / share);
+  if (parts <= 1.0) {
+    if (token > 0) return run;
+    const double layers = std::min<double>(num_layers, std::round(share / layer_rest));
+    run.layer_end = std::min(num_layers, layer + std::max(1, static_cast<int>(layers)));
+    return run;
+  }
+  const double end = TokenAtCost(CostUpTo(token) + layer_rest / parts);
+  const int tiles = std::max(1, static_cast<int>(std::lround((end - token) / kQueryTile)));
+  run.token_end = std::min(prompt.num_tokens, token + tiles * kQueryTile);
+  return run;
+}
+
+}  // namespace
+
+double PrefillCost(int token_begin, int token_end) {
+  return CostUpTo(token_end) - CostUpTo(token_begin);
+}
+
+std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
+                                    double budget) {
+  std::vector<PrefillRun> runs;
+  if (prompts.empty()) return runs;
+  const std::vector<double> share = ShareBudget(prompts, num_layers, budget);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const OpenPrompt& prompt = prompts[i];
+    const int tile_end = std::min(prompt.num_tokens, prompt.cursor.token + kQueryTile);
+    const bool worth_a_tile = share[i] >= PrefillCost(prompt.cursor.token, tile_end);
+    if (i > 0 && !worth_a_tile) continue;
+    runs.push_back(CutRun(prompt, num_layers, std::max(share[i], 1.0)));
+    runs.back().prompt = static_cast<int>(i);
+  }
+  return runs;
+}
+
+}  // namespace hydrant

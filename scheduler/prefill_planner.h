@@ -1,0 +1,51 @@
+// Shares one step's prefill budget among the open prompts. Pure functions.
+//
+// The unit of cost is one token through one layer, dearer the more context it attends to: 1 +
+// position / kAttentionScale. The prompt that was opened first may take half the budget; what is
+// left goes to the shortest remaining prompt first, and what nobody wants back to the oldest. So a
+// short prompt behind a long one is read in a step or two, and the long one still gets half the
+// speed until the end.
+#ifndef HYDRANT_SCHEDULER_PREFILL_PLANNER_H_
+#define HYDRANT_SCHEDULER_PREFILL_PLANNER_H_
+
+#include <span>
+#include <vector>
+
+namespace hydrant {
+
+// Context at which attending to it costs about as much as the rest of the layer.
+inline constexpr double kAttentionScale = 4096.0;
+
+// How far a prompt has been read: all of the layers below `layer`, and the first `token` tokens of
+// it.
+struct PrefillCursor {
+  int layer = 0;
+  int token = 0;
+};
+
+struct OpenPrompt {
+  int num_tokens = 0;
+  PrefillCursor cursor;
+};
+
+// A run as engine/batch.h wants it: several whole layers, or some tokens of one.
+struct PrefillRun {
+  int prompt = 0;  // index into the open prompts
+  int layer_begin = 0;
+  int layer_end = 0;
+  int token_begin = 0;
+  int token_end = 0;
+};
+
+// Cost of the tokens [token_begin, token_end) through one layer.
+double PrefillCost(int token_begin, int token_end);
+
+// `prompts`: oldest first, none finished. At most one run each; the oldest always gets one. Runs
+// are cut near their share, at tile borders: the step's cost stays below 1.5 * budget, one tile of
+// the oldest aside.
+std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
+                                    double budget);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_PREFILL_PLANNER_H_

@@ -1,0 +1,168 @@
+#include "scheduler/request_check.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/cache_space.h"
+#include "scheduler/output_processor.h"
+
+namespace hydrant {
+
+namespace {
+
+// Also true for NaN.
+template <typename T>
+bool Outside(T value, T low, T high) {
+  return !(value >= low && value <= high);
+}
+
+template <typename T>
+absl::Status OutsideError(const std::string& field, T value, const std::string& range) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is outside ", range));
+}
+
+absl::Status CheckSampling(const SamplingParams& sampling) {
+  if (Outside(sampling.temperature, 0.0, 100.0)) {
+    return OutsideError("sampling.temperature", sampling.temperature, "[0, 100]");
+  }
+  if (!(sampling.top_p > 0.0 && sampling.top_p <= 1.0)) {
+    return OutsideError("sampling.top_p", sampling.top_p, "(0, 1]");
+  }
+  if (Outside(sampling.min_p, 0.0, 1.0)) {
+    return OutsideError("sampling.min_p", sampling.min_p, "[0, 1]");
+  }
+  if (sampling.top_k < -1) {
+    return OutsideError("sampling.top_k", sampling.top_k, "[-1, 2147483647] (0 or -1: all)");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIds(const std::string& field, const std::vector<TokenId>& ids, TokenId vocab) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab) {
+      return OutsideError(absl::StrCat(field, "[", i, "]"), ids[i],
+                          absl::StrCat("[0, ", vocab, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStopStrings(const std::vector<std::string>& stop) {
+  if (stop.size() > kMaxStopStrings) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stopping.stop: ", stop.size(), " strings exceed the limit of ", kMaxStopStrings));
+  }
+  for (size_t i = 0; i < stop.size(); ++i) {
+    if (stop[i].empty() || stop[i].size() > kMaxStopStringBytes) {
+      return OutsideError(absl::StrCat("stopping.stop[", i, "]"),
+                          absl::StrCat("length ", stop[i].size()),
+                          absl::StrCat("[1, ", kMaxStopStringBytes, "] bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStopping(const StoppingParams& stopping, TokenId vocab) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  if (stopping.max_tokens.has_value() && *stopping.max_tokens < 1) {
+    return OutsideError("stopping.max_tokens", *stopping.max_tokens, "[1, 2147483647]");
+  }
+  const int32_t most = stopping.max_tokens.value_or(kMost);
+  if (Outside(stopping.min_tokens, 0, most)) {
+    return OutsideError("stopping.min_tokens", stopping.min_tokens,
+                        absl::StrCat("[0, ", most, "]"));
+  }
+  if (stopping.stop_token_ids.size() > kMaxStopTokenIds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stopping.stop_token_ids: ", stopping.stop_token_ids.size(),
+                     " ids exceed the limit of ", kMaxStopTokenIds));
+  }
+  absl::Status status = CheckStopStrings(stopping.stop);
+  if (!status.ok()) return status;
+  return CheckIds("stopping.stop_token_ids", stopping.stop_token_ids, vocab);
+}
+
+absl::Status CheckTokens(const Request& request, const EngineLimits& limits, TokenId vocab) {
+  if (request.prompt.empty())
+    return absl::InvalidArgumentError("prompt: 0 tokens, at least 1 is needed");
+  const int64_t longest = std::min(limits.max_model_len - 1, limits.prefill_arena_tokens);
+  if (static_cast<int64_t>(request.prompt.size()) > longest) {
+    return absl::InvalidArgumentError(
+        limits.max_model_len - 1 <= limits.prefill_arena_tokens
+            ? absl::StrCat("prompt: ", request.prompt.size(), " tokens exceed max_model_len ",
+                           limits.max_model_len, " - 1")
+            : absl::StrCat("prompt: ", request.prompt.size(),
+                           " tokens exceed the prefill arena of ", limits.prefill_arena_tokens));
+  }
+  absl::Status status = CheckIds("prompt", request.prompt, vocab);
+  if (!status.ok()) return status;
+  return CheckIds("resume_token_ids", request.resume_token_ids, vocab);
+}
+
+absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
+                         const Tokenizer& tokenizer) {
+  if (request.resume_token_ids.empty()) return absl::OkStatus();
+  const int64_t room = max_total_tokens - static_cast<int64_t>(request.prompt.size());
+  const auto resumed = static_cast<int64_t>(request.resume_token_ids.size());
+  if (resumed >= room) {
+    return absl::InvalidArgumentError(absl::StrCat("resume_token_ids: ", resumed,
+                                                   " tokens leave nothing of the ", room,
+                                                   " that the request may generate"));
+  }
+  OutputProcessor output(&tokenizer, request.stopping, request.skip_special_tokens);
+  for (size_t i = 0; i < request.resume_token_ids.size(); ++i) {
+    if (output.Push(request.resume_token_ids[i]).ends) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("resume_token_ids[", i, "]: the text had already ended here"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The length limit, or NEVER_FITS. The last token of a sequence is never fed back, so its cache
+// sees one token less.
+absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& plan,
+                                       const EngineLimits& limits) {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t alone = CacheSpace::MaxTokensAlone(limits, plan);
+  int64_t total = limits.max_model_len;
+  if (request.stopping.max_tokens.has_value()) {
+    total = std::min<int64_t>(total, prompt + *request.stopping.max_tokens);
+  } else if (alone < total - 1) {
+    total = std::max(alone, prompt) + 1;
+  }
+  if (total - 1 <= alone) return total;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "prompt: ", prompt, " tokens",
+      request.stopping.max_tokens.has_value() ? " and max_tokens " : "",
+      request.stopping.max_tokens.has_value() ? absl::StrCat(*request.stopping.max_tokens) : "",
+      " need a cache of ", total - 1, " tokens, the whole pool holds ", alone,
+      ": lower max_tokens or the cache budget"));
+}
+
+Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
+
+}  // namespace
+
+std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
+                                                  const Tokenizer& tokenizer) {
+  const TokenId vocab = tokenizer.VocabSize();
+  absl::Status status = CheckTokens(request, limits, vocab);
+  if (status.ok()) status = CheckSampling(request.sampling);
+  if (status.ok()) status = CheckStopping(request.stopping, vocab);
+  if (!status.ok()) return Invalid(std::move(status));
+  absl::StatusOr<CachePlan> plan =
+      PlanCache(request.cache, static_cast<int64_t>(request.prompt.size()));
+  if (!plan.ok()) return Invalid(plan.status());
+  const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
+  if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
+  status = CheckResume(request, *total, tokenizer);
+  if (!status.ok()) return Invalid(std::move(status));
+  return CheckedRequest{std::move(request), *plan, *total};
+}
+
+}  // namespace hydrant

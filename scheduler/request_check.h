@@ -1,0 +1,37 @@
+// Everything that can be said about a request before it is queued: are its values in range, and
+// could it run if it had the engine to itself? Pure and safe from any thread.
+#ifndef HYDRANT_SCHEDULER_REQUEST_CHECK_H_
+#define HYDRANT_SCHEDULER_REQUEST_CHECK_H_
+
+#include <cstdint>
+#include <variant>
+
+#include "engine/batch.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "scheduler/request.h"
+
+namespace hydrant {
+
+inline constexpr int kMaxStopStrings = 64;
+inline constexpr int kMaxStopStringBytes = 1024;
+inline constexpr int kMaxStopTokenIds = 1024;
+
+// A request that was found good, and what follows from it.
+struct CheckedRequest {
+  Request request;
+  CachePlan plan;
+  // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len,
+  // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
+  // then ends with reason `length`).
+  int64_t max_total_tokens = 0;
+};
+
+// Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":
+// field, value, range), or with ResourceExhausted, reason NEVER_FITS, where prompt plus max_tokens
+// would outgrow an empty pool.
+std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
+                                                  const Tokenizer& tokenizer);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_REQUEST_CHECK_H_

@@ -1,0 +1,80 @@
+#include "scheduler/request_gate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+
+namespace {
+
+constexpr double kWindowUs = 10e6;
+constexpr TimeUs kRetryDefaultUs = 1'000'000;  // nothing has left the queue yet: no rate to go by
+constexpr TimeUs kRetryLeastUs = 10'000;
+constexpr TimeUs kRetryMostUs = 60'000'000;
+
+}  // namespace
+
+std::optional<Failed> RequestGate::Enter(RequestHandle handle, const std::string& request_id,
+                                         int64_t tokens, TimeUs now) {
+  if (!request_id.empty() && ids_.contains(request_id)) {
+    return Failed{.status = absl::AlreadyExistsError(
+                      absl::StrCat("request_id: ", request_id, " names a request that is live")),
+                  .reason = "DUPLICATE_REQUEST_ID"};
+  }
+  const bool reqs_full = num_reqs_ >= options_.max_num_queued_reqs;
+  // An empty queue takes any prompt: one longer than the limit must not be refused for ever.
+  const bool tokens_full = num_reqs_ > 0 && num_tokens_ + tokens > options_.max_num_queued_tokens;
+  if (reqs_full || tokens_full) {
+    Decay(now);
+    return Failed{
+        .status = absl::ResourceExhaustedError(
+            reqs_full ? absl::StrCat("queue full: ", num_reqs_, " requests wait, the limit is ",
+                                     options_.max_num_queued_reqs)
+                      : absl::StrCat("queue full: ", num_tokens_, " tokens wait, ", tokens,
+                                     " more exceed the limit of ", options_.max_num_queued_tokens)),
+        .reason = "QUEUE_FULL",
+        .retry_after_us = RetryAfter(tokens)};
+  }
+  live_.emplace(handle, request_id);
+  if (!request_id.empty()) ids_.insert(request_id);
+  ++num_reqs_;
+  num_tokens_ += tokens;
+  return std::nullopt;
+}
+
+void RequestGate::Leave(RequestHandle handle) {
+  const auto it = live_.find(handle);
+  if (it == live_.end()) return;
+  ids_.erase(it->second);
+  live_.erase(it);
+}
+
+void RequestGate::SetQueue(int num_requests, int64_t num_tokens, TimeUs now) {
+  Decay(now);
+  left_reqs_ += std::max(0, num_reqs_ - num_requests);
+  left_tokens_ += static_cast<double>(std::max<int64_t>(0, num_tokens_ - num_tokens));
+  num_reqs_ = num_requests;
+  num_tokens_ = num_tokens;
+}
+
+void RequestGate::Decay(TimeUs now) {
+  if (now <= decayed_at_) return;
+  const double factor = std::exp(-static_cast<double>(now - decayed_at_) / kWindowUs);
+  left_reqs_ *= factor;
+  left_tokens_ *= factor;
+  decayed_at_ = now;
+}
+
+TimeUs RequestGate::RetryAfter(int64_t tokens) const {
+  if (left_reqs_ < 1e-3) return kRetryDefaultUs;
+  const double reqs_over = std::max(0, num_reqs_ + 1 - options_.max_num_queued_reqs);
+  const double tokens_over = static_cast<double>(
+      std::max<int64_t>(0, num_tokens_ + tokens - options_.max_num_queued_tokens));
+  double wait_us = reqs_over / left_reqs_ * kWindowUs;
+  if (left_tokens_ > 0) wait_us = std::max(wait_us, tokens_over / left_tokens_ * kWindowUs);
+  return std::clamp(static_cast<TimeUs>(std::min(wait_us, 1e12)), kRetryLeastUs, kRetryMostUs);
+}
+
+}  // namespace hydrant

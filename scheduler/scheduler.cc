@@ -1,0 +1,376 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/check.h"
+
+namespace hydrant {
+
+namespace {
+
+// Prefill may take this much more of a step while nobody waits for a decoded token. Bounded, so
+// that cancels are seen.
+constexpr double kIdleDecodeBudgetFactor = 4.0;
+// A preempted sequence comes back when the live ones have room for this many tokens, and twice what
+// it has to replay.
+constexpr int64_t kCatchUpTokens = 64;
+
+bool ArrivedEarlier(const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; }
+
+SamplingRow ToSamplingRow(const SamplingParams& sampling) {
+  return {.temperature = static_cast<float>(sampling.temperature),
+          .top_p = static_cast<float>(sampling.top_p),
+          .min_p = static_cast<float>(sampling.min_p),
+          .top_k = std::max(0, sampling.top_k),
+          .seed = sampling.seed.value_or(0)};
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options,
+                     const Tokenizer* tokenizer)
+    : limits_(limits),
+      options_(options),
+      tokenizer_(tokenizer),
+      watermark_pages_(static_cast<int64_t>(std::ceil(options.watermark * limits.num_blocks))),
+      space_(limits) {}
+
+Scheduler::~Scheduler() {
+  for (Sequence* sequence : live_) space_.Release(&sequence->space);
+}
+
+void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
+  Request& request = checked.request;
+  auto sequence = std::make_unique<Sequence>(Sequence{
+      .handle = handle,
+      .arrival = next_arrival_++,
+      .plan = checked.plan,
+      .sampling = ToSamplingRow(request.sampling),
+      .output = OutputProcessor(tokenizer_, request.stopping, request.skip_special_tokens),
+      .tokens = std::move(request.prompt),
+      .max_total_tokens = checked.max_total_tokens,
+      .deadline = request.deadline,
+      .submitted_at = now,
+      .last_heard_at = now,
+  });
+  sequence->num_prompt_tokens = static_cast<int32_t>(sequence->tokens.size());
+  // What a broken stream had delivered of the resumed tokens comes out here and is dropped; what it
+  // had held back stays.
+  for (const TokenId id : request.resume_token_ids) {
+    sequence->output.Push(id);
+    sequence->tokens.push_back(id);
+  }
+  sequence->usage.prompt_tokens = sequence->num_prompt_tokens;
+  sequence->usage.completion_tokens = sequence->output.num_tokens();
+  queued_tokens_ += sequence->NumKnown();
+  waiting_.emplace(sequence->arrival, sequence.get());
+  if (sequence->deadline.has_value()) deadlines_.emplace(*sequence->deadline, handle);
+  HYDRANT_CHECK(sequences_.emplace(handle, std::move(sequence)).second);
+}
+
+void Scheduler::Cancel(RequestHandle handle, absl::Status why) {
+  cancels_.emplace_back(handle, std::move(why));
+}
+
+const Batch& Scheduler::Schedule(TimeUs now) {
+  batch_.setups.clear();
+  batch_.rows.clear();
+  batch_.updates.clear();
+  batch_.decode.clear();
+  batch_.prefill.clear();
+  decoding_.clear();
+  reading_.clear();
+  preempted_in_step_ = false;
+
+  EndCancelled(now);
+  EndLate(now);
+  GrowRunning(now);
+  if (!preempted_in_step_) AdmitWaiting();
+  ScheduleDecode();
+  SchedulePrefill(now);
+  SendProgress(now);
+  return batch_;
+}
+
+void Scheduler::EndCancelled(TimeUs now) {
+  for (auto& [handle, why] : cancels_) {
+    const auto it = sequences_.find(handle);
+    if (it != sequences_.end()) Fail(it->second.get(), std::move(why), "CANCELLED", now);
+  }
+  cancels_.clear();
+}
+
+void Scheduler::EndLate(TimeUs now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    Sequence* sequence = sequences_.at(deadlines_.begin()->second).get();
+    Fail(sequence,
+         absl::DeadlineExceededError(absl::StrCat(
+             "deadline passed ", sequence->usage.completion_tokens, " tokens into the answer")),
+         "DEADLINE", now);
+  }
+}
+
+void Scheduler::GrowRunning(TimeUs now) {
+  for (size_t i = 0; i < live_.size(); ++i) {
+    Sequence* sequence = live_[i];
+    if (sequence->state != SequenceState::kRunning) continue;
+    while (!space_.TryGrow(sequence->num_seen + 1, &sequence->space, &batch_)) {
+      Sequence* latest = live_.back();
+      if (live_.size() == 1) {  // CheckRequest has excluded it
+        Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
+        return;
+      }
+      Preempt(latest);
+      if (latest == sequence) return;
+    }
+    sequence->usage.kv_pages_peak =
+        std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
+  }
+}
+
+void Scheduler::Preempt(Sequence* sequence) {
+  space_.Release(&sequence->space);
+  live_.erase(std::find(live_.begin(), live_.end(), sequence));
+  sequence->state = SequenceState::kPreempted;
+  sequence->cursor = PrefillCursor();
+  sequence->num_seen = 0;
+  ++sequence->usage.preemptions;
+  ++totals_.preemptions;
+  queued_tokens_ += sequence->NumKnown();
+  waiting_.emplace(sequence->arrival, sequence);
+  preempted_in_step_ = true;
+}
+
+void Scheduler::AdmitWaiting() {
+  while (!waiting_.empty()) {
+    Sequence* sequence = waiting_.begin()->second;
+    if (!TryAdmit(sequence)) return;
+    waiting_.erase(waiting_.begin());
+    queued_tokens_ -= sequence->NumKnown();
+    sequence->state = SequenceState::kPrefilling;
+    sequence->usage.kv_pages_peak =
+        std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
+    live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
+  }
+}
+
+bool Scheduler::TryAdmit(Sequence* sequence) {
+  if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) return false;
+  return space_.TryOpen({.plan = &sequence->plan,
+                         .prompt_tokens = sequence->num_prompt_tokens,
+                         .tokens = sequence->NumKnown(),
+                         .final_tokens = sequence->max_total_tokens - 1,
+                         .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
+                        &sequence->space, &batch_);
+}
+
+bool Scheduler::HasRoomToCatchUp(const Sequence& sequence) const {
+  if (live_.empty()) return true;
+  const int64_t ahead = kCatchUpTokens + 2 * (sequence.NumKnown() - sequence.num_prompt_tokens);
+  int64_t room = space_.NumFreePages() - watermark_pages_;
+  room -= space_.PagesFor(sequence.plan,
+                          std::min(sequence.NumKnown() + ahead, sequence.max_total_tokens - 1));
+  for (const Sequence* other : live_) {
+    if (room < 0) return false;
+    const int64_t seen = std::max<int64_t>(other->num_seen, other->num_prompt_tokens);
+    room -= space_.PagesMissing(other->space, std::min(seen + ahead, other->max_total_tokens - 1));
+  }
+  return room >= 0;
+}
+
+void Scheduler::ScheduleDecode() {
+  for (Sequence* sequence : live_) {
+    if (sequence->state != SequenceState::kRunning) continue;
+    const auto position = static_cast<int32_t>(sequence->num_seen);
+    batch_.decode.push_back({.slot = sequence->space.slot,
+                             .token = sequence->tokens[position],
+                             .position = position,
+                             .sampling = sequence->sampling});
+    batch_.decode.back().sampling.position = position + 1;
+    decoding_.push_back(sequence);
+  }
+}
+
+void Scheduler::SchedulePrefill(TimeUs now) {
+  prefilling_.clear();
+  open_prompts_.clear();
+  for (Sequence* sequence : live_) {
+    if (sequence->state != SequenceState::kPrefilling) continue;
+    prefilling_.push_back(sequence);
+    open_prompts_.push_back({sequence->num_prompt_tokens, sequence->cursor});
+  }
+  if (prefilling_.empty()) return;
+  const double budget = static_cast<double>(options_.max_num_batched_tokens) * limits_.num_layers *
+                        (decoding_.empty() ? kIdleDecodeBudgetFactor : 1.0);
+  for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget)) {
+    Sequence* sequence = prefilling_[run.prompt];
+    batch_.prefill.push_back({.slot = sequence->space.slot,
+                              .prompt = sequence->Prompt(),
+                              .arena_begin = sequence->space.arena_begin,
+                              .layer_begin = run.layer_begin,
+                              .layer_end = run.layer_end,
+                              .token_begin = run.token_begin,
+                              .token_end = run.token_end,
+                              .sampling = sequence->sampling});
+    batch_.prefill.back().sampling.position = sequence->num_prompt_tokens;
+    reading_.push_back(sequence);
+    if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
+  }
+}
+
+// Whoever waits, is being read or replays is silent; a scan every quarter of the interval is near
+// enough.
+void Scheduler::SendProgress(TimeUs now) {
+  if (now < next_progress_scan_) return;
+  next_progress_scan_ = now + std::max<TimeUs>(1, options_.progress_interval_us / 4);
+  auto send = [&](Sequence* sequence, int32_t queue_position, int32_t done) {
+    if (now - sequence->last_heard_at < options_.progress_interval_us) return;
+    sequence->last_heard_at = now;
+    Send(*sequence, Progress{queue_position, done, sequence->num_prompt_tokens});
+  };
+  int32_t queue_position = 0;
+  for (const auto& [arrival, sequence] : waiting_) send(sequence, ++queue_position, 0);
+  for (Sequence* sequence : live_) {
+    const int64_t tokens = sequence->num_prompt_tokens;
+    const int64_t done =
+        sequence->state == SequenceState::kRunning
+            ? tokens
+            : (sequence->cursor.layer * tokens + sequence->cursor.token) / limits_.num_layers;
+    send(sequence, 0, static_cast<int32_t>(done));
+  }
+}
+
+void Scheduler::Apply(const StepResult& result, TimeUs now) {
+  HYDRANT_CHECK(result.decode_tokens.size() == decoding_.size());
+  HYDRANT_CHECK(result.prefill_tokens.size() == reading_.size());
+  ++totals_.steps;
+  for (size_t i = 0; i < decoding_.size(); ++i) {
+    ApplyDecode(decoding_[i], result.decode_tokens[i], now);
+  }
+  for (size_t i = 0; i < reading_.size(); ++i) {
+    ApplyPrefill(reading_[i], batch_.prefill[i], result.prefill_tokens[i], now);
+  }
+}
+
+void Scheduler::ApplyDecode(Sequence* sequence, TokenId token, TimeUs now) {
+  ++sequence->num_seen;
+  Sampled(sequence, token, now);
+}
+
+void Scheduler::ApplyPrefill(Sequence* sequence, const PrefillSlice& slice, TokenId token,
+                             TimeUs now) {
+  const bool layer_done = slice.token_end == sequence->num_prompt_tokens;
+  sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
+                      layer_done ? 0 : slice.token_end};
+  if (!slice.EndsPrompt(limits_.num_layers)) return;
+  space_.CloseArena(&sequence->space);
+  sequence->state = SequenceState::kRunning;
+  sequence->num_seen = sequence->num_prompt_tokens;
+  if (!std::exchange(sequence->was_read, true)) {
+    totals_.prompt_tokens += sequence->num_prompt_tokens;
+  }
+  Sampled(sequence, token, now);
+}
+
+// The token that follows everything the cache of `sequence` has seen.
+void Scheduler::Sampled(Sequence* sequence, TokenId token, TimeUs now) {
+  if (token >= tokenizer_->VocabSize()) {  // kNoToken, or an id of the model's padding
+    Fail(sequence,
+         absl::InternalError(token == kNoToken
+                                 ? absl::StrCat("no finite logit at position ", sequence->num_seen)
+                                 : absl::StrCat("sampled id ", token, " is not in the vocabulary")),
+         "ENGINE_FAULT", now);
+    return;
+  }
+  if (sequence->IsReplaying()) return;
+  if (!sequence->first_token_at.has_value()) sequence->first_token_at = now;
+  ++totals_.generation_tokens;
+  OutputProcessor::Output output = sequence->output.Push(token);
+  sequence->usage.completion_tokens = sequence->output.num_tokens();
+  const bool full_length = sequence->NumKnown() + 1 >= sequence->max_total_tokens;
+  if (full_length && !output.ends) output.text += sequence->output.Finish();
+  Delta delta{.text = std::move(output.text)};
+  if (output.deliver_id) {
+    sequence->tokens.push_back(token);
+    delta.token_ids.push_back(token);
+  }
+  if (output.deliver_id || !delta.text.empty()) {
+    sequence->last_heard_at = now;
+    Send(*sequence, std::move(delta));
+  }
+  if (output.ends) {
+    Finish(sequence, FinishReason::kStop, now);
+  } else if (full_length) {
+    Finish(sequence, FinishReason::kLength, now);
+  }
+}
+
+void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now) {
+  CloseUsage(sequence, now);
+  Send(*sequence, Finished{.reason = reason,
+                           .matched_stop = sequence->output.matched_stop(),
+                           .matched_token_id = sequence->output.matched_token_id(),
+                           .usage = sequence->usage});
+  Remove(sequence);
+}
+
+void Scheduler::Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now) {
+  CloseUsage(sequence, now);
+  Send(*sequence,
+       Failed{.status = std::move(status), .reason = std::move(reason), .usage = sequence->usage});
+  Remove(sequence);
+}
+
+void Scheduler::Send(const Sequence& sequence, decltype(Event::what) what) {
+  Event& event = events_.emplace_back();
+  event.handle = sequence.handle;
+  event.what = std::move(what);
+}
+
+void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
+  Usage& usage = sequence->usage;
+  const TimeUs prefill_start = sequence->prefill_started_at.value_or(now);
+  const TimeUs first_token = sequence->first_token_at.value_or(now);
+  usage.queue_us = prefill_start - sequence->submitted_at;
+  usage.prefill_us = first_token - prefill_start;
+  usage.decode_us = now - first_token;
+  usage.kv_tokens_kept = sequence->plan.EntriesAfter(sequence->num_seen);
+  usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_seen - usage.kv_tokens_kept);
+}
+
+void Scheduler::Remove(Sequence* sequence) {
+  if (sequence->IsWaiting()) {
+    queued_tokens_ -= sequence->NumKnown();
+    waiting_.erase(sequence->arrival);
+  } else {
+    space_.Release(&sequence->space);
+    live_.erase(std::find(live_.begin(), live_.end(), sequence));
+  }
+  if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
+  sequences_.erase(sequence->handle);
+}
+
+void Scheduler::FailAll(const absl::Status& status, const std::string& reason, TimeUs now) {
+  while (!live_.empty()) Fail(live_.front(), status, reason, now);
+  while (!waiting_.empty()) Fail(waiting_.begin()->second, status, reason, now);
+  cancels_.clear();
+  decoding_.clear();
+  reading_.clear();
+}
+
+SchedulerStats Scheduler::Stats() const {
+  SchedulerStats stats = totals_;
+  for (const Sequence* sequence : live_) {
+    ++(sequence->state == SequenceState::kRunning ? stats.running : stats.prefilling);
+  }
+  stats.waiting = static_cast<int>(waiting_.size());
+  stats.queued_tokens = queued_tokens_;
+  stats.pages_total = space_.NumPages();
+  stats.pages_free = space_.NumFreePages();
+  return stats;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,141 @@
+// Decides, step by step, who runs: continuous batching, first come first served, admission by the
+// compressed size. Pure: no clock, no threads, no engine, no randomness; `now` is an argument.
+// Owned by one thread.
+//
+// Every step: Schedule(now) -> Batch, the engine executes it, Apply(result, now), TakeEvents(). In
+// Schedule, in this order:
+//   1. cancelled and late requests end, their pages are free;
+//   2. running sequences get the page they need for their next entry. When pool or tables are dry,
+//   the latest-arrived
+//      live sequence is preempted: everything it holds is given up, and it waits in its old place
+//      of the queue;
+//   3. the front of the queue is admitted, and the next, until one does not fit. Nobody overtakes.
+//   All pages of what is
+//      kept of the known tokens are taken at once; a watermark stays free for growth, and for one
+//      that was preempted also what the live ones will want while it catches up, so that it does
+//      not bounce;
+//   4. prompts are read under a budget (prefill_planner.h), and every running sequence decodes one
+//   token.
+// A preempted or resumed sequence reads its original prompt again, then its known tokens pass
+// through decode rows one at a time; what is sampled on the way is ignored. With the same seed the
+// stream goes on as if nothing had happened.
+//
+// Invariants: free + live pages = pool; waiting sequences hold nothing; no page is in two tables.
+// Pages are freed in Schedule and Apply alone, when no step is under way: Execute is synchronous.
+// A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), so the front
+// always runs in the end.
+#ifndef HYDRANT_SCHEDULER_SCHEDULER_H_
+#define HYDRANT_SCHEDULER_SCHEDULER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/batch.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "scheduler/cache_space.h"
+#include "scheduler/options.h"
+#include "scheduler/request.h"
+#include "scheduler/request_check.h"
+#include "scheduler/sequence.h"
+
+namespace hydrant {
+
+struct SchedulerStats {
+  int running = 0;
+  int prefilling = 0;
+  int waiting = 0;            // preempted ones included
+  int64_t queued_tokens = 0;  // known tokens of the waiting ones
+  int64_t pages_total = 0;
+  int64_t pages_free = 0;
+  uint64_t steps = 0;
+  uint64_t preemptions = 0;
+  uint64_t prompt_tokens = 0;      // read, each prompt once
+  uint64_t generation_tokens = 0;  // sampled and used
+};
+
+class Scheduler {
+ public:
+  // Borrowed: the tokenizer outlives the scheduler.
+  Scheduler(const EngineLimits& limits, const SchedulerOptions& options,
+            const Tokenizer* tokenizer);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues it. REQUIRES: no live request has this handle; `request` was checked against the same
+  // limits.
+  void Add(RequestHandle handle, CheckedRequest request, TimeUs now);
+  // Takes effect at the next Schedule(); unknown handles are ignored.
+  void Cancel(RequestHandle handle, absl::Status why);
+
+  // The work of a step; valid until the next Schedule(). Has work whenever anything is live.
+  const Batch& Schedule(TimeUs now);
+  // REQUIRES: `result` answers the batch of the last Schedule().
+  void Apply(const StepResult& result, TimeUs now);
+  // Ends every request, when the engine is lost or the loop stops. May stand in the place of
+  // Apply().
+  void FailAll(const absl::Status& status, const std::string& reason, TimeUs now);
+  // Events since the last call, in order.
+  std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
+
+  bool Empty() const { return sequences_.empty(); }
+  SchedulerStats Stats() const;
+  // For tests, O(pool): the invariants above.
+  absl::Status CheckInvariants() const;
+
+ private:
+  void EndCancelled(TimeUs now);
+  void EndLate(TimeUs now);
+  void GrowRunning(TimeUs now);
+  void Preempt(Sequence* sequence);
+  void AdmitWaiting();
+  bool TryAdmit(Sequence* sequence);
+  bool HasRoomToCatchUp(const Sequence& sequence) const;
+  void ScheduleDecode();
+  void SchedulePrefill(TimeUs now);
+  void SendProgress(TimeUs now);
+
+  void ApplyDecode(Sequence* sequence, TokenId token, TimeUs now);
+  void ApplyPrefill(Sequence* sequence, const PrefillSlice& slice, TokenId token, TimeUs now);
+  void Sampled(Sequence* sequence, TokenId token, TimeUs now);
+  void Finish(Sequence* sequence, FinishReason reason, TimeUs now);
+  void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
+  void Send(const Sequence& sequence, decltype(Event::what) what);
+  void CloseUsage(Sequence* sequence, TimeUs now);
+  void Remove(Sequence* sequence);
+
+  const EngineLimits limits_;
+  const SchedulerOptions options_;
+  const Tokenizer* const tokenizer_;
+  const int64_t watermark_pages_;
+
+  CacheSpace space_;
+  std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
+  std::map<uint64_t, Sequence*> waiting_;  // by arrival
+  std::vector<Sequence*> live_;            // prefilling and running, by arrival
+  std::set<std::pair<TimeUs, RequestHandle>> deadlines_;
+  std::vector<std::pair<RequestHandle, absl::Status>> cancels_;
+  uint64_t next_arrival_ = 0;
+  int64_t queued_tokens_ = 0;
+  TimeUs next_progress_scan_ = 0;
+  bool preempted_in_step_ = false;
+
+  Batch batch_;
+  std::vector<Sequence*> decoding_;    // [batch_.decode.size()]
+  std::vector<Sequence*> reading_;     // [batch_.prefill.size()]
+  std::vector<Sequence*> prefilling_;  // scratch of SchedulePrefill
+  std::vector<OpenPrompt> open_prompts_;
+  std::vector<Event> events_;
+  SchedulerStats totals_;  // only what is counted since the start
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_SCHEDULER_H_

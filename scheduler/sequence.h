@@ -1,0 +1,60 @@
+// One request's life in the scheduler. Plain data, owned and changed by Scheduler alone.
+//
+//   WAITING --admitted--> PREFILLING --prompt read--> RUNNING --> FINISHED
+//                              \__________________________/--preempted--> PREEMPTED --admitted-->
+//                              PREFILLING
+#ifndef HYDRANT_SCHEDULER_SEQUENCE_H_
+#define HYDRANT_SCHEDULER_SEQUENCE_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/batch.h"
+#include "scheduler/cache_space.h"
+#include "scheduler/output_processor.h"
+#include "scheduler/prefill_planner.h"
+#include "scheduler/request.h"
+
+namespace hydrant {
+
+enum class SequenceState : uint8_t { kWaiting, kPrefilling, kRunning, kPreempted, kFinished };
+
+struct Sequence {
+  RequestHandle handle = 0;
+  uint64_t arrival = 0;  // order of Add: first come, first served
+  SequenceState state = SequenceState::kWaiting;
+  CachePlan plan;
+  SamplingRow sampling;  // position aside
+  OutputProcessor output;
+  std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
+  int32_t num_prompt_tokens = 0;
+  int64_t max_total_tokens = 0;  // prompt and output
+  std::optional<TimeUs> deadline;
+
+  SequenceSpace space{};
+  PrefillCursor cursor{};
+  int64_t num_seen = 0;  // tokens whose entries the cache has seen; fewer than known - 1: replaying
+
+  Usage usage{};
+  bool was_read = false;  // the whole prompt, once
+  TimeUs submitted_at = 0;
+  std::optional<TimeUs> prefill_started_at{};  // the first time only
+  std::optional<TimeUs> first_token_at{};
+  TimeUs last_heard_at = 0;  // last event to the client
+
+  std::span<const TokenId> Prompt() const {
+    return {tokens.data(), static_cast<size_t>(num_prompt_tokens)};
+  }
+  int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
+  bool IsWaiting() const {
+    return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
+  }
+  // The token sampled from the newest entry is a known one.
+  bool IsReplaying() const { return num_seen < NumKnown(); }
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_SEQUENCE_H_

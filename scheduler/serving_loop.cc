@@ -1,0 +1,299 @@
+#include "scheduler/serving_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/request_check.h"
+#include "scheduler/request_gate.h"
+#include "scheduler/scheduler.h"
+
+namespace hydrant {
+
+namespace {
+
+TimeUs Now() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::Status CheckLimits(const EngineLimits& limits) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"num_layers", limits.num_layers},
+      {"num_kv_heads", limits.num_kv_heads},
+      {"block_size", limits.block_size},
+      {"num_blocks", limits.num_blocks},
+      {"table_entries", limits.table_entries},
+      {"max_num_seqs", limits.max_num_seqs},
+      {"max_model_len", limits.max_model_len},
+      {"prefill_arena_tokens", limits.prefill_arena_tokens}};
+  for (const auto& [name, value] : sizes) {
+    if (value < 1)
+      return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is below 1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// mutex_ guards what Submit, Cancel and the loop share; it is never held during a step, nor during
+// Deliver(). The scheduler and everything else below `Loop thread only` belong to the loop thread.
+class ServingLoop::Impl {
+ public:
+  Impl(StepExecutor* executor, const Tokenizer* tokenizer, const SchedulerOptions& options,
+       EventSink* sink)
+      : executor_(executor),
+        tokenizer_(tokenizer),
+        sink_(sink),
+        limits_(executor->limits()),
+        gate_(options),
+        seeds_(std::random_device{}()),
+        scheduler_(limits_, options, tokenizer) {
+    snapshot_.pages_total = snapshot_.pages_free = limits_.num_blocks;
+    snapshot_.last_step_end = Now();
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Impl() { Stop(); }
+
+  std::variant<std::monostate, Failed> Submit(RequestHandle handle, Request request);
+  void Cancel(RequestHandle handle, absl::Status why);
+  LoopSnapshot Snapshot() const;
+  void StopAdmitting();
+  bool Idle() const;
+  void Stop();
+
+ private:
+  struct Arrival {
+    RequestHandle handle;
+    CheckedRequest request;
+    TimeUs submitted_at;
+    int64_t NumTokens() const {
+      return static_cast<int64_t>(request.request.prompt.size() +
+                                  request.request.resume_token_ids.size());
+    }
+  };
+  struct Inbox {
+    std::vector<Arrival> arrivals;
+    std::vector<std::pair<RequestHandle, absl::Status>> cancels;
+    bool Empty() const { return arrivals.empty() && cancels.empty(); }
+  };
+
+  std::optional<Failed> Refusal() const;  // REQUIRES: mutex_ held
+  void Run();
+  std::optional<Inbox> WaitForWork();  // nullopt: the loop must stop
+  void Step(Inbox inbox);
+  void Execute();
+  void Publish(std::vector<Event> events);
+
+  StepExecutor* const executor_;
+  const Tokenizer* const tokenizer_;
+  EventSink* const sink_;
+  const EngineLimits limits_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  Inbox inbox_;
+  RequestGate gate_;
+  LoopSnapshot snapshot_;
+  std::mt19937_64 seeds_;  // for requests that name none
+  bool draining_ = false;
+  bool stopping_ = false;
+  bool delivering_ = false;
+
+  // Loop thread only.
+  Scheduler scheduler_;
+  StepResult result_;
+  absl::Status engine_status_;
+  TimeUs step_begin_ = 0;
+  bool stepped_ = false;
+
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+std::optional<Failed> ServingLoop::Impl::Refusal() const {
+  if (!snapshot_.engine_status.ok()) {
+    return Failed{.status = absl::InternalError(
+                      absl::StrCat("the engine is lost: ", snapshot_.engine_status.ToString())),
+                  .reason = "ENGINE_FAULT"};
+  }
+  if (draining_ || stopping_) {
+    return Failed{.status = absl::UnavailableError("draining: no new requests are taken"),
+                  .reason = "DRAINING"};
+  }
+  return std::nullopt;
+}
+
+std::variant<std::monostate, Failed> ServingLoop::Impl::Submit(RequestHandle handle,
+                                                               Request request) {
+  std::variant<CheckedRequest, Failed> checked =
+      CheckRequest(std::move(request), limits_, *tokenizer_);
+  if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
+  Arrival arrival{handle, std::move(std::get<CheckedRequest>(checked)), Now()};
+  const std::string& request_id = arrival.request.request.request_id;
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::optional<Failed> refused = Refusal();
+  if (!refused.has_value()) {
+    refused = gate_.Enter(handle, request_id, arrival.NumTokens(), arrival.submitted_at);
+  }
+  if (refused.has_value()) return *std::move(refused);
+  std::optional<uint64_t>& seed = arrival.request.request.sampling.seed;
+  if (!seed.has_value()) seed = seeds_();
+  inbox_.arrivals.push_back(std::move(arrival));
+  wake_.notify_one();
+  return std::monostate();
+}
+
+void ServingLoop::Impl::Cancel(RequestHandle handle, absl::Status why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!gate_.IsLive(handle)) return;
+  inbox_.cancels.emplace_back(handle, std::move(why));
+  wake_.notify_one();
+}
+
+LoopSnapshot ServingLoop::Impl::Snapshot() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  LoopSnapshot snapshot = snapshot_;
+  snapshot.waiting = gate_.num_queued_reqs();
+  snapshot.queued_tokens = gate_.num_queued_tokens();
+  return snapshot;
+}
+
+void ServingLoop::Impl::StopAdmitting() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  draining_ = true;
+}
+
+bool ServingLoop::Impl::Idle() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return gate_.Empty() && !delivering_;
+}
+
+void ServingLoop::Impl::Stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    wake_.notify_one();
+  }
+  std::lock_guard<std::mutex> lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+void ServingLoop::Impl::Run() {
+  while (std::optional<Inbox> inbox = WaitForWork()) Step(*std::move(inbox));
+  for (Arrival& arrival : inbox_.arrivals) {  // stopping_ keeps others out
+    scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
+  }
+  scheduler_.FailAll(absl::UnavailableError("the server is stopping"), "DRAINING", Now());
+  stepped_ = false;
+  Publish(scheduler_.TakeEvents());
+}
+
+// While anything is live there is a step to do, deadlines included; otherwise only the inbox can
+// bring work.
+std::optional<ServingLoop::Impl::Inbox> ServingLoop::Impl::WaitForWork() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const bool live = !scheduler_.Empty();
+  wake_.wait(lock, [&] { return stopping_ || live || !inbox_.Empty(); });
+  if (stopping_) return std::nullopt;
+  return std::exchange(inbox_, {});
+}
+
+void ServingLoop::Impl::Step(Inbox inbox) {
+  for (Arrival& arrival : inbox.arrivals) {
+    scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
+  }
+  for (auto& [handle, why] : inbox.cancels) scheduler_.Cancel(handle, std::move(why));
+  step_begin_ = Now();
+  stepped_ = false;
+  if (engine_status_.ok()) {
+    Execute();
+  } else {
+    scheduler_.FailAll(engine_status_, "ENGINE_FAULT", step_begin_);
+  }
+  Publish(scheduler_.TakeEvents());
+}
+
+void ServingLoop::Impl::Execute() {
+  const Batch& batch = scheduler_.Schedule(step_begin_);
+  if (!batch.HasWork()) return;
+  stepped_ = true;
+  const absl::Status status = executor_->Execute(batch, &result_);
+  if (status.ok()) {
+    scheduler_.Apply(result_, Now());
+    return;
+  }
+  engine_status_ = absl::InternalError(absl::StrCat("engine: ", status.ToString()));
+  scheduler_.FailAll(engine_status_, "ENGINE_FAULT", Now());
+}
+
+// Ids are free again before the client can hear of the end, so that it may use them at once; Idle()
+// waits for Deliver().
+void ServingLoop::Impl::Publish(std::vector<Event> events) {
+  const SchedulerStats stats = scheduler_.Stats();
+  const TimeUs now = Now();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    snapshot_.running = stats.running;
+    snapshot_.prefilling = stats.prefilling;
+    snapshot_.pages_free = stats.pages_free;
+    snapshot_.steps = stats.steps;
+    snapshot_.preemptions = stats.preemptions;
+    snapshot_.prompt_tokens = stats.prompt_tokens;
+    snapshot_.generation_tokens = stats.generation_tokens;
+    snapshot_.engine_status = engine_status_;
+    if (stepped_) {
+      snapshot_.last_step_end = now;
+      snapshot_.last_step_us = now - step_begin_;
+    }
+    int64_t inbox_tokens = 0;
+    for (const Arrival& arrival : inbox_.arrivals) inbox_tokens += arrival.NumTokens();
+    gate_.SetQueue(stats.waiting + static_cast<int>(inbox_.arrivals.size()),
+                   stats.queued_tokens + inbox_tokens, now);
+    for (const Event& event : events) {
+      if (std::holds_alternative<Finished>(event.what) ||
+          std::holds_alternative<Failed>(event.what)) {
+        gate_.Leave(event.handle);
+      }
+    }
+    delivering_ = !events.empty();
+  }
+  if (events.empty()) return;
+  sink_->Deliver(std::move(events));
+  std::lock_guard<std::mutex> lock(mutex_);
+  delivering_ = false;
+}
+
+absl::StatusOr<std::unique_ptr<ServingLoop>> ServingLoop::Start(StepExecutor* executor,
+                                                                const Tokenizer* tokenizer,
+                                                                const SchedulerOptions& options,
+                                                                EventSink* sink) {
+  absl::Status status = ValidateOptions(options);
+  if (status.ok()) status = CheckLimits(executor->limits());
+  if (!status.ok()) return status;
+  return std::unique_ptr<ServingLoop>(
+      new ServingLoop(std::make_unique<Impl>(executor, tokenizer, options, sink)));
+}
+
+ServingLoop::ServingLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ServingLoop::~ServingLoop() = default;
+
+std::variant<std::monostate, Failed> ServingLoop::Submit(RequestHandle handle, Request request) {
+  return impl_->Submit(handle, std::move(request));
+}
+void ServingLoop::Cancel(RequestHandle handle, absl::Status why) {
+  impl_->Cancel(handle, std::move(why));
+}
+LoopSnapshot ServingLoop::Snapshot() const { return impl_->Snapshot(); }
+void ServingLoop::StopAdmitting() { impl_->StopAdmitting(); }
+bool ServingLoop::Idle() const { return impl_->Idle(); }
+void ServingLoop::Stop() { impl_->Stop(); }
+
+}  // namespace hydrant

@@ -1,0 +1,211 @@
+#include "tests/scheduler/fake_engine.h"
+
+#include <algorithm>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/fake_tokenizer.h"
+
+namespace hydrant {
+
+namespace {
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9E3779B97F4A7C15ull + b + 0x632BE59BD9B4E019ull;
+  x ^= x >> 31;
+  x *= 0xD6E8FEB86659FD93ull;
+  return x ^ (x >> 32);
+}
+
+}  // namespace
+
+EngineLimits SmallLimits() {
+  return {.num_layers = 2,
+          .num_kv_heads = 2,
+          .block_size = 4,
+          .num_blocks = 256,
+          .table_entries = 512,
+          .max_num_seqs = 16,
+          .max_model_len = 128,
+          .prefill_arena_tokens = 256};
+}
+
+FakeEngine::FakeEngine(const EngineLimits& limits)
+    : limits_(limits),
+      slots_(limits.max_num_seqs),
+      table_(limits.table_entries, -1),
+      stamps_(static_cast<size_t>(limits.num_blocks) * limits.block_size, 0) {}
+
+absl::Status FakeEngine::Execute(const Batch& batch, StepResult* result) {
+  if (!next_error.ok()) return next_error;
+  ++num_steps_;
+  EXPECT_TRUE(batch.HasWork());
+  last_step_ = {
+      .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
+  ApplySetups(batch);
+  ApplyTables(batch);
+  CheckArena(batch);
+  std::set<int> used;
+  result->decode_tokens.clear();
+  result->prefill_tokens.clear();
+  for (const DecodeRow& row : batch.decode) {
+    EXPECT_TRUE(used.insert(row.slot).second) << "slot " << row.slot << " is in the batch twice";
+    result->decode_tokens.push_back(Decode(row));
+  }
+  for (const PrefillSlice& slice : batch.prefill) {
+    EXPECT_TRUE(used.insert(slice.slot).second)
+        << "slot " << slice.slot << " is in the batch twice";
+    result->prefill_tokens.push_back(Prefill(slice));
+    last_step_.prefill_token_layers += static_cast<double>(slice.token_end - slice.token_begin) *
+                                       (slice.layer_end - slice.layer_begin);
+  }
+  return absl::OkStatus();
+}
+
+void FakeEngine::ApplySetups(const Batch& batch) {
+  for (const SlotSetup& setup : batch.setups) {
+    ASSERT_GE(setup.slot, 0);
+    ASSERT_LT(setup.slot, limits_.max_num_seqs);
+    slots_[setup.slot] = Slot();
+    slots_[setup.slot].generation = ++generation_;
+    slots_[setup.slot].plan = setup.plan;
+  }
+}
+
+void FakeEngine::ApplyTables(const Batch& batch) {
+  for (const TableRow& row : batch.rows) {
+    ASSERT_GE(row.row_begin, 0);
+    ASSERT_LE(row.row_begin +
+                  static_cast<int64_t>(row.row_width) * limits_.num_layers * limits_.num_kv_heads,
+              limits_.table_entries);
+    slots_[row.slot].row_begin = row.row_begin;
+    slots_[row.slot].row_width = row.row_width;
+    // Ids of a moved row must all come again.
+    std::fill_n(table_.begin() + row.row_begin,
+                static_cast<int64_t>(row.row_width) * limits_.num_layers * limits_.num_kv_heads,
+                -1);
+  }
+  for (const TableUpdate& update : batch.updates) {
+    ASSERT_GE(update.index, 0);
+    ASSERT_LT(update.index, limits_.table_entries);
+    ASSERT_GE(update.block, 0);
+    ASSERT_LT(update.block, limits_.num_blocks);
+    table_[update.index] = update.block;
+  }
+}
+
+void FakeEngine::CheckArena(const Batch& batch) {
+  std::vector<std::pair<int, int>> ranges;
+  for (const PrefillSlice& slice : batch.prefill) {
+    const int end = slice.arena_begin + static_cast<int>(slice.prompt.size());
+    EXPECT_GE(slice.arena_begin, 0);
+    EXPECT_LE(end, limits_.prefill_arena_tokens);
+    ranges.emplace_back(slice.arena_begin, end);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    EXPECT_LE(ranges[i - 1].second, ranges[i].first) << "two prompts overlap in the arena";
+  }
+}
+
+int64_t FakeEngine::StampIndex(const Slot& slot, int head, int32_t entry) {
+  const int32_t column = entry / limits_.block_size;
+  if (column >= slot.row_width) {
+    ADD_FAILURE() << "entry " << entry << " lies beyond a row of " << slot.row_width << " blocks";
+    return 0;
+  }
+  const int32_t block =
+      table_[slot.row_begin + static_cast<int64_t>(head) * slot.row_width + column];
+  if (block < 0) {
+    ADD_FAILURE() << "entry " << entry << " of head " << head << " has no block";
+    return 0;
+  }
+  return static_cast<int64_t>(block) * limits_.block_size + entry % limits_.block_size;
+}
+
+void FakeEngine::WriteEntry(const Slot& slot, int32_t entry, int32_t position) {
+  for (int head = 0; head < limits_.num_layers * limits_.num_kv_heads; ++head) {
+    stamps_[StampIndex(slot, head, entry)] =
+        Mix(slot.generation, head) << 32 | static_cast<uint32_t>(position);
+  }
+}
+
+uint64_t FakeEngine::ReadEntries(const Slot& slot) {
+  uint64_t sum = 0;
+  for (int head = 0; head < limits_.num_layers * limits_.num_kv_heads; ++head) {
+    for (int32_t entry = 0; entry < slot.length; ++entry) {
+      const uint64_t stamp = stamps_[StampIndex(slot, head, entry)];
+      if (stamp >> 32 != (Mix(slot.generation, head) & 0xFFFFFFFFull)) {
+        ADD_FAILURE() << "entry " << entry << " of head " << head
+                      << " was overwritten by another sequence";
+        return 0;
+      }
+      sum += Mix(entry + 1, static_cast<uint32_t>(stamp)) * (head + 1);
+    }
+  }
+  return sum;
+}
+
+TokenId FakeEngine::Choose(const Slot& slot, const SamplingRow& sampling) {
+  if (choose) {
+    const std::optional<TokenId> chosen = choose(sampling.seed, sampling.position);
+    if (chosen.has_value()) return *chosen;
+  }
+  const uint64_t hash =
+      Mix(Mix(sampling.seed, sampling.position), slot.history ^ ReadEntries(slot));
+  return static_cast<TokenId>(256 + hash % (FakeTokenizer::kEog - 256));
+}
+
+TokenId FakeEngine::Decode(const DecodeRow& row) {
+  Slot& slot = slots_[row.slot];
+  EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "decodes before its prompt was read";
+  EXPECT_EQ(row.position, slot.fed);
+  EXPECT_EQ(row.sampling.position, slot.fed + 1);
+  EXPECT_LT(row.sampling.position, limits_.max_model_len);
+  const int32_t grown = slot.plan.EntriesAfter(slot.fed + 1);
+  // At the cap the victim's slot is overwritten; which one is any pure function of the position.
+  const int32_t entry =
+      grown > slot.length ? slot.length : static_cast<int32_t>(row.position % grown);
+  slot.length = grown;
+  WriteEntry(slot, entry, row.position);
+  slot.history = Mix(slot.history, row.token);
+  ++slot.fed;
+  return Choose(slot, row.sampling);
+}
+
+TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
+  Slot& slot = slots_[slice.slot];
+  const int n = static_cast<int>(slice.prompt.size());
+  if (slot.prompt.empty()) {
+    slot.prompt.assign(slice.prompt.begin(), slice.prompt.end());
+    slot.arena_begin = slice.arena_begin;
+  }
+  EXPECT_TRUE(slot.IsReading());
+  EXPECT_TRUE(
+      std::equal(slot.prompt.begin(), slot.prompt.end(), slice.prompt.begin(), slice.prompt.end()));
+  EXPECT_EQ(slice.arena_begin, slot.arena_begin);
+  EXPECT_EQ(slice.layer_begin, slot.layer);
+  EXPECT_EQ(slice.token_begin, slot.token);
+  EXPECT_LT(slice.token_begin, slice.token_end);
+  EXPECT_LE(slice.token_end, n);
+  EXPECT_LE(slice.layer_end, limits_.num_layers);
+  EXPECT_EQ(slice.token_begin % kQueryTile, 0);
+  EXPECT_TRUE(slice.token_end % kQueryTile == 0 || slice.token_end == n);
+  const bool whole = slice.token_begin == 0 && slice.token_end == n;
+  EXPECT_TRUE(slice.layer_end == slice.layer_begin + 1 ||
+              (whole && slice.layer_end > slice.layer_begin));
+  slot.layer = slice.token_end == n ? slice.layer_end : slice.layer_begin;
+  slot.token = slice.token_end == n ? 0 : slice.token_end;
+  if (!slice.EndsPrompt(limits_.num_layers)) return kNoToken;
+
+  slot.arena_begin = -1;
+  slot.fed = n;
+  slot.length = slot.plan.EntriesAfter(n);
+  for (const TokenId id : slot.prompt) slot.history = Mix(slot.history, id);
+  for (int32_t entry = 0; entry < slot.length; ++entry)
+    WriteEntry(slot, entry, n - slot.length + entry);
+  EXPECT_EQ(slice.sampling.position, n);
+  return Choose(slot, slice.sampling);
+}
+
+}  // namespace hydrant

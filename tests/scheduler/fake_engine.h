@@ -1,0 +1,82 @@
+// An engine without a model that holds the scheduler to every promise of engine/batch.h.
+//
+// It keeps the block tables and lengths as the real one does and writes a stamp (whose entry, which
+// position) into every slot of a page. Whoever reads a page and finds another's stamp has been
+// given a page that two sequences name. The next token is a hash of the seed, the position, all
+// tokens fed and the positions that the cache holds: any slip in replay, order or eviction changes
+// the stream. A broken promise is a test failure with its text.
+#ifndef HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
+#define HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "engine/batch.h"
+
+namespace hydrant {
+
+EngineLimits SmallLimits();
+
+class FakeEngine : public StepExecutor {
+ public:
+  explicit FakeEngine(const EngineLimits& limits);
+
+  const EngineLimits& limits() const override { return limits_; }
+  absl::Status Execute(const Batch& batch, StepResult* result) override;
+
+  // Overrides the hash: (seed, position) -> token. nullopt: the hash after all.
+  std::function<std::optional<TokenId>(uint64_t seed, int32_t position)> choose;
+  absl::Status next_error;  // what Execute returns from now on
+
+  // What the last step did.
+  struct Step {
+    std::vector<DecodeRow> decode;
+    std::vector<PrefillSlice> prefill;  // their prompts dangle
+    double prefill_token_layers = 0;
+    size_t num_updates = 0;
+  };
+  const Step& last_step() const { return last_step_; }
+  int64_t num_steps() const { return num_steps_; }
+
+ private:
+  struct Slot {
+    uint32_t generation = 0;
+    CachePlan plan;
+    int64_t row_begin = -1;
+    int32_t row_width = 0;
+    int32_t length = 0;  // the same for all heads
+    int64_t fed = 0;     // tokens seen
+    uint64_t history = 0;
+    int layer = 0;  // prefill cursor
+    int token = 0;
+    int arena_begin = -1;
+    std::vector<TokenId> prompt;
+    bool IsReading() const { return arena_begin >= 0; }
+  };
+
+  void ApplySetups(const Batch& batch);
+  void ApplyTables(const Batch& batch);
+  TokenId Decode(const DecodeRow& row);
+  TokenId Prefill(const PrefillSlice& slice);
+  void CheckArena(const Batch& batch);
+  // Entry of every head; writes the stamp of `position`.
+  void WriteEntry(const Slot& slot, int32_t entry, int32_t position);
+  // Checks that all entries of the slot are its own; returns a hash of the positions they hold.
+  uint64_t ReadEntries(const Slot& slot);
+  int64_t StampIndex(const Slot& slot, int head, int32_t entry);
+  TokenId Choose(const Slot& slot, const SamplingRow& sampling);
+
+  EngineLimits limits_;
+  std::vector<Slot> slots_;
+  std::vector<int32_t> table_;
+  std::vector<uint64_t> stamps_;  // [num_blocks, block_size]
+  uint32_t generation_ = 0;
+  Step last_step_;
+  int64_t num_steps_ = 0;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_

@@ -1,0 +1,80 @@
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+
+RequestHandle SchedulerHarness::Add(Request request) {
+  const RequestHandle handle = next_handle_++;
+  std::variant<CheckedRequest, Failed> checked =
+      CheckRequest(std::move(request), engine.limits(), tokenizer);
+  if (Failed* failed = std::get_if<Failed>(&checked)) {
+    streams[handle].failed = std::move(*failed);
+  } else {
+    scheduler.Add(handle, std::move(std::get<CheckedRequest>(checked)), now);
+    streams[handle];
+  }
+  return handle;
+}
+
+void SchedulerHarness::Step() {
+  const Batch& batch = scheduler.Schedule(now);
+  now += step_us;
+  ASSERT_EQ(batch.HasWork(), !scheduler.Empty());
+  if (batch.HasWork()) {
+    StepResult result;
+    const absl::Status status = engine.Execute(batch, &result);
+    if (status.ok()) {
+      scheduler.Apply(result, now);
+    } else {
+      scheduler.FailAll(status, "ENGINE_FAULT", now);
+    }
+  }
+  Collect();
+  const absl::Status invariants = scheduler.CheckInvariants();
+  ASSERT_TRUE(invariants.ok()) << invariants;
+}
+
+void SchedulerHarness::RunToEnd(int most) {
+  for (int i = 0; i < most && !scheduler.Empty(); ++i) {
+    Step();
+    if (testing::Test::HasFailure()) return;
+  }
+  ASSERT_TRUE(scheduler.Empty()) << "still live after " << most << " steps";
+  EXPECT_EQ(scheduler.Stats().pages_free, scheduler.Stats().pages_total);
+}
+
+void SchedulerHarness::Collect() {
+  for (Event& event : scheduler.TakeEvents()) {
+    ASSERT_TRUE(streams.contains(event.handle));
+    Stream& stream = streams[event.handle];
+    ASSERT_FALSE(stream.Ended()) << "an event follows the end of stream " << event.handle;
+    if (auto* delta = std::get_if<Delta>(&event.what)) {
+      stream.token_ids.insert(stream.token_ids.end(), delta->token_ids.begin(),
+                              delta->token_ids.end());
+      stream.text += delta->text;
+      ++stream.num_deltas;
+    } else if (auto* progress = std::get_if<Progress>(&event.what)) {
+      stream.progress.push_back(*progress);
+    } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+      stream.finished = std::move(*finished);
+    } else {
+      stream.failed = std::move(std::get<Failed>(event.what));
+    }
+  }
+}
+
+Request MakeRequest(int prompt_tokens, int max_tokens, uint64_t seed) {
+  Request request;
+  for (int i = 0; i < prompt_tokens; ++i) request.prompt.push_back((seed * 31 + i * 7) % 256);
+  request.sampling.seed = seed;
+  request.stopping.max_tokens = max_tokens;
+  return request;
+}
+
+CacheSpec LocalCache(int64_t max_cache_tokens) {
+  CacheSpec cache;
+  cache.policy = "local";
+  cache.max_cache_tokens = max_cache_tokens;
+  return cache;
+}
+
+}  // namespace hydrant

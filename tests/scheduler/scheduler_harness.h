@@ -1,0 +1,61 @@
+// A scheduler, its gate-keeping check and a fake engine under a fake clock; collects what each
+// stream got.
+#ifndef HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
+#define HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "scheduler/request_check.h"
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fake_engine.h"
+#include "tests/scheduler/fake_tokenizer.h"
+
+namespace hydrant {
+
+struct Stream {
+  std::vector<TokenId> token_ids;
+  std::string text;
+  std::vector<Progress> progress;
+  std::optional<Finished> finished;
+  std::optional<Failed> failed;
+  int num_deltas = 0;
+  bool Ended() const { return finished.has_value() || failed.has_value(); }
+};
+
+class SchedulerHarness {
+ public:
+  explicit SchedulerHarness(const EngineLimits& limits = SmallLimits(),
+                            const SchedulerOptions& options = {})
+      : engine(limits), scheduler(limits, options, &tokenizer) {}
+
+  // A refusal stands in the stream as `failed`.
+  RequestHandle Add(Request request);
+  // One step: schedule, execute, apply, collect, check the invariants.
+  void Step();
+  // Steps until nothing is live. Fails the test after `most` steps.
+  void RunToEnd(int most = 20000);
+  Stream& operator[](RequestHandle handle) { return streams[handle]; }
+
+  TimeUs now = 1'000;
+  TimeUs step_us = 1'000;
+  FakeTokenizer tokenizer;
+  FakeEngine engine;
+  Scheduler scheduler;
+  std::map<RequestHandle, Stream> streams;
+
+ private:
+  void Collect();
+  RequestHandle next_handle_ = 1;
+};
+
+// A greedy-like request of `prompt_tokens` tokens that may generate `max_tokens`.
+Request MakeRequest(int prompt_tokens, int max_tokens, uint64_t seed = 1);
+CacheSpec LocalCache(int64_t max_cache_tokens);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_

@@ -1,0 +1,473 @@
+// The scheduler against a fake engine that checks every promise of engine/batch.h, under a fake
+// clock.
+#include "scheduler/scheduler.h"
+
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(SchedulerTest, OneRequestRunsToItsLength) {
+  SchedulerHarness h;
+  const RequestHandle a = h.Add(MakeRequest(10, 5));
+  h.RunToEnd();
+  ASSERT_TRUE(h[a].finished.has_value());
+  EXPECT_EQ(h[a].finished->reason, FinishReason::kLength);
+  EXPECT_EQ(h[a].token_ids.size(), 5u);
+  EXPECT_EQ(h[a].num_deltas, 5);
+  const Usage& usage = h[a].finished->usage;
+  EXPECT_EQ(usage.prompt_tokens, 10);
+  EXPECT_EQ(usage.completion_tokens, 5);
+  EXPECT_EQ(usage.kv_tokens_kept, 14);  // the fifth token is never fed
+  EXPECT_EQ(usage.kv_tokens_evicted, 0);
+  EXPECT_EQ(usage.kv_pages_peak, 4 * 4);  // 14 entries are 4 pages of 4, in 4 heads
+  EXPECT_EQ(usage.queue_us, 0);
+  EXPECT_EQ(usage.prefill_us, 1000);
+  EXPECT_EQ(usage.decode_us, 4000);
+  EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 10u);
+  EXPECT_EQ(h.scheduler.Stats().generation_tokens, 5u);
+}
+
+TEST(SchedulerTest, GrowsAcrossPageBordersAndMovesItsRow) {
+  SchedulerHarness h;
+  const RequestHandle a = h.Add(MakeRequest(3, 120));
+  h.RunToEnd();
+  EXPECT_EQ(h[a].token_ids.size(), 120u);
+  EXPECT_EQ(h[a].finished->usage.kv_pages_peak, 4 * 31);  // 122 entries
+}
+
+TEST(SchedulerTest, ACappedSequenceNeedsNoUpdatesOnceItIsFull) {
+  SchedulerHarness h;
+  Request request = MakeRequest(20, 60);
+  request.cache = LocalCache(8);
+  const RequestHandle a = h.Add(std::move(request));
+  h.Step();
+  EXPECT_EQ(h.engine.last_step().num_updates, 4u * 2);
+  while (!h.scheduler.Empty()) {
+    h.Step();
+    EXPECT_EQ(h.engine.last_step().num_updates, 0u);
+  }
+  EXPECT_EQ(h[a].token_ids.size(), 60u);
+  EXPECT_EQ(h[a].finished->usage.kv_tokens_kept, 8);
+  EXPECT_EQ(h[a].finished->usage.kv_tokens_evicted, 20 + 59 - 8);
+}
+
+TEST(SchedulerTest, FirstComeFirstServed) {
+  EngineLimits limits = SmallLimits();
+  limits.max_num_seqs = 1;
+  SchedulerHarness h(limits);
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < 5; ++i) handles.push_back(h.Add(MakeRequest(40 - 8 * i, 3, i)));
+  for (int done = 0; done < 5;) {
+    h.Step();
+    ASSERT_FALSE(HasFailure());
+    for (int i = done + 1; i < 5; ++i) EXPECT_FALSE(h[handles[i]].Ended());
+    if (h[handles[done]].Ended()) ++done;
+  }
+  EXPECT_GT(h[handles[4]].finished->usage.queue_us, h[handles[1]].finished->usage.queue_us);
+}
+
+TEST(SchedulerTest, JoinsAndLeavesAtEveryStep) {
+  SchedulerHarness h;
+  const RequestHandle a = h.Add(MakeRequest(8, 20, 1));
+  h.Step();
+  h.Step();
+  const RequestHandle b = h.Add(MakeRequest(8, 2, 2));
+  h.Step();
+  EXPECT_EQ(h.engine.last_step().decode.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().prefill.size(), 1u);
+  EXPECT_EQ(h[b].num_deltas, 1);
+  h.Step();
+  EXPECT_EQ(h.engine.last_step().decode.size(), 2u);
+  EXPECT_TRUE(h[b].Ended());
+  EXPECT_FALSE(h[a].Ended());
+  h.RunToEnd();
+}
+
+// 64 prompt tokens are 64 pages; at a budget of 8 entries they are 8. The pool has 64.
+TEST(SchedulerTest, AdmissionCountsTheCompressedSize) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 64;
+  limits.prefill_arena_tokens = 1024;
+  SchedulerHarness h(limits, {.watermark = 0.0});
+  for (int i = 0; i < 8; ++i) {
+    Request request = MakeRequest(64, 10, i);
+    request.cache = LocalCache(8);
+    h.Add(std::move(request));
+  }
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().waiting, 0);
+  EXPECT_EQ(h.scheduler.Stats().pages_free, 0);
+  h.RunToEnd();
+  EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+}
+
+TEST(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 40;
+  SchedulerHarness h(limits, {.watermark = 0.25});
+  h.Add(MakeRequest(36, 2, 1));  // 36 of 40 pages: more than the watermark leaves, but it is alone
+  h.Add(MakeRequest(1, 2, 2));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().pages_free, 4);
+  EXPECT_EQ(h.scheduler.Stats().waiting, 1);
+  h.RunToEnd();
+  h.Add(MakeRequest(
+      24, 2, 3));  // 24 and 4 pages leave 12; another 4 would leave 8 of the 10 that must stay
+  h.Add(MakeRequest(4, 2, 4));
+  h.Add(MakeRequest(4, 2, 5));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().waiting, 1);
+  h.RunToEnd();
+}
+
+// The same requests in an ample and in a scarce pool: the same tokens, whatever was preempted and
+// replayed on the way.
+TEST(SchedulerTest, PreemptionAndReplayLeaveTheTokensAlone) {
+  auto run = [](int num_blocks, uint64_t* preemptions) {
+    EngineLimits limits = SmallLimits();
+    limits.num_blocks = num_blocks;
+    limits.table_entries = 4096;
+    SchedulerHarness h(limits, {.watermark = 0.0});
+    for (int i = 0; i < 10; ++i) {
+      Request request = MakeRequest(10 + i, 50, i);
+      if (i % 3 == 1) request.cache = LocalCache(12);
+      h.Add(std::move(request));
+    }
+    h.RunToEnd();
+    *preemptions = h.scheduler.Stats().preemptions;
+    int32_t reported = 0;
+    std::vector<std::vector<TokenId>> tokens;
+    for (auto& [handle, stream] : h.streams) {
+      EXPECT_TRUE(stream.finished.has_value());
+      if (stream.finished.has_value()) reported += stream.finished->usage.preemptions;
+      tokens.push_back(stream.token_ids);
+    }
+    EXPECT_EQ(reported, static_cast<int32_t>(*preemptions));
+    return tokens;
+  };
+  uint64_t ample_preemptions = 0, scarce_preemptions = 0;
+  const auto ample = run(1024, &ample_preemptions);
+  const auto scarce = run(80, &scarce_preemptions);
+  EXPECT_EQ(ample_preemptions, 0u);
+  EXPECT_GT(scarce_preemptions, 2u);
+  EXPECT_EQ(ample, scarce);
+}
+
+TEST(SchedulerTest, TheOldestIsNeverPreempted) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 80;
+  SchedulerHarness h(limits, {.watermark = 0.0});
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < 6; ++i) handles.push_back(h.Add(MakeRequest(8, 70, i)));
+  h.RunToEnd();
+  EXPECT_GT(h.scheduler.Stats().preemptions, 0u);
+  EXPECT_EQ(h[handles[0]].finished->usage.preemptions, 0);
+}
+
+// A preempted sequence must not come back only to be thrown out again: in a pool that holds half of
+// what 16 long answers want, each is preempted a few times at most, and little of the work is done
+// twice.
+TEST(SchedulerTest, NoPreemptionStorm) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 240;
+  SchedulerHarness h(limits, {.watermark = 0.05});
+  for (int i = 0; i < 16; ++i) h.Add(MakeRequest(16, 100, i));
+  h.RunToEnd();
+  EXPECT_LE(h.scheduler.Stats().preemptions, 2u * 16);
+  // 16 * 100 tokens by up to two at a time (116 entries are 116 pages) take 800 steps at least.
+  EXPECT_LE(h.engine.num_steps(), 1600);
+}
+
+TEST(SchedulerTest, ResumedTokensAreReplayedAndNotSentAgain) {
+  SchedulerHarness h;
+  Request request = MakeRequest(10, 30, 7);
+  request.cache = LocalCache(9);
+  const RequestHandle whole = h.Add(request);
+  h.RunToEnd();
+  for (const int cut : {1, 2, 13, 29}) {
+    Request rest = request;
+    rest.resume_token_ids.assign(h[whole].token_ids.begin(), h[whole].token_ids.begin() + cut);
+    const RequestHandle resumed = h.Add(rest);
+    h.RunToEnd();
+    ASSERT_TRUE(h[resumed].finished.has_value());
+    EXPECT_EQ(h[resumed].token_ids,
+              std::vector<TokenId>(h[whole].token_ids.begin() + cut, h[whole].token_ids.end()));
+    EXPECT_EQ(h[resumed].finished->usage.completion_tokens, 30);
+  }
+}
+
+TEST(SchedulerTest, ResumeDeliversTheTextThatWasHeldBack) {
+  SchedulerHarness h;
+  h.tokenizer.texts = {{300, "one "}, {301, "EN"}, {302, "D!"}};
+  h.engine.choose = [](uint64_t, int32_t position) {
+    return position == 4 ? 300 : position == 5 ? 301 : 302;
+  };
+  Request request = MakeRequest(4, 3);
+  request.stopping.stop = {"ENDLESS"};
+  request.resume_token_ids = {300, 301};  // "EN" had been delivered as an id, its text held back
+  const RequestHandle a = h.Add(request);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].text, "END!");
+}
+
+TEST(SchedulerTest, NeverSamplesPastTheModelsLength) {
+  SchedulerHarness h;
+  Request request = MakeRequest(100, 1);
+  request.stopping.max_tokens.reset();
+  const RequestHandle a = h.Add(request);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].token_ids.size(), 28u);  // positions 100 .. 127
+  EXPECT_EQ(h[a].finished->reason, FinishReason::kLength);
+}
+
+TEST(SchedulerTest, WithoutMaxTokensThePoolIsTheLimit) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 40;  // 40 entries a head
+  SchedulerHarness h(limits);
+  Request request = MakeRequest(30, 1);
+  request.stopping.max_tokens.reset();
+  const RequestHandle a = h.Add(request);
+  const RequestHandle b = h.Add(request);
+  request.cache = LocalCache(8);
+  const RequestHandle capped = h.Add(request);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].token_ids.size(), 11u);  // 40 entries fed, one more sampled
+  EXPECT_EQ(h[b].token_ids.size(), 11u);
+  EXPECT_EQ(h[capped].token_ids.size(), 98u);
+}
+
+TEST(SchedulerTest, EndTokenEndsTheTextAndIsNotDelivered) {
+  SchedulerHarness h;
+  h.engine.choose = [](uint64_t, int32_t position) {
+    return position < 7 ? 'a' : FakeTokenizer::kEog;
+  };
+  const RequestHandle a = h.Add(MakeRequest(5, 20));
+  Request ignoring = MakeRequest(5, 4);
+  ignoring.stopping.ignore_eos = true;
+  const RequestHandle b = h.Add(ignoring);
+  Request later = MakeRequest(5, 20);
+  later.stopping.min_tokens = 6;
+  const RequestHandle c = h.Add(later);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].text, "aa");
+  EXPECT_EQ(h[a].token_ids.size(), 2u);
+  EXPECT_EQ(h[a].finished->reason, FinishReason::kStop);
+  EXPECT_EQ(h[a].finished->matched_token_id, FakeTokenizer::kEog);
+  EXPECT_EQ(h[a].finished->usage.completion_tokens, 3);
+  EXPECT_EQ(h[b].finished->reason, FinishReason::kLength);
+  EXPECT_EQ(h[b].token_ids.size(), 4u);
+  EXPECT_EQ(h[c].finished->usage.completion_tokens, 6);
+}
+
+TEST(SchedulerTest, StopStringsAndIdsAreReported) {
+  SchedulerHarness h;
+  h.engine.choose = [](uint64_t seed, int32_t position) -> TokenId {
+    return seed == 1 ? std::string("hello STOP it")[position - 5] : 600 + position;
+  };
+  Request text = MakeRequest(5, 20, 1);
+  text.stopping.stop = {"none", "STOP"};
+  const RequestHandle a = h.Add(text);
+  text.stopping.include_stop_str_in_output = true;
+  const RequestHandle b = h.Add(text);
+  Request id = MakeRequest(5, 20, 2);
+  id.stopping.stop_token_ids = {608};
+  const RequestHandle c = h.Add(id);
+  Request cut = MakeRequest(5, 8, 1);
+  cut.stopping.stop = {"STOP"};
+  const RequestHandle d = h.Add(cut);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].text, "hello ");
+  EXPECT_EQ(h[a].finished->matched_stop, "STOP");
+  EXPECT_EQ(h[a].token_ids.size(), 10u);
+  EXPECT_EQ(h[b].text, "hello STOP");
+  EXPECT_EQ(h[c].text, "605 606 607 ");
+  EXPECT_EQ(h[c].finished->matched_token_id, 608u);
+  EXPECT_EQ(h[c].finished->matched_stop, "");
+  EXPECT_EQ(h[d].text, "hello ST");  // what was held back comes at the end
+  EXPECT_EQ(h[d].finished->reason, FinishReason::kLength);
+}
+
+TEST(SchedulerTest, CancelFreesItsPagesAtOnceAndInEveryState) {
+  EngineLimits limits = SmallLimits();
+  limits.max_num_seqs = 2;
+  SchedulerHarness h(limits, {.max_num_batched_tokens = 8});
+  const RequestHandle running = h.Add(MakeRequest(4, 100, 1));
+  h.Step();
+  const RequestHandle reading = h.Add(MakeRequest(100, 10, 2));
+  const RequestHandle waiting = h.Add(MakeRequest(4, 10, 3));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().prefilling, 1);
+  EXPECT_EQ(h.scheduler.Stats().waiting, 1);
+  for (const RequestHandle handle : {reading, waiting, running}) {
+    h.scheduler.Cancel(handle, absl::CancelledError("gone"));
+    h.scheduler.Cancel(handle, absl::CancelledError("gone twice"));
+    h.Step();
+    ASSERT_TRUE(h[handle].failed.has_value());
+    EXPECT_EQ(h[handle].failed->status.code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(h[handle].failed->reason, "CANCELLED");
+  }
+  EXPECT_TRUE(h.scheduler.Empty());
+  EXPECT_EQ(h.scheduler.Stats().pages_free, limits.num_blocks);
+  h.scheduler.Cancel(12345, absl::CancelledError("unknown"));
+  h.Step();
+}
+
+TEST(SchedulerTest, DeadlinesEndWaitingAndRunningRequests) {
+  EngineLimits limits = SmallLimits();
+  limits.max_num_seqs = 1;
+  SchedulerHarness h(limits);
+  Request request = MakeRequest(4, 100);
+  request.deadline = h.now + 10'000;
+  const RequestHandle running = h.Add(request);
+  request.deadline = h.now + 5'000;
+  const RequestHandle waiting = h.Add(request);
+  request.deadline = h.now;
+  const RequestHandle late = h.Add(request);
+  h.Step();
+  EXPECT_TRUE(h[late].Ended());
+  h.RunToEnd();
+  for (const RequestHandle handle : {running, waiting}) {
+    ASSERT_TRUE(h[handle].failed.has_value());
+    EXPECT_EQ(h[handle].failed->status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(h[handle].failed->reason, "DEADLINE");
+  }
+  EXPECT_EQ(h[running].token_ids.size(), 10u);
+  EXPECT_EQ(h[running].failed->usage.completion_tokens, 10);
+  EXPECT_EQ(h[waiting].failed->usage.queue_us, 5'000);
+}
+
+TEST(SchedulerTest, AFaultEndsThatStreamOnly) {
+  SchedulerHarness h;
+  h.engine.choose = [](uint64_t seed, int32_t position) -> std::optional<TokenId> {
+    if (seed == 2 && position == 8) return kNoToken;
+    if (seed == 3 && position == 5) return kNoToken;
+    return std::nullopt;
+  };
+  const RequestHandle good = h.Add(MakeRequest(5, 10, 1));
+  const RequestHandle bad = h.Add(MakeRequest(5, 10, 2));
+  const RequestHandle bad_prompt = h.Add(MakeRequest(5, 10, 3));
+  h.RunToEnd();
+  EXPECT_TRUE(h[good].finished.has_value());
+  for (const RequestHandle handle : {bad, bad_prompt}) {
+    ASSERT_TRUE(h[handle].failed.has_value());
+    EXPECT_EQ(h[handle].failed->status.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(h[handle].failed->reason, "ENGINE_FAULT");
+  }
+  EXPECT_EQ(h[bad].token_ids.size(), 3u);
+}
+
+TEST(SchedulerTest, WhenTheEngineIsLostAllEnd) {
+  EngineLimits limits = SmallLimits();
+  limits.max_num_seqs = 2;
+  SchedulerHarness h(limits);
+  for (int i = 0; i < 4; ++i) h.Add(MakeRequest(5, 10, i));
+  h.Step();
+  h.engine.next_error = absl::UnknownError("device gone");
+  h.Step();
+  EXPECT_TRUE(h.scheduler.Empty());
+  for (auto& [handle, stream] : h.streams) {
+    ASSERT_TRUE(stream.failed.has_value());
+    EXPECT_THAT(std::string(stream.failed->status.message()), HasSubstr("device gone"));
+  }
+}
+
+TEST(SchedulerTest, SilentRequestsHearProgress) {
+  EngineLimits limits = SmallLimits();
+  limits.max_num_seqs = 1;
+  SchedulerHarness h(limits, {.max_num_batched_tokens = 8, .progress_interval_us = 10'000});
+  const RequestHandle reading = h.Add(MakeRequest(100, 2));
+  const RequestHandle waiting = h.Add(MakeRequest(4, 2));
+  const RequestHandle behind = h.Add(MakeRequest(4, 2));
+  h.step_us = 5'000;
+  h.RunToEnd();
+  ASSERT_GE(h[reading].progress.size(), 1u);
+  EXPECT_EQ(h[reading].progress[0].queue_position, 0);
+  EXPECT_GT(h[reading].progress[0].prompt_tokens_done, 0);
+  EXPECT_LT(h[reading].progress[0].prompt_tokens_done, 100);
+  EXPECT_EQ(h[reading].progress[0].prompt_tokens, 100);
+  ASSERT_GE(h[waiting].progress.size(), 1u);
+  EXPECT_EQ(h[waiting].progress[0].queue_position, 1);
+  EXPECT_EQ(h[behind].progress[0].queue_position, 2);
+  EXPECT_LE(h[behind].progress.size(), 1 + h.now / 10'000);
+}
+
+TEST(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
+  EngineLimits limits = SmallLimits();
+  limits.max_model_len = 8192;
+  limits.num_blocks = 100'000;
+  limits.table_entries = 100'000;
+  limits.prefill_arena_tokens = 16384;
+  SchedulerHarness h(limits, {.max_num_batched_tokens = 256});
+  const RequestHandle decoding = h.Add(MakeRequest(8, 1000, 1));
+  h.Step();
+  const RequestHandle long_prompt = h.Add(MakeRequest(8000, 1, 2));
+  h.Step();
+  const RequestHandle short_prompt = h.Add(MakeRequest(100, 1, 3));
+  h.Step();
+  h.Step();
+  EXPECT_TRUE(h[short_prompt].Ended());
+  EXPECT_FALSE(h[long_prompt].Ended());
+  int steps = 0;
+  while (!h[long_prompt].Ended()) {
+    const int before = h[decoding].num_deltas;
+    h.Step();
+    ASSERT_FALSE(HasFailure());
+    EXPECT_EQ(h[decoding].num_deltas, before + 1);  // nobody's decode waits for a prompt
+    EXPECT_LE(h.engine.last_step().prefill_token_layers, 1.5 * 256 * limits.num_layers);
+    ++steps;
+  }
+  EXPECT_GE(steps, 8000 / 256);
+}
+
+TEST(SchedulerTest, ALongPromptIsNotStarvedByShortOnes) {
+  EngineLimits limits = SmallLimits();
+  limits.max_model_len = 4096;
+  limits.num_blocks = 100'000;
+  limits.table_entries = 100'000;
+  limits.prefill_arena_tokens = 8192;
+  SchedulerHarness h(limits, {.max_num_batched_tokens = 128});
+  h.Add(MakeRequest(8, 3000, 1));
+  h.Step();
+  const RequestHandle long_prompt = h.Add(MakeRequest(3000, 1, 2));
+  int steps = 0;
+  for (; !h[long_prompt].Ended() && steps < 1000; ++steps) {
+    h.Add(MakeRequest(128, 1, 3));
+    h.Step();
+    ASSERT_FALSE(HasFailure());
+  }
+  // Cost of 3000 tokens with attention is 3000 + 3000^2 / 8192 = 4098 a layer, at 64 a step.
+  EXPECT_LE(steps, 80);
+}
+
+// A long prompt's arena range is taken when its turn comes; strict order guarantees that it does.
+TEST(SchedulerTest, APromptAsLongAsTheArenaRunsInTheEnd) {
+  EngineLimits limits = SmallLimits();
+  limits.prefill_arena_tokens = 127;
+  SchedulerHarness h(limits, {.max_num_batched_tokens = 16});
+  for (int i = 0; i < 4; ++i) h.Add(MakeRequest(50, 2, i));
+  const RequestHandle long_prompt = h.Add(MakeRequest(127, 1, 9));
+  for (int i = 0; i < 4; ++i) h.Add(MakeRequest(50, 2, i));
+  h.RunToEnd();
+  EXPECT_TRUE(h[long_prompt].finished.has_value());
+}
+
+// The table arena is no larger than the pool: rows must move and make way like pages.
+TEST(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 128;
+  limits.table_entries = 128;
+  SchedulerHarness h(limits, {.watermark = 0.0});
+  for (int i = 0; i < 12; ++i) h.Add(MakeRequest(5 + i, 100, i));
+  h.RunToEnd();
+  for (auto& [handle, stream] : h.streams) EXPECT_TRUE(stream.finished.has_value());
+}
+
+}  // namespace
+}  // namespace hydrant
