@@ -1,0 +1,120 @@
+// Measures what the machine could do at best, so that a speed can be given as a share of it: how
+// fast memory is read and how many fp32 multiply-adds the cores do. Prints JSON lines;
+// scripts/bench runs it beside engine_benchmark.
+//
+//   machine_bounds --threads N --bytes N     bytes: what a decode step reads, the size of the
+//   weights
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace hydrant {
+namespace {
+
+constexpr int kPasses = 7;
+
+// Seconds that `threads` threads need to run work(thread), the best of kPasses.
+double BestSeconds(int threads, const std::function<void(int)>& work) {
+  double best = 1e30;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::thread> workers;
+    for (int t = 0; t < threads; ++t) workers.emplace_back(work, t);
+    for (std::thread& worker : workers) worker.join();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    best = std::min(best, taken.count());
+  }
+  return best;
+}
+
+using Words = uint64_t __attribute__((vector_size(32)));
+
+[[gnu::target("avx2")]] uint64_t SumWords(const Words* data, size_t count) {
+  Words a = {}, b = {}, c = {}, d = {};  // several loads in flight
+  for (size_t i = 0; i + 4 <= count; i += 4) {
+    a += data[i];
+    b += data[i + 1];
+    c += data[i + 2];
+    d += data[i + 3];
+  }
+  const Words sum = a + b + c + d;
+  return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+double ReadBandwidth(size_t bytes, int threads) {
+  const std::vector<Words> buffer(bytes / sizeof(Words), Words{} + 1);
+  std::vector<uint64_t> sums(threads);
+  const double seconds = BestSeconds(threads, [&](int thread) {
+    const size_t share = buffer.size() / threads;
+    sums[thread] = SumWords(buffer.data() + thread * share, share);
+  });
+  if (sums[0] == 0) std::abort();  // keeps the reads alive
+  return bytes / seconds;
+}
+
+// Twelve independent chains of multiply-adds fill the units of any x86 core.
+template <typename Vector>
+[[gnu::always_inline]] inline float FmaChains(int64_t rounds, float seed) {
+  Vector a[12];  // all different, or the compiler would make one of them
+  for (int chain = 0; chain < 12; ++chain) a[chain] = Vector{} + seed * chain;
+  const Vector x = Vector{} + seed, y = Vector{} + 0.5f;
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 12
+    for (int chain = 0; chain < 12; ++chain) a[chain] = a[chain] * x + y;
+  }
+  Vector total = {};
+  for (const Vector& chain : a) total += chain;
+  return total[0];
+}
+
+using Vector8 = float __attribute__((vector_size(32)));
+using Vector16 = float __attribute__((vector_size(64)));
+
+[[gnu::target("avx2,fma")]] float FmaChains8(int64_t rounds, float seed) {
+  return FmaChains<Vector8>(rounds, seed);
+}
+[[gnu::target("avx512f,fma")]] float FmaChains16(int64_t rounds, float seed) {
+  return FmaChains<Vector16>(rounds, seed);
+}
+
+double FmaRate(int threads) {
+  constexpr int64_t kRounds = 10'000'000;
+  const bool wide = __builtin_cpu_supports("avx512f");
+  std::vector<float> results(threads);
+  const double seconds = BestSeconds(threads, [&](int thread) {
+    const float seed = 0.25f + 0.001f * thread;
+    results[thread] = wide ? FmaChains16(kRounds, seed) : FmaChains8(kRounds, seed);
+  });
+  if (results[0] == 0.0f) std::abort();  // keeps the sums alive
+  return 2.0 * (wide ? 16 : 8) * 12 * kRounds * threads / seconds;
+}
+
+int Main(int argc, char** argv) {
+  int threads = 0;
+  int64_t bytes = 0;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--threads") == 0) threads = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--bytes") == 0) bytes = std::atoll(argv[i + 1]);
+  }
+  if (threads < 1 || threads > 1024 || bytes < 4096) {
+    std::fprintf(stderr, "usage: machine_bounds --threads N --bytes N   (1 to 1024, from 4096)\n");
+    return 1;
+  }
+  std::printf("{\"what\": \"read\", \"bytes\": %lld, \"bytes_per_s\": %.4g}\n",
+              static_cast<long long>(bytes), ReadBandwidth(bytes, threads));
+  std::printf("{\"what\": \"read\", \"bytes\": 1073741824, \"bytes_per_s\": %.4g}\n",
+              ReadBandwidth(size_t{1} << 30, threads));
+  std::printf("{\"what\": \"fma_f32\", \"operations_per_s\": %.4g}\n", FmaRate(threads));
+  return 0;
+}
+
+}  // namespace
+}  // namespace hydrant
+
+int main(int argc, char** argv) { return hydrant::Main(argc, argv); }
