@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Prints, as JSON, the sizes of a llama GGUF file that speed limits follow from. Needs only Python 3.
+
+weight_bytes: what a decode step must read (every tensor, the embedding counted as the output matrix that it is when tied).
+matmul_parameters: weights that one token is multiplied with, without the output matrix, which a prompt needs once.
+"""
+
+import json
+import math
+import struct
+import sys
+
+# (elements, bytes) of a block, by ggml type.
+BLOCKS = {0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 12: (256, 144),
+          13: (256, 176), 14: (256, 210), 30: (1, 2)}
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+
+
+def main():
+    with open(sys.argv[1], "rb") as file:
+        def take(fmt):
+            return struct.unpack("<" + fmt, file.read(struct.calcsize("<" + fmt)))[0]
+
+        def text():
+            return file.read(take("Q")).decode("utf-8", "replace")
+
+        def value(kind):
+            if kind == 8:
+                return text()
+            if kind == 9:
+                inner, count = take("I"), take("Q")
+                return [value(inner) for _ in range(count)]
+            return take(SCALARS[kind])
+
+        assert file.read(4) == b"GGUF", "not a GGUF file"
+        take("I")
+        tensors, keys = take("Q"), take("Q")
+        meta = {}
+        for _ in range(keys):
+            name = text()
+            meta[name] = value(take("I"))
+        total = parameters = 0
+        for _ in range(tensors):
+            name = text()
+            dims = [take("Q") for _ in range(take("I"))]
+            kind = take("I")
+            take("Q")
+            elements, size = BLOCKS[kind]
+            total += math.prod(dims) // elements * size
+            if len(dims) == 2 and name.startswith("blk."):
+                parameters += math.prod(dims)
+    heads, kv_heads = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
+    head_dim = meta.get("llama.attention.key_length", meta["llama.embedding_length"] // heads)
+    print(json.dumps({"weight_bytes": total, "matmul_parameters": parameters, "layers": meta["llama.block_count"],
+                      "q_dim": heads * head_dim, "kv_dim": kv_heads * head_dim}))
+
+
+main()

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Turns the JSON lines of scripts/bench into the table of docs/benchmarks.md: ours, llama.cpp, and the machine's bound.
+
+  table.py FOLDER        reads bounds.jsonl, hydrant.<dtype>.jsonl and llama_cpp.jsonl of a run, prints markdown
+
+The bound of a decode step is the time to read the weights once (and, with a context, the KV entries, at two bytes a
+number), at the bandwidth measured on a buffer of the weights' size; the bound of a prompt is its multiply-adds at the fp32
+rate measured in the same run. Integer kernels may exceed the second.
+"""
+
+import json
+import pathlib
+import sys
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
+
+
+def figures(path):
+    return {(r["what"], r["batch"], r["context"]): r["tokens_per_s"] for r in lines(path)}
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    model = json.loads((folder / "model.json").read_text())
+    bounds = lines(folder / "bounds.jsonl")
+    read = min((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
+    dram = max((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
+    fma = next(b for b in bounds if b["what"] == "fma_f32")
+    ours = {p.name.split(".")[1]: figures(p) for p in sorted(folder.glob("hydrant.*.jsonl"))}
+    peer = figures(folder / "llama_cpp.jsonl") if (folder / "llama_cpp.jsonl").exists() else {}
+
+    def bound(what, batch, context):
+        if what == "prefill":
+            pairs = context * (context + 1) / 2
+            operations = 2 * model["matmul_parameters"] * context + 4 * model["layers"] * model["q_dim"] * pairs
+            return context * fma["operations_per_s"] / operations
+        bytes_read = model["weight_bytes"] + batch * context * model["layers"] * model["kv_dim"] * 2 * 2
+        return batch * read["bytes_per_s"] / bytes_read
+
+    print(f"Read bandwidth: {read['bytes_per_s'] / 1e9:.1f} GB/s over {read['bytes'] / 1e6:.0f} MB (the weights), "
+          f"{dram['bytes_per_s'] / 1e9:.1f} GB/s over 1 GiB. fp32 multiply-adds: {fma['operations_per_s'] / 1e9:.0f} GFLOP/s.")
+    print()
+    names = list(ours)
+    print("| tokens/s | " + " | ".join(f"Hydrant, {n}" for n in names)
+          + " | llama.cpp | ratio | bound | share of it |")
+    print("|---|" + "---|" * (len(names) + 4))
+    for key in next(iter(ours.values())):
+        what, batch, context = key
+        first = ours[names[0]][key]
+        label = (f"prompt of {context}" if what == "prefill" else
+                 f"decode, batch {batch}, " + (f"{context} tokens of context" if context else "empty context"))
+        limit = bound(*key)
+        cells = [f"{ours[n].get(key, float('nan')):.0f}" for n in names]
+        cells += [f"{peer[key]:.0f}", f"{first / peer[key]:.2f}"] if key in peer else ["-", "-"]
+        print(f"| {label} | " + " | ".join(cells) + f" | {limit:.0f} | {100 * first / limit:.0f} % |")
+
+
+if __name__ == "__main__":
+    main()
