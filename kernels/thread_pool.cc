@@ -1,7 +1,8 @@
-// How a loop runs. One 64-bit word holds the number of tasks and the next task to hand out; taking a task is one
-// fetch_add. A taker that sees next < tasks owns a task of the current loop, and the loop cannot end before that task is
-// counted in `done`, so reading the loop's function then is safe. A worker that wakes up late finds nothing to take: the
-// caller never waits for a sleeping thread, only for tasks that were taken.
+// How a loop runs. One 64-bit word holds the number of tasks and the next task to hand out; taking
+// a task is one fetch_add. A taker that sees next < tasks owns a task of the current loop, and the
+// loop cannot end before that task is counted in `done`, so reading the loop's function then is
+// safe. A worker that wakes up late finds nothing to take: the caller never waits for a sleeping
+// thread, only for tasks that were taken.
 #include "kernels/thread_pool.h"
 
 #include <algorithm>
@@ -20,7 +21,8 @@
 namespace hydrant {
 namespace {
 
-constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the gaps between the operations of a step
+constexpr auto kSpin =
+    std::chrono::microseconds(50);  // longer than the gaps between the operations of a step
 constexpr int kPausesPerClockRead = 16;
 constexpr int kTaskBits = 32;
 constexpr uint64_t kNextMask = (uint64_t{1} << kTaskBits) - 1;
@@ -57,8 +59,8 @@ struct ThreadPool::Impl {
   const LoopFn* loop_fn = nullptr;
   const ThreadFn* thread_fn = nullptr;
 
-  alignas(64) std::atomic<uint64_t> tasks{0};  // number of tasks << kTaskBits | next task
-  alignas(64) std::atomic<int> done{0};        // tasks finished in this loop
+  alignas(64) std::atomic<uint64_t> tasks{0};   // number of tasks << kTaskBits | next task
+  alignas(64) std::atomic<int> done{0};         // tasks finished in this loop
   alignas(64) std::atomic<uint32_t> signal{0};  // grows with every loop and at the end
   std::atomic<uint32_t> thread_round{0};        // grows with every OnEachThread
   std::atomic<int> thread_done{0};

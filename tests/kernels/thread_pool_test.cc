@@ -29,7 +29,8 @@ TEST_P(ThreadPoolTest, RunsEveryTaskOnce) {
   }
 }
 
-// Plain memory written in a loop is visible to the caller after it, and to all threads in the next loop.
+// Plain memory written in a loop is visible to the caller after it, and to all threads in the next
+// loop.
 TEST_P(ThreadPoolTest, LoopsAreOrdered) {
   ThreadPool pool(GetParam());
   constexpr int kTasks = 37;
@@ -74,7 +75,8 @@ TEST_P(ThreadPoolTest, OnEachThreadVisitsDistinctThreadsAndMixesWithLoops) {
     pool.ParallelFor(5, [&](int, int) { tasks.fetch_add(1); });
     EXPECT_EQ(tasks.load(), 5);
   }
-  EXPECT_EQ(all_ids.size(), static_cast<size_t>(pool.num_threads()));  // the same threads every time
+  EXPECT_EQ(all_ids.size(),
+            static_cast<size_t>(pool.num_threads()));  // the same threads every time
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));

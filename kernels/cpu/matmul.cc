@@ -1,0 +1,209 @@
+#include "kernels/cpu/matmul.h"
+
+#include <cpuid.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/matmul_weight.h"
+
+namespace hydrant::cpu {
+namespace {
+
+bool MachineHasAmxInt8() {
+  constexpr uint32_t kAmxInt8 = 1u << 25;  // CPUID.(7,0):EDX
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAmxInt8);
+}
+
+void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
+  if (from.f32) onto->f32 = from.f32;
+  if (from.f16) onto->f16 = from.f16;
+  if (from.bf16_widened) onto->bf16_widened = from.bf16_widened;
+  if (from.bf16) onto->bf16 = from.bf16;
+  if (from.round_bf16) onto->round_bf16 = from.round_bf16;
+  if (from.blocks) onto->blocks = from.blocks;
+  if (from.blocks_tiled) onto->blocks_tiled = from.blocks_tiled;
+  if (from.quantize) onto->quantize = from.quantize;
+}
+
+MatmulKernels ChooseKernels() {
+  const Isa isa = DetectIsa();
+  MatmulKernels kernels = MatmulKernelsAvx2();
+  const bool vnni = isa >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni");
+  if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
+  if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
+  if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
+  if (isa >= Isa::kAmx && vnni && MachineHasAmxInt8()) Overlay(MatmulKernelsAmx(), &kernels);
+  return kernels;
+}
+
+const MatmulKernels& Kernels() {
+  static const MatmulKernels kernels = ChooseKernels();
+  return kernels;
+}
+
+// Grows, never shrinks: a decode step allocates nothing once the largest batch has been seen.
+class Arena {
+ public:
+  uint8_t* Get(size_t bytes) {
+    if (bytes > bytes_) {
+      buffer_ = AllocateAligned(bytes);
+      bytes_ = buffer_ == nullptr ? 0 : bytes;
+    }
+    return buffer_.get();
+  }
+
+ private:
+  AlignedBytes buffer_;
+  size_t bytes_ = 0;
+};
+
+size_t NumTiles(int m) { return (static_cast<size_t>(m) + kTileRows - 1) / kTileRows; }
+
+QuantizedRows CarveQuantized(int m, int cols, Arena& arena) {
+  const size_t blocks = NumTiles(m) * (cols / kBlock) * kTileRows;
+  uint8_t* p = arena.Get(blocks * (64 + 2 * sizeof(float) + 2 * sizeof(int32_t)));
+  QuantizedRows rows;
+  rows.quants = p;
+  rows.scales = reinterpret_cast<float*>(p + blocks * 64);
+  rows.scaled_sums = rows.scales + blocks;
+  rows.half_sums = reinterpret_cast<int32_t*>(rows.scaled_sums + blocks);
+  return rows;
+}
+
+// Calls convert(first_row, end_row) over all rows, in parallel where that pays.
+template <typename Convert>
+void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
+  constexpr int64_t kAlone = 16384;  // values one thread converts sooner than it wakes another
+  if (static_cast<int64_t>(m) * cols <= kAlone) return convert(0, m);
+  constexpr int kRows = 4;
+  pool.ParallelFor((m + kRows - 1) / kRows,
+                   [&](int task, int) { convert(task * kRows, std::min(m, (task + 1) * kRows)); });
+}
+
+// How a multiplication is cut into tasks: panels of a segment by rows of x.
+struct Cut {
+  int panels;  // a task
+  int rows;    // a task
+};
+
+Cut CutOf(int m, int num_panels, int threads) {
+  constexpr int kRows = 192;  // a whole number of every kernel's row tile: 4, 6, 8, 12, 16
+  constexpr int kTasksPerThread = 4;
+  constexpr int kPanelStep = 4;  // what the few-row kernels take at once
+  const int row_tasks = (m + kRows - 1) / kRows;
+  const int panel_tasks = std::max(1, threads * kTasksPerThread / row_tasks);
+  int panels = (num_panels + panel_tasks - 1) / panel_tasks;
+  panels = (panels + kPanelStep - 1) / kPanelStep * kPanelStep;
+  return {panels, kRows};
+}
+
+using Kernel = void (*)(const PanelArgs&);
+
+Kernel KernelOf(const Segment& segment, bool round_activations, int m) {
+  const MatmulKernels& kernels = Kernels();
+  constexpr int kTiledMinRows = 6;
+  switch (segment.format) {
+    case PanelFormat::kF32:
+      return kernels.f32;
+    case PanelFormat::kF16:
+      return kernels.f16;
+    case PanelFormat::kBF16:
+      return round_activations && kernels.bf16 ? kernels.bf16 : kernels.bf16_widened;
+    case PanelFormat::kBlocks:
+      break;
+  }
+  return kernels.blocks_tiled && m >= kTiledMinRows ? kernels.blocks_tiled : kernels.blocks;
+}
+
+uint8_t* ThreadScratch(int cols) {
+  thread_local Arena arena;
+  return arena.Get(MatmulScratchBytes(cols));
+}
+
+void MatmulSegment(const Segment& segment, Kernel kernel, PanelArgs args, int m, ThreadPool& pool) {
+  args.dtype = segment.dtype;
+  args.panels = segment.panels.get();
+  args.panel_bytes = segment.panel_bytes;
+  args.rows = segment.rows;
+  args.y += segment.first_row;
+  const int num_panels = segment.NumPanels();
+  const Cut cut = CutOf(m, num_panels, pool.num_threads());
+  const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
+  const int row_tasks = (m + cut.rows - 1) / cut.rows;
+  pool.ParallelFor(panel_tasks * row_tasks, [&](int task, int) {
+    PanelArgs part = args;
+    part.first_panel = task / row_tasks * cut.panels;
+    part.end_panel = std::min(num_panels, part.first_panel + cut.panels);
+    part.first_row = task % row_tasks * cut.rows;
+    part.end_row = std::min(m, part.first_row + cut.rows);
+    part.scratch = ThreadScratch(args.cols);
+    part.scratch_bytes = MatmulScratchBytes(args.cols);
+    kernel(part);
+  });
+}
+
+}  // namespace
+
+size_t MatmulScratchBytes(int cols) {
+  constexpr size_t kUsual = size_t{192} << 10;
+  const size_t one_panel = static_cast<size_t>(cols / kBlock + 1) * 1024 + 8192;
+  return std::max(kUsual, one_panel);
+}
+
+void Matmul(const MatmulArgs& args, bool /*batch_invariant: all paths are*/, ThreadPool& pool) {
+  if (args.m <= 0) return;
+  thread_local Arena quantized_arena;
+  thread_local Arena bf16_arena;
+  const auto& weight = static_cast<const PackedWeight&>(*args.weight);
+  const MatmulKernels& kernels = Kernels();
+  PanelArgs panel_args{};
+  panel_args.cols = weight.cols();
+  panel_args.x = args.x;
+  panel_args.y = args.y;
+  panel_args.y_stride = weight.rows();
+  panel_args.accumulate = args.accumulate;
+  const auto is_blocks = [](const Segment& s) { return s.format == PanelFormat::kBlocks; };
+  if (std::any_of(weight.segments().begin(), weight.segments().end(), is_blocks)) {
+    panel_args.quantized = CarveQuantized(args.m, weight.cols(), quantized_arena);
+    ConvertRows(args.m, weight.cols(), pool, [&](int first, int end) {
+      kernels.quantize(args.x, weight.cols(), first, end, panel_args.quantized);
+    });
+  }
+  if (weight.round_activations() && kernels.bf16) {
+    const size_t padded_cols = (weight.cols() + 31) / 32 * 32;
+    auto* x_bf16 =
+        reinterpret_cast<uint16_t*>(bf16_arena.Get(NumTiles(args.m) * kTileRows * padded_cols * 2));
+    ConvertRows(args.m, weight.cols(), pool, [&](int first, int end) {
+      kernels.round_bf16(args.x, weight.cols(), first, end, x_bf16);
+    });
+    panel_args.x_bf16 = x_bf16;
+  }
+  for (const Segment& segment : weight.segments()) {
+    MatmulSegment(segment, KernelOf(segment, weight.round_activations(), args.m), panel_args,
+                  args.m, pool);
+  }
+}
+
+void Embed(const EmbedArgs& args, ThreadPool& pool) {
+  const auto& table = static_cast<const PackedWeight&>(*args.table);
+  constexpr int kRows = 8;
+  pool.ParallelFor((args.m + kRows - 1) / kRows, [&](int task, int) {
+    for (int i = task * kRows; i < std::min(args.m, (task + 1) * kRows); ++i) {
+      const int row = static_cast<int>(args.ids[i]);
+      auto segment = table.segments().begin();
+      while (row >= segment->first_row + segment->rows) ++segment;
+      const int in_segment = row - segment->first_row;
+      UnpackRow(segment->format, segment->dtype,
+                segment->panels.get() + segment->panel_bytes * (in_segment / kPanelRows),
+                in_segment % kPanelRows, table.cols(),
+                args.out + static_cast<size_t>(i) * table.cols());
+    }
+  });
+}
+
+}  // namespace hydrant::cpu

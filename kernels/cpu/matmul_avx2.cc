@@ -1,0 +1,212 @@
+// Float panels and block weights with AVX2, FMA and F16C: the least the backend runs on.
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_dense-inl.h"
+#include "kernels/cpu/matmul_rows-inl.h"
+
+namespace hydrant::cpu {
+namespace {
+
+struct Avx2 {
+  using F = __m256;
+  static constexpr int kWidth = 8;
+  static F Zero() { return _mm256_setzero_ps(); }
+  static F Broadcast(const float* p) { return _mm256_broadcast_ss(p); }
+  static F Load(const float* p) { return _mm256_loadu_ps(p); }
+  static F LoadF16(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static void LoadBf16Pair(const uint16_t* p, F* even, F* odd) {
+    const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+    *odd = _mm256_castsi256_ps(
+        _mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F Add(F a, F b) { return _mm256_add_ps(a, b); }
+  static void Store(float* p, F v) { _mm256_storeu_ps(p, v); }
+};
+
+__m256i Load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+
+// The unsigned quants of values 4 step .. 4 step + 3 of eight rows: one byte each, four to a row.
+// `low` and `high` point at the eight rows' half of the block's vectors.
+template <DType dtype>
+inline __m256i UnpackStep(const uint8_t* low, const uint8_t* high, int step) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  if constexpr (kTraits.low_bits == 8) return Load32(low + step * 64);
+  const __m256i vector = Load32(low + step % 4 * 64);
+  __m256i quants =
+      _mm256_and_si256(step < 4 ? vector : _mm256_srli_epi16(vector, 4), _mm256_set1_epi8(15));
+  if constexpr (kTraits.high_bits == 1) {
+    const __m256i bit =
+        _mm256_and_si256(_mm256_srli_epi16(Load32(high), step), _mm256_set1_epi8(1));
+    quants = _mm256_or_si256(quants, _mm256_slli_epi16(bit, 4));
+  } else if constexpr (kTraits.high_bits == 2) {
+    const __m256i pair = _mm256_srli_epi16(Load32(high + step / 4 * 64), step % 4 * 2);
+    quants =
+        _mm256_or_si256(quants, _mm256_slli_epi16(_mm256_and_si256(pair, _mm256_set1_epi8(3)), 4));
+  }
+  return quants;
+}
+
+__m256 LoadHalves(const uint8_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+__m256 LoadU8(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+__m256 LoadI8(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+
+// Scale of eight rows (from row 8 * side of the group) in a block, or in half a block.
+template <DType dtype>
+inline __m256 ScaleOf(const uint8_t* group, const GroupLayout& layout, int block, int half,
+                      int side) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  if constexpr (!kTraits.super) return LoadHalves(group + layout.scale + block * 32 + side * 16);
+  const __m256 scale = LoadHalves(group + layout.scale + block / 8 * 32 + side * 16);
+  const uint8_t* sub = group + layout.sub_scale;
+  if constexpr (kTraits.halves)
+    return _mm256_mul_ps(scale, LoadI8(sub + (block * 2 + half) * 16 + side * 8));
+  return _mm256_mul_ps(scale, LoadU8(sub + block * 16 + side * 8));
+}
+
+template <DType dtype>
+inline __m256 MinOf(const uint8_t* group, const GroupLayout& layout, int block, int side) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  if constexpr (!kTraits.super) return LoadHalves(group + layout.min + block * 32 + side * 16);
+  const __m256 min = LoadHalves(group + layout.min + block / 8 * 32 + side * 16);
+  const __m256 product = _mm256_mul_ps(min, LoadU8(group + layout.sub_min + block * 16 + side * 8));
+  return _mm256_sub_ps(_mm256_setzero_ps(), product);
+}
+
+// kRows rows of x by eight rows of a group. Products of 16-bit integers, summed exactly in 32 bits
+// over a block.
+template <DType dtype, int kRows>
+void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  constexpr int kHalves = kTraits.halves ? 2 : 1;
+  constexpr int kSteps = 8 / kHalves;
+  const int num_blocks = args.cols / kBlock;
+  const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
+  const uint8_t* group = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
+  __m256 sums[kRows];
+  for (auto& sum : sums) sum = _mm256_setzero_ps();
+  for (int block = 0; block < num_blocks; ++block) {
+    const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
+    const uint8_t* low = group + block * LowBytes(kTraits) + side * 32;
+    const uint8_t* high = group + layout.high + block * HighBytes(kTraits) + side * 32;
+    for (int half = 0; half < kHalves; ++half) {
+      __m256i dots[kRows];
+      for (auto& dot : dots) dot = _mm256_setzero_si256();
+#pragma GCC unroll 8
+      for (int i = 0; i < kSteps; ++i) {
+        const int step = half * kSteps + i;
+        const __m256i quants = UnpackStep<dtype>(low, high, step);
+        const __m256i even = _mm256_and_si256(quants, _mm256_set1_epi16(255));
+        const __m256i odd = _mm256_srli_epi16(quants, 8);
+        for (int r = 0; r < kRows; ++r) {
+          const int32_t* pairs = reinterpret_cast<const int32_t*>(x.quants + r * 64 + step * 8);
+          dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(even, _mm256_set1_epi32(pairs[0])));
+          dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(odd, _mm256_set1_epi32(pairs[1])));
+        }
+      }
+      const __m256 scale = ScaleOf<dtype>(group, layout, block, half, side);
+      for (int r = 0; r < kRows; ++r) {
+        if constexpr (kTraits.offset != 0) {
+          dots[r] = _mm256_sub_epi32(dots[r],
+                                     _mm256_set1_epi32(kTraits.offset * SumOf<dtype>(x, r, half)));
+        }
+        const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[r]));
+        sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), factor, sums[r]);
+      }
+    }
+    if constexpr (kTraits.has_min) {
+      const __m256 min = MinOf<dtype>(group, layout, block, side);
+      for (int r = 0; r < kRows; ++r)
+        sums[r] = _mm256_fmadd_ps(min, _mm256_set1_ps(x.scaled_sums[r]), sums[r]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float values[8];
+    _mm256_storeu_ps(values, sums[r]);
+    StoreValues(args, row + r, panel * kPanelRows + side * 8, values, 8);
+  }
+}
+
+template <DType dtype>
+struct BlockTiles {
+  static constexpr int kMaxRows = 4;
+  template <int kRows>
+  static void Run(const PanelArgs& args, int row, int panel) {
+    BlocksTile<dtype, kRows>(args, row, panel, 0);
+    BlocksTile<dtype, kRows>(args, row, panel, 1);
+  }
+};
+
+template <DType dtype>
+struct BlockRange {
+  static void Run(const PanelArgs& args) { EveryTile<BlockTiles<dtype>>(args); }
+};
+
+// Order of a row's block: for each four values, the pairs (0, 2) and (1, 3), what the even and the
+// odd bytes of a vector of quants meet in a multiply of pairs.
+void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_sum,
+                   int32_t half_sums[2]) {
+  __m256 values[4];
+  __m256 peak = _mm256_setzero_ps();
+  __m256 unordered = _mm256_setzero_ps();
+  for (int i = 0; i < 4; ++i) {
+    values[i] = _mm256_loadu_ps(x + 8 * i);
+    peak = _mm256_max_ps(peak, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), values[i]));
+    unordered = _mm256_or_ps(unordered, _mm256_cmp_ps(values[i], values[i], _CMP_UNORD_Q));
+  }
+  float peaks[8];
+  _mm256_storeu_ps(peaks, peak);
+  const BlockScale s = BlockScaleOf(peaks, 8, _mm256_movemask_ps(unordered) != 0);
+  __m256i ints[4];
+  for (int i = 0; i < 4; ++i) {
+    ints[i] = s.finite ? _mm256_cvtps_epi32(_mm256_mul_ps(values[i], _mm256_set1_ps(s.inverse)))
+                       : _mm256_setzero_si256();
+  }
+  const __m256i order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  for (int half = 0; half < 2; ++half) {
+    const __m256i packed =
+        _mm256_permute4x64_epi64(_mm256_packs_epi32(ints[2 * half], ints[2 * half + 1]), 0xd8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(quants + 32 * half),
+                        _mm256_shuffle_epi8(packed, order));
+    int32_t lanes[8];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes),
+                        _mm256_add_epi32(ints[2 * half], ints[2 * half + 1]));
+    int32_t sum = 0;
+    for (int32_t lane : lanes) sum += lane;
+    half_sums[half] = sum;
+  }
+  *scale = s.scale;
+  *scaled_sum = s.scale * static_cast<float>(half_sums[0] + half_sums[1]);
+}
+
+void Quantize(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out) {
+  QuantizeRows(x, cols, first_row, end_row, out, QuantizeBlock);
+}
+
+}  // namespace
+
+const MatmulKernels& MatmulKernelsAvx2() {
+  static constexpr MatmulKernels kKernels = {.f32 = Dense<Avx2, PanelFormat::kF32>,
+                                             .f16 = Dense<Avx2, PanelFormat::kF16>,
+                                             .bf16_widened = Dense<Avx2, PanelFormat::kBF16>,
+                                             .bf16 = nullptr,
+                                             .round_bf16 = nullptr,
+                                             .blocks = ForFormat<BlockRange>,
+                                             .blocks_tiled = nullptr,
+                                             .quantize = Quantize};
+  return kKernels;
+}
+
+}  // namespace hydrant::cpu

@@ -1,0 +1,43 @@
+// Float panels with AVX-512.
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_dense-inl.h"
+
+namespace hydrant::cpu {
+namespace {
+
+struct Avx512 {
+  using F = __m512;
+  static constexpr int kWidth = 16;
+  static F Zero() { return _mm512_setzero_ps(); }
+  static F Broadcast(const float* p) { return _mm512_set1_ps(*p); }
+  static F Load(const float* p) { return _mm512_loadu_ps(p); }
+  static F LoadF16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static void LoadBf16Pair(const uint16_t* p, F* even, F* odd) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    *odd = _mm512_castsi512_ps(
+        _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F Add(F a, F b) { return _mm512_add_ps(a, b); }
+  static void Store(float* p, F v) { _mm512_storeu_ps(p, v); }
+};
+
+}  // namespace
+
+const MatmulKernels& MatmulKernelsAvx512() {
+  static constexpr MatmulKernels kKernels = {.f32 = Dense<Avx512, PanelFormat::kF32>,
+                                             .f16 = Dense<Avx512, PanelFormat::kF16>,
+                                             .bf16_widened = Dense<Avx512, PanelFormat::kBF16>,
+                                             .bf16 = nullptr,
+                                             .round_bf16 = nullptr,
+                                             .blocks = nullptr,
+                                             .blocks_tiled = nullptr,
+                                             .quantize = nullptr};
+  return kKernels;
+}
+
+}  // namespace hydrant::cpu

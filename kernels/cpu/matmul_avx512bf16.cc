@@ -1,0 +1,107 @@
+// bf16 panels times bf16 activations with AVX-512 BF16's pairwise dot products.
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_avx512_blocks-inl.h"
+#include "kernels/cpu/matmul_rows-inl.h"
+
+namespace hydrant::cpu {
+namespace {
+
+inline __m512bh BroadcastPair(const uint16_t* p) {
+  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p)));
+}
+
+template <int kRows, int kPanels>
+void Tile(const PanelArgs& args, int row, int panel) {
+  const int num_blocks = (args.cols + 31) / 32;
+  const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks;
+  const uint16_t* x = args.x_bf16 + (tile * kTileRows + row % kTileRows) * 32;
+  const uint8_t* weights = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
+  __m512 sums[kRows][kPanels];
+  for (auto& row_sums : sums) {
+    for (auto& sum : row_sums) sum = _mm512_setzero_ps();
+  }
+  for (int block = 0; block < num_blocks; ++block, x += kTileRows * 32, weights += 1024) {
+    for (int pair = 0; pair < 16; ++pair) {
+      __m512bh w[kPanels];
+      for (int p = 0; p < kPanels; ++p) {
+        w[p] = reinterpret_cast<__m512bh>(
+            _mm512_loadu_si512(weights + p * args.panel_bytes + pair * 64));
+      }
+      for (int r = 0; r < kRows; ++r) {
+        const __m512bh value = BroadcastPair(x + r * 32 + pair * 2);
+        for (int p = 0; p < kPanels; ++p) sums[r][p] = _mm512_dpbf16_ps(sums[r][p], value, w[p]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int p = 0; p < kPanels; ++p) StoreRow(args, row + r, panel + p, sums[r][p]);
+  }
+}
+
+template <int kPanels>
+void Panels(const PanelArgs& args, int panel) {
+  constexpr int kMaxRows = 8;  // a whole number of them in a tile
+  int row = args.first_row;
+  for (; row + kMaxRows <= args.end_row; row += kMaxRows) Tile<kMaxRows, kPanels>(args, row, panel);
+  switch (args.end_row - row) {
+    case 1:
+      return Tile<1, kPanels>(args, row, panel);
+    case 2:
+      return Tile<2, kPanels>(args, row, panel);
+    case 3:
+      return Tile<3, kPanels>(args, row, panel);
+    case 4:
+      return Tile<4, kPanels>(args, row, panel);
+    case 5:
+      return Tile<5, kPanels>(args, row, panel);
+    case 6:
+      return Tile<6, kPanels>(args, row, panel);
+    case 7:
+      return Tile<7, kPanels>(args, row, panel);
+    default:
+      return;
+  }
+}
+
+void Bf16(const PanelArgs& args) {
+  int panel = args.first_panel;
+  for (; panel + 3 <= args.end_panel; panel += 3) Panels<3>(args, panel);
+  for (; panel < args.end_panel; ++panel) Panels<1>(args, panel);
+}
+
+void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* out) {
+  const int num_blocks = (cols + 31) / 32;
+  for (int row = first_row; row < end_row; ++row) {
+    const float* values = x + static_cast<size_t>(row) * cols;
+    const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks;
+    for (int block = 0; block < num_blocks; ++block) {
+      uint16_t* to = out + ((tile + block) * kTileRows + row % kTileRows) * 32;
+      for (int half = 0; half < 2; ++half) {
+        const int left = cols - block * 32 - half * 16;
+        const __mmask16 mask = left >= 16  ? 0xffff
+                               : left <= 0 ? 0
+                                           : static_cast<__mmask16>((1u << left) - 1);
+        const __m512 v = _mm512_maskz_loadu_ps(mask, values + block * 32 + half * 16);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + half * 16),
+                            reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+const MatmulKernels& MatmulKernelsAvx512Bf16() {
+  static constexpr MatmulKernels kKernels = {.f32 = nullptr,
+                                             .f16 = nullptr,
+                                             .bf16_widened = nullptr,
+                                             .bf16 = Bf16,
+                                             .round_bf16 = RoundBf16,
+                                             .blocks = nullptr,
+                                             .blocks_tiled = nullptr,
+                                             .quantize = nullptr};
+  return kKernels;
+}
+
+}  // namespace hydrant::cpu

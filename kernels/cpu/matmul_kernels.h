@@ -1,0 +1,85 @@
+// The inner loops of Matmul, one table of functions per instruction set. Plain data only: the files
+// behind these tables are compiled with the flags of one instruction set, so they include nothing
+// whose inline functions other files share.
+//
+// Every function computes rows of y = x W^T for a range of weight panels (16 rows of W each) and a
+// range of rows of x, and keeps one accumulator per output that runs over the columns in ascending
+// order: an output's bits depend on its row of x and its row of W alone, never on the ranges.
+#ifndef HYDRANT_KERNELS_CPU_MATMUL_KERNELS_H_
+#define HYDRANT_KERNELS_CPU_MATMUL_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/matmul_blocks.h"
+#include "kernels/dtype.h"
+
+namespace hydrant::cpu {
+
+inline constexpr int kPanelRows = kGroupRows;
+inline constexpr int kTileRows = 16;  // rows of x in a tile of converted activations
+
+// How a weight is laid out and multiplied.
+enum class PanelFormat : uint8_t {
+  kF32,     // [panel][cols][16] float
+  kF16,     // [panel][cols][16] half
+  kBF16,    // [panel][cols / 2, rounded up to a multiple of 16][16][2] bf16, times fp32 activations
+  kBlocks,  // matmul_blocks.h
+};
+
+// A row of activations for block weights, 32 values at a time: x ~= scale * i, i a 16-bit integer.
+//   quants  [tile][block][16 rows][64 bytes]  in the order the instruction set wants
+//   scales, scaled_sums, half_sums            [tile][block][16]: scale; scale * sum of i; the sums
+//   of i's halves [..][2][16]
+struct QuantizedRows {
+  uint8_t* quants;
+  float* scales;
+  float* scaled_sums;
+  int32_t* half_sums;
+};
+
+struct PanelArgs {
+  DType dtype;            // of the weight, for kBlocks
+  const uint8_t* panels;  // first byte of panel 0
+  size_t panel_bytes;
+  int rows;  // of W; the last panel may be short
+  int cols;
+  int first_panel, end_panel;
+  const float* x;           // [m, cols]
+  QuantizedRows quantized;  // kBlocks
+  const uint16_t* x_bf16;   // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
+  int first_row, end_row;   // of x; first_row is a multiple of kTileRows
+  float* y;                 // row i of x, row j of W: y[i * y_stride + j]
+  int64_t y_stride;
+  bool accumulate;
+  uint8_t* scratch;      // of this thread, aligned to 64
+  size_t scratch_bytes;  // MatmulScratchBytes() at least
+};
+
+// A null function: the instruction set has none, take the one of the set below it.
+struct MatmulKernels {
+  void (*f32)(const PanelArgs&);
+  void (*f16)(const PanelArgs&);
+  void (*bf16_widened)(const PanelArgs&);  // fp32 activations
+  void (*bf16)(const PanelArgs&);          // bf16 activations, from x_bf16
+  // Rows [first_row, end_row) of x to bf16 tiles.
+  void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out);
+
+  void (*blocks)(const PanelArgs&);  // any number of rows; reads what its own `quantize` wrote
+  void (*blocks_tiled)(const PanelArgs&);  // the same bits as `blocks`, faster for many rows
+  void (*quantize)(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out);
+};
+
+// Each needs the instructions in its name, and those of the ones before it.
+const MatmulKernels& MatmulKernelsAvx2();
+const MatmulKernels& MatmulKernelsAvx512();
+const MatmulKernels& MatmulKernelsAvx512Vnni();
+const MatmulKernels& MatmulKernelsAvx512Bf16();
+const MatmulKernels& MatmulKernelsAmx();  // AMX_BF16 and AMX_INT8
+
+// Bytes of PanelArgs::scratch for a weight of this many columns.
+size_t MatmulScratchBytes(int cols);
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_MATMUL_KERNELS_H_

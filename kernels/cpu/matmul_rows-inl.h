@@ -1,0 +1,134 @@
+// What the block kernels of every instruction set share: finding a block of quantised activations,
+// choosing its scale, walking rows and panels, storing a short panel. Included by files compiled
+// for one instruction set each.
+#ifndef HYDRANT_KERNELS_CPU_MATMUL_ROWS_INL_H_
+#define HYDRANT_KERNELS_CPU_MATMUL_ROWS_INL_H_
+
+#include "kernels/cpu/matmul_kernels.h"
+
+namespace hydrant::cpu {
+namespace {
+
+// One block of the rows from `row` to the end of its tile. Index r counts from `row`.
+struct BlockOfRows {
+  const uint8_t* quants;        // [r][64]
+  const float* scales;          // [r]
+  const float* scaled_sums;     // [r]
+  const int32_t* half_sums[2];  // [r] each
+};
+
+inline BlockOfRows BlockOfRowsAt(const QuantizedRows& rows, int row, int num_blocks, int block) {
+  const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks + block;
+  const int r = row % kTileRows;
+  const int32_t* half_sums = rows.half_sums + tile * 2 * kTileRows + r;
+  return {.quants = rows.quants + (tile * kTileRows + r) * 64,
+          .scales = rows.scales + tile * kTileRows + r,
+          .scaled_sums = rows.scaled_sums + tile * kTileRows + r,
+          .half_sums = {half_sums, half_sums + kTileRows}};
+}
+
+// Sum of the integers of the block, or of one half where the format has a scale for each.
+template <DType dtype>
+inline int32_t SumOf(const BlockOfRows& x, int r, int half) {
+  if constexpr (BlockTraitsOf(dtype).halves) return x.half_sums[half][r];
+  return x.half_sums[0][r] + x.half_sums[1][r];
+}
+
+// i = round(x / scale), |i| <= kQuantLimit, so that i = 256 * high + low with both in int8.
+inline constexpr float kQuantLimit = 32639.0f;
+
+struct BlockScale {
+  float scale;    // NaN where a value is not finite, so that the outputs are not either
+  float inverse;  // 0 where all values are zero, or too small for 1 / scale
+  bool finite;
+};
+
+inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan) {
+  float peak = 0.0f;
+  for (int i = 0; i < num_peaks; ++i) peak = peaks[i] > peak ? peaks[i] : peak;
+  constexpr float kLargest = 3.4028234e38f;
+  constexpr float kSmallest = 1e-30f;
+  if (has_nan || peak > kLargest) return {__builtin_nanf(""), 0.0f, false};
+  if (peak < kSmallest) return {0.0f, 0.0f, true};
+  return {peak / kQuantLimit, kQuantLimit / peak, true};
+}
+
+template <typename QuantizeBlockFn>
+inline void QuantizeRows(const float* x, int cols, int first_row, int end_row,
+                         const QuantizedRows& out, QuantizeBlockFn quantize_block) {
+  const int num_blocks = cols / kBlock;
+  for (int row = first_row; row < end_row; ++row) {
+    for (int block = 0; block < num_blocks; ++block) {
+      const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks + block;
+      const size_t at = tile * kTileRows + row % kTileRows;
+      int32_t half_sums[2];
+      quantize_block(x + static_cast<size_t>(row) * cols + block * kBlock, out.quants + at * 64,
+                     out.scales + at, out.scaled_sums + at, half_sums);
+      int32_t* sums = out.half_sums + tile * 2 * kTileRows + row % kTileRows;
+      sums[0] = half_sums[0];
+      sums[kTileRows] = half_sums[1];
+    }
+  }
+}
+
+// y[row, first .. first + count), leaving out what lies past the last row of W.
+inline void StoreValues(const PanelArgs& args, int row, int first, const float* values, int count) {
+  float* y = args.y + row * args.y_stride + first;
+  const int valid = args.rows - first < count ? args.rows - first : count;
+  for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
+}
+
+// Tiles::kMaxRows rows at a time, all panels of the range against them while they are in the
+// nearest cache.
+template <typename Tiles>
+void EveryTile(const PanelArgs& args) {
+  static_assert(kTileRows % Tiles::kMaxRows == 0);
+  int row = args.first_row;
+  for (; row + Tiles::kMaxRows <= args.end_row; row += Tiles::kMaxRows) {
+    for (int panel = args.first_panel; panel < args.end_panel; ++panel) {
+      Tiles::template Run<Tiles::kMaxRows>(args, row, panel);
+    }
+  }
+  for (int panel = args.first_panel; panel < args.end_panel; ++panel) {
+    switch (args.end_row - row) {
+#define HYDRANT_ROWS(n)                                                          \
+  case n:                                                                        \
+    if constexpr (n < Tiles::kMaxRows) Tiles::template Run<n>(args, row, panel); \
+    break;
+      HYDRANT_ROWS(1)
+      HYDRANT_ROWS(2) HYDRANT_ROWS(3) HYDRANT_ROWS(4) HYDRANT_ROWS(5) HYDRANT_ROWS(6)
+          HYDRANT_ROWS(7)
+#undef HYDRANT_ROWS
+              default : break;
+    }
+  }
+}
+
+template <template <DType> class Range>
+void ForFormat(const PanelArgs& args) {
+  switch (args.dtype) {
+    case DType::kQ4_0:
+      return Range<DType::kQ4_0>::Run(args);
+    case DType::kQ4_1:
+      return Range<DType::kQ4_1>::Run(args);
+    case DType::kQ5_0:
+      return Range<DType::kQ5_0>::Run(args);
+    case DType::kQ5_1:
+      return Range<DType::kQ5_1>::Run(args);
+    case DType::kQ8_0:
+      return Range<DType::kQ8_0>::Run(args);
+    case DType::kQ4_K:
+      return Range<DType::kQ4_K>::Run(args);
+    case DType::kQ5_K:
+      return Range<DType::kQ5_K>::Run(args);
+    case DType::kQ6_K:
+      return Range<DType::kQ6_K>::Run(args);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_MATMUL_ROWS_INL_H_

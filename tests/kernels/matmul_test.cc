@@ -1,0 +1,463 @@
+// The cpu backend's Matmul, Embed and PackWeight against a double-precision loop over
+// scalar-dequantised weights (kernels/dequantize.h, itself held to the gguf package's values).
+// Outputs start as NaN, and lie between guards.
+#include "kernels/cpu/matmul.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/dequantize.h"
+#include "kernels/float16.h"
+
+namespace hydrant::cpu {
+namespace {
+
+constexpr uint32_t kSeed = 20240917;
+constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
+                                DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr WeightDType kAllWeightDTypes[] = {WeightDType::kFloat32, WeightDType::kBFloat16,
+                                            WeightDType::kStored};
+
+std::string NameOf(WeightDType dtype) {
+  switch (dtype) {
+    case WeightDType::kFloat32:
+      return "float32";
+    case WeightDType::kBFloat16:
+      return "bfloat16";
+    case WeightDType::kStored:
+      return "stored";
+  }
+  return "?";
+}
+
+// Byte offsets of the 16-bit scales of a block, which must hold sane numbers; all other bytes may
+// be anything.
+std::vector<int> ScaleOffsets(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_0:
+    case DType::kQ5_0:
+    case DType::kQ8_0:
+      return {0};
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      return {0, 2};
+    case DType::kQ6_K:
+      return {208};
+    default:
+      return {};
+  }
+}
+
+std::vector<uint8_t> RandomRows(DType dtype, int rows, int cols, std::mt19937& random) {
+  std::vector<uint8_t> bytes(BytesOf(dtype, static_cast<size_t>(rows) * cols));
+  std::normal_distribution<float> normal(0.0f, 0.05f);
+  if (BlockElements(dtype) == 1) {
+    for (size_t i = 0; i < bytes.size(); i += TraitsOf(dtype).block_bytes) {
+      const float value = normal(random);
+      const uint16_t half = dtype == DType::kF16 ? FloatToF16(value) : FloatToBF16(value);
+      if (dtype == DType::kF32) {
+        std::memcpy(&bytes[i], &value, 4);
+      } else {
+        std::memcpy(&bytes[i], &half, 2);
+      }
+    }
+    return bytes;
+  }
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  for (size_t block = 0; block < bytes.size(); block += TraitsOf(dtype).block_bytes) {
+    for (int offset : ScaleOffsets(dtype)) {
+      const uint16_t scale = FloatToF16(normal(random));
+      std::memcpy(&bytes[block + offset], &scale, 2);
+    }
+  }
+  return bytes;
+}
+
+// A stacked weight in its file form and as floats.
+struct TestWeight {
+  std::vector<std::vector<uint8_t>> bytes;
+  std::vector<WeightPart> parts;
+  int rows = 0;
+  int cols = 0;
+  std::vector<float> values;  // [rows, cols], dequantised
+
+  void Add(DType dtype, int part_rows, std::mt19937& random) {
+    bytes.push_back(RandomRows(dtype, part_rows, cols, random));
+    parts.push_back({dtype, bytes.back().data(), part_rows, cols});
+    values.resize(static_cast<size_t>(rows + part_rows) * cols);
+    DequantizeRow(dtype, bytes.back().data(), static_cast<int64_t>(part_rows) * cols,
+                  values.data() + static_cast<size_t>(rows) * cols);
+    rows += part_rows;
+  }
+};
+
+TestWeight MakeWeight(DType dtype, int rows, int cols, std::mt19937& random) {
+  TestWeight weight;
+  weight.cols = cols;
+  weight.Add(dtype, rows, random);
+  return weight;
+}
+
+std::unique_ptr<Weight> Pack(const TestWeight& weight, WeightDType dtype, ThreadPool& pool) {
+  absl::StatusOr<std::unique_ptr<Weight>> packed = PackWeight(weight.parts, dtype, false, pool);
+  EXPECT_TRUE(packed.ok()) << packed.status();
+  return packed.ok() ? *std::move(packed) : nullptr;
+}
+
+std::vector<float> RandomActivations(int m, int cols, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<size_t>(m) * cols);
+  for (float& value : x) {
+    value = normal(random);
+    if (random() % 200 == 0) value *= 40.0f;  // the outliers of real activations
+  }
+  return x;
+}
+
+// y with guards around it; all NaN to start with.
+class Output {
+ public:
+  Output(int m, int rows)
+      : size_(static_cast<size_t>(m) * rows), values_(size_ + 2 * kGuard, kPoison) {}
+  float* data() { return values_.data() + kGuard; }
+  float operator[](size_t i) const { return values_[kGuard + i]; }
+  size_t size() const { return size_; }
+  bool GuardsIntact() const {
+    const auto poisoned = [](float v) { return std::isnan(v); };
+    return std::all_of(values_.begin(), values_.begin() + kGuard, poisoned) &&
+           std::all_of(values_.end() - kGuard, values_.end(), poisoned);
+  }
+
+ private:
+  static constexpr size_t kGuard = 64;
+  static constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+  size_t size_;
+  std::vector<float> values_;
+};
+
+// The error one output may have, relative to sum |x| |w| over the columns, or to sum (largest |x|
+// of the block) |w|.
+//   fp32 sums in order: each of the `cols` additions errs by 2^-24 of the partial sum.
+//   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
+//   kBFloat16: 2^-9 of x where the units round it (the weights' own rounding is in the reference).
+double Tolerance(WeightDType dtype, bool blocks, int cols, double sum_abs, double sum_peak) {
+  const double fp32 = std::ldexp(1.0, -24) * (cols + 4);
+  double bound = fp32 * sum_abs + 1e-30;
+  if (dtype == WeightDType::kStored && blocks)
+    bound += sum_peak / (2 * 32639.0) + std::ldexp(8.0, -24) * sum_peak;
+  if (dtype == WeightDType::kBFloat16 && DetectIsa() >= Isa::kAvx512Bf16)
+    bound += std::ldexp(1.0, -8) * sum_abs;
+  return bound;
+}
+
+struct Worst {
+  double ratio = 0;  // error / tolerance
+  double error = 0;  // error / sum |x| |w|
+  int row = -1;
+  int col = -1;
+};
+
+// Holds every output to the double-precision loop. For many rows of x only some are looked at, the
+// last always.
+Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<float>& x, int m,
+              const Output& y, float start) {
+  Worst worst;
+  const bool blocks = BlockElements(weight.parts[0].dtype) > 1;
+  const int stride = m <= 8 ? 1 : m / 5;
+  for (int i = 0; i < m; i = i == m - 1 ? m : std::min(i + stride, m - 1)) {
+    const float* row = x.data() + static_cast<size_t>(i) * weight.cols;
+    std::vector<double> peak(weight.cols, 0.0);
+    for (int k = 0; k < weight.cols; ++k) {
+      peak[k / 32] = std::max(peak[k / 32], std::abs(static_cast<double>(row[k])));
+    }
+    for (int j = 0; j < weight.rows; ++j) {
+      double sum = start, sum_abs = std::abs(start), sum_peak = 0;
+      for (int k = 0; k < weight.cols; ++k) {
+        float w = weight.values[static_cast<size_t>(j) * weight.cols + k];
+        if (dtype == WeightDType::kBFloat16) w = BF16ToFloat(FloatToBF16(w));
+        sum += static_cast<double>(row[k]) * w;
+        sum_abs += std::abs(static_cast<double>(row[k]) * w);
+        sum_peak += peak[k / 32] * std::abs(w);
+      }
+      // A weight with a minimum is the sum of two products, each of which may be larger than the
+      // weight.
+      const double scale = blocks ? 8.0 : 1.0;
+      const double error = std::abs(y[static_cast<size_t>(i) * weight.rows + j] - sum);
+      const double ratio = error / Tolerance(dtype, blocks, weight.cols, scale * sum_abs, sum_peak);
+      if (!(ratio <= worst.ratio)) worst = {ratio, error / sum_abs, i, j};
+    }
+  }
+  return worst;
+}
+
+struct Case {
+  WeightDType weight_dtype;
+  DType dtype;
+};
+
+class MatmulTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(CheckIsa().ok());
+    std::cout << "seed " << kSeed << ", " << IsaName(DetectIsa()) << std::endl;
+  }
+  int SmallestCols() const { return BlockElements(GetParam().dtype); }
+
+  std::mt19937 random_{kSeed};
+  ThreadPool pool_{2};
+};
+
+TEST_P(MatmulTest, EqualsTheDoubleLoop) {
+  const auto [weight_dtype, dtype] = GetParam();
+  std::vector<int> all_cols = {SmallestCols(), 3 * SmallestCols(), 576};
+  if (SmallestCols() == 1) all_cols = {1, 2, 31, 33, 77, 576};
+  if (SmallestCols() == 256) all_cols = {256, 768};
+  Worst worst;
+  for (int cols : all_cols) {
+    for (int rows : {1, 15, 16, 17, 50, 97}) {
+      const TestWeight weight = MakeWeight(dtype, rows, cols, random_);
+      const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+      ASSERT_NE(packed, nullptr);
+      ASSERT_EQ(packed->rows(), rows);
+      ASSERT_EQ(packed->cols(), cols);
+      for (int m : {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 257}) {
+        const std::vector<float> x = RandomActivations(m, cols, random_);
+        Output y(m, rows);
+        Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
+               false, pool_);
+        const Worst here = Compare(weight, weight_dtype, x, m, y, 0.0f);
+        ASSERT_LE(here.ratio, 1.0)
+            << m << " x " << cols << " x " << rows << ": worst at row " << here.row << ", column "
+            << here.col << ", error " << here.error << " of sum |x||w|";
+        ASSERT_TRUE(y.GuardsIntact()) << m << " x " << cols << " x " << rows;
+        if (here.error > worst.error) worst = here;
+      }
+    }
+  }
+  std::cout << "worst error " << worst.error << " of sum |x||w|, " << worst.ratio
+            << " of the tolerance" << std::endl;
+}
+
+TEST_P(MatmulTest, Accumulates) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(64, SmallestCols());
+  const TestWeight weight = MakeWeight(dtype, 37, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  for (int m : {1, 7, 20, 70}) {
+    const std::vector<float> x = RandomActivations(m, cols, random_);
+    Output y(m, weight.rows);
+    std::fill(y.data(), y.data() + y.size(), 0.75f);
+    Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = true},
+           false, pool_);
+    const Worst worst = Compare(weight, weight_dtype, x, m, y, 0.75f);
+    EXPECT_LE(worst.ratio, 1.0) << m << " rows, worst at " << worst.row << ", " << worst.col;
+    EXPECT_TRUE(y.GuardsIntact());
+  }
+}
+
+// A row's bits are its own: alone, in any batch, at any place, with any number of threads.
+TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(576 / SmallestCols(), 1) * SmallestCols();
+  const TestWeight weight = MakeWeight(dtype, 83, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  constexpr int kMost = 100;
+  const std::vector<float> x = RandomActivations(kMost, cols, random_);
+  std::vector<float> alone(static_cast<size_t>(kMost) * weight.rows);
+  ThreadPool single(1);
+  for (int i = 0; i < kMost; ++i) {
+    Matmul({.x = x.data() + static_cast<size_t>(i) * cols,
+            .m = 1,
+            .weight = packed.get(),
+            .y = alone.data() + static_cast<size_t>(i) * weight.rows,
+            .accumulate = false},
+           true, single);
+  }
+  ThreadPool three(3);
+  for (int m : {2, 3, 5, 6, 7, 8, 9, 13, 16, 23, 33, 100}) {
+    for (int first : {0, std::min(kMost - m, 11)}) {
+      Output y(m, weight.rows);
+      Matmul({.x = x.data() + static_cast<size_t>(first) * cols,
+              .m = m,
+              .weight = packed.get(),
+              .y = y.data(),
+              .accumulate = false},
+             true, m % 2 ? pool_ : three);
+      ASSERT_EQ(std::memcmp(y.data(), alone.data() + static_cast<size_t>(first) * weight.rows,
+                            y.size() * sizeof(float)),
+                0)
+          << "rows " << first << " to " << first + m;
+    }
+  }
+}
+
+TEST_P(MatmulTest, EmbedIsExact) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(3 * SmallestCols(), SmallestCols() == 1 ? 45 : 96);
+  const TestWeight weight = MakeWeight(dtype, 53, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  const std::vector<uint32_t> ids = {52, 0, 15, 16, 17, 31, 52, 7, 48, 47, 3};
+  std::vector<float> out(ids.size() * cols, std::numeric_limits<float>::quiet_NaN());
+  Embed({.ids = ids.data(),
+         .m = static_cast<int>(ids.size()),
+         .table = packed.get(),
+         .out = out.data()},
+        pool_);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (int k = 0; k < cols; ++k) {
+      float want = weight.values[static_cast<size_t>(ids[i]) * cols + k];
+      if (weight_dtype == WeightDType::kBFloat16) want = BF16ToFloat(FloatToBF16(want));
+      ASSERT_EQ(out[i * cols + k], want) << "id " << ids[i] << ", column " << k;
+    }
+  }
+}
+
+// A fault in one row stays there, and shows.
+TEST_P(MatmulTest, NonFiniteActivationsSpoilTheirRowOnly) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(64, SmallestCols());
+  const TestWeight weight = MakeWeight(dtype, 20, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  for (int m : {3, 19}) {
+    for (float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      std::vector<float> x = RandomActivations(m, cols, random_);
+      x[cols + 5] = bad;
+      Output y(m, weight.rows);
+      Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
+             false, pool_);
+      for (int i = 0; i < m; ++i) {
+        for (int j = 0; j < weight.rows; ++j) {
+          if (i == 1 && weight.values[static_cast<size_t>(j) * cols + 5] == 0.0f) continue;
+          ASSERT_EQ(std::isfinite(y[static_cast<size_t>(i) * weight.rows + j]), i != 1)
+              << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulTest, ZeroAndTinyActivations) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(64, SmallestCols());
+  const TestWeight weight = MakeWeight(dtype, 20, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  for (float value : {0.0f, 1e-38f, 1e-44f}) {
+    const std::vector<float> x(9 * static_cast<size_t>(cols), value);
+    Output y(9, weight.rows);
+    Matmul({.x = x.data(), .m = 9, .weight = packed.get(), .y = y.data(), .accumulate = false},
+           false, pool_);
+    for (size_t i = 0; i < y.size(); ++i)
+      ASSERT_LE(std::abs(y[i]), 1e-30f * cols) << i << " of x = " << value;
+  }
+}
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  for (WeightDType weight_dtype : kAllWeightDTypes) {
+    for (DType dtype : kAllDTypes) cases.push_back({weight_dtype, dtype});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, MatmulTest, testing::ValuesIn(AllCases()), [](const auto& info) {
+  return NameOf(info.param.weight_dtype) + "_" + std::string(DTypeName(info.param.dtype));
+});
+
+TEST(MatmulStacked, PartsOfDifferentTypesKeepTheirOrder) {
+  std::mt19937 random(kSeed);
+  ThreadPool pool(2);
+  TestWeight weight;
+  weight.cols = 512;
+  const std::pair<DType, int> parts[] = {{DType::kQ4_K, 40}, {DType::kQ4_K, 13}, {DType::kQ6_K, 21},
+                                         {DType::kF32, 5},   {DType::kQ8_0, 33}, {DType::kQ4_1, 1}};
+  for (const auto& [dtype, rows] : parts) weight.Add(dtype, rows, random);
+  for (WeightDType weight_dtype : kAllWeightDTypes) {
+    const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool);
+    ASSERT_NE(packed, nullptr);
+    for (int m : {1, 9, 40}) {
+      const std::vector<float> x = RandomActivations(m, weight.cols, random);
+      Output y(m, weight.rows);
+      Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
+             false, pool);
+      const Worst worst = Compare(weight, weight_dtype, x, m, y, 0.0f);
+      EXPECT_LE(worst.ratio, 1.0) << NameOf(weight_dtype) << ", " << m << " rows, worst at "
+                                  << worst.row << ", " << worst.col;
+      EXPECT_TRUE(y.GuardsIntact());
+    }
+  }
+}
+
+TEST(MatmulMemory, StoredTakesTheFilesSize) {
+  std::mt19937 random(kSeed);
+  ThreadPool pool(1);
+  for (DType dtype : kAllDTypes) {
+    const TestWeight weight = MakeWeight(dtype, 64, 1024, random);
+    const std::unique_ptr<Weight> packed = Pack(weight, WeightDType::kStored, pool);
+    const double ratio =
+        static_cast<double>(packed->bytes()) / static_cast<double>(weight.bytes[0].size());
+    EXPECT_GE(ratio, 1.0) << DTypeName(dtype);
+    EXPECT_LE(ratio, 1.04) << DTypeName(dtype);
+  }
+}
+
+TEST(MatmulMemory, ThePartsMayBeFreedAfterPacking) {
+  std::mt19937 random(kSeed);
+  ThreadPool pool(2);
+  const TestWeight weight = MakeWeight(DType::kQ4_1, 48, 96, random);
+  auto copy = std::make_unique<std::vector<uint8_t>>(weight.bytes[0]);
+  const WeightPart part = {DType::kQ4_1, copy->data(), 48, 96};
+  absl::StatusOr<std::unique_ptr<Weight>> packed =
+      PackWeight({&part, 1}, WeightDType::kStored, false, pool);
+  ASSERT_TRUE(packed.ok());
+  copy.reset();
+  const std::vector<float> x = RandomActivations(2, 96, random);
+  Output y(2, 48);
+  Matmul({.x = x.data(), .m = 2, .weight = packed->get(), .y = y.data(), .accumulate = false},
+         false, pool);
+  EXPECT_LE(Compare(weight, WeightDType::kStored, x, 2, y, 0.0f).ratio, 1.0);
+}
+
+TEST(MatmulErrors, BadPartsAreNamed) {
+  ThreadPool pool(1);
+  std::vector<uint8_t> bytes(4096);
+  const auto message = [&](std::vector<WeightPart> parts) {
+    const absl::StatusOr<std::unique_ptr<Weight>> packed =
+        PackWeight(parts, WeightDType::kStored, false, pool);
+    EXPECT_EQ(packed.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(packed.status().message());
+  };
+  EXPECT_THAT(message({}), testing::HasSubstr("at least one part"));
+  EXPECT_THAT(message({{DType::kF32, bytes.data(), 0, 8}}), testing::HasSubstr("0 x 8"));
+  EXPECT_THAT(message({{DType::kF32, nullptr, 2, 8}}), testing::HasSubstr("without data"));
+  EXPECT_THAT(message({{DType::kQ4_1, bytes.data(), 2, 48}}), testing::HasSubstr("multiple of 32"));
+  EXPECT_THAT(message({{DType::kF32, bytes.data(), 2, 8}, {DType::kF32, bytes.data(), 2, 9}}),
+              testing::HasSubstr("8 and 9"));
+}
+
+TEST(Matmul, NoRowsDoNothing) {
+  std::mt19937 random(kSeed);
+  ThreadPool pool(2);
+  const TestWeight weight = MakeWeight(DType::kQ8_0, 16, 32, random);
+  const std::unique_ptr<Weight> packed = Pack(weight, WeightDType::kStored, pool);
+  Matmul({.x = nullptr, .m = 0, .weight = packed.get(), .y = nullptr, .accumulate = false}, false,
+         pool);
+  Embed({.ids = nullptr, .m = 0, .table = packed.get(), .out = nullptr}, pool);
+}
+
+}  // namespace
+}  // namespace hydrant::cpu
