@@ -1,6 +1,7 @@
 // The next token of each row. temperature 0 is greedy: the highest logit, ties to the lower id. Otherwise, in this order:
 // logits / temperature, keep the top_k highest, keep those with probability >= min_p * the highest, keep the smallest set
-// whose probability reaches top_p (at least one), renormalise, and draw. Candidates rank by logit, ties to the lower id.
+// whose probability reaches top_p (at least one), renormalise, and draw. top_p is a share of what the cuts before it left.
+// Candidates rank by logit, ties to the lower id; the draw walks them by id. NaN counts as -infinity.
 // The draw uses one uniform number made from (seed, position) alone, so a row's token never depends on the batch, and a
 // resumed stream repeats itself.
 #ifndef HYDRANT_KERNELS_SAMPLE_H_

@@ -5,6 +5,8 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/sample.h"
+#include "kernels/cpu/select.h"
 #include "kernels/host_memory.h"
 #include "kernels/reference/ops.h"
 #include "kernels/thread_pool.h"
@@ -52,13 +54,14 @@ class CpuBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     reference::DecodeAttention(args);
   }
-  void Select(const SelectArgs& args) override { reference::Select(args); }
-  void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
-  void Sample(const SampleArgs& args) override { reference::Sample(args); }
+  void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
+  void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
+  void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
 
  private:
   const BackendOptions options_;
   ThreadPool threads_;
+  cpu::Sampler sampler_;
 };
 
 }  // namespace

@@ -1,0 +1,38 @@
+// Sample on the cpu (contract: kernels/sample.h): vectorised passes over the vocabulary, and
+// selection instead of sorting. Same tokens as the reference for the same logits
+// (kernels/sample_weight.h).
+#ifndef HYDRANT_KERNELS_CPU_SAMPLE_H_
+#define HYDRANT_KERNELS_CPU_SAMPLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/sample.h"
+#include "kernels/thread_pool.h"
+
+namespace hydrant::cpu {
+
+// Rows are shared out over the pool; a row uses scratch of its thread, kept between calls.
+class Sampler {
+ public:
+  void Sample(const SampleArgs& args, ThreadPool& threads);
+
+  struct Candidate {
+    uint64_t weight;
+    float logit;
+    uint32_t id;
+  };
+  struct Scratch {
+    std::vector<uint64_t> weights;      // [vocab]
+    std::vector<Candidate> candidates;  // what passed so far, by ascending id
+    std::vector<Candidate> selection;   // a copy, in the order of a selection at work
+    std::vector<float> highest;         // the top_k logits seen so far
+  };
+
+ private:
+  std::vector<Scratch> scratch_;  // one per thread
+};
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_SAMPLE_H_

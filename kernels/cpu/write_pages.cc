@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/select.h"
+#include "kernels/float16.h"
+#include "kernels/victim.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/write_pages.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hydrant::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::ScalableTag<float>;
+
+// The same bits as FloatToBF16.
+void NarrowToBF16(const float* in, size_t n, uint16_t* out) {
+  const D d;
+  const hn::RebindToUnsigned<D> du;
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<uint16_t, D> d16;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto value = hn::LoadU(d, in + i);
+    const auto bits = hn::BitCast(du, value);
+    const auto high = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(high, hn::Set(du, 1u));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu))));
+    const auto quiet_nan = hn::Or(high, hn::Set(du, 0x0040u));
+    const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
+    const auto narrow = hn::IfThenElse(is_nan, quiet_nan, rounded);
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, narrow)), d16, out + i);
+  }
+  for (; i < n; ++i) out[i] = FloatToBF16(in[i]);
+}
+
+void NarrowToF16(const float* in, size_t n, uint16_t* out) {
+  const D d;
+  const hn::Rebind<hwy::float16_t, D> d16;
+  const hn::RebindToUnsigned<decltype(d16)> du16;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto half = hn::DemoteTo(d16, hn::LoadU(d, in + i));
+    hn::StoreU(hn::BitCast(du16, half), du16, out + i);
+  }
+  for (; i < n; ++i) out[i] = FloatToF16(in[i]);
+}
+
+void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t offset) {
+  switch (dtype) {
+    case DType::kBF16:
+      NarrowToBF16(in, n, static_cast<uint16_t*>(base) + offset);
+      break;
+    case DType::kF16:
+      NarrowToF16(in, n, static_cast<uint16_t*>(base) + offset);
+      break;
+    default:
+      std::memcpy(static_cast<float*>(base) + offset, in, n * sizeof(float));
+      break;
+  }
+}
+
+// Entries [begin, end) of one head: keys, values and positions.
+void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
+  const KvPages& pages = args.pages;
+  const size_t d = pages.layout.head_dim;
+  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  for (int entry = begin; entry < end; ++entry) {
+    const int32_t position =
+        args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
+    const size_t index = PageIndex(pages.layout, blocks, entry);
+    const size_t in = head * args.kv_head_stride + position * d;
+    StoreRow(pages.layout.dtype, args.k + in, d, pages.keys, index * d);
+    StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
+    pages.positions[index] = position;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace hydrant::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hydrant::cpu {
+namespace {
+HWY_EXPORT(WriteEntries);
+
+constexpr int kEntriesPerTask = 128;
+
+// After WriteEntries: reads the positions it wrote.
+void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
+  const KvPages& pages = args.pages;
+  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  for (int entry = 0; entry < args.keep[head]; ++entry) {
+    const size_t index = PageIndex(pages.layout, blocks, entry);
+    const int32_t position = pages.positions[index];
+    if (rule.by_position) {
+      pages.scores[index] = static_cast<float>(position);
+    } else {
+      pages.scores[index] =
+          args.scores == nullptr ? 0.0f : args.scores[head * args.score_stride + position];
+    }
+  }
+}
+
+// Scores, length and first victim of one head.
+void FinishHead(const WritePagesArgs& args, int head) {
+  const SequenceTables& tables = args.tables;
+  const DecodeRule& rule = tables.rules[args.slot];
+  const size_t head_index = tables.HeadIndex(args.slot, args.layer, head);
+  const int32_t keep = args.keep[head];
+  tables.lengths[head_index] = keep;
+  if (!rule.scored) return;
+  WriteScores(args, rule, head);
+  if (keep == tables.caps[head_index]) {
+    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, head);
+    tables.victims[head_index] = PickVictim(args.pages, blocks, keep, rule, args.n);
+  }
+}
+
+}  // namespace
+
+void WritePages(const WritePagesArgs& args, ThreadPool& threads) {
+  const int heads = args.tables.num_kv_heads;
+  const int longest = heads == 0 ? 0 : *std::max_element(args.keep, args.keep + heads);
+  const int tasks_per_head = (longest + kEntriesPerTask - 1) / kEntriesPerTask;
+  threads.ParallelFor(heads * tasks_per_head, [&](int task, int) {
+    const int head = task / tasks_per_head;
+    const int begin = task % tasks_per_head * kEntriesPerTask;
+    const int end = std::min(begin + kEntriesPerTask, args.keep[head]);
+    if (begin < end) HWY_DYNAMIC_DISPATCH(WriteEntries)(args, head, begin, end);
+  });
+  threads.ParallelFor(heads, [&](int head, int) { FinishHead(args, head); });
+}
+
+}  // namespace hydrant::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,129 @@
+#include "kernels/select.h"
+
+#include <algorithm>
+#include <set>
+
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+class SelectTest : public BackendTest {
+ protected:
+  // scores: [heads][n]. Returns the kept positions of each head.
+  std::vector<std::vector<int32_t>> Run(const std::vector<std::vector<float>>& scores, int sinks,
+                                        int recent, const std::vector<int32_t>& keep) {
+    const int heads = static_cast<int>(scores.size()), n = static_cast<int>(scores[0].size());
+    const int64_t score_stride = n + 5, kept_stride = n + 3;
+    std::vector<float> flat(heads * score_stride, INFINITY);  // the padding would win
+    for (int h = 0; h < heads; ++h) {
+      std::copy(scores[h].begin(), scores[h].end(), flat.begin() + h * score_stride);
+    }
+    auto scores_device = Upload(flat);
+    auto keep_device = Upload(keep);
+    auto kept = Upload(std::vector<int32_t>(heads * kept_stride, -7));
+    backend().Select({.scores = scores_device.data(),
+                      .score_stride = score_stride,
+                      .num_kv_heads = heads,
+                      .n = n,
+                      .sinks = sinks,
+                      .recent = recent,
+                      .keep = keep_device.data(),
+                      .kept = kept.data(),
+                      .kept_stride = kept_stride});
+    const std::vector<int32_t> out = kept.Read();
+    std::vector<std::vector<int32_t>> result;
+    for (int h = 0; h < heads; ++h) {
+      const auto begin = out.begin() + h * kept_stride;
+      result.emplace_back(begin, begin + keep[h]);
+      EXPECT_EQ(std::count(begin + keep[h], begin + kept_stride, -7), kept_stride - keep[h])
+          << "written past keep, head " << h;
+    }
+    return result;
+  }
+};
+
+// Evicts one entry at a time by the victim rule's order: the lowest score, then the lower position.
+std::vector<int32_t> EvictOneByOne(const std::vector<float>& scores, int sinks, int recent,
+                                   int keep) {
+  const int n = static_cast<int>(scores.size());
+  std::vector<int32_t> live(n);
+  for (int i = 0; i < n; ++i) live[i] = i;
+  while (static_cast<int>(live.size()) > keep) {
+    auto victim = live.end();
+    for (auto it = live.begin(); it != live.end(); ++it) {
+      if (*it < sinks || *it >= n - recent) continue;
+      auto value = [&](int32_t i) { return std::isnan(scores[i]) ? -INFINITY : scores[i]; };
+      if (victim == live.end() || value(*it) < value(*victim)) victim = it;
+    }
+    live.erase(victim);
+  }
+  return live;
+}
+
+TEST_P(SelectTest, EqualsEvictingOneByOne) {
+  const uint64_t seed = 5;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 engine(seed);
+  for (int trial = 0; trial < 300; ++trial) {
+    const int n = 1 + static_cast<int>(engine() % 70), heads = 1 + static_cast<int>(engine() % 4);
+    const int sinks = static_cast<int>(engine() % 6), recent = static_cast<int>(engine() % 20);
+    const int least = std::min(n, sinks + recent);
+    std::vector<std::vector<float>> scores(heads);
+    std::vector<int32_t> keep;
+    for (auto& head : scores) {
+      // A few distinct values: ties everywhere; now and then a value out of the ordinary.
+      for (int i = 0; i < n; ++i) {
+        const uint64_t kind = engine() % 40;
+        head.push_back(kind == 0   ? kNan
+                       : kind == 1 ? -INFINITY
+                       : kind == 2 ? INFINITY
+                       : kind == 3 ? -0.0f
+                                   : static_cast<float>(engine() % 5) - 2.0f);
+      }
+      keep.push_back(least + static_cast<int>(engine() % (n - least + 1)));
+    }
+    const auto kept = Run(scores, sinks, recent, keep);
+    for (int h = 0; h < heads; ++h) {
+      EXPECT_EQ(kept[h], EvictOneByOne(scores[h], sinks, recent, keep[h]))
+          << "trial " << trial << " head " << h << " n " << n << " sinks " << sinks << " recent "
+          << recent;
+    }
+  }
+}
+
+TEST_P(SelectTest, LongPrompt) {
+  const int n = 5003;
+  const std::vector<float> scores = RandomFloats(n, 17);
+  const auto kept = Run({scores}, 4, 64, {1000})[0];
+  ASSERT_TRUE(std::is_sorted(kept.begin(), kept.end()));
+  const std::set<int32_t> set(kept.begin(), kept.end());
+  ASSERT_EQ(set.size(), 1000u);
+  float lowest_kept = INFINITY, highest_dropped = -INFINITY;
+  for (int i = 0; i < n; ++i) {
+    if (i < 4 || i >= n - 64) {
+      EXPECT_TRUE(set.count(i)) << i;
+    } else if (set.count(i)) {
+      lowest_kept = std::min(lowest_kept, scores[i]);
+    } else {
+      highest_dropped = std::max(highest_dropped, scores[i]);
+    }
+  }
+  EXPECT_GE(lowest_kept, highest_dropped);
+}
+
+TEST_P(SelectTest, EverythingProtectedOrKept) {
+  const std::vector<std::vector<float>> scores = {{3, 1, 2}};
+  const std::vector<int32_t> all = {0, 1, 2};
+  EXPECT_EQ(Run(scores, 5, 5, {3})[0], all);
+  EXPECT_EQ(Run(scores, 0, 3, {3})[0], all);
+  EXPECT_EQ(Run(scores, 3, 0, {3})[0], all);
+  EXPECT_EQ(Run(scores, 0, 0, {3})[0], all);
+  EXPECT_TRUE(Run(scores, 0, 0, {0})[0].empty());
+  EXPECT_EQ(Run({{9}}, 0, 0, {1})[0], std::vector<int32_t>{0});
+}
+
+HYDRANT_FOR_EACH_BACKEND(SelectTest);
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,302 @@
+// WritePages: every element of the pages is compared, the untouched ones included.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "kernels/float16.h"
+#include "kernels/select.h"
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+struct Case {
+  DType dtype = DType::kF32;
+  int head_dim = 8;
+  int block_size = 16;
+  std::vector<int32_t> keep = {};  // per head
+  int n = 0;
+  int32_t cap = INT32_MAX;
+  DecodeRule rule = {};
+  bool with_kept = true;
+  bool with_scores = true;
+};
+
+constexpr int kSlots = 3, kLayers = 2, kSlot = 1, kLayer = 1;
+constexpr int32_t kUntouched = -9;
+
+// What a test reads back, per head and entry.
+struct Written {
+  std::vector<float> keys, values, scores;  // keys, values: [num_blocks, block_size, head_dim]
+  std::vector<int32_t> positions, lengths, victims;
+};
+
+float RoundTo(DType dtype, float value) {
+  if (dtype == DType::kF16) return F16ToFloat(FloatToF16(value));
+  if (dtype == DType::kBF16) return BF16ToFloat(FloatToBF16(value));
+  return value;
+}
+
+class WritePagesTest : public BackendTest {
+ protected:
+  // Fills the inputs from `seed` and runs the operation.
+  void Run(const Case& c, uint64_t seed) {
+    heads_ = static_cast<int>(c.keep.size());
+    kv_stride_ = static_cast<int64_t>(c.n) * c.head_dim + 11;
+    score_stride_ = c.n + 2;
+    kept_stride_ = c.n + 4;
+    k_ = RandomFloats(heads_ * kv_stride_, seed);
+    v_ = RandomFloats(heads_ * kv_stride_, seed + 1);
+    PlantExtremes(k_);
+    scores_ = RandomFloats(heads_ * score_stride_, seed + 2);
+    ChooseKept(c, seed + 3);
+    MakeTables(c, seed + 4);
+    switch (c.dtype) {
+      case DType::kF32:
+        written_ = Execute<float>(c);
+        break;
+      default:
+        written_ = Execute<uint16_t>(c);
+        break;
+    }
+  }
+
+  static void PlantExtremes(std::vector<float>& values) {
+    const float extremes[] = {0.0f,        -0.0f,      65504.0f, 65520.0f, 1e38f,  -1e38f,
+                              INFINITY,    1e-7f,      6e-8f,    2.9e-8f,  1e-40f, 1.00390625f,
+                              1.01171875f, 3.3895e38f, kNan,     -kNan};
+    for (size_t i = 0; i < std::size(extremes) && i * 3 < values.size(); ++i) {
+      values[i * 3] = extremes[i];
+    }
+  }
+
+  void ChooseKept(const Case& c, uint64_t seed) {
+    std::mt19937_64 engine(seed);
+    kept_.assign(heads_ * kept_stride_, -1);
+    for (int h = 0; h < heads_; ++h) {
+      std::vector<int32_t> all(c.n);
+      std::iota(all.begin(), all.end(), 0);
+      if (c.with_kept) std::shuffle(all.begin(), all.end(), engine);
+      std::sort(all.begin(), all.begin() + c.keep[h]);
+      std::copy_n(all.begin(), c.keep[h], kept_.begin() + h * kept_stride_);
+    }
+  }
+
+  // Blocks of the slot's heads in random order, with a block to spare per head.
+  void MakeTables(const Case& c, uint64_t seed) {
+    const int longest = *std::max_element(c.keep.begin(), c.keep.end());
+    width_ = (longest + c.block_size - 1) / c.block_size + 1;
+    num_blocks_ = kLayers * heads_ * width_ + 3;
+    std::vector<int32_t> ids(num_blocks_);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));
+    row_begin_ = {0, 5, 0};
+    blocks_.assign(5, -1);
+    blocks_.insert(blocks_.end(), ids.begin(), ids.begin() + kLayers * heads_ * width_);
+  }
+
+  template <typename Element>
+  Written Execute(const Case& c) {
+    const size_t slots = static_cast<size_t>(num_blocks_) * c.block_size;
+    const size_t table = static_cast<size_t>(kSlots) * kLayers * heads_;
+    auto k = Upload(k_), v = Upload(v_), scores_in = Upload(scores_);
+    auto kept = Upload(kept_), keep = Upload(c.keep), blocks = Upload(blocks_);
+    auto row_begin = Upload(row_begin_);
+    auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
+    auto caps = Upload(std::vector<int32_t>(table, c.cap));
+    auto rules = Upload(std::vector<uint8_t>(kSlots * sizeof(DecodeRule)));
+    backend().CopyToDevice(rules.data() + kSlot * sizeof(DecodeRule), &c.rule, sizeof(c.rule));
+    auto keys = Upload(std::vector<Element>(slots * c.head_dim, Element{99}));
+    auto values = Upload(std::vector<Element>(slots * c.head_dim, Element{99}));
+    auto positions = Upload(std::vector<int32_t>(slots, kUntouched));
+    auto scores = Upload(std::vector<float>(slots, kUntouched));
+    auto lengths = Upload(std::vector<int32_t>(table, kUntouched));
+    auto victims = Upload(std::vector<int32_t>(table, kUntouched));
+    WritePagesArgs args;
+    args.k = k.data();
+    args.v = v.data();
+    args.kv_head_stride = kv_stride_;
+    args.scores = c.with_scores ? scores_in.data() : nullptr;
+    args.score_stride = score_stride_;
+    args.kept = c.with_kept ? kept.data() : nullptr;
+    args.kept_stride = kept_stride_;
+    args.keep = keep.data();
+    args.n = c.n;
+    args.slot = kSlot;
+    args.layer = kLayer;
+    args.pages = {.layout = Layout(c),
+                  .keys = keys.data(),
+                  .values = values.data(),
+                  .positions = positions.data(),
+                  .scores = scores.data()};
+    args.tables = {.num_layers = kLayers,
+                   .num_kv_heads = heads_,
+                   .blocks = blocks.data(),
+                   .row_begin = row_begin.data(),
+                   .row_width = row_width.data(),
+                   .caps = caps.data(),
+                   .lengths = lengths.data(),
+                   .victims = victims.data(),
+                   .rules = reinterpret_cast<const DecodeRule*>(rules.data())};
+    backend().WritePages(args);
+    return {Widen(c.dtype, keys.Read()),
+            Widen(c.dtype, values.Read()),
+            scores.Read(),
+            positions.Read(),
+            lengths.Read(),
+            victims.Read()};
+  }
+
+  static std::vector<float> Widen(DType, const std::vector<float>& values) { return values; }
+  static std::vector<float> Widen(DType dtype, const std::vector<uint16_t>& values) {
+    std::vector<float> wide;
+    for (uint16_t value : values) {
+      wide.push_back(dtype == DType::kF16 ? F16ToFloat(value) : BF16ToFloat(value));
+    }
+    return wide;
+  }
+
+  KvLayout Layout(const Case& c) const {
+    return {.dtype = c.dtype,
+            .head_dim = c.head_dim,
+            .block_size = c.block_size,
+            .num_blocks = num_blocks_};
+  }
+
+  int32_t Position(int head, int entry) const { return kept_[head * kept_stride_ + entry]; }
+  size_t HeadIndex(int head) const { return (kSlot * kLayers + kLayer) * heads_ + head; }
+  size_t SlotIndex(const Case& c, int head, int entry) const {
+    const int32_t* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
+    return static_cast<size_t>(ids[entry / c.block_size]) * c.block_size + entry % c.block_size;
+  }
+
+  static bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+  // Compares everything with what the contract says.
+  void Check(const Case& c, const std::string& what) {
+    SCOPED_TRACE(what);
+    std::vector<bool> used(written_.positions.size(), false);
+    for (int h = 0; h < heads_; ++h) {
+      EXPECT_EQ(written_.lengths[HeadIndex(h)], c.keep[h]);
+      for (int e = 0; e < c.keep[h]; ++e) CheckEntry(c, h, e, used);
+    }
+    const float untouched = c.dtype == DType::kF32   ? 99.0f
+                            : c.dtype == DType::kF16 ? F16ToFloat(99)
+                                                     : BF16ToFloat(99);
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) continue;
+      ASSERT_EQ(written_.positions[i], kUntouched) << i;
+      ASSERT_EQ(written_.scores[i], kUntouched) << i;
+      for (int j = 0; j < c.head_dim; ++j) {
+        ASSERT_EQ(written_.keys[i * c.head_dim + j], untouched) << i;
+        ASSERT_EQ(written_.values[i * c.head_dim + j], untouched) << i;
+      }
+    }
+    for (size_t i = 0; i < written_.lengths.size(); ++i) {
+      if (i >= HeadIndex(0) && i < HeadIndex(0) + heads_) continue;
+      ASSERT_EQ(written_.lengths[i], kUntouched) << i;
+      ASSERT_EQ(written_.victims[i], kUntouched) << i;
+    }
+  }
+
+  void CheckEntry(const Case& c, int h, int e, std::vector<bool>& used) {
+    const size_t index = SlotIndex(c, h, e);
+    const int32_t position = Position(h, e);
+    used[index] = true;
+    ASSERT_EQ(written_.positions[index], position);
+    const size_t in = h * kv_stride_ + static_cast<size_t>(position) * c.head_dim;
+    for (int j = 0; j < c.head_dim; ++j) {
+      ASSERT_PRED2(Same, written_.keys[index * c.head_dim + j], RoundTo(c.dtype, k_[in + j]))
+          << k_[in + j] << " head " << h << " entry " << e << " element " << j;
+      ASSERT_PRED2(Same, written_.values[index * c.head_dim + j], RoundTo(c.dtype, v_[in + j]));
+    }
+    float score = c.with_scores ? scores_[h * score_stride_ + position] : 0.0f;
+    if (c.rule.by_position) score = static_cast<float>(position);
+    if (!c.rule.scored) score = kUntouched;
+    ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
+  }
+
+  int heads_ = 0, width_ = 0, num_blocks_ = 0;
+  int64_t kv_stride_ = 0, score_stride_ = 0, kept_stride_ = 0;
+  std::vector<float> k_, v_, scores_;
+  std::vector<int32_t> kept_, blocks_;
+  std::vector<int64_t> row_begin_;
+  Written written_;
+};
+
+TEST_P(WritePagesTest, EveryDTypeAndSize) {
+  uint64_t seed = 100;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int block_size : {1, 16, 5}) {
+      // 1, block - 1, block, block + 1, several tasks of the cpu backend.
+      for (int keep : {1, 4, 5, 6, 15, 16, 17, 300}) {
+        for (int head_dim : {1, 7, 8, 64}) {
+          Case c{.dtype = dtype, .head_dim = head_dim, .block_size = block_size};
+          c.keep = {keep, 1, std::max(1, keep - 2)};
+          c.n = keep + 9;
+          c.rule.scored = true;
+          Run(c, ++seed);
+          Check(c, std::string(DTypeName(dtype)) + " block " + std::to_string(block_size) +
+                       " keep " + std::to_string(keep) + " head_dim " + std::to_string(head_dim) +
+                       " seed " + std::to_string(seed));
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(WritePagesTest, WholePromptWithoutScores) {
+  Case c{.dtype = DType::kBF16, .head_dim = 16, .keep = {40, 40}, .n = 40};
+  c.with_kept = c.with_scores = false;
+  Run(c, 900);
+  Check(c, "policy full: scores untouched");
+  c.rule.scored = true;
+  Run(c, 901);
+  Check(c, "scores start at 0");
+  c.rule.by_position = true;
+  Run(c, 902);
+  Check(c, "scores are positions");
+}
+
+TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {
+  const uint64_t seed = 77;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 engine(seed);
+  for (int trial = 0; trial < 100; ++trial) {
+    const int keep = 8 + static_cast<int>(engine() % 20);
+    Case c{.keep = {keep, keep, keep - 1}, .n = 40, .cap = keep};
+    c.rule.scored = true;
+    c.rule.by_position = trial % 4 == 0;
+    c.rule.sinks = static_cast<int32_t>(engine() % 4);
+    c.rule.recent = static_cast<int32_t>(engine() % 4);
+    Run(c, 1000 + trial);
+    Check(c, "trial " + std::to_string(trial));
+    EXPECT_EQ(written_.victims[HeadIndex(2)], kUntouched) << "below its cap: no victim";
+    for (int h = 0; h < 2; ++h) {
+      std::optional<int> expected;
+      for (int e = 0; e < keep; ++e) {  // ascending positions: the first of equals is the lower one
+        const int32_t p = Position(h, e);
+        if (p < c.rule.sinks || p > c.n - c.rule.recent) continue;
+        auto score = [&](int entry) { return written_.scores[SlotIndex(c, h, entry)]; };
+        if (!expected || score(e) < score(*expected)) expected = e;
+      }
+      ASSERT_TRUE(expected.has_value());
+      EXPECT_EQ(written_.victims[HeadIndex(h)], *expected) << "trial " << trial;
+    }
+  }
+}
+
+TEST_P(WritePagesTest, EqualScoresEvictTheLowerPosition) {
+  Case c{.keep = {20}, .n = 30, .cap = 20};
+  c.rule.scored = true;
+  c.rule.sinks = 3;
+  c.with_kept = c.with_scores = false;
+  Run(c, 5);
+  EXPECT_EQ(written_.victims[HeadIndex(0)], 3);
+}
+
+HYDRANT_FOR_EACH_BACKEND(WritePagesTest);
+
+}  // namespace
+}  // namespace hydrant
