@@ -1,0 +1,86 @@
+// SmolLM2 in bf16 on the first 16 x 2,048 tokens of wiki.test.raw against transformers' fp32
+// perplexity (scripts/goldens/smollm2.py perplexity). All windows decode as one batch of 16 rows,
+// token by token, so that what is measured is the decode path over pages.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "engine/engine.h"
+#include "engine/model/gguf.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "tests/engine/driver.h"
+#include "tests/test_files.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kWindows = 16;
+constexpr int kWindow = 2048;
+
+double NegativeLogLikelihood(const float* logits, int vocab, TokenId token) {
+  const float top = *std::max_element(logits, logits + vocab);
+  double sum = 0;
+  for (int i = 0; i < vocab; ++i) sum += std::exp(logits[i] - top);
+  return std::log(sum) + top - logits[token];
+}
+
+TEST(Perplexity, BFloat16IsWithinHalfAPercentOfTransformers) {
+  const auto model = CachedModel(kSmolLm2);
+  const auto text_file = DataFile("text/wiki.test.raw");
+  if (!model) GTEST_SKIP() << "SmolLM2 is not here: run scripts/fetch-model";
+  if (!text_file) GTEST_SKIP() << "wiki.test.raw is not here: set HYDRANT_DATA_DIR";
+  std::ifstream text_stream(*text_file);
+  const std::string text((std::istreambuf_iterator<char>(text_stream)), {});
+  std::ifstream golden_stream("tests/data/engine/smollm2_perplexity.json");
+  const nlohmann::json golden = nlohmann::json::parse(golden_stream);
+
+  auto source = OpenModel(*model, LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto tokenizer = TokenizerFromGguf(*(*source)->gguf());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto ids = (*tokenizer)->Encode(text.substr(0, 400000), {.add_special_tokens = false});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  ASSERT_GT(ids->size(), size_t{kWindows * kWindow});
+
+  EngineOptions options;
+  options.num_threads = 2;
+  options.dtype = WeightDType::kBFloat16;
+  options.max_num_seqs = kWindows;
+  options.max_model_len = kWindow;
+  options.num_blocks_override = kWindows * (kWindow / 16) * 30 * 3;
+  auto engine =
+      Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const int vocab = (*engine)->config().vocab_size;
+
+  EngineDriver driver(engine->get(), 1);
+  for (int w = 0; w < kWindows; ++w) driver.Add({}, *PlanCache({}, 1), kWindow);
+  std::vector<double> nll(kWindows, 0.0);
+  for (int t = 0; t + 1 < kWindow; ++t) {
+    for (int w = 0; w < kWindows; ++w) driver.DecodeToken(w, (*ids)[w * kWindow + t], t);
+    driver.Step();
+    const std::vector<float> logits = (*engine)->ReadLogits();
+    for (int w = 0; w < kWindows; ++w) {
+      nll[w] += NegativeLogLikelihood(&logits[static_cast<size_t>(w) * vocab], vocab,
+                                      (*ids)[w * kWindow + t + 1]);
+    }
+  }
+  double total = 0;
+  for (int w = 0; w < kWindows; ++w) {
+    total += nll[w];
+    const double expected = golden["windows"][w]["nll_all"];
+    EXPECT_NEAR(nll[w] / expected, 1.0, 0.01) << "window " << w;  // a token astray would show here
+  }
+  const double perplexity = std::exp(total / (kWindows * (kWindow - 1)));
+  const double expected = golden["perplexity_all"];
+  std::printf("perplexity %.4f, transformers fp32 %.4f: %+.3f %%\n", perplexity, expected,
+              100 * (perplexity / expected - 1));
+  EXPECT_NEAR(perplexity / expected, 1.0, 0.005);
+}
+
+}  // namespace
+}  // namespace hydrant

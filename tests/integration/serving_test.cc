@@ -1,0 +1,153 @@
+// Scheduler and engine together: what a request is answered must not depend on its company, on the
+// size of the pool, or on having been preempted and replayed (--batch-invariant; design: invariant
+// 5), and every page comes home.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "engine/engine.h"
+#include "scheduler/serving_loop.h"
+#include "tests/engine/random_model.h"
+#include "tests/scheduler/fake_tokenizer.h"
+
+namespace hydrant {
+namespace {
+
+class Collector final : public EventSink {
+ public:
+  struct Answer {
+    std::vector<TokenId> tokens;
+    Usage usage;
+    absl::Status status;
+    bool ended = false;
+  };
+
+  void Deliver(std::vector<Event> events) override {
+    std::lock_guard lock(mutex_);
+    for (const Event& event : events) {
+      Answer& answer = answers_[event.handle];
+      if (const auto* delta = std::get_if<Delta>(&event.what)) {
+        answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
+      } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
+        answer.usage = finished->usage;
+        answer.ended = true;
+      } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+        answer.status = failed->status;
+        answer.ended = true;
+      }
+    }
+    changed_.notify_all();
+  }
+
+  Answer Wait(RequestHandle handle) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return answers_[handle].ended; });
+    return answers_[handle];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestHandle, Answer> answers_;
+};
+
+Request MakeRequest(int index, uint64_t seed, int vocab) {
+  std::mt19937_64 rng(seed + index);
+  Request request;
+  request.request_id = std::to_string(index);
+  request.prompt.resize(20 + rng() % 150);
+  for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
+  const std::vector<std::string> policies = {"full", "h2o", "streaming", "local"};
+  request.cache.policy = policies[index % 4];
+  if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
+  request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
+  request.sampling.top_p = 0.95;
+  request.sampling.seed = rng();
+  request.stopping.max_tokens = 60 + rng() % 60;
+  request.stopping.ignore_eos = true;
+  return request;
+}
+
+class ServingTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<Engine> MakeEngine(int num_blocks, int max_num_seqs) const {
+    EngineOptions options;
+    options.device = GetParam();
+    options.num_threads = 2;
+    options.batch_invariant = true;
+    options.dtype = WeightDType::kFloat32;
+    options.num_blocks_override = num_blocks;
+    options.max_num_seqs = max_num_seqs;
+    auto engine = Engine::Create(model_, options, nullptr);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    return *std::move(engine);
+  }
+  std::shared_ptr<const ModelSource> model_ = MakeRandomModel(SmallConfig(6, 2), 5);
+  FakeTokenizer tokenizer_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, ServingTest, ::testing::Values("reference", "cpu"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
+  constexpr uint64_t kSeed = 4711;
+  constexpr int kRequests = 16;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  const int vocab = model_->config().vocab_size;
+
+  std::vector<std::vector<TokenId>> alone;
+  {
+    const auto engine = MakeEngine(4000, 1);
+    Collector collector;
+    auto loop = ServingLoop::Start(engine.get(), &tokenizer_, {}, &collector);
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    for (int i = 0; i < kRequests; ++i) {
+      (*loop)->Submit(i + 1, MakeRequest(i, kSeed, vocab));
+      const Collector::Answer answer = collector.Wait(i + 1);
+      ASSERT_TRUE(answer.status.ok()) << answer.status;
+      alone.push_back(answer.tokens);
+    }
+  }
+
+  // Room for about four full sequences: growth runs the pool dry again and again.
+  const auto engine = MakeEngine(4 * 20 * 4, 12);
+  Collector collector;
+  auto loop =
+      ServingLoop::Start(engine.get(), &tokenizer_, {.max_num_batched_tokens = 64}, &collector);
+  ASSERT_TRUE(loop.ok()) << loop.status();
+  for (int i = 0; i < kRequests; ++i) (*loop)->Submit(i + 1, MakeRequest(i, kSeed, vocab));
+  int preemptions = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const Collector::Answer answer = collector.Wait(i + 1);
+    ASSERT_TRUE(answer.status.ok()) << answer.status;
+    EXPECT_EQ(answer.tokens, alone[i])
+        << "request " << i << ", preempted " << answer.usage.preemptions << " times";
+    EXPECT_EQ(answer.usage.completion_tokens, static_cast<int>(answer.tokens.size()));
+    preemptions += answer.usage.preemptions;
+  }
+  EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+  while (!(*loop)->Idle()) std::this_thread::yield();
+  EXPECT_EQ((*loop)->Snapshot().pages_free, (*loop)->Snapshot().pages_total);
+}
+
+// A broken stream is taken up again: known tokens are replayed and the rest is the same.
+TEST_P(ServingTest, AResumedStreamRepeatsItself) {
+  const auto engine = MakeEngine(2000, 4);
+  Collector collector;
+  auto loop = ServingLoop::Start(engine.get(), &tokenizer_, {}, &collector);
+  ASSERT_TRUE(loop.ok()) << loop.status();
+  Request request = MakeRequest(1, 99, model_->config().vocab_size);
+  (*loop)->Submit(1, request);
+  const std::vector<TokenId> whole = collector.Wait(1).tokens;
+  request.resume_token_ids.assign(whole.begin(), whole.begin() + 33);
+  (*loop)->Submit(2, request);
+  const Collector::Answer rest = collector.Wait(2);
+  EXPECT_EQ(rest.tokens, std::vector<TokenId>(whole.begin() + 33, whole.end()));
+  EXPECT_EQ(rest.usage.completion_tokens, static_cast<int>(whole.size()));
+}
+
+}  // namespace
+}  // namespace hydrant
