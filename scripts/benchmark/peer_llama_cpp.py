@@ -81,8 +81,14 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--check", action="store_true", help="only read a short prompt: does it run on this machine?")
     args = parser.parse_args()
     rng = random.Random(1)
+
+    if args.check:
+        peer = Peer(args.model, args.threads, 256, 1)
+        peer.prefill(0, [rng.randrange(peer.vocab) for _ in range(64)])
+        return
 
     peer = Peer(args.model, args.threads, 2048, 1)
     for n in (512, 1024):
