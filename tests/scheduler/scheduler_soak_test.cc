@@ -1,0 +1,144 @@
+// Thousands of random steps: arrivals of every kind, cancels, deadlines, faults, in pools and
+// arenas that are too small, with all invariants checked after each step. HYDRANT_SOAK_STEPS
+// lengthens it; HYDRANT_SOAK_SEED repeats a run.
+#include <cstdlib>
+#include <iostream>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
+
+class Soak {
+ public:
+  explicit Soak(uint64_t seed) : random_(seed), harness_(RandomLimits(), RandomOptions()) {
+    harness_.engine.choose = Accidents;
+  }
+
+  void Run(int steps) {
+    for (int i = 0; i < steps && !testing::Test::HasFailure(); ++i) {
+      if (Below(100) < 30) Arrive();
+      if (Below(100) < 5) CancelOne();
+      if (harness_.scheduler.Empty()) Arrive();
+      harness_.Step();
+    }
+    harness_.RunToEnd();
+    CheckStreams();
+  }
+  uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
+  int num_compared() const { return num_compared_; }
+
+ private:
+  static std::optional<TokenId> Accidents(uint64_t seed, int32_t position) {
+    const uint64_t dice = (seed * 977 + position * 131) % 997;
+    if (dice == 0) return kNoToken;
+    if (dice == 1) return FakeTokenizer::kEog;
+    return std::nullopt;
+  }
+  int Below(int n) { return static_cast<int>(random_() % n); }
+
+  EngineLimits RandomLimits() {
+    EngineLimits limits;
+    limits.num_layers = 1 + Below(3);
+    limits.num_kv_heads = 1 + Below(2);
+    limits.block_size = 1 << Below(5);
+    const int heads = limits.num_layers * limits.num_kv_heads;
+    limits.max_model_len = 40 + Below(200);
+    // From a pool that holds less than one full sequence to one that holds several.
+    limits.num_blocks =
+        heads * (2 + limits.max_model_len * (1 + Below(8)) / (2 * limits.block_size));
+    limits.table_entries = limits.num_blocks * (1 + Below(3));
+    limits.max_num_seqs = 1 + Below(16);
+    limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
+    return limits;
+  }
+  SchedulerOptions RandomOptions() {
+    SchedulerOptions options;
+    options.max_num_batched_tokens = 1 + Below(100);
+    options.watermark = Below(4) * 0.05;
+    options.progress_interval_us = 1 + Below(50'000);
+    return options;
+  }
+
+  void Arrive() {
+    const int longest = harness_.engine.limits().max_model_len;
+    Request request =
+        MakeRequest(1 + Below(Below(4) == 0 ? longest : 30), 1 + Below(60), ++next_seed_);
+    if (Below(2) == 0) request.cache = LocalCache(1 + Below(40));
+    if (Below(5) == 0) request.stopping.max_tokens.reset();
+    if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
+    if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);
+    if (Below(8) == 0) {
+      for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));
+    }
+    requests_.push_back(request);
+    handles_.push_back(harness_.Add(std::move(request)));
+  }
+  void CancelOne() {
+    if (handles_.empty()) return;
+    harness_.scheduler.Cancel(
+        handles_[handles_.size() - 1 - Below(std::min<int>(20, handles_.size()))],
+        absl::CancelledError("soak"));
+  }
+  // Every stream ended once, and got the tokens (perhaps fewer) that the request gets with the
+  // engine to itself.
+  void CheckStreams() {
+    EngineLimits ample = harness_.engine.limits();
+    ample.num_blocks = ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
+    ample.table_entries = ample.num_blocks;
+    for (size_t i = 0; i < handles_.size(); ++i) {
+      const Stream& stream = harness_[handles_[i]];
+      ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
+      if (stream.token_ids.empty()) continue;
+      SchedulerHarness alone(ample);
+      alone.engine.choose = Accidents;
+      requests_[i].deadline.reset();
+      const RequestHandle handle = alone.Add(requests_[i]);
+      alone.RunToEnd();
+      const Stream& expected = alone[handle];
+      ASSERT_LE(stream.token_ids.size(), expected.token_ids.size());
+      ASSERT_TRUE(
+          std::equal(stream.token_ids.begin(), stream.token_ids.end(), expected.token_ids.begin()));
+      if (stream.finished.has_value() && expected.finished.has_value() &&
+          stream.token_ids.size() == expected.token_ids.size()) {
+        ASSERT_EQ(stream.text, expected.text);
+      }
+      ++num_compared_;
+    }
+  }
+
+  std::mt19937_64 random_;
+  SchedulerHarness harness_;
+  std::vector<RequestHandle> handles_;
+  std::vector<Request> requests_;  // [handles_.size()]
+  int num_compared_ = 0;
+  uint64_t next_seed_ = 0;
+};
+
+TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
+  const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 20'000);
+  const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
+  uint64_t preemptions = 0, compared = 0;
+  constexpr uint64_t kStepsPerSeed = 500;
+  for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
+    SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
+    Soak soak(seed);
+    soak.Run(kStepsPerSeed);
+    preemptions += soak.preemptions();
+    compared += soak.num_compared();
+    if (HasFailure()) return;
+  }
+  std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
+            << " preemptions, " << compared << " streams equal to their run alone\n";
+  EXPECT_GT(preemptions, 0u);
+}
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,275 @@
+// The loop thread with a fake engine: submissions and cancels from many threads, refusals, drain,
+// stop, engine loss. Run it under ThreadSanitizer. Nothing sleeps: tests wait for events.
+#include "scheduler/serving_loop.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/fake_engine.h"
+#include "tests/scheduler/fake_tokenizer.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+class CollectingSink : public EventSink {
+ public:
+  void Deliver(std::vector<Event> events) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Event& event : events) {
+      Stream& stream = streams_[event.handle];
+      EXPECT_FALSE(stream.Ended()) << "an event follows the end of stream " << event.handle;
+      if (auto* delta = std::get_if<Delta>(&event.what)) {
+        stream.token_ids.insert(stream.token_ids.end(), delta->token_ids.begin(),
+                                delta->token_ids.end());
+      } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+        stream.finished = std::move(*finished);
+      } else if (auto* failed = std::get_if<Failed>(&event.what)) {
+        stream.failed = std::move(*failed);
+      }
+    }
+    changed_.notify_all();
+  }
+  Stream WaitForEnd(RequestHandle handle) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return streams_[handle].Ended(); });
+    return streams_[handle];
+  }
+  void WaitForTokens(RequestHandle handle, size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return streams_[handle].token_ids.size() >= count; });
+  }
+  std::map<RequestHandle, Stream> streams() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return streams_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestHandle, Stream> streams_;
+};
+
+// Execute waits until the test lets it go.
+class HeldEngine : public StepExecutor {
+ public:
+  HeldEngine() : engine_(SmallLimits()) {}
+  const EngineLimits& limits() const override { return engine_.limits(); }
+  absl::Status Execute(const Batch& batch, StepResult* result) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    entered_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return released_; });
+    return engine_.Execute(batch, result);
+  }
+  void WaitUntilEntered() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return entered_; });
+  }
+  void Release() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  FakeEngine engine_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool entered_ = false;
+  bool released_ = false;
+};
+
+struct LoopFixture {
+  explicit LoopFixture(const EngineLimits& limits = SmallLimits(), SchedulerOptions options = {})
+      : engine(limits) {
+    loop = *ServingLoop::Start(&engine, &tokenizer, options, &sink);
+  }
+  FakeTokenizer tokenizer;
+  FakeEngine engine;
+  CollectingSink sink;
+  std::unique_ptr<ServingLoop> loop;
+};
+
+bool Accepted(const std::variant<std::monostate, Failed>& answer) {
+  return std::holds_alternative<std::monostate>(answer);
+}
+const std::string& ReasonOf(const std::variant<std::monostate, Failed>& answer) {
+  return std::get<Failed>(answer).reason;
+}
+
+TEST(ServingLoopTest, ServesAndGoesIdle) {
+  LoopFixture f;
+  EXPECT_TRUE(f.loop->Idle());
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(10, 20))));
+  const Stream stream = f.sink.WaitForEnd(1);
+  EXPECT_EQ(stream.token_ids.size(), 20u);
+  f.loop->StopAdmitting();
+  const auto refused = f.loop->Submit(2, MakeRequest(10, 20));
+  ASSERT_FALSE(Accepted(refused));
+  EXPECT_EQ(ReasonOf(refused), "DRAINING");
+  EXPECT_EQ(std::get<Failed>(refused).status.code(), absl::StatusCode::kUnavailable);
+  f.loop->Stop();
+  EXPECT_TRUE(f.loop->Idle());
+  const LoopSnapshot snapshot = f.loop->Snapshot();
+  EXPECT_EQ(snapshot.pages_free, snapshot.pages_total);
+  EXPECT_EQ(snapshot.generation_tokens, 20u);
+  EXPECT_EQ(snapshot.prompt_tokens, 10u);
+  EXPECT_EQ(snapshot.waiting, 0);
+  EXPECT_GE(snapshot.steps, 20u);
+}
+
+TEST(ServingLoopTest, BadOptionsAndRequestsAreRefused) {
+  FakeTokenizer tokenizer;
+  FakeEngine engine(SmallLimits());
+  CollectingSink sink;
+  const auto loop = ServingLoop::Start(&engine, &tokenizer, {.watermark = 2.0}, &sink);
+  ASSERT_FALSE(loop.ok());
+  EXPECT_EQ(std::string(loop.status().message()), "watermark: 2 is outside [0, 0.5]");
+
+  LoopFixture f;
+  Request request = MakeRequest(5, 5);
+  request.sampling.temperature = -1;
+  const auto refused = f.loop->Submit(1, request);
+  ASSERT_FALSE(Accepted(refused));
+  EXPECT_EQ(ReasonOf(refused), "INVALID");
+  EXPECT_TRUE(f.loop->Idle());
+}
+
+// While the engine is in a step, Submit answers all the same.
+TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
+  FakeTokenizer tokenizer;
+  HeldEngine engine;
+  CollectingSink sink;
+  auto loop = *ServingLoop::Start(&engine, &tokenizer, {.max_num_queued_reqs = 2}, &sink);
+  Request request = MakeRequest(5, 5);
+  request.request_id = "a";
+  ASSERT_TRUE(Accepted(loop->Submit(1, request)));
+  engine.WaitUntilEntered();
+  const auto duplicate = loop->Submit(2, request);
+  ASSERT_FALSE(Accepted(duplicate));
+  EXPECT_EQ(ReasonOf(duplicate), "DUPLICATE_REQUEST_ID");
+  EXPECT_EQ(std::get<Failed>(duplicate).status.code(), absl::StatusCode::kAlreadyExists);
+  request.request_id = "b";  // the first is out of the inbox, but counts until its step is over
+  ASSERT_TRUE(Accepted(loop->Submit(3, request)));
+  EXPECT_EQ(loop->Snapshot().waiting, 2);
+  request.request_id = "c";
+  const auto full = loop->Submit(4, request);
+  ASSERT_FALSE(Accepted(full));
+  EXPECT_EQ(ReasonOf(full), "QUEUE_FULL");
+  EXPECT_EQ(std::get<Failed>(full).status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_GT(std::get<Failed>(full).retry_after_us, 0);
+  engine.Release();
+  EXPECT_TRUE(sink.WaitForEnd(1).finished.has_value());
+  EXPECT_TRUE(sink.WaitForEnd(3).finished.has_value());
+  request.request_id = "a";  // free again as soon as its end is heard
+  EXPECT_TRUE(Accepted(loop->Submit(5, request)));
+  EXPECT_TRUE(sink.WaitForEnd(5).finished.has_value());
+}
+
+TEST(ServingLoopTest, CancelAndStopEndStreams) {
+  LoopFixture f;
+  Request request = MakeRequest(5, 120, 1);
+  request.stopping.max_tokens = 100;
+  f.engine.choose = [](uint64_t, int32_t) { return 'a'; };
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, request)));
+  f.loop->Cancel(1, absl::CancelledError("client left"));
+  f.loop->Cancel(1, absl::CancelledError("client left"));
+  f.loop->Cancel(99, absl::CancelledError("nobody"));
+  const Stream cancelled = f.sink.WaitForEnd(1);
+  // It may have finished before the cancel was seen; it ends once in either case.
+  if (cancelled.failed.has_value()) {
+    EXPECT_EQ(cancelled.failed->reason, "CANCELLED");
+  }
+  for (RequestHandle handle = 2; handle < 40; ++handle) {
+    ASSERT_TRUE(Accepted(f.loop->Submit(handle, request)));
+  }
+  f.loop->Stop();
+  for (auto& [handle, stream] : f.sink.streams()) {
+    EXPECT_TRUE(stream.Ended()) << handle;
+    if (stream.failed.has_value() && handle != 1) {
+      EXPECT_EQ(stream.failed->reason, "DRAINING");
+    }
+  }
+  EXPECT_EQ(f.sink.streams().size(), 39u);
+  EXPECT_TRUE(f.loop->Idle());
+}
+
+TEST(ServingLoopTest, DeadlinesUseTheSteadyClock) {
+  LoopFixture f;
+  Request request = MakeRequest(5, 5);
+  request.deadline = 1;  // long ago
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, request)));
+  const Stream stream = f.sink.WaitForEnd(1);
+  ASSERT_TRUE(stream.failed.has_value());
+  EXPECT_EQ(stream.failed->reason, "DEADLINE");
+}
+
+TEST(ServingLoopTest, ALostEngineRefusesFromThenOn) {
+  LoopFixture f;
+  f.engine.next_error = absl::UnknownError("device gone");
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(5, 5))));
+  const Stream stream = f.sink.WaitForEnd(1);
+  ASSERT_TRUE(stream.failed.has_value());
+  EXPECT_EQ(stream.failed->reason, "ENGINE_FAULT");
+  const auto refused = f.loop->Submit(2, MakeRequest(5, 5));
+  ASSERT_FALSE(Accepted(refused));
+  EXPECT_EQ(ReasonOf(refused), "ENGINE_FAULT");
+  EXPECT_FALSE(f.loop->Snapshot().engine_status.ok());
+}
+
+TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
+  constexpr int kThreads = 4, kRequests = 150;
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 120;  // a scarce pool: preemptions too
+  LoopFixture f(limits, {.max_num_queued_reqs = 64, .max_num_queued_tokens = 2000});
+  std::atomic<int> accepted = 0, refused = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(t);
+      for (int i = 0; i < kRequests; ++i) {
+        const RequestHandle handle = t * kRequests + i;
+        Request request = MakeRequest(1 + random() % 60, 1 + random() % 40, handle);
+        request.request_id = std::to_string(handle);
+        if (random() % 2 == 0) request.cache = LocalCache(8);
+        if (!Accepted(f.loop->Submit(handle, std::move(request)))) {
+          ++refused;
+          if (accepted > 0) std::this_thread::yield();
+          continue;
+        }
+        ++accepted;
+        if (random() % 4 == 0) f.loop->Cancel(handle, absl::CancelledError("test"));
+        const LoopSnapshot snapshot = f.loop->Snapshot();
+        EXPECT_LE(snapshot.pages_free, snapshot.pages_total);
+        EXPECT_LE(snapshot.waiting, 64 + limits.max_num_seqs);
+        if (random() % 8 == 0) f.sink.WaitForEnd(handle);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (auto& [handle, stream] : f.sink.streams()) f.sink.WaitForEnd(handle);
+  f.loop->Stop();
+  EXPECT_EQ(f.sink.streams().size(), static_cast<size_t>(accepted));
+  for (auto& [handle, stream] : f.sink.streams()) EXPECT_TRUE(stream.Ended());
+  EXPECT_EQ(accepted + refused, kThreads * kRequests);
+  EXPECT_EQ(f.loop->Snapshot().pages_free, limits.num_blocks);
+}
+
+TEST(ServingLoopTest, UnseededRequestsDrawDifferentSeeds) {
+  LoopFixture f;
+  Request request = MakeRequest(5, 8);
+  request.sampling.seed.reset();
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, request)));
+  ASSERT_TRUE(Accepted(f.loop->Submit(2, request)));
+  EXPECT_NE(f.sink.WaitForEnd(1).token_ids, f.sink.WaitForEnd(2).token_ids);
+}
+
+}  // namespace
+}  // namespace hydrant
