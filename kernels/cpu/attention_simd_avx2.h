@@ -1,0 +1,147 @@
+// The vector words the attention kernels are written in, for AVX2 with FMA and F16C: see
+// attention_simd_avx512.h. Include only from *_avx2.cc files.
+#ifndef HYDRANT_KERNELS_CPU_ATTENTION_SIMD_AVX2_H_
+#define HYDRANT_KERNELS_CPU_ATTENTION_SIMD_AVX2_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_types.h"
+
+#define HYDRANT_SIMD_NAMESPACE avx2
+#define HYDRANT_INLINE inline __attribute__((always_inline))
+
+namespace hydrant::cpu::avx2 {
+
+using Vec = __m256;
+using IntVec = __m256i;
+using Mask = __m256;  // all bits of a lane, or none
+
+inline constexpr int kLanes = 8;
+inline constexpr int kGroupTile = 3;
+inline constexpr int kDimTile = 4;
+inline constexpr int kPanelTile = 6;
+
+// Calls body(Int<0>()) .. body(Int<kCount - 1>()), unrolled before the compiler decides what lives
+// in registers: arrays of accumulators indexed this way never touch memory, which plain loops do
+// not ensure.
+template <int kCount, int kFrom = 0, typename Body>
+HYDRANT_INLINE void Unroll(const Body& body) {
+  if constexpr (kFrom < kCount) {
+    body(Int<kFrom>());
+    Unroll<kCount, kFrom + 1>(body);
+  }
+}
+#define HYDRANT_UNROLLED(i) [&](auto i) __attribute__((always_inline))
+
+HYDRANT_INLINE Vec Zero() { return _mm256_setzero_ps(); }
+HYDRANT_INLINE Vec Set(float x) { return _mm256_set1_ps(x); }
+HYDRANT_INLINE Vec Load(const float* p) { return _mm256_loadu_ps(p); }
+HYDRANT_INLINE void Store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+HYDRANT_INLINE Vec Add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+HYDRANT_INLINE Vec Sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
+HYDRANT_INLINE Vec Mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+HYDRANT_INLINE Vec Div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+HYDRANT_INLINE Vec Max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+HYDRANT_INLINE Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+
+HYDRANT_INLINE Vec LoadAs(const float* p) { return Load(p); }
+HYDRANT_INLINE Vec LoadAs(const F16* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+HYDRANT_INLINE Vec LoadAs(const BF16* p) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+HYDRANT_INLINE void StoreAs(float* p, Vec v) { Store(p, v); }
+HYDRANT_INLINE void StoreAs(F16* p, Vec v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+HYDRANT_INLINE void StoreAs(BF16* p, Vec v) {
+  const IntVec bits = _mm256_castps_si256(v);
+  const IntVec odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const IntVec rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const IntVec quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const IntVec nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  const IntVec high = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)));
+}
+
+HYDRANT_INLINE IntVec IntSet(int32_t x) { return _mm256_set1_epi32(x); }
+HYDRANT_INLINE IntVec IntIota() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+HYDRANT_INLINE IntVec IntAdd(IntVec a, IntVec b) { return _mm256_add_epi32(a, b); }
+
+HYDRANT_INLINE Mask FirstN(int n) {
+  return _mm256_castsi256_ps(_mm256_cmpgt_epi32(IntSet(n), IntIota()));
+}
+HYDRANT_INLINE Vec MaskLoad(Mask m, const float* p) {
+  return _mm256_maskload_ps(p, _mm256_castps_si256(m));
+}
+HYDRANT_INLINE void MaskStore(Mask m, float* p, Vec v) {
+  _mm256_maskstore_ps(p, _mm256_castps_si256(m), v);
+}
+HYDRANT_INLINE Vec Select(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
+HYDRANT_INLINE Mask Less(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+HYDRANT_INLINE Mask Equal(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+HYDRANT_INLINE Mask And(Mask a, Mask b) { return _mm256_and_ps(a, b); }
+HYDRANT_INLINE Mask Or(Mask a, Mask b) { return _mm256_or_ps(a, b); }
+
+HYDRANT_INLINE IntVec IntMaskLoad(Mask m, const int32_t* p) {
+  return _mm256_maskload_epi32(p, _mm256_castps_si256(m));
+}
+HYDRANT_INLINE void IntStore(int32_t* p, IntVec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
+}
+HYDRANT_INLINE Mask IntLess(IntVec a, IntVec b) {
+  return _mm256_castsi256_ps(_mm256_cmpgt_epi32(b, a));
+}
+HYDRANT_INLINE IntVec IntSelect(Mask m, IntVec yes, IntVec no) {
+  return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
+}
+HYDRANT_INLINE Vec ToFloat(IntVec v) { return _mm256_cvtepi32_ps(v); }
+
+HYDRANT_INLINE Vec Exp(Vec x) {
+  // min and max return their second operand where one is NaN, so NaN passes through.
+  const Vec clamped = _mm256_min_ps(Set(kExpHighest), Max(Set(kExpLowest), x));
+  const Vec n =
+      _mm256_round_ps(Mul(clamped, Set(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  Vec r = _mm256_fnmadd_ps(n, Set(kLn2High), clamped);
+  r = _mm256_fnmadd_ps(n, Set(kLn2Low), r);
+  Vec p = Fma(Set(kExpC6), r, Set(kExpC5));
+  p = Fma(p, r, Set(kExpC4));
+  p = Fma(p, r, Set(kExpC3));
+  p = Fma(p, r, Set(kExpC2));
+  p = Fma(p, r, Set(1.0f));
+  p = Fma(p, r, Set(1.0f));
+  const IntVec exponent =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), IntSet(127)), 23);
+  return _mm256_andnot_ps(Less(x, Set(kExpLowest)), Mul(p, _mm256_castsi256_ps(exponent)));
+}
+
+HYDRANT_INLINE Vec FoldQuad(Vec a, Vec b, Vec c, Vec d) {
+  const Vec ab = Add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const Vec cd = Add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  return Add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+}
+HYDRANT_INLINE Vec JoinQuads(const Vec* q) {
+  return Add(_mm256_permute2f128_ps(q[0], q[1], 0x20), _mm256_permute2f128_ps(q[0], q[1], 0x31));
+}
+HYDRANT_INLINE float FirstLane(Vec v) { return _mm256_cvtss_f32(v); }
+HYDRANT_INLINE float ReduceAdd(Vec v) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+HYDRANT_INLINE float ReduceMax(Vec v) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
+}
+
+}  // namespace hydrant::cpu::avx2
+
+#endif  // HYDRANT_KERNELS_CPU_ATTENTION_SIMD_AVX2_H_

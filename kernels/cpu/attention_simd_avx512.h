@@ -1,0 +1,146 @@
+// The vector words the attention kernels are written in, for AVX-512 (F, BW, DQ, VL). The same
+// words for AVX2 are in attention_simd_avx2.h; a kernel's -inl.h file is compiled once over each.
+// Include only from *_avx512.cc files. Everything here is always inlined and lives in a namespace
+// of its own, so that no AVX-512 code can be picked by the linker for another file.
+#ifndef HYDRANT_KERNELS_CPU_ATTENTION_SIMD_AVX512_H_
+#define HYDRANT_KERNELS_CPU_ATTENTION_SIMD_AVX512_H_
+
+// GCC 12 takes the deliberately undefined operands of its own AVX-512 intrinsics for a mistake.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstdint>
+
+#include "kernels/cpu/attention_types.h"
+
+#define HYDRANT_SIMD_NAMESPACE avx512
+#define HYDRANT_INLINE inline __attribute__((always_inline))
+
+namespace hydrant::cpu::avx512 {
+
+using Vec = __m512;
+using IntVec = __m512i;
+using Mask = __mmask16;
+
+inline constexpr int kLanes = 16;
+inline constexpr int kGroupTile =
+    4;  // query heads that share one pass of decode attention in registers
+inline constexpr int kDimTile = 4;  // vectors of the value row held in registers with them
+inline constexpr int kPanelTile =
+    12;  // rows of a prefill panel held in registers, two vectors each
+
+// Calls body(Int<0>()) .. body(Int<kCount - 1>()), unrolled before the compiler decides what lives
+// in registers: arrays of accumulators indexed this way never touch memory, which plain loops do
+// not ensure.
+template <int kCount, int kFrom = 0, typename Body>
+HYDRANT_INLINE void Unroll(const Body& body) {
+  if constexpr (kFrom < kCount) {
+    body(Int<kFrom>());
+    Unroll<kCount, kFrom + 1>(body);
+  }
+}
+#define HYDRANT_UNROLLED(i) [&](auto i) __attribute__((always_inline))
+
+HYDRANT_INLINE Vec Zero() { return _mm512_setzero_ps(); }
+HYDRANT_INLINE Vec Set(float x) { return _mm512_set1_ps(x); }
+HYDRANT_INLINE Vec Load(const float* p) { return _mm512_loadu_ps(p); }
+HYDRANT_INLINE void Store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+HYDRANT_INLINE Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+HYDRANT_INLINE Vec Sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+HYDRANT_INLINE Vec Mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+HYDRANT_INLINE Vec Div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+HYDRANT_INLINE Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+HYDRANT_INLINE Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+
+// Elements of a page.
+HYDRANT_INLINE Vec LoadAs(const float* p) { return Load(p); }
+HYDRANT_INLINE Vec LoadAs(const F16* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+HYDRANT_INLINE Vec LoadAs(const BF16* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+// Narrowing rounds to nearest, ties to even; NaN stays NaN.
+HYDRANT_INLINE void StoreAs(float* p, Vec v) { Store(p, v); }
+HYDRANT_INLINE void StoreAs(F16* p, Vec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+HYDRANT_INLINE void StoreAs(BF16* p, Vec v) {
+  const IntVec bits = _mm512_castps_si512(v);
+  const IntVec odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const IntVec rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const Mask nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  const IntVec kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
+}
+
+HYDRANT_INLINE Mask FirstN(int n) {
+  return n >= kLanes ? Mask{0xffff} : static_cast<Mask>((1u << n) - 1);
+}
+HYDRANT_INLINE Vec MaskLoad(Mask m, const float* p) { return _mm512_maskz_loadu_ps(m, p); }
+HYDRANT_INLINE void MaskStore(Mask m, float* p, Vec v) { _mm512_mask_storeu_ps(p, m, v); }
+HYDRANT_INLINE Vec Select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+HYDRANT_INLINE Mask Less(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+HYDRANT_INLINE Mask Equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+HYDRANT_INLINE Mask And(Mask a, Mask b) { return a & b; }
+HYDRANT_INLINE Mask Or(Mask a, Mask b) { return a | b; }
+
+HYDRANT_INLINE IntVec IntSet(int32_t x) { return _mm512_set1_epi32(x); }
+HYDRANT_INLINE IntVec IntIota() {
+  return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+HYDRANT_INLINE IntVec IntAdd(IntVec a, IntVec b) { return _mm512_add_epi32(a, b); }
+HYDRANT_INLINE IntVec IntMaskLoad(Mask m, const int32_t* p) {
+  return _mm512_maskz_loadu_epi32(m, p);
+}
+HYDRANT_INLINE void IntStore(int32_t* p, IntVec v) { _mm512_storeu_si512(p, v); }
+HYDRANT_INLINE Mask IntLess(IntVec a, IntVec b) { return _mm512_cmplt_epi32_mask(a, b); }
+HYDRANT_INLINE IntVec IntSelect(Mask m, IntVec yes, IntVec no) {
+  return _mm512_mask_blend_epi32(m, no, yes);
+}
+HYDRANT_INLINE Vec ToFloat(IntVec v) { return _mm512_cvtepi32_ps(v); }
+
+// e^x within 1.1 units in the last place; 0 below -87.3 (no denormals), and for -inf.
+HYDRANT_INLINE Vec Exp(Vec x) {
+  const Vec n =
+      _mm512_roundscale_ps(Mul(x, Set(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  Vec r = _mm512_fnmadd_ps(n, Set(kLn2High), x);
+  r = _mm512_fnmadd_ps(n, Set(kLn2Low), r);
+  Vec p = Fma(Set(kExpC6), r, Set(kExpC5));
+  p = Fma(p, r, Set(kExpC4));
+  p = Fma(p, r, Set(kExpC3));
+  p = Fma(p, r, Set(kExpC2));
+  p = Fma(p, r, Set(1.0f));
+  p = Fma(p, r, Set(1.0f));
+  const Mask zero = _mm512_cmp_ps_mask(x, Set(kExpLowest), _CMP_LT_OQ);
+  return _mm512_mask_scalef_ps(Zero(), static_cast<Mask>(~zero), p, n);
+}
+
+// Folds four vectors: lane 4 b + i of the result is the sum of the four lanes of block b of vector
+// i.
+HYDRANT_INLINE Vec FoldQuad(Vec a, Vec b, Vec c, Vec d) {
+  const Vec ab = Add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const Vec cd = Add(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  return Add(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+}
+// Joins kLanes / 4 folded quads: lane 4 q + i of the result is the whole sum of vector i of quad q.
+HYDRANT_INLINE Vec JoinQuads(const Vec* q) {
+  const Vec q01 =
+      Add(_mm512_shuffle_f32x4(q[0], q[1], 0x88), _mm512_shuffle_f32x4(q[0], q[1], 0xdd));
+  const Vec q23 =
+      Add(_mm512_shuffle_f32x4(q[2], q[3], 0x88), _mm512_shuffle_f32x4(q[2], q[3], 0xdd));
+  return Add(_mm512_shuffle_f32x4(q01, q23, 0x88), _mm512_shuffle_f32x4(q01, q23, 0xdd));
+}
+HYDRANT_INLINE float ReduceAdd(Vec v) { return _mm512_reduce_add_ps(v); }
+HYDRANT_INLINE float ReduceMax(Vec v) { return _mm512_reduce_max_ps(v); }
+HYDRANT_INLINE float FirstLane(Vec v) { return _mm512_cvtss_f32(v); }
+
+}  // namespace hydrant::cpu::avx512
+
+#endif  // HYDRANT_KERNELS_CPU_ATTENTION_SIMD_AVX512_H_

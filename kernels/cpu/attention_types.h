@@ -1,0 +1,40 @@
+// Element types and constants the vector headers of the attention kernels share. Plain data.
+#ifndef HYDRANT_KERNELS_CPU_ATTENTION_TYPES_H_
+#define HYDRANT_KERNELS_CPU_ATTENTION_TYPES_H_
+
+#include <cstdint>
+
+namespace hydrant::cpu {
+
+// Elements of a page as they lie in memory; distinct types, so that loads pick the conversion.
+struct F16 {
+  uint16_t bits;
+};
+struct BF16 {
+  uint16_t bits;
+};
+
+// A number as a type, for kernels whose sizes are known when they are compiled.
+template <int kValue>
+struct Int {
+  static constexpr int value = kValue;
+  constexpr operator int() const { return kValue; }
+};
+
+// e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2) / 2. The polynomial interpolates (e^r - 1 - r) /
+// r^2 at the Chebyshev nodes of that range; its relative error is 1e-8, below fp32's rounding. ln 2
+// is split so that n * kLn2High is exact.
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2High = 0.693359375f;
+inline constexpr float kLn2Low = -2.12194440e-4f;
+inline constexpr float kExpC2 = 0.5f;
+inline constexpr float kExpC3 = 0.1666657689460664f;
+inline constexpr float kExpC4 = 0.0416665544984156f;
+inline constexpr float kExpC5 = 0.00836319488241411f;
+inline constexpr float kExpC6 = 0.0013926203361484387f;
+inline constexpr float kExpLowest = -87.3f;  // e^x is a normal float down to here
+inline constexpr float kExpHighest = 88.0f;
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_ATTENTION_TYPES_H_

@@ -1,0 +1,151 @@
+#include "kernels/cpu/decode_attention.h"
+
+#include <atomic>
+#include <cstddef>
+#include <vector>
+
+#include "kernels/cpu/attention_scratch.h"
+#include "kernels/cpu/decode_attention_kernels.h"
+#include "kernels/cpu/isa.h"
+
+namespace hydrant::cpu {
+namespace {
+
+constexpr int kWholeHead = -1;
+// A head is spread over threads where it is more than this fraction of a thread's share of the
+// work.
+constexpr int kTasksPerThread = 4;
+
+// One unit of work: a part of a head that is spread over threads, or a whole head.
+struct DecodeTask {
+  int head = 0;
+  int part = kWholeHead;
+};
+
+// The work of one call, kept between calls for its memory.
+struct DecodePlan {
+  DecodeShape shape;
+  std::vector<DecodeHead> heads;
+  std::vector<DecodeTask> tasks;
+  AttentionScratch scratch;  // of heads that are spread over threads
+};
+
+DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
+  DecodeShape shape;
+  shape.head_dim = args.pages.layout.head_dim;
+  shape.group = args.num_heads / args.tables.num_kv_heads;
+  shape.block_size = args.pages.layout.block_size;
+  shape.dtype = args.pages.layout.dtype;
+  shape.scale = args.scale;
+  shape.keys = args.pages.keys;
+  shape.values = args.pages.values;
+  shape.positions = args.pages.positions;
+  shape.scores = args.pages.scores;
+  return shape;
+}
+
+// Decides where the new entry goes, and grows the head's length.
+DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, int group) {
+  const SequenceTables& tables = args.tables;
+  const int head_dim = args.pages.layout.head_dim;
+  const int slot = args.slots[row];
+  const size_t index = tables.HeadIndex(slot, args.layer, kv_head);
+  const size_t kv_row = static_cast<size_t>(row) * tables.num_kv_heads + kv_head;
+  const size_t q_row =
+      static_cast<size_t>(row) * args.num_heads + static_cast<size_t>(kv_head) * group;
+  DecodeHead head;
+  head.q = args.q + q_row * head_dim;
+  head.k = args.k + kv_row * head_dim;
+  head.v = args.v + kv_row * head_dim;
+  head.out = args.out + q_row * head_dim;
+  head.blocks = tables.HeadBlocks(slot, args.layer, kv_head);
+  head.rule = &tables.rules[slot];
+  head.position = args.positions[row];
+  const bool append = tables.lengths[index] < tables.caps[index];
+  head.new_entry = append ? tables.lengths[index]++ : tables.victims[index];
+  head.num_entries = tables.lengths[index];
+  if (head.rule->scored && head.num_entries == tables.caps[index])
+    head.victim = &tables.victims[index];
+  return head;
+}
+
+size_t ScratchFloats(const DecodeShape& shape, const DecodeHead& head) {
+  const size_t per_query_head = kPartEntries + 2 + RoundUpDim(shape.head_dim);
+  return static_cast<size_t>(NumParts(head.num_entries)) * shape.group * per_query_head;
+}
+
+void GiveScratch(const DecodeShape& shape, float* scratch, DecodeHead* head) {
+  const size_t rows = static_cast<size_t>(NumParts(head->num_entries)) * shape.group;
+  head->weight_stride = static_cast<int64_t>(NumParts(head->num_entries)) * kPartEntries;
+  head->weights = scratch;
+  head->part_out = head->weights + rows * kPartEntries;
+  head->part_max = head->part_out + rows * RoundUpDim(shape.head_dim);
+  head->part_sum = head->part_max + rows;
+}
+
+void PlaceNewEntries(const DecodeAttentionArgs& args, DecodePlan* plan) {
+  plan->shape = ShapeOf(args);
+  plan->heads.clear();
+  for (int row = 0; row < args.num_rows; ++row) {
+    for (int kv_head = 0; kv_head < args.tables.num_kv_heads; ++kv_head)
+      plan->heads.push_back(PlaceNewEntry(args, row, kv_head, plan->shape.group));
+  }
+}
+
+// Cuts the work into tasks. Bits do not depend on it: parts are the same either way.
+void CutIntoTasks(int num_threads, DecodePlan* plan) {
+  int64_t parts_in_all = 0;
+  for (const DecodeHead& head : plan->heads) parts_in_all += NumParts(head.num_entries);
+  plan->tasks.clear();
+  size_t scratch_floats = 0;
+  for (size_t i = 0; i < plan->heads.size(); ++i) {
+    DecodeHead& head = plan->heads[i];
+    const int parts = NumParts(head.num_entries);
+    const int64_t tasks = static_cast<int64_t>(num_threads) * kTasksPerThread;
+    const bool spread = num_threads > 1 && parts > 1 && parts * tasks > parts_in_all;
+    head.parts_left = spread ? parts : 0;
+    if (spread) scratch_floats += ScratchFloats(plan->shape, head);
+    for (int part = 0; part < (spread ? parts : 1); ++part)
+      plan->tasks.push_back({static_cast<int>(i), spread ? part : kWholeHead});
+  }
+  float* scratch = plan->scratch.Reserve(scratch_floats);
+  for (DecodeHead& head : plan->heads) {
+    if (head.parts_left == 0) continue;
+    GiveScratch(plan->shape, scratch, &head);
+    scratch += ScratchFloats(plan->shape, head);
+  }
+}
+
+void RunTask(const DecodeKernels& kernels, const DecodeTask& task, DecodePlan* plan) {
+  thread_local AttentionScratch thread_scratch;
+  const DecodeShape& shape = plan->shape;
+  DecodeHead& head = plan->heads[task.head];
+  const size_t query_floats = static_cast<size_t>(shape.group) * RoundUpDim(shape.head_dim);
+  if (task.part != kWholeHead) {
+    kernels.attend_part(shape, head, task.part, thread_scratch.Reserve(query_floats));
+    // The thread that finishes last sees what the others wrote, and joins.
+    if (std::atomic_ref<int>(head.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
+      kernels.join(shape, head);
+    return;
+  }
+  float* query = thread_scratch.Reserve(query_floats + ScratchFloats(shape, head));
+  GiveScratch(shape, query + query_floats, &head);
+  for (int part = 0; part < NumParts(head.num_entries); ++part)
+    kernels.attend_part(shape, head, part, query);
+  kernels.join(shape, head);
+}
+
+}  // namespace
+
+void DecodeAttention(const DecodeAttentionArgs& args, ThreadPool& pool) {
+  thread_local DecodePlan plan;
+  const DecodeKernels kernels =
+      DetectIsa() >= Isa::kAvx512 ? DecodeKernelsAvx512() : DecodeKernelsAvx2();
+  PlaceNewEntries(args, &plan);
+  CutIntoTasks(pool.num_threads(), &plan);
+  DecodePlan* work = &plan;  // the caller's, not each worker's own
+  pool.ParallelFor(static_cast<int>(plan.tasks.size()),
+                   [&kernels, work](int task, int) { RunTask(kernels, work->tasks[task], work); });
+}
+
+}  // namespace hydrant::cpu

@@ -1,0 +1,68 @@
+// What decode attention asks of its vector kernels, one (row, KV head) at a time. Plain data and
+// raw pointers only: the implementations are compiled for an instruction set of their own
+// (decode_attention_avx2.cc, decode_attention_avx512.cc).
+#ifndef HYDRANT_KERNELS_CPU_DECODE_ATTENTION_KERNELS_H_
+#define HYDRANT_KERNELS_CPU_DECODE_ATTENTION_KERNELS_H_
+
+#include <cstdint>
+
+#include "kernels/kv_pages.h"
+
+namespace hydrant::cpu {
+
+inline constexpr int kPartEntries = 256;
+inline constexpr int kDimRound = 16;  // rows of scratch are whole vectors on every instruction set
+
+constexpr int RoundUpDim(int head_dim) {
+  return (head_dim + kDimRound - 1) / kDimRound * kDimRound;
+}
+constexpr int NumParts(int entries) { return (entries + kPartEntries - 1) / kPartEntries; }
+
+// Common to all heads of a call.
+struct DecodeShape {
+  int head_dim = 0;
+  int group = 0;  // query heads per KV head
+  int block_size = 0;
+  DType dtype = DType::kF32;
+  float scale = 1.0f;
+  void* keys = nullptr;  // the pool's pages: kernels/kv_pages.h
+  void* values = nullptr;
+  int32_t* positions = nullptr;
+  float* scores = nullptr;
+};
+
+struct DecodeHead {
+  const float* q = nullptr;  // [group, head_dim]
+  const float* k = nullptr;  // [head_dim], the new entry
+  const float* v = nullptr;  // [head_dim]
+  float* out = nullptr;      // [group, head_dim]
+  const int32_t* blocks = nullptr;
+  const DecodeRule* rule = nullptr;
+  int32_t* victim = nullptr;  // null where none is to be picked
+  int32_t position = 0;
+  int num_entries = 0;  // the new one included
+  int new_entry = 0;
+  int parts_left = 0;  // of a head spread over threads; accessed atomically
+
+  // Scratch that lives from the first part to the join.
+  float* weights = nullptr;   // [group, weight_stride]: exp(logit - the part's maximum)
+  int64_t weight_stride = 0;  // kPartEntries * number of parts
+  float* part_max = nullptr;  // [parts, group]
+  float* part_sum = nullptr;  // [parts, group]
+  float* part_out = nullptr;  // [parts, group, RoundUpDim(head_dim)], unnormalised
+};
+
+struct DecodeKernels {
+  // Attends entries [part * kPartEntries, ...) of the head, after storing the new entry if it is
+  // one of them. scratch: [group, RoundUpDim(head_dim)] of the calling thread.
+  void (*attend_part)(const DecodeShape& shape, const DecodeHead& head, int part, float* scratch);
+  // Joins the parts: the output, the scores, the next victim.
+  void (*join)(const DecodeShape& shape, const DecodeHead& head);
+};
+
+DecodeKernels DecodeKernelsAvx2();
+DecodeKernels DecodeKernelsAvx512();
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_DECODE_ATTENTION_KERNELS_H_

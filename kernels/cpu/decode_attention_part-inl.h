@@ -1,0 +1,206 @@
+// One part of one head: store the new entry, logits, weights, unnormalised output. Included once
+// per instruction set, after the vector words (attention_simd_*.h).
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+// Offsets of a part's rows in the pool, in elements; padded so that whole quads of rows can be
+// read: the padding repeats the last row, and no dead slot is ever touched.
+struct PartRows {
+  int count = 0;
+  int64_t offsets[kPartEntries];
+};
+
+HYDRANT_INLINE int64_t SlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
+  return static_cast<int64_t>(head.blocks[entry / shape.block_size]) * shape.block_size +
+         entry % shape.block_size;
+}
+
+HYDRANT_INLINE void FindRows(const DecodeShape& shape, const DecodeHead& head, int part,
+                             PartRows* rows) {
+  const int begin = part * kPartEntries;
+  const int left = head.num_entries - begin;
+  rows->count = left < kPartEntries ? left : kPartEntries;
+  int block = begin / shape.block_size;
+  int slot = begin % shape.block_size;
+  for (int i = 0; i < rows->count; ++i) {
+    rows->offsets[i] =
+        (static_cast<int64_t>(head.blocks[block]) * shape.block_size + slot) * shape.head_dim;
+    if (++slot == shape.block_size) {
+      slot = 0;
+      ++block;
+    }
+  }
+  for (int i = rows->count; i % kLanes != 0; ++i) rows->offsets[i] = rows->offsets[i - 1];
+}
+
+template <typename T>
+HYDRANT_INLINE Vec LoadTail(const T* p, int count) {
+  T padded[kLanes] = {};
+  for (int i = 0; i < count; ++i) padded[i] = p[i];
+  return LoadAs(padded);
+}
+
+template <typename T>
+HYDRANT_INLINE void StoreRow(const float* from, int head_dim, T* to) {
+  int d = 0;
+  for (; d + kLanes <= head_dim; d += kLanes) StoreAs(to + d, Load(from + d));
+  if (d == head_dim) return;
+  T padded[kLanes];
+  StoreAs(padded, LoadTail(from + d, head_dim - d));
+  for (int i = 0; d + i < head_dim; ++i) to[d + i] = padded[i];
+}
+
+template <typename T>
+void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
+  const int64_t slot = SlotOf(shape, head, head.new_entry);
+  StoreRow(head.k, shape.head_dim, static_cast<T*>(shape.keys) + slot * shape.head_dim);
+  StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + slot * shape.head_dim);
+  shape.positions[slot] = head.position;
+  if (head.rule->scored) shape.scores[slot] = 0.0f;
+}
+
+// Logits of kGroup query heads against every row of the part, in whole vectors of kLanes rows; what
+// lies past the last row is -inf. Four rows are worked on at a time, so that a query vector is
+// loaded once for all of them.
+template <int kGroup, typename T>
+void Logits(const T* keys, const PartRows& rows, int head_dim, const float* q, int64_t q_stride,
+            float* logits, int64_t logit_stride) {
+  const int whole = head_dim / kLanes * kLanes;
+  for (int i = 0; i < rows.count; i += kLanes) {
+    Vec quads[kGroup][kLanes / 4];
+    for (int quad = 0; quad < kLanes / 4; ++quad) {
+      const T* row[4];
+      Unroll<4>(HYDRANT_UNROLLED(r) { row[r] = keys + rows.offsets[i + quad * 4 + r]; });
+      Vec acc[kGroup][4];
+      Unroll<kGroup * 4>(HYDRANT_UNROLLED(j) { acc[j / 4][j % 4] = Zero(); });
+      for (int d = 0; d < whole; d += kLanes) {
+        Vec query[kGroup];
+        Unroll<kGroup>(HYDRANT_UNROLLED(g) { query[g] = Load(q + g * q_stride + d); });
+        Unroll<4>(HYDRANT_UNROLLED(r) {
+          const Vec key = LoadAs(row[r] + d);
+          Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][r] = Fma(query[g], key, acc[g][r]); });
+        });
+      }
+      if (whole < head_dim) {
+        Unroll<4>(HYDRANT_UNROLLED(r) {
+          const Vec key = LoadTail(row[r] + whole, head_dim - whole);
+          Unroll<kGroup>(HYDRANT_UNROLLED(g) {
+            acc[g][r] = Fma(Load(q + g * q_stride + whole), key, acc[g][r]);
+          });
+        });
+      }
+      Unroll<kGroup>(HYDRANT_UNROLLED(g) {
+        quads[g][quad] = FoldQuad(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
+      });
+    }
+    const Mask live = FirstN(rows.count - i);
+    for (int g = 0; g < kGroup; ++g)
+      Store(logits + g * logit_stride + i,
+            Select(live, JoinQuads(quads[g]), Set(-__builtin_inff())));
+  }
+}
+
+// Turns the logits of one query head into exp(logit - maximum), in place; whole vectors.
+HYDRANT_INLINE void Weights(float* logits, int count, float* max_out, float* sum_out) {
+  Vec max = Load(logits);
+  for (int i = kLanes; i < count; i += kLanes) max = Max(max, Load(logits + i));
+  const float top = ReduceMax(max);
+  Vec sum = Zero();
+  for (int i = 0; i < count; i += kLanes) {
+    const Vec w = Exp(Sub(Load(logits + i), Set(top)));
+    Store(logits + i, w);
+    sum = Add(sum, w);
+  }
+  *max_out = top;
+  *sum_out = ReduceAdd(sum);
+}
+
+// out[g, 0 .. kVecs * kLanes) = sum over the rows of weight[g, row] * value[row]. With kTail the
+// columns are one vector of which only `tail` exist.
+template <int kGroup, int kVecs, bool kTail, typename T>
+void WeightedValues(const T* values, const PartRows& rows, int tail, const float* weights,
+                    int64_t weight_stride, float* out, int64_t out_stride) {
+  Vec acc[kGroup][kVecs];
+  Unroll<kGroup * kVecs>(HYDRANT_UNROLLED(j) { acc[j / kVecs][j % kVecs] = Zero(); });
+  for (int i = 0; i < rows.count; ++i) {
+    const T* row = values + rows.offsets[i];
+    Vec weight[kGroup];
+    Unroll<kGroup>(HYDRANT_UNROLLED(g) { weight[g] = Set(weights[g * weight_stride + i]); });
+    Unroll<kVecs>(HYDRANT_UNROLLED(c) {
+      const Vec value = kTail ? LoadTail(row, tail) : LoadAs(row + c * kLanes);
+      Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][c] = Fma(weight[g], value, acc[g][c]); });
+    });
+  }
+  Unroll<kGroup * kVecs>(HYDRANT_UNROLLED(j) {
+    Store(out + j / kVecs * out_stride + j % kVecs * kLanes, acc[j / kVecs][j % kVecs]);
+  });
+}
+
+template <int kGroup, typename T>
+void Output(const T* values, const PartRows& rows, int head_dim, const float* weights,
+            int64_t weight_stride, float* out, int64_t out_stride) {
+  int d = 0;
+  const auto columns = [&](auto vecs, auto tail) {
+    WeightedValues<kGroup, decltype(vecs)::value, decltype(tail)::value>(
+        values + d, rows, head_dim - d, weights, weight_stride, out + d, out_stride);
+    d += decltype(vecs)::value * kLanes;
+  };
+  while (d + kDimTile * kLanes <= head_dim) columns(Int<kDimTile>(), Int<0>());
+  if (d + 2 * kLanes <= head_dim) columns(Int<2>(), Int<0>());
+  if (d + kLanes <= head_dim) columns(Int<1>(), Int<0>());
+  if (d < head_dim) columns(Int<1>(), Int<1>());
+}
+
+// kGroup of the head's query heads, from the g-th on.
+template <int kGroup, typename T>
+void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
+                 const float* q, int g) {
+  const int64_t dim = RoundUpDim(shape.head_dim);
+  float* weights = head.weights + g * head.weight_stride + part * kPartEntries;
+  Logits<kGroup>(static_cast<const T*>(shape.keys), rows, shape.head_dim, q + g * dim, dim, weights,
+                 head.weight_stride);
+  for (int i = 0; i < kGroup; ++i) {
+    Weights(weights + i * head.weight_stride, rows.count,
+            &head.part_max[part * shape.group + g + i], &head.part_sum[part * shape.group + g + i]);
+  }
+  Output<kGroup>(static_cast<const T*>(shape.values), rows, shape.head_dim, weights,
+                 head.weight_stride, head.part_out + (part * shape.group + g) * dim, dim);
+}
+
+template <typename T>
+void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, float* q) {
+  if (head.new_entry / kPartEntries == part) StoreNewEntry<T>(shape, head);
+  PartRows rows;
+  FindRows(shape, head, part, &rows);
+  const int dim = RoundUpDim(shape.head_dim);
+  for (int g = 0; g < shape.group; ++g) {
+    for (int d = 0; d < dim; ++d)
+      q[g * dim + d] = d < shape.head_dim ? head.q[g * shape.head_dim + d] * shape.scale : 0.0f;
+  }
+  int g = 0;
+  for (; g + kGroupTile <= shape.group; g += kGroupTile)
+    AttendGroup<kGroupTile, T>(shape, head, part, rows, q, g);
+  switch (shape.group - g) {
+    case 3:
+      return AttendGroup<3, T>(shape, head, part, rows, q, g);
+    case 2:
+      return AttendGroup<2, T>(shape, head, part, rows, q, g);
+    case 1:
+      return AttendGroup<1, T>(shape, head, part, rows, q, g);
+    default:
+      return;
+  }
+}
+
+void AttendPart(const DecodeShape& shape, const DecodeHead& head, int part, float* scratch) {
+  switch (shape.dtype) {
+    case DType::kF16:
+      return AttendPartOf<F16>(shape, head, part, scratch);
+    case DType::kBF16:
+      return AttendPartOf<BF16>(shape, head, part, scratch);
+    default:
+      return AttendPartOf<float>(shape, head, part, scratch);
+  }
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE

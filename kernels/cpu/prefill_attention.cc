@@ -1,0 +1,112 @@
+#include "kernels/cpu/prefill_attention.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/cpu/attention_scratch.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/prefill_attention_kernels.h"
+
+namespace hydrant::cpu {
+namespace {
+
+// Tasks of a wave per thread: enough that the threads finish together, few enough to bound the
+// memory for column sums.
+constexpr int kTasksPerThread = 8;
+
+// One call, and the tiles of its run.
+struct Run {
+  const PrefillAttentionArgs& args;
+  PrefillShape shape;
+  PrefillTileKernel attend;
+
+  int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
+  int num_keys() const { return args.first_position + args.num_queries; }
+};
+
+Run RunOf(const PrefillAttentionArgs& args) {
+  PrefillShape shape;
+  shape.head_dim = args.head_dim;
+  shape.group = args.num_heads / args.num_kv_heads;
+  shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
+  shape.scale = args.scale;
+  shape.reduce = args.reduce;
+  return {args, shape, DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2()};
+}
+
+PrefillTile TileOf(const Run& run, int kv_head, int tile) {
+  const PrefillAttentionArgs& args = run.args;
+  const int first_query = tile * kQueryTile;
+  const size_t offset = static_cast<size_t>(first_query) * run.shape.query_stride +
+                        static_cast<size_t>(kv_head) * run.shape.group * args.head_dim;
+  PrefillTile work;
+  work.q = args.q + offset;
+  work.k = args.k + kv_head * args.kv_head_stride;
+  work.v = args.v + kv_head * args.kv_head_stride;
+  work.out = args.out + offset;
+  work.first_position = args.first_position + first_query;
+  work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
+  return work;
+}
+
+void Attend(const Run& run, const PrefillTile& tile) {
+  thread_local AttentionScratch scratch;
+  const bool column_sums = tile.column_sums != nullptr;
+  run.attend(run.shape, tile,
+             scratch.Reserve(LayoutOf(run.shape, tile.num_keys(), column_sums).total));
+}
+
+// The last tiles see the most keys: they are handed out first, so that no thread ends with a long
+// one.
+void AttendAll(const Run& run, ThreadPool& pool) {
+  const int kv_heads = run.args.num_kv_heads;
+  pool.ParallelFor(run.num_tiles() * kv_heads, [&run, kv_heads](int task, int) {
+    Attend(run, TileOf(run, task % kv_heads, run.num_tiles() - 1 - task / kv_heads));
+  });
+}
+
+// Tiles [begin, end) of every head, their column sums side by side in `partial` [end - begin,
+// kv_heads, num_keys], then added tile by tile: the order of additions depends on neither the
+// threads nor the runs a prompt is cut into.
+void AttendWave(const Run& run, int begin, int end, float* partial, ThreadPool& pool) {
+  const int kv_heads = run.args.num_kv_heads;
+  const size_t stride = run.num_keys();
+  pool.ParallelFor((end - begin) * kv_heads, [&](int task, int) {
+    PrefillTile tile = TileOf(run, task % kv_heads, begin + task / kv_heads);
+    tile.column_sums = partial + task * stride;
+    Attend(run, tile);
+  });
+  pool.ParallelFor(kv_heads, [&](int kv_head, int) {
+    float* sums = run.args.column_sums + kv_head * run.args.column_stride;
+    for (int tile = begin; tile < end; ++tile) {
+      const float* part =
+          partial + (static_cast<size_t>(tile - begin) * kv_heads + kv_head) * stride;
+      const int keys = TileOf(run, kv_head, tile).num_keys();
+      for (int j = 0; j < keys; ++j) sums[j] += part[j];
+    }
+  });
+}
+
+void AttendWithColumnSums(const Run& run, ThreadPool& pool) {
+  thread_local AttentionScratch partial;
+  const int tasks = pool.num_threads() * kTasksPerThread;
+  const int wave =
+      std::min(run.num_tiles(), (tasks + run.args.num_kv_heads - 1) / run.args.num_kv_heads);
+  float* sums = partial.Reserve(static_cast<size_t>(wave) * run.args.num_kv_heads * run.num_keys());
+  for (int begin = 0; begin < run.num_tiles(); begin += wave)
+    AttendWave(run, begin, std::min(begin + wave, run.num_tiles()), sums, pool);
+}
+
+}  // namespace
+
+void PrefillAttention(const PrefillAttentionArgs& args, ThreadPool& pool) {
+  if (args.num_queries == 0) return;
+  const Run run = RunOf(args);
+  if (args.column_sums == nullptr) {
+    AttendAll(run, pool);
+  } else {
+    AttendWithColumnSums(run, pool);
+  }
+}
+
+}  // namespace hydrant::cpu

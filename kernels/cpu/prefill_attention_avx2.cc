@@ -1,0 +1,14 @@
+// Prefill attention's kernel, compiled for AVX2: see prefill_attention_kernels.h.
+#include "kernels/cpu/prefill_attention_kernels.h"
+// The vector words come first.
+// clang-format off
+#include "kernels/cpu/attention_simd_avx2.h"
+#include "kernels/cpu/prefill_attention_panel-inl.h"
+#include "kernels/cpu/prefill_attention_tile-inl.h"
+// clang-format on
+
+namespace hydrant::cpu {
+
+PrefillTileKernel PrefillTileAvx2() { return &avx2::AttendTile; }
+
+}  // namespace hydrant::cpu

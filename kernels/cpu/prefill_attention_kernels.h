@@ -1,0 +1,82 @@
+// What prefill attention asks of its vector kernel: one tile at a time. Plain data and raw pointers
+// only: the implementations are compiled for an instruction set of their own
+// (prefill_attention_avx2.cc, ..._avx512.cc).
+//
+// Queries lie in the lanes: a tile's queries, logits, weights and output are stored transposed,
+// [..., kQueryTile], so that keys and values are read as they are, maxima and sums run down the
+// columns without a horizontal step, and every head_dim takes the same path.
+#ifndef HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_
+#define HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/prefill_attention.h"
+
+namespace hydrant::cpu {
+
+inline constexpr int kKeyPanel = 128;  // keys of a step; 16 KiB of logits
+// Weights a tile may keep for its column sums (8 MiB); depends on the tile's position and the model
+// alone.
+inline constexpr size_t kMaxKeptWeights = size_t{2} << 20;
+
+struct PrefillShape {
+  int head_dim = 0;
+  int group = 0;             // query heads per KV head
+  int64_t query_stride = 0;  // elements between queries, in q and out
+  float scale = 1.0f;
+  GroupReduce reduce = GroupReduce::kMean;
+};
+
+struct PrefillTile {
+  const float* q = nullptr;      // first query, first query head of the group
+  const float* k = nullptr;      // [num_keys, head_dim]
+  const float* v = nullptr;      // [num_keys, head_dim]
+  float* out = nullptr;          // as q
+  int first_position = 0;        // a multiple of kQueryTile
+  int num_queries = 0;           // <= kQueryTile
+  float* column_sums = nullptr;  // [num_keys], written; null: not wanted
+
+  int num_keys() const { return first_position + num_queries; }
+};
+
+constexpr int NumPanels(int keys) { return (keys + kKeyPanel - 1) / kKeyPanel; }
+
+// Where a tile's scratch lies, in floats.
+struct PrefillScratchLayout {
+  bool keep_weights = false;  // of every panel, for the column sums
+  int panels = 0;             // weights are kept for
+  size_t queries = 0;         // [group, head_dim, kQueryTile], scaled
+  size_t outputs = 0;         // [group, head_dim, kQueryTile], unnormalised
+  size_t maxima = 0;          // [group, kQueryTile], running
+  size_t sums = 0;            // [group, kQueryTile], running
+  size_t panel_maxima =
+      0;               // [panels, group, kQueryTile]: what the weights of a panel are relative to
+  size_t weights = 0;  // [panels, group, kKeyPanel, kQueryTile]
+  size_t total = 0;
+};
+
+inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, int num_keys, bool column_sums) {
+  const size_t rows = static_cast<size_t>(shape.group) * kQueryTile;
+  PrefillScratchLayout layout;
+  layout.keep_weights = column_sums && NumPanels(num_keys) * rows * kKeyPanel <= kMaxKeptWeights;
+  layout.panels = layout.keep_weights ? NumPanels(num_keys) : 1;
+  layout.outputs = layout.queries + rows * shape.head_dim;
+  layout.maxima = layout.outputs + rows * shape.head_dim;
+  layout.sums = layout.maxima + rows;
+  layout.panel_maxima = layout.sums + rows;
+  layout.weights = layout.panel_maxima + rows * layout.panels;
+  layout.total = layout.weights + rows * kKeyPanel * layout.panels;
+  return layout;
+}
+
+// scratch: LayoutOf(...).total floats of the calling thread.
+using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile& tile,
+                                   float* scratch);
+
+PrefillTileKernel PrefillTileAvx2();
+PrefillTileKernel PrefillTileAvx512();
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_

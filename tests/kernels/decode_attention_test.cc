@@ -1,0 +1,701 @@
+// Decode attention of the cpu backend against two judges: a model of one head written here in
+// double precision, with no pages and no vectors, and the reference backend. Dead slots and foreign
+// blocks hold NaN, which must neither be read nor overwritten.
+#include "kernels/cpu/decode_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/float16.h"
+#include "kernels/reference/ops.h"
+
+namespace hydrant {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr uint32_t kSeed = 20240607;
+constexpr int kLayers = 2;
+constexpr int kLayer = 1;
+
+using Rng = std::mt19937;
+
+float Normal(Rng& rng) { return std::normal_distribution<float>()(rng); }
+
+std::vector<float> Normals(Rng& rng, size_t n, float scale = 1.0f) {
+  std::vector<float> v(n);
+  for (float& x : v) x = Normal(rng) * scale;
+  return v;
+}
+
+struct Shape {
+  int num_heads = 4;
+  int num_kv_heads = 2;
+  int head_dim = 16;
+  int block_size = 16;
+  DType dtype = DType::kF32;
+  int group() const { return num_heads / num_kv_heads; }
+};
+
+std::string NameOf(const Shape& s) {
+  return std::string(DTypeName(s.dtype)) + "_h" + std::to_string(s.num_heads) + "_kv" +
+         std::to_string(s.num_kv_heads) + "_d" + std::to_string(s.head_dim) + "_b" +
+         std::to_string(s.block_size);
+}
+
+// A pool and its tables, as values: copies are independent worlds.
+struct World {
+  Shape shape;
+  KvLayout layout;
+  std::vector<uint8_t> keys, values;
+  std::vector<int32_t> positions;
+  std::vector<float> scores;
+  std::vector<int32_t> blocks, row_width, caps, lengths, victims;
+  std::vector<int64_t> row_begin;
+  std::vector<DecodeRule> rules;
+
+  // `width` blocks for every head of every sequence, dealt in random order from a pool with some to
+  // spare.
+  World(const Shape& s, int num_seqs, int width, Rng& rng) : shape(s) {
+    const int rows = num_seqs * kLayers * s.num_kv_heads;
+    layout = {s.dtype, s.head_dim, s.block_size, rows * width + 7};
+    const size_t slots = static_cast<size_t>(layout.num_blocks) * s.block_size;
+    keys.resize(BytesOf(s.dtype, slots * s.head_dim));
+    values.resize(keys.size());
+    positions.assign(slots, INT_MIN);
+    scores.assign(slots, kNaN);
+    for (size_t i = 0; i < slots * s.head_dim; ++i) {
+      StoreElement(keys, i, kNaN);
+      StoreElement(values, i, kNaN);
+    }
+    std::vector<int32_t> ids(layout.num_blocks);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), rng);
+    blocks.assign(ids.begin(), ids.begin() + rows * width);
+    for (int seq = 0; seq < num_seqs; ++seq) {
+      row_begin.push_back(static_cast<int64_t>(seq) * kLayers * s.num_kv_heads * width);
+      row_width.push_back(width);
+    }
+    caps.assign(rows, INT32_MAX);
+    lengths.assign(rows, 0);
+    victims.assign(rows, -1);
+    rules.resize(num_seqs);
+  }
+
+  void StoreElement(std::vector<uint8_t>& page, size_t i, float x) const {
+    const uint16_t half = shape.dtype == DType::kF16 ? FloatToF16(x) : FloatToBF16(x);
+    if (shape.dtype == DType::kF32) {
+      std::memcpy(&page[i * 4], &x, 4);
+    } else {
+      std::memcpy(&page[i * 2], &half, 2);
+    }
+  }
+  float LoadElement(const std::vector<uint8_t>& page, size_t i) const {
+    float x;
+    uint16_t half;
+    if (shape.dtype == DType::kF32) {
+      std::memcpy(&x, &page[i * 4], 4);
+      return x;
+    }
+    std::memcpy(&half, &page[i * 2], 2);
+    return shape.dtype == DType::kF16 ? F16ToFloat(half) : BF16ToFloat(half);
+  }
+
+  KvPages Pages() { return {layout, keys.data(), values.data(), positions.data(), scores.data()}; }
+  SequenceTables Tables() {
+    SequenceTables t;
+    t.num_layers = kLayers;
+    t.num_kv_heads = shape.num_kv_heads;
+    t.blocks = blocks.data();
+    t.row_begin = row_begin.data();
+    t.row_width = row_width.data();
+    t.caps = caps.data();
+    t.lengths = lengths.data();
+    t.victims = victims.data();
+    t.rules = rules.data();
+    return t;
+  }
+  size_t Head(int seq, int kv_head) { return Tables().HeadIndex(seq, kLayer, kv_head); }
+  size_t Slot(int seq, int kv_head, int entry) {
+    const int32_t* ids = Tables().HeadBlocks(seq, kLayer, kv_head);
+    return static_cast<size_t>(ids[entry / shape.block_size]) * shape.block_size +
+           entry % shape.block_size;
+  }
+  void SetEntry(int seq, int kv_head, int entry, const float* k, const float* v, int32_t position,
+                float score) {
+    const size_t slot = Slot(seq, kv_head, entry);
+    for (int d = 0; d < shape.head_dim; ++d) {
+      StoreElement(keys, slot * shape.head_dim + d, k[d]);
+      StoreElement(values, slot * shape.head_dim + d, v[d]);
+    }
+    positions[slot] = position;
+    scores[slot] = score;
+  }
+};
+
+// Fills every head of a sequence with `length` random entries at positions 0 .. length - 1, in
+// shuffled order.
+void FillSequence(World* world, int seq, int length, int cap, const DecodeRule& rule, Rng& rng) {
+  world->rules[seq] = rule;
+  for (int h = 0; h < world->shape.num_kv_heads; ++h) {
+    std::vector<int32_t> order(length);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), rng);
+    for (int e = 0; e < length; ++e) {
+      const std::vector<float> k = Normals(rng, world->shape.head_dim);
+      const std::vector<float> v = Normals(rng, world->shape.head_dim);
+      world->SetEntry(seq, h, e, k.data(), v.data(), order[e], std::abs(Normal(rng)));
+    }
+    const size_t head = world->Head(seq, h);
+    world->lengths[head] = length;
+    world->caps[head] = cap;
+    if (length == cap) world->victims[head] = static_cast<int32_t>(rng() % cap);
+  }
+}
+
+// The inputs of a step and room for its output.
+struct Step {
+  std::vector<int32_t> slots, positions;
+  std::vector<float> q, k, v, out;
+
+  Step(const Shape& s, std::vector<int32_t> step_slots, std::vector<int32_t> step_positions,
+       Rng& rng, float q_scale = 1.0f)
+      : slots(std::move(step_slots)), positions(std::move(step_positions)) {
+    q = Normals(rng, slots.size() * s.num_heads * s.head_dim, q_scale);
+    k = Normals(rng, slots.size() * s.num_kv_heads * s.head_dim);
+    v = Normals(rng, slots.size() * s.num_kv_heads * s.head_dim);
+    out.assign(q.size(), kNaN);
+  }
+};
+
+DecodeAttentionArgs ArgsOf(World* world, Step* step) {
+  DecodeAttentionArgs args;
+  args.num_rows = static_cast<int>(step->slots.size());
+  args.slots = step->slots.data();
+  args.positions = step->positions.data();
+  args.q = step->q.data();
+  args.k = step->k.data();
+  args.v = step->v.data();
+  args.layer = kLayer;
+  args.num_heads = world->shape.num_heads;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(world->shape.head_dim));
+  args.pages = world->Pages();
+  args.tables = world->Tables();
+  args.out = step->out.data();
+  return args;
+}
+
+void RunCpu(World* world, Step* step, int threads = 2) {
+  ThreadPool pool(threads);
+  cpu::DecodeAttention(ArgsOf(world, step), pool);
+}
+
+// One head in double precision: entries as a plain list.
+struct Entry {
+  std::vector<double> k, v;
+  int32_t position = 0;
+  double score = 0;
+};
+
+std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
+  std::vector<Entry> entries(count);
+  const int dim = world.shape.head_dim;
+  for (int e = 0; e < count; ++e) {
+    const size_t slot = world.Slot(seq, kv_head, e);
+    for (int d = 0; d < dim; ++d) {
+      entries[e].k.push_back(world.LoadElement(world.keys, slot * dim + d));
+      entries[e].v.push_back(world.LoadElement(world.values, slot * dim + d));
+    }
+    entries[e].position = world.positions[slot];
+    entries[e].score = world.scores[slot];
+  }
+  return entries;
+}
+
+// Attention weights of one query over the entries, and its output.
+std::vector<double> AttendPlainly(const std::vector<Entry>& entries, const float* q, double scale,
+                                  std::vector<double>* out, double* largest_logit) {
+  const size_t dim = entries[0].k.size();
+  std::vector<double> w(entries.size());
+  for (size_t e = 0; e < entries.size(); ++e) {
+    for (size_t d = 0; d < dim; ++d) w[e] += scale * q[d] * entries[e].k[d];
+    *largest_logit = std::max(*largest_logit, std::abs(w[e]));
+  }
+  const double top = *std::max_element(w.begin(), w.end());
+  double sum = 0;
+  for (double& x : w) sum += x = std::exp(x - top);
+  out->assign(dim, 0.0);
+  for (size_t e = 0; e < entries.size(); ++e) {
+    w[e] /= sum;
+    for (size_t d = 0; d < dim; ++d) (*out)[d] += w[e] * entries[e].v[d];
+  }
+  return w;
+}
+
+double GroupWeight(GroupReduce reduce, const std::vector<std::vector<double>>& weights, size_t e) {
+  double mean = 0, max = 0, squares = 0;
+  for (const std::vector<double>& w : weights) {
+    mean += w[e] / static_cast<double>(weights.size());
+    max = std::max(max, w[e]);
+    squares += w[e] * w[e];
+  }
+  return reduce == GroupReduce::kMean ? mean : reduce == GroupReduce::kMax ? max : squares;
+}
+
+// The entries the rule would take next, lowest score first, ties to the lower position.
+std::vector<int> VictimOrder(const std::vector<Entry>& entries, const DecodeRule& rule,
+                             int32_t next) {
+  std::vector<int> order;
+  for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
+    if (entries[e].position >= rule.sinks && entries[e].position <= next - rule.recent)
+      order.push_back(e);
+  }
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::make_pair(entries[a].score, entries[a].position) <
+           std::make_pair(entries[b].score, entries[b].position);
+  });
+  return order;
+}
+
+// fp32 logits of this size are off by about this much, and so are, relatively, their weights.
+double WeightError(double largest_logit, int dim) {
+  return (8 + largest_logit * std::sqrt(static_cast<double>(dim))) * 1.2e-7;
+}
+
+// Compares the state after the cpu ran a step with the model's answer to the state before it.
+// Counts excused victims: those whose score lies within 1e-5 of the lowest.
+void ExpectStep(World& before, World& after, const Step& step, int* excused) {
+  const Shape& s = before.shape;
+  const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  for (size_t row = 0; row < step.slots.size(); ++row) {
+    const int seq = step.slots[row];
+    const DecodeRule& rule = before.rules[seq];
+    for (int h = 0; h < s.num_kv_heads; ++h) {
+      SCOPED_TRACE("row " + std::to_string(row) + " head " + std::to_string(h) + " length " +
+                   std::to_string(before.lengths[before.Head(seq, h)]));
+      const size_t head = before.Head(seq, h);
+      const bool append = before.lengths[head] < before.caps[head];
+      const int entry = append ? before.lengths[head] : before.victims[head];
+      const int count = before.lengths[head] + append;
+      const size_t kv = (row * s.num_kv_heads + h) * s.head_dim;
+      before.SetEntry(seq, h, entry, &step.k[kv], &step.v[kv], step.positions[row], 0.0f);
+      std::vector<Entry> entries = EntriesOf(before, seq, h, count);
+
+      double largest = 0, error = 0, worst = 0;
+      std::vector<std::vector<double>> weights;
+      for (int g = 0; g < s.group(); ++g) {
+        const size_t q = (row * s.num_heads + h * s.group() + g) * s.head_dim;
+        std::vector<double> out;
+        weights.push_back(AttendPlainly(entries, &step.q[q], scale, &out, &largest));
+        error = WeightError(largest, s.head_dim);
+        for (int d = 0; d < s.head_dim; ++d)
+          worst = std::max(worst, std::abs(step.out[q + d] - out[d]));
+        ASSERT_FALSE(std::isnan(std::accumulate(&step.out[q], &step.out[q] + s.head_dim, 0.0f)));
+      }
+      EXPECT_LE(worst, 4 * error);
+      EXPECT_EQ(after.lengths[head], count);
+      if (rule.scored) {
+        for (int e = 0; e < count; ++e) {
+          const double w = GroupWeight(rule.reduce, weights, e);
+          entries[e].score = rule.by_position ? entries[e].position
+                                              : rule.decay * entries[e].score + rule.gain * w;
+          const float got = after.scores[after.Slot(seq, h, e)];
+          ASSERT_NEAR(got, entries[e].score,
+                      error * s.group() * w + 1e-6 * std::abs(entries[e].score) + 1e-30)
+              << "entry " << e;
+          entries[e].score = got;  // what the next choice is made from
+        }
+      }
+      for (int e = 0; e < count; ++e) {
+        const size_t slot = after.Slot(seq, h, e);
+        ASSERT_EQ(after.positions[slot], entries[e].position);
+        if (rule.scored) before.scores[slot] = after.scores[slot];
+        if (!rule.scored && e == entry) before.scores[slot] = after.scores[slot];
+      }
+      if (rule.scored && count == before.caps[head]) {
+        const std::vector<int> order = VictimOrder(entries, rule, step.positions[row] + 1);
+        ASSERT_FALSE(order.empty());
+        const int victim = after.victims[head];
+        if (victim != order[0]) {
+          const double lowest = entries[order[0]].score;
+          ASSERT_THAT(order, testing::Contains(victim));
+          ASSERT_NEAR(entries[victim].score, lowest, 1e-5 * std::abs(lowest));
+          ++*excused;
+        }
+        before.victims[head] = victim;
+      }
+      before.lengths[head] = count;
+    }
+  }
+  // Nothing else changed: `before` now differs from `after` nowhere, NaN included.
+  EXPECT_EQ(before.keys, after.keys);
+  EXPECT_EQ(before.values, after.values);
+  EXPECT_EQ(before.positions, after.positions);
+  EXPECT_EQ(before.lengths, after.lengths);
+  EXPECT_EQ(before.victims, after.victims);
+  EXPECT_EQ(
+      std::memcmp(before.scores.data(), after.scores.data(), before.scores.size() * sizeof(float)),
+      0);
+}
+
+DecodeRule H2o(int sinks, int recent, GroupReduce reduce = GroupReduce::kMean) {
+  return {1.0f, 1.0f, reduce, false, true, sinks, recent};
+}
+DecodeRule Co2(float alpha, int recent) {
+  return {1 - alpha, alpha, GroupReduce::kMean, false, true, 0, recent};
+}
+DecodeRule Tova() { return {0.0f, 1.0f, GroupReduce::kMean, false, true, 0, 1}; }
+DecodeRule Streaming(int sinks) { return {1.0f, 1.0f, GroupReduce::kMean, true, true, sinks, 0}; }
+
+std::vector<DecodeRule> AllRules() {
+  return {DecodeRule{},
+          H2o(0, 4),
+          H2o(2, 3, GroupReduce::kMax),
+          H2o(1, 2, GroupReduce::kSumOfSquares),
+          Co2(0.25f, 3),
+          Tova(),
+          Streaming(0),
+          Streaming(4)};
+}
+
+constexpr int kLengths[] = {0, 1, 15, 16, 17, 31, 33, 100, 257, 530};
+
+// Rows of every length: every rule below its cap, at it, and reaching it now.
+World MixedWorld(const Shape& shape, Rng& rng, std::vector<int32_t>* positions) {
+  const std::vector<DecodeRule> rules = AllRules();
+  const int num_seqs = 3 * static_cast<int>(std::size(kLengths));
+  World world(shape, num_seqs, 540 / shape.block_size + 1, rng);
+  for (int seq = 0; seq < num_seqs; ++seq) {
+    const int length = kLengths[seq % std::size(kLengths)];
+    const DecodeRule& rule = rules[(seq + seq / 10) % rules.size()];
+    const int slack =
+        seq / static_cast<int>(std::size(kLengths));  // 0: at the cap, 1: reaches it, 2: none
+    const int cap = slack == 2 || length < 10 || !rule.scored ? INT32_MAX : length + slack;
+    FillSequence(&world, seq, length, cap, rule, rng);
+    positions->push_back(length + static_cast<int>(rng() % 5));
+  }
+  return world;
+}
+
+std::vector<int32_t> ShuffledSlots(size_t n, Rng& rng) {
+  std::vector<int32_t> slots(n);
+  std::iota(slots.begin(), slots.end(), 0);
+  std::shuffle(slots.begin(), slots.end(), rng);
+  return slots;
+}
+
+std::vector<int32_t> Pick(const std::vector<int32_t>& from, const std::vector<int32_t>& indices) {
+  std::vector<int32_t> picked;
+  for (int32_t i : indices) picked.push_back(from[i]);
+  return picked;
+}
+
+class DecodeAttentionTest : public testing::TestWithParam<Shape> {
+ protected:
+  DecodeAttentionTest() : rng_(kSeed) { RecordProperty("seed", kSeed); }
+  Rng rng_;
+};
+
+TEST_P(DecodeAttentionTest, MixedBatchMatchesPlainModel) {
+  std::vector<int32_t> positions;
+  World world = MixedWorld(GetParam(), rng_, &positions);
+  int excused = 0;
+  for (int step_index = 0; step_index < 3; ++step_index) {
+    const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+    Step step(GetParam(), slots, Pick(positions, slots), rng_, step_index == 1 ? 4.0f : 1.0f);
+    World before = world;
+    RunCpu(&world, &step);
+    ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused)) << "step " << step_index;
+    for (int32_t& p : positions) ++p;
+  }
+  EXPECT_LE(excused, 1);
+}
+
+TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
+  std::vector<int32_t> positions;
+  World world = MixedWorld(GetParam(), rng_, &positions);
+  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+  Step step(GetParam(), slots, Pick(positions, slots), rng_);
+  World truth = world;
+  Step truth_step = step;
+  RunCpu(&world, &step);
+  reference::DecodeAttention(ArgsOf(&truth, &truth_step));
+  for (size_t i = 0; i < step.out.size(); ++i)
+    ASSERT_NEAR(step.out[i], truth_step.out[i], 2e-5) << i;
+  EXPECT_EQ(world.keys, truth.keys);
+  EXPECT_EQ(world.values, truth.values);
+  EXPECT_EQ(world.positions, truth.positions);
+  EXPECT_EQ(world.lengths, truth.lengths);
+  EXPECT_EQ(world.victims, truth.victims);
+  for (size_t i = 0; i < world.scores.size(); ++i) {
+    if (std::isnan(truth.scores[i])) {
+      ASSERT_TRUE(std::isnan(world.scores[i])) << i;
+    } else {
+      ASSERT_NEAR(world.scores[i], truth.scores[i], 1e-5 * (1e-3 + std::abs(truth.scores[i]))) << i;
+    }
+  }
+}
+
+// The same row alone, in another order, on other numbers of threads: the same bits.
+TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
+  std::vector<int32_t> positions;
+  const World start = MixedWorld(GetParam(), rng_, &positions);
+  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+  const Step inputs(GetParam(), slots, Pick(positions, slots), rng_);
+  World expected = start;
+  Step expected_step = inputs;
+  RunCpu(&expected, &expected_step, 1);
+  for (int threads : {2, 3, 8}) {
+    World world = start;
+    Step step = inputs;
+    RunCpu(&world, &step, threads);
+    EXPECT_EQ(
+        std::memcmp(step.out.data(), expected_step.out.data(), step.out.size() * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(world.scores.data(), expected.scores.data(),
+                          world.scores.size() * sizeof(float)),
+              0);
+    EXPECT_EQ(world.victims, expected.victims);
+  }
+  const Shape& s = GetParam();
+  World alone = start;
+  for (size_t row = slots.size(); row-- > 0;) {
+    Step step(s, {slots[row]}, {inputs.positions[row]}, rng_);
+    const size_t q = static_cast<size_t>(s.num_heads) * s.head_dim;
+    const size_t kv = static_cast<size_t>(s.num_kv_heads) * s.head_dim;
+    std::copy_n(&inputs.q[row * q], q, step.q.begin());
+    std::copy_n(&inputs.k[row * kv], kv, step.k.begin());
+    std::copy_n(&inputs.v[row * kv], kv, step.v.begin());
+    RunCpu(&alone, &step, 2 + static_cast<int>(row % 3));
+    ASSERT_EQ(std::memcmp(step.out.data(), &expected_step.out[row * q], q * sizeof(float)), 0)
+        << "row " << row;
+  }
+  EXPECT_EQ(
+      std::memcmp(alone.scores.data(), expected.scores.data(), alone.scores.size() * sizeof(float)),
+      0);
+  EXPECT_EQ(alone.victims, expected.victims);
+}
+
+// Rows far past their caps, the reference and the cpu each following its own choices: the kept
+// positions must be the same at every step. A choice within 1e-5 is excused, and the reference then
+// adopts it.
+TEST_P(DecodeAttentionTest, LongDecodeKeepsWhatTheReferenceKeeps) {
+  const Shape& s = GetParam();
+  const std::vector<DecodeRule> rules = AllRules();
+  const int cap = 37;
+  World world(s, static_cast<int>(rules.size()), 400 / s.block_size + 2, rng_);
+  for (size_t seq = 0; seq < rules.size(); ++seq)
+    FillSequence(&world, static_cast<int>(seq), 20, rules[seq].scored ? cap : INT32_MAX, rules[seq],
+                 rng_);
+  World truth = world;
+  ThreadPool pool(2);
+  int excused = 0;
+  for (int t = 20; t < 20 + cap - 20 + 300; ++t) {
+    const std::vector<int32_t> slots = ShuffledSlots(rules.size(), rng_);
+    Step step(s, slots, std::vector<int32_t>(slots.size(), t), rng_);
+    Step truth_step = step;
+    cpu::DecodeAttention(ArgsOf(&world, &step), pool);
+    reference::DecodeAttention(ArgsOf(&truth, &truth_step));
+    for (size_t i = 0; i < step.out.size(); ++i)
+      ASSERT_NEAR(step.out[i], truth_step.out[i], 5e-5) << "step " << t;
+    ASSERT_EQ(world.positions, truth.positions) << "step " << t;
+    ASSERT_EQ(world.lengths, truth.lengths);
+    for (size_t seq = 0; seq < rules.size(); ++seq) {
+      for (int h = 0; h < s.num_kv_heads; ++h) {
+        const size_t head = world.Head(static_cast<int>(seq), h);
+        if (world.victims[head] == truth.victims[head]) continue;
+        const float lowest =
+            truth.scores[truth.Slot(static_cast<int>(seq), h, truth.victims[head])];
+        const float taken = truth.scores[truth.Slot(static_cast<int>(seq), h, world.victims[head])];
+        ASSERT_NEAR(taken, lowest, 1e-5 * std::abs(lowest)) << "step " << t << " sequence " << seq;
+        truth.victims[head] = world.victims[head];
+        ++excused;
+      }
+    }
+  }
+  RecordProperty("excused", excused);
+  EXPECT_LE(excused, 5);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, DecodeAttentionTest,
+    testing::Values(Shape{1, 1, 8, 16, DType::kF32}, Shape{8, 8, 16, 16, DType::kF16},
+                    Shape{9, 3, 64, 16, DType::kF16}, Shape{9, 3, 64, 16, DType::kF32},
+                    Shape{9, 3, 64, 16, DType::kBF16}, Shape{6, 2, 48, 16, DType::kBF16},
+                    Shape{8, 4, 8, 8, DType::kF16}, Shape{10, 2, 10, 5, DType::kBF16},
+                    Shape{10, 2, 66, 24, DType::kF32}, Shape{7, 1, 34, 1, DType::kF16},
+                    Shape{17, 1, 128, 32, DType::kF16}, Shape{4, 1, 256, 64, DType::kBF16},
+                    Shape{4, 2, 96, 48, DType::kF16}, Shape{4, 2, 6, 300, DType::kF32},
+                    Shape{32, 2, 80, 16, DType::kF32}),
+    [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
+
+// Block ids do not matter at all; the order of entries matters only to rounding.
+TEST(DecodeAttentionPlacementTest, BlocksAndSlotOrderDoNotMatter) {
+  const Shape shape{6, 2, 64, 16, DType::kF16};
+  const int length = 300;
+  for (const bool shuffle_slots : {false, true}) {
+    std::vector<World> worlds;
+    for (int w = 0; w < 2; ++w) {
+      Rng rng(kSeed + w);
+      worlds.emplace_back(shape, 2, 24, rng);
+      Rng fill(kSeed);
+      FillSequence(&worlds[w], 0, length, INT32_MAX, H2o(0, 10), fill);
+    }
+    World& a = worlds[0];
+    World& b = worlds[1];
+    ASSERT_NE(a.blocks, b.blocks);
+    std::vector<int> order(length);
+    std::iota(order.begin(), order.end(), 0);
+    if (shuffle_slots) {
+      Rng rng(kSeed);
+      std::shuffle(order.begin(), order.end(), rng);
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        const std::vector<Entry> entries = EntriesOf(a, 0, h, length);
+        for (int e = 0; e < length; ++e) {
+          const Entry& from = entries[e];
+          const std::vector<float> k(from.k.begin(), from.k.end()), v(from.v.begin(), from.v.end());
+          b.SetEntry(0, h, order[e], k.data(), v.data(), from.position,
+                     static_cast<float>(from.score));
+        }
+      }
+    }
+    Rng rng(kSeed + 9);
+    Step step_a(shape, {0}, {length}, rng);
+    Step step_b = step_a;
+    RunCpu(&a, &step_a);
+    RunCpu(&b, &step_b);
+    for (size_t i = 0; i < step_a.out.size(); ++i) {
+      if (shuffle_slots) {
+        ASSERT_NEAR(step_a.out[i], step_b.out[i], 2e-6);
+      } else {
+        ASSERT_EQ(step_a.out[i], step_b.out[i]);
+      }
+    }
+    for (int h = 0; h < shape.num_kv_heads; ++h) {
+      for (int e = 0; e < length; ++e) {
+        const float score_a = a.scores[a.Slot(0, h, e)];
+        const float score_b = b.scores[b.Slot(0, h, order[e])];
+        ASSERT_NEAR(score_a, score_b, shuffle_slots ? 1e-6 * score_a : 0.0f);
+      }
+    }
+  }
+}
+
+// Zero keys, equal scores: every entry ties, and the lowest unprotected position goes, wherever its
+// slot is.
+TEST(DecodeAttentionVictimTest, TiesGoToTheLowerPosition) {
+  for (const int cap : {5, 16, 40, 300}) {
+    const Shape shape{3, 1, 16, 16, DType::kF32};
+    Rng rng(kSeed + cap);
+    World world(shape, 1, 20, rng);
+    FillSequence(&world, 0, cap, cap, H2o(2, 2), rng);
+    const std::vector<float> zero(shape.head_dim, 0.0f);
+    std::vector<int32_t> order = ShuffledSlots(cap, rng);
+    for (int e = 0; e < cap; ++e) world.SetEntry(0, 0, e, zero.data(), zero.data(), order[e], 1.0f);
+    const int overwritten = 0;
+    world.victims[world.Head(0, 0)] = overwritten;
+    Step step(shape, {0}, {cap}, rng);
+    std::fill(step.k.begin(), step.k.end(), 0.0f);
+    RunCpu(&world, &step);
+    const int victim = world.victims[world.Head(0, 0)];
+    const int expected = order[overwritten] == 2 ? 3 : 2;
+    EXPECT_EQ(world.positions[world.Slot(0, 0, victim)], expected) << "cap " << cap;
+    for (int e = 1; e < cap; ++e)  // the weights are 1 / cap each
+      EXPECT_NEAR(world.scores[world.Slot(0, 0, e)], 1.0 + 1.0 / cap, 3e-7);
+  }
+}
+
+// As kernels/victim.h has it: NaN goes first, and where all is protected it is entry 0.
+TEST(DecodeAttentionVictimTest, NanScoresAndFullyProtectedHeads) {
+  const Shape shape{1, 1, 16, 16, DType::kF32};
+  Rng rng(kSeed);
+  World world(shape, 2, 3, rng);
+  FillSequence(&world, 0, 20, 20, H2o(0, 1), rng);
+  FillSequence(&world, 1, 20, 20, H2o(20, 20), rng);
+  world.victims[world.Head(0, 0)] = 3;
+  world.scores[world.Slot(0, 0, 7)] = kNaN;
+  Step step(shape, {0, 1}, {20, 20}, rng);
+  RunCpu(&world, &step);
+  EXPECT_EQ(world.victims[world.Head(0, 0)], 7);
+  EXPECT_EQ(world.victims[world.Head(1, 0)], 0);
+}
+
+// Logits of +-1e4: one-hot attention, no overflow, no NaN; and zero logits: the plain mean.
+TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
+  const Shape shape{4, 2, 64, 16, DType::kF32};
+  Rng rng(kSeed);
+  World world(shape, 1, 24, rng);
+  FillSequence(&world, 0, 299, INT32_MAX, H2o(0, 8), rng);
+  World zero_world = world;
+  Step step(shape, {0}, {299}, rng, 2000.0f);
+  World before = world;
+  RunCpu(&world, &step);
+  double largest = 0;
+  for (int h = 0; h < 2; ++h) {
+    before.SetEntry(0, h, 299, &step.k[h * 64], &step.v[h * 64], 299, 0.0f);
+    const std::vector<Entry> entries = EntriesOf(before, 0, h, 300);
+    for (int g = 0; g < 2; ++g) {
+      std::vector<double> out;
+      AttendPlainly(entries, &step.q[(h * 2 + g) * 64], 0.125, &out, &largest);
+      for (int d = 0; d < 64; ++d) EXPECT_NEAR(step.out[(h * 2 + g) * 64 + d], out[d], 0.02);
+    }
+  }
+  EXPECT_GT(largest, 5000);
+  Step flat(shape, {0}, {299}, rng, 0.0f);
+  RunCpu(&zero_world, &flat);
+  for (int h = 0; h < 2; ++h) {
+    const std::vector<Entry> entries = EntriesOf(zero_world, 0, h, 300);
+    for (int d = 0; d < 64; ++d) {
+      double mean = 0;
+      for (const Entry& e : entries) mean += e.v[d] / 300;
+      EXPECT_NEAR(flat.out[h * 2 * 64 + d], mean, 1e-6);
+    }
+  }
+}
+
+// Attention over the kept set is dense attention over the whole history with what was evicted
+// masked.
+TEST(DecodeAttentionOracleTest, KeptSetIsMaskedDenseAttention) {
+  const Shape shape{4, 2, 32, 16, DType::kF32};
+  const int cap = 24, steps = 120;
+  Rng rng(kSeed);
+  World world(shape, 1, 3, rng);
+  FillSequence(&world, 0, 0, cap, H2o(1, 6), rng);
+  std::vector<Step> history;
+  for (int t = 0; t < steps; ++t) {
+    history.emplace_back(shape, std::vector<int32_t>{0}, std::vector<int32_t>{t}, rng);
+    Step& step = history.back();
+    RunCpu(&world, &step);
+    for (int h = 0; h < shape.num_kv_heads; ++h) {
+      const int live = world.lengths[world.Head(0, h)];
+      ASSERT_EQ(live, std::min(t + 1, cap));
+      std::vector<bool> kept(t + 1);
+      for (int e = 0; e < live; ++e) kept[world.positions[world.Slot(0, h, e)]] = true;
+      ASSERT_EQ(std::count(kept.begin(), kept.end(), true), live);
+      std::vector<Entry> dense;
+      for (int j = 0; j <= t; ++j) {
+        if (!kept[j]) continue;  // masked: its weight is exactly zero
+        const float* k = &history[j].k[h * shape.head_dim];
+        const float* v = &history[j].v[h * shape.head_dim];
+        dense.push_back({{k, k + shape.head_dim}, {v, v + shape.head_dim}, j, 0});
+      }
+      std::vector<double> out;
+      double largest = 0;
+      const int q = h * shape.group() * shape.head_dim;
+      AttendPlainly(dense, &step.q[q], 1.0 / std::sqrt(32.0), &out, &largest);
+      for (int d = 0; d < shape.head_dim; ++d)
+        ASSERT_NEAR(step.out[q + d], out[d], 5e-6) << "step " << t;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hydrant
