@@ -1,0 +1,217 @@
+#include "engine/tokenizer/pipeline_tokenizer.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "engine/tokenizer/added_tokens.h"
+#include "engine/tokenizer/byte_alphabet.h"
+#include "engine/tokenizer/normalizer.h"
+#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/subword_model.h"
+#include "engine/tokenizer/utf8.h"
+
+namespace hydrant {
+namespace {
+
+std::string ReplaceAll(std::string text, std::string_view pattern, std::string_view content) {
+  for (size_t at = text.find(pattern); at != std::string::npos;
+       at = text.find(pattern, at + content.size())) {
+    text.replace(at, pattern.size(), content);
+  }
+  return text;
+}
+
+// The value of "<0x41>"; nullopt for any other text.
+std::optional<char> ParseByteToken(std::string_view text) {
+  if (text.size() != 6 || text.substr(0, 3) != "<0x" || text[5] != '>') return std::nullopt;
+  int value = 0;
+  for (const char c : text.substr(3, 2)) {
+    const bool digit = c >= '0' && c <= '9', upper = c >= 'A' && c <= 'F',
+               lower = c >= 'a' && c <= 'f';
+    if (!digit && !upper && !lower) return std::nullopt;
+    value = value * 16 + (digit ? c - '0' : upper ? c - 'A' + 10 : c - 'a' + 10);
+  }
+  return static_cast<char>(value);
+}
+
+// How one token reads, at the start of the text and elsewhere.
+std::string RenderToken(const DecoderSpec& decoder, const std::string& text, bool first) {
+  if (decoder.byte_alphabet) return BytesFromAlphabet(text).value_or(text);
+  std::string bytes = text;
+  if (first && !decoder.drop_in_first.empty()) bytes = ReplaceAll(bytes, decoder.drop_in_first, "");
+  for (const auto& [pattern, content] : decoder.replacements)
+    bytes = ReplaceAll(bytes, pattern, content);
+  if (decoder.byte_fallback) {
+    if (const std::optional<char> byte = ParseByteToken(bytes)) bytes = std::string(1, *byte);
+  }
+  if (first && decoder.strip_first_space && !bytes.empty() && bytes[0] == ' ') bytes.erase(0, 1);
+  return bytes;
+}
+
+class PipelineTokenizer final : public Tokenizer {
+ public:
+  absl::Status Load(const TokenizerSpec& spec) {
+    if (const absl::Status status = LoadTexts(spec); !status.ok()) return status;
+    auto normalizer = Normalizer::Create(spec.normalizers);
+    if (!normalizer.ok()) return normalizer.status();
+    normalizer_ = *std::move(normalizer);
+    auto pre_tokenizer = PreTokenizer::Create(spec.pre_tokenizers);
+    if (!pre_tokenizer.ok()) return pre_tokenizer.status();
+    pre_tokenizer_ = *std::move(pre_tokenizer);
+    auto model = spec.algorithm == TokenizerSpec::Algorithm::kMergeRanks ? MakeRankedBpe(spec)
+                                                                         : MakeScoredBpe(spec);
+    if (!model.ok()) return model.status();
+    model_ = *std::move(model);
+    if (const absl::Status status = LoadAdded(spec); !status.ok()) return status;
+    return LoadSpecialIds(spec);
+  }
+
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                              const EncodeOptions& options) const override {
+    if (const absl::Status status = ValidateUtf8(text); !status.ok()) return status;
+    std::vector<TokenId> ids;
+    ids.reserve(text.size() / 3);
+    for (const auto& section : raw_added_.Split(text, options.parse_special_tokens)) {
+      if (section.id.has_value()) {
+        ids.push_back(*section.id);
+        continue;
+      }
+      const absl::Status status =
+          EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0,
+                        options.parse_special_tokens, &ids);
+      if (!status.ok()) return status;
+    }
+    if (options.add_special_tokens) ids = SurroundOnce(prefix_, std::move(ids), suffix_);
+    return ids;
+  }
+
+  std::string TokenBytes(TokenId id, bool skip_special, bool first) const override {
+    if (id >= texts_.size() || (skip_special && special_[id])) return "";
+    return RenderToken(decoder_, texts_[id], first);
+  }
+
+  TokenId VocabSize() const override { return static_cast<TokenId>(texts_.size()); }
+  bool IsSpecial(TokenId id) const override { return id < special_.size() && special_[id]; }
+  int64_t bos_id() const override { return bos_id_; }
+  const std::vector<TokenId>& eog_ids() const override { return eog_ids_; }
+  std::string TokenText(TokenId id) const override {
+    const auto found = added_texts_.find(id);
+    return found == added_texts_.end() ? "" : found->second;
+  }
+
+ private:
+  absl::Status LoadTexts(const TokenizerSpec& spec) {
+    size_t size = spec.vocab.size();
+    for (const AddedToken& token : spec.added) size = std::max<size_t>(size, size_t{token.id} + 1);
+    if (size == 0) return absl::InvalidArgumentError("vocabulary: it is empty");
+    if (size > kMaxVocabSize) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("vocabulary: id ", size - 1, " is above the limit of ", kMaxVocabSize - 1));
+    }
+    texts_.resize(size);
+    special_.resize(size, false);
+    for (size_t id = 0; id < spec.vocab.size(); ++id) texts_[id] = spec.vocab[id].text;
+    decoder_ = spec.decoder;
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadAdded(const TokenizerSpec& spec) {
+    std::vector<AddedToken> raw, normalized;
+    absl::flat_hash_map<std::string, TokenId> contents;
+    for (const AddedToken& token : spec.added) {
+      if (token.content.empty()) continue;
+      if (const absl::Status status = ValidateUtf8(token.content); !status.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("added_tokens: id ", token.id, ": ", status.message()));
+      }
+      const auto [known, is_new] = contents.emplace(token.content, token.id);
+      if (!is_new && known->second != token.id) {
+        return absl::InvalidArgumentError(absl::StrCat("added_tokens: \"", token.content,
+                                                       "\" has two ids, ", known->second, " and ",
+                                                       token.id));
+      }
+      texts_[token.id] = token.content;
+      special_[token.id] = special_[token.id] || token.special;
+      added_texts_[token.id] = token.content;
+      if (!token.normalized) {
+        raw.push_back(token);
+        continue;
+      }
+      auto content = normalizer_.Apply(token.content);
+      if (!content.ok()) return content.status();
+      normalized.push_back(token);
+      normalized.back().content = *std::move(content);
+    }
+    raw_added_ = AddedTokenFinder(std::move(raw));
+    normalized_added_ = AddedTokenFinder(std::move(normalized));
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadSpecialIds(const TokenizerSpec& spec) {
+    const auto check = [&](int64_t id, const char* what) {
+      if (id < static_cast<int64_t>(texts_.size())) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat(
+          what, ": id ", id, " is outside the vocabulary of ", texts_.size(), " tokens"));
+    };
+    absl::Status status = check(spec.bos_id, "BOS");
+    for (const TokenId id : spec.prefix) status.Update(check(id, "post_processor"));
+    for (const TokenId id : spec.suffix) status.Update(check(id, "post_processor"));
+    for (const TokenId id : spec.eog_ids) status.Update(check(id, "end of generation"));
+    if (!status.ok()) return status;
+    bos_id_ = spec.bos_id;
+    prefix_ = spec.prefix;
+    suffix_ = spec.suffix;
+    eog_ids_ = spec.eog_ids;
+    for (const auto& [id, text] : added_texts_) {
+      if (IsKnownEndOfGeneration(text)) eog_ids_.push_back(id);
+    }
+    std::sort(eog_ids_.begin(), eog_ids_.end());
+    eog_ids_.erase(std::unique(eog_ids_.begin(), eog_ids_.end()), eog_ids_.end());
+    return absl::OkStatus();
+  }
+
+  // A stretch without raw added tokens: normalized, searched for normalized ones, split and merged.
+  absl::Status EncodeSection(std::string_view text, bool opens_text, bool parse_special,
+                             std::vector<TokenId>* ids) const {
+    auto normalized = normalizer_.Apply(std::string(text));
+    if (!normalized.ok()) return normalized.status();
+    for (const auto& section : normalized_added_.Split(*normalized, parse_special)) {
+      if (section.id.has_value()) {
+        ids->push_back(*section.id);
+        continue;
+      }
+      auto list =
+          pre_tokenizer_.Apply(normalized->substr(section.begin, section.end - section.begin),
+                               opens_text && section.begin == 0);
+      if (!list.ok()) return list.status();
+      for (const PieceList::Piece& piece : list->pieces) {
+        model_->Encode(std::string_view(list->text).substr(piece.begin, piece.end - piece.begin),
+                       ids);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  std::unique_ptr<SubwordModel> model_;
+  AddedTokenFinder raw_added_, normalized_added_;
+  DecoderSpec decoder_;
+  std::vector<std::string> texts_;  // by id, as written in the vocabulary
+  std::vector<bool> special_;
+  absl::flat_hash_map<TokenId, std::string> added_texts_;
+  std::vector<TokenId> prefix_, suffix_, eog_ids_;
+  int64_t bos_id_ = -1;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(const TokenizerSpec& spec) {
+  auto tokenizer = std::make_unique<PipelineTokenizer>();
+  if (const absl::Status status = tokenizer->Load(spec); !status.ok()) return status;
+  return tokenizer;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,26 @@
+// A Tokenizer over a SentencePiece model file (tokenizer.model), encoded by the SentencePiece
+// library.
+#ifndef HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
+#define HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
+
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace hydrant {
+
+struct SentencePieceOptions {
+  bool add_bos = true;
+  bool add_eos = false;
+  std::vector<TokenId> eog_ids;  // besides the model's EOS
+};
+
+// `model`: the bytes of the file. InvalidArgument where the library refuses them.
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(
+    std::string_view model, const SentencePieceOptions& options);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_

@@ -1,0 +1,217 @@
+// Finds the tokenizer files of a Hugging Face folder and what the configuration files beside them
+// add: BOS, the ends of generation, the chat template.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "engine/tokenizer/chat_template.h"
+#include "engine/tokenizer/pipeline_tokenizer.h"
+#include "engine/tokenizer/sentencepiece_tokenizer.h"
+#include "engine/tokenizer/tokenizer_json.h"
+
+namespace hydrant {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr uintmax_t kMaxFileBytes = 256u << 20;
+
+absl::StatusOr<std::string> ReadFile(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error))
+    return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
+  const uintmax_t size = fs::file_size(path, error);
+  if (error || size > kMaxFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": larger than ", kMaxFileBytes, " bytes"));
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << stream.rdbuf();
+  if (!stream) return absl::UnavailableError(absl::StrCat(path.string(), ": cannot be read"));
+  return std::move(bytes).str();
+}
+
+// An empty object where there is no such file.
+absl::StatusOr<Json> ReadConfig(const fs::path& path) {
+  auto text = ReadFile(path);
+  if (absl::IsNotFound(text.status())) return Json::object();
+  if (!text.ok()) return text.status();
+  Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object())
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
+  return config;
+}
+
+struct Configs {
+  Json tokenizer, generation, model;
+};
+
+absl::StatusOr<Configs> ReadConfigs(const fs::path& folder) {
+  Configs configs;
+  for (const auto& [name, out] : {std::pair("tokenizer_config.json", &configs.tokenizer),
+                                  std::pair("generation_config.json", &configs.generation),
+                                  std::pair("config.json", &configs.model)}) {
+    auto config = ReadConfig(folder / name);
+    if (!config.ok()) return config.status();
+    *out = *std::move(config);
+  }
+  return configs;
+}
+
+// "bos_token": a text or {"content": a text}; "" where there is none.
+std::string NamedToken(const Json& config, const char* field) {
+  const auto found = config.find(field);
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_object() && found->contains("content") && (*found)["content"].is_string()) {
+    return (*found)["content"].get<std::string>();
+  }
+  return "";
+}
+
+// "eos_token_id": one id or a list.
+absl::Status AppendIds(const Json& config, const char* field, std::vector<TokenId>* ids) {
+  const auto found = config.find(field);
+  if (found == config.end() || found->is_null()) return absl::OkStatus();
+  for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxVocabSize) {
+      return absl::InvalidArgumentError(absl::StrCat(field, ": ", id.dump(), " is not a token id"));
+    }
+    ids->push_back(id.get<TokenId>());
+  }
+  return absl::OkStatus();
+}
+
+int64_t FindToken(const TokenizerSpec& spec, const std::string& text) {
+  if (text.empty()) return -1;
+  for (const AddedToken& token : spec.added) {
+    if (token.content == text) return token.id;
+  }
+  for (size_t id = 0; id < spec.vocab.size(); ++id) {
+    if (spec.vocab[id].kind != TokenKind::kAbsent && spec.vocab[id].text == text)
+      return static_cast<int64_t>(id);
+  }
+  return -1;
+}
+
+absl::Status AddConfigs(const Configs& configs, TokenizerSpec* spec) {
+  spec->bos_id = FindToken(*spec, NamedToken(configs.tokenizer, "bos_token"));
+  std::vector<TokenId> bos;
+  if (absl::Status status = AppendIds(configs.model, "bos_token_id", &bos); !status.ok())
+    return status;
+  if (spec->bos_id < 0 && !bos.empty()) spec->bos_id = bos[0];
+  const int64_t eos = FindToken(*spec, NamedToken(configs.tokenizer, "eos_token"));
+  if (eos >= 0) spec->eog_ids.push_back(static_cast<TokenId>(eos));
+  absl::Status status = AppendIds(configs.generation, "eos_token_id", &spec->eog_ids);
+  status.Update(AppendIds(configs.model, "eos_token_id", &spec->eog_ids));
+  return status;
+}
+
+bool FlagOf(const Json& config, const char* field, bool otherwise) {
+  const auto found = config.find(field);
+  return found != config.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(const fs::path& path) {
+  auto text = ReadFile(path);
+  if (!text.ok()) return text.status();
+  auto configs = ReadConfigs(path.parent_path());
+  if (!configs.ok()) return configs.status();
+  auto spec = ParseTokenizerJson(*text);
+  if (!spec.ok()) return spec.status();
+  if (absl::Status status = AddConfigs(*configs, &*spec); !status.ok()) return status;
+  if (spec->bos_id < 0 && spec->prefix.size() == 1) spec->bos_id = spec->prefix[0];
+  return MakePipelineTokenizer(*spec);
+}
+
+// vocab.json and merges.txt do not say which tokens are special: these are, where the vocabulary
+// has them.
+void AddConventionalSpecials(const Configs& configs, TokenizerSpec* spec) {
+  std::vector<std::string> names = {"<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>"};
+  for (const char* field : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    names.push_back(NamedToken(configs.tokenizer, field));
+  }
+  for (const std::string& name : names) {
+    const int64_t id = FindToken(*spec, name);
+    if (id < 0) continue;
+    AddedToken token;
+    token.id = static_cast<TokenId>(id);
+    token.content = name;
+    token.special = true;
+    spec->added.push_back(token);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(const fs::path& folder) {
+  auto vocab = ReadFile(folder / "vocab.json");
+  if (!vocab.ok()) return vocab.status();
+  auto merges = ReadFile(folder / "merges.txt");
+  if (!merges.ok()) return merges.status();
+  auto configs = ReadConfigs(folder);
+  if (!configs.ok()) return configs.status();
+  auto spec = ParseVocabAndMerges(*vocab, *merges);
+  if (!spec.ok()) return spec.status();
+  AddConventionalSpecials(*configs, &*spec);
+  if (absl::Status status = AddConfigs(*configs, &*spec); !status.ok()) return status;
+  if (FlagOf(configs->tokenizer, "add_bos_token", false)) {
+    if (spec->bos_id < 0)
+      return absl::InvalidArgumentError("tokenizer_config.json: add_bos_token without a bos_token");
+    spec->prefix = {static_cast<TokenId>(spec->bos_id)};
+  }
+  return MakePipelineTokenizer(*spec);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(const fs::path& path) {
+  auto model = ReadFile(path);
+  if (!model.ok()) return model.status();
+  auto configs = ReadConfigs(path.parent_path());
+  if (!configs.ok()) return configs.status();
+  SentencePieceOptions options;
+  options.add_bos = FlagOf(configs->tokenizer, "add_bos_token", true);
+  options.add_eos = FlagOf(configs->tokenizer, "add_eos_token", false);
+  absl::Status status = AppendIds(configs->generation, "eos_token_id", &options.eog_ids);
+  status.Update(AppendIds(configs->model, "eos_token_id", &options.eog_ids));
+  if (!status.ok()) return status;
+  return MakeSentencePieceTokenizer(*model, options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromPath(const std::string& path) {
+  const fs::path given(path);
+  std::error_code error;
+  if (!fs::exists(given, error))
+    return absl::NotFoundError(absl::StrCat(path, ": no such file or folder"));
+  if (!fs::is_directory(given, error)) {
+    return given.extension() == ".json" ? FromTokenizerJson(given) : FromSentencePiece(given);
+  }
+  if (fs::exists(given / "tokenizer.json", error))
+    return FromTokenizerJson(given / "tokenizer.json");
+  if (fs::exists(given / "tokenizer.model", error))
+    return FromSentencePiece(given / "tokenizer.model");
+  if (fs::exists(given / "vocab.json", error)) return FromVocabAndMerges(given);
+  return absl::NotFoundError(absl::StrCat(
+      path, ": has no tokenizer.json, tokenizer.model, or vocab.json with merges.txt"));
+}
+
+absl::StatusOr<std::string> ChatTemplateSourceFromFolder(const std::string& folder) {
+  auto text = ReadFile(fs::path(folder) / "chat_template.jinja");
+  if (text.ok() || !absl::IsNotFound(text.status())) return text;
+  auto config = ReadConfig(fs::path(folder) / "tokenizer_config.json");
+  if (!config.ok()) return config.status();
+  const auto found = config->find("chat_template");
+  if (found != config->end() && found->is_string()) return found->get<std::string>();
+  if (found != config->end() && found->is_array()) {  // several, by name
+    for (const Json& item : *found) {
+      if (item.is_object() && NamedToken(item, "name") == "default")
+        return NamedToken(item, "template");
+    }
+  }
+  return absl::NotFoundError(absl::StrCat(folder, ": no chat template"));
+}
+
+}  // namespace hydrant
