@@ -5,6 +5,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
 #include "kernels/host_memory.h"
@@ -41,10 +42,12 @@ class CpuBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override {
-    return reference::PackWeight(parts, dtype);
+    return cpu::PackWeight(parts, dtype, options_.batch_invariant, threads_);
   }
-  void Matmul(const MatmulArgs& args) override { reference::Matmul(args); }
-  void Embed(const EmbedArgs& args) override { reference::Embed(args); }
+  void Matmul(const MatmulArgs& args) override {
+    cpu::Matmul(args, options_.batch_invariant, threads_);
+  }
+  void Embed(const EmbedArgs& args) override { cpu::Embed(args, threads_); }
   void RmsNorm(const RmsNormArgs& args) override { cpu::RmsNorm(args, threads_); }
   void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
   void Swiglu(const SwigluArgs& args) override { cpu::Swiglu(args, threads_); }
