@@ -1,0 +1,222 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "server/daemon_options.h"
+#include "server/machine_limits.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  hydrantd --model model.gguf
+  hydrantd --model ./Llama-3.2-1B --dtype bfloat16 --kv-cache-memory-bytes 2G --listen 0.0.0.0:50051
+  hydrantd --model ./Llama-3.2-1B --load-format dummy        (random weights: for load tests)
+Then, in another terminal:
+  hydrant chat "What is the capital of France?"
+
+Threads default to the CPUs that affinity and cgroup allow, the KV cache to a quarter of the memory that is
+available, or less where max-num-seqs sequences of max-model-len tokens need less.)";
+
+// The texts of the flags, before they become options.
+struct Flags {
+  std::string load_format = "auto";
+  std::string dtype = "stored";
+  std::string kv_cache_dtype = "auto";
+  std::string kv_cache_memory_bytes;
+  std::string host;
+  int port = -1;
+  double shutdown_timeout_s = 30;
+  int num_gpu_blocks_override = 0;
+  int max_model_len = 0;
+};
+
+void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
+  const auto group = "Model";
+  app->add_option("--model", options->model_path,
+                  "A .gguf file, or a Hugging Face folder with config.json")
+      ->required()
+      ->group(group);
+  app->add_option("--load-format", flags->load_format,
+                  "auto, or dummy: random weights for a config.json")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--tokenizer", options->tokenizer_path,
+                  "A folder or file with the tokenizer; default: the model's own")
+      ->group(group);
+  app->add_option("--served-model-name", options->served_model_name,
+                  "The name clients may use; default: the model's own")
+      ->group(group);
+  app->add_option("--max-model-len", flags->max_model_len,
+                  "Tokens of one sequence, prompt and output; default: the model's context")
+      ->check(CLI::Range(2, 1 << 30))
+      ->group(group);
+}
+
+void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
+  const auto group = "Engine";
+  EngineOptions& engine = options->engine;
+  app->add_option("--device", engine.device, "cpu, or reference (slow, plain loops)")
+      ->check(CLI::IsMember({"cpu", "reference"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--threads", engine.num_threads, "Threads of the engine")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--dtype", flags->dtype, "Weights: stored (as in the file), bfloat16, float32")
+      ->check(CLI::IsMember({"float32", "bfloat16", "stored"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_flag("--batch-invariant", engine.batch_invariant,
+                "A request's tokens never depend on what else is in the batch; slower")
+      ->group(group);
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                  "auto (follows --dtype), float32, float16, bfloat16")
+      ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes,
+                  "Size of the KV pool, such as 512M or 2G; default: see below")
+      ->group(group);
+  app->add_option("--num-gpu-blocks-override", flags->num_gpu_blocks_override,
+                  "Size of the KV pool in pages, instead of bytes")
+      ->check(CLI::Range(1, 1 << 30))
+      ->group(group);
+  app->add_option("--block-size", engine.block_size, "Entries of a page")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddSchedulerFlags(CLI::App* app, DaemonOptions* options) {
+  const auto group = "Scheduling";
+  SchedulerOptions& scheduler = options->scheduler;
+  app->add_option("--max-num-seqs", options->engine.max_num_seqs,
+                  "Sequences that run at the same time")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-num-batched-tokens", scheduler.max_num_batched_tokens,
+                  "Prompt tokens a step reads while others decode")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-num-queued-reqs", scheduler.max_num_queued_reqs, "Requests that may wait")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-num-queued-tokens", scheduler.max_num_queued_tokens,
+                  "Prompt tokens that may wait")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--watermark", scheduler.watermark,
+                  "Share of the pages kept free at admission, [0, 0.5]")
+      ->check(CLI::Range(0.0, 0.5))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
+  const auto group = "Server";
+  app->add_option("--listen", options->listen,
+                  "host:port, or unix:/path; port 0 takes any free one")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--host", flags->host, "The host of --listen alone")->group(group);
+  app->add_option("--port", flags->port, "The port of --listen alone")
+      ->check(CLI::Range(0, 65535))
+      ->group(group);
+  app->add_option("--shutdown-timeout", flags->shutdown_timeout_s,
+                  "Seconds that running requests get to end after SIGTERM")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--log-level", options->log_level, "debug, info, warning, error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void ApplyListen(const Flags& flags, DaemonOptions* options) {
+  if (options->listen.starts_with("unix:")) return;
+  const size_t colon = options->listen.find_last_of(':');
+  std::string host = options->listen.substr(0, colon);
+  std::string port = colon == std::string::npos ? "50051" : options->listen.substr(colon + 1);
+  if (!flags.host.empty()) host = flags.host;
+  if (flags.port >= 0) port = std::to_string(flags.port);
+  options->listen = host + ":" + port;
+}
+
+absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
+  options->load_format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+  EngineOptions& engine = options->engine;
+  engine.dtype = flags.dtype == "float32"    ? WeightDType::kFloat32
+                 : flags.dtype == "bfloat16" ? WeightDType::kBFloat16
+                                             : WeightDType::kStored;
+  if (flags.kv_cache_dtype == "float32") engine.kv_cache_dtype = DType::kF32;
+  if (flags.kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;
+  if (flags.kv_cache_dtype == "bfloat16") engine.kv_cache_dtype = DType::kBF16;
+  if (!flags.kv_cache_memory_bytes.empty()) {
+    const absl::StatusOr<int64_t> bytes = ParseByteSize(flags.kv_cache_memory_bytes);
+    if (!bytes.ok())
+      return absl::InvalidArgumentError(
+          fmt::format("--kv-cache-memory-bytes: {}", std::string(bytes.status().message())));
+    if (*bytes == 0)
+      return absl::InvalidArgumentError("--kv-cache-memory-bytes: must be more than 0");
+    engine.kv_cache_memory_bytes = *bytes;
+  }
+  if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
+  if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
+  options->shutdown_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(flags.shutdown_timeout_s * 1000));
+  ApplyListen(flags, options);
+  return absl::OkStatus();
+}
+
+// Every option by its name, as given or by default.
+std::map<std::string, std::string> Settings(const CLI::App& app) {
+  std::map<std::string, std::string> settings;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_single_name();
+    if (name == "help" || name == "version") continue;
+    const auto results = option->results();
+    settings[name] = results.empty() ? option->get_default_str() : results.back();
+  }
+  return settings;
+}
+
+}  // namespace
+
+CommandLine ParseCommandLine(int argc, const char* const* argv) {
+  DaemonOptions options;
+  options.engine.num_threads = DefaultThreads(ReadMachineLimits("", AffinityCpus()));
+  Flags flags;
+  CLI::App app("hydrantd serves a language model over gRPC, from a KV cache that evicts per head.",
+               "hydrantd");
+  app.set_version_flag("--version", std::string("hydrantd ") + HYDRANT_VERSION);
+  app.footer(kExamples);
+  AddModelFlags(&app, &options, &flags);
+  AddEngineFlags(&app, &options, &flags);
+  AddSchedulerFlags(&app, &options);
+  AddServerFlags(&app, &options, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return {std::nullopt, app.help(), 0};
+  } catch (const CLI::CallForVersion&) {
+    return {std::nullopt, std::string("hydrantd ") + HYDRANT_VERSION + "\n", 0};
+  } catch (const CLI::ParseError& error) {
+    return {std::nullopt, fmt::format("hydrantd: {} (try --help)\n", error.what()), 1};
+  }
+  if (const absl::Status applied = ApplyFlags(flags, &options); !applied.ok()) {
+    return {std::nullopt, fmt::format("hydrantd: {}\n", std::string(applied.message())), 1};
+  }
+  options.flags = Settings(app);
+  return {std::move(options), "", 0};
+}
+
+}  // namespace hydrant

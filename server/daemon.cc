@@ -1,0 +1,210 @@
+#include "server/daemon.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "server/event_router.h"
+#include "server/grpc_server.h"
+#include "server/model_loader.h"
+#include "server/service.h"
+#include "server/warm_up.h"
+
+namespace hydrant {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kHealthInterval{200};
+constexpr milliseconds kDrainInterval{20};
+constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
+
+sigset_t StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+// Waits for a signal or for another thread's word. Owns two descriptors.
+class Wakeups {
+ public:
+  Wakeups() {
+    const sigset_t set = StopSignals();
+    signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    event_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  }
+  ~Wakeups() {
+    close(signal_fd_);
+    close(event_fd_);
+  }
+  Wakeups(const Wakeups&) = delete;
+  Wakeups& operator=(const Wakeups&) = delete;
+
+  void Notify() {
+    const uint64_t one = 1;
+    (void)!write(event_fd_, &one, sizeof(one));
+  }
+
+  // True where a signal has come. Returns false after a Notify() or when the time is up.
+  bool WaitForSignal(milliseconds time) {
+    std::array<pollfd, 2> fds{pollfd{signal_fd_, POLLIN, 0}, pollfd{event_fd_, POLLIN, 0}};
+    (void)poll(fds.data(), fds.size(), static_cast<int>(time.count()));
+    uint64_t count;
+    (void)!read(event_fd_, &count, sizeof(count));
+    signalfd_siginfo info;
+    return read(signal_fd_, &info, sizeof(info)) == sizeof(info);
+  }
+
+ private:
+  int signal_fd_;
+  int event_fd_;
+};
+
+class Daemon {
+ public:
+  explicit Daemon(const DaemonOptions& options)
+      : options_(options),
+        service_({.version = HYDRANT_VERSION, .flags = options.flags}, &router_) {}
+
+  absl::Status Run() {
+    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
+        GrpcServer::Start({.listen = options_.listen}, &service_);
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION, Address(),
+                 options_.model_path);
+    std::thread loader([this] { Load(); });
+    const bool stopped_early = WaitUntilLoaded();
+    if (stopped_early) LeaveWhileLoading();
+    loader.join();
+    if (!load_status_.ok()) return load_status_;
+    Serve();
+    Drain();
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Address() const {
+    if (options_.listen.starts_with("unix:")) return options_.listen;
+    return options_.listen.substr(0, options_.listen.find_last_of(':') + 1) +
+           std::to_string(server_->port());
+  }
+
+  // On the loader's thread.
+  void Load() {
+    load_status_ = TryLoad();
+    loaded_ = true;
+    wakeups_.Notify();
+  }
+
+  absl::Status TryLoad() {
+    const auto start = Clock::now();
+    absl::StatusOr<std::unique_ptr<LoadedModel>> model =
+        LoadModel(options_, [this](double fraction) { service_.SetLoadFraction(fraction); });
+    if (!model.ok()) return model.status();
+    model_ = *std::move(model);
+    absl::StatusOr<std::unique_ptr<ServingLoop>> loop = ServingLoop::Start(
+        model_->engine.get(), model_->tokenizer.get(), options_.scheduler, &router_);
+    if (!loop.ok()) return loop.status();
+    loop_ = *std::move(loop);
+    const absl::Status warm =
+        WarmUp(loop_.get(), &router_, service_.NextHandle(), *model_->tokenizer);
+    if (!warm.ok())
+      return {warm.code(),
+              fmt::format("the warm-up token failed: {}", std::string(warm.message()))};
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const ServedModel& served = model_->served;
+    spdlog::info("engine: {}", served.engine_description);
+    spdlog::info("{}", PoolSummary(served.limits, served.page_bytes));
+    if (served.chat_template == nullptr)
+      spdlog::warn("chat prompts are refused: {}", served.no_chat_reason);
+    spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, served.name, Address());
+    return absl::OkStatus();
+  }
+
+  // True where a signal came first.
+  bool WaitUntilLoaded() {
+    while (!loaded_) {
+      if (wakeups_.WaitForSignal(kHealthInterval)) return true;
+    }
+    return false;
+  }
+
+  // Packing weights cannot be interrupted and nothing is being served: end without waiting for it.
+  [[noreturn]] void LeaveWhileLoading() {
+    spdlog::info("stopped while loading");
+    service_.SetDraining();
+    server_->Shutdown(milliseconds(0));
+    spdlog::shutdown();
+    std::_Exit(EXIT_SUCCESS);
+  }
+
+  void Serve() {
+    service_.SetReady(&model_->served, loop_.get());
+    server_->SetServing(true);
+    bool lost = false;
+    while (!wakeups_.WaitForSignal(kHealthInterval)) {
+      const absl::Status engine = loop_->Snapshot().engine_status;
+      if (lost || engine.ok()) continue;
+      lost = true;
+      spdlog::error("the engine is lost: {}", std::string(engine.message()));
+      service_.SetEngineLost(engine);
+      server_->SetServing(false);
+    }
+  }
+
+  void Drain() {
+    spdlog::info("draining: running requests have {} ms to end", options_.shutdown_timeout.count());
+    server_->SetServing(false);
+    service_.SetDraining();
+    loop_->StopAdmitting();
+    const auto deadline = Clock::now() + options_.shutdown_timeout;
+    while (!loop_->Idle() && Clock::now() < deadline) {
+      if (wakeups_.WaitForSignal(kDrainInterval)) break;  // a second signal: no more patience
+    }
+    loop_->Stop();
+    server_->Shutdown(kLastMessagesGrace);
+    spdlog::info("stopped");
+  }
+
+  const DaemonOptions& options_;
+  Wakeups wakeups_;
+  EventRouter router_;
+  Service service_;
+  // Destroyed in the opposite order: server, loop, model.
+  std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<ServingLoop> loop_;
+  std::unique_ptr<GrpcServer> server_;
+
+  absl::Status load_status_;  // the loader's until loaded_
+  std::atomic<bool> loaded_{false};
+};
+
+}  // namespace
+
+void BlockSignals() {
+  const sigset_t set = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+absl::Status RunDaemon(const DaemonOptions& options) { return Daemon(options).Run(); }
+
+}  // namespace hydrant

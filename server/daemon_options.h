@@ -1,0 +1,49 @@
+// What hydrantd was told on its command line, checked, with the machine's defaults filled in. Plain
+// data.
+#ifndef HYDRANT_SERVER_DAEMON_OPTIONS_H_
+#define HYDRANT_SERVER_DAEMON_OPTIONS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "engine/model/model_source.h"
+#include "scheduler/options.h"
+
+namespace hydrant {
+
+struct DaemonOptions {
+  std::string model_path;
+  LoadFormat load_format = LoadFormat::kAuto;
+  std::string tokenizer_path;     // "": the model's own
+  std::string served_model_name;  // "": the model's own name, else its file's
+  std::string listen = "127.0.0.1:50051";
+  std::chrono::milliseconds shutdown_timeout{30'000};
+  std::string log_level = "info";
+  EngineOptions engine;
+  SchedulerOptions scheduler;
+  std::map<std::string, std::string> flags;  // every setting by its flag's name, for GetServerInfo
+};
+
+// What the command line asks for: to run, or to print `text` and leave with `exit_code` (--help,
+// --version, a bad flag).
+struct CommandLine {
+  std::optional<DaemonOptions> options;
+  std::string text;
+  int exit_code = 0;
+};
+
+CommandLine ParseCommandLine(int argc, const char* const* argv);
+
+// "512M" -> 536870912. Whole numbers with K, M, G or T (powers of 1024), optionally followed by B
+// or iB.
+absl::StatusOr<int64_t> ParseByteSize(const std::string& text);
+std::string FormatByteSize(int64_t bytes);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_DAEMON_OPTIONS_H_

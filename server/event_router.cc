@@ -1,0 +1,86 @@
+#include "server/event_router.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+bool IsLast(const Event& event) {
+  return std::holds_alternative<Finished>(event.what) || std::holds_alternative<Failed>(event.what);
+}
+
+}  // namespace
+
+EventRouter::EventRouter() : thread_([this] { Run(); }) {}
+
+EventRouter::~EventRouter() {
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    stopping_ = true;
+  }
+  inbox_filled_.notify_one();
+  thread_.join();
+}
+
+void EventRouter::Add(RequestHandle handle, std::shared_ptr<EventReceiver> receiver) {
+  const std::lock_guard lock(receivers_mutex_);
+  receivers_.emplace(handle, std::move(receiver));
+}
+
+void EventRouter::Remove(RequestHandle handle) {
+  const std::lock_guard lock(receivers_mutex_);
+  receivers_.erase(handle);
+}
+
+void EventRouter::Deliver(std::vector<Event> events) {
+  if (events.empty()) return;
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (inbox_.empty()) {
+      inbox_.swap(events);
+    } else {
+      inbox_.insert(inbox_.end(), std::make_move_iterator(events.begin()),
+                    std::make_move_iterator(events.end()));
+    }
+  }
+  inbox_filled_.notify_one();
+}
+
+void EventRouter::Run() {
+  std::vector<Event> events;
+  while (true) {
+    {
+      std::unique_lock lock(inbox_mutex_);
+      inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+      if (inbox_.empty()) return;
+      events.swap(inbox_);
+    }
+    Dispatch(events);
+    events.clear();
+  }
+}
+
+void EventRouter::Dispatch(std::vector<Event>& events) {
+  for (Event& event : events) {
+    std::shared_ptr<EventReceiver> receiver = Find(event);
+    if (receiver == nullptr) continue;
+    receiver->OnEvent(std::move(event));
+    // Events of one request usually stand together; OnStepEnd() is harmless to repeat.
+    if (touched_.empty() || touched_.back() != receiver) touched_.push_back(std::move(receiver));
+  }
+  for (const auto& receiver : touched_) receiver->OnStepEnd();
+  touched_.clear();
+}
+
+std::shared_ptr<EventReceiver> EventRouter::Find(const Event& event) {
+  const std::lock_guard lock(receivers_mutex_);
+  const auto it = receivers_.find(event.handle);
+  if (it == receivers_.end()) return nullptr;
+  std::shared_ptr<EventReceiver> receiver = it->second;
+  if (IsLast(event)) receivers_.erase(it);
+  return receiver;
+}
+
+}  // namespace hydrant

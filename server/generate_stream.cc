@@ -1,0 +1,164 @@
+#include "server/generate_stream.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/server_context.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/wire_events.h"
+#include "server/wire_message.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kUsageTrailer[] = "hydrant-usage-bin";
+
+const char* ReasonName(FinishReason reason) {
+  return reason == FinishReason::kStop ? "stop" : "length";
+}
+
+}  // namespace
+
+std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
+  std::shared_ptr<GenerateStream> stream(new GenerateStream(std::move(args)));
+  stream->self_ = stream;
+  return stream;
+}
+
+GenerateStream::GenerateStream(Args args) : args_(std::move(args)) { delta_.set_index(0); }
+
+void GenerateStream::Open(v1::Accepted accepted) {
+  const std::lock_guard lock(mutex_);
+  accepted_ = std::move(accepted);
+  open_ = true;
+  Advance();
+}
+
+void GenerateStream::Refuse(const Refusal& refusal) {
+  const std::lock_guard lock(mutex_);
+  done_ = true;
+  Finish(ToGrpcStatus(refusal));
+}
+
+void GenerateStream::OnEvent(Event event) {
+  const std::lock_guard lock(mutex_);
+  if (auto* delta = std::get_if<Delta>(&event.what)) {
+    Append(std::move(*delta));
+  } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
+    progress_ = ToWireProgress(*progress);  // an older one that was not sent is out of date
+  } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+    spdlog::info("{}",
+                 RequestLogLine(args_.request_id, ReasonName(finished->reason), finished->usage));
+    end_ = std::move(*finished);
+  } else if (auto* failed = std::get_if<Failed>(&event.what)) {
+    spdlog::info("{}", RequestLogLine(args_.request_id, failed->reason, failed->usage));
+    end_ = std::move(*failed);
+  }
+}
+
+void GenerateStream::OnStepEnd() {
+  const std::lock_guard lock(mutex_);
+  Advance();
+}
+
+void GenerateStream::Append(Delta delta) {
+  if (broken_) return;
+  for (const TokenId id : delta.token_ids) delta_.add_token_ids(id);
+  delta_.mutable_text()->append(delta.text);
+  buffered_bytes_ += delta.text.size() + delta.token_ids.size() * sizeof(TokenId);
+  // Without a write in flight the bytes are about to leave: one step's output is always allowed.
+  if (writing_ && buffered_bytes_ > args_.max_buffered_bytes) CutOffSlowReader();
+}
+
+void GenerateStream::CutOffSlowReader() {
+  const std::string why = absl::StrCat("the client does not read its stream: more than ",
+                                       args_.max_buffered_bytes, " bytes wait to be sent");
+  broken_ = true;
+  delta_.Clear();
+  args_.cancel(absl::ResourceExhaustedError(why));
+  // A status sent with Finish() would wait behind the unread data; the core's cancellation does
+  // not.
+  grpc_call_cancel_with_status(args_.context->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, why.c_str(),
+                               nullptr);
+}
+
+void GenerateStream::OnWriteDone(bool ok) {
+  const std::lock_guard lock(mutex_);
+  writing_ = false;
+  if (!ok) broken_ = true;
+  Advance();
+}
+
+void GenerateStream::OnCancel() {
+  const bool late = std::chrono::system_clock::now() >= args_.context->deadline();
+  args_.cancel(late ? absl::DeadlineExceededError("the call's deadline has passed")
+                    : absl::CancelledError("the client has gone"));
+  const std::lock_guard lock(mutex_);
+  broken_ = true;
+  Advance();
+}
+
+// No other call of gRPC follows, and done_ keeps the router's away from the dead call.
+void GenerateStream::OnDone() { const std::shared_ptr<GenerateStream> last = std::move(self_); }
+
+void GenerateStream::Advance() {
+  if (!open_ || writing_ || done_) return;
+  if (broken_) {
+    // The status goes nowhere, but gRPC wants one, and the call must stay until the request has
+    // ended.
+    if (std::holds_alternative<std::monostate>(end_)) return;
+    done_ = true;
+    Finish(grpc::Status::CANCELLED);
+    return;
+  }
+  v1::GenerateResponse message;
+  if (TakeNextMessage(&message)) {
+    in_flight_ = ToWire(message);
+    writing_ = true;
+    StartWrite(&in_flight_);
+  } else if (const auto* finished = std::get_if<Finished>(&end_)) {
+    *message.mutable_usage() = ToWireUsage(finished->usage);
+    in_flight_ = ToWire(message);
+    done_ = true;
+    StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
+  } else if (const auto* failed = std::get_if<Failed>(&end_)) {
+    FinishWithFailure(*failed);
+  }
+}
+
+bool GenerateStream::TakeNextMessage(v1::GenerateResponse* message) {
+  if (accepted_.has_value()) {
+    *message->mutable_accepted() = *std::move(accepted_);
+    accepted_.reset();
+    return true;
+  }
+  if (delta_.token_ids_size() > 0 || !delta_.text().empty()) {
+    message->mutable_delta()->Swap(&delta_);
+    delta_.Clear();
+    delta_.set_index(0);
+    buffered_bytes_ = 0;
+    return true;
+  }
+  if (progress_.has_value() && std::holds_alternative<std::monostate>(end_)) {
+    *message->mutable_progress() = *std::move(progress_);
+    progress_.reset();
+    return true;
+  }
+  if (const auto* finished = std::get_if<Finished>(&end_); finished != nullptr && !finished_sent_) {
+    *message->mutable_finished() = ToWireFinished(*finished);
+    finished_sent_ = true;
+    return true;
+  }
+  return false;
+}
+
+void GenerateStream::FinishWithFailure(const Failed& failed) {
+  done_ = true;
+  args_.context->AddTrailingMetadata(kUsageTrailer, ToWireUsage(failed.usage).SerializeAsString());
+  Finish(ToGrpcStatus({failed.status, failed.reason, failed.retry_after_us}));
+}
+
+}  // namespace hydrant

@@ -1,0 +1,84 @@
+// One Generate call: takes the loop's events for a request and writes them, one write in flight at
+// a time. What comes while a write is pending is merged into the next message, so a client that
+// reads slowly gets fewer, longer messages; one that stops reading is cut off when its buffer is
+// full, and harms nobody.
+//
+// Owned by itself until gRPC is done with it (OnDone), and shared with the router until the request
+// has ended.
+#ifndef HYDRANT_SERVER_GENERATE_STREAM_H_
+#define HYDRANT_SERVER_GENERATE_STREAM_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "hydrant/v1/hydrant.pb.h"
+#include "scheduler/request.h"
+#include "server/event_router.h"
+#include "server/status_details.h"
+
+namespace hydrant {
+
+class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                             public EventReceiver,
+                             public std::enable_shared_from_this<GenerateStream> {
+ public:
+  struct Args {
+    grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
+    std::string request_id;
+    size_t max_buffered_bytes = 0;             // text and ids waiting for the client to read
+    std::function<void(absl::Status)> cancel;  // asks the loop to end the request; must not block
+  };
+  static std::shared_ptr<GenerateStream> Create(Args args);
+
+  // The loop has taken the request: `accepted` goes out first, then what has come meanwhile.
+  void Open(v1::Accepted accepted);
+  // The loop or the checks said no; no event follows.
+  void Refuse(const Refusal& refusal);
+
+  void OnEvent(Event event) override;
+  void OnStepEnd() override;
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  explicit GenerateStream(Args args);
+
+  void Append(Delta delta);
+  void CutOffSlowReader();
+  // REQUIRES: mutex_ held, for all below.
+  void Advance();
+  bool TakeNextMessage(v1::GenerateResponse* message);
+  void FinishWithFailure(const Failed& failed);
+
+  const Args args_;
+  std::shared_ptr<GenerateStream> self_;  // reset in OnDone
+
+  std::mutex mutex_;
+  // Guarded by mutex_. What waits to be sent, in the order in which it goes out:
+  std::optional<v1::Accepted> accepted_;
+  v1::Delta delta_;
+  std::optional<v1::Progress> progress_;
+  std::variant<std::monostate, Finished, Failed> end_;
+  size_t buffered_bytes_ = 0;  // of delta_
+
+  grpc::ByteBuffer in_flight_;
+  bool open_ = false;           // Open() was called
+  bool writing_ = false;        // a write is in flight
+  bool broken_ = false;         // the client is gone or was cut off: nothing more can be written
+  bool finished_sent_ = false;  // only usage is left
+  bool done_ = false;           // Finish() was called
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_GENERATE_STREAM_H_

@@ -1,0 +1,70 @@
+#include "server/grpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kServiceName[] = "hydrant.v1.Hydrant";
+
+void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
+  // Two daemons on one port would share the connections by chance; the second one must fail
+  // instead.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Without these a client that vanished is served for minutes.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time_ms);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout_ms);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Clients may ping as they like: "too_many_pings" has ended more good streams than it stopped bad
+  // ones.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder->SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder->SetMaxSendMessageSize(-1);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
+                                                              Service* service) {
+  grpc::EnableDefaultHealthCheckService(true);
+  static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
+  (void)reflection;
+  grpc::ServerBuilder builder;
+  SetArguments(options, &builder);
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": the address is in use, not of this machine, or not host:port"));
+  }
+  std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(server), port));
+  started->SetServing(false);  // gRPC's health service begins as SERVING
+  return started;
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, int port)
+    : server_(std::move(server)), port_(port) {}
+
+GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
+
+void GrpcServer::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  health->SetServingStatus(kServiceName, serving);
+  health->SetServingStatus("", serving);
+}
+
+void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
+  server_->Shutdown(std::chrono::system_clock::now() + grace);
+  server_->Wait();
+}
+
+}  // namespace hydrant

@@ -1,0 +1,48 @@
+// The gRPC server: one address, our service, the standard health service and reflection. The port
+// opens in Start(), with health NOT_SERVING. Thread safe.
+#ifndef HYDRANT_SERVER_GRPC_SERVER_H_
+#define HYDRANT_SERVER_GRPC_SERVER_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/service.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace hydrant {
+
+struct GrpcServerOptions {
+  std::string listen = "127.0.0.1:50051";  // host:port; port 0: any; also unix:/path
+  // A connection that answers no ping for this long is closed, and its requests are cancelled.
+  int keepalive_time_ms = 10'000;
+  int keepalive_timeout_ms = 5'000;
+  int max_message_bytes = 16 << 20;  // received; a prompt of a million token ids fits
+};
+
+class GrpcServer {
+ public:
+  // Borrowed: the service outlives the server.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const GrpcServerOptions& options,
+                                                           Service* service);
+  ~GrpcServer();  // Shutdown() at once
+
+  int port() const { return port_; }
+  void SetServing(bool serving);
+  // No new calls; cancels those still open after `grace`, then returns when all have ended.
+  void Shutdown(std::chrono::milliseconds grace);
+
+ private:
+  GrpcServer(std::unique_ptr<grpc::Server> server, int port);
+
+  std::unique_ptr<grpc::Server> server_;
+  int port_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_GRPC_SERVER_H_

@@ -1,0 +1,133 @@
+#include "server/model_loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "server/machine_limits.h"
+#include "server/status_details.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kSummaryTokens = 1024;
+
+absl::Status Within(const std::string& what, const absl::Status& status) {
+  return {status.code(), fmt::format("{}: {}", what, std::string(status.message()))};
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const DaemonOptions& options,
+                                                         const ModelSource& source) {
+  if (!options.tokenizer_path.empty()) return TokenizerFromPath(options.tokenizer_path);
+  if (source.gguf() != nullptr) return TokenizerFromGguf(*source.gguf());
+  return TokenizerFromPath(source.folder());
+}
+
+// A model without a template we know still serves text and token ids.
+void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
+  const Tokenizer& tokenizer = *loaded->tokenizer;
+  const absl::StatusOr<std::string> text = source.gguf() != nullptr
+                                               ? ChatTemplateSourceFromGguf(*source.gguf())
+                                               : ChatTemplateSourceFromFolder(source.folder());
+  if (!text.ok()) {
+    loaded->served.no_chat_reason = absl::IsNotFound(text.status())
+                                        ? "the model has no chat template"
+                                        : std::string(text.status().message());
+    return;
+  }
+  const std::string bos =
+      tokenizer.bos_id() >= 0 ? tokenizer.TokenText(static_cast<TokenId>(tokenizer.bos_id())) : "";
+  const std::string eos =
+      tokenizer.eog_ids().empty() ? "" : tokenizer.TokenText(tokenizer.eog_ids().front());
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> recognised = RecogniseChatTemplate(*text, bos, eos);
+  if (recognised.ok()) {
+    loaded->chat_template = *std::move(recognised);
+  } else {
+    loaded->served.no_chat_reason = std::string(recognised.status().message());
+  }
+}
+
+int64_t PagesOf(const EngineLimits& limits, int64_t tokens) {
+  return int64_t{limits.num_layers} * limits.num_kv_heads *
+         ((tokens + limits.block_size - 1) / limits.block_size);
+}
+
+// A quarter of the free memory, or what max_num_seqs full sequences can use (reckoned in fp32),
+// whichever is less.
+int64_t PoolBytes(const EngineOptions& engine, const ModelConfig& config) {
+  const int64_t share = DefaultKvCacheBytes(ReadMachineLimits("", AffinityCpus()));
+  const int64_t length = engine.max_model_len.value_or(config.max_context);
+  const KvLayout widest{.dtype = DType::kF32,
+                        .head_dim = config.head_dim,
+                        .block_size = engine.block_size,
+                        .num_blocks = 0};
+  const int64_t blocks = (length + engine.block_size - 1) / engine.block_size;
+  const double useful = static_cast<double>(blocks) * config.num_layers * config.num_kv_heads *
+                        engine.max_num_seqs * static_cast<double>(widest.PageBytes()) * 1.1;
+  return static_cast<int64_t>(std::min(static_cast<double>(share), useful));
+}
+
+std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
+  if (!options.served_model_name.empty()) return options.served_model_name;
+  if (!config.name.empty()) return ToValidUtf8(config.name);
+  std::filesystem::path path(options.model_path);
+  if (!path.has_filename()) path = path.parent_path();  // "folder/"
+  return ToValidUtf8(path.stem().string());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
+    const DaemonOptions& options, const std::function<void(double)>& progress) {
+  absl::StatusOr<std::unique_ptr<ModelSource>> opened =
+      OpenModel(options.model_path, options.load_format);
+  if (!opened.ok()) return Within("--model " + options.model_path, opened.status());
+  const std::shared_ptr<const ModelSource> source = *std::move(opened);
+
+  auto loaded = std::make_unique<LoadedModel>();
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = OpenTokenizer(options, *source);
+  if (!tokenizer.ok()) {
+    return Within("tokenizer of " + (options.tokenizer_path.empty() ? options.model_path
+                                                                    : options.tokenizer_path),
+                  tokenizer.status());
+  }
+  loaded->tokenizer = *std::move(tokenizer);
+  if (loaded->tokenizer->VocabSize() > static_cast<TokenId>(source->config().vocab_size)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "the tokenizer has {} ids, but the model's vocabulary has {}: they do not belong together",
+        loaded->tokenizer->VocabSize(), source->config().vocab_size));
+  }
+  OpenChatTemplate(*source, loaded.get());
+
+  EngineOptions engine_options = options.engine;
+  if (engine_options.kv_cache_memory_bytes == 0 &&
+      !engine_options.num_blocks_override.has_value()) {
+    engine_options.kv_cache_memory_bytes = PoolBytes(engine_options, source->config());
+  }
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
+  if (!engine.ok()) return engine.status();
+  loaded->engine = *std::move(engine);
+
+  ServedModel& served = loaded->served;
+  served.name = NameOf(options, source->config());
+  served.config = loaded->engine->config();
+  served.limits = loaded->engine->limits();
+  served.page_bytes = static_cast<int64_t>(loaded->engine->kv_layout().PageBytes());
+  served.engine_description = loaded->engine->Description();
+  served.tokenizer = loaded->tokenizer.get();
+  served.chat_template = loaded->chat_template.get();
+  return loaded;
+}
+
+std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes) {
+  const int64_t full = limits.num_blocks / std::max<int64_t>(PagesOf(limits, kSummaryTokens), 1);
+  const int64_t fifth =
+      limits.num_blocks / std::max<int64_t>(PagesOf(limits, (kSummaryTokens + 4) / 5), 1);
+  return fmt::format("KV pool of {} pages, {}: {} full or {} 20 % sequences of 1,024 tokens",
+                     limits.num_blocks, FormatByteSize(limits.num_blocks * page_bytes), full,
+                     fifth);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,36 @@
+// From a path to a model that answers: files, tokenizer, chat template, engine. Everything is owned
+// here; the scheduler and the service borrow.
+#ifndef HYDRANT_SERVER_MODEL_LOADER_H_
+#define HYDRANT_SERVER_MODEL_LOADER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "engine/tokenizer/chat_template.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/daemon_options.h"
+#include "server/served_model.h"
+
+namespace hydrant {
+
+struct LoadedModel {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<ChatTemplate> chat_template;  // may be null
+  std::unique_ptr<Engine> engine;
+  ServedModel served;  // points to the above
+};
+
+// `progress` hears a fraction in [0, 1]. An error is one line that names the file or the flag.
+absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const DaemonOptions& options,
+                                                       const std::function<void(double)>& progress);
+
+// "holds 40 full or 180 20 % sequences of 1,024 tokens": how many sequences of that length the pool
+// holds, with all their entries and with a fifth of them.
+std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_MODEL_LOADER_H_

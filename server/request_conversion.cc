@@ -1,0 +1,236 @@
+#include "server/request_conversion.h"
+
+#include <limits>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "server/status_details.h"
+
+namespace hydrant {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+
+absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
+
+// "field: ..." in front of a message that names no field itself.
+absl::Status AtField(const std::string& field, const absl::Status& status) {
+  return {status.code(), absl::StrCat(field, ": ", status.message())};
+}
+
+uint64_t Draw64() {
+  thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seeds{device(), device(), device(), device()};
+    return std::mt19937_64(seeds);
+  }();
+  return generator();
+}
+
+absl::Status CheckTokenIds(const ServedModel& model,
+                           const google::protobuf::RepeatedField<uint32_t>& ids,
+                           const std::string& field) {
+  const TokenId vocab = model.tokenizer->VocabSize();
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= vocab) {
+      return Invalid(absl::StrCat(field, "[", i, "]: is ", ids[i],
+                                  "; the model's vocabulary has the ids 0 to ", vocab - 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Wire counts are uint32, the scheduler's int32: anything above means "as many as can be".
+int32_t Saturate(uint32_t value) {
+  constexpr uint32_t kMax = std::numeric_limits<int32_t>::max();
+  return static_cast<int32_t>(value < kMax ? value : kMax);
+}
+
+SamplingParams ConvertSampling(const v1::Sampling& wire) {
+  SamplingParams params;
+  if (wire.has_temperature()) params.temperature = wire.temperature();
+  if (wire.has_top_p()) params.top_p = wire.top_p();
+  if (wire.has_min_p()) params.min_p = wire.min_p();
+  if (wire.has_top_k()) params.top_k = wire.top_k();
+  params.seed = wire.has_seed() ? wire.seed() : Draw64();
+  return params;
+}
+
+StoppingParams ConvertStopping(const v1::Stopping& wire) {
+  StoppingParams params;
+  if (wire.has_max_tokens()) params.max_tokens = Saturate(wire.max_tokens());
+  if (wire.has_min_tokens()) params.min_tokens = Saturate(wire.min_tokens());
+  params.stop.assign(wire.stop().begin(), wire.stop().end());
+  params.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
+  params.include_stop_str_in_output = wire.include_stop_str_in_output();
+  params.ignore_eos = wire.ignore_eos();
+  return params;
+}
+
+CacheSpec ConvertCache(const v1::Cache& wire) {
+  CacheSpec spec;
+  if (wire.has_cache_policy()) spec.policy = wire.cache_policy();
+  if (wire.has_max_cache_tokens()) spec.max_cache_tokens = wire.max_cache_tokens();
+  if (wire.has_cache_ratio()) spec.cache_ratio = wire.cache_ratio();
+  if (wire.has_min_cache_tokens()) spec.min_cache_tokens = wire.min_cache_tokens();
+  if (wire.has_sink_tokens()) spec.sink_tokens = wire.sink_tokens();
+  if (wire.has_protected_window_size()) spec.protected_window_size = wire.protected_window_size();
+  spec.params.insert(wire.params().begin(), wire.params().end());
+  return spec;
+}
+
+absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const std::string& field) {
+  const size_t limit = static_cast<size_t>(model.limits.max_model_len);
+  if (tokens == 0) return Invalid(field + ": is empty; a prompt needs at least one token");
+  if (tokens < limit) return absl::OkStatus();
+  return Invalid(absl::StrCat(field, ": has ", tokens, " tokens; at most ", limit - 1,
+                              " are allowed (max_model_len is ", limit,
+                              ", and the answer needs one)"));
+}
+
+absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text) {
+  if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
+  absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, EncodeOptions{});
+  if (!ids.ok()) return AtField("text", ids.status());
+  if (auto s = CheckPromptLength(model, ids->size(), "text"); !s.ok()) return s;
+  return ids;
+}
+
+absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
+                                                  const v1::GenerateRequest& wire) {
+  switch (wire.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      return EncodeText(model, wire.text());
+    case v1::GenerateRequest::kTokenIds: {
+      const auto& ids = wire.token_ids().ids();
+      if (auto s = CheckPromptLength(model, ids.size(), "token_ids"); !s.ok()) return s;
+      if (auto s = CheckTokenIds(model, ids, "token_ids.ids"); !s.ok()) return s;
+      return std::vector<TokenId>(ids.begin(), ids.end());
+    }
+    case v1::GenerateRequest::kChat: {
+      absl::StatusOr<std::string> rendered = RenderChat(model, wire.chat(), "chat");
+      if (!rendered.ok()) return rendered.status();
+      absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
+      if (!ids.ok()) return AtField("chat", ids.status());
+      if (auto s = CheckPromptLength(model, ids->size(), "chat"); !s.ok()) return s;
+      return ids;
+    }
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return Invalid("prompt: is not set; give one of text, token_ids and chat");
+}
+
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.empty()) return Invalid("request_id: is empty; leave it unset to have one drawn");
+  if (id.size() > kMaxRequestIdBytes) {
+    return Invalid(absl::StrCat("request_id: has ", id.size(), " bytes; at most ",
+                                kMaxRequestIdBytes, " are allowed"));
+  }
+  for (const char c : id) {
+    if (c < 0x20 || c == 0x7F)
+      return Invalid("request_id: holds a control or non-ASCII character; use printable ASCII");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckModelName(const ServedModel& model, const std::string& name) {
+  if (name.empty() || name == model.name) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("model: this server serves \"", model.name, "\", not \"", name, "\""));
+}
+
+absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat& chat,
+                                       const std::string& field) {
+  if (model.chat_template == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("chat prompts are not available: ", model.no_chat_reason,
+                     "; send the prompt as text or token_ids"));
+  }
+  if (chat.messages_size() == 0)
+    return Invalid(field + ".messages: is empty; a chat needs at least one message");
+  std::vector<ChatMessage> messages;
+  for (int i = 0; i < chat.messages_size(); ++i) {
+    const v1::ChatMessage& message = chat.messages(i);
+    if (message.role().empty())
+      return Invalid(absl::StrCat(field, ".messages[", i, "].role: is not set"));
+    messages.push_back({message.role(), message.content()});
+  }
+  const bool open = !chat.has_add_generation_prompt() || chat.add_generation_prompt();
+  absl::StatusOr<std::string> text = model.chat_template->Render(messages, open);
+  if (!text.ok()) return AtField(field + ".messages", text.status());
+  return text;
+}
+
+absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
+                                                const std::string& rendered) {
+  return model.tokenizer->Encode(rendered,
+                                 {.add_special_tokens = false, .parse_special_tokens = true});
+}
+
+absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
+                                               const v1::GenerateRequest& wire) {
+  if (auto s = CheckModelName(model, wire.model()); !s.ok()) return s;
+  Request request;
+  if (wire.has_request_id()) {
+    if (auto s = CheckRequestId(wire.request_id()); !s.ok()) return s;
+    request.request_id = wire.request_id();
+  } else {
+    request.request_id = absl::StrCat("r-", absl::Hex(Draw64(), absl::kZeroPad16));
+  }
+  absl::StatusOr<std::vector<TokenId>> prompt = EncodePrompt(model, wire);
+  if (!prompt.ok()) return prompt.status();
+  request.prompt = *std::move(prompt);
+  request.resume_token_ids.assign(wire.resume_token_ids().begin(), wire.resume_token_ids().end());
+  request.sampling = ConvertSampling(wire.sampling());
+  request.stopping = ConvertStopping(wire.stopping());
+  request.cache = ConvertCache(wire.cache());
+  request.skip_special_tokens =
+      !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();
+  return request;
+}
+
+absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
+                                              const v1::TokenizeRequest& wire) {
+  if (auto s = CheckModelName(model, wire.model()); !s.ok()) return s;
+  v1::TokenizeResponse response;
+  absl::StatusOr<std::vector<TokenId>> ids;
+  switch (wire.input_case()) {
+    case v1::TokenizeRequest::kText: {
+      EncodeOptions options;
+      if (wire.has_add_special_tokens()) options.add_special_tokens = wire.add_special_tokens();
+      if (wire.has_parse_special_tokens())
+        options.parse_special_tokens = wire.parse_special_tokens();
+      ids = model.tokenizer->Encode(wire.text(), options);
+      if (!ids.ok()) return AtField("text", ids.status());
+      break;
+    }
+    case v1::TokenizeRequest::kChat: {
+      absl::StatusOr<std::string> rendered = RenderChat(model, wire.chat(), "chat");
+      if (!rendered.ok()) return rendered.status();
+      ids = EncodeChat(model, *rendered);
+      if (!ids.ok()) return AtField("chat", ids.status());
+      response.set_rendered_chat(*rendered);
+      break;
+    }
+    case v1::TokenizeRequest::INPUT_NOT_SET:
+      return Invalid("input: is not set; give one of text and chat");
+  }
+  response.mutable_token_ids()->Assign(ids->begin(), ids->end());
+  return response;
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Detokenize(const ServedModel& model,
+                                                  const v1::DetokenizeRequest& wire) {
+  if (auto s = CheckModelName(model, wire.model()); !s.ok()) return s;
+  if (auto s = CheckTokenIds(model, wire.token_ids(), "token_ids"); !s.ok()) return s;
+  const bool skip_special = !wire.has_skip_special_tokens() || wire.skip_special_tokens();
+  v1::DetokenizeResponse response;
+  response.set_text(
+      Decode(*model.tokenizer, {wire.token_ids().begin(), wire.token_ids().end()}, skip_special));
+  return response;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,42 @@
+// Wire requests to what the scheduler takes. Checked here is what only the wire knows (the prompt's
+// form and length, names, ids); ranges of sampling, stopping and cache are CheckRequest()'s
+// (scheduler/request_check.h). An InvalidArgument reads "field: what it is; what it must be".
+// Stateless; any thread may call.
+#ifndef HYDRANT_SERVER_REQUEST_CONVERSION_H_
+#define HYDRANT_SERVER_REQUEST_CONVERSION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "hydrant/v1/hydrant.pb.h"
+#include "scheduler/request.h"
+#include "server/served_model.h"
+
+namespace hydrant {
+
+// NotFound where `name` is set and is not the served model's.
+absl::Status CheckModelName(const ServedModel& model, const std::string& name);
+
+// The prompt text of a chat. FailedPrecondition where the model has no template we know.
+absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat& chat,
+                                       const std::string& field);
+
+// The ids of a rendered chat: special tokens in it are parsed (also those a user wrote, as Hugging
+// Face does), and no BOS is added, since templates write their own.
+absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
+                                                const std::string& rendered);
+
+// Every field but the deadline, which is the call's. An unset seed is drawn here, an unset
+// request_id too.
+absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
+                                               const v1::GenerateRequest& wire);
+
+absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
+                                              const v1::TokenizeRequest& wire);
+absl::StatusOr<v1::DetokenizeResponse> Detokenize(const ServedModel& model,
+                                                  const v1::DetokenizeRequest& wire);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_REQUEST_CONVERSION_H_

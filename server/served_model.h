@@ -1,0 +1,29 @@
+// What the gRPC front knows of the model it serves. Plain data and borrowed pointers; immutable
+// once it is published.
+#ifndef HYDRANT_SERVER_SERVED_MODEL_H_
+#define HYDRANT_SERVER_SERVED_MODEL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "engine/batch.h"
+#include "engine/model/model_config.h"
+#include "engine/tokenizer/chat_template.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace hydrant {
+
+struct ServedModel {
+  std::string name;  // the one requests may name
+  ModelConfig config;
+  EngineLimits limits;
+  int64_t page_bytes = 0;
+  std::string engine_description;
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;  // null: chat prompts are refused, for the reason in
+  std::string no_chat_reason;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_SERVED_MODEL_H_

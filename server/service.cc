@@ -1,0 +1,268 @@
+#include "server/service.h"
+
+#include <grpcpp/server_context.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/cache/cache_plan.h"
+#include "server/generate_stream.h"
+#include "server/model_info.h"
+#include "server/request_conversion.h"
+#include "server/wire_message.h"
+
+namespace hydrant {
+namespace {
+
+constexpr TimeUs kLoadingRetryUs = 1'000'000;
+constexpr TimeUs kDrainingRetryUs = 5'000'000;
+
+// A stable word for refusals that are made before the scheduler sees the request.
+std::string ReasonOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return "UNKNOWN_MODEL";
+    case absl::StatusCode::kFailedPrecondition:
+      return "NO_CHAT_TEMPLATE";
+    case absl::StatusCode::kInvalidArgument:
+      return "INVALID";
+    default:
+      return "INTERNAL";
+  }
+}
+
+Refusal Refused(const absl::Status& status) { return {status, ReasonOf(status)}; }
+
+// Inside the process the policy is cache.policy; the client wrote cache.cache_policy.
+Refusal FromScheduler(const Failed& failed) {
+  constexpr std::string_view kInside = "cache.policy: ";
+  std::string message(failed.status.message());
+  if (message.starts_with(kInside))
+    message = absl::StrCat("cache.cache_policy: ", message.substr(kInside.size()));
+  return {absl::Status(failed.status.code(), message), failed.reason, failed.retry_after_us};
+}
+
+// The scheduler's clock is the steady one, gRPC's deadlines are on the system clock.
+std::optional<TimeUs> SteadyDeadline(std::chrono::system_clock::time_point deadline) {
+  using std::chrono::duration_cast, std::chrono::microseconds;
+  if (deadline == std::chrono::system_clock::time_point::max()) return std::nullopt;
+  const auto left = duration_cast<microseconds>(deadline - std::chrono::system_clock::now());
+  if (left > std::chrono::hours(24 * 365)) return std::nullopt;
+  return duration_cast<microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() +
+         left.count();
+}
+
+// Finishes a unary call: parses, asks, answers.
+template <typename In, typename Ask>
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response,
+                                 const Ask& ask) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  In message;
+  if (absl::Status parsed = ParseWire(bytes, &message); !parsed.ok()) {
+    reactor->Finish(ToGrpcStatus(Refused(parsed)));
+    return reactor;
+  }
+  auto answer = ask(message);
+  if (!answer.ok()) {
+    reactor->Finish(ToGrpcStatus(Refused(answer.status())));
+    return reactor;
+  }
+  *response = ToWire(*answer);
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Refusal& refusal) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(refusal));
+  return reactor;
+}
+
+// Not ready and not able to say anything about the model yet, or any more.
+std::optional<Refusal> WhyNoModel(v1::ServerState state, double load_fraction,
+                                  const absl::Status& lost) {
+  switch (state) {
+    case v1::SERVER_STATE_LOADING: {
+      const int percent = static_cast<int>(std::floor(load_fraction * 100));
+      return Refusal{absl::UnavailableError(absl::StrCat("loading the model, ", percent, " %")),
+                     "LOADING", kLoadingRetryUs};
+    }
+    case v1::SERVER_STATE_ENGINE_LOST:
+      return Refusal{absl::InternalError(absl::StrCat("the engine is lost: ", lost.message())),
+                     "ENGINE_FAULT"};
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Refusal> WhyNoGeneration(v1::ServerState state, double load_fraction,
+                                       const absl::Status& lost) {
+  if (state == v1::SERVER_STATE_DRAINING) {
+    return Refusal{absl::UnavailableError("the server is shutting down and takes no new requests"),
+                   "DRAINING", kDrainingRetryUs};
+  }
+  return WhyNoModel(state, load_fraction, lost);
+}
+
+}  // namespace
+
+Service::Service(ServiceOptions options, EventRouter* router)
+    : options_(std::move(options)), router_(router) {}
+
+void Service::SetLoadFraction(double fraction) {
+  const std::lock_guard lock(mutex_);
+  serving_.load_fraction = std::clamp(fraction, 0.0, 1.0);
+}
+
+void Service::SetReady(const ServedModel* model, ServingLoop* loop) {
+  const std::lock_guard lock(mutex_);
+  serving_.model = model;
+  serving_.loop = loop;
+  serving_.load_fraction = 1.0;
+  if (serving_.state == v1::SERVER_STATE_LOADING) serving_.state = v1::SERVER_STATE_READY;
+}
+
+void Service::SetDraining() {
+  const std::lock_guard lock(mutex_);
+  serving_.state = v1::SERVER_STATE_DRAINING;
+}
+
+void Service::SetEngineLost(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  serving_.state = v1::SERVER_STATE_ENGINE_LOST;
+  serving_.lost = why;
+}
+
+v1::ServerState Service::state() const { return Current().state; }
+
+Service::Serving Service::Current() const {
+  const std::lock_guard lock(mutex_);
+  return serving_;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* bytes) {
+  const Serving serving = Current();
+  const RequestHandle handle = NextHandle();
+  GenerateStream::Args args;
+  args.context = context;
+  args.max_buffered_bytes = options_.max_buffered_bytes_per_stream;
+  std::optional<Refusal> refusal =
+      WhyNoGeneration(serving.state, serving.load_fraction, serving.lost);
+  Request request;
+  if (!refusal.has_value()) {
+    v1::GenerateRequest wire;
+    absl::Status parsed = ParseWire(*bytes, &wire);
+    absl::StatusOr<Request> converted =
+        parsed.ok() ? ConvertGenerateRequest(*serving.model, wire) : parsed;
+    if (converted.ok()) {
+      request = *std::move(converted);
+      args.request_id = request.request_id;
+      args.cancel = [loop = serving.loop, handle](absl::Status why) {
+        loop->Cancel(handle, std::move(why));
+      };
+    } else {
+      refusal = Refused(converted.status());
+    }
+  }
+  if (!args.cancel) args.cancel = [](const absl::Status&) {};
+  const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(std::move(args));
+  if (refusal.has_value()) {
+    stream->Refuse(*refusal);
+    return stream.get();
+  }
+  request.deadline = SteadyDeadline(context->deadline());
+  Submit(stream, handle, serving, std::move(request));
+  return stream.get();
+}
+
+void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
+                     const Serving& serving, Request request) {
+  v1::Accepted accepted;
+  accepted.set_request_id(request.request_id);
+  accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
+  if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
+  const absl::StatusOr<CachePlan> plan =
+      PlanCache(request.cache, static_cast<int64_t>(request.prompt.size()));
+  if (plan.ok() && plan->cap != kNoCap) accepted.set_cache_tokens(static_cast<uint32_t>(plan->cap));
+
+  router_->Add(handle, stream);
+  const auto outcome = serving.loop->Submit(handle, std::move(request));
+  if (const auto* failed = std::get_if<Failed>(&outcome)) {
+    router_->Remove(handle);
+    stream->Refuse(FromScheduler(*failed));
+    return;
+  }
+  stream->Open(std::move(accepted));
+}
+
+grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* bytes,
+                                            grpc::ByteBuffer* response) {
+  const Serving serving = Current();
+  if (auto no = WhyNoModel(serving.state, serving.load_fraction, serving.lost))
+    return Refuse(context, *no);
+  return Answer<v1::TokenizeRequest>(
+      context, *bytes, response,
+      [&](const v1::TokenizeRequest& wire) { return hydrant::Tokenize(*serving.model, wire); });
+}
+
+grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* bytes,
+                                              grpc::ByteBuffer* response) {
+  const Serving serving = Current();
+  if (auto no = WhyNoModel(serving.state, serving.load_fraction, serving.lost))
+    return Refuse(context, *no);
+  return Answer<v1::DetokenizeRequest>(
+      context, *bytes, response,
+      [&](const v1::DetokenizeRequest& wire) { return hydrant::Detokenize(*serving.model, wire); });
+}
+
+grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  const Serving serving = Current();
+  if (auto no = WhyNoModel(serving.state, serving.load_fraction, serving.lost))
+    return Refuse(context, *no);
+  return Answer<v1::GetModelInfoRequest>(
+      context, *bytes, response,
+      [&](const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {
+        if (auto s = CheckModelName(*serving.model, wire.model()); !s.ok()) return s;
+        return DescribeModel(*serving.model);
+      });
+}
+
+grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* bytes,
+                                                 grpc::ByteBuffer* response) {
+  const Serving serving = Current();
+  return Answer<v1::GetServerInfoRequest>(
+      context, *bytes, response,
+      [&](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
+        return ServerInfo(serving);
+      });
+}
+
+v1::GetServerInfoResponse Service::ServerInfo(const Serving& serving) const {
+  v1::GetServerInfoResponse info;
+  const auto uptime = std::chrono::steady_clock::now() - start_;
+  info.set_version(options_.version);
+  info.set_state(serving.state);
+  info.set_load_fraction(serving.load_fraction);
+  info.set_uptime_us(std::chrono::duration_cast<std::chrono::microseconds>(uptime).count());
+  info.mutable_options()->insert(options_.flags.begin(), options_.flags.end());
+  DescribePolicies(info.mutable_policies());
+  if (serving.model != nullptr) {
+    info.set_engine(serving.model->engine_description);
+    const LoopSnapshot snapshot = serving.loop->Snapshot();
+    *info.mutable_pool() = DescribePool(*serving.model, snapshot);
+    *info.mutable_load() = DescribeLoad(snapshot);
+  }
+  return info;
+}
+
+}  // namespace hydrant

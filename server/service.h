@@ -1,0 +1,90 @@
+// The methods of hydrant.v1.Hydrant. Knows the states of the daemon (loading, ready, draining,
+// lost) and says no by itself in all but `ready`; takes no tensor and waits for nobody. Thread
+// safe.
+#ifndef HYDRANT_SERVER_SERVICE_H_
+#define HYDRANT_SERVER_SERVICE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "hydrant/v1/hydrant.grpc.pb.h"
+#include "scheduler/serving_loop.h"
+#include "server/event_router.h"
+#include "server/served_model.h"
+#include "server/status_details.h"
+
+namespace hydrant {
+
+struct ServiceOptions {
+  std::string version;
+  std::map<std::string, std::string> flags;  // what GetServerInfo reports
+  // A client may leave this much unread beyond what gRPC itself buffers (about 4 MiB).
+  size_t max_buffered_bytes_per_stream = size_t{1} << 20;
+};
+
+// All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
+using RawService = v1::Hydrant::WithRawCallbackMethod_Generate<
+    v1::Hydrant::WithRawCallbackMethod_Tokenize<v1::Hydrant::WithRawCallbackMethod_Detokenize<
+        v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
+            v1::Hydrant::WithRawCallbackMethod_GetServerInfo<v1::Hydrant::Service>>>>>;
+
+class Service final : public RawService {
+ public:
+  // Borrowed: the router outlives the service.
+  Service(ServiceOptions options, EventRouter* router);
+
+  // Begins as LOADING. Model and loop are borrowed until the gRPC server has shut down.
+  void SetLoadFraction(double fraction);
+  void SetReady(const ServedModel* model, ServingLoop* loop);
+  void SetDraining();
+  void SetEngineLost(const absl::Status& why);
+  v1::ServerState state() const;
+
+  // For requests from inside the process, too (the warm-up).
+  RequestHandle NextHandle() { return next_handle_.fetch_add(1) + 1; }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* bytes) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* bytes,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* bytes,
+                                          grpc::ByteBuffer* response) override;
+
+ private:
+  struct Serving {
+    v1::ServerState state = v1::SERVER_STATE_LOADING;
+    double load_fraction = 0.0;
+    absl::Status lost;  // why, in ENGINE_LOST
+    const ServedModel* model = nullptr;
+    ServingLoop* loop = nullptr;
+  };
+
+  Serving Current() const;
+  void Submit(const std::shared_ptr<class GenerateStream>& stream, RequestHandle handle,
+              const Serving& serving, Request request);
+  v1::GetServerInfoResponse ServerInfo(const Serving& serving) const;
+
+  const ServiceOptions options_;
+  EventRouter* const router_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::atomic<RequestHandle> next_handle_{0};
+
+  mutable std::mutex mutex_;
+  Serving serving_;  // guarded by mutex_
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_SERVICE_H_
