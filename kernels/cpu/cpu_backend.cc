@@ -3,13 +3,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
 #include "kernels/host_memory.h"
-#include "kernels/reference/ops.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant {
@@ -52,10 +53,10 @@ class CpuBackend : public Backend {
   void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
   void Swiglu(const SwigluArgs& args) override { cpu::Swiglu(args, threads_); }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
-    reference::PrefillAttention(args);
+    cpu::PrefillAttention(args, threads_);
   }
   void DecodeAttention(const DecodeAttentionArgs& args) override {
-    reference::DecodeAttention(args);
+    cpu::DecodeAttention(args, threads_);
   }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
