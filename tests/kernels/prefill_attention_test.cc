@@ -1,0 +1,324 @@
+// Prefill attention of the cpu backend against dense attention written here in double precision,
+// against the reference backend, and against what must hold exactly: slicing and threads change no
+// bit, zero keys give harmonic column sums.
+#include "kernels/cpu/prefill_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/prefill_attention_kernels.h"
+#include "kernels/reference/ops.h"
+
+namespace hydrant {
+namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr uint32_t kSeed = 20240611;
+
+struct Shape {
+  int num_heads = 4;
+  int num_kv_heads = 2;
+  int head_dim = 16;
+  GroupReduce reduce = GroupReduce::kMean;
+  int group() const { return num_heads / num_kv_heads; }
+};
+
+std::string NameOf(const Shape& s) {
+  std::ostringstream name;
+  name << "h" << s.num_heads << "_kv" << s.num_kv_heads << "_d" << s.head_dim << "_reduce"
+       << static_cast<int>(s.reduce);
+  return name.str();
+}
+
+// A prompt: its layer scratch, with NaN past the last key, and room for the results.
+struct Prompt {
+  Shape shape;
+  int n = 0;
+  int capacity = 0;
+  std::vector<float> q, k, v, out, column_sums;
+
+  Prompt(const Shape& s, int tokens, uint32_t seed, float q_scale = 1.0f)
+      : shape(s), n(tokens), capacity(tokens + 37) {
+    std::mt19937 rng(seed);
+    std::normal_distribution<float> normal;
+    q.resize(static_cast<size_t>(n) * s.num_heads * s.head_dim);
+    for (float& x : q) x = normal(rng) * q_scale;
+    k.assign(static_cast<size_t>(capacity) * s.num_kv_heads * s.head_dim, kNaN);
+    v = k;
+    for (int h = 0; h < s.num_kv_heads; ++h) {
+      for (int i = 0; i < n * s.head_dim; ++i) {
+        k[h * KvStride() + i] = normal(rng);
+        v[h * KvStride() + i] = normal(rng);
+      }
+    }
+    out.assign(q.size(), kNaN);
+    column_sums.assign(static_cast<size_t>(capacity) * s.num_kv_heads, kNaN);
+    for (int h = 0; h < s.num_kv_heads; ++h)
+      std::fill_n(&column_sums[static_cast<size_t>(h) * capacity], n, 0.0f);
+  }
+
+  int64_t KvStride() const { return static_cast<int64_t>(capacity) * shape.head_dim; }
+
+  PrefillAttentionArgs Args(int begin, int end, bool with_sums) {
+    PrefillAttentionArgs args;
+    const size_t row = static_cast<size_t>(shape.num_heads) * shape.head_dim;
+    args.q = q.data() + begin * row;
+    args.k = k.data();
+    args.v = v.data();
+    args.kv_head_stride = KvStride();
+    args.num_queries = end - begin;
+    args.first_position = begin;
+    args.num_heads = shape.num_heads;
+    args.num_kv_heads = shape.num_kv_heads;
+    args.head_dim = shape.head_dim;
+    args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    args.out = out.data() + begin * row;
+    args.column_sums = with_sums ? column_sums.data() : nullptr;
+    args.column_stride = capacity;
+    args.reduce = shape.reduce;
+    return args;
+  }
+};
+
+void RunCpu(Prompt* prompt, bool with_sums = true, int threads = 2) {
+  ThreadPool pool(threads);
+  cpu::PrefillAttention(prompt->Args(0, prompt->n, with_sums), pool);
+}
+
+void RunSliced(Prompt* prompt, const std::vector<int>& ends, int threads) {
+  ThreadPool pool(threads);
+  int begin = 0;
+  for (int end : ends) {
+    cpu::PrefillAttention(prompt->Args(begin, end, true), pool);
+    begin = end;
+  }
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Dense attention in double: outputs [n, num_heads, head_dim], column sums [num_kv_heads, n].
+struct Dense {
+  std::vector<double> out, column_sums;
+  double largest_logit = 0;
+};
+
+Dense AttendPlainly(const Prompt& p) {
+  const Shape& s = p.shape;
+  const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  Dense dense;
+  dense.out.assign(p.q.size(), 0.0);
+  dense.column_sums.assign(static_cast<size_t>(p.n) * s.num_kv_heads, 0.0);
+  std::vector<double> w(p.n), reduced(p.n);
+  for (int kv = 0; kv < s.num_kv_heads; ++kv) {
+    const float* keys = &p.k[kv * p.KvStride()];
+    const float* values = &p.v[kv * p.KvStride()];
+    for (int i = 0; i < p.n; ++i) {
+      std::fill(reduced.begin(), reduced.end(), 0.0);
+      for (int g = 0; g < s.group(); ++g) {
+        const size_t row = (static_cast<size_t>(i) * s.num_heads + kv * s.group() + g) * s.head_dim;
+        double sum = 0, top = -1e300;
+        for (int j = 0; j <= i; ++j) {
+          w[j] = 0;
+          for (int d = 0; d < s.head_dim; ++d)
+            w[j] += scale * p.q[row + d] * keys[static_cast<size_t>(j) * s.head_dim + d];
+          top = std::max(top, w[j]);
+          dense.largest_logit = std::max(dense.largest_logit, std::abs(w[j]));
+        }
+        for (int j = 0; j <= i; ++j) sum += w[j] = std::exp(w[j] - top);
+        for (int j = 0; j <= i; ++j) {
+          const double a = w[j] / sum;
+          for (int d = 0; d < s.head_dim; ++d)
+            dense.out[row + d] += a * values[static_cast<size_t>(j) * s.head_dim + d];
+          if (s.reduce == GroupReduce::kMean) reduced[j] += a / s.group();
+          if (s.reduce == GroupReduce::kMax) reduced[j] = std::max(reduced[j], a);
+          if (s.reduce == GroupReduce::kSumOfSquares) reduced[j] += a * a;
+        }
+      }
+      for (int j = 0; j <= i; ++j)
+        dense.column_sums[static_cast<size_t>(kv) * p.n + j] += reduced[j];
+    }
+  }
+  return dense;
+}
+
+void ExpectMatches(const Prompt& p, const Dense& dense) {
+  // Rounding of fp32 logits, and of sums over n terms added in blocks.
+  const double error = (8 + dense.largest_logit * std::sqrt(p.shape.head_dim)) * 1.2e-7;
+  double worst = 0;
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    ASSERT_FALSE(std::isnan(p.out[i])) << i;
+    worst = std::max(worst, std::abs(p.out[i] - dense.out[i]));
+  }
+  EXPECT_LE(worst, 4 * error);
+  for (int h = 0; h < p.shape.num_kv_heads; ++h) {
+    for (int j = 0; j < p.n; ++j) {
+      const double expected = dense.column_sums[static_cast<size_t>(h) * p.n + j];
+      ASSERT_NEAR(p.column_sums[static_cast<size_t>(h) * p.capacity + j], expected,
+                  2 * error * expected + 1e-9)
+          << "head " << h << " key " << j;
+    }
+    for (int j = p.n; j < p.capacity; ++j)
+      ASSERT_TRUE(std::isnan(p.column_sums[static_cast<size_t>(h) * p.capacity + j]))
+          << "written past the prompt";
+  }
+}
+
+class PrefillAttentionTest : public testing::TestWithParam<Shape> {
+ protected:
+  PrefillAttentionTest() { RecordProperty("seed", kSeed); }
+};
+
+TEST_P(PrefillAttentionTest, MatchesDenseAttention) {
+  for (const int n : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 129, 161, 257, 290}) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    Prompt prompt(GetParam(), n, kSeed + n, n % 2 == 0 ? 3.0f : 1.0f);
+    RunCpu(&prompt);
+    ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, AttendPlainly(prompt)));
+  }
+}
+
+TEST_P(PrefillAttentionTest, MatchesReferenceBackend) {
+  Prompt prompt(GetParam(), 200, kSeed);
+  Prompt truth = prompt;
+  RunCpu(&prompt);
+  reference::PrefillAttention(truth.Args(0, 200, true));
+  for (size_t i = 0; i < prompt.out.size(); ++i)
+    ASSERT_NEAR(prompt.out[i], truth.out[i], 1e-5) << i;
+  for (size_t i = 0; i < prompt.column_sums.size(); ++i) {
+    if (std::isnan(truth.column_sums[i])) continue;
+    ASSERT_NEAR(prompt.column_sums[i], truth.column_sums[i], 1e-5 * truth.column_sums[i]) << i;
+  }
+}
+
+// Runs that start at multiples of the query tile, of any length in between, on any number of
+// threads.
+TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBit) {
+  const int n = 333;
+  const Prompt start(GetParam(), n, kSeed);
+  Prompt expected = start;
+  RunCpu(&expected, true, 1);
+  const std::vector<std::vector<int>> cuts = {{333},
+                                              {32, 333},
+                                              {64, 96, 320, 333},
+                                              {160, 333},
+                                              {32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 333},
+                                              {320, 333}};
+  for (size_t c = 0; c < cuts.size(); ++c) {
+    Prompt sliced = start;
+    RunSliced(&sliced, cuts[c], 1 + static_cast<int>(c % 4));
+    EXPECT_TRUE(SameBits(sliced.out, expected.out)) << "cut " << c;
+    EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums)) << "cut " << c;
+  }
+  Prompt without = start;
+  RunCpu(&without, false, 3);
+  EXPECT_TRUE(SameBits(without.out, expected.out)) << "column sums must not change the output";
+  EXPECT_TRUE(SameBits(without.column_sums, start.column_sums)) << "not asked for";
+}
+
+// Zero keys: s_j = sum over i >= j of 1 / (i + 1), and the total is the number of queries.
+TEST_P(PrefillAttentionTest, ZeroKeysGiveHarmonicColumnSums) {
+  const Shape& s = GetParam();
+  for (const int n : {10, 33, 300}) {
+    Prompt prompt(s, n, kSeed);
+    for (int h = 0; h < s.num_kv_heads; ++h)
+      std::fill_n(&prompt.k[h * prompt.KvStride()], n * s.head_dim, 0.0f);
+    RunCpu(&prompt);
+    for (int h = 0; h < s.num_kv_heads; ++h) {
+      double total = 0;
+      for (int j = 0; j < n; ++j) {
+        double expected = 0;
+        for (int i = j; i < n; ++i) {
+          const double a = 1.0 / (i + 1);
+          expected += s.reduce == GroupReduce::kSumOfSquares ? s.group() * a * a : a;
+        }
+        const float got = prompt.column_sums[static_cast<size_t>(h) * prompt.capacity + j];
+        ASSERT_NEAR(got, expected, 2e-6 * expected) << "n " << n << " key " << j;
+        total += got;
+      }
+      if (s.reduce == GroupReduce::kSumOfSquares) continue;
+      EXPECT_NEAR(total, n, 1e-5 * n);
+      if (n == 10) {
+        EXPECT_NEAR(prompt.column_sums[static_cast<size_t>(h) * prompt.capacity], 2.9290, 5e-5);
+        EXPECT_NEAR(prompt.column_sums[static_cast<size_t>(h) * prompt.capacity + 1], 1.9290, 5e-5);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, PrefillAttentionTest,
+    testing::Values(Shape{1, 1, 8}, Shape{4, 4, 16}, Shape{9, 3, 64}, Shape{6, 2, 48},
+                    Shape{9, 3, 64, GroupReduce::kMax}, Shape{9, 3, 64, GroupReduce::kSumOfSquares},
+                    Shape{10, 2, 10}, Shape{10, 2, 66, GroupReduce::kMax}, Shape{7, 1, 34},
+                    Shape{17, 1, 128}, Shape{4, 1, 256}, Shape{3, 3, 2}, Shape{32, 2, 80}),
+    [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
+
+// Every row of weights sums to 1, whatever the logits: the total score is the number of queries.
+// Column sums are added to what is there.
+TEST(PrefillAttentionSumsTest, TotalIsTheNumberOfQueriesAndAddsUp) {
+  Prompt prompt(Shape{6, 2, 32}, 500, kSeed, 5.0f);
+  RunCpu(&prompt);
+  const std::vector<float> once = prompt.column_sums;
+  RunCpu(&prompt);
+  for (int h = 0; h < 2; ++h) {
+    double total = 0;
+    for (int j = 0; j < 500; ++j) {
+      const size_t i = static_cast<size_t>(h) * prompt.capacity + j;
+      total += once[i];
+      ASSERT_NEAR(prompt.column_sums[i], 2 * once[i], 2e-6 * once[i]);
+    }
+    EXPECT_NEAR(total, 500, 1e-3);
+  }
+}
+
+// One-hot attention from logits of thousands: no overflow, no NaN.
+TEST(PrefillAttentionRangeTest, HugeLogits) {
+  Prompt prompt(Shape{4, 2, 64}, 200, kSeed, 2000.0f);
+  RunCpu(&prompt);
+  const Dense dense = AttendPlainly(prompt);
+  EXPECT_GT(dense.largest_logit, 5000);
+  for (size_t i = 0; i < prompt.out.size(); ++i) ASSERT_NEAR(prompt.out[i], dense.out[i], 0.02);
+  for (int h = 0; h < 2; ++h) {
+    const float* sums = &prompt.column_sums[static_cast<size_t>(h) * prompt.capacity];
+    EXPECT_NEAR(std::accumulate(sums, sums + 200, 0.0), 200, 1e-3);
+  }
+}
+
+// Long prompts whose weights are not kept: the logits are computed twice, and the sums are the same
+// numbers. The last tiles are run alone; the reference has no slower path than one tile.
+TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
+  for (const GroupReduce reduce :
+       {GroupReduce::kMean, GroupReduce::kMax, GroupReduce::kSumOfSquares}) {
+    const Shape shape{16, 1, 8, reduce};
+    const int n = 4500, begin = 4448;  // 16 x 32 x 4500 weights: more than are kept
+    Prompt prompt(shape, n, kSeed);
+    const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0, 1.0f, reduce};
+    ASSERT_FALSE(cpu::LayoutOf(kernel_shape, begin + kQueryTile, true).keep_weights);
+    ASSERT_TRUE(cpu::LayoutOf(kernel_shape, 1000, true).keep_weights);
+    Prompt truth = prompt;
+    ThreadPool pool(2);
+    cpu::PrefillAttention(prompt.Args(begin, n, true), pool);
+    reference::PrefillAttention(truth.Args(begin, n, true));
+    const size_t first = static_cast<size_t>(begin) * shape.num_heads * shape.head_dim;
+    for (size_t i = first; i < prompt.out.size(); ++i)
+      ASSERT_NEAR(prompt.out[i], truth.out[i], 1e-5);
+    for (int j = 0; j < n; ++j)
+      ASSERT_NEAR(prompt.column_sums[j], truth.column_sums[j], 1e-5 * truth.column_sums[j] + 1e-12)
+          << j;
+  }
+}
+
+}  // namespace
+}  // namespace hydrant
