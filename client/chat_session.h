@@ -1,0 +1,24 @@
+// A conversation at the terminal: each line is a message, the whole history is sent each time.
+#ifndef HYDRANT_CLIENT_CHAT_SESSION_H_
+#define HYDRANT_CLIENT_CHAT_SESSION_H_
+
+#include <string>
+
+#include "client/connection.h"
+#include "client/event_printer.h"
+#include "hydrant/v1/hydrant.pb.h"
+
+namespace hydrant {
+
+// One question, one answer. Returns the exit code.
+int ChatOnce(Connection* connection, v1::GenerateRequest request, const std::string& system,
+             const std::string& message, const PrintOptions& options);
+
+// Until the end of the input, or /exit. An empty answer or a refused message leaves the history as
+// it was.
+int ChatInteractively(Connection* connection, const v1::GenerateRequest& request,
+                      const std::string& system, const PrintOptions& options);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_CLIENT_CHAT_SESSION_H_

@@ -1,0 +1,49 @@
+#include "client/connection.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace hydrant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  // A server that starts within --wait must be noticed soon, not after a doubled pause.
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+Connection::Connection(std::string address)
+    : address_(std::move(address)),
+      channel_(Connect(address_)),
+      stub_(v1::Hydrant::NewStub(channel_)) {}
+
+bool Connection::WaitUntilServing(double seconds) {
+  const auto health = grpc::health::v1::Health::NewStub(channel_);
+  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                           std::chrono::duration<double>(seconds));
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    grpc::health::v1::HealthCheckResponse response;
+    const grpc::Status status = health->Check(&context, {}, &response);
+    if (status.ok() && response.status() == grpc::health::v1::HealthCheckResponse::SERVING)
+      return true;
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+}  // namespace hydrant

@@ -1,0 +1,31 @@
+// A channel to the daemon, and waiting until it is ready. Thread safe.
+#ifndef HYDRANT_CLIENT_CONNECTION_H_
+#define HYDRANT_CLIENT_CONNECTION_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+#include "hydrant/v1/hydrant.grpc.pb.h"
+
+namespace hydrant {
+
+class Connection {
+ public:
+  explicit Connection(std::string address);
+
+  const std::string& address() const { return address_; }
+  v1::Hydrant::Stub& stub() { return *stub_; }
+  // Asks the standard health service until it says SERVING; false when `seconds` are over.
+  bool WaitUntilServing(double seconds);
+
+ private:
+  std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Hydrant::Stub> stub_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_CLIENT_CONNECTION_H_

@@ -1,0 +1,128 @@
+#include "client/event_printer.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "client/rpc_error.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kUsageTrailer[] = "hydrant-usage-bin";
+
+std::string UsageLine(const v1::Usage& usage) {
+  const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
+  // The first token belongs to the prompt's time.
+  const double rate = decode_s > 0 && usage.completion_tokens() > 1
+                          ? (usage.completion_tokens() - 1) / decode_s
+                          : 0;
+  return fmt::format(
+      "[{} prompt + {} new tokens; KV kept {} evicted {} per head, {} pages at most; queue {:.0f} "
+      "ms, prompt {:.0f} ms, "
+      "{:.1f} tok/s{}]",
+      usage.prompt_tokens(), usage.completion_tokens(), usage.kv_tokens_kept(),
+      usage.kv_tokens_evicted(), usage.kv_pages_peak(), usage.queue_us() * 1e-3,
+      usage.prefill_us() * 1e-3, rate,
+      usage.preemptions() > 0 ? fmt::format(", {} preemptions", usage.preemptions()) : "");
+}
+
+// A line that is overwritten; only for a person at a terminal.
+void ShowProgress(const v1::Progress& progress, bool* shown) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  if (progress.queue_position() > 0) {
+    fmt::print(stderr, "\r\033[Kwaiting, place {} in the queue", progress.queue_position());
+  } else {
+    fmt::print(stderr, "\r\033[Kreading the prompt, {} of {} tokens", progress.prompt_tokens_done(),
+               progress.prompt_tokens());
+  }
+  std::fflush(stderr);
+  *shown = true;
+}
+
+class Printer {
+ public:
+  Printer(const PrintOptions& options, std::string* text) : options_(options), text_(text) {}
+
+  void Print(const v1::GenerateResponse& response) {
+    if (response.has_delta() && text_ != nullptr) text_->append(response.delta().text());
+    if (options_.json) {
+      PrintJson(response);
+      return;
+    }
+    if (response.has_progress()) {
+      ShowProgress(response.progress(), &progress_shown_);
+      return;
+    }
+    ClearProgress();
+    if (response.has_delta()) {
+      std::fwrite(response.delta().text().data(), 1, response.delta().text().size(), stdout);
+      std::fflush(stdout);
+    }
+    if (response.has_usage()) PrintUsage(response.usage());
+  }
+
+  void End(const grpc::Status& status, const grpc::ClientContext& context,
+           const std::string& address) {
+    ClearProgress();
+    if (status.ok()) return;
+    const auto& trailers = context.GetServerTrailingMetadata();
+    const auto trailer = trailers.find(kUsageTrailer);
+    v1::Usage usage;
+    if (trailer != trailers.end() &&
+        usage.ParseFromArray(trailer->second.data(), static_cast<int>(trailer->second.size()))) {
+      PrintUsage(usage);
+    }
+    fmt::print(stderr, "hydrant: {}\n", DescribeError(status, address));
+  }
+
+ private:
+  void ClearProgress() {
+    if (progress_shown_) fmt::print(stderr, "\r\033[K");
+    progress_shown_ = false;
+  }
+
+  void PrintUsage(const v1::Usage& usage) {
+    if (options_.json) return;
+    fmt::print("\n");
+    std::fflush(stdout);
+    if (!options_.quiet) fmt::print(stderr, "{}\n", UsageLine(usage));
+  }
+
+  const PrintOptions& options_;
+  std::string* const text_;
+  bool progress_shown_ = false;
+};
+
+}  // namespace
+
+void PrintJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string line;
+  (void)google::protobuf::util::MessageToJsonString(message, &line, options);
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
+                              const PrintOptions& options, std::string* text) {
+  grpc::ClientContext context;
+  if (options.timeout_s > 0) {
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000)));
+  }
+  Printer printer(options, text);
+  const auto reader = connection->stub().Generate(&context, request);
+  for (v1::GenerateResponse response; reader->Read(&response);) printer.Print(response);
+  const grpc::Status status = reader->Finish();
+  printer.End(status, context, connection->address());
+  return status;
+}
+
+}  // namespace hydrant

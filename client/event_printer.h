@@ -1,0 +1,29 @@
+// Runs one Generate call and prints it as it comes: the text on stdout, the usage on stderr; or one
+// JSON object a line.
+#ifndef HYDRANT_CLIENT_EVENT_PRINTER_H_
+#define HYDRANT_CLIENT_EVENT_PRINTER_H_
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "client/connection.h"
+#include "hydrant/v1/hydrant.pb.h"
+
+namespace hydrant {
+
+struct PrintOptions {
+  bool json = false;
+  bool quiet = false;    // no usage line
+  double timeout_s = 0;  // 0: none
+};
+
+// Prints an error, too. `text` (may be null) receives the whole answer.
+grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
+                              const PrintOptions& options, std::string* text);
+
+void PrintJson(const google::protobuf::Message& message);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_CLIENT_EVENT_PRINTER_H_

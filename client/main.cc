@@ -1,0 +1,260 @@
+// hydrant: the command line client. Text goes to stdout, everything about it to stderr. Exit codes:
+// 0 done, 1 failed, 2 the request was refused as wrong, 3 no server, or not now.
+#include <fmt/format.h>
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/chat_session.h"
+#include "client/connection.h"
+#include "client/event_printer.h"
+#include "client/request_flags.h"
+#include "client/rpc_error.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr int kExitNoServer = 3;
+
+struct ClientFlags {
+  std::string address = "127.0.0.1:50051";
+  double wait_s = 0;
+  bool json = false;
+  bool quiet = false;
+  RequestFlags request;
+  std::string system;
+  std::vector<std::string> words;  // the message of chat, the text of tokenize
+  std::optional<std::string> prompt;
+  std::string prompt_file;
+  std::vector<uint32_t> ids;
+  bool plain = false, no_special = false, keep_special = false;
+};
+
+std::string Join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+std::string ReadAll(std::istream& stream) {
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+// --prompt, --prompt-file, or what is piped in.
+std::optional<std::string> ReadPrompt(const ClientFlags& flags) {
+  if (flags.prompt.has_value()) return flags.prompt;
+  if (flags.prompt_file.empty() || flags.prompt_file == "-") return ReadAll(std::cin);
+  std::ifstream file(flags.prompt_file, std::ios::binary);
+  if (!file) {
+    fmt::print(stderr, "hydrant: cannot read --prompt-file {}\n", flags.prompt_file);
+    return std::nullopt;
+  }
+  return ReadAll(file);
+}
+
+int Report(const grpc::Status& status, const Connection& connection) {
+  if (!status.ok())
+    fmt::print(stderr, "hydrant: {}\n", DescribeError(status, connection.address()));
+  return ExitCodeOf(status);
+}
+
+PrintOptions Printing(const ClientFlags& flags) {
+  return {.json = flags.json, .quiet = flags.quiet, .timeout_s = flags.request.timeout_s};
+}
+
+int Chat(Connection* connection, const ClientFlags& flags) {
+  const v1::GenerateRequest request = MakeRequest(flags.request);
+  if (flags.words.empty())
+    return ChatInteractively(connection, request, flags.system, Printing(flags));
+  return ChatOnce(connection, request, flags.system, Join(flags.words), Printing(flags));
+}
+
+int Generate(Connection* connection, const ClientFlags& flags) {
+  v1::GenerateRequest request = MakeRequest(flags.request);
+  if (!flags.ids.empty()) {
+    request.mutable_token_ids()->mutable_ids()->Assign(flags.ids.begin(), flags.ids.end());
+  } else {
+    const std::optional<std::string> prompt = ReadPrompt(flags);
+    if (!prompt.has_value()) return kExitUsage;
+    request.set_text(*prompt);
+  }
+  return ExitCodeOf(GenerateAndPrint(connection, request, Printing(flags), nullptr));
+}
+
+int Tokenize(Connection* connection, const ClientFlags& flags) {
+  v1::TokenizeRequest request;
+  request.set_text(flags.words.empty() ? ReadAll(std::cin) : Join(flags.words));
+  if (flags.no_special) request.set_add_special_tokens(false);
+  if (flags.plain) request.set_parse_special_tokens(false);
+  v1::TokenizeResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = connection->stub().Tokenize(&context, request, &response);
+  if (!status.ok()) return Report(status, *connection);
+  if (flags.json) {
+    PrintJson(response);
+    return 0;
+  }
+  fmt::print("{}\n", fmt::join(response.token_ids(), " "));
+  fmt::print(stderr, "[{} tokens]\n", response.token_ids_size());
+  return 0;
+}
+
+int Detokenize(Connection* connection, const ClientFlags& flags) {
+  v1::DetokenizeRequest request;
+  request.mutable_token_ids()->Assign(flags.ids.begin(), flags.ids.end());
+  if (flags.keep_special) request.set_skip_special_tokens(false);
+  v1::DetokenizeResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = connection->stub().Detokenize(&context, request, &response);
+  if (!status.ok()) return Report(status, *connection);
+  if (flags.json) {
+    PrintJson(response);
+  } else {
+    fmt::print("{}\n", response.text());
+  }
+  return 0;
+}
+
+std::string StateName(v1::ServerState state) {
+  const std::string name = v1::ServerState_Name(state);
+  constexpr std::string_view kPrefix = "SERVER_STATE_";
+  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
+}
+
+void PrintModel(const v1::GetModelInfoResponse& model) {
+  fmt::print("model     {} ({}): {} layers, {} query / {} KV heads of {}, vocabulary {}\n",
+             model.name(), model.architecture(), model.num_layers(), model.num_heads(),
+             model.num_kv_heads(), model.head_dim(), model.vocab_size());
+  fmt::print("context   {} tokens here, {} trained; chat template: {}\n", model.max_model_len(),
+             model.max_context(), model.has_chat_template() ? model.chat_template() : "none");
+}
+
+void PrintServer(const v1::GetServerInfoResponse& server) {
+  fmt::print("server    hydrantd {}, {}, up {:.0f} s\n", server.version(),
+             StateName(server.state()), server.uptime_us() * 1e-6);
+  if (server.state() == v1::SERVER_STATE_LOADING)
+    fmt::print("loading   {:.0f} %\n", server.load_fraction() * 100);
+  if (server.has_pool()) {
+    const v1::LoadInfo& load = server.load();
+    fmt::print("engine    {}\n", server.engine());
+    fmt::print("pool      {} of {} pages free, {} entries and {} bytes each\n",
+               server.pool().pages_free(), server.pool().pages_total(), server.pool().block_size(),
+               server.pool().page_bytes());
+    fmt::print(
+        "load      {} running, {} reading, {} waiting; {} prompt and {} new tokens so far, {} "
+        "preemptions\n",
+        load.running(), load.prefilling(), load.waiting(), load.prompt_tokens(),
+        load.generation_tokens(), load.preemptions());
+  }
+}
+
+void PrintPolicies(const v1::GetServerInfoResponse& server) {
+  fmt::print("policies\n");
+  for (const v1::PolicyInfo& policy : server.policies()) {
+    fmt::print("  {:<12} {}\n", policy.name(), policy.description());
+    for (const v1::PolicyParameter& p : policy.parameters()) {
+      fmt::print("    {:<22} {} (default {}, {})\n", p.name(), p.description(), p.default_value(),
+                 p.range());
+    }
+  }
+}
+
+int Info(Connection* connection, const ClientFlags& flags) {
+  v1::GetServerInfoResponse server;
+  grpc::ClientContext server_context;
+  const grpc::Status status = connection->stub().GetServerInfo(&server_context, {}, &server);
+  if (!status.ok()) return Report(status, *connection);
+  v1::GetModelInfoResponse model;
+  grpc::ClientContext model_context;
+  const bool has_model = connection->stub().GetModelInfo(&model_context, {}, &model).ok();
+  if (flags.json) {
+    PrintJson(server);
+    if (has_model) PrintJson(model);
+    return 0;
+  }
+  PrintServer(server);
+  if (has_model) PrintModel(model);
+  PrintPolicies(server);
+  return 0;
+}
+
+CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
+  app->require_subcommand(1);
+  app->fallthrough();
+  app->add_option("--address", flags->address, "Where the daemon listens")->capture_default_str();
+  app->add_option("--wait", flags->wait_s, "Seconds to wait until the server is ready")
+      ->check(CLI::NonNegativeNumber);
+  app->add_flag("--json", flags->json, "One JSON object a line on stdout");
+  app->add_flag("--quiet", flags->quiet, "No usage line on stderr");
+
+  CLI::App* chat = app->add_subcommand("chat", "Ask a chat model once, or talk to it line by line");
+  chat->add_option("message", flags->words, "The question; none: a conversation");
+  chat->add_option("--system", flags->system, "A system message");
+  AddRequestFlags(chat, &flags->request);
+
+  CLI::App* generate = app->add_subcommand("generate", "Continue a text");
+  generate->add_option("--prompt", flags->prompt, "The text; default: what is piped in");
+  generate->add_option("--prompt-file", flags->prompt_file, "A file with the text; -: stdin");
+  generate->add_option("--prompt-ids", flags->ids, "Token ids instead of text");
+  AddRequestFlags(generate, &flags->request);
+
+  CLI::App* tokenize = app->add_subcommand("tokenize", "Text to token ids");
+  tokenize->add_option("text", flags->words, "The text; default: what is piped in");
+  tokenize->add_flag("--no-special", flags->no_special, "Add no BOS or EOS");
+  tokenize->add_flag("--plain", flags->plain, "Special tokens in the text are text");
+
+  CLI::App* detokenize = app->add_subcommand("detokenize", "Token ids to text");
+  detokenize->add_option("ids", flags->ids, "Token ids")->required();
+  detokenize->add_flag("--keep-special-tokens", flags->keep_special, "Special tokens as text");
+
+  app->add_subcommand("info", "The server, its model, pool, load and policies");
+  return app;
+}
+
+int Run(const std::string& command, const ClientFlags& flags) {
+  Connection connection(flags.address);
+  if (flags.wait_s > 0 && !connection.WaitUntilServing(flags.wait_s)) {
+    fmt::print(stderr, "hydrant: no server was ready at {} within {} s\n", flags.address,
+               flags.wait_s);
+    return kExitNoServer;
+  }
+  if (command == "chat") return Chat(&connection, flags);
+  if (command == "generate") return Generate(&connection, flags);
+  if (command == "tokenize") return Tokenize(&connection, flags);
+  if (command == "detokenize") return Detokenize(&connection, flags);
+  return Info(&connection, flags);
+}
+
+}  // namespace
+}  // namespace hydrant
+
+int main(int argc, char** argv) {
+  gpr_set_log_function([](gpr_log_func_args*) {});  // errors are reported by status
+  hydrant::ClientFlags flags;
+  CLI::App app("hydrant talks to a hydrantd.", "hydrant");
+  hydrant::AddCommands(&app, &flags);
+  app.footer(
+      "Examples:\n"
+      "  hydrant chat \"What is the capital of France?\"\n"
+      "  hydrant chat --policy h2o --cache-ratio 0.2 --max-tokens 200 < questions.txt\n"
+      "  hydrant generate --prompt \"Once upon a time\" --temperature 0 --max-tokens 50\n"
+      "  hydrant info --json --wait 60");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    fmt::print(stderr, "hydrant: {} (try --help)\n", error.what());
+    return hydrant::kExitUsage;
+  }
+  return hydrant::Run(app.get_subcommands().front()->get_name(), flags);
+}

@@ -1,0 +1,112 @@
+#include "client/request_flags.h"
+
+#include <CLI/CLI.hpp>
+
+namespace hydrant {
+namespace {
+
+std::string CheckParam(const std::string& text) {
+  const size_t equals = text.find('=');
+  return equals == std::string::npos || equals == 0 ? "must be name=value" : "";
+}
+
+void AddSampling(CLI::App* app, RequestFlags* flags) {
+  const auto group = "Sampling";
+  app->add_option("--temperature", flags->temperature, "0: greedy; default 1")->group(group);
+  app->add_option("--top-p", flags->top_p, "(0, 1]; default 1")->group(group);
+  app->add_option("--top-k", flags->top_k, "0: all, the default")->group(group);
+  app->add_option("--min-p", flags->min_p, "[0, 1]; default 0")->group(group);
+  app->add_option("--seed", flags->seed, "Makes the answer repeatable")->group(group);
+}
+
+void AddStopping(CLI::App* app, RequestFlags* flags) {
+  const auto group = "Stopping";
+  app->add_option("--max-tokens", flags->max_tokens,
+                  "Default: to the end of the text or the context")
+      ->group(group);
+  app->add_option("--min-tokens", flags->min_tokens, "Default 0")->group(group);
+  app->add_option("--stop", flags->stop, "A string that ends the text; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_option("--stop-token-id", flags->stop_token_ids,
+                  "An id that ends the text; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
+  app->add_flag("--include-stop", flags->include_stop, "Print the stop string, too")->group(group);
+  app->add_flag("--ignore-eos", flags->ignore_eos, "Go on past the end of the text")->group(group);
+  app->add_flag("--keep-special-tokens", flags->keep_special_tokens, "Print special tokens as text")
+      ->group(group);
+}
+
+void AddCache(CLI::App* app, RequestFlags* flags) {
+  const auto group = "KV cache";
+  app->add_option("--policy", flags->policy,
+                  "What to evict: a name of `hydrant info`; default full (nothing)")
+      ->group(group);
+  app->add_option("--cache-ratio", flags->cache_ratio,
+                  "Share of the prompt's entries a KV head keeps, (0, 1]")
+      ->group(group);
+  app->add_option("--max-cache-tokens", flags->max_cache_tokens, "Entries a KV head keeps at most")
+      ->group(group);
+  app->add_option("--min-cache-tokens", flags->min_cache_tokens, "Floor of the ratio; default 128")
+      ->group(group);
+  app->add_option("--sink-tokens", flags->sink_tokens, "First tokens that are never evicted")
+      ->group(group);
+  app->add_option("--protected-window", flags->protected_window_size,
+                  "Last tokens that are never evicted")
+      ->group(group);
+  app->add_option("--param", flags->params,
+                  "name=value, a parameter of the policy; may be repeated")
+      ->check(CheckParam)
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+void FillCache(const RequestFlags& flags, v1::Cache* cache) {
+  if (flags.policy) cache->set_cache_policy(*flags.policy);
+  if (flags.cache_ratio) cache->set_cache_ratio(*flags.cache_ratio);
+  if (flags.max_cache_tokens) cache->set_max_cache_tokens(*flags.max_cache_tokens);
+  if (flags.min_cache_tokens) cache->set_min_cache_tokens(*flags.min_cache_tokens);
+  if (flags.sink_tokens) cache->set_sink_tokens(*flags.sink_tokens);
+  if (flags.protected_window_size) cache->set_protected_window_size(*flags.protected_window_size);
+  for (const std::string& param : flags.params) {
+    const size_t equals = param.find('=');
+    (*cache->mutable_params())[param.substr(0, equals)] = param.substr(equals + 1);
+  }
+}
+
+}  // namespace
+
+void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
+  app->add_option("--model", flags->model, "Refuse any other model than this");
+  app->add_option("--request-id", flags->request_id, "Default: drawn by the server");
+  app->add_option("--timeout", flags->timeout_s, "Seconds the whole answer may take")
+      ->check(CLI::NonNegativeNumber);
+  AddSampling(app, flags);
+  AddStopping(app, flags);
+  AddCache(app, flags);
+}
+
+v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
+  v1::GenerateRequest request;
+  if (flags.model) request.set_model(*flags.model);
+  if (flags.request_id) request.set_request_id(*flags.request_id);
+  v1::Sampling* sampling = request.mutable_sampling();
+  if (flags.temperature) sampling->set_temperature(*flags.temperature);
+  if (flags.top_p) sampling->set_top_p(*flags.top_p);
+  if (flags.top_k) sampling->set_top_k(*flags.top_k);
+  if (flags.min_p) sampling->set_min_p(*flags.min_p);
+  if (flags.seed) sampling->set_seed(*flags.seed);
+  v1::Stopping* stopping = request.mutable_stopping();
+  if (flags.max_tokens) stopping->set_max_tokens(*flags.max_tokens);
+  if (flags.min_tokens) stopping->set_min_tokens(*flags.min_tokens);
+  for (const std::string& stop : flags.stop) stopping->add_stop(stop);
+  for (const uint32_t id : flags.stop_token_ids) stopping->add_stop_token_ids(id);
+  if (flags.include_stop) stopping->set_include_stop_str_in_output(true);
+  if (flags.ignore_eos) stopping->set_ignore_eos(true);
+  if (flags.keep_special_tokens) request.mutable_output()->set_skip_special_tokens(false);
+  FillCache(flags, request.mutable_cache());
+  return request;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,42 @@
+// The options that chat and generate share, and the request they make. Plain data.
+#ifndef HYDRANT_CLIENT_REQUEST_FLAGS_H_
+#define HYDRANT_CLIENT_REQUEST_FLAGS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hydrant/v1/hydrant.pb.h"
+
+namespace CLI {
+class App;
+}
+
+namespace hydrant {
+
+struct RequestFlags {
+  std::optional<std::string> model, request_id;
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int32_t> top_k;
+  std::optional<uint64_t> seed;
+  std::optional<uint32_t> max_tokens, min_tokens;
+  std::vector<std::string> stop;
+  std::vector<uint32_t> stop_token_ids;
+  bool include_stop = false, ignore_eos = false, keep_special_tokens = false;
+  std::optional<std::string> policy;
+  std::optional<double> cache_ratio;
+  std::optional<uint32_t> max_cache_tokens, min_cache_tokens, sink_tokens, protected_window_size;
+  std::vector<std::string> params;  // "name=value"
+  double timeout_s = 0;             // 0: none
+};
+
+// REQUIRES: the flags outlive the app's parsing.
+void AddRequestFlags(CLI::App* app, RequestFlags* flags);
+
+// All but the prompt.
+v1::GenerateRequest MakeRequest(const RequestFlags& flags);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_CLIENT_REQUEST_FLAGS_H_

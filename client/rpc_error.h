@@ -1,0 +1,19 @@
+// A failed call in words a person can act on. Stateless.
+#ifndef HYDRANT_CLIENT_RPC_ERROR_H_
+#define HYDRANT_CLIENT_RPC_ERROR_H_
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+namespace hydrant {
+
+// One line: what happened, the server's reason word, when to retry.
+std::string DescribeError(const grpc::Status& status, const std::string& address);
+
+// 0 OK; 2 the request was refused as wrong; 3 nobody is there, or not now; 1 all else.
+int ExitCodeOf(const grpc::Status& status);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_CLIENT_RPC_ERROR_H_
