@@ -19,18 +19,18 @@ using TimeUs = int64_t;          // microseconds of a steady clock
 using RequestHandle = uint64_t;  // names a request inside the process, never reused
 
 struct SamplingParams {
-  double temperature = 1.0;      // [0, 100]; 0: greedy
-  double top_p = 1.0;            // (0, 1]
-  double min_p = 0.0;            // [0, 1]
-  int32_t top_k = 0;             // 0 or -1: all
-  std::optional<uint64_t> seed;  // unset: drawn at submission
+  double temperature = 1.0;        // [0, 100]; 0: greedy
+  double top_p = 1.0;              // (0, 1]
+  double min_p = 0.0;              // [0, 1]
+  int32_t top_k = 0;               // 0 or -1: all
+  std::optional<uint64_t> seed{};  // unset: drawn at submission
 };
 
 struct StoppingParams {
-  std::optional<int32_t> max_tokens;  // >= 1; unset: to the end of the text or of max_model_len
+  std::optional<int32_t> max_tokens{};  // >= 1; unset: to the end of the text or of max_model_len
   int32_t min_tokens = 0;  // end-of-generation ids and stop strings do not end the text before
-  std::vector<std::string> stop;  // strings, none empty
-  std::vector<TokenId> stop_token_ids;
+  std::vector<std::string> stop{};  // strings, none empty
+  std::vector<TokenId> stop_token_ids{};
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
 };

@@ -1,0 +1,232 @@
+// Ids and counts: blocks, ranges, and what a sequence holds of them.
+#include "scheduler/cache_space.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "scheduler/block_allocator.h"
+#include "scheduler/range_allocator.h"
+
+namespace hydrant {
+namespace {
+
+TEST(BlockAllocatorTest, AllOrNothing) {
+  BlockAllocator blocks(5);
+  std::vector<int32_t> a(3), b(3, -7);
+  ASSERT_TRUE(blocks.Allocate(a));
+  EXPECT_EQ(std::set<int32_t>(a.begin(), a.end()).size(), 3u);
+  EXPECT_FALSE(blocks.Allocate(b));
+  EXPECT_EQ(b, std::vector<int32_t>(3, -7));
+  EXPECT_EQ(blocks.NumFree(), 2);
+  EXPECT_TRUE(blocks.Allocate({}));
+  for (const int32_t block : a) blocks.Free(block);
+  EXPECT_EQ(blocks.NumFree(), 5);
+}
+
+TEST(BlockAllocatorDeathTest, DoubleFreeAndLostBlocksEndTheProcess) {
+  std::vector<int32_t> ids(1);
+  EXPECT_DEATH(
+      {
+        BlockAllocator blocks(2);
+        blocks.Allocate(ids);
+        blocks.Free(ids[0]);
+        blocks.Free(ids[0]);
+      },
+      "check failed");
+  EXPECT_DEATH(
+      {
+        BlockAllocator blocks(2);
+        blocks.Allocate(ids);
+      },
+      "check failed");
+  EXPECT_DEATH(
+      {
+        BlockAllocator blocks(2);
+        blocks.Free(2);
+      },
+      "check failed");
+}
+
+// Against a bitmap: first fit, nothing handed out twice, neighbours joined again.
+TEST(RangeAllocatorTest, AgreesWithABitmap) {
+  constexpr int kSeed = 7, kSize = 64;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937 random(kSeed);
+  RangeAllocator ranges(kSize);
+  std::vector<bool> used(kSize, false);
+  std::map<int64_t, int64_t> live;
+  auto first_fit = [&](int64_t length) -> std::optional<int64_t> {
+    for (int64_t begin = 0; begin + length <= kSize; ++begin) {
+      if (std::none_of(used.begin() + begin, used.begin() + begin + length,
+                       [](bool u) { return u; }))
+        return begin;
+    }
+    return std::nullopt;
+  };
+  for (int round = 0; round < 5000; ++round) {
+    if (random() % 2 == 0 || live.empty()) {
+      const int64_t length = 1 + random() % 12;
+      const std::optional<int64_t> expected = first_fit(length);
+      const std::optional<int64_t> got = ranges.Allocate(length);
+      ASSERT_EQ(got, expected);
+      if (!got.has_value()) continue;
+      live[*got] = length;
+      std::fill_n(used.begin() + *got, length, true);
+    } else {
+      auto it = live.begin();
+      std::advance(it, random() % live.size());
+      const auto [begin, length] = *it;
+      ranges.Free(begin, length);
+      if (random() % 4 == 0) {
+        ranges.AllocateAt(begin, length);
+        continue;
+      }
+      std::fill_n(used.begin() + begin, length, false);
+      live.erase(it);
+    }
+    ASSERT_EQ(ranges.NumFree(), std::count(used.begin(), used.end(), false));
+  }
+  for (const auto& [begin, length] : live) ranges.Free(begin, length);
+  EXPECT_EQ(ranges.Allocate(kSize), 0);
+  ranges.Free(0, kSize);
+}
+
+class CacheSpaceTest : public testing::Test {
+ protected:
+  static constexpr EngineLimits kLimits = {.num_layers = 2,
+                                           .num_kv_heads = 3,
+                                           .block_size = 4,
+                                           .num_blocks = 60,
+                                           .table_entries = 60,
+                                           .max_num_seqs = 3,
+                                           .max_model_len = 100,
+                                           .prefill_arena_tokens = 100};
+  // The table arena as the engine sees it after the batch.
+  void Apply() {
+    table_.resize(kLimits.table_entries, -1);
+    for (const TableUpdate& update : batch_.updates) table_[update.index] = update.block;
+    batch_ = Batch();
+  }
+  void ExpectTableAgrees(const SequenceSpace& space) {
+    for (int head = 0; head < 6; ++head) {
+      for (int32_t i = 0; i < space.pages[head]; ++i) {
+        const int64_t index = static_cast<int64_t>(head) * space.row_width + i;
+        EXPECT_EQ(table_[space.row_begin + index], space.blocks[index]);
+      }
+    }
+  }
+  CacheSpace::OpenArgs Args(const CachePlan& plan, int64_t tokens, int64_t final_tokens) {
+    return {.plan = &plan, .prompt_tokens = tokens, .tokens = tokens, .final_tokens = final_tokens};
+  }
+
+  CacheSpace space_{kLimits};
+  Batch batch_;
+  std::vector<int32_t> table_;
+};
+
+TEST_F(CacheSpaceTest, OpensGrowsAndReturns) {
+  const CachePlan full;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(full, 5, 99), &a, &batch_));
+  EXPECT_EQ(a.num_pages, 6 * 2);
+  EXPECT_EQ(a.capacity, 8);
+  EXPECT_EQ(batch_.setups.size(), 1u);
+  EXPECT_EQ(batch_.rows.size(), 1u);
+  EXPECT_EQ(batch_.updates.size(), 12u);
+  Apply();
+  for (int64_t tokens = 6; tokens <= 40; ++tokens) {
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_)) << tokens;
+    EXPECT_EQ(a.num_pages, 6 * ((tokens + 3) / 4));
+    Apply();
+    ExpectTableAgrees(a);
+  }
+  EXPECT_EQ(space_.NumFreePages(), 0);
+  EXPECT_FALSE(space_.TryGrow(41, &a, &batch_));
+  EXPECT_TRUE(batch_.updates.empty());
+  space_.Release(&a);
+  EXPECT_EQ(space_.NumFreePages(), 60);
+  EXPECT_EQ(space_.NumFreeTableEntries(), 60);
+  EXPECT_EQ(space_.NumFreeArenaTokens(), 100);
+  EXPECT_EQ(space_.NumFreeSlots(), 3);
+}
+
+TEST_F(CacheSpaceTest, ARefusalChangesNothing) {
+  const CachePlan full;
+  SequenceSpace a, b, c;
+  ASSERT_TRUE(space_.TryOpen(Args(full, 16, 16), &a, &batch_));  // 24 pages, a row of 4
+  batch_ = Batch();
+  const auto unchanged = [&] {
+    return space_.NumFreePages() == 36 && space_.NumFreeTableEntries() == 36 &&
+           space_.NumFreeArenaTokens() == 84 && space_.NumFreeSlots() == 2 &&
+           batch_.setups.empty() && batch_.rows.empty() && batch_.updates.empty();
+  };
+  EXPECT_FALSE(space_.TryOpen(Args(full, 25, 25), &b, &batch_));  // 42 pages
+  EXPECT_TRUE(unchanged());
+  CacheSpace::OpenArgs watermark = Args(full, 24, 24);
+  watermark.pages_kept_free = 1;
+  EXPECT_FALSE(space_.TryOpen(watermark, &b, &batch_));
+  EXPECT_TRUE(unchanged());
+  CacheSpace::OpenArgs arena = Args(full, 4, 4);
+  arena.prompt_tokens = 85;
+  EXPECT_FALSE(space_.TryOpen(arena, &b, &batch_));
+  EXPECT_TRUE(unchanged());
+  ASSERT_TRUE(
+      space_.TryOpen(Args(full, 4, 40), &b, &batch_));  // 6 pages; roomy rows of 3, 18 entries
+  ASSERT_TRUE(space_.TryOpen(Args(full, 4, 40), &c,
+                             &batch_));  // the same: the table is full, 24 pages are free
+  batch_ = Batch();
+  EXPECT_FALSE(space_.TryGrow(13, &b, &batch_));  // a row of 4 has no place
+  EXPECT_EQ(space_.NumFreePages(), 24);
+  EXPECT_TRUE(batch_.rows.empty());
+  EXPECT_TRUE(space_.TryGrow(12, &b, &batch_));
+  space_.Release(&a);
+  space_.Release(&b);
+  space_.Release(&c);
+}
+
+TEST_F(CacheSpaceTest, ACapEndsGrowth) {
+  CachePlan plan;
+  plan.cap = 7;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 5, 99), &a, &batch_));
+  EXPECT_EQ(a.num_pages, 12);
+  EXPECT_EQ(a.row_width, 2);
+  batch_ = Batch();
+  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));
+  EXPECT_TRUE(batch_.updates.empty());
+  EXPECT_EQ(space_.PagesMissing(a, 1'000'000), 0);
+  space_.Release(&a);
+}
+
+TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
+  const CachePlan full;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &batch_));
+  a.caps = {4, 5, 8, 9, 40, 40};
+  for (int64_t tokens = 5; tokens <= 30; ++tokens) {
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    for (int head = 0; head < 6; ++head) {
+      EXPECT_EQ(a.pages[head], (std::min<int64_t>(tokens, a.caps[head]) + 3) / 4);
+    }
+  }
+  Apply();
+  ExpectTableAgrees(a);
+  space_.Release(&a);
+}
+
+TEST_F(CacheSpaceTest, MaxTokensAloneIsWhatReallyFits) {
+  const CachePlan full;
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, full), 40);
+  CachePlan capped;
+  capped.cap = 40;
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, capped), std::numeric_limits<int64_t>::max());
+  capped.cap = 41;
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, capped), 40);
+}
+
+}  // namespace
+}  // namespace hydrant

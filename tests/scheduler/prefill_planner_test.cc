@@ -1,0 +1,110 @@
+#include "scheduler/prefill_planner.h"
+
+#include <cmath>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "kernels/prefill_attention.h"
+
+namespace hydrant {
+namespace {
+
+// The sum the closed form stands for.
+TEST(PrefillPlannerTest, CostIsTheSumOverTokens) {
+  double sum = 0;
+  for (int i = 100; i < 9000; ++i) sum += 1 + (i + 0.5) / kAttentionScale;
+  EXPECT_NEAR(PrefillCost(100, 9000), sum, 1e-6 * sum);
+}
+
+TEST(PrefillPlannerTest, AShortPromptGoesThroughAllLayersInOneStep) {
+  const std::vector<OpenPrompt> prompts = {{100, {}}};
+  const auto runs = PlanPrefill(prompts, 32, 512 * 32);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].layer_begin, 0);
+  EXPECT_EQ(runs[0].layer_end, 32);
+  EXPECT_EQ(runs[0].token_end, 100);
+}
+
+TEST(PrefillPlannerTest, ALongPromptIsCutInEvenPartsOfOneLayer) {
+  const std::vector<OpenPrompt> prompts = {{65536, {}}};
+  const auto runs = PlanPrefill(prompts, 32, 512 * 32);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].layer_end, 1);
+  EXPECT_EQ(runs[0].token_end % kQueryTile, 0);
+  EXPECT_NEAR(PrefillCost(0, runs[0].token_end), 512 * 32, 512 * 32 * 0.1);
+}
+
+// Later chunks see more context and are shorter, so that steps cost the same.
+TEST(PrefillPlannerTest, ChunksShrinkAsTheContextGrows) {
+  const std::vector<OpenPrompt> early = {{65536, {3, 0}}};
+  const std::vector<OpenPrompt> late = {{65536, {3, 49152}}};
+  const auto first = PlanPrefill(early, 32, 16384)[0];
+  const auto last = PlanPrefill(late, 32, 16384)[0];
+  EXPECT_GT(first.token_end, 3 * (last.token_end - 49152));
+}
+
+TEST(PrefillPlannerTest, TheOldestHasHalfAndTheShortestComesNext) {
+  const std::vector<OpenPrompt> prompts = {{65536, {}}, {3000, {}}, {64, {}}};
+  const auto runs = PlanPrefill(prompts, 4, 4 * 512);
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_NEAR(PrefillCost(0, runs[0].token_end), 1024, 200);
+  EXPECT_EQ(runs[2].layer_end, 4);  // the 64 tokens at once
+  EXPECT_NEAR(PrefillCost(0, runs[1].token_end), 1024 - 4 * 64, 200);
+}
+
+TEST(PrefillPlannerTest, ATinyBudgetStillMovesTheOldest) {
+  const std::vector<OpenPrompt> prompts = {{65536, {5, 64000}}, {100, {}}};
+  const auto runs = PlanPrefill(prompts, 32, 1);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].prompt, 0);
+  EXPECT_EQ(runs[0].token_end, 64000 + kQueryTile);
+}
+
+// Random prompts, read to their ends: every run obeys the contract, no step exceeds its bound, all
+// finish.
+TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
+  constexpr int kSeed = 99;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937 random(kSeed);
+  for (int round = 0; round < 300; ++round) {
+    const int num_layers = 1 + random() % 5;
+    const double budget = num_layers * (1.0 + random() % 600);
+    std::vector<OpenPrompt> open;
+    for (int i = 1 + random() % 5; i > 0; --i) {
+      open.push_back({static_cast<int>(1 + random() % (random() % 2 == 0 ? 100 : 6000)), {}});
+    }
+    double work = 0;
+    for (const OpenPrompt& prompt : open) work += num_layers * PrefillCost(0, prompt.num_tokens);
+    int steps = 0;
+    for (; !open.empty(); ++steps) {
+      const auto runs = PlanPrefill(open, num_layers, budget);
+      ASSERT_FALSE(runs.empty());
+      ASSERT_EQ(runs[0].prompt, 0);
+      double cost = 0, tiles = 0;
+      for (const PrefillRun& run : runs) {
+        OpenPrompt& prompt = open[run.prompt];
+        ASSERT_EQ(run.layer_begin, prompt.cursor.layer);
+        ASSERT_EQ(run.token_begin, prompt.cursor.token);
+        ASSERT_GT(run.token_end, run.token_begin);
+        ASSERT_TRUE(run.token_end == prompt.num_tokens || run.token_end % kQueryTile == 0);
+        ASSERT_TRUE(run.layer_end == run.layer_begin + 1 ||
+                    (run.token_begin == 0 && run.token_end == prompt.num_tokens));
+        ASSERT_LE(run.layer_end, num_layers);
+        cost += (run.layer_end - run.layer_begin) * PrefillCost(run.token_begin, run.token_end);
+        tiles += PrefillCost(std::max(0, run.token_end - kQueryTile), run.token_end);
+        const bool layer_done = run.token_end == prompt.num_tokens;
+        prompt.cursor = {layer_done ? run.layer_end : run.layer_begin,
+                         layer_done ? 0 : run.token_end};
+      }
+      ASSERT_LE(cost, 1.5 * budget + tiles);
+      std::erase_if(open,
+                    [&](const OpenPrompt& prompt) { return prompt.cursor.layer == num_layers; });
+    }
+    // Budget is used, not only respected: a lone prompt whose share is not a whole number of layers
+    // wastes the most.
+    EXPECT_LE(steps, 2 * std::ceil(work / budget) + 5 * num_layers);
+  }
+}
+
+}  // namespace
+}  // namespace hydrant

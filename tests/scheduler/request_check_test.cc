@@ -1,0 +1,124 @@
+#include "scheduler/request_check.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/fake_tokenizer.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+struct BadRequest {
+  const char* message;
+  std::function<void(Request&)> spoil;
+};
+
+TEST(RequestCheckTest, BadValuesAreNamedWithTheirRange) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const BadRequest cases[] = {
+      {"sampling.temperature: -1 is outside [0, 100]",
+       [](Request& r) { r.sampling.temperature = -1; }},
+      {"sampling.temperature: nan is outside [0, 100]",
+       [](Request& r) { r.sampling.temperature = kNan; }},
+      {"sampling.temperature: inf is outside [0, 100]",
+       [](Request& r) { r.sampling.temperature = INFINITY; }},
+      {"sampling.top_p: 0 is outside (0, 1]", [](Request& r) { r.sampling.top_p = 0; }},
+      {"sampling.top_p: nan is outside (0, 1]", [](Request& r) { r.sampling.top_p = kNan; }},
+      {"sampling.min_p: 1.5 is outside [0, 1]", [](Request& r) { r.sampling.min_p = 1.5; }},
+      {"sampling.top_k: -2 is outside [-1, 2147483647] (0 or -1: all)",
+       [](Request& r) { r.sampling.top_k = -2; }},
+      {"stopping.max_tokens: 0 is outside [1, 2147483647]",
+       [](Request& r) { r.stopping.max_tokens = 0; }},
+      {"stopping.min_tokens: -1 is outside [0, 10]",
+       [](Request& r) { r.stopping.min_tokens = -1; }},
+      {"stopping.min_tokens: 11 is outside [0, 10]",
+       [](Request& r) { r.stopping.min_tokens = 11; }},
+      {"stopping.stop[1]: length 0 is outside [1, 1024] bytes",
+       [](Request& r) {
+         r.stopping.stop = {"a", ""};
+       }},
+      {"stopping.stop: 65 strings exceed the limit of 64",
+       [](Request& r) { r.stopping.stop.assign(65, "a"); }},
+      {"stopping.stop_token_ids[0]: 1000 is outside [0, 1000)",
+       [](Request& r) { r.stopping.stop_token_ids = {1000}; }},
+      {"prompt: 0 tokens, at least 1 is needed", [](Request& r) { r.prompt.clear(); }},
+      {"prompt[2]: 4294967295 is outside [0, 1000)", [](Request& r) { r.prompt[2] = kNoToken; }},
+      {"prompt: 128 tokens exceed max_model_len 128 - 1",
+       [](Request& r) { r.prompt.assign(128, 1); }},
+      {"resume_token_ids[0]: 5000 is outside [0, 1000)",
+       [](Request& r) { r.resume_token_ids = {5000}; }},
+      {"resume_token_ids: 10 tokens leave nothing of the 10 that the request may generate",
+       [](Request& r) { r.resume_token_ids.assign(10, 5); }},
+      {"resume_token_ids[1]: the text had already ended here",
+       [](Request& r) {
+         r.resume_token_ids = {5, FakeTokenizer::kEog};
+       }},
+  };
+  const FakeTokenizer tokenizer;
+  for (const BadRequest& bad : cases) {
+    Request request = MakeRequest(5, 10);
+    bad.spoil(request);
+    const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+    ASSERT_TRUE(std::holds_alternative<Failed>(checked)) << bad.message;
+    EXPECT_EQ(std::string(std::get<Failed>(checked).status.message()), bad.message);
+    EXPECT_EQ(std::get<Failed>(checked).status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
+  }
+}
+
+TEST(RequestCheckTest, TheEdgesOfTheRangesAreGood) {
+  const FakeTokenizer tokenizer;
+  Request request = MakeRequest(127, 10);
+  request.sampling = {.temperature = 100, .top_p = 1, .min_p = 1, .top_k = -1};
+  request.stopping.min_tokens = 10;
+  const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+  ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
+  EXPECT_EQ(std::get<CheckedRequest>(checked).max_total_tokens, 128);
+}
+
+TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
+  const FakeTokenizer tokenizer;
+  Request request = MakeRequest(5, 10);
+  request.cache.policy = "no such policy";
+  const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+  ASSERT_TRUE(std::holds_alternative<Failed>(checked));
+  EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
+  EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, 5).status());
+}
+
+TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
+  const FakeTokenizer tokenizer;
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 40;  // 40 entries in each of 4 heads
+  const auto refused = [&](Request request) {
+    const auto checked = CheckRequest(std::move(request), limits, tokenizer);
+    const Failed* failed = std::get_if<Failed>(&checked);
+    if (failed != nullptr) {
+      EXPECT_EQ(failed->reason, "NEVER_FITS");
+      EXPECT_EQ(failed->status.code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_EQ(failed->retry_after_us, 0);
+    }
+    return failed != nullptr;
+  };
+  EXPECT_FALSE(refused(MakeRequest(30, 11)));  // the 41st token is never fed
+  EXPECT_TRUE(refused(MakeRequest(30, 12)));
+  EXPECT_TRUE(refused(MakeRequest(41, 1)));
+  Request open_ended = MakeRequest(40, 1);
+  open_ended.stopping.max_tokens.reset();
+  EXPECT_FALSE(refused(open_ended));
+  open_ended.prompt.push_back(1);
+  EXPECT_TRUE(refused(open_ended));
+  open_ended.cache = LocalCache(40);
+  EXPECT_FALSE(refused(open_ended));
+  open_ended.cache = LocalCache(41);
+  EXPECT_TRUE(refused(open_ended));
+  limits.num_blocks = 256;
+  limits.table_entries = 40;  // the table bounds as well
+  EXPECT_TRUE(refused(MakeRequest(41, 1)));
+}
+
+}  // namespace
+}  // namespace hydrant
