@@ -4,7 +4,7 @@
 
 namespace hydrant {
 
-BlockAllocator::BlockAllocator(int num_blocks) : free_(num_blocks), live_(num_blocks, 0) {
+BlockAllocator::BlockAllocator(int num_blocks) : free_(num_blocks), live_(num_blocks, false) {
   for (int i = 0; i < num_blocks; ++i) free_[i] = num_blocks - 1 - i;  // low ids leave first
 }
 
@@ -15,15 +15,15 @@ bool BlockAllocator::Allocate(std::span<int32_t> blocks) {
   for (int32_t& block : blocks) {
     block = free_.back();
     free_.pop_back();
-    live_[block] = 1;
+    live_[block] = true;
   }
   return true;
 }
 
 void BlockAllocator::Free(int32_t block) {
   HYDRANT_CHECK(block >= 0 && block < NumBlocks());
-  HYDRANT_CHECK(live_[block] != 0);
-  live_[block] = 0;
+  HYDRANT_CHECK(live_[block]);
+  live_[block] = false;
   free_.push_back(block);
 }
 

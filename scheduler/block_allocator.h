@@ -24,11 +24,11 @@ class BlockAllocator {
 
   int64_t NumFree() const { return static_cast<int64_t>(free_.size()); }
   int64_t NumBlocks() const { return static_cast<int64_t>(live_.size()); }
-  bool IsLive(int32_t block) const { return live_[block] != 0; }
+  bool IsLive(int32_t block) const { return live_[block]; }
 
  private:
   std::vector<int32_t> free_;  // a stack: what was freed last is still warm in the cache
-  std::vector<uint8_t> live_;  // [num_blocks]
+  std::vector<bool> live_;     // [num_blocks]; bits, so that millions of pages stay in the cache
 };
 
 }  // namespace hydrant

@@ -10,6 +10,7 @@ namespace hydrant {
 namespace {
 
 constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
+constexpr int32_t kNoPageLimit = std::numeric_limits<int32_t>::max();
 
 // A row gets room for half as much again, so that a growing sequence moves a logarithmic number of
 // times.
@@ -32,12 +33,14 @@ int64_t CacheSpace::PagesFor(const CachePlan& plan, int64_t tokens) const {
   return num_heads_ * PagesOfHead(plan.EntriesAfter(tokens));
 }
 
+// ceil(min(tokens, cap) / block_size) = min of the two quotients: one division a call, not one a
+// head.
 int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) const {
   if (tokens <= space.capacity) return 0;
+  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens));
   int64_t missing = 0;
   for (int head = 0; head < num_heads_; ++head) {
-    missing +=
-        std::max<int64_t>(0, PagesOfHead(EntriesOf(space, head, tokens)) - space.pages[head]);
+    missing += std::max(0, std::min(wanted, space.page_limits[head]) - space.pages[head]);
   }
   return missing;
 }
@@ -56,7 +59,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
   if (!arena.has_value()) return false;
 
-  space->caps.assign(num_heads_, args.plan->cap);
+  space->page_limits.assign(num_heads_, static_cast<int32_t>(PagesOfHead(args.plan->cap)));
   space->pages.assign(num_heads_, 0);
   space->row_width = 0;
   space->row_limit = static_cast<int32_t>(PagesOfHead(args.plan->EntriesAfter(args.final_tokens)));
@@ -78,14 +81,13 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
   if (tokens <= space->capacity) return true;
   const int64_t missing = PagesMissing(*space, tokens);
   if (missing > blocks_.NumFree()) return false;
-  int64_t width = 0;
-  for (int head = 0; head < num_heads_; ++head) {
-    width = std::max(width, PagesOfHead(EntriesOf(*space, head, tokens)));
+  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens));
+  if (wanted > space->row_width) {
+    const int32_t width =
+        std::min(wanted, *std::max_element(space->page_limits.begin(), space->page_limits.end()));
+    if (width > space->row_width && !WidenRow(width, space, batch)) return false;
   }
-  if (width > space->row_width && !WidenRow(static_cast<int32_t>(width), space, batch)) {
-    return false;
-  }
-  PlacePages(tokens, missing, space, batch);
+  PlacePages(wanted, missing, space, batch);
   return true;
 }
 
@@ -106,38 +108,36 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, Batch* bat
     if (old_size > 0) table_.AllocateAt(space->row_begin, old_size);
     return false;
   }
-  std::vector<int32_t> blocks(static_cast<size_t>(width) * num_heads_, -1);
-  for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = 0; i < space->pages[head]; ++i) {
-      const int64_t index = static_cast<int64_t>(head) * width + i;
-      blocks[index] = space->blocks[static_cast<int64_t>(head) * old_width + i];
-      batch->updates.push_back({*begin + index, blocks[index]});
-    }
-  }
-  space->blocks = std::move(blocks);
+  space->blocks.resize(static_cast<size_t>(width) * num_heads_, -1);
   space->row_begin = *begin;
   space->row_width = width;
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t i = 0; i < space->pages[head]; ++i) {
+      batch->updates.push_back(
+          {space->TableIndex(head, i), space->blocks[space->BlockIndex(head, i)]});
+    }
+  }
   batch->rows.push_back({space->slot, *begin, width});
   return true;
 }
 
-void CacheSpace::PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch) {
+void CacheSpace::PlacePages(int32_t wanted, int64_t missing, SequenceSpace* space, Batch* batch) {
   taken_.resize(missing);
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   const int32_t* next = taken_.data();
-  int64_t capacity = kAnyLength;
+  int32_t least_growing = kNoPageLimit;  // pages of the heads below their caps
   for (int head = 0; head < num_heads_; ++head) {
     int32_t& held = space->pages[head];
-    const int64_t wanted = PagesOfHead(EntriesOf(*space, head, tokens));
-    for (; held < wanted; ++held) {
-      const int64_t index = static_cast<int64_t>(head) * space->row_width + held;
-      space->blocks[index] = *next++;
-      batch->updates.push_back({space->row_begin + index, space->blocks[index]});
+    const int32_t limit = space->page_limits[head];
+    for (; held < std::min(wanted, limit); ++held) {
+      space->blocks[space->BlockIndex(head, held)] = *next;
+      batch->updates.push_back({space->TableIndex(head, held), *next++});
     }
-    const int64_t entries = static_cast<int64_t>(held) * limits_.block_size;
-    if (entries < space->caps[head]) capacity = std::min(capacity, entries);
+    if (held < limit) least_growing = std::min(least_growing, held);
   }
-  space->capacity = capacity;
+  space->capacity = least_growing == kNoPageLimit
+                        ? kAnyLength
+                        : static_cast<int64_t>(least_growing) * limits_.block_size;
   space->num_pages += missing;
 }
 
@@ -151,7 +151,7 @@ void CacheSpace::Release(SequenceSpace* space) {
   CloseArena(space);
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t i = 0; i < space->pages[head]; ++i) {
-      blocks_.Free(space->blocks[static_cast<int64_t>(head) * space->row_width + i]);
+      blocks_.Free(space->blocks[space->BlockIndex(head, i)]);
     }
   }
   table_.Free(space->row_begin, static_cast<int64_t>(space->row_width) * num_heads_);

@@ -27,12 +27,20 @@ struct SequenceSpace {
   int32_t row_width = 0;  // block ids reserved a head
   int32_t row_limit = 0;  // block ids a head can ever need
   int64_t num_pages = 0;
-  int64_t capacity = 0;         // tokens the sequence may see before a head needs another page
-  std::vector<int32_t> caps;    // [heads] entries
-  std::vector<int32_t> pages;   // [heads] pages held
-  std::vector<int32_t> blocks;  // [heads, row_width] ids, laid out as in the table arena
+  int64_t capacity = 0;              // tokens the sequence may see before a head needs another page
+  std::vector<int32_t> page_limits;  // [heads] pages at the head's cap
+  std::vector<int32_t> pages;        // [heads] pages held
+  std::vector<int32_t>
+      blocks;  // [row_width, heads] ids: a page more for every head is one run of memory
 
   bool IsOpen() const { return slot >= 0; }
+  // Where the id of a head's page lies: here, and in the table arena.
+  int64_t BlockIndex(int head, int32_t page) const {
+    return page * static_cast<int64_t>(pages.size()) + head;
+  }
+  int64_t TableIndex(int head, int32_t page) const {
+    return row_begin + static_cast<int64_t>(head) * row_width + page;
+  }
 };
 
 class CacheSpace {
@@ -74,11 +82,8 @@ class CacheSpace {
   int64_t PagesOfHead(int64_t entries) const {
     return (entries + limits_.block_size - 1) / limits_.block_size;
   }
-  int64_t EntriesOf(const SequenceSpace& space, int head, int64_t tokens) const {
-    return tokens < space.caps[head] ? tokens : space.caps[head];
-  }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch);
-  void PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch);
+  void PlacePages(int32_t wanted, int64_t missing, SequenceSpace* space, Batch* batch);
 
   EngineLimits limits_;
   int num_heads_;  // layers * KV heads

@@ -52,7 +52,7 @@ absl::Status Scheduler::CheckInvariants() const {
     for (int head = 0; head < heads; ++head) {
       num_pages += space.pages[head];
       for (int32_t i = 0; i < space.pages[head]; ++i) {
-        const int32_t block = space.blocks[static_cast<int64_t>(head) * space.row_width + i];
+        const int32_t block = space.blocks[space.BlockIndex(head, i)];
         pages.Take(block, 1);
         if (!space_.IsLivePage(block))
           return absl::InternalError(absl::StrCat("page ", block, " is free but named"));

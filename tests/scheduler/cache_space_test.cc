@@ -114,8 +114,8 @@ class CacheSpaceTest : public testing::Test {
   void ExpectTableAgrees(const SequenceSpace& space) {
     for (int head = 0; head < 6; ++head) {
       for (int32_t i = 0; i < space.pages[head]; ++i) {
-        const int64_t index = static_cast<int64_t>(head) * space.row_width + i;
-        EXPECT_EQ(table_[space.row_begin + index], space.blocks[index]);
+        const int64_t index = space.row_begin + static_cast<int64_t>(head) * space.row_width + i;
+        EXPECT_EQ(table_[index], space.blocks[space.BlockIndex(head, i)]);
       }
     }
   }
@@ -206,11 +206,12 @@ TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
   const CachePlan full;
   SequenceSpace a;
   ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &batch_));
-  a.caps = {4, 5, 8, 9, 40, 40};
+  const std::vector<int64_t> caps = {4, 5, 8, 9, 40, 40};
+  a.page_limits = {1, 2, 2, 3, 10, 10};
   for (int64_t tokens = 5; tokens <= 30; ++tokens) {
     ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
     for (int head = 0; head < 6; ++head) {
-      EXPECT_EQ(a.pages[head], (std::min<int64_t>(tokens, a.caps[head]) + 3) / 4);
+      EXPECT_EQ(a.pages[head], (std::min<int64_t>(tokens, caps[head]) + 3) / 4);
     }
   }
   Apply();
