@@ -5,10 +5,30 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/tokenizer/unicode_additions.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace hydrant {
 namespace {
+
+// Whether a class of unicode_additions.h, such as "\\x{1C89}-\\x{1C8A}\\x{1E5F0}", has `c`.
+bool HasMember(std::string_view members, char32_t c) {
+  char32_t low = 0;
+  bool range = false;
+  while (!members.empty()) {
+    const size_t close = members.find('}');
+    char32_t value = 0;
+    for (const char digit : members.substr(3, close - 3)) {
+      value = value * 16 + static_cast<char32_t>(digit <= '9' ? digit - '0' : digit - 'A' + 10);
+    }
+    members.remove_prefix(close + 1);
+    if (c == value || (range && c >= low && c <= value)) return true;
+    low = value;
+    range = !members.empty() && members[0] == '-';
+    if (range) members.remove_prefix(1);
+  }
+  return false;
+}
 
 int CombiningClass(char32_t c) {
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
@@ -55,6 +75,8 @@ bool IsWordCharacter(char32_t c) {
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC:
       return true;
+    case UTF8PROC_CATEGORY_CN:  // perhaps only newer than utf8proc
+      return HasMember(kNewLetters, c) || HasMember(kNewNumbers, c);
     default:
       break;
   }

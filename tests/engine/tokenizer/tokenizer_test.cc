@@ -1,0 +1,236 @@
+// Errors, special tokens, limits and the pieces of the tokenizer, on tokenizers written here.
+#include "engine/tokenizer/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/model/gguf.h"
+#include "engine/tokenizer/detokenizer.h"
+#include "engine/tokenizer/pipeline_tokenizer.h"
+#include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/tokenizer/unicode.h"
+#include "engine/tokenizer/utf8.h"
+#include "tests/engine/tokenizer/gguf_bytes.h"
+#include "tests/engine/tokenizer/golden_lines.h"
+
+namespace hydrant {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<Tokenizer> Own(const std::string& name) {
+  auto tokenizer = TokenizerFromPath(testing::kGoldenFolder + name);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+std::string JsonError(const std::string& json) {
+  auto spec = ParseTokenizerJson(json);
+  if (!spec.ok()) return std::string(spec.status().message());
+  return std::string(MakePipelineTokenizer(*spec).status().message());
+}
+
+TEST(TokenizerJson, ErrorsNameTheField) {
+  const auto with = [](const std::string& model, const std::string& rest = "") {
+    return JsonError(R"({"model":{"type":"BPE",)" + model + "}" + rest + "}");
+  };
+  const std::string ok = R"("vocab":{"a":0,"b":1,"ab":2},"merges":["a b"])";
+  EXPECT_EQ(with(ok), "");
+  EXPECT_THAT(JsonError("{"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(JsonError("[]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(JsonError("{}"), HasSubstr("model"));
+  EXPECT_THAT(JsonError(R"({"model":{"type":"Unigram"}})"), HasSubstr("\"Unigram\""));
+  EXPECT_THAT(with(R"("vocab":{"a":0,"b":0},"merges":[])"), HasSubstr("same id 0"));
+  EXPECT_THAT(with(R"("vocab":{"a":0,"a":1},"merges":[])"), HasSubstr("\"a\" is listed twice"));
+  EXPECT_THAT(with(R"("vocab":{"a":-1},"merges":[])"), HasSubstr("ids are 0 to"));
+  EXPECT_THAT(with(R"("vocab":{"a":4294967295},"merges":[])"), HasSubstr("ids are 0 to"));
+  EXPECT_THAT(with(R"("vocab":{},"merges":[])"), HasSubstr("empty"));
+  EXPECT_THAT(with(R"("vocab":{"a":0},"merges":["a b"])"), HasSubstr("needs \"b\""));
+  EXPECT_THAT(with(R"("vocab":{"a":0},"merges":["ab"])"), HasSubstr("entry 0"));
+  EXPECT_THAT(with(R"("vocab":{"a":0},"merges":[3])"), HasSubstr("entry 0"));
+  EXPECT_THAT(with(ok, R"(,"pre_tokenizer":{"type":"UnicodeScripts"})"),
+              HasSubstr("\"UnicodeScripts\""));
+  EXPECT_THAT(with(ok, R"(,"normalizer":{"type":"Nmt"})"), HasSubstr("\"Nmt\""));
+  EXPECT_THAT(with(ok, R"(,"decoder":{"type":"CTC"})"), HasSubstr("\"CTC\""));
+  EXPECT_THAT(with(ok, R"(,"post_processor":{"type":"Odd"})"), HasSubstr("\"Odd\""));
+  EXPECT_THAT(with(ok, R"(,"added_tokens":[{"id":7}, {"id":-2,"content":"x"}])"),
+              HasSubstr("added_tokens[1].id"));
+  EXPECT_THAT(with(ok, R"(,"added_tokens":[{"id":1,"content":"x"}])"),
+              HasSubstr("has the id of \"b\""));
+  EXPECT_THAT(
+      with(ok,
+           R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"),
+      HasSubstr("(a"));
+}
+
+TEST(Gguf, ErrorsNameTheKey) {
+  const auto error = [](const testing::GgufBytes& bytes) {
+    const auto data = bytes.Finish();
+    auto file = GgufFile::Parse(data);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return std::string(TokenizerFromGguf(**file).status().message());
+  };
+  const auto base = [] {
+    return testing::GgufBytes()
+        .Text("tokenizer.ggml.model", "gpt2")
+        .Texts("tokenizer.ggml.tokens", {"a", "b", "ab"})
+        .Texts("tokenizer.ggml.merges", {"a b"});
+  };
+  EXPECT_EQ(error(base()), "");
+  EXPECT_THAT(error(testing::GgufBytes().Text("tokenizer.ggml.model", "rwkv")),
+              HasSubstr("\"rwkv\""));
+  EXPECT_THAT(error(base().Text("tokenizer.ggml.pre", "chameleon")), HasSubstr("\"chameleon\""));
+  EXPECT_THAT(error(base().Number("tokenizer.ggml.eos_token_id", 3)),
+              HasSubstr("eos_token_id is 3"));
+  EXPECT_THAT(error(base().Numbers("tokenizer.ggml.token_type", {1})), HasSubstr("1 token types"));
+  EXPECT_THAT(error(base().Flag("tokenizer.ggml.add_bos_token", true)), HasSubstr("to be added"));
+  EXPECT_THAT(error(testing::GgufBytes()
+                        .Text("tokenizer.ggml.model", "gpt2")
+                        .Texts("tokenizer.ggml.tokens", {"a", "a"})
+                        .Texts("tokenizer.ggml.merges", {})),
+              HasSubstr("two ids, 0 and 1"));
+}
+
+TEST(Encode, RefusesBadUtf8WithItsOffset) {
+  const auto tokenizer = Own("gpt2.tokenizer.json");
+  for (const auto& [text, offset] :
+       {std::pair("ab\xFF", "byte 2"), {"\xC3", "byte 0"}, {"a\xED\xA0\x80", "byte 1"}}) {
+    const auto ids = tokenizer->Encode(text, {});
+    EXPECT_EQ(ids.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(ids.status().message()), HasSubstr(offset));
+  }
+}
+
+TEST(Encode, BosIsNeverDoubled) {
+  const auto tokenizer = Own("llama3.tokenizer.json");  // its template adds <|endoftext|>, id 0
+  EXPECT_EQ(tokenizer->bos_id(), 0);
+  const auto plain = *tokenizer->Encode("page", {.add_special_tokens = false});
+  auto with_bos = plain;
+  with_bos.insert(with_bos.begin(), 0);
+  EXPECT_EQ(*tokenizer->Encode("page", {}), with_bos);
+  EXPECT_EQ(*tokenizer->Encode("<|endoftext|>page", {}), with_bos);
+  EXPECT_EQ(*tokenizer->Encode("", {}), std::vector<TokenId>{0});
+}
+
+TEST(Encode, SpecialTextMayBePlain) {
+  const auto tokenizer = Own("qwen2.tokenizer.json");
+  const auto parsed = *tokenizer->Encode("<|im_end|>", {});
+  ASSERT_EQ(parsed.size(), 1u);
+  EXPECT_TRUE(tokenizer->IsSpecial(parsed[0]));
+  EXPECT_EQ(tokenizer->TokenText(parsed[0]), "<|im_end|>");
+  const auto plain = *tokenizer->Encode("<|im_end|>", {.parse_special_tokens = false});
+  EXPECT_GT(plain.size(), 1u);
+  EXPECT_EQ(Decode(*tokenizer, plain, true), "<|im_end|>");
+  EXPECT_EQ(Decode(*tokenizer, parsed, true), "");
+  EXPECT_EQ(Decode(*tokenizer, parsed, false), "<|im_end|>");
+}
+
+// Quadratic work would take hours on these; the test's time limit is the bound.
+TEST(Encode, LongRunsAreNotQuadratic) {
+  std::string marks;
+  for (int i = 0; i < 100000; ++i) marks += i % 2 == 0 ? "\u0301" : "\u0323";
+  for (const char* name : {"gpt2.tokenizer.json", "qwen2.tokenizer.json", "smollm.tokenizer.json",
+                           "llama2.tokenizer.json", "spm.model"}) {
+    const auto tokenizer = Own(name);
+    for (const std::string& text :
+         {std::string(1 << 20, 'a'), std::string(1 << 20, ' '), std::string(1 << 18, '\n'),
+          "a" + marks, std::string(1 << 18, '!')}) {
+      auto ids = tokenizer->Encode(text, {.add_special_tokens = false});
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      if (text.size() < 2 * marks.size() && text[0] == 'a') continue;  // NFC reorders the marks
+      EXPECT_EQ(Decode(*tokenizer, *ids, false), text) << name;
+    }
+  }
+}
+
+TEST(Regex, GivesUpLoudly) {
+  auto regex = Regex::Compile("(a+)+$b");
+  ASSERT_TRUE(regex.ok());
+  std::vector<Regex::Match> matches;
+  const absl::Status status = (*regex)->FindAll(std::string(64, 'a') + "c", &matches);
+  EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
+  auto hard = Regex::Compile("(a|aa|aaa)+[bc]x");
+  ASSERT_TRUE(hard.ok());
+  EXPECT_TRUE(absl::IsResourceExhausted((*hard)->FindAll(std::string(200, 'a') + "cbx", &matches)));
+}
+
+TEST(Regex, RefusesWhatTheEnginesReadDifferently) {
+  for (const char* pattern :
+       {"\\w+", "\\bx", "\\h", "[a[bc]]", "[a&&b]", "a{1,2}+", "(?m:a.)", "\\K"}) {
+    EXPECT_EQ(Regex::Compile(pattern).status().code(), absl::StatusCode::kUnimplemented) << pattern;
+  }
+  for (const char* pattern : {"(", "[a", "a\\", "\\p{L", "\\p{Nonsense}"}) {
+    EXPECT_EQ(Regex::Compile(pattern).status().code(), absl::StatusCode::kInvalidArgument)
+        << pattern;
+  }
+}
+
+// The cases of Unicode 15, table 3-8 and Python's "replace".
+TEST(Utf8, ReplacesMaximalSubparts) {
+  const std::string r = "\xEF\xBF\xBD";
+  for (const auto& [bytes, text] :
+       {std::pair<std::string, std::string>{"\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41",
+                                            r + r + r + r + r + r + r + r + "A"},
+        {"\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41", r + r + r + r + r + r + r + r + "A"},
+        {"\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42", r + r + r + r + r + "A" + r + r + "B"},
+        {"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", r + r + r + r + "A"},
+        {"\xF0\x9F\x91", r}}) {
+    std::string pending = bytes, whole, piecewise, open;
+    DrainUtf8(true, &pending, &whole);
+    EXPECT_EQ(whole, text);
+    for (const char c : bytes) {
+      open += c;
+      DrainUtf8(false, &open, &piecewise);
+      EXPECT_LE(open.size(), 3u);
+    }
+    DrainUtf8(true, &open, &piecewise);
+    EXPECT_EQ(piecewise, text);
+  }
+}
+
+TEST(Detokenizer, HoldsBackAnOpenCharacter) {
+  const auto tokenizer = Own("llama2.tokenizer.json");
+  const auto ids = *tokenizer->Encode("🦒", {});  // bytes, for the vocabulary lacks it
+  ASSERT_EQ(ids.size(), 5u);
+  IncrementalDetokenizer pieces(tokenizer.get(), true, false);
+  for (size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_EQ(pieces.Push(ids[i]), "");
+  EXPECT_EQ(pieces.Push(ids.back()), "🦒");
+  IncrementalDetokenizer after_prompt(tokenizer.get(), true, /*continues=*/true);
+  EXPECT_EQ(after_prompt.Push(tokenizer->Encode("page", {})->front())[0], ' ');
+}
+
+TEST(Folder, ReadsTheConfigurationBeside) {
+  const std::string folder = ::testing::TempDir() + "hydrant_tokenizer_folder";
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder + "/" + name) << text;
+  };
+  write("tokenizer.json",
+        testing::ReadTestFile(std::string(testing::kGoldenFolder) + "qwen2.tokenizer.json"));
+  write("tokenizer_config.json", R"({"bos_token":{"content":"<|im_start|>"},"chat_template":"T"})");
+  write("generation_config.json", R"({"eos_token_id":[2,5]})");
+  write("config.json", R"({"eos_token_id":6})");
+  auto tokenizer = TokenizerFromPath(folder);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->bos_id(), 1);
+  EXPECT_EQ((*tokenizer)->eog_ids(), (std::vector<TokenId>{0, 2, 5, 6}));
+  write("generation_config.json", R"({"eos_token_id":99999})");
+  EXPECT_THAT(std::string(TokenizerFromPath(folder).status().message()),
+              HasSubstr("id 99999 is outside"));
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(TokenizerFromPath(folder).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(SentencePiece, CorruptModelIsRefused) {
+  const std::string path = ::testing::TempDir() + "hydrant_corrupt.model";
+  std::ofstream(path, std::ios::binary) << std::string("\x0A\xFF\xFF\xFFgarbage", 11);
+  EXPECT_EQ(TokenizerFromPath(path).status().code(), absl::StatusCode::kInvalidArgument);
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace hydrant
