@@ -59,14 +59,32 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   if (head.rule->scored) shape.scores[slot] = 0.0f;
 }
 
+// Pages of one head lie anywhere, so the hardware's prefetcher gives up at every block: rows are
+// asked for in time.
+inline constexpr int kRowsAhead = 16;
+inline constexpr int kCacheLineBytes = 64;
+
+template <typename T>
+HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
+  const char* bytes = reinterpret_cast<const char*>(row);
+  const int count = head_dim * static_cast<int>(sizeof(T));
+  for (int i = 0; i < count; i += kCacheLineBytes) __builtin_prefetch(bytes + i, 0, 3);
+}
+
 // Logits of kGroup query heads against every row of the part, in whole vectors of kLanes rows; what
 // lies past the last row is -inf. Four rows are worked on at a time, so that a query vector is
-// loaded once for all of them.
+// loaded once for all of them. Meanwhile the part's values, where given, are fetched for Output().
 template <int kGroup, typename T>
-void Logits(const T* keys, const PartRows& rows, int head_dim, const float* q, int64_t q_stride,
-            float* logits, int64_t logit_stride) {
+void Logits(const T* keys, const T* values, const PartRows& rows, int head_dim, const float* q,
+            int64_t q_stride, float* logits, int64_t logit_stride) {
   const int whole = head_dim / kLanes * kLanes;
   for (int i = 0; i < rows.count; i += kLanes) {
+    if (values != nullptr) {
+      for (int r = i; r < i + kLanes; ++r) {
+        if (r + kRowsAhead < rows.count) PrefetchRow(keys + rows.offsets[r + kRowsAhead], head_dim);
+        PrefetchRow(values + rows.offsets[r], head_dim);
+      }
+    }
     Vec quads[kGroup][kLanes / 4];
     for (int quad = 0; quad < kLanes / 4; ++quad) {
       const T* row[4];
@@ -157,14 +175,15 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
                  const float* q, int g) {
   const int64_t dim = RoundUpDim(shape.head_dim);
   float* weights = head.weights + g * head.weight_stride + part * kPartEntries;
-  Logits<kGroup>(static_cast<const T*>(shape.keys), rows, shape.head_dim, q + g * dim, dim, weights,
-                 head.weight_stride);
+  const T* values = static_cast<const T*>(shape.values);
+  Logits<kGroup>(static_cast<const T*>(shape.keys), g == 0 ? values : nullptr, rows, shape.head_dim,
+                 q + g * dim, dim, weights, head.weight_stride);
   for (int i = 0; i < kGroup; ++i) {
     Weights(weights + i * head.weight_stride, rows.count,
             &head.part_max[part * shape.group + g + i], &head.part_sum[part * shape.group + g + i]);
   }
-  Output<kGroup>(static_cast<const T*>(shape.values), rows, shape.head_dim, weights,
-                 head.weight_stride, head.part_out + (part * shape.group + g) * dim, dim);
+  Output<kGroup>(values, rows, shape.head_dim, weights, head.weight_stride,
+                 head.part_out + (part * shape.group + g) * dim, dim);
 }
 
 template <typename T>
