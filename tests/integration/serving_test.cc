@@ -60,8 +60,8 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.request_id = std::to_string(index);
   request.prompt.resize(20 + rng() % 150);
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
-  const std::vector<std::string> policies = {"full", "h2o", "streaming", "local"};
-  request.cache.policy = policies[index % 4];
+  const std::vector<std::string> policies = {"full", "h2o", "full", "streaming", "full", "local"};
+  request.cache.policy = policies[index % 6];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;
@@ -112,8 +112,8 @@ TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
     }
   }
 
-  // Room for about four full sequences: growth runs the pool dry again and again.
-  const auto engine = MakeEngine(4 * 20 * 4, 12);
+  // Room for two or three full sequences: growth runs the pool dry again and again.
+  const auto engine = MakeEngine(160, 12);
   Collector collector;
   auto loop =
       ServingLoop::Start(engine.get(), &tokenizer_, {.max_num_batched_tokens = 64}, &collector);
