@@ -1,0 +1,121 @@
+// What the project is for: with a pool that holds 16 full caches of 1,024 tokens, h2o at 20 % runs
+// at least four times as many requests at once as the full cache. Measured through a real server
+// with a real engine, by its own GetServerInfo.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "engine/engine.h"
+#include "tests/engine/random_model.h"
+#include "tests/server/test_server.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kPrompt = 944;
+constexpr int kOutput = 80;  // kPrompt + kOutput = 1,024
+constexpr int kFullCaches = 16;
+
+class RealServer {
+ public:
+  RealServer() {
+    ModelConfig config = SmallConfig(4, 2);
+    config.vocab_size = ByteTokenizer::kVocab;
+    config.max_context = 2048;
+    EngineOptions options;
+    options.num_threads = 2;
+    options.dtype = WeightDType::kFloat32;
+    options.max_num_seqs = 160;
+    options.num_blocks_override =
+        kFullCaches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
+    options.prefill_arena_tokens = 65536;
+    engine = *Engine::Create(MakeRandomModel(config, 3), options, nullptr);
+    loop = *ServingLoop::Start(engine.get(), &tokenizer,
+                               {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
+    service = std::make_unique<Service>(ServiceOptions{}, &router);
+    model.name = "random";
+    model.config = config;
+    model.limits = engine->limits();
+    model.page_bytes = static_cast<int64_t>(engine->kv_layout().PageBytes());
+    model.tokenizer = &tokenizer;
+    server = *GrpcServer::Start({.listen = "127.0.0.1:0"}, service.get());
+    service->SetReady(&model, loop.get());
+    stub = v1::Hydrant::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()),
+                                                    grpc::InsecureChannelCredentials()));
+  }
+  ~RealServer() {
+    server->Shutdown(std::chrono::seconds(1));
+    loop->Stop();
+  }
+  v1::GetServerInfoResponse Info() {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+    return info;
+  }
+
+  ByteTokenizer tokenizer;
+  std::unique_ptr<Engine> engine;
+  EventRouter router;
+  std::unique_ptr<ServingLoop> loop;
+  std::unique_ptr<Service> service;
+  ServedModel model;
+  std::unique_ptr<GrpcServer> server;
+  std::unique_ptr<v1::Hydrant::Stub> stub;
+};
+
+v1::GenerateRequest MakeRequest(int index, bool evict) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < kPrompt; ++i)
+    request.mutable_token_ids()->add_ids((i * 31 + index * 17 + i * i) % 256);
+  request.mutable_stopping()->set_max_tokens(kOutput);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_sampling()->set_temperature(0);
+  if (evict) {
+    request.mutable_cache()->set_cache_policy("h2o");
+    request.mutable_cache()->set_cache_ratio(0.2);
+    request.mutable_cache()->set_min_cache_tokens(0);
+  }
+  return request;
+}
+
+// Runs `count` requests at once; returns the most that were seen decoding together.
+int PeakRunning(RealServer* server, int count, bool evict) {
+  std::vector<std::thread> clients;
+  std::atomic<int> ended = 0;
+  for (int i = 0; i < count; ++i) {
+    clients.emplace_back([&, i] {
+      const StreamResult result = RunToEnd(*server->stub, MakeRequest(i, evict));
+      EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+      EXPECT_EQ(result.token_ids.size(), size_t{kOutput});
+      const int kept =
+          evict ? 189 : kPrompt + kOutput - 1;  // ceil(0.2 * 944); the last token is never fed back
+      EXPECT_TRUE(result.usage.has_value());
+      if (result.usage) EXPECT_EQ(result.usage->kv_tokens_kept(), static_cast<uint32_t>(kept));
+      ++ended;
+    });
+  }
+  int peak = 0;
+  while (ended < count) peak = std::max(peak, static_cast<int>(server->Info().load().running()));
+  for (std::thread& client : clients) client.join();
+  return peak;
+}
+
+TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
+  RealServer server;
+  const uint64_t pages = server.Info().pool().pages_total();
+  const int full = PeakRunning(&server, 40, false);
+  const int h2o = PeakRunning(&server, 120, true);
+  std::printf("requests running at once: full %d, h2o at 20 %% %d (%.1f times)\n", full, h2o,
+              double(h2o) / full);
+  EXPECT_GE(full, kFullCaches - 1);
+  EXPECT_LE(full, kFullCaches + 2);
+  EXPECT_GE(h2o, 4 * full);
+  EXPECT_TRUE(WaitFor([&] { return server.Info().pool().pages_free() == pages; }))
+      << "pages did not come home";
+}
+
+}  // namespace
+}  // namespace hydrant
