@@ -27,6 +27,7 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.round_bf16) onto->round_bf16 = from.round_bf16;
   if (from.blocks) onto->blocks = from.blocks;
   if (from.blocks_tiled) onto->blocks_tiled = from.blocks_tiled;
+  if (from.blocks_split) onto->blocks_split = from.blocks_split;
   if (from.quantize) onto->quantize = from.quantize;
 }
 
@@ -37,7 +38,8 @@ MatmulKernels ChooseKernels() {
   if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
   if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
   if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
-  if (isa >= Isa::kAmx && vnni && MachineHasAmxInt8()) Overlay(MatmulKernelsAmx(), &kernels);
+  if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
+  if (isa >= Isa::kAmx && vnni && MachineHasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
   return kernels;
 }
 
@@ -91,23 +93,36 @@ struct Cut {
   int rows;    // a task
 };
 
-Cut CutOf(int m, int num_panels, int threads) {
-  constexpr int kRows = 192;  // a whole number of every kernel's row tile: 4, 6, 8, 12, 16
+Cut CutOf(int m, int num_panels, int cols, int threads) {
   constexpr int kTasksPerThread = 4;
-  constexpr int kPanelStep = 4;  // what the few-row kernels take at once
-  const int row_tasks = (m + kRows - 1) / kRows;
-  const int panel_tasks = std::max(1, threads * kTasksPerThread / row_tasks);
+  constexpr int kPanelStep = 4;       // what the few-row kernels take at once
+  constexpr int kRowStep = 96;        // a whole number of every kernel's rows: 4, 6, 8, 12, 16, 32
+  constexpr int kRowBytes = 1 << 20;  // of converted activations: they stay in the second cache
+  const int most_rows = std::clamp(kRowBytes / (4 * cols) / kRowStep, 1, 6) * kRowStep;
+  const int row_tasks = (m + most_rows - 1) / most_rows;
+  const int rows = ((m + row_tasks - 1) / row_tasks + kRowStep - 1) / kRowStep * kRowStep;
+  const int panel_tasks = std::max(1, (threads * kTasksPerThread + row_tasks - 1) / row_tasks);
   int panels = (num_panels + panel_tasks - 1) / panel_tasks;
   panels = (panels + kPanelStep - 1) / kPanelStep * kPanelStep;
-  return {panels, kRows};
+  return {panels, rows};
 }
 
 using Kernel = void (*)(const PanelArgs&);
 
-Kernel KernelOf(const Segment& segment, bool round_activations, int m) {
-  const MatmulKernels& kernels = Kernels();
+// The kernel for block weights. The first two give the same bits, so a batch-invariant backend may
+// take either.
+Kernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  switch (segment.format) {
+  constexpr int kSplitMinRows = 32;
+  const MatmulKernels& kernels = Kernels();
+  if (kernels.blocks_split && m >= kSplitMinRows && !batch_invariant) return kernels.blocks_split;
+  if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
+  return kernels.blocks;
+}
+
+Kernel KernelOf(PanelFormat format, bool round_activations, int m, bool batch_invariant) {
+  const MatmulKernels& kernels = Kernels();
+  switch (format) {
     case PanelFormat::kF32:
       return kernels.f32;
     case PanelFormat::kF16:
@@ -115,9 +130,36 @@ Kernel KernelOf(const Segment& segment, bool round_activations, int m) {
     case PanelFormat::kBF16:
       return round_activations && kernels.bf16 ? kernels.bf16 : kernels.bf16_widened;
     case PanelFormat::kBlocks:
-      break;
+      return BlocksKernel(m, batch_invariant);
   }
-  return kernels.blocks_tiled && m >= kTiledMinRows ? kernels.blocks_tiled : kernels.blocks;
+  return nullptr;
+}
+
+// Activations in the form a kernel reads, made once for all segments.
+void ConvertFor(Kernel kernel, const MatmulArgs& args, ThreadPool& pool, PanelArgs* out) {
+  thread_local Arena quantized_arena;
+  thread_local Arena bf16_arena;
+  const MatmulKernels& kernels = Kernels();
+  const int cols = args.weight->cols();
+  if ((kernel == kernels.blocks || kernel == kernels.blocks_tiled) &&
+      out->quantized.quants == nullptr) {
+    out->quantized = CarveQuantized(args.m, cols, quantized_arena);
+    ConvertRows(args.m, cols, pool, [&](int first, int end) {
+      kernels.quantize(args.x, cols, first, end, out->quantized);
+    });
+  }
+  const bool split = kernel == kernels.blocks_split;
+  if ((kernel == kernels.bf16 || split) && out->x_bf16 == nullptr) {
+    const size_t values =
+        NumTiles(args.m) * kTileRows * ((static_cast<size_t>(cols) + 31) / 32 * 32);
+    auto* rounded = reinterpret_cast<uint16_t*>(bf16_arena.Get(values * (split ? 4 : 2)));
+    auto* rest = split ? rounded + values : nullptr;
+    ConvertRows(args.m, cols, pool, [&](int first, int end) {
+      kernels.round_bf16(args.x, cols, first, end, rounded, rest);
+    });
+    out->x_bf16 = rounded;
+    out->x_bf16_rest = rest;
+  }
 }
 
 uint8_t* ThreadScratch(int cols) {
@@ -132,7 +174,7 @@ void MatmulSegment(const Segment& segment, Kernel kernel, PanelArgs args, int m,
   args.rows = segment.rows;
   args.y += segment.first_row;
   const int num_panels = segment.NumPanels();
-  const Cut cut = CutOf(m, num_panels, pool.num_threads());
+  const Cut cut = CutOf(m, num_panels, args.cols, pool.num_threads());
   const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
   pool.ParallelFor(panel_tasks * row_tasks, [&](int task, int) {
@@ -149,43 +191,27 @@ void MatmulSegment(const Segment& segment, Kernel kernel, PanelArgs args, int m,
 
 }  // namespace
 
+// Room for one panel taken apart for the int8 tiles, or two split into terms of bf16.
 size_t MatmulScratchBytes(int cols) {
   constexpr size_t kUsual = size_t{192} << 10;
-  const size_t one_panel = static_cast<size_t>(cols / kBlock + 1) * 1024 + 8192;
-  return std::max(kUsual, one_panel);
+  constexpr size_t kSplitBytes = 4096;  // of a block of two panels
+  return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kSplitBytes);
 }
 
-void Matmul(const MatmulArgs& args, bool /*batch_invariant: all paths are*/, ThreadPool& pool) {
+void Matmul(const MatmulArgs& args, bool batch_invariant, ThreadPool& pool) {
   if (args.m <= 0) return;
-  thread_local Arena quantized_arena;
-  thread_local Arena bf16_arena;
   const auto& weight = static_cast<const PackedWeight&>(*args.weight);
-  const MatmulKernels& kernels = Kernels();
   PanelArgs panel_args{};
   panel_args.cols = weight.cols();
   panel_args.x = args.x;
   panel_args.y = args.y;
   panel_args.y_stride = weight.rows();
   panel_args.accumulate = args.accumulate;
-  const auto is_blocks = [](const Segment& s) { return s.format == PanelFormat::kBlocks; };
-  if (std::any_of(weight.segments().begin(), weight.segments().end(), is_blocks)) {
-    panel_args.quantized = CarveQuantized(args.m, weight.cols(), quantized_arena);
-    ConvertRows(args.m, weight.cols(), pool, [&](int first, int end) {
-      kernels.quantize(args.x, weight.cols(), first, end, panel_args.quantized);
-    });
-  }
-  if (weight.round_activations() && kernels.bf16) {
-    const size_t padded_cols = (weight.cols() + 31) / 32 * 32;
-    auto* x_bf16 =
-        reinterpret_cast<uint16_t*>(bf16_arena.Get(NumTiles(args.m) * kTileRows * padded_cols * 2));
-    ConvertRows(args.m, weight.cols(), pool, [&](int first, int end) {
-      kernels.round_bf16(args.x, weight.cols(), first, end, x_bf16);
-    });
-    panel_args.x_bf16 = x_bf16;
-  }
   for (const Segment& segment : weight.segments()) {
-    MatmulSegment(segment, KernelOf(segment, weight.round_activations(), args.m), panel_args,
-                  args.m, pool);
+    const Kernel kernel =
+        KernelOf(segment.format, weight.round_activations(), args.m, batch_invariant);
+    ConvertFor(kernel, args, pool, &panel_args);
+    MatmulSegment(segment, kernel, panel_args, args.m, pool);
   }
 }
 

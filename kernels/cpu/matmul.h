@@ -10,14 +10,17 @@
 //   to bf16 too (a relative
 //              error of 2^-9 each), summed in fp32; without such units the activations stay fp32.
 //   kStored    block formats: activations become 16-bit integers with one scale for 32 values (an
-//   error of at most
-//              1.6e-5 of the largest of the 32), the products with the stored integers are summed
-//              exactly over a block, and the blocks' sums are scaled and added in fp32, in order.
-//              Every instruction set does the same operations: the results are equal bit by bit, on
-//              AVX2, AVX-512 VNNI and AMX alike. f32, f16, bf16: as kFloat32, widened in registers.
+//              error of at most 1.6e-5 of the largest of the 32), the products with the stored
+//              integers are summed exactly over a block, and the blocks' sums are scaled and added
+//              in fp32, in order. Every instruction set does the same operations: the results are
+//              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
+//              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are
+//              each split into two bf16 terms and three of the four products are taken, which
+//              leaves out at most 2^-15 of |x| |w|; the weights are split panel by panel in
+//              scratch. f32, f16, bf16 as a file's own types: as kFloat32, widened in registers.
 //
-// An output's bits depend on its own row of x alone in every mode, whatever m and the number of
-// threads: batch_invariant costs nothing and needs no path of its own.
+// With batch_invariant an output's bits depend on its own row of x alone, whatever m and the number
+// of threads. Without it that fails only at the 32 rows named above.
 //
 // A Weight is immutable after PackWeight. One thread at a time calls Matmul and Embed with the same
 // pool.

@@ -205,6 +205,7 @@ const MatmulKernels& MatmulKernelsAvx2() {
                                              .round_bf16 = nullptr,
                                              .blocks = ForFormat<BlockRange>,
                                              .blocks_tiled = nullptr,
+                                             .blocks_split = nullptr,
                                              .quantize = Quantize};
   return kKernels;
 }

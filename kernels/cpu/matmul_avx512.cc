@@ -36,6 +36,7 @@ const MatmulKernels& MatmulKernelsAvx512() {
                                              .round_bf16 = nullptr,
                                              .blocks = nullptr,
                                              .blocks_tiled = nullptr,
+                                             .blocks_split = nullptr,
                                              .quantize = nullptr};
   return kKernels;
 }

@@ -70,22 +70,28 @@ void Bf16(const PanelArgs& args) {
   for (; panel < args.end_panel; ++panel) Panels<1>(args, panel);
 }
 
-void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* out) {
+void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* out,
+               uint16_t* rest) {
   const int num_blocks = (cols + 31) / 32;
   for (int row = first_row; row < end_row; ++row) {
     const float* values = x + static_cast<size_t>(row) * cols;
     const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks;
-    for (int block = 0; block < num_blocks; ++block) {
-      uint16_t* to = out + ((tile + block) * kTileRows + row % kTileRows) * 32;
-      for (int half = 0; half < 2; ++half) {
-        const int left = cols - block * 32 - half * 16;
-        const __mmask16 mask = left >= 16  ? 0xffff
-                               : left <= 0 ? 0
-                                           : static_cast<__mmask16>((1u << left) - 1);
-        const __m512 v = _mm512_maskz_loadu_ps(mask, values + block * 32 + half * 16);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + half * 16),
-                            reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
-      }
+    for (int half_block = 0; half_block < 2 * num_blocks; ++half_block) {
+      const int left = cols - half_block * 16;
+      const __mmask16 mask = left >= 16  ? 0xffff
+                             : left <= 0 ? 0
+                                         : static_cast<__mmask16>((1u << left) - 1);
+      const __m512 v = _mm512_maskz_loadu_ps(mask, values + half_block * 16);
+      const size_t at =
+          ((tile + half_block / 2) * kTileRows + row % kTileRows) * 32 + half_block % 2 * 16;
+      const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), rounded);
+      if (rest == nullptr) continue;
+      const __m512 kept =
+          _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));
+      const __m256i left_over =
+          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(v, kept)));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(rest + at), left_over);
     }
   }
 }
@@ -100,6 +106,7 @@ const MatmulKernels& MatmulKernelsAvx512Bf16() {
                                              .round_bf16 = RoundBf16,
                                              .blocks = nullptr,
                                              .blocks_tiled = nullptr,
+                                             .blocks_split = nullptr,
                                              .quantize = nullptr};
   return kKernels;
 }

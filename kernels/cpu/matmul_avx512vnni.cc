@@ -106,6 +106,7 @@ const MatmulKernels& MatmulKernelsAvx512Vnni() {
                                              .round_bf16 = nullptr,
                                              .blocks = ForFormat<BlockRange>,
                                              .blocks_tiled = nullptr,
+                                             .blocks_split = nullptr,
                                              .quantize = Quantize};
   return kKernels;
 }

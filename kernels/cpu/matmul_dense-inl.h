@@ -105,8 +105,10 @@ void DensePanels(const PanelArgs& args, int panel) {
     if constexpr (n < kMaxRows) DenseTile<V, format, n, kPanels>(args, row, panel); \
     break;
     HYDRANT_ROWS(1)
-    HYDRANT_ROWS(2) HYDRANT_ROWS(3) HYDRANT_ROWS(4) HYDRANT_ROWS(5) HYDRANT_ROWS(6) HYDRANT_ROWS(7)
-        HYDRANT_ROWS(8) HYDRANT_ROWS(9) HYDRANT_ROWS(10) HYDRANT_ROWS(11)
+    HYDRANT_ROWS(2)
+    HYDRANT_ROWS(3)
+    HYDRANT_ROWS(4) HYDRANT_ROWS(5) HYDRANT_ROWS(6) HYDRANT_ROWS(7) HYDRANT_ROWS(8) HYDRANT_ROWS(9)
+        HYDRANT_ROWS(10) HYDRANT_ROWS(11)
 #undef HYDRANT_ROWS
             default : break;
   }

@@ -45,11 +45,12 @@ struct PanelArgs {
   int rows;  // of W; the last panel may be short
   int cols;
   int first_panel, end_panel;
-  const float* x;           // [m, cols]
-  QuantizedRows quantized;  // kBlocks
-  const uint16_t* x_bf16;   // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
-  int first_row, end_row;   // of x; first_row is a multiple of kTileRows
-  float* y;                 // row i of x, row j of W: y[i * y_stride + j]
+  const float* x;               // [m, cols]
+  QuantizedRows quantized;      // kBlocks
+  const uint16_t* x_bf16;       // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
+  const uint16_t* x_bf16_rest;  // x - x_bf16, likewise
+  int first_row, end_row;       // of x; first_row is a multiple of kTileRows
+  float* y;                     // row i of x, row j of W: y[i * y_stride + j]
   int64_t y_stride;
   bool accumulate;
   uint8_t* scratch;      // of this thread, aligned to 64
@@ -62,11 +63,14 @@ struct MatmulKernels {
   void (*f16)(const PanelArgs&);
   void (*bf16_widened)(const PanelArgs&);  // fp32 activations
   void (*bf16)(const PanelArgs&);          // bf16 activations, from x_bf16
-  // Rows [first_row, end_row) of x to bf16 tiles.
-  void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out);
+  // Rows [first_row, end_row) of x to bf16 tiles; `rest`, where wanted, takes what that left over,
+  // as bf16 too.
+  void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out,
+                     uint16_t* rest);
 
   void (*blocks)(const PanelArgs&);  // any number of rows; reads what its own `quantize` wrote
   void (*blocks_tiled)(const PanelArgs&);  // the same bits as `blocks`, faster for many rows
+  void (*blocks_split)(const PanelArgs&);  // other bits, faster still; from x_bf16 and x_bf16_rest
   void (*quantize)(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out);
 };
 
@@ -75,7 +79,8 @@ const MatmulKernels& MatmulKernelsAvx2();
 const MatmulKernels& MatmulKernelsAvx512();
 const MatmulKernels& MatmulKernelsAvx512Vnni();
 const MatmulKernels& MatmulKernelsAvx512Bf16();
-const MatmulKernels& MatmulKernelsAmx();  // AMX_BF16 and AMX_INT8
+const MatmulKernels& MatmulKernelsAmxBf16();
+const MatmulKernels& MatmulKernelsAmxInt8();
 
 // Bytes of PanelArgs::scratch for a weight of this many columns.
 size_t MatmulScratchBytes(int cols);

@@ -96,10 +96,11 @@ void EveryTile(const PanelArgs& args) {
     if constexpr (n < Tiles::kMaxRows) Tiles::template Run<n>(args, row, panel); \
     break;
       HYDRANT_ROWS(1)
-      HYDRANT_ROWS(2) HYDRANT_ROWS(3) HYDRANT_ROWS(4) HYDRANT_ROWS(5) HYDRANT_ROWS(6)
-          HYDRANT_ROWS(7)
+      HYDRANT_ROWS(2)
+      HYDRANT_ROWS(3)
+      HYDRANT_ROWS(4) HYDRANT_ROWS(5) HYDRANT_ROWS(6) HYDRANT_ROWS(7)
 #undef HYDRANT_ROWS
-              default : break;
+          default : break;
     }
   }
 }

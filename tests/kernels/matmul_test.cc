@@ -17,6 +17,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/matmul_weight.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
 
@@ -153,12 +155,15 @@ class Output {
 // of the block) |w|.
 //   fp32 sums in order: each of the `cols` additions errs by 2^-24 of the partial sum.
 //   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
+//   kStored blocks with AMX and many rows: 2^-15 of |x| |w|, what two bf16 terms of each leave out.
 //   kBFloat16: 2^-9 of x where the units round it (the weights' own rounding is in the reference).
 double Tolerance(WeightDType dtype, bool blocks, int cols, double sum_abs, double sum_peak) {
   const double fp32 = std::ldexp(1.0, -24) * (cols + 4);
   double bound = fp32 * sum_abs + 1e-30;
   if (dtype == WeightDType::kStored && blocks)
     bound += sum_peak / (2 * 32639.0) + std::ldexp(8.0, -24) * sum_peak;
+  if (dtype == WeightDType::kStored && blocks && DetectIsa() == Isa::kAmx)
+    bound += std::ldexp(1.0, -15) * sum_abs;
   if (dtype == WeightDType::kBFloat16 && DetectIsa() >= Isa::kAvx512Bf16)
     bound += std::ldexp(1.0, -8) * sum_abs;
   return bound;
@@ -363,6 +368,47 @@ TEST_P(MatmulTest, ZeroAndTinyActivations) {
            false, pool_);
     for (size_t i = 0; i < y.size(); ++i)
       ASSERT_LE(std::abs(y[i]), 1e-30f * cols) << i << " of x = " << value;
+  }
+}
+
+// The block kernels of AVX2, run by hand over all panels and rows.
+std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<float>& x, int m) {
+  const int cols = weight.cols();
+  const size_t blocks =
+      static_cast<size_t>((m + kTileRows - 1) / kTileRows) * (cols / kBlock) * kTileRows;
+  std::vector<uint8_t> quants(blocks * 64);
+  std::vector<float> scales(blocks), sums(blocks), y(static_cast<size_t>(m) * weight.rows());
+  std::vector<int32_t> half_sums(blocks * 2);
+  const Segment& segment = weight.segments().front();
+  PanelArgs args{};
+  args.dtype = segment.dtype;
+  args.panels = segment.panels.get();
+  args.panel_bytes = segment.panel_bytes;
+  args.rows = segment.rows;
+  args.cols = cols;
+  args.end_panel = segment.NumPanels();
+  args.quantized = {quants.data(), scales.data(), sums.data(), half_sums.data()};
+  args.end_row = m;
+  args.y = y.data();
+  args.y_stride = weight.rows();
+  MatmulKernelsAvx2().quantize(x.data(), cols, 0, m, args.quantized);
+  MatmulKernelsAvx2().blocks(args);
+  return y;
+}
+
+// kStored's blocks mean the same sums, bit by bit, whatever the instruction set.
+TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
+  const auto [weight_dtype, dtype] = GetParam();
+  if (weight_dtype != WeightDType::kStored || SmallestCols() == 1) return;
+  const TestWeight weight = MakeWeight(dtype, 61, 768, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  for (int m : {1, 3, 6, 8, 14, 16, 37}) {
+    const std::vector<float> x = RandomActivations(m, weight.cols, random_);
+    Output y(m, weight.rows);
+    Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
+           true, pool_);
+    const std::vector<float> want = Avx2Blocks(static_cast<const PackedWeight&>(*packed), x, m);
+    EXPECT_EQ(std::memcmp(y.data(), want.data(), y.size() * sizeof(float)), 0) << m << " rows";
   }
 }
 

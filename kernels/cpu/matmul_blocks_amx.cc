@@ -1,132 +1,12 @@
-// AMX: bf16 panels times bf16 activations, and block weights in int8 with the same sums, bit by
-// bit, as matmul_avx512vnni.cc.
+// Block weights in AMX's int8, with the same sums, bit by bit, as matmul_avx512vnni.cc.
 #include <immintrin.h>
 
+#include "kernels/cpu/matmul_amx_tiles-inl.h"
 #include "kernels/cpu/matmul_avx512_blocks-inl.h"
 #include "kernels/cpu/matmul_rows-inl.h"
 
 namespace hydrant::cpu {
 namespace {
-
-constexpr int kTileBytes = 1024;
-
-// Layout fixed by the processor (Intel SDM, LDTILECFG).
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// GCC's tile loads do not tell the compiler that they read memory.
-inline void OrderMemory() { asm volatile("" ::: "memory"); }
-
-inline void Configure(const TileConfig& config) {
-  OrderMemory();
-  _tile_loadconfig(&config);
-}
-
-// ---- bf16 ----
-
-// Tiles 0, 1: activations of two row tiles; 2, 3: weights of two panels; 4..7: their products, row
-// tile first.
-TileConfig Bf16Config(int rows0, int rows1) {
-  TileConfig config;
-  const int rows[8] = {rows0, rows1, 16, 16, rows0, rows0, rows1, rows1};
-  for (int t = 0; t < 8; ++t) {
-    config.rows[t] = static_cast<uint8_t>(rows[t]);
-    config.row_bytes[t] = 64;
-  }
-  return config;
-}
-
-template <int kTiles, int kPanels>
-inline void MultiplyBf16(const uint8_t* x0, const uint8_t* x1, const uint8_t* w0, const uint8_t* w1,
-                         int num_blocks) {
-  _tile_zero(4);
-  if constexpr (kPanels == 2) _tile_zero(5);
-  if constexpr (kTiles == 2) _tile_zero(6);
-  if constexpr (kTiles == 2 && kPanels == 2) _tile_zero(7);
-  for (int block = 0; block < num_blocks; ++block) {
-    const size_t at = static_cast<size_t>(block) * kTileBytes;
-    _tile_loadd(2, w0 + at, 64);
-    _tile_loadd(0, x0 + at, 64);
-    _tile_dpbf16ps(4, 0, 2);
-    if constexpr (kPanels == 2) {
-      _tile_loadd(3, w1 + at, 64);
-      _tile_dpbf16ps(5, 0, 3);
-    }
-    if constexpr (kTiles == 2) {
-      _tile_loadd(1, x1 + at, 64);
-      _tile_dpbf16ps(6, 1, 2);
-      if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
-    }
-  }
-}
-
-inline void StoreProduct(const PanelArgs& args, int row, int num_rows, int panel,
-                         const float* product) {
-  for (int r = 0; r < num_rows; ++r)
-    StoreRow(args, row + r, panel, _mm512_load_ps(product + r * 16));
-}
-
-template <int kTiles, int kPanels>
-void Bf16Tile(const PanelArgs& args, int row, int panel) {
-  const int num_blocks = (args.cols + 31) / 32;
-  const size_t tile_bytes = static_cast<size_t>(num_blocks) * kTileBytes;
-  const uint8_t* x = reinterpret_cast<const uint8_t*>(args.x_bf16) + row / kTileRows * tile_bytes;
-  const uint8_t* w = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
-  MultiplyBf16<kTiles, kPanels>(x, x + tile_bytes, w, w + args.panel_bytes, num_blocks);
-  float* products = reinterpret_cast<float*>(args.scratch);
-  const int left = args.end_row - row;
-  const int rows0 = left < 16 ? left : 16;
-  const int rows1 = left - 16 < 16 ? left - 16 : 16;
-  _tile_stored(4, products, 64);
-  StoreProduct(args, row, rows0, panel, products);
-  if constexpr (kPanels == 2) {
-    _tile_stored(5, products + 256, 64);
-    StoreProduct(args, row, rows0, panel + 1, products + 256);
-  }
-  if constexpr (kTiles == 2) {
-    _tile_stored(6, products + 512, 64);
-    StoreProduct(args, row + 16, rows1, panel, products + 512);
-    if constexpr (kPanels == 2) {
-      _tile_stored(7, products + 768, 64);
-      StoreProduct(args, row + 16, rows1, panel + 1, products + 768);
-    }
-  }
-}
-
-template <int kTiles>
-void Bf16Rows(const PanelArgs& args, int row, int panel) {
-  if (panel + 2 <= args.end_panel) return Bf16Tile<kTiles, 2>(args, row, panel);
-  Bf16Tile<kTiles, 1>(args, row, panel);
-}
-
-void Bf16(const PanelArgs& args) {
-  const int rows = args.end_row - args.first_row;
-  const int whole = args.first_row + rows / 32 * 32;
-  if (whole > args.first_row) {
-    Configure(Bf16Config(16, 16));
-    for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
-      for (int row = args.first_row; row < whole; row += 32) Bf16Rows<2>(args, row, panel);
-    }
-  }
-  const int left = args.end_row - whole;
-  if (left > 16) {
-    Configure(Bf16Config(16, left - 16));
-    for (int panel = args.first_panel; panel < args.end_panel; panel += 2)
-      Bf16Rows<2>(args, whole, panel);
-  } else if (left > 0) {
-    Configure(Bf16Config(left, 1));
-    for (int panel = args.first_panel; panel < args.end_panel; panel += 2)
-      Bf16Rows<1>(args, whole, panel);
-  }
-  _tile_release();
-}
-
-// ---- blocks ----
 
 // Two sets of product tiles (high and low halves of the activations), used in turn: while the
 // vector units scale and add one block's sums, the tile unit multiplies the next.
@@ -319,14 +199,15 @@ struct TiledRange {
 
 }  // namespace
 
-const MatmulKernels& MatmulKernelsAmx() {
+const MatmulKernels& MatmulKernelsAmxInt8() {
   static constexpr MatmulKernels kKernels = {.f32 = nullptr,
                                              .f16 = nullptr,
                                              .bf16_widened = nullptr,
-                                             .bf16 = Bf16,
+                                             .bf16 = nullptr,
                                              .round_bf16 = nullptr,
                                              .blocks = nullptr,
                                              .blocks_tiled = ForFormat<TiledRange>,
+                                             .blocks_split = nullptr,
                                              .quantize = nullptr};
   return kKernels;
 }

@@ -1,0 +1,259 @@
+// AMX's bf16: bf16 panels times bf16 activations; and, for many rows, block weights split into two
+// bf16 terms.
+//
+// Split: a weight w becomes wh + wl and an activation x becomes xh + xl, each term bf16, each
+// second term what the first left over, so that w and x keep 16 bits; xh wh + xl wh + xh wl leaves
+// out 2^-16 of |x| |w| at most. Three multiplications with no scaling of sums between blocks are
+// several times faster here than exact integer sums, block by block.
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_amx_tiles-inl.h"
+#include "kernels/cpu/matmul_avx512_blocks-inl.h"
+#include "kernels/cpu/matmul_rows-inl.h"
+
+namespace hydrant::cpu {
+namespace {
+
+// Tiles 0, 1: activations of two row tiles; 2, 3: weights of two panels; 4..7: their products, row
+// tile first.
+TileConfig ConfigFor(int rows0, int rows1) {
+  TileConfig config;
+  const int rows[8] = {rows0, rows1, 16, 16, rows0, rows0, rows1, rows1};
+  for (int t = 0; t < 8; ++t) {
+    config.rows[t] = static_cast<uint8_t>(rows[t]);
+    config.row_bytes[t] = 64;
+  }
+  return config;
+}
+
+// Tiles of one side of the product, [tile or panel][block][1 KiB], and of the second terms.
+struct Operand {
+  const uint8_t* first;
+  const uint8_t* second;  // null: no split
+  size_t stride;          // bytes from a row tile (panel) to the next
+};
+
+// Tiles 4..7 += two row tiles (at x and x + x_stride) by two panels, over all blocks.
+template <int kTiles, int kPanels>
+inline void Multiply(const uint8_t* x, size_t x_stride, const uint8_t* w, size_t w_stride) {
+  _tile_loadd(2, w, 64);
+  _tile_loadd(0, x, 64);
+  _tile_dpbf16ps(4, 0, 2);
+  if constexpr (kPanels == 2) {
+    _tile_loadd(3, w + w_stride, 64);
+    _tile_dpbf16ps(5, 0, 3);
+  }
+  if constexpr (kTiles == 2) {
+    _tile_loadd(1, x + x_stride, 64);
+    _tile_dpbf16ps(6, 1, 2);
+    if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
+  }
+}
+
+// The same with split operands: both terms of x by the first of w, then the first of x, still
+// loaded, by the second of w.
+template <int kTiles, int kPanels>
+inline void MultiplySplit(const uint8_t* x, const uint8_t* x_second, size_t x_stride,
+                          const uint8_t* w, const uint8_t* w_second, size_t w_stride) {
+  Multiply<kTiles, kPanels>(x_second, x_stride, w, w_stride);
+  _tile_loadd(0, x, 64);
+  _tile_dpbf16ps(4, 0, 2);
+  if constexpr (kPanels == 2) _tile_dpbf16ps(5, 0, 3);
+  if constexpr (kTiles == 2) {
+    _tile_loadd(1, x + x_stride, 64);
+    _tile_dpbf16ps(6, 1, 2);
+    if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
+  }
+  _tile_loadd(2, w_second, 64);
+  _tile_dpbf16ps(4, 0, 2);
+  if constexpr (kPanels == 2) {
+    _tile_loadd(3, w_second + w_stride, 64);
+    _tile_dpbf16ps(5, 0, 3);
+  }
+  if constexpr (kTiles == 2) {
+    _tile_dpbf16ps(6, 1, 2);
+    if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
+  }
+}
+
+template <int kTile>
+inline void StoreTile(void* to, size_t stride) {
+  if constexpr (kTile == 4) _tile_stored(4, to, stride);
+  if constexpr (kTile == 5) _tile_stored(5, to, stride);
+  if constexpr (kTile == 6) _tile_stored(6, to, stride);
+  if constexpr (kTile == 7) _tile_stored(7, to, stride);
+}
+
+template <int kTile>
+inline void StoreProduct(const PanelArgs& args, int row, int num_rows, int panel) {
+  if (!args.accumulate && args.rows - panel * kPanelRows >= kPanelRows) {
+    StoreTile<kTile>(args.y + row * args.y_stride + panel * kPanelRows,
+                     args.y_stride * sizeof(float));
+    return;
+  }
+  float* product = reinterpret_cast<float*>(args.scratch);
+  StoreTile<kTile>(product, 64);
+  for (int r = 0; r < num_rows; ++r)
+    StoreRow(args, row + r, panel, _mm512_load_ps(product + r * 16));
+}
+
+struct TileRows {
+  int rows0 = 0;
+  int rows1 = 0;
+};
+
+template <int kTiles, int kPanels>
+inline void Product(const PanelArgs& args, const Operand& x, const Operand& w, int row, int panel,
+                    TileRows rows) {
+  const int num_blocks = (args.cols + 31) / 32;
+  _tile_zero(4);
+  if constexpr (kPanels == 2) _tile_zero(5);
+  if constexpr (kTiles == 2) _tile_zero(6);
+  if constexpr (kTiles == 2 && kPanels == 2) _tile_zero(7);
+  if (w.second == nullptr) {
+    for (size_t at = 0; at < static_cast<size_t>(num_blocks) * kTileBytes; at += kTileBytes) {
+      Multiply<kTiles, kPanels>(x.first + at, x.stride, w.first + at, w.stride);
+    }
+  } else {
+    for (size_t at = 0; at < static_cast<size_t>(num_blocks) * kTileBytes; at += kTileBytes) {
+      MultiplySplit<kTiles, kPanels>(x.first + at, x.second + at, x.stride, w.first + at,
+                                     w.second + at, w.stride);
+    }
+  }
+  StoreProduct<4>(args, row, rows.rows0, panel);
+  if constexpr (kPanels == 2) StoreProduct<5>(args, row, rows.rows0, panel + 1);
+  if constexpr (kTiles == 2) StoreProduct<6>(args, row + 16, rows.rows1, panel);
+  if constexpr (kTiles == 2 && kPanels == 2) StoreProduct<7>(args, row + 16, rows.rows1, panel + 1);
+}
+
+// All rows of x by one or two panels. Tiles are configured anew where the number of rows changes.
+void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_panels,
+                  TileRows* configured) {
+  const size_t x_stride = static_cast<size_t>((args.cols + 31) / 32) * kTileBytes;
+  for (int row = args.first_row; row < args.end_row; row += 2 * kTileRows) {
+    const int left = args.end_row - row;
+    TileRows rows;
+    rows.rows0 = left < 16 ? left : 16;
+    rows.rows1 = left <= 16 ? 0 : left < 32 ? left - 16 : 16;
+    if (rows.rows0 != configured->rows0 || rows.rows1 != configured->rows1) {
+      Configure(ConfigFor(rows.rows0, rows.rows1 > 0 ? rows.rows1 : 1));
+      *configured = rows;
+    }
+    const size_t at = row / kTileRows * x_stride;
+    const Operand x = {reinterpret_cast<const uint8_t*>(args.x_bf16) + at,
+                       reinterpret_cast<const uint8_t*>(args.x_bf16_rest) + at, x_stride};
+    if (rows.rows1 > 0) {
+      num_panels == 2 ? Product<2, 2>(args, x, w, row, panel, rows)
+                      : Product<2, 1>(args, x, w, row, panel, rows);
+    } else {
+      num_panels == 2 ? Product<1, 2>(args, x, w, row, panel, rows)
+                      : Product<1, 1>(args, x, w, row, panel, rows);
+    }
+  }
+}
+
+void Bf16(const PanelArgs& args) {
+  TileRows configured;
+  for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
+    const Operand w = {args.panels + static_cast<size_t>(panel) * args.panel_bytes, nullptr,
+                       args.panel_bytes};
+    RowsByPanels(args, w, panel, panel + 2 <= args.end_panel ? 2 : 1, &configured);
+  }
+  _tile_release();
+}
+
+// Two vectors of floats as pairs of bf16: lane r holds (even[r], odd[r]).
+inline __m512i RoundPair(__m512 even, __m512 odd, __m512i interleave) {
+  return _mm512_permutexvar_epi16(interleave,
+                                  reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even)));
+}
+
+inline __m512 EvenOf(__m512i pair) { return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)); }
+inline __m512 OddOf(__m512i pair) {
+  return _mm512_castsi512_ps(
+      _mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
+// A panel of blocks as two terms of bf16 tiles: [block][16 pairs of columns][16 rows][2].
+template <DType dtype>
+void SplitPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks, uint8_t* first,
+                uint8_t* second) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  alignas(64) uint16_t order[32];
+  for (int r = 0; r < 16; ++r) {
+    order[2 * r] = static_cast<uint16_t>(r);
+    order[2 * r + 1] = static_cast<uint16_t>(16 + r);
+  }
+  const __m512i interleave = _mm512_load_si512(order);
+  const __m512i byte = _mm512_set1_epi32(255);
+  const __m512i offset = _mm512_set1_epi32(kTraits.offset);
+  for (int block = 0; block < num_blocks; ++block) {
+    __m512i quants[8];
+    UnpackBlock<dtype>(group, layout, block, quants);
+    const __m512 scales[2] = {ScaleOf<dtype>(group, layout, block, 0),
+                              ScaleOf<dtype>(group, layout, block, kTraits.halves ? 1 : 0)};
+    __m512 min = _mm512_setzero_ps();
+    if constexpr (kTraits.has_min) min = MinOf<dtype>(group, layout, block);
+    const auto value = [&](int s, __m512i shifted) __attribute__((always_inline)) {
+      __m512i quant = _mm512_and_si512(shifted, byte);
+      if constexpr (kTraits.offset != 0) quant = _mm512_sub_epi32(quant, offset);
+      return _mm512_fmadd_ps(_mm512_cvtepi32_ps(quant), scales[s / 4], min);
+    };
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; ++s) {
+      const __m512i q = quants[s];
+      const __m512 w[4] = {value(s, q), value(s, _mm512_srli_epi32(q, 8)),
+                           value(s, _mm512_srli_epi32(q, 16)), value(s, _mm512_srli_epi32(q, 24))};
+      for (int half = 0; half < 2; ++half) {
+        const __m512 even = w[2 * half];
+        const __m512 odd = w[2 * half + 1];
+        const __m512i rounded = RoundPair(even, odd, interleave);
+        const __m512i rest = RoundPair(_mm512_sub_ps(even, EvenOf(rounded)),
+                                       _mm512_sub_ps(odd, OddOf(rounded)), interleave);
+        const size_t at = static_cast<size_t>(block) * kTileBytes + (2 * s + half) * 64;
+        _mm512_store_si512(first + at, rounded);
+        _mm512_store_si512(second + at, rest);
+      }
+    }
+  }
+}
+
+template <DType dtype>
+struct SplitRange {
+  static void Run(const PanelArgs& args) {
+    constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+    const int num_blocks = args.cols / kBlock;
+    const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
+    const size_t panel_bytes = static_cast<size_t>(num_blocks) * kTileBytes;
+    uint8_t* first = args.scratch + kTileBytes;  // a product lies before it
+    uint8_t* second = first + 2 * panel_bytes;
+    TileRows configured;
+    for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
+      const int count = panel + 2 <= args.end_panel ? 2 : 1;
+      for (int p = 0; p < count; ++p) {
+        SplitPanel<dtype>(args.panels + static_cast<size_t>(panel + p) * args.panel_bytes, layout,
+                          num_blocks, first + p * panel_bytes, second + p * panel_bytes);
+      }
+      OrderMemory();
+      RowsByPanels(args, {first, second, panel_bytes}, panel, count, &configured);
+    }
+    _tile_release();
+  }
+};
+
+}  // namespace
+
+const MatmulKernels& MatmulKernelsAmxBf16() {
+  static constexpr MatmulKernels kKernels = {.f32 = nullptr,
+                                             .f16 = nullptr,
+                                             .bf16_widened = nullptr,
+                                             .bf16 = Bf16,
+                                             .round_bf16 = nullptr,
+                                             .blocks = nullptr,
+                                             .blocks_tiled = nullptr,
+                                             .blocks_split = ForFormat<SplitRange>,
+                                             .quantize = nullptr};
+  return kKernels;
+}
+
+}  // namespace hydrant::cpu
