@@ -1,10 +1,10 @@
-// A Tokenizer over a SentencePiece model file (tokenizer.model), encoded by the SentencePiece
-// library.
+// A Tokenizer over a SentencePiece model file (tokenizer.model) of the BPE kind.
 #ifndef HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
 #define HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -17,7 +17,7 @@ struct SentencePieceOptions {
   std::vector<TokenId> eog_ids;  // besides the model's EOS
 };
 
-// `model`: the bytes of the file. InvalidArgument where the library refuses them.
+// `model`: the bytes of the file. InvalidArgument or Unimplemented as ReadSentencePieceModel.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(
     std::string_view model, const SentencePieceOptions& options);
 

@@ -1,0 +1,201 @@
+#include "engine/tokenizer/sentencepiece_model.h"
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::string_view kMark = "\xE2\x96\x81";  // U+2581, which stands for a space
+
+absl::Status Corrupt(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("tokenizer.model: ", what));
+}
+
+// One field of a protobuf message: a number, or bytes (strings, messages, floats).
+struct WireField {
+  uint32_t number = 0;
+  uint64_t value = 0;
+  std::string_view bytes;
+};
+
+// Steps through the fields of a message. After Next() has given nothing, failed() says whether the
+// bytes were at fault.
+class WireReader {
+ public:
+  explicit WireReader(std::string_view bytes) : rest_(bytes) {}
+
+  std::optional<WireField> Next() {
+    if (rest_.empty() || failed_) return std::nullopt;
+    WireField field;
+    const uint64_t key = Varint();
+    field.number = static_cast<uint32_t>(key >> 3);
+    switch (key & 7) {
+      case 0:
+        field.value = Varint();
+        break;
+      case 1:
+        field.bytes = Take(8);
+        break;
+      case 2:
+        field.bytes = Take(Varint());
+        break;
+      case 5:
+        field.bytes = Take(4);
+        break;
+      default:
+        failed_ = true;
+    }
+    if (failed_ || field.number == 0) {
+      failed_ = true;
+      return std::nullopt;
+    }
+    return field;
+  }
+  bool failed() const { return failed_; }
+
+ private:
+  uint64_t Varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_[0]);
+      rest_.remove_prefix(1);
+      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if (byte < 0x80) return value;
+    }
+    failed_ = true;
+    return 0;
+  }
+  std::string_view Take(uint64_t count) {
+    if (count > rest_.size()) {
+      failed_ = true;
+      return {};
+    }
+    const std::string_view taken = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return taken;
+  }
+
+  std::string_view rest_;
+  bool failed_ = false;
+};
+
+// The settings that matter, with the defaults of SentencePiece's own schema.
+struct Settings {
+  uint64_t model_type = 1;  // 1 unigram, 2 BPE, 3 words, 4 characters
+  bool byte_fallback = false;
+  int32_t unknown_id = 0, bos_id = 1, eos_id = 2;
+  bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
+  bool has_character_map = false;
+};
+
+// ModelProto.SentencePiece: 1 the text, 2 the score, 3 the type (the numbers GGUF took over).
+absl::Status ReadPiece(std::string_view bytes, TokenizerSpec* spec) {
+  enum { kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+  VocabEntry entry;
+  uint64_t type = 1;
+  WireReader reader(bytes);
+  while (const std::optional<WireField> field = reader.Next()) {
+    if (field->number == 1) entry.text = std::string(field->bytes);
+    if (field->number == 2 && field->bytes.size() == sizeof(float))
+      std::memcpy(&entry.score, field->bytes.data(), sizeof(float));
+    if (field->number == 3) type = field->value;
+  }
+  const size_t id = spec->vocab.size();
+  if (reader.failed()) return Corrupt(absl::StrCat("piece ", id, " is cut short"));
+  if (id >= kMaxVocabSize) return Corrupt(absl::StrCat("has more than ", kMaxVocabSize, " pieces"));
+  entry.kind = type == kByte                                                  ? TokenKind::kByte
+               : type == kUnused                                              ? TokenKind::kUnused
+               : type == kUnknown || type == kControl || type == kUserDefined ? TokenKind::kControl
+                                                                              : TokenKind::kNormal;
+  if (entry.kind == TokenKind::kControl) {
+    AddedToken added;
+    added.id = static_cast<TokenId>(id);
+    added.content = entry.text;
+    added.special = type != kUserDefined;
+    spec->added.push_back(std::move(added));
+  }
+  spec->vocab.push_back(std::move(entry));
+  return absl::OkStatus();
+}
+
+bool ReadTrainer(std::string_view bytes, Settings* settings) {
+  WireReader reader(bytes);
+  while (const std::optional<WireField> field = reader.Next()) {
+    const auto id = static_cast<int32_t>(field->value);  // -1 travels as 2^64 - 1
+    if (field->number == 3) settings->model_type = field->value;
+    if (field->number == 35) settings->byte_fallback = field->value != 0;
+    if (field->number == 40) settings->unknown_id = id;
+    if (field->number == 41) settings->bos_id = id;
+    if (field->number == 42) settings->eos_id = id;
+  }
+  return !reader.failed();
+}
+
+bool ReadNormalizer(std::string_view bytes, Settings* settings) {
+  WireReader reader(bytes);
+  while (const std::optional<WireField> field = reader.Next()) {
+    if (field->number == 2) settings->has_character_map = !field->bytes.empty();
+    if (field->number == 3) settings->add_dummy_prefix = field->value != 0;
+    if (field->number == 4) settings->remove_extra_whitespaces = field->value != 0;
+    if (field->number == 5) settings->escape_whitespaces = field->value != 0;
+  }
+  return !reader.failed();
+}
+
+absl::Status CheckSupported(const Settings& settings) {
+  const char* what = settings.model_type != 2            ? "is no BPE model"
+                     : settings.has_character_map        ? "normalises its text by a character map"
+                     : settings.remove_extra_whitespaces ? "removes spaces from its text"
+                     : !settings.escape_whitespaces      ? "does not escape spaces"
+                                                         : nullptr;
+  if (what == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "tokenizer.model: ", what, ", which is not supported; convert it to tokenizer.json"));
+}
+
+void Apply(const Settings& settings, SentencePieceModel* model) {
+  TokenizerSpec& spec = model->spec;
+  const auto size = static_cast<int64_t>(spec.vocab.size());
+  const auto known = [size](int32_t id) {
+    return id >= 0 && id < size ? int64_t{id} : int64_t{-1};
+  };
+  spec.algorithm = TokenizerSpec::Algorithm::kMergeScores;
+  spec.byte_fallback = settings.byte_fallback;
+  spec.unknown_id = known(settings.unknown_id);
+  spec.bos_id = known(settings.bos_id);
+  model->eos_id = known(settings.eos_id);
+  if (settings.add_dummy_prefix)
+    spec.normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
+  spec.normalizers.push_back({NormalizerSpec::Kind::kReplace, " ", std::string(kMark)});
+  spec.decoder.byte_fallback = true;
+  spec.decoder.replacements.emplace_back(kMark, " ");
+  spec.decoder.strip_first_space = settings.add_dummy_prefix;
+}
+
+}  // namespace
+
+absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(std::string_view bytes) {
+  SentencePieceModel model;
+  Settings settings;
+  WireReader reader(bytes);
+  while (const std::optional<WireField> field = reader.Next()) {
+    if (field->number == 1) {
+      if (absl::Status status = ReadPiece(field->bytes, &model.spec); !status.ok()) return status;
+    }
+    if (field->number == 2 && !ReadTrainer(field->bytes, &settings))
+      return Corrupt("the trainer's settings are cut short");
+    if (field->number == 3 && !ReadNormalizer(field->bytes, &settings))
+      return Corrupt("the normaliser's settings are cut short");
+  }
+  if (reader.failed()) return Corrupt("is no SentencePiece model, or cut short");
+  if (model.spec.vocab.empty()) return Corrupt("has no pieces");
+  if (absl::Status status = CheckSupported(settings); !status.ok()) return status;
+  Apply(settings, &model);
+  return model;
+}
+
+}  // namespace hydrant
