@@ -84,7 +84,7 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
                     limits.max_model_len, config.max_context));
   }
   limits.prefill_arena_tokens =
-      options.prefill_arena_tokens.value_or(std::max(limits.max_model_len, 2048));
+      options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
   if (limits.prefill_arena_tokens < limits.max_model_len) {
     return absl::InvalidArgumentError(
         fmt::format("prefill_arena_tokens: {} is below max_model_len {}",

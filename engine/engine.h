@@ -30,7 +30,8 @@ struct EngineOptions {
   std::optional<int> num_blocks_override;  // ... or in pages, which wins
   int max_num_seqs = 64;
   std::optional<int> max_model_len;         // unset: the model's context
-  std::optional<int> prefill_arena_tokens;  // unset: max(max_model_len, 2048)
+  std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
+                                            // a long one; at least 2048
 };
 
 class Engine final : public StepExecutor {
