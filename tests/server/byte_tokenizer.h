@@ -1,0 +1,72 @@
+// A tokenizer whose ids 0..255 are bytes; 256 is "<s>" (begins a text), 257 "</s>" (ends it), 258 a
+// text of 4 KiB. And a chat template of one line a message. Immutable.
+#ifndef HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
+#define HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/tokenizer/chat_template.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/utf8.h"
+
+namespace hydrant {
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  static constexpr TokenId kBos = 256, kEos = 257, kLong = 258, kVocab = 259;
+
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                              const EncodeOptions& options) const override {
+    if (absl::Status valid = ValidateUtf8(text); !valid.ok()) return valid;
+    std::vector<TokenId> ids;
+    if (options.add_special_tokens) ids.push_back(kBos);
+    while (!text.empty()) {
+      if (options.parse_special_tokens && text.starts_with("<s>")) {
+        ids.push_back(kBos);
+        text.remove_prefix(3);
+      } else {
+        ids.push_back(static_cast<unsigned char>(text[0]));
+        text.remove_prefix(1);
+      }
+    }
+    return ids;
+  }
+  std::string TokenBytes(TokenId id, bool skip_special, bool) const override {
+    if (id < 256) return std::string(1, static_cast<char>(id));
+    if (id == kLong) return std::string(4096, 'x');
+    return skip_special ? "" : TokenText(id);
+  }
+  TokenId VocabSize() const override { return kVocab; }
+  bool IsSpecial(TokenId id) const override { return id == kBos || id == kEos; }
+  int64_t bos_id() const override { return kBos; }
+  const std::vector<TokenId>& eog_ids() const override { return eog_; }
+  std::string TokenText(TokenId id) const override {
+    return id == kBos ? "<s>" : id == kEos ? "</s>" : "";
+  }
+
+ private:
+  std::vector<TokenId> eog_ = {kEos};
+};
+
+class LineTemplate final : public ChatTemplate {
+ public:
+  std::string_view Family() const override { return "lines"; }
+  absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
+                                     bool add_generation_prompt) const override {
+    std::string text = "<s>";
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (messages[i].role != "user" && messages[i].role != "assistant") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("message ", i, ": role ", messages[i].role, " is not allowed"));
+      }
+      absl::StrAppend(&text, messages[i].role, ":", messages[i].content, "\n");
+    }
+    return add_generation_prompt ? text + "assistant:" : text;
+  }
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_

@@ -1,0 +1,245 @@
+// Every way a request can be wrong: the status, the reason, the field it names.
+#include <gmock/gmock.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <ostream>
+
+#include "server/status_details.h"
+#include "server/wire_message.h"
+#include "tests/server/test_server.h"
+
+namespace hydrant {
+namespace {
+
+using testing::HasSubstr;
+
+struct BadField {
+  std::string name;
+  std::function<void(v1::GenerateRequest*)> spoil;
+  std::string field;    // of the BadRequest
+  std::string mention;  // a piece of the description: the limit, usually
+};
+void PrintTo(const BadField& bad, std::ostream* out) { *out << bad.name; }
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<BadField> BadFields() {
+  using R = v1::GenerateRequest;
+  return {
+      {"NoPrompt", [](R* r) { r->clear_prompt(); }, "prompt", "text, token_ids and chat"},
+      {"EmptyText", [](R* r) { r->set_text(""); }, "text", "empty"},
+      {"EmptyIds", [](R* r) { r->mutable_token_ids(); }, "token_ids", "empty"},
+      {"EmptyChat", [](R* r) { r->mutable_chat(); }, "chat.messages", "empty"},
+      {"ChatWithoutRole", [](R* r) { r->mutable_chat()->add_messages()->set_content("x"); },
+       "chat.messages[0].role", "not set"},
+      {"ChatRoleOfNoTemplate", [](R* r) { r->mutable_chat()->add_messages()->set_role("wizard"); },
+       "chat.messages", "wizard"},
+      {"TextBeyondContext", [](R* r) { r->set_text(std::string(2048, 'x')); }, "text",
+       "at most 2047"},
+      {"IdsBeyondContext",
+       [](R* r) {
+         for (int i = 0; i < 2048; ++i) r->mutable_token_ids()->add_ids(1);
+       },
+       "token_ids", "at most 2047"},
+      {"IdOutOfVocabulary", [](R* r) { r->mutable_token_ids()->add_ids(259); }, "token_ids.ids[0]",
+       "0 to 258"},
+      {"ResumeIdOutOfVocabulary", [](R* r) { r->add_resume_token_ids(4000000000u); },
+       "resume_token_ids[0]", "258"},
+      {"StopIdOutOfVocabulary", [](R* r) { r->mutable_stopping()->add_stop_token_ids(259); },
+       "stopping.stop_token_ids[0]", "259"},
+      {"NanTemperature", [](R* r) { r->mutable_sampling()->set_temperature(kNan); },
+       "sampling.temperature", "[0, 100]"},
+      {"NegativeTemperature", [](R* r) { r->mutable_sampling()->set_temperature(-1); },
+       "sampling.temperature", "-1"},
+      {"InfiniteTemperature", [](R* r) { r->mutable_sampling()->set_temperature(INFINITY); },
+       "sampling.temperature", "inf"},
+      {"ZeroTopP", [](R* r) { r->mutable_sampling()->set_top_p(0); }, "sampling.top_p", "(0, 1]"},
+      {"NanTopP", [](R* r) { r->mutable_sampling()->set_top_p(kNan); }, "sampling.top_p", "(0, 1]"},
+      {"MinPAboveOne", [](R* r) { r->mutable_sampling()->set_min_p(1.5); }, "sampling.min_p",
+       "[0, 1]"},
+      {"NegativeTopK", [](R* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k", "-2"},
+      {"ZeroMaxTokens", [](R* r) { r->mutable_stopping()->set_max_tokens(0); },
+       "stopping.max_tokens", "[1, "},
+      {"MinAboveMax", [](R* r) { r->mutable_stopping()->set_min_tokens(11); },
+       "stopping.min_tokens", "10"},
+      {"EmptyStop", [](R* r) { r->mutable_stopping()->add_stop(""); }, "stopping.stop[0]",
+       "[1, 1024]"},
+      {"LongStop", [](R* r) { r->mutable_stopping()->add_stop(std::string(1025, 's')); },
+       "stopping.stop[0]", "1024"},
+      {"ManyStops",
+       [](R* r) {
+         for (int i = 0; i < 65; ++i) r->mutable_stopping()->add_stop("s");
+       },
+       "stopping.stop", "64"},
+      {"UnknownPolicy", [](R* r) { r->mutable_cache()->set_cache_policy("magic"); },
+       "cache.cache_policy", "magic"},
+      {"ZeroRatio",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("h2o");
+         r->mutable_cache()->set_cache_ratio(0);
+       },
+       "cache.cache_ratio", "(0, 1]"},
+      {"NanRatio",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("h2o");
+         r->mutable_cache()->set_cache_ratio(kNan);
+       },
+       "cache.cache_ratio", "(0, 1]"},
+      {"ZeroMaxCacheTokens",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("h2o");
+         r->mutable_cache()->set_max_cache_tokens(0);
+       },
+       "cache.max_cache_tokens", "1"},
+      {"UnknownPolicyParam",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("h2o");
+         r->mutable_cache()->set_cache_ratio(0.5);
+         (*r->mutable_cache()->mutable_params())["warp"] = "9";
+       },
+       "cache.params.warp", ""},
+      {"EmptyRequestId", [](R* r) { r->set_request_id(""); }, "request_id", "empty"},
+      {"LongRequestId", [](R* r) { r->set_request_id(std::string(129, 'i')); }, "request_id",
+       "at most 128"},
+      {"ControlInRequestId", [](R* r) { r->set_request_id("a\nb"); }, "request_id", "printable"},
+      // protoc's C++ clients send what other languages would refuse to.
+      {"TextNotUtf8", [](R* r) { r->set_text("ok\xFF"); }, "text", "2"},
+      {"ChatNotUtf8", [](R* r) { r->mutable_chat()->add_messages()->set_content("\xC3"); },
+       "chat.messages.content", "0"},
+      {"StopNotUtf8", [](R* r) { r->mutable_stopping()->add_stop("\xED\xA0\x80"); },
+       "stopping.stop", "0"},
+      {"ParamNotUtf8", [](R* r) { (*r->mutable_cache()->mutable_params())["a"] = "\x80"; },
+       "cache.params.value", "0"},
+  };
+}
+
+// One server for all of them: a refusal leaves nothing behind.
+class BadFieldTest : public testing::TestWithParam<BadField> {
+ protected:
+  static void SetUpTestSuite() { server_ = new TestServer(); }
+  static void TearDownTestSuite() {
+    EXPECT_TRUE(server_->WaitUntilEmpty());
+    EXPECT_TRUE(RunToEnd(server_->stub(), TextRequest("x", 2)).status.ok());
+    delete server_;
+  }
+  static TestServer* server_;
+};
+TestServer* BadFieldTest::server_ = nullptr;
+
+TEST_P(BadFieldTest, IsNamed) {
+  v1::GenerateRequest request = TextRequest("x", 10);
+  GetParam().spoil(&request);
+  const StreamResult result = RunToEnd(server_->stub(), request);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+      << result.status.error_message();
+  const ErrorDetails details = DetailsOf(result.status);
+  EXPECT_EQ(details.reason, "INVALID");
+  EXPECT_EQ(details.field, GetParam().field) << result.status.error_message();
+  EXPECT_THAT(details.description, HasSubstr(GetParam().mention));
+  EXPECT_TRUE(result.events.empty());
+}
+INSTANTIATE_TEST_SUITE_P(Errors, BadFieldTest, testing::ValuesIn(BadFields()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Errors, AnotherModelIsNotFound) {
+  TestServer server;
+  v1::GenerateRequest request = TextRequest("x", 1);
+  request.set_model("other");
+  const StreamResult result = RunToEnd(server.stub(), request);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(result.status.error_message(), HasSubstr("test-model"));
+  request.set_model("test-model");
+  EXPECT_TRUE(RunToEnd(server.stub(), request).status.ok());
+}
+
+TEST(Errors, ChatWithoutATemplateSaysWhatToDo) {
+  TestServerOptions options;
+  options.chat = false;
+  TestServer server(options);
+  v1::GenerateRequest request;
+  request.mutable_chat()->add_messages()->set_role("user");
+  const StreamResult result = RunToEnd(server.stub(), request);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(DetailsOf(result.status).reason, "NO_CHAT_TEMPLATE");
+  EXPECT_THAT(result.status.error_message(), HasSubstr("send the prompt as text"));
+}
+
+TEST(Errors, LoadingDrainingAndLostSayNo) {
+  TestServerOptions options;
+  options.ready = false;
+  TestServer server(options);
+  server.service->SetLoadFraction(0.42);
+  grpc::Status status = RunToEnd(server.stub(), TextRequest("x", 1)).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("42 %"));
+  EXPECT_EQ(DetailsOf(status).reason, "LOADING");
+  EXPECT_GT(DetailsOf(status).retry_s, 0);
+
+  server.service->SetReady(&server.model, server.loop.get());
+  EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 1)).status.ok());
+
+  server.service->SetDraining();
+  status = RunToEnd(server.stub(), TextRequest("x", 1)).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
+
+  server.service->SetEngineLost(absl::InternalError("gone"));
+  status = RunToEnd(server.stub(), TextRequest("x", 1)).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(DetailsOf(status).reason, "ENGINE_FAULT");
+}
+
+// What no generated client sends: bytes that are no message at all.
+TEST(Errors, GarbageIsInvalidArgument) {
+  TestServer server;
+  grpc::GenericStub stub(server.NewChannel());
+  for (const std::string& bytes :
+       {std::string("\xFF\xFF\xFF"), std::string("\x0A\xFF\xFF\xFF\xFF\x7F"),
+        std::string(1000, '\x0A')}) {
+    for (const char* method :
+         {"/hydrant.v1.Hydrant/Tokenize", "/hydrant.v1.Hydrant/GetServerInfo"}) {
+      grpc::Slice slice(bytes);
+      grpc::ByteBuffer request(&slice, 1), response;
+      grpc::ClientContext context;
+      grpc::CompletionQueue queue;
+      grpc::Status status;
+      const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+      call->StartCall();
+      call->Finish(&response, &status, nullptr);
+      void* tag;
+      bool ok;
+      ASSERT_TRUE(queue.Next(&tag, &ok));
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << status.error_message();
+      EXPECT_THAT(status.error_message(), HasSubstr("hydrant.v1."));
+    }
+  }
+}
+
+TEST(StatusDetails, FieldsAreRecognised) {
+  EXPECT_EQ(FieldOf("sampling.top_p: is 2"), "sampling.top_p");
+  EXPECT_EQ(FieldOf("stopping.stop[3]: x"), "stopping.stop[3]");
+  EXPECT_EQ(FieldOf("cannot do: x"), "");
+  EXPECT_EQ(FieldOf(": x"), "");
+  EXPECT_EQ(FieldOf("no colon"), "");
+}
+
+TEST(StatusDetails, LongOrInvalidMessagesStillTravel) {
+  const grpc::Status status =
+      ToGrpcStatus({absl::InvalidArgumentError(std::string(100000, '\xFF')), "INVALID"});
+  EXPECT_LT(status.error_message().size() + status.error_details().size(), 16000u);
+  EXPECT_EQ(ToValidUtf8("a\xFF z"), "a\xEF\xBF\xBD z");
+}
+
+TEST(WireMessage, RoundTrips) {
+  v1::GenerateRequest request = TextRequest("h\xC3\xA9llo", 3), back;
+  ASSERT_TRUE(ParseWire(ToWire(request), &back).ok());
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(request, back));
+}
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,97 @@
+// The router without gRPC: who gets what, in what order, and for how long.
+#include "server/event_router.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <thread>
+
+namespace hydrant {
+namespace {
+
+using testing::ElementsAre;
+
+// Writes down what it hears; `done` is set by the last event's step.
+class Recorder final : public EventReceiver {
+ public:
+  void OnEvent(Event event) override {
+    if (const auto* delta = std::get_if<Delta>(&event.what)) words.push_back(delta->text);
+    if (std::holds_alternative<Finished>(event.what)) {
+      words.push_back("finished");
+      ended_ = true;
+    }
+  }
+  void OnStepEnd() override {
+    words.push_back("|");
+    if (ended_) done.set_value();
+    ended_ = false;
+  }
+  std::vector<std::string> words;
+  std::promise<void> done;
+
+ private:
+  bool ended_ = false;
+};
+
+Event TextEvent(RequestHandle handle, const std::string& text) { return {handle, Delta{{}, text}}; }
+
+TEST(EventRouter, DeliversInOrderAndDropsTheReceiverAfterTheEnd) {
+  EventRouter router;
+  const auto recorder = std::make_shared<Recorder>();
+  router.Add(1, recorder);
+  std::future<void> done = recorder->done.get_future();
+  router.Deliver({TextEvent(1, "a"),
+                  TextEvent(2, "of nobody"),
+                  TextEvent(1, "b"),
+                  {1, Finished{}},
+                  TextEvent(1, "too late")});
+  done.wait();
+  EXPECT_THAT(recorder->words, ElementsAre("a", "b", "finished", "|"));
+}
+
+TEST(EventRouter, ARemovedReceiverHearsNothing) {
+  const auto gone = std::make_shared<Recorder>();
+  const auto stays = std::make_shared<Recorder>();
+  {
+    EventRouter router;
+    router.Add(1, gone);
+    router.Add(2, stays);
+    router.Remove(1);
+    router.Deliver({TextEvent(1, "x"), {2, Finished{}}});
+  }  // the destructor delivers what is left
+  EXPECT_TRUE(gone->words.empty());
+  EXPECT_THAT(stays->words, ElementsAre("finished", "|"));
+  EXPECT_EQ(gone.use_count(), 1);
+  EXPECT_EQ(stays.use_count(), 1);
+}
+
+TEST(EventRouter, ManySendersLoseNothing) {
+  constexpr int kThreads = 4, kEvents = 5000;
+  std::vector<std::shared_ptr<Recorder>> recorders;
+  {
+    EventRouter router;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      recorders.push_back(std::make_shared<Recorder>());
+      router.Add(t + 1, recorders.back());
+    }
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&router, t] {
+        for (int i = 0; i < kEvents; ++i) router.Deliver({TextEvent(t + 1, std::to_string(i))});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  for (const auto& recorder : recorders) {
+    int next = 0;
+    for (const std::string& word : recorder->words) {
+      if (word != "|") EXPECT_EQ(word, std::to_string(next++));
+    }
+    EXPECT_EQ(next, kEvents);
+  }
+}
+
+}  // namespace
+}  // namespace hydrant

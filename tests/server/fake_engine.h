@@ -1,0 +1,73 @@
+// An engine without a model, for tests of the gRPC front: every row's next token is a function of
+// its position, steps can be held, and it can be lost. Pause(), Resume() and Lose() are safe from
+// any thread.
+#ifndef HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
+#define HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+
+#include "engine/batch.h"
+
+namespace hydrant {
+
+class PausableEngine final : public StepExecutor {
+ public:
+  explicit PausableEngine(const EngineLimits& limits) : limits_(limits) {}
+
+  const EngineLimits& limits() const override { return limits_; }
+
+  absl::Status Execute(const Batch& batch, StepResult* result) override {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return !paused_; });
+      if (!lost_.ok()) return lost_;
+    }
+    result->decode_tokens.clear();
+    result->prefill_tokens.clear();
+    for (const DecodeRow& row : batch.decode)
+      result->decode_tokens.push_back(next_token(row.position + 1));
+    for (const PrefillSlice& slice : batch.prefill) {
+      const bool ends = slice.EndsPrompt(limits_.num_layers);
+      result->prefill_tokens.push_back(ends ? next_token(static_cast<int32_t>(slice.prompt.size()))
+                                            : kNoToken);
+    }
+    if (after_step) after_step();
+    return absl::OkStatus();
+  }
+
+  void Pause() {
+    const std::lock_guard lock(mutex_);
+    paused_ = true;
+  }
+  void Resume() {
+    {
+      const std::lock_guard lock(mutex_);
+      paused_ = false;
+    }
+    changed_.notify_all();
+  }
+  // From the next step on.
+  void Lose(absl::Status why) {
+    const std::lock_guard lock(mutex_);
+    lost_ = std::move(why);
+  }
+
+  // Set before the loop starts. `position` is the new token's.
+  std::function<TokenId(int32_t position)> next_token = [](int32_t position) {
+    return static_cast<TokenId>('a' + position % 26);
+  };
+  std::function<void()> after_step;
+
+ private:
+  const EngineLimits limits_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool paused_ = false;  // guarded by mutex_
+  absl::Status lost_;    // guarded by mutex_
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_

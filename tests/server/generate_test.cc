@@ -1,0 +1,315 @@
+// Generate, as a client sees it: the order of the events, what they carry, and how streams end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "tests/server/test_server.h"
+
+namespace hydrant {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(Generate, StreamsAcceptedDeltasFinishedAndUsageInThisOrder) {
+  TestServer server;
+  v1::GenerateRequest request = TextRequest("hello", 40);
+  request.set_request_id("mine");
+  request.mutable_sampling()->set_seed(7);
+  const StreamResult result = RunToEnd(server.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  ASSERT_GE(result.events.size(), 4u);
+  const v1::Accepted& accepted = result.events.front().accepted();
+  EXPECT_EQ(accepted.request_id(), "mine");
+  EXPECT_EQ(accepted.prompt_tokens(), 6u);  // "<s>" and five bytes
+  EXPECT_EQ(accepted.seed(), 7u);
+  EXPECT_FALSE(accepted.has_cache_tokens());
+  const v1::GenerateResponse& finished = result.events[result.events.size() - 2];
+  ASSERT_TRUE(finished.has_finished());
+  EXPECT_EQ(finished.finished().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(finished.finished().matched_case(), v1::Finished::MATCHED_NOT_SET);
+  ASSERT_TRUE(result.events.back().has_usage());
+  EXPECT_EQ(result.usage->prompt_tokens(), 6u);
+  EXPECT_EQ(result.usage->completion_tokens(), 40u);
+  // The fake's token at position p is the letter p mod 26; the prompt takes the positions 0 to 5.
+  std::string expected;
+  for (int p = 6; p < 46; ++p) expected += static_cast<char>('a' + p % 26);
+  EXPECT_EQ(result.text, expected);
+  EXPECT_EQ(std::string(result.token_ids.begin(), result.token_ids.end()), expected);
+  for (size_t i = 1; i + 2 < result.events.size(); ++i) {
+    EXPECT_TRUE(result.events[i].has_delta() || result.events[i].has_progress());
+  }
+  EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+TEST(Generate, DrawsIdAndSeedWhereUnset) {
+  TestServer server;
+  const StreamResult a = RunToEnd(server.stub(), TextRequest("x", 1));
+  const StreamResult b = RunToEnd(server.stub(), TextRequest("x", 1));
+  EXPECT_NE(a.events[0].accepted().request_id(), b.events[0].accepted().request_id());
+  EXPECT_TRUE(a.events[0].accepted().has_seed());
+  EXPECT_NE(a.events[0].accepted().seed(), b.events[0].accepted().seed());
+}
+
+TEST(Generate, SaysWhichStopMatched) {
+  TestServer server;
+  v1::GenerateRequest request = TextRequest("x", 100);
+  request.mutable_stopping()->add_stop("klm");
+  StreamResult result = RunToEnd(server.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  const v1::Finished& finished = result.events[result.events.size() - 2].finished();
+  EXPECT_EQ(finished.reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(finished.matched_stop(), "klm");
+  EXPECT_EQ(result.text, "cdefghij");
+
+  request.mutable_stopping()->clear_stop();
+  request.mutable_stopping()->add_stop_token_ids('e');
+  result = RunToEnd(server.stub(), request);
+  EXPECT_EQ(result.events[result.events.size() - 2].finished().matched_token_id(),
+            static_cast<uint32_t>('e'));
+}
+
+TEST(Generate, TakesTokenIdsAndChat) {
+  TestServer server;
+  v1::GenerateRequest request;
+  request.mutable_stopping()->set_max_tokens(1);
+  for (const uint32_t id : {256u, 72u, 105u}) request.mutable_token_ids()->add_ids(id);
+  EXPECT_EQ(RunToEnd(server.stub(), request).events[0].accepted().prompt_tokens(), 3u);
+
+  v1::ChatMessage* message = request.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("Hi");
+  const StreamResult chat = RunToEnd(server.stub(), request);
+  ASSERT_TRUE(chat.status.ok()) << chat.status.error_message();
+  // "<s>" of the template is the one BOS; nothing is added before it.
+  EXPECT_EQ(chat.events[0].accepted().prompt_tokens(),
+            1 + std::string("user:Hi\nassistant:").size());
+}
+
+TEST(Generate, ReportsTheCapOfACompressedCache) {
+  TestServer server;
+  v1::GenerateRequest request = TextRequest(std::string(1000, 'p'), 4);
+  request.mutable_cache()->set_cache_policy("h2o");
+  request.mutable_cache()->set_cache_ratio(0.2);
+  const StreamResult result = RunToEnd(server.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.events[0].accepted().cache_tokens(), 201u);  // ceil(0.2 * 1001)
+  EXPECT_EQ(result.usage->kv_tokens_kept(), 201u);
+}
+
+TEST(Generate, AWaitingRequestHearsProgress) {
+  TestServerOptions options;
+  options.limits.max_num_seqs = 1;
+  options.scheduler.progress_interval_us = 1;
+  TestServer server(options);
+  server.engine.Pause();
+  grpc::ClientContext first_context, second_context;
+  auto first = server.stub().Generate(&first_context, TextRequest("x", 5));
+  ASSERT_TRUE(WaitFor(
+      [&] { return server.loop->Snapshot().prefilling + server.loop->Snapshot().running == 1; }));
+  auto second = server.stub().Generate(&second_context, TextRequest("x", 5));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(second->Read(&response));
+  EXPECT_TRUE(response.has_accepted());  // at once, though no step has ended
+  server.engine.Resume();
+  StreamResult waited, other;
+  ReadRest(&second_context, second.get(), &waited);
+  ReadRest(&first_context, first.get(), &other);
+  ASSERT_TRUE(waited.status.ok()) << waited.status.error_message();
+  ASSERT_FALSE(waited.events.empty());
+  EXPECT_TRUE(waited.events[0].has_progress());
+}
+
+TEST(Generate, ADuplicateOfALiveIdIsRefused) {
+  TestServer server;
+  server.engine.Pause();
+  v1::GenerateRequest request = TextRequest("x", 3);
+  request.set_request_id("same");
+  grpc::ClientContext context;
+  const auto first = server.stub().Generate(&context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(first->Read(&response));
+  const StreamResult second = RunToEnd(server.stub(), request);
+  EXPECT_EQ(second.status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(DetailsOf(second.status).reason, "DUPLICATE_REQUEST_ID");
+  server.engine.Resume();
+  StreamResult rest;
+  ReadRest(&context, first.get(), &rest);
+  EXPECT_TRUE(rest.status.ok());
+  EXPECT_TRUE(RunToEnd(server.stub(), request).status.ok());  // the id is free again
+}
+
+TEST(Generate, AFullQueueSaysWhenToRetry) {
+  TestServerOptions options;
+  options.limits.max_num_seqs = 1;
+  options.scheduler.max_num_queued_reqs = 2;
+  TestServer server(options);
+  server.engine.Pause();
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
+  StreamResult refused;
+  for (int i = 0; i < 8 && refused.status.ok(); ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(server.stub().Generate(contexts.back().get(), TextRequest("x", 3)));
+    v1::GenerateResponse response;
+    if (!readers.back()->Read(&response))
+      ReadRest(contexts.back().get(), readers.back().get(), &refused);
+  }
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(refused.status).reason, "QUEUE_FULL");
+  EXPECT_EQ(DetailsOf(refused.status).domain, "hydrant");
+  EXPECT_GT(DetailsOf(refused.status).retry_s, 0);
+  for (auto& context : contexts) context->TryCancel();
+  server.engine.Resume();
+  EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+TEST(Generate, ARequestThatCanNeverFitIsRefused) {
+  TestServerOptions options;
+  options.limits.num_blocks = 16;  // four blocks a head: 64 tokens
+  TestServer server(options);
+  const StreamResult result = RunToEnd(server.stub(), TextRequest("x", 1000));
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(result.status).reason, "NEVER_FITS");
+  EXPECT_EQ(DetailsOf(result.status).retry_s, 0);
+}
+
+TEST(Generate, ADeadlineEndsTheRequestAndFreesItsPages) {
+  TestServer server;
+  server.engine.Pause();
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  const StreamResult result = RunToEnd(server.stub(), TextRequest("x", 1000), &context);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  server.engine.Resume();
+  EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+TEST(Generate, ADisconnectFreesThePages) {
+  std::atomic<int> steps{0};
+  TestServerOptions options;
+  options.after_step = [&steps] { ++steps; };
+  TestServer server(options);
+  {
+    grpc::ClientContext context;
+    auto reader = server.stub().Generate(&context, TextRequest("x", 2000));
+    v1::GenerateResponse response;
+    ASSERT_TRUE(reader->Read(&response));
+    context.TryCancel();
+    StreamResult rest;
+    ReadRest(&context, reader.get(), &rest);
+    EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+TEST(Generate, ALostEngineFailsStreamsWithTheirUsage) {
+  TestServer server;
+  server.engine.Pause();
+  grpc::ClientContext context;
+  const auto reader = server.stub().Generate(&context, TextRequest("hello", 1000));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  server.engine.Lose(absl::InternalError("the device is gone"));
+  server.engine.Resume();
+  StreamResult result;
+  ReadRest(&context, reader.get(), &result);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(result.status.error_message(), HasSubstr("the device is gone"));
+  EXPECT_EQ(DetailsOf(result.status).reason, "ENGINE_FAULT");
+  ASSERT_TRUE(result.trailer_usage.has_value());
+  EXPECT_EQ(result.trailer_usage->prompt_tokens(), 6u);
+  EXPECT_FALSE(result.usage.has_value());
+}
+
+TEST(Generate, ResumedTokensAreNotSentAgain) {
+  TestServer server;
+  v1::GenerateRequest request = TextRequest("x", 6);
+  const StreamResult whole = RunToEnd(server.stub(), request);
+  request.add_resume_token_ids(whole.token_ids[0]);
+  request.add_resume_token_ids(whole.token_ids[1]);
+  const StreamResult rest = RunToEnd(server.stub(), request);
+  ASSERT_TRUE(rest.status.ok()) << rest.status.error_message();
+  EXPECT_EQ(rest.text, whole.text.substr(2));
+  EXPECT_EQ(rest.usage->completion_tokens(), 6u);
+}
+
+// A reader that stops is cut off when its buffer is full; its neighbour does not notice.
+TEST(Generate, AClientThatDoesNotReadHarmsNobody) {
+  TestServerOptions options;
+  options.limits.max_model_len = 1 << 16;
+  options.limits.num_blocks = 1 << 15;
+  options.limits.table_entries = 1 << 17;
+  options.limits.prefill_arena_tokens = 1 << 16;
+  options.max_buffered_bytes = 1 << 16;
+  options.next_token = [](int32_t) { return ByteTokenizer::kLong; };  // 4 KiB a token
+  TestServer server(options);
+  const auto slow_stub = server.NewStub();
+  grpc::ClientContext slow_context;
+  const auto slow = slow_stub->Generate(&slow_context, TextRequest("x", 30000));  // 120 MB
+  v1::GenerateResponse response;
+  ASSERT_TRUE(slow->Read(&response));
+
+  const StreamResult neighbour = RunToEnd(server.stub(), TextRequest("x", 500));
+  EXPECT_TRUE(neighbour.status.ok());
+  EXPECT_EQ(neighbour.text.size(), 500u * 4096);
+  EXPECT_TRUE(
+      server.WaitUntilEmpty());  // the slow one has been cut off, long before its 30,000 tokens
+  EXPECT_LT(server.loop->Snapshot().generation_tokens, 30000u);
+  StreamResult rest;
+  ReadRest(&slow_context, slow.get(), &rest);
+  EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << rest.status.error_message();
+  EXPECT_THAT(rest.status.error_message(), HasSubstr("does not read"));
+}
+
+TEST(Generate, OneHundredAndFiftyStreamsAtOnce) {
+  constexpr int kStreams = 150;
+  TestServerOptions options;
+  options.limits.max_num_seqs = 64;
+  TestServer server(options);
+  std::vector<std::thread> threads;
+  std::vector<StreamResult> results(kStreams);
+  for (int i = 0; i < kStreams; ++i) {
+    threads.emplace_back([&, i] {
+      const auto stub = i % 10 == 0 ? server.NewStub() : nullptr;
+      results[i] =
+          RunToEnd(stub ? *stub : server.stub(), TextRequest(std::string(1 + i, 'q'), 30 + i % 7));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < kStreams; ++i) {
+    ASSERT_TRUE(results[i].status.ok()) << i << ": " << results[i].status.error_message();
+    std::string expected;
+    for (int p = 0; p < 30 + i % 7; ++p) expected += static_cast<char>('a' + (p + i + 2) % 26);
+    EXPECT_EQ(results[i].text, expected) << i;
+  }
+  EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+TEST(Generate, AThousandCancelsLeaveNothingBehind) {
+  constexpr unsigned kSeed = 20240611;
+  RecordProperty("seed", kSeed);
+  std::mt19937 random(kSeed);
+  TestServer server;
+  for (int i = 0; i < 1000; ++i) {
+    grpc::ClientContext context;
+    const auto reader = server.stub().Generate(&context, TextRequest("cancel me", 2000));
+    v1::GenerateResponse response;
+    const int reads = static_cast<int>(random() % 4);
+    for (int k = 0; k < reads; ++k) ASSERT_TRUE(reader->Read(&response));
+    context.TryCancel();
+    while (reader->Read(&response)) {
+    }
+    EXPECT_FALSE(reader->Finish().ok());
+  }
+  EXPECT_TRUE(server.WaitUntilEmpty());
+  EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("still here", 3)).status.ok());
+}
+
+}  // namespace
+}  // namespace hydrant

@@ -1,0 +1,85 @@
+#include "tests/server/subprocess.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+
+extern char** environ;
+
+namespace hydrant {
+namespace {
+
+// Appends what can be read; false at the end.
+bool ReadSome(int fd, std::string* text) {
+  std::array<char, 4096> buffer;
+  const ssize_t count = read(fd, buffer.data(), buffer.size());
+  if (count > 0) text->append(buffer.data(), static_cast<size_t>(count));
+  return count > 0;
+}
+
+}  // namespace
+
+Subprocess::Subprocess(const std::vector<std::string>& arguments) {
+  std::array<int, 2> out, err;
+  if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0) std::abort();
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  if (posix_spawn(&pid_, argv[0], &actions, nullptr, argv.data(), environ) != 0) std::abort();
+  posix_spawn_file_actions_destroy(&actions);
+  close(out[1]);
+  close(err[1]);
+  out_fd_ = out[0];
+  err_fd_ = err[0];
+}
+
+Subprocess::~Subprocess() {
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  close(out_fd_);
+  close(err_fd_);
+}
+
+std::string Subprocess::WaitForErrorLine(const std::string& text) {
+  while (true) {
+    const size_t found = err_.find(text);
+    const size_t end = found == std::string::npos ? found : err_.find('\n', found);
+    if (end != std::string::npos) {
+      const size_t begin = err_.rfind('\n', found) + 1;  // npos + 1 is 0
+      return err_.substr(begin, end - begin);
+    }
+    if (!ReadSome(err_fd_, &err_)) return {};
+  }
+}
+
+void Subprocess::Signal(int signal) { kill(pid_, signal); }
+
+int Subprocess::Wait() {
+  bool out_open = true, err_open = true;
+  while (out_open || err_open) {
+    std::array<pollfd, 2> fds{pollfd{out_open ? out_fd_ : -1, POLLIN, 0},
+                              pollfd{err_open ? err_fd_ : -1, POLLIN, 0}};
+    if (poll(fds.data(), fds.size(), -1) < 0) break;
+    if (fds[0].revents != 0) out_open = ReadSome(out_fd_, &out_);
+    if (fds[1].revents != 0) err_open = ReadSome(err_fd_, &err_);
+  }
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace hydrant

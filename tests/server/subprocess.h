@@ -1,0 +1,34 @@
+// A child process whose stdout and stderr are read through one pipe each. Not thread safe.
+#ifndef HYDRANT_TESTS_SERVER_SUBPROCESS_H_
+#define HYDRANT_TESTS_SERVER_SUBPROCESS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace hydrant {
+
+class Subprocess {
+ public:
+  explicit Subprocess(const std::vector<std::string>& arguments);
+  ~Subprocess();  // kills what still runs
+
+  // Reads stderr until a line holds `text` and returns that line; "" where stderr ends first.
+  std::string WaitForErrorLine(const std::string& text);
+  void Signal(int signal);
+  // Reads both streams to their ends and returns the exit code; 128 + n after signal n.
+  int Wait();
+
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }
+
+ private:
+  pid_t pid_ = -1;
+  int out_fd_ = -1, err_fd_ = -1;
+  std::string out_, err_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SERVER_SUBPROCESS_H_

@@ -1,0 +1,91 @@
+// A whole server on a free loopback port, over a fake engine, and what tests do with it.
+#ifndef HYDRANT_TESTS_SERVER_TEST_SERVER_H_
+#define HYDRANT_TESTS_SERVER_TEST_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "google/rpc/error_details.pb.h"
+#include "hydrant/v1/hydrant.grpc.pb.h"
+#include "scheduler/serving_loop.h"
+#include "server/grpc_server.h"
+#include "server/service.h"
+#include "tests/server/byte_tokenizer.h"
+#include "tests/server/fake_engine.h"
+
+namespace hydrant {
+
+EngineLimits TestLimits();
+
+struct TestServerOptions {
+  EngineLimits limits = TestLimits();
+  SchedulerOptions scheduler;
+  size_t max_buffered_bytes = size_t{1} << 20;
+  bool chat = true;
+  bool ready = true;
+  std::function<TokenId(int32_t)> next_token;
+  std::function<void()> after_step;
+};
+
+class TestServer {
+ public:
+  explicit TestServer(TestServerOptions options = {});
+  ~TestServer();
+
+  std::string address() const;
+  // A stub with a connection of its own.
+  std::unique_ptr<v1::Hydrant::Stub> NewStub() const;
+  std::shared_ptr<grpc::Channel> NewChannel() const;
+  v1::Hydrant::Stub& stub() { return *stub_; }
+
+  // Ready, nothing waits or runs, all pages are free.
+  bool WaitUntilEmpty();
+
+  PausableEngine engine;
+  ByteTokenizer tokenizer;
+  LineTemplate chat_template;
+  ServedModel model;
+  EventRouter router;
+  std::unique_ptr<Service> service;
+  std::unique_ptr<ServingLoop> loop;
+  std::unique_ptr<GrpcServer> server;
+
+ private:
+  std::unique_ptr<v1::Hydrant::Stub> stub_;
+};
+
+// One call, read to its end.
+struct StreamResult {
+  std::vector<v1::GenerateResponse> events;
+  std::string text;
+  std::vector<uint32_t> token_ids;
+  grpc::Status status;
+  std::optional<v1::Usage> usage;          // the last message
+  std::optional<v1::Usage> trailer_usage;  // of a failed stream
+};
+StreamResult RunToEnd(v1::Hydrant::Stub& stub, const v1::GenerateRequest& request,
+                      grpc::ClientContext* context = nullptr);
+// A call whose context the caller may cancel, read in steps.
+void ReadRest(grpc::ClientContext* context, grpc::ClientReader<v1::GenerateResponse>* reader,
+              StreamResult* result);
+
+v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_tokens);
+
+struct ErrorDetails {
+  std::string reason, domain;
+  std::string field, description;
+  double retry_s = 0;
+};
+ErrorDetails DetailsOf(const grpc::Status& status);
+
+// Polls until `condition` holds; false after half a minute.
+bool WaitFor(const std::function<bool()>& condition);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SERVER_TEST_SERVER_H_
