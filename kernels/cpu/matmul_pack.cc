@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <mutex>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -83,7 +86,7 @@ absl::StatusOr<Segment> PackSegment(std::span<const WeightPart> parts, PanelForm
   for (const WeightPart& part : parts) segment.rows += part.rows;
   segment.panel_bytes = PanelBytes(format, segment.dtype, cols);
   const size_t bytes = segment.panel_bytes * segment.NumPanels();
-  segment.panels = AllocateAligned(bytes);
+  segment.panels = AllocatePanels(bytes);
   const size_t scratch_floats = static_cast<size_t>(kPanelRows) * cols;
   AlignedBytes scratch = AllocateAligned(scratch_floats * sizeof(float) * pool.num_threads());
   if (segment.panels == nullptr || scratch == nullptr) {
@@ -111,6 +114,33 @@ AlignedBytes AllocateAligned(size_t bytes) {
   auto* p = static_cast<uint8_t*>(std::aligned_alloc(alignment, rounded));
   if (p != nullptr && alignment == kHugePage) madvise(p, rounded, MADV_HUGEPAGE);  // only a hint
   return AlignedBytes(p);
+}
+
+std::shared_ptr<uint8_t> AllocatePanels(size_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  constexpr size_t kSlabBytes = 0;  // let the sanitizer see where each weight ends
+#else
+  constexpr size_t kSlabBytes = size_t{64} << 20;
+#endif
+  struct Slab {
+    AlignedBytes memory;
+    size_t used = 0;
+  };
+  static std::mutex mutex;
+  static std::weak_ptr<Slab> latest;
+  if (bytes > kSlabBytes / 4)
+    return std::shared_ptr<uint8_t>(AllocateAligned(bytes).release(), FreeDeleter());
+  std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<Slab> slab = latest.lock();
+  if (slab == nullptr || slab->used + bytes > kSlabBytes) {
+    slab = std::make_shared<Slab>();
+    slab->memory = AllocateAligned(kSlabBytes);
+    if (slab->memory == nullptr) return nullptr;
+    latest = slab;
+  }
+  uint8_t* panels = slab->memory.get() + slab->used;
+  slab->used += (bytes + 63) / 64 * 64;
+  return std::shared_ptr<uint8_t>(std::move(slab), panels);
 }
 
 absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,

@@ -24,13 +24,19 @@ using AlignedBytes = std::unique_ptr<uint8_t[], FreeDeleter>;
 // them), contents undefined; null where there is no memory.
 AlignedBytes AllocateAligned(size_t bytes);
 
+// Memory for panels, aligned to 64 bytes; null where there is none. Weights packed one after
+// another lie one after another in large slabs on huge pages: a matrix of a small model is far
+// smaller than a huge page, and on ordinary pages reading them from memory was a third slower. A
+// slab goes when the last of its weights does. Any thread may call.
+std::shared_ptr<uint8_t> AllocatePanels(size_t bytes);
+
 struct Segment {
   PanelFormat format = PanelFormat::kF32;
   DType dtype = DType::kF32;  // of the blocks
   int first_row = 0;          // in the weight
   int rows = 0;
   size_t panel_bytes = 0;
-  AlignedBytes panels;
+  std::shared_ptr<uint8_t> panels;
 
   int NumPanels() const { return (rows + kPanelRows - 1) / kPanelRows; }
 };
