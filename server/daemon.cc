@@ -115,7 +115,6 @@ class Daemon {
   }
 
   absl::Status TryLoad() {
-    const auto start = Clock::now();
     absl::StatusOr<std::unique_ptr<LoadedModel>> model =
         LoadModel(options_, [this](double fraction) { service_.SetLoadFraction(fraction); });
     if (!model.ok()) return model.status();
@@ -129,13 +128,11 @@ class Daemon {
     if (!warm.ok())
       return {warm.code(),
               fmt::format("the warm-up token failed: {}", std::string(warm.message()))};
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     const ServedModel& served = model_->served;
     spdlog::info("engine: {}", served.engine_description);
     spdlog::info("{}", PoolSummary(served.limits, served.page_bytes));
     if (served.chat_template == nullptr)
       spdlog::warn("chat prompts are refused: {}", served.no_chat_reason);
-    spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, served.name, Address());
     return absl::OkStatus();
   }
 
@@ -159,6 +156,8 @@ class Daemon {
   void Serve() {
     service_.SetReady(&model_->served, loop_.get());
     server_->SetServing(true);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
     bool lost = false;
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
       const absl::Status engine = loop_->Snapshot().engine_status;
@@ -185,6 +184,7 @@ class Daemon {
   }
 
   const DaemonOptions& options_;
+  const Clock::time_point start_ = Clock::now();
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;

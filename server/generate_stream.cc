@@ -66,6 +66,7 @@ void GenerateStream::OnStepEnd() {
 
 void GenerateStream::Append(Delta delta) {
   if (broken_) return;
+  progress_.reset();  // what it said is behind us
   for (const TokenId id : delta.token_ids) delta_.add_token_ids(id);
   delta_.mutable_text()->append(delta.text);
   buffered_bytes_ += delta.text.size() + delta.token_ids.size() * sizeof(TokenId);

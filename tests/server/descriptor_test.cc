@@ -153,7 +153,7 @@ TEST(Descriptor, ScalarsAreOptionalAndEnumsBeginUnspecified) {
     for (const FieldDescriptorProto& field : message.field()) {
       const bool scalar = field.type() != FieldDescriptorProto::TYPE_MESSAGE &&
                           field.label() != FieldDescriptorProto::LABEL_REPEATED;
-      if (scalar) EXPECT_TRUE(field.has_oneof_index()) << message.name() << "." << field.name();
+      EXPECT_TRUE(!scalar || field.has_oneof_index()) << message.name() << "." << field.name();
     }
   }
   for (const EnumDescriptorProto& e : today.enum_type()) {

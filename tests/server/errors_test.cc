@@ -49,7 +49,7 @@ std::vector<BadField> BadFields() {
       {"IdOutOfVocabulary", [](R* r) { r->mutable_token_ids()->add_ids(259); }, "token_ids.ids[0]",
        "0 to 258"},
       {"ResumeIdOutOfVocabulary", [](R* r) { r->add_resume_token_ids(4000000000u); },
-       "resume_token_ids[0]", "258"},
+       "resume_token_ids[0]", "259"},
       {"StopIdOutOfVocabulary", [](R* r) { r->mutable_stopping()->add_stop_token_ids(259); },
        "stopping.stop_token_ids[0]", "259"},
       {"NanTemperature", [](R* r) { r->mutable_sampling()->set_temperature(kNan); },
@@ -67,13 +67,13 @@ std::vector<BadField> BadFields() {
        "stopping.max_tokens", "[1, "},
       {"MinAboveMax", [](R* r) { r->mutable_stopping()->set_min_tokens(11); },
        "stopping.min_tokens", "10"},
-      {"EmptyStop", [](R* r) { r->mutable_stopping()->add_stop(""); }, "stopping.stop[0]",
-       "[1, 1024]"},
+      {"EmptyStop", [](R* r) { r->mutable_stopping()->add_stop(std::string()); },
+       "stopping.stop[0]", "[1, 1024]"},
       {"LongStop", [](R* r) { r->mutable_stopping()->add_stop(std::string(1025, 's')); },
        "stopping.stop[0]", "1024"},
       {"ManyStops",
        [](R* r) {
-         for (int i = 0; i < 65; ++i) r->mutable_stopping()->add_stop("s");
+         for (int i = 0; i < 65; ++i) r->mutable_stopping()->add_stop(std::string("s"));
        },
        "stopping.stop", "64"},
       {"UnknownPolicy", [](R* r) { r->mutable_cache()->set_cache_policy("magic"); },

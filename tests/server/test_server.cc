@@ -1,5 +1,7 @@
 #include "tests/server/test_server.h"
 
+#include <spdlog/spdlog.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -21,6 +23,7 @@ EngineLimits TestLimits() {
 }
 
 TestServer::TestServer(TestServerOptions options) : engine(options.limits) {
+  spdlog::set_level(spdlog::level::warn);  // a line a request would drown the results
   if (options.next_token) engine.next_token = options.next_token;
   engine.after_step = options.after_step;
   model.name = "test-model";
