@@ -181,6 +181,16 @@ TEST(Client, GeneratesTokenizesAndReportsUsage) {
   EXPECT_EQ(run({"frobnicate"}), 2);
 }
 
+TEST(Client, WaitsForADaemonThatIsYetToStart) {
+  const std::string address = "unix:" + testing::TempDir() + "/hydrant_test.sock";
+  Subprocess client({HYDRANT_PATH, "--address", address, "generate", "--wait", "60", "--prompt",
+                     "x", "--max-tokens", "3"});
+  Subprocess daemon({HYDRANTD_PATH, "--model", kModel, "--listen", address, "--threads", "1"});
+  EXPECT_EQ(client.Wait(), 0) << client.err();
+  daemon.Signal(SIGTERM);
+  EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
+}
+
 TEST(Client, WithoutAServerItSaysHowToStartOne) {
   Subprocess client({HYDRANT_PATH, "--address", "127.0.0.1:1", "generate", "--prompt", "x"});
   EXPECT_EQ(client.Wait(), 3);
