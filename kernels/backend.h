@@ -1,9 +1,11 @@
-// A Backend runs the operations of a step on one device. Each operation has a contract header of its own; the same tests
-// run over every backend, and "reference" (plain loops, double accumulation) is the truth the others are held to.
+// A Backend runs the operations of a step on one device. Each operation has a contract header of
+// its own; the same tests run over every backend, and "reference" (plain loops, double
+// accumulation) is the truth the others are held to.
 //
-// Operations are enqueued in order; arguments are plain data that must stay valid until Synchronize() returns. A fault of
-// the device is sticky: later operations do nothing and Synchronize() reports the first one. Shapes are the caller's
-// responsibility (our bug, not the user's). One thread drives a Backend at a time.
+// Operations are enqueued in order; arguments are plain data that must stay valid until
+// Synchronize() returns. A fault of the device is sticky: later operations do nothing and
+// Synchronize() reports the first one. Shapes are the caller's responsibility (our bug, not the
+// user's). One thread drives a Backend at a time.
 #ifndef HYDRANT_KERNELS_BACKEND_H_
 #define HYDRANT_KERNELS_BACKEND_H_
 
@@ -28,8 +30,9 @@
 namespace hydrant {
 
 struct BackendOptions {
-  int num_threads = 1;           // host backends
-  bool batch_invariant = false;  // a row's result never depends on the other rows (docs: --batch-invariant)
+  int num_threads = 1;  // host backends
+  bool batch_invariant =
+      false;  // a row's result never depends on the other rows (docs: --batch-invariant)
 };
 
 // Owns device memory; freed by the backend that made it.
@@ -49,8 +52,10 @@ class Backend {
   virtual void Zero(void* device, size_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
 
-  // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes that do not fit.
-  virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts, WeightDType dtype) = 0;
+  // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes
+  // that do not fit.
+  virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+                                                             WeightDType dtype) = 0;
 
   virtual void Matmul(const MatmulArgs& args) = 0;
   virtual void Embed(const EmbedArgs& args) = 0;
@@ -69,7 +74,8 @@ std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options);
 
 // "reference" or "cpu"; InvalidArgument lists the names.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name, const BackendOptions& options);
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
+                                                       const BackendOptions& options);
 
 }  // namespace hydrant
 

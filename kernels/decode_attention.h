@@ -1,14 +1,19 @@
-// One decode step of attention for every row of a batch, for one layer: store the new token's key and value, attend,
-// update the scores and pick the next victim, in one pass over the pages. For each (row, KV head):
+// One decode step of attention for every row of a batch, for one layer: store the new token's key
+// and value, attend, update the scores and pick the next victim, in one pass over the pages. For
+// each (row, KV head):
 //
 //   1. length < cap: the new entry is appended at index `length`, and length grows by one.
-//      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score starts from 0.
+//      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score starts
+//      from 0.
 //   2. out = softmax(scale * q k^T) v over the live entries, the new one included, in fp32.
-//   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h). by_position: score = position.
-//   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1, by the rule.
+//   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h). by_position: score
+//   = position.
+//   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1, by the
+//   rule.
 //
-// The order of every reduction depends on the row's own data alone (entry order and length), never on the batch.
-// A row's pages for the appended entry are in the table already. Rows name different slots.
+// The order of every reduction depends on the row's own data alone (entry order and length), never
+// on the batch. A row's pages for the appended entry are in the table already. Rows name different
+// slots.
 #ifndef HYDRANT_KERNELS_DECODE_ATTENTION_H_
 #define HYDRANT_KERNELS_DECODE_ATTENTION_H_
 
@@ -22,9 +27,9 @@ struct DecodeAttentionArgs {
   int num_rows = 0;
   const int32_t* slots = nullptr;      // [num_rows] sequence slot of each row
   const int32_t* positions = nullptr;  // [num_rows] position of the new token
-  const float* q = nullptr;  // [num_rows, num_heads, head_dim], turned by RoPE
-  const float* k = nullptr;  // [num_rows, num_kv_heads, head_dim], turned by RoPE
-  const float* v = nullptr;  // [num_rows, num_kv_heads, head_dim]
+  const float* q = nullptr;            // [num_rows, num_heads, head_dim], turned by RoPE
+  const float* k = nullptr;            // [num_rows, num_kv_heads, head_dim], turned by RoPE
+  const float* v = nullptr;            // [num_rows, num_kv_heads, head_dim]
   int layer = 0;
   int num_heads = 0;
   float scale = 1.0f;

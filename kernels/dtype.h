@@ -1,4 +1,5 @@
-// Element types and the block formats of quantised weights. Sizes only; conversions live beside the kernels.
+// Element types and the block formats of quantised weights. Sizes only; conversions live beside the
+// kernels.
 #ifndef HYDRANT_KERNELS_DTYPE_H_
 #define HYDRANT_KERNELS_DTYPE_H_
 
@@ -8,8 +9,21 @@
 
 namespace hydrant {
 
-// The block formats are GGUF's: a row is a whole number of blocks, each holding BlockElements() values.
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+// The block formats are GGUF's: a row is a whole number of blocks, each holding BlockElements()
+// values.
+enum class DType : uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K
+};
 
 struct DTypeTraits {
   std::string_view name;
@@ -19,17 +33,28 @@ struct DTypeTraits {
 
 constexpr DTypeTraits TraitsOf(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return {"f32", 1, 4};
-    case DType::kF16: return {"f16", 1, 2};
-    case DType::kBF16: return {"bf16", 1, 2};
-    case DType::kQ4_0: return {"q4_0", 32, 18};
-    case DType::kQ4_1: return {"q4_1", 32, 20};
-    case DType::kQ5_0: return {"q5_0", 32, 22};
-    case DType::kQ5_1: return {"q5_1", 32, 24};
-    case DType::kQ8_0: return {"q8_0", 32, 34};
-    case DType::kQ4_K: return {"q4_k", 256, 144};
-    case DType::kQ5_K: return {"q5_k", 256, 176};
-    case DType::kQ6_K: return {"q6_k", 256, 210};
+    case DType::kF32:
+      return {"f32", 1, 4};
+    case DType::kF16:
+      return {"f16", 1, 2};
+    case DType::kBF16:
+      return {"bf16", 1, 2};
+    case DType::kQ4_0:
+      return {"q4_0", 32, 18};
+    case DType::kQ4_1:
+      return {"q4_1", 32, 20};
+    case DType::kQ5_0:
+      return {"q5_0", 32, 22};
+    case DType::kQ5_1:
+      return {"q5_1", 32, 24};
+    case DType::kQ8_0:
+      return {"q8_0", 32, 34};
+    case DType::kQ4_K:
+      return {"q4_k", 256, 144};
+    case DType::kQ5_K:
+      return {"q5_k", 256, 176};
+    case DType::kQ6_K:
+      return {"q6_k", 256, 210};
   }
   return {"?", 1, 0};
 }

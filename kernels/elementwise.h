@@ -16,9 +16,11 @@ struct RmsNormArgs {
   float* out = nullptr;  // [m, n]
 };
 
-// Splits the fused projection, turns queries and keys by their positions (RoPE) and stores all three.
+// Splits the fused projection, turns queries and keys by their positions (RoPE) and stores all
+// three.
 struct RopeSplitArgs {
-  const float* qkv = nullptr;          // [m, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values
+  const float* qkv =
+      nullptr;  // [m, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values
   const int32_t* positions = nullptr;  // [m]
   const float* cos = nullptr;          // [max_positions, head_dim / 2]
   const float* sin = nullptr;          // [max_positions, head_dim / 2]
@@ -26,10 +28,10 @@ struct RopeSplitArgs {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + head_dim / 2)
-  float* q = nullptr;        // [m, num_heads, head_dim]
-  float* k = nullptr;        // row i of head h at k + i * kv_row_stride + h * kv_head_stride
-  float* v = nullptr;        // likewise
+  bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + head_dim / 2)
+  float* q = nullptr;          // [m, num_heads, head_dim]
+  float* k = nullptr;          // row i of head h at k + i * kv_row_stride + h * kv_head_stride
+  float* v = nullptr;          // likewise
   int64_t kv_row_stride = 0;   // elements
   int64_t kv_head_stride = 0;  // elements
 };

@@ -1,11 +1,14 @@
-// The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV head of one layer:
+// The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV
+// head of one layer:
 //
-//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype (f32, f16, bf16); keys carry RoPE
-//   positions     [num_blocks, block_size]  int32     position of the token in its sequence
-//   scores        [num_blocks, block_size]  fp32      the policy's running score; moves with its slot
+//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype (f32, f16, bf16); keys carry
+//   RoPE positions     [num_blocks, block_size]  int32     position of the token in its sequence
+//   scores        [num_blocks, block_size]  fp32      the policy's running score; moves with its
+//   slot
 //
-// Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a head lives in slot
-// e % block_size of the head's block e / block_size. All pointers are borrowed and device-resident.
+// Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
+// head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
+// and device-resident.
 #ifndef HYDRANT_KERNELS_KV_PAGES_H_
 #define HYDRANT_KERNELS_KV_PAGES_H_
 
@@ -28,7 +31,8 @@ struct KvLayout {
   }
   // Bytes of one page: keys, values, positions, scores.
   size_t PageBytes() const {
-    return static_cast<size_t>(block_size) * (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + sizeof(float));
+    return static_cast<size_t>(block_size) *
+           (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + sizeof(float));
   }
 };
 
@@ -44,9 +48,11 @@ enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 
 // One rule covers the decode side of most policies:
 //   w      = group_reduce over the query heads of this KV head of the attention weight on a slot
-//   score  = decay * score + gain * w          (a new entry starts from 0, then takes its own weight)
-//   victim = lowest score among entries with pos >= sinks and pos <= next_pos - recent; ties go to the lower position
-// With by_position the score is the position itself: the victim is the oldest entry that is no sink.
+//   score  = decay * score + gain * w          (a new entry starts from 0, then takes its own
+//   weight) victim = lowest score among entries with pos >= sinks and pos <= next_pos - recent;
+//   ties go to the lower position
+// With by_position the score is the position itself: the victim is the oldest entry that is no
+// sink.
 struct DecodeRule {
   float decay = 1.0f;
   float gain = 1.0f;
@@ -54,28 +60,32 @@ struct DecodeRule {
   bool by_position = false;
   bool scored = false;  // false: scores are neither read nor written (policy full)
   int32_t sinks = 0;
-  int32_t recent = 0;   // counts the incoming token
+  int32_t recent = 0;  // counts the incoming token
 };
 
-// What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the life of the engine.
-// Index of (slot, layer, head) in the [max_seqs, num_layers, num_kv_heads] arrays: HeadIndex().
+// What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the
+// life of the engine. Index of (slot, layer, head) in the [max_seqs, num_layers, num_kv_heads]
+// arrays: HeadIndex().
 struct SequenceTables {
   int num_layers = 0;
   int num_kv_heads = 0;
   const int32_t* blocks = nullptr;     // arena of block ids
   const int64_t* row_begin = nullptr;  // [max_seqs] where the slot's rows start in `blocks`
   const int32_t* row_width = nullptr;  // [max_seqs] block ids reserved per (layer, head)
-  const int32_t* caps = nullptr;       // [max_seqs, layers, kv_heads] entries a head may hold; INT32_MAX: no cap
-  int32_t* lengths = nullptr;          // [max_seqs, layers, kv_heads] live entries
-  int32_t* victims = nullptr;          // [max_seqs, layers, kv_heads] entry to overwrite next; read where length == cap
-  const DecodeRule* rules = nullptr;   // [max_seqs]
+  const int32_t* caps =
+      nullptr;  // [max_seqs, layers, kv_heads] entries a head may hold; INT32_MAX: no cap
+  int32_t* lengths = nullptr;  // [max_seqs, layers, kv_heads] live entries
+  int32_t* victims =
+      nullptr;  // [max_seqs, layers, kv_heads] entry to overwrite next; read where length == cap
+  const DecodeRule* rules = nullptr;  // [max_seqs]
 
   size_t HeadIndex(int slot, int layer, int head) const {
     return (static_cast<size_t>(slot) * num_layers + layer) * num_kv_heads + head;
   }
   // Block ids of one head: entry e lives in block ids[e / block_size].
   const int32_t* HeadBlocks(int slot, int layer, int head) const {
-    return blocks + row_begin[slot] + static_cast<int64_t>(layer * num_kv_heads + head) * row_width[slot];
+    return blocks + row_begin[slot] +
+           static_cast<int64_t>(layer * num_kv_heads + head) * row_width[slot];
   }
 };
 

@@ -1,5 +1,6 @@
-// y = x * W^T, or y += x * W^T. fp32 in and out; what W is made of decides the arithmetic (kernels/weight.h).
-// With a batch-invariant backend a row of y depends on its own row of x alone, whatever m is.
+// y = x * W^T, or y += x * W^T. fp32 in and out; what W is made of decides the arithmetic
+// (kernels/weight.h). With a batch-invariant backend a row of y depends on its own row of x alone,
+// whatever m is.
 #ifndef HYDRANT_KERNELS_MATMUL_H_
 #define HYDRANT_KERNELS_MATMUL_H_
 
@@ -11,8 +12,8 @@ struct MatmulArgs {
   const float* x = nullptr;  // [m, weight.cols()]
   int m = 0;                 // rows; 0 does nothing
   const Weight* weight = nullptr;
-  float* y = nullptr;        // [m, weight.rows()]
-  bool accumulate = false;   // y += instead of y =
+  float* y = nullptr;       // [m, weight.rows()]
+  bool accumulate = false;  // y += instead of y =
 };
 
 // out[i] = row ids[i] of the table, as fp32.

@@ -1,10 +1,14 @@
-// Causal attention of a run of queries over the layer scratch, with the exact column sums H2O scores by.
+// Causal attention of a run of queries over the layer scratch, with the exact column sums H2O
+// scores by.
 //
-// Query i of the run has position first_position + i and sees keys 0 .. first_position + i. Softmax in fp32 after
-// `scale`. Column sums (H2O, arXiv 2306.14048, section 4: the accumulated attention score, for a whole prompt):
-//   column_sums[h, j] += sum over the run's queries of reduce over the group of KV head h of a[query, j]
-// Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's sums are added in order,
-// so that any slicing of the prompt into runs that start at multiples of kQueryTile gives the same bits.
+// Query i of the run has position first_position + i and sees keys 0 .. first_position + i. Softmax
+// in fp32 after `scale`. Column sums (H2O, arXiv 2306.14048, section 4: the accumulated attention
+// score, for a whole prompt):
+//   column_sums[h, j] += sum over the run's queries of reduce over the group of KV head h of
+//   a[query, j]
+// Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's
+// sums are added in order, so that any slicing of the prompt into runs that start at multiples of
+// kQueryTile gives the same bits.
 #ifndef HYDRANT_KERNELS_PREFILL_ATTENTION_H_
 #define HYDRANT_KERNELS_PREFILL_ATTENTION_H_
 
@@ -17,9 +21,9 @@ namespace hydrant {
 inline constexpr int kQueryTile = 32;
 
 struct PrefillAttentionArgs {
-  const float* q = nullptr;  // [num_queries, num_heads, head_dim], turned by RoPE
-  const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
-  const float* v = nullptr;  // likewise
+  const float* q = nullptr;    // [num_queries, num_heads, head_dim], turned by RoPE
+  const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim
+  const float* v = nullptr;    // likewise
   int64_t kv_head_stride = 0;  // elements
   int num_queries = 0;
   int first_position = 0;  // a multiple of kQueryTile
@@ -27,9 +31,10 @@ struct PrefillAttentionArgs {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;
-  float* out = nullptr;          // [num_queries, num_heads, head_dim]
-  float* column_sums = nullptr;  // [num_kv_heads, column_stride], accumulated into; null: not wanted
-  int64_t column_stride = 0;     // elements
+  float* out = nullptr;  // [num_queries, num_heads, head_dim]
+  float* column_sums =
+      nullptr;                // [num_kv_heads, column_stride], accumulated into; null: not wanted
+  int64_t column_stride = 0;  // elements
   GroupReduce reduce = GroupReduce::kMean;
 };
 

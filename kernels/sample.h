@@ -1,9 +1,10 @@
-// The next token of each row. temperature 0 is greedy: the highest logit, ties to the lower id. Otherwise, in this order:
-// logits / temperature, keep the top_k highest, keep those with probability >= min_p * the highest, keep the smallest set
-// whose probability reaches top_p (at least one), renormalise, and draw. top_p is a share of what the cuts before it left.
-// Candidates rank by logit, ties to the lower id; the draw walks them by id. NaN counts as -infinity.
-// The draw uses one uniform number made from (seed, position) alone, so a row's token never depends on the batch, and a
-// resumed stream repeats itself.
+// The next token of each row. temperature 0 is greedy: the highest logit, ties to the lower id.
+// Otherwise, in this order: logits / temperature, keep the top_k highest, keep those with
+// probability >= min_p * the highest, keep the smallest set whose probability reaches top_p (at
+// least one), renormalise, and draw. top_p is a share of what the cuts before it left. Candidates
+// rank by logit, ties to the lower id; the draw walks them by id. NaN counts as -infinity. The draw
+// uses one uniform number made from (seed, position) alone, so a row's token never depends on the
+// batch, and a resumed stream repeats itself.
 #ifndef HYDRANT_KERNELS_SAMPLE_H_
 #define HYDRANT_KERNELS_SAMPLE_H_
 
@@ -17,7 +18,7 @@ struct SamplingRow {
   float min_p = 0.0f;        // [0, 1]
   int32_t top_k = 0;         // 0: all
   uint64_t seed = 0;
-  int32_t position = 0;      // position the sampled token will have
+  int32_t position = 0;  // position the sampled token will have
 };
 
 struct SampleArgs {
@@ -25,7 +26,7 @@ struct SampleArgs {
   int num_rows = 0;
   int vocab = 0;
   const SamplingRow* rows = nullptr;  // [num_rows]
-  uint32_t* tokens = nullptr;         // [num_rows]; UINT32_MAX where a row's logits hold no finite value
+  uint32_t* tokens = nullptr;  // [num_rows]; UINT32_MAX where a row's logits hold no finite value
 };
 
 }  // namespace hydrant

@@ -8,9 +8,10 @@
 
 namespace hydrant {
 
-// Per KV head, the entries a prompt of n tokens keeps: the first `sinks`, the last `recent`, and of the rest those with
-// the highest score, `keep[h]` in all (keep[h] >= min(n, sinks + recent), keep[h] <= n). On equal scores the higher
-// position stays (the victim rule evicts the lower one first). Indices come out in ascending order.
+// Per KV head, the entries a prompt of n tokens keeps: the first `sinks`, the last `recent`, and of
+// the rest those with the highest score, `keep[h]` in all (keep[h] >= min(n, sinks + recent),
+// keep[h] <= n). On equal scores the higher position stays (the victim rule evicts the lower one
+// first). Indices come out in ascending order.
 struct SelectArgs {
   const float* scores = nullptr;  // [num_kv_heads, score_stride]
   int64_t score_stride = 0;       // elements
@@ -23,15 +24,17 @@ struct SelectArgs {
   int64_t kept_stride = 0;        // elements
 };
 
-// Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] = keep[h], and where the rule
-// is scored and keep[h] == cap leaves the first victim, for position n (kernels/kv_pages.h).
+// Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
+// keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
+// (kernels/kv_pages.h).
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
   const float* v = nullptr;
-  int64_t kv_head_stride = 0;  // elements
+  int64_t kv_head_stride = 0;     // elements
   const float* scores = nullptr;  // [num_kv_heads, score_stride]; null: scores start at 0
   int64_t score_stride = 0;
-  const int32_t* kept = nullptr;  // [num_kv_heads, kept_stride], positions to keep; null: positions 0 .. keep[h] - 1
+  const int32_t* kept =
+      nullptr;  // [num_kv_heads, kept_stride], positions to keep; null: positions 0 .. keep[h] - 1
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int n = 0;                      // prompt tokens

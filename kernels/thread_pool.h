@@ -1,6 +1,7 @@
-// A fixed set of threads that run one parallel loop at a time. The caller takes part as thread 0; workers spin for a few
-// microseconds between loops (a decode step has hundreds) and then sleep, so an idle daemon uses no CPU.
-// ParallelFor may be called from one thread at a time and must not be nested.
+// A fixed set of threads that run one parallel loop at a time. The caller takes part as thread 0;
+// workers spin for a few microseconds between loops (a decode step has hundreds) and then sleep, so
+// an idle daemon uses no CPU. ParallelFor may be called from one thread at a time and must not be
+// nested.
 #ifndef HYDRANT_KERNELS_THREAD_POOL_H_
 #define HYDRANT_KERNELS_THREAD_POOL_H_
 
@@ -18,11 +19,13 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls fn(task, thread) for every task in [0, num_tasks), in any order; 0 <= thread < num_threads(). Returns when all
-  // are done. Tasks are handed out one by one; which thread runs a task must not change its result.
+  // Calls fn(task, thread) for every task in [0, num_tasks), in any order; 0 <= thread <
+  // num_threads(). Returns when all are done. Tasks are handed out one by one; which thread runs a
+  // task must not change its result.
   void ParallelFor(int num_tasks, const std::function<void(int task, int thread)>& fn);
 
-  // Calls fn(thread) exactly once on every thread: for work that is bound to a thread (its packed weight slice).
+  // Calls fn(thread) exactly once on every thread: for work that is bound to a thread (its packed
+  // weight slice).
   void OnEachThread(const std::function<void(int thread)>& fn);
 
  private:

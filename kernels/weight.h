@@ -1,4 +1,5 @@
-// A weight matrix in the form its backend multiplies by. Made once at load, immutable, shared by all steps.
+// A weight matrix in the form its backend multiplies by. Made once at load, immutable, shared by
+// all steps.
 #ifndef HYDRANT_KERNELS_WEIGHT_H_
 #define HYDRANT_KERNELS_WEIGHT_H_
 
@@ -13,10 +14,12 @@ namespace hydrant {
 enum class WeightDType : uint8_t {
   kFloat32,   // dequantised to fp32
   kBFloat16,  // rounded to bf16, fp32 accumulation
-  kStored,    // the file's own blocks, dequantised in registers: the same values as kFloat32, in the file's size
+  kStored,  // the file's own blocks, dequantised in registers: the same values as kFloat32, in the
+            // file's size
 };
 
-// Rows of a weight matrix as a file stores them. Borrowed: with kStored the bytes must outlive the Weight.
+// Rows of a weight matrix as a file stores them. Borrowed: with kStored the bytes must outlive the
+// Weight.
 struct WeightPart {
   DType dtype = DType::kF32;
   const void* data = nullptr;  // [rows, cols], rows contiguous, cols a whole number of blocks
@@ -27,8 +30,8 @@ struct WeightPart {
 class Weight {
  public:
   virtual ~Weight() = default;
-  int rows() const { return rows_; }  // outputs
-  int cols() const { return cols_; }  // inputs
+  int rows() const { return rows_; }       // outputs
+  int cols() const { return cols_; }       // inputs
   size_t bytes() const { return bytes_; }  // memory it occupies, mapped file pages included
 
  protected:

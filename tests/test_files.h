@@ -1,4 +1,5 @@
-// Where tests find models and texts that are not in the repository. Tests run in the repository's root.
+// Where tests find models and texts that are not in the repository. Tests run in the repository's
+// root.
 #ifndef HYDRANT_TESTS_TEST_FILES_H_
 #define HYDRANT_TESTS_TEST_FILES_H_
 

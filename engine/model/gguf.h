@@ -1,7 +1,8 @@
-// A GGUF v3 file, mapped into memory and checked before anything is believed: every count, length, offset,
-// alignment and type of the header is validated against the file's size by Open(). Metadata is copied out;
-// tensor data stays in the map and lives as long as the GgufFile. Immutable after Open(), so any thread may read.
-// Format: the GGUF specification of the ggml project (version 3, little endian).
+// A GGUF v3 file, mapped into memory and checked before anything is believed: every count, length,
+// offset, alignment and type of the header is validated against the file's size by Open(). Metadata
+// is copied out; tensor data stays in the map and lives as long as the GgufFile. Immutable after
+// Open(), so any thread may read. Format: the GGUF specification of the ggml project (version 3,
+// little endian).
 #ifndef HYDRANT_ENGINE_MODEL_GGUF_H_
 #define HYDRANT_ENGINE_MODEL_GGUF_H_
 
@@ -19,9 +20,11 @@
 
 namespace hydrant {
 
-// One metadata value. Integers of every width arrive as int64_t or, above its range, uint64_t; floats as double.
-using GgufValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>, std::vector<int64_t>,
-                               std::vector<uint64_t>, std::vector<double>, std::vector<std::string>>;
+// One metadata value. Integers of every width arrive as int64_t or, above its range, uint64_t;
+// floats as double.
+using GgufValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>,
+                               std::vector<int64_t>, std::vector<uint64_t>, std::vector<double>,
+                               std::vector<std::string>>;
 
 class GgufFile {
  public:

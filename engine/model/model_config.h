@@ -40,7 +40,8 @@ struct ModelConfig {
   double rope_theta = 10000.0;
   double rope_linear_factor = 1.0;  // positions are divided by it; 1 = none
   Llama3RopeScaling llama3;
-  std::vector<float> rope_freq_factors;  // GGUF rope_freqs.weight: frequencies are divided by these; empty = none
+  std::vector<float>
+      rope_freq_factors;  // GGUF rope_freqs.weight: frequencies are divided by these; empty = none
   RopePairing rope_pairing = RopePairing::kHalfSplit;
   bool tied_embeddings = false;
 
@@ -49,7 +50,8 @@ struct ModelConfig {
   int QDim() const { return num_heads * head_dim; }
 };
 
-// Checks every field against the others and against sane bounds; the message names the field and its limit.
+// Checks every field against the others and against sane bounds; the message names the field and
+// its limit.
 absl::Status ValidateConfig(const ModelConfig& config);
 
 }  // namespace hydrant

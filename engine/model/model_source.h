@@ -1,6 +1,6 @@
-// A model as it lies on disk: its shape, its tensors by role, and where its tokenizer is. Three sources exist:
-// a GGUF file, a Hugging Face folder, and seeded random weights for a config.json ("dummy").
-// Immutable after opening; tensor bytes live as long as the ModelSource.
+// A model as it lies on disk: its shape, its tensors by role, and where its tokenizer is. Three
+// sources exist: a GGUF file, a Hugging Face folder, and seeded random weights for a config.json
+// ("dummy"). Immutable after opening; tensor bytes live as long as the ModelSource.
 #ifndef HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
 #define HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
 
@@ -18,20 +18,23 @@ class GgufFile;
 
 // The tensors of one llama layer. [rows, cols] = [outputs, inputs].
 struct LlamaLayerTensors {
-  TensorView attn_norm;         // [hidden] f32
-  TensorView wq, wk, wv, wo;    // [q_dim, hidden], [kv_dim, hidden], [kv_dim, hidden], [hidden, q_dim]
-  TensorView ffn_norm;          // [hidden] f32
-  TensorView gate, up, down;    // [inter, hidden], [inter, hidden], [hidden, inter]
+  TensorView attn_norm;  // [hidden] f32
+  TensorView wq, wk, wv,
+      wo;               // [q_dim, hidden], [kv_dim, hidden], [kv_dim, hidden], [hidden, q_dim]
+  TensorView ffn_norm;  // [hidden] f32
+  TensorView gate, up, down;  // [inter, hidden], [inter, hidden], [hidden, inter]
 };
 
 class ModelSource {
  public:
   virtual ~ModelSource() = default;
   virtual const ModelConfig& config() const = 0;
-  virtual absl::StatusOr<TensorView> Embedding() const = 0;   // [vocab, hidden]
-  virtual absl::StatusOr<TensorView> FinalNorm() const = 0;   // [hidden]
-  virtual absl::StatusOr<TensorView> Output() const = 0;      // [vocab, hidden]; the embedding where tied
-  // Shapes are checked against config(); the message names the tensor, the shape found and the shape wanted.
+  virtual absl::StatusOr<TensorView> Embedding() const = 0;  // [vocab, hidden]
+  virtual absl::StatusOr<TensorView> FinalNorm() const = 0;  // [hidden]
+  virtual absl::StatusOr<TensorView> Output()
+      const = 0;  // [vocab, hidden]; the embedding where tied
+  // Shapes are checked against config(); the message names the tensor, the shape found and the
+  // shape wanted.
   virtual absl::StatusOr<LlamaLayerTensors> Layer(int layer) const = 0;
   // Null unless the source is a GGUF file; the tokenizer and chat template are in its metadata.
   virtual const GgufFile* gguf() const { return nullptr; }
@@ -42,7 +45,8 @@ class ModelSource {
 enum class LoadFormat { kAuto, kDummy };
 
 // `path` is a .gguf file or a folder with config.json; with kDummy a folder or a config.json file.
-absl::StatusOr<std::unique_ptr<ModelSource>> OpenModel(const std::string& path, LoadFormat format, uint64_t dummy_seed = 0);
+absl::StatusOr<std::unique_ptr<ModelSource>> OpenModel(const std::string& path, LoadFormat format,
+                                                       uint64_t dummy_seed = 0);
 
 }  // namespace hydrant
 

@@ -12,7 +12,8 @@ namespace hydrant {
 
 struct TensorView {
   DType dtype = DType::kF32;
-  std::vector<int64_t> shape;      // outermost first: a weight is [rows (outputs), cols (inputs)], rows contiguous
+  std::vector<int64_t>
+      shape;  // outermost first: a weight is [rows (outputs), cols (inputs)], rows contiguous
   std::span<const uint8_t> bytes;  // exactly BytesOf(dtype, number of elements)
 
   int64_t NumElements() const {

@@ -1,5 +1,5 @@
-// Turns a growing list of token ids into text, piece by piece, and never emits half a UTF-8 character.
-// Not thread safe; one per stream. Borrows the tokenizer.
+// Turns a growing list of token ids into text, piece by piece, and never emits half a UTF-8
+// character. Not thread safe; one per stream. Borrows the tokenizer.
 #ifndef HYDRANT_ENGINE_TOKENIZER_DETOKENIZER_H_
 #define HYDRANT_ENGINE_TOKENIZER_DETOKENIZER_H_
 

@@ -18,8 +18,10 @@ class GgufFile;
 using TokenId = uint32_t;
 
 struct EncodeOptions {
-  bool add_special_tokens = true;    // BOS (and EOS) where the tokenizer's own files say so; never doubled
-  bool parse_special_tokens = true;  // "<|im_start|>" in the text becomes its id; false: it is plain text
+  bool add_special_tokens =
+      true;  // BOS (and EOS) where the tokenizer's own files say so; never doubled
+  bool parse_special_tokens =
+      true;  // "<|im_start|>" in the text becomes its id; false: it is plain text
 };
 
 class Tokenizer {
@@ -27,17 +29,19 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // InvalidArgument (with the byte offset) where `text` is not valid UTF-8.
-  virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, const EncodeOptions& options) const = 0;
+  virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                                      const EncodeOptions& options) const = 0;
 
-  // The bytes one token stands for, before any clean-up; may be half a UTF-8 character. Special tokens give "" if
-  // skip_special. `first` says that the token opens the text (SentencePiece drops its leading space there).
-  // REQUIRES: id < VocabSize()
+  // The bytes one token stands for, before any clean-up; may be half a UTF-8 character. Special
+  // tokens give "" if skip_special. `first` says that the token opens the text (SentencePiece drops
+  // its leading space there). REQUIRES: id < VocabSize()
   virtual std::string TokenBytes(TokenId id, bool skip_special, bool first) const = 0;
 
-  virtual TokenId VocabSize() const = 0;           // ids are below it
+  virtual TokenId VocabSize() const = 0;  // ids are below it
   virtual bool IsSpecial(TokenId id) const = 0;
-  virtual int64_t bos_id() const = 0;              // -1: none
-  virtual const std::vector<TokenId>& eog_ids() const = 0;  // every end-of-generation id of the files, sorted
+  virtual int64_t bos_id() const = 0;  // -1: none
+  virtual const std::vector<TokenId>& eog_ids()
+      const = 0;  // every end-of-generation id of the files, sorted
   // The literal text of a special or added token such as "<s>"; "" if the id has none.
   virtual std::string TokenText(TokenId id) const = 0;
 };
@@ -46,8 +50,8 @@ class Tokenizer {
 std::string Decode(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special);
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& file);
-// A folder with tokenizer.json (and optionally tokenizer_config.json, generation_config.json), or with tokenizer.model
-// (SentencePiece), or a path to one of these two files.
+// A folder with tokenizer.json (and optionally tokenizer_config.json, generation_config.json), or
+// with tokenizer.model (SentencePiece), or a path to one of these two files.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromPath(const std::string& path);
 
 }  // namespace hydrant
