@@ -1,9 +1,10 @@
-// How long a token takes from the end of the engine's step to the client: the fake engine steps at
-// a fixed pace, every stream gets a token a step, and callback clients on one connection each note
-// when it arrives. The figure includes the loop's delivery, the writer thread, gRPC on both sides,
-// and the clients themselves, which run in the same process.
+// How long a token takes from the end of the engine's step to the wire: the fake engine steps at a
+// fixed pace, every stream gets a token a step, and a client that costs little more than its system
+// calls notes when the bytes arrive. The figure includes the loop's delivery, the writer thread,
+// gRPC's server, the loopback and the client's read.
 //
-//   stream_latency_benchmark [steps] [step_us] [streams...]      default 500 20000 1 32 256
+//   stream_latency_benchmark [steps] [step_us] [streams/connections...]
+//                            default 500 20000 1/1 32/1 32/32 256/1 256/8 256/256
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
@@ -12,12 +13,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "tests/server/http2_streams.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -30,14 +31,17 @@ int64_t NowUs() {
       .count();
 }
 
-double CpuSeconds() {
+double CpuSeconds(int who) {
   rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
+  getrusage(who, &usage);
   const auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
+
+// The client is this thread, all others are the server's.
+double ServerCpuSeconds() { return CpuSeconds(RUSAGE_SELF) - CpuSeconds(RUSAGE_THREAD); }
 
 // A token's id is the number of its step, modulo this: many steps more than a token may be late,
 // and plain ASCII.
@@ -73,53 +77,14 @@ class Pacer {
   std::atomic<size_t> count_{0};
 };
 
-// Notes the latency of every message: its first token was made in the step that ended last
-// before... the tokens of a stream come one a step, so the n-th token of a stream that began in
-// step s belongs to step s + n.
-class Client final : public grpc::ClientReadReactor<v1::GenerateResponse> {
- public:
-  explicit Client(std::shared_ptr<grpc::Channel> channel)
-      : stub_(v1::Hydrant::NewStub(std::move(channel))) {}
-
-  void Start(const v1::GenerateRequest* request) {
-    stub_->async()->Generate(&context_, request, this);
-    StartRead(&response_);
-    StartCall();
-  }
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    const int64_t now = NowUs();
-    for (const uint32_t id : response_.delta().token_ids()) arrivals_.push_back({now, id});
-    messages_ += response_.has_delta();
-    StartRead(&response_);
-  }
-  void OnDone(const grpc::Status& status) override {
-    const std::lock_guard lock(mutex_);
-    ok_ = status.ok();
-    done_ = true;
-    changed_.notify_all();
-  }
-  bool Wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_; });
-    return ok_;
-  }
-  struct Arrival {
+// When each token of a stream arrived.
+struct Arrivals {
+  struct Token {
     int64_t us;
     uint32_t id;
   };
-  const std::vector<Arrival>& arrivals() const { return arrivals_; }
-  int messages() const { return messages_; }
-
- private:
-  std::unique_ptr<v1::Hydrant::Stub> stub_;
-  grpc::ClientContext context_;
-  v1::GenerateResponse response_;
-  std::vector<Arrival> arrivals_;
-  int messages_ = 0;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false, ok_ = false;
+  std::vector<Token> tokens;
+  int messages = 0;
 };
 
 double Percentile(std::vector<int64_t>& values, double share) {
@@ -130,7 +95,7 @@ double Percentile(std::vector<int64_t>& values, double share) {
   return static_cast<double>(values[at]);
 }
 
-int Measure(int streams, int steps, int64_t step_us) {
+int Measure(int streams, int connections, int steps, int64_t step_us) {
   // Streams begin one after another; they are compared once all run.
   const size_t most_steps = static_cast<size_t>(steps) * 4 + 20000;
   Pacer pacer(step_us, most_steps);
@@ -146,36 +111,39 @@ int Measure(int streams, int steps, int64_t step_us) {
   options.after_step = [&pacer] { pacer.EndStep(); };
   TestServer server(options);
   server.engine.Pause();  // all are queued before the first step
-  v1::GenerateRequest request = TextRequest("x", static_cast<uint32_t>(steps));
-  std::vector<std::unique_ptr<Client>> clients;
-  for (int i = 0; i < streams; ++i) {
-    clients.push_back(std::make_unique<Client>(server.NewChannel()));
-    clients.back()->Start(&request);
-  }
+  std::vector<Arrivals> arrivals(streams);
+  v1::GenerateResponse response;
+  Http2Streams clients(server.server->port(), connections,
+                       [&](int stream, std::string_view message, int64_t us) {
+                         response.ParseFromArray(message.data(), static_cast<int>(message.size()));
+                         for (const uint32_t id : response.delta().token_ids())
+                           arrivals[stream].tokens.push_back({us, id});
+                         arrivals[stream].messages += response.has_delta();
+                       });
+  const std::string request = TextRequest("x", static_cast<uint32_t>(steps)).SerializeAsString();
+  for (int i = 0; i < streams; ++i) clients.Call("/hydrant.v1.Hydrant/Generate", request);
   WaitFor([&] {
     const LoopSnapshot s = server.loop->Snapshot();
     return s.waiting + s.prefilling + s.running >= streams - 1;
   });
-  const double cpu = CpuSeconds();
+  const double cpu = ServerCpuSeconds();
   const auto start = Clock::now();
   server.engine.Resume();
-  int failed = 0;
-  for (auto& client : clients) failed += !client->Wait();
+  const int failed = clients.ReadAll();
   const double wall = std::chrono::duration<double>(Clock::now() - start).count();
-  const double used = CpuSeconds() - cpu;
+  const double used = ServerCpuSeconds() - cpu;
 
   std::vector<int64_t> latencies, last_of_step;
   const size_t count = pacer.Count();
   std::vector<int64_t> slowest(count, 0);
   int64_t messages = 0;
-  for (const auto& client : clients) {
-    messages += client->messages();
-    for (size_t i = kWarmUpTokens; i < client->arrivals().size(); ++i) {
-      const Client::Arrival& arrival = client->arrivals()[i];
-      const size_t step = pacer.LastStepOf(arrival.id, arrival.us);
-      const int64_t latency = arrival.us - pacer.EndOf(step);
-      latencies.push_back(latency);
-      slowest[step] = std::max(slowest[step], latency);
+  for (const Arrivals& stream : arrivals) {
+    messages += stream.messages;
+    for (size_t i = kWarmUpTokens; i < stream.tokens.size(); ++i) {
+      const auto [us, id] = stream.tokens[i];
+      const size_t step = pacer.LastStepOf(id, us);
+      latencies.push_back(us - pacer.EndOf(step));
+      slowest[step] = std::max(slowest[step], latencies.back());
     }
   }
   for (const int64_t latency : slowest) {
@@ -184,13 +152,15 @@ int Measure(int streams, int steps, int64_t step_us) {
   const int64_t late = std::count_if(latencies.begin(), latencies.end(),
                                      [step_us](int64_t l) { return l > step_us; });
   fmt::print(
-      "{:4} streams, {} us steps: token p50 {:.2f} ms, p99 {:.2f} ms; last of a step p50 {:.2f} "
+      "{:4} streams on {} connections, {} us steps: token p50 {:.2f} ms, p99 {:.2f} ms; last of a "
+      "step p50 {:.2f} "
       "ms, p99 {:.2f} ms; "
-      "{} of {} after the next step's end; {:.2f} tokens a message; {:.2f} cores, {:.1f} us CPU a "
+      "{} of {} after the next step's end; {:.2f} tokens a message; server: {:.2f} cores, {:.1f} "
+      "us CPU a "
       "token; {} failed\n",
-      streams, step_us, Percentile(latencies, 0.5) * 1e-3, Percentile(latencies, 0.99) * 1e-3,
-      Percentile(last_of_step, 0.5) * 1e-3, Percentile(last_of_step, 0.99) * 1e-3, late,
-      latencies.size(),
+      streams, connections, step_us, Percentile(latencies, 0.5) * 1e-3,
+      Percentile(latencies, 0.99) * 1e-3, Percentile(last_of_step, 0.5) * 1e-3,
+      Percentile(last_of_step, 0.99) * 1e-3, late, latencies.size(),
       static_cast<double>(streams) * steps / static_cast<double>(std::max<int64_t>(messages, 1)),
       used / wall, used * 1e6 / (static_cast<double>(streams) * steps), failed);
   return failed;
@@ -203,10 +173,16 @@ int main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
   const int steps = argc > 1 ? std::atoi(argv[1]) : 500;
   const int64_t step_us = argc > 2 ? std::atoll(argv[2]) : 20000;
-  std::vector<int> sizes;
-  for (int i = 3; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
-  if (sizes.empty()) sizes = {1, 32, 256};
+  std::vector<std::pair<int, int>> sizes;
+  for (int i = 3; i < argc; ++i) {
+    std::pair<int, int> size;
+    if (std::sscanf(argv[i], "%d/%d", &size.first, &size.second) != 2) return 2;
+    sizes.push_back(size);
+  }
+  if (sizes.empty()) sizes = {{1, 1}, {32, 1}, {32, 32}, {256, 1}, {256, 8}, {256, 256}};
   int failed = 0;
-  for (const int streams : sizes) failed += hydrant::Measure(streams, steps, step_us);
+  for (const auto& [streams, connections] : sizes) {
+    failed += hydrant::Measure(streams, connections, steps, step_us);
+  }
   return failed == 0 ? 0 : 1;
 }
