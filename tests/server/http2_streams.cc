@@ -78,6 +78,7 @@ class Http2Streams::Connection {
     nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, settings, 1);
     nghttp2_session_set_local_window_size(session_, NGHTTP2_FLAG_NONE, 0, kWindowBytes);
     Send();
+    Receive();  // the server's settings: until they are known, 100 streams are the most
   }
   ~Connection() {
     nghttp2_session_del(session_);
