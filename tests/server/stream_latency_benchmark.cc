@@ -15,9 +15,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "kernels/thread_pool.h"
 #include "tests/server/http2_streams.h"
 #include "tests/server/test_server.h"
 
@@ -51,10 +53,20 @@ constexpr size_t kWarmUpTokens = 20;  // of each stream, not counted
 // Steps end at a fixed pace; `ends` holds when each one did.
 class Pacer {
  public:
-  Pacer(int64_t step_us, size_t most_steps) : step_us_(step_us), ends_(most_steps) {}
+  Pacer(int64_t step_us, int compute_threads, size_t most_steps)
+      : step_us_(step_us), ends_(most_steps) {
+    if (compute_threads > 0) pool_.emplace(compute_threads);
+  }
   void EndStep() {
     next_us_ = std::max(next_us_ + step_us_, NowUs());
-    std::this_thread::sleep_until(Clock::time_point(std::chrono::microseconds(next_us_)));
+    if (pool_.has_value()) {
+      pool_->ParallelFor(pool_->num_threads(), [this](int, int) {
+        while (NowUs() < next_us_) {
+        }
+      });
+    } else {
+      std::this_thread::sleep_until(Clock::time_point(std::chrono::microseconds(next_us_)));
+    }
     const size_t step = count_.load(std::memory_order_relaxed);
     if (step < ends_.size()) ends_[step] = NowUs();
     count_.store(step + 1, std::memory_order_release);
@@ -72,6 +84,7 @@ class Pacer {
 
  private:
   const int64_t step_us_;
+  std::optional<ThreadPool> pool_;
   int64_t next_us_ = 0;
   std::vector<int64_t> ends_;
   std::atomic<size_t> count_{0};
@@ -95,10 +108,10 @@ double Percentile(std::vector<int64_t>& values, double share) {
   return static_cast<double>(values[at]);
 }
 
-int Measure(int streams, int connections, int steps, int64_t step_us) {
+int Measure(int streams, int connections, int steps, int64_t step_us, int compute_threads) {
   // Streams begin one after another; they are compared once all run.
   const size_t most_steps = static_cast<size_t>(steps) * 4 + 20000;
-  Pacer pacer(step_us, most_steps);
+  Pacer pacer(step_us, compute_threads, most_steps);
   TestServerOptions options;
   options.limits.max_num_seqs = streams;
   options.limits.max_model_len = steps + 64;
@@ -152,13 +165,14 @@ int Measure(int streams, int connections, int steps, int64_t step_us) {
   const int64_t late = std::count_if(latencies.begin(), latencies.end(),
                                      [step_us](int64_t l) { return l > step_us; });
   fmt::print(
-      "{:4} streams on {} connections, {} us steps: token p50 {:.2f} ms, p99 {:.2f} ms; last of a "
+      "{:4} streams on {} connections, {} us steps, {} compute threads: token p50 {:.2f} ms, p99 "
+      "{:.2f} ms; last of a "
       "step p50 {:.2f} "
       "ms, p99 {:.2f} ms; "
       "{} of {} after the next step's end; {:.2f} tokens a message; server: {:.2f} cores, {:.1f} "
       "us CPU a "
       "token; {} failed\n",
-      streams, connections, step_us, Percentile(latencies, 0.5) * 1e-3,
+      streams, connections, step_us, compute_threads, Percentile(latencies, 0.5) * 1e-3,
       Percentile(latencies, 0.99) * 1e-3, Percentile(last_of_step, 0.5) * 1e-3,
       Percentile(last_of_step, 0.99) * 1e-3, late, latencies.size(),
       static_cast<double>(streams) * steps / static_cast<double>(std::max<int64_t>(messages, 1)),
@@ -173,8 +187,9 @@ int main(int argc, char** argv) {
   spdlog::set_level(spdlog::level::warn);
   const int steps = argc > 1 ? std::atoi(argv[1]) : 500;
   const int64_t step_us = argc > 2 ? std::atoll(argv[2]) : 20000;
+  const int compute_threads = argc > 3 ? std::atoi(argv[3]) : 0;
   std::vector<std::pair<int, int>> sizes;
-  for (int i = 3; i < argc; ++i) {
+  for (int i = 4; i < argc; ++i) {
     std::pair<int, int> size;
     if (std::sscanf(argv[i], "%d/%d", &size.first, &size.second) != 2) return 2;
     sizes.push_back(size);
@@ -182,7 +197,7 @@ int main(int argc, char** argv) {
   if (sizes.empty()) sizes = {{1, 1}, {32, 1}, {32, 32}, {256, 1}, {256, 8}, {256, 256}};
   int failed = 0;
   for (const auto& [streams, connections] : sizes) {
-    failed += hydrant::Measure(streams, connections, steps, step_us);
+    failed += hydrant::Measure(streams, connections, steps, step_us, compute_threads);
   }
   return failed == 0 ? 0 : 1;
 }
