@@ -32,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
+constexpr milliseconds kStandAside{
+    10};  // all devices there are so far compute on the cores that send
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
 sigset_t StopSignals() {
@@ -186,7 +188,7 @@ class Daemon {
   const DaemonOptions& options_;
   const Clock::time_point start_ = Clock::now();
   Wakeups wakeups_;
-  EventRouter router_;
+  EventRouter router_{kStandAside};
   Service service_;
   // Destroyed in the opposite order: server, loop, model.
   std::unique_ptr<LoadedModel> model_;

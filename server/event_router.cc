@@ -13,7 +13,8 @@ bool IsLast(const Event& event) {
 
 }  // namespace
 
-EventRouter::EventRouter() : thread_([this] { Run(); }) {}
+EventRouter::EventRouter(std::chrono::microseconds stand_aside)
+    : stand_aside_(stand_aside), thread_([this] { Run(); }) {}
 
 EventRouter::~EventRouter() {
   {
@@ -36,16 +37,16 @@ void EventRouter::Remove(RequestHandle handle) {
 
 void EventRouter::Deliver(std::vector<Event> events) {
   if (events.empty()) return;
-  {
-    const std::lock_guard lock(inbox_mutex_);
-    if (inbox_.empty()) {
-      inbox_.swap(events);
-    } else {
-      inbox_.insert(inbox_.end(), std::make_move_iterator(events.begin()),
-                    std::make_move_iterator(events.end()));
-    }
+  std::unique_lock lock(inbox_mutex_);
+  if (inbox_.empty()) {
+    inbox_.swap(events);
+  } else {
+    inbox_.insert(inbox_.end(), std::make_move_iterator(events.begin()),
+                  std::make_move_iterator(events.end()));
   }
   inbox_filled_.notify_one();
+  if (stand_aside_.count() == 0) return;
+  all_handed_over_.wait_for(lock, stand_aside_, [this] { return inbox_.empty() && !writing_; });
 }
 
 void EventRouter::Run() {
@@ -53,9 +54,12 @@ void EventRouter::Run() {
   while (true) {
     {
       std::unique_lock lock(inbox_mutex_);
+      writing_ = false;
+      if (inbox_.empty()) all_handed_over_.notify_one();
       inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
       if (inbox_.empty()) return;
       events.swap(inbox_);
+      writing_ = true;
     }
     Dispatch(events);
     events.clear();

@@ -67,6 +67,36 @@ TEST(EventRouter, ARemovedReceiverHearsNothing) {
   EXPECT_EQ(stays.use_count(), 1);
 }
 
+// With `stand_aside` the loop goes on only when the writer has handed everything over.
+TEST(EventRouter, DeliverStandsAsideForTheWriter) {
+  EventRouter router(std::chrono::hours(1));
+  const auto recorder = std::make_shared<Recorder>();
+  router.Add(1, recorder);
+  for (int step = 0; step < 1000; ++step) {
+    router.Deliver({TextEvent(1, "x")});
+    ASSERT_EQ(recorder->words.size(), 2 * static_cast<size_t>(step + 1)) << "words and step ends";
+  }
+}
+
+// A receiver that blocks, which none should, holds the loop for the bounded time only.
+TEST(EventRouter, DeliverDoesNotWaitLongerThanItMay) {
+  class Blocked final : public EventReceiver {
+   public:
+    explicit Blocked(std::shared_future<void> release) : release_(std::move(release)) {}
+    void OnEvent(Event) override { release_.wait(); }
+    void OnStepEnd() override {}
+
+   private:
+    std::shared_future<void> release_;
+  };
+  std::promise<void> release;
+  EventRouter router(std::chrono::milliseconds(1));
+  router.Add(1, std::make_shared<Blocked>(release.get_future().share()));
+  router.Deliver({TextEvent(1, "x")});
+  router.Deliver({TextEvent(1, "y")});
+  release.set_value();
+}
+
 TEST(EventRouter, ManySendersLoseNothing) {
   constexpr int kThreads = 4, kEvents = 5000;
   std::vector<std::shared_ptr<Recorder>> recorders;

@@ -22,7 +22,8 @@ EngineLimits TestLimits() {
           .prefill_arena_tokens = 4096};
 }
 
-TestServer::TestServer(TestServerOptions options) : engine(options.limits) {
+TestServer::TestServer(TestServerOptions options)
+    : engine(options.limits), router(options.stand_aside) {
   spdlog::set_level(spdlog::level::warn);  // a line a request would drown the results
   if (options.next_token) engine.next_token = options.next_token;
   engine.after_step = options.after_step;

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@ struct TestServerOptions {
   size_t max_buffered_bytes = size_t{1} << 20;
   bool chat = true;
   bool ready = true;
+  std::chrono::microseconds stand_aside{0};
   std::function<TokenId(int32_t)> next_token;
   std::function<void()> after_step;
 };
