@@ -81,8 +81,9 @@ class Wakeups {
 
 class Daemon {
  public:
-  explicit Daemon(const DaemonOptions& options)
+  Daemon(const DaemonOptions& options, const ModelLoader& load)
       : options_(options),
+        load_(load),
         service_({.version = HYDRANT_VERSION, .flags = options.flags}, &router_) {}
 
   absl::Status Run() {
@@ -118,7 +119,7 @@ class Daemon {
 
   absl::Status TryLoad() {
     absl::StatusOr<std::unique_ptr<LoadedModel>> model =
-        LoadModel(options_, [this](double fraction) { service_.SetLoadFraction(fraction); });
+        load_(options_, [this](double fraction) { service_.SetLoadFraction(fraction); });
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
     absl::StatusOr<std::unique_ptr<ServingLoop>> loop = ServingLoop::Start(
@@ -186,6 +187,7 @@ class Daemon {
   }
 
   const DaemonOptions& options_;
+  const ModelLoader& load_;
   const Clock::time_point start_ = Clock::now();
   Wakeups wakeups_;
   EventRouter router_{kStandAside};
@@ -207,6 +209,8 @@ void BlockSignals() {
   signal(SIGPIPE, SIG_IGN);
 }
 
-absl::Status RunDaemon(const DaemonOptions& options) { return Daemon(options).Run(); }
+absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
+  return Daemon(options, load).Run();
+}
 
 }  // namespace hydrant

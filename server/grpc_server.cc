@@ -1,9 +1,14 @@
 #include "server/grpc_server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,24 +33,50 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   builder->SetMaxSendMessageSize(-1);
 }
 
+// gRPC removes a socket's file before it binds, also one that a living server listens on: the
+// second daemon would take the first one's place.
+bool SomeoneListensOn(const std::string& listen) {
+  constexpr std::string_view kUnix = "unix:";
+  if (!listen.starts_with(kUnix)) return false;
+  std::string path = listen.substr(kUnix.size());
+  if (path.starts_with("//")) path.erase(0, 2);
+  sockaddr_un address{};
+  if (path.size() >= sizeof(address.sun_path)) return false;  // gRPC says no
+  address.sun_family = AF_UNIX;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const bool answered =
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  close(fd);
+  return answered;
+}
+
+absl::Status CannotListen(const std::string& listen) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", listen,
+                   ": the address is in use, not of this machine, or not host:port"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                               Service* service) {
+  if (SomeoneListensOn(options.listen)) return CannotListen(options.listen);
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
   (void)reflection;
+  // Never given back: the last grpc_shutdown() waits up to ten seconds for a poller of gRPC's own
+  // where a socket was full shortly before, and the process would end that much later.
+  static const bool library = (grpc_init(), true);
+  (void)library;
   grpc::ServerBuilder builder;
   SetArguments(options, &builder);
   int port = 0;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     ": the address is in use, not of this machine, or not host:port"));
-  }
+  if (server == nullptr) return CannotListen(options.listen);
   std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(server), port));
   started->SetServing(false);  // gRPC's health service begins as SERVING
   return started;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "engine/engine.h"
 #include "server/machine_limits.h"
 #include "server/status_details.h"
 
@@ -69,6 +70,16 @@ int64_t PoolBytes(const EngineOptions& engine, const ModelConfig& config) {
   return static_cast<int64_t>(std::min(static_cast<double>(share), useful));
 }
 
+// What to do about it, where the engine found too little memory.
+absl::Status EngineError(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return {
+      status.code(),
+      fmt::format("{}; lower --kv-cache-memory-bytes, --num-gpu-blocks-override, --max-num-seqs "
+                  "or --max-model-len",
+                  std::string(status.message()))};
+}
+
 std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
   if (!options.served_model_name.empty()) return options.served_model_name;
   if (!config.name.empty()) return ToValidUtf8(config.name);
@@ -107,17 +118,17 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
     engine_options.kv_cache_memory_bytes = PoolBytes(engine_options, source->config());
   }
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
-  if (!engine.ok()) return engine.status();
-  loaded->engine = *std::move(engine);
+  if (!engine.ok()) return EngineError(engine.status());
 
   ServedModel& served = loaded->served;
   served.name = NameOf(options, source->config());
-  served.config = loaded->engine->config();
-  served.limits = loaded->engine->limits();
-  served.page_bytes = static_cast<int64_t>(loaded->engine->kv_layout().PageBytes());
-  served.engine_description = loaded->engine->Description();
+  served.config = (*engine)->config();
+  served.limits = (*engine)->limits();
+  served.page_bytes = static_cast<int64_t>((*engine)->kv_layout().PageBytes());
+  served.engine_description = (*engine)->Description();
   served.tokenizer = loaded->tokenizer.get();
   served.chat_template = loaded->chat_template.get();
+  loaded->engine = *std::move(engine);
   return loaded;
 }
 

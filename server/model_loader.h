@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/engine.h"
+#include "engine/batch.h"
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/daemon_options.h"
@@ -19,13 +19,17 @@ namespace hydrant {
 struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<StepExecutor> engine;
   ServedModel served;  // points to the above
 };
 
 // `progress` hears a fraction in [0, 1]. An error is one line that names the file or the flag.
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const DaemonOptions& options,
                                                        const std::function<void(double)>& progress);
+
+// What the daemon loads with; a test puts an engine of its own behind it.
+using ModelLoader = std::function<absl::StatusOr<std::unique_ptr<LoadedModel>>(
+    const DaemonOptions& options, const std::function<void(double)>& progress)>;
 
 // "holds 40 full or 180 20 % sequences of 1,024 tokens": how many sequences of that length the pool
 // holds, with all their entries and with a fifth of them.

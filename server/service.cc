@@ -1,6 +1,7 @@
 #include "server/service.h"
 
 #include <grpcpp/server_context.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
@@ -82,33 +83,36 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Ref
   return reactor;
 }
 
+Refusal Draining() {
+  return {absl::UnavailableError("the server is shutting down and takes no new requests"),
+          "DRAINING", kDrainingRetryUs};
+}
+
+}  // namespace
+
 // Not ready and not able to say anything about the model yet, or any more.
-std::optional<Refusal> WhyNoModel(v1::ServerState state, double load_fraction,
-                                  const absl::Status& lost) {
-  switch (state) {
+std::optional<Refusal> Service::WhyNoModel(const Serving& serving) {
+  switch (serving.state) {
     case v1::SERVER_STATE_LOADING: {
-      const int percent = static_cast<int>(std::floor(load_fraction * 100));
+      const int percent = static_cast<int>(std::floor(serving.load_fraction * 100));
       return Refusal{absl::UnavailableError(absl::StrCat("loading the model, ", percent, " %")),
                      "LOADING", kLoadingRetryUs};
     }
     case v1::SERVER_STATE_ENGINE_LOST:
-      return Refusal{absl::InternalError(absl::StrCat("the engine is lost: ", lost.message())),
-                     "ENGINE_FAULT"};
+      return Refusal{
+          absl::InternalError(absl::StrCat("the engine is lost: ", serving.lost.message())),
+          "ENGINE_FAULT"};
     default:
+      // A server that is stopped while it loads has no model and never will.
+      if (serving.model == nullptr) return Draining();
       return std::nullopt;
   }
 }
 
-std::optional<Refusal> WhyNoGeneration(v1::ServerState state, double load_fraction,
-                                       const absl::Status& lost) {
-  if (state == v1::SERVER_STATE_DRAINING) {
-    return Refusal{absl::UnavailableError("the server is shutting down and takes no new requests"),
-                   "DRAINING", kDrainingRetryUs};
-  }
-  return WhyNoModel(state, load_fraction, lost);
+std::optional<Refusal> Service::WhyNoGeneration(const Serving& serving) {
+  if (serving.state == v1::SERVER_STATE_DRAINING) return Draining();
+  return WhyNoModel(serving);
 }
-
-}  // namespace
 
 Service::Service(ServiceOptions options, EventRouter* router)
     : options_(std::move(options)), router_(router) {}
@@ -151,8 +155,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   GenerateStream::Args args;
   args.context = context;
   args.max_buffered_bytes = options_.max_buffered_bytes_per_stream;
-  std::optional<Refusal> refusal =
-      WhyNoGeneration(serving.state, serving.load_fraction, serving.lost);
+  std::optional<Refusal> refusal = WhyNoGeneration(serving);
   Request request;
   if (!refusal.has_value()) {
     v1::GenerateRequest wire;
@@ -162,8 +165,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
     if (converted.ok()) {
       request = *std::move(converted);
       args.request_id = request.request_id;
-      args.cancel = [loop = serving.loop, handle](absl::Status why) {
-        loop->Cancel(handle, std::move(why));
+      args.cancel = [loop = serving.loop, handle,
+                     id = request.request_id](const absl::Status& why) {
+        loop->Cancel(handle, why);
+        spdlog::debug("request {} is to end: {}", id, std::string(why.message()));
       };
     } else {
       refusal = Refused(converted.status());
@@ -204,8 +209,7 @@ grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context
                                             const grpc::ByteBuffer* bytes,
                                             grpc::ByteBuffer* response) {
   const Serving serving = Current();
-  if (auto no = WhyNoModel(serving.state, serving.load_fraction, serving.lost))
-    return Refuse(context, *no);
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   return Answer<v1::TokenizeRequest>(
       context, *bytes, response,
       [&](const v1::TokenizeRequest& wire) { return hydrant::Tokenize(*serving.model, wire); });
@@ -215,8 +219,7 @@ grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* conte
                                               const grpc::ByteBuffer* bytes,
                                               grpc::ByteBuffer* response) {
   const Serving serving = Current();
-  if (auto no = WhyNoModel(serving.state, serving.load_fraction, serving.lost))
-    return Refuse(context, *no);
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   return Answer<v1::DetokenizeRequest>(
       context, *bytes, response,
       [&](const v1::DetokenizeRequest& wire) { return hydrant::Detokenize(*serving.model, wire); });
@@ -226,8 +229,7 @@ grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
   const Serving serving = Current();
-  if (auto no = WhyNoModel(serving.state, serving.load_fraction, serving.lost))
-    return Refuse(context, *no);
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   return Answer<v1::GetModelInfoRequest>(
       context, *bytes, response,
       [&](const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {

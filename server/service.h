@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "hydrant/v1/hydrant.grpc.pb.h"
@@ -72,6 +73,8 @@ class Service final : public RawService {
   };
 
   Serving Current() const;
+  static std::optional<Refusal> WhyNoModel(const Serving& serving);
+  static std::optional<Refusal> WhyNoGeneration(const Serving& serving);
   void Submit(const std::shared_ptr<class GenerateStream>& stream, RequestHandle handle,
               const Serving& serving, Request request);
   v1::GetServerInfoResponse ServerInfo(const Serving& serving) const;

@@ -1,6 +1,6 @@
 // An engine without a model, for tests of the gRPC front: every row's next token is a function of
-// its position, steps can be held, and it can be lost. Pause(), Resume() and Lose() are safe from
-// any thread.
+// its position, steps can be held and counted out, and it can be lost. Pause(), Resume(),
+// AllowSteps(), WaitUntilHeld() and Lose() are safe from any thread.
 #ifndef HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 
@@ -21,7 +21,11 @@ class PausableEngine final : public StepExecutor {
   absl::Status Execute(const Batch& batch, StepResult* result) override {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return !paused_; });
+      held_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !paused_ || allowed_ > 0; });
+      held_ = false;
+      if (paused_) --allowed_;
       if (!lost_.ok()) return lost_;
     }
     result->decode_tokens.clear();
@@ -40,11 +44,26 @@ class PausableEngine final : public StepExecutor {
   void Pause() {
     const std::lock_guard lock(mutex_);
     paused_ = true;
+    allowed_ = 0;
+  }
+  // While paused: this many more steps.
+  void AllowSteps(int count) {
+    {
+      const std::lock_guard lock(mutex_);
+      allowed_ += count;
+    }
+    changed_.notify_all();
+  }
+  // Until a step is under way that may not go on, all allowed ones being done.
+  void WaitUntilHeld() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return held_ && paused_ && allowed_ == 0; });
   }
   void Resume() {
     {
       const std::lock_guard lock(mutex_);
       paused_ = false;
+      allowed_ = 0;
     }
     changed_.notify_all();
   }
@@ -64,8 +83,11 @@ class PausableEngine final : public StepExecutor {
   const EngineLimits limits_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool paused_ = false;  // guarded by mutex_
-  absl::Status lost_;    // guarded by mutex_
+  // Guarded by mutex_.
+  bool paused_ = false;
+  bool held_ = false;  // Execute() waits
+  int allowed_ = 0;    // steps that may pass while paused
+  absl::Status lost_;
 };
 
 }  // namespace hydrant

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"
-#include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -118,13 +117,7 @@ TEST(Info, AnswersWhileLoading) {
 }
 
 HealthCheckResponse::ServingStatus Health(const TestServer& server, const std::string& service) {
-  const auto stub = grpc::health::v1::Health::NewStub(server.NewChannel());
-  grpc::health::v1::HealthCheckRequest request;
-  request.set_service(service);
-  HealthCheckResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = stub->Check(&context, request, &response);
-  return status.ok() ? response.status() : HealthCheckResponse::SERVICE_UNKNOWN;
+  return HealthOf(server.NewChannel(), service);
 }
 
 TEST(Health, FollowsTheServer) {

@@ -24,7 +24,7 @@ EngineLimits TestLimits() {
 
 TestServer::TestServer(TestServerOptions options)
     : engine(options.limits), router(options.stand_aside) {
-  spdlog::set_level(spdlog::level::warn);  // a line a request would drown the results
+  spdlog::set_level(options.log_level);
   if (options.next_token) engine.next_token = options.next_token;
   engine.after_step = options.after_step;
   model.name = "test-model";
@@ -40,7 +40,7 @@ TestServer::TestServer(TestServerOptions options)
   service_options.version = "test";
   service_options.max_buffered_bytes_per_stream = options.max_buffered_bytes;
   service = std::make_unique<Service>(service_options, &router);
-  GrpcServerOptions server_options;
+  GrpcServerOptions server_options = options.grpc;
   server_options.listen = "127.0.0.1:0";
   auto started = GrpcServer::Start(server_options, service.get());
   auto running = ServingLoop::Start(&engine, &tokenizer, options.scheduler, &router);
@@ -109,6 +109,17 @@ v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_tokens) {
   request.set_text(text);
   request.mutable_stopping()->set_max_tokens(max_tokens);
   return request;
+}
+
+grpc::health::v1::HealthCheckResponse::ServingStatus HealthOf(
+    const std::shared_ptr<grpc::Channel>& channel, const std::string& service) {
+  const auto stub = grpc::health::v1::Health::NewStub(channel);
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  grpc::health::v1::HealthCheckResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = stub->Check(&context, request, &response);
+  return status.ok() ? response.status() : grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN;
 }
 
 ErrorDetails DetailsOf(const grpc::Status& status) {

@@ -3,6 +3,7 @@
 #define HYDRANT_TESTS_SERVER_TEST_SERVER_H_
 
 #include <grpcpp/grpcpp.h>
+#include <spdlog/common.h>
 
 #include <chrono>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
 #include "hydrant/v1/hydrant.grpc.pb.h"
 #include "scheduler/serving_loop.h"
 #include "server/grpc_server.h"
@@ -30,6 +32,8 @@ struct TestServerOptions {
   bool chat = true;
   bool ready = true;
   std::chrono::microseconds stand_aside{0};
+  GrpcServerOptions grpc;                                     // but for `listen`
+  spdlog::level::level_enum log_level = spdlog::level::warn;  // a line a request drowns the results
   std::function<TokenId(int32_t)> next_token;
   std::function<void()> after_step;
 };
@@ -40,6 +44,7 @@ class TestServer {
   ~TestServer();
 
   std::string address() const;
+  int port() const { return server->port(); }
   // A stub with a connection of its own.
   std::unique_ptr<v1::Hydrant::Stub> NewStub() const;
   std::shared_ptr<grpc::Channel> NewChannel() const;
@@ -77,6 +82,9 @@ void ReadRest(grpc::ClientContext* context, grpc::ClientReader<v1::GenerateRespo
               StreamResult* result);
 
 v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_tokens);
+
+grpc::health::v1::HealthCheckResponse::ServingStatus HealthOf(
+    const std::shared_ptr<grpc::Channel>& channel, const std::string& service);
 
 struct ErrorDetails {
   std::string reason, domain;

@@ -1,0 +1,46 @@
+// A TCP relay on a loopback port: clients connect to it and reach a server through it, until
+// Vanish(), from when on it carries nothing and closes nothing, as a machine whose cable was
+// pulled. One thread of its own.
+#ifndef HYDRANT_TESTS_SERVER_RELAY_H_
+#define HYDRANT_TESTS_SERVER_RELAY_H_
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace hydrant {
+
+class Relay {
+ public:
+  explicit Relay(int server_port);
+  ~Relay();  // closes what it holds
+  Relay(const Relay&) = delete;
+  Relay& operator=(const Relay&) = delete;
+
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  void Vanish();
+  // Pieces of bytes carried from clients to the server so far.
+  int pieces_from_clients() const { return pieces_from_clients_; }
+
+ private:
+  void Run();
+  void Accept();
+  void Carry(size_t from);
+  void Wake();
+
+  const int server_port_;
+  int port_ = 0;
+  int listen_fd_ = -1;
+  int wake_fd_ = -1;
+  std::vector<int> sockets_;  // in pairs, client and server; the thread's alone
+  std::atomic<bool> vanished_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> pieces_from_clients_{0};
+  std::thread thread_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SERVER_RELAY_H_
