@@ -1,5 +1,6 @@
 // hydrantd: reads the command line, sets up the log, runs the daemon. Exit code 1 with one line on
 // stderr where it cannot.
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <spdlog/async.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -29,9 +30,15 @@ void SetUpLog(const std::string& level) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-// gRPC's own lines say nothing an operator needs; they are there for --log-level debug.
-void RouteGrpcLog() {
+// What gRPC and protobuf say by themselves is nothing an operator needs, and some of it any client
+// can provoke (protobuf prints a line for text that is no UTF-8): it is there for --log-level
+// debug.
+void RouteLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel, const char*, int, const std::string& message) {
+        spdlog::debug("protobuf: {}", message);
+      });
 }
 
 }  // namespace
@@ -44,7 +51,7 @@ int main(int argc, char** argv) {
     return line.exit_code;
   }
   SetUpLog(line.options->log_level);
-  RouteGrpcLog();
+  RouteLibraryLogs();
   const absl::Status status = hydrant::RunDaemon(*line.options);
   spdlog::shutdown();
   if (status.ok()) return EXIT_SUCCESS;

@@ -2,10 +2,13 @@
 // hydrant talks to it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
@@ -14,15 +17,17 @@ namespace hydrant {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 constexpr char kModel[] = "tests/data/engine/tiny_mha";
+constexpr char kGguf[] = "models/hydrant-tiny.gguf";
 
 class Daemon {
  public:
-  explicit Daemon(std::vector<std::string> flags = {})
-      : process_([&flags] {
-          std::vector<std::string> arguments = {HYDRANTD_PATH, "--model",     kModel,
+  explicit Daemon(std::vector<std::string> flags = {}, const std::string& model = kModel)
+      : process_([&] {
+          std::vector<std::string> arguments = {HYDRANTD_PATH, "--model",     model,
                                                 "--listen",    "127.0.0.1:0", "--device",
                                                 "reference",   "--threads",   "1"};
           arguments.insert(arguments.end(), flags.begin(), flags.end());
@@ -31,23 +36,26 @@ class Daemon {
     const std::string line = process_.WaitForErrorLine("ready after");
     const size_t at = line.find("127.0.0.1:");
     if (at != std::string::npos) address_ = line.substr(at);
-    stub_ = v1::Hydrant::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+    channel_ = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
+    stub_ = v1::Hydrant::NewStub(channel_);
   }
 
   const std::string& address() const { return address_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   v1::Hydrant::Stub& stub() { return *stub_; }
   Subprocess& process() { return process_; }
 
  private:
   Subprocess process_;
   std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Hydrant::Stub> stub_;
 };
 
-v1::GenerateRequest LongRequest() {
+v1::GenerateRequest LongRequest(uint32_t tokens = 480) {
   v1::GenerateRequest request;
   for (const uint32_t id : {5u, 6u, 7u}) request.mutable_token_ids()->add_ids(id);
-  request.mutable_stopping()->set_max_tokens(480);
+  request.mutable_stopping()->set_max_tokens(tokens);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_sampling()->set_temperature(0);
   return request;
@@ -90,6 +98,90 @@ TEST(Daemon, WithoutATimeoutRunningStreamsEndAsUnavailable) {
   EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
 }
 
+// A stream that has brought its first token.
+class RunningStream {
+ public:
+  explicit RunningStream(Daemon* daemon, uint32_t tokens)
+      : reader_(daemon->stub().Generate(&context_, LongRequest(tokens))) {
+    v1::GenerateResponse response;
+    while (!response.has_delta()) {
+      if (!reader_->Read(&response)) {
+        ADD_FAILURE() << "the stream ended before its first delta";
+        return;
+      }
+    }
+    result_.token_ids.assign(response.delta().token_ids().begin(),
+                             response.delta().token_ids().end());
+  }
+  const StreamResult& ReadToEnd() {
+    ReadRest(&context_, reader_.get(), &result_);
+    return result_;
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+  StreamResult result_;
+};
+
+// The plain loops take seconds for these streams, so all questions are asked while they run.
+TEST(Daemon, UnderLoadSigtermRefusesNewStreamsAndFinishesTheRunningOnes) {
+  using grpc::health::v1::HealthCheckResponse;
+  Daemon daemon({}, kGguf);
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  EXPECT_EQ(HealthOf(daemon.channel(), "hydrant.v1.Hydrant"), HealthCheckResponse::SERVING);
+  RunningStream first(&daemon, 200), second(&daemon, 200);
+  daemon.process().Signal(SIGTERM);
+  ASSERT_TRUE(WaitFor([&] {
+    return HealthOf(daemon.channel(), "hydrant.v1.Hydrant") != HealthCheckResponse::SERVING;
+  }));
+  EXPECT_EQ(HealthOf(daemon.channel(), ""), HealthCheckResponse::NOT_SERVING);
+  const StreamResult refused = RunToEnd(daemon.stub(), LongRequest());
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(refused.status).reason, "DRAINING") << refused.status.error_message();
+  for (RunningStream* stream : {&first, &second}) {
+    const StreamResult& result = stream->ReadToEnd();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.token_ids.size(), 200u);
+    ASSERT_TRUE(result.usage.has_value());
+    EXPECT_EQ(result.usage->completion_tokens(), 200u);
+  }
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+}
+
+TEST(Daemon, UnderLoadATimeoutTooShortEndsTheStreamsAndTheProcess) {
+  Daemon daemon({"--shutdown-timeout", "0.1"}, kGguf);
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  RunningStream first(&daemon, 2000), second(&daemon, 2000);
+  daemon.process().Signal(SIGTERM);
+  for (RunningStream* stream : {&first, &second}) {
+    const StreamResult& result = stream->ReadToEnd();
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::UNAVAILABLE)
+        << result.status.error_message();
+    EXPECT_THAT(result.status.error_message(), HasSubstr("stopping"));
+    EXPECT_EQ(DetailsOf(result.status).reason, "DRAINING");
+    ASSERT_TRUE(result.trailer_usage.has_value());
+    EXPECT_GE(result.trailer_usage->completion_tokens(), 1u);
+    EXPECT_LT(result.trailer_usage->completion_tokens(), 2000u);
+  }
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+}
+
+// Any client could fill the log otherwise.
+TEST(Daemon, InvalidRequestsLeaveNoLineInTheLog) {
+  Daemon daemon;
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  const size_t before = daemon.process().err().size();
+  v1::GenerateRequest request = LongRequest(1);
+  request.set_text("\xFF");
+  const StreamResult result = RunToEnd(daemon.stub(), request);
+  EXPECT_EQ(DetailsOf(result.status).field, "text") << result.status.error_message();
+  daemon.process().Signal(SIGTERM);
+  EXPECT_EQ(daemon.process().Wait(), 0);
+  const std::string lines = daemon.process().err().substr(before);
+  EXPECT_THAT(lines, Not(HasSubstr("UTF-8"))) << lines;
+}
+
 TEST(Daemon, SaysWhatItServes) {
   Daemon daemon({"--served-model-name", "tiny", "--num-gpu-blocks-override", "640"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
@@ -102,48 +194,124 @@ TEST(Daemon, SaysWhatItServes) {
   EXPECT_THAT(info.out(), HasSubstr("h2o"));
 }
 
-TEST(Daemon, RefusesToStartWithOneClearLine) {
-  const std::string folder = testing::TempDir() + "/hydrant_no_tokenizer";
-  std::filesystem::create_directories(folder);
-  for (const char* file : {"config.json", "model.safetensors"}) {
-    std::filesystem::copy_file(std::string(kModel) + "/" + file, folder + "/" + file,
-                               std::filesystem::copy_options::overwrite_existing);
+// Runs hydrantd with these flags: it must leave with code 1 and one line that holds `mentions`.
+void ExpectNoStart(const std::vector<std::string>& flags,
+                   const std::vector<std::string>& mentions) {
+  std::vector<std::string> arguments = {HYDRANTD_PATH, "--log-level", "error"};
+  if (std::find(flags.begin(), flags.end(), "--listen") == flags.end())
+    arguments.insert(arguments.end(), {"--listen", "127.0.0.1:0"});
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  SCOPED_TRACE(testing::PrintToString(flags));
+  Subprocess process(arguments);
+  EXPECT_EQ(process.Wait(), 1);
+  EXPECT_EQ(process.out(), "");
+  EXPECT_THAT(process.err(), StartsWith("hydrantd: "));
+  for (const std::string& mention : mentions) EXPECT_THAT(process.err(), HasSubstr(mention));
+  EXPECT_EQ(process.err().find('\n'), process.err().size() - 1) << process.err();
+}
+
+// Files made from good ones, removed at the end.
+class SpoiledFiles : public testing::Test {
+ protected:
+  SpoiledFiles() : folder_(testing::TempDir() + "/hydrant_spoiled_" + std::to_string(getpid())) {
+    std::filesystem::create_directories(folder_);
+    std::ifstream file(kGguf, std::ios::binary);
+    good_.assign(std::istreambuf_iterator<char>(file), {});
+    EXPECT_GT(good_.size(), 1'000'000u) << kGguf;
   }
-  const std::string corrupt = testing::TempDir() + "/hydrant_corrupt.gguf";
-  std::ofstream(corrupt) << "GGUF this is no model";
+  ~SpoiledFiles() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
+    return folder_ + "/" + name;
+  }
+  // The good file with `bytes` in place of what stands at `at`.
+  std::string Overwritten(size_t at, const std::string& bytes) const {
+    return std::string(good_).replace(at, bytes.size(), bytes);
+  }
+
+  const std::string folder_;
+  std::string good_;
+};
+
+// GGUF: magic, version (4 bytes), tensor count (8 bytes), metadata count (8 bytes), metadata.
+TEST_F(SpoiledFiles, DoNotStart) {
+  const std::string huge = std::string(7, '\xFF') + '\x3F';  // little endian, 4.6e18
+  const size_t architecture = good_.find("llama", good_.find("general.architecture"));
+  ASSERT_NE(architecture, std::string::npos);
+  struct Case {
+    std::string name, bytes, mention;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"empty.gguf", "", "is empty"},
+           {"text.gguf", "GGUF this is no model", "version"},
+           {"cut_header.gguf", good_.substr(0, 10), "the file ends inside the tensor count"},
+           {"cut_metadata.gguf", good_.substr(0, 1000), "does not fit the 976 bytes left"},
+           {"cut_data.gguf", good_.substr(0, good_.size() / 2), "is the file cut short?"},
+           {"magic.gguf", Overwritten(0, "X"), "does not begin with the bytes GGUF"},
+           {"version.gguf", Overwritten(4, "\x09"), "GGUF version is 9"},
+           {"tensors.gguf", Overwritten(8, huge), "tensor count 4611686018427387903 does not fit"},
+           {"pairs.gguf", Overwritten(16, huge), "metadata count 4611686018427387903 does not fit"},
+           {"mamba.gguf", Overwritten(architecture, "mamba"),
+            "general.architecture is 'mamba', only 'llama' is supported"}}) {
+    ExpectNoStart({"--model", Write(c.name, c.bytes)}, {"--model", c.name, c.mention});
+  }
+}
+
+TEST_F(SpoiledFiles, FoldersWithoutTheirPartsDoNotStart) {
+  ExpectNoStart({"--model", folder_}, {"config.json"});
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(std::string(kModel) + "/" + file, folder_ + "/" + file);
+  ExpectNoStart({"--model", folder_}, {"tokenizer", folder_});
+  std::filesystem::resize_file(folder_ + "/model.safetensors", 5000);
+  ExpectNoStart({"--model", folder_}, {"model.safetensors"});
+  Write("config.json", "{\"architectures\": [\"MambaForCausalLM\"]}");
+  ExpectNoStart({"--model", folder_}, {"MambaForCausalLM"});
+  Write("config.json", "{");
+  ExpectNoStart({"--model", folder_}, {"config.json"});
+}
+
+TEST(Daemon, RefusesToStartWithOneClearLine) {
   struct Case {
     std::vector<std::string> flags;
-    std::string mention;
+    std::vector<std::string> mentions;
   };
-  for (const Case& c :
-       std::vector<Case>{{{"--model", "/no/such/model.gguf"}, "/no/such/model.gguf"},
-                         {{"--model", corrupt}, "hydrant_corrupt.gguf"},
-                         {{"--model", folder}, "tokenizer"},
-                         {{"--model", kModel, "--tokenizer", "/no/tokenizer"}, "/no/tokenizer"},
-                         {{"--model", kModel, "--listen", "256.1.1.1:1"}, "256.1.1.1:1"},
-                         {{"--model", kModel, "--frobnicate"}, "frobnicate"},
-                         {{}, "--model"}}) {
-    std::vector<std::string> arguments = {HYDRANTD_PATH, "--log-level", "error"};
-    const bool listens = std::find(c.flags.begin(), c.flags.end(), "--listen") != c.flags.end();
-    if (!listens) arguments.insert(arguments.end(), {"--port", "0"});
-    arguments.insert(arguments.end(), c.flags.begin(), c.flags.end());
-    Subprocess process(arguments);
-    EXPECT_EQ(process.Wait(), 1) << c.mention;
-    EXPECT_THAT(process.err(), StartsWith("hydrantd: "));
-    EXPECT_THAT(process.err(), HasSubstr(c.mention));
-    EXPECT_EQ(process.err().find('\n'), process.err().size() - 1) << process.err();
+  for (const Case& c : std::vector<Case>{
+           {{"--model", "/no/such/model.gguf"}, {"/no/such/model.gguf", "does not exist"}},
+           {{"--model", kModel, "--tokenizer", "/no/tokenizer"}, {"/no/tokenizer"}},
+           {{"--model", kModel, "--listen", "256.1.1.1:1"}, {"256.1.1.1:1"}},
+           {{"--model", kModel, "--port", "70000"}, {"--port", "70000", "65535"}},
+           {{"--model", kModel, "--frobnicate"}, {"--frobnicate"}},
+           {{"--model", kModel, "stray"}, {"stray"}},
+           {{}, {"--model"}},
+           {{"--model"}, {"--model"}},
+           {{"--model", kModel, "--device", "abacus"}, {"--device", "abacus", "cpu"}},
+           {{"--model", kModel, "--dtype", "int3"}, {"--dtype", "int3", "float32"}},
+           {{"--model", kModel, "--kv-cache-dtype", "int3"}, {"--kv-cache-dtype", "int3"}},
+           {{"--model", kModel, "--threads", "0"}, {"--threads", "1 to 1024"}},
+           {{"--model", kModel, "--block-size", "0"}, {"--block-size", "0"}},
+           {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},
+           {{"--model", kModel, "--max-num-seqs", "many"}, {"--max-num-seqs", "many"}},
+           {{"--model", kModel, "--shutdown-timeout", "-1"}, {"--shutdown-timeout"}},
+           {{"--model", kModel, "--kv-cache-memory-bytes", "lots"},
+            {"--kv-cache-memory-bytes", "lots", "512M"}},
+           {{"--model", kModel, "--kv-cache-memory-bytes", "0"}, {"--kv-cache-memory-bytes"}},
+           {{"--model", kModel, "--kv-cache-memory-bytes", "99999999T"},
+            {"--kv-cache-memory-bytes", "99999999T"}},
+           {{"--model", kModel, "--kv-cache-memory-bytes", "10"},
+            {"kv_cache_memory_bytes", "0 pages", "at least 8"}},
+           {{"--model", kGguf, "--max-model-len", "2049"},
+            {"max_model_len", "2049 is outside [2, 2048]"}},
+           {{"--model", kGguf, "--max-model-len", "1"}, {"--max-model-len", "1"}}}) {
+    ExpectNoStart(c.flags, c.mentions);
   }
-  std::filesystem::remove_all(folder);
-  std::filesystem::remove(corrupt);
 }
 
 TEST(Daemon, ASecondOneOnThePortRefuses) {
   Daemon first;
   ASSERT_FALSE(first.address().empty()) << first.process().err();
-  Subprocess second(
-      {HYDRANTD_PATH, "--model", kModel, "--listen", first.address(), "--log-level", "error"});
-  EXPECT_EQ(second.Wait(), 1);
-  EXPECT_THAT(second.err(), StartsWith("hydrantd: cannot listen on " + first.address()));
+  ExpectNoStart({"--model", kModel, "--listen", first.address()},
+                {"cannot listen on " + first.address(), "in use"});
 }
 
 TEST(Client, GeneratesTokenizesAndReportsUsage) {

@@ -9,6 +9,7 @@
 #include <limits>
 #include <ostream>
 
+#include "scheduler/request_check.h"
 #include "server/status_details.h"
 #include "server/wire_message.h"
 #include "tests/server/test_server.h"
@@ -46,6 +47,13 @@ std::vector<BadField> BadFields() {
          for (int i = 0; i < 2048; ++i) r->mutable_token_ids()->add_ids(1);
        },
        "token_ids", "at most 2047"},
+      {"ChatBeyondContext",
+       [](R* r) {
+         v1::ChatMessage* message = r->mutable_chat()->add_messages();
+         message->set_role("user");
+         message->set_content(std::string(2048, 'x'));
+       },
+       "chat", "at most 2047"},
       {"IdOutOfVocabulary", [](R* r) { r->mutable_token_ids()->add_ids(259); }, "token_ids.ids[0]",
        "0 to 258"},
       {"ResumeIdOutOfVocabulary", [](R* r) { r->add_resume_token_ids(4000000000u); },
@@ -60,11 +68,20 @@ std::vector<BadField> BadFields() {
        "sampling.temperature", "inf"},
       {"ZeroTopP", [](R* r) { r->mutable_sampling()->set_top_p(0); }, "sampling.top_p", "(0, 1]"},
       {"NanTopP", [](R* r) { r->mutable_sampling()->set_top_p(kNan); }, "sampling.top_p", "(0, 1]"},
+      {"NegativeTopP", [](R* r) { r->mutable_sampling()->set_top_p(-0.5); }, "sampling.top_p",
+       "-0.5 is outside (0, 1]"},
+      {"TopPAboveOne", [](R* r) { r->mutable_sampling()->set_top_p(1.01); }, "sampling.top_p",
+       "1.01 is outside (0, 1]"},
+      {"NanMinP", [](R* r) { r->mutable_sampling()->set_min_p(kNan); }, "sampling.min_p",
+       "nan is outside [0, 1]"},
+      {"NegativeMinP", [](R* r) { r->mutable_sampling()->set_min_p(-1e-9); }, "sampling.min_p",
+       "[0, 1]"},
       {"MinPAboveOne", [](R* r) { r->mutable_sampling()->set_min_p(1.5); }, "sampling.min_p",
        "[0, 1]"},
-      {"NegativeTopK", [](R* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k", "-2"},
+      {"NegativeTopK", [](R* r) { r->mutable_sampling()->set_top_k(-2); }, "sampling.top_k",
+       "-2 is outside [-1, "},
       {"ZeroMaxTokens", [](R* r) { r->mutable_stopping()->set_max_tokens(0); },
-       "stopping.max_tokens", "[1, "},
+       "stopping.max_tokens", "0 is outside [1, "},
       {"MinAboveMax", [](R* r) { r->mutable_stopping()->set_min_tokens(11); },
        "stopping.min_tokens", "10"},
       {"EmptyStop", [](R* r) { r->mutable_stopping()->add_stop(std::string()); },
@@ -75,9 +92,46 @@ std::vector<BadField> BadFields() {
        [](R* r) {
          for (int i = 0; i < 65; ++i) r->mutable_stopping()->add_stop(std::string("s"));
        },
-       "stopping.stop", "64"},
+       "stopping.stop", "the limit of 64"},
+      {"ManyStopIds",
+       [](R* r) {
+         for (size_t i = 0; i <= kMaxStopTokenIds; ++i)
+           r->mutable_stopping()->add_stop_token_ids(1);
+       },
+       "stopping.stop_token_ids", "the limit of " + std::to_string(kMaxStopTokenIds)},
+      {"ResumedToTheEnd",
+       [](R* r) {
+         for (int i = 0; i < 10; ++i) r->add_resume_token_ids(1);
+       },
+       "resume_token_ids", "10"},
       {"UnknownPolicy", [](R* r) { r->mutable_cache()->set_cache_policy("magic"); },
-       "cache.cache_policy", "magic"},
+       "cache.cache_policy", "'magic' is unknown; one of full, local, streaming, h2o"},
+      {"BudgetBelowSinksAndWindow",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("streaming");
+         r->mutable_cache()->set_max_cache_tokens(8);
+         r->mutable_cache()->set_sink_tokens(9);
+       },
+       "cache.sink_tokens", "budget of 8 entries a head; at most 7"},
+      {"ShareBelowSinksAndWindow",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("h2o");
+         r->mutable_cache()->set_cache_ratio(0.5);
+         r->mutable_cache()->set_min_cache_tokens(0);
+         r->mutable_cache()->set_protected_window_size(10);
+       },
+       "cache.cache_ratio", "below sink_tokens + protected_window_size = 0 + 10"},
+      {"PolicyWithoutBudget", [](R* r) { r->mutable_cache()->set_cache_policy("h2o"); }, "cache",
+       "needs max_cache_tokens or cache_ratio"},
+      {"BudgetForFull", [](R* r) { r->mutable_cache()->set_max_cache_tokens(100); },
+       "cache.max_cache_tokens", "full keeps every entry"},
+      {"ParamOfAnotherPolicy",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("local");
+         r->mutable_cache()->set_cache_ratio(0.5);
+         r->mutable_cache()->set_sink_tokens(4);
+       },
+       "cache.sink_tokens", "local does not take it"},
       {"ZeroRatio",
        [](R* r) {
          r->mutable_cache()->set_cache_policy("h2o");
@@ -95,14 +149,14 @@ std::vector<BadField> BadFields() {
          r->mutable_cache()->set_cache_policy("h2o");
          r->mutable_cache()->set_max_cache_tokens(0);
        },
-       "cache.max_cache_tokens", "1"},
+       "cache.max_cache_tokens", "0 is below 1"},
       {"UnknownPolicyParam",
        [](R* r) {
          r->mutable_cache()->set_cache_policy("h2o");
          r->mutable_cache()->set_cache_ratio(0.5);
          (*r->mutable_cache()->mutable_params())["warp"] = "9";
        },
-       "cache.params.warp", ""},
+       "cache.params.warp", "h2o has no such parameter"},
       {"EmptyRequestId", [](R* r) { r->set_request_id(""); }, "request_id", "empty"},
       {"LongRequestId", [](R* r) { r->set_request_id(std::string(129, 'i')); }, "request_id",
        "at most 128"},
@@ -141,6 +195,7 @@ TEST_P(BadFieldTest, IsNamed) {
   EXPECT_EQ(details.reason, "INVALID");
   EXPECT_EQ(details.field, GetParam().field) << result.status.error_message();
   EXPECT_THAT(details.description, HasSubstr(GetParam().mention));
+  EXPECT_EQ(result.status.error_message(), details.field + ": " + details.description);
   EXPECT_TRUE(result.events.empty());
 }
 INSTANTIATE_TEST_SUITE_P(Errors, BadFieldTest, testing::ValuesIn(BadFields()),
@@ -188,10 +243,49 @@ TEST(Errors, LoadingDrainingAndLostSayNo) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
 
+  v1::GetModelInfoResponse model;  // what needs no engine is still told
+  grpc::ClientContext context;
+  EXPECT_TRUE(server.stub().GetModelInfo(&context, {}, &model).ok());
+
   server.service->SetEngineLost(absl::InternalError("gone"));
   status = RunToEnd(server.stub(), TextRequest("x", 1)).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_EQ(DetailsOf(status).reason, "ENGINE_FAULT");
+}
+
+// A server that is stopped while it loads has no model to ask.
+TEST(Errors, DrainingWithoutAModelSaysNo) {
+  TestServerOptions options;
+  options.ready = false;
+  TestServer server(options);
+  server.service->SetDraining();
+  std::vector<grpc::Status> answers;
+  answers.push_back(RunToEnd(server.stub(), TextRequest("x", 1)).status);
+  {
+    grpc::ClientContext context;
+    v1::TokenizeRequest request;
+    v1::TokenizeResponse response;
+    request.set_text("x");
+    answers.push_back(server.stub().Tokenize(&context, request, &response));
+  }
+  {
+    grpc::ClientContext context;
+    v1::DetokenizeResponse response;
+    answers.push_back(server.stub().Detokenize(&context, {}, &response));
+  }
+  {
+    grpc::ClientContext context;
+    v1::GetModelInfoResponse response;
+    answers.push_back(server.stub().GetModelInfo(&context, {}, &response));
+  }
+  for (const grpc::Status& status : answers) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+    EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
+  }
+  grpc::ClientContext context;
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(server.stub().GetServerInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.state(), v1::SERVER_STATE_DRAINING);
 }
 
 // What no generated client sends: bytes that are no message at all.

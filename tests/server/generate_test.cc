@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/server/log_watch.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -142,6 +143,7 @@ TEST(Generate, ADuplicateOfALiveIdIsRefused) {
   const StreamResult second = RunToEnd(server.stub(), request);
   EXPECT_EQ(second.status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_EQ(DetailsOf(second.status).reason, "DUPLICATE_REQUEST_ID");
+  EXPECT_EQ(second.status.error_message(), "request_id: same names a request that is live");
   server.engine.Resume();
   StreamResult rest;
   ReadRest(&context, first.get(), &rest);
@@ -182,9 +184,106 @@ TEST(Generate, ARequestThatCanNeverFitIsRefused) {
   EXPECT_EQ(result.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(DetailsOf(result.status).reason, "NEVER_FITS");
   EXPECT_EQ(DetailsOf(result.status).retry_s, 0);
+  // What is asked for, what there is, and what to change.
+  for (const char* piece : {"max_tokens 1000", "need a cache of 1001 tokens", "holds 64", "lower"})
+    EXPECT_THAT(result.status.error_message(), HasSubstr(piece));
+  EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 60)).status.ok());
 }
 
-TEST(Generate, ADeadlineEndsTheRequestAndFreesItsPages) {
+TEST(Generate, MoreTokensThanTheContextHoldsMeanToItsEnd) {
+  TestServer server;
+  const StreamResult result = RunToEnd(server.stub(), TextRequest("x", 4'000'000'000u));
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.usage->prompt_tokens() + result.usage->completion_tokens(), 2048u);
+  EXPECT_EQ(result.events[result.events.size() - 2].finished().reason(), v1::FINISH_REASON_LENGTH);
+}
+
+// A neighbour that goes on, so that there are steps to count, and pages that must not become free.
+// Its prompt and first 14 tokens fill one page of each of 2 layers x 2 heads.
+constexpr int64_t kNeighbourPages = 4;
+
+class StepsToFree : public testing::Test {
+ protected:
+  StepsToFree()
+      : server_([] {
+          TestServerOptions options;
+          options.log_level = spdlog::level::debug;
+          return options;
+        }()) {
+    server_.engine.Pause();
+    neighbour_ = server_.stub().Generate(&neighbour_context_, TextRequest("n", 2000));
+    v1::GenerateResponse response;
+    EXPECT_TRUE(neighbour_->Read(&response));
+  }
+  ~StepsToFree() override {
+    neighbour_context_.TryCancel();
+    server_.engine.Resume();
+    StreamResult rest;
+    ReadRest(&neighbour_context_, neighbour_.get(), &rest);
+    EXPECT_TRUE(server_.WaitUntilEmpty());
+  }
+  int64_t PagesInUse() const {
+    const LoopSnapshot snapshot = server_.loop->Snapshot();
+    return snapshot.pages_total - snapshot.pages_free;
+  }
+  // Reads to the first delta, while steps are let through one by one; leaves a step held.
+  void ReadDelta(grpc::ClientReader<v1::GenerateResponse>* reader) {
+    v1::GenerateResponse response;
+    ASSERT_TRUE(reader->Read(&response));
+    for (int i = 0; i < 2; ++i) {  // the first one may have begun without it
+      server_.engine.AllowSteps(1);
+      server_.engine.WaitUntilHeld();
+    }
+    while (!response.has_delta()) ASSERT_TRUE(reader->Read(&response));
+    EXPECT_EQ(PagesInUse(), 2 * kNeighbourPages);
+  }
+  // Two more steps, the held one included, and not one beyond.
+  void ExpectFreeAfterTwoSteps() {
+    const uint64_t before = server_.loop->Snapshot().steps;
+    server_.engine.AllowSteps(2);
+    server_.engine.WaitUntilHeld();
+    EXPECT_LE(server_.loop->Snapshot().steps, before + 2);
+    EXPECT_EQ(PagesInUse(), kNeighbourPages);
+  }
+
+  LogWatch log_;
+  TestServer server_;
+  grpc::ClientContext neighbour_context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> neighbour_;
+};
+
+TEST_F(StepsToFree, ADeadline) {
+  const auto begin = std::chrono::system_clock::now();
+  grpc::ClientContext context;
+  context.set_deadline(begin + std::chrono::milliseconds(500));
+  const auto reader = server_.stub().Generate(&context, TextRequest("x", 2000));
+  ReadDelta(reader.get());
+  // The server counts the time left from when it has read the call, which was before this.
+  const auto heard = std::chrono::system_clock::now();
+  StreamResult result;
+  ReadRest(&context, reader.get(), &result);
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ASSERT_TRUE(WaitFor(
+      [&] { return std::chrono::system_clock::now() > heard + std::chrono::milliseconds(500); }));
+  ExpectFreeAfterTwoSteps();
+}
+
+TEST_F(StepsToFree, ADisconnect) {
+  v1::GenerateRequest request = TextRequest("x", 2000);
+  request.set_request_id("goes");
+  grpc::ClientContext context;
+  const auto reader = server_.stub().Generate(&context, request);
+  ReadDelta(reader.get());
+  context.TryCancel();
+  ASSERT_TRUE(log_.WaitForLine("request goes is to end", "the client has gone"));
+  ExpectFreeAfterTwoSteps();
+  StreamResult rest;
+  ReadRest(&context, reader.get(), &rest);
+  EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// Before the first step, too: a prompt that waits or is being read.
+TEST(Generate, ADeadlineEndsARequestThatHasNotBegun) {
   TestServer server;
   server.engine.Pause();
   grpc::ClientContext context;
@@ -192,24 +291,6 @@ TEST(Generate, ADeadlineEndsTheRequestAndFreesItsPages) {
   const StreamResult result = RunToEnd(server.stub(), TextRequest("x", 1000), &context);
   EXPECT_EQ(result.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   server.engine.Resume();
-  EXPECT_TRUE(server.WaitUntilEmpty());
-}
-
-TEST(Generate, ADisconnectFreesThePages) {
-  std::atomic<int> steps{0};
-  TestServerOptions options;
-  options.after_step = [&steps] { ++steps; };
-  TestServer server(options);
-  {
-    grpc::ClientContext context;
-    auto reader = server.stub().Generate(&context, TextRequest("x", 2000));
-    v1::GenerateResponse response;
-    ASSERT_TRUE(reader->Read(&response));
-    context.TryCancel();
-    StreamResult rest;
-    ReadRest(&context, reader.get(), &rest);
-    EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::CANCELLED);
-  }
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
@@ -244,10 +325,11 @@ TEST(Generate, ResumedTokensAreNotSentAgain) {
   EXPECT_EQ(rest.usage->completion_tokens(), 6u);
 }
 
-// A reader that stops is cut off when its buffer is full; its neighbour does not notice. The
+// A reader that stops is cut off when its buffer is full; its neighbours do not notice. A
 // neighbour's whole answer fits its buffer, for the fake engine makes text faster than any
 // connection carries it.
 TEST(Generate, AClientThatDoesNotReadHarmsNobody) {
+  constexpr int kNeighbours = 8;
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
   options.limits.num_blocks = 1 << 15;
@@ -262,11 +344,22 @@ TEST(Generate, AClientThatDoesNotReadHarmsNobody) {
   v1::GenerateResponse response;
   ASSERT_TRUE(slow->Read(&response));
 
-  const StreamResult neighbour = RunToEnd(server.stub(), TextRequest("x", 200));
-  EXPECT_TRUE(neighbour.status.ok()) << neighbour.status.error_message();
-  EXPECT_EQ(neighbour.text.size(), 200u * 4096);
-  EXPECT_TRUE(
-      server.WaitUntilEmpty());  // the slow one has been cut off, long before its 30,000 tokens
+  std::vector<std::thread> threads;
+  std::vector<StreamResult> results(kNeighbours);
+  for (int i = 0; i < kNeighbours; ++i) {
+    threads.emplace_back([&, i] {
+      // Half of them on the stalled call's own connection.
+      results[i] = RunToEnd(i % 2 == 0 ? *slow_stub : server.stub(), TextRequest("x", 200));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const StreamResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.text.size(), 200u * 4096);
+    EXPECT_EQ(result.usage->completion_tokens(), 200u);
+  }
+  // The slow one has been cut off, long before its 30,000 tokens, and holds nothing.
+  EXPECT_TRUE(server.WaitUntilEmpty());
   EXPECT_LT(server.loop->Snapshot().generation_tokens, 30000u);
   StreamResult rest;
   ReadRest(&slow_context, slow.get(), &rest);
