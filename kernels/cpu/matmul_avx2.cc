@@ -95,6 +95,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
   const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
   const uint8_t* group = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
   __m256 sums[kRows];
+#pragma GCC unroll 16
   for (auto& sum : sums) sum = _mm256_setzero_ps();
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
@@ -102,6 +103,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
     const uint8_t* high = group + layout.high + block * HighBytes(kTraits) + side * 32;
     for (int half = 0; half < kHalves; ++half) {
       __m256i dots[kRows];
+#pragma GCC unroll 16
       for (auto& dot : dots) dot = _mm256_setzero_si256();
 #pragma GCC unroll 8
       for (int i = 0; i < kSteps; ++i) {
@@ -109,6 +111,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
         const __m256i quants = UnpackStep<dtype>(low, high, step);
         const __m256i even = _mm256_and_si256(quants, _mm256_set1_epi16(255));
         const __m256i odd = _mm256_srli_epi16(quants, 8);
+#pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const int32_t* pairs = reinterpret_cast<const int32_t*>(x.quants + r * 64 + step * 8);
           dots[r] = _mm256_add_epi32(dots[r], _mm256_madd_epi16(even, _mm256_set1_epi32(pairs[0])));
@@ -116,6 +119,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
         }
       }
       const __m256 scale = ScaleOf<dtype>(group, layout, block, half, side);
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         if constexpr (kTraits.offset != 0) {
           dots[r] = _mm256_sub_epi32(dots[r],
@@ -127,10 +131,12 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
     }
     if constexpr (kTraits.has_min) {
       const __m256 min = MinOf<dtype>(group, layout, block, side);
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
         sums[r] = _mm256_fmadd_ps(min, _mm256_set1_ps(x.scaled_sums[r]), sums[r]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     float values[8];
     _mm256_storeu_ps(values, sums[r]);

@@ -18,23 +18,30 @@ void Tile(const PanelArgs& args, int row, int panel) {
   const uint16_t* x = args.x_bf16 + (tile * kTileRows + row % kTileRows) * 32;
   const uint8_t* weights = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
   __m512 sums[kRows][kPanels];
+#pragma GCC unroll 16
   for (auto& row_sums : sums) {
+#pragma GCC unroll 16
     for (auto& sum : row_sums) sum = _mm512_setzero_ps();
   }
   for (int block = 0; block < num_blocks; ++block, x += kTileRows * 32, weights += 1024) {
     for (int pair = 0; pair < 16; ++pair) {
       __m512bh w[kPanels];
+#pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
         w[p] = reinterpret_cast<__m512bh>(
             _mm512_loadu_si512(weights + p * args.panel_bytes + pair * 64));
       }
+#pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         const __m512bh value = BroadcastPair(x + r * 32 + pair * 2);
+#pragma GCC unroll 16
         for (int p = 0; p < kPanels; ++p) sums[r][p] = _mm512_dpbf16_ps(sums[r][p], value, w[p]);
       }
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p) StoreRow(args, row + r, panel + p, sums[r][p]);
   }
 }
