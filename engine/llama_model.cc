@@ -66,11 +66,11 @@ absl::Status LlamaModel::LoadLayer(int index, WeightDType dtype) {
   if (absl::Status status = LoadVector(*backend_, tensors->ffn_norm, &layer.ffn_norm); !status.ok())
     return status;
   absl::Status status;
-  const auto pack = [&](std::vector<TensorView> parts, std::unique_ptr<Weight>* weight) {
+  const auto pack = [&](const std::vector<TensorView>& parts, std::unique_ptr<Weight>* weight) {
     if (!status.ok()) return;
-    absl::StatusOr<std::unique_ptr<Weight>> packed = Pack(std::move(parts), dtype);
-    if (packed.ok()) *weight = *std::move(packed);
+    absl::StatusOr<std::unique_ptr<Weight>> packed = Pack(parts, dtype);
     status = packed.status();
+    if (status.ok()) *weight = *std::move(packed);
   };
   pack({tensors->wq, tensors->wk, tensors->wv}, &layer.qkv);
   pack({tensors->wo}, &layer.wo);
@@ -97,9 +97,10 @@ absl::Status LlamaModel::LoadHead(WeightDType dtype) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Weight>> LlamaModel::Pack(std::vector<TensorView> parts,
+absl::StatusOr<std::unique_ptr<Weight>> LlamaModel::Pack(const std::vector<TensorView>& parts,
                                                          WeightDType dtype) {
   std::vector<WeightPart> weight_parts;
+  weight_parts.reserve(parts.size());
   for (const TensorView& part : parts) {
     weight_parts.push_back({part.dtype, part.bytes.data(), static_cast<int>(part.shape[0]),
                             static_cast<int>(part.shape[1])});

@@ -68,7 +68,8 @@ class LlamaModel {
                     const std::function<void(double)>& progress);
   absl::Status LoadLayer(int index, WeightDType dtype);
   absl::Status LoadHead(WeightDType dtype);
-  absl::StatusOr<std::unique_ptr<Weight>> Pack(std::vector<TensorView> parts, WeightDType dtype);
+  absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
+                                               WeightDType dtype);
   void Norm(const float* x, const DeviceArray<float>& weight, int rows, float* out) const;
 
   Backend* backend_;

@@ -9,7 +9,7 @@
 namespace hydrant {
 namespace {
 
-absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(message); }
+absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
 absl::Status CheckRanges(const CacheSpec& spec) {
   if (spec.max_cache_tokens && *spec.max_cache_tokens < 1) {
