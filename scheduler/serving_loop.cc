@@ -120,9 +120,7 @@ class ServingLoop::Impl {
 
 std::optional<Failed> ServingLoop::Impl::Refusal() const {
   if (!snapshot_.engine_status.ok()) {
-    return Failed{.status = absl::InternalError(
-                      absl::StrCat("the engine is lost: ", snapshot_.engine_status.ToString())),
-                  .reason = "ENGINE_FAULT"};
+    return Failed{.status = snapshot_.engine_status, .reason = "ENGINE_FAULT"};
   }
   if (draining_ || stopping_) {
     return Failed{.status = absl::UnavailableError("draining: no new requests are taken"),
@@ -230,7 +228,8 @@ void ServingLoop::Impl::Execute() {
     scheduler_.Apply(result_, Now());
     return;
   }
-  engine_status_ = absl::InternalError(absl::StrCat("engine: ", status.ToString()));
+  engine_status_ =
+      absl::InternalError(absl::StrCat("the engine is lost: ", std::string(status.message())));
   scheduler_.FailAll(engine_status_, "ENGINE_FAULT", Now());
 }
 

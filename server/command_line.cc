@@ -86,7 +86,7 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->check(CLI::Range(1, 1 << 30))
       ->group(group);
   app->add_option("--block-size", engine.block_size, "Entries of a page")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 256))
       ->capture_default_str()
       ->group(group);
 }

@@ -166,7 +166,7 @@ class Daemon {
       const absl::Status engine = loop_->Snapshot().engine_status;
       if (lost || engine.ok()) continue;
       lost = true;
-      spdlog::error("the engine is lost: {}", std::string(engine.message()));
+      spdlog::error("{}", std::string(engine.message()));
       service_.SetEngineLost(engine);
       server_->SetServing(false);
     }

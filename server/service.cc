@@ -99,9 +99,7 @@ std::optional<Refusal> Service::WhyNoModel(const Serving& serving) {
                      "LOADING", kLoadingRetryUs};
     }
     case v1::SERVER_STATE_ENGINE_LOST:
-      return Refusal{
-          absl::InternalError(absl::StrCat("the engine is lost: ", serving.lost.message())),
-          "ENGINE_FAULT"};
+      return Refusal{serving.lost, "ENGINE_FAULT"};
     default:
       // A server that is stopped while it loads has no model and never will.
       if (serving.model == nullptr) return Draining();
