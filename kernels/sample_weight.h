@@ -38,18 +38,18 @@ inline constexpr double kCoefficients[kDegree + 1] = {
 // NaN counts as -infinity. REQUIRES: x <= 0 or NaN; the file compiled without contraction into
 // fused multiply-add (-ffp-contract=off).
 inline uint64_t SampleWeight(double x) {
-  using namespace sample_weight;
-  if (!(x >= kLowest)) x = kLowest;
-  const double shifted = x * kLog2E + kRoundShift;
-  const double k = shifted - kRoundShift;
-  const double r = (x - k * kLn2High) - k * kLn2Low;
-  double exp_r = kCoefficients[kDegree];
-  for (int i = kDegree - 1; i >= 0; --i) exp_r = exp_r * r + kCoefficients[i];
+  namespace c = sample_weight;
+  if (!(x >= c::kLowest)) x = c::kLowest;
+  const double shifted = x * c::kLog2E + c::kRoundShift;
+  const double k = shifted - c::kRoundShift;
+  const double r = (x - k * c::kLn2High) - k * c::kLn2Low;
+  double exp_r = c::kCoefficients[c::kDegree];
+  for (int i = c::kDegree - 1; i >= 0; --i) exp_r = exp_r * r + c::kCoefficients[i];
   // The low bits of `shifted` hold k as an integer; what overflows the exponent field is shifted
   // out.
   const uint64_t exponent = std::bit_cast<uint64_t>(shifted) + (1023 + kWeightBits);
   const double weight = exp_r * std::bit_cast<double>(exponent << 52);
-  return std::bit_cast<uint64_t>(weight + kTwo52) & kMantissaMask;
+  return std::bit_cast<uint64_t>(weight + c::kTwo52) & c::kMantissaMask;
 }
 
 // A logit as sampling sees it: NaN is -infinity, which is never a candidate; +infinity is the
