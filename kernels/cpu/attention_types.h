@@ -17,7 +17,9 @@ struct BF16 {
 // A number as a type, for kernels whose sizes are known when they are compiled.
 template <int kValue>
 struct Int {
+  // NOLINTNEXTLINE(readability-identifier-naming): as in std::integral_constant
   static constexpr int value = kValue;
+  // NOLINTNEXTLINE(google-explicit-constructor): a number, wherever one is wanted
   constexpr operator int() const { return kValue; }
 };
 

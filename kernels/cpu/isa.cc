@@ -16,9 +16,15 @@
 namespace hydrant::cpu {
 namespace {
 
+// By CPUID, for clang 14 does not know the name.
+bool MachineHasF16c() {
+  constexpr uint32_t kF16c = 1u << 29;  // CPUID.1:ECX
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kF16c) != 0;
+}
+
 bool MachineHasAvx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && MachineHasF16c();
 }
 
 bool MachineHasAvx512() {

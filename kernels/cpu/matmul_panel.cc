@@ -120,7 +120,7 @@ struct QuantPlace {
 
 QuantPlace PlaceOf(const BlockTraits& traits, int r, int k) {
   const int step = k / 4;
-  const size_t lane = static_cast<size_t>(r * 4 + k % 4);
+  const size_t lane = static_cast<size_t>(r) * 4 + k % 4;
   QuantPlace place{};
   if (traits.low_bits == 8) {
     place.low_byte = step * 64 + lane;

@@ -52,13 +52,13 @@ float HighestLogit(const float* logits, size_t n) {
 // SampleWeight of each logit into weights; returns their sum. The steps are SampleWeight's.
 uint64_t WeighLogits(const float* logits, size_t n, double highest, double inverse_temperature,
                      uint64_t* weights) {
-  using namespace sample_weight;
+  namespace w = sample_weight;
   const hn::ScalableTag<double> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const hn::Rebind<float, decltype(d)> df;
   const size_t lanes = hn::Lanes(d);
-  const auto round_shift = hn::Set(d, kRoundShift);
-  const auto mask = hn::Set(du, kMantissaMask);
+  const auto round_shift = hn::Set(d, w::kRoundShift);
+  const auto mask = hn::Set(du, w::kMantissaMask);
   auto sum = hn::Zero(du);
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
@@ -66,19 +66,19 @@ uint64_t WeighLogits(const float* logits, size_t n, double highest, double inver
     logit = hn::IfThenElse(hn::Gt(logit, hn::Set(df, FLT_MAX)), hn::Set(df, FLT_MAX), logit);
     auto x = hn::Mul(hn::Sub(hn::PromoteTo(d, logit), hn::Set(d, highest)),
                      hn::Set(d, inverse_temperature));
-    x = hn::IfThenElse(hn::Ge(x, hn::Set(d, kLowest)), x, hn::Set(d, kLowest));
-    const auto shifted = hn::Add(hn::Mul(x, hn::Set(d, kLog2E)), round_shift);
+    x = hn::IfThenElse(hn::Ge(x, hn::Set(d, w::kLowest)), x, hn::Set(d, w::kLowest));
+    const auto shifted = hn::Add(hn::Mul(x, hn::Set(d, w::kLog2E)), round_shift);
     const auto k = hn::Sub(shifted, round_shift);
-    const auto r =
-        hn::Sub(hn::Sub(x, hn::Mul(k, hn::Set(d, kLn2High))), hn::Mul(k, hn::Set(d, kLn2Low)));
-    auto exp_r = hn::Set(d, kCoefficients[kDegree]);
-    for (int c = kDegree - 1; c >= 0; --c) {
-      exp_r = hn::Add(hn::Mul(exp_r, r), hn::Set(d, kCoefficients[c]));
+    const auto r = hn::Sub(hn::Sub(x, hn::Mul(k, hn::Set(d, w::kLn2High))),
+                           hn::Mul(k, hn::Set(d, w::kLn2Low)));
+    auto exp_r = hn::Set(d, w::kCoefficients[w::kDegree]);
+    for (int c = w::kDegree - 1; c >= 0; --c) {
+      exp_r = hn::Add(hn::Mul(exp_r, r), hn::Set(d, w::kCoefficients[c]));
     }
     const auto exponent =
         hn::Add(hn::BitCast(du, shifted), hn::Set(du, uint64_t{1023 + kWeightBits}));
     const auto scaled = hn::Mul(exp_r, hn::BitCast(d, hn::ShiftLeft<52>(exponent)));
-    const auto weight = hn::And(hn::BitCast(du, hn::Add(scaled, hn::Set(d, kTwo52))), mask);
+    const auto weight = hn::And(hn::BitCast(du, hn::Add(scaled, hn::Set(d, w::kTwo52))), mask);
     hn::StoreU(weight, du, weights + i);
     sum = hn::Add(sum, weight);
   }
