@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Turns the JSON lines of scripts/bench into the table of docs/benchmarks.md: ours, llama.cpp, and the machine's bound.
 
-  table.py FOLDER        reads bounds.jsonl, hydrant.<dtype>.jsonl and llama_cpp.jsonl of a run, prints markdown
+  table.py FOLDER DTYPE...    reads bounds.jsonl, hydrant.<dtype>.jsonl and llama_cpp.jsonl of a run, prints markdown;
+                              the first dtype is compared
 
 The bound of a decode step is the time to read the weights once (and, with a context, the KV entries, at two bytes a
 number), at the bandwidth measured on a buffer of the weights' size; the bound of a prompt is its multiply-adds at the fp32
@@ -28,7 +29,7 @@ def main():
     read = min((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
     dram = max((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
     fma = next(b for b in bounds if b["what"] == "fma_f32")
-    ours = {p.name.split(".")[1]: figures(p) for p in sorted(folder.glob("hydrant.*.jsonl"))}
+    ours = {dtype: figures(folder / f"hydrant.{dtype}.jsonl") for dtype in sys.argv[2:]}
     peer = figures(folder / "llama_cpp.jsonl") if (folder / "llama_cpp.jsonl").exists() else {}
 
     def bound(what, batch, context):
