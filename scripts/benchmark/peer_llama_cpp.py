@@ -8,6 +8,7 @@ llama.cpp's default, as is flash attention's "auto"), and its last row asks for 
 
 import argparse
 import ctypes
+import itertools
 import json
 import random
 import time
@@ -106,16 +107,16 @@ def main():
     for context in (0, 512):
         for batch in (1, 4, 8, 16, 32):
             steps = 64 if batch == 1 else 32
-            peer = Peer(args.model, args.threads, batch * (context + steps + 16), batch)
-            tokens = [[rng.randrange(peer.vocab) for _ in range(context)] for _ in range(batch)]
+            peer = Peer(args.model, args.threads, batch * (context + args.repeat * steps + 16), batch)
+            for sequence in range(batch if context else 0):
+                peer.prefill(sequence, [rng.randrange(peer.vocab) for _ in range(context)])
+            positions = itertools.count(context)  # one prompt serves all repeats, which follow each other
 
             def decode():
-                peer.clear()
-                for sequence in range(batch if context else 0):
-                    peer.prefill(sequence, tokens[sequence])
                 start = time.perf_counter()
                 for step in range(steps):
-                    peer.decode([(1 + step, context + step, sequence, True) for sequence in range(batch)])
+                    position = next(positions)
+                    peer.decode([(1 + step, position, sequence, True) for sequence in range(batch)])
                 return time.perf_counter() - start
 
             report("decode", batch, context, batch * steps / best(args.repeat, decode))
