@@ -9,6 +9,7 @@
 #include "engine/tokenizer/byte_alphabet.h"
 #include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/sentencepiece_library.h"
 #include "engine/tokenizer/subword_model.h"
 #include "engine/tokenizer/utf8.h"
 
@@ -50,6 +51,18 @@ std::string RenderToken(const DecoderSpec& decoder, const std::string& text, boo
   return bytes;
 }
 
+absl::StatusOr<std::unique_ptr<SubwordModel>> MakeSubwordModel(const TokenizerSpec& spec) {
+  switch (spec.algorithm) {
+    case TokenizerSpec::Algorithm::kMergeRanks:
+      return MakeRankedBpe(spec);
+    case TokenizerSpec::Algorithm::kMergeScores:
+      return MakeScoredBpe(spec);
+    case TokenizerSpec::Algorithm::kSentencePiece:
+      break;
+  }
+  return MakeSentencePieceLibraryModel(spec.sentencepiece_model);
+}
+
 class PipelineTokenizer final : public Tokenizer {
  public:
   absl::Status Load(const TokenizerSpec& spec) {
@@ -60,8 +73,7 @@ class PipelineTokenizer final : public Tokenizer {
     auto pre_tokenizer = PreTokenizer::Create(spec.pre_tokenizers);
     if (!pre_tokenizer.ok()) return pre_tokenizer.status();
     pre_tokenizer_ = *std::move(pre_tokenizer);
-    auto model = spec.algorithm == TokenizerSpec::Algorithm::kMergeRanks ? MakeRankedBpe(spec)
-                                                                         : MakeScoredBpe(spec);
+    auto model = MakeSubwordModel(spec);
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
     if (const absl::Status status = LoadAdded(spec); !status.ok()) return status;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/tokenizer/sentencepiece_character_map.h"
 
 namespace hydrant {
 namespace {
@@ -89,7 +90,15 @@ struct Settings {
   bool byte_fallback = false;
   int32_t unknown_id = 0, bos_id = 1, eos_id = 2;
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
-  bool has_character_map = false;
+  bool whitespace_as_suffix = false;
+  bool rewrites_output = false;
+  std::string_view character_map;
+
+  // What ScoredBpe does is BPE over the text with its spaces escaped, and no more.
+  bool NeedLibrary() const {
+    return model_type != 2 || !character_map.empty() || remove_extra_whitespaces ||
+           !escape_whitespaces;
+  }
 };
 
 // ModelProto.SentencePiece: 1 the text, 2 the score, 3 the type (the numbers GGUF took over).
@@ -127,6 +136,7 @@ bool ReadTrainer(std::string_view bytes, Settings* settings) {
   while (const std::optional<WireField> field = reader.Next()) {
     const auto id = static_cast<int32_t>(field->value);  // -1 travels as 2^64 - 1
     if (field->number == 3) settings->model_type = field->value;
+    if (field->number == 24) settings->whitespace_as_suffix = field->value != 0;
     if (field->number == 35) settings->byte_fallback = field->value != 0;
     if (field->number == 40) settings->unknown_id = id;
     if (field->number == 41) settings->bos_id = id;
@@ -138,7 +148,7 @@ bool ReadTrainer(std::string_view bytes, Settings* settings) {
 bool ReadNormalizer(std::string_view bytes, Settings* settings) {
   WireReader reader(bytes);
   while (const std::optional<WireField> field = reader.Next()) {
-    if (field->number == 2) settings->has_character_map = !field->bytes.empty();
+    if (field->number == 2) settings->character_map = field->bytes;
     if (field->number == 3) settings->add_dummy_prefix = field->value != 0;
     if (field->number == 4) settings->remove_extra_whitespaces = field->value != 0;
     if (field->number == 5) settings->escape_whitespaces = field->value != 0;
@@ -146,15 +156,30 @@ bool ReadNormalizer(std::string_view bytes, Settings* settings) {
   return !reader.failed();
 }
 
+// A token's text must not depend on what follows it, or text could not be streamed.
 absl::Status CheckSupported(const Settings& settings) {
-  const char* what = settings.model_type != 2            ? "is no BPE model"
-                     : settings.has_character_map        ? "normalises its text by a character map"
-                     : settings.remove_extra_whitespaces ? "removes spaces from its text"
-                     : !settings.escape_whitespaces      ? "does not escape spaces"
-                                                         : nullptr;
+  const char* what = settings.whitespace_as_suffix ? "puts spaces at the end of words"
+                     : settings.rewrites_output    ? "rewrites its output by a character map"
+                                                   : nullptr;
   if (what == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
       "tokenizer.model: ", what, ", which is not supported; convert it to tokenizer.json"));
+}
+
+// Who encodes, and from what.
+absl::Status ChooseAlgorithm(const Settings& settings, std::string_view file, TokenizerSpec* spec) {
+  if (!settings.NeedLibrary()) {
+    spec->algorithm = TokenizerSpec::Algorithm::kMergeScores;
+    if (settings.add_dummy_prefix)
+      spec->normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
+    spec->normalizers.push_back({NormalizerSpec::Kind::kReplace, " ", std::string(kMark)});
+    return absl::OkStatus();
+  }
+  spec->algorithm = TokenizerSpec::Algorithm::kSentencePiece;
+  spec->sentencepiece_model = std::string(file);
+  // The library finds the user's own symbols itself, and their neighbours' spaces with them.
+  std::erase_if(spec->added, [](const AddedToken& token) { return !token.special; });
+  return CheckCharacterMap(settings.character_map);
 }
 
 void Apply(const Settings& settings, SentencePieceModel* model) {
@@ -163,14 +188,10 @@ void Apply(const Settings& settings, SentencePieceModel* model) {
   const auto known = [size](int32_t id) {
     return id >= 0 && id < size ? int64_t{id} : int64_t{-1};
   };
-  spec.algorithm = TokenizerSpec::Algorithm::kMergeScores;
   spec.byte_fallback = settings.byte_fallback;
   spec.unknown_id = known(settings.unknown_id);
   spec.bos_id = known(settings.bos_id);
   model->eos_id = known(settings.eos_id);
-  if (settings.add_dummy_prefix)
-    spec.normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
-  spec.normalizers.push_back({NormalizerSpec::Kind::kReplace, " ", std::string(kMark)});
   spec.decoder.byte_fallback = true;
   spec.decoder.replacements.emplace_back(kMark, " ");
   spec.decoder.strip_first_space = settings.add_dummy_prefix;
@@ -190,10 +211,13 @@ absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(std::string_view bytes
       return Corrupt("the trainer's settings are cut short");
     if (field->number == 3 && !ReadNormalizer(field->bytes, &settings))
       return Corrupt("the normaliser's settings are cut short");
+    if (field->number == 5) settings.rewrites_output = !field->bytes.empty();
   }
   if (reader.failed()) return Corrupt("is no SentencePiece model, or cut short");
   if (model.spec.vocab.empty()) return Corrupt("has no pieces");
-  if (absl::Status status = CheckSupported(settings); !status.ok()) return status;
+  absl::Status status = CheckSupported(settings);
+  status.Update(ChooseAlgorithm(settings, bytes, &model.spec));
+  if (!status.ok()) return status;
   Apply(settings, &model);
   return model;
 }

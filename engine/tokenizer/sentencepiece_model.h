@@ -1,6 +1,7 @@
 // Reads a SentencePiece model file (tokenizer.model) into a TokenizerSpec. The file is one protobuf
-// message, read here by its wire format: the library that would do it exports a protobuf of its
-// own, which crashes any program that also holds gRPC's.
+// message, read here by its wire format, since its schema is not part of Debian's package. Plain
+// BPE, which is what Llama's models are, is merged as a GGUF vocabulary is; any other kind
+// (unigram, normalisation by a character map) is encoded by the SentencePiece library.
 #ifndef HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_MODEL_H_
 #define HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_MODEL_H_
 
@@ -16,8 +17,8 @@ struct SentencePieceModel {
   int64_t eos_id = -1;
 };
 
-// InvalidArgument where the bytes are no such message; Unimplemented where the model is not BPE or
-// rewrites its text first.
+// InvalidArgument where the bytes are no such message; Unimplemented where its output could not be
+// streamed.
 absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(std::string_view bytes);
 
 }  // namespace hydrant

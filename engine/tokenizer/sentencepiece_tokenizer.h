@@ -1,4 +1,4 @@
-// A Tokenizer over a SentencePiece model file (tokenizer.model) of the BPE kind.
+// A Tokenizer over a SentencePiece model file (tokenizer.model).
 #ifndef HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
 #define HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
 

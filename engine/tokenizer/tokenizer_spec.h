@@ -73,8 +73,9 @@ struct DecoderSpec {
 };
 
 struct TokenizerSpec {
-  enum class Algorithm { kMergeRanks, kMergeScores };
+  enum class Algorithm { kMergeRanks, kMergeScores, kSentencePiece };
   Algorithm algorithm = Algorithm::kMergeRanks;
+  std::string sentencepiece_model;  // kSentencePiece: the bytes of the file
 
   std::vector<VocabEntry> vocab;                            // by id
   std::vector<std::pair<std::string, std::string>> merges;  // by rank

@@ -117,6 +117,20 @@ def train_tiny(name):
     return tokenizer
 
 
+def unigram_goldens(lines):
+    """A model that only the library encodes: unigram, normalised by NFKC, the user's own symbols."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(l for l in training_text() if "\x00" not in l), model_writer=model, model_type="unigram",
+        vocab_size=450, byte_fallback=True, normalization_rule_name="nmt_nfkc", user_defined_symbols=["<sep>", "👍"],
+        control_symbols=["<ctl>"], character_coverage=0.9995, minloglevel=2)
+    (OUT / "unigram.model").write_bytes(model.getvalue())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    write_hashes("unigram", lambda l: processor.encode(l), lines)
+    decodes = [{"ids": ids, "text": processor.decode(ids)} for ids in map(processor.encode, lines[::100])]
+    (OUT / "unigram.texts.json").write_text(json.dumps(decodes, separators=(",", ":")))
+
+
 def llama2_style(processor):
     """The merge form of the SentencePiece model, as Llama 2's tokenizer.json has it."""
     size = processor.get_piece_size()
@@ -198,6 +212,7 @@ def main():
         write_hashes(name, encode, lines)
         write_decodes(name, tokenizer, tokenizer.get_vocab_size(), 11)
     sentencepiece_goldens(lines)
+    unigram_goldens(lines)
     templates()
     data = pathlib.Path(arguments.data) / "tokenizers"
     for name in ("gpt2", "qwen2_5", "gpt_neox_20b"):

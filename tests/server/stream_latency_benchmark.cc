@@ -3,8 +3,12 @@
 // calls notes when the bytes arrive. The figure includes the loop's delivery, the writer thread,
 // gRPC's server, the loopback and the client's read.
 //
-//   stream_latency_benchmark [steps] [step_us] [streams/connections...]
-//                            default 500 20000 1/1 32/1 32/32 256/1 256/8 256/256
+//   stream_latency_benchmark [steps] [step_us] [compute threads] [streams/connections...]
+//                            default 500 20000 0 1/1 32/1 32/32 256/1 256/8 256/256
+//
+// Compute threads keep as many cores busy during a step as the CPU backend would; without them the
+// engine waits, as for a device. Prints a markdown table. Its floor is what bare sockets need on
+// this machine in the same run (loopback_floor.h).
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
@@ -22,6 +26,7 @@
 
 #include "kernels/thread_pool.h"
 #include "tests/server/http2_streams.h"
+#include "tests/server/loopback_floor.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -54,6 +59,7 @@ void StandForAnotherMachine() {
   static const bool may = sched_setscheduler(0, SCHED_FIFO | SCHED_RESET_ON_FORK, &first) == 0;
   if (!may)
     fmt::print(
+        stderr,
         "note: without the right to SCHED_FIFO the client waits for a core like all others\n");
 }
 
@@ -120,6 +126,11 @@ double Percentile(std::vector<int64_t>& values, double share) {
   return static_cast<double>(values[at]);
 }
 
+// "p50 / p99" in milliseconds.
+std::string Milliseconds(std::vector<int64_t>& us) {
+  return fmt::format("{:.2f} / {:.2f}", Percentile(us, 0.5) * 1e-3, Percentile(us, 0.99) * 1e-3);
+}
+
 int Measure(int streams, int connections, int steps, int64_t step_us, int compute_threads) {
   // Streams begin one after another; they are compared once all run.
   const size_t most_steps = static_cast<size_t>(steps) * 4 + 20000;
@@ -153,11 +164,9 @@ int Measure(int streams, int connections, int steps, int64_t step_us, int comput
     return s.waiting + s.prefilling + s.running >= streams - 1;
   });
   const double cpu = ServerCpuSeconds();
-  const auto start = Clock::now();
   server.engine.Resume();
   StandForAnotherMachine();
   const int failed = clients.ReadAll();
-  const double wall = std::chrono::duration<double>(Clock::now() - start).count();
   const double used = ServerCpuSeconds() - cpu;
 
   std::vector<int64_t> latencies, last_of_step;
@@ -178,19 +187,15 @@ int Measure(int streams, int connections, int steps, int64_t step_us, int comput
   }
   const int64_t late = std::count_if(latencies.begin(), latencies.end(),
                                      [step_us](int64_t l) { return l > step_us; });
+  std::vector<int64_t> floor =
+      MeasureLoopbackFloor(streams, connections, steps, step_us, StandForAnotherMachine);
   fmt::print(
-      "{:4} streams on {} connections, {} us steps, {} compute threads: token p50 {:.2f} ms, p99 "
-      "{:.2f} ms; last of a "
-      "step p50 {:.2f} "
-      "ms, p99 {:.2f} ms; "
-      "{} of {} after the next step's end; {:.2f} tokens a message; server: {:.2f} cores, {:.1f} "
-      "us CPU a "
-      "token; {} failed\n",
-      streams, connections, step_us, compute_threads, Percentile(latencies, 0.5) * 1e-3,
-      Percentile(latencies, 0.99) * 1e-3, Percentile(last_of_step, 0.5) * 1e-3,
-      Percentile(last_of_step, 0.99) * 1e-3, late, latencies.size(),
+      "| {} over {} | {} | {} | {} | {} of {} | {} | {:.2f} | {:.1f} |\n", streams, connections,
+      Milliseconds(latencies), Milliseconds(last_of_step), Milliseconds(floor), late,
+      latencies.size(), failed,
       static_cast<double>(streams) * steps / static_cast<double>(std::max<int64_t>(messages, 1)),
-      used / wall, used * 1e6 / (static_cast<double>(streams) * steps), failed);
+      used * 1e6 / (static_cast<double>(streams) * steps));
+  std::fflush(stdout);
   return failed;
 }
 
@@ -209,6 +214,13 @@ int main(int argc, char** argv) {
     sizes.push_back(size);
   }
   if (sizes.empty()) sizes = {{1, 1}, {32, 1}, {32, 32}, {256, 1}, {256, 8}, {256, 256}};
+  fmt::print(
+      "Steps of {} us, {} compute threads; milliseconds from a step's end, p50 / p99.\n\n"
+      "| streams over connections | a token | the last token of a step | floor | after the next "
+      "step's "
+      "end | failed streams | tokens a message | server's CPU us a token "
+      "|\n|---|---|---|---|---|---|---|---|\n",
+      step_us, compute_threads);
   int failed = 0;
   for (const auto& [streams, connections] : sizes) {
     failed += hydrant::Measure(streams, connections, steps, step_us, compute_threads);

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "engine/model/gguf.h"
 #include "engine/tokenizer/detokenizer.h"
@@ -140,6 +141,42 @@ TEST(SentencePiece, EncodesAsTheLibrary) {
   const auto tokenizer = Load(std::string(kGoldenFolder) + "spm.model");
   ASSERT_NE(tokenizer, nullptr);
   ExpectGolden(*tokenizer, "spm", kPlainText);
+}
+
+// Unigram, NFKC by a character map, byte fallback, the user's own symbols.
+TEST(SentencePiece, OtherKindsEncodeAndDecodeAsTheLibrary) {
+  auto loaded = TokenizerFromPath(std::string(kGoldenFolder) + "unigram.model");
+  if (absl::IsFailedPrecondition(loaded.status())) GTEST_SKIP() << loaded.status().message();
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const Tokenizer& tokenizer = **loaded;
+  ExpectGolden(tokenizer, "unigram", kPlainText);
+  for (const json& item :
+       json::parse(ReadTestFile(std::string(kGoldenFolder) + "unigram.texts.json"))) {
+    EXPECT_EQ(Decode(tokenizer, item["ids"].get<std::vector<TokenId>>(), true), item["text"]);
+  }
+}
+
+TEST(SentencePiece, LibraryModelsAreSafeAcrossThreadsAndLeaveNothing) {
+  const std::string path = std::string(kGoldenFolder) + "unigram.model";
+  if (absl::IsFailedPrecondition(TokenizerFromPath(path).status()))
+    GTEST_SKIP() << TokenizerFromPath(path).status().message();
+  // More than the loader has namespaces for, were they not given back.
+  for (int round = 0; round < 20; ++round) {
+    const auto tokenizer = Load(path);
+    ASSERT_NE(tokenizer, nullptr) << "round " << round;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&] {
+        for (size_t i = 0; i < 50; ++i) {
+          const std::string& line = GoldenLines()[i];
+          auto ids = tokenizer->Encode(line, kPlainText);
+          ASSERT_TRUE(ids.ok());
+          EXPECT_EQ(testing::HashIds(*ids), GoldenHashes("unigram")[i]);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 TEST(SentencePiece, GgufVocabularyEncodesAsTheLibrary) {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "engine/model/gguf.h"
 #include "engine/tokenizer/detokenizer.h"
@@ -223,6 +224,35 @@ TEST(Folder, ReadsTheConfigurationBeside) {
               HasSubstr("id 99999 is outside"));
   std::filesystem::remove_all(folder);
   EXPECT_EQ(TokenizerFromPath(folder).status().code(), absl::StatusCode::kNotFound);
+}
+
+// Whatever still loads must encode without harm (the sanitizers watch).
+TEST(SentencePiece, CorruptCharacterMapsHarmNobody) {
+  const std::string good =
+      testing::ReadTestFile(std::string(testing::kGoldenFolder) + "unigram.model");
+  const std::string path = ::testing::TempDir() + "hydrant_map.model";
+  int refused = 0;
+  const uint32_t seed = std::random_device{}();
+  std::mt19937 random(seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  for (int i = 0; i < 200; ++i) {
+    std::string bad = good;
+    for (int changes = 1 + i % 50; changes > 0; --changes) {
+      const size_t at =
+          good.size() / 4 + random() % (good.size() / 2);  // the map is the larger part
+      bad[at] = static_cast<char>(random());
+    }
+    std::ofstream(path, std::ios::binary) << bad;
+    auto tokenizer = TokenizerFromPath(path);
+    if (!tokenizer.ok()) {
+      refused += absl::IsInvalidArgument(tokenizer.status());
+      continue;
+    }
+    for (size_t line = 0; line < 20; ++line)
+      EXPECT_TRUE((*tokenizer)->Encode(testing::GoldenLines()[line], {}).ok());
+  }
+  std::filesystem::remove(path);
+  EXPECT_GT(refused, 0);
 }
 
 TEST(SentencePiece, CorruptModelIsRefused) {
