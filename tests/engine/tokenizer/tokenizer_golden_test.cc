@@ -156,11 +156,11 @@ TEST(SentencePiece, OtherKindsEncodeAndDecodeAsTheLibrary) {
   }
 }
 
-TEST(SentencePiece, LibraryModelsAreSafeAcrossThreadsAndLeaveNothing) {
+TEST(SentencePiece, ManyLibraryModelsAndThreads) {
   const std::string path = std::string(kGoldenFolder) + "unigram.model";
   if (absl::IsFailedPrecondition(TokenizerFromPath(path).status()))
     GTEST_SKIP() << TokenizerFromPath(path).status().message();
-  // More than the loader has namespaces for, were they not given back.
+  // More than libc has namespaces for.
   for (int round = 0; round < 20; ++round) {
     const auto tokenizer = Load(path);
     ASSERT_NE(tokenizer, nullptr) << "round " << round;
