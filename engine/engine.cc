@@ -234,6 +234,13 @@ void Engine::Impl::Decode(const Batch& batch) {
   const ModelConfig& config = model->config();
   StageDecodeRows(batch);
   model->Embed(ids.data(), rows, hidden.data());
+  int max_entries = 0, max_scored_entries = 0;
+  for (const DecodeRow& row : batch.decode) {
+    const CachePlan& plan = kv->plan(row.slot);
+    const int entries = std::min(row.position + 1, plan.cap);
+    max_entries = std::max(max_entries, entries);
+    if (plan.rule.scored) max_scored_entries = std::max(max_scored_entries, entries);
+  }
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
@@ -250,6 +257,8 @@ void Engine::Impl::Decode(const Batch& batch) {
          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
          .pages = kv->pages(),
          .tables = kv->tables(),
+         .max_entries = max_entries,
+         .max_scored_entries = max_scored_entries,
          .out = act.attended.data()});
     model->FinishLayer(layer, hidden.data(), rows, act);
   }

@@ -143,7 +143,8 @@ void PrefillRunner::Attend(const Piece& piece, int row) {
        .out = act_->attended.data() + static_cast<size_t>(row) * config.QDim(),
        .column_sums = scored ? column_sums_.data() + start : nullptr,
        .column_stride = arena_tokens_,
-       .reduce = kv_->plan(piece.slice->slot).rule.reduce});
+       .reduce = kv_->plan(piece.slice->slot).rule.reduce,
+       .precision = kv_->pages().layout.dtype});
 }
 
 void PrefillRunner::ClearColumnSums(const PrefillSlice& slice) {

@@ -12,8 +12,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
   }
   if (name == "reference") return CreateReferenceBackend(options);
   if (name == "cpu") return CreateCpuBackend(options);
+  if (name == "cuda") return CreateCudaBackend(options);
   return absl::InvalidArgumentError(
-      absl::StrCat("backend \"", std::string(name), "\" is unknown; backends: reference, cpu"));
+      absl::StrCat("backend \"", std::string(name), "\" is unknown; backends: reference, cpu, cuda"));
 }
 
 }  // namespace hydrant

@@ -73,7 +73,11 @@ std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);
 // InvalidArgument where the machine lacks AVX2, FMA and F16C, the least the cpu backend runs on.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options);
 
-// "reference" or "cpu"; InvalidArgument lists the names.
+// Unavailable, with the reason, where there is no usable device. The device stays with the process:
+// its shared object is loaded once and never closed.
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions& options);
+
+// "reference", "cpu" or "cuda"; InvalidArgument lists the names.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
                                                        const BackendOptions& options);
 

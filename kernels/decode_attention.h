@@ -35,6 +35,10 @@ struct DecodeAttentionArgs {
   float scale = 1.0f;
   KvPages pages;
   SequenceTables tables;
+  // Bounds that a device plans its work by: no head of the batch holds more entries after the step,
+  // and none of a row whose rule is scored (0: there is no such row).
+  int max_entries = 0;
+  int max_scored_entries = 0;
   float* out = nullptr;  // [num_rows, num_heads, head_dim]
 };
 

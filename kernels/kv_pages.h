@@ -26,11 +26,11 @@ struct KvLayout {
   int num_blocks = 0;
 
   // Offset in elements of a slot in keys and values.
-  size_t SlotOffset(int block, int slot) const {
+  constexpr size_t SlotOffset(int block, int slot) const {
     return (static_cast<size_t>(block) * block_size + slot) * head_dim;
   }
   // Bytes of one page: keys, values, positions, scores.
-  size_t PageBytes() const {
+  constexpr size_t PageBytes() const {
     return static_cast<size_t>(block_size) *
            (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + sizeof(float));
   }
@@ -79,11 +79,11 @@ struct SequenceTables {
       nullptr;  // [max_seqs, layers, kv_heads] entry to overwrite next; read where length == cap
   const DecodeRule* rules = nullptr;  // [max_seqs]
 
-  size_t HeadIndex(int slot, int layer, int head) const {
+  constexpr size_t HeadIndex(int slot, int layer, int head) const {
     return (static_cast<size_t>(slot) * num_layers + layer) * num_kv_heads + head;
   }
   // Block ids of one head: entry e lives in block ids[e / block_size].
-  const int32_t* HeadBlocks(int slot, int layer, int head) const {
+  constexpr const int32_t* HeadBlocks(int slot, int layer, int head) const {
     return blocks + row_begin[slot] +
            static_cast<int64_t>(layer * num_kv_heads + head) * row_width[slot];
   }

@@ -36,6 +36,9 @@ struct PrefillAttentionArgs {
       nullptr;                // [num_kv_heads, column_stride], accumulated into; null: not wanted
   int64_t column_stride = 0;  // elements
   GroupReduce reduce = GroupReduce::kMean;
+  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; sums stay
+  // fp32.
+  DType precision = DType::kF32;
 };
 
 }  // namespace hydrant

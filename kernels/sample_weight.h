@@ -7,8 +7,8 @@
 #ifndef HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
 #define HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
 
+#include <array>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -30,21 +30,22 @@ inline constexpr double kTwo52 = 4503599627370496.0;
 inline constexpr uint64_t kMantissaMask = (uint64_t{1} << 52) - 1;
 inline constexpr int kDegree =
     11;  // Taylor: the first term left out is below 7e-15 for |r| <= ln2 / 2
-inline constexpr double kCoefficients[kDegree + 1] = {
+inline constexpr std::array<double, kDegree + 1> kCoefficients = {
     1.0,       1.0,        1.0 / 2,     1.0 / 6,      1.0 / 24,      1.0 / 120,
     1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800};
 }  // namespace sample_weight
 
 // NaN counts as -infinity. REQUIRES: x <= 0 or NaN; the file compiled without contraction into
 // fused multiply-add (-ffp-contract=off).
-inline uint64_t SampleWeight(double x) {
+constexpr uint64_t SampleWeight(double x) {
   namespace c = sample_weight;
+  constexpr auto kCoefficients = c::kCoefficients;  // a device has the copy, not the original
   if (!(x >= c::kLowest)) x = c::kLowest;
   const double shifted = x * c::kLog2E + c::kRoundShift;
   const double k = shifted - c::kRoundShift;
   const double r = (x - k * c::kLn2High) - k * c::kLn2Low;
-  double exp_r = c::kCoefficients[c::kDegree];
-  for (int i = c::kDegree - 1; i >= 0; --i) exp_r = exp_r * r + c::kCoefficients[i];
+  double exp_r = kCoefficients[c::kDegree];
+  for (int i = c::kDegree - 1; i >= 0; --i) exp_r = exp_r * r + kCoefficients[i];
   // The low bits of `shifted` hold k as an integer; what overflows the exponent field is shifted
   // out.
   const uint64_t exponent = std::bit_cast<uint64_t>(shifted) + (1023 + kWeightBits);
@@ -54,23 +55,31 @@ inline uint64_t SampleWeight(double x) {
 
 // A logit as sampling sees it: NaN is -infinity, which is never a candidate; +infinity is the
 // largest finite number.
-inline float CandidateLogit(float logit) {
-  if (std::isnan(logit)) return -std::numeric_limits<float>::infinity();
+constexpr float CandidateLogit(float logit) {
+  if (logit != logit) return -std::numeric_limits<float>::infinity();
   return logit > std::numeric_limits<float>::max() ? std::numeric_limits<float>::max() : logit;
 }
 
+// REQUIRES: 0 <= x < 2^63
+constexpr uint64_t CeilToInteger(double x) {
+  const auto whole = static_cast<uint64_t>(x);
+  return whole + (static_cast<double>(whole) < x ? 1 : 0);
+}
+
 // The least weight that passes min_p: probability >= min_p * the highest.
-inline uint64_t MinPWeight(float min_p) {
-  return static_cast<uint64_t>(std::ceil(static_cast<double>(min_p) * kHighestWeight));
+constexpr uint64_t MinPWeight(float min_p) {
+  return CeilToInteger(static_cast<double>(min_p) * kHighestWeight);
 }
 
 // What the kept set must add up to, of the `total` of all candidates, to reach top_p. At least 1.
-inline uint64_t TopPWeight(float top_p, uint64_t total) {
-  const double need = std::ceil(static_cast<double>(top_p) * static_cast<double>(total));
-  return need < 1.0 ? 1 : need >= static_cast<double>(total) ? total : static_cast<uint64_t>(need);
+constexpr uint64_t TopPWeight(float top_p, uint64_t total) {
+  const double need = static_cast<double>(top_p) * static_cast<double>(total);
+  if (need >= static_cast<double>(total)) return total;
+  const uint64_t whole = CeilToInteger(need);
+  return whole < 1 ? 1 : whole < total ? whole : total;
 }
 
-inline bool IsUnrestricted(const SamplingRow& row, int vocab) {
+constexpr bool IsUnrestricted(const SamplingRow& row, int vocab) {
   return (row.top_k <= 0 || row.top_k >= vocab) && row.min_p <= 0.0f && row.top_p >= 1.0f;
 }
 

@@ -12,7 +12,7 @@
 namespace hydrant {
 
 // Index of a slot in positions and scores: entry `entry` of the head that owns `blocks`.
-inline size_t PageIndex(const KvLayout& layout, const int32_t* blocks, int entry) {
+constexpr size_t PageIndex(const KvLayout& layout, const int32_t* blocks, int entry) {
   return static_cast<size_t>(blocks[entry / layout.block_size]) * layout.block_size +
          entry % layout.block_size;
 }

@@ -58,8 +58,10 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
 void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Engine";
   EngineOptions& engine = options->engine;
-  app->add_option("--device", engine.device, "cpu, or reference (slow, plain loops)")
-      ->check(CLI::IsMember({"cpu", "reference"}))
+  engine.device = "auto";
+  app->add_option("--device", engine.device,
+                  "auto (cuda where there is one), cuda, cpu, or reference (slow, plain loops)")
+      ->check(CLI::IsMember({"auto", "cuda", "cpu", "reference"}))
       ->capture_default_str()
       ->group(group);
   app->add_option("--threads", engine.num_threads, "Threads of the engine")

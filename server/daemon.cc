@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/device_choice.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
 #include "server/model_loader.h"
@@ -210,7 +211,13 @@ void BlockSignals() {
 }
 
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
-  return Daemon(options, load).Run();
+  // First: a device that is not there is known before a model of gigabytes is read.
+  absl::StatusOr<DeviceChoice> device = ChooseDevice(options.engine.device);
+  if (!device.ok()) return device.status();
+  spdlog::info("device {}: {}, because {}", options.engine.device, device->name, device->reason);
+  DaemonOptions chosen = options;
+  chosen.engine.device = std::move(device->name);
+  return Daemon(chosen, load).Run();
 }
 
 }  // namespace hydrant

@@ -8,6 +8,7 @@
 #include <random>
 #include <tuple>
 
+#include "tests/device.h"
 #include "tests/engine/double_model.h"
 #include "tests/engine/driver.h"
 #include "tests/engine/random_model.h"
@@ -66,6 +67,7 @@ struct Shape {
 
 class EngineTest : public ::testing::TestWithParam<std::tuple<std::string, Shape>> {
  protected:
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(device()); }
   std::string device() const { return std::get<0>(GetParam()); }
   ModelConfig config() const {
     return SmallConfig(std::get<1>(GetParam()).heads, std::get<1>(GetParam()).kv_heads);
@@ -74,7 +76,7 @@ class EngineTest : public ::testing::TestWithParam<std::tuple<std::string, Shape
 
 INSTANTIATE_TEST_SUITE_P(
     All, EngineTest,
-    ::testing::Combine(::testing::Values("reference", "cpu"),
+    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
                        ::testing::Values(Shape{"MHA", 4, 4}, Shape{"GQA", 6, 2},
                                          Shape{"MQA", 4, 1})),
     [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });

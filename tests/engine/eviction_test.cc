@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine/engine.h"
+#include "tests/device.h"
 #include "tests/engine/double_model.h"
 #include "tests/engine/driver.h"
 #include "tests/engine/random_model.h"
@@ -78,6 +79,7 @@ void CompareHead(const Engine::HeadState& actual, DoubleModel::Head* expected,
 
 TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   const auto& [device, c] = GetParam();
+  HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 20240 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const ModelConfig config = SmallConfig(c.heads, c.kv_heads);
@@ -135,7 +137,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, EvictionTest,
-    ::testing::Combine(::testing::Values("reference", "cpu"),
+    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
                        ::testing::Values(Case{"H2oGqa", 6, 2, "h2o", 32, -1, -1, 80},
                                          Case{"H2oMha", 4, 4, "h2o", 33, -1, -1, 65},
                                          Case{"H2oMqa", 4, 1, "h2o", 31, -1, -1, 47},

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine.h"
+#include "tests/device.h"
 #include "tests/engine/driver.h"
 #include "tests/test_files.h"
 
@@ -55,6 +56,7 @@ CachePlan H2o(int budget) {
 class StoriesTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
+    HYDRANT_SKIP_WITHOUT_DEVICE(GetParam());
     const auto model = CachedModel("stories260K.gguf");
     const auto golden = DataFile("models/stories260K/golden_greedy.json");
     if (!model || !golden)
@@ -67,7 +69,7 @@ class StoriesTest : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Engine> engine_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, StoriesTest, ::testing::Values("reference", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Devices, StoriesTest, ::testing::Values("reference", "cpu", "cuda"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(StoriesTest, GreedyTokensEqualTheGolden) {
@@ -126,11 +128,13 @@ TEST_P(StoriesTest, DecodeScoresEqualTheGolden) {
 // --- Hugging Face folders (committed: tiny, random)
 // ------------------------------------------------------------------
 
-class TinyFolderTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
+class TinyFolderTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
+};
 
 INSTANTIATE_TEST_SUITE_P(
     All, TinyFolderTest,
-    ::testing::Combine(::testing::Values("reference", "cpu"),
+    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
                        ::testing::Values("tiny_llama3_rope", "tiny_linear_rope", "tiny_mha")),
     [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 

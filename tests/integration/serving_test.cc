@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "scheduler/serving_loop.h"
+#include "tests/device.h"
 #include "tests/engine/random_model.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
@@ -73,6 +74,7 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
 
 class ServingTest : public ::testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(GetParam()); }
   std::unique_ptr<Engine> MakeEngine(int num_blocks, int max_num_seqs) const {
     EngineOptions options;
     options.device = GetParam();
@@ -89,7 +91,7 @@ class ServingTest : public ::testing::TestWithParam<std::string> {
   FakeTokenizer tokenizer_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, ServingTest, ::testing::Values("reference", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Devices, ServingTest, ::testing::Values("reference", "cpu", "cuda"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {

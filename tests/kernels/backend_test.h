@@ -8,10 +8,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -21,10 +24,23 @@ namespace hydrant {
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline constexpr double kFloatEpsilon = 1.0 / (1 << 24);  // relative error of one rounding to float
 
+inline absl::StatusOr<std::unique_ptr<Backend>> TryBackend(const std::string& name,
+                                                           int num_threads = 2) {
+  // HYDRANT_TEST_FAST: with the fast mode's ways of cutting work, whose bits depend on the batch.
+  const bool fast = std::getenv("HYDRANT_TEST_FAST") != nullptr;
+  return CreateBackend(name, {.num_threads = num_threads, .batch_invariant = !fast});
+}
+
 inline std::unique_ptr<Backend> MakeBackend(const std::string& name, int num_threads = 2) {
-  auto backend = CreateBackend(name, {.num_threads = num_threads, .batch_invariant = true});
+  auto backend = TryBackend(name, num_threads);
   EXPECT_TRUE(backend.ok()) << backend.status();
   return *std::move(backend);
+}
+
+// The backend that tests of one backend run on: HYDRANT_TEST_BACKEND, else cpu.
+inline std::string TestBackendName() {
+  const char* name = std::getenv("HYDRANT_TEST_BACKEND");
+  return name == nullptr ? "cpu" : name;
 }
 
 // A vector in the memory of a backend. Between its end and the end of the allocation lie guard
@@ -61,9 +77,64 @@ class DeviceArray {
   DeviceBuffer buffer_;
 };
 
+// The backend under test (TestBackendName), made once for each number of threads; null where there
+// is no such device.
+inline Backend* TestBackend(int num_threads) {
+  static std::map<int, std::unique_ptr<Backend>> backends;
+  auto& backend = backends[num_threads];
+  if (backend == nullptr) {
+    auto made = TryBackend(TestBackendName(), num_threads);
+    if (absl::IsUnavailable(made.status())) return nullptr;
+    backend = *std::move(made);
+  }
+  return backend.get();
+}
+
+// Skips every test of a program where the backend under test is not there.
+class SkipWithoutTestBackend : public testing::Environment {
+  void SetUp() override {
+    if (TestBackend(1) == nullptr) GTEST_SKIP() << TryBackend(TestBackendName()).status().message();
+  }
+};
+
+// Host vectors that an operation works on where they are, or on copies in the device's memory that
+// go back afterwards.
+class Mirror {
+ public:
+  explicit Mirror(Backend& backend) : backend_(backend) {}
+  // `count` elements at `host`, as the operation sees them.
+  template <typename T>
+  T* Map(const T* host, size_t count) {
+    auto buffer = backend_.Allocate(count * sizeof(T));
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    auto* mutable_host = const_cast<std::remove_const_t<T>*>(host);
+    backend_.CopyToDevice(buffer->get(), host, count * sizeof(T));
+    copies_.push_back({*std::move(buffer), mutable_host, count * sizeof(T)});
+    return static_cast<T*>(copies_.back().device.get());
+  }
+  void ReadBack() {
+    EXPECT_TRUE(backend_.Synchronize().ok()) << backend_.Synchronize();
+    for (const Copy& copy : copies_) backend_.CopyToHost(copy.host, copy.device.get(), copy.bytes);
+  }
+
+ private:
+  struct Copy {
+    DeviceBuffer device;
+    void* host;
+    size_t bytes;
+  };
+  Backend& backend_;
+  std::vector<Copy> copies_;
+};
+
 class BackendTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { backend_ = MakeBackend(GetParam()); }
+  void SetUp() override {
+    auto backend = TryBackend(GetParam());
+    if (absl::IsUnavailable(backend.status())) GTEST_SKIP() << backend.status().message();
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+  }
   Backend& backend() { return *backend_; }
 
   template <typename T>
@@ -77,9 +148,9 @@ class BackendTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Backend> backend_;
 };
 
-#define HYDRANT_FOR_EACH_BACKEND(suite)             \
-  INSTANTIATE_TEST_SUITE_P(                         \
-      , suite, testing::Values("reference", "cpu"), \
+#define HYDRANT_FOR_EACH_BACKEND(suite)                     \
+  INSTANTIATE_TEST_SUITE_P(                                 \
+      , suite, testing::Values("reference", "cpu", "cuda"), \
       [](const testing::TestParamInfo<std::string>& info) { return info.param; })
 
 inline std::vector<float> RandomFloats(size_t count, uint64_t seed, float scale = 1.0f) {

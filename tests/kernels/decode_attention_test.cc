@@ -1,7 +1,6 @@
-// Decode attention of the cpu backend against two judges: a model of one head written here in
-// double precision, with no pages and no vectors, and the reference backend. Dead slots and foreign
-// blocks hold NaN, which must neither be read nor overwritten.
-#include "kernels/cpu/decode_attention.h"
+// Decode attention of a backend (HYDRANT_TEST_BACKEND) against two judges: a model of one head
+// written here in double precision, with no pages and no vectors, and the reference backend. Dead
+// slots and foreign blocks hold NaN, which must neither be read nor overwritten.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,6 +17,7 @@
 
 #include "kernels/float16.h"
 #include "kernels/reference/ops.h"
+#include "tests/kernels/backend_test.h"
 
 namespace hydrant {
 namespace {
@@ -190,13 +190,40 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
   args.scale = 1.0f / std::sqrt(static_cast<float>(world->shape.head_dim));
   args.pages = world->Pages();
   args.tables = world->Tables();
+  args.max_entries = *std::max_element(world->lengths.begin(), world->lengths.end()) + 1;
+  args.max_scored_entries = args.max_entries;
   args.out = step->out.data();
   return args;
 }
 
-void RunCpu(World* world, Step* step, int threads = 2) {
-  ThreadPool pool(threads);
-  cpu::DecodeAttention(ArgsOf(world, step), pool);
+const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
+
+void RunOnBackend(World* world, Step* step, int threads = 2) {
+  Backend& backend = *TestBackend(threads);
+  Mirror mirror(backend);
+  DecodeAttentionArgs args = ArgsOf(world, step);
+  const auto map = [&mirror](auto& pointer, const auto& vector) {
+    pointer = mirror.Map(vector.data(), vector.size());
+  };
+  map(args.slots, step->slots);
+  map(args.positions, step->positions);
+  map(args.q, step->q);
+  map(args.k, step->k);
+  map(args.v, step->v);
+  args.out = mirror.Map(step->out.data(), step->out.size());
+  args.pages.keys = mirror.Map(world->keys.data(), world->keys.size());
+  args.pages.values = mirror.Map(world->values.data(), world->values.size());
+  args.pages.positions = mirror.Map(world->positions.data(), world->positions.size());
+  args.pages.scores = mirror.Map(world->scores.data(), world->scores.size());
+  map(args.tables.blocks, world->blocks);
+  map(args.tables.row_begin, world->row_begin);
+  map(args.tables.row_width, world->row_width);
+  map(args.tables.caps, world->caps);
+  args.tables.lengths = mirror.Map(world->lengths.data(), world->lengths.size());
+  args.tables.victims = mirror.Map(world->victims.data(), world->victims.size());
+  map(args.tables.rules, world->rules);
+  backend.DecodeAttention(args);
+  mirror.ReadBack();
 }
 
 // One head in double precision: entries as a plain list.
@@ -413,7 +440,7 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesPlainModel) {
     const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
     Step step(GetParam(), slots, Pick(positions, slots), rng_, step_index == 1 ? 4.0f : 1.0f);
     World before = world;
-    RunCpu(&world, &step);
+    RunOnBackend(&world, &step);
     ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused)) << "step " << step_index;
     for (int32_t& p : positions) ++p;
   }
@@ -427,7 +454,7 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
   Step step(GetParam(), slots, Pick(positions, slots), rng_);
   World truth = world;
   Step truth_step = step;
-  RunCpu(&world, &step);
+  RunOnBackend(&world, &step);
   reference::DecodeAttention(ArgsOf(&truth, &truth_step));
   for (size_t i = 0; i < step.out.size(); ++i)
     ASSERT_NEAR(step.out[i], truth_step.out[i], 2e-5) << i;
@@ -453,11 +480,11 @@ TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
   const Step inputs(GetParam(), slots, Pick(positions, slots), rng_);
   World expected = start;
   Step expected_step = inputs;
-  RunCpu(&expected, &expected_step, 1);
+  RunOnBackend(&expected, &expected_step, 1);
   for (int threads : {2, 3, 8}) {
     World world = start;
     Step step = inputs;
-    RunCpu(&world, &step, threads);
+    RunOnBackend(&world, &step, threads);
     EXPECT_EQ(
         std::memcmp(step.out.data(), expected_step.out.data(), step.out.size() * sizeof(float)), 0);
     EXPECT_EQ(std::memcmp(world.scores.data(), expected.scores.data(),
@@ -474,7 +501,7 @@ TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
     std::copy_n(&inputs.q[row * q], q, step.q.begin());
     std::copy_n(&inputs.k[row * kv], kv, step.k.begin());
     std::copy_n(&inputs.v[row * kv], kv, step.v.begin());
-    RunCpu(&alone, &step, 2 + static_cast<int>(row % 3));
+    RunOnBackend(&alone, &step, 2 + static_cast<int>(row % 3));
     ASSERT_EQ(std::memcmp(step.out.data(), &expected_step.out[row * q], q * sizeof(float)), 0)
         << "row " << row;
   }
@@ -496,13 +523,12 @@ TEST_P(DecodeAttentionTest, LongDecodeKeepsWhatTheReferenceKeeps) {
     FillSequence(&world, static_cast<int>(seq), 20, rules[seq].scored ? cap : INT32_MAX, rules[seq],
                  rng_);
   World truth = world;
-  ThreadPool pool(2);
   int excused = 0;
   for (int t = 20; t < 20 + cap - 20 + 300; ++t) {
     const std::vector<int32_t> slots = ShuffledSlots(rules.size(), rng_);
     Step step(s, slots, std::vector<int32_t>(slots.size(), t), rng_);
     Step truth_step = step;
-    cpu::DecodeAttention(ArgsOf(&world, &step), pool);
+    RunOnBackend(&world, &step);
     reference::DecodeAttention(ArgsOf(&truth, &truth_step));
     for (size_t i = 0; i < step.out.size(); ++i)
       ASSERT_NEAR(step.out[i], truth_step.out[i], 5e-5) << "step " << t;
@@ -570,8 +596,8 @@ TEST(DecodeAttentionPlacementTest, BlocksAndSlotOrderDoNotMatter) {
     Rng rng(kSeed + 9);
     Step step_a(shape, {0}, {length}, rng);
     Step step_b = step_a;
-    RunCpu(&a, &step_a);
-    RunCpu(&b, &step_b);
+    RunOnBackend(&a, &step_a);
+    RunOnBackend(&b, &step_b);
     for (size_t i = 0; i < step_a.out.size(); ++i) {
       if (shuffle_slots) {
         ASSERT_NEAR(step_a.out[i], step_b.out[i], 2e-6);
@@ -604,7 +630,7 @@ TEST(DecodeAttentionVictimTest, TiesGoToTheLowerPosition) {
     world.victims[world.Head(0, 0)] = overwritten;
     Step step(shape, {0}, {cap}, rng);
     std::fill(step.k.begin(), step.k.end(), 0.0f);
-    RunCpu(&world, &step);
+    RunOnBackend(&world, &step);
     const int victim = world.victims[world.Head(0, 0)];
     const int expected = order[overwritten] == 2 ? 3 : 2;
     EXPECT_EQ(world.positions[world.Slot(0, 0, victim)], expected) << "cap " << cap;
@@ -623,7 +649,7 @@ TEST(DecodeAttentionVictimTest, NanScoresAndFullyProtectedHeads) {
   world.victims[world.Head(0, 0)] = 3;
   world.scores[world.Slot(0, 0, 7)] = kNaN;
   Step step(shape, {0, 1}, {20, 20}, rng);
-  RunCpu(&world, &step);
+  RunOnBackend(&world, &step);
   EXPECT_EQ(world.victims[world.Head(0, 0)], 7);
   EXPECT_EQ(world.victims[world.Head(1, 0)], 0);
 }
@@ -637,7 +663,7 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
   World zero_world = world;
   Step step(shape, {0}, {299}, rng, 2000.0f);
   World before = world;
-  RunCpu(&world, &step);
+  RunOnBackend(&world, &step);
   double largest = 0;
   for (int h = 0; h < 2; ++h) {
     before.SetEntry(0, h, 299, &step.k[h * 64], &step.v[h * 64], 299, 0.0f);
@@ -650,7 +676,7 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
   }
   EXPECT_GT(largest, 5000);
   Step flat(shape, {0}, {299}, rng, 0.0f);
-  RunCpu(&zero_world, &flat);
+  RunOnBackend(&zero_world, &flat);
   for (int h = 0; h < 2; ++h) {
     const std::vector<Entry> entries = EntriesOf(zero_world, 0, h, 300);
     for (int d = 0; d < 64; ++d) {
@@ -673,7 +699,7 @@ TEST(DecodeAttentionOracleTest, KeptSetIsMaskedDenseAttention) {
   for (int t = 0; t < steps; ++t) {
     history.emplace_back(shape, std::vector<int32_t>{0}, std::vector<int32_t>{t}, rng);
     Step& step = history.back();
-    RunCpu(&world, &step);
+    RunOnBackend(&world, &step);
     for (int h = 0; h < shape.num_kv_heads; ++h) {
       const int live = world.lengths[world.Head(0, h)];
       ASSERT_EQ(live, std::min(t + 1, cap));

@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "kernels/cpu/prefill_attention_kernels.h"
+#include "kernels/float16.h"
 #include "kernels/reference/ops.h"
+#include "tests/kernels/backend_test.h"
 
 namespace hydrant {
 namespace {
@@ -90,16 +92,34 @@ struct Prompt {
   }
 };
 
-void RunCpu(Prompt* prompt, bool with_sums = true, int threads = 2) {
-  ThreadPool pool(threads);
-  cpu::PrefillAttention(prompt->Args(0, prompt->n, with_sums), pool);
+const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
+
+void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
+              DType precision = DType::kF32) {
+  Backend& backend = *TestBackend(threads);
+  Mirror mirror(backend);
+  PrefillAttentionArgs args = prompt->Args(0, prompt->n, with_sums);
+  const size_t row = static_cast<size_t>(prompt->shape.num_heads) * prompt->shape.head_dim;
+  args.q = mirror.Map(args.q, prompt->q.size()) + begin * row;
+  args.k = mirror.Map(args.k, prompt->k.size());
+  args.v = mirror.Map(args.v, prompt->v.size());
+  args.out = mirror.Map(args.out, prompt->out.size()) + begin * row;
+  if (with_sums) args.column_sums = mirror.Map(args.column_sums, prompt->column_sums.size());
+  args.num_queries = end - begin;
+  args.first_position = begin;
+  args.precision = precision;
+  backend.PrefillAttention(args);
+  mirror.ReadBack();
+}
+
+void RunOnBackend(Prompt* prompt, bool with_sums = true, int threads = 2) {
+  RunSlice(prompt, 0, prompt->n, with_sums, threads);
 }
 
 void RunSliced(Prompt* prompt, const std::vector<int>& ends, int threads) {
-  ThreadPool pool(threads);
   int begin = 0;
   for (int end : ends) {
-    cpu::PrefillAttention(prompt->Args(begin, end, true), pool);
+    RunSlice(prompt, begin, end, true, threads);
     begin = end;
   }
 }
@@ -184,7 +204,7 @@ TEST_P(PrefillAttentionTest, MatchesDenseAttention) {
   for (const int n : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 128, 129, 161, 257, 290}) {
     SCOPED_TRACE("n " + std::to_string(n));
     Prompt prompt(GetParam(), n, kSeed + n, n % 2 == 0 ? 3.0f : 1.0f);
-    RunCpu(&prompt);
+    RunOnBackend(&prompt);
     ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, AttendPlainly(prompt)));
   }
 }
@@ -192,7 +212,7 @@ TEST_P(PrefillAttentionTest, MatchesDenseAttention) {
 TEST_P(PrefillAttentionTest, MatchesReferenceBackend) {
   Prompt prompt(GetParam(), 200, kSeed);
   Prompt truth = prompt;
-  RunCpu(&prompt);
+  RunOnBackend(&prompt);
   reference::PrefillAttention(truth.Args(0, 200, true));
   for (size_t i = 0; i < prompt.out.size(); ++i)
     ASSERT_NEAR(prompt.out[i], truth.out[i], 1e-5) << i;
@@ -208,7 +228,7 @@ TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBit) {
   const int n = 333;
   const Prompt start(GetParam(), n, kSeed);
   Prompt expected = start;
-  RunCpu(&expected, true, 1);
+  RunOnBackend(&expected, true, 1);
   const std::vector<std::vector<int>> cuts = {{333},
                                               {32, 333},
                                               {64, 96, 320, 333},
@@ -222,9 +242,59 @@ TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBit) {
     EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums)) << "cut " << c;
   }
   Prompt without = start;
-  RunCpu(&without, false, 3);
+  RunOnBackend(&without, false, 3);
   EXPECT_TRUE(SameBits(without.out, expected.out)) << "column sums must not change the output";
   EXPECT_TRUE(SameBits(without.column_sums, start.column_sums)) << "not asked for";
+}
+
+// A device may round to 16 bits where the caller allows it. Inputs that 16 bits hold exactly leave
+// the rounding of the weights as the only error of the output, and none in the column sums.
+TEST_P(PrefillAttentionTest, LowPrecisionRoundsNothingButWeights) {
+  for (const DType precision : {DType::kBF16, DType::kF16}) {
+    const bool bf16 = precision == DType::kBF16;
+    const double weight_error = bf16 ? 1.0 / 256 : 1.0 / 2048;
+    for (const int n : {1, 31, 64, 65, 127, 129, 200}) {
+      SCOPED_TRACE(std::string(DTypeName(precision)) + ", n " + std::to_string(n));
+      Prompt prompt(GetParam(), n, kSeed + n);
+      double largest = 0;
+      for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
+        for (float& x : *values) {
+          x = bf16 ? BF16ToFloat(FloatToBF16(x)) : F16ToFloat(FloatToF16(x));
+          if (!std::isnan(x)) largest = std::max(largest, static_cast<double>(std::abs(x)));
+        }
+      }
+      RunSlice(&prompt, 0, n, true, 2, precision);
+      const Dense dense = AttendPlainly(prompt);
+      for (size_t i = 0; i < prompt.out.size(); ++i)
+        ASSERT_NEAR(prompt.out[i], dense.out[i], weight_error * largest) << i;
+      for (int h = 0; h < prompt.shape.num_kv_heads; ++h) {
+        for (int j = 0; j < n; ++j) {
+          const double expected = dense.column_sums[static_cast<size_t>(h) * n + j];
+          ASSERT_NEAR(prompt.column_sums[static_cast<size_t>(h) * prompt.capacity + j], expected,
+                      2e-5 * expected + 1e-9)
+              << "head " << h << " key " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PrefillAttentionTest, SlicingChangesNoBitInLowPrecision) {
+  const int n = 205;
+  const Prompt start(GetParam(), n, kSeed);
+  Prompt expected = start;
+  RunSlice(&expected, 0, n, true, 1, DType::kBF16);
+  for (const std::vector<int>& cuts :
+       {std::vector<int>{32, n}, {64, 96, n}, {96, 128, 160, 192, n}}) {
+    Prompt sliced = start;
+    int begin = 0;
+    for (const int end : cuts) {
+      RunSlice(&sliced, begin, end, true, 1, DType::kBF16);
+      begin = end;
+    }
+    EXPECT_TRUE(SameBits(sliced.out, expected.out));
+    EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums));
+  }
 }
 
 // Zero keys: s_j = sum over i >= j of 1 / (i + 1), and the total is the number of queries.
@@ -234,7 +304,7 @@ TEST_P(PrefillAttentionTest, ZeroKeysGiveHarmonicColumnSums) {
     Prompt prompt(s, n, kSeed);
     for (int h = 0; h < s.num_kv_heads; ++h)
       std::fill_n(&prompt.k[h * prompt.KvStride()], n * s.head_dim, 0.0f);
-    RunCpu(&prompt);
+    RunOnBackend(&prompt);
     for (int h = 0; h < s.num_kv_heads; ++h) {
       double total = 0;
       for (int j = 0; j < n; ++j) {
@@ -269,9 +339,9 @@ INSTANTIATE_TEST_SUITE_P(
 // Column sums are added to what is there.
 TEST(PrefillAttentionSumsTest, TotalIsTheNumberOfQueriesAndAddsUp) {
   Prompt prompt(Shape{6, 2, 32}, 500, kSeed, 5.0f);
-  RunCpu(&prompt);
+  RunOnBackend(&prompt);
   const std::vector<float> once = prompt.column_sums;
-  RunCpu(&prompt);
+  RunOnBackend(&prompt);
   for (int h = 0; h < 2; ++h) {
     double total = 0;
     for (int j = 0; j < 500; ++j) {
@@ -286,7 +356,7 @@ TEST(PrefillAttentionSumsTest, TotalIsTheNumberOfQueriesAndAddsUp) {
 // One-hot attention from logits of thousands: no overflow, no NaN.
 TEST(PrefillAttentionRangeTest, HugeLogits) {
   Prompt prompt(Shape{4, 2, 64}, 200, kSeed, 2000.0f);
-  RunCpu(&prompt);
+  RunOnBackend(&prompt);
   const Dense dense = AttendPlainly(prompt);
   EXPECT_GT(dense.largest_logit, 5000);
   for (size_t i = 0; i < prompt.out.size(); ++i) ASSERT_NEAR(prompt.out[i], dense.out[i], 0.02);
@@ -308,8 +378,7 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     ASSERT_FALSE(cpu::LayoutOf(kernel_shape, begin + kQueryTile, true).keep_weights);
     ASSERT_TRUE(cpu::LayoutOf(kernel_shape, 1000, true).keep_weights);
     Prompt truth = prompt;
-    ThreadPool pool(2);
-    cpu::PrefillAttention(prompt.Args(begin, n, true), pool);
+    RunSlice(&prompt, begin, n, true, 2);
     reference::PrefillAttention(truth.Args(begin, n, true));
     const size_t first = static_cast<size_t>(begin) * shape.num_heads * shape.head_dim;
     for (size_t i = first; i < prompt.out.size(); ++i)

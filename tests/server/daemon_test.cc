@@ -307,6 +307,17 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
   }
 }
 
+// A device that is not there is found before a model that is not there either.
+TEST(Daemon, AMissingDeviceIsFirst) {
+  setenv("HYDRANT_CUDA_MODULE", "/no/such/module.so", 1);
+  ExpectNoStart({"--model", "/no/such/model.gguf", "--device", "cuda"},
+                {"device cuda", "/no/such/module.so"});
+  Daemon automatic({"--device", "auto"});
+  EXPECT_FALSE(automatic.address().empty()) << automatic.process().err();
+  EXPECT_THAT(automatic.process().err(), HasSubstr("device auto: cpu, because device cuda"));
+  unsetenv("HYDRANT_CUDA_MODULE");
+}
+
 TEST(Daemon, ASecondOneOnThePortRefuses) {
   Daemon first;
   ASSERT_FALSE(first.address().empty()) << first.process().err();

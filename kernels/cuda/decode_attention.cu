@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/decode_attention.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace hydrant::cuda {
+namespace {
+
+// Floats of shared memory that weights may take where a head is not split: 32 KiB leave room for
+// several blocks on a multiprocessor.
+constexpr int kWeightFloats = 8192;
+constexpr int kInvariantChunk = 512;
+constexpr int kLeastChunk = 128;
+constexpr int kBlocksPerSm = 4;
+
+int RoundUp(int value, int unit) { return (value + unit - 1) / unit * unit; }
+
+// Entries a block works on. With batch-invariant results it follows from the shape alone; else
+// heads are cut until there is work for all multiprocessors.
+int ChunkOf(const Context& context, const DecodeAttentionArgs& args, int group_padded) {
+  const int most = std::max(256, kWeightFloats / group_padded / 64 * 64);
+  // Joining keeps a factor for each split where the weights were.
+  const int splits_fit = RoundUp(static_cast<int>(std::ceil(std::sqrt(args.max_entries))), 64);
+  if (context.batch_invariant) return std::max(std::min(most, kInvariantChunk), splits_fit);
+  const int64_t entries =
+      int64_t{args.num_rows} * args.tables.num_kv_heads * std::max(args.max_entries, 1);
+  const int share = RoundUp(CeilDiv(entries, int64_t{context.num_sms} * kBlocksPerSm), 64);
+  return std::max(std::min(most, std::max(share, kLeastChunk)), splits_fit);
+}
+
+cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
+  const DecodeAttentionArgs& args = launch->args;
+  if (launch->max_splits == 1) return cudaSuccess;
+  const size_t units = static_cast<size_t>(args.num_rows) * args.tables.num_kv_heads;
+  const size_t parts = units * launch->max_splits * launch->group;
+  ScratchLayout layout;
+  const size_t done = layout.Add<unsigned>(units);
+  const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
+  const size_t maxima = layout.Add<float>(parts);
+  const size_t sums = layout.Add<float>(parts);
+  const size_t weights = layout.Add<float>(units * launch->group * args.max_scored_entries);
+  void* scratch = nullptr;
+  const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error != cudaSuccess) return error;
+  launch->splits_done = At<unsigned>(scratch, done);
+  launch->part_out = At<float>(scratch, out);
+  launch->part_max = At<float>(scratch, maxima);
+  launch->part_sum = At<float>(scratch, sums);
+  launch->part_weights = At<float>(scratch, weights);
+  return cudaMemsetAsync(launch->splits_done, 0, units * sizeof(unsigned), context.stream);
+}
+
+template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned = true>
+cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
+  constexpr int kElements = PageVector<kDType>::kElements;
+  DecodeLaunch launch;
+  launch.args = args;
+  launch.group = args.num_heads / args.tables.num_kv_heads;
+  launch.group_padded = RoundUp(launch.group, kGroup);
+  launch.dim_padded = RoundUp(args.pages.layout.head_dim, kElements);
+  launch.chunk = ChunkOf(context, args, launch.group_padded);
+  launch.max_splits = std::max(1, CeilDiv(args.max_entries, launch.chunk));
+  if (const cudaError_t error = GetScratch(context, &launch); error != cudaSuccess) return error;
+  const dim3 grid(launch.max_splits, args.tables.num_kv_heads, args.num_rows);
+  return Launch(DecodeKernel<kDType, kLanes, kVectors, kGroup, kAligned>, grid,
+                dim3(kDecodeThreads), DecodeShared::Floats(launch, kGroup) * sizeof(float),
+                context.stream, launch);
+}
+
+template <DType kDType, int kLanes>
+cudaError_t RunGroups(const Context& context, const DecodeAttentionArgs& args) {
+  const int group = args.num_heads / args.tables.num_kv_heads;
+  if constexpr (kDType == DType::kF32) return Run<kDType, kLanes, 1, 4>(context, args);
+  if (group == 1) return Run<kDType, kLanes, 1, 1>(context, args);
+  if (group <= 4) return Run<kDType, kLanes, 1, 4>(context, args);
+  return Run<kDType, kLanes, 1, 8>(context, args);
+}
+
+template <DType kDType>
+cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
+  constexpr int kElements = PageVector<kDType>::kElements;
+  const int head_dim = args.pages.layout.head_dim;
+  const int vectors = CeilDiv(head_dim, kElements);
+  if (head_dim % kElements != 0) return Run<kDType, 32, 2, 4, false>(context, args);
+  if (vectors <= 4) return RunGroups<kDType, 4>(context, args);
+  if (vectors <= 8) return RunGroups<kDType, 8>(context, args);
+  if (vectors <= 16) return RunGroups<kDType, 16>(context, args);
+  if (vectors <= 32) return RunGroups<kDType, 32>(context, args);
+  return vectors <= 64 ? Run<kDType, 32, 2, 4>(context, args) : cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args) {
+  if (args.num_rows == 0) return cudaSuccess;
+  switch (args.pages.layout.dtype) {
+    case DType::kF32:
+      return RunDims<DType::kF32>(context, args);
+    case DType::kF16:
+      return RunDims<DType::kF16>(context, args);
+    case DType::kBF16:
+      return RunDims<DType::kBF16>(context, args);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace hydrant::cuda

@@ -1,0 +1,126 @@
+// The shared object's device: memory, the stream, and the operations by way of ops.h.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/ops.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kOldestCapability = 80;  // Ampere: bf16, asynchronous copies
+
+class Device final : public CudaDevice {
+ public:
+  ~Device() override {
+    scratch_.reset();
+    matmul_.reset();
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  // What went wrong, empty for nothing.
+  std::string Open(const CudaDeviceOptions& options) {
+    int count = 0;
+    if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0)
+      return std::string("no CUDA device can be used: ") +
+             (error == cudaSuccess ? "there is none" : cudaGetErrorString(error));
+    if (options.device >= count)
+      return "there is no CUDA device " + std::to_string(options.device) + "; there are " +
+             std::to_string(count);
+    cudaDeviceProp properties = {};
+    cudaError_t error = cudaSetDevice(options.device);
+    if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, options.device);
+    int major = 0, minor = 0;
+    const auto ask = [&](cudaDeviceAttr attribute, int* value) {
+      if (error == cudaSuccess) error = cudaDeviceGetAttribute(value, attribute, options.device);
+    };
+    ask(cudaDevAttrComputeCapabilityMajor, &major);
+    ask(cudaDevAttrComputeCapabilityMinor, &minor);
+    ask(cudaDevAttrMultiProcessorCount, &context_.num_sms);
+    size_t free = 0, total = 0;
+    if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
+    if (error == cudaSuccess) error = cudaStreamCreate(&stream_);
+    if (error != cudaSuccess)
+      return std::string("the CUDA device does not start: ") + cudaGetErrorString(error);
+    const std::string capability = std::to_string(major) + "." + std::to_string(minor);
+    if (major * 10 + minor < kOldestCapability)
+      return std::string(properties.name) + " has compute capability " + capability +
+             "; 8.0 is the least that is supported";
+    char memory[32];
+    std::snprintf(memory, sizeof(memory), "%.1f GiB", static_cast<double>(total) / (1 << 30));
+    description_ = std::string(properties.name) + ", compute capability " + capability + ", " +
+                   memory + (options.batch_invariant ? ", batch-invariant" : "");
+    matmul_ = MakeMatmulRunner();
+    if (matmul_ == nullptr) return "cuBLAS does not start";
+    scratch_ = std::make_unique<Scratch>();
+    context_.stream = stream_;
+    context_.scratch = scratch_.get();
+    context_.batch_invariant = options.batch_invariant;
+    return "";
+  }
+
+  const char* Description() const override { return description_.c_str(); }
+  const char* ErrorText(int error) const override {
+    return cudaGetErrorString(static_cast<cudaError_t>(error));
+  }
+  int MemoryInfo(size_t* free_bytes, size_t* total_bytes) override {
+    return cudaMemGetInfo(free_bytes, total_bytes);
+  }
+
+  int Allocate(size_t bytes, void** pointer) override {
+    const cudaError_t error = cudaMalloc(pointer, bytes);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // the error of an allocation is not the device's
+      return error;
+    }
+    return cudaMemsetAsync(*pointer, 0, bytes, stream_);
+  }
+  int Free(void* pointer) override { return cudaFree(pointer); }
+  int CopyToDevice(void* device, const void* host, size_t bytes) override {
+    const cudaError_t error = cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_);
+    return error;
+  }
+  int CopyToHost(void* host, const void* device, size_t bytes) override {
+    const cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_);
+    return error == cudaSuccess ? cudaStreamSynchronize(stream_) : error;
+  }
+  int Zero(void* device, size_t bytes) override {
+    return cudaMemsetAsync(device, 0, bytes, stream_);
+  }
+  int Synchronize() override { return cudaStreamSynchronize(stream_); }
+
+  int Matmul(const MatmulArgs& args) override { return matmul_->Run(context_, args); }
+  int Embed(const EmbedArgs& args) override { return cuda::Embed(context_, args); }
+  int RmsNorm(const RmsNormArgs& args) override { return cuda::RmsNorm(context_, args); }
+  int RopeSplit(const RopeSplitArgs& args) override { return cuda::RopeSplit(context_, args); }
+  int Swiglu(const SwigluArgs& args) override { return cuda::Swiglu(context_, args); }
+  int PrefillAttention(const PrefillAttentionArgs& args) override {
+    return cuda::PrefillAttention(context_, args);
+  }
+  int DecodeAttention(const DecodeAttentionArgs& args) override {
+    return cuda::DecodeAttention(context_, args);
+  }
+  int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
+  int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
+  int Sample(const SampleArgs& args) override { return cuda::Sample(context_, args); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::string description_;
+  std::unique_ptr<MatmulRunner> matmul_;
+  std::unique_ptr<Scratch> scratch_;
+  Context context_;
+};
+
+}  // namespace
+}  // namespace hydrant::cuda
+
+extern "C" hydrant::CudaDevice* HydrantOpenCudaDevice(const hydrant::CudaDeviceOptions& options,
+                                                      char* why, size_t capacity) {
+  auto device = std::make_unique<hydrant::cuda::Device>();
+  const std::string error = device->Open(options);
+  if (error.empty()) return device.release();
+  std::snprintf(why, capacity, "%s", error.c_str());
+  return nullptr;
+}

@@ -1,0 +1,76 @@
+// A CUDA device as the shared object of the CUDA backend offers it: a plain interface, so that the
+// program knows nothing of CUDA's headers and libraries, and the shared object nothing of abseil's.
+// backend.cc makes a Backend of it.
+//
+// Every operation is enqueued on the device's one stream and returns a cudaError_t as an int, 0 for
+// success; ErrorText() puts it into words. One thread drives a device at a time.
+#ifndef HYDRANT_KERNELS_CUDA_DEVICE_H_
+#define HYDRANT_KERNELS_CUDA_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/decode_attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+#include "kernels/prefill_attention.h"
+#include "kernels/sample.h"
+#include "kernels/select.h"
+
+namespace hydrant {
+
+// A weight matrix in device memory, row-major: f32 or bf16.
+class CudaWeight final : public Weight {
+ public:
+  CudaWeight(int rows, int cols, DType dtype, const void* data)
+      : Weight(rows, cols, BytesOf(dtype, static_cast<size_t>(rows) * cols)),
+        dtype_(dtype),
+        data_(data) {}
+  DType dtype() const { return dtype_; }
+  const void* data() const { return data_; }
+
+ private:
+  DType dtype_;
+  const void* data_;
+};
+
+class CudaDevice {
+ public:
+  virtual ~CudaDevice() = default;
+
+  virtual const char* Description() const = 0;  // "NVIDIA H200, compute capability 9.0, 139.8 GiB"
+  virtual const char* ErrorText(int error) const = 0;
+  virtual int MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
+
+  virtual int Allocate(size_t bytes, void** pointer) = 0;  // zeroed, aligned to 256 bytes
+  virtual int Free(void* pointer) = 0;                     // after all that was enqueued before
+  virtual int CopyToDevice(void* device, const void* host, size_t bytes) = 0;
+  virtual int CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  virtual int Zero(void* device, size_t bytes) = 0;
+  virtual int Synchronize() = 0;
+
+  virtual int Matmul(const MatmulArgs& args) = 0;
+  virtual int Embed(const EmbedArgs& args) = 0;
+  virtual int RmsNorm(const RmsNormArgs& args) = 0;
+  virtual int RopeSplit(const RopeSplitArgs& args) = 0;
+  virtual int Swiglu(const SwigluArgs& args) = 0;
+  virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
+  virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual int Select(const SelectArgs& args) = 0;
+  virtual int WritePages(const WritePagesArgs& args) = 0;
+  virtual int Sample(const SampleArgs& args) = 0;
+};
+
+struct CudaDeviceOptions {
+  int device = 0;
+  bool batch_invariant = false;
+};
+
+// The one function that the shared object exports, under this name. Null where there is no usable
+// device, with the reason, cut to `capacity`, in `why`. The caller deletes what it gets.
+using OpenCudaDevice = CudaDevice*(const CudaDeviceOptions& options, char* why, size_t capacity);
+inline constexpr const char* kOpenCudaDevice = "HydrantOpenCudaDevice";
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_CUDA_DEVICE_H_

@@ -1,0 +1,89 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A block per row. Sums are double: squares of large activations leave the range of floats. The
+// order of the sum depends on n alone.
+__global__ void RmsNormKernel(RmsNormArgs args) {
+  __shared__ double partial[kThreads / kWarpSize];
+  const float* x = args.x + static_cast<size_t>(blockIdx.x) * args.n;
+  float* out = args.out + static_cast<size_t>(blockIdx.x) * args.n;
+  const int thread = static_cast<int>(threadIdx.x);
+  double sum = 0.0;
+  for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]) * x[j];
+  sum = WarpSum(sum);
+  if (thread % kWarpSize == 0) partial[thread / kWarpSize] = sum;
+  __syncthreads();
+  sum = 0.0;
+  for (int warp = 0; warp < kThreads / kWarpSize; ++warp) sum += partial[warp];
+  const double scale = 1.0 / sqrt(sum / args.n + static_cast<double>(args.eps));
+  for (int j = thread; j < args.n; j += kThreads)
+    out[j] = static_cast<float>(x[j] * scale * args.weight[j]);
+}
+
+// A block per row; a thread turns pairs of all heads, then copies values.
+__global__ void RopeSplitKernel(RopeSplitArgs args) {
+  const int row = static_cast<int>(blockIdx.x);
+  const int half = args.head_dim / 2;
+  const int turned_heads = args.num_heads + args.num_kv_heads;
+  const float* in =
+      args.qkv + static_cast<size_t>(row) * (turned_heads + args.num_kv_heads) * args.head_dim;
+  const float* cos = args.cos + static_cast<size_t>(args.positions[row]) * half;
+  const float* sin = args.sin + static_cast<size_t>(args.positions[row]) * half;
+  for (int i = static_cast<int>(threadIdx.x); i < turned_heads * half; i += kThreads) {
+    const int head = i / half, pair = i % half;
+    const int first = args.interleaved ? 2 * pair : pair;
+    const int second = args.interleaved ? 2 * pair + 1 : pair + half;
+    const float* from = in + head * args.head_dim;
+    float* to =
+        head < args.num_heads
+            ? args.q + (static_cast<size_t>(row) * args.num_heads + head) * args.head_dim
+            : args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
+    const float a = from[first], b = from[second];
+    to[first] = a * cos[pair] - b * sin[pair];
+    to[second] = b * cos[pair] + a * sin[pair];
+  }
+  const float* values = in + turned_heads * args.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < args.num_kv_heads * args.head_dim;
+       i += kThreads) {
+    const int head = i / args.head_dim;
+    args.v[row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim] = values[i];
+  }
+}
+
+// A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
+// steps.
+__global__ void SwigluKernel(SwigluArgs args) {
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (j >= args.n) return;
+  for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
+    const float* in = args.gate_up + static_cast<size_t>(row) * 2 * args.n;
+    const float gate = in[j];
+    args.out[static_cast<size_t>(row) * args.n + j] = gate / (1.0f + expf(-gate)) * in[args.n + j];
+  }
+}
+
+}  // namespace
+
+cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  return Launch(RmsNormKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  return Launch(RopeSplitKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t Swiglu(const Context& context, const SwigluArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  constexpr int kMostRows = 65535;
+  const dim3 grid(CeilDiv(args.n, kThreads), args.m < kMostRows ? args.m : kMostRows);
+  return Launch(SwigluKernel, grid, dim3(kThreads), 0, context.stream, args);
+}
+
+}  // namespace hydrant::cuda

@@ -1,0 +1,51 @@
+// Launching kernels without the <<<>>> of the language, so that the sources are plain C++ to any
+// compiler that has the names.
+#ifndef HYDRANT_KERNELS_CUDA_LAUNCH_CUH_
+#define HYDRANT_KERNELS_CUDA_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <utility>
+
+namespace hydrant::cuda {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+
+constexpr int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Arguments&&... arguments) {
+  // More than this needs leave, once a kernel; asking each time costs little beside a launch.
+  constexpr size_t kSharedWithoutLeave = 48 * 1024;
+  if (shared_bytes > kSharedWithoutLeave) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (error != cudaSuccess) return error;
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
+template <typename T>
+__device__ T WarpSum(T value) {
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2)
+    value += __shfl_xor_sync(kAllLanes, value, mask);
+  return value;
+}
+
+__device__ inline float WarpMax(float value) {
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, mask));
+  return value;
+}
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_LAUNCH_CUH_

@@ -1,0 +1,56 @@
+// What stands around the library's matrix product: the table look-up, and rounding activations to
+// the weight's dtype.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul_kernels.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, int cols,
+                            float* out) {
+  const size_t row = blockIdx.x;
+  const size_t from = static_cast<size_t>(ids[row]) * cols;
+  for (int j = static_cast<int>(threadIdx.x); j < cols; j += kThreads) {
+    float value;
+    if (bf16) {
+      value = HalfOf<true>(static_cast<const uint16_t*>(table)[from + j], 0);
+    } else {
+      value = static_cast<const float*>(table)[from + j];
+    }
+    out[row * cols + j] = value;
+  }
+}
+
+// Four elements a thread.
+__global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
+  if (first + 4 <= count) {
+    const float4 v = *reinterpret_cast<const float4*>(x + first);
+    *reinterpret_cast<uint2*>(out + first) =
+        make_uint2(PackHalves<true>(v.x, v.y), PackHalves<true>(v.z, v.w));
+    return;
+  }
+  for (int64_t i = first; i < count; ++i)
+    out[i] = static_cast<uint16_t>(PackHalves<true>(x[i], 0.0f));
+}
+
+}  // namespace
+
+cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint16_t* out) {
+  if (count == 0) return cudaSuccess;
+  return Launch(RoundToBF16Kernel, dim3(CeilDiv(count, kThreads * 4)), dim3(kThreads), 0, stream, x,
+                count, out);
+}
+
+cudaError_t Embed(const Context& context, const EmbedArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  const auto& table = static_cast<const CudaWeight&>(*args.table);
+  return Launch(EmbedKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args.ids,
+                table.data(), table.dtype() == DType::kBF16, table.cols(), args.out);
+}
+
+}  // namespace hydrant::cuda

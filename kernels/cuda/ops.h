@@ -1,0 +1,43 @@
+// The operations of the CUDA backend, enqueued on a context's stream. Contracts are in the headers
+// of kernels/. They return what the launch returned; a fault while a kernel runs shows at the next
+// synchronisation.
+#ifndef HYDRANT_KERNELS_CUDA_OPS_H_
+#define HYDRANT_KERNELS_CUDA_OPS_H_
+
+#include <cuda_runtime.h>
+
+#include <memory>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/scratch.h"
+
+namespace hydrant::cuda {
+
+struct Context {
+  cudaStream_t stream = nullptr;
+  Scratch* scratch = nullptr;  // one operation's work space; the next one may overwrite it
+  int num_sms = 0;
+  bool batch_invariant = false;
+};
+
+// Matrix products need a library and its state.
+class MatmulRunner {
+ public:
+  virtual ~MatmulRunner() = default;
+  virtual cudaError_t Run(const Context& context, const MatmulArgs& args) = 0;
+};
+std::unique_ptr<MatmulRunner> MakeMatmulRunner();  // null where the library cannot be had
+
+cudaError_t Embed(const Context& context, const EmbedArgs& args);
+cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args);
+cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args);
+cudaError_t Swiglu(const Context& context, const SwigluArgs& args);
+cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args);
+cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
+cudaError_t Select(const Context& context, const SelectArgs& args);
+cudaError_t WritePages(const Context& context, const WritePagesArgs& args);
+cudaError_t Sample(const Context& context, const SampleArgs& args);
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_OPS_H_

@@ -1,0 +1,65 @@
+// Reading and writing the elements of keys and values in pages: f32, f16 or bf16.
+#ifndef HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_
+#define HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/dtype.h"
+
+namespace hydrant::cuda {
+
+// Rounds to nearest, ties to even.
+__device__ inline void StoreElement(DType dtype, void* base, size_t index, float value) {
+  if (dtype == DType::kF32) {
+    static_cast<float*>(base)[index] = value;
+  } else {
+    const uint32_t pair =
+        dtype == DType::kBF16 ? PackHalves<true>(value, 0.0f) : PackHalves<false>(value, 0.0f);
+    static_cast<uint16_t*>(base)[index] = static_cast<uint16_t>(pair);
+  }
+}
+
+// 16 bytes of a page as floats: 4 of f32, 8 of the 16-bit types.
+template <DType kDType>
+struct PageVector {
+  static constexpr int kElements = kDType == DType::kF32 ? 4 : 8;
+  uint4 bits;
+
+  // Vector `index` from the base, in units of 16 bytes.
+  __device__ void Load(const void* base, size_t index) {
+    bits = static_cast<const uint4*>(base)[index];
+  }
+  // Element by element, where rows of elements are no whole number of vectors; `left` elements
+  // exist.
+  __device__ void LoadElements(const void* base, size_t from, int left) {
+    uint32_t words[4] = {};
+    if constexpr (kDType == DType::kF32) {
+      for (int i = 0; i < kElements && i < left; ++i)
+        words[i] = __float_as_uint(static_cast<const float*>(base)[from + i]);
+    } else {
+      for (int i = 0; i < kElements && i < left; ++i)
+        words[i / 2] |= static_cast<uint32_t>(static_cast<const uint16_t*>(base)[from + i])
+                        << (i % 2 * 16);
+    }
+    bits = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+  __device__ void Clear() { bits = make_uint4(0, 0, 0, 0); }
+  __device__ float operator[](int i) const {
+    if constexpr (kDType == DType::kF32) {
+      return __uint_as_float(Word(i));
+    } else {
+      return HalfOf<kDType == DType::kBF16>(Word(i / 2), i % 2);
+    }
+  }
+
+ private:
+  // `i` is a constant wherever loops are unrolled.
+  __device__ uint32_t Word(int i) const {
+    return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
+  }
+};
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_

@@ -1,0 +1,295 @@
+// Prompt attention: rounds to 16 bits for the tensor cores (prefill_attention_mma.cuh) where the
+// caller allows it, else works in fp32, as follows. A block works on one tile of queries of one
+// head, over the keys in tiles from the first, with a running maximum and sum (FlashAttention,
+// arXiv 2205.14135, section 3.1). The column sums are a second pass that makes the weights again
+// from each query's log-sum-exp: a block owns a tile of keys and adds the query tiles in their
+// order, so that no slicing of the prompt changes a bit.
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/prefill_attention_mma.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kKeyTile = 32;
+constexpr int kRowThreads = kThreads / kQueryTile;  // threads of one query
+constexpr float kLog2E = 1.4426950408889634f;
+static_assert(kQueryTile == 32 && kKeyTile == 32);
+
+// A thread's keys of a tile: column + kRowThreads * j.
+constexpr int kKeysOfThread = kKeyTile / kRowThreads;
+
+struct Tiles {
+  float* q;    // [kQueryTile, stride], scaled so that logits are powers of two
+  float* k;    // [kKeyTile, stride]
+  float* v;    // [kKeyTile, stride]
+  float* p;    // [kQueryTile, kKeyTile + 1]
+  int stride;  // odd, so that a column's elements lie in different banks
+
+  __device__ Tiles(float* memory, int head_dim) : q(memory), stride(head_dim + 1 - head_dim % 2) {
+    k = q + kQueryTile * stride;
+    v = k + kKeyTile * stride;
+    p = v + kKeyTile * stride;
+  }
+  static size_t Bytes(int head_dim) {
+    const size_t stride = head_dim + 1 - head_dim % 2;
+    return (stride * (kQueryTile + 2 * kKeyTile) + kQueryTile * (kKeyTile + 1)) * sizeof(float);
+  }
+};
+
+// rows x head_dim floats, `row_stride` apart, into a tile; zeros for the rows that do not exist.
+__device__ void LoadTile(const float* from, int64_t row_stride, int rows, int head_dim, float scale,
+                         int stride, float* tile) {
+  for (int i = static_cast<int>(threadIdx.x); i < 32 * head_dim; i += kThreads) {
+    const int row = i / head_dim, d = i % head_dim;
+    tile[row * stride + d] = row < rows ? from[row * row_stride + d] * scale : 0.0f;
+  }
+}
+
+__device__ void LoadQueries(const PrefillAttentionArgs& args, int tile, int head,
+                            const Tiles& tiles) {
+  const int first = tile * kQueryTile;
+  LoadTile(args.q + (static_cast<size_t>(first) * args.num_heads + head) * args.head_dim,
+           static_cast<int64_t>(args.num_heads) * args.head_dim,
+           min(kQueryTile, args.num_queries - first), args.head_dim, args.scale * kLog2E,
+           tiles.stride, tiles.q);
+}
+
+__device__ void LoadKeys(const PrefillAttentionArgs& args, const float* from, int kv_head,
+                         int first, int stride, float* tile) {
+  const int keys = args.first_position + args.num_queries;
+  LoadTile(from + kv_head * args.kv_head_stride + static_cast<int64_t>(first) * args.head_dim,
+           args.head_dim, min(kKeyTile, keys - first), args.head_dim, 1.0f, stride, tile);
+}
+
+// The logits of this thread's query and keys; -infinity where a key is not to be seen.
+__device__ void Logits(const Tiles& tiles, int head_dim, int last_key, int first_key,
+                       float (&logits)[kKeysOfThread]) {
+  const int row = static_cast<int>(threadIdx.x) / kRowThreads;
+  const int column = static_cast<int>(threadIdx.x) % kRowThreads;
+#pragma unroll
+  for (int j = 0; j < kKeysOfThread; ++j) {
+    const int key = column + kRowThreads * j;
+    float sum = 0.0f;
+    for (int d = 0; d < head_dim; ++d)
+      sum = fmaf(tiles.q[row * tiles.stride + d], tiles.k[key * tiles.stride + d], sum);
+    logits[j] = first_key + key <= last_key ? sum : -INFINITY;
+  }
+}
+
+template <typename Combine>
+__device__ float OverRow(float value, Combine combine) {
+  for (int mask = kRowThreads / 2; mask > 0; mask /= 2)
+    value = combine(value, __shfl_xor_sync(kAllLanes, value, mask));
+  return value;
+}
+
+// kDims: head_dim at most. Leaves the log-sum-exp (of powers of two) of each (head, query).
+template <int kDims>
+__global__ void __launch_bounds__(kThreads)
+    AttendKernel(PrefillAttentionArgs args, float* log_sum_exp) {
+  const Tiles tiles(DynamicShared<float>(), args.head_dim);
+  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // the longest first
+  const int head = static_cast<int>(blockIdx.y);
+  const int kv_head = head / (args.num_heads / args.num_kv_heads);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / kRowThreads, column = thread % kRowThreads;
+  const int query = tile * kQueryTile + row;
+  const int last_key = args.first_position + query;
+  const int end =
+      min(args.first_position + (tile + 1) * kQueryTile, args.first_position + args.num_queries);
+  LoadQueries(args, tile, head, tiles);
+
+  constexpr int kDimsOfThread = kDims / kRowThreads;
+  float out[kDimsOfThread] = {};
+  float highest = -INFINITY, sum = 0.0f;
+  for (int first = 0; first < end; first += kKeyTile) {
+    __syncthreads();
+    LoadKeys(args, args.k, kv_head, first, tiles.stride, tiles.k);
+    LoadKeys(args, args.v, kv_head, first, tiles.stride, tiles.v);
+    __syncthreads();
+    float weights[kKeysOfThread];
+    Logits(tiles, args.head_dim, last_key, first, weights);
+    float tile_highest = -INFINITY;
+    for (float logit : weights) tile_highest = fmaxf(tile_highest, logit);
+    tile_highest = OverRow(tile_highest, [](float a, float b) { return fmaxf(a, b); });
+    // Key 0 is seen by all, so the first tile makes `highest` finite.
+    const float higher = fmaxf(highest, tile_highest);
+    const float shrink = Exp2(highest - higher);
+    highest = higher;
+    float tile_sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kKeysOfThread; ++j) {
+      weights[j] = Exp2(weights[j] - highest);
+      tile_sum += weights[j];
+      tiles.p[row * (kKeyTile + 1) + column + kRowThreads * j] = weights[j];
+    }
+    sum = sum * shrink + OverRow(tile_sum, [](float a, float b) { return a + b; });
+    __syncwarp();  // a row's threads are in one warp
+#pragma unroll
+    for (int i = 0; i < kDimsOfThread; ++i) {
+      const int d = column + kRowThreads * i;
+      if (d >= args.head_dim) continue;
+      float total = 0.0f;
+      for (int key = 0; key < kKeyTile; ++key)
+        total = fmaf(tiles.p[row * (kKeyTile + 1) + key], tiles.v[key * tiles.stride + d], total);
+      out[i] = out[i] * shrink + total;
+    }
+  }
+  if (query >= args.num_queries) return;
+  float* to = args.out + (static_cast<size_t>(query) * args.num_heads + head) * args.head_dim;
+#pragma unroll
+  for (int i = 0; i < kDimsOfThread; ++i) {
+    const int d = column + kRowThreads * i;
+    if (d < args.head_dim) to[d] = out[i] / sum;
+  }
+  if (column == 0 && log_sum_exp != nullptr)
+    log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] = highest + log2f(sum);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ColumnSumsKernel(PrefillAttentionArgs args, const float* log_sum_exp) {
+  const Tiles tiles(DynamicShared<float>(), args.head_dim);
+  const int first_key = static_cast<int>(blockIdx.x) * kKeyTile;
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const int group = args.num_heads / args.num_kv_heads;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int row = thread / kRowThreads, column = thread % kRowThreads;
+  const int keys = args.first_position + args.num_queries;
+  LoadKeys(args, args.k, kv_head, first_key, tiles.stride, tiles.k);
+  float* running = args.column_sums + kv_head * args.column_stride + first_key + thread;
+  const bool owns_key = thread < kKeyTile && first_key + thread < keys;
+  float total = owns_key ? *running : 0.0f;
+  const int first_tile = max(0, (first_key - args.first_position) / kQueryTile);
+  for (int tile = first_tile; tile * kQueryTile < args.num_queries; ++tile) {
+    const int query = tile * kQueryTile + row;
+    float reduced[kKeysOfThread] = {};
+    for (int g = 0; g < group; ++g) {
+      const int head = kv_head * group + g;
+      __syncthreads();
+      LoadQueries(args, tile, head, tiles);
+      __syncthreads();
+      float weights[kKeysOfThread];
+      Logits(tiles, args.head_dim, args.first_position + query, first_key, weights);
+      const bool exists = query < args.num_queries;
+      const float lse =
+          exists ? log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
+#pragma unroll
+      for (int j = 0; j < kKeysOfThread; ++j) {
+        const float w = exists ? Exp2(weights[j] - lse) : 0.0f;
+        reduced[j] = args.reduce == GroupReduce::kMax            ? fmaxf(reduced[j], w)
+                     : args.reduce == GroupReduce::kSumOfSquares ? fmaf(w, w, reduced[j])
+                                                                 : reduced[j] + w;
+      }
+    }
+    const float share = args.reduce == GroupReduce::kMean ? 1.0f / static_cast<float>(group) : 1.0f;
+#pragma unroll
+    for (int j = 0; j < kKeysOfThread; ++j)
+      tiles.p[row * (kKeyTile + 1) + column + kRowThreads * j] = reduced[j] * share;
+    __syncthreads();
+    if (owns_key) {
+      float sum = 0.0f;
+      for (int q = 0; q < kQueryTile; ++q) sum += tiles.p[q * (kKeyTile + 1) + thread];
+      total += sum;
+    }
+  }
+  if (owns_key) *running = total;
+}
+
+template <int kDims>
+cudaError_t Attend(const Context& context, const PrefillAttentionArgs& args, float* log_sum_exp) {
+  const dim3 grid(CeilDiv(args.num_queries, kQueryTile), args.num_heads);
+  return Launch(AttendKernel<kDims>, grid, dim3(kThreads), Tiles::Bytes(args.head_dim),
+                context.stream, args, log_sum_exp);
+}
+
+cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& args) {
+  void* log_sum_exp = nullptr;
+  if (args.column_sums != nullptr) {
+    const size_t bytes = static_cast<size_t>(args.num_heads) * args.num_queries * sizeof(float);
+    if (const cudaError_t error = context.scratch->Get(bytes, &log_sum_exp); error != cudaSuccess)
+      return error;
+  }
+  auto* lse = static_cast<float*>(log_sum_exp);
+  const cudaError_t error = args.head_dim <= 64    ? Attend<64>(context, args, lse)
+                            : args.head_dim <= 128 ? Attend<128>(context, args, lse)
+                                                   : Attend<256>(context, args, lse);
+  if (error != cudaSuccess || lse == nullptr) return error;
+  const dim3 grid(CeilDiv(args.first_position + args.num_queries, kKeyTile), args.num_kv_heads);
+  return Launch(ColumnSumsKernel, grid, dim3(kThreads), Tiles::Bytes(args.head_dim), context.stream,
+                args, static_cast<const float*>(lse));
+}
+
+// `count` elements a row; rows along the grid's y, `stride` apart in x, side by side in out.
+template <bool kBF16>
+__global__ void RoundRowsKernel(const float* x, int64_t stride, int64_t count, uint16_t* out) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
+  if (i >= count) return;  // count is even: head_dim is
+  const float* from = x + blockIdx.y * stride + i;
+  *reinterpret_cast<uint32_t*>(out + blockIdx.y * count + i) = PackHalves<kBF16>(from[0], from[1]);
+}
+
+template <bool kBF16, int kDims, int kRowTiles>
+cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
+  using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
+  using Sums = MmaColumnSums<kBF16, kDims>;
+  const dim3 grid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
+  const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
+                                   dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
+  if (error != cudaSuccess || m.args.column_sums == nullptr) return error;
+  return Launch(MmaColumnSumsKernel<kBF16, kDims>,
+                dim3(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads), dim3(kMmaThreads),
+                Sums::kSharedBytes, context.stream, m);
+}
+
+template <bool kBF16>
+cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& args) {
+  MmaArgs m;
+  m.args = args;
+  m.keys = args.first_position + args.num_queries;
+  const int64_t q_count = int64_t{args.num_queries} * args.num_heads * args.head_dim;
+  const int64_t kv_count = int64_t{m.keys} * args.head_dim;
+  ScratchLayout layout;
+  const size_t q = layout.Add<uint16_t>(q_count);
+  const size_t k = layout.Add<uint16_t>(kv_count * args.num_kv_heads);
+  const size_t v = layout.Add<uint16_t>(kv_count * args.num_kv_heads);
+  const size_t lse = layout.Add<float>(static_cast<size_t>(args.num_heads) * args.num_queries);
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  const auto round = [&](const float* x, int64_t stride, int rows, int64_t count, size_t to) {
+    if (error == cudaSuccess)
+      error =
+          Launch(RoundRowsKernel<kBF16>, dim3(CeilDiv(count, kThreads * 2), rows), dim3(kThreads),
+                 0, context.stream, x, stride, count, At<uint16_t>(scratch, to));
+  };
+  round(args.q, 0, 1, q_count, q);
+  round(args.k, args.kv_head_stride, args.num_kv_heads, kv_count, k);
+  round(args.v, args.kv_head_stride, args.num_kv_heads, kv_count, v);
+  if (error != cudaSuccess) return error;
+  m.q = At<uint16_t>(scratch, q);
+  m.k = At<uint16_t>(scratch, k);
+  m.v = At<uint16_t>(scratch, v);
+  m.log_sum_exp = args.column_sums != nullptr ? At<float>(scratch, lse) : nullptr;
+  if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m);
+  if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m);
+  return AttendTiles<kBF16, 256, 1>(context, m);
+}
+
+}  // namespace
+
+cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args) {
+  if (args.num_queries == 0) return cudaSuccess;
+  if (args.head_dim > 256) return cudaErrorInvalidValue;
+  const bool fits_tensor_cores = args.head_dim % 8 == 0;
+  if (args.precision == DType::kBF16 && fits_tensor_cores)
+    return AttendRounded<true>(context, args);
+  if (args.precision == DType::kF16 && fits_tensor_cores)
+    return AttendRounded<false>(context, args);
+  return AttendExactly(context, args);
+}
+
+}  // namespace hydrant::cuda

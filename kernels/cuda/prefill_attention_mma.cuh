@@ -1,0 +1,419 @@
+// Prompt attention on tensor cores (mma.sync, bf16 or fp16 in, fp32 sums): FlashAttention-2's order
+// of work (arXiv 2307.08691, section 3.1). q, k and v come as 16-bit rows; the arithmetic of
+// softmax is fp32, and weights are rounded before they meet the values.
+#ifndef HYDRANT_KERNELS_CUDA_PREFILL_ATTENTION_MMA_CUH_
+#define HYDRANT_KERNELS_CUDA_PREFILL_ATTENTION_MMA_CUH_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/prefill_attention.h"
+
+namespace hydrant::cuda {
+
+struct MmaArgs {
+  PrefillAttentionArgs args;
+  const uint16_t* q = nullptr;  // [num_queries, num_heads, head_dim]
+  const uint16_t* k = nullptr;  // [num_kv_heads, keys, head_dim]
+  const uint16_t* v = nullptr;
+  int keys = 0;
+  float* log_sum_exp = nullptr;  // [num_heads, num_queries], of powers of two; null: not wanted
+};
+
+inline constexpr int kMmaThreads = 128;
+inline constexpr int kMmaWarps = kMmaThreads / kWarpSize;
+inline constexpr int kMmaKeys = 64;  // keys of a tile
+inline constexpr float kMmaLog2E = 1.4426950408889634f;
+
+// A tile of 16-bit rows in shared memory. Rows are 16 bytes longer than their elements, which
+// spreads eight rows over all banks.
+template <int kDims>
+struct HalfTile {
+  static constexpr int kStride = kDims + 8;
+  uint16_t* data;
+
+  static constexpr int Elements(int rows) { return rows * kStride; }
+  __device__ const uint16_t* At(int row, int column) const { return data + row * kStride + column; }
+
+  // Starts the copies of `rows` rows; zeros beyond `valid` rows and `dims` columns.
+  __device__ void Load(const uint16_t* from, int64_t row_stride, int rows, int valid,
+                       int dims) const {
+    constexpr int kPieces = kDims / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += kMmaThreads) {
+      const int row = i / kPieces, column = i % kPieces * 8;
+      const bool exists = row < valid && column < dims;
+      CopyAsync16(data + row * kStride + column, exists ? from + row * row_stride + column : from,
+                  exists);
+    }
+  }
+
+  // The fragments of Mma16816: A of rows [row, row + 16) and columns [column, column + 16) ...
+  __device__ void LoadA(uint32_t (&a)[4], int row, int column) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize, matrix = lane / 8;
+    LoadMatrices<false>(a, At(row + matrix % 2 * 8 + lane % 8, column + matrix / 2 * 8));
+  }
+  // ... two B whose columns are the rows [row, row + 16) of the tile ...
+  __device__ void LoadBFromRows(uint32_t (&b)[4], int row, int column) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize, matrix = lane / 8;
+    LoadMatrices<false>(b, At(row + matrix / 2 * 8 + lane % 8, column + matrix % 2 * 8));
+  }
+  // ... and two B whose rows are the rows [row, row + 16) of the tile.
+  __device__ void LoadBFromColumns(uint32_t (&b)[4], int row, int column) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpSize, matrix = lane / 8;
+    LoadMatrices<true>(b, At(row + matrix % 2 * 8 + lane % 8, column + matrix / 2 * 8));
+  }
+};
+
+__device__ inline float QuadMax(float value) {
+  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
+}
+__device__ inline float QuadSum(float value) {
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
+}
+
+// A block: 16 * kRowTiles queries a warp, of one head. kDims: head_dim rounded up.
+template <bool kBF16, int kDims, int kRowTiles>
+class MmaAttention {
+ public:
+  static constexpr int kQueries = kMmaWarps * 16 * kRowTiles;
+  static constexpr int kKeyColumns = kMmaKeys / 8, kDimColumns = kDims / 8;
+  using Tile = HalfTile<kDims>;
+  static constexpr size_t kSharedBytes =
+      (Tile::Elements(kQueries) + 2 * Tile::Elements(kMmaKeys)) * sizeof(uint16_t);
+
+  __device__ explicit MmaAttention(const MmaArgs& m)
+      : m_(m),
+        q_{DynamicShared<uint16_t>()},
+        k_{q_.data + Tile::Elements(kQueries)},
+        v_{k_.data + Tile::Elements(kMmaKeys)},
+        first_query_(static_cast<int>(gridDim.x - 1 - blockIdx.x) * kQueries),  // longest first
+        head_(static_cast<int>(blockIdx.y)),
+        kv_head_(head_ / (m.args.num_heads / m.args.num_kv_heads)),
+        warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16 * kRowTiles),
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        scale_(m.args.scale * kMmaLog2E) {
+    for (auto& rows : highest_) rows[0] = rows[1] = -INFINITY;
+  }
+
+  __device__ void Run() {
+    const PrefillAttentionArgs& args = m_.args;
+    const int end = min(args.first_position + first_query_ + kQueries, m_.keys);
+    q_.Load(m_.q + (static_cast<size_t>(first_query_) * args.num_heads + head_) * args.head_dim,
+            static_cast<int64_t>(args.num_heads) * args.head_dim, kQueries,
+            args.num_queries - first_query_, args.head_dim);
+    LoadKeys(m_.k, k_, 0);
+    CommitCopies();
+    for (int first = 0; first < end; first += kMmaKeys) {
+      WaitCopies<0>();
+      __syncthreads();  // these keys are there, the last values are done with
+      LoadKeys(m_.v, v_, first);
+      CommitCopies();
+      float weights[kRowTiles][kKeyColumns][4] = {};
+      MultiplyKeys(weights);
+      // Only tiles at the diagonal hold keys that some query of the block must not see.
+      if (first + kMmaKeys > args.first_position + first_query_) Mask(first, weights);
+      Softmax(weights);
+      WaitCopies<0>();
+      __syncthreads();  // the values are there, the keys are done with
+      if (first + kMmaKeys < end) LoadKeys(m_.k, k_, first + kMmaKeys);
+      CommitCopies();
+      MultiplyValues(weights);
+    }
+    Store();
+  }
+
+ private:
+  __device__ void LoadKeys(const uint16_t* from, const Tile& tile, int first) const {
+    const int dims = m_.args.head_dim;
+    tile.Load(from + (static_cast<size_t>(kv_head_) * m_.keys + first) * dims, dims, kMmaKeys,
+              m_.keys - first, dims);
+  }
+
+  __device__ void MultiplyKeys(float (&logits)[kRowTiles][kKeyColumns][4]) const {
+#pragma unroll
+    for (int d = 0; d < kDims; d += 16) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) q_.LoadA(a[r], warp_row_ + 16 * r, d);
+#pragma unroll
+      for (int column = 0; column < kKeyColumns; column += 2) {
+        uint32_t pair[4];
+        k_.LoadBFromRows(pair, column * 8, d);
+        const uint32_t low[2] = {pair[0], pair[1]}, high[2] = {pair[2], pair[3]};
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          Mma16816<kBF16>(logits[r][column], a[r], low);
+          Mma16816<kBF16>(logits[r][column + 1], a[r], high);
+        }
+      }
+    }
+  }
+
+  // The query (of the run) of element i of row tile r.
+  __device__ int QueryOf(int r, int i) const {
+    return first_query_ + warp_row_ + 16 * r + lane_ / 4 + i / 2 * 8;
+  }
+
+  __device__ void Mask(int first, float (&logits)[kRowTiles][kKeyColumns][4]) const {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int column = 0; column < kKeyColumns; ++column) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = first + column * 8 + lane_ % 4 * 2 + i % 2;
+          if (key > m_.args.first_position + QueryOf(r, i)) logits[r][column][i] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Logits become weights relative to the running maximum; sums so far shrink where that rose.
+  __device__ void Softmax(float (&weights)[kRowTiles][kKeyColumns][4]) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // rows lane / 4 and 8 below
+        float highest = highest_[r][half];
+#pragma unroll
+        for (int column = 0; column < kKeyColumns; ++column) {
+          highest = fmaxf(highest, weights[r][column][2 * half] * scale_);
+          highest = fmaxf(highest, weights[r][column][2 * half + 1] * scale_);
+        }
+        highest = QuadMax(highest);
+        // A row whose keys all lie ahead keeps its maximum of -infinity: only padding has none at
+        // 0.
+        const float base = highest == -INFINITY ? 0.0f : highest;
+        const float shrink = Exp2(highest_[r][half] - base);
+        highest_[r][half] = highest;
+        float sum = 0.0f;
+#pragma unroll
+        for (int column = 0; column < kKeyColumns; ++column) {
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            weights[r][column][i] = Exp2(fmaf(weights[r][column][i], scale_, -base));
+            sum += weights[r][column][i];
+          }
+        }
+        sum_[r][half] = sum_[r][half] * shrink + sum;
+#pragma unroll
+        for (int column = 0; column < kDimColumns; ++column) {
+          out_[r][column][2 * half] *= shrink;
+          out_[r][column][2 * half + 1] *= shrink;
+        }
+      }
+    }
+  }
+
+  __device__ void MultiplyValues(const float (&weights)[kRowTiles][kKeyColumns][4]) {
+#pragma unroll
+    for (int key = 0; key < kMmaKeys; key += 16) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        const auto& left = weights[r][key / 8];
+        const auto& right = weights[r][key / 8 + 1];
+        a[r][0] = PackHalves<kBF16>(left[0], left[1]);
+        a[r][1] = PackHalves<kBF16>(left[2], left[3]);
+        a[r][2] = PackHalves<kBF16>(right[0], right[1]);
+        a[r][3] = PackHalves<kBF16>(right[2], right[3]);
+      }
+#pragma unroll
+      for (int column = 0; column < kDimColumns; column += 2) {
+        uint32_t pair[4];
+        v_.LoadBFromColumns(pair, key, column * 8);
+        const uint32_t low[2] = {pair[0], pair[1]}, high[2] = {pair[2], pair[3]};
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          Mma16816<kBF16>(out_[r][column], a[r], low);
+          Mma16816<kBF16>(out_[r][column + 1], a[r], high);
+        }
+      }
+    }
+  }
+
+  __device__ void Store() {
+    const PrefillAttentionArgs& args = m_.args;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float sum = QuadSum(sum_[r][half]);
+        const int query = QueryOf(r, 2 * half);
+        if (query >= args.num_queries) continue;
+        float* out =
+            args.out + (static_cast<size_t>(query) * args.num_heads + head_) * args.head_dim;
+#pragma unroll
+        for (int column = 0; column < kDimColumns; ++column) {
+          const int d = column * 8 + lane_ % 4 * 2;
+          if (d >= args.head_dim) continue;  // head_dim is a multiple of 8
+          *reinterpret_cast<float2*>(out + d) =
+              make_float2(out_[r][column][2 * half] / sum, out_[r][column][2 * half + 1] / sum);
+        }
+        if (lane_ % 4 == 0 && m_.log_sum_exp != nullptr)
+          m_.log_sum_exp[static_cast<size_t>(head_) * args.num_queries + query] =
+              highest_[r][half] + log2f(sum);
+      }
+    }
+  }
+
+  const MmaArgs& m_;
+  const Tile q_, k_, v_;
+  const int first_query_, head_, kv_head_, warp_row_, lane_;
+  const float scale_;
+  float out_[kRowTiles][kDimColumns][4] = {};
+  float highest_[kRowTiles][2];
+  float sum_[kRowTiles][2] = {};
+};
+
+// Column sums: a block owns 64 keys of one KV head, 16 a warp, and adds the tiles of 32 queries in
+// their order. The next head's queries are on their way while one is worked on.
+template <bool kBF16, int kDims>
+class MmaColumnSums {
+ public:
+  using Tile = HalfTile<kDims>;
+  static constexpr int kQueryColumns = kQueryTile / 8;
+  static constexpr size_t kSharedBytes =
+      (Tile::Elements(kMmaKeys) + 2 * Tile::Elements(kQueryTile)) * sizeof(uint16_t);
+
+  __device__ explicit MmaColumnSums(const MmaArgs& m)
+      : m_(m),
+        k_{DynamicShared<uint16_t>()},
+        q_{{k_.data + Tile::Elements(kMmaKeys)},
+           {k_.data + Tile::Elements(kMmaKeys) + Tile::Elements(kQueryTile)}},
+        group_(m.args.num_heads / m.args.num_kv_heads),
+        first_key_(static_cast<int>(blockIdx.x) * kMmaKeys),
+        kv_head_(static_cast<int>(blockIdx.y)),
+        warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16),
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        scale_(m.args.scale * kMmaLog2E) {}
+
+  __device__ void Run() {
+    const PrefillAttentionArgs& args = m_.args;
+    const int dims = args.head_dim;
+    k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
+            m_.keys - first_key_, dims);
+    const int first_tile = max(0, (first_key_ - args.first_position) / kQueryTile);
+    const int tiles = (args.num_queries + kQueryTile - 1) / kQueryTile;
+    const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
+    LoadQueries(first_tile, 0, q_[0]);
+    CommitCopies();
+    float total[2] = {Running(0), Running(1)};
+    float reduced[kQueryColumns][4];
+    for (int work = 0; work < works; ++work) {
+      const int tile = first_tile + work / group_, g = work % group_;
+      WaitCopies<0>();
+      __syncthreads();  // this tile is there, the one before is done with
+      if (work + 1 < works)
+        LoadQueries(first_tile + (work + 1) / group_, (work + 1) % group_, q_[(work + 1) % 2]);
+      CommitCopies();
+      float weights[kQueryColumns][4] = {};
+      Multiply(q_[work % 2], weights);
+      ToWeights(tile, g, weights);
+      Reduce(g, weights, reduced);
+      if (g + 1 == group_) AddTile(reduced, total);
+    }
+    for (int half = 0; half < 2; ++half) {
+      if (lane_ % 4 == 0 && Key(half) < m_.keys) *RunningAt(half) = total[half];
+    }
+  }
+
+ private:
+  __device__ int Key(int half) const { return first_key_ + warp_row_ + lane_ / 4 + half * 8; }
+  __device__ float* RunningAt(int half) const {
+    return m_.args.column_sums + kv_head_ * m_.args.column_stride + Key(half);
+  }
+  __device__ float Running(int half) const { return Key(half) < m_.keys ? *RunningAt(half) : 0.0f; }
+
+  __device__ void LoadQueries(int tile, int g, const Tile& to) const {
+    const PrefillAttentionArgs& args = m_.args;
+    const int first = tile * kQueryTile;
+    to.Load(m_.q + (static_cast<size_t>(first) * args.num_heads + kv_head_ * group_ + g) *
+                       args.head_dim,
+            static_cast<int64_t>(args.num_heads) * args.head_dim, kQueryTile,
+            args.num_queries - first, args.head_dim);
+  }
+
+  // logits^T: rows are keys, columns queries.
+  __device__ void Multiply(const Tile& q, float (&logits)[kQueryColumns][4]) const {
+#pragma unroll
+    for (int d = 0; d < kDims; d += 16) {
+      uint32_t a[4];
+      k_.LoadA(a, warp_row_, d);
+#pragma unroll
+      for (int column = 0; column < kQueryColumns; column += 2) {
+        uint32_t pair[4];
+        q.LoadBFromRows(pair, column * 8, d);
+        const uint32_t low[2] = {pair[0], pair[1]}, high[2] = {pair[2], pair[3]};
+        Mma16816<kBF16>(logits[column], a, low);
+        Mma16816<kBF16>(logits[column + 1], a, high);
+      }
+    }
+  }
+
+  __device__ void ToWeights(int tile, int g, float (&weights)[kQueryColumns][4]) const {
+    const PrefillAttentionArgs& args = m_.args;
+    const float* lse =
+        m_.log_sum_exp + static_cast<size_t>(kv_head_ * group_ + g) * args.num_queries;
+#pragma unroll
+    for (int column = 0; column < kQueryColumns; ++column) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int query = tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
+        const bool seen = query < args.num_queries && Key(i / 2) <= args.first_position + query;
+        weights[column][i] = seen ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
+      }
+    }
+  }
+
+  __device__ void Reduce(int g, const float (&weights)[kQueryColumns][4],
+                         float (&reduced)[kQueryColumns][4]) const {
+#pragma unroll
+    for (int column = 0; column < kQueryColumns; ++column) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float w = weights[column][i];
+        const float before = g == 0 ? 0.0f : reduced[column][i];
+        reduced[column][i] = m_.args.reduce == GroupReduce::kMax            ? fmaxf(before, w)
+                             : m_.args.reduce == GroupReduce::kSumOfSquares ? fmaf(w, w, before)
+                                                                            : before + w;
+      }
+    }
+  }
+
+  __device__ void AddTile(const float (&reduced)[kQueryColumns][4], float (&total)[2]) const {
+    const float share =
+        m_.args.reduce == GroupReduce::kMean ? 1.0f / static_cast<float>(group_) : 1.0f;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int column = 0; column < kQueryColumns; ++column)
+        sum += reduced[column][2 * half] + reduced[column][2 * half + 1];
+      total[half] += QuadSum(sum) * share;
+    }
+  }
+
+  const MmaArgs& m_;
+  const Tile k_;
+  const Tile q_[2];
+  const int group_, first_key_, kv_head_, warp_row_, lane_;
+  const float scale_;
+};
+
+template <bool kBF16, int kDims, int kRowTiles>
+__global__ void __launch_bounds__(kMmaThreads) MmaAttentionKernel(const MmaArgs m) {
+  MmaAttention<kBF16, kDims, kRowTiles>(m).Run();
+}
+
+template <bool kBF16, int kDims>
+__global__ void __launch_bounds__(kMmaThreads) MmaColumnSumsKernel(const MmaArgs m) {
+  MmaColumnSums<kBF16, kDims>(m).Run();
+}
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_PREFILL_ATTENTION_MMA_CUH_

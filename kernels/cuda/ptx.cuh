@@ -1,0 +1,110 @@
+// The instructions that CUDA C++ has no names for. Everything here is one instruction or a few;
+// what they do is NVIDIA's PTX ISA, chapter 9. (Where there is no GPU the tests put a header of
+// their own in the place of this one.)
+#ifndef HYDRANT_KERNELS_CUDA_PTX_CUH_
+#define HYDRANT_KERNELS_CUDA_PTX_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace hydrant::cuda {
+
+// The block's dynamic shared memory, aligned to 16 bytes.
+template <typename T>
+__device__ T* DynamicShared() {
+  extern __shared__ __align__(16) unsigned char hydrant_dynamic_shared[];
+  return reinterpret_cast<T*>(hydrant_dynamic_shared);
+}
+
+// Copies 16 bytes to shared memory past the registers; zeros where !valid (`global` must still be
+// some address). Both addresses are multiples of 16.
+__device__ inline void CopyAsync16(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+// Ends a group of copies.
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+// Waits for all groups of this thread but the last kPending.
+template <int kPending>
+__device__ inline void WaitCopies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// 2^x; relative error 2^-22, -infinity gives 0.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two floats rounded to nearest even, the first in the low half.
+template <bool kBF16>
+__device__ inline uint32_t PackHalves(float low, float high) {
+  uint32_t pair;
+  if constexpr (kBF16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+
+// Half `which` of a pair, as a float.
+template <bool kBF16>
+__device__ inline float HalfOf(uint32_t pair, int which) {
+  if constexpr (kBF16) {
+    return __uint_as_float(which == 0 ? pair << 16 : pair & 0xFFFF0000u);
+  } else {
+    const auto bits = static_cast<unsigned short>(which == 0 ? pair : pair >> 16);
+    return __half2float(__ushort_as_half(bits));
+  }
+}
+
+// D += A B of one warp, 16 x 16 by 16 x 8, fp32 sums. Lane 4 g + t holds rows g and g + 8 of A
+// (columns 2t, 2t + 1 and those + 8), column g of B (rows 2t, 2t + 1 and those + 8), rows g and g +
+// 8 of D (columns 2t, 2t + 1).
+template <bool kBF16>
+__device__ inline void Mma16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (kBF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
+
+// Four 8 x 8 matrices of 16-bit elements from shared memory: lane i gives the address of row i % 8
+// of matrix i / 8; r[m] is lane's pair of matrix m (row lane / 4, columns 2 (lane % 4) and the
+// next), of its transpose where kTransposed.
+template <bool kTransposed>
+__device__ inline void LoadMatrices(uint32_t (&r)[4], const void* row) {
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+  }
+}
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_PTX_CUH_

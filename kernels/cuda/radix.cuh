@@ -1,0 +1,70 @@
+// Finding the n-th highest of many floats, or the float at which summed weights reach a need, by
+// all threads of one block: four passes over the bits of the keys, eight bits a pass. Exact, and
+// the same whatever order the threads come in.
+#ifndef HYDRANT_KERNELS_CUDA_RADIX_CUH_
+#define HYDRANT_KERNELS_CUDA_RADIX_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace hydrant::cuda {
+
+// Keys order as the floats do; -0 equals 0, NaN counts as -infinity.
+__device__ inline uint32_t OrderedKey(float value) {
+  if (value != value) value = -INFINITY;
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// In shared memory. Weight: int to count, unsigned long long to sum.
+template <typename Weight>
+class RadixSearch {
+ public:
+  // for_each(visit) calls visit(key, weight) for every element of this thread; the block's threads
+  // together visit all. Afterwards threshold() is the highest key such that the weights of the keys
+  // at or above it reach `need` (all of them: the lowest key, if they do not), equal() the weights
+  // at the threshold, and remaining() what of these is needed. REQUIRES: all threads call. need <=
+  // 0 finds nothing of use.
+  template <typename ForEach>
+  __device__ void Find(Weight need, ForEach for_each) {
+    uint32_t prefix = 0, known = 0;
+    Weight left = need;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      for (int i = static_cast<int>(threadIdx.x); i < 256; i += static_cast<int>(blockDim.x))
+        histogram_[i] = 0;
+      __syncthreads();
+      for_each([&](uint32_t key, Weight weight) {
+        if ((key & known) == prefix) atomicAdd(&histogram_[key >> shift & 255], weight);
+      });
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        int digit = 255;
+        while (digit > 0 && histogram_[digit] < left) left -= histogram_[digit--];
+        digit_ = static_cast<uint32_t>(digit);
+        left_ = left;
+      }
+      __syncthreads();
+      prefix |= digit_ << shift;
+      known |= 255u << shift;
+      left = left_;
+      equal_ = histogram_[digit_];
+      __syncthreads();
+    }
+    threshold_ = prefix;
+    __syncthreads();
+  }
+
+  __device__ uint32_t threshold() const { return threshold_; }
+  __device__ Weight equal() const { return equal_; }
+  __device__ Weight remaining() const { return left_ < equal_ ? left_ : equal_; }
+
+ private:
+  Weight histogram_[256];
+  Weight left_, equal_;
+  uint32_t digit_, threshold_;
+};
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_RADIX_CUH_

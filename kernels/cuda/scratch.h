@@ -1,0 +1,62 @@
+// Work space in device memory that grows to the largest need seen. Growing waits for the device; a
+// steady state never grows. Not thread-safe.
+#ifndef HYDRANT_KERNELS_CUDA_SCRATCH_H_
+#define HYDRANT_KERNELS_CUDA_SCRATCH_H_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+
+namespace hydrant::cuda {
+
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { cudaFree(data_); }
+
+  // At least `bytes`, aligned to 256; uninitialised. What was got before is gone.
+  cudaError_t Get(size_t bytes, void** data) {
+    if (bytes > size_) {
+      const size_t size = std::max(bytes, size_ + size_ / 2);
+      cudaFree(data_);  // waits for the kernels that use it
+      data_ = nullptr;
+      size_ = 0;
+      if (const cudaError_t error = cudaMalloc(&data_, size); error != cudaSuccess) return error;
+      size_ = size;
+    }
+    *data = data_;
+    return cudaSuccess;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Cuts one piece of work space into arrays: first Add() each, then Get() the sum, then At() each.
+class ScratchLayout {
+ public:
+  // The offset of `count` elements of T.
+  template <typename T>
+  size_t Add(size_t count) {
+    const size_t offset = bytes_;
+    bytes_ += (count * sizeof(T) + 255) / 256 * 256;
+    return offset;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t bytes_ = 0;
+};
+
+template <typename T>
+T* At(void* scratch, size_t offset) {
+  return reinterpret_cast<T*>(static_cast<char*>(scratch) + offset);
+}
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_SCRATCH_H_

@@ -1,0 +1,77 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/victim.cuh"
+#include "kernels/victim.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpSize;
+
+// A warp writes one entry at a time; blocks along x over the entries, along y over the heads.
+__global__ void WriteEntriesKernel(WritePagesArgs args) {
+  const int head = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int first =
+      static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  const KvPages& pages = args.pages;
+  const DecodeRule rule = args.tables.rules[args.slot];
+  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  const int d = pages.layout.head_dim;
+  for (int entry = first; entry < args.keep[head]; entry += static_cast<int>(gridDim.x) * kWarps) {
+    const int32_t position =
+        args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
+    const size_t index = PageIndex(pages.layout, blocks, entry);
+    const size_t from = head * args.kv_head_stride + static_cast<size_t>(position) * d;
+    for (int i = lane; i < d; i += kWarpSize) {
+      StoreElement(pages.layout.dtype, pages.keys, index * d + i, args.k[from + i]);
+      StoreElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
+    }
+    if (lane != 0) continue;
+    pages.positions[index] = position;
+    if (!rule.scored) continue;
+    const float running =
+        args.scores == nullptr ? 0.0f : args.scores[head * args.score_stride + position];
+    pages.scores[index] = rule.by_position ? static_cast<float>(position) : running;
+  }
+}
+
+// A block per head, once the entries are written: the length, and the first victim.
+__global__ void FinishHeadsKernel(WritePagesArgs args) {
+  __shared__ VictimCandidate shared[kWarps];
+  const int head = static_cast<int>(blockIdx.x);
+  const DecodeRule rule = args.tables.rules[args.slot];
+  const size_t head_index = args.tables.HeadIndex(args.slot, args.layer, head);
+  const int32_t keep = args.keep[head];
+  if (threadIdx.x == 0) args.tables.lengths[head_index] = keep;
+  if (!rule.scored || keep != args.tables.caps[head_index]) return;
+  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  VictimCandidate mine = VictimCandidate::None();
+  for (int entry = static_cast<int>(threadIdx.x); entry < keep; entry += kThreads) {
+    const size_t index = PageIndex(args.pages.layout, blocks, entry);
+    mine.OfferEntry(rule, args.n, entry, args.pages.positions[index], args.pages.scores[index]);
+  }
+  const VictimCandidate victim = BlockVictim<kThreads>(mine, shared);
+  if (threadIdx.x == 0) args.tables.victims[head_index] = victim.entry;
+}
+
+}  // namespace
+
+cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
+  // The host does not say how much is kept; n is the most.
+  constexpr int kMostBlocks = 1024;
+  const int blocks = CeilDiv(args.n, kWarps);
+  const dim3 grid(blocks < 1             ? 1
+                  : blocks < kMostBlocks ? blocks
+                                         : kMostBlocks,
+                  args.tables.num_kv_heads);
+  const cudaError_t error =
+      Launch(WriteEntriesKernel, grid, dim3(kThreads), 0, context.stream, args);
+  if (error != cudaSuccess) return error;
+  return Launch(FinishHeadsKernel, dim3(args.tables.num_kv_heads), dim3(kThreads), 0,
+                context.stream, args);
+}
+
+}  // namespace hydrant::cuda

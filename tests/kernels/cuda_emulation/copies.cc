@@ -1,0 +1,49 @@
+// The emulated asynchronous copies of one block's threads.
+#include <vector>
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace hydrant::emulation {
+namespace {
+
+constexpr size_t kCopyBytes = 16;
+
+struct Copy {
+  void* to;
+  const void* from;  // null: zeros
+};
+
+struct ThreadCopies {
+  std::vector<Copy> open;
+  std::vector<std::vector<Copy>> groups;  // oldest first
+};
+
+thread_local std::vector<ThreadCopies> copies(1024);  // by thread of the block
+
+}  // namespace
+
+void QueueCopy(void* to, const void* from, bool valid) {
+  copies[CurrentThread()].open.push_back({to, valid ? from : nullptr});
+}
+
+void CloseCopyGroup() {
+  ThreadCopies& mine = copies[CurrentThread()];
+  mine.groups.push_back(std::move(mine.open));
+  mine.open.clear();
+}
+
+void WaitForCopies(int pending) {
+  auto& groups = copies[CurrentThread()].groups;
+  while (groups.size() > static_cast<size_t>(pending)) {
+    for (const Copy& copy : groups.front()) {
+      if (copy.from == nullptr) {
+        std::memset(copy.to, 0, kCopyBytes);
+      } else {
+        std::memcpy(copy.to, copy.from, kCopyBytes);
+      }
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+}  // namespace hydrant::emulation

@@ -1,0 +1,255 @@
+// A CUDA runtime for the host: what kernels/cuda uses of CUDA's language and library, in plain C++,
+// so that the kernels' own sources run (slowly) where there is no GPU. A stream runs everything at
+// once, a block's threads are fibers (fibers.h), blocks run one after another in random order,
+// device memory is the heap's, so that a sanitizer sees accesses out of bounds. What this cannot
+// show: speed, the memory model between blocks, and what the hardware's own instructions round.
+#ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
+#define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+
+#include "tests/kernels/cuda_emulation/fibers.h"
+
+// ---- The language ------------------------------------------------------------------------------
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(n) alignas(n)
+#define __shared__ static  // blocks run one after another
+#define __grid_constant__
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+inline thread_local uint3 threadIdx, blockIdx;
+inline thread_local dim3 blockDim, gridDim;
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+using std::max;
+using std::min;
+
+inline void __syncthreads() { hydrant::emulation::BlockBarrier(); }
+inline void __syncwarp(unsigned = 0xFFFFFFFFu) { hydrant::emulation::WarpBarrier(); }
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+inline int __syncthreads_or(int predicate) {
+  static int any;
+  hydrant::emulation::BlockBarrier();
+  any = 0;
+  hydrant::emulation::BlockBarrier();
+  any |= predicate;
+  hydrant::emulation::BlockBarrier();
+  return any != 0;
+}
+
+namespace hydrant::emulation {
+
+template <typename T>
+uint64_t ToBits(T value) {
+  static_assert(sizeof(T) <= sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(T));
+  return bits;
+}
+template <typename T>
+T FromBits(uint64_t bits) {
+  T value;
+  std::memcpy(&value, &bits, sizeof(T));
+  return value;
+}
+template <typename T>
+T ReadLane(T value, int lane) {
+  return FromBits<T>(Exchange(ToBits(value))[lane]);
+}
+
+}  // namespace hydrant::emulation
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane, int width = 32) {
+  const int base = hydrant::emulation::CurrentLane() / width * width;
+  return hydrant::emulation::ReadLane(value, base + (lane & (width - 1)));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
+  return hydrant::emulation::ReadLane(value, hydrant::emulation::CurrentLane() ^ mask);
+}
+template <typename T>
+T __shfl_down_sync(unsigned, T value, int delta, int width = 32) {
+  const int lane = hydrant::emulation::CurrentLane();
+  return hydrant::emulation::ReadLane(value, lane % width + delta < width ? lane + delta : lane);
+}
+template <typename T>
+T __shfl_up_sync(unsigned, T value, int delta, int width = 32) {
+  const int lane = hydrant::emulation::CurrentLane();
+  return hydrant::emulation::ReadLane(value, lane % width >= delta ? lane - delta : lane);
+}
+inline unsigned __ballot_sync(unsigned mask, int predicate) {
+  const uint64_t* given = hydrant::emulation::Exchange(predicate != 0);
+  unsigned ballot = 0;
+  for (int lane = 0; lane < 32; ++lane)
+    if (given[lane] != 0) ballot |= 1u << lane;
+  return ballot & mask & hydrant::emulation::LiveLanes();
+}
+inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
+inline int __all_sync(unsigned mask, int predicate) {
+  return __ballot_sync(mask, predicate == 0) == 0;
+}
+
+template <typename T>
+T atomicAdd(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = static_cast<T>(old + value);
+  return old;
+}
+template <typename T>
+T atomicMax(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = std::max(old, value);
+  return old;
+}
+template <typename T>
+T atomicMin(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = std::min(old, value);
+  return old;
+}
+template <typename T>
+T atomicExch(T* at, std::type_identity_t<T> value) {
+  const T old = *at;
+  *at = value;
+  return old;
+}
+template <typename T>
+T atomicInc(T* at, std::type_identity_t<T> most) {
+  const T old = *at;
+  *at = old >= most ? 0 : old + 1;
+  return old;
+}
+
+template <typename T>
+T __ldg(const T* at) {
+  return *at;
+}
+inline float __expf(float x) { return std::exp(x); }
+inline float __logf(float x) { return std::log(x); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __popc(unsigned x) { return std::popcount(x); }
+inline int __popcll(unsigned long long x) { return std::popcount(x); }
+inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
+inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+
+// ---- The runtime library -----------------------------------------------------------------------
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorLaunchFailure = 719,
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrComputeCapabilityMinor,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+using cudaStream_t = struct EmulatedStream*;
+struct cudaDeviceProp {
+  char name[256];
+};
+struct cudaLaunchAttribute {};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+
+const char* cudaGetErrorString(cudaError_t error);
+const char* cudaGetErrorName(cudaError_t error);
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMalloc(void** pointer, size_t bytes);
+cudaError_t cudaFree(void* pointer);
+cudaError_t cudaMallocHost(void** pointer, size_t bytes);
+cudaError_t cudaFreeHost(void* pointer);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaGetLastError();
+
+template <typename Function>
+cudaError_t cudaFuncSetAttribute(Function*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
+namespace hydrant::emulation {
+
+// Runs body in every thread of every block. InvalidValue where the device would refuse the shape.
+cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
+
+}  // namespace hydrant::emulation
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  return hydrant::emulation::RunGrid(config->gridDim, config->blockDim, config->dynamicSmemBytes,
+                                     [&] { kernel(static_cast<Parameters>(arguments)...); });
+}
+
+#endif  // HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_

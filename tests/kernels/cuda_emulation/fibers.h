@@ -1,0 +1,33 @@
+// Runs the threads of one CUDA block as fibers of the calling thread. A fiber runs until it waits
+// at a barrier or ends; which of the runnable ones goes next is drawn at random, so that code which
+// needs a barrier and lacks it is likely to fail.
+#ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_
+#define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace hydrant::emulation {
+
+inline constexpr int kWarpSize = 32;
+
+// Calls body(t) for every thread t of the block. Aborts, with what each fiber waits for, where no
+// fiber can go on (a barrier that some threads never reach).
+void RunBlock(int num_threads, uint64_t seed, const std::function<void(int thread)>& body);
+
+// Of the running fiber. Threads that have ended do not count at a barrier.
+void BlockBarrier();
+void WarpBarrier();
+int CurrentThread();
+int CurrentLane();
+
+// A warp's exchange: every lane gives 8 bytes, then all lanes' are there to read until the next
+// exchange but one.
+const uint64_t* Exchange(uint64_t value);
+// The lanes of this warp that have not ended.
+uint32_t LiveLanes();
+
+}  // namespace hydrant::emulation
+
+#endif  // HYDRANT_TESTS_KERNELS_CUDA_EMULATION_FIBERS_H_

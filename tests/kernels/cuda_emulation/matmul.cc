@@ -1,0 +1,44 @@
+// The emulated matrix product, in the place of cuBLASLt's: fp32 sums over the weight's dtype.
+#include <vector>
+
+#include "kernels/cuda/matmul_kernels.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/float16.h"
+
+namespace hydrant::cuda {
+namespace {
+
+class PlainRunner final : public MatmulRunner {
+ public:
+  cudaError_t Run(const Context& context, const MatmulArgs& args) override {
+    const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+    const size_t cols = weight.cols(), outputs = weight.rows();
+    std::vector<float> x(args.x, args.x + args.m * cols);
+    std::vector<uint16_t> rounded(x.size());
+    if (weight.dtype() == DType::kBF16) {
+      RoundToBF16(context.stream, args.x, static_cast<int64_t>(x.size()), rounded.data());
+      for (size_t i = 0; i < x.size(); ++i) x[i] = BF16ToFloat(rounded[i]);
+    }
+    std::vector<float> w(cols);
+    for (size_t o = 0; o < outputs; ++o) {
+      for (size_t j = 0; j < cols; ++j) {
+        w[j] = weight.dtype() == DType::kBF16
+                   ? BF16ToFloat(static_cast<const uint16_t*>(weight.data())[o * cols + j])
+                   : static_cast<const float*>(weight.data())[o * cols + j];
+      }
+      for (int i = 0; i < args.m; ++i) {
+        float sum = 0.0f;
+        for (size_t j = 0; j < cols; ++j) sum += x[i * cols + j] * w[j];
+        float& y = args.y[i * outputs + o];
+        y = args.accumulate ? y + sum : sum;
+      }
+    }
+    return cudaSuccess;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<MatmulRunner> MakeMatmulRunner() { return std::make_unique<PlainRunner>(); }
+
+}  // namespace hydrant::cuda

@@ -1,0 +1,130 @@
+// Matmul and Embed of every backend against the double-precision product of the same rounded
+// numbers. matmul_test.cc asks more of the cpu backend's own kernels.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/float16.h"
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+class MatmulBackendsTest : public BackendTest {
+ protected:
+  // A weight of two stacked fp32 parts, packed as `dtype`; its values as the backend holds them are
+  // left in values_.
+  std::unique_ptr<Weight> Pack(int rows, int cols, WeightDType dtype) {
+    values_ = RandomFloats(static_cast<size_t>(rows) * cols, 7 + rows, 0.1f);
+    const int first = rows / 2 + 1;
+    const WeightPart parts[] = {
+        {DType::kF32, values_.data(), first, cols},
+        {DType::kF32, values_.data() + static_cast<size_t>(first) * cols, rows - first, cols}};
+    auto weight = backend().PackWeight(std::span(parts, rows > first ? 2 : 1), dtype);
+    EXPECT_TRUE(weight.ok()) << weight.status();
+    if (dtype == WeightDType::kBFloat16)
+      for (float& value : values_) value = BF16ToFloat(FloatToBF16(value));
+    return *std::move(weight);
+  }
+
+  // Some units round x to bf16 beside bf16 weights: x that bf16 holds exactly leaves only the sums'
+  // rounding.
+  static std::vector<float> Activations(int m, int cols) {
+    std::vector<float> x = RandomFloats(static_cast<size_t>(m) * cols, 11 + m);
+    for (float& value : x) value = BF16ToFloat(FloatToBF16(value));
+    return x;
+  }
+
+  std::vector<float> Run(const Weight& weight, const std::vector<float>& x, int m, float start) {
+    auto device_x = Upload(x);
+    auto y = Upload(
+        std::vector<float>(static_cast<size_t>(m) * weight.rows(), start == 0.0f ? kNan : start));
+    backend().Matmul({.x = device_x.data(),
+                      .m = m,
+                      .weight = &weight,
+                      .y = y.data(),
+                      .accumulate = start != 0.0f});
+    return y.Read();
+  }
+
+  void ExpectProduct(const std::vector<float>& x, int m, int rows, int cols, float start,
+                     const std::vector<float>& y) {
+    std::vector<double> expected(y.size()), tolerance(y.size());
+    for (int i = 0; i < m; ++i) {
+      for (int j = 0; j < rows; ++j) {
+        double sum = start, size = std::abs(start);
+        for (int k = 0; k < cols; ++k) {
+          const double term = static_cast<double>(x[static_cast<size_t>(i) * cols + k]) *
+                              values_[static_cast<size_t>(j) * cols + k];
+          sum += term;
+          size += std::abs(term);
+        }
+        expected[static_cast<size_t>(i) * rows + j] = sum;
+        // Each of the cols additions may round the partial sum.
+        tolerance[static_cast<size_t>(i) * rows + j] = kFloatEpsilon * (cols + 4) * size + 1e-30;
+      }
+    }
+    ExpectNear(y, expected, tolerance,
+               std::to_string(m) + " x " + std::to_string(cols) + " x " + std::to_string(rows));
+  }
+
+  std::vector<float> values_;
+};
+
+constexpr WeightDType kPlainDTypes[] = {WeightDType::kFloat32, WeightDType::kBFloat16,
+                                        WeightDType::kStored};
+
+TEST_P(MatmulBackendsTest, EqualsTheDoubleProduct) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    for (const int cols : {8, 64, 200}) {
+      for (const int rows : {1, 16, 77}) {
+        const std::unique_ptr<Weight> weight = Pack(rows, cols, dtype);
+        for (const int m : {1, 3, 17, 130}) {
+          const std::vector<float> x = Activations(m, cols);
+          ExpectProduct(x, m, rows, cols, 0.0f, Run(*weight, x, m, 0.0f));
+          ExpectProduct(x, m, rows, cols, 0.75f, Run(*weight, x, m, 0.75f));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulBackendsTest, RowsDoNotDependOnTheBatch) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    const std::unique_ptr<Weight> weight = Pack(40, 136, dtype);
+    const std::vector<float> x = Activations(300, 136);
+    const std::vector<float> all = Run(*weight, x, 300, 0.0f);
+    for (const int row : {0, 1, 127, 128, 255, 256, 299}) {
+      const std::vector<float> alone =
+          Run(*weight, {x.begin() + row * 136, x.begin() + (row + 1) * 136}, 1, 0.0f);
+      EXPECT_EQ(std::memcmp(alone.data(), &all[static_cast<size_t>(row) * 40], 40 * sizeof(float)),
+                0)
+          << "row " << row;
+    }
+  }
+}
+
+TEST_P(MatmulBackendsTest, EmbedGivesTheTablesRows) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    const std::unique_ptr<Weight> table = Pack(50, 72, dtype);
+    const std::vector<uint32_t> ids = {49, 0, 7, 7, 31};
+    auto device_ids = Upload(ids);
+    auto out = Output(ids.size() * 72);
+    backend().Embed({.ids = device_ids.data(),
+                     .m = static_cast<int>(ids.size()),
+                     .table = table.get(),
+                     .out = out.data()});
+    const std::vector<float> got = out.Read();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      for (int k = 0; k < 72; ++k) EXPECT_EQ(got[i * 72 + k], values_[ids[i] * 72 + k]);
+    }
+  }
+}
+
+HYDRANT_FOR_EACH_BACKEND(MatmulBackendsTest);
+
+}  // namespace
+}  // namespace hydrant
