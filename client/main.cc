@@ -1,5 +1,6 @@
 // hydrant: the command line client. Text goes to stdout, everything about it to stderr. Exit codes:
-// 0 done, 1 failed, 2 the request was refused as wrong, 3 no server, or one that is starting or stopping.
+// 0 done, 1 failed, 2 the request was refused as wrong, 3 no server, or one that is starting or
+// stopping.
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>

@@ -21,6 +21,7 @@
 #include "kernels/kv_pages.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
+#include "kernels/table_update.h"
 
 namespace hydrant {
 
@@ -39,11 +40,6 @@ struct TableRow {
   int slot = 0;
   int64_t row_begin = 0;
   int32_t row_width = 0;
-};
-
-struct TableUpdate {
-  int64_t index = 0;  // into the table arena
-  int32_t block = 0;
 };
 
 // Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).

@@ -1,11 +1,16 @@
 #include "engine/kv_state.h"
 
+#include <algorithm>
 #include <span>
+#include <utility>
 
 namespace hydrant {
 
 KvState::KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits)
-    : backend_(backend), limits_(limits), plans_(limits.max_num_seqs) {
+    : backend_(backend),
+      limits_(limits),
+      plans_(limits.max_num_seqs),
+      list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   tables_.num_layers = limits.num_layers;
   tables_.num_kv_heads = limits.num_kv_heads;
@@ -39,6 +44,7 @@ absl::Status KvState::Allocate() {
   tables_.lengths = allocate(lengths_, heads);
   tables_.victims = allocate(victims_, heads);
   tables_.rules = allocate(rules_, seqs);
+  allocate(updates_, std::max<size_t>(heads, 1024));
   return status;
 }
 
@@ -48,8 +54,24 @@ void KvState::Apply(const Batch& batch) {
     row_begin_.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
     row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
   }
-  for (const TableUpdate& update : batch.updates)
-    blocks_.Write(*backend_, update.index, std::span(&update.block, 1));
+  for (size_t begin = 0; begin < batch.updates.size(); begin += updates_.size()) {
+    const size_t count = std::min(updates_.size(), batch.updates.size() - begin);
+    UpdateTable(std::span(batch.updates).subspan(begin, count));
+  }
+}
+
+// An entry may change hands within a step: its last update counts.
+void KvState::UpdateTable(std::span<const TableUpdate> updates) {
+  ++list_;
+  distinct_.clear();
+  for (size_t i = updates.size(); i-- > 0;) {
+    uint64_t& list = list_of_[updates[i].index];
+    if (std::exchange(list, list_) != list_) distinct_.push_back(updates[i]);
+  }
+  updates_.Write(*backend_, 0, distinct_);
+  backend_->UpdateTable({.updates = updates_.data(),
+                         .count = static_cast<int>(distinct_.size()),
+                         .blocks = blocks_.data()});
 }
 
 void KvState::SetUp(const SlotSetup& setup) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,6 +34,7 @@ class KvState {
   KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits);
   absl::Status Allocate();
   void SetUp(const SlotSetup& setup);
+  void UpdateTable(std::span<const TableUpdate> updates);
 
   Backend* backend_;
   EngineLimits limits_;
@@ -48,6 +50,10 @@ class KvState {
   DeviceArray<int32_t> row_width_;
   DeviceArray<int32_t> caps_, lengths_, victims_;
   DeviceArray<DecodeRule> rules_;
+  DeviceArray<TableUpdate> updates_;   // room for a step's list
+  std::vector<TableUpdate> distinct_;  // the list at work, host
+  std::vector<uint64_t> list_of_;      // [table_entries]: the last list that named the entry, host
+  uint64_t list_ = 0;
 };
 
 }  // namespace hydrant

@@ -25,6 +25,7 @@
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/table_update.h"
 #include "kernels/weight.h"
 
 namespace hydrant {
@@ -49,6 +50,8 @@ class Backend {
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  // Within the device's memory; the areas do not overlap.
+  virtual void CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void Zero(void* device, size_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
 
@@ -67,6 +70,7 @@ class Backend {
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
+  virtual void UpdateTable(const UpdateTableArgs& args) = 0;
 };
 
 std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);

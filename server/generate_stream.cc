@@ -46,7 +46,7 @@ void GenerateStream::Refuse(const Refusal& refusal) {
 void GenerateStream::OnEvent(Event event) {
   const std::lock_guard lock(mutex_);
   if (auto* delta = std::get_if<Delta>(&event.what)) {
-    Append(std::move(*delta));
+    Append(*delta);
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
     progress_ = ToWireProgress(*progress);  // an older one that was not sent is out of date
   } else if (auto* finished = std::get_if<Finished>(&event.what)) {
@@ -64,7 +64,7 @@ void GenerateStream::OnStepEnd() {
   Advance();
 }
 
-void GenerateStream::Append(Delta delta) {
+void GenerateStream::Append(const Delta& delta) {
   if (broken_) return;
   progress_.reset();  // what it said is behind us
   for (const TokenId id : delta.token_ids) delta_.add_token_ids(id);

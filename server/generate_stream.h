@@ -53,7 +53,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   explicit GenerateStream(Args args);
 
-  void Append(Delta delta);
+  void Append(const Delta& delta);
   void CutOffSlowReader();
   // REQUIRES: mutex_ held, for all below.
   void Advance();

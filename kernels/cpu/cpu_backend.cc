@@ -11,6 +11,7 @@
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
 #include "kernels/host_memory.h"
+#include "kernels/reference/ops.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant {
@@ -35,6 +36,9 @@ class CpuBackend : public Backend {
   }
   void CopyToHost(void* host, const void* device, size_t bytes) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
+  }
+  void CopyOnDevice(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
   }
   void Zero(void* device, size_t bytes) override {
     if (bytes > 0) std::memset(device, 0, bytes);
@@ -61,6 +65,8 @@ class CpuBackend : public Backend {
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
+  // A list of a step is short: no thread is worth waking.
+  void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
 
  private:
   const BackendOptions options_;

@@ -60,6 +60,9 @@ class CudaBackend final : public Backend {
   void CopyToHost(void* host, const void* device, size_t bytes) override {
     Run("copying from the device", [&] { return device_->CopyToHost(host, device, bytes); });
   }
+  void CopyOnDevice(void* to, const void* from, size_t bytes) override {
+    Run("copying on the device", [&] { return device_->CopyOnDevice(to, from, bytes); });
+  }
   void Zero(void* device, size_t bytes) override {
     Run("zeroing", [&] { return device_->Zero(device, bytes); });
   }
@@ -104,6 +107,9 @@ class CudaBackend final : public Backend {
   }
   void Sample(const SampleArgs& args) override {
     Run("Sample", [&] { return device_->Sample(args); });
+  }
+  void UpdateTable(const UpdateTableArgs& args) override {
+    Run("UpdateTable", [&] { return device_->UpdateTable(args); });
   }
 
  private:

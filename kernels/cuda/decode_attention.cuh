@@ -431,20 +431,27 @@ class DecodeBlock {
     return last;
   }
 
+  // What other blocks wrote is read past this multiprocessor's own cache (__ldcg), which may hold
+  // the line as it was when a neighbour's data was read from it.
   __device__ void JoinParts() {
-    // factor[h, split] turns a split's sums and weights into shares of the whole.
+    // factor[h, split] turns a split's sums and weights into shares of the whole. A warp per query
+    // head.
     float* factor = s_.weights;
-    for (int h = thread_; h < l_.group; h += kDecodeThreads) {
+    const int lane = thread_ % kWarpSize;
+    for (int h = thread_ / kWarpSize; h < l_.group; h += kDecodeWarps) {
       float highest = LowerBoundLogit();
-      for (int split = 0; split < u_.splits; ++split)
-        highest = fmaxf(highest, l_.part_max[PartIndex(split, h)]);
+      for (int split = lane; split < u_.splits; split += kWarpSize)
+        highest = fmaxf(highest, __ldcg(&l_.part_max[PartIndex(split, h)]));
+      highest = WarpMax(highest);
       float sum = 0.0f;
-      for (int split = 0; split < u_.splits; ++split) {
-        const float scale = Exp2(l_.part_max[PartIndex(split, h)] - highest);
+      for (int split = lane; split < u_.splits; split += kWarpSize) {
+        const float scale = Exp2(__ldcg(&l_.part_max[PartIndex(split, h)]) - highest);
         factor[h * u_.splits + split] = scale;
-        sum += l_.part_sum[PartIndex(split, h)] * scale;
+        sum += __ldcg(&l_.part_sum[PartIndex(split, h)]) * scale;
       }
-      for (int split = 0; split < u_.splits; ++split) factor[h * u_.splits + split] /= sum;
+      sum = WarpSum(sum);
+      for (int split = lane; split < u_.splits; split += kWarpSize)
+        factor[h * u_.splits + split] /= sum;
     }
     __syncthreads();
     const int head_dim = pages_.layout.head_dim;
@@ -452,16 +459,18 @@ class DecodeBlock {
       const int h = i / head_dim, d = i % head_dim;
       float sum = 0.0f;
       for (int split = 0; split < u_.splits; ++split)
-        sum += l_.part_out[PartIndex(split, h) * head_dim + d] * factor[h * u_.splits + split];
+        sum += __ldcg(&l_.part_out[PartIndex(split, h) * head_dim + d]) *
+               factor[h * u_.splits + split];
       *OutputOf(h, d) = sum;
     }
     UpdateScores([&](int h, int entry) {
-      return l_.part_weights[WeightIndex(h, entry)] * factor[h * u_.splits + entry / l_.chunk];
+      return __ldcg(&l_.part_weights[WeightIndex(h, entry)]) *
+             factor[h * u_.splits + entry / l_.chunk];
     });
   }
 
   __device__ void FinishWhole() {
-    // The sums' reciprocals, where the maxima were.
+    // The sums' reciprocals; `joined` is free by now.
     for (int h = thread_; h < l_.group; h += kDecodeThreads) s_.joined[h] = 1.0f / Sum(h);
     __syncthreads();
     UpdateScores([&](int h, int entry) { return s_.weights[h * l_.chunk + entry] * s_.joined[h]; });
@@ -480,10 +489,10 @@ class DecodeBlock {
     for (int entry = thread_; entry < u_.length; entry += kDecodeThreads) {
       const size_t slot =
           static_cast<size_t>(blocks[entry / block_size]) * block_size + entry % block_size;
-      const int32_t position = pages_.positions[slot];
+      const int32_t position = __ldcg(&pages_.positions[slot]);
       float score = static_cast<float>(position);
       if (!rule_.by_position)
-        score = rule_.decay * pages_.scores[slot] + rule_.gain * Reduce(entry, weight);
+        score = rule_.decay * __ldcg(&pages_.scores[slot]) + rule_.gain * Reduce(entry, weight);
       pages_.scores[slot] = score;
       mine.OfferEntry(rule_, next_position, entry, position, score);
     }
@@ -516,7 +525,8 @@ class DecodeBlock {
 };
 
 template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned>
-__global__ void __launch_bounds__(kDecodeThreads) DecodeKernel(const DecodeLaunch launch) {
+__global__ void __launch_bounds__(kDecodeThreads)
+    DecodeKernel(const __grid_constant__ DecodeLaunch launch) {
   const DecodeUnit unit(launch);
   DecodeBlock<kDType, kLanes, kVectors, kGroup, kAligned> block(launch, unit);
   if (unit.count > 0) block.Run();

@@ -85,6 +85,9 @@ class Device final : public CudaDevice {
     const cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_);
     return error == cudaSuccess ? cudaStreamSynchronize(stream_) : error;
   }
+  int CopyOnDevice(void* to, const void* from, size_t bytes) override {
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);
+  }
   int Zero(void* device, size_t bytes) override {
     return cudaMemsetAsync(device, 0, bytes, stream_);
   }
@@ -104,6 +107,9 @@ class Device final : public CudaDevice {
   int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
   int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
   int Sample(const SampleArgs& args) override { return cuda::Sample(context_, args); }
+  int UpdateTable(const UpdateTableArgs& args) override {
+    return cuda::UpdateTable(context_, args);
+  }
 
  private:
   cudaStream_t stream_ = nullptr;

@@ -16,6 +16,7 @@
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/table_update.h"
 
 namespace hydrant {
 
@@ -46,6 +47,7 @@ class CudaDevice {
   virtual int Free(void* pointer) = 0;                     // after all that was enqueued before
   virtual int CopyToDevice(void* device, const void* host, size_t bytes) = 0;
   virtual int CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  virtual int CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual int Zero(void* device, size_t bytes) = 0;
   virtual int Synchronize() = 0;
 
@@ -59,6 +61,7 @@ class CudaDevice {
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
+  virtual int UpdateTable(const UpdateTableArgs& args) = 0;
 };
 
 struct CudaDeviceOptions {

@@ -405,12 +405,14 @@ class MmaColumnSums {
 };
 
 template <bool kBF16, int kDims, int kRowTiles>
-__global__ void __launch_bounds__(kMmaThreads) MmaAttentionKernel(const MmaArgs m) {
+__global__ void __launch_bounds__(kMmaThreads)
+    MmaAttentionKernel(const __grid_constant__ MmaArgs m) {
   MmaAttention<kBF16, kDims, kRowTiles>(m).Run();
 }
 
 template <bool kBF16, int kDims>
-__global__ void __launch_bounds__(kMmaThreads) MmaColumnSumsKernel(const MmaArgs m) {
+__global__ void __launch_bounds__(kMmaThreads)
+    MmaColumnSumsKernel(const __grid_constant__ MmaArgs m) {
   MmaColumnSums<kBF16, kDims>(m).Run();
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/table_update.h"
 #include "kernels/weight.h"
 
 namespace hydrant::reference {
@@ -33,6 +34,7 @@ void DecodeAttention(const DecodeAttentionArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Sample(const SampleArgs& args);
+void UpdateTable(const UpdateTableArgs& args);
 
 }  // namespace hydrant::reference
 

@@ -19,6 +19,9 @@ class ReferenceBackend : public Backend {
   void CopyToHost(void* host, const void* device, size_t bytes) override {
     if (bytes > 0) std::memcpy(host, device, bytes);
   }
+  void CopyOnDevice(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
   void Zero(void* device, size_t bytes) override {
     if (bytes > 0) std::memset(device, 0, bytes);
   }
@@ -42,6 +45,7 @@ class ReferenceBackend : public Backend {
   void Select(const SelectArgs& args) override { reference::Select(args); }
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
+  void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
 };
 
 }  // namespace

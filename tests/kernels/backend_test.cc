@@ -27,6 +27,11 @@ TEST_P(BackendMemoryTest, CopiesAndZeroes) {
   const std::vector<float> values = RandomFloats(1000, 1);
   auto array = Upload(values);
   EXPECT_EQ(array.Read(), values);
+  auto copy = Upload(std::vector<float>(1000, kNan));
+  backend().CopyOnDevice(copy.data() + 3, array.data(), 997 * sizeof(float));
+  const std::vector<float> copied = copy.Read();
+  EXPECT_TRUE(std::equal(copied.begin() + 3, copied.end(), values.begin()));
+  EXPECT_TRUE(std::isnan(copied[2]));
   backend().Zero(array.data() + 10, 5 * sizeof(float));
   const std::vector<float> after = array.Read();
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(after[i], i >= 10 && i < 15 ? 0.0f : values[i]) << i;

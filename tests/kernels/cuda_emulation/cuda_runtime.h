@@ -167,6 +167,10 @@ template <typename T>
 T __ldg(const T* at) {
   return *at;
 }
+template <typename T>
+T __ldcg(const T* at) {
+  return *at;
+}
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

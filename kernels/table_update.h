@@ -1,0 +1,24 @@
+// The changes of a step to the block table: one small list, applied before anything reads the
+// table.
+#ifndef HYDRANT_KERNELS_TABLE_UPDATE_H_
+#define HYDRANT_KERNELS_TABLE_UPDATE_H_
+
+#include <cstdint>
+
+namespace hydrant {
+
+struct TableUpdate {
+  int64_t index = 0;  // into the table arena
+  int32_t block = 0;
+};
+
+// blocks[updates[i].index] = updates[i].block, in any order: no index comes twice.
+struct UpdateTableArgs {
+  const TableUpdate* updates = nullptr;  // [count]
+  int count = 0;
+  int32_t* blocks = nullptr;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_TABLE_UPDATE_H_

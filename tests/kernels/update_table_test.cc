@@ -1,0 +1,44 @@
+// UpdateTable of every backend: what is named changes, the rest does not.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+class UpdateTableTest : public BackendTest {};
+
+TEST_P(UpdateTableTest, ChangesWhatIsNamed) {
+  for (const int count : {0, 1, 255, 256, 257, 1000}) {
+    std::mt19937 rng(count);
+    std::vector<int32_t> table(3000);
+    for (int32_t& block : table) block = static_cast<int32_t>(rng() % 100000);
+    std::vector<int64_t> indices(table.size());
+    std::iota(indices.begin(), indices.end(), 0);
+    std::shuffle(indices.begin(), indices.end(), rng);
+    std::vector<int32_t> expected = table;
+    std::vector<TableUpdate> updates;
+    for (int i = 0; i < count; ++i) {
+      updates.push_back({indices[i], static_cast<int32_t>(rng() % 100000)});
+      expected[indices[i]] = updates.back().block;
+    }
+    auto blocks = Upload(table);
+    auto buffer = backend().Allocate(updates.size() * sizeof(TableUpdate));
+    ASSERT_TRUE(buffer.ok());
+    backend().CopyToDevice(buffer->get(), updates.data(), updates.size() * sizeof(TableUpdate));
+    backend().UpdateTable({.updates = static_cast<const TableUpdate*>(buffer->get()),
+                           .count = count,
+                           .blocks = blocks.data()});
+    EXPECT_EQ(blocks.Read(), expected) << count << " updates";
+  }
+}
+
+HYDRANT_FOR_EACH_BACKEND(UpdateTableTest);
+
+}  // namespace
+}  // namespace hydrant
