@@ -25,11 +25,12 @@ constexpr char kGguf[] = "models/hydrant-tiny.gguf";
 
 class Daemon {
  public:
-  explicit Daemon(std::vector<std::string> flags = {}, const std::string& model = kModel)
+  explicit Daemon(std::vector<std::string> flags = {}, const std::string& model = kModel,
+                  const std::string& device = "reference")
       : process_([&] {
           std::vector<std::string> arguments = {HYDRANTD_PATH, "--model",     model,
                                                 "--listen",    "127.0.0.1:0", "--device",
-                                                "reference",   "--threads",   "1"};
+                                                device,        "--threads",   "1"};
           arguments.insert(arguments.end(), flags.begin(), flags.end());
           return arguments;
         }()) {
@@ -312,7 +313,7 @@ TEST(Daemon, AMissingDeviceIsFirst) {
   setenv("HYDRANT_CUDA_MODULE", "/no/such/module.so", 1);
   ExpectNoStart({"--model", "/no/such/model.gguf", "--device", "cuda"},
                 {"device cuda", "/no/such/module.so"});
-  Daemon automatic({"--device", "auto"});
+  Daemon automatic({}, kModel, "auto");
   EXPECT_FALSE(automatic.address().empty()) << automatic.process().err();
   EXPECT_THAT(automatic.process().err(), HasSubstr("device auto: cpu, because device cuda"));
   unsetenv("HYDRANT_CUDA_MODULE");
