@@ -9,7 +9,7 @@
 
 #include "hydrant/v1/hydrant.pb.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the name is the library's
 class App;
 }
 

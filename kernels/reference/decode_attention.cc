@@ -100,6 +100,7 @@ void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
 
   const int group = args.num_heads / tables.num_kv_heads;
   std::vector<std::vector<double>> weights;
+  weights.reserve(group);
   for (int g = 0; g < group; ++g) weights.push_back(Attend(head, kv_head * group + g));
   if (!head.rule.scored) return;
   UpdateScores(head, weights);

@@ -41,6 +41,7 @@ void AttendTile(const PrefillAttentionArgs& args, int kv_head, int begin, int en
   for (int query = begin; query < end; ++query) {
     const int last_key = args.first_position + query;
     std::vector<std::vector<double>> weights;
+    weights.reserve(group);
     for (int g = 0; g < group; ++g) {
       weights.push_back(Attend(args, query, kv_head * group + g, last_key));
     }
