@@ -58,9 +58,9 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
 void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Engine";
   EngineOptions& engine = options->engine;
-  engine.device = "auto";
   app->add_option("--device", engine.device,
-                  "auto (cuda where there is one), cuda, cpu, or reference (slow, plain loops)")
+                  "cpu, reference (slow, plain loops), cuda (has not run on a GPU yet), or auto "
+                  "(cuda where there is one)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "reference"}))
       ->capture_default_str()
       ->group(group);

@@ -33,8 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
-constexpr milliseconds kStandAside{
-    10};  // all devices there are so far compute on the cores that send
+constexpr milliseconds kStandAside{10};  // the cpu backend computes on the cores that send
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
 sigset_t StopSignals() {

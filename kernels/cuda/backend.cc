@@ -19,7 +19,7 @@ namespace {
 
 constexpr const char* kModule = "libhydrant_cuda.so";
 
-// Owns the device and, through the buffer, its memory.
+// A weight and its memory on the device.
 class OwnedCudaWeight final : public Weight {
  public:
   OwnedCudaWeight(const CudaWeight& weight, DeviceBuffer buffer)
