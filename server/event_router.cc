@@ -37,36 +37,39 @@ void EventRouter::Remove(RequestHandle handle) {
 
 void EventRouter::Deliver(std::vector<Event> events) {
   if (events.empty()) return;
-  std::unique_lock lock(inbox_mutex_);
-  if (inbox_.empty()) {
-    inbox_.swap(events);
-  } else {
-    inbox_.insert(inbox_.end(), std::make_move_iterator(events.begin()),
-                  std::make_move_iterator(events.end()));
+  auto delivery = std::make_shared<Delivery>();
+  const std::future<void> written = delivery->Written();
+  {
+    const std::lock_guard lock(inbox_mutex_);
+    if (inbox_.empty()) {
+      inbox_.swap(events);
+    } else {
+      inbox_.insert(inbox_.end(), std::make_move_iterator(events.begin()),
+                    std::make_move_iterator(events.end()));
+    }
+    delivery_ = std::move(delivery);
   }
   inbox_filled_.notify_one();
-  if (stand_aside_.count() == 0) return;
-  all_handed_over_.wait_for(lock, stand_aside_, [this] { return inbox_.empty() && !writing_; });
+  if (stand_aside_.count() > 0) written.wait_for(stand_aside_);
 }
 
 void EventRouter::Run() {
   std::vector<Event> events;
   while (true) {
+    std::shared_ptr<Delivery> delivery;
     {
       std::unique_lock lock(inbox_mutex_);
-      writing_ = false;
-      if (inbox_.empty()) all_handed_over_.notify_one();
       inbox_filled_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
       if (inbox_.empty()) return;
       events.swap(inbox_);
-      writing_ = true;
+      delivery = std::move(delivery_);
     }
-    Dispatch(events);
+    Dispatch(events, delivery);
     events.clear();
   }
 }
 
-void EventRouter::Dispatch(std::vector<Event>& events) {
+void EventRouter::Dispatch(std::vector<Event>& events, const std::shared_ptr<Delivery>& delivery) {
   for (Event& event : events) {
     std::shared_ptr<EventReceiver> receiver = Find(event);
     if (receiver == nullptr) continue;
@@ -74,7 +77,7 @@ void EventRouter::Dispatch(std::vector<Event>& events) {
     // Events of one request usually stand together; OnStepEnd() is harmless to repeat.
     if (touched_.empty() || touched_.back() != receiver) touched_.push_back(std::move(receiver));
   }
-  for (const auto& receiver : touched_) receiver->OnStepEnd();
+  for (const auto& receiver : touched_) receiver->OnStepEnd(delivery);
   touched_.clear();
 }
 

@@ -4,13 +4,13 @@
 //
 // Where the engine computes on the same cores that send, a step that begins at once takes the core
 // from the writer, and tokens wait for the scheduler's next tick (4 ms) or several. There the loop
-// stands aside until the writer has handed over what it was given, for a bounded time: the writer
-// never waits for a client.
+// stands aside until what it gave has been written, for a bounded time.
 #ifndef HYDRANT_SERVER_EVENT_ROUTER_H_
 #define HYDRANT_SERVER_EVENT_ROUTER_H_
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -22,21 +22,38 @@
 
 namespace hydrant {
 
+// What one Deliver() gave, on its way to the wire: whoever has not written its part yet holds on to
+// this. Thread safe.
+class Delivery {
+ public:
+  Delivery() = default;
+  ~Delivery() { written_.set_value(); }
+  Delivery(const Delivery&) = delete;
+  Delivery& operator=(const Delivery&) = delete;
+
+  // Ready when nobody holds the delivery any more. Once only.
+  std::future<void> Written() { return written_.get_future(); }
+
+ private:
+  std::promise<void> written_;
+};
+
 // The receiving end of one request. Called on the writer thread only; must not block.
 class EventReceiver {
  public:
   virtual ~EventReceiver() = default;
   virtual void OnEvent(Event event) = 0;
-  // After the last event of a step: time to write.
-  virtual void OnStepEnd() = 0;
+  // After the last event of a step: time to write. A receiver whose client has been reading keeps
+  // `delivery` until its write is done.
+  virtual void OnStepEnd(const std::shared_ptr<Delivery>& delivery) = 0;
 };
 
 // Thread safe. The inbox is bounded by what the loop may produce: a few events a step for each live
 // request, and the receivers merge what they cannot send.
 class EventRouter final : public EventSink {
  public:
-  // `stand_aside`: the longest that Deliver() waits for the writer; 0 where the engine's work is on
-  // a device.
+  // `stand_aside`: the longest that Deliver() waits for its events to be written; 0 where the
+  // engine's work is on a device.
   explicit EventRouter(std::chrono::microseconds stand_aside = std::chrono::microseconds(0));
   ~EventRouter() override;  // delivers what is left, then joins the thread
 
@@ -50,16 +67,15 @@ class EventRouter final : public EventSink {
 
  private:
   void Run();
-  void Dispatch(std::vector<Event>& events);
+  void Dispatch(std::vector<Event>& events, const std::shared_ptr<Delivery>& delivery);
   std::shared_ptr<EventReceiver> Find(const Event& event);
 
   const std::chrono::microseconds stand_aside_;
   std::mutex inbox_mutex_;
   std::condition_variable inbox_filled_;
-  std::condition_variable all_handed_over_;
-  std::vector<Event> inbox_;  // guarded by inbox_mutex_
-  bool writing_ = false;      // guarded by inbox_mutex_: the writer holds events
-  bool stopping_ = false;     // guarded by inbox_mutex_
+  std::vector<Event> inbox_;            // guarded by inbox_mutex_
+  std::shared_ptr<Delivery> delivery_;  // guarded by inbox_mutex_: the latest in the inbox
+  bool stopping_ = false;               // guarded by inbox_mutex_
 
   std::mutex receivers_mutex_;
   std::unordered_map<RequestHandle, std::shared_ptr<EventReceiver>>

@@ -59,9 +59,14 @@ void GenerateStream::OnEvent(Event event) {
   }
 }
 
-void GenerateStream::OnStepEnd() {
+void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
   const std::lock_guard lock(mutex_);
+  if (writing_) {
+    overtaken_ = true;
+    return;
+  }
   Advance();
+  if (writing_ && !late_) delivery_ = delivery;
 }
 
 void GenerateStream::Append(const Delta& delta) {
@@ -89,8 +94,10 @@ void GenerateStream::CutOffSlowReader() {
 void GenerateStream::OnWriteDone(bool ok) {
   const std::lock_guard lock(mutex_);
   writing_ = false;
+  late_ = std::exchange(overtaken_, false);
   if (!ok) broken_ = true;
   Advance();
+  delivery_.reset();
 }
 
 void GenerateStream::OnCancel() {

@@ -44,7 +44,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Refuse(const Refusal& refusal);
 
   void OnEvent(Event event) override;
-  void OnStepEnd() override;
+  void OnStepEnd(const std::shared_ptr<Delivery>& delivery) override;
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -72,8 +72,11 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   size_t buffered_bytes_ = 0;  // of delta_
 
   grpc::ByteBuffer in_flight_;
+  std::shared_ptr<Delivery> delivery_;  // of in_flight_, where the loop may wait for it
   bool open_ = false;           // Open() was called
   bool writing_ = false;        // a write is in flight
+  bool overtaken_ = false;      // another step has ended since it began
+  bool late_ = false;           // the write before was overtaken: nobody shall wait for this client
   bool broken_ = false;         // the client is gone or was cut off: nothing more can be written
   bool finished_sent_ = false;  // only usage is left
   bool done_ = false;           // Finish() was called

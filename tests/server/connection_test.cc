@@ -5,7 +5,10 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -36,6 +39,26 @@ TestServerOptions ImpatientServer() {
   options.grpc.keepalive_timeout_ms = 500;
   options.log_level = spdlog::level::debug;
   return options;
+}
+
+std::string FirstLine(const std::filesystem::path& path) {
+  std::string line;
+  std::getline(std::ifstream(path), line);
+  return line;
+}
+
+// gRPC's threads give way to the writer, and the thread that started them is as it was.
+TEST(Threads, ThoseOfGrpcAreBatch) {
+  if (sched_getscheduler(0) != SCHED_OTHER) GTEST_SKIP() << "run under a policy of the user's";
+  const TestServer server;
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+  int completion_threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (FirstLine(task.path() / "comm") != "nexting_thread") continue;
+    ++completion_threads;
+    EXPECT_EQ(sched_getscheduler(std::stoi(task.path().filename())), SCHED_BATCH);
+  }
+  EXPECT_GT(completion_threads, 0) << "gRPC has given its threads another name";
 }
 
 // Nobody closes a socket: only an unanswered ping can tell the server.

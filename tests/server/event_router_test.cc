@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <string>
 #include <thread>
@@ -23,7 +24,7 @@ class Recorder final : public EventReceiver {
       ended_ = true;
     }
   }
-  void OnStepEnd() override {
+  void OnStepEnd(const std::shared_ptr<Delivery>&) override {
     words.push_back("|");
     if (ended_) done.set_value();
     ended_ = false;
@@ -78,13 +79,41 @@ TEST(EventRouter, DeliverStandsAsideForTheWriter) {
   }
 }
 
+// What a receiver has not written yet counts as not handed over.
+TEST(EventRouter, DeliverWaitsForAWriteThatIsUnderWay) {
+  class Writer final : public EventReceiver {
+   public:
+    void OnEvent(Event) override {}
+    void OnStepEnd(const std::shared_ptr<Delivery>& delivery) override {
+      if (write_.joinable()) write_.join();
+      write_ = std::thread([this, held = delivery]() mutable {
+        std::this_thread::yield();
+        ++written;
+        held.reset();
+      });
+    }
+    ~Writer() override { write_.join(); }
+    std::atomic<int> written{0};
+
+   private:
+    std::thread write_;
+  };
+  EventRouter router(std::chrono::hours(1));
+  const auto writer = std::make_shared<Writer>();
+  router.Add(1, writer);
+  for (int step = 1; step <= 1000; ++step) {
+    router.Deliver({TextEvent(1, "x")});
+    ASSERT_EQ(writer->written, step);
+  }
+}
+
 // A receiver that blocks, which none should, holds the loop for the bounded time only.
 TEST(EventRouter, DeliverDoesNotWaitLongerThanItMay) {
   class Blocked final : public EventReceiver {
    public:
     explicit Blocked(std::shared_future<void> release) : release_(std::move(release)) {}
     void OnEvent(Event) override { release_.wait(); }
-    void OnStepEnd() override {}
+    void OnStepEnd(const std::shared_ptr<Delivery>&) override {}
 
    private:
     std::shared_future<void> release_;

@@ -326,10 +326,13 @@ TEST(Generate, ResumedTokensAreNotSentAgain) {
   EXPECT_EQ(rest.usage->completion_tokens(), 6u);
 }
 
+class StalledClient : public testing::TestWithParam<std::chrono::microseconds> {};
+
 // A reader that stops is cut off when its buffer is full; its neighbours do not notice. A
 // neighbour's whole answer fits its buffer, for the fake engine makes text faster than any
-// connection carries it.
-TEST(Generate, AClientThatDoesNotReadHarmsNobody) {
+// connection carries it. A loop that stands aside for its writes does so once for a client that
+// stalls: if it did at each of the 256 steps that fill the buffer, this test would not end in time.
+TEST_P(StalledClient, HarmsNobody) {
   constexpr int kNeighbours = 8;
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
@@ -338,6 +341,7 @@ TEST(Generate, AClientThatDoesNotReadHarmsNobody) {
   options.limits.prefill_arena_tokens = 1 << 16;
   options.max_buffered_bytes = 1 << 20;
   options.next_token = [](int32_t) { return ByteTokenizer::kLong; };  // 4 KiB a token
+  options.stand_aside = GetParam();
   TestServer server(options);
   const auto slow_stub = server.NewStub();
   grpc::ClientContext slow_context;
@@ -368,6 +372,9 @@ TEST(Generate, AClientThatDoesNotReadHarmsNobody) {
       << rest.status.error_message();
   EXPECT_THAT(rest.status.error_message(), HasSubstr("does not read"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Generate, StalledClient,
+                         testing::Values(std::chrono::microseconds(0), std::chrono::seconds(3)));
 
 TEST(Generate, OneHundredAndFiftyStreamsAtOnce) {
   constexpr int kStreams = 150;
