@@ -73,9 +73,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   grpc::ByteBuffer in_flight_;
   std::shared_ptr<Delivery> delivery_;  // of in_flight_, where the loop may wait for it
-  bool open_ = false;           // Open() was called
-  bool writing_ = false;        // a write is in flight
-  bool overtaken_ = false;      // another step has ended since it began
+  bool open_ = false;                   // Open() was called
+  bool writing_ = false;                // a write is in flight
+  bool overtaken_ = false;              // another step has ended since it began
   bool late_ = false;           // the write before was overtaken: nobody shall wait for this client
   bool broken_ = false;         // the client is gone or was cut off: nothing more can be written
   bool finished_sent_ = false;  // only usage is left

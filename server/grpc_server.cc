@@ -53,13 +53,15 @@ bool SomeoneListensOn(const std::string& listen) {
   return answered;
 }
 
-// Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be SCHED_BATCH:
-// they then do not take the core from a writer that has just handed them a finished write. Otherwise
-// the two take turns on one core, and on each other's locks, some ten times a token.
+// Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be
+// SCHED_BATCH: they then do not take the core from a writer that has just handed them a finished
+// write. Otherwise the two take turns on one core, and on each other's locks, some ten times a
+// token.
 class StartThreadsAsBatch {
  public:
   StartThreadsAsBatch() : policy_(sched_getscheduler(0)) {
-    if (policy_ != SCHED_OTHER || sched_getparam(0, &parameters_) != 0) return;  // the user's choice
+    if (policy_ != SCHED_OTHER || sched_getparam(0, &parameters_) != 0)
+      return;  // the user's choice
     changed_ = sched_setscheduler(0, SCHED_BATCH, &parameters_) == 0;
   }
   ~StartThreadsAsBatch() {
