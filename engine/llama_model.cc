@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "engine/rope_table.h"
 #include "kernels/dequantize.h"
 
@@ -12,6 +13,40 @@ absl::Status LoadVector(Backend& backend, const TensorView& tensor, DeviceArray<
   std::vector<float> values(tensor.NumElements());
   DequantizeRow(tensor.dtype, tensor.bytes.data(), tensor.NumElements(), values.data());
   return out->AllocateFrom(backend, values);
+}
+
+uint64_t BytesAs(WeightDType dtype, const TensorView& tensor) {
+  switch (dtype) {
+    case WeightDType::kFloat32:
+      return BytesOf(DType::kF32, tensor.NumElements());
+    case WeightDType::kBFloat16:
+      return BytesOf(DType::kBF16, tensor.NumElements());
+    case WeightDType::kStored:
+      return BytesOf(tensor.dtype, tensor.NumElements());
+  }
+  return 0;
+}
+
+// Of the matrices; norms are nothing beside them.
+absl::StatusOr<uint64_t> WeightBytes(const ModelSource& source, WeightDType dtype) {
+  absl::Status status;
+  uint64_t sum = 0;
+  const auto add = [&](const absl::StatusOr<TensorView>& tensor) {
+    if (tensor.ok()) sum += BytesAs(dtype, *tensor);
+    status.Update(tensor.status());
+  };
+  add(source.Embedding());
+  if (!source.config().tied_embeddings) add(source.Output());
+  for (int i = 0; i < source.config().num_layers && status.ok(); ++i) {
+    const absl::StatusOr<LlamaLayerTensors> layer = source.Layer(i);
+    if (!layer.ok()) return layer.status();
+    for (const TensorView& tensor :
+         {layer->wq, layer->wk, layer->wv, layer->wo, layer->gate, layer->up, layer->down}) {
+      add(tensor);
+    }
+  }
+  if (!status.ok()) return status;
+  return sum;
 }
 
 }  // namespace
@@ -42,6 +77,7 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(
 
 absl::Status LlamaModel::Load(WeightDType dtype, int max_positions,
                               const std::function<void(double)>& progress) {
+  if (absl::Status status = CheckFits(dtype); !status.ok()) return status;
   const int num_layers = config().num_layers;
   layers_.resize(num_layers);
   for (int layer = 0; layer < num_layers; ++layer) {
@@ -54,6 +90,18 @@ absl::Status LlamaModel::Load(WeightDType dtype, int max_positions,
   if (absl::Status status = sin_.AllocateFrom(*backend_, rope.sin); !status.ok()) return status;
   if (progress) progress(1.0);
   return absl::OkStatus();
+}
+
+// Said before the first of them is read. A system that promises more memory than it has would kill
+// the process in the middle.
+absl::Status LlamaModel::CheckFits(WeightDType dtype) const {
+  const absl::StatusOr<uint64_t> wanted = WeightBytes(*source_, dtype);
+  if (!wanted.ok()) return wanted.status();
+  const absl::StatusOr<DeviceMemory> memory = backend_->Memory();
+  if (!memory.ok()) return memory.status();
+  if (*wanted <= memory->total_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the weights need ", *wanted, " bytes, the device has ", memory->total_bytes));
 }
 
 absl::Status LlamaModel::LoadLayer(int index, WeightDType dtype) {
@@ -103,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Weight>> LlamaModel::Pack(const std::vector<Tenso
   weight_parts.reserve(parts.size());
   for (const TensorView& part : parts) {
     weight_parts.push_back({part.dtype, part.bytes.data(), static_cast<int>(part.shape[0]),
-                            static_cast<int>(part.shape[1])});
+                            static_cast<int>(part.shape[1]), part.normals});
   }
   absl::StatusOr<std::unique_ptr<Weight>> weight = backend_->PackWeight(weight_parts, dtype);
   if (weight.ok()) weight_bytes_ += (*weight)->bytes();

@@ -66,6 +66,7 @@ class LlamaModel {
       : backend_(backend), source_(std::move(source)) {}
   absl::Status Load(WeightDType dtype, int max_positions,
                     const std::function<void(double)>& progress);
+  absl::Status CheckFits(WeightDType dtype) const;
   absl::Status LoadLayer(int index, WeightDType dtype);
   absl::Status LoadHead(WeightDType dtype);
   absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,

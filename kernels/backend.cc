@@ -13,8 +13,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(std::string_view name,
   if (name == "reference") return CreateReferenceBackend(options);
   if (name == "cpu") return CreateCpuBackend(options);
   if (name == "cuda") return CreateCudaBackend(options);
-  return absl::InvalidArgumentError(
-      absl::StrCat("backend \"", std::string(name), "\" is unknown; backends: reference, cpu, cuda"));
+  return absl::InvalidArgumentError(absl::StrCat("backend \"", std::string(name),
+                                                 "\" is unknown; backends: reference, cpu, cuda"));
 }
 
 }  // namespace hydrant

@@ -39,6 +39,11 @@ struct BackendOptions {
 // Owns device memory; freed by the backend that made it.
 using DeviceBuffer = std::unique_ptr<void, std::function<void(void*)>>;
 
+struct DeviceMemory {
+  size_t free_bytes = 0;  // as the system tells it; on a host what could be freed does not count
+  size_t total_bytes = 0;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -46,6 +51,7 @@ class Backend {
   // One line for the start message: instruction set, threads, device name.
   virtual std::string Description() const = 0;
 
+  virtual absl::StatusOr<DeviceMemory> Memory() = 0;
   // Zeroed memory, aligned to 64 bytes. ResourceExhausted says how much was asked for.
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;

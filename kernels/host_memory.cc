@@ -22,11 +22,15 @@ absl::Status Exhausted(size_t bytes) {
 
 // The system may promise more than it has (overcommit) and kill the process later: what is larger
 // than the whole memory is refused here.
-size_t PhysicalBytes() {
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
+size_t PhysicalBytes() { return HostMemory().total_bytes; }
 
 }  // namespace
+
+DeviceMemory HostMemory() {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return {static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page,
+          static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page};
+}
 
 absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes) {
   if (bytes > PhysicalBytes()) return Exhausted(bytes);

@@ -10,6 +10,8 @@
 
 namespace hydrant {
 
+DeviceMemory HostMemory();
+
 // ResourceExhausted, with the number of bytes, where the machine cannot map them. Large areas are
 // mapped, not touched: pages are taken from the system at first use.
 absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes);

@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/dtype.h"
+#include "kernels/normals.h"
 
 namespace hydrant {
 
@@ -18,13 +20,16 @@ enum class WeightDType : uint8_t {
             // file's size
 };
 
-// Rows of a weight matrix as a file stores them. Borrowed: with kStored the bytes must outlive the
-// Weight.
+// Rows of a weight matrix: as a file stores them, or drawn. Borrowed: with kStored the bytes must
+// outlive the Weight.
 struct WeightPart {
   DType dtype = DType::kF32;
-  const void* data = nullptr;  // [rows, cols], rows contiguous, cols a whole number of blocks
+  const void* data = nullptr;  // [rows, cols], rows contiguous, cols a whole number of blocks; null
+                               // where they are drawn
   int rows = 0;
   int cols = 0;
+  std::optional<NormalStream> normals = {};  // element (r, c) is value r * cols + c, rounded to
+                                             // dtype: f32 or bf16
 };
 
 class Weight {

@@ -22,10 +22,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenDummy(const fs::path& path, boo
   const fs::path config_path = is_folder ? path / "config.json" : path;
   absl::StatusOr<HfConfig> config = ReadHfConfig(config_path.string());
   if (!config.ok()) return config.status();
-  absl::StatusOr<std::unique_ptr<ModelSource>> source =
-      MakeDummySource(*std::move(config), config_path.parent_path().string(), seed);
-  if (!source.ok()) return WithContext(source.status(), Quoted(config_path.string()));
-  return source;
+  return MakeDummySource(*std::move(config), config_path.parent_path().string(), seed);
 }
 
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {

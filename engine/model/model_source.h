@@ -1,6 +1,7 @@
 // A model as it lies on disk: its shape, its tensors by role, and where its tokenizer is. Three
 // sources exist: a GGUF file, a Hugging Face folder, and seeded random weights for a config.json
-// ("dummy"). Immutable after opening; tensor bytes live as long as the ModelSource.
+// ("dummy"), whose tensors have no bytes. Immutable after opening; tensor bytes live as long as the
+// ModelSource.
 #ifndef HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
 #define HYDRANT_ENGINE_MODEL_MODEL_SOURCE_H_
 

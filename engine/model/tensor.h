@@ -1,12 +1,15 @@
-// A named, typed view of a tensor in a model file. Borrows the bytes from the file that made it.
+// A typed view of a tensor in a model file, or of one that is drawn. Borrows the bytes from the
+// file that made it.
 #ifndef HYDRANT_ENGINE_MODEL_TENSOR_H_
 #define HYDRANT_ENGINE_MODEL_TENSOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/normals.h"
 
 namespace hydrant {
 
@@ -14,7 +17,9 @@ struct TensorView {
   DType dtype = DType::kF32;
   std::vector<int64_t>
       shape;  // outermost first: a weight is [rows (outputs), cols (inputs)], rows contiguous
-  std::span<const uint8_t> bytes;  // exactly BytesOf(dtype, number of elements)
+  std::span<const uint8_t> bytes;  // exactly BytesOf(dtype, number of elements), or none
+  std::optional<NormalStream> normals =
+      {};  // where there are no bytes: what the elements are, in order
 
   int64_t NumElements() const {
     int64_t n = 1;

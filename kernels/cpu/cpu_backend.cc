@@ -30,6 +30,7 @@ class CpuBackend : public Backend {
                         options_.batch_invariant ? ", batch-invariant" : "");
   }
 
+  absl::StatusOr<DeviceMemory> Memory() override { return HostMemory(); }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     if (bytes > 0) std::memcpy(device, host, bytes);

@@ -10,39 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_weight.h"
+#include "kernels/weight_parts.h"
 
 namespace hydrant::cpu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-
-absl::Status CheckParts(std::span<const WeightPart> parts) {
-  if (parts.empty()) return absl::InvalidArgumentError("a weight needs at least one part");
-  int64_t rows = 0;
-  for (const WeightPart& part : parts) {
-    if (part.rows < 1 || part.cols < 1 || part.data == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a weight part is ", part.rows, " x ", part.cols, (part.data ? "" : " without data"),
-          "; it needs at least one row and one column of data"));
-    }
-    if (part.cols != parts[0].cols) {
-      return absl::InvalidArgumentError(absl::StrCat("stacked weight parts have ", parts[0].cols,
-                                                     " and ", part.cols,
-                                                     " columns; they must be equal"));
-    }
-    if (part.cols % BlockElements(part.dtype) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a weight part has ", part.cols, " columns; ", std::string(DTypeName(part.dtype)),
-          " needs a multiple of ", BlockElements(part.dtype)));
-    }
-    rows += part.rows;
-  }
-  if (rows > std::numeric_limits<int>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stacked weight parts have ", rows, " rows; at most 2^31 - 1 fit"));
-  }
-  return absl::OkStatus();
-}
 
 PanelFormat FormatOf(DType dtype, WeightDType weight_dtype) {
   if (weight_dtype == WeightDType::kFloat32) return PanelFormat::kF32;
@@ -143,11 +116,13 @@ std::shared_ptr<uint8_t> AllocatePanels(size_t bytes) {
   return std::shared_ptr<uint8_t>(std::move(slab), panels);
 }
 
-absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> given,
                                                    WeightDType dtype,
                                                    bool /*batch_invariant: all paths are*/,
                                                    ThreadPool& pool) {
-  if (absl::Status status = CheckParts(parts); !status.ok()) return status;
+  const absl::StatusOr<StoredParts> stored = StoredParts::Make(given);
+  if (!stored.ok()) return stored.status();
+  const std::span<const WeightPart> parts = stored->get();
   std::vector<Segment> segments;
   int rows = 0;
   size_t bytes = 0;

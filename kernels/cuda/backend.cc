@@ -13,6 +13,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
+#include "kernels/weight_parts.h"
 
 namespace hydrant {
 namespace {
@@ -43,6 +44,13 @@ class CudaBackend final : public Backend {
     return absl::StrCat("cuda: ", device_->Description());
   }
 
+  absl::StatusOr<DeviceMemory> Memory() override {
+    DeviceMemory memory;
+    Run("asking for the memory",
+        [&] { return device_->MemoryInfo(&memory.free_bytes, &memory.total_bytes); });
+    if (!fault_.ok()) return fault_;
+    return memory;
+  }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override {
     void* pointer = nullptr;
     if (const int error = device_->Allocate(std::max<size_t>(bytes, 1), &pointer); error != 0) {
@@ -128,18 +136,6 @@ class CudaBackend final : public Backend {
   absl::Status fault_;
 };
 
-absl::Status CheckParts(std::span<const WeightPart> parts) {
-  if (parts.empty()) return absl::InvalidArgumentError("a weight needs at least one part");
-  for (const WeightPart& part : parts) {
-    if (part.rows < 1 || part.cols < 1 || part.cols != parts[0].cols ||
-        part.cols % BlockElements(part.dtype) != 0)
-      return absl::InvalidArgumentError(absl::StrCat(
-          "a part of ", part.rows, " x ", part.cols, " ", std::string(DTypeName(part.dtype)),
-          " does not fit into a weight of ", parts[0].cols, " columns"));
-  }
-  return absl::OkStatus();
-}
-
 // One part's rows, dequantised, in the weight's dtype.
 std::vector<uint8_t> ConvertPart(const WeightPart& part, DType dtype) {
   const size_t row_bytes = BytesOf(part.dtype, part.cols);
@@ -160,7 +156,7 @@ std::vector<uint8_t> ConvertPart(const WeightPart& part, DType dtype) {
 
 absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const WeightPart> parts,
                                                                 WeightDType weight_dtype) {
-  if (absl::Status status = CheckParts(parts); !status.ok()) return status;
+  if (absl::Status status = CheckWeightParts(parts); !status.ok()) return status;
   const DType dtype = weight_dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   int rows = 0;
   for (const WeightPart& part : parts) rows += part.rows;
@@ -169,9 +165,17 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const 
   if (!buffer.ok()) return buffer.status();
   auto* at = static_cast<uint8_t*>(buffer->get());
   for (const WeightPart& part : parts) {
-    const std::vector<uint8_t> bytes = ConvertPart(part, dtype);
-    CopyToDevice(at, bytes.data(), bytes.size());
-    at += bytes.size();
+    const int64_t count = int64_t{part.rows} * part.cols;
+    if (part.normals.has_value()) {
+      Run("drawing weights", [&] {
+        return device_->DrawNormals({*part.normals, part.dtype == DType::kBF16, dtype, count, at});
+      });
+    } else {
+      const std::vector<uint8_t> bytes = ConvertPart(part, dtype);
+      CopyToDevice(at, bytes.data(), bytes.size());
+      if (absl::Status status = Synchronize(); !status.ok()) return status;  // `bytes` goes
+    }
+    at += BytesOf(dtype, count);
   }
   if (absl::Status status = Synchronize(); !status.ok()) return status;
   const CudaWeight weight(rows, cols, dtype, buffer->get());

@@ -35,6 +35,16 @@ class CudaWeight final : public Weight {
   const void* data_;
 };
 
+// out[i] = value i of the stream times its standard deviation, rounded to bf16 where the model's
+// own dtype is that, in `dtype`: f32 or bf16.
+struct DrawNormalsArgs {
+  NormalStream normals;
+  bool rounded_to_bf16 = false;
+  DType dtype = DType::kF32;
+  int64_t count = 0;
+  void* out = nullptr;
+};
+
 class CudaDevice {
  public:
   virtual ~CudaDevice() = default;
@@ -61,6 +71,7 @@ class CudaDevice {
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
+  virtual int DrawNormals(const DrawNormalsArgs& args) = 0;
   virtual int UpdateTable(const UpdateTableArgs& args) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
 #include "kernels/reference/ops.h"
+#include "kernels/weight_parts.h"
 
 namespace hydrant::reference {
 namespace {
@@ -26,38 +27,15 @@ class ReferenceWeight : public Weight {
   bool bf16_;
 };
 
-absl::Status CheckParts(std::span<const WeightPart> parts) {
-  if (parts.empty()) return absl::InvalidArgumentError("a weight needs at least one part");
-  int64_t rows = 0;
-  for (const WeightPart& part : parts) {
-    if (part.data == nullptr || part.rows <= 0 || part.cols <= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weight part of ", part.rows, " x ", part.cols, " holds no values"));
-    }
-    if (part.cols != parts[0].cols) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weight parts have different columns: ", parts[0].cols, " and ", part.cols));
-    }
-    if (part.cols % BlockElements(part.dtype) != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("weight of ", part.cols,
-                                                     " columns is no whole number of blocks of ",
-                                                     std::string(DTypeName(part.dtype))));
-    }
-    rows += part.rows;
-  }
-  if (rows > INT32_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat("weight of ", rows, " rows is too tall"));
-  }
-  return absl::OkStatus();
-}
-
 float RoundToBF16(float value) { return BF16ToFloat(FloatToBF16(value)); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
+absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> given,
                                                    WeightDType dtype) {
-  if (absl::Status status = CheckParts(parts); !status.ok()) return status;
+  const absl::StatusOr<StoredParts> stored = StoredParts::Make(given);
+  if (!stored.ok()) return stored.status();
+  const std::span<const WeightPart> parts = stored->get();
   const int cols = parts[0].cols;
   int rows = 0;
   for (const WeightPart& part : parts) rows += part.rows;

@@ -12,6 +12,7 @@ class ReferenceBackend : public Backend {
   std::string_view Name() const override { return "reference"; }
   std::string Description() const override { return "reference: plain loops, 1 thread"; }
 
+  absl::StatusOr<DeviceMemory> Memory() override { return HostMemory(); }
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     if (bytes > 0) std::memcpy(device, host, bytes);

@@ -8,6 +8,7 @@
 #include <random>
 #include <tuple>
 
+#include "engine/model/dummy_source.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
 #include "tests/engine/driver.h"
@@ -226,6 +227,19 @@ TEST_P(EngineTest, ShiftingAllPositionsChangesNothing) {
     EXPECT_NEAR(logits[1][i], logits[0][i], 2e-4);
     EXPECT_NEAR(logits[2][i], logits[0][i], 2e-4);
   }
+}
+
+TEST(EngineOptionsTest, WeightsThatTheDeviceCannotHoldAreRefusedBeforeTheyAreRead) {
+  HfConfig config = *ParseHfConfig(
+      R"({"architectures":["LlamaForCausalLM"],"hidden_size":65536,"intermediate_size":1048576,
+      "num_hidden_layers":1024,"num_attention_heads":512,"vocab_size":1000})");
+  EngineOptions options = Options("cpu");
+  options.num_blocks_override = 1024 * 512;
+  options.max_model_len = 64;
+  const absl::Status status =
+      Engine::Create(MakeDummySource(config, "", 1), options, nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_NE(status.message().find("the weights need"), std::string::npos) << status;
 }
 
 TEST(EngineOptionsTest, RefusalsNameTheField) {

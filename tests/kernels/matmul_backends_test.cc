@@ -1,5 +1,6 @@
 // Matmul and Embed of every backend against the double-precision product of the same rounded
 // numbers. matmul_test.cc asks more of the cpu backend's own kernels.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -122,6 +123,52 @@ TEST_P(MatmulBackendsTest, EmbedGivesTheTablesRows) {
       for (int k = 0; k < 72; ++k) EXPECT_EQ(got[i * 72 + k], values_[ids[i] * 72 + k]);
     }
   }
+}
+
+// A weight that is drawn is, bit for bit, the one that stores the same values: whether the backend
+// makes them itself or not.
+TEST_P(MatmulBackendsTest, DrawnWeightsAreTheirStreams) {
+  constexpr int kRows = 133, kCols = 40;
+  const NormalStream normals = {0x1234567890abcdefu, 0.02f};
+  std::vector<float> floats(kRows * kCols);
+  std::vector<uint16_t> halves(floats.size());
+  std::vector<uint32_t> ids(kRows);
+  for (size_t i = 0; i < floats.size(); ++i) {
+    floats[i] = NormalAt(normals.key, i) * normals.stddev;
+    halves[i] = FloatToBF16(floats[i]);
+  }
+  for (int i = 0; i < kRows; ++i) ids[i] = i;
+  auto device_ids = Upload(ids);
+  const auto rows_of = [&](const WeightPart& part, WeightDType dtype) {
+    const auto table = backend().PackWeight(std::span(&part, 1), dtype);
+    EXPECT_TRUE(table.ok()) << table.status();
+    auto out = Output(floats.size());
+    backend().Embed(
+        {.ids = device_ids.data(), .m = kRows, .table = table->get(), .out = out.data()});
+    return out.Read();
+  };
+  for (const WeightDType dtype : kPlainDTypes) {
+    EXPECT_EQ(rows_of({DType::kF32, nullptr, kRows, kCols, normals}, dtype),
+              rows_of({DType::kF32, floats.data(), kRows, kCols, std::nullopt}, dtype));
+    EXPECT_EQ(rows_of({DType::kBF16, nullptr, kRows, kCols, normals}, dtype),
+              rows_of({DType::kBF16, halves.data(), kRows, kCols, std::nullopt}, dtype));
+  }
+}
+
+TEST_P(MatmulBackendsTest, PartsThatDoNotFitAreRefused) {
+  const float data[8] = {};
+  const auto error_of = [&](std::vector<WeightPart> parts) {
+    return std::string(backend().PackWeight(parts, WeightDType::kFloat32).status().message());
+  };
+  const auto says = [](const char* text) { return testing::HasSubstr(text); };
+  EXPECT_THAT(error_of({}), says("at least one part"));
+  EXPECT_THAT(error_of({{DType::kF32, nullptr, 2, 4, {}}}), says("2 x 4 without data"));
+  EXPECT_THAT(error_of({{DType::kF32, data, 0, 4, {}}}), says("0 x 4"));
+  EXPECT_THAT(error_of({{DType::kF32, data, 1, 4, {}}, {DType::kF32, data, 1, 8, {}}}),
+              says("4 and 8 columns"));
+  EXPECT_THAT(error_of({{DType::kQ8_0, data, 1, 4, {}}}), says("multiple of 32"));
+  EXPECT_THAT(error_of({{DType::kF16, nullptr, 1, 4, NormalStream{}}}),
+              says("only as f32 or bf16"));
 }
 
 HYDRANT_FOR_EACH_BACKEND(MatmulBackendsTest);

@@ -40,7 +40,7 @@ void BM_Step(benchmark::State& state) {
   int64_t remaining = 0;
   TimeUs now = 0;
   RequestHandle handle = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     if (remaining-- == 0) {  // prompts of 1 to 256 tokens, so that pages fill at different steps
       state.PauseTiming();
       scheduler.FailAll(absl::CancelledError(), "CANCELLED", now);

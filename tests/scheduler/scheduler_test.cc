@@ -63,6 +63,7 @@ TEST(SchedulerTest, FirstComeFirstServed) {
   limits.max_num_seqs = 1;
   SchedulerHarness h(limits);
   std::vector<RequestHandle> handles;
+  handles.reserve(5);
   for (int i = 0; i < 5; ++i) handles.push_back(h.Add(MakeRequest(40 - 8 * i, 3, i)));
   for (int done = 0; done < 5;) {
     h.Step();
@@ -165,6 +166,7 @@ TEST(SchedulerTest, TheOldestIsNeverPreempted) {
   limits.num_blocks = 80;
   SchedulerHarness h(limits, {.watermark = 0.0});
   std::vector<RequestHandle> handles;
+  handles.reserve(6);
   for (int i = 0; i < 6; ++i) handles.push_back(h.Add(MakeRequest(8, 70, i)));
   h.RunToEnd();
   EXPECT_GT(h.scheduler.Stats().preemptions, 0u);

@@ -231,6 +231,7 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
   LoopFixture f(limits, {.max_num_queued_reqs = 64, .max_num_queued_tokens = 2000});
   std::atomic<int> accepted = 0, refused = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);

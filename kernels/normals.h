@@ -1,0 +1,37 @@
+// Normal numbers made from (stream, index) alone, for weights of models that nobody has trained:
+// the same on every machine and device, in whatever order they are asked for.
+#ifndef HYDRANT_KERNELS_NORMALS_H_
+#define HYDRANT_KERNELS_NORMALS_H_
+
+#include <cstdint>
+
+#include "kernels/random.h"
+
+namespace hydrant {
+
+inline constexpr uint64_t kNormalsStep = 0x9e3779b97f4a7c15u;  // odd, 2^64 / golden ratio
+
+struct NormalStream {
+  uint64_t key = 0;
+  float stddev = 1.0f;
+};
+
+// Value `index` of the stream, before it is multiplied by the standard deviation: mean 0, standard
+// deviation 1. The sum of twelve 16-bit uniforms, which needs integer arithmetic alone and so has
+// no rounding that differs by machine; no value is beyond 6, the excess kurtosis is -0.1.
+constexpr float NormalAt(uint64_t key, uint64_t index) {
+  const uint64_t counter = key + index * 3 * kNormalsStep;
+  uint32_t sum = 0;
+  for (int draw = 0; draw < 3; ++draw) {
+    const uint64_t bits = MixBits(counter + draw * kNormalsStep);
+    sum += static_cast<uint32_t>((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) +
+                                 (bits >> 48));
+  }
+  // Twelve uniforms on {0..65535} have the mean 12 * 65535 / 2 and, but for one part in 2^32, the
+  // variance 2^32.
+  return static_cast<float>(static_cast<int32_t>(sum) - 6 * 65535) * (1.0f / 65536.0f);
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_NORMALS_H_
