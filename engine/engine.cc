@@ -6,24 +6,13 @@
 
 #include "engine/kv_state.h"
 #include "engine/llama_model.h"
+#include "engine/memory_plan.h"
 #include "engine/prefill.h"
 #include "fmt/format.h"
 #include "kernels/dequantize.h"
 
 namespace hydrant {
 namespace {
-
-DType DefaultKvDType(WeightDType dtype) {
-  switch (dtype) {
-    case WeightDType::kFloat32:
-      return DType::kF32;
-    case WeightDType::kBFloat16:
-      return DType::kBF16;
-    case WeightDType::kStored:
-      return DType::kF16;
-  }
-  return DType::kF32;
-}
 
 std::string_view WeightDTypeName(WeightDType dtype) {
   switch (dtype) {
@@ -35,66 +24,6 @@ std::string_view WeightDTypeName(WeightDType dtype) {
       return "stored";
   }
   return "?";
-}
-
-absl::StatusOr<KvLayout> PlanPool(const EngineOptions& options, const ModelConfig& config) {
-  KvLayout layout;
-  layout.dtype = options.kv_cache_dtype.value_or(DefaultKvDType(options.dtype));
-  if (BlockElements(layout.dtype) != 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("kv_cache_dtype: {} is not one of f32, f16, bf16", DTypeName(layout.dtype)));
-  }
-  if (options.block_size < 1 || options.block_size > 256) {
-    return absl::InvalidArgumentError(
-        fmt::format("block_size: {} is outside [1, 256]", options.block_size));
-  }
-  layout.block_size = options.block_size;
-  layout.head_dim = config.head_dim;
-  const int64_t blocks = options.num_blocks_override ? *options.num_blocks_override
-                                                     : options.kv_cache_memory_bytes /
-                                                           static_cast<int64_t>(layout.PageBytes());
-  const int64_t least = int64_t{config.num_layers} * config.num_kv_heads;
-  if (blocks < least || blocks > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        fmt::format("kv_cache_memory_bytes: the pool would hold {} pages of {} bytes; at least {} "
-                    "(one for every KV head of "
-                    "every layer) and at most 2^31 - 1 are needed",
-                    blocks, layout.PageBytes(), least));
-  }
-  layout.num_blocks = static_cast<int>(blocks);
-  return layout;
-}
-
-absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config,
-                                        const KvLayout& layout) {
-  EngineLimits limits;
-  limits.num_layers = config.num_layers;
-  limits.num_kv_heads = config.num_kv_heads;
-  limits.block_size = layout.block_size;
-  limits.num_blocks = layout.num_blocks;
-  if (options.max_num_seqs < 1 || options.max_num_seqs > 65536) {
-    return absl::InvalidArgumentError(
-        fmt::format("max_num_seqs: {} is outside [1, 65536]", options.max_num_seqs));
-  }
-  limits.max_num_seqs = options.max_num_seqs;
-  limits.max_model_len = options.max_model_len.value_or(config.max_context);
-  if (limits.max_model_len < 2 || limits.max_model_len > config.max_context) {
-    return absl::InvalidArgumentError(
-        fmt::format("max_model_len: {} is outside [2, {}], the model's context",
-                    limits.max_model_len, config.max_context));
-  }
-  limits.prefill_arena_tokens =
-      options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
-  if (limits.prefill_arena_tokens < limits.max_model_len) {
-    return absl::InvalidArgumentError(
-        fmt::format("prefill_arena_tokens: {} is below max_model_len {}",
-                    limits.prefill_arena_tokens, limits.max_model_len));
-  }
-  // Rows may be up to twice as wide as what they hold (they grow by doubling), and one of each slot
-  // may be moving.
-  const int64_t heads = int64_t{config.num_layers} * config.num_kv_heads;
-  limits.table_entries = 4 * int64_t{layout.num_blocks} + heads * (2 * limits.max_num_seqs + 8);
-  return limits;
 }
 
 }  // namespace
@@ -155,12 +84,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
     return absl::InvalidArgumentError(
         fmt::format("threads: {} is outside [1, 1024]", options.num_threads));
   }
-  absl::StatusOr<KvLayout> layout = PlanPool(options, config);
+  absl::StatusOr<KvLayout> layout = PlanLayout(options, config);
   if (!layout.ok()) return layout.status();
-  impl->layout = *layout;
-  absl::StatusOr<EngineLimits> limits = PlanLimits(options, config, *layout);
+  absl::StatusOr<EngineLimits> limits = PlanLimits(options, config);
   if (!limits.ok()) return limits.status();
-  impl->limits = *limits;
+  const std::optional<int64_t> asked_blocks = AskedBlocks(options, *layout);
+  if (asked_blocks.has_value()) {
+    if (absl::Status status = SetPool(*asked_blocks, &*layout, &*limits); !status.ok())
+      return status;
+  }
 
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(
       options.device,
@@ -171,16 +103,26 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
       impl->backend.get(), std::move(source), options.dtype, limits->max_model_len, progress);
   if (!model.ok()) return model.status();
   impl->model = *std::move(model);
+  impl->limits = *limits;
+  if (absl::Status status = impl->Allocate(); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill = PrefillRunner::Create(
+      impl->backend.get(), impl->model.get(), &impl->act, limits->prefill_arena_tokens);
+  if (!prefill.ok()) return prefill.status();
+  impl->prefill = *std::move(prefill);
+
+  // The pool comes last: it may take what all else has left.
+  if (!asked_blocks.has_value()) {
+    const absl::StatusOr<int64_t> blocks =
+        AutomaticBlocks(options, *layout, *limits, impl->backend.get());
+    if (!blocks.ok()) return blocks.status();
+    if (absl::Status status = SetPool(*blocks, &*layout, &*limits); !status.ok()) return status;
+  }
+  impl->limits = *limits;
+  impl->layout = *layout;
   absl::StatusOr<std::unique_ptr<KvState>> kv =
       KvState::Create(impl->backend.get(), *layout, *limits);
   if (!kv.ok()) return kv.status();
   impl->kv = *std::move(kv);
-  if (absl::Status status = impl->Allocate(); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill =
-      PrefillRunner::Create(impl->backend.get(), impl->model.get(), impl->kv.get(), &impl->act,
-                            limits->prefill_arena_tokens);
-  if (!prefill.ok()) return prefill.status();
-  impl->prefill = *std::move(prefill);
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -203,7 +145,7 @@ absl::Status Engine::Execute(const Batch& batch, StepResult* result) {
   Impl& impl = *impl_;
   impl.kv->Apply(batch);
   impl.Decode(batch);
-  impl.prefill->Run(batch.prefill);
+  impl.prefill->Run(batch.prefill, *impl.kv);
   const int rows = impl.GatherFinalRows(batch);
   std::vector<TokenId> sampled(rows);
   if (rows > 0) {

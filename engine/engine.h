@@ -19,7 +19,7 @@
 namespace hydrant {
 
 struct EngineOptions {
-  std::string device = "cpu";  // "cpu" or "reference"
+  std::string device = "cpu";  // "cpu", "cuda" or "reference"
   int num_threads = 1;
   bool batch_invariant = false;
   WeightDType dtype = WeightDType::kStored;
@@ -27,7 +27,10 @@ struct EngineOptions {
                                         // kBFloat16, f16 with kStored
   int block_size = 16;
   int64_t kv_cache_memory_bytes = 0;       // pool size in bytes ...
-  std::optional<int> num_blocks_override;  // ... or in pages, which wins
+  std::optional<int> num_blocks_override;  // ... or in pages, which wins. Neither: what
+                                           // max_num_seqs full sequences can use, but no more than
+  int64_t kv_cache_memory_limit = 0;    // on a host: this; 0: a quarter of the free memory
+  double gpu_memory_utilization = 0.9;  // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
   std::optional<int> max_model_len;         // unset: the model's context
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass

@@ -8,10 +8,9 @@ namespace hydrant {
 
 absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
                                                                      const LlamaModel* model,
-                                                                     KvState* kv,
                                                                      const Activations* act,
                                                                      int arena_tokens) {
-  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, kv, act, arena_tokens));
+  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, arena_tokens));
   if (absl::Status status = runner->Allocate(); !status.ok()) return status;
   return runner;
 }
@@ -34,7 +33,7 @@ absl::Status PrefillRunner::Allocate() {
   return status;
 }
 
-void PrefillRunner::Run(std::span<const PrefillSlice> slices) {
+void PrefillRunner::Run(std::span<const PrefillSlice> slices, const KvState& kv) {
   if (slices.empty()) return;
   int first_layer = model_->config().num_layers;
   int last_layer = 0;
@@ -54,7 +53,7 @@ void PrefillRunner::Run(std::span<const PrefillSlice> slices) {
     for (const PrefillSlice* slice : by_place) {
       if (slice->layer_begin <= layer && layer < slice->layer_end) at_layer.push_back(slice);
     }
-    RunLayer(layer, at_layer);
+    RunLayer(layer, at_layer, kv);
   }
 }
 
@@ -74,13 +73,14 @@ void PrefillRunner::Begin(const PrefillSlice& slice) {
   model_->Embed(ids_.data() + row, rows, hidden_.data() + row * model_->config().hidden_size);
 }
 
-void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices) {
+void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
+                             const KvState& kv) {
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_begin == 0) ClearColumnSums(*slice);
+    if (slice->token_begin == 0) ClearColumnSums(*slice, kv.plan(slice->slot));
   }
-  for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run);
+  for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_end == static_cast<int>(slice->prompt.size())) Compress(layer, *slice);
+    if (slice->token_end == static_cast<int>(slice->prompt.size())) Compress(layer, *slice, kv);
   }
 }
 
@@ -110,25 +110,27 @@ std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
   return runs;
 }
 
-void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces) {
+void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const int first = pieces.front().ArenaRow();
   const int rows = pieces.back().ArenaRow() + pieces.back().rows() - first;
   float* hidden = hidden_.data() + static_cast<size_t>(first) * config.hidden_size;
-  const KvDestination kv = {.k = k_.data() + static_cast<size_t>(first) * config.head_dim,
-                            .v = v_.data() + static_cast<size_t>(first) * config.head_dim,
-                            .row_stride = config.head_dim,
-                            .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim};
-  model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, kv);
-  for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first);
+  const KvDestination destination = {
+      .k = k_.data() + static_cast<size_t>(first) * config.head_dim,
+      .v = v_.data() + static_cast<size_t>(first) * config.head_dim,
+      .row_stride = config.head_dim,
+      .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim};
+  model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, destination);
+  for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
 }
 
 // `row`: where the piece begins in the activations of its run.
-void PrefillRunner::Attend(const Piece& piece, int row) {
+void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const size_t start = piece.slice->arena_begin;
-  const bool scored = kv_->plan(piece.slice->slot).prompt_score == PromptScore::kColumnSums;
+  const CachePlan& plan = kv.plan(piece.slice->slot);
+  const bool scored = plan.prompt_score == PromptScore::kColumnSums;
   backend_->PrefillAttention(
       {.q = act_->q.data() + static_cast<size_t>(row) * config.QDim(),
        .k = k_.data() + start * config.head_dim,
@@ -143,12 +145,12 @@ void PrefillRunner::Attend(const Piece& piece, int row) {
        .out = act_->attended.data() + static_cast<size_t>(row) * config.QDim(),
        .column_sums = scored ? column_sums_.data() + start : nullptr,
        .column_stride = arena_tokens_,
-       .reduce = kv_->plan(piece.slice->slot).rule.reduce,
-       .precision = kv_->pages().layout.dtype});
+       .reduce = plan.rule.reduce,
+       .precision = kv.pages().layout.dtype});
 }
 
-void PrefillRunner::ClearColumnSums(const PrefillSlice& slice) {
-  if (kv_->plan(slice.slot).prompt_score != PromptScore::kColumnSums) return;
+void PrefillRunner::ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan) {
+  if (plan.prompt_score != PromptScore::kColumnSums) return;
   for (int head = 0; head < model_->config().num_kv_heads; ++head) {
     backend_->Zero(
         column_sums_.data() + static_cast<size_t>(head) * arena_tokens_ + slice.arena_begin,
@@ -156,9 +158,9 @@ void PrefillRunner::ClearColumnSums(const PrefillSlice& slice) {
   }
 }
 
-void PrefillRunner::Compress(int layer, const PrefillSlice& slice) {
+void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState& kv) {
   const ModelConfig& config = model_->config();
-  const CachePlan& plan = kv_->plan(slice.slot);
+  const CachePlan& plan = kv.plan(slice.slot);
   const int n = static_cast<int>(slice.prompt.size());
   const int32_t keep = plan.EntriesAfter(n);
   keep_.Write(*backend_, 0, std::vector<int32_t>(config.num_kv_heads, keep));
@@ -186,8 +188,8 @@ void PrefillRunner::Compress(int layer, const PrefillSlice& slice) {
                         .n = n,
                         .slot = slice.slot,
                         .layer = layer,
-                        .pages = kv_->pages(),
-                        .tables = kv_->tables()});
+                        .pages = kv.pages(),
+                        .tables = kv.tables()});
 }
 
 }  // namespace hydrant

@@ -29,11 +29,12 @@ class PrefillRunner {
 
   // Borrows everything. act holds at least kMaxRows rows.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
-                                                               const LlamaModel* model, KvState* kv,
+                                                               const LlamaModel* model,
                                                                const Activations* act,
                                                                int arena_tokens);
 
-  void Run(std::span<const PrefillSlice> slices);
+  // Leaves what is kept in the pages of `kv`.
+  void Run(std::span<const PrefillSlice> slices, const KvState& kv);
 
   // The final hidden state of a prompt whose last slice has run: [hidden].
   const float* LastHidden(const PrefillSlice& slice) const;
@@ -48,21 +49,19 @@ class PrefillRunner {
     int rows() const { return end - begin; }
   };
 
-  PrefillRunner(Backend* backend, const LlamaModel* model, KvState* kv, const Activations* act,
-                int arena_tokens)
-      : backend_(backend), model_(model), kv_(kv), act_(act), arena_tokens_(arena_tokens) {}
+  PrefillRunner(Backend* backend, const LlamaModel* model, const Activations* act, int arena_tokens)
+      : backend_(backend), model_(model), act_(act), arena_tokens_(arena_tokens) {}
   absl::Status Allocate();
   void Begin(const PrefillSlice& slice);
-  void RunLayer(int layer, std::span<const PrefillSlice* const> slices);
+  void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
   static std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices);
-  void RunRows(int layer, std::span<const Piece> pieces);
-  void Attend(const Piece& piece, int row);
-  void ClearColumnSums(const PrefillSlice& slice);
-  void Compress(int layer, const PrefillSlice& slice);
+  void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
+  void Attend(const Piece& piece, int row, const KvState& kv);
+  void ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan);
+  void Compress(int layer, const PrefillSlice& slice, const KvState& kv);
 
   Backend* backend_;
   const LlamaModel* model_;
-  KvState* kv_;
   const Activations* act_;
   int arena_tokens_;
   DeviceArray<TokenId> ids_;        // [arena]

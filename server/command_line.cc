@@ -17,7 +17,8 @@ Then, in another terminal:
   hydrant chat "What is the capital of France?"
 
 Threads default to the CPUs that affinity and cgroup allow, the KV cache to a quarter of the memory that is
-available, or less where max-num-seqs sequences of max-model-len tokens need less.)";
+available, or less where max-num-seqs sequences of max-model-len tokens need less. On a GPU it takes what weights
+and activations leave of --gpu-memory-utilization.)";
 
 // The texts of the flags, before they become options.
 struct Flags {
@@ -25,6 +26,7 @@ struct Flags {
   std::string dtype = "stored";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory_bytes;
+  double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
   int port = -1;
   double shutdown_timeout_s = 30;
@@ -82,6 +84,12 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes,
                   "Size of the KV pool, such as 512M or 2G; default: see below")
+      ->group(group);
+  app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
+                  "Share of a GPU's memory that weights, activations and KV pool may fill; other "
+                  "processes count")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str()
       ->group(group);
   app->add_option("--num-gpu-blocks-override", flags->num_gpu_blocks_override,
                   "Size of the KV pool in pages, instead of bytes")
@@ -171,6 +179,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
       return absl::InvalidArgumentError("--kv-cache-memory-bytes: must be more than 0");
     engine.kv_cache_memory_bytes = *bytes;
   }
+  engine.gpu_memory_utilization = flags.gpu_memory_utilization;
   if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
   options->shutdown_timeout =

@@ -55,28 +55,13 @@ int64_t PagesOf(const EngineLimits& limits, int64_t tokens) {
          ((tokens + limits.block_size - 1) / limits.block_size);
 }
 
-// A quarter of the free memory, or what max_num_seqs full sequences can use (reckoned in fp32),
-// whichever is less.
-int64_t PoolBytes(const EngineOptions& engine, const ModelConfig& config) {
-  const int64_t share = DefaultKvCacheBytes(ReadMachineLimits("", AffinityCpus()));
-  const int64_t length = engine.max_model_len.value_or(config.max_context);
-  const KvLayout widest{.dtype = DType::kF32,
-                        .head_dim = config.head_dim,
-                        .block_size = engine.block_size,
-                        .num_blocks = 0};
-  const int64_t blocks = (length + engine.block_size - 1) / engine.block_size;
-  const double useful = static_cast<double>(blocks) * config.num_layers * config.num_kv_heads *
-                        engine.max_num_seqs * static_cast<double>(widest.PageBytes()) * 1.1;
-  return static_cast<int64_t>(std::min(static_cast<double>(share), useful));
-}
-
 // What to do about it, where the engine found too little memory.
 absl::Status EngineError(const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
   return {
       status.code(),
       fmt::format("{}; lower --kv-cache-memory-bytes, --num-gpu-blocks-override, --max-num-seqs "
-                  "or --max-model-len",
+                  "or --max-model-len, or choose a smaller --dtype",
                   std::string(status.message()))};
 }
 
@@ -113,10 +98,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   OpenChatTemplate(*source, loaded.get());
 
   EngineOptions engine_options = options.engine;
-  if (engine_options.kv_cache_memory_bytes == 0 &&
-      !engine_options.num_blocks_override.has_value()) {
-    engine_options.kv_cache_memory_bytes = PoolBytes(engine_options, source->config());
-  }
+  engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(ReadMachineLimits("", AffinityCpus()));
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
 

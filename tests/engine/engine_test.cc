@@ -242,6 +242,56 @@ TEST(EngineOptionsTest, WeightsThatTheDeviceCannotHoldAreRefusedBeforeTheyAreRea
   EXPECT_NE(status.message().find("the weights need"), std::string::npos) << status;
 }
 
+EngineOptions WithoutAskedPool(const std::string& device) {
+  EngineOptions options = Options(device);
+  options.num_blocks_override.reset();
+  return options;
+}
+
+TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
+  const auto engine = MakeEngine(model, WithoutAskedPool("cpu"));
+  const EngineLimits& limits = engine->limits();
+  const int blocks = limits.max_model_len / limits.block_size * limits.num_layers *
+                     limits.num_kv_heads * limits.max_num_seqs;
+  EXPECT_EQ(limits.num_blocks, blocks + blocks / 10);
+}
+
+TEST(EnginePoolTest, AHostsPoolKeepsItsLimit) {
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
+  EngineOptions options = WithoutAskedPool("cpu");
+  options.kv_cache_memory_limit = 100'000;
+  const auto engine = MakeEngine(model, options);
+  EXPECT_EQ(engine->limits().num_blocks, 100'000 / engine->kv_layout().PageBytes());
+}
+
+// The pool is the last that is allocated: with it, the asked share of the memory is in use.
+TEST(EnginePoolTest, AGpusPoolTakesWhatTheUtilizationLeaves_cudaGQA) {
+  HYDRANT_SKIP_WITHOUT_DEVICE("cuda");
+  constexpr double kSlack = 64e6;  // devices give memory in pieces of 2 MiB
+  const auto backend = *CreateBackend("cuda", {});
+  const DeviceMemory before = *backend->Memory();
+  EngineOptions options = WithoutAskedPool("cuda");
+  options.max_num_seqs = 4096;  // could use 1.2 GB
+  const auto total = static_cast<double>(before.total_bytes);
+  const double used = total - static_cast<double>(before.free_bytes) + 600e6;
+  options.gpu_memory_utilization = used / total;
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
+  const auto engine = MakeEngine(model, options);
+  const DeviceMemory after = *backend->Memory();
+  EXPECT_NEAR(total - static_cast<double>(after.free_bytes), used, kSlack);
+}
+
+TEST(EnginePoolTest, AGpuWithoutRoomSaysSo_cudaGQA) {
+  HYDRANT_SKIP_WITHOUT_DEVICE("cuda");
+  EngineOptions options = WithoutAskedPool("cuda");
+  options.gpu_memory_utilization = 1e-6;
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
+  const absl::Status status = Engine::Create(model, options, nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_NE(status.message().find("gpu_memory_utilization: 1e-06"), std::string::npos) << status;
+}
+
 TEST(EngineOptionsTest, RefusalsNameTheField) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   const auto error_of = [&](auto change) {
@@ -256,6 +306,10 @@ TEST(EngineOptionsTest, RefusalsNameTheField) {
   EXPECT_NE(error_of([](EngineOptions& o) { o.max_num_seqs = 0; }).find("max_num_seqs: 0"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.block_size = 0; }).find("block_size: 0"),
+            std::string::npos);
+  EXPECT_NE(error_of([](EngineOptions& o) {
+              o.gpu_memory_utilization = 1.5;
+            }).find("gpu_memory_utilization: 1.5"),
             std::string::npos);
   EXPECT_NE(error_of([](EngineOptions& o) { o.device = "tpu"; }).find("tpu"), std::string::npos);
   EXPECT_NE(

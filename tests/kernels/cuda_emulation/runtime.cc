@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <map>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -13,6 +14,16 @@ namespace {
 
 constexpr size_t kMostSharedBytes = 227 * 1024;  // of a block, compute capability 9.0
 constexpr size_t kTotalBytes = size_t{8} << 30;
+
+// What cudaMalloc has given, for cudaMemGetInfo. One thread drives a device at a time.
+struct AllocationTable {
+  std::map<void*, size_t> sizes;
+  size_t bytes = 0;
+};
+AllocationTable& Allocations() {
+  static auto& table = *new AllocationTable;
+  return table;
+}
 
 // HYDRANT_EMULATION_SEED picks the order of blocks and threads; it is printed once.
 uint64_t Seed() {
@@ -95,20 +106,29 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = hydrant::emulation::kTotalBytes;
+  *total = hydrant::emulation::kTotalBytes;
+  *free = *total - hydrant::emulation::Allocations().bytes;
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
-  if (bytes > hydrant::emulation::kTotalBytes) return cudaErrorMemoryAllocation;
+  hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
+  if (bytes > hydrant::emulation::kTotalBytes - table.bytes) return cudaErrorMemoryAllocation;
   // A device's allocations start at multiples of 256 and hold whatever was there.
   if (posix_memalign(pointer, 256, bytes) != 0) return cudaErrorMemoryAllocation;
   std::memset(*pointer, 0xA5, std::min(bytes, size_t{1} << 20));
+  table.sizes[*pointer] = bytes;
+  table.bytes += bytes;
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* pointer) {
+  hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
+  if (const auto it = table.sizes.find(pointer); it != table.sizes.end()) {
+    table.bytes -= it->second;
+    table.sizes.erase(it);
+  }
   std::free(pointer);
   return cudaSuccess;
 }
