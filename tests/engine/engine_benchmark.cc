@@ -5,104 +5,17 @@
 //   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N] [--policy
 //   full|h2o|...] [--repeat N]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <random>
 #include <string>
 
 #include "engine/engine.h"
+#include "tests/engine/equal_batch.h"
 
 namespace hydrant {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// A batch of equal sequences with consecutive pages.
-class Bench {
- public:
-  Bench(Engine* engine, std::string policy) : engine_(engine), policy_(std::move(policy)) {}
-
-  void Add(int count, int prompt_tokens, int new_tokens) {
-    const EngineLimits& limits = engine_->limits();
-    std::mt19937_64 rng(1);
-    CacheSpec spec;
-    spec.policy = policy_;
-    if (policy_ != "full") spec.cache_ratio = 0.2;
-    int64_t table = 0;
-    int32_t block = 0;
-    prompts_.assign(count, {});
-    for (int slot = 0; slot < count; ++slot) {
-      for (int i = 0; i < std::max(1, prompt_tokens); ++i) {
-        prompts_[slot].push_back(static_cast<TokenId>(rng() % engine_->config().vocab_size));
-      }
-      const CachePlan plan = *PlanCache(spec, prompt_tokens);
-      const int entries = plan.EntriesAfter(prompt_tokens + new_tokens);
-      const int width = (entries + limits.block_size - 1) / limits.block_size;
-      batch_.setups.push_back({slot, plan});
-      batch_.rows.push_back({slot, table, width});
-      for (int64_t i = 0; i < int64_t{width} * limits.num_layers * limits.num_kv_heads; ++i) {
-        batch_.updates.push_back({table++, block++});
-      }
-    }
-    if (block > limits.num_blocks) {
-      std::fprintf(stderr, "the pool is too small: %d pages, %d wanted\n", limits.num_blocks,
-                   block);
-      std::exit(1);
-    }
-  }
-
-  // Seconds.
-  double Prefill(int prompt_tokens) {
-    const double start = Now();
-    for (size_t slot = 0; slot < prompts_.size(); ++slot) {
-      batch_.prefill.push_back({static_cast<int>(slot),
-                                prompts_[slot],
-                                0,
-                                0,
-                                engine_->limits().num_layers,
-                                0,
-                                prompt_tokens,
-                                {.temperature = 0.0f}});
-      Execute();
-    }
-    return Now() - start;
-  }
-
-  double Decode(int first_position, int steps) {
-    const double start = Now();
-    for (int step = 0; step < steps; ++step) {
-      for (size_t slot = 0; slot < prompts_.size(); ++slot) {
-        batch_.decode.push_back({static_cast<int>(slot),
-                                 prompts_[slot][0] + step,
-                                 first_position + step,
-                                 {.temperature = 0.0f}});
-      }
-      Execute();
-    }
-    return Now() - start;
-  }
-
- private:
-  void Execute() {
-    const absl::Status status = engine_->Execute(batch_, &result_);
-    if (!status.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-      std::exit(1);
-    }
-    batch_ = {};
-  }
-
-  Engine* engine_;
-  std::string policy_;
-  std::vector<std::vector<TokenId>> prompts_;
-  Batch batch_;
-  StepResult result_;
-};
 
 void Report(const char* what, int batch, int context, const std::string& dtype,
             const std::string& policy, double tokens_per_s) {
@@ -156,8 +69,7 @@ int Main(int argc, char** argv) {
       };
   for (const int n : {512, 1024}) {
     const double seconds = best([&] {
-      Bench bench(engine->get(), flags["policy"]);
-      bench.Add(1, n, 16);
+      EqualBatch bench(engine->get(), flags["policy"], 1, n, 16);
       return bench.Prefill(n);
     });
     Report("prefill", 1, n, flags["dtype"], flags["policy"], n / seconds);
@@ -166,8 +78,7 @@ int Main(int argc, char** argv) {
     for (const int batch : {1, 4, 8, 16, 32}) {
       const int steps = batch == 1 ? 64 : 32;
       // One prompt serves all repeats: they follow each other, so the context grows a little.
-      Bench bench(engine->get(), flags["policy"]);
-      bench.Add(batch, context, repeat * steps);
+      EqualBatch bench(engine->get(), flags["policy"], batch, context, repeat * steps);
       if (context > 0) bench.Prefill(context);
       int at = context;
       const double seconds = best([&] {

@@ -1,0 +1,99 @@
+#include "tests/engine/equal_batch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+namespace hydrant {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+CachePlan PlanFor(const std::string& policy, int prompt_tokens) {
+  CacheSpec spec;
+  spec.policy = policy;
+  if (policy != "full") spec.cache_ratio = 0.2;
+  return *PlanCache(spec, prompt_tokens);
+}
+
+int RowWidth(const EngineLimits& limits, const CachePlan& plan, int tokens) {
+  return (plan.EntriesAfter(tokens) + limits.block_size - 1) / limits.block_size;
+}
+
+}  // namespace
+
+int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy, int count,
+                          int prompt_tokens, int new_tokens) {
+  const int width = RowWidth(limits, PlanFor(policy, prompt_tokens), prompt_tokens + new_tokens);
+  return int64_t{count} * width * limits.num_layers * limits.num_kv_heads;
+}
+
+EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
+                       int new_tokens)
+    : engine_(engine), plan_(PlanFor(policy, prompt_tokens)) {
+  const EngineLimits& limits = engine_->limits();
+  if (Pages(limits, policy, count, prompt_tokens, new_tokens) > limits.num_blocks) {
+    std::fprintf(stderr, "the pool of %d pages is too small\n", limits.num_blocks);
+    std::exit(1);
+  }
+  std::mt19937_64 rng(1);
+  const int width = RowWidth(limits, plan_, prompt_tokens + new_tokens);
+  int64_t table = 0;
+  int32_t block = 0;
+  prompts_.assign(count, {});
+  for (int slot = 0; slot < count; ++slot) {
+    for (int i = 0; i < std::max(1, prompt_tokens); ++i) {
+      prompts_[slot].push_back(static_cast<TokenId>(rng() % engine_->config().vocab_size));
+    }
+    batch_.setups.push_back({slot, plan_});
+    batch_.rows.push_back({slot, table, width});
+    for (int64_t i = 0; i < int64_t{width} * limits.num_layers * limits.num_kv_heads; ++i) {
+      batch_.updates.push_back({table++, block++});
+    }
+  }
+}
+
+double EqualBatch::Prefill(int prompt_tokens) {
+  const double start = Now();
+  for (size_t slot = 0; slot < prompts_.size(); ++slot) {
+    batch_.prefill.push_back({static_cast<int>(slot),
+                              prompts_[slot],
+                              0,
+                              0,
+                              engine_->limits().num_layers,
+                              0,
+                              prompt_tokens,
+                              {.temperature = 0.0f}});
+    Execute();
+  }
+  return Now() - start;
+}
+
+double EqualBatch::Decode(int first_position, int steps) {
+  const double start = Now();
+  for (int step = 0; step < steps; ++step) {
+    for (size_t slot = 0; slot < prompts_.size(); ++slot) {
+      batch_.decode.push_back({static_cast<int>(slot),
+                               (prompts_[slot][0] + step) % engine_->config().vocab_size,
+                               first_position + step,
+                               {.temperature = 0.0f}});
+    }
+    Execute();
+  }
+  return Now() - start;
+}
+
+void EqualBatch::Execute() {
+  const absl::Status status = engine_->Execute(batch_, &result_);
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    std::exit(1);
+  }
+  batch_ = {};
+}
+
+}  // namespace hydrant

@@ -1,0 +1,45 @@
+// A batch of equal sequences with consecutive pages, for benchmarks of the engine without
+// scheduler: random prompts, then steps that decode one token of each. Ends the process where the
+// engine fails.
+#ifndef HYDRANT_TESTS_ENGINE_EQUAL_BATCH_H_
+#define HYDRANT_TESTS_ENGINE_EQUAL_BATCH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace hydrant {
+
+class EqualBatch {
+ public:
+  // Other policies than "full" get a cache of 20 % of the prompt. `new_tokens`: the most that will
+  // be decoded.
+  EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
+             int new_tokens);
+
+  // Pages that so many sequences take.
+  static int64_t Pages(const EngineLimits& limits, const std::string& policy, int count,
+                       int prompt_tokens, int new_tokens);
+
+  // Entries of a head after so many tokens of prompt and output.
+  int Entries(int tokens) const { return plan_.EntriesAfter(tokens); }
+
+  // Both return seconds.
+  double Prefill(int prompt_tokens);
+  double Decode(int first_position, int steps);
+
+ private:
+  void Execute();
+
+  Engine* engine_;
+  CachePlan plan_;
+  std::vector<std::vector<TokenId>> prompts_;
+  Batch batch_;
+  StepResult result_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_ENGINE_EQUAL_BATCH_H_

@@ -1,0 +1,166 @@
+// Whole steps of the engine on a device, with drawn weights of a real model's shape, beside the
+// time in which the device moves the bytes that the step must read: weights once, and every
+// sequence's keys, values and, where they are kept, scores. The device's bandwidth is that of a
+// copy in the same run.
+//
+//   step_benchmark --shape tests/engine/shapes/llama-3.1-8b.json [--device cuda] [--dtype bfloat16]
+//                  [--threads 2] [--quick 0]
+//
+// Prints a markdown table; --quick 1 makes everything small, to see that it runs.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/model/model_source.h"
+#include "kernels/backend.h"
+#include "tests/engine/equal_batch.h"
+
+namespace hydrant {
+namespace {
+
+struct Case {
+  const char* policy;
+  int batch;
+  int context;
+};
+constexpr Case kCases[] = {{"full", 1, 16},    {"full", 1, 1024}, {"full", 16, 1024},
+                           {"full", 64, 1024}, {"h2o", 64, 1024}, {"h2o", 256, 1024}};
+constexpr Case kQuickCases[] = {{"full", 1, 16}, {"h2o", 4, 40}};
+constexpr int kSteps = 16;  // of one measurement
+constexpr int kRepeats =
+    5;  // the fastest counts; one more goes before, for what is made at first use
+
+[[noreturn]] void Fail(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+
+// Bytes read and written a second.
+double CopyBandwidth(const std::string& device, int threads, size_t bytes) {
+  auto backend = CreateBackend(device, {.num_threads = threads});
+  if (!backend.ok()) Fail(backend.status());
+  auto from = (*backend)->Allocate(bytes), to = (*backend)->Allocate(bytes);
+  if (!from.ok()) Fail(from.status());
+  if (!to.ok()) Fail(to.status());
+  double best = 0;
+  for (int run = 0; run < 6; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    (*backend)->CopyOnDevice(to->get(), from->get(), bytes);
+    if (absl::Status status = (*backend)->Synchronize(); !status.ok()) Fail(status);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    best = std::max(best, 2.0 * static_cast<double>(bytes) / taken.count());
+  }
+  return best;
+}
+
+// Bytes of the weights that a step reads: an embedding that is not the output too is looked up, not
+// read through.
+double WeightBytesRead(const Engine& engine, WeightDType dtype) {
+  const ModelConfig& config = engine.config();
+  const DType element = dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
+  const size_t embedding =
+      BytesOf(element, static_cast<size_t>(config.vocab_size) * config.hidden_size);
+  return static_cast<double>(engine.weight_bytes()) -
+         (config.tied_embeddings ? 0.0 : static_cast<double>(embedding));
+}
+
+// Keys, values and, where they are kept, scores (read and written).
+double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
+  const ModelConfig& config = engine.config();
+  const double scores = std::strcmp(c.policy, "full") == 0 ? 0.0 : 2.0 * sizeof(float);
+  const double entry =
+      2.0 * static_cast<double>(BytesOf(engine.kv_layout().dtype, config.head_dim)) + scores;
+  return entry * entries * c.batch * config.num_layers * config.num_kv_heads;
+}
+
+void Measure(Engine* engine, const Case& c, double weight_bytes, double bandwidth, int steps) {
+  EqualBatch batch(engine, c.policy, c.batch, c.context, (kRepeats + 1) * steps);
+  const double prefill = batch.Prefill(c.context);
+  double seconds = std::numeric_limits<double>::infinity();
+  int at = c.context;
+  for (int run = 0; run <= kRepeats; ++run) {
+    const double taken = batch.Decode(at, steps) / steps;
+    at += steps;
+    if (run > 0) seconds = std::min(seconds, taken);
+  }
+  const double bound = (weight_bytes + CacheBytesMoved(*engine, c, batch.Entries(at))) / bandwidth;
+  std::printf("| %s | %d | %d | %.3f | %.0f | %.3f | %.2f | %.0f |\n", c.policy, c.batch, c.context,
+              seconds * 1e3, c.batch / seconds, bound * 1e3, seconds / bound,
+              static_cast<double>(c.batch) * c.context / prefill);
+  std::fflush(stdout);
+}
+
+// The least that all cases fit into.
+void MakeRoom(const ModelConfig& config, const std::vector<Case>& cases, int new_tokens,
+              EngineOptions* options) {
+  EngineLimits limits;
+  limits.num_layers = config.num_layers;
+  limits.num_kv_heads = config.num_kv_heads;
+  int64_t pages = 0;
+  int length = 0;
+  options->max_num_seqs = 0;
+  for (const Case& c : cases) {
+    pages = std::max(pages, EqualBatch::Pages(limits, c.policy, c.batch, c.context, new_tokens));
+    length = std::max(length, c.context + new_tokens);
+    options->max_num_seqs = std::max(options->max_num_seqs, c.batch);
+  }
+  options->num_blocks_override = static_cast<int>(pages);
+  options->max_model_len = length;
+}
+
+int Main(int argc, char** argv) {
+  std::map<std::string, std::string> flags = {
+      {"shape", ""}, {"device", "cuda"}, {"threads", "2"}, {"quick", "0"}, {"dtype", "bfloat16"}};
+  for (int i = 1; i < argc; i += 2) {
+    if (i + 1 == argc || std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
+      std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
+      return 1;
+    }
+    flags[argv[i] + 2] = argv[i + 1];
+  }
+  const std::map<std::string, WeightDType> dtypes = {{"bfloat16", WeightDType::kBFloat16},
+                                                     {"float32", WeightDType::kFloat32}};
+  if (dtypes.count(flags["dtype"]) == 0)
+    Fail(absl::InvalidArgumentError("--dtype: bfloat16 or float32"));
+  const bool quick = flags["quick"] != "0";
+  const std::vector<Case> cases =
+      quick ? std::vector<Case>(std::begin(kQuickCases), std::end(kQuickCases))
+            : std::vector<Case>(std::begin(kCases), std::end(kCases));
+  const int steps = quick ? 2 : kSteps;
+  auto source = OpenModel(flags["shape"], LoadFormat::kDummy);
+  if (!source.ok()) Fail(source.status());
+
+  EngineOptions options;
+  options.device = flags["device"];
+  options.num_threads = std::max(1, std::atoi(flags["threads"].c_str()));
+  options.dtype = dtypes.at(flags["dtype"]);
+  MakeRoom((*source)->config(), cases, (kRepeats + 1) * steps, &options);
+
+  const double bandwidth =
+      CopyBandwidth(options.device, options.num_threads, quick ? size_t{1} << 20 : size_t{2} << 30);
+  auto engine =
+      Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
+  if (!engine.ok()) Fail(engine.status());
+  std::printf("%s; %.2f GB of weights; copy %.0f GB/s, read and written\n\n",
+              (*engine)->Description().c_str(),
+              static_cast<double>((*engine)->weight_bytes()) * 1e-9, bandwidth * 1e-9);
+  std::printf(
+      "| policy | batch | context | ms a step | tokens/s | bytes' time, ms | ratio | prompt "
+      "tokens/s "
+      "|\n|---|---|---|---|---|---|---|---|\n");
+  const double weights = WeightBytesRead(**engine, options.dtype);
+  for (const Case& c : cases) Measure(engine->get(), c, weights, bandwidth, steps);
+  return 0;
+}
+
+}  // namespace
+}  // namespace hydrant
+
+int main(int argc, char** argv) { return hydrant::Main(argc, argv); }
