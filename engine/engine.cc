@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/decode_shape.h"
 #include "engine/kv_state.h"
 #include "engine/llama_model.h"
 #include "engine/memory_plan.h"
@@ -47,7 +48,9 @@ struct Engine::Impl {
 
   absl::Status Allocate();
   void Decode(const Batch& batch);
-  void StageDecodeRows(const Batch& batch);
+  DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
+  void StageDecodeRows(const Batch& batch, int padded_rows);
+  void EnqueueDecode(const DecodeShape& shape);
   int GatherFinalRows(const Batch& batch);
   void SampleRows(const Batch& batch, int rows);
   void Distribute(const Batch& batch, const std::vector<TokenId>& sampled,
@@ -157,7 +160,19 @@ absl::Status Engine::Execute(const Batch& batch, StepResult* result) {
   return absl::OkStatus();
 }
 
-void Engine::Impl::StageDecodeRows(const Batch& batch) {
+DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
+  DecodeShape shape;
+  shape.rows = static_cast<int>(decode.size());
+  for (const DecodeRow& row : decode) {
+    const CachePlan& plan = kv->plan(row.slot);
+    const int entries = std::min(row.position + 1, plan.cap);
+    shape.max_entries = std::max(shape.max_entries, entries);
+    if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
+  }
+  return backend->RecordsOperations() ? RoundedUp(shape, limits.max_num_seqs) : shape;
+}
+
+void Engine::Impl::StageDecodeRows(const Batch& batch, int padded_rows) {
   std::vector<TokenId> row_ids;
   std::vector<int32_t> row_positions, row_slots;
   for (const DecodeRow& row : batch.decode) {
@@ -165,24 +180,30 @@ void Engine::Impl::StageDecodeRows(const Batch& batch) {
     row_positions.push_back(row.position);
     row_slots.push_back(row.slot);
   }
+  row_ids.resize(padded_rows, 0);
+  row_positions.resize(padded_rows, 0);
+  row_slots.resize(padded_rows, -1);
   ids.Write(*backend, 0, row_ids);
   positions.Write(*backend, 0, row_positions);
   slots.Write(*backend, 0, row_slots);
 }
 
 void Engine::Impl::Decode(const Batch& batch) {
-  const int rows = static_cast<int>(batch.decode.size());
-  if (rows == 0) return;
-  const ModelConfig& config = model->config();
-  StageDecodeRows(batch);
-  model->Embed(ids.data(), rows, hidden.data());
-  int max_entries = 0, max_scored_entries = 0;
-  for (const DecodeRow& row : batch.decode) {
-    const CachePlan& plan = kv->plan(row.slot);
-    const int entries = std::min(row.position + 1, plan.cap);
-    max_entries = std::max(max_entries, entries);
-    if (plan.rule.scored) max_scored_entries = std::max(max_scored_entries, entries);
+  if (batch.decode.empty()) return;
+  const DecodeShape shape = ShapeOf(batch.decode);
+  StageDecodeRows(batch, shape.rows);
+  if (options.enforce_eager) {
+    EnqueueDecode(shape);
+  } else {
+    backend->Repeat(shape.Key(), [&] { EnqueueDecode(shape); });
   }
+}
+
+// Nothing but `shape` tells one call from another: all else is at fixed addresses.
+void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
+  const ModelConfig& config = model->config();
+  const int rows = shape.rows;
+  model->Embed(ids.data(), rows, hidden.data());
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
@@ -199,8 +220,8 @@ void Engine::Impl::Decode(const Batch& batch) {
          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
          .pages = kv->pages(),
          .tables = kv->tables(),
-         .max_entries = max_entries,
-         .max_scored_entries = max_scored_entries,
+         .max_entries = shape.max_entries,
+         .max_scored_entries = shape.max_scored_entries,
          .out = act.attended.data()});
     model->FinishLayer(layer, hidden.data(), rows, act);
   }

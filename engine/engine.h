@@ -29,10 +29,11 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;       // pool size in bytes ...
   std::optional<int> num_blocks_override;  // ... or in pages, which wins. Neither: what
                                            // max_num_seqs full sequences can use, but no more than
-  int64_t kv_cache_memory_limit = 0;    // on a host: this; 0: a quarter of the free memory
-  double gpu_memory_utilization = 0.9;  // on a GPU: what makes this share of its memory used
+  int64_t kv_cache_memory_limit = 0;       // on a host: this; 0: a quarter of the free memory
+  double gpu_memory_utilization = 0.9;     // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
-  std::optional<int> max_model_len;         // unset: the model's context
+  bool enforce_eager = false;        // enqueue every operation of every step, record none (GPU)
+  std::optional<int> max_model_len;  // unset: the model's context
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
                                             // a long one; at least 2048
 };

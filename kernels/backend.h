@@ -10,6 +10,7 @@
 #define HYDRANT_KERNELS_BACKEND_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -65,6 +66,12 @@ class Backend {
   // that do not fit.
   virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                              WeightDType dtype) = 0;
+
+  // Enqueues what `operations` enqueues. Under one key these must be the same operations with the
+  // same arguments each time, and copies only on the device: a device that RecordsOperations() may
+  // record them, and later repeat the record without asking.
+  virtual void Repeat(uint64_t /*key*/, const std::function<void()>& operations) { operations(); }
+  virtual bool RecordsOperations() const { return false; }
 
   virtual void Matmul(const MatmulArgs& args) = 0;
   virtual void Embed(const EmbedArgs& args) = 0;

@@ -25,7 +25,8 @@ namespace hydrant {
 
 struct DecodeAttentionArgs {
   int num_rows = 0;
-  const int32_t* slots = nullptr;      // [num_rows] sequence slot of each row
+  const int32_t* slots = nullptr;  // [num_rows] sequence slot of each row; below 0 the row is
+                                   // padding: nothing is stored, and its part of out is undefined
   const int32_t* positions = nullptr;  // [num_rows] position of the new token
   const float* q = nullptr;            // [num_rows, num_heads, head_dim], turned by RoPE
   const float* k = nullptr;            // [num_rows, num_kv_heads, head_dim], turned by RoPE

@@ -74,6 +74,10 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->check(CLI::IsMember({"float32", "bfloat16", "stored"}))
       ->capture_default_str()
       ->group(group);
+  app->add_flag(
+         "--enforce-eager", engine.enforce_eager,
+         "On a GPU, start every operation of a step by itself instead of as a recorded graph")
+      ->group(group);
   app->add_flag("--batch-invariant", engine.batch_invariant,
                 "A request's tokens never depend on what else is in the batch; slower")
       ->group(group);

@@ -87,6 +87,7 @@ void PlaceNewEntries(const DecodeAttentionArgs& args, DecodePlan* plan) {
   plan->shape = ShapeOf(args);
   plan->heads.clear();
   for (int row = 0; row < args.num_rows; ++row) {
+    if (args.slots[row] < 0) continue;
     for (int kv_head = 0; kv_head < args.tables.num_kv_heads; ++kv_head)
       plan->heads.push_back(PlaceNewEntry(args, row, kv_head, plan->shape.group));
   }

@@ -82,6 +82,16 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override;
 
+  bool RecordsOperations() const override { return true; }
+  void Repeat(uint64_t key, const std::function<void()>& operations) override {
+    bool repeated = false;
+    Run("repeating operations", [&] { return device_->Replay(key, &repeated); });
+    if (repeated || !fault_.ok()) return;
+    Run("recording operations", [&] { return device_->BeginRecord(key); });
+    operations();
+    Run("recording operations", [&] { return device_->EndRecord(); });
+  }
+
   void Matmul(const MatmulArgs& args) override {
     MatmulArgs device_args = args;
     device_args.weight = &static_cast<const OwnedCudaWeight*>(args.weight)->weight();

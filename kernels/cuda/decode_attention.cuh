@@ -527,6 +527,7 @@ class DecodeBlock {
 template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned>
 __global__ void __launch_bounds__(kDecodeThreads)
     DecodeKernel(const __grid_constant__ DecodeLaunch launch) {
+  if (launch.args.slots[blockIdx.z] < 0) return;  // padding
   const DecodeUnit unit(launch);
   DecodeBlock<kDType, kLanes, kVectors, kGroup, kAligned> block(launch, unit);
   if (unit.count > 0) block.Run();

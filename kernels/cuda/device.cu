@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/ops.h"
 
 namespace hydrant::cuda {
@@ -14,6 +15,7 @@ constexpr int kOldestCapability = 80;  // Ampere: bf16, asynchronous copies
 class Device final : public CudaDevice {
  public:
   ~Device() override {
+    graphs_.reset();
     scratch_.reset();
     matmul_.reset();
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -54,6 +56,7 @@ class Device final : public CudaDevice {
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr) return "cuBLAS does not start";
     scratch_ = std::make_unique<Scratch>();
+    graphs_ = std::make_unique<Graphs>();
     context_.stream = stream_;
     context_.scratch = scratch_.get();
     context_.batch_invariant = options.batch_invariant;
@@ -93,6 +96,12 @@ class Device final : public CudaDevice {
   }
   int Synchronize() override { return cudaStreamSynchronize(stream_); }
 
+  int Replay(uint64_t key, bool* replayed) override {
+    return graphs_->Replay(key, scratch_->growths() + matmul_->growths(), stream_, replayed);
+  }
+  int BeginRecord(uint64_t key) override { return graphs_->Begin(key, stream_); }
+  int EndRecord() override { return graphs_->End(stream_); }
+
   int Matmul(const MatmulArgs& args) override { return matmul_->Run(context_, args); }
   int Embed(const EmbedArgs& args) override { return cuda::Embed(context_, args); }
   int RmsNorm(const RmsNormArgs& args) override { return cuda::RmsNorm(context_, args); }
@@ -119,6 +128,7 @@ class Device final : public CudaDevice {
   std::string description_;
   std::unique_ptr<MatmulRunner> matmul_;
   std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<Graphs> graphs_;
   Context context_;
 };
 

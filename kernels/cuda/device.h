@@ -61,6 +61,15 @@ class CudaDevice {
   virtual int Zero(void* device, size_t bytes) = 0;
   virtual int Synchronize() = 0;
 
+  // Operations that are enqueued many times in the same way, as a CUDA graph. Replay() enqueues the
+  // record of this key; without one it leaves *replayed false, and the operations are to be
+  // enqueued between BeginRecord() and EndRecord(). Their first time they run as they come, so that
+  // whatever is made at first use is there; the second time they are recorded, and run by
+  // EndRecord().
+  virtual int Replay(uint64_t key, bool* replayed) = 0;
+  virtual int BeginRecord(uint64_t key) = 0;
+  virtual int EndRecord() = 0;
+
   virtual int Matmul(const MatmulArgs& args) = 0;
   virtual int Embed(const EmbedArgs& args) = 0;
   virtual int RmsNorm(const RmsNormArgs& args) = 0;

@@ -94,6 +94,8 @@ class CublasRunner final : public MatmulRunner {
            cudaMalloc(&workspace_, kWorkspaceBytes) == cudaSuccess;
   }
 
+  uint64_t growths() const override { return tail_.growths(); }
+
   cudaError_t Run(const Context& context, const MatmulArgs& args) override {
     if (args.m == 0) return cudaSuccess;
     return context.batch_invariant ? RunInvariant(context, args) : RunRows(context, args);

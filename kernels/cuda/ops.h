@@ -25,6 +25,7 @@ class MatmulRunner {
  public:
   virtual ~MatmulRunner() = default;
   virtual cudaError_t Run(const Context& context, const MatmulArgs& args) = 0;
+  virtual uint64_t growths() const { return 0; }  // of work space of its own
 };
 std::unique_ptr<MatmulRunner> MakeMatmulRunner();  // null where the library cannot be had
 

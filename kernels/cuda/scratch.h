@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace hydrant::cuda {
 
@@ -26,14 +27,18 @@ class Scratch {
       size_ = 0;
       if (const cudaError_t error = cudaMalloc(&data_, size); error != cudaSuccess) return error;
       size_ = size;
+      ++growths_;
     }
     *data = data_;
     return cudaSuccess;
   }
 
+  uint64_t growths() const { return growths_; }  // how often the address has changed
+
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
+  uint64_t growths_ = 0;
 };
 
 // Cuts one piece of work space into arrays: first Add() each, then Get() the sum, then At() each.

@@ -114,6 +114,7 @@ void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
 
 void DecodeAttention(const DecodeAttentionArgs& args) {
   for (int row = 0; row < args.num_rows; ++row) {
+    if (args.slots[row] < 0) continue;
     for (int h = 0; h < args.tables.num_kv_heads; ++h) DecodeHead(args, row, h);
   }
 }

@@ -248,6 +248,41 @@ EngineOptions WithoutAskedPool(const std::string& device) {
   return options;
 }
 
+// Steps that are recorded and repeated, and steps of which every operation is enqueued: the same
+// tokens and logits, to the bit, while the batch and its policies change and prompts come between.
+TEST(EngineRecordTest, RecordedStepsAreTheSameSteps_cudaGQA) {
+  HYDRANT_SKIP_WITHOUT_DEVICE("cuda");
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 3);
+  std::vector<float> logits[2];
+  std::vector<TokenId> tokens[2];
+  for (const bool eager : {false, true}) {
+    EngineOptions options = Options("cuda");
+    options.batch_invariant = false;
+    options.enforce_eager = eager;
+    const auto engine = MakeEngine(model, options);
+    EngineDriver driver(engine.get(), 5);
+    std::vector<int> slots;
+    for (int round = 0; round < 5; ++round) {
+      const std::vector<TokenId> prompt = RandomTokens(40 + 60 * round, 50, round);
+      const CachePlan plan = Plan(round % 2 == 0 ? "h2o" : "full", 24, 40 + 60 * round);
+      slots.push_back(driver.Add(prompt, plan, 40));
+      driver.PrefillAll(slots.back());
+      driver.Step();
+      for (int step = 0; step < 7; ++step) {
+        for (const int slot : slots) driver.Decode(slot);
+        driver.Step();
+        for (const int slot : slots) {
+          tokens[eager].push_back(driver.last_token(slot));
+          const std::vector<float> row = driver.Logits(slot);
+          logits[eager].insert(logits[eager].end(), row.begin(), row.end());
+        }
+      }
+    }
+  }
+  EXPECT_EQ(tokens[0], tokens[1]);
+  EXPECT_EQ(logits[0], logits[1]);
+}
+
 TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   const auto engine = MakeEngine(model, WithoutAskedPool("cpu"));

@@ -56,6 +56,51 @@ TEST_P(BackendMemoryTest, NamesItself) {
 
 HYDRANT_FOR_EACH_BACKEND(BackendMemoryTest);
 
+class RepeatTest : public BackendTest {
+ protected:
+  // b = 2 a + b by way of a record; `calls` counts how often the operations were asked for.
+  void Repeat(uint64_t key, const Weight& twice, const float* a, float* b, int* calls) {
+    backend().Repeat(key, [&] {
+      ++*calls;
+      backend().Matmul({.x = a, .m = 1, .weight = &twice, .y = b, .accumulate = true});
+    });
+  }
+};
+
+// A record does with today's contents what the operations did, also after work space has moved.
+TEST_P(RepeatTest, DoesTheSameEachTime) {
+  const float values[] = {2.0f};
+  const WeightPart part = {DType::kF32, values, 1, 1, {}};
+  const auto twice = backend().PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
+  ASSERT_TRUE(twice.ok()) << twice.status();
+  auto a = Upload(std::vector<float>{3.0f});
+  auto b = Upload(std::vector<float>{0.0f});
+  int calls = 0;
+  float expected = 0.0f;
+  const auto repeat = [&](uint64_t key, float value) {
+    backend().CopyToDevice(a.data(), &value, sizeof(value));
+    Repeat(key, **twice, a.data(), b.data(), &calls);
+    expected += 2 * value;
+    EXPECT_EQ(b.Read(), std::vector<float>{expected});
+  };
+  for (int i = 1; i <= 5; ++i) repeat(7, static_cast<float>(i));
+  EXPECT_EQ(calls, backend().RecordsOperations() ? 2 : 5);
+  repeat(8, 10.0f);
+  repeat(7, 20.0f);
+  // A product of many rows needs more work space than there was.
+  constexpr int kRows = 5000;
+  auto x = Upload(RandomFloats(kRows, 1));
+  auto y = Output(kRows);
+  backend().Matmul({.x = x.data(), .m = kRows, .weight = twice->get(), .y = y.data()});
+  for (int i = 1; i <= 4; ++i) repeat(7, static_cast<float>(i));
+  // More keys than a device keeps records for.
+  for (uint64_t key = 100; key < 900; ++key) repeat(key, 1.0f);
+  for (uint64_t key = 100; key < 900; key += 300) repeat(key, 1.0f);
+  EXPECT_TRUE(backend().Synchronize().ok());
+}
+
+HYDRANT_FOR_EACH_BACKEND(RepeatTest);
+
 TEST(CreateBackendTest, RefusesUnknownNames) {
   const auto backend = CreateBackend("gpu", {});
   ASSERT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);

@@ -472,6 +472,46 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
   }
 }
 
+// Padding among the rows: the others' results to the bit, and nothing else is touched.
+TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
+  std::vector<int32_t> positions;
+  const World start = MixedWorld(GetParam(), rng_, &positions);
+  std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+  const std::vector<int32_t> padding = {0, static_cast<int32_t>(slots.size()) / 2};
+  for (const int32_t row : padding) slots[row] = -1;
+  std::vector<int32_t> row_positions;
+  for (const int32_t slot : slots) row_positions.push_back(slot < 0 ? 0 : positions[slot]);
+  Step padded(GetParam(), slots, row_positions, rng_);
+  Step bare = padded;
+  for (auto row = padding.rbegin(); row != padding.rend(); ++row) {
+    const auto cut = [&](auto& rows) {
+      const auto width = static_cast<std::ptrdiff_t>(rows.size() / bare.slots.size());
+      rows.erase(rows.begin() + *row * width, rows.begin() + (*row + 1) * width);
+    };
+    for (auto* rows : {&bare.q, &bare.k, &bare.v, &bare.out}) cut(*rows);
+    cut(bare.positions);
+    cut(bare.slots);
+  }
+  World world = start, bare_world = start;
+  RunOnBackend(&world, &padded);
+  RunOnBackend(&bare_world, &bare);
+  EXPECT_EQ(world.lengths, bare_world.lengths);
+  EXPECT_EQ(world.victims, bare_world.victims);
+  EXPECT_EQ(world.keys, bare_world.keys);
+  EXPECT_EQ(world.values, bare_world.values);
+  EXPECT_EQ(std::memcmp(world.scores.data(), bare_world.scores.data(),
+                        world.scores.size() * sizeof(float)),
+            0);
+  const size_t width = static_cast<size_t>(GetParam().num_heads) * GetParam().head_dim;
+  size_t next = 0;
+  for (size_t row = 0; row < slots.size(); ++row) {
+    if (slots[row] < 0) continue;
+    ASSERT_EQ(
+        std::memcmp(&padded.out[row * width], &bare.out[next++ * width], width * sizeof(float)), 0)
+        << "row " << row;
+  }
+}
+
 // The same row alone, in another order, on other numbers of threads: the same bits.
 TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
   std::vector<int32_t> positions;

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <tuple>
 #include <type_traits>
 
 #include "tests/kernels/cuda_emulation/fibers.h"
@@ -196,6 +197,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorLaunchFailure = 719,
+  cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum cudaDeviceAttr {
@@ -237,6 +239,17 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaGetLastError();
 
+using cudaGraph_t = struct EmulatedGraph*;
+using cudaGraphExec_t = struct EmulatedGraph*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+
 template <typename Function>
 cudaError_t cudaFuncSetAttribute(Function*, cudaFuncAttribute, int) {
   return cudaSuccess;
@@ -247,13 +260,21 @@ namespace hydrant::emulation {
 // Runs body in every thread of every block. InvalidValue where the device would refuse the shape.
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
+// Does it now, or, while the stream is captured, notes it for the graph. What the operation uses of
+// the host's must be its own.
+cudaError_t Enqueue(std::function<cudaError_t()> operation);
+
 }  // namespace hydrant::emulation
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  return hydrant::emulation::RunGrid(config->gridDim, config->blockDim, config->dynamicSmemBytes,
-                                     [&] { kernel(static_cast<Parameters>(arguments)...); });
+  // A kernel's arguments are taken when it is launched.
+  return hydrant::emulation::Enqueue(
+      [grid = config->gridDim, block = config->blockDim, shared = config->dynamicSmemBytes, kernel,
+       taken = std::tuple<std::decay_t<Parameters>...>(static_cast<Parameters>(arguments)...)] {
+        return hydrant::emulation::RunGrid(grid, block, shared, [&] { std::apply(kernel, taken); });
+      });
 }
 
 #endif  // HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_

@@ -11,7 +11,13 @@ namespace {
 class PlainRunner final : public MatmulRunner {
  public:
   cudaError_t Run(const Context& context, const MatmulArgs& args) override {
-    const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+    const CudaWeight weight = static_cast<const CudaWeight&>(*args.weight);
+    return emulation::Enqueue([context, args, weight] { return Multiply(context, args, weight); });
+  }
+
+ private:
+  static cudaError_t Multiply(const Context& context, const MatmulArgs& args,
+                              const CudaWeight& weight) {
     const size_t cols = weight.cols(), outputs = weight.rows();
     std::vector<float> x(args.x, args.x + args.m * cols);
     std::vector<uint16_t> rounded(x.size());

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/ptx.cuh"
@@ -38,12 +39,20 @@ uint64_t Seed() {
   return seed;
 }
 
+std::vector<std::function<cudaError_t()>>* captured = nullptr;  // null: nothing is captured
+
 thread_local uint64_t launches = 0;
 thread_local std::vector<unsigned char> dynamic_shared;
 
 }  // namespace
 
 void* DynamicSharedMemory() { return dynamic_shared.data(); }
+
+cudaError_t Enqueue(std::function<cudaError_t()> operation) {
+  if (captured == nullptr) return operation();
+  captured->push_back(std::move(operation));
+  return cudaSuccess;
+}
 
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
@@ -113,6 +122,7 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   *pointer = nullptr;
+  if (hydrant::emulation::captured != nullptr) return cudaErrorStreamCaptureUnsupported;
   if (bytes == 0) return cudaSuccess;
   hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
   if (bytes > hydrant::emulation::kTotalBytes - table.bytes) return cudaErrorMemoryAllocation;
@@ -136,17 +146,57 @@ cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return cudaMalloc(poi
 cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-  return cudaSuccess;
+  return hydrant::emulation::Enqueue([=] {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
-  if (bytes > 0) std::memset(at, value, bytes);
-  return cudaSuccess;
+  return hydrant::emulation::Enqueue([=] {
+    if (bytes > 0) std::memset(at, value, bytes);
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
   *stream = nullptr;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return hydrant::emulation::captured == nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
+
+// A graph is the list of what was enqueued; its executable form is another copy.
+struct EmulatedGraph {
+  std::vector<std::function<cudaError_t()>> operations;
+};
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  if (hydrant::emulation::captured != nullptr) return cudaErrorStreamCaptureUnsupported;
+  hydrant::emulation::captured = new std::vector<std::function<cudaError_t()>>;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  if (hydrant::emulation::captured == nullptr) return cudaErrorInvalidValue;
+  *graph = new EmulatedGraph{std::move(*hydrant::emulation::captured)};
+  delete std::exchange(hydrant::emulation::captured, nullptr);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long) {
+  *executable = new EmulatedGraph(*graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+  for (const auto& operation : executable->operations) {
+    if (const cudaError_t error = operation(); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return cudaGraphDestroy(executable);
+}
 cudaError_t cudaGetLastError() { return cudaSuccess; }

@@ -1,0 +1,40 @@
+// What the operations of a decode step depend on besides the contents of fixed arrays. Devices that
+// record operations want few different ones, so sizes are rounded up there: rows are padded, bounds
+// are loose.
+#ifndef HYDRANT_ENGINE_DECODE_SHAPE_H_
+#define HYDRANT_ENGINE_DECODE_SHAPE_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace hydrant {
+
+struct DecodeShape {
+  int rows = 0;
+  int max_entries = 0;
+  int max_scored_entries = 0;
+
+  // Different for different shapes that RoundedUp() gives.
+  uint64_t Key() const {
+    const auto log = [](int n) {
+      return static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(n)));
+    };
+    return static_cast<uint64_t>(rows) | log(max_entries) << 32 | log(max_scored_entries) << 40;
+  }
+};
+
+// Rows: exact to 8, then four steps in each doubling, so at most a fifth is padding. Bounds: to
+// powers of two.
+inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
+  const auto power = [](int n) {
+    return n == 0 ? 0 : static_cast<int>(std::bit_ceil(static_cast<unsigned>(n)));
+  };
+  const int step = std::max(power(shape.rows) / 8, 1);
+  const int rows = (shape.rows + step - 1) / step * step;
+  return {std::min(rows, max_rows), power(shape.max_entries), power(shape.max_scored_entries)};
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_DECODE_SHAPE_H_

@@ -1,0 +1,74 @@
+// Recorded operations, each a CUDA graph under a key of the caller's. Not thread-safe.
+//
+// A graph holds the addresses it was recorded with. Those of the work space change when it grows:
+// all graphs are then forgotten, and recorded anew.
+#ifndef HYDRANT_KERNELS_CUDA_GRAPHS_H_
+#define HYDRANT_KERNELS_CUDA_GRAPHS_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <unordered_map>
+
+namespace hydrant::cuda {
+
+class Graphs {
+ public:
+  Graphs() = default;
+  Graphs(const Graphs&) = delete;
+  Graphs& operator=(const Graphs&) = delete;
+  ~Graphs() { Forget(); }
+
+  // `work_space` changes whenever an address that operations take from work space may have.
+  cudaError_t Replay(uint64_t key, uint64_t work_space, cudaStream_t stream, bool* replayed) {
+    *replayed = false;
+    if (work_space != work_space_) Forget();
+    work_space_ = work_space;
+    const auto found = graphs_.find(key);
+    if (found == graphs_.end() || found->second == nullptr) return cudaSuccess;
+    *replayed = true;
+    return cudaGraphLaunch(found->second, stream);
+  }
+
+  // The first call for a key lets operations run as they come.
+  cudaError_t Begin(uint64_t key, cudaStream_t stream) {
+    if (graphs_.size() >= kMost && !graphs_.contains(key)) Forget();
+    recording_ = !graphs_.emplace(key, nullptr).second;
+    key_ = key;
+    if (!recording_) return cudaSuccess;
+    // Relaxed: other threads may allocate meanwhile.
+    return cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+  }
+
+  cudaError_t End(cudaStream_t stream) {
+    if (!recording_) return cudaSuccess;
+    recording_ = false;
+    cudaGraph_t graph = nullptr;
+    cudaError_t error = cudaStreamEndCapture(stream, &graph);
+    cudaGraphExec_t executable = nullptr;
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, graph, 0);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (error != cudaSuccess) return error;
+    graphs_[key_] = executable;
+    return cudaGraphLaunch(executable, stream);
+  }
+
+ private:
+  static constexpr size_t kMost = 256;  // each takes some hundred KiB
+
+  void Forget() {
+    for (const auto& [key, graph] : graphs_) {
+      if (graph != nullptr) cudaGraphExecDestroy(graph);
+    }
+    graphs_.clear();
+  }
+
+  std::unordered_map<uint64_t, cudaGraphExec_t> graphs_;  // null: has run once
+  uint64_t work_space_ = 0;
+  uint64_t key_ = 0;
+  bool recording_ = false;
+};
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_GRAPHS_H_
