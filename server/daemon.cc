@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
-constexpr milliseconds kStandAside{10};  // the cpu backend computes on the cores that send
+constexpr milliseconds kStandAside{10};            // host backends compute on the cores that send
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
 sigset_t StopSignals() {
@@ -84,6 +84,7 @@ class Daemon {
   Daemon(const DaemonOptions& options, const ModelLoader& load)
       : options_(options),
         load_(load),
+        router_(options.engine.device == "cuda" ? milliseconds(0) : kStandAside),
         service_({.version = HYDRANT_VERSION, .flags = options.flags}, &router_) {}
 
   absl::Status Run() {
@@ -98,9 +99,9 @@ class Daemon {
     if (stopped_early) LeaveWhileLoading();
     loader.join();
     if (!load_status_.ok()) return load_status_;
-    Serve();
+    const absl::Status engine = Serve();
     Drain();
-    return absl::OkStatus();
+    return engine;
   }
 
  private:
@@ -156,20 +157,25 @@ class Daemon {
     std::_Exit(EXIT_SUCCESS);
   }
 
-  void Serve() {
+  // Until a signal comes, or the engine has been lost for a while; returns how the engine is then.
+  // A lost one does not come back, but whoever watches shall see it before the process ends.
+  absl::Status Serve() {
     service_.SetReady(&model_->served, loop_.get());
     server_->SetServing(true);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
-    bool lost = false;
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
       const absl::Status engine = loop_->Snapshot().engine_status;
-      if (lost || engine.ok()) continue;
-      lost = true;
-      spdlog::error("{}", std::string(engine.message()));
+      if (engine.ok()) continue;
+      spdlog::error("{}; this process will end", std::string(engine.message()));
       service_.SetEngineLost(engine);
       server_->SetServing(false);
+      const auto until = Clock::now() + options_.engine_lost_linger;
+      while (Clock::now() < until && !wakeups_.WaitForSignal(kHealthInterval)) {
+      }
+      break;
     }
+    return loop_->Snapshot().engine_status;
   }
 
   void Drain() {
@@ -190,7 +196,7 @@ class Daemon {
   const ModelLoader& load_;
   const Clock::time_point start_ = Clock::now();
   Wakeups wakeups_;
-  EventRouter router_{kStandAside};
+  EventRouter router_;
   Service service_;
   // Destroyed in the opposite order: server, loop, model.
   std::unique_ptr<LoadedModel> model_;

@@ -23,6 +23,7 @@ struct DaemonOptions {
   std::string served_model_name;  // "": the model's own name, else its file's
   std::string listen = "127.0.0.1:50051";
   std::chrono::milliseconds shutdown_timeout{30'000};
+  std::chrono::milliseconds engine_lost_linger{5'000};  // NOT_SERVING, before the process ends
   std::string log_level = "info";
   EngineOptions engine;
   SchedulerOptions scheduler;

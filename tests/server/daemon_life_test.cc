@@ -38,6 +38,7 @@ class Borrowed final : public StepExecutor {
 struct LifeOptions {
   EngineLimits limits = TestLimits();
   std::chrono::milliseconds shutdown_timeout = std::chrono::hours(1);
+  std::chrono::milliseconds engine_lost_linger = std::chrono::hours(1);
   absl::Status load_status;
 };
 
@@ -57,6 +58,7 @@ class RunningDaemon {
     options_.model_path = "fake";
     options_.listen = "unix:" + testing::TempDir() + "/hydrant_life_" + std::to_string(getpid());
     options_.shutdown_timeout = life.shutdown_timeout;
+    options_.engine_lost_linger = life.engine_lost_linger;
     load_status_ = life.load_status;
   }
   ~RunningDaemon() {
@@ -173,6 +175,12 @@ void ExpectWhole(const StreamResult& result, uint32_t tokens) {
   EXPECT_EQ(result.usage->completion_tokens(), tokens);
 }
 
+void ExpectLost(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the engine is lost: "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the device is gone"));
+}
+
 TEST(EngineLoss, EndsRunningAndQueuedStreamsAndTheDaemonSaysSo) {
   LifeOptions options;
   options.limits.max_num_seqs = 1;
@@ -210,7 +218,7 @@ TEST(EngineLoss, EndsRunningAndQueuedStreamsAndTheDaemonSaysSo) {
   EXPECT_EQ(DetailsOf(daemon.stub->GetModelInfo(&context, {}, &model)).reason, "ENGINE_FAULT");
 
   daemon.Terminate();
-  EXPECT_TRUE(daemon.Join().ok());
+  ExpectLost(daemon.Join());
 }
 
 // Between the loss and the daemon's next look at the engine the scheduler itself says no.
@@ -220,7 +228,18 @@ TEST(EngineLoss, RequestsRightAfterItAreRefusedToo) {
   daemon.engine.Lose(absl::InternalError("the device is gone"));
   for (int i = 0; i < 20; ++i) ExpectEngineFault(RunToEnd(*daemon.stub, TextRequest("x", 5)));
   daemon.Terminate();
-  EXPECT_TRUE(daemon.Join().ok());
+  ExpectLost(daemon.Join());
+}
+
+// Nobody needs to tell the daemon that it has nothing left to do.
+TEST(EngineLoss, EndsTheDaemonAfterAWhile) {
+  LifeOptions options;
+  options.engine_lost_linger = std::chrono::milliseconds(1);
+  RunningDaemon daemon(options);
+  ASSERT_TRUE(daemon.StartAndWait());
+  daemon.engine.Lose(absl::InternalError("the device is gone"));
+  ExpectEngineFault(RunToEnd(*daemon.stub, TextRequest("x", 5)));
+  ExpectLost(daemon.Join());
 }
 
 TEST(EngineLoss, DuringTheWarmUpTheDaemonDoesNotServe) {

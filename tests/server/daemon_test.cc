@@ -319,6 +319,66 @@ TEST(Daemon, AMissingDeviceIsFirst) {
   unsetenv("HYDRANT_CUDA_MODULE");
 }
 
+#ifdef EMULATED_CUDA
+// Device "cuda" is the emulated one, and one of its settings is this.
+class EmulatedDevice {
+ public:
+  EmulatedDevice(const std::string& name, const std::string& value)
+      : name_("HYDRANT_EMULATION_" + name) {
+    setenv(name_.c_str(), value.c_str(), 1);
+    setenv("HYDRANT_CUDA_MODULE", EMULATED_CUDA, 1);
+  }
+  ~EmulatedDevice() {
+    unsetenv(name_.c_str());
+    unsetenv("HYDRANT_CUDA_MODULE");
+  }
+
+ private:
+  std::string name_;
+};
+
+TEST(Device, OneThatCannotBeUsedIsNamedWithTheReason) {
+  const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
+  {
+    const EmulatedDevice device("CAPABILITY", "7");
+    ExpectNoStart(flags, {"compute capability 7.0", "8.0 is the least"});
+  }
+  {
+    const EmulatedDevice device("DEVICE_ERROR", "35");
+    ExpectNoStart(flags, {"no CUDA device can be used", "cudaErrorInsufficientDriver"});
+  }
+}
+
+TEST(Device, TooLittleMemoryIsSaidInBytes) {
+  const std::vector<std::string> flags = {"--model", kModel, "--device", "cuda"};
+  {
+    const EmulatedDevice device("MEMORY", "600000");
+    ExpectNoStart(flags, {"the device cannot give", "of 600000 are free", "--max-num-seqs"});
+  }
+  {
+    const EmulatedDevice device("MEMORY", "2000000");
+    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 2000000 bytes"});
+  }
+}
+
+// The request hears of it, then the load balancer, then the process ends.
+TEST(Device, OneThatIsLostEndsTheRequestAndThenTheProcess) {
+  const EmulatedDevice device("LAST_LAUNCH", "3000");
+  Daemon daemon({}, kModel, "cuda");
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  const StreamResult result = RunToEnd(daemon.stub(), LongRequest());
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(DetailsOf(result.status).reason, "ENGINE_FAULT");
+  EXPECT_THAT(result.status.error_message(), HasSubstr("CUDA failed"));
+  EXPECT_GT(result.token_ids.size(), 0u);
+  EXPECT_TRUE(WaitFor([&] {
+    return HealthOf(daemon.channel(), "") == grpc::health::v1::HealthCheckResponse::NOT_SERVING;
+  }));
+  EXPECT_EQ(daemon.process().Wait(), 1);
+  EXPECT_THAT(daemon.process().err(), HasSubstr("hydrantd: the engine is lost: CUDA failed"));
+}
+#endif
+
 TEST(Daemon, ASecondOneOnThePortRefuses) {
   Daemon first;
   ASSERT_FALSE(first.address().empty()) << first.process().err();

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,16 @@ namespace hydrant::emulation {
 namespace {
 
 constexpr size_t kMostSharedBytes = 227 * 1024;  // of a block, compute capability 9.0
-constexpr size_t kTotalBytes = size_t{8} << 30;
+
+// HYDRANT_EMULATION_<name>: what a test wants this device to be like.
+uint64_t Setting(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv((std::string("HYDRANT_EMULATION_") + name).c_str());
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+size_t TotalBytes() {
+  static const size_t bytes = Setting("MEMORY", uint64_t{8} << 30);
+  return bytes;
+}
 
 // What cudaMalloc has given, for cudaMemGetInfo. One thread drives a device at a time.
 struct AllocationTable {
@@ -29,9 +39,7 @@ AllocationTable& Allocations() {
 // HYDRANT_EMULATION_SEED picks the order of blocks and threads; it is printed once.
 uint64_t Seed() {
   static const uint64_t seed = [] {
-    const char* text = std::getenv("HYDRANT_EMULATION_SEED");
-    const uint64_t value =
-        text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
+    const uint64_t value = Setting("SEED", std::random_device{}());
     std::fprintf(stderr, "cuda emulation: HYDRANT_EMULATION_SEED=%llu\n",
                  static_cast<unsigned long long>(value));
     return value;
@@ -40,6 +48,13 @@ uint64_t Seed() {
 }
 
 std::vector<std::function<cudaError_t()>>* captured = nullptr;  // null: nothing is captured
+
+// After so many kernels every one fails, as they do on a device whose context is lost.
+bool IsLost() {
+  static const uint64_t last = Setting("LAST_LAUNCH", UINT64_MAX);
+  static uint64_t launches = 0;
+  return ++launches > last;
+}
 
 thread_local uint64_t launches = 0;
 thread_local std::vector<unsigned char> dynamic_shared;
@@ -60,6 +75,7 @@ cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::funct
   if (threads == 0 || threads > 1024 || blocks == 0 || grid.y > 65535 || grid.z > 65535 ||
       shared_bytes > kMostSharedBytes)
     return cudaErrorInvalidValue;
+  if (IsLost()) return cudaErrorLaunchFailure;
   std::mt19937_64 random(Seed() + ++launches);
   std::vector<uint64_t> order(blocks);
   std::iota(order.begin(), order.end(), uint64_t{0});
@@ -90,7 +106,7 @@ const char* cudaGetErrorString(cudaError_t error) { return cudaGetErrorName(erro
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 1;
-  return cudaSuccess;
+  return static_cast<cudaError_t>(hydrant::emulation::Setting("DEVICE_ERROR", cudaSuccess));
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
@@ -103,7 +119,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
       *value = 4;
       break;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = static_cast<int>(hydrant::emulation::Setting("CAPABILITY", 9));
       break;
     case cudaDevAttrComputeCapabilityMinor:
       *value = 0;
@@ -115,7 +131,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  *total = hydrant::emulation::kTotalBytes;
+  *total = hydrant::emulation::TotalBytes();
   *free = *total - hydrant::emulation::Allocations().bytes;
   return cudaSuccess;
 }
@@ -125,7 +141,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (hydrant::emulation::captured != nullptr) return cudaErrorStreamCaptureUnsupported;
   if (bytes == 0) return cudaSuccess;
   hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
-  if (bytes > hydrant::emulation::kTotalBytes - table.bytes) return cudaErrorMemoryAllocation;
+  if (bytes > hydrant::emulation::TotalBytes() - table.bytes) return cudaErrorMemoryAllocation;
   // A device's allocations start at multiples of 256 and hold whatever was there.
   if (posix_memalign(pointer, 256, bytes) != 0) return cudaErrorMemoryAllocation;
   std::memset(*pointer, 0xA5, std::min(bytes, size_t{1} << 20));
