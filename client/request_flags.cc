@@ -16,6 +16,16 @@ void AddSampling(CLI::App* app, RequestFlags* flags) {
   app->add_option("--top-p", flags->top_p, "(0, 1]; default 1")->group(group);
   app->add_option("--top-k", flags->top_k, "0: all, the default")->group(group);
   app->add_option("--min-p", flags->min_p, "[0, 1]; default 0")->group(group);
+  app->add_option(
+         "--repetition-penalty", flags->repetition_penalty,
+         "[0.001, 10]; default 1; above 1, what was in prompt or answer becomes less likely")
+      ->group(group);
+  app->add_option("--presence-penalty", flags->presence_penalty,
+                  "[-2, 2]; default 0; off the logits of what was in the answer")
+      ->group(group);
+  app->add_option("--frequency-penalty", flags->frequency_penalty,
+                  "[-2, 2]; default 0; the same, for each time that it was there")
+      ->group(group);
   app->add_option("--seed", flags->seed, "Makes the answer repeatable")->group(group);
 }
 
@@ -96,6 +106,9 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.top_p) sampling->set_top_p(*flags.top_p);
   if (flags.top_k) sampling->set_top_k(*flags.top_k);
   if (flags.min_p) sampling->set_min_p(*flags.min_p);
+  if (flags.repetition_penalty) sampling->set_repetition_penalty(*flags.repetition_penalty);
+  if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
+  if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling->set_seed(*flags.seed);
   v1::Stopping* stopping = request.mutable_stopping();
   if (flags.max_tokens) stopping->set_max_tokens(*flags.max_tokens);

@@ -18,6 +18,7 @@ namespace hydrant {
 struct RequestFlags {
   std::optional<std::string> model, request_id;
   std::optional<double> temperature, top_p, min_p;
+  std::optional<double> repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<int32_t> top_k;
   std::optional<uint64_t> seed;
   std::optional<uint32_t> max_tokens, min_tokens;

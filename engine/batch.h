@@ -53,7 +53,7 @@ struct PrefillSlice {
   int layer_end = 0;
   int token_begin = 0;   // a multiple of kQueryTile
   int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
-  SamplingRow sampling;  // used when the slice ends the prompt
+  SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
 
   bool EndsPrompt(int num_layers) const {
     return layer_end == num_layers && token_end == static_cast<int>(prompt.size());

@@ -44,6 +44,9 @@ struct Engine::Impl {
   DeviceArray<int32_t> positions, slots;
   DeviceArray<float> hidden, k, v, logits;
   DeviceArray<SamplingRow> sampling;
+  DeviceArray<int32_t> sampled_slots;
+  DeviceArray<TokenId> newest;  // what each sampled row has put out since it was sampled last
+  DeviceArray<uint16_t> seen;   // [max_num_seqs, vocab] (kernels/penalize.h)
   int logit_rows = 0;
 
   absl::Status Allocate();
@@ -52,7 +55,9 @@ struct Engine::Impl {
   void StageDecodeRows(const Batch& batch, int padded_rows);
   void EnqueueDecode(const DecodeShape& shape);
   int GatherFinalRows(const Batch& batch);
+  void NotePrompts(const Batch& batch);
   void SampleRows(const Batch& batch, int rows);
+  void PenalizeRows(const Batch& batch, int rows);
   void Distribute(const Batch& batch, const std::vector<TokenId>& sampled,
                   StepResult* result) const;
 };
@@ -74,6 +79,9 @@ absl::Status Engine::Impl::Allocate() {
   allocate(v, rows * config.KvDim());
   allocate(logits, rows * config.vocab_size);
   allocate(sampling, rows);
+  allocate(sampled_slots, rows);
+  allocate(newest, rows);
+  allocate(seen, rows * config.vocab_size);
   return status;
 }
 
@@ -147,6 +155,7 @@ std::string Engine::Description() const {
 absl::Status Engine::Execute(const Batch& batch, StepResult* result) {
   Impl& impl = *impl_;
   impl.kv->Apply(batch);
+  impl.NotePrompts(batch);
   impl.Decode(batch);
   impl.prefill->Run(batch.prefill, *impl.kv);
   const int rows = impl.GatherFinalRows(batch);
@@ -243,6 +252,43 @@ int Engine::Impl::GatherFinalRows(const Batch& batch) {
   return rows;
 }
 
+// A prompt that begins is all that its sequence has seen, where that will matter.
+void Engine::Impl::NotePrompts(const Batch& batch) {
+  for (const PrefillSlice& slice : batch.prefill) {
+    if (slice.layer_begin > 0 || slice.token_begin > 0 || !slice.sampling.penalties.Any()) continue;
+    std::vector<uint16_t> prompt(model->config().vocab_size, 0);
+    for (const TokenId token : slice.prompt) prompt[token] = kInPrompt;
+    seen.Write(*backend, slice.slot * prompt.size(), prompt);
+  }
+}
+
+void Engine::Impl::PenalizeRows(const Batch& batch, int rows) {
+  std::vector<int32_t> row_slots;
+  std::vector<TokenId> row_newest;
+  bool any = false;
+  for (const DecodeRow& row : batch.decode) {
+    row_slots.push_back(row.slot);
+    row_newest.push_back(row.token);
+    any = any || row.sampling.penalties.Any();
+  }
+  for (const PrefillSlice& slice : batch.prefill) {
+    if (!slice.EndsPrompt(limits.num_layers)) continue;
+    row_slots.push_back(slice.slot);
+    row_newest.push_back(kNoToken);
+    any = any || slice.sampling.penalties.Any();
+  }
+  if (!any) return;
+  sampled_slots.Write(*backend, 0, row_slots);
+  newest.Write(*backend, 0, row_newest);
+  backend->Penalize({.logits = logits.data(),
+                     .num_rows = rows,
+                     .vocab = model->config().vocab_size,
+                     .rows = sampling.data(),
+                     .slots = sampled_slots.data(),
+                     .newest = newest.data(),
+                     .seen = seen.data()});
+}
+
 void Engine::Impl::SampleRows(const Batch& batch, int rows) {
   std::vector<SamplingRow> params;
   for (const DecodeRow& row : batch.decode) params.push_back(row.sampling);
@@ -251,6 +297,7 @@ void Engine::Impl::SampleRows(const Batch& batch, int rows) {
   }
   sampling.Write(*backend, 0, params);
   model->Logits(act.normed.data(), rows, logits.data());
+  PenalizeRows(batch, rows);
   backend->Sample({.logits = logits.data(),
                    .num_rows = rows,
                    .vocab = model->config().vocab_size,

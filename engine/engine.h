@@ -65,7 +65,8 @@ class Engine final : public StepExecutor {
     int32_t victim = -1;
   };
   HeadState ReadHead(int slot, int layer, int head) const;
-  // Logits of the last step: rows of batch.decode first, then the slices that ended their prompt.
+  // Logits of the last step, penalties taken off: rows of batch.decode first, then the slices that
+  // ended their prompt.
   std::vector<float> ReadLogits() const;
 
  private:

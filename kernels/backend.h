@@ -23,6 +23,7 @@
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "kernels/penalize.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
@@ -82,6 +83,7 @@ class Backend {
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
+  virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void UpdateTable(const UpdateTableArgs& args) = 0;
 };

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/penalize.h"
+
 namespace hydrant {
 
 struct SamplingRow {
@@ -18,7 +20,8 @@ struct SamplingRow {
   float min_p = 0.0f;        // [0, 1]
   int32_t top_k = 0;         // 0: all
   uint64_t seed = 0;
-  int32_t position = 0;  // position the sampled token will have
+  int32_t position = 0;      // position the sampled token will have
+  Penalties penalties = {};  // Sample itself does not look at them
 };
 
 struct SampleArgs {

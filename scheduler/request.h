@@ -19,10 +19,14 @@ using TimeUs = int64_t;          // microseconds of a steady clock
 using RequestHandle = uint64_t;  // names a request inside the process, never reused
 
 struct SamplingParams {
-  double temperature = 1.0;        // [0, 100]; 0: greedy
-  double top_p = 1.0;              // (0, 1]
-  double min_p = 0.0;              // [0, 1]
-  int32_t top_k = 0;               // 0 or -1: all
+  double temperature = 1.0;  // [0, 100]; 0: greedy
+  double top_p = 1.0;        // (0, 1]
+  double min_p = 0.0;        // [0, 1]
+  int32_t top_k = 0;         // 0 or -1: all
+  double repetition_penalty =
+      1.0;  // [0.001, 10]; divides the positive logits of tokens in prompt or output
+  double presence_penalty = 0.0;   // [-2, 2]; off the logits of tokens in the output
+  double frequency_penalty = 0.0;  // [-2, 2]; so for each time that they are there
   std::optional<uint64_t> seed{};  // unset: drawn at submission
 };
 

@@ -35,6 +35,16 @@ absl::Status CheckSampling(const SamplingParams& sampling) {
   if (Outside(sampling.min_p, 0.0, 1.0)) {
     return OutsideError("sampling.min_p", sampling.min_p, "[0, 1]");
   }
+  // Below 1e-3 a logit would grow beyond what fp32 tells apart.
+  if (Outside(sampling.repetition_penalty, 1e-3, 10.0)) {
+    return OutsideError("sampling.repetition_penalty", sampling.repetition_penalty, "[0.001, 10]");
+  }
+  if (Outside(sampling.presence_penalty, -2.0, 2.0)) {
+    return OutsideError("sampling.presence_penalty", sampling.presence_penalty, "[-2, 2]");
+  }
+  if (Outside(sampling.frequency_penalty, -2.0, 2.0)) {
+    return OutsideError("sampling.frequency_penalty", sampling.frequency_penalty, "[-2, 2]");
+  }
   if (sampling.top_k < -1) {
     return OutsideError("sampling.top_k", sampling.top_k, "[-1, 2147483647] (0 or -1: all)");
   }

@@ -25,7 +25,10 @@ SamplingRow ToSamplingRow(const SamplingParams& sampling) {
           .top_p = static_cast<float>(sampling.top_p),
           .min_p = static_cast<float>(sampling.min_p),
           .top_k = std::max(0, sampling.top_k),
-          .seed = sampling.seed.value_or(0)};
+          .seed = sampling.seed.value_or(0),
+          .penalties = {.repetition = static_cast<float>(sampling.repetition_penalty),
+                        .presence = static_cast<float>(sampling.presence_penalty),
+                        .frequency = static_cast<float>(sampling.frequency_penalty)}};
 }
 
 }  // namespace

@@ -52,6 +52,9 @@ SamplingParams ConvertSampling(const v1::Sampling& wire) {
   if (wire.has_top_p()) params.top_p = wire.top_p();
   if (wire.has_min_p()) params.min_p = wire.min_p();
   if (wire.has_top_k()) params.top_k = wire.top_k();
+  if (wire.has_repetition_penalty()) params.repetition_penalty = wire.repetition_penalty();
+  if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
+  if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
   params.seed = wire.has_seed() ? wire.seed() : Draw64();
   return params;
 }

@@ -67,6 +67,7 @@ class CpuBackend : public Backend {
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
   // A list of a step is short: no thread is worth waking.
+  void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
   void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
 
  private:

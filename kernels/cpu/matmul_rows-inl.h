@@ -100,7 +100,8 @@ void EveryTile(const PanelArgs& args) {
       HYDRANT_ROWS(3)
       HYDRANT_ROWS(4)
       HYDRANT_ROWS(5)
-      HYDRANT_ROWS(6) HYDRANT_ROWS(7)
+      HYDRANT_ROWS(6)
+      HYDRANT_ROWS(7)
 #undef HYDRANT_ROWS
           default : break;
     }

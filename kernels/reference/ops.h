@@ -35,6 +35,7 @@ void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Sample(const SampleArgs& args);
 void UpdateTable(const UpdateTableArgs& args);
+void Penalize(const PenalizeArgs& args);
 
 }  // namespace hydrant::reference
 

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 #include <tuple>
 
@@ -281,6 +283,42 @@ TEST(EngineRecordTest, RecordedStepsAreTheSameSteps_cudaGQA) {
   }
   EXPECT_EQ(tokens[0], tokens[1]);
   EXPECT_EQ(logits[0], logits[1]);
+}
+
+// The logits of a sequence with penalties are those of one without, fed the same tokens, with the
+// formulas applied to what it has seen. A second sequence in the same slot begins anew.
+TEST_P(EngineTest, PenaltiesApplyToPromptAndOutput) {
+  const auto model = MakeRandomModel(config(), 21);
+  const auto penalized = MakeEngine(model, Options(device()));
+  const auto plain = MakeEngine(model, Options(device()));
+  SamplingRow sampling = EngineDriver::Greedy();
+  sampling.penalties = {.repetition = 1.4f, .presence = 0.3f, .frequency = 0.2f};
+  for (const uint64_t seed : {1, 2}) {
+    EngineDriver a(penalized.get(), seed), b(plain.get(), seed);
+    const std::vector<TokenId> prompt = RandomTokens(20, config().vocab_size, seed);
+    const CachePlan plan = Plan("h2o", 16, 20);
+    const int slot = a.Add(prompt, plan, 30, sampling);
+    ASSERT_EQ(b.Add(prompt, plan, 30), slot);
+    a.PrefillAll(slot);
+    b.PrefillAll(slot);
+    std::map<TokenId, int> output;
+    for (int step = 0; step < 30; ++step) {
+      a.Step();
+      b.Step();
+      const std::vector<float> got = a.Logits(slot), from = b.Logits(slot);
+      for (TokenId token = 0; token < from.size(); ++token) {
+        const bool in_output = output.contains(token);
+        const bool in_prompt = std::find(prompt.begin(), prompt.end(), token) != prompt.end();
+        double expected = from[token];
+        if (in_output || in_prompt) expected = expected > 0 ? expected / 1.4 : expected * 1.4;
+        if (in_output) expected -= 0.3 + 0.2 * output[token];
+        ASSERT_NEAR(got[token], expected, 1e-5) << "step " << step << " token " << token;
+      }
+      ++output[a.last_token(slot)];
+      a.Decode(slot);
+      b.DecodeToken(slot, a.last_token(slot), 20 + step);
+    }
+  }
 }
 
 TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {

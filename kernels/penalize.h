@@ -1,0 +1,58 @@
+// Makes tokens that a sequence has seen less likely, before anything else is done to its logits.
+// For a token t that came c times among the sequence's output:
+//   in prompt or output: logit = logit > 0 ? logit / repetition : logit * repetition
+//     (CTRL, Keskar et al. 2019, section 4.1, with the sign taken care of as everybody does since)
+//   then: logit -= frequency * c + presence * (c > 0)   (OpenAI's API)
+// What a sequence has seen is kept on the device, a number for each token of the vocabulary: the
+// output's count, up to kMostCounted, and kInPrompt.
+#ifndef HYDRANT_KERNELS_PENALIZE_H_
+#define HYDRANT_KERNELS_PENALIZE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hydrant {
+
+struct Penalties {
+  float repetition = 1.0f;  // > 0; 1: none
+  float presence = 0.0f;
+  float frequency = 0.0f;
+
+  constexpr bool Any() const { return repetition != 1.0f || presence != 0.0f || frequency != 0.0f; }
+};
+
+inline constexpr uint16_t kInPrompt = 0x8000;
+inline constexpr uint16_t kMostCounted = 0x7fff;
+
+struct SamplingRow;
+
+struct PenalizeArgs {
+  float* logits = nullptr;  // [num_rows, vocab], changed in place
+  int num_rows = 0;
+  int vocab = 0;
+  const SamplingRow* rows = nullptr;  // [num_rows]; rows without penalties are left alone
+  const int32_t* slots = nullptr;     // [num_rows] the row's sequence; different ones
+  const uint32_t* newest = nullptr;   // [num_rows] the output token that has come since the last
+                                      // time, counted here; UINT32_MAX: none
+  uint16_t* seen = nullptr;           // [slots, vocab]
+};
+
+// What `seen` says of a token after `newest`.
+constexpr uint16_t SeenWith(uint16_t seen, bool is_newest) {
+  return is_newest && (seen & kMostCounted) < kMostCounted ? static_cast<uint16_t>(seen + 1) : seen;
+}
+
+// In fp32, multiplications and additions apart, so that every backend has the same bits.
+constexpr float PenalizedLogit(float logit, uint16_t seen, const Penalties& penalties) {
+  if (seen == 0) return logit;
+  const float repeated = logit > 0.0f ? logit / penalties.repetition : logit * penalties.repetition;
+  const int count = seen & kMostCounted;
+  if (count == 0) return repeated;
+  const float for_count = penalties.frequency * static_cast<float>(count);
+  const float both = for_count + penalties.presence;
+  return repeated - both;
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_PENALIZE_H_
