@@ -32,14 +32,16 @@ class PenalizeTest : public BackendTest {
       newest.push_back(rows[i].newest);
     }
     auto device_logits = Upload(logits);
-    auto device_rows = Upload(sampling);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(sampling.data());
+    auto device_rows =
+        Upload(std::vector<uint8_t>(bytes, bytes + sampling.size() * sizeof(SamplingRow)));
     auto device_slots = Upload(slots);
     auto device_newest = Upload(newest);
     auto device_seen = Upload(*seen);
     backend().Penalize({.logits = device_logits.data(),
                         .num_rows = static_cast<int>(rows.size()),
                         .vocab = vocab,
-                        .rows = device_rows.data(),
+                        .rows = reinterpret_cast<const SamplingRow*>(device_rows.data()),
                         .slots = device_slots.data(),
                         .newest = device_newest.data(),
                         .seen = device_seen.data()});
