@@ -55,7 +55,7 @@ bool SomeoneListensOn(const std::string& listen) {
 
 // Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be
 // SCHED_BATCH: they then do not take the core from a writer that has just handed them a finished
-// write. Otherwise the two take turns on one core, and on each other's locks, some ten times a
+// write. Otherwise the two take turns on one core, and on each other's locks, several times a
 // token.
 class StartThreadsAsBatch {
  public:
