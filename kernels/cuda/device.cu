@@ -97,10 +97,10 @@ class Device final : public CudaDevice {
   int Synchronize() override { return cudaStreamSynchronize(stream_); }
 
   int Replay(uint64_t key, bool* replayed) override {
-    return graphs_->Replay(key, scratch_->growths() + matmul_->growths(), stream_, replayed);
+    return graphs_->Replay(key, WorkSpace(), stream_, replayed);
   }
   int BeginRecord(uint64_t key) override { return graphs_->Begin(key, stream_); }
-  int EndRecord() override { return graphs_->End(stream_); }
+  int EndRecord() override { return graphs_->End(WorkSpace(), stream_); }
 
   int Matmul(const MatmulArgs& args) override { return matmul_->Run(context_, args); }
   int Embed(const EmbedArgs& args) override { return cuda::Embed(context_, args); }
@@ -125,6 +125,9 @@ class Device final : public CudaDevice {
   }
 
  private:
+  // Changes with the addresses of work space (graphs.h).
+  uint64_t WorkSpace() const { return scratch_->growths() + matmul_->growths(); }
+
   cudaStream_t stream_ = nullptr;
   std::string description_;
   std::unique_ptr<MatmulRunner> matmul_;

@@ -40,8 +40,14 @@ class Graphs {
     return cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
   }
 
-  cudaError_t End(cudaStream_t stream) {
-    if (!recording_) return cudaSuccess;
+  cudaError_t End(uint64_t work_space, cudaStream_t stream) {
+    if (!recording_) {
+      // What has run may have made the work space grow: older records are out of date, this is not.
+      if (work_space != work_space_) Forget();
+      work_space_ = work_space;
+      graphs_.emplace(key_, nullptr);
+      return cudaSuccess;
+    }
     recording_ = false;
     cudaGraph_t graph = nullptr;
     cudaError_t error = cudaStreamEndCapture(stream, &graph);

@@ -12,17 +12,24 @@ class PlainRunner final : public MatmulRunner {
  public:
   cudaError_t Run(const Context& context, const MatmulArgs& args) override {
     const CudaWeight weight = static_cast<const CudaWeight&>(*args.weight);
-    return emulation::Enqueue([context, args, weight] { return Multiply(context, args, weight); });
+    // Work space for the rounded rows, as the real one takes it.
+    void* rounded = nullptr;
+    if (weight.dtype() == DType::kBF16) {
+      const size_t bytes = BytesOf(DType::kBF16, static_cast<size_t>(args.m) * weight.cols());
+      if (const cudaError_t error = context.scratch->Get(bytes, &rounded); error != cudaSuccess)
+        return error;
+    }
+    return emulation::Enqueue(
+        [=] { return Multiply(context, args, weight, static_cast<uint16_t*>(rounded)); });
   }
 
  private:
   static cudaError_t Multiply(const Context& context, const MatmulArgs& args,
-                              const CudaWeight& weight) {
+                              const CudaWeight& weight, uint16_t* rounded) {
     const size_t cols = weight.cols(), outputs = weight.rows();
     std::vector<float> x(args.x, args.x + args.m * cols);
-    std::vector<uint16_t> rounded(x.size());
     if (weight.dtype() == DType::kBF16) {
-      RoundToBF16(context.stream, args.x, static_cast<int64_t>(x.size()), rounded.data());
+      RoundToBF16(context.stream, args.x, static_cast<int64_t>(x.size()), rounded);
       for (size_t i = 0; i < x.size(); ++i) x[i] = BF16ToFloat(rounded[i]);
     }
     std::vector<float> w(cols);
