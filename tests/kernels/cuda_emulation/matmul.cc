@@ -16,20 +16,22 @@ class PlainRunner final : public MatmulRunner {
     void* rounded = nullptr;
     if (weight.dtype() == DType::kBF16) {
       const size_t bytes = BytesOf(DType::kBF16, static_cast<size_t>(args.m) * weight.cols());
-      if (const cudaError_t error = context.scratch->Get(bytes, &rounded); error != cudaSuccess)
-        return error;
+      cudaError_t error = context.scratch->Get(bytes, &rounded);
+      if (error == cudaSuccess)
+        error = RoundToBF16(context.stream, args.x, static_cast<int64_t>(args.m) * weight.cols(),
+                            static_cast<uint16_t*>(rounded));
+      if (error != cudaSuccess) return error;
     }
     return emulation::Enqueue(
-        [=] { return Multiply(context, args, weight, static_cast<uint16_t*>(rounded)); });
+        [=] { return Multiply(args, weight, static_cast<const uint16_t*>(rounded)); });
   }
 
  private:
-  static cudaError_t Multiply(const Context& context, const MatmulArgs& args,
-                              const CudaWeight& weight, uint16_t* rounded) {
+  static cudaError_t Multiply(const MatmulArgs& args, const CudaWeight& weight,
+                              const uint16_t* rounded) {
     const size_t cols = weight.cols(), outputs = weight.rows();
     std::vector<float> x(args.x, args.x + args.m * cols);
     if (weight.dtype() == DType::kBF16) {
-      RoundToBF16(context.stream, args.x, static_cast<int64_t>(x.size()), rounded);
       for (size_t i = 0; i < x.size(); ++i) x[i] = BF16ToFloat(rounded[i]);
     }
     std::vector<float> w(cols);
