@@ -62,8 +62,8 @@ struct Engine::Impl {
 absl::Status Engine::Impl::Allocate() {
   const ModelConfig& config = model->config();
   const size_t rows = limits.max_num_seqs;
-  absl::Status status =
-      act.Allocate(*backend, config, std::max(limits.max_num_seqs, PrefillRunner::kMaxRows));
+  absl::Status status = act.Allocate(*backend, config, DefaultedDType(options),
+                                     std::max(limits.max_num_seqs, PrefillRunner::kMaxRows));
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
@@ -106,8 +106,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->backend = *std::move(backend);
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->RunsBesideHost());
   limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
-  absl::StatusOr<std::unique_ptr<LlamaModel>> model = LlamaModel::Create(
-      impl->backend.get(), std::move(source), options.dtype, limits->max_model_len, progress);
+  absl::StatusOr<std::unique_ptr<LlamaModel>> model =
+      LlamaModel::Create(impl->backend.get(), std::move(source), DefaultedDType(options),
+                         limits->max_model_len, progress);
   if (!model.ok()) return model.status();
   impl->model = *std::move(model);
   impl->limits = *limits;
@@ -143,7 +144,7 @@ int64_t Engine::weight_bytes() const { return impl_->model->weight_bytes(); }
 
 std::string Engine::Description() const {
   return fmt::format("{}; weights {}{}, KV cache {}", impl_->backend->Description(),
-                     WeightDTypeName(impl_->options.dtype),
+                     WeightDTypeName(DefaultedDType(impl_->options)),
                      impl_->options.batch_invariant ? " (batch-invariant)" : "",
                      DTypeName(impl_->layout.dtype));
 }
@@ -216,14 +217,11 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
 
 // Normed final rows, into act.normed: the decode rows, then the prompts that ended.
 void Engine::Impl::GatherFinalRows(const Batch& batch) {
-  const int hidden_size = model->config().hidden_size;
   int row = static_cast<int>(batch.decode.size());
-  if (row > 0) model->FinalNorm(hidden.data(), row, act.normed.data());
+  if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
   for (const PrefillSlice& slice : batch.prefill) {
     if (!slice.EndsPrompt(limits.num_layers)) continue;
-    model->FinalNorm(prefill->LastHidden(slice), 1,
-                     act.normed.data() + static_cast<size_t>(row) * hidden_size);
-    ++row;
+    model->FinalNorm(prefill->LastHidden(slice), 1, row++, act);
   }
 }
 
@@ -251,7 +249,7 @@ void Engine::Impl::PenalizeRows(int decoded) {
 }
 
 void Engine::Impl::SampleRows(int decoded) {
-  model->Logits(act.normed.data(), rows.num_sampled(), logits.data());
+  model->Logits(act, rows.num_sampled(), logits.data());
   PenalizeRows(decoded);
   backend->Sample({.logits = logits.data(),
                    .num_rows = rows.num_sampled(),

@@ -22,7 +22,7 @@ struct EngineOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "reference"
   int num_threads = 1;
   bool batch_invariant = false;
-  WeightDType dtype = WeightDType::kStored;
+  std::optional<WeightDType> dtype;     // unset: kBFloat16 on a GPU, kStored on a host
   std::optional<DType> kv_cache_dtype;  // f32, f16, bf16; unset: f32 with kFloat32, bf16 with
                                         // kBFloat16, f16 with kStored
   int block_size = 16;

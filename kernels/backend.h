@@ -83,6 +83,10 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                              WeightDType dtype) = 0;
 
+  // The dtype in which Matmul takes its rows as they are, beside weights packed as `dtype`: what
+  // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
+  virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
+
   // Enqueues what `operations` enqueues. Under one key these must be the same operations with the
   // same arguments each time, and copies only on the device: a device that RecordsOperations() may
   // record them, and later repeat the record without asking.

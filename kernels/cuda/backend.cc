@@ -103,6 +103,9 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override;
 
+  DType ActivationDType(WeightDType dtype) const override {
+    return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
+  }
   bool RecordsOperations() const override { return true; }
   void Repeat(uint64_t key, const std::function<void()>& operations) override {
     bool repeated = false;

@@ -155,7 +155,7 @@ int Main(int argc, char** argv) {
       "| policy | batch | context | ms a step | tokens/s | bytes' time, ms | ratio | prompt "
       "tokens/s "
       "|\n|---|---|---|---|---|---|---|---|\n");
-  const double weights = WeightBytesRead(**engine, options.dtype);
+  const double weights = WeightBytesRead(**engine, *options.dtype);
   for (const Case& c : cases) Measure(engine->get(), c, weights, bandwidth, steps);
   return 0;
 }

@@ -107,6 +107,24 @@ TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   h.RunToEnd();
 }
 
+// The newest token is named where it is known, and left to the engine where it is on its way; then
+// the last step has nothing behind it.
+TEST_P(SchedulerTest, LeavesTokensOnTheirWayToTheEngine) {
+  SchedulerHarness h(Limits());
+  const RequestHandle a = h.Add(MakeRequest(8, 4));
+  h.Step();
+  for (int step = 0; step < 3; ++step) {
+    h.Step();
+    ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
+    EXPECT_EQ(h.engine.last_step().decode[0].token == kNoToken, Late() > 0);
+  }
+  EXPECT_EQ(h.engine.num_steps(), 4);
+  EXPECT_EQ(h[a].token_ids.size(), 4u - Late());
+  h.RunToEnd();
+  EXPECT_EQ(h.engine.num_steps(), 4);
+  EXPECT_EQ(h[a].token_ids.size(), 4u);
+}
+
 // 64 prompt tokens are 64 pages; at a budget of 8 entries they are 8. The pool has 64.
 TEST_P(SchedulerTest, AdmissionCountsTheCompressedSize) {
   EngineLimits limits = Limits();
