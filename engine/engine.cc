@@ -17,6 +17,10 @@
 namespace hydrant {
 namespace {
 
+// A GPU's matrix products are at their best from here on; a host's are with the default, and their
+// rows stay in its caches.
+constexpr int kDevicePrefillRows = 2048;
+
 std::string_view WeightDTypeName(WeightDType dtype) {
   switch (dtype) {
     case WeightDType::kFloat32:
@@ -39,7 +43,7 @@ struct Engine::Impl {
   std::unique_ptr<LlamaModel> model;
   std::unique_ptr<KvState> kv;
   std::unique_ptr<PrefillRunner> prefill;
-  Activations act;  // rows: max(max_num_seqs, PrefillRunner::kMaxRows)
+  Activations act;  // rows: max(max_num_seqs, prefill_rows)
 
   // Decode and sampling, max_num_seqs rows each.
   StepRows rows;
@@ -63,7 +67,7 @@ absl::Status Engine::Impl::Allocate() {
   const ModelConfig& config = model->config();
   const size_t rows = limits.max_num_seqs;
   absl::Status status = act.Allocate(*backend, config, DefaultedDType(options),
-                                     std::max(limits.max_num_seqs, PrefillRunner::kMaxRows));
+                                     std::max(limits.max_num_seqs, limits.prefill_rows));
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
@@ -104,6 +108,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
       {.num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
   if (!backend.ok()) return backend.status();
   impl->backend = *std::move(backend);
+  if (impl->backend->RunsBesideHost()) limits->prefill_rows = kDevicePrefillRows;
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->RunsBesideHost());
   limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
   absl::StatusOr<std::unique_ptr<LlamaModel>> model =
@@ -113,8 +118,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->model = *std::move(model);
   impl->limits = *limits;
   if (absl::Status status = impl->Allocate(); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill = PrefillRunner::Create(
-      impl->backend.get(), impl->model.get(), &impl->act, limits->prefill_arena_tokens);
+  absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill =
+      PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act,
+                            limits->prefill_arena_tokens, limits->prefill_rows);
   if (!prefill.ok()) return prefill.status();
   impl->prefill = *std::move(prefill);
 

@@ -24,19 +24,13 @@ absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend, const
 }
 
 absl::Status KvState::Allocate() {
-  const size_t slots = static_cast<size_t>(pages_.layout.num_blocks) * pages_.layout.block_size;
-  const size_t page_bytes = BytesOf(pages_.layout.dtype, slots * pages_.layout.head_dim);
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
-  absl::Status status;
+  absl::Status status = AllocatePool();
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend_, count);
     return array.data();
   };
-  pages_.keys = allocate(keys_, page_bytes);
-  pages_.values = allocate(values_, page_bytes);
-  pages_.positions = allocate(positions_, slots);
-  pages_.scores = allocate(scores_, slots);
   tables_.blocks = allocate(blocks_, limits_.table_entries);
   tables_.row_begin = allocate(row_begin_, seqs);
   tables_.row_width = allocate(row_width_, seqs);
@@ -46,6 +40,28 @@ absl::Status KvState::Allocate() {
   tables_.rules = allocate(rules_, seqs);
   allocate(updates_, std::max<size_t>(heads, 1024));
   return status;
+}
+
+// One piece of memory, so that the device's granularity is paid once. Its arrays begin where the
+// widest access of a kernel may.
+absl::Status KvState::AllocatePool() {
+  constexpr size_t kAlignment = 256;
+  const size_t slots = static_cast<size_t>(pages_.layout.num_blocks) * pages_.layout.block_size;
+  size_t size = 0;
+  const auto place = [&size](size_t bytes) {
+    const size_t offset = size;
+    size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  };
+  const size_t vector_bytes = BytesOf(pages_.layout.dtype, slots * pages_.layout.head_dim);
+  const size_t keys = place(vector_bytes), values = place(vector_bytes);
+  const size_t positions = place(slots * sizeof(int32_t)), scores = place(slots * sizeof(float));
+  if (absl::Status status = pool_.Allocate(*backend_, size); !status.ok()) return status;
+  pages_.keys = pool_.data() + keys;
+  pages_.values = pool_.data() + values;
+  pages_.positions = reinterpret_cast<int32_t*>(pool_.data() + positions);
+  pages_.scores = reinterpret_cast<float*>(pool_.data() + scores);
+  return absl::OkStatus();
 }
 
 void KvState::Apply(const Batch& batch) {

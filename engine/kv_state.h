@@ -33,6 +33,7 @@ class KvState {
  private:
   KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits);
   absl::Status Allocate();
+  absl::Status AllocatePool();
   void SetUp(const SlotSetup& setup);
   void UpdateTable(std::span<const TableUpdate> updates);
 
@@ -42,9 +43,7 @@ class KvState {
   SequenceTables tables_;
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
-  DeviceArray<uint8_t> keys_, values_;
-  DeviceArray<int32_t> positions_;
-  DeviceArray<float> scores_;
+  DeviceArray<uint8_t> pool_;  // keys, values, positions, scores
   DeviceArray<int32_t> blocks_;
   DeviceArray<int64_t> row_begin_;
   DeviceArray<int32_t> row_width_;

@@ -9,8 +9,10 @@ namespace hydrant {
 absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
                                                                      const LlamaModel* model,
                                                                      const Activations* act,
-                                                                     int arena_tokens) {
-  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, arena_tokens));
+                                                                     int arena_tokens,
+                                                                     int max_rows) {
+  std::unique_ptr<PrefillRunner> runner(
+      new PrefillRunner(backend, model, act, arena_tokens, max_rows));
   if (absl::Status status = runner->Allocate(); !status.ok()) return status;
   return runner;
 }
@@ -84,10 +86,10 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
   }
 }
 
-// Runs of pieces that follow each other in the arena, at most kMaxRows rows each. A piece ends at
+// Runs of pieces that follow each other in the arena, at most max_rows_ rows each. A piece ends at
 // its slice's end or at a multiple of kQueryTile, so that column sums do not depend on the cut.
 std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
-    std::span<const PrefillSlice* const> slices) {
+    std::span<const PrefillSlice* const> slices) const {
   std::vector<std::vector<Piece>> runs;
   int next_row = -1;
   int room = 0;
@@ -98,7 +100,7 @@ std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
       const bool adjoins = slice->arena_begin + begin == next_row;
       if (!adjoins || (left > room && room < kQueryTile)) {
         runs.emplace_back();
-        room = kMaxRows;
+        room = max_rows_;
       }
       const int rows = left <= room ? left : room / kQueryTile * kQueryTile;
       runs.back().push_back({slice, begin, begin + rows});

@@ -24,14 +24,12 @@ namespace hydrant {
 
 class PrefillRunner {
  public:
-  // Rows that one pass of the matrix products takes at most.
-  static constexpr int kMaxRows = 512;
-
-  // Borrows everything. act holds at least kMaxRows rows.
+  // max_rows: what one pass of the matrix products takes at most, a multiple of kQueryTile; act
+  // holds as many. Borrows everything.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
                                                                const LlamaModel* model,
                                                                const Activations* act,
-                                                               int arena_tokens);
+                                                               int arena_tokens, int max_rows);
 
   // Leaves what is kept in the pages of `kv`.
   void Run(std::span<const PrefillSlice> slices, const KvState& kv);
@@ -49,12 +47,17 @@ class PrefillRunner {
     int rows() const { return end - begin; }
   };
 
-  PrefillRunner(Backend* backend, const LlamaModel* model, const Activations* act, int arena_tokens)
-      : backend_(backend), model_(model), act_(act), arena_tokens_(arena_tokens) {}
+  PrefillRunner(Backend* backend, const LlamaModel* model, const Activations* act, int arena_tokens,
+                int max_rows)
+      : backend_(backend),
+        model_(model),
+        act_(act),
+        arena_tokens_(arena_tokens),
+        max_rows_(max_rows) {}
   absl::Status Allocate();
   void Begin(const PrefillSlice& slice);
   void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
-  static std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices);
+  std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Attend(const Piece& piece, int row, const KvState& kv);
   void ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan);
@@ -64,6 +67,7 @@ class PrefillRunner {
   const LlamaModel* model_;
   const Activations* act_;
   int arena_tokens_;
+  int max_rows_;
   DeviceArray<TokenId> ids_;        // [arena]
   DeviceArray<int32_t> positions_;  // [arena]
   DeviceArray<float> hidden_;       // [arena, hidden]

@@ -14,8 +14,8 @@ absl::Status ValidateOptions(const SchedulerOptions& options) {
   if (options.max_num_queued_tokens < 1) {
     return outside("max_num_queued_tokens", options.max_num_queued_tokens, "[1, 2^63)");
   }
-  if (options.max_num_batched_tokens < 1) {
-    return outside("max_num_batched_tokens", options.max_num_batched_tokens, "[1, 2^31)");
+  if (options.max_num_batched_tokens.value_or(1) < 1) {
+    return outside("max_num_batched_tokens", *options.max_num_batched_tokens, "[1, 2^31)");
   }
   if (!(options.watermark >= 0.0 && options.watermark <= 0.5)) {
     return outside("watermark", options.watermark, "[0, 0.5]");

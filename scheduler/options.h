@@ -3,6 +3,7 @@
 #define HYDRANT_SCHEDULER_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "scheduler/request.h"
@@ -12,9 +13,10 @@ namespace hydrant {
 struct SchedulerOptions {
   int max_num_queued_reqs = 1024;
   int64_t max_num_queued_tokens = 4'000'000;
-  int max_num_batched_tokens =
-      512;                  // prefill work of a step while others decode, in whole-model tokens
-  double watermark = 0.02;  // share of the pages kept free at admission, for growth
+  // Prefill work of a step while others decode, in whole-model tokens; unset: the engine's
+  // prefill_rows.
+  std::optional<int> max_num_batched_tokens;
+  double watermark = 0.02;                  // share of the pages kept free at admission, for growth
   TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
 };
 

@@ -212,8 +212,9 @@ void Scheduler::SchedulePrefill(TimeUs now) {
     open_prompts_.push_back({sequence->num_prompt_tokens, sequence->cursor});
   }
   if (prefilling_.empty()) return;
-  const double budget = static_cast<double>(options_.max_num_batched_tokens) * limits_.num_layers *
-                        (batch_.decode.empty() ? kIdleDecodeBudgetFactor : 1.0);
+  const double budget =
+      static_cast<double>(options_.max_num_batched_tokens.value_or(limits_.prefill_rows)) *
+      limits_.num_layers * (batch_.decode.empty() ? kIdleDecodeBudgetFactor : 1.0);
   for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget)) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,

@@ -59,6 +59,15 @@ class Plan {
                                                   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                   &kWorkspaceBytes, sizeof(kWorkspaceBytes));
     });
+    // y may begin at any row of an array; the library expects 256 bytes unless told.
+    constexpr uint32_t kAlignment = 16;
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      then([&] {
+        return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &kAlignment,
+                                                    sizeof(kAlignment));
+      });
+    }
     int found = 0;
     then([&] {
       return cublasLtMatmulAlgoGetHeuristic(library, operation_, a_, b_, c_, c_, preference, 1,
