@@ -15,7 +15,7 @@ struct SchedulerOptions {
   int64_t max_num_queued_tokens = 4'000'000;
   // Prefill work of a step while others decode, in whole-model tokens; unset: the engine's
   // prefill_rows.
-  std::optional<int> max_num_batched_tokens;
+  std::optional<int> max_num_batched_tokens = {};
   double watermark = 0.02;                  // share of the pages kept free at admission, for growth
   TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
 };
