@@ -161,8 +161,9 @@ def throughput(records: list[Record], wanted: Wanted) -> None:
             name = f"{r['policy']}, at most {r['in_flight']}" if r["who"] == OURS else f"{r['who']}: {r['variant']}"
             ratio = r["tokens_per_s"] / full["tokens_per_s"] if full else None
             cut_off = ", cut off" if r["finished"] < r["requests"] else ""
-            rows.append(f"| {name} | {r.get('peak_batch') or min(r['batch'], r['requests'])} | {cell(r.get('mean_batch'), '.1f')} "
-                        f"| {r['tokens_per_s']:.0f} | {cell(ratio, '.2f')} | {r.get('preemptions', '-')} "
+            peak = r.get("peak_batch") or min(r["batch"], r["requests"])
+            rows.append(f"| {name} | {peak} | {cell(r.get('mean_batch'), '.1f')} | {r['tokens_per_s']:.0f} "
+                        f"| {cell(ratio, '.2f')} | {r.get('preemptions', '-')} "
                         f"| {cell(r.get('step_ms_p50'), '.1f')} / {cell(r.get('step_ms_p99'), '.1f')} "
                         f"| {r['seconds']:.0f}{cut_off} |")
         table(f"| {model}, {requests} requests of {prompt_tokens} + {new_tokens} tokens | peak batch | mean batch "
@@ -188,7 +189,8 @@ def main() -> None:
     prefill(records, wanted)
     steps(records)
     throughput(records, wanted)
-    table("| wanted | | measured | reached |", wanted.rows)
+    if any(record["what"] != "run" for record in records):
+        table("| wanted | | measured | reached |", wanted.rows)
     names: dict[str, list[str]] = {}
     for record in records:
         if record["what"] == "skipped":

@@ -143,21 +143,21 @@ def flex() -> Attention:
     return build
 
 
-def flashinfer_decode(tensor_cores: bool) -> Attention:
+def flashinfer_decode(tensor_cores: bool, device: torch.device) -> Attention:
     import flashinfer
 
-    workspace = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
+    workspace = torch.zeros(256 << 20, dtype=torch.uint8, device=device)
 
     def build(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Call:
         batch, _, entries, _ = k.shape
         width = entries // PAGE
-        order = torch.randperm(batch * width, device="cuda")
-        pages = torch.empty(batch * width, 2, PAGE, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+        order = torch.randperm(batch * width, device=device)
+        pages = torch.empty(batch * width, 2, PAGE, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
         for part, x in enumerate((k, v)):
             pages[order, part] = x.transpose(1, 2).reshape(batch * width, PAGE, KV_HEADS, HEAD_DIM)
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=tensor_cores)
-        begins = torch.arange(batch + 1, dtype=torch.int32, device="cuda") * width
-        last = torch.full((batch,), PAGE, dtype=torch.int32, device="cuda")
+        begins = torch.arange(batch + 1, dtype=torch.int32, device=device) * width
+        last = torch.full((batch,), PAGE, dtype=torch.int32, device=device)
         wrapper.plan(begins, order.int(), last, HEADS, KV_HEADS, HEAD_DIM, PAGE, q_data_type=torch.bfloat16,
                      kv_data_type=torch.bfloat16)
         queries = q.reshape(batch, HEADS, HEAD_DIM)
@@ -218,50 +218,58 @@ def usable(bench: Bench, who: str, name: str, make: Callable[[], Attention], cau
     except Exception as error:  # noqa: BLE001
         reason = error
     if reason:
-        skipped(who, name, reason)
+        skipped(who, f"{'prompt' if causal else 'decode'}, {name}", reason)
         return None
     return attention
 
 
-def main() -> None:
+def sdpa_variants(ways: tuple[str, str], causal: bool) -> list[tuple[str, Callable[[], Attention]]]:
+    backends = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
+    return [(f"SDPA {backend.name.split('_')[0].lower()}, {how}", lambda b=backend, h=how: sdpa(b, h, causal))
+            for backend in backends for how in ways]
+
+
+def decode_variants(bench: Bench, parts: list[str]) -> list[tuple[str, str, Callable[[], Attention]]]:
+    variants = []
+    if "decode" in parts:
+        variants += [("torch", name, make) for name, make in sdpa_variants(("grouped", "folded"), causal=False)]
+    if "flex" in parts:
+        variants.append(("torch", "FlexAttention", flex))
+    if "flashinfer" in parts:
+        variants += [("flashinfer", f"paged, tensor cores {cores}", lambda c=cores: flashinfer_decode(c, bench.device))
+                     for cores in (True, False)]
+    return variants
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=0, help="start nothing new after so long; 0: no limit")
     parser.add_argument("--parts", default="ceilings,prefill,decode,flex,flashinfer",
                         help="default: %(default)s; the last two compile at first use, which takes minutes")
     parser.add_argument("--quick", action="store_true", help="small shapes, to see that it runs")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
     if args.device == "cuda" and not torch.cuda.is_available():
         return skipped("torch", "all", "PyTorch sees no CUDA device")
     torch.set_grad_enabled(False)
     bench = Bench(args)
-    name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
-    report("device", "torch", program="peer_torch", description=f"{name}, PyTorch {torch.__version__}")
     parts = args.parts.split(",")
-    backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    machine = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    report("device", "torch", program="peer_torch", description=f"{machine}, PyTorch {torch.__version__}")
     if "ceilings" in parts:
         ceilings(bench)
-    for backend in backends if "prefill" in parts else []:
-        for how in ("grouped", "repeated"):
-            variant = f"SDPA {backend.name.split('_')[0].lower()}, {how}"
-            attention = usable(bench, "torch", variant, lambda b=backend, h=how: sdpa(b, h, True), causal=True)
-            if attention:
-                measure_prompts(bench, variant, attention)
-    candidates: list[tuple[str, str, str, Callable[[], Attention]]] = [
-        ("decode", "torch", f"SDPA {backend.name.split('_')[0].lower()}, {how}", lambda b=backend, h=how: sdpa(b, h, False))
-        for backend in backends for how in ("grouped", "folded")]
-    candidates += [("flex", "torch", "FlexAttention", flex)]
-    candidates += [("flashinfer", "flashinfer", f"paged, tensor cores {cores}", lambda c=cores: flashinfer_decode(c))
-                   for cores in (True, False)]
-    for part, who, variant, make in candidates:
-        if part not in parts:
-            continue
-        if part != "decode" and args.device != "cuda":
-            skipped(who, variant, "needs CUDA")
-            continue
-        attention = usable(bench, who, variant, make, causal=False)
+    for name, make in sdpa_variants(("grouped", "repeated"), causal=True) if "prefill" in parts else []:
+        attention = usable(bench, "torch", name, make, causal=True)
         if attention:
-            measure_decode(bench, who, variant, attention)
+            measure_prompts(bench, name, attention)
+    for who, name, make in decode_variants(bench, parts):
+        attention = usable(bench, who, name, make, causal=False)
+        if attention:
+            measure_decode(bench, who, name, attention)
 
 
 if __name__ == "__main__":

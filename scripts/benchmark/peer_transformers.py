@@ -177,6 +177,7 @@ def main() -> None:
     prompts = draw_prompts(args, model.config.vocab_size)
     for mode in args.modes.split(","):
         try:
+            torch.cuda.empty_cache()  # continuous batching sizes its cache by what is free
             measure(mode, model, prompts, args)
         except Exception as error:  # noqa: BLE001  a peer may fail in any way
             skipped(mode, error)
