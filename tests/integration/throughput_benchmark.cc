@@ -168,6 +168,7 @@ Outcome Drive(Engine* engine, const SchedulerOptions& options, const Workload& w
   if (!loop.ok()) Fail(loop.status());
 
   std::vector<Request> requests;
+  requests.reserve(work.requests);
   for (int i = 0; i < work.requests; ++i)
     requests.push_back(MakeRequest(work, run.policy, i, engine->config().vocab_size));
   const Clock::time_point start = Clock::now();
