@@ -47,7 +47,7 @@ struct TableRow {
 // several layers spans the whole prompt.
 struct PrefillSlice {
   int slot = 0;
-  std::span<const TokenId> prompt;  // the whole prompt; must stay valid during Execute()
+  std::span<const TokenId> prompt;  // the whole prompt; must stay valid during Enqueue()
   int arena_begin = 0;              // where the prompt's tokens lie in the prefill arena, in tokens
   int layer_begin = 0;
   int layer_end = 0;
@@ -62,7 +62,8 @@ struct PrefillSlice {
 
 struct DecodeRow {
   int slot = 0;
-  TokenId token = 0;     // the input: the newest known token
+  TokenId token = 0;     // the input; kNoToken: what the slot's last sampled row gave, which the
+                         // host need not know yet
   int32_t position = 0;  // its position
   SamplingRow sampling;
 };
@@ -96,15 +97,27 @@ struct EngineLimits {
   int max_num_seqs = 0;          // slots
   int max_model_len = 0;         // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;  // tokens of all open prompts together; at least max_model_len
+  int max_steps_in_flight = 1;   // steps worth enqueueing before the first is collected
 };
 
-// The seam between scheduler and engine; the scheduler's tests put a fake behind it.
+// The seam between scheduler and engine; the scheduler's tests put a fake behind it. Steps run one
+// after another, in the order in which they are enqueued; so a page that one step names may be
+// another's in the next.
 class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const EngineLimits& limits() const = 0;
-  // An error means that the whole engine is lost, not one sequence.
-  virtual absl::Status Execute(const Batch& batch, StepResult* result) = 0;
+  // Takes what it needs of the batch. On a host this is where the work is done.
+  // REQUIRES: fewer than max_steps_in_flight steps, or fewer than two, have not been collected.
+  virtual void Enqueue(const Batch& batch) = 0;
+  // Waits for the oldest step that has not been collected. An error means that the whole engine is
+  // lost, not one sequence: nothing is in flight afterwards.
+  virtual absl::Status Collect(StepResult* result) = 0;
+
+  absl::Status Execute(const Batch& batch, StepResult* result) {
+    Enqueue(batch);
+    return Collect(result);
+  }
 };
 
 }  // namespace hydrant

@@ -9,6 +9,8 @@
 #include "engine/llama_model.h"
 #include "engine/memory_plan.h"
 #include "engine/prefill.h"
+#include "engine/step_results.h"
+#include "engine/step_rows.h"
 #include "fmt/format.h"
 #include "kernels/dequantize.h"
 
@@ -40,48 +42,40 @@ struct Engine::Impl {
   Activations act;  // rows: max(max_num_seqs, PrefillRunner::kMaxRows)
 
   // Decode and sampling, max_num_seqs rows each.
-  DeviceArray<TokenId> ids, tokens;
-  DeviceArray<int32_t> positions, slots;
+  StepRows rows;
+  DeviceArray<TokenId> tokens;  // of the sampled rows
+  DeviceArray<TokenId> latest;  // [slots] (kernels/latest_tokens.h)
   DeviceArray<float> hidden, k, v, logits;
-  DeviceArray<SamplingRow> sampling;
-  DeviceArray<int32_t> sampled_slots;
-  DeviceArray<TokenId> newest;  // what each sampled row has put out since it was sampled last
-  DeviceArray<uint16_t> seen;   // [max_num_seqs, vocab] (kernels/penalize.h)
-  int logit_rows = 0;
+  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/penalize.h)
+  StepResults results;
 
   absl::Status Allocate();
-  void Decode(const Batch& batch);
+  void Decode(const DecodeShape& shape);
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
-  void StageDecodeRows(const Batch& batch, int padded_rows);
   void EnqueueDecode(const DecodeShape& shape);
-  int GatherFinalRows(const Batch& batch);
+  void GatherFinalRows(const Batch& batch);
   void NotePrompts(const Batch& batch);
-  void SampleRows(const Batch& batch, int rows);
-  void PenalizeRows(const Batch& batch, int rows);
-  void Distribute(const Batch& batch, const std::vector<TokenId>& sampled,
-                  StepResult* result) const;
+  void SampleRows(int decoded);
+  void PenalizeRows(int decoded);
 };
 
 absl::Status Engine::Impl::Allocate() {
   const ModelConfig& config = model->config();
   const size_t rows = limits.max_num_seqs;
-  absl::Status status =
-      act.Allocate(*backend, config, std::max(limits.max_num_seqs, PrefillRunner::kMaxRows));
+  absl::Status status = act.Allocate(*backend, config, DefaultedDType(options),
+                                     std::max(limits.max_num_seqs, PrefillRunner::kMaxRows));
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
-  allocate(ids, rows);
   allocate(tokens, rows);
-  allocate(positions, rows);
-  allocate(slots, rows);
+  allocate(latest, rows);
   allocate(hidden, rows * config.hidden_size);
   allocate(k, rows * config.KvDim());
   allocate(v, rows * config.KvDim());
   allocate(logits, rows * config.vocab_size);
-  allocate(sampling, rows);
-  allocate(sampled_slots, rows);
-  allocate(newest, rows);
   allocate(seen, rows * config.vocab_size);
+  if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
+  if (status.ok()) status = results.Allocate(backend.get(), limits.max_num_seqs);
   return status;
 }
 
@@ -110,8 +104,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
       {.num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
   if (!backend.ok()) return backend.status();
   impl->backend = *std::move(backend);
-  absl::StatusOr<std::unique_ptr<LlamaModel>> model = LlamaModel::Create(
-      impl->backend.get(), std::move(source), options.dtype, limits->max_model_len, progress);
+  const bool runs_ahead = options.async_scheduling.value_or(impl->backend->RunsBesideHost());
+  limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
+  absl::StatusOr<std::unique_ptr<LlamaModel>> model =
+      LlamaModel::Create(impl->backend.get(), std::move(source), DefaultedDType(options),
+                         limits->max_model_len, progress);
   if (!model.ok()) return model.status();
   impl->model = *std::move(model);
   impl->limits = *limits;
@@ -147,27 +144,26 @@ int64_t Engine::weight_bytes() const { return impl_->model->weight_bytes(); }
 
 std::string Engine::Description() const {
   return fmt::format("{}; weights {}{}, KV cache {}", impl_->backend->Description(),
-                     WeightDTypeName(impl_->options.dtype),
+                     WeightDTypeName(DefaultedDType(impl_->options)),
                      impl_->options.batch_invariant ? " (batch-invariant)" : "",
                      DTypeName(impl_->layout.dtype));
 }
 
-absl::Status Engine::Execute(const Batch& batch, StepResult* result) {
+void Engine::Enqueue(const Batch& batch) {
   Impl& impl = *impl_;
+  const int decoded = static_cast<int>(batch.decode.size());
   impl.kv->Apply(batch);
+  const DecodeShape shape = impl.ShapeOf(batch.decode);
+  impl.rows.Write(*impl.backend, batch, impl.limits.num_layers, shape.rows);
   impl.NotePrompts(batch);
-  impl.Decode(batch);
+  if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
-  const int rows = impl.GatherFinalRows(batch);
-  std::vector<TokenId> sampled(rows);
-  if (rows > 0) {
-    impl.SampleRows(batch, rows);
-    impl.tokens.Read(*impl.backend, 0, sampled);
-  }
-  if (absl::Status status = impl.backend->Synchronize(); !status.ok()) return status;
-  impl.Distribute(batch, sampled, result);
-  return absl::OkStatus();
+  impl.GatherFinalRows(batch);
+  if (impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
+  impl.results.Push(batch, impl.limits.num_layers, impl.tokens.data());
 }
+
+absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
 
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   DecodeShape shape;
@@ -181,26 +177,7 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   return backend->RecordsOperations() ? RoundedUp(shape, limits.max_num_seqs) : shape;
 }
 
-void Engine::Impl::StageDecodeRows(const Batch& batch, int padded_rows) {
-  std::vector<TokenId> row_ids;
-  std::vector<int32_t> row_positions, row_slots;
-  for (const DecodeRow& row : batch.decode) {
-    row_ids.push_back(row.token);
-    row_positions.push_back(row.position);
-    row_slots.push_back(row.slot);
-  }
-  row_ids.resize(padded_rows, 0);
-  row_positions.resize(padded_rows, 0);
-  row_slots.resize(padded_rows, -1);
-  ids.Write(*backend, 0, row_ids);
-  positions.Write(*backend, 0, row_positions);
-  slots.Write(*backend, 0, row_slots);
-}
-
-void Engine::Impl::Decode(const Batch& batch) {
-  if (batch.decode.empty()) return;
-  const DecodeShape shape = ShapeOf(batch.decode);
-  StageDecodeRows(batch, shape.rows);
+void Engine::Impl::Decode(const DecodeShape& shape) {
   if (options.enforce_eager) {
     EnqueueDecode(shape);
   } else {
@@ -211,16 +188,18 @@ void Engine::Impl::Decode(const Batch& batch) {
 // Nothing but `shape` tells one call from another: all else is at fixed addresses.
 void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   const ModelConfig& config = model->config();
-  const int rows = shape.rows;
-  model->Embed(ids.data(), rows, hidden.data());
+  const int num_rows = shape.rows;
+  backend->TakeLatest(
+      {.tokens = rows.ids(), .slots = rows.slots(), .num_rows = num_rows, .latest = latest.data()});
+  model->Embed(rows.ids(), num_rows, hidden.data());
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    model->ProjectQkv(layer, hidden.data(), positions.data(), rows, act, destination);
+    model->ProjectQkv(layer, hidden.data(), rows.positions(), num_rows, act, destination);
     backend->DecodeAttention(
-        {.num_rows = rows,
-         .slots = slots.data(),
-         .positions = positions.data(),
+        {.num_rows = num_rows,
+         .slots = rows.slots(),
+         .positions = rows.positions(),
          .q = act.q.data(),
          .k = k.data(),
          .v = v.data(),
@@ -232,24 +211,18 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .max_entries = shape.max_entries,
          .max_scored_entries = shape.max_scored_entries,
          .out = act.attended.data()});
-    model->FinishLayer(layer, hidden.data(), rows, act);
+    model->FinishLayer(layer, hidden.data(), num_rows, act);
   }
 }
 
-// Normed final rows, into act.normed: the decode rows, then the prompts that ended. Returns how
-// many.
-int Engine::Impl::GatherFinalRows(const Batch& batch) {
-  const int hidden_size = model->config().hidden_size;
-  int rows = static_cast<int>(batch.decode.size());
-  if (rows > 0) model->FinalNorm(hidden.data(), rows, act.normed.data());
+// Normed final rows, into act.normed: the decode rows, then the prompts that ended.
+void Engine::Impl::GatherFinalRows(const Batch& batch) {
+  int row = static_cast<int>(batch.decode.size());
+  if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
   for (const PrefillSlice& slice : batch.prefill) {
     if (!slice.EndsPrompt(limits.num_layers)) continue;
-    model->FinalNorm(prefill->LastHidden(slice), 1,
-                     act.normed.data() + static_cast<size_t>(rows) * hidden_size);
-    ++rows;
+    model->FinalNorm(prefill->LastHidden(slice), 1, row++, act);
   }
-  logit_rows = rows;
-  return rows;
 }
 
 // A prompt that begins is all that its sequence has seen, where that will matter.
@@ -262,59 +235,31 @@ void Engine::Impl::NotePrompts(const Batch& batch) {
   }
 }
 
-void Engine::Impl::PenalizeRows(const Batch& batch, int rows) {
-  std::vector<int32_t> row_slots;
-  std::vector<TokenId> row_newest;
-  bool any = false;
-  for (const DecodeRow& row : batch.decode) {
-    row_slots.push_back(row.slot);
-    row_newest.push_back(row.token);
-    any = any || row.sampling.penalties.Any();
-  }
-  for (const PrefillSlice& slice : batch.prefill) {
-    if (!slice.EndsPrompt(limits.num_layers)) continue;
-    row_slots.push_back(slice.slot);
-    row_newest.push_back(kNoToken);
-    any = any || slice.sampling.penalties.Any();
-  }
-  if (!any) return;
-  sampled_slots.Write(*backend, 0, row_slots);
-  newest.Write(*backend, 0, row_newest);
+// What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.
+void Engine::Impl::PenalizeRows(int decoded) {
+  if (!rows.any_penalties()) return;
+  backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
   backend->Penalize({.logits = logits.data(),
-                     .num_rows = rows,
+                     .num_rows = rows.num_sampled(),
                      .vocab = model->config().vocab_size,
-                     .rows = sampling.data(),
-                     .slots = sampled_slots.data(),
-                     .newest = newest.data(),
+                     .rows = rows.sampling(),
+                     .slots = rows.sampled_slots(),
+                     .newest = rows.newest(),
                      .seen = seen.data()});
 }
 
-void Engine::Impl::SampleRows(const Batch& batch, int rows) {
-  std::vector<SamplingRow> params;
-  for (const DecodeRow& row : batch.decode) params.push_back(row.sampling);
-  for (const PrefillSlice& slice : batch.prefill) {
-    if (slice.EndsPrompt(limits.num_layers)) params.push_back(slice.sampling);
-  }
-  sampling.Write(*backend, 0, params);
-  model->Logits(act.normed.data(), rows, logits.data());
-  PenalizeRows(batch, rows);
+void Engine::Impl::SampleRows(int decoded) {
+  model->Logits(act, rows.num_sampled(), logits.data());
+  PenalizeRows(decoded);
   backend->Sample({.logits = logits.data(),
-                   .num_rows = rows,
+                   .num_rows = rows.num_sampled(),
                    .vocab = model->config().vocab_size,
-                   .rows = sampling.data(),
+                   .rows = rows.sampling(),
                    .tokens = tokens.data()});
-}
-
-void Engine::Impl::Distribute(const Batch& batch, const std::vector<TokenId>& sampled,
-                              StepResult* result) const {
-  const size_t decoded = batch.decode.size();
-  result->decode_tokens.assign(sampled.begin(), sampled.begin() + decoded);
-  result->prefill_tokens.clear();
-  size_t next = decoded;
-  for (const PrefillSlice& slice : batch.prefill) {
-    result->prefill_tokens.push_back(slice.EndsPrompt(limits.num_layers) ? sampled[next++]
-                                                                         : kNoToken);
-  }
+  backend->KeepLatest({.tokens = tokens.data(),
+                       .slots = rows.sampled_slots(),
+                       .num_rows = rows.num_sampled(),
+                       .latest = latest.data()});
 }
 
 Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
@@ -358,7 +303,7 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
 }
 
 std::vector<float> Engine::ReadLogits() const {
-  std::vector<float> logits(static_cast<size_t>(impl_->logit_rows) * config().vocab_size);
+  std::vector<float> logits(static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size);
   impl_->logits.Read(*impl_->backend, 0, logits);
   return logits;
 }

@@ -22,7 +22,7 @@ struct EngineOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "reference"
   int num_threads = 1;
   bool batch_invariant = false;
-  WeightDType dtype = WeightDType::kStored;
+  std::optional<WeightDType> dtype;     // unset: kBFloat16 on a GPU, kStored on a host
   std::optional<DType> kv_cache_dtype;  // f32, f16, bf16; unset: f32 with kFloat32, bf16 with
                                         // kBFloat16, f16 with kStored
   int block_size = 16;
@@ -32,6 +32,8 @@ struct EngineOptions {
   int64_t kv_cache_memory_limit = 0;       // on a host: this; 0: a quarter of the free memory
   double gpu_memory_utilization = 0.9;     // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
+  // Two steps in flight instead of one; unset: where the device works beside the host.
+  std::optional<bool> async_scheduling;
   bool enforce_eager = false;        // enqueue every operation of every step, record none (GPU)
   std::optional<int> max_model_len;  // unset: the model's context
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
@@ -49,7 +51,8 @@ class Engine final : public StepExecutor {
   ~Engine() override;
 
   const EngineLimits& limits() const override;
-  absl::Status Execute(const Batch& batch, StepResult* result) override;
+  void Enqueue(const Batch& batch) override;
+  absl::Status Collect(StepResult* result) override;
 
   const ModelConfig& config() const;
   const KvLayout& kv_layout() const;
@@ -65,8 +68,8 @@ class Engine final : public StepExecutor {
     int32_t victim = -1;
   };
   HeadState ReadHead(int slot, int layer, int head) const;
-  // Logits of the last step, penalties taken off: rows of batch.decode first, then the slices that
-  // ended their prompt.
+  // Logits of the step enqueued last, penalties taken off: rows of batch.decode first, then the
+  // slices that ended their prompt.
   std::vector<float> ReadLogits() const;
 
  private:

@@ -51,18 +51,20 @@ absl::StatusOr<uint64_t> WeightBytes(const ModelSource& source, WeightDType dtyp
 
 }  // namespace
 
-absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, int rows) {
+absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, WeightDType dtype,
+                                   int rows) {
   const size_t n = rows;
+  input_dtype = backend.ActivationDType(dtype);
   absl::Status status;
-  const auto allocate = [&](DeviceArray<float>& array, size_t count) {
+  const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(backend, count);
   };
-  allocate(normed, n * config.hidden_size);
+  allocate(normed, BytesOf(input_dtype, n * config.hidden_size));
   allocate(qkv, n * (config.QDim() + 2 * config.KvDim()));
   allocate(q, n * config.QDim());
   allocate(attended, n * config.QDim());
   allocate(gate_up, n * 2 * config.intermediate_size);
-  allocate(gated, n * config.intermediate_size);
+  allocate(gated, BytesOf(input_dtype, n * config.intermediate_size));
   return status;
 }
 
@@ -162,21 +164,25 @@ void LlamaModel::Embed(const TokenId* ids, int rows, float* hidden) const {
   backend_->Embed({.ids = ids, .m = rows, .table = embedding_.get(), .out = hidden});
 }
 
-void LlamaModel::Norm(const float* x, const DeviceArray<float>& weight, int rows,
-                      float* out) const {
+void LlamaModel::Norm(const float* x, const DeviceArray<float>& weight, int rows, int first,
+                      const Activations& act) const {
   backend_->RmsNorm({.x = x,
                      .weight = weight.data(),
                      .m = rows,
                      .n = config().hidden_size,
                      .eps = static_cast<float>(config().norm_eps),
-                     .out = out});
+                     .out = act.NormedRow(first, config().hidden_size),
+                     .out_dtype = act.input_dtype});
 }
 
 void LlamaModel::ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
                             const Activations& act, const KvDestination& kv) const {
-  Norm(hidden, layers_[layer].attn_norm, rows, act.normed.data());
-  backend_->Matmul(
-      {.x = act.normed.data(), .m = rows, .weight = layers_[layer].qkv.get(), .y = act.qkv.data()});
+  Norm(hidden, layers_[layer].attn_norm, rows, 0, act);
+  backend_->Matmul({.x = act.normed.data(),
+                    .x_dtype = act.input_dtype,
+                    .m = rows,
+                    .weight = layers_[layer].qkv.get(),
+                    .y = act.qkv.data()});
   backend_->RopeSplit({.qkv = act.qkv.data(),
                        .positions = positions,
                        .cos = cos_.data(),
@@ -200,29 +206,36 @@ void LlamaModel::FinishLayer(int layer, float* hidden, int rows, const Activatio
                     .weight = weights.wo.get(),
                     .y = hidden,
                     .accumulate = true});
-  Norm(hidden, weights.ffn_norm, rows, act.normed.data());
+  Norm(hidden, weights.ffn_norm, rows, 0, act);
   backend_->Matmul({.x = act.normed.data(),
+                    .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = weights.gate_up.get(),
                     .y = act.gate_up.data()});
   backend_->Swiglu({.gate_up = act.gate_up.data(),
                     .m = rows,
                     .n = config().intermediate_size,
-                    .out = act.gated.data()});
+                    .out = act.gated.data(),
+                    .out_dtype = act.input_dtype});
   backend_->Matmul({.x = act.gated.data(),
+                    .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = weights.down.get(),
                     .y = hidden,
                     .accumulate = true});
 }
 
-void LlamaModel::FinalNorm(const float* hidden, int rows, float* out) const {
-  Norm(hidden, final_norm_, rows, out);
+void LlamaModel::FinalNorm(const float* hidden, int rows, int first, const Activations& act) const {
+  Norm(hidden, final_norm_, rows, first, act);
 }
 
-void LlamaModel::Logits(const float* normed, int rows, float* logits) const {
+void LlamaModel::Logits(const Activations& act, int rows, float* logits) const {
   const Weight* weight = output_ ? output_.get() : embedding_.get();
-  backend_->Matmul({.x = normed, .m = rows, .weight = weight, .y = logits});
+  backend_->Matmul({.x = act.normed.data(),
+                    .x_dtype = act.input_dtype,
+                    .m = rows,
+                    .weight = weight,
+                    .y = logits});
 }
 
 }  // namespace hydrant

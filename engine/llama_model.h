@@ -17,14 +17,20 @@ namespace hydrant {
 
 // Work space of one pass over at most `rows` rows.
 struct Activations {
-  absl::Status Allocate(Backend& backend, const ModelConfig& config, int rows);
+  absl::Status Allocate(Backend& backend, const ModelConfig& config, WeightDType dtype, int rows);
 
-  DeviceArray<float> normed;    // [rows, hidden]
+  // What only matrix products read, in the dtype that the backend wants: RowsOf.
+  DType input_dtype = DType::kF32;
+  DeviceArray<uint8_t> normed;  // [rows, hidden]
+  DeviceArray<uint8_t> gated;   // [rows, intermediate]
   DeviceArray<float> qkv;       // [rows, q_dim + 2 kv_dim]
   DeviceArray<float> q;         // [rows, q_dim]
   DeviceArray<float> attended;  // [rows, q_dim]
   DeviceArray<float> gate_up;   // [rows, 2 intermediate]
-  DeviceArray<float> gated;     // [rows, intermediate]
+
+  void* NormedRow(size_t row, size_t hidden_size) const {
+    return normed.data() + BytesOf(input_dtype, row * hidden_size);
+  }
 };
 
 // Where a run of rows puts its turned keys and its values (kernels/elementwise.h).
@@ -51,10 +57,10 @@ class LlamaModel {
                   const Activations& act, const KvDestination& kv) const;
   // hidden += attention output projection of act.attended, then hidden += feed-forward.
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
-  // out: [rows, hidden].
-  void FinalNorm(const float* hidden, int rows, float* out) const;
-  // normed: rows of FinalNorm. logits: [rows, vocab].
-  void Logits(const float* normed, int rows, float* logits) const;
+  // The rows `first`, `first` + 1, ... of act.normed.
+  void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
+  // Of the first rows of act.normed. logits: [rows, vocab].
+  void Logits(const Activations& act, int rows, float* logits) const;
 
  private:
   struct Layer {
@@ -71,7 +77,8 @@ class LlamaModel {
   absl::Status LoadHead(WeightDType dtype);
   absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
                                                WeightDType dtype);
-  void Norm(const float* x, const DeviceArray<float>& weight, int rows, float* out) const;
+  void Norm(const float* x, const DeviceArray<float>& weight, int rows, int first,
+            const Activations& act) const;
 
   Backend* backend_;
   std::shared_ptr<const ModelSource> source_;

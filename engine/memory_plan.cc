@@ -53,9 +53,15 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
 
 }  // namespace
 
+// A GPU has no kernels for the blocks of files: "stored" would be unpacked to floats there.
+WeightDType DefaultedDType(const EngineOptions& options) {
+  return options.dtype.value_or(options.device == "cuda" ? WeightDType::kBFloat16
+                                                         : WeightDType::kStored);
+}
+
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config) {
   KvLayout layout;
-  layout.dtype = options.kv_cache_dtype.value_or(DefaultKvDType(options.dtype));
+  layout.dtype = options.kv_cache_dtype.value_or(DefaultKvDType(DefaultedDType(options)));
   if (BlockElements(layout.dtype) != 1) {
     return absl::InvalidArgumentError(
         fmt::format("kv_cache_dtype: {} is not one of f32, f16, bf16", DTypeName(layout.dtype)));

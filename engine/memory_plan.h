@@ -16,6 +16,9 @@
 
 namespace hydrant {
 
+// The dtype of the weights, chosen where the options leave it open.
+WeightDType DefaultedDType(const EngineOptions& options);
+
 // InvalidArgument names the option, its value and the range. The pool's own sizes are left 0.
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config);
 absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config);

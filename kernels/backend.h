@@ -2,10 +2,10 @@
 // its own; the same tests run over every backend, and "reference" (plain loops, double
 // accumulation) is the truth the others are held to.
 //
-// Operations are enqueued in order; arguments are plain data that must stay valid until
-// Synchronize() returns. A fault of the device is sticky: later operations do nothing and
-// Synchronize() reports the first one. Shapes are the caller's responsibility (our bug, not the
-// user's). One thread drives a Backend at a time.
+// Operations are enqueued in order; their arguments are taken at once, what they point to on the
+// device must stay until they have run. A fault of the device is sticky: later operations do
+// nothing and Synchronize() reports the first one. Shapes are the caller's responsibility (our bug,
+// not the user's). One thread drives a Backend at a time.
 #ifndef HYDRANT_KERNELS_BACKEND_H_
 #define HYDRANT_KERNELS_BACKEND_H_
 
@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
 #include "kernels/prefill_attention.h"
@@ -56,6 +57,7 @@ class Backend {
   virtual absl::StatusOr<DeviceMemory> Memory() = 0;
   // Zeroed memory, aligned to 64 bytes. ResourceExhausted says how much was asked for.
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) = 0;
+  // `host` has been read, or written, when these return.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
   // Within the device's memory; the areas do not overlap.
@@ -63,10 +65,27 @@ class Backend {
   virtual void Zero(void* device, size_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;
 
+  // Results that the device brings while the host does something else. What CopyToHostLater()
+  // enqueues is in `host`, which is of AllocateHost(), once a later mark has been waited for; a
+  // mark that is set again is a new one. On a host everything is there at once.
+  static constexpr int kMarks = 4;
+  virtual absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) { return Allocate(bytes); }
+  virtual void CopyToHostLater(void* host, const void* device, size_t bytes) {
+    CopyToHost(host, device, bytes);
+  }
+  virtual void Mark(int /*mark*/) {}  // [0, kMarks)
+  virtual absl::Status WaitFor(int /*mark*/) { return Synchronize(); }
+  // Whether the device works while the host goes on.
+  virtual bool RunsBesideHost() const { return false; }
+
   // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes
   // that do not fit.
   virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                              WeightDType dtype) = 0;
+
+  // The dtype in which Matmul takes its rows as they are, beside weights packed as `dtype`: what
+  // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
+  virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
   // Enqueues what `operations` enqueues. Under one key these must be the same operations with the
   // same arguments each time, and copies only on the device: a device that RecordsOperations() may
@@ -85,6 +104,8 @@ class Backend {
   virtual void WritePages(const WritePagesArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
+  virtual void KeepLatest(const LatestTokensArgs& args) = 0;
+  virtual void TakeLatest(const LatestTokensArgs& args) = 0;
   virtual void UpdateTable(const UpdateTableArgs& args) = 0;
 };
 

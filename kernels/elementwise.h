@@ -1,19 +1,24 @@
-// Normalisation, rotary embedding and the gated activation of a llama layer. Activations are fp32.
+// Normalisation, rotary embedding and the gated activation of a llama layer. Activations are fp32;
+// those that only a matrix product reads may be written in the dtype that it wants
+// (Backend::ActivationDType), rounded to nearest even.
 #ifndef HYDRANT_KERNELS_ELEMENTWISE_H_
 #define HYDRANT_KERNELS_ELEMENTWISE_H_
 
 #include <cstdint>
 
+#include "kernels/dtype.h"
+
 namespace hydrant {
 
-// out = x / sqrt(mean(x^2) + eps) * weight, row by row. out may be x.
+// out = x / sqrt(mean(x^2) + eps) * weight, row by row. out may be x where it is fp32.
 struct RmsNormArgs {
   const float* x = nullptr;       // [m, n]
   const float* weight = nullptr;  // [n]
   int m = 0;
   int n = 0;
   float eps = 1e-5f;
-  float* out = nullptr;  // [m, n]
+  void* out = nullptr;            // [m, n]
+  DType out_dtype = DType::kF32;  // or what the backend wants
 };
 
 // Splits the fused projection, turns queries and keys by their positions (RoPE) and stores all
@@ -41,7 +46,8 @@ struct SwigluArgs {
   const float* gate_up = nullptr;  // [m, 2 * n]
   int m = 0;
   int n = 0;
-  float* out = nullptr;  // [m, n]
+  void* out = nullptr;            // [m, n]
+  DType out_dtype = DType::kF32;  // or what the backend wants
 };
 
 }  // namespace hydrant

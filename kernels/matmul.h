@@ -1,16 +1,18 @@
-// y = x * W^T, or y += x * W^T. fp32 in and out; what W is made of decides the arithmetic
-// (kernels/weight.h). With a batch-invariant backend a row of y depends on its own row of x alone,
-// whatever m is.
+// y = x * W^T, or y += x * W^T. fp32 in and out, but for x where the backend wants it rounded
+// (Backend::ActivationDType); what W is made of decides the arithmetic (kernels/weight.h). With a
+// batch-invariant backend a row of y depends on its own row of x alone, whatever m is.
 #ifndef HYDRANT_KERNELS_MATMUL_H_
 #define HYDRANT_KERNELS_MATMUL_H_
 
+#include "kernels/dtype.h"
 #include "kernels/weight.h"
 
 namespace hydrant {
 
 struct MatmulArgs {
-  const float* x = nullptr;  // [m, weight.cols()]
-  int m = 0;                 // rows; 0 does nothing
+  const void* x = nullptr;      // [m, weight.cols()]
+  DType x_dtype = DType::kF32;  // kF32, or what the backend wants beside this weight
+  int m = 0;                    // rows; 0 does nothing
   const Weight* weight = nullptr;
   float* y = nullptr;       // [m, weight.rows()]
   bool accumulate = false;  // y += instead of y =

@@ -84,16 +84,21 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.updates.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
-  decoding_.clear();
-  reading_.clear();
   preempted_in_step_ = false;
 
   EndCancelled(now);
   EndLate(now);
   GrowRunning(now);
   if (!preempted_in_step_) AdmitWaiting();
+  in_flight_.push_back(std::move(spare_));
+  in_flight_.back().decode.clear();
+  in_flight_.back().prefill.clear();
   ScheduleDecode();
   SchedulePrefill(now);
+  if (!batch_.HasWork()) {
+    spare_ = std::move(in_flight_.back());
+    in_flight_.pop_back();
+  }
   SendProgress(now);
   return batch_;
 }
@@ -119,7 +124,7 @@ void Scheduler::EndLate(TimeUs now) {
 void Scheduler::GrowRunning(TimeUs now) {
   for (size_t i = 0; i < live_.size(); ++i) {
     Sequence* sequence = live_[i];
-    if (sequence->state != SequenceState::kRunning) continue;
+    if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
     while (!space_.TryGrow(sequence->num_seen + 1, &sequence->space, &batch_)) {
       Sequence* latest = live_.back();
       if (live_.size() == 1) {  // CheckRequest has excluded it
@@ -139,7 +144,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
   sequence->cursor = PrefillCursor();
-  sequence->num_seen = 0;
+  sequence->num_seen = sequence->num_done = 0;
   ++sequence->usage.preemptions;
   ++totals_.preemptions;
   queued_tokens_ += sequence->NumKnown();
@@ -186,14 +191,15 @@ bool Scheduler::HasRoomToCatchUp(const Sequence& sequence) const {
 
 void Scheduler::ScheduleDecode() {
   for (Sequence* sequence : live_) {
-    if (sequence->state != SequenceState::kRunning) continue;
-    const auto position = static_cast<int32_t>(sequence->num_seen);
+    if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
+    const auto position = static_cast<int32_t>(sequence->num_seen++);
+    const bool known = position < sequence->NumKnown();
     batch_.decode.push_back({.slot = sequence->space.slot,
-                             .token = sequence->tokens[position],
+                             .token = known ? sequence->tokens[position] : kNoToken,
                              .position = position,
                              .sampling = sequence->sampling});
     batch_.decode.back().sampling.position = position + 1;
-    decoding_.push_back(sequence);
+    in_flight_.back().decode.push_back({sequence, position + 1});
   }
 }
 
@@ -207,7 +213,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   }
   if (prefilling_.empty()) return;
   const double budget = static_cast<double>(options_.max_num_batched_tokens) * limits_.num_layers *
-                        (decoding_.empty() ? kIdleDecodeBudgetFactor : 1.0);
+                        (batch_.decode.empty() ? kIdleDecodeBudgetFactor : 1.0);
   for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget)) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,
@@ -219,7 +225,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
                               .token_end = run.token_end,
                               .sampling = sequence->sampling});
     batch_.prefill.back().sampling.position = sequence->num_prompt_tokens;
-    reading_.push_back(sequence);
+    AdvancePrompt(sequence, batch_.prefill.back());
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   }
 }
@@ -246,49 +252,53 @@ void Scheduler::SendProgress(TimeUs now) {
   }
 }
 
-void Scheduler::Apply(const StepResult& result, TimeUs now) {
-  HYDRANT_CHECK(result.decode_tokens.size() == decoding_.size());
-  HYDRANT_CHECK(result.prefill_tokens.size() == reading_.size());
-  ++totals_.steps;
-  for (size_t i = 0; i < decoding_.size(); ++i) {
-    ApplyDecode(decoding_[i], result.decode_tokens[i], now);
-  }
-  for (size_t i = 0; i < reading_.size(); ++i) {
-    ApplyPrefill(reading_[i], batch_.prefill[i], result.prefill_tokens[i], now);
-  }
-}
-
-void Scheduler::ApplyDecode(Sequence* sequence, TokenId token, TimeUs now) {
-  ++sequence->num_seen;
-  Sampled(sequence, token, now);
-}
-
-void Scheduler::ApplyPrefill(Sequence* sequence, const PrefillSlice& slice, TokenId token,
-                             TimeUs now) {
+void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
   const bool layer_done = slice.token_end == sequence->num_prompt_tokens;
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
                       layer_done ? 0 : slice.token_end};
-  if (!slice.EndsPrompt(limits_.num_layers)) return;
+  const bool ends = slice.EndsPrompt(limits_.num_layers);
+  in_flight_.back().prefill.push_back({sequence, ends ? sequence->num_prompt_tokens : kNothing});
+  if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
   sequence->num_seen = sequence->num_prompt_tokens;
-  if (!std::exchange(sequence->was_read, true)) {
-    totals_.prompt_tokens += sequence->num_prompt_tokens;
-  }
-  Sampled(sequence, token, now);
 }
 
-// The token that follows everything the cache of `sequence` has seen.
-void Scheduler::Sampled(Sequence* sequence, TokenId token, TimeUs now) {
+void Scheduler::Apply(const StepResult& result, TimeUs now) {
+  HYDRANT_CHECK(!in_flight_.empty());
+  // Stays in its place meanwhile: a sequence that ends is taken out of it.
+  StepInFlight& step = in_flight_.front();
+  HYDRANT_CHECK(result.decode_tokens.size() == step.decode.size());
+  HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
+  ++totals_.steps;
+  for (size_t i = 0; i < step.decode.size(); ++i) {
+    const auto [sequence, index] = step.decode[i];
+    if (sequence != nullptr) Sampled(sequence, index, result.decode_tokens[i], now);
+  }
+  for (size_t i = 0; i < step.prefill.size(); ++i) {
+    const auto [sequence, index] = step.prefill[i];
+    if (sequence == nullptr || index == kNothing) continue;
+    if (!std::exchange(sequence->was_read, true)) {
+      totals_.prompt_tokens += sequence->num_prompt_tokens;
+    }
+    Sampled(sequence, index, result.prefill_tokens[i], now);
+  }
+  spare_ = std::move(step);
+  in_flight_.pop_front();
+}
+
+// Token number `index` of the sequence has come; one that is known already when it replays.
+void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now) {
+  if (!sequence->IsWaiting()) sequence->num_done = index;
   if (token >= tokenizer_->VocabSize()) {  // kNoToken, or an id of the model's padding
     Fail(sequence,
          absl::InternalError(token == kNoToken
-                                 ? absl::StrCat("no finite logit at position ", sequence->num_seen)
+                                 ? absl::StrCat("no finite logit at position ", index)
                                  : absl::StrCat("sampled id ", token, " is not in the vocabulary")),
          "ENGINE_FAULT", now);
     return;
   }
-  if (sequence->IsReplaying()) return;
+  if (index < sequence->NumKnown()) return;
   if (!sequence->first_token_at.has_value()) sequence->first_token_at = now;
   ++totals_.generation_tokens;
   OutputProcessor::Output output = sequence->output.Push(token);
@@ -298,6 +308,7 @@ void Scheduler::Sampled(Sequence* sequence, TokenId token, TimeUs now) {
   Delta delta{.text = std::move(output.text)};
   if (output.deliver_id) {
     sequence->tokens.push_back(token);
+    if (sequence->IsWaiting()) ++queued_tokens_;  // preempted with this token on its way
     delta.token_ids.push_back(token);
   }
   if (output.deliver_id || !delta.text.empty()) {
@@ -340,8 +351,8 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   usage.queue_us = prefill_start - sequence->submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;
-  usage.kv_tokens_kept = sequence->plan.EntriesAfter(sequence->num_seen);
-  usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_seen - usage.kv_tokens_kept);
+  usage.kv_tokens_kept = sequence->plan.EntriesAfter(sequence->num_done);
+  usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - usage.kv_tokens_kept);
 }
 
 void Scheduler::Remove(Sequence* sequence) {
@@ -352,6 +363,13 @@ void Scheduler::Remove(Sequence* sequence) {
     space_.Release(&sequence->space);
     live_.erase(std::find(live_.begin(), live_.end(), sequence));
   }
+  for (StepInFlight& step : in_flight_) {
+    for (auto* tokens : {&step.decode, &step.prefill}) {
+      for (ScheduledToken& token : *tokens) {
+        if (token.sequence == sequence) token.sequence = nullptr;
+      }
+    }
+  }
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
   sequences_.erase(sequence->handle);
 }
@@ -360,8 +378,7 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
   while (!live_.empty()) Fail(live_.front(), status, reason, now);
   while (!waiting_.empty()) Fail(waiting_.begin()->second, status, reason, now);
   cancels_.clear();
-  decoding_.clear();
-  reading_.clear();
+  in_flight_.clear();
 }
 
 SchedulerStats Scheduler::Stats() const {

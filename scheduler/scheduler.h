@@ -2,8 +2,10 @@
 // compressed size. Pure: no clock, no threads, no engine, no randomness; `now` is an argument.
 // Owned by one thread.
 //
-// Every step: Schedule(now) -> Batch, the engine executes it, Apply(result, now), TakeEvents(). In
-// Schedule, in this order:
+// Every step: Schedule(now) -> Batch, the engine executes it, Apply(result, now), TakeEvents(). The
+// next step may be scheduled before the last one's result is there: what a sequence was given in a
+// step counts from Schedule on, its newest token is left to the device, and what is sampled for a
+// sequence that had ended meanwhile is dropped. In Schedule, in this order:
 //   1. cancelled and late requests end, their pages are free;
 //   2. running sequences get the page they need for their next entry. When pool or tables are dry,
 //   the latest-arrived
@@ -21,13 +23,15 @@
 // stream goes on as if nothing had happened.
 //
 // Invariants: free + live pages = pool; waiting sequences hold nothing; no page is in two tables.
-// Pages are freed in Schedule and Apply alone, when no step is under way: Execute is synchronous.
+// Steps run in their order, so pages that a step names may be freed, and given away in a later one,
+// while it is under way.
 // A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), so the front
 // always runs in the end.
 #ifndef HYDRANT_SCHEDULER_SCHEDULER_H_
 #define HYDRANT_SCHEDULER_SCHEDULER_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -75,12 +79,13 @@ class Scheduler {
   // Takes effect at the next Schedule(); unknown handles are ignored.
   void Cancel(RequestHandle handle, absl::Status why);
 
-  // The work of a step; valid until the next Schedule(). Has work whenever anything is live.
-  const Batch& Schedule(TimeUs now);
-  // REQUIRES: `result` answers the batch of the last Schedule().
-  void Apply(const StepResult& result, TimeUs now);
-  // Ends every request, when the engine is lost or the loop stops. May stand in the place of
+  // The work of a step; valid until the next Schedule(). Has work whenever anything is live, but
+  // for those whose last token is on its way. A batch with work is a step in flight until its
   // Apply().
+  const Batch& Schedule(TimeUs now);
+  // REQUIRES: `result` answers the oldest step in flight.
+  void Apply(const StepResult& result, TimeUs now);
+  // Ends every request, when the engine is lost or the loop stops, and forgets the steps in flight.
   void FailAll(const absl::Status& status, const std::string& reason, TimeUs now);
   // Events since the last call, in order.
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
@@ -102,9 +107,7 @@ class Scheduler {
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
-  void ApplyDecode(Sequence* sequence, TokenId token, TimeUs now);
-  void ApplyPrefill(Sequence* sequence, const PrefillSlice& slice, TokenId token, TimeUs now);
-  void Sampled(Sequence* sequence, TokenId token, TimeUs now);
+  void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
   void Send(const Sequence& sequence, decltype(Event::what) what);
@@ -127,10 +130,22 @@ class Scheduler {
   TimeUs next_progress_scan_ = 0;
   bool preempted_in_step_ = false;
 
+  // What a row of a batch samples.
+  struct ScheduledToken {
+    Sequence* sequence = nullptr;  // null: it has ended since
+    int64_t index = 0;             // among the sequence's tokens; kNothing: the prompt goes on
+  };
+  static constexpr int64_t kNothing = -1;
+  struct StepInFlight {
+    std::vector<ScheduledToken> decode;   // [batch.decode.size()]
+    std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
+  };
+  void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice);
+
   Batch batch_;
-  std::vector<Sequence*> decoding_;    // [batch_.decode.size()]
-  std::vector<Sequence*> reading_;     // [batch_.prefill.size()]
-  std::vector<Sequence*> prefilling_;  // scratch of SchedulePrefill
+  std::deque<StepInFlight> in_flight_;  // oldest first
+  StepInFlight spare_;                  // keeps the memory of one that has come back
+  std::vector<Sequence*> prefilling_;   // scratch of SchedulePrefill
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;
   SchedulerStats totals_;  // only what is counted since the start

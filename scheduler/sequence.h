@@ -35,7 +35,8 @@ struct Sequence {
 
   SequenceSpace space{};
   PrefillCursor cursor{};
-  int64_t num_seen = 0;  // tokens whose entries the cache has seen; fewer than known - 1: replaying
+  int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
+  int64_t num_done = 0;  // the same of the steps that have come back
 
   Usage usage{};
   bool was_read = false;  // the whole prompt, once
@@ -51,8 +52,8 @@ struct Sequence {
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
   }
-  // The token sampled from the newest entry is a known one.
-  bool IsReplaying() const { return num_seen < NumKnown(); }
+  // Tokens can be sampled: not the last one is on its way.
+  bool MayDecode() const { return num_seen + 1 < max_total_tokens; }
 };
 
 }  // namespace hydrant

@@ -89,7 +89,8 @@ class ServingLoop::Impl {
   void Run();
   std::optional<Inbox> WaitForWork();  // nullopt: the loop must stop
   void Step(Inbox inbox);
-  void Execute();
+  void RunEngine();
+  void LoseEngine(const absl::Status& why);
   void Publish(std::vector<Event> events);
 
   StepExecutor* const executor_;
@@ -113,6 +114,7 @@ class ServingLoop::Impl {
   absl::Status engine_status_;
   TimeUs step_begin_ = 0;
   bool stepped_ = false;
+  int steps_in_flight_ = 0;
 
   std::mutex join_mutex_;
   std::thread thread_;
@@ -194,11 +196,11 @@ void ServingLoop::Impl::Run() {
   Publish(scheduler_.TakeEvents());
 }
 
-// While anything is live there is a step to do, deadlines included; otherwise only the inbox can
-// bring work.
+// While anything is live or in flight there is something to do, deadlines included; otherwise only
+// the inbox can bring work.
 std::optional<ServingLoop::Impl::Inbox> ServingLoop::Impl::WaitForWork() {
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool live = !scheduler_.Empty();
+  const bool live = !scheduler_.Empty() || steps_in_flight_ > 0;
   wake_.wait(lock, [&] { return stopping_ || live || !inbox_.Empty(); });
   if (stopping_) return std::nullopt;
   return std::exchange(inbox_, {});
@@ -212,24 +214,34 @@ void ServingLoop::Impl::Step(Inbox inbox) {
   step_begin_ = Now();
   stepped_ = false;
   if (engine_status_.ok()) {
-    Execute();
+    RunEngine();
   } else {
     scheduler_.FailAll(engine_status_, "ENGINE_FAULT", step_begin_);
   }
   Publish(scheduler_.TakeEvents());
 }
 
-void ServingLoop::Impl::Execute() {
+// While the device works on one step the next is scheduled and enqueued, and the results of the one
+// before are delivered; where the host is the device, one after the other.
+void ServingLoop::Impl::RunEngine() {
   const Batch& batch = scheduler_.Schedule(step_begin_);
-  if (!batch.HasWork()) return;
-  stepped_ = true;
-  const absl::Status status = executor_->Execute(batch, &result_);
-  if (status.ok()) {
-    scheduler_.Apply(result_, Now());
-    return;
+  const bool has_work = batch.HasWork();
+  if (has_work) {
+    executor_->Enqueue(batch);
+    ++steps_in_flight_;
   }
+  if (steps_in_flight_ < (has_work ? limits_.max_steps_in_flight : 1)) return;
+  --steps_in_flight_;
+  stepped_ = true;
+  const absl::Status status = executor_->Collect(&result_);
+  if (!status.ok()) return LoseEngine(status);
+  scheduler_.Apply(result_, Now());
+}
+
+void ServingLoop::Impl::LoseEngine(const absl::Status& why) {
+  steps_in_flight_ = 0;
   engine_status_ =
-      absl::InternalError(absl::StrCat("the engine is lost: ", std::string(status.message())));
+      absl::InternalError(absl::StrCat("the engine is lost: ", std::string(why.message())));
   scheduler_.FailAll(engine_status_, "ENGINE_FAULT", Now());
 }
 

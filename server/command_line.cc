@@ -23,7 +23,8 @@ and activations leave of --gpu-memory-utilization.)";
 // The texts of the flags, before they become options.
 struct Flags {
   std::string load_format = "auto";
-  std::string dtype = "stored";
+  std::string dtype = "auto";
+  std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory_bytes;
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
@@ -61,8 +62,8 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Engine";
   EngineOptions& engine = options->engine;
   app->add_option("--device", engine.device,
-                  "cpu, reference (slow, plain loops), cuda (has not run on a GPU yet), or auto "
-                  "(cuda where there is one)")
+                  "auto (cuda where a GPU can be used, else cpu), cuda, cpu, or reference (slow, "
+                  "plain loops)")
       ->check(CLI::IsMember({"auto", "cuda", "cpu", "reference"}))
       ->capture_default_str()
       ->group(group);
@@ -70,8 +71,16 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str()
       ->group(group);
-  app->add_option("--dtype", flags->dtype, "Weights: stored (as in the file), bfloat16, float32")
-      ->check(CLI::IsMember({"float32", "bfloat16", "stored"}))
+  app->add_option(
+         "--dtype", flags->dtype,
+         "Weights: stored (as in the file; a GPU unpacks it to float32), bfloat16, float32, or "
+         "auto: bfloat16 on a GPU, else stored")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "stored"}))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--async-scheduling", flags->async_scheduling,
+                  "Schedule a step while the one before runs: on, off, or auto: on for a GPU")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(group);
   app->add_flag(
@@ -168,9 +177,10 @@ void ApplyListen(const Flags& flags, DaemonOptions* options) {
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   options->load_format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   EngineOptions& engine = options->engine;
-  engine.dtype = flags.dtype == "float32"    ? WeightDType::kFloat32
-                 : flags.dtype == "bfloat16" ? WeightDType::kBFloat16
-                                             : WeightDType::kStored;
+  if (flags.dtype == "float32") engine.dtype = WeightDType::kFloat32;
+  if (flags.dtype == "bfloat16") engine.dtype = WeightDType::kBFloat16;
+  if (flags.dtype == "stored") engine.dtype = WeightDType::kStored;
+  if (flags.async_scheduling != "auto") engine.async_scheduling = flags.async_scheduling == "on";
   if (flags.kv_cache_dtype == "float32") engine.kv_cache_dtype = DType::kF32;
   if (flags.kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;
   if (flags.kv_cache_dtype == "bfloat16") engine.kv_cache_dtype = DType::kBF16;
@@ -208,6 +218,7 @@ std::map<std::string, std::string> Settings(const CLI::App& app) {
 
 CommandLine ParseCommandLine(int argc, const char* const* argv) {
   DaemonOptions options;
+  options.engine.device = "auto";
   options.engine.num_threads = DefaultThreads(ReadMachineLimits("", AffinityCpus()));
   Flags flags;
   CLI::App app("hydrantd serves a language model over gRPC, from a KV cache that evicts per head.",

@@ -68,6 +68,8 @@ class CpuBackend : public Backend {
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
   // A list of a step is short: no thread is worth waking.
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
+  void KeepLatest(const LatestTokensArgs& args) override { reference::KeepLatest(args); }
+  void TakeLatest(const LatestTokensArgs& args) override { reference::TakeLatest(args); }
   void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
 
  private:

@@ -148,7 +148,7 @@ void RmsNorm(const RmsNormArgs& args, ThreadPool& threads) {
   const size_t n = args.n;
   ParallelRows(threads, args.m, args.n, [&](int row) {
     HWY_DYNAMIC_DISPATCH(RmsNormRow)
-    (args.x + row * n, args.weight, n, args.eps, args.out + row * n);
+    (args.x + row * n, args.weight, n, args.eps, static_cast<float*>(args.out) + row * n);
   });
 }
 
@@ -164,7 +164,7 @@ void Swiglu(const SwigluArgs& args, ThreadPool& threads) {
   const size_t n = args.n;
   ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
     const float* gate = args.gate_up + row * 2 * n;
-    HWY_DYNAMIC_DISPATCH(SwigluRow)(gate, gate + n, n, args.out + row * n);
+    HWY_DYNAMIC_DISPATCH(SwigluRow)(gate, gate + n, n, static_cast<float*>(args.out) + row * n);
   });
 }
 

@@ -145,7 +145,7 @@ void ConvertFor(Kernel kernel, const MatmulArgs& args, ThreadPool& pool, PanelAr
       out->quantized.quants == nullptr) {
     out->quantized = CarveQuantized(args.m, cols, quantized_arena);
     ConvertRows(args.m, cols, pool, [&](int first, int end) {
-      kernels.quantize(args.x, cols, first, end, out->quantized);
+      kernels.quantize(static_cast<const float*>(args.x), cols, first, end, out->quantized);
     });
   }
   const bool split = kernel == kernels.blocks_split;
@@ -155,7 +155,7 @@ void ConvertFor(Kernel kernel, const MatmulArgs& args, ThreadPool& pool, PanelAr
     auto* rounded = reinterpret_cast<uint16_t*>(bf16_arena.Get(values * (split ? 4 : 2)));
     auto* rest = split ? rounded + values : nullptr;
     ConvertRows(args.m, cols, pool, [&](int first, int end) {
-      kernels.round_bf16(args.x, cols, first, end, rounded, rest);
+      kernels.round_bf16(static_cast<const float*>(args.x), cols, first, end, rounded, rest);
     });
     out->x_bf16 = rounded;
     out->x_bf16_rest = rest;
@@ -203,7 +203,7 @@ void Matmul(const MatmulArgs& args, bool batch_invariant, ThreadPool& pool) {
   const auto& weight = static_cast<const PackedWeight&>(*args.weight);
   PanelArgs panel_args{};
   panel_args.cols = weight.cols();
-  panel_args.x = args.x;
+  panel_args.x = static_cast<const float*>(args.x);
   panel_args.y = args.y;
   panel_args.y_stride = weight.rows();
   panel_args.accumulate = args.accumulate;

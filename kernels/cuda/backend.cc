@@ -18,6 +18,7 @@
 namespace hydrant {
 namespace {
 
+static_assert(Backend::kMarks == CudaDevice::kMarks);
 constexpr const char* kModule = "libhydrant_cuda.so";
 
 // A weight and its memory on the device.
@@ -74,6 +75,26 @@ class CudaBackend final : public Backend {
   void Zero(void* device, size_t bytes) override {
     Run("zeroing", [&] { return device_->Zero(device, bytes); });
   }
+  absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) override {
+    void* pointer = nullptr;
+    if (const int error = device_->AllocateHost(std::max<size_t>(bytes, 1), &pointer); error != 0) {
+      return absl::ResourceExhaustedError(absl::StrCat("the system cannot give ", bytes,
+                                                       " bytes of pinned memory (",
+                                                       device_->ErrorText(error), ")"));
+    }
+    return DeviceBuffer(pointer, [this](void* p) { Note(device_->FreeHost(p), "freeing memory"); });
+  }
+  void CopyToHostLater(void* host, const void* device, size_t bytes) override {
+    Run("copying from the device", [&] { return device_->CopyToHostLater(host, device, bytes); });
+  }
+  void Mark(int mark) override {
+    Run("marking a step", [&] { return device_->Mark(mark); });
+  }
+  absl::Status WaitFor(int mark) override {
+    Run("running the step", [&] { return device_->WaitFor(mark); });
+    return fault_;
+  }
+  bool RunsBesideHost() const override { return true; }
   absl::Status Synchronize() override {
     Run("running the step", [&] { return device_->Synchronize(); });
     return fault_;
@@ -82,6 +103,9 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override;
 
+  DType ActivationDType(WeightDType dtype) const override {
+    return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
+  }
   bool RecordsOperations() const override { return true; }
   void Repeat(uint64_t key, const std::function<void()>& operations) override {
     bool repeated = false;
@@ -128,6 +152,12 @@ class CudaBackend final : public Backend {
   }
   void Sample(const SampleArgs& args) override {
     Run("Sample", [&] { return device_->Sample(args); });
+  }
+  void KeepLatest(const LatestTokensArgs& args) override {
+    Run("KeepLatest", [&] { return device_->KeepLatest(args); });
+  }
+  void TakeLatest(const LatestTokensArgs& args) override {
+    Run("TakeLatest", [&] { return device_->TakeLatest(args); });
   }
   void UpdateTable(const UpdateTableArgs& args) override {
     Run("UpdateTable", [&] { return device_->UpdateTable(args); });

@@ -1,11 +1,14 @@
 // The shared object's device: memory, the stream, and the operations by way of ops.h.
+#include <array>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/staging.h"
 
 namespace hydrant::cuda {
 namespace {
@@ -18,6 +21,10 @@ class Device final : public CudaDevice {
     graphs_.reset();
     scratch_.reset();
     matmul_.reset();
+    staging_.reset();
+    for (cudaEvent_t mark : marks_) {
+      if (mark != nullptr) cudaEventDestroy(mark);
+    }
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
 
@@ -55,6 +62,14 @@ class Device final : public CudaDevice {
                    memory + (options.batch_invariant ? ", batch-invariant" : "");
     matmul_ = MakeMatmulRunner();
     if (matmul_ == nullptr) return "cuBLAS does not start";
+    staging_ = std::make_unique<Staging>();
+    error = staging_->Open();
+    for (cudaEvent_t& mark : marks_) {
+      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
+    }
+    if (error != cudaSuccess)
+      return std::string("there is no pinned memory for the CUDA device: ") +
+             cudaGetErrorString(error);
     scratch_ = std::make_unique<Scratch>();
     graphs_ = std::make_unique<Graphs>();
     context_.stream = stream_;
@@ -80,13 +95,25 @@ class Device final : public CudaDevice {
     return cudaMemsetAsync(*pointer, 0, bytes, stream_);
   }
   int Free(void* pointer) override { return cudaFree(pointer); }
-  int CopyToDevice(void* device, const void* host, size_t bytes) override {
-    const cudaError_t error = cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_);
+  int AllocateHost(size_t bytes, void** pointer) override {
+    const cudaError_t error = cudaMallocHost(pointer, bytes);
+    if (error == cudaSuccess) {
+      std::memset(*pointer, 0, bytes);
+    } else {
+      cudaGetLastError();
+    }
     return error;
+  }
+  int FreeHost(void* pointer) override { return cudaFreeHost(pointer); }
+  int CopyToDevice(void* device, const void* host, size_t bytes) override {
+    return staging_->CopyToDevice(device, host, bytes, stream_);
   }
   int CopyToHost(void* host, const void* device, size_t bytes) override {
     const cudaError_t error = cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_);
     return error == cudaSuccess ? cudaStreamSynchronize(stream_) : error;
+  }
+  int CopyToHostLater(void* pinned, const void* device, size_t bytes) override {
+    return cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream_);
   }
   int CopyOnDevice(void* to, const void* from, size_t bytes) override {
     return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);
@@ -95,6 +122,8 @@ class Device final : public CudaDevice {
     return cudaMemsetAsync(device, 0, bytes, stream_);
   }
   int Synchronize() override { return cudaStreamSynchronize(stream_); }
+  int Mark(int mark) override { return cudaEventRecord(marks_[mark], stream_); }
+  int WaitFor(int mark) override { return cudaEventSynchronize(marks_[mark]); }
 
   int Replay(uint64_t key, bool* replayed) override {
     return graphs_->Replay(key, WorkSpace(), stream_, replayed);
@@ -120,6 +149,8 @@ class Device final : public CudaDevice {
   int DrawNormals(const DrawNormalsArgs& args) override {
     return cuda::DrawNormals(context_, args);
   }
+  int KeepLatest(const LatestTokensArgs& args) override { return cuda::KeepLatest(context_, args); }
+  int TakeLatest(const LatestTokensArgs& args) override { return cuda::TakeLatest(context_, args); }
   int UpdateTable(const UpdateTableArgs& args) override {
     return cuda::UpdateTable(context_, args);
   }
@@ -129,8 +160,10 @@ class Device final : public CudaDevice {
   uint64_t WorkSpace() const { return scratch_->growths() + matmul_->growths(); }
 
   cudaStream_t stream_ = nullptr;
+  std::array<cudaEvent_t, kMarks> marks_ = {};
   std::string description_;
   std::unique_ptr<MatmulRunner> matmul_;
+  std::unique_ptr<Staging> staging_;
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<Graphs> graphs_;
   Context context_;

@@ -12,6 +12,7 @@
 
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
 #include "kernels/prefill_attention.h"
@@ -48,19 +49,26 @@ struct DrawNormalsArgs {
 
 class CudaDevice {
  public:
+  static constexpr int kMarks = 4;
+
   virtual ~CudaDevice() = default;
 
   virtual const char* Description() const = 0;  // "NVIDIA H200, compute capability 9.0, 139.8 GiB"
   virtual const char* ErrorText(int error) const = 0;
   virtual int MemoryInfo(size_t* free_bytes, size_t* total_bytes) = 0;
 
-  virtual int Allocate(size_t bytes, void** pointer) = 0;  // zeroed, aligned to 256 bytes
-  virtual int Free(void* pointer) = 0;                     // after all that was enqueued before
-  virtual int CopyToDevice(void* device, const void* host, size_t bytes) = 0;
-  virtual int CopyToHost(void* host, const void* device, size_t bytes) = 0;
+  virtual int Allocate(size_t bytes, void** pointer) = 0;      // zeroed, aligned to 256 bytes
+  virtual int Free(void* pointer) = 0;                         // after all that was enqueued before
+  virtual int AllocateHost(size_t bytes, void** pointer) = 0;  // pinned, zeroed
+  virtual int FreeHost(void* pointer) = 0;
+  virtual int CopyToDevice(void* device, const void* host, size_t bytes) = 0;  // has read `host`
+  virtual int CopyToHost(void* host, const void* device, size_t bytes) = 0;    // has written it
+  virtual int CopyToHostLater(void* pinned, const void* device, size_t bytes) = 0;
   virtual int CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual int Zero(void* device, size_t bytes) = 0;
   virtual int Synchronize() = 0;
+  virtual int Mark(int mark) = 0;     // [0, kMarks): behind all that was enqueued before
+  virtual int WaitFor(int mark) = 0;  // until the device has come there
 
   // Operations that are enqueued many times in the same way, as a CUDA graph. Replay() enqueues the
   // record of this key; without one it leaves *replayed false, and the operations are to be
@@ -83,6 +91,8 @@ class CudaDevice {
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;
+  virtual int KeepLatest(const LatestTokensArgs& args) = 0;
+  virtual int TakeLatest(const LatestTokensArgs& args) = 0;
   virtual int UpdateTable(const UpdateTableArgs& args) = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -11,7 +12,6 @@ constexpr int kThreads = 256;
 __global__ void RmsNormKernel(RmsNormArgs args) {
   __shared__ double partial[kThreads / kWarpSize];
   const float* x = args.x + static_cast<size_t>(blockIdx.x) * args.n;
-  float* out = args.out + static_cast<size_t>(blockIdx.x) * args.n;
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0.0;
   for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]) * x[j];
@@ -22,7 +22,8 @@ __global__ void RmsNormKernel(RmsNormArgs args) {
   for (int warp = 0; warp < kThreads / kWarpSize; ++warp) sum += partial[warp];
   const double scale = 1.0 / sqrt(sum / args.n + static_cast<double>(args.eps));
   for (int j = thread; j < args.n; j += kThreads)
-    out[j] = static_cast<float>(x[j] * scale * args.weight[j]);
+    StoreElement(args.out_dtype, args.out, static_cast<size_t>(blockIdx.x) * args.n + j,
+                 static_cast<float>(x[j] * scale * args.weight[j]));
 }
 
 // A block per row; a thread turns pairs of all heads, then copies values.
@@ -63,7 +64,8 @@ __global__ void SwigluKernel(SwigluArgs args) {
   for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
     const float* in = args.gate_up + static_cast<size_t>(row) * 2 * args.n;
     const float gate = in[j];
-    args.out[static_cast<size_t>(row) * args.n + j] = gate / (1.0f + expf(-gate)) * in[args.n + j];
+    StoreElement(args.out_dtype, args.out, static_cast<size_t>(row) * args.n + j,
+                 gate / (1.0f + expf(-gate)) * in[args.n + j]);
   }
 }
 

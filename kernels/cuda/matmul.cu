@@ -102,14 +102,15 @@ class CublasRunner final : public MatmulRunner {
   }
 
  private:
-  // x as the weight's dtype wants it, `rows` rows of which the last may be padding.
-  cudaError_t Prepare(const Context& context, const MatmulArgs& args, int rows, bool pad_fp32,
+  // x as the weight's dtype wants it, `rows` rows of which the last may be padding. x is fp32 or
+  // has the weight's dtype.
+  cudaError_t Prepare(const Context& context, const MatmulArgs& args, int rows, bool pad,
                       const void** x) {
     const auto& weight = static_cast<const CudaWeight&>(*args.weight);
     const int64_t count = static_cast<int64_t>(args.m) * weight.cols();
-    const bool bf16 = weight.dtype() == DType::kBF16;
+    const bool rounds = weight.dtype() != args.x_dtype;
     *x = args.x;
-    if (!bf16 && !pad_fp32) return cudaSuccess;
+    if (!rounds && !pad) return cudaSuccess;
     const size_t bytes = BytesOf(weight.dtype(), static_cast<size_t>(rows) * weight.cols());
     void* copy = nullptr;
     cudaError_t error = context.scratch->Get(bytes, &copy);
@@ -117,8 +118,10 @@ class CublasRunner final : public MatmulRunner {
     *x = copy;
     if (rows > args.m) error = cudaMemsetAsync(copy, 0, bytes, context.stream);
     if (error != cudaSuccess) return error;
-    if (bf16) return RoundToBF16(context.stream, args.x, count, static_cast<uint16_t*>(copy));
-    return cudaMemcpyAsync(copy, args.x, static_cast<size_t>(count) * sizeof(float),
+    if (rounds)
+      return RoundToBF16(context.stream, static_cast<const float*>(args.x), count,
+                         static_cast<uint16_t*>(copy));
+    return cudaMemcpyAsync(copy, args.x, BytesOf(args.x_dtype, static_cast<size_t>(count)),
                            cudaMemcpyDeviceToDevice, context.stream);
   }
 

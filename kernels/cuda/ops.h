@@ -40,6 +40,8 @@ cudaError_t WritePages(const Context& context, const WritePagesArgs& args);
 cudaError_t Penalize(const Context& context, const PenalizeArgs& args);
 cudaError_t Sample(const Context& context, const SampleArgs& args);
 cudaError_t DrawNormals(const Context& context, const DrawNormalsArgs& args);
+cudaError_t KeepLatest(const Context& context, const LatestTokensArgs& args);
+cudaError_t TakeLatest(const Context& context, const LatestTokensArgs& args);
 cudaError_t UpdateTable(const Context& context, const UpdateTableArgs& args);
 
 }  // namespace hydrant::cuda

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "kernels/page_element.h"
 #include "kernels/reference/ops.h"
 
 namespace hydrant::reference {
@@ -8,11 +9,14 @@ namespace hydrant::reference {
 void RmsNorm(const RmsNormArgs& args) {
   for (int i = 0; i < args.m; ++i) {
     const float* x = args.x + static_cast<size_t>(i) * args.n;
-    float* out = args.out + static_cast<size_t>(i) * args.n;
+    const size_t first = static_cast<size_t>(i) * args.n;
     double sum_of_squares = 0.0;
     for (int j = 0; j < args.n; ++j) sum_of_squares += static_cast<double>(x[j]) * x[j];
     const double scale = 1.0 / std::sqrt(sum_of_squares / args.n + args.eps);
-    for (int j = 0; j < args.n; ++j) out[j] = static_cast<float>(x[j] * scale * args.weight[j]);
+    for (int j = 0; j < args.n; ++j) {
+      StorePageElement(args.out_dtype, args.out, first + j,
+                       static_cast<float>(x[j] * scale * args.weight[j]));
+    }
   }
 }
 
@@ -59,10 +63,10 @@ void Swiglu(const SwigluArgs& args) {
   for (int i = 0; i < args.m; ++i) {
     const float* gate = args.gate_up + static_cast<size_t>(i) * 2 * args.n;
     const float* up = gate + args.n;
-    float* out = args.out + static_cast<size_t>(i) * args.n;
     for (int j = 0; j < args.n; ++j) {
       const double g = gate[j];
-      out[j] = static_cast<float>(g / (1.0 + std::exp(-g)) * up[j]);
+      StorePageElement(args.out_dtype, args.out, static_cast<size_t>(i) * args.n + j,
+                       static_cast<float>(g / (1.0 + std::exp(-g)) * up[j]));
     }
   }
 }

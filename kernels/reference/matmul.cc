@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
+#include "kernels/page_element.h"
 #include "kernels/reference/ops.h"
 #include "kernels/weight_parts.h"
 
@@ -62,7 +63,7 @@ void Matmul(const MatmulArgs& args) {
   std::vector<float> x(cols);
   for (int i = 0; i < args.m; ++i) {
     for (int c = 0; c < cols; ++c) {
-      const float value = args.x[static_cast<size_t>(i) * cols + c];
+      const float value = LoadPageElement(args.x_dtype, args.x, static_cast<size_t>(i) * cols + c);
       x[c] = weight.bf16() ? RoundToBF16(value) : value;
     }
     for (int r = 0; r < rows; ++r) {

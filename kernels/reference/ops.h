@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
@@ -34,6 +35,8 @@ void DecodeAttention(const DecodeAttentionArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Sample(const SampleArgs& args);
+void KeepLatest(const LatestTokensArgs& args);
+void TakeLatest(const LatestTokensArgs& args);
 void UpdateTable(const UpdateTableArgs& args);
 void Penalize(const PenalizeArgs& args);
 

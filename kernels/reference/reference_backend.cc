@@ -47,6 +47,8 @@ class ReferenceBackend : public Backend {
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
+  void KeepLatest(const LatestTokensArgs& args) override { reference::KeepLatest(args); }
+  void TakeLatest(const LatestTokensArgs& args) override { reference::TakeLatest(args); }
   void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
 };
 

@@ -371,6 +371,52 @@ TEST(EnginePoolTest, AGpuWithoutRoomSaysSo_cudaGQA) {
   EXPECT_NE(status.message().find("gpu_memory_utilization: 1e-06"), std::string::npos) << status;
 }
 
+// bf16 weights, on a GPU bf16 rows between the operations too. All backends round the rows of
+// matrix products alike, so only sums that fall on either side of a rounding boundary differ.
+TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
+  constexpr int kPrompt = 37, kSteps = 4;
+  const auto model = MakeRandomModel(config(), 21);
+  EngineOptions options = Options("reference");
+  options.dtype = WeightDType::kBFloat16;
+  options.kv_cache_dtype = DType::kF32;
+  const auto reference = MakeEngine(model, options);
+  options.device = device();
+  const auto engine = MakeEngine(model, options);
+  const std::vector<TokenId> prompt = RandomTokens(kPrompt, config().vocab_size, 4);
+  EngineDriver expected(reference.get(), 1), actual(engine.get(), 2);
+  const int slot = expected.Add(prompt, Plan("full", 0, kPrompt), kSteps);
+  ASSERT_EQ(actual.Add(prompt, Plan("full", 0, kPrompt), kSteps), slot);
+  expected.PrefillAll(slot);
+  actual.PrefillAll(slot);
+  for (int step = 0; step <= kSteps; ++step) {
+    expected.Step();
+    actual.Step();
+    const std::vector<float> logits = expected.Logits(slot);
+    double largest = 0;
+    for (const float logit : logits) largest = std::max<double>(largest, std::abs(logit));
+    // A rounding that falls otherwise is 2^-8 of one number among many.
+    ExpectLogitsNear(actual.Logits(slot), {logits.begin(), logits.end()}, 0.01 * largest);
+    const TokenId token = expected.last_token(slot);
+    expected.DecodeToken(slot, token, kPrompt + step);
+    actual.DecodeToken(slot, token, kPrompt + step);
+  }
+}
+
+TEST(EngineOptionsTest, TheDeviceChoosesWhatIsNotSaid) {
+  const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
+  for (const std::string device : {"reference", "cpu", "cuda"}) {
+    if (!WhyNoDevice(device).empty()) continue;
+    EngineOptions options = Options(device);
+    options.dtype.reset();
+    const auto engine = MakeEngine(model, options);
+    const bool is_gpu = device == "cuda";
+    const std::string expected = is_gpu ? "weights bfloat16 (batch-invariant), KV cache bf16"
+                                        : "weights stored (batch-invariant), KV cache f16";
+    EXPECT_NE(engine->Description().find(expected), std::string::npos) << engine->Description();
+    EXPECT_EQ(engine->limits().max_steps_in_flight, is_gpu ? 2 : 1);
+  }
+}
+
 TEST(EngineOptionsTest, RefusalsNameTheField) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   const auto error_of = [&](auto change) {

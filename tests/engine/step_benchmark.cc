@@ -166,7 +166,7 @@ int Main(int argc, char** argv) {
       "| policy | batch | context | ms a step | tokens/s | bytes' time, ms | ratio | prompt "
       "tokens/s "
       "|\n|---|---|---|---|---|---|---|---|\n");
-  const double weights = WeightBytesRead(**engine, options.dtype);
+  const double weights = WeightBytesRead(**engine, *options.dtype);
   MeasurementLog log(flags["json"]);
   log.Write("device", {{"program", "step_benchmark"}, {"description", (*engine)->Description()}});
   const std::string model = std::filesystem::path(flags["shape"]).stem().string();

@@ -67,6 +67,10 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;
   request.sampling.seed = rng();
+  if (index % 5 == 0) {
+    request.sampling.repetition_penalty = 1.2;
+    request.sampling.frequency_penalty = 0.1;
+  }
   request.stopping.max_tokens = 60 + rng() % 60;
   request.stopping.ignore_eos = true;
   return request;
@@ -75,7 +79,8 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
 class ServingTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(GetParam()); }
-  std::unique_ptr<Engine> MakeEngine(int num_blocks, int max_num_seqs) const {
+  std::unique_ptr<Engine> MakeEngine(int num_blocks, int max_num_seqs,
+                                     bool async_scheduling = false) const {
     EngineOptions options;
     options.device = GetParam();
     options.num_threads = 2;
@@ -83,6 +88,7 @@ class ServingTest : public ::testing::TestWithParam<std::string> {
     options.dtype = WeightDType::kFloat32;
     options.num_blocks_override = num_blocks;
     options.max_num_seqs = max_num_seqs;
+    options.async_scheduling = async_scheduling;
     auto engine = Engine::Create(model_, options, nullptr);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
@@ -114,25 +120,30 @@ TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
     }
   }
 
-  // Room for two or three full sequences: growth runs the pool dry again and again.
-  const auto engine = MakeEngine(160, 12);
-  Collector collector;
-  auto loop =
-      ServingLoop::Start(engine.get(), &tokenizer_, {.max_num_batched_tokens = 64}, &collector);
-  ASSERT_TRUE(loop.ok()) << loop.status();
-  for (int i = 0; i < kRequests; ++i) (*loop)->Submit(i + 1, MakeRequest(i, kSeed, vocab));
-  int preemptions = 0;
-  for (int i = 0; i < kRequests; ++i) {
-    const Collector::Answer answer = collector.Wait(i + 1);
-    ASSERT_TRUE(answer.status.ok()) << answer.status;
-    EXPECT_EQ(answer.tokens, alone[i])
-        << "request " << i << ", preempted " << answer.usage.preemptions << " times";
-    EXPECT_EQ(answer.usage.completion_tokens, static_cast<int>(answer.tokens.size()));
-    preemptions += answer.usage.preemptions;
+  // Room for two or three full sequences: growth runs the pool dry again and again. With one step
+  // in flight, then with two.
+  for (const bool async_scheduling : {false, true}) {
+    SCOPED_TRACE(async_scheduling);
+    const auto engine = MakeEngine(160, 12, async_scheduling);
+    EXPECT_EQ(engine->limits().max_steps_in_flight, async_scheduling ? 2 : 1);
+    Collector collector;
+    auto loop =
+        ServingLoop::Start(engine.get(), &tokenizer_, {.max_num_batched_tokens = 64}, &collector);
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    for (int i = 0; i < kRequests; ++i) (*loop)->Submit(i + 1, MakeRequest(i, kSeed, vocab));
+    int preemptions = 0;
+    for (int i = 0; i < kRequests; ++i) {
+      const Collector::Answer answer = collector.Wait(i + 1);
+      ASSERT_TRUE(answer.status.ok()) << answer.status;
+      EXPECT_EQ(answer.tokens, alone[i])
+          << "request " << i << ", preempted " << answer.usage.preemptions << " times";
+      EXPECT_EQ(answer.usage.completion_tokens, static_cast<int>(answer.tokens.size()));
+      preemptions += answer.usage.preemptions;
+    }
+    EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
+    while (!(*loop)->Idle()) std::this_thread::yield();
+    EXPECT_EQ((*loop)->Snapshot().pages_free, (*loop)->Snapshot().pages_total);
   }
-  EXPECT_GT(preemptions, 0) << "the pool was meant to be too small";
-  while (!(*loop)->Idle()) std::this_thread::yield();
-  EXPECT_EQ((*loop)->Snapshot().pages_free, (*loop)->Snapshot().pages_total);
 }
 
 // A broken stream is taken up again: known tokens are replayed and the rest is the same.

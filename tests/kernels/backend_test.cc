@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 
 namespace hydrant {
 namespace {
@@ -35,6 +37,59 @@ TEST_P(BackendMemoryTest, CopiesAndZeroes) {
   backend().Zero(array.data() + 10, 5 * sizeof(float));
   const std::vector<float> after = array.Read();
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(after[i], i >= 10 && i < 15 ? 0.0f : values[i]) << i;
+}
+
+// The host's memory is free again when a copy returns, however far behind the device is, and
+// however much has been copied since.
+TEST_P(BackendMemoryTest, TakesHostMemoryAtOnce) {
+  constexpr int kCopies = 300;
+  constexpr size_t kMost = 100'000;  // together more than passes through pinned memory at once
+  auto array = Upload(std::vector<uint32_t>(kCopies * kMost / 8, 0));
+  std::vector<uint32_t> expected(array.Read().size(), 0);
+  std::mt19937 rng(1);
+  for (int i = 0; i < kCopies; ++i) {
+    std::vector<uint32_t> host(1 + rng() % (kMost / 4));
+    for (uint32_t& value : host) value = rng();
+    const size_t at = rng() % (expected.size() - host.size());
+    std::copy(host.begin(), host.end(), expected.begin() + at);
+    backend().CopyToDevice(array.data() + at, host.data(), host.size() * sizeof(uint32_t));
+    std::fill(host.begin(), host.end(), 0xDEADBEEF);
+  }
+  EXPECT_EQ(array.Read(), expected);
+  std::vector<uint32_t> large(expected.size());
+  for (uint32_t& value : large) value = rng();
+  const std::vector<uint32_t> kept = large;
+  backend().CopyToDevice(array.data(), large.data(), large.size() * sizeof(uint32_t));
+  std::fill(large.begin(), large.end(), 0);
+  EXPECT_EQ(array.Read(), kept);
+}
+
+// Each result is what it was when its copy was enqueued, and there when its mark has been passed.
+TEST_P(BackendMemoryTest, BringsResultsLater) {
+  auto array = Upload(std::vector<uint32_t>(5, 0));
+  std::vector<DeviceBuffer> results;
+  for (int mark = 0; mark < Backend::kMarks; ++mark) {
+    auto buffer = backend().AllocateHost(5 * sizeof(uint32_t));
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    results.push_back(*std::move(buffer));
+  }
+  const auto value = [](int round, int mark, int i) {
+    return static_cast<uint32_t>(round * 100 + mark * 10 + i);
+  };
+  for (int round = 1; round <= 3; ++round) {
+    for (int mark = 0; mark < Backend::kMarks; ++mark) {
+      std::vector<uint32_t> host(5);
+      for (int i = 0; i < 5; ++i) host[i] = value(round, mark, i);
+      backend().CopyToDevice(array.data(), host.data(), 5 * sizeof(uint32_t));
+      backend().CopyToHostLater(results[mark].get(), array.data(), 5 * sizeof(uint32_t));
+      backend().Mark(mark);
+    }
+    for (int mark = 0; mark < Backend::kMarks; ++mark) {
+      ASSERT_TRUE(backend().WaitFor(mark).ok());
+      const auto* result = static_cast<const uint32_t*>(results[mark].get());
+      for (int i = 0; i < 5; ++i) EXPECT_EQ(result[i], value(round, mark, i));
+    }
+  }
 }
 
 TEST_P(BackendMemoryTest, RefusesWhatCannotBeMapped) {

@@ -128,16 +128,20 @@ class Bench {
     const WeightPart part{DType::kF32, values.data(), n, k};
     auto weight = backend_.PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
     if (!weight.ok()) Fail(weight.status());
+    const DType x_dtype = backend_.ActivationDType(WeightDType::kBFloat16);
     std::printf(
         "| bf16 matmul %d x %d, rows | us | TFLOP/s | weights' bytes, share of copy "
         "|\n|---|---|---|---|\n",
         n, k);
     for (const int m : {1, 16, 64, 256, 1024, 4096}) {
       if (quick_ && m > 16) break;
-      const float* x = Random(static_cast<size_t>(m) * k);
+      const size_t count = static_cast<size_t>(m) * k;
+      const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(RandomBFloat16(count))
+                                              : static_cast<void*>(Random(count));
       auto* y = Allocate<float>(static_cast<size_t>(m) * n);
-      const double seconds =
-          Time([&] { backend_.Matmul({.x = x, .m = m, .weight = weight->get(), .y = y}); });
+      const double seconds = Time([&] {
+        backend_.Matmul({.x = x, .x_dtype = x_dtype, .m = m, .weight = weight->get(), .y = y});
+      });
       const double flops = 2.0 * m * n * k / seconds;
       matmul_ = std::max(matmul_, flops);
       std::printf("| %d | %.1f | %.1f | %.2f |\n", m, seconds * 1e6, flops * 1e-12,

@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <cstring>
 
+#include "kernels/float16.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {
@@ -110,6 +111,54 @@ TEST_P(ElementwiseTest, RmsNormInPlace) {
                      .eps = 1e-5f,
                      .out = device.data()});
   EXPECT_EQ(device.Read(), RunRmsNorm(x, weight));
+}
+
+// Rounded by the operation, or by whoever reads its floats: the same bits. Beside bf16 weights, the
+// matrix product of the rounded rows is that of the floats, to the bit.
+TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
+  const DType dtype = backend().ActivationDType(WeightDType::kBFloat16);
+  if (dtype == DType::kF32) GTEST_SKIP() << GetParam() << " takes fp32 rows as they are";
+  ASSERT_EQ(dtype, DType::kBF16);
+  constexpr int kRows = 5, kCols = 136, kOutputs = 24;
+  const std::vector<float> x = RandomFloats(kRows * kCols, 31), norm = RandomFloats(kCols, 32),
+                           gate_up = RandomFloats(2 * kRows * kCols, 33, 4.0f),
+                           values = RandomFloats(kOutputs * kCols, 34);
+  const WeightPart part = {DType::kF32, values.data(), kOutputs, kCols, {}};
+  const auto weight = backend().PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
+  ASSERT_TRUE(weight.ok()) << weight.status();
+  auto x_device = Upload(x), norm_device = Upload(norm), gate_up_device = Upload(gate_up);
+  const auto check = [&](auto run) {
+    auto floats = Output(kRows * kCols);
+    auto halves = Upload(std::vector<uint16_t>(kRows * kCols, 0xFFFF));
+    run(floats.data(), DType::kF32);
+    run(halves.data(), dtype);
+    const std::vector<float> exact = floats.Read();
+    const std::vector<uint16_t> rounded = halves.Read();
+    for (int i = 0; i < kRows * kCols; ++i) EXPECT_EQ(rounded[i], FloatToBF16(exact[i])) << i;
+    auto from_floats = Output(kRows * kOutputs), from_halves = Output(kRows * kOutputs);
+    const auto multiply = [&](const void* rows, DType row_dtype, float* y) {
+      backend().Matmul(
+          {.x = rows, .x_dtype = row_dtype, .m = kRows, .weight = weight->get(), .y = y});
+    };
+    multiply(floats.data(), DType::kF32, from_floats.data());
+    multiply(halves.data(), dtype, from_halves.data());
+    EXPECT_EQ(from_halves.Read(), from_floats.Read());
+  };
+  check([&](void* out, DType out_dtype) {
+    backend().RmsNorm({.x = x_device.data(),
+                       .weight = norm_device.data(),
+                       .m = kRows,
+                       .n = kCols,
+                       .out = out,
+                       .out_dtype = out_dtype});
+  });
+  check([&](void* out, DType out_dtype) {
+    backend().Swiglu({.gate_up = gate_up_device.data(),
+                      .m = kRows,
+                      .n = kCols,
+                      .out = out,
+                      .out_dtype = out_dtype});
+  });
 }
 
 TEST_P(ElementwiseTest, SwigluMatchesDouble) {

@@ -36,7 +36,7 @@ FakeEngine::FakeEngine(const EngineLimits& limits)
       table_(limits.table_entries, -1),
       stamps_(static_cast<size_t>(limits.num_blocks) * limits.block_size, 0) {}
 
-absl::Status FakeEngine::Execute(const Batch& batch, StepResult* result) {
+absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   if (!next_error.ok()) return next_error;
   ++num_steps_;
   EXPECT_TRUE(batch.HasWork());
@@ -50,12 +50,14 @@ absl::Status FakeEngine::Execute(const Batch& batch, StepResult* result) {
   result->prefill_tokens.clear();
   for (const DecodeRow& row : batch.decode) {
     EXPECT_TRUE(used.insert(row.slot).second) << "slot " << row.slot << " is in the batch twice";
-    result->decode_tokens.push_back(Decode(row));
+    slots_[row.slot].latest = Decode(row);
+    result->decode_tokens.push_back(slots_[row.slot].latest);
   }
   for (const PrefillSlice& slice : batch.prefill) {
     EXPECT_TRUE(used.insert(slice.slot).second)
         << "slot " << slice.slot << " is in the batch twice";
-    result->prefill_tokens.push_back(Prefill(slice));
+    slots_[slice.slot].latest = Prefill(slice);
+    result->prefill_tokens.push_back(slots_[slice.slot].latest);
     last_step_.prefill_token_layers += static_cast<double>(slice.token_end - slice.token_begin) *
                                        (slice.layer_end - slice.layer_begin);
   }
@@ -168,7 +170,9 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
       grown > slot.length ? slot.length : static_cast<int32_t>(row.position % grown);
   slot.length = grown;
   WriteEntry(slot, entry, row.position);
-  slot.history = Mix(slot.history, row.token);
+  // A sequence that has failed goes on with token 0 until the host knows.
+  const TokenId latest = slot.latest == kNoToken ? 0 : slot.latest;
+  slot.history = Mix(slot.history, row.token == kNoToken ? latest : row.token);
   ++slot.fed;
   return Choose(slot, row.sampling);
 }

@@ -13,22 +13,21 @@
 #include <optional>
 #include <vector>
 
-#include "engine/batch.h"
+#include "tests/scheduler/immediate_executor.h"
 
 namespace hydrant {
 
 EngineLimits SmallLimits();
 
-class FakeEngine : public StepExecutor {
+class FakeEngine : public ImmediateExecutor {
  public:
   explicit FakeEngine(const EngineLimits& limits);
 
   const EngineLimits& limits() const override { return limits_; }
-  absl::Status Execute(const Batch& batch, StepResult* result) override;
 
   // Overrides the hash: (seed, position) -> token. nullopt: the hash after all.
   std::function<std::optional<TokenId>(uint64_t seed, int32_t position)> choose;
-  absl::Status next_error;  // what Execute returns from now on
+  absl::Status next_error;  // what steps come to from now on
 
   // What the last step did.
   struct Step {
@@ -39,6 +38,9 @@ class FakeEngine : public StepExecutor {
   };
   const Step& last_step() const { return last_step_; }
   int64_t num_steps() const { return num_steps_; }
+
+ protected:
+  absl::Status Run(const Batch& batch, StepResult* result) override;
 
  private:
   struct Slot {
@@ -53,6 +55,7 @@ class FakeEngine : public StepExecutor {
     int token = 0;
     int arena_begin = -1;
     std::vector<TokenId> prompt;
+    TokenId latest = kNoToken;  // sampled
     bool IsReading() const { return arena_begin >= 0; }
   };
 

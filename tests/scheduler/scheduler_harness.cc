@@ -18,13 +18,24 @@ RequestHandle SchedulerHarness::Add(Request request) {
 void SchedulerHarness::Step() {
   const Batch& batch = scheduler.Schedule(now);
   now += step_us;
-  ASSERT_EQ(batch.HasWork(), !scheduler.Empty());
-  if (batch.HasWork()) {
+  const bool has_work = batch.HasWork();
+  const int depth = engine.limits().max_steps_in_flight;
+  if (depth == 1) {
+    ASSERT_EQ(has_work, !scheduler.Empty());
+  }
+  if (has_work) {
+    engine.Enqueue(batch);
+    ++steps_in_flight_;
+  }
+  ASSERT_TRUE(steps_in_flight_ > 0 || scheduler.Empty()) << "live, but there is nothing to do";
+  if (steps_in_flight_ > 0 && steps_in_flight_ >= (has_work ? depth : 1)) {
+    --steps_in_flight_;
     StepResult result;
-    const absl::Status status = engine.Execute(batch, &result);
+    const absl::Status status = engine.Collect(&result);
     if (status.ok()) {
       scheduler.Apply(result, now);
     } else {
+      steps_in_flight_ = 0;
       scheduler.FailAll(status, "ENGINE_FAULT", now);
     }
   }

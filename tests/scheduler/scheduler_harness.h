@@ -28,13 +28,14 @@ struct Stream {
 
 class SchedulerHarness {
  public:
+  // limits.max_steps_in_flight says how far scheduling runs ahead of results.
   explicit SchedulerHarness(const EngineLimits& limits = SmallLimits(),
                             const SchedulerOptions& options = {})
       : engine(limits), scheduler(limits, options, &tokenizer) {}
 
   // A refusal stands in the stream as `failed`.
   RequestHandle Add(Request request);
-  // One step: schedule, execute, apply, collect, check the invariants.
+  // One turn of the loop: schedule, enqueue, apply what is due, collect, check the invariants.
   void Step();
   // Steps until nothing is live. Fails the test after `most` steps.
   void RunToEnd(int most = 20000);
@@ -49,6 +50,7 @@ class SchedulerHarness {
 
  private:
   void Collect();
+  int steps_in_flight_ = 0;
   RequestHandle next_handle_ = 1;
 };
 

@@ -57,6 +57,7 @@ class Soak {
     limits.table_entries = limits.num_blocks * (1 + Below(3));
     limits.max_num_seqs = 1 + Below(16);
     limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
+    limits.max_steps_in_flight = 1 + Below(3);
     return limits;
   }
   SchedulerOptions RandomOptions() {
@@ -93,6 +94,7 @@ class Soak {
     EngineLimits ample = harness_.engine.limits();
     ample.num_blocks = ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
     ample.table_entries = ample.num_blocks;
+    ample.max_steps_in_flight = 1;
     for (size_t i = 0; i < handles_.size(); ++i) {
       const Stream& stream = harness_[handles_[i]];
       ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];

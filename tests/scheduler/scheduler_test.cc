@@ -13,8 +13,21 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(SchedulerTest, OneRequestRunsToItsLength) {
-  SchedulerHarness h;
+// The parameter: steps in flight.
+class SchedulerTest : public testing::TestWithParam<int> {
+ protected:
+  static EngineLimits Limits() {
+    EngineLimits limits = SmallLimits();
+    limits.max_steps_in_flight = GetParam();
+    return limits;
+  }
+  // Steps by which a result comes later than it would with one in flight.
+  static int Late() { return GetParam() - 1; }
+};
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, SchedulerTest, testing::Values(1, 2, 3));
+
+TEST_P(SchedulerTest, OneRequestRunsToItsLength) {
+  SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(10, 5));
   h.RunToEnd();
   ASSERT_TRUE(h[a].finished.has_value());
@@ -28,22 +41,22 @@ TEST(SchedulerTest, OneRequestRunsToItsLength) {
   EXPECT_EQ(usage.kv_tokens_evicted, 0);
   EXPECT_EQ(usage.kv_pages_peak, 4 * 4);  // 14 entries are 4 pages of 4, in 4 heads
   EXPECT_EQ(usage.queue_us, 0);
-  EXPECT_EQ(usage.prefill_us, 1000);
+  EXPECT_EQ(usage.prefill_us, 1000 * (1 + Late()));
   EXPECT_EQ(usage.decode_us, 4000);
   EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 10u);
   EXPECT_EQ(h.scheduler.Stats().generation_tokens, 5u);
 }
 
-TEST(SchedulerTest, GrowsAcrossPageBordersAndMovesItsRow) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, GrowsAcrossPageBordersAndMovesItsRow) {
+  SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(3, 120));
   h.RunToEnd();
   EXPECT_EQ(h[a].token_ids.size(), 120u);
   EXPECT_EQ(h[a].finished->usage.kv_pages_peak, 4 * 31);  // 122 entries
 }
 
-TEST(SchedulerTest, ACappedSequenceNeedsNoUpdatesOnceItIsFull) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, ACappedSequenceNeedsNoUpdatesOnceItIsFull) {
+  SchedulerHarness h(Limits());
   Request request = MakeRequest(20, 60);
   request.cache = LocalCache(8);
   const RequestHandle a = h.Add(std::move(request));
@@ -58,8 +71,8 @@ TEST(SchedulerTest, ACappedSequenceNeedsNoUpdatesOnceItIsFull) {
   EXPECT_EQ(h[a].finished->usage.kv_tokens_evicted, 20 + 59 - 8);
 }
 
-TEST(SchedulerTest, FirstComeFirstServed) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, FirstComeFirstServed) {
+  EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   SchedulerHarness h(limits);
   std::vector<RequestHandle> handles;
@@ -74,8 +87,8 @@ TEST(SchedulerTest, FirstComeFirstServed) {
   EXPECT_GT(h[handles[4]].finished->usage.queue_us, h[handles[1]].finished->usage.queue_us);
 }
 
-TEST(SchedulerTest, JoinsAndLeavesAtEveryStep) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
+  SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(8, 20, 1));
   h.Step();
   h.Step();
@@ -83,17 +96,38 @@ TEST(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   h.Step();
   EXPECT_EQ(h.engine.last_step().decode.size(), 1u);
   EXPECT_EQ(h.engine.last_step().prefill.size(), 1u);
-  EXPECT_EQ(h[b].num_deltas, 1);
   h.Step();
   EXPECT_EQ(h.engine.last_step().decode.size(), 2u);
+  h.Step();  // b's second token was its last
+  EXPECT_EQ(h.engine.last_step().decode.size(), 1u);
+  for (int i = 0; i < Late() - 1; ++i) h.Step();
+  EXPECT_EQ(h[b].num_deltas, 2);
   EXPECT_TRUE(h[b].Ended());
   EXPECT_FALSE(h[a].Ended());
   h.RunToEnd();
 }
 
+// The newest token is named where it is known, and left to the engine where it is on its way; then
+// the last step has nothing behind it.
+TEST_P(SchedulerTest, LeavesTokensOnTheirWayToTheEngine) {
+  SchedulerHarness h(Limits());
+  const RequestHandle a = h.Add(MakeRequest(8, 4));
+  h.Step();
+  for (int step = 0; step < 3; ++step) {
+    h.Step();
+    ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
+    EXPECT_EQ(h.engine.last_step().decode[0].token == kNoToken, Late() > 0);
+  }
+  EXPECT_EQ(h.engine.num_steps(), 4);
+  EXPECT_EQ(h[a].token_ids.size(), 4u - Late());
+  h.RunToEnd();
+  EXPECT_EQ(h.engine.num_steps(), 4);
+  EXPECT_EQ(h[a].token_ids.size(), 4u);
+}
+
 // 64 prompt tokens are 64 pages; at a budget of 8 entries they are 8. The pool has 64.
-TEST(SchedulerTest, AdmissionCountsTheCompressedSize) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, AdmissionCountsTheCompressedSize) {
+  EngineLimits limits = Limits();
   limits.num_blocks = 64;
   limits.prefill_arena_tokens = 1024;
   SchedulerHarness h(limits, {.watermark = 0.0});
@@ -109,8 +143,8 @@ TEST(SchedulerTest, AdmissionCountsTheCompressedSize) {
   EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
 }
 
-TEST(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
+  EngineLimits limits = Limits();
   limits.num_blocks = 40;
   SchedulerHarness h(limits, {.watermark = 0.25});
   h.Add(MakeRequest(36, 2, 1));  // 36 of 40 pages: more than the watermark leaves, but it is alone
@@ -130,9 +164,9 @@ TEST(SchedulerTest, TheWatermarkStaysFreeUnlessNothingIsLive) {
 
 // The same requests in an ample and in a scarce pool: the same tokens, whatever was preempted and
 // replayed on the way.
-TEST(SchedulerTest, PreemptionAndReplayLeaveTheTokensAlone) {
+TEST_P(SchedulerTest, PreemptionAndReplayLeaveTheTokensAlone) {
   auto run = [](int num_blocks, uint64_t* preemptions) {
-    EngineLimits limits = SmallLimits();
+    EngineLimits limits = Limits();
     limits.num_blocks = num_blocks;
     limits.table_entries = 4096;
     SchedulerHarness h(limits, {.watermark = 0.0});
@@ -161,8 +195,8 @@ TEST(SchedulerTest, PreemptionAndReplayLeaveTheTokensAlone) {
   EXPECT_EQ(ample, scarce);
 }
 
-TEST(SchedulerTest, TheOldestIsNeverPreempted) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, TheOldestIsNeverPreempted) {
+  EngineLimits limits = Limits();
   limits.num_blocks = 80;
   SchedulerHarness h(limits, {.watermark = 0.0});
   std::vector<RequestHandle> handles;
@@ -176,8 +210,8 @@ TEST(SchedulerTest, TheOldestIsNeverPreempted) {
 // A preempted sequence must not come back only to be thrown out again: in a pool that holds half of
 // what 16 long answers want, each is preempted a few times at most, and little of the work is done
 // twice.
-TEST(SchedulerTest, NoPreemptionStorm) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, NoPreemptionStorm) {
+  EngineLimits limits = Limits();
   limits.num_blocks = 240;
   SchedulerHarness h(limits, {.watermark = 0.05});
   for (int i = 0; i < 16; ++i) h.Add(MakeRequest(16, 100, i));
@@ -187,8 +221,8 @@ TEST(SchedulerTest, NoPreemptionStorm) {
   EXPECT_LE(h.engine.num_steps(), 1600);
 }
 
-TEST(SchedulerTest, ResumedTokensAreReplayedAndNotSentAgain) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, ResumedTokensAreReplayedAndNotSentAgain) {
+  SchedulerHarness h(Limits());
   Request request = MakeRequest(10, 30, 7);
   request.cache = LocalCache(9);
   const RequestHandle whole = h.Add(request);
@@ -205,8 +239,8 @@ TEST(SchedulerTest, ResumedTokensAreReplayedAndNotSentAgain) {
   }
 }
 
-TEST(SchedulerTest, ResumeDeliversTheTextThatWasHeldBack) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, ResumeDeliversTheTextThatWasHeldBack) {
+  SchedulerHarness h(Limits());
   h.tokenizer.texts = {{300, "one "}, {301, "EN"}, {302, "D!"}};
   h.engine.choose = [](uint64_t, int32_t position) {
     return position == 4 ? 300 : position == 5 ? 301 : 302;
@@ -219,8 +253,8 @@ TEST(SchedulerTest, ResumeDeliversTheTextThatWasHeldBack) {
   EXPECT_EQ(h[a].text, "END!");
 }
 
-TEST(SchedulerTest, NeverSamplesPastTheModelsLength) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, NeverSamplesPastTheModelsLength) {
+  SchedulerHarness h(Limits());
   Request request = MakeRequest(100, 1);
   request.stopping.max_tokens.reset();
   const RequestHandle a = h.Add(request);
@@ -229,8 +263,8 @@ TEST(SchedulerTest, NeverSamplesPastTheModelsLength) {
   EXPECT_EQ(h[a].finished->reason, FinishReason::kLength);
 }
 
-TEST(SchedulerTest, WithoutMaxTokensThePoolIsTheLimit) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, WithoutMaxTokensThePoolIsTheLimit) {
+  EngineLimits limits = Limits();
   limits.num_blocks = 40;  // 40 entries a head
   SchedulerHarness h(limits);
   Request request = MakeRequest(30, 1);
@@ -245,8 +279,8 @@ TEST(SchedulerTest, WithoutMaxTokensThePoolIsTheLimit) {
   EXPECT_EQ(h[capped].token_ids.size(), 98u);
 }
 
-TEST(SchedulerTest, EndTokenEndsTheTextAndIsNotDelivered) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, EndTokenEndsTheTextAndIsNotDelivered) {
+  SchedulerHarness h(Limits());
   h.engine.choose = [](uint64_t, int32_t position) {
     return position < 7 ? 'a' : FakeTokenizer::kEog;
   };
@@ -268,8 +302,8 @@ TEST(SchedulerTest, EndTokenEndsTheTextAndIsNotDelivered) {
   EXPECT_EQ(h[c].finished->usage.completion_tokens, 6);
 }
 
-TEST(SchedulerTest, StopStringsAndIdsAreReported) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, StopStringsAndIdsAreReported) {
+  SchedulerHarness h(Limits());
   h.engine.choose = [](uint64_t seed, int32_t position) -> TokenId {
     return seed == 1 ? std::string("hello STOP it")[position - 5] : 600 + position;
   };
@@ -296,8 +330,8 @@ TEST(SchedulerTest, StopStringsAndIdsAreReported) {
   EXPECT_EQ(h[d].finished->reason, FinishReason::kLength);
 }
 
-TEST(SchedulerTest, CancelFreesItsPagesAtOnceAndInEveryState) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, CancelFreesItsPagesAtOnceAndInEveryState) {
+  EngineLimits limits = Limits();
   limits.max_num_seqs = 2;
   SchedulerHarness h(limits, {.max_num_batched_tokens = 8});
   const RequestHandle running = h.Add(MakeRequest(4, 100, 1));
@@ -321,8 +355,8 @@ TEST(SchedulerTest, CancelFreesItsPagesAtOnceAndInEveryState) {
   h.Step();
 }
 
-TEST(SchedulerTest, DeadlinesEndWaitingAndRunningRequests) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, DeadlinesEndWaitingAndRunningRequests) {
+  EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   SchedulerHarness h(limits);
   Request request = MakeRequest(4, 100);
@@ -340,13 +374,13 @@ TEST(SchedulerTest, DeadlinesEndWaitingAndRunningRequests) {
     EXPECT_EQ(h[handle].failed->status.code(), absl::StatusCode::kDeadlineExceeded);
     EXPECT_EQ(h[handle].failed->reason, "DEADLINE");
   }
-  EXPECT_EQ(h[running].token_ids.size(), 10u);
-  EXPECT_EQ(h[running].failed->usage.completion_tokens, 10);
+  EXPECT_EQ(h[running].token_ids.size(), 10u - Late());
+  EXPECT_EQ(h[running].failed->usage.completion_tokens, 10 - Late());
   EXPECT_EQ(h[waiting].failed->usage.queue_us, 5'000);
 }
 
-TEST(SchedulerTest, AFaultEndsThatStreamOnly) {
-  SchedulerHarness h;
+TEST_P(SchedulerTest, AFaultEndsThatStreamOnly) {
+  SchedulerHarness h(Limits());
   h.engine.choose = [](uint64_t seed, int32_t position) -> std::optional<TokenId> {
     if (seed == 2 && position == 8) return kNoToken;
     if (seed == 3 && position == 5) return kNoToken;
@@ -365,14 +399,14 @@ TEST(SchedulerTest, AFaultEndsThatStreamOnly) {
   EXPECT_EQ(h[bad].token_ids.size(), 3u);
 }
 
-TEST(SchedulerTest, WhenTheEngineIsLostAllEnd) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, WhenTheEngineIsLostAllEnd) {
+  EngineLimits limits = Limits();
   limits.max_num_seqs = 2;
   SchedulerHarness h(limits);
   for (int i = 0; i < 4; ++i) h.Add(MakeRequest(5, 10, i));
   h.Step();
   h.engine.next_error = absl::UnknownError("device gone");
-  h.Step();
+  for (int i = 0; i <= Late(); ++i) h.Step();
   EXPECT_TRUE(h.scheduler.Empty());
   for (auto& [handle, stream] : h.streams) {
     ASSERT_TRUE(stream.failed.has_value());
@@ -380,8 +414,8 @@ TEST(SchedulerTest, WhenTheEngineIsLostAllEnd) {
   }
 }
 
-TEST(SchedulerTest, SilentRequestsHearProgress) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, SilentRequestsHearProgress) {
+  EngineLimits limits = Limits();
   limits.max_num_seqs = 1;
   SchedulerHarness h(limits, {.max_num_batched_tokens = 8, .progress_interval_us = 10'000});
   const RequestHandle reading = h.Add(MakeRequest(100, 2));
@@ -400,8 +434,8 @@ TEST(SchedulerTest, SilentRequestsHearProgress) {
   EXPECT_LE(h[behind].progress.size(), 1 + h.now / 10'000);
 }
 
-TEST(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
+  EngineLimits limits = Limits();
   limits.max_model_len = 8192;
   limits.num_blocks = 100'000;
   limits.table_entries = 100'000;
@@ -412,8 +446,7 @@ TEST(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
   const RequestHandle long_prompt = h.Add(MakeRequest(8000, 1, 2));
   h.Step();
   const RequestHandle short_prompt = h.Add(MakeRequest(100, 1, 3));
-  h.Step();
-  h.Step();
+  for (int i = 0; i < 2 + Late(); ++i) h.Step();
   EXPECT_TRUE(h[short_prompt].Ended());
   EXPECT_FALSE(h[long_prompt].Ended());
   int steps = 0;
@@ -428,8 +461,8 @@ TEST(SchedulerTest, AShortPromptIsNotStuckBehindALongOne) {
   EXPECT_GE(steps, 8000 / 256);
 }
 
-TEST(SchedulerTest, ALongPromptIsNotStarvedByShortOnes) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, ALongPromptIsNotStarvedByShortOnes) {
+  EngineLimits limits = Limits();
   limits.max_model_len = 4096;
   limits.num_blocks = 100'000;
   limits.table_entries = 100'000;
@@ -449,8 +482,8 @@ TEST(SchedulerTest, ALongPromptIsNotStarvedByShortOnes) {
 }
 
 // A long prompt's arena range is taken when its turn comes; strict order guarantees that it does.
-TEST(SchedulerTest, APromptAsLongAsTheArenaRunsInTheEnd) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, APromptAsLongAsTheArenaRunsInTheEnd) {
+  EngineLimits limits = Limits();
   limits.prefill_arena_tokens = 127;
   SchedulerHarness h(limits, {.max_num_batched_tokens = 16});
   for (int i = 0; i < 4; ++i) h.Add(MakeRequest(50, 2, i));
@@ -461,8 +494,8 @@ TEST(SchedulerTest, APromptAsLongAsTheArenaRunsInTheEnd) {
 }
 
 // The table arena is no larger than the pool: rows must move and make way like pages.
-TEST(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
-  EngineLimits limits = SmallLimits();
+TEST_P(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
+  EngineLimits limits = Limits();
   limits.num_blocks = 128;
   limits.table_entries = 128;
   SchedulerHarness h(limits, {.watermark = 0.0});

@@ -56,12 +56,12 @@ class CollectingSink : public EventSink {
   std::map<RequestHandle, Stream> streams_;
 };
 
-// Execute waits until the test lets it go.
-class HeldEngine : public StepExecutor {
+// A step waits until the test lets it go.
+class HeldEngine : public ImmediateExecutor {
  public:
   HeldEngine() : engine_(SmallLimits()) {}
   const EngineLimits& limits() const override { return engine_.limits(); }
-  absl::Status Execute(const Batch& batch, StepResult* result) override {
+  absl::Status Run(const Batch& batch, StepResult* result) override {
     std::unique_lock<std::mutex> lock(mutex_);
     entered_ = true;
     changed_.notify_all();

@@ -27,9 +27,8 @@ class Borrowed final : public StepExecutor {
  public:
   explicit Borrowed(StepExecutor* engine) : engine_(engine) {}
   const EngineLimits& limits() const override { return engine_->limits(); }
-  absl::Status Execute(const Batch& batch, StepResult* result) override {
-    return engine_->Execute(batch, result);
-  }
+  void Enqueue(const Batch& batch) override { engine_->Enqueue(batch); }
+  absl::Status Collect(StepResult* result) override { return engine_->Collect(result); }
 
  private:
   StepExecutor* const engine_;

@@ -8,17 +8,17 @@
 #include <functional>
 #include <mutex>
 
-#include "engine/batch.h"
+#include "tests/scheduler/immediate_executor.h"
 
 namespace hydrant {
 
-class PausableEngine final : public StepExecutor {
+class PausableEngine final : public ImmediateExecutor {
  public:
   explicit PausableEngine(const EngineLimits& limits) : limits_(limits) {}
 
   const EngineLimits& limits() const override { return limits_; }
 
-  absl::Status Execute(const Batch& batch, StepResult* result) override {
+  absl::Status Run(const Batch& batch, StepResult* result) override {
     {
       std::unique_lock lock(mutex_);
       held_ = true;
@@ -85,7 +85,7 @@ class PausableEngine final : public StepExecutor {
   std::condition_variable changed_;
   // Guarded by mutex_.
   bool paused_ = false;
-  bool held_ = false;  // Execute() waits
+  bool held_ = false;  // Run() waits
   int allowed_ = 0;    // steps that may pass while paused
   absl::Status lost_;
 };

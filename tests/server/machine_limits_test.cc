@@ -133,6 +133,20 @@ TEST(CommandLine, FillsTheOptions) {
   EXPECT_EQ(line.options->flags.at("model"), "m.gguf");
 }
 
+TEST(CommandLine, LeavesToTheDeviceWhatIsNotSaid) {
+  const CommandLine line = Parse({"--model", "m.gguf"});
+  ASSERT_TRUE(line.options.has_value()) << line.text;
+  EXPECT_EQ(line.options->engine.device, "auto");
+  EXPECT_FALSE(line.options->engine.dtype.has_value());
+  EXPECT_FALSE(line.options->engine.async_scheduling.has_value());
+  const CommandLine asked = Parse(
+      {"--model", "m.gguf", "--device", "cpu", "--dtype", "stored", "--async-scheduling", "off"});
+  ASSERT_TRUE(asked.options.has_value()) << asked.text;
+  EXPECT_EQ(asked.options->engine.device, "cpu");
+  EXPECT_EQ(asked.options->engine.dtype, WeightDType::kStored);
+  EXPECT_EQ(asked.options->engine.async_scheduling, false);
+}
+
 TEST(CommandLine, BadFlagsAreOneLineAndExitOne) {
   const std::vector<std::vector<const char*>> bad = {
       {},

@@ -142,7 +142,7 @@ int Measure(int streams, int connections, int steps, int64_t step_us, int comput
   options.limits.table_entries = int64_t{4} * options.limits.num_blocks;
   options.limits.prefill_arena_tokens = std::max(steps + 64, 8 * streams);
   options.scheduler.watermark = 0;
-  // Execute() asks for the tokens before its step counts as ended.
+  // Run() asks for the tokens before its step counts as ended.
   options.next_token = [&pacer](int32_t) { return static_cast<TokenId>(pacer.Count() % kIdCycle); };
   options.after_step = [&pacer] { pacer.EndStep(); };
   if (compute_threads > 0) options.stand_aside = std::chrono::milliseconds(10);

@@ -1,8 +1,9 @@
 // A CUDA runtime for the host: what kernels/cuda uses of CUDA's language and library, in plain C++,
-// so that the kernels' own sources run (slowly) where there is no GPU. A stream runs everything at
-// once, a block's threads are fibers (fibers.h), blocks run one after another in random order,
-// device memory is the heap's, so that a sanitizer sees accesses out of bounds. What this cannot
-// show: speed, the memory model between blocks, and what the hardware's own instructions round.
+// so that the kernels' own sources run (slowly) where there is no GPU. A stream runs what was
+// enqueued later, at the latest when somebody waits for it; there is one. A block's threads are
+// fibers (fibers.h), blocks run one after another in random order, device memory is the heap's, so
+// that a sanitizer sees accesses out of bounds. What this cannot show: speed, the memory model
+// between blocks, and what the hardware's own instructions round.
 #ifndef HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 #define HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
 
@@ -237,6 +238,12 @@ cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+using cudaEvent_t = struct EmulatedEvent*;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaGetLastError();
 
 using cudaGraph_t = struct EmulatedGraph*;
@@ -257,11 +264,13 @@ cudaError_t cudaFuncSetAttribute(Function*, cudaFuncAttribute, int) {
 
 namespace hydrant::emulation {
 
-// Runs body in every thread of every block. InvalidValue where the device would refuse the shape.
+// InvalidValue where the device would refuse the shape of a launch.
+cudaError_t CheckGrid(dim3 grid, dim3 block, size_t shared_bytes);
+// Runs body in every thread of every block.
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
 
-// Does it now, or, while the stream is captured, notes it for the graph. What the operation uses of
-// the host's must be its own.
+// Does it now or later, or, while the stream is captured, notes it for the graph. What the
+// operation uses of the host's must be its own.
 cudaError_t Enqueue(std::function<cudaError_t()> operation);
 
 }  // namespace hydrant::emulation
@@ -269,6 +278,9 @@ cudaError_t Enqueue(std::function<cudaError_t()> operation);
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
+  const cudaError_t error =
+      hydrant::emulation::CheckGrid(config->gridDim, config->blockDim, config->dynamicSmemBytes);
+  if (error != cudaSuccess) return error;
   // A kernel's arguments are taken when it is launched.
   return hydrant::emulation::Enqueue(
       [grid = config->gridDim, block = config->blockDim, shared = config->dynamicSmemBytes, kernel,

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/float16.h"
+#include "kernels/page_element.h"
 
 namespace hydrant::cuda {
 namespace {
@@ -14,31 +14,30 @@ class PlainRunner final : public MatmulRunner {
     const CudaWeight weight = static_cast<const CudaWeight&>(*args.weight);
     // Work space for the rounded rows, as the real one takes it.
     void* rounded = nullptr;
-    if (weight.dtype() == DType::kBF16) {
+    if (weight.dtype() != args.x_dtype) {
       const size_t bytes = BytesOf(DType::kBF16, static_cast<size_t>(args.m) * weight.cols());
-      if (const cudaError_t error = context.scratch->Get(bytes, &rounded); error != cudaSuccess)
-        return error;
+      cudaError_t error = context.scratch->Get(bytes, &rounded);
+      if (error == cudaSuccess)
+        error = RoundToBF16(context.stream, static_cast<const float*>(args.x),
+                            static_cast<int64_t>(args.m) * weight.cols(),
+                            static_cast<uint16_t*>(rounded));
+      if (error != cudaSuccess) return error;
     }
     return emulation::Enqueue(
-        [=] { return Multiply(context, args, weight, static_cast<uint16_t*>(rounded)); });
+        [=] { return Multiply(args, weight, rounded != nullptr ? rounded : args.x); });
   }
 
  private:
-  static cudaError_t Multiply(const Context& context, const MatmulArgs& args,
-                              const CudaWeight& weight, uint16_t* rounded) {
+  static cudaError_t Multiply(const MatmulArgs& args, const CudaWeight& weight,
+                              const void* x_rows) {
     const size_t cols = weight.cols(), outputs = weight.rows();
-    std::vector<float> x(args.x, args.x + args.m * cols);
-    if (weight.dtype() == DType::kBF16) {
-      RoundToBF16(context.stream, args.x, static_cast<int64_t>(x.size()), rounded);
-      for (size_t i = 0; i < x.size(); ++i) x[i] = BF16ToFloat(rounded[i]);
-    }
+    // x_rows has the weight's dtype.
+    std::vector<float> x(args.m * cols);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = LoadPageElement(weight.dtype(), x_rows, i);
     std::vector<float> w(cols);
     for (size_t o = 0; o < outputs; ++o) {
-      for (size_t j = 0; j < cols; ++j) {
-        w[j] = weight.dtype() == DType::kBF16
-                   ? BF16ToFloat(static_cast<const uint16_t*>(weight.data())[o * cols + j])
-                   : static_cast<const float*>(weight.data())[o * cols + j];
-      }
+      for (size_t j = 0; j < cols; ++j)
+        w[j] = LoadPageElement(weight.dtype(), weight.data(), o * cols + j);
       for (int i = 0; i < args.m; ++i) {
         float sum = 0.0f;
         for (size_t j = 0; j < cols; ++j) sum += x[i * cols + j] * w[j];

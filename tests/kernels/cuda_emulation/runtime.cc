@@ -2,7 +2,9 @@
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <deque>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -26,12 +28,39 @@ size_t TotalBytes() {
   return bytes;
 }
 
-// What cudaMalloc has given, for cudaMemGetInfo. One thread drives a device at a time.
+// What cudaMalloc has given, for cudaMemGetInfo, and cudaMallocHost, to tell pinned memory. One
+// thread drives a device at a time.
 struct AllocationTable {
-  std::map<void*, size_t> sizes;
+  std::map<const void*, size_t> sizes;
   size_t bytes = 0;
+
+  bool Holds(const void* at) const {
+    auto it = sizes.upper_bound(at);
+    if (it == sizes.begin()) return false;
+    --it;
+    return static_cast<const char*>(at) < static_cast<const char*>(it->first) + it->second;
+  }
+  cudaError_t Allocate(void** pointer, size_t size) {
+    // A device's allocations start at multiples of 256 and hold whatever was there.
+    if (posix_memalign(pointer, 256, size) != 0) return cudaErrorMemoryAllocation;
+    std::memset(*pointer, 0xA5, std::min(size, size_t{1} << 20));
+    sizes[*pointer] = size;
+    bytes += size;
+    return cudaSuccess;
+  }
+  void Free(void* pointer) {
+    if (const auto it = sizes.find(pointer); it != sizes.end()) {
+      bytes -= it->second;
+      sizes.erase(it);
+    }
+    std::free(pointer);
+  }
 };
 AllocationTable& Allocations() {
+  static auto& table = *new AllocationTable;
+  return table;
+}
+AllocationTable& PinnedAllocations() {
   static auto& table = *new AllocationTable;
   return table;
 }
@@ -49,6 +78,30 @@ uint64_t Seed() {
 
 std::vector<std::function<cudaError_t()>>* captured = nullptr;  // null: nothing is captured
 
+// What was enqueued and has not run. The first operation that fails takes the device with it.
+struct Stream {
+  std::deque<std::function<cudaError_t()>> waiting = {};
+  uint64_t enqueued = 0;
+  uint64_t ran = 0;
+  cudaError_t fault = cudaSuccess;
+  std::mt19937_64 random;
+
+  cudaError_t RunUntil(uint64_t count) {
+    while (ran < count) {
+      const std::function<cudaError_t()> operation = std::move(waiting.front());
+      waiting.pop_front();
+      ++ran;
+      if (fault == cudaSuccess) fault = operation();
+    }
+    return fault;
+  }
+  cudaError_t RunAll() { return RunUntil(enqueued); }
+};
+Stream& TheStream() {
+  static auto& stream = *new Stream{.random = std::mt19937_64(Seed())};
+  return stream;
+}
+
 // After so many kernels every one fails, as they do on a device whose context is lost.
 bool IsLost() {
   static const uint64_t last = Setting("LAST_LAUNCH", UINT64_MAX);
@@ -64,17 +117,29 @@ thread_local std::vector<unsigned char> dynamic_shared;
 void* DynamicSharedMemory() { return dynamic_shared.data(); }
 
 cudaError_t Enqueue(std::function<cudaError_t()> operation) {
-  if (captured == nullptr) return operation();
-  captured->push_back(std::move(operation));
-  return cudaSuccess;
+  if (captured != nullptr) {
+    captured->push_back(std::move(operation));
+    return cudaSuccess;
+  }
+  Stream& stream = TheStream();
+  stream.waiting.push_back(std::move(operation));
+  ++stream.enqueued;
+  // The device is sometimes far behind, sometimes not at all.
+  constexpr int kSeldom = 64;
+  return stream.random() % kSeldom == 0 ? stream.RunAll() : stream.fault;
+}
+
+cudaError_t CheckGrid(dim3 grid, dim3 block, size_t shared_bytes) {
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const bool fits = threads > 0 && threads <= 1024 && blocks > 0 && grid.y <= 65535 &&
+                    grid.z <= 65535 && shared_bytes <= kMostSharedBytes;
+  return fits ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t RunGrid(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body) {
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
-  if (threads == 0 || threads > 1024 || blocks == 0 || grid.y > 65535 || grid.z > 65535 ||
-      shared_bytes > kMostSharedBytes)
-    return cudaErrorInvalidValue;
   if (IsLost()) return cudaErrorLaunchFailure;
   std::mt19937_64 random(Seed() + ++launches);
   std::vector<uint64_t> order(blocks);
@@ -142,30 +207,40 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
   if (bytes > hydrant::emulation::TotalBytes() - table.bytes) return cudaErrorMemoryAllocation;
-  // A device's allocations start at multiples of 256 and hold whatever was there.
-  if (posix_memalign(pointer, 256, bytes) != 0) return cudaErrorMemoryAllocation;
-  std::memset(*pointer, 0xA5, std::min(bytes, size_t{1} << 20));
-  table.sizes[*pointer] = bytes;
-  table.bytes += bytes;
-  return cudaSuccess;
+  return table.Allocate(pointer, bytes);
 }
 cudaError_t cudaFree(void* pointer) {
-  hydrant::emulation::AllocationTable& table = hydrant::emulation::Allocations();
-  if (const auto it = table.sizes.find(pointer); it != table.sizes.end()) {
-    table.bytes -= it->second;
-    table.sizes.erase(it);
-  }
-  std::free(pointer);
-  return cudaSuccess;
+  const cudaError_t error = hydrant::emulation::TheStream().RunAll();
+  hydrant::emulation::Allocations().Free(pointer);
+  return error;
 }
-cudaError_t cudaMallocHost(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes); }
-cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return hydrant::emulation::PinnedAllocations().Allocate(pointer, bytes);
+}
+cudaError_t cudaFreeHost(void* pointer) {
+  const cudaError_t error = hydrant::emulation::TheStream().RunAll();
+  hydrant::emulation::PinnedAllocations().Free(pointer);
+  return error;
+}
+// Host memory that is not pinned is read at once, or waited for.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
-  return hydrant::emulation::Enqueue([=] {
-    if (bytes > 0) std::memcpy(to, from, bytes);
+  const hydrant::emulation::AllocationTable& pinned = hydrant::emulation::PinnedAllocations();
+  if (bytes == 0) return cudaSuccess;
+  if (kind == cudaMemcpyHostToDevice && !pinned.Holds(from)) {
+    const auto* bytes_of = static_cast<const unsigned char*>(from);
+    return hydrant::emulation::Enqueue(
+        [to, taken = std::vector<unsigned char>(bytes_of, bytes_of + bytes)] {
+          std::memcpy(to, taken.data(), taken.size());
+          return cudaSuccess;
+        });
+  }
+  const cudaError_t error = hydrant::emulation::Enqueue([=] {
+    std::memcpy(to, from, bytes);
     return cudaSuccess;
   });
+  const bool waits = kind == cudaMemcpyDeviceToHost && !pinned.Holds(to);
+  return waits ? hydrant::emulation::TheStream().RunAll() : error;
 }
 cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
   return hydrant::emulation::Enqueue([=] {
@@ -179,7 +254,27 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return hydrant::emulation::captured == nullptr ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+  return hydrant::emulation::captured == nullptr ? hydrant::emulation::TheStream().RunAll()
+                                                 : cudaErrorStreamCaptureUnsupported;
+}
+
+struct EmulatedEvent {
+  uint64_t after = 0;  // operations of the stream
+};
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->after = hydrant::emulation::TheStream().enqueued;
+  return hydrant::emulation::TheStream().fault;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return hydrant::emulation::TheStream().RunUntil(event->after);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
 }
 
 // A graph is the list of what was enqueued; its executable form is another copy.
@@ -203,10 +298,13 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
-  for (const auto& operation : executable->operations) {
-    if (const cudaError_t error = operation(); error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  // The graph may be gone when its operations run.
+  return hydrant::emulation::Enqueue([operations = executable->operations] {
+    for (const auto& operation : operations) {
+      if (const cudaError_t error = operation(); error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete graph;

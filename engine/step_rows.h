@@ -1,0 +1,59 @@
+// What a step says of its rows, in device memory at fixed addresses: one copy a step. Decode rows
+// come first, padded where the device wants it; sampled rows are the decode rows, then the prompts
+// that end in the step.
+#ifndef HYDRANT_ENGINE_STEP_ROWS_H_
+#define HYDRANT_ENGINE_STEP_ROWS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/batch.h"
+#include "engine/device_array.h"
+#include "kernels/backend.h"
+
+namespace hydrant {
+
+class StepRows {
+ public:
+  absl::Status Allocate(Backend& backend, int max_rows);
+
+  // REQUIRES: padded_rows >= batch.decode.size(); neither decode nor sampled rows exceed max_rows.
+  void Write(Backend& backend, const Batch& batch, int num_layers, int padded_rows);
+
+  // Decode rows, [max_rows].
+  TokenId* ids() const { return At<TokenId>(0); }  // kNoToken: the slot's latest
+  int32_t* positions() const { return At<int32_t>(1); }
+  int32_t* slots() const { return At<int32_t>(2); }  // -1: padding
+  // Sampled rows, [max_rows].
+  int32_t* sampled_slots() const { return At<int32_t>(3); }
+  TokenId* newest() const { return At<TokenId>(4); }  // kNoToken
+  SamplingRow* sampling() const { return At<SamplingRow>(5); }
+
+  int num_sampled() const { return num_sampled_; }
+  bool any_penalties() const { return any_penalties_; }
+
+ private:
+  template <typename T>
+  T* At(int array) const {
+    return reinterpret_cast<T*>(device_.data() + Offset(array));
+  }
+  // Five arrays of four bytes an element, then the widest.
+  size_t Offset(int array) const { return static_cast<size_t>(array) * stride_; }
+  template <typename T>
+  T* Host(int array) {
+    return reinterpret_cast<T*>(host_.data() + Offset(array));
+  }
+  void AddSampled(int slot, const SamplingRow& sampling);
+
+  size_t stride_ = 0;  // bytes from one array to the next
+  int num_sampled_ = 0;
+  bool any_penalties_ = false;
+  std::vector<uint8_t> host_;
+  DeviceArray<uint8_t> device_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_STEP_ROWS_H_

@@ -1,0 +1,79 @@
+// KeepLatest and TakeLatest of every backend, beside what their contract says in words.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+class LatestTokensTest : public BackendTest {
+ protected:
+  // `count` different slots below 1000, a fifth of them replaced by padding.
+  static std::vector<int32_t> RandomSlots(int count, std::mt19937* rng) {
+    std::vector<int32_t> slots(1000);
+    std::iota(slots.begin(), slots.end(), 0);
+    std::shuffle(slots.begin(), slots.end(), *rng);
+    slots.resize(count);
+    for (int32_t& slot : slots) {
+      if ((*rng)() % 5 == 0) slot = -1;
+    }
+    return slots;
+  }
+};
+
+TEST_P(LatestTokensTest, KeepsOneTokenASlot) {
+  for (const int count : {0, 1, 255, 256, 257, 600}) {
+    std::mt19937 rng(count);
+    const std::vector<int32_t> slots = RandomSlots(count, &rng);
+    std::vector<uint32_t> tokens(count), before(1000);
+    for (uint32_t& token : tokens) token = rng() % 7 == 0 ? UINT32_MAX : rng();
+    for (uint32_t& token : before) token = rng();
+    std::vector<uint32_t> expected = before;
+    for (int i = 0; i < count; ++i) {
+      if (slots[i] >= 0) expected[slots[i]] = tokens[i];
+    }
+    auto latest = Upload(before);
+    auto device_tokens = Upload(tokens);
+    auto device_slots = Upload(slots);
+    backend().KeepLatest({.tokens = device_tokens.data(),
+                          .slots = device_slots.data(),
+                          .num_rows = count,
+                          .latest = latest.data()});
+    EXPECT_EQ(latest.Read(), expected) << count << " rows";
+    EXPECT_EQ(device_tokens.Read(), tokens);
+  }
+}
+
+TEST_P(LatestTokensTest, TakesWhereTheHostDoesNotKnow) {
+  for (const int count : {0, 1, 255, 256, 257, 600}) {
+    std::mt19937 rng(count);
+    const std::vector<int32_t> slots = RandomSlots(count, &rng);
+    std::vector<uint32_t> latest(1000), tokens(count);
+    for (uint32_t& token : latest) token = rng() % 7 == 0 ? UINT32_MAX : rng() % 1000;
+    for (uint32_t& token : tokens) token = rng() % 2 == 0 ? UINT32_MAX : rng() % 1000;
+    std::vector<uint32_t> expected = tokens;
+    for (int i = 0; i < count; ++i) {
+      if (slots[i] < 0 || tokens[i] != UINT32_MAX) continue;
+      expected[i] = latest[slots[i]] == UINT32_MAX ? 0 : latest[slots[i]];
+    }
+    auto device_latest = Upload(latest);
+    auto device_tokens = Upload(tokens);
+    auto device_slots = Upload(slots);
+    backend().TakeLatest({.tokens = device_tokens.data(),
+                          .slots = device_slots.data(),
+                          .num_rows = count,
+                          .latest = device_latest.data()});
+    EXPECT_EQ(device_tokens.Read(), expected) << count << " rows";
+    EXPECT_EQ(device_latest.Read(), latest);
+  }
+}
+
+HYDRANT_FOR_EACH_BACKEND(LatestTokensTest);
+
+}  // namespace
+}  // namespace hydrant

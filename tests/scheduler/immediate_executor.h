@@ -1,0 +1,40 @@
+// A StepExecutor whose steps run as they are enqueued, as they do on a host; what they gave waits
+// to be collected.
+#ifndef HYDRANT_TESTS_SCHEDULER_IMMEDIATE_EXECUTOR_H_
+#define HYDRANT_TESTS_SCHEDULER_IMMEDIATE_EXECUTOR_H_
+
+#include <deque>
+#include <utility>
+
+#include "engine/batch.h"
+
+namespace hydrant {
+
+class ImmediateExecutor : public StepExecutor {
+ public:
+  void Enqueue(const Batch& batch) final {
+    Outcome& outcome = outcomes_.emplace_back();
+    outcome.status = Run(batch, &outcome.result);
+  }
+  absl::Status Collect(StepResult* result) final {
+    const Outcome outcome = std::move(outcomes_.front());
+    outcomes_.pop_front();
+    *result = outcome.result;
+    if (!outcome.status.ok()) outcomes_.clear();
+    return outcome.status;
+  }
+
+ protected:
+  virtual absl::Status Run(const Batch& batch, StepResult* result) = 0;
+
+ private:
+  struct Outcome {
+    absl::Status status;
+    StepResult result;
+  };
+  std::deque<Outcome> outcomes_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SCHEDULER_IMMEDIATE_EXECUTOR_H_
