@@ -238,10 +238,15 @@ class Report {
   }
   void Add(const PolicyRun& run, const Outcome& outcome) {
     const std::vector<Counter::Step>& steps = outcome.totals.steps;
+    if (steps.empty()) {
+      std::printf("| %s | %d | no token in %.1f seconds | | | | | | | |\n", run.policy.c_str(),
+                  run.in_flight, outcome.seconds);
+      return;
+    }
     int peak = 0;
     for (const Counter::Step& step : steps) peak = std::max(peak, step.sequences);
     const auto tokens = static_cast<double>(outcome.totals.tokens);
-    const double mean = tokens / static_cast<double>(std::max<size_t>(1, steps.size()));
+    const double mean = tokens / static_cast<double>(steps.size());
     const double speed = tokens / outcome.seconds;
     if (first_ == 0.0) first_ = speed;
     const double p50 = StepMs(steps, 0.5), p99 = StepMs(steps, 0.99);
@@ -345,6 +350,7 @@ int Main(int argc, char** argv) {
     Workload warm_up = work;
     warm_up.requests = std::min(work.requests, 2);
     warm_up.new_tokens = std::min(work.new_tokens, 8);
+    warm_up.seconds = 0;
     Drive(engine.get(), scheduling, warm_up, run);
     report.Add(run, Drive(engine.get(), scheduling, work, run));
   }
