@@ -191,6 +191,10 @@ void ServingLoop::Impl::Run() {
   for (Arrival& arrival : inbox_.arrivals) {  // stopping_ keeps others out
     scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
   }
+  // Nothing stays in flight: the executor is free for another loop.
+  for (; steps_in_flight_ > 0; --steps_in_flight_) {
+    if (!executor_->Collect(&result_).ok()) break;
+  }
   scheduler_.FailAll(absl::UnavailableError("the server is stopping"), "DRAINING", Now());
   stepped_ = false;
   Publish(scheduler_.TakeEvents());

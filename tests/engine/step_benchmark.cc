@@ -4,7 +4,7 @@
 // copy in the same run.
 //
 //   step_benchmark --shape tests/engine/shapes/llama-3.1-8b.json [--device cuda] [--dtype bfloat16]
-//                  [--threads 2] [--quick 0]
+//                  [--threads 2] [--json FILE] [--quick 0]
 //
 // Prints a markdown table; --quick 1 makes everything small, to see that it runs.
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <string>
@@ -21,6 +22,7 @@
 #include "engine/model/model_source.h"
 #include "kernels/backend.h"
 #include "tests/engine/equal_batch.h"
+#include "tests/measurement_log.h"
 
 namespace hydrant {
 namespace {
@@ -80,7 +82,8 @@ double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
   return entry * entries * c.batch * config.num_layers * config.num_kv_heads;
 }
 
-void Measure(Engine* engine, const Case& c, double weight_bytes, double bandwidth, int steps) {
+void Measure(Engine* engine, const std::string& model, const Case& c, double weight_bytes,
+             double bandwidth, int steps, MeasurementLog* log) {
   EqualBatch batch(engine, c.policy, c.batch, c.context, (kRepeats + 1) * steps);
   const double prefill = batch.Prefill(c.context);
   double seconds = std::numeric_limits<double>::infinity();
@@ -95,6 +98,13 @@ void Measure(Engine* engine, const Case& c, double weight_bytes, double bandwidt
               seconds * 1e3, c.batch / seconds, bound * 1e3, seconds / bound,
               static_cast<double>(c.batch) * c.context / prefill);
   std::fflush(stdout);
+  log->Write("step", {{"model", model},
+                      {"policy", c.policy},
+                      {"batch", c.batch},
+                      {"context", c.context},
+                      {"seconds", seconds},
+                      {"bound_seconds", bound},
+                      {"prompt_tokens_per_s", static_cast<double>(c.batch) * c.context / prefill}});
 }
 
 // The least that all cases fit into.
@@ -116,8 +126,9 @@ void MakeRoom(const ModelConfig& config, const std::vector<Case>& cases, int new
 }
 
 int Main(int argc, char** argv) {
-  std::map<std::string, std::string> flags = {
-      {"shape", ""}, {"device", "cuda"}, {"threads", "2"}, {"quick", "0"}, {"dtype", "bfloat16"}};
+  std::map<std::string, std::string> flags = {{"shape", ""},  {"device", "cuda"},
+                                              {"json", ""},   {"dtype", "bfloat16"},
+                                              {"quick", "0"}, {"threads", "2"}};
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
       std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
@@ -156,7 +167,10 @@ int Main(int argc, char** argv) {
       "tokens/s "
       "|\n|---|---|---|---|---|---|---|---|\n");
   const double weights = WeightBytesRead(**engine, *options.dtype);
-  for (const Case& c : cases) Measure(engine->get(), c, weights, bandwidth, steps);
+  MeasurementLog log(flags["json"]);
+  log.Write("device", {{"program", "step_benchmark"}, {"description", (*engine)->Description()}});
+  const std::string model = std::filesystem::path(flags["shape"]).stem().string();
+  for (const Case& c : cases) Measure(engine->get(), model, c, weights, bandwidth, steps, &log);
   return 0;
 }
 

@@ -162,5 +162,28 @@ TEST_P(ServingTest, AResumedStreamRepeatsItself) {
   EXPECT_EQ(rest.usage.completion_tokens, static_cast<int>(whole.size()));
 }
 
+// A loop that stops in the middle leaves nothing behind in the engine.
+TEST_P(ServingTest, AnotherLoopTakesTheEngineOfAStoppedOne) {
+  const int vocab = model_->config().vocab_size;
+  const auto engine = MakeEngine(4000, 4, /*async_scheduling=*/true);
+  std::vector<std::vector<TokenId>> answers;
+  for (const bool stopped : {false, true, false}) {
+    Collector collector;
+    auto loop = ServingLoop::Start(engine.get(), &tokenizer_, {}, &collector);
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    Request longer = MakeRequest(3, 99, vocab);
+    longer.stopping.max_tokens = 300;
+    if (stopped) (*loop)->Submit(1, longer);
+    (*loop)->Submit(2, MakeRequest(1, 99, vocab));
+    answers.push_back(collector.Wait(2).tokens);
+    (*loop)->Stop();
+    if (stopped) {
+      EXPECT_EQ(collector.Wait(1).status.code(), absl::StatusCode::kUnavailable);
+    }
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+  EXPECT_EQ(answers[2], answers[0]);
+}
+
 }  // namespace
 }  // namespace hydrant

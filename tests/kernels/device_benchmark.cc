@@ -3,19 +3,22 @@
 // plain copy, floating point operations a second beside the largest matrix product. Prints markdown
 // tables.
 //
-//   device_benchmark [--backend cuda] [--quick]
+//   device_benchmark [--backend cuda] [--json FILE] [--quick]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/float16.h"
+#include "tests/measurement_log.h"
 
 namespace hydrant {
 namespace {
@@ -33,10 +36,13 @@ double Now() {
 
 class Bench {
  public:
-  Bench(Backend* backend, bool quick) : backend_(*backend), quick_(quick) {}
+  Bench(Backend* backend, bool quick, const std::string& json)
+      : backend_(*backend), quick_(quick), log_(json) {}
 
   void Run() {
     std::printf("%s\n\n", backend_.Description().c_str());
+    log_.Write("device",
+               {{"program", "device_benchmark"}, {"description", backend_.Description()}});
     MeasureCopy();
     MeasureMatmul();
     MeasureDecode();
@@ -57,18 +63,27 @@ class Bench {
     backend_.CopyToDevice(device, values.data(), values.size() * sizeof(T));
     return device;
   }
-  // Random numbers of a short period, so that large arrays are made in no time.
-  float* Random(size_t count) {
-    constexpr size_t kPeriod = (1 << 16) + 1;
+  // Normal numbers of a short period, so that large arrays are made in no time.
+  static std::vector<float> Normals(size_t count) {
     std::mt19937 rng(7);
     std::normal_distribution<float> normal;
-    std::vector<float> values(std::min(count, kPeriod));
+    std::vector<float> values(std::min<size_t>(count, (1 << 16) + 1));
     for (float& value : values) value = normal(rng);
-    float* device = Allocate<float>(count);
+    return values;
+  }
+  template <typename T>
+  T* Repeated(const std::vector<T>& values, size_t count) {
+    T* device = Allocate<T>(count);
     for (size_t at = 0; at < count; at += values.size())
       backend_.CopyToDevice(device + at, values.data(),
-                            std::min(values.size(), count - at) * sizeof(float));
+                            std::min(values.size(), count - at) * sizeof(T));
     return device;
+  }
+  float* Random(size_t count) { return Repeated(Normals(count), count); }
+  uint16_t* RandomBFloat16(size_t count) {
+    std::vector<uint16_t> values;
+    for (const float value : Normals(count)) values.push_back(FloatToBF16(value));
+    return Repeated(values, count);
   }
   void Synchronize() {
     if (const absl::Status status = backend_.Synchronize(); !status.ok()) Fail(status);
@@ -101,51 +116,69 @@ class Bench {
     copy_ =
         2.0 * static_cast<double>(bytes) / Time([&] { backend_.CopyOnDevice(to, from, bytes); });
     std::printf("copy: %.0f GB/s, read and written\n\n", copy_ * 1e-9);
+    log_.Write("copy", {{"bytes_per_s", copy_}});
     buffers_.clear();
   }
 
   void MeasureMatmul() {
     const int n = quick_ ? 64 : 14336, k = quick_ ? 64 : 4096;
-    const std::vector<float> values(static_cast<size_t>(n) * k, 0.01f);
+    const std::vector<float> normals = Normals(size_t{1} << 20);
+    std::vector<float> values(static_cast<size_t>(n) * k);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = normals[i % normals.size()];
     const WeightPart part{DType::kF32, values.data(), n, k};
     auto weight = backend_.PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
     if (!weight.ok()) Fail(weight.status());
+    const DType x_dtype = backend_.ActivationDType(WeightDType::kBFloat16);
     std::printf(
         "| bf16 matmul %d x %d, rows | us | TFLOP/s | weights' bytes, share of copy "
         "|\n|---|---|---|---|\n",
         n, k);
     for (const int m : {1, 16, 64, 256, 1024, 4096}) {
       if (quick_ && m > 16) break;
-      const float* x = Random(static_cast<size_t>(m) * k);
+      const size_t count = static_cast<size_t>(m) * k;
+      const void* x = x_dtype == DType::kBF16 ? static_cast<void*>(RandomBFloat16(count))
+                                              : static_cast<void*>(Random(count));
       auto* y = Allocate<float>(static_cast<size_t>(m) * n);
-      const double seconds =
-          Time([&] { backend_.Matmul({.x = x, .m = m, .weight = weight->get(), .y = y}); });
+      const double seconds = Time([&] {
+        backend_.Matmul({.x = x, .x_dtype = x_dtype, .m = m, .weight = weight->get(), .y = y});
+      });
       const double flops = 2.0 * m * n * k / seconds;
       matmul_ = std::max(matmul_, flops);
       std::printf("| %d | %.1f | %.1f | %.2f |\n", m, seconds * 1e6, flops * 1e-12,
                   static_cast<double>((*weight)->bytes()) / seconds / copy_);
+      log_.Write("matmul",
+                 {{"rows", m}, {"n", n}, {"k", k}, {"seconds", seconds}, {"flops", flops}});
       buffers_.clear();
     }
     std::printf("\n");
   }
 
-  // Every head of `rows` sequences at its cap, so that steps repeat.
-  DecodeAttentionArgs DecodeWorld(int rows, int length, const DecodeRule& rule) {
+  // `rows` sequences, row r by rules[r % rules.size()], every head at its cap, so that steps
+  // repeat.
+  DecodeAttentionArgs DecodeWorld(int rows, int length, const std::vector<DecodeRule>& rules) {
     const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads;
     DecodeAttentionArgs args;
     args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width};
     const size_t slots = static_cast<size_t>(heads) * width * kBlockSize;
-    args.pages.keys = Random(slots * kHeadDim / 2);  // any bits but NaN: floats read as pairs
-    args.pages.values = Random(slots * kHeadDim / 2);
-    args.pages.positions = Allocate<int32_t>(slots);
+    args.pages.keys = RandomBFloat16(slots * kHeadDim);
+    args.pages.values = RandomBFloat16(slots * kHeadDim);
     args.pages.scores = Allocate<float>(slots);
     std::vector<int32_t> blocks(static_cast<size_t>(heads) * width), slot_ids(rows);
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
     std::iota(slot_ids.begin(), slot_ids.end(), 0);
+    std::vector<int32_t> positions(slots);
+    for (size_t at = 0; at < slots; ++at)
+      positions[static_cast<size_t>(blocks[at / kBlockSize]) * kBlockSize + at % kBlockSize] =
+          static_cast<int32_t>(at % (static_cast<size_t>(width) * kBlockSize));
+    args.pages.positions = Upload(positions);
     std::vector<int64_t> row_begin(rows);
-    for (int row = 0; row < rows; ++row)
+    std::vector<DecodeRule> row_rules(rows);
+    for (int row = 0; row < rows; ++row) {
       row_begin[row] = static_cast<int64_t>(row) * kKvHeads * width;
+      row_rules[row] = rules[row % rules.size()];
+      if (row_rules[row].scored) args.max_scored_entries = length;
+    }
     args.tables = {.num_layers = 1,
                    .num_kv_heads = kKvHeads,
                    .blocks = Upload(blocks),
@@ -154,7 +187,7 @@ class Bench {
                    .caps = Upload(std::vector<int32_t>(heads, length)),
                    .lengths = Upload(std::vector<int32_t>(heads, length)),
                    .victims = Upload(std::vector<int32_t>(heads, length / 2)),
-                   .rules = Upload(std::vector<DecodeRule>(rows, rule))};
+                   .rules = Upload(row_rules)};
     args.num_rows = rows;
     args.slots = Upload(slot_ids);
     args.positions = Upload(std::vector<int32_t>(rows, length));
@@ -164,42 +197,59 @@ class Bench {
     args.num_heads = kHeads;
     args.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim));
     args.max_entries = length;
-    args.max_scored_entries = rule.scored ? length : 0;
     args.out = Allocate<float>(static_cast<size_t>(rows) * kHeads * kHeadDim);
     return args;
+  }
+
+  // What the rows of a launch do. Nothing recent is protected: the new token always has the same
+  // position, and after many calls all entries would be protected.
+  struct Mix {
+    const char* name;
+    std::vector<DecodeRule> rules;  // of the rows, in turn
+    double score_bytes;             // an entry, on average: positions read, scores read and written
+  };
+  static std::vector<Mix> Mixes() {
+    const DecodeRule full, h2o = {.scored = true};
+    const DecodeRule window = {.by_position = true, .scored = true, .sinks = 4};
+    return {{"full", {full}, 0},
+            {"h2o", {h2o}, 12},
+            {"window", {window}, 12},
+            {"mixed", {full, h2o, full, window}, 6}};
   }
 
   void MeasureDecode() {
     std::printf(
         "| decode attention, sequences x entries | us, full | share of copy | us, h2o | share of "
-        "copy "
-        "| scoring costs |\n|---|---|---|---|---|---|\n");
-    const DecodeRule h2o = {.scored = true, .sinks = 0, .recent = 64};
-    for (const auto& [rows, length] : std::vector<std::pair<int, int>>{{64, 512},
-                                                                       {64, 1024},
-                                                                       {64, 2048},
-                                                                       {64, 8192},
-                                                                       {1, 1024},
-                                                                       {1, 8192},
-                                                                       {1, 131072},
-                                                                       {8, 8192}}) {
-      if (quick_ && (rows > 1 || length > 2048)) continue;
-      double seconds[2];
-      for (const bool scored : {false, true}) {
-        const DecodeAttentionArgs args = DecodeWorld(rows, length, scored ? h2o : DecodeRule{});
-        seconds[scored] = Time([&] { backend_.DecodeAttention(args); });
-        buffers_.clear();
-      }
-      const double entries = static_cast<double>(rows) * kKvHeads * length;
-      const double kv_bytes = entries * 2 * kHeadDim * 2;
-      // Scores are read and written, positions read.
-      const double score_bytes = entries * 12;
-      std::printf("| %d x %d | %.1f | %.2f | %.1f | %.2f | %+.1f %% |\n", rows, length,
-                  seconds[0] * 1e6, kv_bytes / seconds[0] / copy_, seconds[1] * 1e6,
-                  (kv_bytes + score_bytes) / seconds[1] / copy_,
-                  (seconds[1] / seconds[0] - 1) * 100);
-    }
+        "copy | scoring costs | us, window | us, mixed |\n|---|---|---|---|---|---|---|---|\n");
+    using Shapes = std::vector<std::pair<int, int>>;
+    const Shapes shapes = {{64, 512}, {64, 1024}, {64, 2048},  {64, 8192}, {256, 512},
+                           {1, 1024}, {1, 8192},  {1, 131072}, {8, 8192}};
+    for (const auto& [rows, length] : quick_ ? Shapes{{1, 1024}, {4, 208}} : shapes)
+      MeasureDecode(rows, length);
     std::printf("\n");
+  }
+
+  void MeasureDecode(int rows, int length) {
+    const double entries = static_cast<double>(rows) * kKvHeads * length;
+    const double kv_bytes = entries * 2 * kHeadDim * 2;
+    std::map<std::string, double> seconds, share;
+    for (const Mix& mix : Mixes()) {
+      const DecodeAttentionArgs args = DecodeWorld(rows, length, mix.rules);
+      const double taken = Time([&] { backend_.DecodeAttention(args); });
+      buffers_.clear();
+      seconds[mix.name] = taken;
+      share[mix.name] = (kv_bytes + entries * mix.score_bytes) / taken / copy_;
+      log_.Write("decode_attention", {{"variant", mix.name},
+                                      {"batch", rows},
+                                      {"length", length},
+                                      {"seconds", taken},
+                                      {"kv_bytes", kv_bytes},
+                                      {"share_of_copy", share[mix.name]}});
+    }
+    std::printf("| %d x %d | %.1f | %.2f | %.1f | %.2f | %+.1f %% | %.1f | %.1f |\n", rows, length,
+                seconds["full"] * 1e6, share["full"], seconds["h2o"] * 1e6, share["h2o"],
+                (seconds["h2o"] / seconds["full"] - 1) * 100, seconds["window"] * 1e6,
+                seconds["mixed"] * 1e6);
   }
 
   void MeasurePrefill() {
@@ -227,12 +277,18 @@ class Bench {
       const double flops = 2.0 * 2.0 * kHeads * kHeadDim * (0.5 * n * (n + 1.0)) / plain;
       std::printf("| %d | %.0f | %.1f | %.2f | %+.0f %% |\n", n, plain * 1e6, flops * 1e-12,
                   flops / matmul_, (summed / plain - 1) * 100);
+      log_.Write("prefill_attention", {{"tokens", n},
+                                       {"seconds", plain},
+                                       {"flops", flops},
+                                       {"share_of_matmul", flops / matmul_},
+                                       {"seconds_with_sums", summed}});
       buffers_.clear();
     }
   }
 
   Backend& backend_;
   const bool quick_;
+  MeasurementLog log_;
   std::vector<DeviceBuffer> buffers_;  // of the measurement at work
   double copy_ = 0.0;                  // bytes a second, read and written
   double matmul_ = 0.0;                // floating point operations a second
@@ -242,19 +298,21 @@ class Bench {
 }  // namespace hydrant
 
 int main(int argc, char** argv) {
-  std::string backend = "cuda";
+  std::string backend = "cuda", json;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
     } else if (std::strcmp(argv[i], "--backend") == 0 && i + 1 < argc) {
       backend = argv[++i];
+    } else if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      json = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: device_benchmark [--backend cuda] [--quick]\n");
+      std::fprintf(stderr, "usage: device_benchmark [--backend cuda] [--json FILE] [--quick]\n");
       return 2;
     }
   }
   auto made = hydrant::CreateBackend(backend, {.num_threads = 1});
   if (!made.ok()) hydrant::Fail(made.status());
-  hydrant::Bench(made->get(), quick).Run();
+  hydrant::Bench(made->get(), quick, json).Run();
 }
