@@ -6,6 +6,8 @@
 // score, for a whole prompt):
 //   column_sums[h, j] += sum over the run's queries of reduce over the group of KV head h of
 //   a[query, j]
+// Queries before first_summed_position are left out of the sums: the last w queries of a prompt
+// alone give SnapKV's window (arXiv 2404.14469, section 4), and cost only their own tiles.
 // Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's
 // sums are added in order, so that any slicing of the prompt into runs that start at multiples of
 // kQueryTile gives the same bits.
@@ -36,6 +38,7 @@ struct PrefillAttentionArgs {
       nullptr;                // [num_kv_heads, column_stride], accumulated into; null: not wanted
   int64_t column_stride = 0;  // elements
   GroupReduce reduce = GroupReduce::kMean;
+  int first_summed_position = 0;  // any; beyond the run: column_sums stays as it is
   // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; sums stay
   // fp32.
   DType precision = DType::kF32;

@@ -22,6 +22,11 @@ struct Run {
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int num_keys() const { return args.first_position + args.num_queries; }
+  // num_tiles() where no query of the run adds to the column sums.
+  int first_summed_tile() const {
+    if (args.first_summed_position >= num_keys()) return num_tiles();
+    return std::max(0, args.first_summed_position - args.first_position) / kQueryTile;
+  }
 };
 
 Run RunOf(const PrefillAttentionArgs& args) {
@@ -56,12 +61,12 @@ void Attend(const Run& run, const PrefillTile& tile) {
              scratch.Reserve(LayoutOf(run.shape, tile.num_keys(), column_sums).total));
 }
 
-// The last tiles see the most keys: they are handed out first, so that no thread ends with a long
-// one.
-void AttendAll(const Run& run, ThreadPool& pool) {
+// The first `tiles` tiles, without column sums. The last ones see the most keys: they are handed
+// out first, so that no thread ends with a long one.
+void AttendAll(const Run& run, int tiles, ThreadPool& pool) {
   const int kv_heads = run.args.num_kv_heads;
-  pool.ParallelFor(run.num_tiles() * kv_heads, [&run, kv_heads](int task, int) {
-    Attend(run, TileOf(run, task % kv_heads, run.num_tiles() - 1 - task / kv_heads));
+  pool.ParallelFor(tiles * kv_heads, [&](int task, int) {
+    Attend(run, TileOf(run, task % kv_heads, tiles - 1 - task / kv_heads));
   });
 }
 
@@ -74,6 +79,7 @@ void AttendWave(const Run& run, int begin, int end, float* partial, ThreadPool& 
   pool.ParallelFor((end - begin) * kv_heads, [&](int task, int) {
     PrefillTile tile = TileOf(run, task % kv_heads, begin + task / kv_heads);
     tile.column_sums = partial + task * stride;
+    tile.first_summed = std::max(0, run.args.first_summed_position - tile.first_position);
     Attend(run, tile);
   });
   pool.ParallelFor(kv_heads, [&](int kv_head, int) {
@@ -87,13 +93,16 @@ void AttendWave(const Run& run, int begin, int end, float* partial, ThreadPool& 
   });
 }
 
+// Tiles before the first whose queries add to the sums are attended without them.
 void AttendWithColumnSums(const Run& run, ThreadPool& pool) {
   thread_local AttentionScratch partial;
+  const int first = run.first_summed_tile();
+  AttendAll(run, first, pool);
   const int tasks = pool.num_threads() * kTasksPerThread;
-  const int wave =
-      std::min(run.num_tiles(), (tasks + run.args.num_kv_heads - 1) / run.args.num_kv_heads);
+  const int wave = std::min(run.num_tiles() - first,
+                            (tasks + run.args.num_kv_heads - 1) / run.args.num_kv_heads);
   float* sums = partial.Reserve(static_cast<size_t>(wave) * run.args.num_kv_heads * run.num_keys());
-  for (int begin = 0; begin < run.num_tiles(); begin += wave)
+  for (int begin = first; begin < run.num_tiles(); begin += wave)
     AttendWave(run, begin, std::min(begin + wave, run.num_tiles()), sums, pool);
 }
 
@@ -103,7 +112,7 @@ void PrefillAttention(const PrefillAttentionArgs& args, ThreadPool& pool) {
   if (args.num_queries == 0) return;
   const Run run = RunOf(args);
   if (args.column_sums == nullptr) {
-    AttendAll(run, pool);
+    AttendAll(run, run.num_tiles(), pool);
   } else {
     AttendWithColumnSums(run, pool);
   }

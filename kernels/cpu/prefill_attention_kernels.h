@@ -36,6 +36,7 @@ struct PrefillTile {
   int first_position = 0;        // a multiple of kQueryTile
   int num_queries = 0;           // <= kQueryTile
   float* column_sums = nullptr;  // [num_keys], written; null: not wanted
+  int first_summed = 0;          // queries before this one are left out of them
 
   int num_keys() const { return first_position + num_queries; }
 };

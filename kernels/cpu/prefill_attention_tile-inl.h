@@ -68,14 +68,20 @@ HYDRANT_INLINE void PanelWeights(int rows, float* logits, float* maxima, float* 
   }
 }
 
+// The lanes of queries [0, count) among those from `lane` on.
+HYDRANT_INLINE Mask QueriesBefore(int count, int lane) {
+  return FirstN(count > lane ? count - lane : 0);
+}
+
 // What turns a panel's weights into attention weights, per query: exp(panel_max - max) / sum; 0 for
-// queries that do not exist. In place of panel_max.
-HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, int count,
+// queries outside [begin, end). In place of panel_max.
+HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, int begin, int end,
                                  float* panel_maxima) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     const Vec factor =
         Div(Exp(Sub(Load(panel_maxima + lane), Load(maxima + lane))), Load(sums + lane));
-    Store(panel_maxima + lane, Select(FirstN(count > lane ? count - lane : 0), factor, Zero()));
+    const Vec existing = Select(QueriesBefore(end, lane), factor, Zero());
+    Store(panel_maxima + lane, Select(QueriesBefore(begin, lane), Zero(), existing));
   }
 }
 
@@ -194,7 +200,7 @@ void TileColumnSums(const PrefillShape& shape, const PrefillTile& tile,
     float* factors = scratch + layout.panel_maxima + first * kQueryTile;
     for (int g = 0; g < shape.group; ++g) {
       PanelFactors(scratch + layout.maxima + g * kQueryTile, scratch + layout.sums + g * kQueryTile,
-                   tile.num_queries, factors + g * kQueryTile);
+                   tile.first_summed, tile.num_queries, factors + g * kQueryTile);
     }
     ReducePanel(shape.reduce, scratch + layout.weights + first * kKeyPanel * kQueryTile, factors,
                 shape.group, PanelRows(tile, panel), tile.column_sums + panel * kKeyPanel);

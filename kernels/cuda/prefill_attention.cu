@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(kThreads)
   float* running = args.column_sums + kv_head * args.column_stride + first_key + thread;
   const bool owns_key = thread < kKeyTile && first_key + thread < keys;
   float total = owns_key ? *running : 0.0f;
-  const int first_tile = max(0, (first_key - args.first_position) / kQueryTile);
+  const int first_tile =
+      max(0, (max(first_key, args.first_summed_position) - args.first_position) / kQueryTile);
   for (int tile = first_tile; tile * kQueryTile < args.num_queries; ++tile) {
     const int query = tile * kQueryTile + row;
     float reduced[kKeysOfThread] = {};
@@ -175,7 +176,8 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
       float weights[kKeysOfThread];
       Logits(tiles, args.head_dim, args.first_position + query, first_key, weights);
-      const bool exists = query < args.num_queries;
+      const bool exists =
+          query < args.num_queries && args.first_position + query >= args.first_summed_position;
       const float lse =
           exists ? log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
 #pragma unroll
@@ -200,6 +202,11 @@ __global__ void __launch_bounds__(kThreads)
   if (owns_key) *running = total;
 }
 
+bool SumsColumns(const PrefillAttentionArgs& args) {
+  return args.column_sums != nullptr &&
+         args.first_summed_position < args.first_position + args.num_queries;
+}
+
 template <int kDims>
 cudaError_t Attend(const Context& context, const PrefillAttentionArgs& args, float* log_sum_exp) {
   const dim3 grid(CeilDiv(args.num_queries, kQueryTile), args.num_heads);
@@ -209,7 +216,7 @@ cudaError_t Attend(const Context& context, const PrefillAttentionArgs& args, flo
 
 cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& args) {
   void* log_sum_exp = nullptr;
-  if (args.column_sums != nullptr) {
+  if (SumsColumns(args)) {
     const size_t bytes = static_cast<size_t>(args.num_heads) * args.num_queries * sizeof(float);
     if (const cudaError_t error = context.scratch->Get(bytes, &log_sum_exp); error != cudaSuccess)
       return error;
@@ -240,7 +247,7 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
   const dim3 grid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
   const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
                                    dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
-  if (error != cudaSuccess || m.args.column_sums == nullptr) return error;
+  if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
   return Launch(MmaColumnSumsKernel<kBF16, kDims>,
                 dim3(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads), dim3(kMmaThreads),
                 Sums::kSharedBytes, context.stream, m);
@@ -273,7 +280,7 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   m.q = At<uint16_t>(scratch, q);
   m.k = At<uint16_t>(scratch, k);
   m.v = At<uint16_t>(scratch, v);
-  m.log_sum_exp = args.column_sums != nullptr ? At<float>(scratch, lse) : nullptr;
+  m.log_sum_exp = SumsColumns(args) ? At<float>(scratch, lse) : nullptr;
   if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m);
   if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m);
   return AttendTiles<kBF16, 256, 1>(context, m);

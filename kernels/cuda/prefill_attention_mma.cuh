@@ -296,7 +296,8 @@ class MmaColumnSums {
     const int dims = args.head_dim;
     k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
             m_.keys - first_key_, dims);
-    const int first_tile = max(0, (first_key_ - args.first_position) / kQueryTile);
+    const int first_tile =
+        max(0, (max(first_key_, args.first_summed_position) - args.first_position) / kQueryTile);
     const int tiles = (args.num_queries + kQueryTile - 1) / kQueryTile;
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     LoadQueries(first_tile, 0, q_[0]);
@@ -363,7 +364,9 @@ class MmaColumnSums {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
-        const bool seen = query < args.num_queries && Key(i / 2) <= args.first_position + query;
+        const int position = args.first_position + query;
+        const bool seen = query < args.num_queries && Key(i / 2) <= position &&
+                          position >= args.first_summed_position;
         weights[column][i] = seen ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
       }
     }

@@ -45,7 +45,7 @@ void AttendTile(const PrefillAttentionArgs& args, int kv_head, int begin, int en
     for (int g = 0; g < group; ++g) {
       weights.push_back(Attend(args, query, kv_head * group + g, last_key));
     }
-    if (args.column_sums == nullptr) continue;
+    if (args.column_sums == nullptr || last_key < args.first_summed_position) continue;
     for (int j = 0; j <= last_key; ++j) sums[j] += ReduceGroup(args.reduce, weights, j);
   }
   if (args.column_sums == nullptr) return;
