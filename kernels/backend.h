@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
@@ -83,6 +84,7 @@ class Backend {
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
+  virtual void Compact(const CompactArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void UpdateTable(const UpdateTableArgs& args) = 0;

@@ -1,28 +1,15 @@
 #include "kernels/cpu/select.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <vector>
+
+#include "kernels/cpu/rank_key.h"
 
 namespace hydrant::cpu {
 namespace {
-
-// Maps floats to integers of the same order. NaN counts as -infinity, and -0 as 0.
-uint32_t OrderedBits(float value) {
-  if (std::isnan(value)) value = -std::numeric_limits<float>::infinity();
-  const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Score first, then the higher position: distinct for every entry.
-uint64_t RankKey(float score, int32_t position) {
-  return static_cast<uint64_t>(OrderedBits(score)) << 32 | static_cast<uint32_t>(position);
-}
 
 // Writes the `count` highest of positions [begin, end) in ascending order.
 void SelectHighest(const float* scores, int32_t begin, int32_t end, int32_t count, int32_t* kept) {

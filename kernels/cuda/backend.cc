@@ -123,6 +123,9 @@ class CudaBackend final : public Backend {
   void WritePages(const WritePagesArgs& args) override {
     Run("WritePages", [&] { return device_->WritePages(args); });
   }
+  void Compact(const CompactArgs& args) override {
+    Run("Compact", [&] { return device_->Compact(args); });
+  }
   void Penalize(const PenalizeArgs& args) override {
     Run("Penalize", [&] { return device_->Penalize(args); });
   }

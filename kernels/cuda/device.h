@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
@@ -80,6 +81,7 @@ class CudaDevice {
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
+  virtual int Compact(const CompactArgs& args) = 0;
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;

@@ -37,6 +37,7 @@ cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs&
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
 cudaError_t Select(const Context& context, const SelectArgs& args);
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args);
+cudaError_t Compact(const Context& context, const CompactArgs& args);
 cudaError_t Penalize(const Context& context, const PenalizeArgs& args);
 cudaError_t Sample(const Context& context, const SampleArgs& args);
 cudaError_t DrawNormals(const Context& context, const DrawNormalsArgs& args);

@@ -1,5 +1,6 @@
 // A block per head: the threshold that keeps the right number of entries by a radix search over the
 // scores' bits, then one ordered pass that writes the positions above it.
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
@@ -9,33 +10,6 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarpSize;
-
-// Exclusive sum of `value` over the block's threads, in their order; the total in *total. `shared`:
-// kWarps + 1 numbers. Ends with the block in step.
-__device__ int BlockExclusiveSum(int value, int* shared, int* total) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
-  int inclusive = value;
-  for (int delta = 1; delta < kWarpSize; delta *= 2) {
-    const int below = __shfl_up_sync(kAllLanes, inclusive, delta);
-    if (lane >= delta) inclusive += below;
-  }
-  if (lane == kWarpSize - 1) shared[thread / kWarpSize] = inclusive;
-  __syncthreads();
-  if (thread == 0) {
-    int sum = 0;
-    for (int warp = 0; warp < kWarps; ++warp) {
-      const int count = shared[warp];
-      shared[warp] = sum;
-      sum += count;
-    }
-    shared[kWarps] = sum;
-  }
-  __syncthreads();
-  *total = shared[kWarps];
-  const int before = shared[thread / kWarpSize] + inclusive - value;
-  __syncthreads();
-  return before;
-}
 
 __global__ void SelectKernel(SelectArgs args) {
   __shared__ RadixSearch<int> search;
@@ -61,11 +35,11 @@ __global__ void SelectKernel(SelectArgs args) {
     const uint32_t key = open ? OrderedKey(scores[i]) : 0;
     const bool equal = open && wanted > 0 && key == threshold;
     int equals = 0, keeps = 0;
-    const int rank = equal_before + BlockExclusiveSum(equal ? 1 : 0, sums, &equals);
+    const int rank = equal_before + BlockExclusiveSum<kWarps>(equal ? 1 : 0, sums, &equals);
     const bool keep =
         i < args.n &&
         (!open || (wanted > 0 && (key > threshold || (equal && rank >= first_equal))));
-    const int place = written + BlockExclusiveSum(keep ? 1 : 0, sums, &keeps);
+    const int place = written + BlockExclusiveSum<kWarps>(keep ? 1 : 0, sums, &keeps);
     if (keep) kept[place] = i;
     written += keeps;
     equal_before += equals;

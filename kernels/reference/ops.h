@@ -7,6 +7,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
@@ -33,6 +34,7 @@ void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
+void Compact(const CompactArgs& args);
 void Sample(const SampleArgs& args);
 void UpdateTable(const UpdateTableArgs& args);
 void Penalize(const PenalizeArgs& args);

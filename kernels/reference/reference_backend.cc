@@ -45,6 +45,7 @@ class ReferenceBackend : public Backend {
   }
   void Select(const SelectArgs& args) override { reference::Select(args); }
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
+  void Compact(const CompactArgs& args) override { reference::Compact(args); }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
   void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
