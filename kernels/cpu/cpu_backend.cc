@@ -8,6 +8,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/pool_scores.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
@@ -64,6 +65,7 @@ class CpuBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     cpu::DecodeAttention(args, threads_);
   }
+  void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Compact(const CompactArgs& args) override { cpu::Compact(args, threads_); }

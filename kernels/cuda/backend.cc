@@ -117,6 +117,9 @@ class CudaBackend final : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     Run("DecodeAttention", [&] { return device_->DecodeAttention(args); });
   }
+  void PoolScores(const PoolScoresArgs& args) override {
+    Run("PoolScores", [&] { return device_->PoolScores(args); });
+  }
   void Select(const SelectArgs& args) override {
     Run("Select", [&] { return device_->Select(args); });
   }

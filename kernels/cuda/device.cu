@@ -113,6 +113,7 @@ class Device final : public CudaDevice {
   int DecodeAttention(const DecodeAttentionArgs& args) override {
     return cuda::DecodeAttention(context_, args);
   }
+  int PoolScores(const PoolScoresArgs& args) override { return cuda::PoolScores(context_, args); }
   int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
   int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
   int Compact(const CompactArgs& args) override { return cuda::Compact(context_, args); }

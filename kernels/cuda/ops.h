@@ -35,6 +35,7 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args);
 cudaError_t Swiglu(const Context& context, const SwigluArgs& args);
 cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args);
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
+cudaError_t PoolScores(const Context& context, const PoolScoresArgs& args);
 cudaError_t Select(const Context& context, const SelectArgs& args);
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args);
 cudaError_t Compact(const Context& context, const CompactArgs& args);

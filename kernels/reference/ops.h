@@ -11,6 +11,7 @@
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
+#include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
@@ -32,6 +33,7 @@ void RopeSplit(const RopeSplitArgs& args);
 void Swiglu(const SwigluArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
+void PoolScores(const PoolScoresArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Compact(const CompactArgs& args);
