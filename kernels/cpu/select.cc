@@ -35,9 +35,82 @@ void SelectHead(const SelectArgs& args, int head) {
   for (int32_t i = recent_begin; i < args.n; ++i) *kept++ = i;
 }
 
+// An unprotected entry of some head, beyond its head's floor.
+struct Candidate {
+  uint64_t rank;
+  int head;
+};
+
+// Where each head's unprotected entries are cut when they share a total.
+class SharedSelection {
+ public:
+  SharedSelection(const SelectArgs& args, ThreadPool& threads)
+      : args_(args),
+        begin_(std::min(args.sinks, args.n)),
+        end_(std::max(begin_, args.n - args.recent)),
+        floor_(std::min(args.floor, end_ - begin_)),
+        cuts_(args.num_kv_heads, UINT64_MAX) {
+    threads.ParallelFor(args.num_kv_heads, [&](int head, int) { CutAtFloor(head); });
+    const int left = args.total - args.num_kv_heads * (args.n - (end_ - begin_) + floor_);
+    if (left > 0) ShareOut(left);
+    threads.ParallelFor(args.num_kv_heads, [&](int head, int) { Write(head); });
+  }
+
+ private:
+  uint64_t RankOf(int head, int32_t position) const {
+    return RankKey(args_.scores[head * args_.score_stride + position], position);
+  }
+
+  void CutAtFloor(int head) {
+    if (floor_ == 0) return;
+    std::vector<uint64_t> ranks;
+    ranks.reserve(end_ - begin_);
+    for (int32_t i = begin_; i < end_; ++i) ranks.push_back(RankOf(head, i));
+    std::nth_element(ranks.begin(), ranks.begin() + (floor_ - 1), ranks.end(), std::greater<>());
+    cuts_[head] = ranks[floor_ - 1];
+  }
+
+  void ShareOut(int left) {
+    std::vector<Candidate> candidates;
+    candidates.reserve(static_cast<size_t>(args_.num_kv_heads) * (end_ - begin_ - floor_));
+    for (int head = 0; head < args_.num_kv_heads; ++head) {
+      for (int32_t i = begin_; i < end_; ++i) {
+        const uint64_t rank = RankOf(head, i);
+        if (rank < cuts_[head]) candidates.push_back({rank, head});
+      }
+    }
+    const auto last = candidates.begin() + (left - 1);
+    std::nth_element(candidates.begin(), last, candidates.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                       return a.rank != b.rank ? a.rank > b.rank : a.head < b.head;
+                     });
+    // Of the entries that rank as the last one does, those of higher heads go.
+    for (int head = 0; head < args_.num_kv_heads; ++head)
+      cuts_[head] = std::min(cuts_[head], last->rank + (head > last->head ? 1 : 0));
+  }
+
+  void Write(int head) {
+    int32_t* const row = args_.kept + head * args_.kept_stride;
+    int32_t* kept = row;
+    for (int32_t i = 0; i < args_.n; ++i) {
+      const bool open = i >= begin_ && i < end_;
+      if (!open || RankOf(head, i) >= cuts_[head]) *kept++ = i;
+    }
+    args_.counts[head] = static_cast<int32_t>(kept - row);
+  }
+
+  const SelectArgs& args_;
+  const int32_t begin_, end_, floor_;
+  std::vector<uint64_t> cuts_;  // of each head the lowest rank that stays
+};
+
 }  // namespace
 
 void Select(const SelectArgs& args, ThreadPool& threads) {
+  if (args.counts != nullptr) {
+    SharedSelection(args, threads);
+    return;
+  }
   threads.ParallelFor(args.num_kv_heads, [&](int head, int) { SelectHead(args, head); });
 }
 
