@@ -418,8 +418,9 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     const int n = 4500, begin = 4448;  // 16 x 32 x 4500 weights: more than are kept
     Prompt prompt(shape, n, kSeed);
     const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0, 1.0f, reduce};
-    ASSERT_FALSE(cpu::LayoutOf(kernel_shape, begin + kQueryTile, true).keep_weights);
-    ASSERT_TRUE(cpu::LayoutOf(kernel_shape, 1000, true).keep_weights);
+    ASSERT_FALSE(
+        cpu::LayoutOf(kernel_shape, cpu::NumPanels(begin + kQueryTile), true).keep_weights);
+    ASSERT_TRUE(cpu::LayoutOf(kernel_shape, cpu::NumPanels(1000), true).keep_weights);
     prompt.first_summed = begin + 9;
     Prompt truth = prompt;
     RunSlice(&prompt, begin, n, true, 2);
