@@ -78,11 +78,12 @@ struct Wanted {
 // A suffix with its scratch, and its prefix in pages; NaN wherever nothing is to be read.
 class Sequence {
  public:
-  Sequence(const Case& c, uint64_t seed) : c_(c), capacity_(c.n + 9) {
+  Sequence(const Case& c, uint64_t seed, bool all_nan = false) : c_(c), capacity_(c.n + 9) {
     std::mt19937_64 engine(seed);
     const size_t suffix_rows = static_cast<size_t>(c.num_kv_heads) * capacity_;
     const DType rounding = c.precision;
     const auto draw = [&](DType dtype) {
+      if (all_nan) return kNan;
       return RoundTo(rounding, RoundTo(dtype, std::normal_distribution<float>()(engine)));
     };
     q_.resize(static_cast<size_t>(c.n) * c.num_heads * c.head_dim);
@@ -448,6 +449,32 @@ TEST_P(PrefillPrefixTest, SlicingAndTheBoundChangeNoBit) {
         EXPECT_TRUE(SameBits(sliced, whole)) << ends.size() << " slices, slack " << slack;
       }
     }
+  }
+}
+
+// More weights than the cpu backend keeps for its sums.
+TEST_P(PrefillPrefixTest, LongPrefix) {
+  const Case c{.num_heads = 16, .num_kv_heads = 1, .head_dim = 8, .lengths = {4500}, .n = 10};
+  const Sequence sequence(c, kSeed);
+  Results results = sequence.Start();
+  sequence.Run(backend(), 0, c.n, 0, &results);
+  ExpectMatches(sequence, results, 0.0);
+}
+
+// A device's work space holds whatever the operation before left there.
+TEST_P(PrefillPrefixTest, NanOfAnEarlierRunDoesNotSpread) {
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    Case c{.lengths = {70, 3}, .n = 40, .precision = precision};
+    const Sequence sequence(c, kSeed);
+    c.lengths = {200, 200};
+    c.n = 100;
+    const Sequence nan(c, kSeed, true);
+    Results before = sequence.Start(), after = before, ignored = nan.Start();
+    sequence.Run(backend(), 0, 40, 0, &before);
+    nan.Run(backend(), 0, 100, 0, &ignored);
+    sequence.Run(backend(), 0, 40, 0, &after);
+    EXPECT_TRUE(SameBits(after, before)) << DTypeName(precision);
+    EXPECT_FALSE(std::isnan(after.out[0]));
   }
 }
 
