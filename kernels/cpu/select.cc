@@ -41,19 +41,22 @@ struct Candidate {
   int head;
 };
 
-// Where each head's unprotected entries are cut when they share a total.
+// A selection whose heads share a total.
 class SharedSelection {
  public:
-  SharedSelection(const SelectArgs& args, ThreadPool& threads)
+  explicit SharedSelection(const SelectArgs& args)
       : args_(args),
         begin_(std::min(args.sinks, args.n)),
         end_(std::max(begin_, args.n - args.recent)),
         floor_(std::min(args.floor, end_ - begin_)),
-        cuts_(args.num_kv_heads, UINT64_MAX) {
-    threads.ParallelFor(args.num_kv_heads, [&](int head, int) { CutAtFloor(head); });
-    const int left = args.total - args.num_kv_heads * (args.n - (end_ - begin_) + floor_);
+        cuts_(args.num_kv_heads, UINT64_MAX) {}
+
+  void Run(ThreadPool& threads) {
+    const int heads = args_.num_kv_heads;
+    threads.ParallelFor(heads, [&](int head, int) { CutAtFloor(head); });
+    const int left = args_.total - heads * (args_.n - (end_ - begin_) + floor_);
     if (left > 0) ShareOut(left);
-    threads.ParallelFor(args.num_kv_heads, [&](int head, int) { Write(head); });
+    threads.ParallelFor(heads, [&](int head, int) { Write(head); });
   }
 
  private:
@@ -108,7 +111,7 @@ class SharedSelection {
 
 void Select(const SelectArgs& args, ThreadPool& threads) {
   if (args.counts != nullptr) {
-    SharedSelection(args, threads);
+    SharedSelection(args).Run(threads);
     return;
   }
   threads.ParallelFor(args.num_kv_heads, [&](int head, int) { SelectHead(args, head); });

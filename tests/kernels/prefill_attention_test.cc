@@ -269,16 +269,16 @@ TEST_P(PrefillAttentionTest, WindowOfQueriesMatchesDenseAttention) {
 }
 
 TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfAWindow) {
-  const int n = 205;
+  const int n = 141;
   for (const DType precision : {DType::kF32, DType::kBF16}) {
-    for (const int first_summed : {13, 96, 173}) {
+    for (const int first_summed : {13, 109}) {
       Prompt start(GetParam(), n, kSeed);
       start.first_summed = first_summed;
       Prompt expected = start;
       RunSlice(&expected, 0, n, true, 1, precision);
       Prompt sliced = start;
-      const int cuts[] = {0, 32, 96, 160, n};
-      for (int i = 0; i < 4; ++i) RunSlice(&sliced, cuts[i], cuts[i + 1], true, 1 + i, precision);
+      const int cuts[] = {0, 32, 96, n};
+      for (int i = 0; i < 3; ++i) RunSlice(&sliced, cuts[i], cuts[i + 1], true, 1 + i, precision);
       EXPECT_TRUE(SameBits(sliced.out, expected.out)) << first_summed;
       EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums)) << first_summed;
       Prompt all = start;
