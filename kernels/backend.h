@@ -20,11 +20,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
+#include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
@@ -100,8 +102,10 @@ class Backend {
   virtual void Swiglu(const SwigluArgs& args) = 0;
   virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual void PoolScores(const PoolScoresArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
+  virtual void Compact(const CompactArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void KeepLatest(const LatestTokensArgs& args) = 0;

@@ -42,6 +42,8 @@ struct KvPages {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
+  float* log_weights = nullptr;  // [num_blocks, block_size, 2] fp32, log-weights of numerator and
+                                 // denominator; null: all 0
 };
 
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };

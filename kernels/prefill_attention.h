@@ -6,9 +6,15 @@
 // score, for a whole prompt):
 //   column_sums[h, j] += sum over the run's queries of reduce over the group of KV head h of
 //   a[query, j]
+// Queries before first_summed_position are left out of the sums: the last w queries of a prompt
+// alone give SnapKV's window (arXiv 2404.14469, section 4), and cost only their own tiles.
 // Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's
 // sums are added in order, so that any slicing of the prompt into runs that start at multiples of
 // kQueryTile gives the same bits.
+//
+// A prefix that lies in pages already may come before the scratch's keys: every query sees all live
+// entries of its KV head there, then keys 0 .. first_position + i as ever. Positions count within
+// the suffix, so that its slicing changes no bit either.
 #ifndef HYDRANT_KERNELS_PREFILL_ATTENTION_H_
 #define HYDRANT_KERNELS_PREFILL_ATTENTION_H_
 
@@ -19,6 +25,19 @@
 namespace hydrant {
 
 inline constexpr int kQueryTile = 32;
+
+// The entries of one (slot, layer). Heads may differ in length: lengths are read on the device.
+// Log-weights are not.
+struct PagedPrefix {
+  KvPages pages;
+  SequenceTables tables;
+  int slot = 0;
+  int layer = 0;
+  int max_entries = 0;      // no head holds more: a device plans its work by it
+  float* sums = nullptr;    // [num_kv_heads, sums_stride], the column sums of the entries, in their
+                            // order, accumulated into; null: not wanted
+  int64_t sums_stride = 0;  // elements
+};
 
 struct PrefillAttentionArgs {
   const float* q = nullptr;    // [num_queries, num_heads, head_dim], turned by RoPE
@@ -36,6 +55,8 @@ struct PrefillAttentionArgs {
       nullptr;                // [num_kv_heads, column_stride], accumulated into; null: not wanted
   int64_t column_stride = 0;  // elements
   GroupReduce reduce = GroupReduce::kMean;
+  int first_summed_position = 0;        // any; beyond the run: the sums stay as they are
+  const PagedPrefix* prefix = nullptr;  // in the caller's memory; null: none
   // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; sums stay
   // fp32.
   DType precision = DType::kF32;

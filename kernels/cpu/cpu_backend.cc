@@ -3,10 +3,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/compact.h"
 #include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/pool_scores.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
@@ -63,8 +65,10 @@ class CpuBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     cpu::DecodeAttention(args, threads_);
   }
+  void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
+  void Compact(const CompactArgs& args) override { cpu::Compact(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
   // A list of a step is short: no thread is worth waking.
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }

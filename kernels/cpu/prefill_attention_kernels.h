@@ -20,6 +20,8 @@ inline constexpr int kKeyPanel = 128;  // keys of a step; 16 KiB of logits
 // alone.
 inline constexpr size_t kMaxKeptWeights = size_t{2} << 20;
 
+constexpr int NumPanels(int keys) { return (keys + kKeyPanel - 1) / kKeyPanel; }
+
 struct PrefillShape {
   int head_dim = 0;
   int group = 0;             // query heads per KV head
@@ -29,18 +31,22 @@ struct PrefillShape {
 };
 
 struct PrefillTile {
-  const float* q = nullptr;      // first query, first query head of the group
-  const float* k = nullptr;      // [num_keys, head_dim]
-  const float* v = nullptr;      // [num_keys, head_dim]
-  float* out = nullptr;          // as q
-  int first_position = 0;        // a multiple of kQueryTile
-  int num_queries = 0;           // <= kQueryTile
-  float* column_sums = nullptr;  // [num_keys], written; null: not wanted
+  const float* q = nullptr;         // first query, first query head of the group
+  const float* k = nullptr;         // [num_keys, head_dim]
+  const float* v = nullptr;         // [num_keys, head_dim]
+  float* out = nullptr;             // as q
+  int first_position = 0;           // a multiple of kQueryTile
+  int num_queries = 0;              // <= kQueryTile
+  const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query
+  const float* prefix_v = nullptr;  // likewise
+  int num_prefix_keys = 0;
+  float* column_sums = nullptr;  // [num_prefix_keys + num_keys], written; null: not wanted
+  int first_summed = 0;          // queries before this one are left out of them
 
   int num_keys() const { return first_position + num_queries; }
+  // No panel holds keys of both the prefix and the run.
+  int num_panels() const { return NumPanels(num_prefix_keys) + NumPanels(num_keys()); }
 };
-
-constexpr int NumPanels(int keys) { return (keys + kKeyPanel - 1) / kKeyPanel; }
 
 // Where a tile's scratch lies, in floats.
 struct PrefillScratchLayout {
@@ -56,11 +62,11 @@ struct PrefillScratchLayout {
   size_t total = 0;
 };
 
-inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, int num_keys, bool column_sums) {
+inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, int num_panels, bool column_sums) {
   const size_t rows = static_cast<size_t>(shape.group) * kQueryTile;
   PrefillScratchLayout layout;
-  layout.keep_weights = column_sums && NumPanels(num_keys) * rows * kKeyPanel <= kMaxKeptWeights;
-  layout.panels = layout.keep_weights ? NumPanels(num_keys) : 1;
+  layout.keep_weights = column_sums && num_panels * rows * kKeyPanel <= kMaxKeptWeights;
+  layout.panels = layout.keep_weights ? num_panels : 1;
   layout.outputs = layout.queries + rows * shape.head_dim;
   layout.maxima = layout.outputs + rows * shape.head_dim;
   layout.sums = layout.maxima + rows;

@@ -37,13 +37,34 @@ HYDRANT_INLINE void MaskFuture(int first_key, int rows, int first_position, floa
   }
 }
 
+// The keys of a panel: first those of the prefix, in panels of their own, then the run's.
+struct Panel {
+  const float* k;
+  const float* v;
+  int rows;
+  int first_key;  // counted within the run; of the prefix so low that no query is before it
+  int sums;       // where its column sums lie
+};
+
+HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile, int panel) {
+  const int prefix_panels = NumPanels(tile.num_prefix_keys);
+  const bool of_prefix = panel < prefix_panels;
+  const int first = (of_prefix ? panel : panel - prefix_panels) * kKeyPanel;
+  const int left = (of_prefix ? tile.num_prefix_keys : tile.num_keys()) - first;
+  const int64_t offset = static_cast<int64_t>(first) * shape.head_dim;
+  return {.k = (of_prefix ? tile.prefix_k : tile.k) + offset,
+          .v = (of_prefix ? tile.prefix_v : tile.v) + offset,
+          .rows = left < kKeyPanel ? left : kKeyPanel,
+          .first_key = of_prefix ? -kKeyPanel : first,
+          .sums = of_prefix ? first : tile.num_prefix_keys + first};
+}
+
 // Logits of one panel and one query head, masked.
-HYDRANT_INLINE void HeadLogits(const PrefillShape& shape, const PrefillTile& tile, int first_key,
-                               int rows, const float* queries, float* logits) {
-  PanelLogits(tile.k + static_cast<int64_t>(first_key) * shape.head_dim, rows, shape.head_dim,
-              queries, logits);
-  if (first_key + rows > tile.first_position)
-    MaskFuture(first_key, rows, tile.first_position, logits);
+HYDRANT_INLINE void HeadLogits(const PrefillShape& shape, const PrefillTile& tile,
+                               const Panel& panel, const float* queries, float* logits) {
+  PanelLogits(panel.k, panel.rows, shape.head_dim, queries, logits);
+  if (panel.first_key + panel.rows > tile.first_position)
+    MaskFuture(panel.first_key, panel.rows, tile.first_position, logits);
 }
 
 // Raises the running maximum by a panel's logits, turns them into weights relative to it, and adds
@@ -68,14 +89,20 @@ HYDRANT_INLINE void PanelWeights(int rows, float* logits, float* maxima, float* 
   }
 }
 
+// The lanes of queries [0, count) among those from `lane` on.
+HYDRANT_INLINE Mask QueriesBefore(int count, int lane) {
+  return FirstN(count > lane ? count - lane : 0);
+}
+
 // What turns a panel's weights into attention weights, per query: exp(panel_max - max) / sum; 0 for
-// queries that do not exist. In place of panel_max.
-HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, int count,
+// queries outside [begin, end). In place of panel_max.
+HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, int begin, int end,
                                  float* panel_maxima) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     const Vec factor =
         Div(Exp(Sub(Load(panel_maxima + lane), Load(maxima + lane))), Load(sums + lane));
-    Store(panel_maxima + lane, Select(FirstN(count > lane ? count - lane : 0), factor, Zero()));
+    const Vec existing = Select(QueriesBefore(end, lane), factor, Zero());
+    Store(panel_maxima + lane, Select(QueriesBefore(begin, lane), Zero(), existing));
   }
 }
 
@@ -135,29 +162,23 @@ HYDRANT_INLINE void ReducePanel(GroupReduce reduce, const float* weights, const 
   }
 }
 
-HYDRANT_INLINE int PanelRows(const PrefillTile& tile, int panel) {
-  const int left = tile.num_keys() - panel * kKeyPanel;
-  return left < kKeyPanel ? left : kKeyPanel;
-}
-
 // Attends over every panel; leaves unnormalised outputs, maxima and sums, and the weights where
 // they are kept.
 void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
                   const PrefillScratchLayout& layout, float* scratch) {
   const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
   alignas(64) float decay[kQueryTile];
-  for (int panel = 0; panel < NumPanels(tile.num_keys()); ++panel) {
-    const int first_key = panel * kKeyPanel;
-    const int rows = PanelRows(tile, panel);
-    const int kept = layout.keep_weights ? panel : 0;
+  for (int p = 0; p < tile.num_panels(); ++p) {
+    const Panel panel = PanelOf(shape, tile, p);
+    const int kept = layout.keep_weights ? p : 0;
     for (int g = 0; g < shape.group; ++g) {
       const int64_t row = static_cast<int64_t>(kept) * shape.group + g;
       float* weights = scratch + layout.weights + row * kKeyPanel * kQueryTile;
       float* maxima = scratch + layout.maxima + g * kQueryTile;
-      HeadLogits(shape, tile, first_key, rows, scratch + layout.queries + g * head_floats, weights);
-      PanelWeights(rows, weights, maxima, scratch + layout.sums + g * kQueryTile, decay);
-      PanelOutput(tile.v + static_cast<int64_t>(first_key) * shape.head_dim, rows, shape.head_dim,
-                  weights, decay, scratch + layout.outputs + g * head_floats);
+      HeadLogits(shape, tile, panel, scratch + layout.queries + g * head_floats, weights);
+      PanelWeights(panel.rows, weights, maxima, scratch + layout.sums + g * kQueryTile, decay);
+      PanelOutput(panel.v, panel.rows, shape.head_dim, weights, decay,
+                  scratch + layout.outputs + g * head_floats);
       float* panel_maxima = scratch + layout.panel_maxima + row * kQueryTile;
       for (int i = 0; i < kQueryTile; ++i) panel_maxima[i] = maxima[i];
     }
@@ -167,15 +188,13 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
 // The logits of a panel once more, for column sums whose weights were not kept; relative to the
 // final maxima.
 void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
-                    const PrefillScratchLayout& layout, int panel, float* scratch) {
+                    const PrefillScratchLayout& layout, const Panel& panel, float* scratch) {
   const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
-  const int rows = PanelRows(tile, panel);
   for (int g = 0; g < shape.group; ++g) {
     float* weights = scratch + layout.weights + static_cast<int64_t>(g) * kKeyPanel * kQueryTile;
     const float* maxima = scratch + layout.maxima + g * kQueryTile;
-    HeadLogits(shape, tile, panel * kKeyPanel, rows, scratch + layout.queries + g * head_floats,
-               weights);
-    for (int r = 0; r < rows; ++r) {
+    HeadLogits(shape, tile, panel, scratch + layout.queries + g * head_floats, weights);
+    for (int r = 0; r < panel.rows; ++r) {
       for (int lane = 0; lane < kQueryTile; lane += kLanes) {
         float* row = weights + r * kQueryTile + lane;
         Store(row, Exp(Sub(Load(row), Load(maxima + lane))));
@@ -188,21 +207,23 @@ void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
 
 void TileColumnSums(const PrefillShape& shape, const PrefillTile& tile,
                     const PrefillScratchLayout& layout, float* scratch) {
-  for (int panel = 0; panel < NumPanels(tile.num_keys()); ++panel) {
+  for (int p = 0; p < tile.num_panels(); ++p) {
+    const Panel panel = PanelOf(shape, tile, p);
     if (!layout.keep_weights) RecomputePanel(shape, tile, layout, panel, scratch);
-    const int64_t first = layout.keep_weights ? static_cast<int64_t>(panel) * shape.group : 0;
+    const int64_t first = layout.keep_weights ? static_cast<int64_t>(p) * shape.group : 0;
     float* factors = scratch + layout.panel_maxima + first * kQueryTile;
     for (int g = 0; g < shape.group; ++g) {
       PanelFactors(scratch + layout.maxima + g * kQueryTile, scratch + layout.sums + g * kQueryTile,
-                   tile.num_queries, factors + g * kQueryTile);
+                   tile.first_summed, tile.num_queries, factors + g * kQueryTile);
     }
     ReducePanel(shape.reduce, scratch + layout.weights + first * kKeyPanel * kQueryTile, factors,
-                shape.group, PanelRows(tile, panel), tile.column_sums + panel * kKeyPanel);
+                shape.group, panel.rows, tile.column_sums + panel.sums);
   }
 }
 
 void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
-  const PrefillScratchLayout layout = LayoutOf(shape, tile.num_keys(), tile.column_sums != nullptr);
+  const PrefillScratchLayout layout =
+      LayoutOf(shape, tile.num_panels(), tile.column_sums != nullptr);
   const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
   for (int g = 0; g < shape.group; ++g) {
     LoadQueries(tile.q + static_cast<int64_t>(g) * shape.head_dim, shape.query_stride,

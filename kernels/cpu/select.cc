@@ -1,28 +1,15 @@
 #include "kernels/cpu/select.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <vector>
+
+#include "kernels/cpu/rank_key.h"
 
 namespace hydrant::cpu {
 namespace {
-
-// Maps floats to integers of the same order. NaN counts as -infinity, and -0 as 0.
-uint32_t OrderedBits(float value) {
-  if (std::isnan(value)) value = -std::numeric_limits<float>::infinity();
-  const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Score first, then the higher position: distinct for every entry.
-uint64_t RankKey(float score, int32_t position) {
-  return static_cast<uint64_t>(OrderedBits(score)) << 32 | static_cast<uint32_t>(position);
-}
 
 // Writes the `count` highest of positions [begin, end) in ascending order.
 void SelectHighest(const float* scores, int32_t begin, int32_t end, int32_t count, int32_t* kept) {
@@ -48,9 +35,85 @@ void SelectHead(const SelectArgs& args, int head) {
   for (int32_t i = recent_begin; i < args.n; ++i) *kept++ = i;
 }
 
+// An unprotected entry of some head, beyond its head's floor.
+struct Candidate {
+  uint64_t rank;
+  int head;
+};
+
+// A selection whose heads share a total.
+class SharedSelection {
+ public:
+  explicit SharedSelection(const SelectArgs& args)
+      : args_(args),
+        begin_(std::min(args.sinks, args.n)),
+        end_(std::max(begin_, args.n - args.recent)),
+        floor_(std::min(args.floor, end_ - begin_)),
+        cuts_(args.num_kv_heads, UINT64_MAX) {}
+
+  void Run(ThreadPool& threads) {
+    const int heads = args_.num_kv_heads;
+    threads.ParallelFor(heads, [&](int head, int) { CutAtFloor(head); });
+    const int left = args_.total - heads * (args_.n - (end_ - begin_) + floor_);
+    if (left > 0) ShareOut(left);
+    threads.ParallelFor(heads, [&](int head, int) { Write(head); });
+  }
+
+ private:
+  uint64_t RankOf(int head, int32_t position) const {
+    return RankKey(args_.scores[head * args_.score_stride + position], position);
+  }
+
+  void CutAtFloor(int head) {
+    if (floor_ == 0) return;
+    std::vector<uint64_t> ranks;
+    ranks.reserve(end_ - begin_);
+    for (int32_t i = begin_; i < end_; ++i) ranks.push_back(RankOf(head, i));
+    std::nth_element(ranks.begin(), ranks.begin() + (floor_ - 1), ranks.end(), std::greater<>());
+    cuts_[head] = ranks[floor_ - 1];
+  }
+
+  void ShareOut(int left) {
+    std::vector<Candidate> candidates;
+    candidates.reserve(static_cast<size_t>(args_.num_kv_heads) * (end_ - begin_ - floor_));
+    for (int head = 0; head < args_.num_kv_heads; ++head) {
+      for (int32_t i = begin_; i < end_; ++i) {
+        const uint64_t rank = RankOf(head, i);
+        if (rank < cuts_[head]) candidates.push_back({rank, head});
+      }
+    }
+    const auto last = candidates.begin() + (left - 1);
+    std::nth_element(candidates.begin(), last, candidates.end(),
+                     [](const Candidate& a, const Candidate& b) {
+                       return a.rank != b.rank ? a.rank > b.rank : a.head < b.head;
+                     });
+    // Of the entries that rank as the last one does, those of higher heads go.
+    for (int head = 0; head < args_.num_kv_heads; ++head)
+      cuts_[head] = std::min(cuts_[head], last->rank + (head > last->head ? 1 : 0));
+  }
+
+  void Write(int head) {
+    int32_t* const row = args_.kept + head * args_.kept_stride;
+    int32_t* kept = row;
+    for (int32_t i = 0; i < args_.n; ++i) {
+      const bool open = i >= begin_ && i < end_;
+      if (!open || RankOf(head, i) >= cuts_[head]) *kept++ = i;
+    }
+    args_.counts[head] = static_cast<int32_t>(kept - row);
+  }
+
+  const SelectArgs& args_;
+  const int32_t begin_, end_, floor_;
+  std::vector<uint64_t> cuts_;  // of each head the lowest rank that stays
+};
+
 }  // namespace
 
 void Select(const SelectArgs& args, ThreadPool& threads) {
+  if (args.counts != nullptr) {
+    SharedSelection(args).Run(threads);
+    return;
+  }
   threads.ParallelFor(args.num_kv_heads, [&](int head, int) { SelectHead(args, head); });
 }
 

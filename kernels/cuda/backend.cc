@@ -141,11 +141,17 @@ class CudaBackend final : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     Run("DecodeAttention", [&] { return device_->DecodeAttention(args); });
   }
+  void PoolScores(const PoolScoresArgs& args) override {
+    Run("PoolScores", [&] { return device_->PoolScores(args); });
+  }
   void Select(const SelectArgs& args) override {
     Run("Select", [&] { return device_->Select(args); });
   }
   void WritePages(const WritePagesArgs& args) override {
     Run("WritePages", [&] { return device_->WritePages(args); });
+  }
+  void Compact(const CompactArgs& args) override {
+    Run("Compact", [&] { return device_->Compact(args); });
   }
   void Penalize(const PenalizeArgs& args) override {
     Run("Penalize", [&] { return device_->Penalize(args); });

@@ -142,8 +142,10 @@ class Device final : public CudaDevice {
   int DecodeAttention(const DecodeAttentionArgs& args) override {
     return cuda::DecodeAttention(context_, args);
   }
+  int PoolScores(const PoolScoresArgs& args) override { return cuda::PoolScores(context_, args); }
   int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
   int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
+  int Compact(const CompactArgs& args) override { return cuda::Compact(context_, args); }
   int Penalize(const PenalizeArgs& args) override { return cuda::Penalize(context_, args); }
   int Sample(const SampleArgs& args) override { return cuda::Sample(context_, args); }
   int DrawNormals(const DrawNormalsArgs& args) override {

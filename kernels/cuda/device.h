@@ -10,11 +10,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
+#include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
@@ -86,8 +88,10 @@ class CudaDevice {
   virtual int Swiglu(const SwigluArgs& args) = 0;
   virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual int PoolScores(const PoolScoresArgs& args) = 0;
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
+  virtual int Compact(const CompactArgs& args) = 0;
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;

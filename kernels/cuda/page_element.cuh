@@ -20,6 +20,12 @@ __device__ inline void StoreElement(DType dtype, void* base, size_t index, float
   }
 }
 
+__device__ inline float LoadElement(DType dtype, const void* base, size_t index) {
+  if (dtype == DType::kF32) return static_cast<const float*>(base)[index];
+  const uint32_t half = static_cast<const uint16_t*>(base)[index];
+  return dtype == DType::kBF16 ? HalfOf<true>(half, 0) : HalfOf<false>(half, 0);
+}
+
 // 16 bytes of a page as floats: 4 of f32, 8 of the 16-bit types.
 template <DType kDType>
 struct PageVector {

@@ -9,6 +9,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/prefill_attention_mma.cuh"
+#include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 namespace hydrant::cuda {
@@ -18,10 +19,18 @@ constexpr int kThreads = 128;
 constexpr int kKeyTile = 32;
 constexpr int kRowThreads = kThreads / kQueryTile;  // threads of one query
 constexpr float kLog2E = 1.4426950408889634f;
-static_assert(kQueryTile == 32 && kKeyTile == 32);
+static_assert(kQueryTile == 32 && kKeyTile == 32 && kPrefixTile % kKeyTile == 0);
 
 // A thread's keys of a tile: column + kRowThreads * j.
 constexpr int kKeysOfThread = kKeyTile / kRowThreads;
+
+struct ExactArgs {
+  PrefillAttentionArgs args;  // BehindPrefix()
+  PrefixPlaces prefix;
+  const float* prefix_k = nullptr;  // [num_kv_heads, places, head_dim]
+  const float* prefix_v = nullptr;  // likewise
+  float* log_sum_exp = nullptr;     // [num_heads, num_queries], of powers of two; null: not wanted
+};
 
 struct Tiles {
   float* q;    // [kQueryTile, stride], scaled so that logits are powers of two
@@ -59,15 +68,21 @@ __device__ void LoadQueries(const PrefillAttentionArgs& args, int tile, int head
            tiles.stride, tiles.q);
 }
 
-__device__ void LoadKeys(const PrefillAttentionArgs& args, const float* from, int kv_head,
+// A tile of keys or values: of the prefix or of the run, never of both.
+__device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const float* run, int kv_head,
                          int first, int stride, float* tile) {
+  const PrefillAttentionArgs& args = exact.args;
+  const int places = exact.prefix.places, d = args.head_dim;
   const int keys = args.first_position + args.num_queries;
-  LoadTile(from + kv_head * args.kv_head_stride + static_cast<int64_t>(first) * args.head_dim,
-           args.head_dim, min(kKeyTile, keys - first), args.head_dim, 1.0f, stride, tile);
+  const float* from = first < places
+                          ? prefix + (static_cast<int64_t>(kv_head) * places + first) * d
+                          : run + kv_head * args.kv_head_stride + int64_t{first - places} * d;
+  LoadTile(from, d, min(kKeyTile, keys - first), d, 1.0f, stride, tile);
 }
 
-// The logits of this thread's query and keys; -infinity where a key is not to be seen.
-__device__ void Logits(const Tiles& tiles, int head_dim, int last_key, int first_key,
+// The logits of this thread's query and the keys of the tile from `first_key` on; -infinity outside
+// [begin, last_key].
+__device__ void Logits(const Tiles& tiles, int head_dim, int begin, int last_key, int first_key,
                        float (&logits)[kKeysOfThread]) {
   const int row = static_cast<int>(threadIdx.x) / kRowThreads;
   const int column = static_cast<int>(threadIdx.x) % kRowThreads;
@@ -77,7 +92,7 @@ __device__ void Logits(const Tiles& tiles, int head_dim, int last_key, int first
     float sum = 0.0f;
     for (int d = 0; d < head_dim; ++d)
       sum = fmaf(tiles.q[row * tiles.stride + d], tiles.k[key * tiles.stride + d], sum);
-    logits[j] = first_key + key <= last_key ? sum : -INFINITY;
+    logits[j] = first_key + key >= begin && first_key + key <= last_key ? sum : -INFINITY;
   }
 }
 
@@ -90,8 +105,8 @@ __device__ float OverRow(float value, Combine combine) {
 
 // kDims: head_dim at most. Leaves the log-sum-exp (of powers of two) of each (head, query).
 template <int kDims>
-__global__ void __launch_bounds__(kThreads)
-    AttendKernel(PrefillAttentionArgs args, float* log_sum_exp) {
+__global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__ ExactArgs exact) {
+  const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
   const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // the longest first
   const int head = static_cast<int>(blockIdx.y);
@@ -99,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
   const int query = tile * kQueryTile + row;
-  const int last_key = args.first_position + query;
+  const int begin = exact.prefix.First(kv_head), last_key = args.first_position + query;
   const int end =
       min(args.first_position + (tile + 1) * kQueryTile, args.first_position + args.num_queries);
   LoadQueries(args, tile, head, tiles);
@@ -107,17 +122,17 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kDimsOfThread = kDims / kRowThreads;
   float out[kDimsOfThread] = {};
   float highest = -INFINITY, sum = 0.0f;
-  for (int first = 0; first < end; first += kKeyTile) {
+  for (int first = begin / kKeyTile * kKeyTile; first < end; first += kKeyTile) {
     __syncthreads();
-    LoadKeys(args, args.k, kv_head, first, tiles.stride, tiles.k);
-    LoadKeys(args, args.v, kv_head, first, tiles.stride, tiles.v);
+    LoadKeys(exact, exact.prefix_k, args.k, kv_head, first, tiles.stride, tiles.k);
+    LoadKeys(exact, exact.prefix_v, args.v, kv_head, first, tiles.stride, tiles.v);
     __syncthreads();
     float weights[kKeysOfThread];
-    Logits(tiles, args.head_dim, last_key, first, weights);
+    Logits(tiles, args.head_dim, begin, last_key, first, weights);
     float tile_highest = -INFINITY;
     for (float logit : weights) tile_highest = fmaxf(tile_highest, logit);
     tile_highest = OverRow(tile_highest, [](float a, float b) { return fmaxf(a, b); });
-    // Key 0 is seen by all, so the first tile makes `highest` finite.
+    // The head's first key is seen by all, so the first tile makes `highest` finite.
     const float higher = fmaxf(highest, tile_highest);
     const float shrink = Exp2(highest - higher);
     highest = higher;
@@ -147,24 +162,29 @@ __global__ void __launch_bounds__(kThreads)
     const int d = column + kRowThreads * i;
     if (d < args.head_dim) to[d] = out[i] / sum;
   }
-  if (column == 0 && log_sum_exp != nullptr)
-    log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] = highest + log2f(sum);
+  if (column == 0 && exact.log_sum_exp != nullptr)
+    exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] = highest + log2f(sum);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    ColumnSumsKernel(PrefillAttentionArgs args, const float* log_sum_exp) {
+    ColumnSumsKernel(const __grid_constant__ ExactArgs exact) {
+  const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
   const int first_key = static_cast<int>(blockIdx.x) * kKeyTile;
   const int kv_head = static_cast<int>(blockIdx.y);
   const int group = args.num_heads / args.num_kv_heads;
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
-  const int keys = args.first_position + args.num_queries;
-  LoadKeys(args, args.k, kv_head, first_key, tiles.stride, tiles.k);
-  float* running = args.column_sums + kv_head * args.column_stride + first_key + thread;
-  const bool owns_key = thread < kKeyTile && first_key + thread < keys;
+  const int begin = exact.prefix.First(kv_head), keys = args.first_position + args.num_queries;
+  const int last_key = first_key + kKeyTile - 1;
+  if (last_key < begin || exact.prefix.SumOf(args, kv_head, last_key) == nullptr) return;
+  LoadKeys(exact, exact.prefix_k, args.k, kv_head, first_key, tiles.stride, tiles.k);
+  const int key = first_key + thread;
+  const bool owns_key = thread < kKeyTile && key >= begin && key < keys;
+  float* running = owns_key ? exact.prefix.SumOf(args, kv_head, key) : nullptr;
   float total = owns_key ? *running : 0.0f;
-  const int first_tile = max(0, (first_key - args.first_position) / kQueryTile);
+  const int first_tile =
+      max(0, (max(first_key, args.first_summed_position) - args.first_position) / kQueryTile);
   for (int tile = first_tile; tile * kQueryTile < args.num_queries; ++tile) {
     const int query = tile * kQueryTile + row;
     float reduced[kKeysOfThread] = {};
@@ -174,10 +194,11 @@ __global__ void __launch_bounds__(kThreads)
       LoadQueries(args, tile, head, tiles);
       __syncthreads();
       float weights[kKeysOfThread];
-      Logits(tiles, args.head_dim, args.first_position + query, first_key, weights);
-      const bool exists = query < args.num_queries;
+      Logits(tiles, args.head_dim, begin, args.first_position + query, first_key, weights);
+      const bool exists =
+          query < args.num_queries && args.first_position + query >= args.first_summed_position;
       const float lse =
-          exists ? log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
+          exists ? exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
 #pragma unroll
       for (int j = 0; j < kKeysOfThread; ++j) {
         const float w = exists ? Exp2(weights[j] - lse) : 0.0f;
@@ -200,37 +221,63 @@ __global__ void __launch_bounds__(kThreads)
   if (owns_key) *running = total;
 }
 
+bool SumsColumns(const PrefillAttentionArgs& args) {
+  const bool wanted =
+      args.column_sums != nullptr || (args.prefix != nullptr && args.prefix->sums != nullptr);
+  return wanted && args.first_summed_position < args.first_position + args.num_queries;
+}
+
 template <int kDims>
-cudaError_t Attend(const Context& context, const PrefillAttentionArgs& args, float* log_sum_exp) {
-  const dim3 grid(CeilDiv(args.num_queries, kQueryTile), args.num_heads);
-  return Launch(AttendKernel<kDims>, grid, dim3(kThreads), Tiles::Bytes(args.head_dim),
-                context.stream, args, log_sum_exp);
+cudaError_t Attend(const Context& context, const ExactArgs& exact) {
+  const dim3 grid(CeilDiv(exact.args.num_queries, kQueryTile), exact.args.num_heads);
+  return Launch(AttendKernel<kDims>, grid, dim3(kThreads), Tiles::Bytes(exact.args.head_dim),
+                context.stream, exact);
 }
 
 cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& args) {
-  void* log_sum_exp = nullptr;
-  if (args.column_sums != nullptr) {
-    const size_t bytes = static_cast<size_t>(args.num_heads) * args.num_queries * sizeof(float);
-    if (const cudaError_t error = context.scratch->Get(bytes, &log_sum_exp); error != cudaSuccess)
-      return error;
-  }
-  auto* lse = static_cast<float*>(log_sum_exp);
-  const cudaError_t error = args.head_dim <= 64    ? Attend<64>(context, args, lse)
-                            : args.head_dim <= 128 ? Attend<128>(context, args, lse)
-                                                   : Attend<256>(context, args, lse);
-  if (error != cudaSuccess || lse == nullptr) return error;
-  const dim3 grid(CeilDiv(args.first_position + args.num_queries, kKeyTile), args.num_kv_heads);
+  ExactArgs exact;
+  exact.prefix = PlacesOf(args);
+  const int places = exact.prefix.places;
+  exact.args = BehindPrefix(args, places);
+  ScratchLayout layout;
+  const size_t prefix_floats = static_cast<size_t>(args.num_kv_heads) * places * args.head_dim;
+  const size_t lse = layout.Add<float>(
+      SumsColumns(args) ? static_cast<size_t>(args.num_heads) * args.num_queries : 0);
+  const size_t k = layout.Add<float>(prefix_floats), v = layout.Add<float>(prefix_floats);
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error != cudaSuccess) return error;
+  if (SumsColumns(args)) exact.log_sum_exp = At<float>(scratch, lse);
+  exact.prefix_k = At<float>(scratch, k);
+  exact.prefix_v = At<float>(scratch, v);
+  if (places > 0)
+    error = GatherPrefix(context.stream,
+                         {.prefix = *args.prefix,
+                          .places = exact.prefix,
+                          .k = At<float>(scratch, k),
+                          .v = At<float>(scratch, v),
+                          .head_rows = places},
+                         args.num_kv_heads);
+  if (error != cudaSuccess) return error;
+  error = args.head_dim <= 64    ? Attend<64>(context, exact)
+          : args.head_dim <= 128 ? Attend<128>(context, exact)
+                                 : Attend<256>(context, exact);
+  if (error != cudaSuccess || exact.log_sum_exp == nullptr) return error;
+  const dim3 grid(CeilDiv(exact.args.first_position + args.num_queries, kKeyTile),
+                  args.num_kv_heads);
   return Launch(ColumnSumsKernel, grid, dim3(kThreads), Tiles::Bytes(args.head_dim), context.stream,
-                args, static_cast<const float*>(lse));
+                exact);
 }
 
-// `count` elements a row; rows along the grid's y, `stride` apart in x, side by side in out.
+// `count` elements a row; rows along the grid's y, `stride` apart in x, `out_stride` in out.
 template <bool kBF16>
-__global__ void RoundRowsKernel(const float* x, int64_t stride, int64_t count, uint16_t* out) {
+__global__ void RoundRowsKernel(const float* x, int64_t stride, int64_t count, uint16_t* out,
+                                int64_t out_stride) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
   if (i >= count) return;  // count is even: head_dim is
   const float* from = x + blockIdx.y * stride + i;
-  *reinterpret_cast<uint32_t*>(out + blockIdx.y * count + i) = PackHalves<kBF16>(from[0], from[1]);
+  *reinterpret_cast<uint32_t*>(out + blockIdx.y * out_stride + i) =
+      PackHalves<kBF16>(from[0], from[1]);
 }
 
 template <bool kBF16, int kDims, int kRowTiles>
@@ -240,7 +287,7 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
   const dim3 grid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
   const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
                                    dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
-  if (error != cudaSuccess || m.args.column_sums == nullptr) return error;
+  if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
   return Launch(MmaColumnSumsKernel<kBF16, kDims>,
                 dim3(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads), dim3(kMmaThreads),
                 Sums::kSharedBytes, context.stream, m);
@@ -249,31 +296,47 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
 template <bool kBF16>
 cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& args) {
   MmaArgs m;
-  m.args = args;
-  m.keys = args.first_position + args.num_queries;
+  m.prefix = PlacesOf(args);
+  const int places = m.prefix.places;
+  m.args = BehindPrefix(args, places);
+  m.keys = m.args.first_position + args.num_queries;
   const int64_t q_count = int64_t{args.num_queries} * args.num_heads * args.head_dim;
-  const int64_t kv_count = int64_t{m.keys} * args.head_dim;
+  const int64_t head_count = int64_t{m.keys} * args.head_dim;
+  const int64_t prefix_count = int64_t{places} * args.head_dim;
   ScratchLayout layout;
   const size_t q = layout.Add<uint16_t>(q_count);
-  const size_t k = layout.Add<uint16_t>(kv_count * args.num_kv_heads);
-  const size_t v = layout.Add<uint16_t>(kv_count * args.num_kv_heads);
+  const size_t k = layout.Add<uint16_t>(head_count * args.num_kv_heads);
+  const size_t v = layout.Add<uint16_t>(head_count * args.num_kv_heads);
   const size_t lse = layout.Add<float>(static_cast<size_t>(args.num_heads) * args.num_queries);
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
-  const auto round = [&](const float* x, int64_t stride, int rows, int64_t count, size_t to) {
+  const auto round = [&](const float* x, int64_t stride, int rows, int64_t count, uint16_t* to,
+                         int64_t to_stride) {
     if (error == cudaSuccess)
-      error =
-          Launch(RoundRowsKernel<kBF16>, dim3(CeilDiv(count, kThreads * 2), rows), dim3(kThreads),
-                 0, context.stream, x, stride, count, At<uint16_t>(scratch, to));
+      error = Launch(RoundRowsKernel<kBF16>, dim3(CeilDiv(count, kThreads * 2), rows),
+                     dim3(kThreads), 0, context.stream, x, stride, count, to, to_stride);
   };
-  round(args.q, 0, 1, q_count, q);
-  round(args.k, args.kv_head_stride, args.num_kv_heads, kv_count, k);
-  round(args.v, args.kv_head_stride, args.num_kv_heads, kv_count, v);
+  const auto round_run = [&](const float* x, size_t to) {
+    round(x, args.kv_head_stride, args.num_kv_heads, head_count - prefix_count,
+          At<uint16_t>(scratch, to) + prefix_count, head_count);
+  };
+  round(args.q, 0, 1, q_count, At<uint16_t>(scratch, q), q_count);
+  round_run(args.k, k);
+  round_run(args.v, v);
+  if (error == cudaSuccess && places > 0)
+    error = GatherPrefix(context.stream,
+                         {.prefix = *args.prefix,
+                          .places = m.prefix,
+                          .dtype = kBF16 ? DType::kBF16 : DType::kF16,
+                          .k = At<uint16_t>(scratch, k),
+                          .v = At<uint16_t>(scratch, v),
+                          .head_rows = m.keys},
+                         args.num_kv_heads);
   if (error != cudaSuccess) return error;
   m.q = At<uint16_t>(scratch, q);
   m.k = At<uint16_t>(scratch, k);
   m.v = At<uint16_t>(scratch, v);
-  m.log_sum_exp = args.column_sums != nullptr ? At<float>(scratch, lse) : nullptr;
+  m.log_sum_exp = SumsColumns(args) ? At<float>(scratch, lse) : nullptr;
   if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m);
   if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m);
   return AttendTiles<kBF16, 256, 1>(context, m);

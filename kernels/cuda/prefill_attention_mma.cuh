@@ -7,15 +7,17 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/prefill_attention.h"
 
 namespace hydrant::cuda {
 
 struct MmaArgs {
-  PrefillAttentionArgs args;
+  PrefillAttentionArgs args;  // BehindPrefix()
+  PrefixPlaces prefix;
   const uint16_t* q = nullptr;  // [num_queries, num_heads, head_dim]
-  const uint16_t* k = nullptr;  // [num_kv_heads, keys, head_dim]
+  const uint16_t* k = nullptr;  // [num_kv_heads, keys, head_dim], the prefix first
   const uint16_t* v = nullptr;
   int keys = 0;
   float* log_sum_exp = nullptr;  // [num_heads, num_queries], of powers of two; null: not wanted
@@ -24,6 +26,7 @@ struct MmaArgs {
 inline constexpr int kMmaThreads = 128;
 inline constexpr int kMmaWarps = kMmaThreads / kWarpSize;
 inline constexpr int kMmaKeys = 64;  // keys of a tile
+static_assert(kPrefixTile % kMmaKeys == 0);
 inline constexpr float kMmaLog2E = 1.4426950408889634f;
 
 // A tile of 16-bit rows in shared memory. Rows are 16 bytes longer than their elements, which
@@ -94,6 +97,7 @@ class MmaAttention {
         kv_head_(head_ / (m.args.num_heads / m.args.num_kv_heads)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16 * kRowTiles),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        first_key_(m.prefix.First(kv_head_)),
         scale_(m.args.scale * kMmaLog2E) {
     for (auto& rows : highest_) rows[0] = rows[1] = -INFINITY;
   }
@@ -104,17 +108,21 @@ class MmaAttention {
     q_.Load(m_.q + (static_cast<size_t>(first_query_) * args.num_heads + head_) * args.head_dim,
             static_cast<int64_t>(args.num_heads) * args.head_dim, kQueries,
             args.num_queries - first_query_, args.head_dim);
-    LoadKeys(m_.k, k_, 0);
+    // Its tile is the first that holds keys, and some that all queries see.
+    const int first_tile = first_key_ / kMmaKeys * kMmaKeys;
+    LoadKeys(m_.k, k_, first_tile);
     CommitCopies();
-    for (int first = 0; first < end; first += kMmaKeys) {
+    for (int first = first_tile; first < end; first += kMmaKeys) {
       WaitCopies<0>();
       __syncthreads();  // these keys are there, the last values are done with
       LoadKeys(m_.v, v_, first);
       CommitCopies();
       float weights[kRowTiles][kKeyColumns][4] = {};
       MultiplyKeys(weights);
-      // Only tiles at the diagonal hold keys that some query of the block must not see.
-      if (first + kMmaKeys > args.first_position + first_query_) Mask(first, weights);
+      // Only tiles at the diagonal, and the first, hold keys that some query of the block must not
+      // see.
+      if (first + kMmaKeys > args.first_position + first_query_ || first < first_key_)
+        Mask(first, weights);
       Softmax(weights);
       WaitCopies<0>();
       __syncthreads();  // the values are there, the keys are done with
@@ -165,7 +173,8 @@ class MmaAttention {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = first + column * 8 + lane_ % 4 * 2 + i % 2;
-          if (key > m_.args.first_position + QueryOf(r, i)) logits[r][column][i] = -INFINITY;
+          if (key > m_.args.first_position + QueryOf(r, i) || key < first_key_)
+            logits[r][column][i] = -INFINITY;
         }
       }
     }
@@ -263,6 +272,7 @@ class MmaAttention {
   const MmaArgs& m_;
   const Tile q_, k_, v_;
   const int first_query_, head_, kv_head_, warp_row_, lane_;
+  const int first_key_;  // of all that the head has
   const float scale_;
   float out_[kRowTiles][kDimColumns][4] = {};
   float highest_[kRowTiles][2];
@@ -287,6 +297,7 @@ class MmaColumnSums {
         group_(m.args.num_heads / m.args.num_kv_heads),
         first_key_(static_cast<int>(blockIdx.x) * kMmaKeys),
         kv_head_(static_cast<int>(blockIdx.y)),
+        first_of_head_(m.prefix.First(kv_head_)),
         warp_row_(static_cast<int>(threadIdx.x) / kWarpSize * 16),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
         scale_(m.args.scale * kMmaLog2E) {}
@@ -294,9 +305,12 @@ class MmaColumnSums {
   __device__ void Run() {
     const PrefillAttentionArgs& args = m_.args;
     const int dims = args.head_dim;
+    const int last_key = first_key_ + kMmaKeys - 1;
+    if (last_key < first_of_head_ || m_.prefix.SumOf(args, kv_head_, last_key) == nullptr) return;
     k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
             m_.keys - first_key_, dims);
-    const int first_tile = max(0, (first_key_ - args.first_position) / kQueryTile);
+    const int first_tile =
+        max(0, (max(first_key_, args.first_summed_position) - args.first_position) / kQueryTile);
     const int tiles = (args.num_queries + kQueryTile - 1) / kQueryTile;
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     LoadQueries(first_tile, 0, q_[0]);
@@ -317,16 +331,19 @@ class MmaColumnSums {
       if (g + 1 == group_) AddTile(reduced, total);
     }
     for (int half = 0; half < 2; ++half) {
-      if (lane_ % 4 == 0 && Key(half) < m_.keys) *RunningAt(half) = total[half];
+      if (lane_ % 4 == 0 && Exists(half)) *RunningAt(half) = total[half];
     }
   }
 
  private:
   __device__ int Key(int half) const { return first_key_ + warp_row_ + lane_ / 4 + half * 8; }
-  __device__ float* RunningAt(int half) const {
-    return m_.args.column_sums + kv_head_ * m_.args.column_stride + Key(half);
+  __device__ bool Exists(int half) const {
+    return Key(half) >= first_of_head_ && Key(half) < m_.keys;
   }
-  __device__ float Running(int half) const { return Key(half) < m_.keys ? *RunningAt(half) : 0.0f; }
+  __device__ float* RunningAt(int half) const {
+    return m_.prefix.SumOf(m_.args, kv_head_, Key(half));
+  }
+  __device__ float Running(int half) const { return Exists(half) ? *RunningAt(half) : 0.0f; }
 
   __device__ void LoadQueries(int tile, int g, const Tile& to) const {
     const PrefillAttentionArgs& args = m_.args;
@@ -363,7 +380,9 @@ class MmaColumnSums {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int query = tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
-        const bool seen = query < args.num_queries && Key(i / 2) <= args.first_position + query;
+        const int position = args.first_position + query;
+        const bool seen = query < args.num_queries && Key(i / 2) <= position &&
+                          position >= args.first_summed_position;
         weights[column][i] = seen ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
       }
     }
@@ -400,7 +419,7 @@ class MmaColumnSums {
   const MmaArgs& m_;
   const Tile k_;
   const Tile q_[2];
-  const int group_, first_key_, kv_head_, warp_row_, lane_;
+  const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
   const float scale_;
 };
 

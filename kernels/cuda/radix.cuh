@@ -65,6 +65,30 @@ class RadixSearch {
   uint32_t digit_, threshold_;
 };
 
+// Score first, then the higher position: distinct for every entry of a head.
+__device__ inline uint64_t RankKey(float score, int32_t position) {
+  return static_cast<uint64_t>(OrderedKey(score)) << 32 | static_cast<uint32_t>(position);
+}
+
+// The lowest of the `need` highest ranks, UINT64_MAX where need <= 0. for_each(visit) calls
+// visit(rank) for every element of this thread. REQUIRES: all threads call; need elements exist.
+template <typename ForEach>
+__device__ uint64_t FindRank(RadixSearch<int>& search, int need, ForEach for_each) {
+  if (need <= 0) return UINT64_MAX;
+  search.Find(need, [&](auto visit) {
+    for_each([&](uint64_t rank) { visit(static_cast<uint32_t>(rank >> 32), 1); });
+  });
+  const uint32_t score = search.threshold();
+  search.Find(search.remaining(), [&](auto visit) {
+    for_each([&](uint64_t rank) {
+      if (static_cast<uint32_t>(rank >> 32) == score) visit(static_cast<uint32_t>(rank), 1);
+    });
+  });
+  const uint64_t cut = static_cast<uint64_t>(score) << 32 | search.threshold();
+  __syncthreads();  // before the next search
+  return cut;
+}
+
 }  // namespace hydrant::cuda
 
 #endif  // HYDRANT_KERNELS_CUDA_RADIX_CUH_

@@ -1,5 +1,11 @@
-// A block per head: the threshold that keeps the right number of entries by a radix search over the
-// scores' bits, then one ordered pass that writes the positions above it.
+// Every head's unprotected entries are cut at a rank (score, then position), found by radix
+// searches; one ordered pass a head then writes the positions at or above it. With a budget per
+// head a block finds its head's cut. With a budget for the layer all heads' entries are counted
+// together, digit by digit of their ranks, a launch each: a block adds its part to the digit's
+// histogram, and reads from the last digit's how far the search has come.
+#include <array>
+
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
@@ -9,72 +15,195 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kCountThreads = 256;
+constexpr int kEntriesPerBlock = 16 * kCountThreads;
 
-// Exclusive sum of `value` over the block's threads, in their order; the total in *total. `shared`:
-// kWarps + 1 numbers. Ends with the block in step.
-__device__ int BlockExclusiveSum(int value, int* shared, int* total) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
-  int inclusive = value;
-  for (int delta = 1; delta < kWarpSize; delta *= 2) {
-    const int below = __shfl_up_sync(kAllLanes, inclusive, delta);
-    if (lane >= delta) inclusive += below;
+// The unprotected entries of a prompt.
+struct OpenRange {
+  int begin, end;
+
+  __host__ __device__ explicit OpenRange(const SelectArgs& args)
+      : begin(args.sinks < args.n ? args.sinks : args.n),
+        end(begin < args.n - args.recent ? args.n - args.recent : begin) {}
+  __host__ __device__ int size() const { return end - begin; }
+  __device__ bool Has(int i) const { return i >= begin && i < end; }
+};
+
+__device__ uint64_t RankOf(const SelectArgs& args, int head, int i) {
+  return RankKey(args.scores[head * args.score_stride + i], i);
+}
+
+// The rank of the `need`-th best unprotected entry of a head. All threads of a block call.
+__device__ uint64_t FindCut(const SelectArgs& args, int head, int need, RadixSearch<int>& search) {
+  const OpenRange open(args);
+  return FindRank(search, need, [&](auto visit) {
+    for (int i = open.begin + static_cast<int>(threadIdx.x); i < open.end; i += kThreads)
+      visit(RankOf(args, head, i));
+  });
+}
+
+// Writes the protected positions of a head and those whose rank `stays`; returns how many.
+template <typename Stays>
+__device__ int WriteKept(const SelectArgs& args, int head, int* sums, Stays stays) {
+  const OpenRange open(args);
+  int32_t* kept = args.kept + head * args.kept_stride;
+  int written = 0;
+  for (int tile = 0; tile < args.n; tile += kThreads) {
+    const int i = tile + static_cast<int>(threadIdx.x);
+    const bool keep = i < args.n && (!open.Has(i) || stays(RankOf(args, head, i)));
+    int keeps = 0;
+    const int place = written + BlockExclusiveSum<kWarps>(keep ? 1 : 0, sums, &keeps);
+    if (keep) kept[place] = i;
+    written += keeps;
   }
-  if (lane == kWarpSize - 1) shared[thread / kWarpSize] = inclusive;
-  __syncthreads();
-  if (thread == 0) {
-    int sum = 0;
-    for (int warp = 0; warp < kWarps; ++warp) {
-      const int count = shared[warp];
-      shared[warp] = sum;
-      sum += count;
-    }
-    shared[kWarps] = sum;
-  }
-  __syncthreads();
-  *total = shared[kWarps];
-  const int before = shared[thread / kWarpSize] + inclusive - value;
-  __syncthreads();
-  return before;
+  return written;
 }
 
 __global__ void SelectKernel(SelectArgs args) {
   __shared__ RadixSearch<int> search;
   __shared__ int sums[kWarps + 1];
-  const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const float* scores = args.scores + head * args.score_stride;
-  int32_t* kept = args.kept + head * args.kept_stride;
-  const int begin = min(args.sinks, args.n), end = max(begin, args.n - args.recent);
-  const int wanted = args.keep[head] - (args.n - (end - begin));
+  const int head = static_cast<int>(blockIdx.x);
+  const int wanted = args.keep[head] - (args.n - OpenRange(args).size());
+  const uint64_t cut = FindCut(args, head, wanted, search);
+  WriteKept(args, head, sums, [&](uint64_t rank) { return rank >= cut; });
+}
 
-  // Of the unprotected: all keys above `threshold`, and of those equal to it the last `of_equal`.
-  search.Find(wanted, [&](auto visit) {
-    for (int i = begin + thread; i < end; i += kThreads) visit(OrderedKey(scores[i]), 1);
-  });
-  const uint32_t threshold = search.threshold();
-  const int of_equal = search.remaining();
-  const int first_equal = search.equal() - of_equal;
+// How far the search over all heads has come: the last rank that stays begins with the digits of
+// `prefix`, and `left` of the entries that do are to stay.
+struct Progress {
+  uint64_t prefix;
+  int left;
+};
 
-  int written = 0, equal_before = 0;
-  for (int tile = 0; tile < args.n; tile += kThreads) {
-    const int i = tile + thread;
-    const bool open = i >= begin && i < end;
-    const uint32_t key = open ? OrderedKey(scores[i]) : 0;
-    const bool equal = open && wanted > 0 && key == threshold;
-    int equals = 0, keeps = 0;
-    const int rank = equal_before + BlockExclusiveSum(equal ? 1 : 0, sums, &equals);
-    const bool keep =
-        i < args.n &&
-        (!open || (wanted > 0 && (key > threshold || (equal && rank >= first_equal))));
-    const int place = written + BlockExclusiveSum(keep ? 1 : 0, sums, &keeps);
-    if (keep) kept[place] = i;
-    written += keeps;
-    equal_before += equals;
+// In work space.
+struct LayerSearch {
+  uint64_t* floors;      // [num_kv_heads] the lowest rank that a head's floor keeps
+  unsigned* histograms;  // [digits][256], zero at first
+  Progress* progress;    // [digits + 1] before each digit
+};
+
+__global__ void FloorKernel(SelectArgs args, LayerSearch layer, int floor, int left) {
+  __shared__ RadixSearch<int> search;
+  const int head = static_cast<int>(blockIdx.x);
+  const uint64_t cut = FindCut(args, head, floor, search);
+  if (threadIdx.x != 0) return;
+  layer.floors[head] = cut;
+  if (head == 0) layer.progress[0] = {0, left};
+}
+
+// The search after `digit` has been counted. All threads of a block call; `shared`: 256 numbers.
+__device__ Progress After(const LayerSearch& layer, int digit, int shift, unsigned* shared,
+                          Progress* result) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < 256) shared[thread] = layer.histograms[digit * 256 + thread];
+  __syncthreads();
+  if (thread == 0) {
+    Progress progress = layer.progress[digit];
+    int value = 255;
+    while (value > 0 && static_cast<int>(shared[value]) < progress.left)
+      progress.left -= static_cast<int>(shared[value--]);
+    progress.prefix |= static_cast<uint64_t>(value) << shift;
+    *result = progress;
   }
+  __syncthreads();
+  return *result;
+}
+
+// Counts one digit (the 8 bits from `shift`) of the ranks that begin with the prefix and that no
+// floor keeps. Blocks along x over a head's entries, along y over the heads.
+__global__ void CountDigitKernel(SelectArgs args, LayerSearch layer, int digit, int shift,
+                                 int last_shift) {
+  __shared__ unsigned histogram[256];
+  __shared__ Progress shared;
+  const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
+  const Progress known =
+      digit == 0 ? layer.progress[0] : After(layer, digit - 1, last_shift, histogram, &shared);
+  __syncthreads();
+  if (digit > 0 && thread == 0 && head == 0 && blockIdx.x == 0) layer.progress[digit] = known;
+  histogram[thread] = 0;
+  __syncthreads();
+  const OpenRange open(args);
+  const uint64_t floor = layer.floors[head];
+  const uint64_t mask = digit == 0 ? 0 : ~uint64_t{0} << (shift + 8);
+  const int begin = open.begin + static_cast<int>(blockIdx.x) * kEntriesPerBlock;
+  const int end = min(begin + kEntriesPerBlock, open.end);
+  for (int i = begin + thread; i < end; i += kCountThreads) {
+    const uint64_t rank = RankOf(args, head, i);
+    if (rank < floor && (rank & mask) == known.prefix)
+      atomicAdd(&histogram[rank >> shift & 255], 1u);
+  }
+  __syncthreads();
+  if (histogram[thread] != 0) atomicAdd(&layer.histograms[digit * 256 + thread], histogram[thread]);
+}
+
+// A block per head. digits == 0: the floors take the whole total.
+__global__ void SelectOfLayerKernel(SelectArgs args, LayerSearch layer, int digits,
+                                    int last_shift) {
+  __shared__ unsigned histogram[256];
+  __shared__ Progress shared;
+  __shared__ int sums[kWarps + 1];
+  const int head = static_cast<int>(blockIdx.x);
+  uint64_t cut = layer.floors[head];
+  if (digits > 0) {
+    const Progress last = After(layer, digits - 1, last_shift, histogram, &shared);
+    // Entries of exactly the last rank, one a head at most: the lower heads' stay.
+    const int position = static_cast<int>(static_cast<uint32_t>(last.prefix));
+    int before = 0;
+    for (int h = 0; h < head; ++h)
+      before += last.prefix < layer.floors[h] && RankOf(args, h, position) == last.prefix ? 1 : 0;
+    cut = min(cut, before < last.left ? last.prefix : last.prefix + 1);
+  }
+  const int count = WriteKept(args, head, sums, [&](uint64_t rank) { return rank >= cut; });
+  if (threadIdx.x == 0) args.counts[head] = count;
+}
+
+// The digits in which ranks can differ: of the scores all four, of the positions those below n.
+struct Digits {
+  std::array<int, 8> shifts = {56, 48, 40, 32};
+  int count = 4;
+
+  explicit Digits(int n) {
+    for (int shift = 24; shift >= 0; shift -= 8)
+      if (shift == 0 || (n - 1) >> shift > 0) shifts[count++] = shift;
+  }
+};
+
+cudaError_t SelectOfLayer(const Context& context, const SelectArgs& args) {
+  const OpenRange open(args);
+  const int heads = args.num_kv_heads, floor = args.floor < open.size() ? args.floor : open.size();
+  const int left = args.total - heads * (args.n - open.size() + floor);
+  Digits digits(args.n);
+  if (left <= 0) digits.count = 0;
+  ScratchLayout layout;
+  const size_t floors = layout.Add<uint64_t>(heads);
+  const size_t histograms = layout.Add<unsigned>(256 * digits.shifts.size());
+  const size_t progress = layout.Add<Progress>(digits.shifts.size() + 1);
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error != cudaSuccess) return error;
+  const LayerSearch layer{At<uint64_t>(scratch, floors), At<unsigned>(scratch, histograms),
+                          At<Progress>(scratch, progress)};
+  error = cudaMemsetAsync(layer.histograms, 0, 256 * digits.shifts.size() * sizeof(unsigned),
+                          context.stream);
+  if (error == cudaSuccess)
+    error = Launch(FloorKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, layer, floor,
+                   left);
+  int last_shift = 0;
+  for (int digit = 0; digit < digits.count && error == cudaSuccess; ++digit) {
+    const dim3 grid(CeilDiv(open.size(), kEntriesPerBlock), heads);
+    error = Launch(CountDigitKernel, grid, dim3(kCountThreads), 0, context.stream, args, layer,
+                   digit, digits.shifts[digit], last_shift);
+    last_shift = digits.shifts[digit];
+  }
+  if (error != cudaSuccess) return error;
+  return Launch(SelectOfLayerKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, layer,
+                digits.count, last_shift);
 }
 
 }  // namespace
 
 cudaError_t Select(const Context& context, const SelectArgs& args) {
+  if (args.counts != nullptr) return SelectOfLayer(context, args);
   return Launch(SelectKernel, dim3(args.num_kv_heads), dim3(kThreads), 0, context.stream, args);
 }
 

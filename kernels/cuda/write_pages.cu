@@ -1,7 +1,7 @@
+#include "kernels/cuda/finish_heads.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_element.cuh"
-#include "kernels/cuda/victim.cuh"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {
@@ -38,25 +38,6 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
   }
 }
 
-// A block per head, once the entries are written: the length, and the first victim.
-__global__ void FinishHeadsKernel(WritePagesArgs args) {
-  __shared__ VictimCandidate shared[kWarps];
-  const int head = static_cast<int>(blockIdx.x);
-  const DecodeRule rule = args.tables.rules[args.slot];
-  const size_t head_index = args.tables.HeadIndex(args.slot, args.layer, head);
-  const int32_t keep = args.keep[head];
-  if (threadIdx.x == 0) args.tables.lengths[head_index] = keep;
-  if (!rule.scored || keep != args.tables.caps[head_index]) return;
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
-  VictimCandidate mine = VictimCandidate::None();
-  for (int entry = static_cast<int>(threadIdx.x); entry < keep; entry += kThreads) {
-    const size_t index = PageIndex(args.pages.layout, blocks, entry);
-    mine.OfferEntry(rule, args.n, entry, args.pages.positions[index], args.pages.scores[index]);
-  }
-  const VictimCandidate victim = BlockVictim<kThreads>(mine, shared);
-  if (threadIdx.x == 0) args.tables.victims[head_index] = victim.entry;
-}
-
 }  // namespace
 
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
@@ -70,8 +51,12 @@ cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
   const cudaError_t error =
       Launch(WriteEntriesKernel, grid, dim3(kThreads), 0, context.stream, args);
   if (error != cudaSuccess) return error;
-  return Launch(FinishHeadsKernel, dim3(args.tables.num_kv_heads), dim3(kThreads), 0,
-                context.stream, args);
+  return FinishHeads(context, {.keep = args.keep,
+                               .next_position = args.n,
+                               .slot = args.slot,
+                               .layer = args.layer,
+                               .pages = args.pages,
+                               .tables = args.tables});
 }
 
 }  // namespace hydrant::cuda

@@ -7,10 +7,12 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
+#include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
@@ -32,8 +34,10 @@ void RopeSplit(const RopeSplitArgs& args);
 void Swiglu(const SwigluArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
+void PoolScores(const PoolScoresArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
+void Compact(const CompactArgs& args);
 void Sample(const SampleArgs& args);
 void KeepLatest(const LatestTokensArgs& args);
 void TakeLatest(const LatestTokensArgs& args);

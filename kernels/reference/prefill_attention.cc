@@ -4,61 +4,104 @@
 #include <cstddef>
 #include <vector>
 
+#include "kernels/page_element.h"
 #include "kernels/reference/attention_weights.h"
 #include "kernels/reference/ops.h"
+#include "kernels/victim.h"
 
 namespace hydrant::reference {
 namespace {
 
-// Attends with one head of one query over keys 0 .. last_key and returns the weights.
-std::vector<double> Attend(const PrefillAttentionArgs& args, int query, int head, int last_key) {
+// What the queries of one KV head may see: the prefix, then the suffix up to the run's last query.
+struct Keys {
+  std::vector<float> k, v;  // [prefix + suffix, head_dim]
+  int prefix = 0;
+};
+
+Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
+  Keys keys;
+  if (args.prefix != nullptr) {
+    const PagedPrefix& prefix = *args.prefix;
+    const SequenceTables& tables = prefix.tables;
+    const KvLayout& layout = prefix.pages.layout;
+    const int32_t* blocks = tables.HeadBlocks(prefix.slot, prefix.layer, kv_head);
+    keys.prefix = tables.lengths[tables.HeadIndex(prefix.slot, prefix.layer, kv_head)];
+    for (int entry = 0; entry < keys.prefix; ++entry) {
+      const size_t row = PageIndex(layout, blocks, entry) * args.head_dim;
+      for (int i = 0; i < args.head_dim; ++i) {
+        keys.k.push_back(LoadPageElement(layout.dtype, prefix.pages.keys, row + i));
+        keys.v.push_back(LoadPageElement(layout.dtype, prefix.pages.values, row + i));
+      }
+    }
+  }
+  const float* k = args.k + kv_head * args.kv_head_stride;
+  const float* v = args.v + kv_head * args.kv_head_stride;
+  const size_t suffix = static_cast<size_t>(args.first_position + args.num_queries) * args.head_dim;
+  keys.k.insert(keys.k.end(), k, k + suffix);
+  keys.v.insert(keys.v.end(), v, v + suffix);
+  return keys;
+}
+
+// Attends with one head of one query over the first `count` keys and returns the weights.
+std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, int query, int head,
+                           int count) {
   const int d = args.head_dim;
-  const int kv_head = head / (args.num_heads / args.num_kv_heads);
   const size_t row = (static_cast<size_t>(query) * args.num_heads + head) * d;
-  const float* keys = args.k + kv_head * args.kv_head_stride;
-  const float* values = args.v + kv_head * args.kv_head_stride;
-  std::vector<double> weights(last_key + 1);
-  for (int j = 0; j <= last_key; ++j) {
+  std::vector<double> weights(count);
+  for (int j = 0; j < count; ++j) {
     double dot = 0.0;
     for (int i = 0; i < d; ++i) {
-      dot += static_cast<double>(args.q[row + i]) * keys[static_cast<size_t>(j) * d + i];
+      dot += static_cast<double>(args.q[row + i]) * keys.k[static_cast<size_t>(j) * d + i];
     }
     weights[j] = dot * args.scale;
   }
   Softmax(weights);
   std::vector<double> sum(d, 0.0);
-  for (int j = 0; j <= last_key; ++j) {
-    for (int i = 0; i < d; ++i) sum[i] += weights[j] * values[static_cast<size_t>(j) * d + i];
+  for (int j = 0; j < count; ++j) {
+    for (int i = 0; i < d; ++i) sum[i] += weights[j] * keys.v[static_cast<size_t>(j) * d + i];
   }
   for (int i = 0; i < d; ++i) args.out[row + i] = static_cast<float>(sum[i]);
   return weights;
 }
 
+// Adds a tile's sums to the totals that are wanted.
+void AddSums(const PrefillAttentionArgs& args, int kv_head, int prefix,
+             const std::vector<double>& sums) {
+  if (prefix > 0 && args.prefix->sums != nullptr) {
+    float* total = args.prefix->sums + kv_head * args.prefix->sums_stride;
+    for (int j = 0; j < prefix; ++j) total[j] += static_cast<float>(sums[j]);
+  }
+  if (args.column_sums == nullptr) return;
+  float* total = args.column_sums + kv_head * args.column_stride;
+  for (size_t j = prefix; j < sums.size(); ++j) total[j - prefix] += static_cast<float>(sums[j]);
+}
+
 // Queries [begin, end) of one KV head: a tile, whose column sums enter the total as one number.
-void AttendTile(const PrefillAttentionArgs& args, int kv_head, int begin, int end) {
+void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head, int begin,
+                int end) {
   const int group = args.num_heads / args.num_kv_heads;
-  std::vector<double> sums(args.first_position + end, 0.0);
+  std::vector<double> sums(keys.prefix + args.first_position + end, 0.0);
   for (int query = begin; query < end; ++query) {
-    const int last_key = args.first_position + query;
+    const int position = args.first_position + query;
+    const int count = keys.prefix + position + 1;
     std::vector<std::vector<double>> weights;
     weights.reserve(group);
     for (int g = 0; g < group; ++g) {
-      weights.push_back(Attend(args, query, kv_head * group + g, last_key));
+      weights.push_back(Attend(args, keys, query, kv_head * group + g, count));
     }
-    if (args.column_sums == nullptr) continue;
-    for (int j = 0; j <= last_key; ++j) sums[j] += ReduceGroup(args.reduce, weights, j);
+    if (position < args.first_summed_position) continue;
+    for (int j = 0; j < count; ++j) sums[j] += ReduceGroup(args.reduce, weights, j);
   }
-  if (args.column_sums == nullptr) return;
-  float* column_sums = args.column_sums + kv_head * args.column_stride;
-  for (size_t j = 0; j < sums.size(); ++j) column_sums[j] += static_cast<float>(sums[j]);
+  AddSums(args, kv_head, keys.prefix, sums);
 }
 
 }  // namespace
 
 void PrefillAttention(const PrefillAttentionArgs& args) {
   for (int h = 0; h < args.num_kv_heads; ++h) {
+    const Keys keys = KeysOf(args, h);
     for (int begin = 0; begin < args.num_queries; begin += kQueryTile) {
-      AttendTile(args, h, begin, std::min(begin + kQueryTile, args.num_queries));
+      AttendTile(args, keys, h, begin, std::min(begin + kQueryTile, args.num_queries));
     }
   }
 }

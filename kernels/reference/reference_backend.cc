@@ -43,8 +43,10 @@ class ReferenceBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     reference::DecodeAttention(args);
   }
+  void PoolScores(const PoolScoresArgs& args) override { reference::PoolScores(args); }
   void Select(const SelectArgs& args) override { reference::Select(args); }
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
+  void Compact(const CompactArgs& args) override { reference::Compact(args); }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
   void KeepLatest(const LatestTokensArgs& args) override { reference::KeepLatest(args); }

@@ -32,9 +32,45 @@ void SelectHead(const SelectArgs& args, int head) {
   std::copy(order.begin(), order.end(), args.kept + head * args.kept_stride);
 }
 
+// Sets counts: floors first, then what is left of the total, one best entry at a time.
+void ShareTotal(const SelectArgs& args) {
+  struct Entry {
+    float score;
+    int32_t position;
+    int head;
+  };
+  const int begin = std::min(args.sinks, args.n), end = std::max(begin, args.n - args.recent);
+  const int floor = std::min(args.floor, end - begin);
+  std::vector<Entry> others;  // of all heads, beyond their floors
+  for (int h = 0; h < args.num_kv_heads; ++h) {
+    std::vector<Entry> open;
+    for (int i = begin; i < end; ++i)
+      open.push_back({Score(args.scores[h * args.score_stride + i]), i, h});
+    std::sort(open.begin(), open.end(), [](const Entry& a, const Entry& b) {
+      return a.score != b.score ? a.score > b.score : a.position > b.position;
+    });
+    others.insert(others.end(), open.begin() + floor, open.end());
+    args.counts[h] = args.n - (end - begin) + floor;
+  }
+  std::sort(others.begin(), others.end(), [](const Entry& a, const Entry& b) {
+    if (a.score != b.score) return a.score > b.score;
+    return a.position != b.position ? a.position > b.position : a.head < b.head;
+  });
+  const int left = args.total - args.num_kv_heads * (args.n - (end - begin) + floor);
+  for (int i = 0; i < left; ++i) ++args.counts[others[i].head];
+}
+
 }  // namespace
 
 void Select(const SelectArgs& args) {
+  if (args.counts != nullptr) {
+    ShareTotal(args);
+    SelectArgs shared = args;
+    shared.counts = nullptr;
+    shared.keep = args.counts;
+    Select(shared);
+    return;
+  }
   for (int h = 0; h < args.num_kv_heads; ++h) SelectHead(args, h);
 }
 

@@ -47,6 +47,7 @@ struct Prompt {
   Shape shape;
   int n = 0;
   int capacity = 0;
+  int first_summed = 0;
   std::vector<float> q, k, v, out, column_sums;
 
   Prompt(const Shape& s, int tokens, uint32_t seed, float q_scale = 1.0f)
@@ -88,6 +89,7 @@ struct Prompt {
     args.column_sums = with_sums ? column_sums.data() : nullptr;
     args.column_stride = capacity;
     args.reduce = shape.reduce;
+    args.first_summed_position = first_summed;
     return args;
   }
 };
@@ -166,7 +168,7 @@ Dense AttendPlainly(const Prompt& p) {
           if (s.reduce == GroupReduce::kSumOfSquares) reduced[j] += a * a;
         }
       }
-      for (int j = 0; j <= i; ++j)
+      for (int j = 0; j <= i && i >= p.first_summed; ++j)
         dense.column_sums[static_cast<size_t>(kv) * p.n + j] += reduced[j];
     }
   }
@@ -247,6 +249,46 @@ TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBit) {
   EXPECT_TRUE(SameBits(without.column_sums, start.column_sums)) << "not asked for";
 }
 
+// SnapKV's window: the last queries alone add to the sums, from any position on.
+TEST_P(PrefillAttentionTest, WindowOfQueriesMatchesDenseAttention) {
+  for (const int n : {1, 33, 100, 161}) {
+    for (const int window : {0, 1, 7, 32, 33, 64, 90}) {
+      if (window > n) continue;
+      SCOPED_TRACE("n " + std::to_string(n) + ", window " + std::to_string(window));
+      Prompt prompt(GetParam(), n, kSeed + n);
+      prompt.first_summed = n - window;
+      RunOnBackend(&prompt);
+      ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, AttendPlainly(prompt)));
+    }
+  }
+  Prompt prompt(GetParam(), 40, kSeed);
+  prompt.first_summed = 50;
+  const std::vector<float> before = prompt.column_sums;
+  RunOnBackend(&prompt);
+  EXPECT_TRUE(SameBits(prompt.column_sums, before)) << "the window lies beyond the run";
+}
+
+TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfAWindow) {
+  const int n = 141;
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    for (const int first_summed : {13, 109}) {
+      Prompt start(GetParam(), n, kSeed);
+      start.first_summed = first_summed;
+      Prompt expected = start;
+      RunSlice(&expected, 0, n, true, 1, precision);
+      Prompt sliced = start;
+      const int cuts[] = {0, 32, 96, n};
+      for (int i = 0; i < 3; ++i) RunSlice(&sliced, cuts[i], cuts[i + 1], true, 1 + i, precision);
+      EXPECT_TRUE(SameBits(sliced.out, expected.out)) << first_summed;
+      EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums)) << first_summed;
+      Prompt all = start;
+      all.first_summed = 0;
+      RunSlice(&all, 0, n, true, 1, precision);
+      EXPECT_TRUE(SameBits(all.out, expected.out)) << "the window must not change the output";
+    }
+  }
+}
+
 // A device may round to 16 bits where the caller allows it. Inputs that 16 bits hold exactly leave
 // the rounding of the weights as the only error of the output, and none in the column sums.
 TEST_P(PrefillAttentionTest, LowPrecisionRoundsNothingButWeights) {
@@ -263,6 +305,7 @@ TEST_P(PrefillAttentionTest, LowPrecisionRoundsNothingButWeights) {
           if (!std::isnan(x)) largest = std::max(largest, static_cast<double>(std::abs(x)));
         }
       }
+      prompt.first_summed = n % 2 == 0 ? n / 3 : 0;
       RunSlice(&prompt, 0, n, true, 2, precision);
       const Dense dense = AttendPlainly(prompt);
       for (size_t i = 0; i < prompt.out.size(); ++i)
@@ -375,8 +418,10 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     const int n = 4500, begin = 4448;  // 16 x 32 x 4500 weights: more than are kept
     Prompt prompt(shape, n, kSeed);
     const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0, 1.0f, reduce};
-    ASSERT_FALSE(cpu::LayoutOf(kernel_shape, begin + kQueryTile, true).keep_weights);
-    ASSERT_TRUE(cpu::LayoutOf(kernel_shape, 1000, true).keep_weights);
+    ASSERT_FALSE(
+        cpu::LayoutOf(kernel_shape, cpu::NumPanels(begin + kQueryTile), true).keep_weights);
+    ASSERT_TRUE(cpu::LayoutOf(kernel_shape, cpu::NumPanels(1000), true).keep_weights);
+    prompt.first_summed = begin + 9;
     Prompt truth = prompt;
     RunSlice(&prompt, begin, n, true, 2);
     reference::PrefillAttention(truth.Args(begin, n, true));

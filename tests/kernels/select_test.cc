@@ -43,6 +43,151 @@ class SelectTest : public BackendTest {
   }
 };
 
+// What the heads of a layer keep together, and how many each was told to.
+class SelectOfLayerTest : public BackendTest {
+ protected:
+  std::vector<std::vector<int32_t>> Run(const std::vector<std::vector<float>>& scores, int sinks,
+                                        int recent, int total, int floor) {
+    const int heads = static_cast<int>(scores.size()), n = static_cast<int>(scores[0].size());
+    const int64_t score_stride = n + 5, kept_stride = n + 3;
+    std::vector<float> flat(heads * score_stride, INFINITY);  // the padding would win
+    for (int h = 0; h < heads; ++h)
+      std::copy(scores[h].begin(), scores[h].end(), flat.begin() + h * score_stride);
+    auto scores_device = Upload(flat);
+    auto counts = Upload(std::vector<int32_t>(heads, -7));
+    auto kept = Upload(std::vector<int32_t>(heads * kept_stride, -7));
+    backend().Select({.scores = scores_device.data(),
+                      .score_stride = score_stride,
+                      .num_kv_heads = heads,
+                      .n = n,
+                      .sinks = sinks,
+                      .recent = recent,
+                      .kept = kept.data(),
+                      .kept_stride = kept_stride,
+                      .counts = counts.data(),
+                      .total = total,
+                      .floor = floor});
+    const std::vector<int32_t> out = kept.Read(), count = counts.Read();
+    std::vector<std::vector<int32_t>> result;
+    for (int h = 0; h < heads; ++h) {
+      const auto begin = out.begin() + h * kept_stride;
+      if (count[h] < 0 || count[h] > n) {
+        ADD_FAILURE() << "head " << h << " counts " << count[h];
+        return {};
+      }
+      result.emplace_back(begin, begin + count[h]);
+      EXPECT_EQ(std::count(begin + count[h], begin + kept_stride, -7), kept_stride - count[h])
+          << "written past the count, head " << h;
+    }
+    return result;
+  }
+};
+
+// Drops one entry of the layer at a time, of those that heads above their floor may lose: the
+// lowest score, of equals the lower position, then the higher head.
+std::vector<std::vector<int32_t>> DropOneByOne(const std::vector<std::vector<float>>& scores,
+                                               int sinks, int recent, int total, int floor) {
+  struct Entry {
+    float score;
+    int32_t position;
+    int minus_head;
+    auto operator<=>(const Entry&) const = default;
+  };
+  const int heads = static_cast<int>(scores.size()), n = static_cast<int>(scores[0].size());
+  std::set<Entry> open;
+  std::vector<int> spare(heads, -floor);
+  std::vector<std::set<int32_t>> live(heads);
+  for (int h = 0; h < heads; ++h) {
+    for (int i = 0; i < n; ++i) {
+      live[h].insert(i);
+      if (i < sinks || i >= n - recent) continue;
+      open.insert({std::isnan(scores[h][i]) ? -INFINITY : scores[h][i], i, -h});
+      ++spare[h];
+    }
+  }
+  int count = heads * n;
+  for (auto lowest = open.begin(); count > total; ++lowest) {
+    const int h = -lowest->minus_head;
+    if (spare[h] <= 0) continue;
+    live[h].erase(lowest->position);
+    --spare[h];
+    --count;
+  }
+  std::vector<std::vector<int32_t>> kept;
+  for (const std::set<int32_t>& head : live) kept.emplace_back(head.begin(), head.end());
+  return kept;
+}
+
+TEST_P(SelectOfLayerTest, EqualsDroppingOneByOne) {
+  const uint64_t seed = 23;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 engine(seed);
+  for (int trial = 0; trial < 300; ++trial) {
+    const int n = 1 + static_cast<int>(engine() % (trial % 10 == 0 ? 600 : 60));
+    const int heads = 1 + static_cast<int>(engine() % 5);
+    const int sinks = static_cast<int>(engine() % 6), recent = static_cast<int>(engine() % 12);
+    const int open = std::max(0, n - sinks - recent);
+    const int floor = trial % 3 == 0 ? 0 : static_cast<int>(engine() % (open + 3));
+    const int least = heads * (n - open + std::min(floor, open));
+    const int total = least + static_cast<int>(engine() % (heads * n - least + 1));
+    std::vector<std::vector<float>> scores(heads);
+    for (int h = 0; h < heads; ++h) {
+      // Heads of different height, so that floors bind; few values, so that ties are everywhere.
+      const float lift = trial % 2 == 0 ? static_cast<float>(h) : 0.0f;
+      for (int i = 0; i < n; ++i) {
+        const uint64_t kind = engine() % 40;
+        scores[h].push_back(kind == 0   ? kNan
+                            : kind == 1 ? -INFINITY
+                            : kind == 2 ? INFINITY
+                            : kind == 3 ? -0.0f
+                                        : static_cast<float>(engine() % 4) - 2.0f + lift);
+      }
+    }
+    ASSERT_EQ(Run(scores, sinks, recent, total, floor),
+              DropOneByOne(scores, sinks, recent, total, floor))
+        << "trial " << trial << " n " << n << " heads " << heads << " sinks " << sinks << " recent "
+        << recent << " total " << total << " floor " << floor;
+  }
+}
+
+// Scores that differ in their last bits alone, over several blocks of every head and positions of
+// two digits.
+TEST_P(SelectOfLayerTest, LongPrompt) {
+  const int n = 5003, heads = 3;
+  std::vector<std::vector<float>> scores;
+  for (int h = 0; h < heads; ++h) {
+    scores.push_back(RandomFloats(n, 31 + h, 1e-4f));
+    for (float& score : scores[h]) score += 100.0f;
+  }
+  for (const int floor : {0, 400, 1000})
+    EXPECT_EQ(Run(scores, 4, 64, 3300, floor), DropOneByOne(scores, 4, 64, 3300, floor)) << floor;
+}
+
+// All scores equal: the newest positions stay, the last place goes to the lower heads.
+TEST_P(SelectOfLayerTest, EqualScoresGoToNewPositionsThenLowHeads) {
+  const std::vector<std::vector<float>> scores(4, std::vector<float>(10, 0.5f));
+  const auto kept = Run(scores, 1, 2, 4 * 3 + 6, 0);
+  EXPECT_EQ(kept[0], (std::vector<int32_t>{0, 6, 7, 8, 9}));
+  EXPECT_EQ(kept[1], kept[0]);
+  EXPECT_EQ(kept[2], (std::vector<int32_t>{0, 7, 8, 9}));
+  EXPECT_EQ(kept[3], kept[2]);
+}
+
+TEST_P(SelectOfLayerTest, FloorsAndOneHead) {
+  const std::vector<std::vector<float>> scores = {{9, 8, 7, 6}, {1, 4, 3, 2}};
+  const auto all_to_the_floor = Run(scores, 0, 0, 4, 2);
+  EXPECT_EQ(all_to_the_floor[0], (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(all_to_the_floor[1], (std::vector<int32_t>{1, 2}));
+  const auto one_forced = Run(scores, 0, 0, 4, 1);
+  EXPECT_EQ(one_forced[0], (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(one_forced[1], std::vector<int32_t>{1});
+  const auto unbound = Run(scores, 0, 0, 4, 0);
+  EXPECT_EQ(unbound[0].size(), 4u);
+  EXPECT_TRUE(unbound[1].empty());
+  EXPECT_EQ(Run({{3, 1, 2}}, 0, 0, 2, 0)[0], (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(Run({{3, 1, 2}}, 2, 2, 3, 5)[0], (std::vector<int32_t>{0, 1, 2}));
+}
+
 // Evicts one entry at a time by the victim rule's order: the lowest score, then the lower position.
 std::vector<int32_t> EvictOneByOne(const std::vector<float>& scores, int sinks, int recent,
                                    int keep) {
@@ -124,6 +269,7 @@ TEST_P(SelectTest, EverythingProtectedOrKept) {
 }
 
 HYDRANT_FOR_EACH_BACKEND(SelectTest);
+HYDRANT_FOR_EACH_BACKEND(SelectOfLayerTest);
 
 }  // namespace
 }  // namespace hydrant

@@ -1,0 +1,155 @@
+// Three launches: a block per head finds which entries leave and lists the holes they make and the
+// survivors that lie past the new length; warps move these; the heads are finished as after a
+// prompt. There are as many holes as survivors to move, and no entry is read and written, so the
+// moves need no order.
+#include <algorithm>
+
+#include "kernels/compact.h"
+#include "kernels/cuda/block_sum.cuh"
+#include "kernels/cuda/finish_heads.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/radix.cuh"
+#include "kernels/victim.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kMoveThreads = 256;
+constexpr int kMoveWarps = kMoveThreads / kWarpSize;
+
+// In work space. Move i of head h takes entry from[h, i] to to[h, i].
+struct Moves {
+  int32_t* from;  // [num_kv_heads, stride]
+  int32_t* to;    // [num_kv_heads, stride]
+  int* counts;    // [num_kv_heads]
+  int64_t stride;
+};
+
+// Entries of one head, and whether they stay.
+struct Head {
+  const CompactArgs& args;
+  const int32_t* blocks;
+  bool by_position;
+  uint64_t cut = 0;  // the lowest rank that stays
+
+  __device__ size_t Index(int entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  __device__ int32_t Position(int entry) const { return args.pages.positions[Index(entry)]; }
+  __device__ bool IsProtected(int entry) const { return args.IsProtected(Position(entry)); }
+  __device__ uint64_t Rank(int entry) const {
+    const int32_t position = Position(entry);
+    return RankKey(by_position ? static_cast<float>(position) : args.pages.scores[Index(entry)],
+                   position);
+  }
+  __device__ bool Stays(int entry) const { return IsProtected(entry) || Rank(entry) >= cut; }
+};
+
+// Lists entries [begin, end) of which Stays() is `stays`, in order; returns how many.
+__device__ int List(const Head& head, int begin, int end, bool stays, int32_t* list, int* shared) {
+  int listed = 0;
+  for (int tile = begin; tile < end; tile += kThreads) {
+    const int entry = tile + static_cast<int>(threadIdx.x);
+    const bool takes = entry < end && head.Stays(entry) == stays;
+    int count = 0;
+    const int place = listed + BlockExclusiveSum<kWarps>(takes ? 1 : 0, shared, &count);
+    if (takes) list[place] = entry;
+    listed += count;
+  }
+  return listed;
+}
+
+__global__ void PlanMovesKernel(CompactArgs args, Moves moves) {
+  __shared__ RadixSearch<int> search;
+  __shared__ int sums[kWarps + 1];
+  const int h = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const SequenceTables& tables = args.tables;
+  const int length = tables.lengths[tables.HeadIndex(args.slot, args.layer, h)];
+  const int keep = args.keep[h];
+  if (keep >= length) {
+    if (thread == 0) moves.counts[h] = 0;
+    return;
+  }
+  Head head{args, tables.HeadBlocks(args.slot, args.layer, h), tables.rules[args.slot].by_position};
+  int my_protected = 0, all_protected = 0;
+  for (int entry = thread; entry < length; entry += kThreads)
+    my_protected += head.IsProtected(entry) ? 1 : 0;
+  BlockExclusiveSum<kWarps>(my_protected, sums, &all_protected);
+  head.cut = FindRank(search, keep - all_protected, [&](auto visit) {
+    for (int entry = thread; entry < length; entry += kThreads)
+      if (!head.IsProtected(entry)) visit(head.Rank(entry));
+  });
+  List(head, 0, keep, false, moves.to + h * moves.stride, sums);
+  const int count = List(head, keep, length, true, moves.from + h * moves.stride, sums);
+  if (thread == 0) moves.counts[h] = count;
+}
+
+// The lanes of a warp copy one row of `bytes`, a whole number of Words.
+template <typename Word>
+__device__ void CopyRow(void* rows, size_t from, size_t to, size_t bytes) {
+  const size_t words = bytes / sizeof(Word);
+  auto* base = static_cast<Word*>(rows);
+  for (size_t i = threadIdx.x % kWarpSize; i < words; i += kWarpSize)
+    base[to * words + i] = base[from * words + i];
+}
+
+// A warp per move; blocks along x over the moves, along y over the heads.
+__global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
+  const int h = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int first =
+      static_cast<int>(blockIdx.x) * kMoveWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  const KvPages& pages = args.pages;
+  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
+  const size_t row = static_cast<size_t>(pages.layout.head_dim) *
+                     (pages.layout.dtype == DType::kF32 ? sizeof(float) : sizeof(uint16_t));
+  for (int i = first; i < moves.counts[h]; i += static_cast<int>(gridDim.x) * kMoveWarps) {
+    const size_t from = PageIndex(pages.layout, blocks, moves.from[h * moves.stride + i]);
+    const size_t to = PageIndex(pages.layout, blocks, moves.to[h * moves.stride + i]);
+    for (void* rows : {pages.keys, pages.values}) {
+      if (row % sizeof(uint4) == 0) {
+        CopyRow<uint4>(rows, from, to, row);
+      } else {
+        CopyRow<uint16_t>(rows, from, to, row);
+      }
+    }
+    if (lane != 0) continue;
+    pages.positions[to] = pages.positions[from];
+    pages.scores[to] = pages.scores[from];
+    if (pages.log_weights == nullptr) continue;
+    pages.log_weights[2 * to] = pages.log_weights[2 * from];
+    pages.log_weights[2 * to + 1] = pages.log_weights[2 * from + 1];
+  }
+}
+
+}  // namespace
+
+cudaError_t Compact(const Context& context, const CompactArgs& args) {
+  const int heads = args.tables.num_kv_heads;
+  ScratchLayout layout;
+  const size_t from = layout.Add<int32_t>(static_cast<size_t>(heads) * args.max_length);
+  const size_t to = layout.Add<int32_t>(static_cast<size_t>(heads) * args.max_length);
+  const size_t counts = layout.Add<int>(heads);
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error != cudaSuccess) return error;
+  const Moves moves{At<int32_t>(scratch, from), At<int32_t>(scratch, to), At<int>(scratch, counts),
+                    args.max_length};
+  error = Launch(PlanMovesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, moves);
+  if (error != cudaSuccess) return error;
+  // No head moves more than half of its entries.
+  constexpr int kMostBlocks = 1024;
+  const int blocks = std::clamp(CeilDiv(args.max_length, 2 * kMoveWarps), 1, kMostBlocks);
+  error = Launch(MoveEntriesKernel, dim3(blocks, heads), dim3(kMoveThreads), 0, context.stream,
+                 args, moves);
+  if (error != cudaSuccess) return error;
+  return FinishHeads(context, {.keep = args.keep,
+                               .next_position = args.next_position,
+                               .slot = args.slot,
+                               .layer = args.layer,
+                               .pages = args.pages,
+                               .tables = args.tables});
+}
+
+}  // namespace hydrant::cuda

@@ -1,0 +1,39 @@
+#include "kernels/cuda/finish_heads.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/victim.cuh"
+#include "kernels/victim.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A block per head.
+__global__ void FinishHeadsKernel(FinishHeadsArgs args) {
+  __shared__ VictimCandidate shared[kThreads / kWarpSize];
+  const int head = static_cast<int>(blockIdx.x);
+  const DecodeRule rule = args.tables.rules[args.slot];
+  const size_t head_index = args.tables.HeadIndex(args.slot, args.layer, head);
+  const int32_t keep = args.keep[head];
+  if (threadIdx.x == 0) args.tables.lengths[head_index] = keep;
+  if (!rule.scored || keep != args.tables.caps[head_index]) return;
+  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  VictimCandidate mine = VictimCandidate::None();
+  for (int entry = static_cast<int>(threadIdx.x); entry < keep; entry += kThreads) {
+    const size_t index = PageIndex(args.pages.layout, blocks, entry);
+    const int32_t position = args.pages.positions[index];
+    const float score = rule.by_position ? static_cast<float>(position) : args.pages.scores[index];
+    mine.OfferEntry(rule, args.next_position, entry, position, score);
+  }
+  const VictimCandidate victim = BlockVictim<kThreads>(mine, shared);
+  if (threadIdx.x == 0) args.tables.victims[head_index] = victim.entry;
+}
+
+}  // namespace
+
+cudaError_t FinishHeads(const Context& context, const FinishHeadsArgs& args) {
+  return Launch(FinishHeadsKernel, dim3(args.tables.num_kv_heads), dim3(kThreads), 0,
+                context.stream, args);
+}
+
+}  // namespace hydrant::cuda

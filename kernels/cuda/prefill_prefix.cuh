@@ -1,0 +1,106 @@
+// A prefix that lies in pages, before the keys of a run: gathered into work space, right-aligned in
+// a whole number of key tiles, so that no tile holds keys of both and every kernel counts keys from
+// 0. Tiles before a head's first entry are never looked at, so neither the bound nor the longest
+// head changes a bit of a result.
+#ifndef HYDRANT_KERNELS_CUDA_PREFILL_PREFIX_CUH_
+#define HYDRANT_KERNELS_CUDA_PREFILL_PREFIX_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/page_element.cuh"
+#include "kernels/prefill_attention.h"
+#include "kernels/victim.h"
+
+namespace hydrant::cuda {
+
+inline constexpr int kPrefixTile = 64;  // a multiple of every kernel's key tile
+
+// Where the prefix lies among the keys; key `places` is the first of the run's.
+struct PrefixPlaces {
+  int places = 0;                    // a multiple of kPrefixTile
+  const int32_t* lengths = nullptr;  // [num_kv_heads]; null: no prefix
+  float* sums = nullptr;
+  int64_t sums_stride = 0;
+
+  // The first key that a head has.
+  __device__ int First(int kv_head) const {
+    return lengths == nullptr ? places : places - lengths[kv_head];
+  }
+  // Where the column sum of a key is added up; null: not wanted.
+  __device__ float* SumOf(const PrefillAttentionArgs& args, int kv_head, int key) const {
+    if (key >= places) {
+      return args.column_sums == nullptr
+                 ? nullptr
+                 : args.column_sums + kv_head * args.column_stride + (key - places);
+    }
+    return sums == nullptr ? nullptr : sums + kv_head * sums_stride + (key - First(kv_head));
+  }
+};
+
+inline PrefixPlaces PlacesOf(const PrefillAttentionArgs& args) {
+  PrefixPlaces places;
+  if (args.prefix == nullptr) return places;
+  const PagedPrefix& prefix = *args.prefix;
+  places.places = CeilDiv(prefix.max_entries, kPrefixTile) * kPrefixTile;
+  places.lengths = prefix.tables.lengths + prefix.tables.HeadIndex(prefix.slot, prefix.layer, 0);
+  places.sums = prefix.sums;
+  places.sums_stride = prefix.sums_stride;
+  return places;
+}
+
+// The arguments with positions counted from the first place of the prefix.
+inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int places) {
+  PrefillAttentionArgs shifted = args;
+  const int end = args.first_position + args.num_queries;
+  shifted.first_position += places;
+  shifted.first_summed_position =
+      (args.first_summed_position < end ? args.first_summed_position : end) + places;
+  return shifted;
+}
+
+struct GatherPrefixArgs {
+  PagedPrefix prefix;
+  PrefixPlaces places;
+  DType dtype = DType::kF32;  // of k and v
+  void* k = nullptr;          // place p of head h: row h * head_rows + p, of head_dim
+  void* v = nullptr;
+  int64_t head_rows = 0;
+};
+
+inline constexpr int kGatherThreads = 256;
+inline constexpr int kGatherWarps = kGatherThreads / kWarpSize;
+
+// A warp per place; blocks along x over the places, along y over the heads. What lies before a
+// head's entries in their first tile becomes zero: it is multiplied by zero weights.
+static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
+  const PagedPrefix& prefix = args.prefix;
+  const KvLayout& layout = prefix.pages.layout;
+  const int head = static_cast<int>(blockIdx.y), d = layout.head_dim;
+  const int place = static_cast<int>(blockIdx.x * kGatherWarps + threadIdx.x / kWarpSize);
+  const int first = args.places.First(head);
+  if (place >= args.places.places || place < first / kPrefixTile * kPrefixTile) return;
+  const int32_t* blocks = prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head);
+  const bool exists = place >= first;
+  const size_t from = exists ? PageIndex(layout, blocks, place - first) * d : 0;
+  const size_t to = (head * args.head_rows + place) * d;
+  for (int i = static_cast<int>(threadIdx.x) % kWarpSize; i < d; i += kWarpSize) {
+    const float k = exists ? LoadElement(layout.dtype, prefix.pages.keys, from + i) : 0.0f;
+    const float v = exists ? LoadElement(layout.dtype, prefix.pages.values, from + i) : 0.0f;
+    StoreElement(args.dtype, args.k, to + i, k);
+    StoreElement(args.dtype, args.v, to + i, v);
+  }
+}
+
+inline cudaError_t GatherPrefix(cudaStream_t stream, const GatherPrefixArgs& args,
+                                int num_kv_heads) {
+  if (args.places.places == 0) return cudaSuccess;
+  return Launch(GatherPrefixKernel, dim3(CeilDiv(args.places.places, kGatherWarps), num_kv_heads),
+                dim3(kGatherThreads), 0, stream, args);
+}
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_PREFILL_PREFIX_CUH_

@@ -1,0 +1,83 @@
+#include "kernels/compact.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/reference/ops.h"
+#include "kernels/victim.h"
+
+namespace hydrant::reference {
+namespace {
+
+// One head, and its pages.
+struct Head {
+  const CompactArgs& args;
+  const int32_t* blocks;
+  bool by_position;
+
+  size_t Index(int32_t entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  int32_t Position(int32_t entry) const { return args.pages.positions[Index(entry)]; }
+  float Score(int32_t entry) const {
+    if (by_position) return static_cast<float>(Position(entry));
+    const float score = args.pages.scores[Index(entry)];
+    return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
+  }
+  // Whether a stays before b does.
+  bool Outlives(int32_t a, int32_t b) const {
+    const bool a_protected = args.IsProtected(Position(a));
+    if (a_protected != args.IsProtected(Position(b))) return a_protected;
+    if (Score(a) != Score(b)) return Score(a) > Score(b);
+    return Position(a) > Position(b);
+  }
+  void Move(int32_t from, int32_t to) const {
+    const KvPages& pages = args.pages;
+    const size_t row = BytesOf(pages.layout.dtype, pages.layout.head_dim);
+    for (void* rows : {pages.keys, pages.values}) {
+      std::memcpy(static_cast<char*>(rows) + Index(to) * row,
+                  static_cast<char*>(rows) + Index(from) * row, row);
+    }
+    pages.positions[Index(to)] = pages.positions[Index(from)];
+    pages.scores[Index(to)] = pages.scores[Index(from)];
+    if (pages.log_weights == nullptr) return;
+    for (int i = 0; i < 2; ++i)
+      pages.log_weights[2 * Index(to) + i] = pages.log_weights[2 * Index(from) + i];
+  }
+};
+
+void CompactHead(const Head& head, int32_t length, int32_t keep) {
+  std::vector<int32_t> order(length);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return head.Outlives(a, b); });
+  std::vector<bool> stays(length, false);
+  for (int i = 0; i < keep; ++i) stays[order[i]] = true;
+  int32_t hole = 0;
+  for (int32_t entry = keep; entry < length; ++entry) {
+    if (!stays[entry]) continue;
+    while (stays[hole]) ++hole;
+    head.Move(entry, hole++);
+  }
+}
+
+}  // namespace
+
+void Compact(const CompactArgs& args) {
+  const SequenceTables& tables = args.tables;
+  const DecodeRule& rule = tables.rules[args.slot];
+  for (int h = 0; h < tables.num_kv_heads; ++h) {
+    const size_t head_index = tables.HeadIndex(args.slot, args.layer, h);
+    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+    CompactHead({args, blocks, rule.by_position}, tables.lengths[head_index], args.keep[h]);
+    tables.lengths[head_index] = args.keep[h];
+    if (rule.scored && args.keep[h] == tables.caps[head_index]) {
+      tables.victims[head_index] =
+          PickVictim(args.pages, blocks, args.keep[h], rule, args.next_position);
+    }
+  }
+}
+
+}  // namespace hydrant::reference
