@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/decode_attention.cuh"
 #include "kernels/cuda/decode_products_fma.cuh"
+#include "kernels/cuda/decode_products_mma.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace hydrant::cuda {
@@ -14,6 +15,9 @@ constexpr int kWeightFloats = 8192;
 constexpr int kInvariantChunk = 512;
 constexpr int kLeastChunk = 128;
 constexpr int kBlocksPerSm = 4;
+
+// From this many query heads of a KV head on, multiply-adds cannot keep up with the memory.
+constexpr int kLeastMmaGroup = 4;
 
 int RoundUp(int value, int unit) { return (value + unit - 1) / unit * unit; }
 
@@ -73,11 +77,19 @@ cudaError_t RunFma(const Context& context, const DecodeAttentionArgs& args) {
 
 template <DType kDType, int kLanes>
 cudaError_t RunGroups(const Context& context, const DecodeAttentionArgs& args) {
-  const int group = args.num_heads / args.tables.num_kv_heads;
-  if constexpr (kDType == DType::kF32) return RunFma<kDType, kLanes, 1, 4>(context, args);
-  if (group == 1) return RunFma<kDType, kLanes, 1, 1>(context, args);
-  if (group <= 4) return RunFma<kDType, kLanes, 1, 4>(context, args);
-  return RunFma<kDType, kLanes, 1, 8>(context, args);
+  if constexpr (kDType != DType::kF32) {
+    if (args.num_heads == args.tables.num_kv_heads)
+      return RunFma<kDType, kLanes, 1, 1>(context, args);
+  }
+  return RunFma<kDType, kLanes, 1, 4>(context, args);
+}
+
+template <DType kDType>
+cudaError_t RunMma(const Context& context, const DecodeAttentionArgs& args) {
+  const int head_dim = args.pages.layout.head_dim;
+  if (head_dim <= 64) return Run<MmaProducts<kDType, 64>>(context, args);
+  if (head_dim <= 128) return Run<MmaProducts<kDType, 128>>(context, args);
+  return Run<MmaProducts<kDType, 256>>(context, args);
 }
 
 template <DType kDType>
@@ -86,6 +98,10 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
   const int head_dim = args.pages.layout.head_dim;
   const int vectors = CeilDiv(head_dim, kElements);
   if (head_dim % kElements != 0) return RunFma<kDType, 32, 2, 4, false>(context, args);
+  if constexpr (kDType != DType::kF32) {
+    const int group = args.num_heads / args.tables.num_kv_heads;
+    if (group >= kLeastMmaGroup && head_dim <= 256) return RunMma<kDType>(context, args);
+  }
   if (vectors <= 4) return RunGroups<kDType, 4>(context, args);
   if (vectors <= 8) return RunGroups<kDType, 8>(context, args);
   if (vectors <= 16) return RunGroups<kDType, 16>(context, args);

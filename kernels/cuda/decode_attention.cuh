@@ -67,15 +67,20 @@ class DecodeBlock {
   }
 
  private:
-  // Page slots, the new entry, the queries.
-  __device__ void Prepare() {
+  __device__ static int RoundUpToTile(int entries) {
+    return (entries + Products::kTile - 1) / Products::kTile * Products::kTile;
+  }
+  __device__ uint32_t PageSlot(int entry) const {
     const int32_t* blocks = l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
     const int block_size = pages_.layout.block_size;
-    for (int i = thread_; i < u_.count; i += kDecodeThreads) {
-      const int entry = u_.begin + i;
-      s_.index[i] =
-          static_cast<uint32_t>(blocks[entry / block_size] * block_size + entry % block_size);
-    }
+    return static_cast<uint32_t>(blocks[entry / block_size] * block_size + entry % block_size);
+  }
+
+  // Page slots, the new entry, the queries. What is read past the last entry of a tile is that
+  // entry once more.
+  __device__ void Prepare() {
+    for (int i = thread_; i < RoundUpToTile(u_.count); i += kDecodeThreads)
+      s_.index[i] = PageSlot(u_.begin + min(i, u_.count - 1));
     const int head_dim = pages_.layout.head_dim;
     const float scale = l_.args.scale * 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
     const float* q = l_.args.q + (static_cast<size_t>(u_.row) * l_.args.num_heads +
@@ -113,8 +118,7 @@ class DecodeBlock {
       if (lane == 0) s_.by_warp[h * kDecodeWarps + warp] = highest;
     }
     __syncthreads();
-    constexpr int kTile = Products::kTile;
-    const int padded = (u_.count + kTile - 1) / kTile * kTile;
+    const int padded = RoundUpToTile(u_.count);
     for (int h = 0; h < l_.weight_rows; ++h) {
       const float highest = h < l_.group ? Maximum(h) : 0.0f;
       float sum = 0.0f;
@@ -250,19 +254,32 @@ class DecodeBlock {
   __device__ void UpdateScores(Weight weight) {
     __shared__ VictimCandidate candidates[kDecodeWarps];
     if (!rule_.scored) return;
-    const int32_t* blocks = l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
-    const int block_size = pages_.layout.block_size;
     const int32_t next_position = l_.args.positions[u_.row] + 1;
     VictimCandidate mine = VictimCandidate::None();
-    for (int entry = thread_; entry < u_.length; entry += kDecodeThreads) {
-      const size_t slot =
-          static_cast<size_t>(blocks[entry / block_size]) * block_size + entry % block_size;
-      const int32_t position = __ldcg(&pages_.positions[slot]);
-      float score = static_cast<float>(position);
-      if (!rule_.by_position)
-        score = rule_.decay * __ldcg(&pages_.scores[slot]) + rule_.gain * Reduce(entry, weight);
-      pages_.scores[slot] = score;
-      mine.OfferEntry(rule_, next_position, entry, position, score);
+    // Several entries' loads are under way at once.
+    constexpr int kAtOnce = 4;
+    for (int first = thread_; first < u_.length; first += kAtOnce * kDecodeThreads) {
+      uint32_t slots[kAtOnce];
+      int32_t positions[kAtOnce];
+      float scores[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int entry = first + i * kDecodeThreads;
+        if (entry >= u_.length) continue;
+        slots[i] = u_.splits > 1 ? PageSlot(entry) : s_.index[entry];
+        positions[i] = __ldcg(&pages_.positions[slots[i]]);
+        if (!rule_.by_position)
+          scores[i] =
+              rule_.decay * __ldcg(&pages_.scores[slots[i]]) + rule_.gain * Reduce(entry, weight);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int entry = first + i * kDecodeThreads;
+        if (entry >= u_.length) continue;
+        const float score = rule_.by_position ? static_cast<float>(positions[i]) : scores[i];
+        pages_.scores[slots[i]] = score;
+        mine.OfferEntry(rule_, next_position, entry, positions[i], score);
+      }
     }
     if (u_.length != l_.args.tables.caps[u_.head_index]) return;
     const VictimCandidate victim = BlockVictim<kDecodeThreads>(mine, candidates);
