@@ -6,14 +6,14 @@
 // The two passes that read keys and values are the Products' (decode_products_*.cuh):
 //
 //   kDType         of the pages
-//   kGroup         query heads whose values are summed at once
+//   kBlocksPerSm   that the registers leave room for
 //   kTile          weights are padded with zeros to a multiple of this many entries
-//   Plan           lays out shared memory
+//   Plan           lays out shared memory; joined_rows: query heads whose values are summed at once
 //   StoreQueries   the group's queries, times `scale`, to shared memory
 //   Logits         weights[h, e] = q[h] k[e] for all query heads of the group, all entries of the
 //                  block
 //   Values(g)      joined[warp, h, d] = this warp's part of the sum of weights[g + h, e] v[e, d],
-//                  for the query heads [g, g + kGroup)
+//                  for the query heads [g, g + joined_rows)
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_ATTENTION_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_ATTENTION_CUH_
 
@@ -30,21 +30,22 @@ __device__ inline float LowerBoundLogit() { return -1e30f; }
 template <typename Products>
 class DecodeBlock {
  public:
-  __device__ DecodeBlock(const DecodeLaunch& launch, const DecodeUnit& unit)
+  __device__ DecodeBlock(const DecodeLaunch& launch, const DecodeUnit& unit,
+                         const DecodeShared& shared)
       : l_(launch),
         u_(unit),
         pages_(launch.args.pages),
         rule_(launch.args.tables.rules[unit.slot]),
-        s_(DynamicShared<float>(), launch),
+        s_(shared),
         thread_(static_cast<int>(threadIdx.x)),
-        products_(launch, unit, s_) {}
+        products_(launch, unit, shared) {}
 
   __device__ void Run() {
     Prepare();
     products_.Logits();
     __syncthreads();
     Weights();
-    for (int g = 0; g < l_.group; g += Products::kGroup) {
+    for (int g = 0; g < l_.group; g += l_.joined_rows) {
       products_.Values(g);
       __syncthreads();
       StoreValues(g);
@@ -148,12 +149,12 @@ class DecodeBlock {
   // The warps' sums, added in their order, go to the output or to this split's part.
   __device__ void StoreValues(int g) {
     const int head_dim = pages_.layout.head_dim;
-    for (int i = thread_; i < Products::kGroup * head_dim; i += kDecodeThreads) {
+    for (int i = thread_; i < l_.joined_rows * head_dim; i += kDecodeThreads) {
       const int h = g + i / head_dim, d = i % head_dim;
       if (h >= l_.group) continue;
       float sum = 0.0f;
       for (int warp = 0; warp < kDecodeWarps; ++warp)
-        sum += s_.joined[(warp * Products::kGroup + h - g) * l_.dim_padded + d];
+        sum += s_.joined[(warp * l_.joined_rows + h - g) * l_.dim_padded + d];
       if (u_.splits > 1) {
         l_.part_out[PartIndex(static_cast<int>(blockIdx.x), h) * head_dim + d] = sum;
       } else {
@@ -304,17 +305,19 @@ class DecodeBlock {
   const DecodeUnit& u_;
   const KvPages& pages_;
   const DecodeRule rule_;
-  const DecodeShared s_;
+  const DecodeShared& s_;
   const int thread_;
   Products products_;
 };
 
 template <typename Products>
-__global__ void __launch_bounds__(kDecodeThreads)
+__global__ void __launch_bounds__(kDecodeThreads, Products::kBlocksPerSm)
     DecodeKernel(const __grid_constant__ DecodeLaunch launch) {
   if (launch.args.slots[blockIdx.z] < 0) return;  // padding
   const DecodeUnit unit(launch);
-  DecodeBlock<Products> block(launch, unit);
+  // Beside the block, not in it: an object that points into itself would not be kept in registers.
+  const DecodeShared shared(DynamicShared<float>(), launch);
+  DecodeBlock<Products> block(launch, unit, shared);
   if (unit.count > 0) block.Run();
   block.Finish();
 }

@@ -61,12 +61,12 @@ struct EntryLoader {
   }
 };
 
-template <DType kPageDType, int kLanes, int kVectors, int kGroupAtOnce, bool kAligned>
+template <DType kPageDType, int kLanes, int kVectors, int kGroup, bool kAligned>
 class FmaProducts {
  public:
   static constexpr DType kDType = kPageDType;
-  static constexpr int kGroup = kGroupAtOnce;
   static constexpr int kTile = kEntriesAtOnce;
+  static constexpr int kBlocksPerSm = kVectors == 1 ? 5 : 3;
 
   static void Plan(DecodeLaunch* launch) {
     launch->joined_rows = kGroup;

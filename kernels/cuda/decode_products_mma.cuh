@@ -1,12 +1,12 @@
-// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages: a warp takes
-// 16 entries at a time as rows or columns of the matrix that comes from the pages, and up to eight
-// query heads as the other's columns.
+// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages. A warp takes
+// 16 entries at a time: logits are Q K^T, the keys of eight entries being the columns; values are
+// V^T W^T, 16 dims being the rows, so that eight query heads are enough.
 //
 // Keys and values go from global memory into the registers where the instruction wants them, 16
-// bytes a lane, by naming the inner dimension anew: which dims (entries) stand in which columns of
-// a fragment does not matter to a sum, as long as the other operand agrees. The next tile is on its
-// way while this one is multiplied: 4 KiB a warp at head_dim 128, more than 48 KiB a
-// multiprocessor.
+// bytes a lane, by naming the inner dimension anew: which dims (entries) stand in which rows of a
+// fragment does not matter to a sum, as long as the other operand agrees. The next tile is on its
+// way while this one is multiplied: at head_dim 128 a warp waits for 4 KiB at least, twelve warps
+// for 48 KiB, where 4.8 TB/s and 0.7 us ask 25 KiB of each of 132 multiprocessors.
 //
 // Queries and weights are fp32. They are split into 16-bit parts whose sum they are, so that only
 // the rounding of fp32 sums is left: logits decide what is evicted.
@@ -40,15 +40,15 @@ template <DType kPageDType, int kDims>
 class MmaProducts {
  public:
   static constexpr DType kDType = kPageDType;
-  static constexpr int kGroup = 8;
   static constexpr int kTile = 16;
+  static constexpr int kBlocksPerSm = kDims <= 64 ? 4 : 3;
 
   static void Plan(DecodeLaunch* launch) {
-    launch->joined_rows = kGroup;
+    launch->joined_rows = launch->group < kGroup ? launch->group : kGroup;
     launch->weight_rows = launch->group;
     launch->dim_padded = kDims + 4;  // rows begin in other banks
-    const int rows = CeilDiv(launch->group, kGroup) * kGroup;
-    launch->query_floats = rows * kQueryStride * kQueryParts / 2 + rows;
+    const int octets = CeilDiv(launch->group, kGroup);
+    launch->query_floats = octets * (kGroup + kQueryWords);
   }
 
   __device__ MmaProducts(const DecodeLaunch& launch, const DecodeUnit& unit,
@@ -65,7 +65,7 @@ class MmaProducts {
   // A warp per query head. fp16 has a small range: a power of two that brings the query's largest
   // element near 2^14 is taken out, and given back to the logits.
   __device__ void StoreQueries(const float* q, float scale) {
-    for (int h = warp_; h < QueryRows(); h += kDecodeWarps) {
+    for (int h = warp_; h < Octets() * kGroup; h += kDecodeWarps) {
       const bool exists = h < l_.group;
       float highest = 0.0f;
       for (int d = lane_; d < head_dim_ && exists; d += kWarpSize)
@@ -74,12 +74,8 @@ class MmaProducts {
       if (lane_ == 0) QueryScales()[h] = 1.0f / up;
       for (int d = 2 * lane_; d < kDims; d += 2 * kWarpSize) {
         const bool both = exists && d < head_dim_;
-        const SplitPair<kBF16, kQueryParts> pair(
-            both ? q[h * head_dim_ + d] * scale * up : 0.0f,
-            both ? q[h * head_dim_ + d + 1] * scale * up : 0.0f);
-#pragma unroll
-        for (int part = 0; part < kQueryParts; ++part)
-          *reinterpret_cast<uint32_t*>(QueryRow(part, h) + d) = pair.parts[part];
+        StoreQueryPair(h, d, both ? q[h * head_dim_ + d] * scale * up : 0.0f,
+                       both ? q[h * head_dim_ + d + 1] * scale * up : 0.0f);
       }
     }
   }
@@ -99,14 +95,15 @@ class MmaProducts {
   }
 
  private:
+  static constexpr int kGroup = 8;  // columns of the instruction
   static constexpr bool kBF16 = kDType == DType::kBF16;
   // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
   static constexpr int kQueryParts = kBF16 ? 3 : 2;
   static constexpr int kWeightParts = 2;
   // The smallest fp16 is 2^-24; so weights, which are at most 1, go through the product enlarged.
   static constexpr float kWeightScale = kBF16 ? 1.0f : 16384.0f;
-  // 64 bytes more than the dims: the 16-byte reads of eight lanes (two heads) meet all banks once.
-  static constexpr int kQueryStride = kDims + 32;
+  // Words of eight queries: fragments of parts 0 and 1, then part 2.
+  static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
   // Tiles on their way beside the one at work, as registers allow.
   static constexpr int kAhead = kDims <= 128 ? 1 : 0;
   static constexpr int kStep = kDecodeWarps * kTile;
@@ -126,77 +123,98 @@ class MmaProducts {
     }
   }
 
-  __device__ int QueryRows() const { return (l_.group + kGroup - 1) / kGroup * kGroup; }
-  __device__ float* QueryScales() const { return s_.queries; }  // [QueryRows()]
-  __device__ uint16_t* QueryRow(int part, int h) const {
-    return reinterpret_cast<uint16_t*>(s_.queries + QueryRows()) +
-           (part * QueryRows() + h) * kQueryStride;
+  __device__ int Octets() const { return (l_.group + kGroup - 1) / kGroup; }
+  __device__ float* QueryScales() const { return s_.queries; }  // [Octets() * kGroup]
+  __device__ uint32_t* QueryFragments(int octet) const {
+    return reinterpret_cast<uint32_t*>(s_.queries + Octets() * kGroup) + octet * kQueryWords;
+  }
+  // Dims d and d + 1 of query head h, to where its lane reads them: [kDims / 16][lane] four words,
+  // parts 0 (row g of A) and 1 (row g + 8) of two pairs; then [kDims / 32][lane] four pairs' part
+  // 2.
+  __device__ void StoreQueryPair(int h, int d, float first, float second) const {
+    const SplitPair<kBF16, kQueryParts> split(first, second);
+    const int lane = h % kGroup * 4 + d % 32 / 8, pair = d % 8 / 2;
+    uint32_t* fragments = QueryFragments(h / kGroup);
+    uint32_t* words = fragments + ((d / 32 * 2 + pair / 2) * kWarpSize + lane) * 4 + pair % 2 * 2;
+    words[0] = split.parts[0];
+    words[1] = split.parts[1];
+    if constexpr (kQueryParts > 2)
+      fragments[kDims * 8 + (d / 32 * kWarpSize + lane) * 4 + pair] = split.parts[2];
   }
   __device__ static float PowerOfTwoBelow(float x) {
     // Bounded, so that it and its reciprocal are normal numbers; a query of zeros gives infinity.
     return __uint_as_float(__float_as_uint(fminf(fmaxf(x, 1e-30f), 1e30f)) & 0x7F800000u);
   }
 
-  // 16 bytes of an entry from `dim` on; zeros beyond its end.
-  __device__ uint4 LoadVector(const void* base, uint32_t slot, int dim) const {
-    if (dim >= head_dim_) return make_uint4(0, 0, 0, 0);
-    return __ldcg(reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(base) +
-                                                 static_cast<size_t>(slot) * head_dim_ + dim));
+  // The address of an entry's element `dim`.
+  __device__ const uint4* RowAt(const void* base, uint32_t slot, int dim) const {
+    const auto row_bytes = static_cast<uint32_t>(head_dim_) * 2;
+    return reinterpret_cast<const uint4*>(static_cast<const char*>(base) + 2 * dim +
+                                          static_cast<uint64_t>(slot) * row_bytes);
   }
 
-  // Of entries g and g + 8 the dims [32 i + 8 t, + 8).
+  // Of entries g and g + 8 the dims [32 i + 8 t, + 8); zeros beyond the entry's end.
   __device__ void LoadKeys(int tile, uint4 (&keys)[2][kDims / 32]) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t slot = s_.index[tile + g_ + 8 * half];
+    for (int n = 0; n < 2; ++n) {
+      const uint4* row = RowAt(l_.args.pages.keys, s_.index[tile + 8 * n + g_], 8 * t_);
 #pragma unroll
       for (int i = 0; i < kDims / 32; ++i)
-        keys[half][i] = LoadVector(l_.args.pages.keys, slot, 32 * i + 8 * t_);
+        keys[n][i] = 32 * i + 8 * t_ < head_dim_ ? __ldcg(row + 4 * i) : make_uint4(0, 0, 0, 0);
     }
   }
 
-  // Logits of 16 entries: rows are entries, columns query heads, 16 dims at a time. Queries are
-  // read anew for each tile: 48 of the about 200 cycles that the tile's bytes take.
+  // Logits of 16 entries: rows are query heads, once by their parts 0 and once by 1; columns eight
+  // entries; 16 dims at a time. Queries are read anew for each tile, whole vectors of neighbouring
+  // lanes: 48 of the about 200 cycles that the tile's bytes take.
   __device__ void MultiplyKeys(int tile, const uint4 (&keys)[2][kDims / 32]) const {
-    for (int g = 0; g < l_.group; g += kGroup) {
-      float sums[kQueryParts][4] = {};
+    for (int octet = 0; octet < Octets(); ++octet) {
+      const auto* fragments = reinterpret_cast<const uint4*>(QueryFragments(octet)) + lane_;
+      float sums[2][4] = {}, small[2][4] = {};
 #pragma unroll
       for (int i = 0; i < kDims / 32; ++i) {
-        const uint4 &low = keys[0][i], &high = keys[1][i];
-        const uint32_t first[4] = {low.x, high.x, low.y, high.y};
-        const uint32_t second[4] = {low.z, high.z, low.w, high.w};
-#pragma unroll
-        for (int part = 0; part < kQueryParts; ++part) {
-          const uint4 q = *reinterpret_cast<const uint4*>(QueryRow(part, g + g_) + 32 * i + 8 * t_);
-          Mma16816<kBF16>(sums[part], first, {q.x, q.y});
-          Mma16816<kBF16>(sums[part], second, {q.z, q.w});
-        }
-      }
-#pragma unroll
-      for (int column = 0; column < 2; ++column) {
-        const int h = g + 2 * t_ + column;
-        if (h >= l_.group) continue;
-        float* logits = s_.weights + h * l_.weight_stride() + tile;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float sum = sums[kQueryParts - 1][2 * half + column];
+          const uint4 q = fragments[(2 * i + half) * kWarpSize];
 #pragma unroll
-          for (int part = kQueryParts - 2; part >= 0; --part) sum += sums[part][2 * half + column];
-          logits[g_ + 8 * half] = sum * QueryScales()[h];
+          for (int n = 0; n < 2; ++n)
+            Mma16816<kBF16>(sums[n], {q.x, q.y, q.z, q.w},
+                            {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
         }
+        if constexpr (kQueryParts > 2) {
+          const uint4 q = fragments[kDims * 2 + i * kWarpSize];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+              Mma16816<kBF16>(small[n], {Word(q, 2 * half), 0, Word(q, 2 * half + 1), 0},
+                              {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
+          }
+        }
+      }
+      const int h = octet * kGroup + g_;
+      if (h >= l_.group) continue;
+      float* logits = s_.weights + h * l_.weight_stride() + tile + 2 * t_;
+      const float scale = QueryScales()[h];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        *reinterpret_cast<float2*>(logits + 8 * n) =
+            make_float2((sums[n][0] + (sums[n][2] + small[n][0])) * scale,
+                        (sums[n][1] + (sums[n][3] + small[n][1])) * scale);
       }
     }
   }
 
-  // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8).
+  // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8); zeros beyond the entry's end.
   __device__ void LoadValues(int tile, uint4 (&values)[4][kDims / 64]) const {
     const uint4 slots = *reinterpret_cast<const uint4*>(&s_.index[tile + 4 * t_]);
     const uint32_t slot[4] = {slots.x, slots.y, slots.z, slots.w};
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
+      const uint4* row = RowAt(l_.args.pages.values, slot[e], 8 * g_);
 #pragma unroll
       for (int v = 0; v < kDims / 64; ++v)
-        values[e][v] = LoadVector(l_.args.pages.values, slot[e], 64 * v + 8 * g_);
+        values[e][v] = 64 * v + 8 * g_ < head_dim_ ? __ldcg(row + 8 * v) : make_uint4(0, 0, 0, 0);
     }
   }
 
@@ -238,7 +256,9 @@ class MmaProducts {
   __device__ void StoreSums(const float (&sums)[kDims / 64][4][4]) const {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
-      float* joined = s_.joined + (warp_ * kGroup + 2 * t_ + column) * l_.dim_padded + 8 * g_;
+      const int row = 2 * t_ + column;
+      if (row >= l_.joined_rows) continue;
+      float* joined = s_.joined + (warp_ * l_.joined_rows + row) * l_.dim_padded + 8 * g_;
 #pragma unroll
       for (int v = 0; v < kDims / 64; ++v) {
 #pragma unroll
