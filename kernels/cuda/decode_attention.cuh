@@ -257,29 +257,37 @@ class DecodeBlock {
     if (!rule_.scored) return;
     const int32_t next_position = l_.args.positions[u_.row] + 1;
     VictimCandidate mine = VictimCandidate::None();
-    // Several entries' loads are under way at once.
+    // Several entries' loads are under way at once; past the last entry they are its own again.
     constexpr int kAtOnce = 4;
     for (int first = thread_; first < u_.length; first += kAtOnce * kDecodeThreads) {
+      int entries[kAtOnce];
       uint32_t slots[kAtOnce];
       int32_t positions[kAtOnce];
-      float scores[kAtOnce];
+      float scores[kAtOnce], weights[kAtOnce] = {};
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int entry = first + i * kDecodeThreads;
-        if (entry >= u_.length) continue;
-        slots[i] = u_.splits > 1 ? PageSlot(entry) : s_.index[entry];
-        positions[i] = __ldcg(&pages_.positions[slots[i]]);
-        if (!rule_.by_position)
-          scores[i] =
-              rule_.decay * __ldcg(&pages_.scores[slots[i]]) + rule_.gain * Reduce(entry, weight);
+        entries[i] = min(first + i * kDecodeThreads, u_.length - 1);
+        slots[i] = u_.splits > 1 ? PageSlot(entries[i]) : s_.index[entries[i]];
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int entry = first + i * kDecodeThreads;
-        if (entry >= u_.length) continue;
-        const float score = rule_.by_position ? static_cast<float>(positions[i]) : scores[i];
+        positions[i] = __ldcg(&pages_.positions[slots[i]]);
+        scores[i] = __ldcg(&pages_.scores[slots[i]]);
+      }
+#pragma unroll 1
+      for (int h = 0; h < l_.group && !rule_.by_position; ++h) {
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) weights[i] = Reduce(weights[i], weight(h, entries[i]));
+      }
+      const float heads = rule_.reduce == GroupReduce::kMean ? static_cast<float>(l_.group) : 1.0f;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i * kDecodeThreads >= u_.length) continue;
+        const float score = rule_.by_position
+                                ? static_cast<float>(positions[i])
+                                : rule_.decay * scores[i] + rule_.gain * (weights[i] / heads);
         pages_.scores[slots[i]] = score;
-        mine.OfferEntry(rule_, next_position, entry, positions[i], score);
+        mine.OfferEntry(rule_, next_position, entries[i], positions[i], score);
       }
     }
     if (u_.length != l_.args.tables.caps[u_.head_index]) return;
@@ -287,18 +295,11 @@ class DecodeBlock {
     if (thread_ == 0) l_.args.tables.victims[u_.head_index] = victim.entry;
   }
 
-  template <typename Weight>
-  __device__ float Reduce(int entry, Weight weight) const {
-    float sum = 0.0f, squares = 0.0f, highest = 0.0f;
-    for (int h = 0; h < l_.group; ++h) {
-      const float w = weight(h, entry);
-      sum += w;
-      squares += w * w;
-      highest = fmaxf(highest, w);
-    }
-    return rule_.reduce == GroupReduce::kMax            ? highest
-           : rule_.reduce == GroupReduce::kSumOfSquares ? squares
-                                                        : sum / static_cast<float>(l_.group);
+  // One more query head's weight on an entry.
+  __device__ float Reduce(float so_far, float weight) const {
+    return rule_.reduce == GroupReduce::kMax            ? fmaxf(so_far, weight)
+           : rule_.reduce == GroupReduce::kSumOfSquares ? fmaf(weight, weight, so_far)
+                                                        : so_far + weight;
   }
 
   const DecodeLaunch& l_;
