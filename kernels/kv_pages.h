@@ -5,6 +5,8 @@
 //   RoPE positions     [num_blocks, block_size]  int32     position of the token in its sequence
 //   scores        [num_blocks, block_size]  fp32      the policy's running score; moves with its
 //   slot
+//   log_weights   [num_blocks, block_size, 2]  fp32   of the entry in attention's numerator and in
+//   its denominator; optional: null means that all are 0 (kernels/decode_attention.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -42,6 +44,7 @@ struct KvPages {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
+  float* log_weights = nullptr;
 };
 
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };

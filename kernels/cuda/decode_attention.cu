@@ -44,6 +44,7 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
   const size_t maxima = layout.Add<float>(parts);
   const size_t sums = layout.Add<float>(parts);
+  const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
   const size_t weights = layout.Add<float>(units * launch->group * args.max_scored_entries);
   void* scratch = nullptr;
   const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
@@ -52,6 +53,7 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   launch->part_out = At<float>(scratch, out);
   launch->part_max = At<float>(scratch, maxima);
   launch->part_sum = At<float>(scratch, sums);
+  launch->part_numerator_max = At<float>(scratch, numerator_maxima);
   launch->part_weights = At<float>(scratch, weights);
   return cudaMemsetAsync(launch->splits_done, 0, units * sizeof(unsigned), context.stream);
 }
@@ -61,6 +63,7 @@ cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
   DecodeLaunch launch;
   launch.args = args;
   launch.group = args.num_heads / args.tables.num_kv_heads;
+  launch.weighted = args.pages.log_weights != nullptr;
   Products::Plan(&launch);
   launch.chunk = ChunkOf(context, args, launch.weight_rows);
   launch.max_splits = std::max(1, CeilDiv(args.max_entries, launch.chunk));

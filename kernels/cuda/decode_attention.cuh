@@ -19,11 +19,15 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/victim.cuh"
 
 namespace hydrant::cuda {
+
+inline constexpr float kLog2E = 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
 
 __device__ inline float LowerBoundLogit() { return -1e30f; }
 
@@ -44,7 +48,11 @@ class DecodeBlock {
     Prepare();
     products_.Logits();
     __syncthreads();
-    Weights();
+    if (l_.weighted) {
+      Weights<true>();
+    } else {
+      Weights<false>();
+    }
     for (int g = 0; g < l_.group; g += l_.joined_rows) {
       products_.Values(g);
       __syncthreads();
@@ -83,7 +91,7 @@ class DecodeBlock {
     for (int i = thread_; i < RoundUpToTile(u_.count); i += kDecodeThreads)
       s_.index[i] = PageSlot(u_.begin + min(i, u_.count - 1));
     const int head_dim = pages_.layout.head_dim;
-    const float scale = l_.args.scale * 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
+    const float scale = l_.args.scale * kLog2E;
     const float* q = l_.args.q + (static_cast<size_t>(u_.row) * l_.args.num_heads +
                                   static_cast<size_t>(u_.head) * l_.group) *
                                      head_dim;
@@ -105,33 +113,69 @@ class DecodeBlock {
     if (thread_ != 0) return;
     pages_.positions[slot] = l_.args.positions[u_.row];
     if (rule_.scored) pages_.scores[slot] = 0.0f;
+    if (l_.weighted) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
   }
 
   // Logits become weights relative to the block's maximum; zeros up to a whole tile. Leaves maximum
-  // and sum of query head h in Maximum(h), Sum(h).
+  // and sum of query head h in Maximum(h), Sum(h). With log weights, these and s_.shares are the
+  // denominator's; the numerator has a maximum of its own, so that neither can be lost beside the
+  // other.
+  template <bool kWeighted>
   __device__ void Weights() {
     const int warp = thread_ / kWarpSize, lane = thread_ % kWarpSize;
     for (int h = 0; h < l_.group; ++h) {
-      float highest = LowerBoundLogit();
-      for (int i = thread_; i < u_.count; i += kDecodeThreads)
-        highest = fmaxf(highest, s_.weights[h * l_.weight_stride() + i]);
+      float highest = LowerBoundLogit(), highest_numerator = LowerBoundLogit();
+      for (int i = thread_; i < u_.count; i += kDecodeThreads) {
+        const LogitPair logits = LogitsAt<kWeighted>(h, i);
+        highest = fmaxf(highest, logits.denominator);
+        if (kWeighted) highest_numerator = fmaxf(highest_numerator, logits.numerator);
+      }
       highest = WarpMax(highest);
       if (lane == 0) s_.by_warp[h * kDecodeWarps + warp] = highest;
+      if (!kWeighted) continue;
+      highest_numerator = WarpMax(highest_numerator);
+      if (lane == 0) s_.by_warp[(2 * l_.weight_rows + h) * kDecodeWarps + warp] = highest_numerator;
     }
     __syncthreads();
     const int padded = RoundUpToTile(u_.count);
     for (int h = 0; h < l_.weight_rows; ++h) {
-      const float highest = h < l_.group ? Maximum(h) : 0.0f;
+      const bool exists = h < l_.group;
+      const float highest = exists ? Maximum(h) : 0.0f;
+      const float highest_numerator = kWeighted && exists ? NumeratorMaximum(h) : highest;
       float sum = 0.0f;
       for (int i = thread_; i < padded; i += kDecodeThreads) {
-        float& weight = s_.weights[h * l_.weight_stride() + i];
-        weight = i < u_.count && h < l_.group ? Exp2(weight - highest) : 0.0f;
-        sum += weight;
+        LogitPair logits = {-INFINITY, -INFINITY};
+        if (i < u_.count && exists) logits = LogitsAt<kWeighted>(h, i);
+        const float share = Exp2(logits.denominator - highest);
+        const int at = h * l_.weight_stride() + i;
+        s_.shares[at] = share;
+        if (kWeighted) s_.weights[at] = Exp2(logits.numerator - highest_numerator);
+        sum += share;
       }
       sum = WarpSum(sum);
       if (lane == 0) s_.by_warp[(l_.weight_rows + h) * kDecodeWarps + warp] = sum;
     }
     __syncthreads();
+  }
+  struct LogitPair {
+    float numerator, denominator;
+  };
+  template <bool kWeighted>
+  __device__ LogitPair LogitsAt(int h, int i) const {
+    const float logit = s_.weights[h * l_.weight_stride() + i];
+    if constexpr (kWeighted) {
+      const float2 log_weights = reinterpret_cast<const float2*>(pages_.log_weights)[s_.index[i]];
+      return {fmaf(log_weights.x, kLog2E, logit), fmaf(log_weights.y, kLog2E, logit)};
+    } else {
+      return {logit, logit};
+    }
+  }
+  __device__ float NumeratorMaximum(int h) const {
+    if (!l_.weighted) return Maximum(h);
+    float highest = LowerBoundLogit();
+    for (int w = 0; w < kDecodeWarps; ++w)
+      highest = fmaxf(highest, s_.by_warp[(2 * l_.weight_rows + h) * kDecodeWarps + w]);
+    return highest;
   }
   __device__ float Maximum(int h) const {
     float highest = LowerBoundLogit();
@@ -158,7 +202,8 @@ class DecodeBlock {
       if (u_.splits > 1) {
         l_.part_out[PartIndex(static_cast<int>(blockIdx.x), h) * head_dim + d] = sum;
       } else {
-        *OutputOf(h, d) = sum / Sum(h);
+        const float scale = l_.weighted ? Exp2(NumeratorMaximum(h) - Maximum(h)) : 1.0f;
+        *OutputOf(h, d) = sum * scale / Sum(h);
       }
     }
     __syncthreads();  // joined is free again
@@ -182,11 +227,12 @@ class DecodeBlock {
       const size_t part = PartIndex(static_cast<int>(blockIdx.x), h);
       l_.part_max[part] = Maximum(h);
       l_.part_sum[part] = Sum(h);
+      if (l_.weighted) l_.part_numerator_max[part] = NumeratorMaximum(h);
     }
     if (!NeedsWeights()) return;
     for (int h = 0; h < l_.group; ++h) {
       for (int i = thread_; i < u_.count; i += kDecodeThreads)
-        l_.part_weights[WeightIndex(h, u_.begin + i)] = s_.weights[h * l_.weight_stride() + i];
+        l_.part_weights[WeightIndex(h, u_.begin + i)] = s_.shares[h * l_.weight_stride() + i];
     }
   }
 
@@ -205,9 +251,10 @@ class DecodeBlock {
   // What other blocks wrote is read past this multiprocessor's own cache (__ldcg), which may hold
   // the line as it was when a neighbour's data was read from it.
   __device__ void JoinParts() {
-    // factor[h, split] turns a split's sums and weights into shares of the whole. A warp per query
-    // head.
-    float* factor = s_.weights;
+    // factor[h, split] turns a split's weights into shares of the whole, numerator_factor its sums
+    // of values. A warp per query head.
+    float* factor = s_.shares;
+    float* numerator_factor = s_.weights;
     const int lane = thread_ % kWarpSize;
     for (int h = thread_ / kWarpSize; h < l_.group; h += kDecodeWarps) {
       float highest = LowerBoundLogit();
@@ -218,11 +265,16 @@ class DecodeBlock {
       for (int split = lane; split < u_.splits; split += kWarpSize) {
         const float scale = Exp2(__ldcg(&l_.part_max[PartIndex(split, h)]) - highest);
         factor[h * u_.splits + split] = scale;
+        if (l_.weighted)
+          numerator_factor[h * u_.splits + split] =
+              Exp2(__ldcg(&l_.part_numerator_max[PartIndex(split, h)]) - highest);
         sum += __ldcg(&l_.part_sum[PartIndex(split, h)]) * scale;
       }
       sum = WarpSum(sum);
-      for (int split = lane; split < u_.splits; split += kWarpSize)
+      for (int split = lane; split < u_.splits; split += kWarpSize) {
         factor[h * u_.splits + split] /= sum;
+        if (l_.weighted) numerator_factor[h * u_.splits + split] /= sum;
+      }
     }
     __syncthreads();
     const int head_dim = pages_.layout.head_dim;
@@ -231,7 +283,7 @@ class DecodeBlock {
       float sum = 0.0f;
       for (int split = 0; split < u_.splits; ++split)
         sum += __ldcg(&l_.part_out[PartIndex(split, h) * head_dim + d]) *
-               factor[h * u_.splits + split];
+               numerator_factor[h * u_.splits + split];
       *OutputOf(h, d) = sum;
     }
     UpdateScores([&](int h, int entry) {
@@ -244,9 +296,8 @@ class DecodeBlock {
     // The sums' reciprocals; `joined` is free by now.
     for (int h = thread_; h < l_.group; h += kDecodeThreads) s_.joined[h] = 1.0f / Sum(h);
     __syncthreads();
-    UpdateScores([&](int h, int entry) {
-      return s_.weights[h * l_.weight_stride() + entry] * s_.joined[h];
-    });
+    UpdateScores(
+        [&](int h, int entry) { return s_.shares[h * l_.weight_stride() + entry] * s_.joined[h]; });
   }
 
   // Scores of the whole head, and the next victim of a full one. weight(h, entry): the share of

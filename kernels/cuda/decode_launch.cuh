@@ -16,18 +16,20 @@ inline constexpr int kDecodeWarps = kDecodeThreads / kWarpSize;
 // One launch. Scratch arrays are indexed by (row * kv_heads + head), called `unit`.
 struct DecodeLaunch {
   DecodeAttentionArgs args;
-  int group = 0;       // query heads of a KV head
-  int chunk = 0;       // entries of a block, a multiple of 64
-  int max_splits = 0;  // the grid's x
+  int group = 0;          // query heads of a KV head
+  int chunk = 0;          // entries of a block, a multiple of 64
+  int max_splits = 0;     // the grid's x
+  bool weighted = false;  // pages have log weights
   // How the products lay out shared memory (their Plan()).
   int query_floats = 0;
   int weight_rows = 0;  // group, or more
   int joined_rows = 0;  // query heads whose values are summed at once
   int dim_padded = 0;   // floats of a row of joined
 
-  float* part_out = nullptr;  // [unit, max_splits, group, head_dim]
-  float* part_max = nullptr;  // [unit, max_splits, group]
-  float* part_sum = nullptr;  // [unit, max_splits, group]
+  float* part_out = nullptr;            // [unit, max_splits, group, head_dim]
+  float* part_max = nullptr;            // [unit, max_splits, group]
+  float* part_sum = nullptr;            // [unit, max_splits, group]
+  float* part_numerator_max = nullptr;  // [unit, max_splits, group], where weighted
   float* part_weights =
       nullptr;  // [unit, group, max_scored_entries], relative to their split's maximum
   unsigned* splits_done = nullptr;  // [unit], zero before the launch
@@ -39,29 +41,34 @@ struct DecodeLaunch {
 // The floats of dynamic shared memory, in this order; each array begins at 16 bytes.
 struct DecodeShared {
   float* weights;   // [weight_rows, weight_stride]: logits, then weights
+  float* shares;    // the same, of the denominator where it is not the numerator; else weights
   float* queries;   // [query_floats], scaled so that logits are powers of two
   float* joined;    // [kDecodeWarps, joined_rows, dim_padded]
-  float* by_warp;   // [2, weight_rows, kDecodeWarps]
+  float* by_warp;   // [3, weight_rows, kDecodeWarps]
   uint32_t* index;  // [chunk]: page slot of each entry
 
   __host__ __device__ static size_t Floats(const DecodeLaunch& launch) {
-    return static_cast<size_t>(launch.weight_rows) * launch.weight_stride() + launch.query_floats +
+    return (launch.weighted ? 2 : 1) * WeightFloats(launch) + launch.query_floats +
            JoinedFloats(launch) + ByWarpFloats(launch) + launch.chunk;
   }
   __device__ DecodeShared(float* memory, const DecodeLaunch& launch) {
     weights = memory;
-    queries = weights + static_cast<size_t>(launch.weight_rows) * launch.weight_stride();
+    shares = launch.weighted ? weights + WeightFloats(launch) : weights;
+    queries = shares + WeightFloats(launch);
     joined = queries + launch.query_floats;
     by_warp = joined + JoinedFloats(launch);
     index = reinterpret_cast<uint32_t*>(by_warp + ByWarpFloats(launch));
   }
 
  private:
+  __host__ __device__ static size_t WeightFloats(const DecodeLaunch& launch) {
+    return static_cast<size_t>(launch.weight_rows) * launch.weight_stride();
+  }
   __host__ __device__ static size_t JoinedFloats(const DecodeLaunch& launch) {
     return static_cast<size_t>(kDecodeWarps) * launch.joined_rows * launch.dim_padded;
   }
   __host__ __device__ static size_t ByWarpFloats(const DecodeLaunch& launch) {
-    return size_t{2} * launch.weight_rows * kDecodeWarps;
+    return size_t{3} * launch.weight_rows * kDecodeWarps;
   }
 };
 
