@@ -862,6 +862,35 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
   }
 }
 
+// Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
+// errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
+TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    const Shape shape{8, 1, 128, 16, dtype};
+    Rng rng(kSeed);
+    const int length = 400;
+    World world(shape, 1, length / shape.block_size + 1, rng);
+    FillSequence(&world, 0, length, INT32_MAX, {0.0f, 1.0f, GroupReduce::kMean, false, true}, rng);
+    Step step(shape, {0}, {length}, rng, 4.0f);
+    for (int g = 1; g < shape.group(); ++g)  // all heads alike: a score is one head's weight
+      std::copy_n(step.q.begin(), shape.head_dim, step.q.begin() + g * shape.head_dim);
+    World before = world;
+    RunOnBackend(&world, &step);
+    before.SetEntry(0, 0, length, step.k.data(), step.v.data(), length, 0.0f);
+    std::vector<double> out;
+    double largest = 0, squares = 0;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    const std::vector<double> weights =
+        AttendPlainly(EntriesOf(before, 0, 0, length + 1), step.q.data(), scale, &out, &largest);
+    for (int e = 0; e <= length; ++e)
+      squares += std::pow(world.scores[world.Slot(0, 0, e)] / weights[e] - 1, 2);
+    const double error = std::sqrt(squares / (length + 1));
+    RecordProperty("error_" + std::string(DTypeName(dtype)), std::to_string(error * 1e6));
+    EXPECT_LE(error, 5e-6) << DTypeName(dtype);
+    EXPECT_GT(largest, 8);
+  }
+}
+
 // Attention over the kept set is dense attention over the whole history with what was evicted
 // masked.
 TEST(DecodeAttentionOracleTest, KeptSetIsMaskedDenseAttention) {
