@@ -10,13 +10,12 @@
 //
 //        out = sum(exp(logit + wn) v) / sum(exp(logit + wd))
 //
-//      which is SubGen's estimator (arXiv 2402.06082, section 2): an entry may stand for others in
-//      the numerator, the denominator or both. -infinity: it does not count there. No other number
-//      is forbidden but +infinity and NaN; zeros give the same bits as no log weights. (The new
-//      entry always counts: the denominator is never 0.)
-//   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h), w of an entry
-//   being
-//      its share of the denominator. by_position: score = position.
+//      as SubGen's estimator has it (arXiv 2402.06082): an entry may stand for others in the
+//      numerator, the denominator or both. Log weights are finite, or -infinity where the entry
+//      does not count. Zeros give the same bits as none. (The new entry counts: the denominator is
+//      never 0.)
+//   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h); w is the entry's
+//      share of the denominator. by_position: score = position.
 //   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1, by the
 //   rule.
 //

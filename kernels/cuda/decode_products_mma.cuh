@@ -166,7 +166,7 @@ class MmaProducts {
 
   // Logits of 16 entries: rows are query heads, once by their parts 0 and once by 1; columns eight
   // entries; 16 dims at a time. Queries are read anew for each tile, whole vectors of neighbouring
-  // lanes: 48 of the about 200 cycles that the tile's bytes take.
+  // lanes: 48 cycles, where the bytes of the tile take about 200 (counted, not measured).
   __device__ void MultiplyKeys(int tile, const uint4 (&keys)[2][kDims / 32]) const {
     for (int octet = 0; octet < Octets(); ++octet) {
       const auto* fragments = reinterpret_cast<const uint4*>(QueryFragments(octet)) + lane_;
