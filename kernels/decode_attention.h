@@ -4,10 +4,18 @@
 //
 //   1. length < cap: the new entry is appended at index `length`, and length grows by one.
 //      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score starts
-//      from 0.
-//   2. out = softmax(scale * q k^T) v over the live entries, the new one included, in fp32.
-//   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h). by_position: score
-//   = position.
+//      from 0, its log weights are (0, 0).
+//   2. out = softmax(logits) v over the live entries, the new one included, in fp32; logits =
+//      scale * q k^T. Where pages have log weights (wn, wd):
+//
+//        out = sum(exp(logit + wn) v) / sum(exp(logit + wd))
+//
+//      as SubGen's estimator has it (arXiv 2402.06082): an entry may stand for others in the
+//      numerator, the denominator or both. Log weights are finite, or -infinity where the entry
+//      does not count. Zeros give the same bits as none. (The new entry counts: the denominator is
+//      never 0.)
+//   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h); w is the entry's
+//      share of the denominator. by_position: score = position.
 //   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1, by the
 //   rule.
 //

@@ -1,10 +1,11 @@
 // The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV
 // head of one layer:
 //
-//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype (f32, f16, bf16); keys carry
-//   RoPE positions     [num_blocks, block_size]  int32     position of the token in its sequence
-//   scores        [num_blocks, block_size]  fp32      the policy's running score; moves with its
-//   slot
+//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE
+//   positions     [num_blocks, block_size]     int32  position of the token in its sequence
+//   scores        [num_blocks, block_size]     fp32   the policy's running score
+//   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
+//                                                     null: all are 0 (kernels/decode_attention.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -42,8 +43,7 @@ struct KvPages {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
-  float* log_weights = nullptr;  // [num_blocks, block_size, 2] fp32, log-weights of numerator and
-                                 // denominator; null: all 0
+  float* log_weights = nullptr;
 };
 
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };

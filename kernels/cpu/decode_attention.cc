@@ -41,6 +41,7 @@ DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
   shape.values = args.pages.values;
   shape.positions = args.pages.positions;
   shape.scores = args.pages.scores;
+  shape.log_weights = args.pages.log_weights;
   return shape;
 }
 
@@ -70,7 +71,8 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
 }
 
 size_t ScratchFloats(const DecodeShape& shape, const DecodeHead& head) {
-  const size_t per_query_head = kPartEntries + 2 + RoundUpDim(shape.head_dim);
+  const size_t weights = shape.log_weights == nullptr ? 1 : 2;  // each with its maximum
+  const size_t per_query_head = weights * (kPartEntries + 1) + 1 + RoundUpDim(shape.head_dim);
   return static_cast<size_t>(NumParts(head.num_entries)) * shape.group * per_query_head;
 }
 
@@ -78,9 +80,12 @@ void GiveScratch(const DecodeShape& shape, float* scratch, DecodeHead* head) {
   const size_t rows = static_cast<size_t>(NumParts(head->num_entries)) * shape.group;
   head->weight_stride = static_cast<int64_t>(NumParts(head->num_entries)) * kPartEntries;
   head->weights = scratch;
-  head->part_out = head->weights + rows * kPartEntries;
+  head->shares = scratch;
+  if (shape.log_weights != nullptr) head->shares += rows * kPartEntries;
+  head->part_out = head->shares + rows * kPartEntries;
   head->part_max = head->part_out + rows * RoundUpDim(shape.head_dim);
   head->part_sum = head->part_max + rows;
+  head->part_numerator_max = shape.log_weights == nullptr ? head->part_max : head->part_sum + rows;
 }
 
 void PlaceNewEntries(const DecodeAttentionArgs& args, DecodePlan* plan) {

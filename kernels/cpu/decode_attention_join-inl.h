@@ -3,22 +3,31 @@
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// The factor that turns a part's weights into attention weights: exp(part_max - max) / sum, written
-// over part_max.
+// The factors that turn a part's weights into shares of the whole, exp(part_max - max) / sum,
+// written over part_max; those of the numerator's weights over part_numerator_max. (max and sum are
+// the denominator's.)
 HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
+  const bool weighted = head.part_numerator_max != head.part_max;
   for (int g = 0; g < group; ++g) {
     float max = head.part_max[g];
     for (int part = 1; part < parts; ++part) {
       const float other = head.part_max[part * group + g];
       max = other > max ? other : max;
     }
+    const auto to_factor = [max](float* part_max) {
+      return *part_max = FirstLane(Exp(Set(*part_max - max)));
+    };
     float sum = 0.0f;
     for (int part = 0; part < parts; ++part) {
-      float* factor = &head.part_max[part * group + g];
-      *factor = FirstLane(Exp(Set(*factor - max)));
-      sum += *factor * head.part_sum[part * group + g];
+      const int row = part * group + g;
+      sum += to_factor(&head.part_max[row]) * head.part_sum[row];
+      if (weighted) to_factor(&head.part_numerator_max[row]);
     }
-    for (int part = 0; part < parts; ++part) head.part_max[part * group + g] /= sum;
+    for (int part = 0; part < parts; ++part) {
+      const int row = part * group + g;
+      head.part_max[row] /= sum;
+      if (weighted) head.part_numerator_max[row] /= sum;
+    }
   }
 }
 
@@ -30,7 +39,7 @@ HYDRANT_INLINE void JoinOutput(const DecodeShape& shape, const DecodeHead& head,
       Vec sum = Zero();
       for (int part = 0; part < parts; ++part) {
         const int row = part * shape.group + g;
-        sum = Fma(Set(head.part_max[row]), Load(head.part_out + row * dim + d), sum);
+        sum = Fma(Set(head.part_numerator_max[row]), Load(head.part_out + row * dim + d), sum);
       }
       const int left = shape.head_dim - d;
       if (left >= kLanes) {
@@ -123,7 +132,7 @@ void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
       if (kByPosition) {
         score = ToFloat(position);
       } else {
-        const Vec w = GroupWeight<kReduce>(head.weights + e + i, head.weight_stride, factors,
+        const Vec w = GroupWeight<kReduce>(head.shares + e + i, head.weight_stride, factors,
                                            shape.group, live);
         score = Fma(Set(rule.gain), w, Mul(Set(rule.decay), MaskLoad(live, stored)));
       }

@@ -29,6 +29,7 @@ struct DecodeShape {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
+  float* log_weights = nullptr;  // null: none
 };
 
 struct DecodeHead {
@@ -48,6 +49,10 @@ struct DecodeHead {
   float* weights = nullptr;   // [group, weight_stride]: exp(logit - the part's maximum)
   int64_t weight_stride = 0;  // kPartEntries * number of parts
   float* part_max = nullptr;  // [parts, group]
+  // The same two of the denominator are `shares` and `part_max`, and those of the numerator are
+  // `weights` and `part_numerator_max`, where there are log weights; else they are one.
+  float* shares = nullptr;
+  float* part_numerator_max = nullptr;
   float* part_sum = nullptr;  // [parts, group]
   float* part_out = nullptr;  // [parts, group, RoundUpDim(head_dim)], unnormalised
 };

@@ -57,6 +57,8 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + slot * shape.head_dim);
   shape.positions[slot] = head.position;
   if (head.rule->scored) shape.scores[slot] = 0.0f;
+  if (shape.log_weights != nullptr)
+    shape.log_weights[2 * slot] = shape.log_weights[2 * slot + 1] = 0.0f;
 }
 
 // Pages of one head lie anywhere, so the hardware's prefetcher gives up at every block: rows are
@@ -133,6 +135,40 @@ HYDRANT_INLINE void Weights(float* logits, int count, float* max_out, float* sum
   *sum_out = ReduceAdd(sum);
 }
 
+// The log weights of a part's entries, zeros up to a whole vector.
+struct PartLogWeights {
+  float numerators[kPartEntries];
+  float denominators[kPartEntries];
+};
+
+HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const PartRows& rows,
+                                   PartLogWeights* found) {
+  if (shape.log_weights == nullptr) return;
+  for (int i = 0; i < rows.count || i % kLanes != 0; ++i) {
+    const float* pair = shape.log_weights + 2 * (rows.offsets[i] / shape.head_dim);
+    found->numerators[i] = i < rows.count ? pair[0] : 0.0f;
+    found->denominators[i] = i < rows.count ? pair[1] : 0.0f;
+  }
+}
+
+// Weights() of logit + log weight, to `weights` (which may be `logits`). Where nothing counts, the
+// maximum is a number all the same, and the weights are 0.
+HYDRANT_INLINE void LogWeighted(const float* logits, const float* log_weights, int count,
+                                float* weights, float* max_out, float* sum_out) {
+  Vec max = Set(-1e30f);
+  for (int i = 0; i < count; i += kLanes)
+    max = Max(max, Add(Load(logits + i), Load(log_weights + i)));
+  const float top = ReduceMax(max);
+  Vec sum = Zero();
+  for (int i = 0; i < count; i += kLanes) {
+    const Vec w = Exp(Sub(Add(Load(logits + i), Load(log_weights + i)), Set(top)));
+    Store(weights + i, w);
+    sum = Add(sum, w);
+  }
+  *max_out = top;
+  *sum_out = ReduceAdd(sum);
+}
+
 // out[g, 0 .. kVecs * kLanes) = sum over the rows of weight[g, row] * value[row]. With kTail the
 // columns are one vector of which only `tail` exist.
 template <int kGroup, int kVecs, bool kTail, typename T>
@@ -172,15 +208,25 @@ void Output(const T* values, const PartRows& rows, int head_dim, const float* we
 // kGroup of the head's query heads, from the g-th on.
 template <int kGroup, typename T>
 void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
-                 const float* q, int g) {
+                 const PartLogWeights& log_weights, const float* q, int g) {
   const int64_t dim = RoundUpDim(shape.head_dim);
   float* weights = head.weights + g * head.weight_stride + part * kPartEntries;
   const T* values = static_cast<const T*>(shape.values);
   Logits<kGroup>(static_cast<const T*>(shape.keys), g == 0 ? values : nullptr, rows, shape.head_dim,
                  q + g * dim, dim, weights, head.weight_stride);
   for (int i = 0; i < kGroup; ++i) {
-    Weights(weights + i * head.weight_stride, rows.count,
-            &head.part_max[part * shape.group + g + i], &head.part_sum[part * shape.group + g + i]);
+    float* logits = weights + i * head.weight_stride;
+    const int row = part * shape.group + g + i;
+    if (shape.log_weights == nullptr) {
+      Weights(logits, rows.count, &head.part_max[row], &head.part_sum[row]);
+      continue;
+    }
+    float* shares = head.shares + (logits - head.weights);
+    float numerator_sum = 0.0f;  // nobody asks for it
+    LogWeighted(logits, log_weights.denominators, rows.count, shares, &head.part_max[row],
+                &head.part_sum[row]);
+    LogWeighted(logits, log_weights.numerators, rows.count, logits, &head.part_numerator_max[row],
+                &numerator_sum);
   }
   Output<kGroup>(values, rows, shape.head_dim, weights, head.weight_stride,
                  head.part_out + (part * shape.group + g) * dim, dim);
@@ -191,6 +237,8 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   if (head.new_entry / kPartEntries == part) StoreNewEntry<T>(shape, head);
   PartRows rows;
   FindRows(shape, head, part, &rows);
+  PartLogWeights log_weights;
+  FindLogWeights(shape, rows, &log_weights);
   const int dim = RoundUpDim(shape.head_dim);
   for (int g = 0; g < shape.group; ++g) {
     for (int d = 0; d < dim; ++d)
@@ -198,14 +246,14 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   }
   int g = 0;
   for (; g + kGroupTile <= shape.group; g += kGroupTile)
-    AttendGroup<kGroupTile, T>(shape, head, part, rows, q, g);
+    AttendGroup<kGroupTile, T>(shape, head, part, rows, log_weights, q, g);
   switch (shape.group - g) {
     case 3:
-      return AttendGroup<3, T>(shape, head, part, rows, q, g);
+      return AttendGroup<3, T>(shape, head, part, rows, log_weights, q, g);
     case 2:
-      return AttendGroup<2, T>(shape, head, part, rows, q, g);
+      return AttendGroup<2, T>(shape, head, part, rows, log_weights, q, g);
     case 1:
-      return AttendGroup<1, T>(shape, head, part, rows, q, g);
+      return AttendGroup<1, T>(shape, head, part, rows, log_weights, q, g);
     default:
       return;
   }

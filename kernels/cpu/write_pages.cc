@@ -80,6 +80,8 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
     StoreRow(pages.layout.dtype, args.k + in, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
     pages.positions[index] = position;
+    if (pages.log_weights != nullptr)
+      pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
   }
 }
 

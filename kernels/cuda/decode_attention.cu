@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include "kernels/cuda/decode_attention.cuh"
+#include "kernels/cuda/decode_products_fma.cuh"
+#include "kernels/cuda/decode_products_mma.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace hydrant::cuda {
@@ -14,12 +16,15 @@ constexpr int kInvariantChunk = 512;
 constexpr int kLeastChunk = 128;
 constexpr int kBlocksPerSm = 4;
 
+// From this many query heads of a KV head on, multiply-adds cannot keep up with the memory.
+constexpr int kLeastMmaGroup = 4;
+
 int RoundUp(int value, int unit) { return (value + unit - 1) / unit * unit; }
 
 // Entries a block works on. With batch-invariant results it follows from the shape alone; else
 // heads are cut until there is work for all multiprocessors.
-int ChunkOf(const Context& context, const DecodeAttentionArgs& args, int group_padded) {
-  const int most = std::max(256, kWeightFloats / group_padded / 64 * 64);
+int ChunkOf(const Context& context, const DecodeAttentionArgs& args, int weight_rows) {
+  const int most = std::max(256, kWeightFloats / weight_rows / 64 * 64);
   // Joining keeps a factor for each split where the weights were.
   const int splits_fit = RoundUp(static_cast<int>(std::ceil(std::sqrt(args.max_entries))), 64);
   if (context.batch_invariant) return std::max(std::min(most, kInvariantChunk), splits_fit);
@@ -39,6 +44,7 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
   const size_t maxima = layout.Add<float>(parts);
   const size_t sums = layout.Add<float>(parts);
+  const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
   const size_t weights = layout.Add<float>(units * launch->group * args.max_scored_entries);
   void* scratch = nullptr;
   const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
@@ -47,34 +53,46 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   launch->part_out = At<float>(scratch, out);
   launch->part_max = At<float>(scratch, maxima);
   launch->part_sum = At<float>(scratch, sums);
+  launch->part_numerator_max = At<float>(scratch, numerator_maxima);
   launch->part_weights = At<float>(scratch, weights);
   return cudaMemsetAsync(launch->splits_done, 0, units * sizeof(unsigned), context.stream);
 }
 
-template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned = true>
+template <typename Products>
 cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
-  constexpr int kElements = PageVector<kDType>::kElements;
   DecodeLaunch launch;
   launch.args = args;
   launch.group = args.num_heads / args.tables.num_kv_heads;
-  launch.group_padded = RoundUp(launch.group, kGroup);
-  launch.dim_padded = RoundUp(args.pages.layout.head_dim, kElements);
-  launch.chunk = ChunkOf(context, args, launch.group_padded);
+  launch.weighted = args.pages.log_weights != nullptr;
+  Products::Plan(&launch);
+  launch.chunk = ChunkOf(context, args, launch.weight_rows);
   launch.max_splits = std::max(1, CeilDiv(args.max_entries, launch.chunk));
   if (const cudaError_t error = GetScratch(context, &launch); error != cudaSuccess) return error;
   const dim3 grid(launch.max_splits, args.tables.num_kv_heads, args.num_rows);
-  return Launch(DecodeKernel<kDType, kLanes, kVectors, kGroup, kAligned>, grid,
-                dim3(kDecodeThreads), DecodeShared::Floats(launch, kGroup) * sizeof(float),
-                context.stream, launch);
+  return Launch(DecodeKernel<Products>, grid, dim3(kDecodeThreads),
+                DecodeShared::Floats(launch) * sizeof(float), context.stream, launch);
+}
+
+template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned = true>
+cudaError_t RunFma(const Context& context, const DecodeAttentionArgs& args) {
+  return Run<FmaProducts<kDType, kLanes, kVectors, kGroup, kAligned>>(context, args);
 }
 
 template <DType kDType, int kLanes>
 cudaError_t RunGroups(const Context& context, const DecodeAttentionArgs& args) {
-  const int group = args.num_heads / args.tables.num_kv_heads;
-  if constexpr (kDType == DType::kF32) return Run<kDType, kLanes, 1, 4>(context, args);
-  if (group == 1) return Run<kDType, kLanes, 1, 1>(context, args);
-  if (group <= 4) return Run<kDType, kLanes, 1, 4>(context, args);
-  return Run<kDType, kLanes, 1, 8>(context, args);
+  if constexpr (kDType != DType::kF32) {
+    if (args.num_heads == args.tables.num_kv_heads)
+      return RunFma<kDType, kLanes, 1, 1>(context, args);
+  }
+  return RunFma<kDType, kLanes, 1, 4>(context, args);
+}
+
+template <DType kDType>
+cudaError_t RunMma(const Context& context, const DecodeAttentionArgs& args) {
+  const int head_dim = args.pages.layout.head_dim;
+  if (head_dim <= 64) return Run<MmaProducts<kDType, 64>>(context, args);
+  if (head_dim <= 128) return Run<MmaProducts<kDType, 128>>(context, args);
+  return Run<MmaProducts<kDType, 256>>(context, args);
 }
 
 template <DType kDType>
@@ -82,12 +100,16 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
   constexpr int kElements = PageVector<kDType>::kElements;
   const int head_dim = args.pages.layout.head_dim;
   const int vectors = CeilDiv(head_dim, kElements);
-  if (head_dim % kElements != 0) return Run<kDType, 32, 2, 4, false>(context, args);
+  if (head_dim % kElements != 0) return RunFma<kDType, 32, 2, 4, false>(context, args);
+  if constexpr (kDType != DType::kF32) {
+    const int group = args.num_heads / args.tables.num_kv_heads;
+    if (group >= kLeastMmaGroup && head_dim <= 256) return RunMma<kDType>(context, args);
+  }
   if (vectors <= 4) return RunGroups<kDType, 4>(context, args);
   if (vectors <= 8) return RunGroups<kDType, 8>(context, args);
   if (vectors <= 16) return RunGroups<kDType, 16>(context, args);
   if (vectors <= 32) return RunGroups<kDType, 32>(context, args);
-  return vectors <= 64 ? Run<kDType, 32, 2, 4>(context, args) : cudaErrorInvalidValue;
+  return vectors <= 64 ? RunFma<kDType, 32, 2, 4>(context, args) : cudaErrorInvalidValue;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "kernels/decode_attention.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -39,15 +41,17 @@ void StoreEntry(const Head& head, int entry) {
   const size_t index = PageIndex(pages.layout, head.blocks, entry);
   pages.positions[index] = args.positions[head.row];
   if (head.rule.scored) pages.scores[index] = 0.0f;
+  if (pages.log_weights != nullptr)
+    pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
 }
 
-// Attends with one query head and returns its weight on every entry.
+// Attends with one query head and returns every entry's share of the denominator.
 std::vector<double> Attend(const Head& head, int query_head) {
   const DecodeAttentionArgs& args = head.args;
   const KvPages& pages = args.pages;
   const int d = pages.layout.head_dim;
   const size_t row_offset = (static_cast<size_t>(head.row) * args.num_heads + query_head) * d;
-  std::vector<double> weights(head.length);
+  std::vector<double> numerators(head.length), shares(head.length);
   for (int e = 0; e < head.length; ++e) {
     const size_t offset = head.ElementOffset(e);
     double dot = 0.0;
@@ -55,18 +59,26 @@ std::vector<double> Attend(const Head& head, int query_head) {
       dot += static_cast<double>(args.q[row_offset + i]) *
              LoadPageElement(pages.layout.dtype, pages.keys, offset + i);
     }
-    weights[e] = dot * args.scale;
+    numerators[e] = shares[e] = dot * args.scale;
+    if (pages.log_weights == nullptr) continue;
+    const float* log_weights = pages.log_weights + 2 * PageIndex(pages.layout, head.blocks, e);
+    numerators[e] += log_weights[0];
+    shares[e] += log_weights[1];
   }
-  Softmax(weights);
-  std::vector<double> sum(d, 0.0);
+  const double highest = *std::max_element(shares.begin(), shares.end());
+  double sum = 0.0;
+  for (double& share : shares) sum += share = std::exp(share - highest);
+  for (double& share : shares) share /= sum;
+  std::vector<double> out(d, 0.0);
   for (int e = 0; e < head.length; ++e) {
     const size_t offset = head.ElementOffset(e);
+    const double weight = std::exp(numerators[e] - highest) / sum;
     for (int i = 0; i < d; ++i) {
-      sum[i] += weights[e] * LoadPageElement(pages.layout.dtype, pages.values, offset + i);
+      out[i] += weight * LoadPageElement(pages.layout.dtype, pages.values, offset + i);
     }
   }
-  for (int i = 0; i < d; ++i) args.out[row_offset + i] = static_cast<float>(sum[i]);
-  return weights;
+  for (int i = 0; i < d; ++i) args.out[row_offset + i] = static_cast<float>(out[i]);
+  return shares;
 }
 
 void UpdateScores(const Head& head, const std::vector<std::vector<double>>& weights) {

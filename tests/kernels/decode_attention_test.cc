@@ -59,6 +59,7 @@ struct World {
   std::vector<uint8_t> keys, values;
   std::vector<int32_t> positions;
   std::vector<float> scores;
+  std::vector<float> log_weights;  // of numerator and denominator; empty: none
   std::vector<int32_t> blocks, row_width, caps, lengths, victims;
   std::vector<int64_t> row_begin;
   std::vector<DecodeRule> rules;
@@ -110,7 +111,10 @@ struct World {
     return shape.dtype == DType::kF16 ? F16ToFloat(half) : BF16ToFloat(half);
   }
 
-  KvPages Pages() { return {layout, keys.data(), values.data(), positions.data(), scores.data()}; }
+  KvPages Pages() {
+    return {layout,           keys.data(),   values.data(),
+            positions.data(), scores.data(), log_weights.empty() ? nullptr : log_weights.data()};
+  }
   SequenceTables Tables() {
     SequenceTables t;
     t.num_layers = kLayers;
@@ -139,8 +143,37 @@ struct World {
     }
     positions[slot] = position;
     scores[slot] = score;
+    if (!log_weights.empty()) SetLogWeights(slot, 0.0f, 0.0f);
+  }
+  void SetLogWeights(size_t slot, float numerator, float denominator) {
+    log_weights[2 * slot] = numerator;
+    log_weights[2 * slot + 1] = denominator;
+  }
+  // From now on entries have log weights, those that exist (0, 0); dead slots NaN.
+  void AddLogWeights() {
+    log_weights.assign(2 * positions.size(), kNaN);
+    for (size_t slot = 0; slot < positions.size(); ++slot)
+      if (positions[slot] != INT_MIN) SetLogWeights(slot, 0.0f, 0.0f);
   }
 };
+
+// Log weights of every kind: none, small, large, and what does not count at all.
+void DrawLogWeights(World* world, Rng& rng) {
+  world->AddLogWeights();
+  for (size_t slot = 0; slot < world->positions.size(); ++slot) {
+    if (world->positions[slot] == INT_MIN) continue;
+    float pair[2];
+    for (float& weight : pair) {
+      const uint32_t kind = rng() % 16;
+      weight = kind < 2    ? -INFINITY
+               : kind == 2 ? 12.0f
+               : kind == 3 ? -20.0f
+               : kind == 4 ? 0.0f
+                           : Normal(rng);
+    }
+    world->SetLogWeights(slot, pair[0], pair[1]);
+  }
+}
 
 // Fills every head of a sequence with `length` random entries at positions 0 .. length - 1, in
 // shuffled order.
@@ -215,6 +248,8 @@ void RunOnBackend(World* world, Step* step, int threads = 2) {
   args.pages.values = mirror.Map(world->values.data(), world->values.size());
   args.pages.positions = mirror.Map(world->positions.data(), world->positions.size());
   args.pages.scores = mirror.Map(world->scores.data(), world->scores.size());
+  if (!world->log_weights.empty())
+    args.pages.log_weights = mirror.Map(world->log_weights.data(), world->log_weights.size());
   map(args.tables.blocks, world->blocks);
   map(args.tables.row_begin, world->row_begin);
   map(args.tables.row_width, world->row_width);
@@ -231,6 +266,7 @@ struct Entry {
   std::vector<double> k, v;
   int32_t position = 0;
   double score = 0;
+  double numerator = 0, denominator = 0;  // log weights
 };
 
 std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
@@ -244,27 +280,39 @@ std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
     }
     entries[e].position = world.positions[slot];
     entries[e].score = world.scores[slot];
+    if (world.log_weights.empty()) continue;
+    entries[e].numerator = world.log_weights[2 * slot];
+    entries[e].denominator = world.log_weights[2 * slot + 1];
   }
   return entries;
 }
 
-// Attention weights of one query over the entries, and its output.
+// Attention weights of one query over the entries, and its output. `magnitude` of the output: the
+// sum of its factors.
 std::vector<double> AttendPlainly(const std::vector<Entry>& entries, const float* q, double scale,
-                                  std::vector<double>* out, double* largest_logit) {
+                                  std::vector<double>* out, double* largest_logit,
+                                  double* magnitude = nullptr) {
   const size_t dim = entries[0].k.size();
-  std::vector<double> w(entries.size());
+  std::vector<double> w(entries.size()), numerators(entries.size());
   for (size_t e = 0; e < entries.size(); ++e) {
     for (size_t d = 0; d < dim; ++d) w[e] += scale * q[d] * entries[e].k[d];
     *largest_logit = std::max(*largest_logit, std::abs(w[e]));
+    numerators[e] = w[e] + entries[e].numerator;
+    w[e] += entries[e].denominator;
+    for (const double weighted : {numerators[e], w[e]})
+      if (std::isfinite(weighted)) *largest_logit = std::max(*largest_logit, std::abs(weighted));
   }
   const double top = *std::max_element(w.begin(), w.end());
-  double sum = 0;
+  double sum = 0, factors = 0;
   for (double& x : w) sum += x = std::exp(x - top);
   out->assign(dim, 0.0);
   for (size_t e = 0; e < entries.size(); ++e) {
     w[e] /= sum;
-    for (size_t d = 0; d < dim; ++d) (*out)[d] += w[e] * entries[e].v[d];
+    const double factor = std::exp(numerators[e] - top) / sum;
+    factors += factor;
+    for (size_t d = 0; d < dim; ++d) (*out)[d] += factor * entries[e].v[d];
   }
+  if (magnitude != nullptr) *magnitude = factors;
   return w;
 }
 
@@ -322,10 +370,11 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       for (int g = 0; g < s.group(); ++g) {
         const size_t q = (row * s.num_heads + h * s.group() + g) * s.head_dim;
         std::vector<double> out;
-        weights.push_back(AttendPlainly(entries, &step.q[q], scale, &out, &largest));
+        double magnitude = 1;
+        weights.push_back(AttendPlainly(entries, &step.q[q], scale, &out, &largest, &magnitude));
         error = WeightError(largest, s.head_dim);
         for (int d = 0; d < s.head_dim; ++d)
-          worst = std::max(worst, std::abs(step.out[q + d] - out[d]));
+          worst = std::max(worst, std::abs(step.out[q + d] - out[d]) / std::max(1.0, magnitude));
         ASSERT_FALSE(std::isnan(std::accumulate(&step.out[q], &step.out[q] + s.head_dim, 0.0f)));
       }
       EXPECT_LE(worst, 4 * error);
@@ -369,6 +418,11 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
   EXPECT_EQ(before.positions, after.positions);
   EXPECT_EQ(before.lengths, after.lengths);
   EXPECT_EQ(before.victims, after.victims);
+  if (!before.log_weights.empty()) {
+    EXPECT_EQ(std::memcmp(before.log_weights.data(), after.log_weights.data(),
+                          before.log_weights.size() * sizeof(float)),
+              0);
+  }
   EXPECT_EQ(
       std::memcmp(before.scores.data(), after.scores.data(), before.scores.size() * sizeof(float)),
       0);
@@ -470,6 +524,84 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
       ASSERT_NEAR(world.scores[i], truth.scores[i], 1e-5 * (1e-3 + std::abs(truth.scores[i]))) << i;
     }
   }
+}
+
+// Entries with log weights, on the backend and on the reference itself.
+TEST_P(DecodeAttentionTest, WeightedMixedBatchMatchesPlainModel) {
+  std::vector<int32_t> positions;
+  World world = MixedWorld(GetParam(), rng_, &positions);
+  DrawLogWeights(&world, rng_);
+  int excused = 0;
+  for (const float q_scale : {1.0f, 4.0f}) {
+    const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+    Step step(GetParam(), slots, Pick(positions, slots), rng_, q_scale);
+    World before = world, before_truth = world, truth = world;
+    Step truth_step = step;
+    RunOnBackend(&world, &step);
+    ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused)) << "queries * " << q_scale;
+    reference::DecodeAttention(ArgsOf(&truth, &truth_step));
+    ASSERT_NO_FATAL_FAILURE(ExpectStep(before_truth, truth, truth_step, &excused)) << "reference";
+    for (int32_t& p : positions) ++p;
+  }
+  EXPECT_LE(excused, 2);
+}
+
+// Log weights of 0 are none, to the bit.
+TEST_P(DecodeAttentionTest, WeightedMixedBatchOfZerosChangesNoBit) {
+  std::vector<int32_t> positions;
+  World world = MixedWorld(GetParam(), rng_, &positions);
+  World zeros = world;
+  zeros.AddLogWeights();
+  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+  Step step(GetParam(), slots, Pick(positions, slots), rng_);
+  Step zeros_step = step;
+  RunOnBackend(&world, &step);
+  RunOnBackend(&zeros, &zeros_step);
+  EXPECT_EQ(std::memcmp(step.out.data(), zeros_step.out.data(), step.out.size() * sizeof(float)),
+            0);
+  EXPECT_EQ(
+      std::memcmp(world.scores.data(), zeros.scores.data(), world.scores.size() * sizeof(float)),
+      0);
+  EXPECT_EQ(world.victims, zeros.victims);
+}
+
+// Long runs of entries, parts of a head among them, of which the numerator or the denominator knows
+// nothing: their values, or their scores, are out of it to the bit.
+TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
+  const Shape& s = GetParam();
+  const int length = 1100, border = 550;
+  World world(s, 1, length / s.block_size + 1, rng_);
+  FillSequence(&world, 0, length, INT32_MAX, H2o(0, 4), rng_);
+  world.AddLogWeights();
+  World other = world;
+  for (int h = 0; h < s.num_kv_heads; ++h) {
+    for (int e = 0; e < length; ++e) {
+      const bool no_value = e < border;
+      for (World* w : {&world, &other}) {
+        const size_t slot = w->Slot(0, h, e);
+        w->SetLogWeights(slot, no_value ? -INFINITY : 1.0f, no_value ? -1.0f : -INFINITY);
+        if (no_value && w == &other) {
+          for (int d = 0; d < s.head_dim; ++d)
+            w->StoreElement(w->values, slot * s.head_dim + d, 1e4f);
+        }
+      }
+    }
+  }
+  Step step(s, {0}, {length}, rng_);
+  Step other_step = step;
+  World before = world;
+  RunOnBackend(&world, &step);
+  RunOnBackend(&other, &other_step);
+  EXPECT_EQ(std::memcmp(step.out.data(), other_step.out.data(), step.out.size() * sizeof(float)),
+            0);
+  for (int h = 0; h < s.num_kv_heads; ++h) {
+    for (int e = border; e < length; ++e) {
+      const size_t slot = world.Slot(0, h, e);
+      ASSERT_EQ(world.scores[slot], before.scores[slot]) << "head " << h << " entry " << e;
+    }
+  }
+  int excused = 0;
+  ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused));
 }
 
 // Padding among the rows: the others' results to the bit, and nothing else is touched.
@@ -600,7 +732,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{10, 2, 66, 24, DType::kF32}, Shape{7, 1, 34, 1, DType::kF16},
                     Shape{17, 1, 128, 32, DType::kF16}, Shape{4, 1, 256, 64, DType::kBF16},
                     Shape{4, 2, 96, 48, DType::kF16}, Shape{4, 2, 6, 300, DType::kF32},
-                    Shape{32, 2, 80, 16, DType::kF32}),
+                    Shape{32, 2, 80, 16, DType::kF32}, Shape{8, 2, 128, 16, DType::kBF16},
+                    Shape{7, 1, 64, 16, DType::kF16}, Shape{8, 1, 96, 16, DType::kBF16},
+                    Shape{16, 1, 128, 16, DType::kBF16}, Shape{6, 1, 256, 16, DType::kF16},
+                    Shape{5, 1, 48, 7, DType::kBF16}),
     [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
 
 // Block ids do not matter at all; the order of entries matters only to rounding.
@@ -724,6 +859,35 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
       for (const Entry& e : entries) mean += e.v[d] / 300;
       EXPECT_NEAR(flat.out[h * 2 * 64 + d], mean, 1e-6);
     }
+  }
+}
+
+// Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
+// errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
+TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    const Shape shape{8, 1, 128, 16, dtype};
+    Rng rng(kSeed);
+    const int length = 400;
+    World world(shape, 1, length / shape.block_size + 1, rng);
+    FillSequence(&world, 0, length, INT32_MAX, {0.0f, 1.0f, GroupReduce::kMean, false, true}, rng);
+    Step step(shape, {0}, {length}, rng, 4.0f);
+    for (int g = 1; g < shape.group(); ++g)  // all heads alike: a score is one head's weight
+      std::copy_n(step.q.begin(), shape.head_dim, step.q.begin() + g * shape.head_dim);
+    World before = world;
+    RunOnBackend(&world, &step);
+    before.SetEntry(0, 0, length, step.k.data(), step.v.data(), length, 0.0f);
+    std::vector<double> out;
+    double largest = 0, squares = 0;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    const std::vector<double> weights =
+        AttendPlainly(EntriesOf(before, 0, 0, length + 1), step.q.data(), scale, &out, &largest);
+    for (int e = 0; e <= length; ++e)
+      squares += std::pow(world.scores[world.Slot(0, 0, e)] / weights[e] - 1, 2);
+    const double error = std::sqrt(squares / (length + 1));
+    RecordProperty("error_" + std::string(DTypeName(dtype)), std::to_string(error * 1e6));
+    EXPECT_LE(error, 5e-6) << DTypeName(dtype);
+    EXPECT_GT(largest, 8);
   }
 }
 

@@ -20,6 +20,7 @@ struct Case {
   DecodeRule rule = {};
   bool with_kept = true;
   bool with_scores = true;
+  bool with_log_weights = false;
 };
 
 constexpr int kSlots = 3, kLayers = 2, kSlot = 1, kLayer = 1;
@@ -29,6 +30,7 @@ constexpr int32_t kUntouched = -9;
 struct Written {
   std::vector<float> keys, values, scores;  // keys, values: [num_blocks, block_size, head_dim]
   std::vector<int32_t> positions, lengths, victims;
+  std::vector<float> log_weights;  // [num_blocks, block_size, 2]
 };
 
 float RoundTo(DType dtype, float value) {
@@ -110,6 +112,7 @@ class WritePagesTest : public BackendTest {
     auto values = Upload(std::vector<Element>(slots * c.head_dim, Element{99}));
     auto positions = Upload(std::vector<int32_t>(slots, kUntouched));
     auto scores = Upload(std::vector<float>(slots, kUntouched));
+    auto log_weights = Upload(std::vector<float>(2 * slots, kUntouched));
     auto lengths = Upload(std::vector<int32_t>(table, kUntouched));
     auto victims = Upload(std::vector<int32_t>(table, kUntouched));
     WritePagesArgs args;
@@ -128,7 +131,8 @@ class WritePagesTest : public BackendTest {
                   .keys = keys.data(),
                   .values = values.data(),
                   .positions = positions.data(),
-                  .scores = scores.data()};
+                  .scores = scores.data(),
+                  .log_weights = c.with_log_weights ? log_weights.data() : nullptr};
     args.tables = {.num_layers = kLayers,
                    .num_kv_heads = heads_,
                    .blocks = blocks.data(),
@@ -144,7 +148,8 @@ class WritePagesTest : public BackendTest {
             scores.Read(),
             positions.Read(),
             lengths.Read(),
-            victims.Read()};
+            victims.Read(),
+            log_weights.Read()};
   }
 
   static std::vector<float> Widen(DType, const std::vector<float>& values) { return values; }
@@ -187,6 +192,8 @@ class WritePagesTest : public BackendTest {
       if (used[i]) continue;
       ASSERT_EQ(written_.positions[i], kUntouched) << i;
       ASSERT_EQ(written_.scores[i], kUntouched) << i;
+      ASSERT_EQ(written_.log_weights[2 * i], kUntouched) << i;
+      ASSERT_EQ(written_.log_weights[2 * i + 1], kUntouched) << i;
       for (int j = 0; j < c.head_dim; ++j) {
         ASSERT_EQ(written_.keys[i * c.head_dim + j], untouched) << i;
         ASSERT_EQ(written_.values[i * c.head_dim + j], untouched) << i;
@@ -214,6 +221,9 @@ class WritePagesTest : public BackendTest {
     if (c.rule.by_position) score = static_cast<float>(position);
     if (!c.rule.scored) score = kUntouched;
     ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
+    const float log_weight = c.with_log_weights ? 0.0f : kUntouched;
+    ASSERT_EQ(written_.log_weights[2 * index], log_weight) << "head " << h << " entry " << e;
+    ASSERT_EQ(written_.log_weights[2 * index + 1], log_weight) << "head " << h << " entry " << e;
   }
 
   int heads_ = 0, width_ = 0, num_blocks_ = 0;
@@ -257,6 +267,15 @@ TEST_P(WritePagesTest, WholePromptWithoutScores) {
   c.rule.by_position = true;
   Run(c, 902);
   Check(c, "scores are positions");
+}
+
+TEST_P(WritePagesTest, LogWeightsStartAtZero) {
+  for (const int keep : {1, 17, 300}) {
+    Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {keep, 1}, .n = keep + 3};
+    c.with_log_weights = true;
+    Run(c, 950 + keep);
+    Check(c, "keep " + std::to_string(keep));
+  }
 }
 
 TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {

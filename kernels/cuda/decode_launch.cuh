@@ -1,0 +1,104 @@
+// What the parts of the decode kernel share: the description of a launch, a block's work and its
+// shared memory.
+#ifndef HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
+#define HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/decode_attention.h"
+
+namespace hydrant::cuda {
+
+inline constexpr int kDecodeThreads = 128;
+inline constexpr int kDecodeWarps = kDecodeThreads / kWarpSize;
+
+// One launch. Scratch arrays are indexed by (row * kv_heads + head), called `unit`.
+struct DecodeLaunch {
+  DecodeAttentionArgs args;
+  int group = 0;          // query heads of a KV head
+  int chunk = 0;          // entries of a block, a multiple of 64
+  int max_splits = 0;     // the grid's x
+  bool weighted = false;  // pages have log weights
+  // How the products lay out shared memory (their Plan()).
+  int query_floats = 0;
+  int weight_rows = 0;  // group, or more
+  int joined_rows = 0;  // query heads whose values are summed at once
+  int dim_padded = 0;   // floats of a row of joined
+
+  float* part_out = nullptr;            // [unit, max_splits, group, head_dim]
+  float* part_max = nullptr;            // [unit, max_splits, group]
+  float* part_sum = nullptr;            // [unit, max_splits, group]
+  float* part_numerator_max = nullptr;  // [unit, max_splits, group], where weighted
+  float* part_weights =
+      nullptr;  // [unit, group, max_scored_entries], relative to their split's maximum
+  unsigned* splits_done = nullptr;  // [unit], zero before the launch
+
+  // Four floats more than a chunk: neighbouring rows begin in other banks.
+  __host__ __device__ int weight_stride() const { return chunk + 4; }
+};
+
+// The floats of dynamic shared memory, in this order; each array begins at 16 bytes.
+struct DecodeShared {
+  float* weights;   // [weight_rows, weight_stride]: logits, then weights
+  float* shares;    // the same, of the denominator where it is not the numerator; else weights
+  float* queries;   // [query_floats], scaled so that logits are powers of two
+  float* joined;    // [kDecodeWarps, joined_rows, dim_padded]
+  float* by_warp;   // [3, weight_rows, kDecodeWarps]
+  uint32_t* index;  // [chunk]: page slot of each entry
+
+  __host__ __device__ static size_t Floats(const DecodeLaunch& launch) {
+    return (launch.weighted ? 2 : 1) * WeightFloats(launch) + launch.query_floats +
+           JoinedFloats(launch) + ByWarpFloats(launch) + launch.chunk;
+  }
+  __device__ DecodeShared(float* memory, const DecodeLaunch& launch) {
+    weights = memory;
+    shares = launch.weighted ? weights + WeightFloats(launch) : weights;
+    queries = shares + WeightFloats(launch);
+    joined = queries + launch.query_floats;
+    by_warp = joined + JoinedFloats(launch);
+    index = reinterpret_cast<uint32_t*>(by_warp + ByWarpFloats(launch));
+  }
+
+ private:
+  __host__ __device__ static size_t WeightFloats(const DecodeLaunch& launch) {
+    return static_cast<size_t>(launch.weight_rows) * launch.weight_stride();
+  }
+  __host__ __device__ static size_t JoinedFloats(const DecodeLaunch& launch) {
+    return static_cast<size_t>(kDecodeWarps) * launch.joined_rows * launch.dim_padded;
+  }
+  __host__ __device__ static size_t ByWarpFloats(const DecodeLaunch& launch) {
+    return size_t{3} * launch.weight_rows * kDecodeWarps;
+  }
+};
+
+// What a block works on.
+struct DecodeUnit {
+  int row, head, unit;
+  int slot;
+  size_t head_index;
+  int32_t length;     // with the new entry
+  int32_t new_entry;  // where the new token goes
+  bool grows;
+  int splits, begin, count;  // entries [begin, begin + count) are this block's
+
+  __device__ explicit DecodeUnit(const DecodeLaunch& launch) {
+    const SequenceTables& tables = launch.args.tables;
+    row = static_cast<int>(blockIdx.z);
+    head = static_cast<int>(blockIdx.y);
+    unit = row * tables.num_kv_heads + head;
+    slot = launch.args.slots[row];
+    head_index = tables.HeadIndex(slot, launch.args.layer, head);
+    const int32_t held = tables.lengths[head_index];
+    grows = held < tables.caps[head_index];
+    length = grows ? held + 1 : held;
+    new_entry = grows ? held : tables.victims[head_index];
+    splits = (length + launch.chunk - 1) / launch.chunk;
+    begin = static_cast<int>(blockIdx.x) * launch.chunk;
+    count = min(launch.chunk, length - begin);
+  }
+};
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_DECODE_LAUNCH_CUH_

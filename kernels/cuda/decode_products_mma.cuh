@@ -1,0 +1,283 @@
+// The two products of decode attention on tensor cores (Mma16816), for 16-bit pages. A warp takes
+// 16 entries at a time: logits are Q K^T, the keys of eight entries being the columns; values are
+// V^T W^T, 16 dims being the rows, so that eight query heads are enough.
+//
+// Keys and values go from global memory into the registers where the instruction wants them, 16
+// bytes a lane, by naming the inner dimension anew: which dims (entries) stand in which rows of a
+// fragment does not matter to a sum, as long as the other operand agrees. The next tile is on its
+// way while this one is multiplied: at head_dim 128 a warp waits for 4 KiB at least, twelve warps
+// for 48 KiB, where 4.8 TB/s and 0.7 us ask 25 KiB of each of 132 multiprocessors.
+//
+// Queries and weights are fp32. They are split into 16-bit parts whose sum they are, so that only
+// the rounding of fp32 sums is left: logits decide what is evicted.
+#ifndef HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_MMA_CUH_
+#define HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_MMA_CUH_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace hydrant::cuda {
+
+// Numbers of fp32 as sums of kParts 16-bit ones; part 0 is the largest.
+template <bool kBF16, int kParts>
+struct SplitPair {
+  uint32_t parts[kParts];
+
+  __device__ SplitPair(float low, float high) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      parts[i] = PackHalves<kBF16>(low, high);
+      low -= HalfOf<kBF16>(parts[i], 0);
+      high -= HalfOf<kBF16>(parts[i], 1);
+    }
+  }
+};
+
+// kDims: head_dim rounded up to 64, 128 or 256. REQUIRES: head_dim % 8 == 0.
+template <DType kPageDType, int kDims>
+class MmaProducts {
+ public:
+  static constexpr DType kDType = kPageDType;
+  static constexpr int kTile = 16;
+  static constexpr int kBlocksPerSm = kDims <= 64 ? 4 : 3;
+
+  static void Plan(DecodeLaunch* launch) {
+    launch->joined_rows = launch->group < kGroup ? launch->group : kGroup;
+    launch->weight_rows = launch->group;
+    launch->dim_padded = kDims + 4;  // rows begin in other banks
+    const int octets = CeilDiv(launch->group, kGroup);
+    launch->query_floats = octets * (kGroup + kQueryWords);
+  }
+
+  __device__ MmaProducts(const DecodeLaunch& launch, const DecodeUnit& unit,
+                         const DecodeShared& shared)
+      : l_(launch),
+        u_(unit),
+        s_(shared),
+        head_dim_(launch.args.pages.layout.head_dim),
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        warp_(static_cast<int>(threadIdx.x) / kWarpSize),
+        g_(lane_ / 4),
+        t_(lane_ % 4) {}
+
+  // A warp per query head. fp16 has a small range: a power of two that brings the query's largest
+  // element near 2^14 is taken out, and given back to the logits.
+  __device__ void StoreQueries(const float* q, float scale) {
+    for (int h = warp_; h < Octets() * kGroup; h += kDecodeWarps) {
+      const bool exists = h < l_.group;
+      float highest = 0.0f;
+      for (int d = lane_; d < head_dim_ && exists; d += kWarpSize)
+        highest = fmaxf(highest, fabsf(q[h * head_dim_ + d] * scale));
+      const float up = PowerOfTwoBelow(16384.0f / WarpMax(highest));
+      if (lane_ == 0) QueryScales()[h] = 1.0f / up;
+      for (int d = 2 * lane_; d < kDims; d += 2 * kWarpSize) {
+        const bool both = exists && d < head_dim_;
+        StoreQueryPair(h, d, both ? q[h * head_dim_ + d] * scale * up : 0.0f,
+                       both ? q[h * head_dim_ + d + 1] * scale * up : 0.0f);
+      }
+    }
+  }
+
+  __device__ void Logits() {
+    uint4 keys[kAhead + 1][2][kDims / 32];
+    ForEachTile([&](int buffer, int tile) { LoadKeys(tile, keys[buffer]); },
+                [&](int buffer, int tile) { MultiplyKeys(tile, keys[buffer]); });
+  }
+
+  __device__ void Values(int g) {
+    float sums[kDims / 64][4][4] = {};
+    uint4 values[kAhead + 1][4][kDims / 64];
+    ForEachTile([&](int buffer, int tile) { LoadValues(tile, values[buffer]); },
+                [&](int buffer, int tile) { MultiplyValues(g, tile, values[buffer], sums); });
+    StoreSums(sums);
+  }
+
+ private:
+  static constexpr int kGroup = 8;  // columns of the instruction
+  static constexpr bool kBF16 = kDType == DType::kBF16;
+  // fp32 has 24 bits, bf16 8 and fp16 11. Weights need less: what is left off is 2^-18 of each.
+  static constexpr int kQueryParts = kBF16 ? 3 : 2;
+  static constexpr int kWeightParts = 2;
+  // The smallest fp16 is 2^-24; so weights, which are at most 1, go through the product enlarged.
+  static constexpr float kWeightScale = kBF16 ? 1.0f : 16384.0f;
+  // Words of eight queries: fragments of parts 0 and 1, then part 2.
+  static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
+  // Tiles on their way beside the one at work, as registers allow.
+  static constexpr int kAhead = kDims <= 128 ? 1 : 0;
+  static constexpr int kStep = kDecodeWarps * kTile;
+
+  // Calls load and then multiply for each of this warp's tiles, `load` kAhead tiles early.
+  template <typename Load, typename Multiply>
+  __device__ void ForEachTile(Load load, Multiply multiply) const {
+    const int first = warp_ * kTile;
+    if (kAhead > 0 && first < u_.count) load(0, first);
+    for (int next = first; next < u_.count; next += (kAhead + 1) * kStep) {
+#pragma unroll
+      for (int buffer = 0; buffer <= kAhead; ++buffer) {
+        const int tile = next + buffer * kStep, ahead = tile + kAhead * kStep;
+        if (ahead < u_.count) load((buffer + kAhead) % (kAhead + 1), ahead);
+        if (tile < u_.count) multiply(buffer, tile);
+      }
+    }
+  }
+
+  __device__ int Octets() const { return (l_.group + kGroup - 1) / kGroup; }
+  __device__ float* QueryScales() const { return s_.queries; }  // [Octets() * kGroup]
+  __device__ uint32_t* QueryFragments(int octet) const {
+    return reinterpret_cast<uint32_t*>(s_.queries + Octets() * kGroup) + octet * kQueryWords;
+  }
+  // Dims d and d + 1 of query head h, to where its lane reads them: [kDims / 16][lane] four words,
+  // parts 0 (row g of A) and 1 (row g + 8) of two pairs; then [kDims / 32][lane] four pairs' part
+  // 2.
+  __device__ void StoreQueryPair(int h, int d, float first, float second) const {
+    const SplitPair<kBF16, kQueryParts> split(first, second);
+    const int lane = h % kGroup * 4 + d % 32 / 8, pair = d % 8 / 2;
+    uint32_t* fragments = QueryFragments(h / kGroup);
+    uint32_t* words = fragments + ((d / 32 * 2 + pair / 2) * kWarpSize + lane) * 4 + pair % 2 * 2;
+    words[0] = split.parts[0];
+    words[1] = split.parts[1];
+    if constexpr (kQueryParts > 2)
+      fragments[kDims * 8 + (d / 32 * kWarpSize + lane) * 4 + pair] = split.parts[2];
+  }
+  __device__ static float PowerOfTwoBelow(float x) {
+    // Bounded, so that it and its reciprocal are normal numbers; a query of zeros gives infinity.
+    return __uint_as_float(__float_as_uint(fminf(fmaxf(x, 1e-30f), 1e30f)) & 0x7F800000u);
+  }
+
+  // The address of an entry's element `dim`.
+  __device__ const uint4* RowAt(const void* base, uint32_t slot, int dim) const {
+    const auto row_bytes = static_cast<uint32_t>(head_dim_) * 2;
+    return reinterpret_cast<const uint4*>(static_cast<const char*>(base) + 2 * dim +
+                                          static_cast<uint64_t>(slot) * row_bytes);
+  }
+
+  // Of entries g and g + 8 the dims [32 i + 8 t, + 8); zeros beyond the entry's end.
+  __device__ void LoadKeys(int tile, uint4 (&keys)[2][kDims / 32]) const {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const uint4* row = RowAt(l_.args.pages.keys, s_.index[tile + 8 * n + g_], 8 * t_);
+#pragma unroll
+      for (int i = 0; i < kDims / 32; ++i)
+        keys[n][i] = 32 * i + 8 * t_ < head_dim_ ? __ldcg(row + 4 * i) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // Logits of 16 entries: rows are query heads, once by their parts 0 and once by 1; columns eight
+  // entries; 16 dims at a time. Queries are read anew for each tile, whole vectors of neighbouring
+  // lanes: 48 cycles, where the bytes of the tile take about 200 (counted, not measured).
+  __device__ void MultiplyKeys(int tile, const uint4 (&keys)[2][kDims / 32]) const {
+    for (int octet = 0; octet < Octets(); ++octet) {
+      const auto* fragments = reinterpret_cast<const uint4*>(QueryFragments(octet)) + lane_;
+      float sums[2][4] = {}, small[2][4] = {};
+#pragma unroll
+      for (int i = 0; i < kDims / 32; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4 q = fragments[(2 * i + half) * kWarpSize];
+#pragma unroll
+          for (int n = 0; n < 2; ++n)
+            Mma16816<kBF16>(sums[n], {q.x, q.y, q.z, q.w},
+                            {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
+        }
+        if constexpr (kQueryParts > 2) {
+          const uint4 q = fragments[kDims * 2 + i * kWarpSize];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int n = 0; n < 2; ++n)
+              Mma16816<kBF16>(small[n], {Word(q, 2 * half), 0, Word(q, 2 * half + 1), 0},
+                              {Word(keys[n][i], 2 * half), Word(keys[n][i], 2 * half + 1)});
+          }
+        }
+      }
+      const int h = octet * kGroup + g_;
+      if (h >= l_.group) continue;
+      float* logits = s_.weights + h * l_.weight_stride() + tile + 2 * t_;
+      const float scale = QueryScales()[h];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        *reinterpret_cast<float2*>(logits + 8 * n) =
+            make_float2((sums[n][0] + (sums[n][2] + small[n][0])) * scale,
+                        (sums[n][1] + (sums[n][3] + small[n][1])) * scale);
+      }
+    }
+  }
+
+  // Of entries 4 t .. 4 t + 3 the dims [64 v + 8 g, + 8); zeros beyond the entry's end.
+  __device__ void LoadValues(int tile, uint4 (&values)[4][kDims / 64]) const {
+    const uint4 slots = *reinterpret_cast<const uint4*>(&s_.index[tile + 4 * t_]);
+    const uint32_t slot[4] = {slots.x, slots.y, slots.z, slots.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const uint4* row = RowAt(l_.args.pages.values, slot[e], 8 * g_);
+#pragma unroll
+      for (int v = 0; v < kDims / 64; ++v)
+        values[e][v] = 64 * v + 8 * g_ < head_dim_ ? __ldcg(row + 8 * v) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  // sums += values^T weights^T: rows are dims, columns query heads, 16 entries at a time. The pair
+  // of dims (64 v + 8 g + 2 m, and the next) are rows g and g + 8 of matrix m.
+  __device__ void MultiplyValues(int g, int tile, const uint4 (&values)[4][kDims / 64],
+                                 float (&sums)[kDims / 64][4][4]) const {
+    float4 w = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (g + g_ < l_.group)
+      w = *reinterpret_cast<const float4*>(
+          &s_.weights[(g + g_) * l_.weight_stride() + tile + 4 * t_]);
+    const SplitPair<kBF16, kWeightParts> left(w.x * kWeightScale, w.y * kWeightScale);
+    const SplitPair<kBF16, kWeightParts> right(w.z * kWeightScale, w.w * kWeightScale);
+#pragma unroll
+    for (int v = 0; v < kDims / 64; ++v) {
+      uint32_t a[4][4];
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        const uint32_t word[4] = {Word(values[0][v], m), Word(values[1][v], m),
+                                  Word(values[2][v], m), Word(values[3][v], m)};
+        a[m][0] = __byte_perm(word[0], word[1], 0x5410);  // the low halves
+        a[m][1] = __byte_perm(word[0], word[1], 0x7632);  // the high halves
+        a[m][2] = __byte_perm(word[2], word[3], 0x5410);
+        a[m][3] = __byte_perm(word[2], word[3], 0x7632);
+      }
+#pragma unroll
+      for (int part = 0; part < kWeightParts; ++part) {
+#pragma unroll
+        for (int m = 0; m < 4; ++m)
+          Mma16816<kBF16>(sums[v][m], a[m], {left.parts[part], right.parts[part]});
+      }
+    }
+  }
+  __device__ static uint32_t Word(const uint4& vector, int i) {
+    return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
+  }
+
+  // This warp's sums to its part of joined.
+  __device__ void StoreSums(const float (&sums)[kDims / 64][4][4]) const {
+#pragma unroll
+    for (int column = 0; column < 2; ++column) {
+      const int row = 2 * t_ + column;
+      if (row >= l_.joined_rows) continue;
+      float* joined = s_.joined + (warp_ * l_.joined_rows + row) * l_.dim_padded + 8 * g_;
+#pragma unroll
+      for (int v = 0; v < kDims / 64; ++v) {
+#pragma unroll
+        for (int m = 0; m < 4; m += 2) {
+          *reinterpret_cast<float4*>(joined + 64 * v + 2 * m) = make_float4(
+              sums[v][m][column] / kWeightScale, sums[v][m][2 + column] / kWeightScale,
+              sums[v][m + 1][column] / kWeightScale, sums[v][m + 1][2 + column] / kWeightScale);
+        }
+      }
+    }
+  }
+
+  const DecodeLaunch& l_;
+  const DecodeUnit& u_;
+  const DecodeShared& s_;
+  const int head_dim_;
+  const int lane_, warp_, g_, t_;
+};
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_DECODE_PRODUCTS_MMA_CUH_
