@@ -216,7 +216,8 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .tables = kv->tables(),
          .max_entries = shape.max_entries,
          .max_scored_entries = shape.max_scored_entries,
-         .out = act.attended.data()});
+         .out = act.attended.data(),
+         .out_dtype = act.input_dtype});
     model->FinishLayer(layer, hidden.data(), num_rows, act);
   }
 }

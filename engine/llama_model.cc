@@ -62,7 +62,7 @@ absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, 
   allocate(normed, BytesOf(input_dtype, n * config.hidden_size));
   allocate(qkv, n * (config.QDim() + 2 * config.KvDim()));
   allocate(q, n * config.QDim());
-  allocate(attended, n * config.QDim());
+  allocate(attended, BytesOf(input_dtype, n * config.QDim()));
   allocate(gate_up, n * 2 * config.intermediate_size);
   allocate(gated, BytesOf(input_dtype, n * config.intermediate_size));
   return status;
@@ -171,7 +171,7 @@ void LlamaModel::Norm(const float* x, const DeviceArray<float>& weight, int rows
                      .m = rows,
                      .n = config().hidden_size,
                      .eps = static_cast<float>(config().norm_eps),
-                     .out = act.NormedRow(first, config().hidden_size),
+                     .out = act.At(act.normed, static_cast<size_t>(first) * config().hidden_size),
                      .out_dtype = act.input_dtype});
 }
 
@@ -202,6 +202,7 @@ void LlamaModel::ProjectQkv(int layer, const float* hidden, const int32_t* posit
 void LlamaModel::FinishLayer(int layer, float* hidden, int rows, const Activations& act) const {
   const Layer& weights = layers_[layer];
   backend_->Matmul({.x = act.attended.data(),
+                    .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = weights.wo.get(),
                     .y = hidden,

@@ -21,15 +21,16 @@ struct Activations {
 
   // What only matrix products read, in the dtype that the backend wants: RowsOf.
   DType input_dtype = DType::kF32;
-  DeviceArray<uint8_t> normed;  // [rows, hidden]
-  DeviceArray<uint8_t> gated;   // [rows, intermediate]
-  DeviceArray<float> qkv;       // [rows, q_dim + 2 kv_dim]
-  DeviceArray<float> q;         // [rows, q_dim]
-  DeviceArray<float> attended;  // [rows, q_dim]
-  DeviceArray<float> gate_up;   // [rows, 2 intermediate]
+  DeviceArray<uint8_t> normed;    // [rows, hidden]
+  DeviceArray<uint8_t> gated;     // [rows, intermediate]
+  DeviceArray<uint8_t> attended;  // [rows, q_dim]
+  DeviceArray<float> qkv;         // [rows, q_dim + 2 kv_dim]
+  DeviceArray<float> q;           // [rows, q_dim]
+  DeviceArray<float> gate_up;     // [rows, 2 intermediate]
 
-  void* NormedRow(size_t row, size_t hidden_size) const {
-    return normed.data() + BytesOf(input_dtype, row * hidden_size);
+  // The place of an element in one of these arrays.
+  void* At(const DeviceArray<uint8_t>& array, size_t element) const {
+    return array.data() + BytesOf(input_dtype, element);
   }
 };
 

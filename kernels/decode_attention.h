@@ -48,7 +48,8 @@ struct DecodeAttentionArgs {
   // and none of a row whose rule is scored (0: there is no such row).
   int max_entries = 0;
   int max_scored_entries = 0;
-  float* out = nullptr;  // [num_rows, num_heads, head_dim]
+  void* out = nullptr;            // [num_rows, num_heads, head_dim]
+  DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
 };
 
 }  // namespace hydrant

@@ -50,7 +50,8 @@ struct PrefillAttentionArgs {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;
-  float* out = nullptr;  // [num_queries, num_heads, head_dim]
+  void* out = nullptr;            // [num_queries, num_heads, head_dim]
+  DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
   float* column_sums =
       nullptr;                // [num_kv_heads, column_stride], accumulated into; null: not wanted
   int64_t column_stride = 0;  // elements

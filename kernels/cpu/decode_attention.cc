@@ -58,7 +58,7 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
   head.q = args.q + q_row * head_dim;
   head.k = args.k + kv_row * head_dim;
   head.v = args.v + kv_row * head_dim;
-  head.out = args.out + q_row * head_dim;
+  head.out = static_cast<float*>(args.out) + q_row * head_dim;
   head.blocks = tables.HeadBlocks(slot, args.layer, kv_head);
   head.rule = &tables.rules[slot];
   head.position = args.positions[row];

@@ -89,7 +89,7 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   work.q = args.q + offset;
   work.k = args.k + kv_head * args.kv_head_stride;
   work.v = args.v + kv_head * args.kv_head_stride;
-  work.out = args.out + offset;
+  work.out = static_cast<float*>(args.out) + offset;
   work.first_position = args.first_position + first_query;
   work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
   const size_t prefix_offset = static_cast<size_t>(kv_head) * run.prefix.longest * args.head_dim;

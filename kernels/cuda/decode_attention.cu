@@ -40,7 +40,6 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   const size_t units = static_cast<size_t>(args.num_rows) * args.tables.num_kv_heads;
   const size_t parts = units * launch->max_splits * launch->group;
   ScratchLayout layout;
-  const size_t done = layout.Add<unsigned>(units);
   const size_t out = layout.Add<float>(parts * args.pages.layout.head_dim);
   const size_t maxima = layout.Add<float>(parts);
   const size_t sums = layout.Add<float>(parts);
@@ -49,13 +48,12 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   void* scratch = nullptr;
   const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
-  launch->splits_done = At<unsigned>(scratch, done);
   launch->part_out = At<float>(scratch, out);
   launch->part_max = At<float>(scratch, maxima);
   launch->part_sum = At<float>(scratch, sums);
   launch->part_numerator_max = At<float>(scratch, numerator_maxima);
   launch->part_weights = At<float>(scratch, weights);
-  return cudaMemsetAsync(launch->splits_done, 0, units * sizeof(unsigned), context.stream);
+  return context.counters->Get(units, context.stream, &launch->splits_done);
 }
 
 template <typename Products>

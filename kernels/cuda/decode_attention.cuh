@@ -203,16 +203,15 @@ class DecodeBlock {
         l_.part_out[PartIndex(static_cast<int>(blockIdx.x), h) * head_dim + d] = sum;
       } else {
         const float scale = l_.weighted ? Exp2(NumeratorMaximum(h) - Maximum(h)) : 1.0f;
-        *OutputOf(h, d) = sum * scale / Sum(h);
+        StoreOutput(h, d, sum * scale / Sum(h));
       }
     }
     __syncthreads();  // joined is free again
   }
-  __device__ float* OutputOf(int h, int d) const {
-    return l_.args.out + ((static_cast<size_t>(u_.row) * l_.args.num_heads +
-                           static_cast<size_t>(u_.head) * l_.group + h) *
-                              pages_.layout.head_dim +
-                          d);
+  __device__ void StoreOutput(int h, int d, float value) const {
+    const size_t query_head = static_cast<size_t>(u_.row) * l_.args.num_heads +
+                              static_cast<size_t>(u_.head) * l_.group + h;
+    StoreElement(l_.args.out_dtype, l_.args.out, query_head * pages_.layout.head_dim + d, value);
   }
   __device__ size_t PartIndex(int split, int h) const {
     return (static_cast<size_t>(u_.unit) * l_.max_splits + split) * l_.group + h;
@@ -242,7 +241,8 @@ class DecodeBlock {
     __threadfence();
     __syncthreads();
     if (thread_ == 0)
-      last = atomicAdd(&l_.splits_done[u_.unit], 1u) == static_cast<unsigned>(l_.max_splits) - 1;
+      last = atomicInc(&l_.splits_done[u_.unit], static_cast<unsigned>(l_.max_splits) - 1) ==
+             static_cast<unsigned>(l_.max_splits) - 1;  // and the count is 0 again
     __syncthreads();
     if (last) __threadfence();
     return last;
@@ -284,7 +284,7 @@ class DecodeBlock {
       for (int split = 0; split < u_.splits; ++split)
         sum += __ldcg(&l_.part_out[PartIndex(split, h) * head_dim + d]) *
                numerator_factor[h * u_.splits + split];
-      *OutputOf(h, d) = sum;
+      StoreOutput(h, d, sum);
     }
     UpdateScores([&](int h, int entry) {
       return __ldcg(&l_.part_weights[WeightIndex(h, entry)]) *

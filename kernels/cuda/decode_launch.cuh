@@ -32,7 +32,7 @@ struct DecodeLaunch {
   float* part_numerator_max = nullptr;  // [unit, max_splits, group], where weighted
   float* part_weights =
       nullptr;  // [unit, group, max_scored_entries], relative to their split's maximum
-  unsigned* splits_done = nullptr;  // [unit], zero before the launch
+  unsigned* splits_done = nullptr;  // [unit], zero before the launch and after it
 
   // Four floats more than a chunk: neighbouring rows begin in other banks.
   __host__ __device__ int weight_stride() const { return chunk + 4; }

@@ -20,6 +20,7 @@ class Device final : public CudaDevice {
   ~Device() override {
     graphs_.reset();
     scratch_.reset();
+    counters_.reset();
     matmul_.reset();
     staging_.reset();
     for (cudaEvent_t mark : marks_) {
@@ -74,6 +75,8 @@ class Device final : public CudaDevice {
     graphs_ = std::make_unique<Graphs>();
     context_.stream = stream_;
     context_.scratch = scratch_.get();
+    counters_ = std::make_unique<Counters>();
+    context_.counters = counters_.get();
     context_.batch_invariant = options.batch_invariant;
     return "";
   }
@@ -159,7 +162,9 @@ class Device final : public CudaDevice {
 
  private:
   // Changes with the addresses of work space (graphs.h).
-  uint64_t WorkSpace() const { return scratch_->growths() + matmul_->growths(); }
+  uint64_t WorkSpace() const {
+    return scratch_->growths() + counters_->growths() + matmul_->growths();
+  }
 
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, kMarks> marks_ = {};
@@ -167,6 +172,7 @@ class Device final : public CudaDevice {
   std::unique_ptr<MatmulRunner> matmul_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<Counters> counters_;
   std::unique_ptr<Graphs> graphs_;
   Context context_;
 };

@@ -16,6 +16,7 @@ namespace hydrant::cuda {
 struct Context {
   cudaStream_t stream = nullptr;
   Scratch* scratch = nullptr;  // one operation's work space; the next one may overwrite it
+  Counters* counters = nullptr;
   int num_sms = 0;
   bool batch_invariant = false;
 };

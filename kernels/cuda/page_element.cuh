@@ -26,6 +26,16 @@ __device__ inline float LoadElement(DType dtype, const void* base, size_t index)
   return dtype == DType::kBF16 ? HalfOf<true>(half, 0) : HalfOf<false>(half, 0);
 }
 
+// Two at once; `index` is even.
+__device__ inline void StorePair(DType dtype, void* base, size_t index, float first, float second) {
+  if (dtype == DType::kF32) {
+    *reinterpret_cast<float2*>(static_cast<float*>(base) + index) = make_float2(first, second);
+  } else {
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(base) + index) =
+        dtype == DType::kBF16 ? PackHalves<true>(first, second) : PackHalves<false>(first, second);
+  }
+}
+
 // 16 bytes of a page as floats: 4 of f32, 8 of the 16-bit types.
 template <DType kDType>
 struct PageVector {

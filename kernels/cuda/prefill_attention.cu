@@ -156,11 +156,11 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
     }
   }
   if (query >= args.num_queries) return;
-  float* to = args.out + (static_cast<size_t>(query) * args.num_heads + head) * args.head_dim;
+  const size_t to = (static_cast<size_t>(query) * args.num_heads + head) * args.head_dim;
 #pragma unroll
   for (int i = 0; i < kDimsOfThread; ++i) {
     const int d = column + kRowThreads * i;
-    if (d < args.head_dim) to[d] = out[i] / sum;
+    if (d < args.head_dim) StoreElement(args.out_dtype, args.out, to + d, out[i] / sum);
   }
   if (column == 0 && exact.log_sum_exp != nullptr)
     exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] = highest + log2f(sum);

@@ -253,14 +253,13 @@ class MmaAttention {
         const float sum = QuadSum(sum_[r][half]);
         const int query = QueryOf(r, 2 * half);
         if (query >= args.num_queries) continue;
-        float* out =
-            args.out + (static_cast<size_t>(query) * args.num_heads + head_) * args.head_dim;
+        const size_t to = (static_cast<size_t>(query) * args.num_heads + head_) * args.head_dim;
 #pragma unroll
         for (int column = 0; column < kDimColumns; ++column) {
           const int d = column * 8 + lane_ % 4 * 2;
           if (d >= args.head_dim) continue;  // head_dim is a multiple of 8
-          *reinterpret_cast<float2*>(out + d) =
-              make_float2(out_[r][column][2 * half] / sum, out_[r][column][2 * half + 1] / sum);
+          StorePair(args.out_dtype, args.out, to + d, out_[r][column][2 * half] / sum,
+                    out_[r][column][2 * half + 1] / sum);
         }
         if (lane_ % 4 == 0 && m_.log_sum_exp != nullptr)
           m_.log_sum_exp[static_cast<size_t>(head_) * args.num_queries + query] =

@@ -33,12 +33,33 @@ class Scratch {
     return cudaSuccess;
   }
 
+  size_t size() const { return size_; }
   uint64_t growths() const { return growths_; }  // how often the address has changed
 
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
   uint64_t growths_ = 0;
+};
+
+// Numbers that are zero whenever no kernel is at work: whoever counts in them leaves them so. Not
+// thread-safe.
+class Counters {
+ public:
+  cudaError_t Get(size_t count, cudaStream_t stream, unsigned** counters) {
+    void* data = nullptr;
+    const uint64_t growths = memory_.growths();
+    cudaError_t error = memory_.Get(std::max(count, kLeast) * sizeof(unsigned), &data);
+    if (error == cudaSuccess && memory_.growths() != growths)
+      error = cudaMemsetAsync(data, 0, memory_.size(), stream);
+    *counters = static_cast<unsigned*>(data);
+    return error;
+  }
+  uint64_t growths() const { return memory_.growths(); }
+
+ private:
+  static constexpr size_t kLeast = 4096;
+  Scratch memory_;
 };
 
 // Cuts one piece of work space into arrays: first Add() each, then Get() the sum, then At() each.

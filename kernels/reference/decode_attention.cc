@@ -77,7 +77,8 @@ std::vector<double> Attend(const Head& head, int query_head) {
       out[i] += weight * LoadPageElement(pages.layout.dtype, pages.values, offset + i);
     }
   }
-  for (int i = 0; i < d; ++i) args.out[row_offset + i] = static_cast<float>(out[i]);
+  for (int i = 0; i < d; ++i)
+    StorePageElement(args.out_dtype, args.out, row_offset + i, static_cast<float>(out[i]));
   return shares;
 }
 

@@ -60,7 +60,8 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
   for (int j = 0; j < count; ++j) {
     for (int i = 0; i < d; ++i) sum[i] += weights[j] * keys.v[static_cast<size_t>(j) * d + i];
   }
-  for (int i = 0; i < d; ++i) args.out[row + i] = static_cast<float>(sum[i]);
+  for (int i = 0; i < d; ++i)
+    StorePageElement(args.out_dtype, args.out, row + i, static_cast<float>(sum[i]));
   return weights;
 }
 

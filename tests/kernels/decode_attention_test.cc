@@ -231,7 +231,9 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
 
 const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
 
-void RunOnBackend(World* world, Step* step, int threads = 2) {
+// With `rounded` the output goes there, as bf16.
+void RunOnBackend(World* world, Step* step, int threads = 2,
+                  std::vector<uint16_t>* rounded = nullptr) {
   Backend& backend = *TestBackend(threads);
   Mirror mirror(backend);
   DecodeAttentionArgs args = ArgsOf(world, step);
@@ -243,7 +245,13 @@ void RunOnBackend(World* world, Step* step, int threads = 2) {
   map(args.q, step->q);
   map(args.k, step->k);
   map(args.v, step->v);
-  args.out = mirror.Map(step->out.data(), step->out.size());
+  if (rounded != nullptr) {
+    rounded->assign(step->out.size(), 0xFFFF);
+    args.out = mirror.Map(rounded->data(), rounded->size());
+    args.out_dtype = DType::kBF16;
+  } else {
+    args.out = mirror.Map(step->out.data(), step->out.size());
+  }
   args.pages.keys = mirror.Map(world->keys.data(), world->keys.size());
   args.pages.values = mirror.Map(world->values.data(), world->values.size());
   args.pages.positions = mirror.Map(world->positions.data(), world->positions.size());
@@ -524,6 +532,22 @@ TEST_P(DecodeAttentionTest, MixedBatchMatchesReferenceBackend) {
       ASSERT_NEAR(world.scores[i], truth.scores[i], 1e-5 * (1e-3 + std::abs(truth.scores[i]))) << i;
     }
   }
+}
+
+// Where matrix products take bf16 rows: the floats rounded, and nothing else is different.
+TEST_P(DecodeAttentionTest, MixedBatchRoundsForTheMatrixProduct) {
+  if (TestBackend(1)->ActivationDType(WeightDType::kBFloat16) == DType::kF32)
+    GTEST_SKIP() << "the backend's matrix products take fp32 rows";
+  std::vector<int32_t> positions;
+  World world = MixedWorld(GetParam(), rng_, &positions);
+  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+  Step step(GetParam(), slots, Pick(positions, slots), rng_);
+  World rounding_world = world;
+  std::vector<uint16_t> rounded;
+  RunOnBackend(&rounding_world, &step, 2, &rounded);
+  RunOnBackend(&world, &step);
+  for (size_t i = 0; i < rounded.size(); ++i) ASSERT_EQ(rounded[i], FloatToBF16(step.out[i])) << i;
+  EXPECT_EQ(rounding_world.victims, world.victims);
 }
 
 // Entries with log weights, on the backend and on the reference itself.

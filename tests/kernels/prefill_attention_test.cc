@@ -97,7 +97,7 @@ struct Prompt {
 const auto* const kSkip = testing::AddGlobalTestEnvironment(new SkipWithoutTestBackend);
 
 void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
-              DType precision = DType::kF32) {
+              DType precision = DType::kF32, std::vector<uint16_t>* rounded = nullptr) {
   Backend& backend = *TestBackend(threads);
   Mirror mirror(backend);
   PrefillAttentionArgs args = prompt->Args(0, prompt->n, with_sums);
@@ -105,7 +105,13 @@ void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
   args.q = mirror.Map(args.q, prompt->q.size()) + begin * row;
   args.k = mirror.Map(args.k, prompt->k.size());
   args.v = mirror.Map(args.v, prompt->v.size());
-  args.out = mirror.Map(args.out, prompt->out.size()) + begin * row;
+  if (rounded != nullptr) {  // the output goes there, as bf16
+    rounded->resize(prompt->out.size(), 0xFFFF);
+    args.out = mirror.Map(rounded->data(), rounded->size()) + begin * row;
+    args.out_dtype = DType::kBF16;
+  } else {
+    args.out = mirror.Map(prompt->out.data(), prompt->out.size()) + begin * row;
+  }
   if (with_sums) args.column_sums = mirror.Map(args.column_sums, prompt->column_sums.size());
   args.num_queries = end - begin;
   args.first_position = begin;
@@ -221,6 +227,20 @@ TEST_P(PrefillAttentionTest, MatchesReferenceBackend) {
   for (size_t i = 0; i < prompt.column_sums.size(); ++i) {
     if (std::isnan(truth.column_sums[i])) continue;
     ASSERT_NEAR(prompt.column_sums[i], truth.column_sums[i], 1e-5 * truth.column_sums[i]) << i;
+  }
+}
+
+// Where matrix products take bf16 rows: the floats rounded.
+TEST_P(PrefillAttentionTest, RoundsForTheMatrixProduct) {
+  if (TestBackend(1)->ActivationDType(WeightDType::kBFloat16) == DType::kF32)
+    GTEST_SKIP() << "the backend's matrix products take fp32 rows";
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    Prompt prompt(GetParam(), 70, kSeed);
+    std::vector<uint16_t> rounded;
+    RunSlice(&prompt, 0, 70, false, 1, precision, &rounded);
+    RunSlice(&prompt, 0, 70, false, 1, precision);
+    for (size_t i = 0; i < rounded.size(); ++i)
+      ASSERT_EQ(rounded[i], FloatToBF16(prompt.out[i])) << i;
   }
 }
 
