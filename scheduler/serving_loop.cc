@@ -113,6 +113,8 @@ class ServingLoop::Impl {
   StepResult result_;
   absl::Status engine_status_;
   TimeUs step_begin_ = 0;
+  TimeUs collect_us_ = 0;  // of this step
+  TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
 
@@ -217,12 +219,14 @@ void ServingLoop::Impl::Step(Inbox inbox) {
   for (auto& [handle, why] : inbox.cancels) scheduler_.Cancel(handle, std::move(why));
   step_begin_ = Now();
   stepped_ = false;
+  collect_us_ = 0;
   if (engine_status_.ok()) {
     RunEngine();
   } else {
     scheduler_.FailAll(engine_status_, "ENGINE_FAULT", step_begin_);
   }
   Publish(scheduler_.TakeEvents());
+  host_us_ += Now() - step_begin_ - collect_us_;
 }
 
 // While the device works on one step the next is scheduled and enqueued, and the results of the one
@@ -237,9 +241,12 @@ void ServingLoop::Impl::RunEngine() {
   if (steps_in_flight_ < (has_work ? limits_.max_steps_in_flight : 1)) return;
   --steps_in_flight_;
   stepped_ = true;
+  const TimeUs begin = Now();
   const absl::Status status = executor_->Collect(&result_);
+  const TimeUs end = Now();
+  collect_us_ = end - begin;
   if (!status.ok()) return LoseEngine(status);
-  scheduler_.Apply(result_, Now());
+  scheduler_.Apply(result_, end);
 }
 
 void ServingLoop::Impl::LoseEngine(const absl::Status& why) {
@@ -264,6 +271,7 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
     snapshot_.prompt_tokens = stats.prompt_tokens;
     snapshot_.generation_tokens = stats.generation_tokens;
     snapshot_.engine_status = engine_status_;
+    snapshot_.host_us = host_us_;
     if (stepped_) {
       snapshot_.last_step_end = now;
       snapshot_.last_step_us = now - step_begin_;

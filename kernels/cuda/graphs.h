@@ -17,12 +17,12 @@ class Graphs {
   Graphs() = default;
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
-  ~Graphs() { Forget(); }
+  ~Graphs() { Destroy(); }  // REQUIRES: none is at work
 
   // `work_space` changes whenever an address that operations take from work space may have.
   cudaError_t Replay(uint64_t key, uint64_t work_space, cudaStream_t stream, bool* replayed) {
     *replayed = false;
-    if (work_space != work_space_) Forget();
+    if (work_space != work_space_) Forget(stream);
     work_space_ = work_space;
     const auto found = graphs_.find(key);
     if (found == graphs_.end() || found->second == nullptr) return cudaSuccess;
@@ -32,7 +32,7 @@ class Graphs {
 
   // The first call for a key lets operations run as they come.
   cudaError_t Begin(uint64_t key, cudaStream_t stream) {
-    if (graphs_.size() >= kMost && !graphs_.contains(key)) Forget();
+    if (graphs_.size() >= kMost && !graphs_.contains(key)) Forget(stream);
     recording_ = !graphs_.emplace(key, nullptr).second;
     key_ = key;
     if (!recording_) return cudaSuccess;
@@ -43,7 +43,7 @@ class Graphs {
   cudaError_t End(uint64_t work_space, cudaStream_t stream) {
     if (!recording_) {
       // What has run may have made the work space grow: older records are out of date, this is not.
-      if (work_space != work_space_) Forget();
+      if (work_space != work_space_) Forget(stream);
       work_space_ = work_space;
       graphs_.emplace(key_, nullptr);
       return cudaSuccess;
@@ -62,7 +62,12 @@ class Graphs {
  private:
   static constexpr size_t kMost = 256;  // each takes some hundred KiB
 
-  void Forget() {
+  // Steps overlap: one of them may be at work.
+  void Forget(cudaStream_t stream) {
+    if (!graphs_.empty()) (void)cudaStreamSynchronize(stream);  // an error shows again later
+    Destroy();
+  }
+  void Destroy() {
     for (const auto& [key, graph] : graphs_) {
       if (graph != nullptr) cudaGraphExecDestroy(graph);
     }

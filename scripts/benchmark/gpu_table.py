@@ -149,7 +149,7 @@ def workload(record: Record) -> tuple[Any, ...]:
 
 def throughput(records: list[Record], wanted: Wanted) -> None:
     runs = [r for r in records if r["what"] == "throughput"]
-    batch_ratios, speed_ratios, peer_ratios = [], [], []
+    batch_ratios, speed_ratios, peer_ratios, host_us = [], [], [], []
     for load in dict.fromkeys(map(workload, runs)):
         here = [r for r in runs if workload(r) == load]
         ours = [r for r in here if r["who"] == OURS]
@@ -165,16 +165,18 @@ def throughput(records: list[Record], wanted: Wanted) -> None:
             rows.append(f"| {name} | {peak} | {cell(r.get('mean_batch'), '.1f')} | {r['tokens_per_s']:.0f} "
                         f"| {cell(ratio, '.2f')} | {r.get('preemptions', '-')} "
                         f"| {cell(r.get('step_ms_p50'), '.1f')} / {cell(r.get('step_ms_p99'), '.1f')} "
-                        f"| {r['seconds']:.0f}{cut_off} |")
+                        f"| {cell(r.get('host_us'), '.0f')} | {r['seconds']:.0f}{cut_off} |")
         table(f"| {model}, {requests} requests of {prompt_tokens} + {new_tokens} tokens | peak batch | mean batch "
-              "| output tokens/s | to full | preemptions | ms between steps, p50 / p99 | seconds |", rows)
+              "| output tokens/s | to full | preemptions | ms between steps, p50 / p99 | host us a step | seconds |", rows)
         for h2o in [r for r in ours if r["policy"] == "h2o"] if full else []:
             batch_ratios.append(h2o["mean_batch"] / full["mean_batch"])
             speed_ratios.append(h2o["tokens_per_s"] / full["tokens_per_s"])
+            host_us.append(h2o["host_us"])
         if full and peer:
             peer_ratios.append(full["tokens_per_s"] / peer["tokens_per_s"])
     wanted.at_least("h2o beside full in the same pool, mean batch", 4, batch_ratios)
     wanted.at_least("h2o beside full in the same pool, output tokens/s", 2.5, speed_ratios)
+    wanted.at_most("h2o, host us between steps", 200, host_us)
     wanted.at_least("full beside transformers, output tokens/s", 3, peer_ratios)
 
 

@@ -4,7 +4,7 @@
 //
 //   throughput_benchmark --shape tests/engine/shapes/llama-7b.json [--policies full:24,h2o]
 //                        [--pool-sequences 24] [--prompt-tokens 2048] [--new-tokens 2048]
-//                        [--requests 256] [--max-num-seqs 256] [--max-num-batched-tokens 512]
+//                        [--requests 256] [--max-num-seqs 256] [--max-num-batched-tokens N]
 //                        [--cache-ratio 0.2] [--seconds 0] [--device cuda] [--dtype bfloat16]
 //                        [--threads 2] [--seed 1] [--json FILE] [--quick 0]
 //
@@ -157,6 +157,7 @@ struct Outcome {
   Counter::Totals totals;
   double seconds = 0.0;
   uint64_t preemptions = 0;
+  double host_us = 0.0;  // of the loop a step, waiting for the device left out
 };
 
 // Submits as those before finish, until all have or the time is over.
@@ -195,7 +196,10 @@ Outcome Drive(Engine* engine, const SchedulerOptions& options, const Workload& w
     if (snapshot.pages_free != snapshot.pages_total)
       Fail(absl::InternalError("pages were lost in the run"));
   }
-  outcome.preemptions = (*loop)->Snapshot().preemptions;
+  const LoopSnapshot snapshot = (*loop)->Snapshot();
+  outcome.preemptions = snapshot.preemptions;
+  outcome.host_us =
+      static_cast<double>(snapshot.host_us) / std::max(1.0, static_cast<double>(snapshot.steps));
   return outcome;
 }
 
@@ -231,15 +235,15 @@ class Report {
         static_cast<unsigned long long>(work_.seed));
     std::printf(
         "| policy | most in flight | peak batch | mean batch | output tokens/s | ratio | "
-        "preemptions | ms between steps, p50 / p99 | seconds | finished "
-        "|\n|---|---|---|---|---|---|---|---|---|---|\n");
+        "preemptions | ms between steps, p50 / p99 | host us a step | seconds | finished "
+        "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     log_.Write("device",
                {{"program", "throughput_benchmark"}, {"description", engine.Description()}});
   }
   void Add(const PolicyRun& run, const Outcome& outcome) {
     const std::vector<Counter::Step>& steps = outcome.totals.steps;
     if (steps.empty()) {
-      std::printf("| %s | %d | no token in %.1f seconds | | | | | | | |\n", run.policy.c_str(),
+      std::printf("| %s | %d | no token in %.1f seconds | | | | | | | | |\n", run.policy.c_str(),
                   run.in_flight, outcome.seconds);
       return;
     }
@@ -250,10 +254,10 @@ class Report {
     const double speed = tokens / outcome.seconds;
     if (first_ == 0.0) first_ = speed;
     const double p50 = StepMs(steps, 0.5), p99 = StepMs(steps, 0.99);
-    std::printf("| %s | %d | %d | %.1f | %.0f | %.2f | %llu | %.2f / %.2f | %.1f%s | %d |\n",
+    std::printf("| %s | %d | %d | %.1f | %.0f | %.2f | %llu | %.2f / %.2f | %.0f | %.1f%s | %d |\n",
                 run.policy.c_str(), run.in_flight, peak, mean, speed, speed / first_,
-                static_cast<unsigned long long>(outcome.preemptions), p50, p99, outcome.seconds,
-                outcome.totals.finished < work_.requests ? ", cut off" : "",
+                static_cast<unsigned long long>(outcome.preemptions), p50, p99, outcome.host_us,
+                outcome.seconds, outcome.totals.finished < work_.requests ? ", cut off" : "",
                 outcome.totals.finished);
     std::fflush(stdout);
     log_.Write("throughput", {{"model", Model()},
@@ -270,6 +274,7 @@ class Report {
                               {"preemptions", outcome.preemptions},
                               {"step_ms_p50", p50},
                               {"step_ms_p99", p99},
+                              {"host_us", outcome.host_us},
                               {"seconds", outcome.seconds}});
   }
 
@@ -288,7 +293,7 @@ Flags ParseFlags(int argc, char** argv) {
                  {"threads", "2"},       {"pool-sequences", "24"},
                  {"requests", "256"},    {"prompt-tokens", "2048"},
                  {"new-tokens", "2048"}, {"max-num-seqs", "256"},
-                 {"seconds", "0"},       {"max-num-batched-tokens", "512"},
+                 {"seconds", "0"},       {"max-num-batched-tokens", ""},
                  {"seed", "1"},          {"cache-ratio", "0.2"},
                  {"json", ""},           {"quick", "0"}};
   Flags given;
@@ -340,7 +345,8 @@ int Main(int argc, char** argv) {
   SchedulerOptions scheduling;
   scheduling.max_num_queued_reqs = work.requests;
   scheduling.max_num_queued_tokens = int64_t{work.requests} * *options.max_model_len;
-  scheduling.max_num_batched_tokens = number("max-num-batched-tokens");
+  if (!flags.at("max-num-batched-tokens").empty())
+    scheduling.max_num_batched_tokens = number("max-num-batched-tokens");
 
   Report report(flags, work);
   bool begun = false;

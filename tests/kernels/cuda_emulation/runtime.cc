@@ -84,7 +84,7 @@ struct Stream {
   uint64_t enqueued = 0;
   uint64_t ran = 0;
   cudaError_t fault = cudaSuccess;
-  std::mt19937_64 random;
+  std::mt19937_64 random = std::mt19937_64(1);
 
   cudaError_t RunUntil(uint64_t count) {
     while (ran < count) {
@@ -98,7 +98,7 @@ struct Stream {
   cudaError_t RunAll() { return RunUntil(enqueued); }
 };
 Stream& TheStream() {
-  static auto& stream = *new Stream{.random = std::mt19937_64(Seed())};
+  static auto& stream = *new Stream;
   return stream;
 }
 
