@@ -109,7 +109,7 @@ class StepExecutor {
   virtual ~StepExecutor() = default;
   virtual const EngineLimits& limits() const = 0;
   // Takes what it needs of the batch. On a host this is where the work is done.
-  // REQUIRES: fewer than max_steps_in_flight steps, or fewer than two, have not been collected.
+  // REQUIRES: at most one step has not been collected.
   virtual void Enqueue(const Batch& batch) = 0;
   // Waits for the oldest step that has not been collected. An error means that the whole engine is
   // lost, not one sequence: nothing is in flight afterwards.
