@@ -176,7 +176,7 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   shape.rows = static_cast<int>(decode.size());
   for (const DecodeRow& row : decode) {
     const CachePlan& plan = kv->plan(row.slot);
-    const int entries = std::min(row.position + 1, plan.cap);
+    const int entries = plan.EntriesAfter(row.position + 1);
     shape.max_entries = std::max(shape.max_entries, entries);
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
   }

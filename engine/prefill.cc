@@ -30,6 +30,7 @@ absl::Status PrefillRunner::Allocate() {
   allocate(k_, tokens * config.KvDim());
   allocate(v_, tokens * config.KvDim());
   allocate(column_sums_, tokens * config.num_kv_heads);
+  allocate(pooled_, tokens * config.num_kv_heads);
   allocate(kept_, tokens * config.num_kv_heads);
   allocate(keep_, config.num_kv_heads);
   return status;
@@ -132,7 +133,9 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const size_t start = piece.slice->arena_begin;
   const CachePlan& plan = kv.plan(piece.slice->slot);
-  const bool scored = plan.prompt_score == PromptScore::kColumnSums;
+  const bool scored = plan.prompt_score != PromptScore::kNone;
+  const int n = static_cast<int>(piece.slice->prompt.size());
+  const bool windowed = plan.prompt_score == PromptScore::kWindow;
   backend_->PrefillAttention(
       {.q = act_->q.data() + static_cast<size_t>(row) * config.QDim(),
        .k = k_.data() + start * config.head_dim,
@@ -149,16 +152,43 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
        .column_sums = scored ? column_sums_.data() + start : nullptr,
        .column_stride = arena_tokens_,
        .reduce = plan.rule.reduce,
+       .first_summed_position = windowed ? std::max(0, n - plan.window.queries) : 0,
        .precision = kv.pages().layout.dtype});
 }
 
 void PrefillRunner::ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan) {
-  if (plan.prompt_score != PromptScore::kColumnSums) return;
+  if (plan.prompt_score == PromptScore::kNone) return;
   for (int head = 0; head < model_->config().num_kv_heads; ++head) {
     backend_->Zero(
         column_sums_.data() + static_cast<size_t>(head) * arena_tokens_ + slice.arena_begin,
         slice.prompt.size() * sizeof(float));
   }
+}
+
+// [kv_heads, arena] from the slice's first token on, null where nothing is ranked. A window's sums
+// are pooled but for the window's own positions.
+const float* PrefillRunner::PromptScores(const PrefillSlice& slice, const CachePlan& plan) {
+  const size_t start = slice.arena_begin;
+  const int n = static_cast<int>(slice.prompt.size());
+  const float* sums = column_sums_.data() + start;
+  if (plan.prompt_score == PromptScore::kNone) return nullptr;
+  if (plan.prompt_score == PromptScore::kColumnSums || n <= plan.window.queries) return sums;
+  const int before = n - plan.window.queries;
+  const int kv_heads = model_->config().num_kv_heads;
+  float* pooled = pooled_.data() + start;
+  backend_->PoolScores({.scores = sums,
+                        .score_stride = arena_tokens_,
+                        .num_kv_heads = kv_heads,
+                        .n = before,
+                        .kernel = plan.window.kernel,
+                        .pooling = plan.window.pooling,
+                        .out = pooled,
+                        .out_stride = arena_tokens_});
+  for (int head = 0; head < kv_heads; ++head) {
+    const size_t tail = static_cast<size_t>(head) * arena_tokens_ + before;
+    backend_->CopyOnDevice(pooled + tail, sums + tail, plan.window.queries * sizeof(float));
+  }
+  return pooled;
 }
 
 void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState& kv) {
@@ -168,9 +198,10 @@ void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState
   const int32_t keep = plan.EntriesAfter(n);
   keep_.Write(*backend_, 0, std::vector<int32_t>(config.num_kv_heads, keep));
   const size_t start = slice.arena_begin;
-  const bool scored = plan.prompt_score == PromptScore::kColumnSums;
+  const float* scores = PromptScores(slice, plan);
   if (keep < n) {
-    backend_->Select({.scores = column_sums_.data() + start,
+    // Without scores the protected are all there is to keep.
+    backend_->Select({.scores = scores != nullptr ? scores : column_sums_.data() + start,
                       .score_stride = arena_tokens_,
                       .num_kv_heads = config.num_kv_heads,
                       .n = n,
@@ -183,7 +214,7 @@ void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState
   backend_->WritePages({.k = k_.data() + start * config.head_dim,
                         .v = v_.data() + start * config.head_dim,
                         .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
-                        .scores = scored ? column_sums_.data() + start : nullptr,
+                        .scores = scores,
                         .score_stride = arena_tokens_,
                         .kept = keep < n ? kept_.data() + start : nullptr,
                         .kept_stride = arena_tokens_,

@@ -61,6 +61,7 @@ class PrefillRunner {
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Attend(const Piece& piece, int row, const KvState& kv);
   void ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan);
+  const float* PromptScores(const PrefillSlice& slice, const CachePlan& plan);
   void Compress(int layer, const PrefillSlice& slice, const KvState& kv);
 
   Backend* backend_;
@@ -73,6 +74,7 @@ class PrefillRunner {
   DeviceArray<float> hidden_;       // [arena, hidden]
   DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
   DeviceArray<float> column_sums_;  // [kv_heads, arena]
+  DeviceArray<float> pooled_;       // [kv_heads, arena]
   DeviceArray<int32_t> kept_;       // [kv_heads, arena]
   DeviceArray<int32_t> keep_;       // [kv_heads]
 };

@@ -33,11 +33,11 @@ int64_t CacheSpace::PagesFor(const CachePlan& plan, int64_t tokens) const {
   return num_heads_ * PagesOfHead(plan.EntriesAfter(tokens));
 }
 
-// ceil(min(tokens, cap) / block_size) = min of the two quotients: one division a call, not one a
+// ceil(min(entries, cap) / block_size) = min of the two quotients: one division a call, not one a
 // head.
 int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) const {
   if (tokens <= space.capacity) return 0;
-  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens));
+  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens - space.dropped));
   int64_t missing = 0;
   for (int head = 0; head < num_heads_; ++head) {
     missing += std::max(0, std::min(wanted, space.page_limits[head]) - space.pages[head]);
@@ -49,7 +49,7 @@ int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& 
   const int64_t heads = static_cast<int64_t>(limits.num_layers) * limits.num_kv_heads;
   const int64_t pages = std::min<int64_t>(limits.num_blocks, limits.table_entries) / heads;
   const int64_t entries = pages * limits.block_size;
-  return plan.cap <= entries ? kAnyLength : entries;
+  return plan.cap <= entries ? kAnyLength : entries + plan.dropped;
 }
 
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch) {
@@ -61,6 +61,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
 
   space->page_limits.assign(num_heads_, static_cast<int32_t>(PagesOfHead(args.plan->cap)));
   space->pages.assign(num_heads_, 0);
+  space->dropped = args.plan->dropped;
   space->row_width = 0;
   space->row_limit = static_cast<int32_t>(PagesOfHead(args.plan->EntriesAfter(args.final_tokens)));
   space->slot = free_slots_.back();
@@ -81,7 +82,7 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
   if (tokens <= space->capacity) return true;
   const int64_t missing = PagesMissing(*space, tokens);
   if (missing > blocks_.NumFree()) return false;
-  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens));
+  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens - space->dropped));
   if (wanted > space->row_width) {
     const int32_t width =
         std::min(wanted, *std::max_element(space->page_limits.begin(), space->page_limits.end()));
@@ -137,7 +138,7 @@ void CacheSpace::PlacePages(int32_t wanted, int64_t missing, SequenceSpace* spac
   }
   space->capacity = least_growing == kNoPageLimit
                         ? kAnyLength
-                        : static_cast<int64_t>(least_growing) * limits_.block_size;
+                        : static_cast<int64_t>(least_growing) * limits_.block_size + space->dropped;
   space->num_pages += missing;
 }
 

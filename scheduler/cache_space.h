@@ -27,6 +27,7 @@ struct SequenceSpace {
   int32_t row_width = 0;  // block ids reserved a head
   int32_t row_limit = 0;  // block ids a head can ever need
   int64_t num_pages = 0;
+  int32_t dropped = 0;               // tokens seen that are no entries: CachePlan's
   int64_t capacity = 0;              // tokens the sequence may see before a head needs another page
   std::vector<int32_t> page_limits;  // [heads] pages at the head's cap
   std::vector<int32_t> pages;        // [heads] pages held

@@ -38,8 +38,8 @@ struct LoopSnapshot {
   uint64_t generation_tokens = 0;
   TimeUs last_step_end = 0;  // steady clock; for health: no step for long with work queued
   TimeUs last_step_us = 0;
-  TimeUs host_us = 0;  // of all steps: scheduling, enqueueing, delivery. A host's device computes as
-                       // it is enqueued, another one is waited for outside of this
+  TimeUs host_us = 0;  // of all steps: scheduling, enqueueing, delivery. A host's device computes
+                       // as it is enqueued, another one is waited for outside of this
   absl::Status engine_status;  // not ok: the engine is lost, nothing is served any more
 };
 

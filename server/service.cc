@@ -191,7 +191,8 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
   const absl::StatusOr<CachePlan> plan =
       PlanCache(request.cache, static_cast<int64_t>(request.prompt.size()));
-  if (plan.ok() && plan->cap != kNoCap) accepted.set_cache_tokens(static_cast<uint32_t>(plan->cap));
+  if (plan.ok() && plan->budget != kNoCap)
+    accepted.set_cache_tokens(static_cast<uint32_t>(plan->budget));
 
   router_->Add(handle, stream);
   const auto outcome = serving.loop->Submit(handle, std::move(request));

@@ -99,12 +99,12 @@ absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
 
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
-  if (guarded <= plan.cap) return absl::OkStatus();
+  if (guarded <= plan.budget) return absl::OkStatus();
   return Invalid(
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
                   "protected_window_size = {} + {}",
-                  spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", plan.cap, plan.rule.sinks,
-                  plan.rule.recent));
+                  spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", plan.budget,
+                  plan.rule.sinks, plan.rule.recent));
 }
 
 }  // namespace
@@ -121,11 +121,11 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, int64_t prompt_tokens
   if (policy->Evicts()) {
     absl::StatusOr<int32_t> capacity = Capacity(spec, prompt_tokens);
     if (!capacity.ok()) return capacity.status();
-    plan.cap = *capacity;
+    plan.budget = plan.cap = *capacity;
   } else if (absl::Status status = CheckKeepsEverything(spec); !status.ok()) {
     return status;
   }
-  if (absl::Status status = policy->Fill(spec, &plan); !status.ok()) return status;
+  if (absl::Status status = policy->Fill(spec, prompt_tokens, &plan); !status.ok()) return status;
   if (absl::Status status = CheckProtection(spec, plan); !status.ok()) return status;
   return plan;
 }

@@ -4,6 +4,7 @@
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/kv_pages.h"
+#include "kernels/pool_scores.h"
 
 namespace hydrant {
 
@@ -34,16 +36,30 @@ struct CacheSpec {
 enum class PromptScore : uint8_t {
   kNone,        // nothing is ranked: everything stays, or the recent window alone decides
   kColumnSums,  // exact accumulated attention (H2O)
+  kWindow,      // what the last queries pay, pooled over neighbours (SnapKV)
+};
+
+// Of PromptScore::kWindow.
+struct WindowScore {
+  int32_t queries = 0;  // the last of the prompt
+  Pooling pooling = Pooling::kMax;
+  int32_t kernel = 1;  // odd; positions before the window are pooled, 1: none
 };
 
 struct CachePlan {
-  int32_t cap = kNoCap;  // C: entries a KV head holds at most
+  int32_t budget = kNoCap;  // C: entries a KV head keeps of the prompt
+  int32_t cap = kNoCap;     // entries a KV head holds at most
+  int32_t dropped = 0;  // entries of the prompt that leave without making room below the cap: the
+                        // cache grows on from what is left
   PromptScore prompt_score = PromptScore::kNone;
+  WindowScore window;
   DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
 
-  // Entries a head holds after `tokens` tokens of the sequence have been seen.
+  // Entries a head holds after `tokens` tokens of the sequence, its prompt at least, have been
+  // seen.
   int32_t EntriesAfter(int64_t tokens) const {
-    return tokens < cap ? static_cast<int32_t>(tokens) : cap;
+    const int64_t entries = tokens - dropped;
+    return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
   }
 };
 

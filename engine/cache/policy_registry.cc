@@ -1,7 +1,11 @@
 #include "engine/cache/policy_registry.h"
 
-#include <array>
+#include <algorithm>
+#include <charconv>
 #include <vector>
+
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 
 namespace hydrant {
 namespace {
@@ -9,10 +13,8 @@ namespace {
 const std::vector<const Policy*>& Table() {
   // Lives as long as the process: policies have no state and no order of destruction to keep.
   static const std::vector<const Policy*>* table = new std::vector<const Policy*>{
-      NewFullPolicy().release(),
-      NewLocalPolicy().release(),
-      NewStreamingPolicy().release(),
-      NewH2oPolicy().release(),
+      NewFullPolicy().release(), NewLocalPolicy().release(),  NewStreamingPolicy().release(),
+      NewH2oPolicy().release(),  NewSnapKvPolicy().release(),
   };
   return *table;
 }
@@ -27,6 +29,29 @@ const Policy* FindPolicy(std::string_view name) {
 }
 
 std::span<const Policy* const> Policies() { return Table(); }
+
+absl::StatusOr<int64_t> IntegerParam(const CacheSpec& spec, const std::string& name,
+                                     int64_t otherwise, int64_t least, int64_t most) {
+  const auto given = spec.params.find(name);
+  if (given == spec.params.end()) return otherwise;
+  const std::string& text = given->second;
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most)
+    return value;
+  return absl::InvalidArgumentError(fmt::format(
+      "cache.params.{}: '{}' is not a whole number in [{}, {}]", name, text, least, most));
+}
+
+absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,
+                                        std::span<const std::string_view> choices) {
+  const auto given = spec.params.find(name);
+  if (given == spec.params.end()) return std::string(choices.front());
+  if (std::find(choices.begin(), choices.end(), given->second) != choices.end())
+    return given->second;
+  return absl::InvalidArgumentError(fmt::format("cache.params.{}: '{}' is none of {}", name,
+                                                given->second, fmt::join(choices, ", ")));
+}
 
 PolicyParameter MaxCacheTokensParameter() {
   return {"max_cache_tokens", "entries a KV head holds at most", "unset", ">= 1"};

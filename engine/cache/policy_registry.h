@@ -7,9 +7,11 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/cache/cache_plan.h"
 
 namespace hydrant {
@@ -19,18 +21,28 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyInfo Info() const = 0;
   virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
-  // plan->cap is set already. Fills prompt_score and rule. Errors as PlanCache's.
-  virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
+  // plan->budget and plan->cap are C already. Fills in the rest. Errors as PlanCache's.
+  virtual absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens,
+                            CachePlan* plan) const = 0;
 };
 
 std::unique_ptr<Policy> NewFullPolicy();
 std::unique_ptr<Policy> NewLocalPolicy();
 std::unique_ptr<Policy> NewStreamingPolicy();
 std::unique_ptr<Policy> NewH2oPolicy();
+std::unique_ptr<Policy> NewSnapKvPolicy();
 
 // Null where the name is unknown.
 const Policy* FindPolicy(std::string_view name);
 std::span<const Policy* const> Policies();
+
+// A policy's own parameter, `otherwise` where the request does not give it. Errors name
+// "cache.params.<name>", the value and what is allowed.
+absl::StatusOr<int64_t> IntegerParam(const CacheSpec& spec, const std::string& name,
+                                     int64_t otherwise, int64_t least, int64_t most);
+// One of `choices`.
+absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,
+                                        std::span<const std::string_view> choices);
 
 // Rows of Info() that every evicting policy has.
 PolicyParameter MaxCacheTokensParameter();

@@ -71,9 +71,61 @@ TEST(CachePlan, ProtectionDefaults) {
   EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 65);
 }
 
+// The budget bounds the prompt; what follows is appended, up to decode_cap where that is given.
+TEST(CachePlan, SnapKvCutsThePromptAlone) {
+  CacheSpec spec = Spec("snapkv");
+  spec.max_cache_tokens = 100;
+  CachePlan plan = *PlanCache(spec, 1000);
+  EXPECT_EQ(plan.budget, 100);
+  EXPECT_EQ(plan.cap, kNoCap);
+  EXPECT_EQ(plan.dropped, 900);
+  EXPECT_EQ(plan.EntriesAfter(1000), 100);
+  EXPECT_EQ(plan.EntriesAfter(1500), 600);
+  EXPECT_EQ(plan.window.queries, 32);
+  EXPECT_EQ(plan.window.kernel, 7);
+  EXPECT_EQ(plan.window.pooling, Pooling::kMax);
+  EXPECT_FALSE(plan.rule.scored);
+  plan = *PlanCache(spec, 80);
+  EXPECT_EQ(plan.dropped, 0);
+  EXPECT_EQ(plan.EntriesAfter(80), 80);
+  spec.max_cache_tokens = 20;
+  spec.params = {{"decode_cap", "30"}, {"pooling", "avg"}, {"kernel_size", "3"}};
+  plan = *PlanCache(spec, 1000);
+  EXPECT_EQ(plan.window.queries, 10) << "at most half the budget unless asked for";
+  EXPECT_EQ(plan.EntriesAfter(1000), 20);
+  EXPECT_EQ(plan.EntriesAfter(1007), 27);
+  EXPECT_EQ(plan.EntriesAfter(2000), 30);
+  EXPECT_TRUE(plan.rule.scored);
+  EXPECT_EQ(plan.window.pooling, Pooling::kMean);
+}
+
+TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
+  CacheSpec spec = Spec("snapkv");
+  spec.max_cache_tokens = 100;
+  const auto error_with = [&](const std::string& name, const std::string& value) {
+    spec.params = {{name, value}};
+    return ErrorOf(spec, 1000);
+  };
+  EXPECT_THAT(error_with("kernel_size", "6"), StartsWith("cache.params.kernel_size: 6 is not odd"));
+  for (const char* bad : {"", "0", "65", "7x", " 7", "1e1", "99999999999999999999"}) {
+    EXPECT_THAT(error_with("kernel_size", bad),
+                AllOf(StartsWith("cache.params.kernel_size: '"), HasSubstr("[1, 63]")));
+  }
+  EXPECT_THAT(error_with("pooling", "median"),
+              AllOf(StartsWith("cache.params.pooling: 'median'"), HasSubstr("max, avg")));
+  EXPECT_THAT(error_with("decode_cap", "99"),
+              AllOf(StartsWith("cache.params.decode_cap: '99'"), HasSubstr("[100, ")));
+  EXPECT_THAT(error_with("alpha", "1"), StartsWith("cache.params.alpha: policy snapkv has no"));
+  spec.params.clear();
+  spec.protected_window_size = 0;
+  EXPECT_THAT(ErrorOf(spec, 1000), StartsWith("cache.protected_window_size: 0"));
+  spec.protected_window_size = 101;
+  EXPECT_THAT(ErrorOf(spec, 1000), StartsWith("cache.max_cache_tokens: the budget of 100"));
+}
+
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_THAT(ErrorOf(Spec("h3o")), AllOf(StartsWith("cache.cache_policy: 'h3o'"),
-                                          HasSubstr("full, local, streaming, h2o")));
+                                          HasSubstr("full, local, streaming, h2o, snapkv")));
   EXPECT_THAT(ErrorOf(Spec("h2o")), HasSubstr("needs max_cache_tokens or cache_ratio"));
   CacheSpec spec = Spec("h2o");
   for (const double ratio :

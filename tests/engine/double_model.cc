@@ -125,6 +125,8 @@ double DoubleModel::Sequence::Reduce(const Vector& weights) const {
 Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
   const ModelConfig& config = model_->config_;
   const int n = static_cast<int>(prompt.size()), d = config.head_dim, group = config.GroupSize();
+  const bool windowed = plan_.prompt_score == PromptScore::kWindow;
+  const int first_summed = windowed ? n - plan_.window.queries : 0;
   Matrix hidden;
   for (const TokenId token : prompt) hidden.push_back(model_->embedding_[token]);
   for (int l = 0; l < config.num_layers; ++l) {
@@ -159,22 +161,41 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
         for (int j = 0; j <= i; ++j) {
           Vector paid;
           for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
-          entries[j].score += Reduce(paid);
+          if (i >= first_summed) entries[j].score += Reduce(paid);
         }
       }
       Add(&hidden[i], Apply(layer.wo, attended));
       Add(&hidden[i], model_->FeedForward(layer, hidden[i]));
     }
-    for (Head& head : heads_[l]) Compress(&head, n);
+    for (Head& head : heads_[l]) {
+      if (windowed) Pool(&head, first_summed);
+      Compress(&head, n);
+    }
   }
   return model_->Logits(hidden.back());
 }
 
+// Scores of the positions before `end` become the maximum or the mean of their neighbours'. What
+// lies beyond an edge counts as 0 in a mean.
+void DoubleModel::Sequence::Pool(Head* head, int end) const {
+  Vector pooled;
+  const int reach = plan_.window.kernel / 2;
+  for (int j = 0; j < end; ++j) {
+    double sum = 0, highest = 0;
+    for (int i = std::max(0, j - reach); i <= std::min(end - 1, j + reach); ++i) {
+      sum += head->entries[i].score;
+      highest = std::max(highest, head->entries[i].score);
+    }
+    pooled.push_back(plan_.window.pooling == Pooling::kMax ? highest : sum / plan_.window.kernel);
+  }
+  for (int j = 0; j < end; ++j) head->entries[j].score = pooled[j];
+}
+
 void DoubleModel::Sequence::Compress(Head* head, int n) const {
-  if (n > plan_.cap) {
+  if (n > plan_.budget) {
     std::vector<int> middle;  // neither sinks nor recent, best first
     std::vector<bool> keep(n, false);
-    int room = plan_.cap;
+    int room = plan_.budget;
     for (int j = 0; j < n; ++j) {
       if (j < plan_.rule.sinks || j >= n - plan_.rule.recent) {
         keep[j] = true;

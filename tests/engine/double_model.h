@@ -40,6 +40,7 @@ class DoubleModel {
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
 
    private:
+    void Pool(Head* head, int end) const;
     void Compress(Head* head, int n) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group

@@ -202,6 +202,25 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
   space_.Release(&a);
 }
 
+// Of 30 tokens 20 left at once; the rest grows on.
+TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
+  CachePlan plan;
+  plan.budget = 10;
+  plan.dropped = 20;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  for (int64_t tokens = 30; tokens <= 45; ++tokens) {
+    EXPECT_EQ(space_.PagesFor(plan, tokens), 6 * ((tokens - 20 + 3) / 4));
+    EXPECT_EQ(space_.PagesMissing(a, tokens), space_.PagesFor(plan, tokens) - a.num_pages);
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    EXPECT_EQ(a.num_pages, space_.PagesFor(plan, tokens));
+  }
+  Apply();
+  ExpectTableAgrees(a);
+  space_.Release(&a);
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 60);
+}
+
 TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
   const CachePlan full;
   SequenceSpace a;

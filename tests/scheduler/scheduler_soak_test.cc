@@ -73,6 +73,13 @@ class Soak {
     Request request =
         MakeRequest(1 + Below(Below(4) == 0 ? longest : 30), 1 + Below(60), ++next_seed_);
     if (Below(2) == 0) request.cache = LocalCache(1 + Below(40));
+    if (Below(4) == 0) {
+      request.cache.policy = "snapkv";  // its budget, and then growth
+      request.cache.max_cache_tokens = 2 + Below(40);
+      if (Below(2) == 0)
+        request.cache.params["decode_cap"] =
+            std::to_string(*request.cache.max_cache_tokens + Below(30));
+    }
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);
