@@ -33,6 +33,13 @@ struct SlotSetup {
   CachePlan plan;
 };
 
+// A cache that was whole until now shrinks to its plan's cap, by the plan's rule; the pages past
+// that are no longer the slot's. Comes before anything else that the step does with pages.
+struct SlotShrink {
+  int slot = 0;
+  int32_t next_position = 0;  // tokens seen so far, and entries of every head
+};
+
 // Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
 // kv_heads + head) * row_width. Sent when a sequence starts, and when its rows move to a wider
 // place (their block ids are then all sent again).
@@ -73,6 +80,7 @@ struct Batch {
   std::vector<SlotSetup> setups;
   std::vector<TableRow> rows;
   std::vector<TableUpdate> updates;
+  std::vector<SlotShrink> shrinks;
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
 

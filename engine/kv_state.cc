@@ -38,6 +38,7 @@ absl::Status KvState::Allocate() {
   tables_.lengths = allocate(lengths_, heads);
   tables_.victims = allocate(victims_, heads);
   tables_.rules = allocate(rules_, seqs);
+  allocate(keep_, limits_.num_kv_heads);
   allocate(updates_, std::max<size_t>(heads, 1024));
   return status;
 }
@@ -74,6 +75,25 @@ void KvState::Apply(const Batch& batch) {
     const size_t count = std::min(updates_.size(), batch.updates.size() - begin);
     UpdateTable(std::span(batch.updates).subspan(begin, count));
   }
+  for (const SlotShrink& shrink : batch.shrinks) Shrink(shrink);
+}
+
+void KvState::Shrink(const SlotShrink& shrink) {
+  const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
+  const CachePlan& plan = plans_[shrink.slot];
+  caps_.Write(*backend_, shrink.slot * heads, std::vector<int32_t>(heads, plan.cap));
+  keep_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, plan.cap));
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    backend_->Compact({.keep = keep_.data(),
+                       .sinks = plan.rule.sinks,
+                       .recent = plan.rule.recent,
+                       .next_position = shrink.next_position,
+                       .max_length = shrink.next_position,
+                       .slot = shrink.slot,
+                       .layer = layer,
+                       .pages = pages_,
+                       .tables = tables_});
+  }
 }
 
 // An entry may change hands within a step: its last update counts.
@@ -95,7 +115,8 @@ void KvState::SetUp(const SlotSetup& setup) {
   const size_t first = setup.slot * heads;
   plans_[setup.slot] = setup.plan;
   rules_.Write(*backend_, setup.slot, std::span(&setup.plan.rule, 1));
-  caps_.Write(*backend_, first, std::vector<int32_t>(heads, setup.plan.cap));
+  const int32_t cap = setup.plan.whole_until > 0 ? kNoCap : setup.plan.cap;
+  caps_.Write(*backend_, first, std::vector<int32_t>(heads, cap));
   lengths_.Write(*backend_, first, std::vector<int32_t>(heads, 0));
   victims_.Write(*backend_, first, std::vector<int32_t>(heads, -1));
 }

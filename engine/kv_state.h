@@ -23,7 +23,7 @@ class KvState {
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend, const KvLayout& layout,
                                                          const EngineLimits& limits);
 
-  // Setups, moved rows and new block ids, in that order.
+  // Setups, moved rows, new block ids and shrinking caches, in that order.
   void Apply(const Batch& batch);
 
   const KvPages& pages() const { return pages_; }
@@ -35,6 +35,7 @@ class KvState {
   absl::Status Allocate();
   absl::Status AllocatePool();
   void SetUp(const SlotSetup& setup);
+  void Shrink(const SlotShrink& shrink);
   void UpdateTable(std::span<const TableUpdate> updates);
 
   Backend* backend_;
@@ -49,6 +50,7 @@ class KvState {
   DeviceArray<int32_t> row_width_;
   DeviceArray<int32_t> caps_, lengths_, victims_;
   DeviceArray<DecodeRule> rules_;
+  DeviceArray<int32_t> keep_;          // [kv_heads]
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host
   std::vector<uint64_t> list_of_;      // [table_entries]: the last list that named the entry, host

@@ -216,6 +216,7 @@ void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState
                         .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
                         .scores = scores,
                         .score_stride = arena_tokens_,
+                        .score_scale = plan.mean_scores ? 1.0f / static_cast<float>(n) : 1.0f,
                         .kept = keep < n ? kept_.data() + start : nullptr,
                         .kept_stride = arena_tokens_,
                         .keep = keep_.data(),

@@ -44,6 +44,7 @@ struct WritePagesArgs {
   int64_t kv_head_stride = 0;     // elements
   const float* scores = nullptr;  // [num_kv_heads, score_stride]; null: scores start at 0
   int64_t score_stride = 0;
+  float score_scale = 1.0f;  // of the scores as they are written
   const int32_t* kept =
       nullptr;  // [num_kv_heads, kept_stride], positions to keep; null: positions 0 .. keep[h] - 1
   int64_t kept_stride = 0;

@@ -30,7 +30,7 @@ CacheSpace::CacheSpace(const EngineLimits& limits)
 }
 
 int64_t CacheSpace::PagesFor(const CachePlan& plan, int64_t tokens) const {
-  return num_heads_ * PagesOfHead(plan.EntriesAfter(tokens));
+  return num_heads_ * PagesOfHead(plan.MostUntil(tokens));
 }
 
 // ceil(min(entries, cap) / block_size) = min of the two quotients: one division a call, not one a
@@ -49,7 +49,7 @@ int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& 
   const int64_t heads = static_cast<int64_t>(limits.num_layers) * limits.num_kv_heads;
   const int64_t pages = std::min<int64_t>(limits.num_blocks, limits.table_entries) / heads;
   const int64_t entries = pages * limits.block_size;
-  return plan.cap <= entries ? kAnyLength : entries + plan.dropped;
+  return plan.cap <= entries && plan.whole_until <= entries ? kAnyLength : entries + plan.dropped;
 }
 
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch) {
@@ -59,14 +59,19 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
   if (!arena.has_value()) return false;
 
-  space->page_limits.assign(num_heads_, static_cast<int32_t>(PagesOfHead(args.plan->cap)));
+  // What shrinks later is whole until then.
+  const int32_t cap = args.plan->whole_until > 0 ? kNoCap : args.plan->cap;
+  space->page_limits.assign(num_heads_, static_cast<int32_t>(PagesOfHead(cap)));
   space->pages.assign(num_heads_, 0);
   space->dropped = args.plan->dropped;
   space->row_width = 0;
-  space->row_limit = static_cast<int32_t>(PagesOfHead(args.plan->EntriesAfter(args.final_tokens)));
+  space->row_limit = static_cast<int32_t>(PagesOfHead(args.plan->MostUntil(args.final_tokens)));
   space->slot = free_slots_.back();
   batch->setups.push_back({space->slot, *args.plan});
-  if (!TryGrow(args.tokens, space, batch)) {  // only table space can lack here
+  // What shrinks on the way has to be whole first.
+  const int64_t whole_until = args.plan->whole_until;
+  const int64_t tokens = whole_until > 0 ? std::min(args.tokens, whole_until) : args.tokens;
+  if (!TryGrow(tokens, space, batch)) {  // only table space can lack here
     batch->setups.pop_back();
     space->slot = -1;
     arena_.Free(*arena, args.prompt_tokens);
@@ -140,6 +145,17 @@ void CacheSpace::PlacePages(int32_t wanted, int64_t missing, SequenceSpace* spac
                         ? kAnyLength
                         : static_cast<int64_t>(least_growing) * limits_.block_size + space->dropped;
   space->num_pages += missing;
+}
+
+void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {
+  const auto limit = static_cast<int32_t>(PagesOfHead(cap));
+  for (int head = 0; head < num_heads_; ++head) {
+    space->page_limits[head] = limit;
+    for (int32_t& held = space->pages[head]; held > limit; --space->num_pages) {
+      blocks_.Free(space->blocks[space->BlockIndex(head, --held)]);
+    }
+  }
+  space->capacity = 0;  // TryGrow finds it anew
 }
 
 void CacheSpace::CloseArena(SequenceSpace* space) {

@@ -51,7 +51,7 @@ class CacheSpace {
   struct OpenArgs {
     const CachePlan* plan = nullptr;
     int64_t prompt_tokens = 0;  // room in the prefill arena
-    int64_t tokens = 0;         // pages for what is kept of that many tokens, all at once
+    int64_t tokens = 0;         // pages for what is held until then, all at once
     int64_t final_tokens = 0;   // what it may see in its whole life
     int64_t pages_kept_free = 0;
   };
@@ -60,11 +60,14 @@ class CacheSpace {
   bool TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch);
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens.
   bool TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch);
+  // From now on no head holds more than `cap` entries: pages past that go home.
+  void Shrink(int32_t cap, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
-  // Everything goes home; `space` is empty afterwards. REQUIRES: no step under way names it.
+  // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
+  // it.
   void Release(SequenceSpace* space);
 
-  // Pages of a sequence of this plan that has seen `tokens` tokens.
+  // Pages that a sequence of this plan has held at most when it has seen `tokens` tokens.
   int64_t PagesFor(const CachePlan& plan, int64_t tokens) const;
   // Pages that are still missing until the sequence may have seen `tokens`.
   int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;

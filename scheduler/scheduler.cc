@@ -82,12 +82,14 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.setups.clear();
   batch_.rows.clear();
   batch_.updates.clear();
+  batch_.shrinks.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
   preempted_in_step_ = false;
 
   EndCancelled(now);
   EndLate(now);
+  ShrinkRunning();
   GrowRunning(now);
   if (!preempted_in_step_) AdmitWaiting();
   in_flight_.push_back(std::move(spare_));
@@ -121,6 +123,16 @@ void Scheduler::EndLate(TimeUs now) {
   }
 }
 
+void Scheduler::ShrinkRunning() {
+  for (Sequence* sequence : live_) {
+    const CachePlan& plan = sequence->plan;
+    if (sequence->state != SequenceState::kRunning || plan.whole_until == 0) continue;
+    if (sequence->num_seen != plan.whole_until || !sequence->MayDecode()) continue;
+    space_.Shrink(plan.cap, &sequence->space);
+    batch_.shrinks.push_back({sequence->space.slot, plan.whole_until});
+  }
+}
+
 void Scheduler::GrowRunning(TimeUs now) {
   for (size_t i = 0; i < live_.size(); ++i) {
     Sequence* sequence = live_[i];
@@ -140,6 +152,8 @@ void Scheduler::GrowRunning(TimeUs now) {
 }
 
 void Scheduler::Preempt(Sequence* sequence) {
+  std::erase_if(batch_.shrinks,
+                [&](const SlotShrink& shrink) { return shrink.slot == sequence->space.slot; });
   space_.Release(&sequence->space);
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;

@@ -7,8 +7,8 @@
 // step counts from Schedule on, its newest token is left to the device, and what is sampled for a
 // sequence that had ended meanwhile is dropped. In Schedule, in this order:
 //   1. cancelled and late requests end, their pages are free;
-//   2. running sequences get the page they need for their next entry. When pool or tables are dry,
-//   the latest-arrived
+//   2. caches that were whole until now shrink; running sequences get the page they need for their
+//   next entry. When pool or tables are dry, the latest-arrived
 //      live sequence is preempted: everything it holds is given up, and it waits in its old place
 //      of the queue;
 //   3. the front of the queue is admitted, and the next, until one does not fit. Nobody overtakes.
@@ -98,6 +98,7 @@ class Scheduler {
  private:
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
+  void ShrinkRunning();
   void GrowRunning(TimeUs now);
   void Preempt(Sequence* sequence);
   void AdmitWaiting();

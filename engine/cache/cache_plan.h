@@ -51,15 +51,24 @@ struct CachePlan {
   int32_t cap = kNoCap;     // entries a KV head holds at most
   int32_t dropped = 0;  // entries of the prompt that leave without making room below the cap: the
                         // cache grows on from what is left
+  int32_t whole_until =
+      0;  // tokens: until more have been seen nothing leaves, then the cache
+          // shrinks to the cap, which is less; 0: the prompt is compressed at once
   PromptScore prompt_score = PromptScore::kNone;
+  bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
   DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
 
   // Entries a head holds after `tokens` tokens of the sequence, its prompt at least, have been
   // seen.
   int32_t EntriesAfter(int64_t tokens) const {
+    if (tokens <= whole_until) return static_cast<int32_t>(tokens);
     const int64_t entries = tokens - dropped;
     return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
+  }
+  // The most it has held on the way there.
+  int32_t MostUntil(int64_t tokens) const {
+    return std::max(EntriesAfter(tokens), EntriesAfter(std::min<int64_t>(tokens, whole_until)));
   }
 };
 

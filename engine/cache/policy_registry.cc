@@ -14,7 +14,7 @@ const std::vector<const Policy*>& Table() {
   // Lives as long as the process: policies have no state and no order of destruction to keep.
   static const std::vector<const Policy*>* table = new std::vector<const Policy*>{
       NewFullPolicy().release(), NewLocalPolicy().release(),  NewStreamingPolicy().release(),
-      NewH2oPolicy().release(),  NewSnapKvPolicy().release(),
+      NewH2oPolicy().release(),  NewSnapKvPolicy().release(), NewCo2Policy().release(),
   };
   return *table;
 }
@@ -41,6 +41,19 @@ absl::StatusOr<int64_t> IntegerParam(const CacheSpec& spec, const std::string& n
     return value;
   return absl::InvalidArgumentError(fmt::format(
       "cache.params.{}: '{}' is not a whole number in [{}, {}]", name, text, least, most));
+}
+
+absl::StatusOr<double> RealParam(const CacheSpec& spec, const std::string& name, double otherwise,
+                                 double least, double most) {
+  const auto given = spec.params.find(name);
+  if (given == spec.params.end()) return otherwise;
+  const std::string& text = given->second;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= least && value <= most)
+    return value;
+  return absl::InvalidArgumentError(
+      fmt::format("cache.params.{}: '{}' is not a number in [{}, {}]", name, text, least, most));
 }
 
 absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,

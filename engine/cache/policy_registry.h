@@ -31,6 +31,7 @@ std::unique_ptr<Policy> NewLocalPolicy();
 std::unique_ptr<Policy> NewStreamingPolicy();
 std::unique_ptr<Policy> NewH2oPolicy();
 std::unique_ptr<Policy> NewSnapKvPolicy();
+std::unique_ptr<Policy> NewCo2Policy();
 
 // Null where the name is unknown.
 const Policy* FindPolicy(std::string_view name);
@@ -40,7 +41,9 @@ std::span<const Policy* const> Policies();
 // "cache.params.<name>", the value and what is allowed.
 absl::StatusOr<int64_t> IntegerParam(const CacheSpec& spec, const std::string& name,
                                      int64_t otherwise, int64_t least, int64_t most);
-// One of `choices`.
+absl::StatusOr<double> RealParam(const CacheSpec& spec, const std::string& name, double otherwise,
+                                 double least, double most);
+// One of `choices`, the first where the request gives none.
 absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,
                                         std::span<const std::string_view> choices);
 

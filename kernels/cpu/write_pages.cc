@@ -107,7 +107,9 @@ void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
       pages.scores[index] = static_cast<float>(position);
     } else {
       pages.scores[index] =
-          args.scores == nullptr ? 0.0f : args.scores[head * args.score_stride + position];
+          args.scores == nullptr
+              ? 0.0f
+              : args.scores[head * args.score_stride + position] * args.score_scale;
     }
   }
 }

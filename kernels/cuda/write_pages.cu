@@ -34,8 +34,9 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     if (pages.log_weights != nullptr)
       reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(0.0f, 0.0f);
     if (!rule.scored) continue;
-    const float running =
-        args.scores == nullptr ? 0.0f : args.scores[head * args.score_stride + position];
+    const float running = args.scores == nullptr
+                              ? 0.0f
+                              : args.scores[head * args.score_stride + position] * args.score_scale;
     pages.scores[index] = rule.by_position ? static_cast<float>(position) : running;
   }
 }

@@ -26,8 +26,9 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
   if (rule.by_position) {
     pages.scores[index] = static_cast<float>(position);
   } else {
-    pages.scores[index] =
-        args.scores == nullptr ? 0.0f : args.scores[head * args.score_stride + position];
+    pages.scores[index] = args.scores == nullptr
+                              ? 0.0f
+                              : args.scores[head * args.score_stride + position] * args.score_scale;
   }
 }
 

@@ -123,9 +123,43 @@ TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
   EXPECT_THAT(ErrorOf(spec, 1000), StartsWith("cache.max_cache_tokens: the budget of 100"));
 }
 
+// Whole until the measurement is over, then C at once.
+TEST(CachePlan, Co2KeepsThePromptForAWhile) {
+  CacheSpec spec = Spec("co2");
+  spec.max_cache_tokens = 101;
+  CachePlan plan = *PlanCache(spec, 1000);
+  EXPECT_EQ(plan.whole_until, 1020);
+  EXPECT_EQ(plan.EntriesAfter(1000), 1000);
+  EXPECT_EQ(plan.EntriesAfter(1020), 1020);
+  EXPECT_EQ(plan.EntriesAfter(1021), 101);
+  EXPECT_EQ(plan.MostUntil(1010), 1010);
+  EXPECT_EQ(plan.MostUntil(5000), 1020);
+  EXPECT_EQ(plan.rule.recent, 25);
+  EXPECT_FLOAT_EQ(plan.rule.decay, 0.8f);
+  EXPECT_FLOAT_EQ(plan.rule.gain, 0.2f);
+  EXPECT_EQ(PlanCache(spec, 81)->whole_until, 0) << "101 entries are within the budget";
+  EXPECT_EQ(PlanCache(spec, 82)->whole_until, 102);
+  spec.params = {
+      {"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "1"}, {"initial_score", "mean"}};
+  plan = *PlanCache(spec, 1000);
+  EXPECT_EQ(plan.whole_until, 0);
+  EXPECT_EQ(plan.rule.decay, 1.0f);
+  EXPECT_EQ(plan.rule.gain, 1.0f);
+  EXPECT_EQ(plan.rule.recent, 101);
+  EXPECT_TRUE(plan.mean_scores);
+  spec.params = {{"alpha", "1.5"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.alpha: '1.5' is not a number in [0, 1]"));
+  for (const char* bad : {"", "nan", "0.1x", "-0.1", "inf"}) {
+    spec.params = {{"rho", bad}};
+    EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.rho: '"));
+  }
+  spec.params = {{"measurement_steps", "-1"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
+}
+
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_THAT(ErrorOf(Spec("h3o")), AllOf(StartsWith("cache.cache_policy: 'h3o'"),
-                                          HasSubstr("full, local, streaming, h2o, snapkv")));
+                                          HasSubstr("full, local, streaming, h2o, snapkv, co2")));
   EXPECT_THAT(ErrorOf(Spec("h2o")), HasSubstr("needs max_cache_tokens or cache_ratio"));
   CacheSpec spec = Spec("h2o");
   for (const double ratio :

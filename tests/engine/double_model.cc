@@ -169,7 +169,9 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
     }
     for (Head& head : heads_[l]) {
       if (windowed) Pool(&head, first_summed);
-      Compress(&head, n);
+      if (plan_.whole_until == 0) Compress(&head, n);
+      if (!plan_.mean_scores) continue;
+      for (Entry& entry : head.entries) entry.score /= n;
     }
   }
   return model_->Logits(hidden.back());
@@ -235,6 +237,11 @@ void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
 }
 
 Vector DoubleModel::Sequence::Step(TokenId token, int position) {
+  if (position > 0 && position == plan_.whole_until) {
+    for (std::vector<Head>& layer : heads_) {
+      for (Head& head : layer) Compress(&head, position);
+    }
+  }
   const ModelConfig& config = model_->config_;
   const int d = config.head_dim, group = config.GroupSize();
   Vector hidden = model_->embedding_[token];
@@ -268,7 +275,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         head.entries[j].score =
             plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(paid);
       }
-      PickVictim(&head, position + 1);
+      if (position >= plan_.whole_until) PickVictim(&head, position + 1);
     }
     Add(&hidden, Apply(layer.wo, attended));
     Add(&hidden, model_->FeedForward(layer, hidden));

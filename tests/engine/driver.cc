@@ -18,7 +18,7 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
   const EngineLimits& limits = engine_->limits();
   const int slot = static_cast<int>(sequences_.size());
   const int n = static_cast<int>(prompt.size());
-  const int entries = plan.EntriesAfter(n + new_tokens);
+  const int entries = plan.MostUntil(n + new_tokens);
   const int width = (entries + limits.block_size - 1) / limits.block_size;
   const int64_t count = int64_t{width} * limits.num_layers * limits.num_kv_heads;
   EXPECT_LT(slot, limits.max_num_seqs);
@@ -32,6 +32,7 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
     free_blocks_.pop_back();
   }
   sequences_.push_back({std::move(prompt), sampling, next_arena_token_, n});
+  sequences_.back().whole_until = plan.whole_until;
   next_table_entry_ += count;
   next_arena_token_ += n;
   return slot;
@@ -60,6 +61,8 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   batch_.decode.push_back({slot, token, position, sampling});
   sequences_[slot].position = position + 1;
+  const int whole_until = sequences_[slot].whole_until;
+  if (whole_until > 0 && position == whole_until) batch_.shrinks.push_back({slot, position});
 }
 
 void EngineDriver::Step() {

@@ -48,6 +48,7 @@ class EngineDriver {
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;
     int logits_row = -1;
+    int whole_until = 0;  // of its plan
   };
 
   Engine* engine_;

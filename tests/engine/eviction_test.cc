@@ -168,6 +168,39 @@ INSTANTIATE_TEST_SUITE_P(
             Case{"SnapKvCappedAtOnce", 6, 2, "snapkv", 32, -1, 8, 80, {{"decode_cap", "32"}}},
             Case{"SnapKvAllWindow", 6, 2, "snapkv", 20, -1, 20, 64},
             Case{"SnapKvShortPrompt", 6, 2, "snapkv", 48, -1, -1, 20, {{"decode_cap", "50"}}},
+            Case{"Co2Gqa", 6, 2, "co2", 32, -1, -1, 80},
+            Case{"Co2AddsUp",
+                 4,
+                 4,
+                 "co2",
+                 33,
+                 -1,
+                 -1,
+                 65,
+                 {{"alpha", "0"}, {"measurement_steps", "9"}}},
+            Case{"Co2MeanMqa",
+                 4,
+                 1,
+                 "co2",
+                 31,
+                 -1,
+                 -1,
+                 47,
+                 {{"alpha", "0.05"},
+                  {"initial_score", "mean"},
+                  {"measurement_steps", "1"},
+                  {"rho", "0.5"}}},
+            Case{"Co2AtOnce",
+                 6,
+                 2,
+                 "co2",
+                 32,
+                 -1,
+                 -1,
+                 80,
+                 {{"measurement_steps", "0"}, {"rho", "0"}}},
+            Case{"Co2GrowsFirst", 6, 2, "co2", 40, -1, -1, 30, {{"measurement_steps", "30"}}},
+            Case{"Co2NeverCut", 6, 2, "co2", 40, -1, -1, 20, {{"measurement_steps", "20"}}},
             Case{"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
             Case{"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16})),
     [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
@@ -200,6 +233,36 @@ TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
     driver.Decode(b);
     driver.Step();
     ASSERT_EQ(driver.Logits(a), driver.Logits(b));
+  }
+}
+
+// Oracle 5: co2 that adds up, decides at once and gives half to FIFO is h2o.
+TEST(EvictionOracle, Co2ContainsH2o) {
+  const ModelConfig config = SmallConfig(6, 2);
+  EngineOptions options;
+  options.dtype = WeightDType::kFloat32;
+  options.batch_invariant = true;
+  options.num_blocks_override = 512;
+  options.max_num_seqs = 2;
+  auto engine = Engine::Create(MakeRandomModel(config, 79), options, nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  std::vector<TokenId> prompt;
+  for (int i = 0; i < 70; ++i) prompt.push_back(i * 13 % config.vocab_size);
+  CacheSpec h2o, co2;
+  h2o.policy = "h2o";
+  co2.policy = "co2";
+  h2o.max_cache_tokens = co2.max_cache_tokens = 25;
+  co2.params = {{"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "0.5"}};
+  EngineDriver driver(engine->get(), 1);
+  const int a = driver.Add(prompt, *PlanCache(h2o, 70), 50);
+  const int b = driver.Add(prompt, *PlanCache(co2, 70), 50);
+  driver.PrefillAll(a);
+  driver.PrefillAll(b);
+  for (int step = 0; step < 50; ++step) {
+    driver.Step();
+    ASSERT_EQ(driver.Logits(a), driver.Logits(b)) << "step " << step;
+    driver.Decode(a);
+    driver.Decode(b);
   }
 }
 

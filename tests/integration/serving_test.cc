@@ -61,7 +61,7 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.request_id = std::to_string(index);
   request.prompt.resize(20 + rng() % 150);
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
-  const std::vector<std::string> policies = {"full", "h2o", "full", "streaming", "full", "local"};
+  const std::vector<std::string> policies = {"full", "h2o", "snapkv", "streaming", "co2", "local"};
   request.cache.policy = policies[index % 6];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;

@@ -221,6 +221,27 @@ TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 60);
 }
 
+TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
+  CachePlan plan;
+  plan.budget = plan.cap = 10;
+  plan.whole_until = 22;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryGrow(22, &a, &batch_));
+  EXPECT_EQ(a.num_pages, 6 * 6);
+  const int64_t free = space_.NumFreePages();
+  space_.Shrink(plan.cap, &a);
+  EXPECT_EQ(a.num_pages, 6 * 3);
+  EXPECT_EQ(space_.NumFreePages(), free + 6 * 3);
+  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));
+  EXPECT_EQ(a.num_pages, 6 * 3);
+  space_.Release(&a);
+  plan.whole_until = 40;
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), std::numeric_limits<int64_t>::max());
+  plan.whole_until = 41;
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
+}
+
 TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
   const CachePlan full;
   SequenceSpace a;

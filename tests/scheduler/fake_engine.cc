@@ -44,6 +44,7 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
   ApplySetups(batch);
   ApplyTables(batch);
+  ApplyShrinks(batch);
   CheckArena(batch);
   std::set<int> used;
   result->decode_tokens.clear();
@@ -93,6 +94,18 @@ void FakeEngine::ApplyTables(const Batch& batch) {
     ASSERT_GE(update.block, 0);
     ASSERT_LT(update.block, limits_.num_blocks);
     table_[update.index] = update.block;
+  }
+}
+
+// The first entries stay where they are: as good a choice as any.
+void FakeEngine::ApplyShrinks(const Batch& batch) {
+  for (const SlotShrink& shrink : batch.shrinks) {
+    Slot& slot = slots_[shrink.slot];
+    EXPECT_EQ(slot.fed, slot.plan.whole_until);
+    EXPECT_EQ(slot.fed, shrink.next_position);
+    EXPECT_EQ(slot.length, slot.fed);
+    EXPECT_GT(slot.length, slot.plan.cap);
+    slot.length = slot.plan.cap;
   }
 }
 
@@ -165,6 +178,7 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_EQ(row.sampling.position, slot.fed + 1);
   EXPECT_LT(row.sampling.position, limits_.max_model_len);
   const int32_t grown = slot.plan.EntriesAfter(slot.fed + 1);
+  EXPECT_LE(slot.length, grown) << "the cache was to shrink first";
   // At the cap the victim's slot is overwritten; which one is any pure function of the position.
   const int32_t entry =
       grown > slot.length ? slot.length : static_cast<int32_t>(row.position % grown);

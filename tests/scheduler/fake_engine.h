@@ -61,6 +61,7 @@ class FakeEngine : public ImmediateExecutor {
 
   void ApplySetups(const Batch& batch);
   void ApplyTables(const Batch& batch);
+  void ApplyShrinks(const Batch& batch);
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
   void CheckArena(const Batch& batch);

@@ -80,6 +80,11 @@ class Soak {
         request.cache.params["decode_cap"] =
             std::to_string(*request.cache.max_cache_tokens + Below(30));
     }
+    if (Below(5) == 0) {
+      request.cache = LocalCache(1 + Below(30));
+      request.cache.policy = "co2";  // the whole prompt for a while, then its budget
+      request.cache.params = {{"measurement_steps", std::to_string(Below(25))}};
+    }
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);
