@@ -31,7 +31,7 @@ class Co2Policy final : public Policy {
          {"alpha", "decay of the average; 0 adds up", "0.2", "[0, 1]"},
          {"measurement_steps", "generated tokens before the prompt is cut", "20", "[0, 1048576]"},
          {"rho", "share of the budget that is FIFO", "0.25", "[0, 1]"},
-         {"initial_score", "of the prompt's entries", "sum", "sum, mean"}}};
+         {"initial_score", "of the prompt's entries", "sum", "sum or mean"}}};
   }
 
   absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens, CachePlan* plan) const override {

@@ -29,7 +29,7 @@ class SnapKvPolicy final : public Policy {
           "32, at most half the budget", "[1, budget]"},
          {"kernel_size", "positions that are pooled", std::to_string(kDefaultKernel),
           "odd, [1, 63]"},
-         {"pooling", "of their scores", "max", "max, avg"},
+         {"pooling", "of their scores", "max", "max or avg"},
          {"decode_cap", "entries a KV head holds at most while decoding", "unset", ">= budget"}}};
   }
 
