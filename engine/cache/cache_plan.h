@@ -49,11 +49,12 @@ struct WindowScore {
 struct CachePlan {
   int32_t budget = kNoCap;  // C: entries a KV head keeps of the prompt
   int32_t cap = kNoCap;     // entries a KV head holds at most
-  int32_t dropped = 0;  // entries of the prompt that leave without making room below the cap: the
-                        // cache grows on from what is left
-  int32_t whole_until =
-      0;  // tokens: until more have been seen nothing leaves, then the cache
-          // shrinks to the cap, which is less; 0: the prompt is compressed at once
+  // Entries of the prompt that leave without making room below the cap: the cache grows on from
+  // what is left.
+  int32_t dropped = 0;
+  // Tokens: until more have been seen nothing leaves, then the cache shrinks to the cap, which is
+  // less. 0: the prompt is compressed at once.
+  int32_t whole_until = 0;
   PromptScore prompt_score = PromptScore::kNone;
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;

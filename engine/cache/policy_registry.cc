@@ -12,10 +12,17 @@ namespace {
 
 const std::vector<const Policy*>& Table() {
   // Lives as long as the process: policies have no state and no order of destruction to keep.
+  // A policy a row.
+  // clang-format off
   static const std::vector<const Policy*>* table = new std::vector<const Policy*>{
-      NewFullPolicy().release(), NewLocalPolicy().release(),  NewStreamingPolicy().release(),
-      NewH2oPolicy().release(),  NewSnapKvPolicy().release(), NewCo2Policy().release(),
+      NewFullPolicy().release(),
+      NewLocalPolicy().release(),
+      NewStreamingPolicy().release(),
+      NewH2oPolicy().release(),
+      NewSnapKvPolicy().release(),
+      NewCo2Policy().release(),
   };
+  // clang-format on
   return *table;
 }
 

@@ -138,163 +138,101 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   EXPECT_LE(excused, 5) << "near-ties should be rare";
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, EvictionTest,
-    ::testing::Combine(
-        ::testing::Values("reference", "cpu", "cuda"),
-        ::testing::Values(
-            Case{"H2oGqa", 6, 2, "h2o", 32, -1, -1, 80},
-            Case{"H2oMha", 4, 4, "h2o", 33, -1, -1, 65},
-            Case{"H2oMqa", 4, 1, "h2o", 31, -1, -1, 47},
-            Case{"H2oSinks", 6, 2, "h2o", 16, 4, -1, 17},
-            Case{"H2oHeavyOnly", 6, 2, "h2o", 20, -1, 0, 64},
-            Case{"H2oRecentOnly", 6, 2, "h2o", 20, -1, 20, 64},
-            Case{"H2oGrowsIntoItsCap", 6, 2, "h2o", 48, -1, -1, 20},
-            Case{"H2oOneEntry", 6, 2, "h2o", 1, -1, -1, 20},
-            Case{"LocalGqa", 6, 2, "local", 32, -1, -1, 80},
-            Case{"LocalGrows", 4, 1, "local", 33, -1, -1, 5},
-            Case{"SnapKvGqa", 6, 2, "snapkv", 32, -1, -1, 80},
-            Case{"SnapKvMhaMean",
-                 4,
-                 4,
-                 "snapkv",
-                 33,
-                 -1,
-                 5,
-                 65,
-                 {{"pooling", "avg"}, {"kernel_size", "5"}}},
-            Case{"SnapKvMqaUnpooled", 4, 1, "snapkv", 17, -1, 16, 47, {{"kernel_size", "1"}}},
-            Case{"SnapKvCapped", 6, 2, "snapkv", 32, -1, 8, 80, {{"decode_cap", "40"}}},
-            Case{"SnapKvCappedAtOnce", 6, 2, "snapkv", 32, -1, 8, 80, {{"decode_cap", "32"}}},
-            Case{"SnapKvAllWindow", 6, 2, "snapkv", 20, -1, 20, 64},
-            Case{"SnapKvShortPrompt", 6, 2, "snapkv", 48, -1, -1, 20, {{"decode_cap", "50"}}},
-            Case{"Co2Gqa", 6, 2, "co2", 32, -1, -1, 80},
-            Case{"Co2AddsUp",
-                 4,
-                 4,
-                 "co2",
-                 33,
-                 -1,
-                 -1,
-                 65,
-                 {{"alpha", "0"}, {"measurement_steps", "9"}}},
-            Case{"Co2MeanMqa",
-                 4,
-                 1,
-                 "co2",
-                 31,
-                 -1,
-                 -1,
-                 47,
-                 {{"alpha", "0.05"},
-                  {"initial_score", "mean"},
-                  {"measurement_steps", "1"},
-                  {"rho", "0.5"}}},
-            Case{"Co2AtOnce",
-                 6,
-                 2,
-                 "co2",
-                 32,
-                 -1,
-                 -1,
-                 80,
-                 {{"measurement_steps", "0"}, {"rho", "0"}}},
-            Case{"Co2GrowsFirst", 6, 2, "co2", 40, -1, -1, 30, {{"measurement_steps", "30"}}},
-            Case{"Co2NeverCut", 6, 2, "co2", 40, -1, -1, 20, {{"measurement_steps", "20"}}},
-            Case{"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
-            Case{"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16})),
-    [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
+const Case kCases[] = {
+    {"H2oGqa", 6, 2, "h2o", 32, -1, -1, 80},
+    {"H2oMha", 4, 4, "h2o", 33, -1, -1, 65},
+    {"H2oMqa", 4, 1, "h2o", 31, -1, -1, 47},
+    {"H2oSinks", 6, 2, "h2o", 16, 4, -1, 17},
+    {"H2oHeavyOnly", 6, 2, "h2o", 20, -1, 0, 64},
+    {"H2oRecentOnly", 6, 2, "h2o", 20, -1, 20, 64},
+    {"H2oGrowsIntoItsCap", 6, 2, "h2o", 48, -1, -1, 20},
+    {"H2oOneEntry", 6, 2, "h2o", 1, -1, -1, 20},
+    {"LocalGqa", 6, 2, "local", 32, -1, -1, 80},
+    {"LocalGrows", 4, 1, "local", 33, -1, -1, 5},
+    {"SnapKvGqa", 6, 2, "snapkv", 32, -1, -1, 80},
+    {"SnapKvMhaMean", 4, 4, "snapkv", 33, -1, 5, 65, {{"pooling", "avg"}, {"kernel_size", "5"}}},
+    {"SnapKvMqaUnpooled", 4, 1, "snapkv", 17, -1, 16, 47, {{"kernel_size", "1"}}},
+    {"SnapKvCapped", 6, 2, "snapkv", 32, -1, 8, 80, {{"decode_cap", "40"}}},
+    {"SnapKvCappedAtOnce", 6, 2, "snapkv", 32, -1, 8, 80, {{"decode_cap", "32"}}},
+    {"SnapKvAllWindow", 6, 2, "snapkv", 20, -1, 20, 64},
+    {"SnapKvShortPrompt", 6, 2, "snapkv", 48, -1, -1, 20, {{"decode_cap", "50"}}},
+    {"Co2Gqa", 6, 2, "co2", 32, -1, -1, 80},
+    {"Co2AddsUp", 4, 4, "co2", 33, -1, -1, 65, {{"alpha", "0"}, {"measurement_steps", "9"}}},
+    {"Co2MeanMqa", 4, 1, "co2", 31, -1, -1, 47, {{"alpha", "0.05"}, {"initial_score", "mean"}}},
+    {"Co2OneStep", 6, 2, "co2", 16, -1, -1, 40, {{"measurement_steps", "1"}, {"rho", "0.5"}}},
+    {"Co2AtOnce", 6, 2, "co2", 32, -1, -1, 80, {{"measurement_steps", "0"}, {"rho", "0"}}},
+    {"Co2GrowsFirst", 6, 2, "co2", 40, -1, -1, 30, {{"measurement_steps", "30"}}},
+    {"Co2NeverCut", 6, 2, "co2", 40, -1, -1, 20, {{"measurement_steps", "20"}}},
+    {"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
+    {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},
+};
 
-// Oracle 5: h2o without heavy hitters keeps what local keeps.
-TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
-  const ModelConfig config = SmallConfig(6, 2);
-  EngineOptions options;
-  options.dtype = WeightDType::kFloat32;
-  options.batch_invariant = true;
-  options.num_blocks_override = 512;
-  options.max_num_seqs = 2;
-  auto engine = Engine::Create(MakeRandomModel(config, 77), options, nullptr);
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  std::vector<TokenId> prompt;
-  for (int i = 0; i < 70; ++i) prompt.push_back(i * 7 % config.vocab_size);
-  CacheSpec h2o, local;
-  h2o.policy = "h2o";
-  h2o.max_cache_tokens = h2o.protected_window_size = 24;
-  local.policy = "local";
-  local.max_cache_tokens = 24;
-  EngineDriver driver(engine->get(), 1);
-  const int a = driver.Add(prompt, *PlanCache(h2o, 70), 50);
-  const int b = driver.Add(prompt, *PlanCache(local, 70), 50);
-  driver.PrefillAll(a);
-  driver.PrefillAll(b);
-  driver.Step();
-  for (int step = 0; step < 50; ++step) {
-    driver.Decode(a);
-    driver.Decode(b);
-    driver.Step();
-    ASSERT_EQ(driver.Logits(a), driver.Logits(b));
-  }
-}
+INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
+                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                                            ::testing::ValuesIn(kCases)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + std::get<1>(info.param).name;
+                         });
 
-// Oracle 5: co2 that adds up, decides at once and gives half to FIFO is h2o.
-TEST(EvictionOracle, Co2ContainsH2o) {
-  const ModelConfig config = SmallConfig(6, 2);
-  EngineOptions options;
-  options.dtype = WeightDType::kFloat32;
-  options.batch_invariant = true;
-  options.num_blocks_override = 512;
-  options.max_num_seqs = 2;
-  auto engine = Engine::Create(MakeRandomModel(config, 79), options, nullptr);
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  std::vector<TokenId> prompt;
-  for (int i = 0; i < 70; ++i) prompt.push_back(i * 13 % config.vocab_size);
-  CacheSpec h2o, co2;
-  h2o.policy = "h2o";
-  co2.policy = "co2";
-  h2o.max_cache_tokens = co2.max_cache_tokens = 25;
-  co2.params = {{"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "0.5"}};
-  EngineDriver driver(engine->get(), 1);
-  const int a = driver.Add(prompt, *PlanCache(h2o, 70), 50);
-  const int b = driver.Add(prompt, *PlanCache(co2, 70), 50);
-  driver.PrefillAll(a);
-  driver.PrefillAll(b);
-  for (int step = 0; step < 50; ++step) {
-    driver.Step();
-    ASSERT_EQ(driver.Logits(a), driver.Logits(b)) << "step " << step;
-    driver.Decode(a);
-    driver.Decode(b);
-  }
-}
-
-// Oracle 5: a window as long as the prompt drops nothing. Oracle 1: nor does a budget of its
-// length.
-TEST(EvictionOracle, SnapKvThatDropsNothingIsFull) {
-  const ModelConfig config = SmallConfig(6, 2);
+std::unique_ptr<Engine> OracleEngine(uint64_t seed) {
   EngineOptions options;
   options.dtype = WeightDType::kFloat32;
   options.batch_invariant = true;
   options.num_blocks_override = 512;
   options.max_num_seqs = 3;
-  auto engine = Engine::Create(MakeRandomModel(config, 78), options, nullptr);
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  auto engine = Engine::Create(MakeRandomModel(SmallConfig(6, 2), seed), options, nullptr);
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+// The same prompt of 70 tokens under each of the caches, and 50 tokens after it: equal logits, to
+// the bit, at every step.
+void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches) {
+  const auto engine = OracleEngine(seed);
   std::vector<TokenId> prompt;
-  for (int i = 0; i < 70; ++i) prompt.push_back(i * 11 % config.vocab_size);
+  for (int i = 0; i < 70; ++i) prompt.push_back(i * (seed % 7 + 7) % engine->config().vocab_size);
+  EngineDriver driver(engine.get(), 1);
+  std::vector<int> slots;
+  for (const CacheSpec& cache : caches) {
+    slots.push_back(driver.Add(prompt, *PlanCache(cache, 70), 50));
+    driver.PrefillAll(slots.back());
+  }
+  for (int step = 0; step < 50; ++step) {
+    driver.Step();
+    for (const int slot : slots)
+      ASSERT_EQ(driver.Logits(slot), driver.Logits(slots[0])) << "step " << step;
+    for (const int slot : slots) driver.Decode(slot);
+  }
+}
+
+// Oracle 5: h2o without heavy hitters keeps what local keeps.
+TEST(EvictionOracle, RecentOnlyH2oIsLocal) {
+  CacheSpec h2o, local;
+  h2o.policy = "h2o";
+  h2o.max_cache_tokens = h2o.protected_window_size = 24;
+  local.policy = "local";
+  local.max_cache_tokens = 24;
+  ExpectEqualLogits(77, {h2o, local});
+}
+
+// Oracle 5: co2 that adds up, decides at once and gives half to FIFO is h2o.
+TEST(EvictionOracle, Co2ContainsH2o) {
+  CacheSpec h2o, co2;
+  h2o.policy = "h2o";
+  co2.policy = "co2";
+  h2o.max_cache_tokens = co2.max_cache_tokens = 25;
+  co2.params = {{"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "0.5"}};
+  ExpectEqualLogits(79, {h2o, co2});
+}
+
+// Oracle 5: a window as long as the prompt drops nothing. Oracle 1: nor does a budget of its
+// length.
+TEST(EvictionOracle, SnapKvThatDropsNothingIsFull) {
   CacheSpec full, window, budget;
   window.policy = budget.policy = "snapkv";
   window.max_cache_tokens = window.protected_window_size = 70;
   budget.max_cache_tokens = 71;
-  EngineDriver driver(engine->get(), 1);
-  std::vector<int> slots;
-  for (const CacheSpec& spec : {full, window, budget}) {
-    slots.push_back(driver.Add(prompt, *PlanCache(spec, 70), 30));
-    driver.PrefillAll(slots.back());
-  }
-  for (int step = 0; step < 30; ++step) {
-    driver.Step();
-    ASSERT_EQ(driver.Logits(slots[1]), driver.Logits(slots[0])) << "step " << step;
-    ASSERT_EQ(driver.Logits(slots[2]), driver.Logits(slots[0])) << "step " << step;
-    for (const int slot : slots) driver.Decode(slot);
-  }
+  ExpectEqualLogits(78, {full, window, budget});
 }
 
 }  // namespace
