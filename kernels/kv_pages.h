@@ -74,7 +74,7 @@ struct SequenceTables {
   const int32_t* blocks = nullptr;     // arena of block ids
   const int64_t* row_begin = nullptr;  // [max_seqs] where the slot's rows start in `blocks`
   const int32_t* row_width = nullptr;  // [max_seqs] block ids reserved per (layer, head)
-  const int32_t* caps =
+  int32_t* caps =
       nullptr;  // [max_seqs, layers, kv_heads] entries a head may hold; INT32_MAX: no cap
   int32_t* lengths = nullptr;  // [max_seqs, layers, kv_heads] live entries
   int32_t* victims =

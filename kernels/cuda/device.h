@@ -11,6 +11,8 @@
 #include <cstdint>
 
 #include "kernels/compact.h"
+#include "kernels/count_best.h"
+#include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
@@ -18,8 +20,10 @@
 #include "kernels/penalize.h"
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
+#include "kernels/retained_mass.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/share_budget.h"
 #include "kernels/table_update.h"
 
 namespace hydrant {
@@ -92,6 +96,11 @@ class CudaDevice {
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
   virtual int Compact(const CompactArgs& args) = 0;
+  virtual int ShareBudget(const ShareBudgetArgs& args) = 0;
+  virtual int DealPages(const DealPagesArgs& args) = 0;
+  virtual int CountBest(const CountBestArgs& args) = 0;
+  virtual int RetainedMass(const RetainedMassArgs& args) = 0;
+  virtual int KeepForMass(const KeepForMassArgs& args) = 0;
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;
