@@ -149,10 +149,10 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
        .out = act_->At(act_->attended, static_cast<size_t>(row) * config.QDim()),
        .out_dtype = act_->input_dtype,
-       .column_sums = scored ? column_sums_.data() + start : nullptr,
-       .column_stride = arena_tokens_,
-       .reduce = plan.rule.reduce,
-       .first_summed_position = windowed ? std::max(0, n - plan.window.queries) : 0,
+       .statistics = {{{.reduce = plan.rule.reduce,
+                        .first_query = windowed ? n - plan.window.queries : 0,
+                        .out = scored ? column_sums_.data() + start : nullptr,
+                        .stride = arena_tokens_}}},
        .precision = kv.pages().layout.dtype});
 }
 
