@@ -24,6 +24,7 @@
 #include "kernels/count_best.h"
 #include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
+#include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
@@ -106,6 +107,7 @@ class Backend {
   virtual void Swiglu(const SwigluArgs& args) = 0;
   virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual void DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual void PoolScores(const PoolScoresArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;

@@ -16,9 +16,10 @@ namespace hydrant {
 inline constexpr int32_t kPartsPerMillion = 1000000;
 
 struct ShareBudgetArgs {
-  // [heads] how many unprotected entries a head has among the best heads * base of all heads; they
-  // sum to that.
+  // [heads] how many unprotected entries a head has among the best heads * base of all heads, and
+  // `counted` protected ones on top; they sum to heads * (base + counted).
   const int32_t* best = nullptr;
+  int32_t counted = 0;
   int heads = 0;
   int32_t base = 0;         // unprotected entries a head keeps on average
   int32_t floor_ppm = 0;    // [0, 10^6] the part that every head gets alike

@@ -20,8 +20,7 @@ class H2oPolicy final : public Policy {
              {"protected_window_size", "last entries that never leave, the incoming one included",
               "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"}}};
   }
-  absl::Status Fill(const CacheSpec& spec, int64_t /*prompt_tokens*/,
-                    CachePlan* plan) const override {
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     plan->prompt_score = PromptScore::kColumnSums;
     plan->rule.scored = true;
     const int64_t sinks = std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap);

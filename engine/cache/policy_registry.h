@@ -21,9 +21,9 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyInfo Info() const = 0;
   virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
-  // plan->budget and plan->cap are C already. Fills in the rest. Errors as PlanCache's.
-  virtual absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens,
-                            CachePlan* plan) const = 0;
+  // plan->prompt is set, plan->budget and plan->cap are C already. Fills in the rest. Errors as
+  // PlanCache's.
+  virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
 };
 
 std::unique_ptr<Policy> NewFullPolicy();

@@ -33,7 +33,7 @@ class SnapKvPolicy final : public Policy {
          {"decode_cap", "entries a KV head holds at most while decoding", "unset", ">= budget"}}};
   }
 
-  absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens, CachePlan* plan) const override {
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     const int64_t half = std::max(1, plan->budget / 2);
     const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, half));
     if (window < 1) {
@@ -43,7 +43,6 @@ class SnapKvPolicy final : public Policy {
     plan->prompt_score = PromptScore::kWindow;
     plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
     plan->window.queries = plan->rule.recent;
-    plan->dropped = static_cast<int32_t>(std::max<int64_t>(0, prompt_tokens - plan->budget));
     if (absl::Status status = FillPooling(spec, &plan->window); !status.ok()) return status;
     return FillDecodeCap(spec, plan);
   }

@@ -67,6 +67,7 @@ class CpuBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     cpu::DecodeAttention(args, threads_);
   }
+  void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }

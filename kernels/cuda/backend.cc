@@ -141,6 +141,9 @@ class CudaBackend final : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     Run("DecodeAttention", [&] { return device_->DecodeAttention(args); });
   }
+  void DeriveScores(const DeriveScoresArgs& args) override {
+    Run("DeriveScores", [&] { return device_->DeriveScores(args); });
+  }
   void PoolScores(const PoolScoresArgs& args) override {
     Run("PoolScores", [&] { return device_->PoolScores(args); });
   }

@@ -14,6 +14,7 @@
 #include "kernels/count_best.h"
 #include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
+#include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
@@ -92,6 +93,7 @@ class CudaDevice {
   virtual int Swiglu(const SwigluArgs& args) = 0;
   virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual int DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual int PoolScores(const PoolScoresArgs& args) = 0;
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;

@@ -36,6 +36,7 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args);
 cudaError_t Swiglu(const Context& context, const SwigluArgs& args);
 cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args);
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
+cudaError_t DeriveScores(const Context& context, const DeriveScoresArgs& args);
 cudaError_t PoolScores(const Context& context, const PoolScoresArgs& args);
 cudaError_t Select(const Context& context, const SelectArgs& args);
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args);

@@ -9,7 +9,7 @@ constexpr int kThreads = 1024;
 
 __device__ int64_t Share(const ShareBudgetArgs& args, int head) {
   return int64_t{args.floor_ppm} * args.base +
-         int64_t{kPartsPerMillion - args.floor_ppm} * args.best[head];
+         int64_t{kPartsPerMillion - args.floor_ppm} * (args.best[head] - args.counted);
 }
 
 // One block. A head gets one of the entries that rounding down leaves if fewer heads come before it

@@ -11,6 +11,7 @@
 #include "kernels/count_best.h"
 #include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
+#include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
@@ -38,6 +39,7 @@ void RopeSplit(const RopeSplitArgs& args);
 void Swiglu(const SwigluArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
+void DeriveScores(const DeriveScoresArgs& args);
 void PoolScores(const PoolScoresArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);

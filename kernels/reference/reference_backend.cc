@@ -43,6 +43,7 @@ class ReferenceBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     reference::DecodeAttention(args);
   }
+  void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { reference::PoolScores(args); }
   void Select(const SelectArgs& args) override { reference::Select(args); }
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }

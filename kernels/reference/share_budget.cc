@@ -12,8 +12,9 @@ void ShareBudget(const ShareBudgetArgs& args) {
   std::vector<int64_t> remainders(args.heads);
   int64_t left = int64_t{args.heads} * args.base;
   for (int h = 0; h < args.heads; ++h) {
-    const int64_t share = int64_t{args.floor_ppm} * args.base +
-                          int64_t{kPartsPerMillion - args.floor_ppm} * args.best[h];
+    const int64_t share =
+        int64_t{args.floor_ppm} * args.base +
+        int64_t{kPartsPerMillion - args.floor_ppm} * (args.best[h] - args.counted);
     args.keep[h] = static_cast<int32_t>(share / kPartsPerMillion);
     remainders[h] = share % kPartsPerMillion;
     left -= args.keep[h];

@@ -101,7 +101,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
   if (c.window >= 0) spec.protected_window_size = c.window;
   spec.params = c.params;
-  const CachePlan plan = *PlanCache(spec, c.prompt);
+  const CachePlan plan = *PlanCache(spec, {c.prompt});
   std::mt19937_64 rng(seed);
   std::vector<TokenId> prompt(c.prompt);
   for (TokenId& token : prompt) token = static_cast<TokenId>(rng() % config.vocab_size);
@@ -194,7 +194,7 @@ void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches) {
   EngineDriver driver(engine.get(), 1);
   std::vector<int> slots;
   for (const CacheSpec& cache : caches) {
-    slots.push_back(driver.Add(prompt, *PlanCache(cache, 70), 50));
+    slots.push_back(driver.Add(prompt, *PlanCache(cache, {70}), 50));
     driver.PrefillAll(slots.back());
   }
   for (int step = 0; step < 50; ++step) {
