@@ -98,6 +98,25 @@ absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
   return absl::OkStatus();
 }
 
+// A head that retains too little keeps more, up to max_cache_tokens.
+absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* plan) {
+  if (!spec.min_retained_mass) return absl::OkStatus();
+  const double mass = *spec.min_retained_mass;
+  if (!(mass > 0.0 && mass <= 1.0))
+    return Invalid(fmt::format("cache.min_retained_mass: {} is outside (0, 1]", mass));
+  if (!policy.Evicts()) return absl::OkStatus();  // all of it is retained
+  if (plan->whole_until > 0 || plan->rule.revision == Revision::kLayerMean) {
+    return Invalid(
+        fmt::format("cache.min_retained_mass: {} given, but policy {} {}", mass, spec.policy,
+                    plan->whole_until > 0 ? "does not compress the prompt when it has been read"
+                                          : "keeps the same entries in all heads of a layer"));
+  }
+  plan->min_retained_mass = static_cast<float>(mass);
+  if (spec.max_cache_tokens)
+    plan->most_for_mass = static_cast<int32_t>(std::min<int64_t>(*spec.max_cache_tokens, kNoCap));
+  return absl::OkStatus();
+}
+
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
   if (guarded <= plan.budget) return absl::OkStatus();
@@ -181,6 +200,7 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   }
   if (absl::Status status = policy->Fill(spec, &plan); !status.ok()) return status;
   if (absl::Status status = CheckProtection(spec, plan); !status.ok()) return status;
+  if (absl::Status status = FillGuard(spec, *policy, &plan); !status.ok()) return status;
   return plan;
 }
 
