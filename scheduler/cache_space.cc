@@ -22,6 +22,14 @@ int64_t PagesTogether(int64_t entries, int64_t heads, int64_t block_size) {
   return (entries + (block_size - 1) * heads) / block_size;
 }
 
+// Block ids a head so that a row holds what a head may get, and a layer's rows its stack.
+int32_t StackedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
+  const int64_t heads = limits.num_kv_heads, block = limits.block_size;
+  const int64_t stack = PagesTogether(plan.LargestBudget() * heads, heads, block);
+  return static_cast<int32_t>(
+      std::max((plan.WidestKeep() + block - 1) / block, (stack + heads - 1) / heads));
+}
+
 int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t block = limits.block_size, kv_heads = limits.num_kv_heads;
   const auto alike = [&](int64_t entries) { return (entries + block - 1) / block * kv_heads; };
@@ -69,7 +77,9 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
 int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const auto fits = [&](int64_t tokens) {
-    const int64_t width = (plan.MostUntil(tokens) + limits.block_size - 1) / limits.block_size;
+    const int64_t width =
+        std::max<int64_t>((plan.MostUntil(tokens) + limits.block_size - 1) / limits.block_size,
+                          plan.IsRagged() ? StackedRowWidth(limits, plan) : 0);
     return PagesOf(limits, plan, tokens) <= limits.num_blocks &&
            width * heads <= limits.table_entries;
   };
@@ -132,7 +142,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
 
 // A layer's ids lie at the beginning of its rows until the engine deals them.
 bool CacheSpace::StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch) {
-  if (!WidenRow(static_cast<int32_t>(PagesOfHead(plan.WidestKeep())), space, batch)) return false;
+  if (!WidenRow(StackedRowWidth(limits_, plan), space, batch)) return false;
   const int kv_heads = limits_.num_kv_heads;
   space->stacks.resize(limits_.num_layers);
   for (int layer = 0; layer < limits_.num_layers; ++layer) {

@@ -119,6 +119,11 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
 
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
+  if (plan.scope != BudgetScope::kHead && guarded == 0) {
+    return Invalid(
+        "cache.protected_window_size: 0 may leave a head without any entry where heads share a "
+        "budget; at least 1, or sink_tokens at least 1");
+  }
   if (guarded <= plan.budget) return absl::OkStatus();
   return Invalid(
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kDefaultWindow = 32;
 constexpr int64_t kDefaultKernel = 7;
 constexpr int64_t kLargestKernel = 63;
+constexpr int64_t kMostDecodeCap = 1 << 30;
 
 absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
   const absl::StatusOr<int64_t> kernel =
@@ -33,7 +34,7 @@ absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
 
 absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
   const absl::StatusOr<int64_t> cap =
-      IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kNoCap);
+      IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap);
   if (!cap.ok()) return cap.status();
   plan->cap = static_cast<int32_t>(*cap);
   plan->rule.scored = plan->cap != kNoCap;

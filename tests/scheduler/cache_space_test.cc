@@ -296,6 +296,25 @@ TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
   EXPECT_EQ(space_.NumFreePages(), free);
 }
 
+// Where all heads get alike, a layer's stack may be longer than what its heads' pages add up to.
+TEST_F(CacheSpaceTest, AStackFitsIntoItsLayersRows) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 12, .num_layers = 2, .num_kv_heads = 3};
+  plan.scope = BudgetScope::kLayer;
+  plan.floor_ppm = 1000000;
+  for (plan.budget = 1; plan.budget < 12; ++plan.budget) {
+    SequenceSpace a;
+    ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &batch_));
+    EXPECT_LE(static_cast<int>(a.stacks[0].size()), 3 * a.row_width) << plan.budget;
+    Apply();
+    for (int layer = 0; layer < 2; ++layer) {
+      for (size_t i = 0; i < a.stacks[layer].size(); ++i)
+        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.stacks[layer][i]) << plan.budget;
+    }
+    space_.Release(&a);
+  }
+}
+
 TEST_F(CacheSpaceTest, AnUnsettledSequenceGivesItsStackBack) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};

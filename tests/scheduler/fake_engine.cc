@@ -165,14 +165,15 @@ void FakeEngine::Compress(Slot* slot) {
     for (int first = 0; first < NumHeads(); first += sharing) {
       int64_t left = int64_t{sharing} * plan.LayerBudget(first / limits_.num_kv_heads);
       for (int head = first; head < first + sharing; ++head) {
-        const int64_t most = std::min<int64_t>(left, plan.WidestKeep());
+        const int64_t others = int64_t{first + sharing - head - 1} * plan.Protected();
+        const int64_t most = std::min<int64_t>(left - others, plan.WidestKeep());
         const int64_t least = std::max<int64_t>(
             plan.Protected(), left - int64_t{first + sharing - head - 1} * plan.WidestKeep());
         const uint64_t draw = Mix(slot->history, head);
         entries[head] = static_cast<int32_t>(
             least >= most ? most : least + static_cast<int64_t>(draw % (most - least + 1)));
-        if (plan.min_retained_mass > 0.0f && draw % 5 == 0) entries[head] = n;
         left -= entries[head];
+        if (plan.min_retained_mass > 0.0f && draw % 5 == 0) entries[head] = n;
         slot->spans[head] = plan.Keeping(entries[head]);
       }
     }
