@@ -54,8 +54,12 @@ struct TableRow {
 // several layers spans the whole prompt.
 struct PrefillSlice {
   int slot = 0;
-  std::span<const TokenId> prompt;  // the whole prompt; must stay valid during Enqueue()
-  int arena_begin = 0;              // where the prompt's tokens lie in the prefill arena, in tokens
+  // All that is read, which the plan's prompt begins: it is followed by a probe where the plan
+  // scores by one. Valid during Enqueue().
+  std::span<const TokenId> prompt;
+  // What penalties count as the prompt; likewise.
+  std::span<const TokenId> whole_prompt = {};
+  int arena_begin = 0;  // where the prompt's tokens lie in the prefill arena, in tokens
   int layer_begin = 0;
   int layer_end = 0;
   int token_begin = 0;   // a multiple of kQueryTile
@@ -73,6 +77,7 @@ struct DecodeRow {
                          // host need not know yet
   int32_t position = 0;  // its position
   SamplingRow sampling;
+  bool in_prompt = false;  // the input is a part of the prompt that was not compressed with it
 };
 
 // Applied in the order of the members.

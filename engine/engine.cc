@@ -253,7 +253,7 @@ void Engine::Impl::NotePrompts(const Batch& batch) {
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.layer_begin > 0 || slice.token_begin > 0 || !slice.sampling.penalties.Any()) continue;
     std::vector<uint16_t> prompt(model->config().vocab_size, 0);
-    for (const TokenId token : slice.prompt) prompt[token] = kInPrompt;
+    for (const TokenId token : slice.whole_prompt) prompt[token] = kInPrompt;
     seen.Write(*backend, slice.slot * prompt.size(), prompt);
   }
 }
@@ -262,6 +262,8 @@ void Engine::Impl::NotePrompts(const Batch& batch) {
 void Engine::Impl::PenalizeRows(int decoded) {
   if (!rows.any_penalties()) return;
   backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
+  for (const int row : rows.rows_in_prompt())
+    backend->CopyToDevice(rows.newest() + row, &kNoToken, sizeof(TokenId));
   backend->Penalize({.logits = logits.data(),
                      .num_rows = rows.num_sampled(),
                      .vocab = model->config().vocab_size,

@@ -22,6 +22,7 @@ void StepRows::AddSampled(int slot, const SamplingRow& sampling) {
 void StepRows::Write(Backend& backend, const Batch& batch, int num_layers, int padded_rows) {
   num_sampled_ = 0;
   any_penalties_ = false;
+  rows_in_prompt_.clear();
   const int rows = static_cast<int>(batch.decode.size());
   for (int i = 0; i < rows; ++i) {
     const DecodeRow& row = batch.decode[i];
@@ -29,6 +30,7 @@ void StepRows::Write(Backend& backend, const Batch& batch, int num_layers, int p
     Host<int32_t>(1)[i] = row.position;
     Host<int32_t>(2)[i] = row.slot;
     AddSampled(row.slot, row.sampling);
+    if (row.in_prompt) rows_in_prompt_.push_back(i);
   }
   std::fill(Host<TokenId>(0) + rows, Host<TokenId>(0) + padded_rows, 0);
   std::fill(Host<int32_t>(1) + rows, Host<int32_t>(1) + padded_rows, 0);

@@ -33,6 +33,7 @@ class StepRows {
 
   int num_sampled() const { return num_sampled_; }
   bool any_penalties() const { return any_penalties_; }
+  const std::vector<int>& rows_in_prompt() const { return rows_in_prompt_; }  // decode rows
 
  private:
   template <typename T>
@@ -50,6 +51,7 @@ class StepRows {
   size_t stride_ = 0;  // bytes from one array to the next
   int num_sampled_ = 0;
   bool any_penalties_ = false;
+  std::vector<int> rows_in_prompt_;
   std::vector<uint8_t> host_;
   DeviceArray<uint8_t> device_;
 };

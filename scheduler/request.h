@@ -45,6 +45,9 @@ struct Request {
   std::vector<TokenId>
       resume_token_ids;  // tokens a broken stream had already delivered; replayed, not sent again
   CacheSpec cache;
+  // The prompt's last tokens, which the cache does not know of when it compresses what comes before
+  // them; then they are fed one by one.
+  int32_t question_tokens = 0;
   SamplingParams sampling;
   StoppingParams stopping;
   bool skip_special_tokens = true;
@@ -64,6 +67,7 @@ struct Usage {
   int32_t completion_tokens = 0;     // resumed ones included
   int32_t kv_tokens_kept = 0;        // entries of the fullest KV head at the end
   int32_t kv_tokens_evicted = 0;     // tokens seen minus entries kept, of the same head
+  int32_t probe_tokens = 0;          // read beside the prompt, to score its entries
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
   std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
   int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt

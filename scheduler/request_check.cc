@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -108,6 +109,11 @@ absl::Status CheckTokens(const Request& request, const EngineLimits& limits, Tok
             : absl::StrCat("prompt: ", request.prompt.size(),
                            " tokens exceed the prefill arena of ", limits.prefill_arena_tokens));
   }
+  const auto longest_question = static_cast<int64_t>(request.prompt.size()) - 1;
+  if (Outside<int64_t>(request.question_tokens, 0, longest_question)) {
+    return OutsideError("cache.question_tokens", request.question_tokens,
+                        absl::StrCat("[0, ", longest_question, "], the prompt's tokens but one"));
+  }
   absl::Status status = CheckIds("prompt", request.prompt, vocab);
   if (!status.ok()) return status;
   return CheckIds("resume_token_ids", request.resume_token_ids, vocab);
@@ -154,6 +160,28 @@ absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& 
       ": lower max_tokens or the cache budget"));
 }
 
+// KVzip's instruction (arXiv 2505.23416, section 3.2), then the prompt again.
+constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
+
+absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
+                                           const CachePlan& plan, const EngineLimits& limits,
+                                           const Tokenizer& tokenizer) {
+  if (plan.prompt_score != PromptScore::kProbe || !plan.Compresses()) return std::vector<TokenId>();
+  absl::StatusOr<std::vector<TokenId>> probe = tokenizer.Encode(
+      kProbeInstruction, {.add_special_tokens = false, .parse_special_tokens = false});
+  if (!probe.ok()) return probe.status();
+  const auto instruction = static_cast<int64_t>(probe->size());
+  const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
+  if (2 * plan.prompt.tokens + instruction > most) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cache.policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ", instruction,
+        " and their repetition exceed the context of ", most, "; prompts of up to ",
+        (most - instruction) / 2, " tokens can be scored by a probe"));
+  }
+  probe->insert(probe->end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
+  return probe;
+}
+
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
 
 }  // namespace
@@ -166,15 +194,18 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (!status.ok()) return Invalid(std::move(status));
   absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache, {.tokens = static_cast<int64_t>(request.prompt.size()),
-                                .num_layers = limits.num_layers,
-                                .num_kv_heads = limits.num_kv_heads});
+      PlanCache(request.cache,
+                {.tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
+                 .num_layers = limits.num_layers,
+                 .num_kv_heads = limits.num_kv_heads});
   if (!plan.ok()) return Invalid(plan.status());
+  absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
+  if (!probe.ok()) return Invalid(probe.status());
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
-  return CheckedRequest{std::move(request), *plan, *total};
+  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), *total};
 }
 
 }  // namespace hydrant

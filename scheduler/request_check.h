@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <variant>
+#include <vector>
 
 #include "engine/batch.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -19,7 +20,8 @@ inline constexpr int kMaxStopTokenIds = 1024;
 // A request that was found good, and what follows from it.
 struct CheckedRequest {
   Request request;
-  CachePlan plan;
+  CachePlan plan;              // of the prompt without its question
+  std::vector<TokenId> probe;  // what is read after it to score its entries
   // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len,
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
   // then ends with reason `length`).

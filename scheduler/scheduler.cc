@@ -70,6 +70,12 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .last_heard_at = now,
   });
   sequence->num_prompt_tokens = static_cast<int32_t>(sequence->tokens.size());
+  sequence->num_context_tokens = sequence->num_prompt_tokens - request.question_tokens;
+  if (!checked.probe.empty()) {
+    sequence->probed.assign(sequence->tokens.begin(),
+                            sequence->tokens.begin() + sequence->num_context_tokens);
+    sequence->probed.insert(sequence->probed.end(), checked.probe.begin(), checked.probe.end());
+  }
   // What a broken stream had delivered of the resumed tokens comes out here and is dropped; what it
   // had held back stays.
   for (const TokenId id : request.resume_token_ids) {
@@ -77,6 +83,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
     sequence->tokens.push_back(id);
   }
   sequence->usage.prompt_tokens = sequence->num_prompt_tokens;
+  sequence->usage.probe_tokens = static_cast<int32_t>(checked.probe.size());
   sequence->usage.completion_tokens = sequence->output.num_tokens();
   queued_tokens_ += sequence->NumKnown();
   waiting_.emplace(sequence->arrival, sequence.get());
@@ -197,7 +204,7 @@ void Scheduler::AdmitWaiting() {
 bool Scheduler::TryAdmit(Sequence* sequence) {
   if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) return false;
   return space_.TryOpen({.plan = &sequence->plan,
-                         .prompt_tokens = sequence->num_prompt_tokens,
+                         .prompt_tokens = static_cast<int64_t>(sequence->Reading().size()),
                          .tokens = sequence->NumKnown(),
                          .final_tokens = sequence->max_total_tokens - 1,
                          .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
@@ -206,13 +213,13 @@ bool Scheduler::TryAdmit(Sequence* sequence) {
 
 bool Scheduler::HasRoomToCatchUp(const Sequence& sequence) const {
   if (live_.empty()) return true;
-  const int64_t ahead = kCatchUpTokens + 2 * (sequence.NumKnown() - sequence.num_prompt_tokens);
+  const int64_t ahead = kCatchUpTokens + 2 * (sequence.NumKnown() - sequence.num_context_tokens);
   int64_t room = space_.NumFreePages() - watermark_pages_;
   room -= space_.PagesFor(sequence.plan,
                           std::min(sequence.NumKnown() + ahead, sequence.max_total_tokens - 1));
   for (const Sequence* other : live_) {
     if (room < 0) return false;
-    const int64_t seen = std::max<int64_t>(other->num_seen, other->num_prompt_tokens);
+    const int64_t seen = std::max<int64_t>(other->num_seen, other->num_context_tokens);
     room -= space_.PagesMissing(other->space, std::min(seen + ahead, other->max_total_tokens - 1));
   }
   return room >= 0;
@@ -226,7 +233,8 @@ void Scheduler::ScheduleDecode() {
     batch_.decode.push_back({.slot = sequence->space.slot,
                              .token = known ? sequence->tokens[position] : kNoToken,
                              .position = position,
-                             .sampling = sequence->sampling});
+                             .sampling = sequence->sampling,
+                             .in_prompt = position < sequence->num_prompt_tokens});
     batch_.decode.back().sampling.position = position + 1;
     in_flight_.back().decode.push_back({sequence, position + 1});
   }
@@ -238,7 +246,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   for (Sequence* sequence : live_) {
     if (sequence->state != SequenceState::kPrefilling) continue;
     prefilling_.push_back(sequence);
-    open_prompts_.push_back({sequence->num_prompt_tokens, sequence->cursor});
+    open_prompts_.push_back({static_cast<int>(sequence->Reading().size()), sequence->cursor});
   }
   if (prefilling_.empty()) return;
   const double budget =
@@ -247,14 +255,15 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget)) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,
-                              .prompt = sequence->Prompt(),
+                              .prompt = sequence->Reading(),
+                              .whole_prompt = sequence->Prompt(),
                               .arena_begin = sequence->space.arena_begin,
                               .layer_begin = run.layer_begin,
                               .layer_end = run.layer_end,
                               .token_begin = run.token_begin,
                               .token_end = run.token_end,
                               .sampling = sequence->sampling});
-    batch_.prefill.back().sampling.position = sequence->num_prompt_tokens;
+    batch_.prefill.back().sampling.position = sequence->num_context_tokens;
     AdvancePrompt(sequence, batch_.prefill.back());
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   }
@@ -273,26 +282,27 @@ void Scheduler::SendProgress(TimeUs now) {
   int32_t queue_position = 0;
   for (const auto& [arrival, sequence] : waiting_) send(sequence, ++queue_position, 0);
   for (Sequence* sequence : live_) {
-    const int64_t tokens = sequence->num_prompt_tokens;
-    const int64_t done =
-        sequence->state == SequenceState::kRunning
-            ? tokens
-            : (sequence->cursor.layer * tokens + sequence->cursor.token) / limits_.num_layers;
-    send(sequence, 0, static_cast<int32_t>(done));
+    // A reading that is longer than the prompt counts as much.
+    const auto reading = static_cast<int64_t>(sequence->Reading().size());
+    int64_t done = reading * limits_.num_layers;
+    if (sequence->state != SequenceState::kRunning)
+      done = sequence->cursor.layer * reading + sequence->cursor.token;
+    send(sequence, 0,
+         static_cast<int32_t>(done * sequence->num_prompt_tokens / (reading * limits_.num_layers)));
   }
 }
 
 void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
-  const bool layer_done = slice.token_end == sequence->num_prompt_tokens;
+  const bool layer_done = slice.token_end == static_cast<int>(slice.prompt.size());
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
                       layer_done ? 0 : slice.token_end};
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   in_flight_.back().prefill.push_back(
-      {sequence, ends ? sequence->num_prompt_tokens : kNothing, ends});
+      {sequence, ends ? sequence->num_context_tokens : kNothing, ends});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
-  sequence->num_seen = sequence->num_prompt_tokens;
+  sequence->num_seen = sequence->num_context_tokens;
 }
 
 void Scheduler::Apply(const StepResult& result, TimeUs now) {
@@ -328,7 +338,7 @@ void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
   usage.kv_entries_of_prompt = 0;
   usage.heads_kept_whole = 0;
   for (const HeadSpan& span : space.spans) {
-    usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_prompt_tokens);
+    usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_context_tokens);
     if (sequence->plan.min_retained_mass > 0.0f && span.dropped == 0) ++usage.heads_kept_whole;
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);

@@ -30,7 +30,9 @@ struct Sequence {
   OutputProcessor output;
   std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
   int32_t num_prompt_tokens = 0;
-  int64_t max_total_tokens = 0;  // prompt and output
+  int32_t num_context_tokens = 0;  // of the prompt: what is compressed; the question follows
+  std::vector<TokenId> probed{};   // context and probe; empty: the context is read alone
+  int64_t max_total_tokens = 0;    // prompt and output
   std::optional<TimeUs> deadline;
 
   SequenceSpace space{};
@@ -47,6 +49,11 @@ struct Sequence {
 
   std::span<const TokenId> Prompt() const {
     return {tokens.data(), static_cast<size_t>(num_prompt_tokens)};
+  }
+  // What prefill reads.
+  std::span<const TokenId> Reading() const {
+    if (!probed.empty()) return probed;
+    return {tokens.data(), static_cast<size_t>(num_context_tokens)};
   }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {

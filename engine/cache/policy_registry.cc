@@ -28,6 +28,7 @@ const std::vector<const Policy*>& Table() {
       NewAdaPyramidPolicy().release(),
       NewAdaH2oPolicy().release(),
       NewCo2Policy().release(),
+      NewReconstructPolicy().release(),
   };
   // clang-format on
   return *table;
@@ -87,6 +88,7 @@ constexpr double kDefaultFloor = 0.2;
 // Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
 constexpr double kDefaultCandidates = 4.0;
 constexpr double kMostCandidates = 1000.0;
+constexpr int64_t kMostDecodeCap = 1 << 30;
 constexpr std::array<std::string_view, 3> kReductions = {"mean", "max", "sum_of_squares"};
 
 }  // namespace
@@ -127,6 +129,20 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
                           "[1, 1000]"});
   }
   return parameters;
+}
+
+absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
+  const absl::StatusOr<int64_t> cap =
+      IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap);
+  if (!cap.ok()) return cap.status();
+  plan->cap = static_cast<int32_t>(*cap);
+  plan->rule.scored = plan->cap != kNoCap;
+  return absl::OkStatus();
+}
+
+PolicyParameter DecodeCapParameter() {
+  return {"decode_cap", "entries a KV head holds at most while decoding", "unset",
+          fmt::format("[budget, {}]", kMostDecodeCap)};
 }
 
 PolicyParameter MaxCacheTokensParameter() {

@@ -37,6 +37,7 @@ std::unique_ptr<Policy> NewAdaSnapKvPolicy();
 std::unique_ptr<Policy> NewAdaPyramidPolicy();
 std::unique_ptr<Policy> NewAdaH2oPolicy();
 std::unique_ptr<Policy> NewCo2Policy();
+std::unique_ptr<Policy> NewReconstructPolicy();
 
 // Null where the name is unknown.
 const Policy* FindPolicy(std::string_view name);
@@ -61,6 +62,11 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
 inline constexpr std::string_view kHeadFirst[] = {"head", "layer", "model"};
 inline constexpr std::string_view kHeadOrLayer[] = {"head", "layer"};
 inline constexpr std::string_view kModelFirst[] = {"model", "layer", "head"};
+
+// A cap of what is otherwise appended while decoding; then H2O's rule goes on from the prompt's
+// scores.
+absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan);
+PolicyParameter DecodeCapParameter();
 
 // Rows of Info() that every evicting policy has.
 PolicyParameter MaxCacheTokensParameter();

@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kDefaultWindow = 32;
 constexpr int64_t kDefaultKernel = 7;
 constexpr int64_t kLargestKernel = 63;
-constexpr int64_t kMostDecodeCap = 1 << 30;
 
 absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
   const absl::StatusOr<int64_t> kernel =
@@ -29,15 +28,6 @@ absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
   if (!pooling.ok()) return pooling.status();
   window->kernel = static_cast<int32_t>(*kernel);
   window->pooling = *pooling == "avg" ? Pooling::kMean : Pooling::kMax;
-  return absl::OkStatus();
-}
-
-absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
-  const absl::StatusOr<int64_t> cap =
-      IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap);
-  if (!cap.ok()) return cap.status();
-  plan->cap = static_cast<int32_t>(*cap);
-  plan->rule.scored = plan->cap != kNoCap;
   return absl::OkStatus();
 }
 
@@ -87,7 +77,7 @@ std::vector<PolicyParameter> SnapKvParameters() {
        "32, at most half the budget", "[1, budget]"},
       {"kernel_size", "positions that are pooled", std::to_string(kDefaultKernel), "odd, [1, 63]"},
       {"pooling", "of their scores", "max", "max or avg"},
-      {"decode_cap", "entries a KV head holds at most while decoding", "unset", ">= budget"}};
+      DecodeCapParameter()};
 }
 
 std::unique_ptr<Policy> NewSnapKvPolicy() { return std::make_unique<SnapKvPolicy>(); }

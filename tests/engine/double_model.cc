@@ -124,13 +124,15 @@ double DoubleModel::Sequence::Reduce(const Vector& weights) const {
   return std::accumulate(weights.begin(), weights.end(), 0.0) / weights.size();
 }
 
-Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
+Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   const ModelConfig& config = model_->config_;
-  const int n = static_cast<int>(prompt.size()), d = config.head_dim, group = config.GroupSize();
+  const int n = static_cast<int>(reading.size()), d = config.head_dim, group = config.GroupSize();
+  const auto kept = static_cast<int>(plan_.prompt.tokens);
   const bool windowed = plan_.prompt_score == PromptScore::kWindow;
-  const int first_summed = windowed ? n - plan_.window.queries : 0;
+  const bool probed = plan_.prompt_score == PromptScore::kProbe;
+  const int first_summed = windowed ? n - plan_.window.queries : probed ? n - kept : 0;
   Matrix hidden;
-  for (const TokenId token : prompt) hidden.push_back(model_->embedding_[token]);
+  for (const TokenId token : reading) hidden.push_back(model_->embedding_[token]);
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
     Matrix queries;
@@ -163,7 +165,9 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
         for (int j = 0; j <= i; ++j) {
           Vector paid;
           for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
-          if (i >= first_summed) entries[j].score += Reduce(paid);
+          if (i < first_summed) continue;
+          entries[j].score += Reduce(paid);
+          entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
         }
       }
       Add(&hidden[i], Apply(layer.wo, attended));
@@ -171,12 +175,17 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
     }
     for (Head& head : heads_[l]) {
       if (windowed) Pool(&head, first_summed);
+      head.entries.resize(kept);
+      for (Entry& entry : head.entries) {
+        if (probed)
+          entry.score = plan_.probe.sum_weight * entry.score + plan_.probe.max_weight * entry.most;
+      }
       if (!plan_.mean_scores) continue;
       for (Entry& entry : head.entries) entry.score /= n;
     }
   }
-  if (plan_.whole_until == 0) CompressPrompt(n);
-  return model_->Logits(hidden.back());
+  if (plan_.whole_until == 0) CompressPrompt(kept);
+  return model_->Logits(hidden[kept - 1]);
 }
 
 // Scores of the positions before `end` become the maximum or the mean of their neighbours'. What

@@ -23,6 +23,7 @@ class DoubleModel {
     int position;
     Vector key, value;
     double score = 0;
+    double most = 0;  // of what one query paid
   };
   struct Head {
     std::vector<Entry> entries;
@@ -35,7 +36,8 @@ class DoubleModel {
   class Sequence {
    public:
     Sequence(const DoubleModel* model, const CachePlan& plan);
-    Vector Prefill(const std::vector<TokenId>& prompt);  // logits of the last token
+    // Logits of the prompt's last token. What is read past the plan's prompt is a probe.
+    Vector Prefill(const std::vector<TokenId>& reading);
     Vector Step(TokenId token, int position);
 
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }

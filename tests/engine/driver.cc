@@ -18,11 +18,13 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
   const EngineLimits& limits = engine_->limits();
   const int slot = static_cast<int>(sequences_.size());
   const int n = static_cast<int>(prompt.size());
-  const int entries = plan.MostUntil(n + new_tokens);
+  const auto kept = static_cast<int>(plan.prompt.tokens);  // the rest is a probe
+  const int entries = plan.MostUntil(kept + new_tokens);
   const int width = (entries + limits.block_size - 1) / limits.block_size;
   const int64_t count = int64_t{width} * limits.num_layers * limits.num_kv_heads;
   EXPECT_LT(slot, limits.max_num_seqs);
-  EXPECT_EQ(plan.prompt.tokens, n) << "the plan is another prompt's";
+  EXPECT_TRUE(kept == n || (kept < n && plan.prompt_score == PromptScore::kProbe))
+      << "the plan is another prompt's";
   EXPECT_LE(count, static_cast<int64_t>(free_blocks_.size()));
   EXPECT_LE(next_table_entry_ + count, limits.table_entries);
   EXPECT_LE(next_arena_token_ + n, limits.prefill_arena_tokens);
@@ -35,7 +37,7 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
   sequences_.push_back({.prompt = std::move(prompt),
                         .sampling = sampling,
                         .arena_begin = next_arena_token_,
-                        .position = n,
+                        .position = kept,
                         .plan = plan,
                         .row_begin = next_table_entry_,
                         .row_width = width});
@@ -53,9 +55,9 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
                                int token_end) {
   const Sequence& sequence = sequences_[slot];
   SamplingRow sampling = sequence.sampling;
-  sampling.position = static_cast<int32_t>(sequence.prompt.size());
-  batch_.prefill.push_back({slot, sequence.prompt, sequence.arena_begin, layer_begin, layer_end,
-                            token_begin, token_end, sampling});
+  sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
+  batch_.prefill.push_back({slot, sequence.prompt, sequence.prompt, sequence.arena_begin,
+                            layer_begin, layer_end, token_begin, token_end, sampling});
 }
 
 void EngineDriver::Decode(int slot) {

@@ -109,6 +109,12 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   std::vector<TokenId> prompt(c.prompt);
   for (TokenId& token : prompt) token = static_cast<TokenId>(rng() % config.vocab_size);
 
+  if (plan.prompt_score == PromptScore::kProbe) {
+    const std::vector<TokenId> instruction = {3, 1, 4};
+    const std::vector<TokenId> again = prompt;
+    prompt.insert(prompt.end(), instruction.begin(), instruction.end());
+    prompt.insert(prompt.end(), again.begin(), again.end());
+  }
   const DoubleModel truth(*model);
   DoubleModel::Sequence expected(&truth, plan);
   EngineDriver driver(engine->get(), seed);
@@ -189,6 +195,19 @@ const Case kCases[] = {
      4,
      80,
      {{"budget_scope", "model"}, {"head_floor", "0"}}},
+    {"ReconstructGqa", 6, 2, "reconstruct", 24, -1, -1, 60},
+    {"ReconstructMha", 4, 4, "reconstruct", 17, 1, 3, 33, {{"max_weight", "0"}}},
+    {"ReconstructMqaLayer", 4, 1, "reconstruct", 16, -1, -1, 47, {{"budget_scope", "layer"}}},
+    {"ReconstructHead", 6, 2, "reconstruct", 20, -1, 4, 50, {{"budget_scope", "head"}}},
+    {"ReconstructCapped",
+     6,
+     2,
+     "reconstruct",
+     16,
+     -1,
+     4,
+     50,
+     {{"decode_cap", "25"}, {"sum_weight", "0"}}},
     {"H2oSumOfSquares", 6, 2, "h2o", 32, -1, -1, 80, {{"group_reduce", "sum_of_squares"}}},
     {"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
     {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},

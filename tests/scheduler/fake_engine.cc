@@ -284,14 +284,14 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   if (!slice.EndsPrompt(limits_.num_layers)) return kNoToken;
 
   slot.arena_begin = -1;
-  slot.fed = n;
-  for (const TokenId id : slot.prompt) slot.history = Mix(slot.history, id);
+  slot.fed = slot.plan.prompt.tokens;  // a probe leaves nothing
+  for (int i = 0; i < slot.fed; ++i) slot.history = Mix(slot.history, slot.prompt[i]);
   Compress(&slot);
   for (int head = 0; head < NumHeads(); ++head) {
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry)
-      WriteEntry(slot, head, entry, n - slot.lengths[head] + entry);
+      WriteEntry(slot, head, entry, slot.fed - slot.lengths[head] + entry);
   }
-  EXPECT_EQ(slice.sampling.position, n);
+  EXPECT_EQ(slice.sampling.position, slot.fed);
   return Choose(slot, slice.sampling);
 }
 
