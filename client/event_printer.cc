@@ -16,6 +16,19 @@ namespace {
 
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
 
+// What compressing the prompt cost, where it did.
+std::string CompressionText(const v1::Usage& usage) {
+  std::string text;
+  if (usage.has_retained_mass()) {
+    text += fmt::format(" retaining {:.1f} % of attention (worst head {:.1f} %)",
+                        100 * usage.retained_mass().mean(), 100 * usage.retained_mass().minimum());
+  }
+  if (usage.heads_kept_whole() > 0)
+    text += fmt::format(", {} heads whole", usage.heads_kept_whole());
+  if (usage.probe_tokens() > 0) text += fmt::format(", {} tokens of probe", usage.probe_tokens());
+  return text;
+}
+
 std::string UsageLine(const v1::Usage& usage) {
   const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
   // The first token belongs to the prompt's time.
@@ -23,12 +36,13 @@ std::string UsageLine(const v1::Usage& usage) {
                           ? (usage.completion_tokens() - 1) / decode_s
                           : 0;
   return fmt::format(
-      "[{} prompt + {} new tokens; KV kept {} evicted {} per head, {} pages at most; queue {:.0f} "
+      "[{} prompt + {} new tokens; KV kept {} evicted {} per head{}, {} pages at most; queue "
+      "{:.0f} "
       "ms, prompt {:.0f} ms, "
       "{:.1f} tok/s{}]",
       usage.prompt_tokens(), usage.completion_tokens(), usage.kv_tokens_kept(),
-      usage.kv_tokens_evicted(), usage.kv_pages_peak(), usage.queue_us() * 1e-3,
-      usage.prefill_us() * 1e-3, rate,
+      usage.kv_tokens_evicted(), CompressionText(usage), usage.kv_pages_peak(),
+      usage.queue_us() * 1e-3, usage.prefill_us() * 1e-3, rate,
       usage.preemptions() > 0 ? fmt::format(", {} preemptions", usage.preemptions()) : "");
 }
 

@@ -65,6 +65,15 @@ void AddCache(CLI::App* app, RequestFlags* flags) {
   app->add_option("--protected-window", flags->protected_window_size,
                   "Last tokens that are never evicted")
       ->group(group);
+  app->add_option("--min-retained-mass", flags->min_retained_mass,
+                  "Attention that every head is to retain when the prompt is compressed, (0, 1]")
+      ->group(group);
+  app->add_option("--question-tokens", flags->question_tokens,
+                  "Last tokens of the prompt, read after the rest has been compressed")
+      ->group(group);
+  app->add_flag("--question-agnostic", flags->question_agnostic,
+                "The same for a chat: its last message")
+      ->group(group);
   app->add_option("--param", flags->params,
                   "name=value, a parameter of the policy; may be repeated")
       ->check(CheckParam)
@@ -79,6 +88,9 @@ void FillCache(const RequestFlags& flags, v1::Cache* cache) {
   if (flags.min_cache_tokens) cache->set_min_cache_tokens(*flags.min_cache_tokens);
   if (flags.sink_tokens) cache->set_sink_tokens(*flags.sink_tokens);
   if (flags.protected_window_size) cache->set_protected_window_size(*flags.protected_window_size);
+  if (flags.min_retained_mass) cache->set_min_retained_mass(*flags.min_retained_mass);
+  if (flags.question_tokens) cache->set_question_tokens(*flags.question_tokens);
+  if (flags.question_agnostic) cache->set_question_agnostic(true);
   for (const std::string& param : flags.params) {
     const size_t equals = param.find('=');
     (*cache->mutable_params())[param.substr(0, equals)] = param.substr(equals + 1);

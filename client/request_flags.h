@@ -28,6 +28,9 @@ struct RequestFlags {
   std::optional<std::string> policy;
   std::optional<double> cache_ratio;
   std::optional<uint32_t> max_cache_tokens, min_cache_tokens, sink_tokens, protected_window_size;
+  std::optional<double> min_retained_mass;
+  std::optional<uint32_t> question_tokens;
+  bool question_agnostic = false;
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
 };

@@ -69,6 +69,7 @@ struct Usage {
   int32_t kv_tokens_evicted = 0;     // tokens seen minus entries kept, of the same head
   int32_t probe_tokens = 0;          // read beside the prompt, to score its entries
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
+  int64_t kv_pages_of_prompt = 0;    // held for these
   std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
   int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt
   int64_t kv_pages_peak = 0;     // most pages held at once, all layers and heads

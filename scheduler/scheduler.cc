@@ -336,6 +336,7 @@ void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
   if (!space.settled) space_.Settle(sequence->plan, report.entries, &space);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = 0;
+  usage.kv_pages_of_prompt = space.num_pages;
   usage.heads_kept_whole = 0;
   for (const HeadSpan& span : space.spans) {
     usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_context_tokens);

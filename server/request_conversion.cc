@@ -1,5 +1,6 @@
 #include "server/request_conversion.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -78,6 +79,7 @@ CacheSpec ConvertCache(const v1::Cache& wire) {
   if (wire.has_min_cache_tokens()) spec.min_cache_tokens = wire.min_cache_tokens();
   if (wire.has_sink_tokens()) spec.sink_tokens = wire.sink_tokens();
   if (wire.has_protected_window_size()) spec.protected_window_size = wire.protected_window_size();
+  if (wire.has_min_retained_mass()) spec.min_retained_mass = wire.min_retained_mass();
   spec.params.insert(wire.params().begin(), wire.params().end());
   return spec;
 }
@@ -122,6 +124,41 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
       break;
   }
   return Invalid("prompt: is not set; give one of text, token_ids and chat");
+}
+
+// How many of a chat's tokens come after what it shares with the chat without its last message.
+absl::StatusOr<int32_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
+                                       const std::vector<TokenId>& prompt) {
+  if (wire.prompt_case() != v1::GenerateRequest::kChat) {
+    return Invalid(
+        "cache.question_agnostic: is for chats; of other prompts question_tokens says "
+        "where the question begins");
+  }
+  if (wire.cache().has_question_tokens()) {
+    return Invalid(
+        "cache.question_tokens: question_agnostic is set too, and says where the "
+        "question begins; set one of them");
+  }
+  v1::Chat context = wire.chat();
+  if (context.messages_size() < 2) {
+    return Invalid(
+        "cache.question_agnostic: the chat has one message; what comes before the last "
+        "one is its context");
+  }
+  context.mutable_messages()->RemoveLast();
+  context.set_add_generation_prompt(false);
+  const absl::StatusOr<std::string> rendered = RenderChat(model, context, "chat");
+  if (!rendered.ok()) return rendered.status();
+  const absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
+  if (!ids.ok()) return AtField("chat", ids.status());
+  const auto shared = std::mismatch(prompt.begin(), prompt.end(), ids->begin(), ids->end()).first;
+  return static_cast<int32_t>(prompt.end() - shared);
+}
+
+absl::StatusOr<int32_t> QuestionTokens(const ServedModel& model, const v1::GenerateRequest& wire,
+                                       const std::vector<TokenId>& prompt) {
+  if (wire.cache().question_agnostic()) return QuestionOfChat(model, wire, prompt);
+  return Saturate(wire.cache().question_tokens());
 }
 
 absl::Status CheckRequestId(const std::string& id) {
@@ -185,6 +222,9 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   }
   absl::StatusOr<std::vector<TokenId>> prompt = EncodePrompt(model, wire);
   if (!prompt.ok()) return prompt.status();
+  const absl::StatusOr<int32_t> question = QuestionTokens(model, wire, *prompt);
+  if (!question.ok()) return question.status();
+  request.question_tokens = *question;
   request.prompt = *std::move(prompt);
   request.resume_token_ids.assign(wire.resume_token_ids().begin(), wire.resume_token_ids().end());
   request.sampling = ConvertSampling(wire.sampling());

@@ -190,7 +190,8 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
   const absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache, {.tokens = static_cast<int64_t>(request.prompt.size())});
+      PlanCache(request.cache,
+                {.tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens});
   if (plan.ok() && plan->budget != kNoCap)
     accepted.set_cache_tokens(static_cast<uint32_t>(plan->budget));
 

@@ -25,6 +25,16 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_queue_us(Count64(usage.queue_us));
   wire.set_prefill_us(Count64(usage.prefill_us));
   wire.set_decode_us(Count64(usage.decode_us));
+  wire.set_probe_tokens(Count(usage.probe_tokens));
+  wire.set_kv_entries_of_prompt(Count64(usage.kv_entries_of_prompt));
+  wire.set_kv_pages_of_prompt(Count64(usage.kv_pages_of_prompt));
+  wire.set_heads_kept_whole(Count(usage.heads_kept_whole));
+  if (usage.retained_mass.has_value()) {
+    v1::RetainedMass* mass = wire.mutable_retained_mass();
+    mass->set_mean(usage.retained_mass->mean);
+    mass->set_minimum(usage.retained_mass->minimum);
+    mass->set_p10(usage.retained_mass->p10);
+  }
   return wire;
 }
 

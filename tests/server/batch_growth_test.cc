@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "engine/engine.h"
@@ -17,6 +19,7 @@ namespace {
 constexpr int kPrompt = 944;
 constexpr int kOutput = 80;  // kPrompt + kOutput = 1,024
 constexpr int kFullCaches = 16;
+constexpr int kBudget = 189;  // ceil(0.2 * 944)
 
 class RealServer {
  public:
@@ -56,6 +59,10 @@ class RealServer {
     return info;
   }
 
+  uint64_t NumHeads() const {
+    return static_cast<uint64_t>(model.config.num_layers) * model.config.num_kv_heads;
+  }
+
   ByteTokenizer tokenizer;
   std::unique_ptr<Engine> engine;
   EventRouter router;
@@ -66,15 +73,15 @@ class RealServer {
   std::unique_ptr<v1::Hydrant::Stub> stub;
 };
 
-v1::GenerateRequest MakeRequest(int index, bool evict) {
+v1::GenerateRequest MakeRequest(int index, const std::string& policy) {
   v1::GenerateRequest request;
   for (int i = 0; i < kPrompt; ++i)
     request.mutable_token_ids()->add_ids((i * 31 + index * 17 + i * i) % 256);
   request.mutable_stopping()->set_max_tokens(kOutput);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_sampling()->set_temperature(0);
-  if (evict) {
-    request.mutable_cache()->set_cache_policy("h2o");
+  if (policy != "full") {
+    request.mutable_cache()->set_cache_policy(policy);
     request.mutable_cache()->set_cache_ratio(0.2);
     request.mutable_cache()->set_min_cache_tokens(0);
   }
@@ -82,17 +89,25 @@ v1::GenerateRequest MakeRequest(int index, bool evict) {
 }
 
 // Runs `count` requests at once; returns the most that were seen decoding together.
-int PeakRunning(RealServer* server, int count, bool evict) {
+int PeakRunning(RealServer* server, int count, const std::string& policy) {
   std::vector<std::thread> clients;
   std::atomic<int> ended = 0;
   for (int i = 0; i < count; ++i) {
     clients.emplace_back([&, i] {
-      const StreamResult result = RunToEnd(*server->stub, MakeRequest(i, evict));
+      const StreamResult result = RunToEnd(*server->stub, MakeRequest(i, policy));
       EXPECT_TRUE(result.status.ok()) << result.status.error_message();
       EXPECT_EQ(result.token_ids.size(), size_t{kOutput});
-      const int kept =
-          evict ? 189 : kPrompt + kOutput - 1;  // ceil(0.2 * 944); the last token is never fed back
-      EXPECT_EQ(result.usage.value_or(v1::Usage()).kv_tokens_kept(), static_cast<uint32_t>(kept));
+      const v1::Usage usage = result.usage.value_or(v1::Usage());
+      // The last token is never fed back.
+      if (policy == "full") {
+        EXPECT_EQ(usage.kv_tokens_kept(), kPrompt + kOutput - 1u);
+      }
+      if (policy == "h2o") {
+        EXPECT_EQ(usage.kv_tokens_kept(), uint32_t{kBudget});
+      }
+      if (policy != "full") {
+        EXPECT_EQ(usage.kv_entries_of_prompt(), server->NumHeads() * kBudget);
+      }
       ++ended;
     });
   }
@@ -105,8 +120,8 @@ int PeakRunning(RealServer* server, int count, bool evict) {
 TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
   RealServer server;
   const uint64_t pages = server.Info().pool().pages_total();
-  const int full = PeakRunning(&server, 40, false);
-  const int h2o = PeakRunning(&server, 120, true);
+  const int full = PeakRunning(&server, 40, "full");
+  const int h2o = PeakRunning(&server, 120, "h2o");
   std::printf("requests running at once: full %d, h2o at 20 %% %d (%.1f times)\n", full, h2o,
               double(h2o) / full);
   EXPECT_GE(full, kFullCaches - 1);
@@ -114,6 +129,48 @@ TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
   EXPECT_GE(h2o, 4 * full);
   EXPECT_TRUE(WaitFor([&] { return server.Info().pool().pages_free() == pages; }))
       << "pages did not come home";
+}
+
+// The pages that are held after a prompt are those of the heads' own budgets, each rounded up, and
+// not of the widest head.
+TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
+  for (const std::string policy : {"ada-snapkv", "ada-h2o", "reconstruct", "h2o"}) {
+    RealServer server;
+    v1::GenerateRequest request = MakeRequest(7, policy);
+    request.mutable_stopping()->set_max_tokens(1);  // which is never fed back
+    const StreamResult result = RunToEnd(*server.stub, request);
+    ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+    server.loop->Stop();
+    uint64_t pages = 0, entries = 0;
+    std::set<size_t> lengths;
+    for (int layer = 0; layer < server.model.config.num_layers; ++layer) {
+      for (int head = 0; head < server.model.config.num_kv_heads; ++head) {
+        const size_t length = server.engine->ReadHead(0, layer, head).positions.size();
+        lengths.insert(length);
+        entries += length;
+        pages += (length + 15) / 16;
+      }
+    }
+    EXPECT_EQ(entries, server.NumHeads() * kBudget) << policy;
+    EXPECT_EQ(result.usage->kv_entries_of_prompt(), entries) << policy;
+    EXPECT_EQ(result.usage->kv_pages_of_prompt(), pages) << policy;
+    EXPECT_EQ(lengths.size() > 1, policy != "h2o") << policy << ": heads should differ";
+    EXPECT_GT(result.usage->retained_mass().minimum(), 0.0f);
+    EXPECT_LE(result.usage->retained_mass().mean(), 1.0001f);
+  }
+}
+
+TEST(BatchGrowth, RaggedHeadsLetTheBatchGrow) {
+  RealServer server;
+  const uint64_t pages = server.Info().pool().pages_total();
+  for (const std::string policy : {"ada-h2o", "ada-snapkv", "reconstruct"}) {
+    const int running = PeakRunning(&server, 100, policy);
+    std::printf("requests running at once: %s at 20 %% %d\n", policy.c_str(), running);
+    // What is generated stays with the last two: up to 80 entries beside 189.
+    EXPECT_GE(running, (policy == "ada-h2o" ? 4 : 3) * kFullCaches) << policy;
+    EXPECT_TRUE(WaitFor([&] { return server.Info().pool().pages_free() == pages; }))
+        << "pages did not come home";
+  }
 }
 
 }  // namespace
