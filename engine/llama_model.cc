@@ -191,6 +191,7 @@ void LlamaModel::ProjectQkv(int layer, const float* hidden, const int32_t* posit
                        .num_heads = config().num_heads,
                        .num_kv_heads = config().num_kv_heads,
                        .head_dim = config().head_dim,
+                       .rotary_dim = config().head_dim,
                        .interleaved = config().rope_pairing == RopePairing::kInterleaved,
                        .q = act.q.data(),
                        .k = kv.k,
