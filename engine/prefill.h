@@ -17,7 +17,7 @@
 #include "engine/batch.h"
 #include "engine/device_array.h"
 #include "engine/kv_state.h"
-#include "engine/llama_model.h"
+#include "engine/transformer.h"
 #include "kernels/backend.h"
 
 namespace hydrant {
@@ -27,7 +27,7 @@ class PrefillRunner {
   // max_rows: what one pass of the matrix products takes at most, a multiple of kQueryTile; act
   // holds as many. Borrows everything.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
-                                                               const LlamaModel* model,
+                                                               const Transformer* model,
                                                                const Activations* act,
                                                                int arena_tokens, int max_rows);
 
@@ -47,8 +47,8 @@ class PrefillRunner {
     int rows() const { return end - begin; }
   };
 
-  PrefillRunner(Backend* backend, const LlamaModel* model, const Activations* act, int arena_tokens,
-                int max_rows)
+  PrefillRunner(Backend* backend, const Transformer* model, const Activations* act,
+                int arena_tokens, int max_rows)
       : backend_(backend),
         model_(model),
         act_(act),
@@ -65,7 +65,7 @@ class PrefillRunner {
   void Compress(int layer, const PrefillSlice& slice, const KvState& kv);
 
   Backend* backend_;
-  const LlamaModel* model_;
+  const Transformer* model_;
   const Activations* act_;
   int arena_tokens_;
   int max_rows_;

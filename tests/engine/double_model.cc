@@ -63,7 +63,7 @@ DoubleModel::DoubleModel(const ModelSource& source)
       output_(ToMatrix(config_.tied_embeddings ? *source.Embedding() : *source.Output())),
       final_norm_(ToVector(*source.FinalNorm())) {
   for (int i = 0; i < config_.num_layers; ++i) {
-    const LlamaLayerTensors t = *source.Layer(i);
+    const LayerTensors t = *source.Layer(i);
     layers_.push_back({ToVector(t.attn_norm), ToVector(t.ffn_norm), ToMatrix(t.wq), ToMatrix(t.wk),
                        ToMatrix(t.wv), ToMatrix(t.wo), ToMatrix(t.gate), ToMatrix(t.up),
                        ToMatrix(t.down)});

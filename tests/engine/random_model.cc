@@ -17,7 +17,7 @@ class RandomModel final : public ModelSource {
                                      : Matrix(config.vocab_size, config.hidden_size, 3.0 * std_in);
     final_norm_ = Norm();
     for (int i = 0; i < config.num_layers; ++i) {
-      LlamaLayerTensors layer;
+      LayerTensors layer;
       layer.attn_norm = Norm();
       layer.wq = Matrix(config.QDim(), config.hidden_size, 2.0 * std_in);
       layer.wk = Matrix(config.KvDim(), config.hidden_size, 2.0 * std_in);
@@ -36,7 +36,7 @@ class RandomModel final : public ModelSource {
   absl::StatusOr<TensorView> Embedding() const override { return embedding_; }
   absl::StatusOr<TensorView> FinalNorm() const override { return final_norm_; }
   absl::StatusOr<TensorView> Output() const override { return output_; }
-  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override { return layers_[layer]; }
+  absl::StatusOr<LayerTensors> Layer(int layer) const override { return layers_[layer]; }
 
  private:
   TensorView Matrix(int rows, int cols, double deviation) {
@@ -62,7 +62,7 @@ class RandomModel final : public ModelSource {
   std::mt19937_64 rng_;
   std::deque<std::vector<float>> storage_;
   TensorView embedding_, final_norm_, output_;
-  std::vector<LlamaLayerTensors> layers_;
+  std::vector<LayerTensors> layers_;
 };
 
 }  // namespace

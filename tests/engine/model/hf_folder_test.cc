@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/llama_tensors.h"
+#include "engine/model/model_tensors.h"
 #include "kernels/dequantize.h"
 
 namespace hydrant {
@@ -34,7 +34,7 @@ void ExpectGolden(const std::string& name, int number, const TensorView& view) {
 }
 
 void ExpectAllGolden(const ModelSource& source) {
-  const LlamaTensorNames& names = HuggingFaceLlamaNames();
+  const TensorNames& names = HuggingFaceNames(source.config());
   std::map<std::string, TensorView> views;  // sorted, as the script numbers them
   views[names.embedding] = *source.Embedding();
   views[names.final_norm] = *source.FinalNorm();
