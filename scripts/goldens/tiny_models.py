@@ -71,15 +71,15 @@ FOLDERS = {
         config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                 "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 10000.0}),
     "tiny_opt": dict(
-        dtype="float16", shards=1, seed=14, common=OPT,
+        dtype="float16", shards=1, seed=22, common=OPT, embedding=0.1,
         config={"hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 96, "num_hidden_layers": 2,
                 "num_attention_heads": 4}),
     "tiny_neox": dict(
-        dtype="bfloat16", shards=2, seed=15, common=NEOX,
+        dtype="bfloat16", shards=2, seed=20, common=NEOX,
         config={"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
                 "hidden_act": "gelu", "use_parallel_residual": True, "rotary_pct": 0.25, "rotary_emb_base": 5000}),
     "tiny_neox_serial": dict(
-        dtype="float32", shards=1, seed=16, common=NEOX, buffers=True,
+        dtype="float32", shards=1, seed=17, common=NEOX, buffers=True,
         config={"hidden_size": 36, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3,
                 "hidden_act": "gelu_new", "use_parallel_residual": False,
                 "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
@@ -97,7 +97,7 @@ def make_tokenizer():
     return tokenizer
 
 
-def random_weights(model, seed):
+def random_weights(model, seed, embedding=0.5):
     """Wide enough that attention is neither flat nor stuck on one entry, and norms are not all ones."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
@@ -108,9 +108,9 @@ def random_weights(model, seed):
         if model.config.model_type == "gpt_neox":
             name = name.replace("lm_head.", "embed_out.")  # as files have it
         if parameter.dim() == 1:
-            weights[name] = 0.3 * noise if name.endswith(".bias") else 1.0 + 0.2 * noise
+            weights[name] = 0.1 * noise if name.endswith(".bias") else 1.0 + 0.2 * noise
         elif "embed" in name or "lm_head" in name:
-            weights[name] = 0.5 * noise
+            weights[name] = embedding * noise
         elif "q_proj" in name or "k_proj" in name or "query_key_value" in name:
             weights[name] = noise * 1.4 / parameter.shape[1] ** 0.5
         else:
@@ -178,7 +178,7 @@ def main():
         tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
         blank = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
         weights = {k: v.to(getattr(torch, spec["dtype"])).contiguous()
-                   for k, v in random_weights(blank, spec["seed"]).items()}
+                   for k, v in random_weights(blank, spec["seed"], spec.get("embedding", 0.5)).items()}
         if spec.get("buffers"):
             add_buffers(weights, blank.config)
         save_shards(weights, folder, spec["shards"])

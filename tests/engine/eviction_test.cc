@@ -31,6 +31,7 @@ struct Case {
   int window;  // -1: the default
   int prompt;
   std::map<std::string, std::string> params = {};
+  const char* family = "llama";
 };
 
 class EvictionTest : public ::testing::TestWithParam<std::tuple<std::string, Case>> {};
@@ -84,7 +85,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 20240 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = SmallConfig(c.heads, c.kv_heads);
+  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
   const auto model = MakeRandomModel(config, seed);
   EngineOptions options;
   options.device = device;
@@ -163,6 +164,10 @@ const Case kCases[] = {
     {"Co2AtOnce", 6, 2, "co2", 32, -1, -1, 80, {{"measurement_steps", "0"}, {"rho", "0"}}},
     {"Co2GrowsFirst", 6, 2, "co2", 40, -1, -1, 30, {{"measurement_steps", "30"}}},
     {"Co2NeverCut", 6, 2, "co2", 40, -1, -1, 20, {{"measurement_steps", "20"}}},
+    {"H2oOpt", 4, 4, "h2o", 33, -1, -1, 65, {}, "opt"},
+    {"H2oNeox", 4, 4, "h2o", 33, -1, -1, 65, {}, "gpt_neox"},
+    {"SnapKvOpt", 4, 4, "snapkv", 33, -1, 8, 80, {{"decode_cap", "40"}}, "opt"},
+    {"SnapKvNeox", 4, 4, "snapkv", 33, -1, 8, 80, {{"decode_cap", "40"}}, "gpt_neox"},
     {"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
     {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},
 };
