@@ -75,11 +75,11 @@ TEST(HfFolderTest, ReadsShards) {
 // A private copy of a golden folder that a test may damage.
 class HfFolderCopyTest : public testing::Test {
  protected:
-  void Copy(const std::string& name) {
+  void Copy(const std::string& name, const std::string& from = "tests/data/model/") {
     folder_ = testing::TempDir() + "/hf_folder_test." +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(folder_);
-    fs::copy("tests/data/model/" + name, folder_);
+    fs::copy(from + name, folder_);
     for (const auto& entry : fs::directory_iterator(folder_)) {
       fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
     }
@@ -177,6 +177,55 @@ TEST_F(HfFolderCopyTest, CutFilesAreRefused) {
     Write("model.safetensors", text.substr(0, size));
     EXPECT_THAT(Message(), HasSubstr("model.safetensors'"));
   }
+}
+
+// Position 0 has the third row of the table in the file.
+TEST(HfFolderTest, OptsPositionsBeginAtTheirThirdRow) {
+  const auto source = OpenModel("tests/data/engine/tiny_opt", LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const TensorView positions = *(*source)->Positions();
+  EXPECT_EQ(positions.shape, (std::vector<int64_t>{320, 64}));
+  ASSERT_EQ(positions.bytes.size(), 320u * 64 * 2);
+  std::ifstream file("tests/data/engine/tiny_opt/model.safetensors", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  uint64_t header = 0;
+  std::memcpy(&header, text.data(), sizeof header);
+  const nlohmann::json entry =
+      nlohmann::json::parse(text.substr(8, header))["model.decoder.embed_positions.weight"];
+  EXPECT_EQ(entry["shape"], nlohmann::json({322, 64}));
+  const size_t begin = 8 + header + entry["data_offsets"][0].get<size_t>() + 2 * 64 * 2;
+  EXPECT_EQ(std::memcmp(positions.bytes.data(), &text[begin], positions.bytes.size()), 0);
+  EXPECT_FALSE((*source)->Layer(0)->gate.Exists());
+  EXPECT_FALSE((*source)->Layer(0)->wqkv.Exists());
+}
+
+TEST_F(HfFolderCopyTest, OptsTensorsMustFitTheConfiguration) {
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("config.json", "\"max_position_embeddings\": 320", "\"max_position_embeddings\": 321");
+  EXPECT_THAT(Message(),
+              HasSubstr("'model.decoder.embed_positions.weight' has shape [322, 64], the "
+                        "configuration wants [323, 64]"));
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("config.json", "\"ffn_dim\": 96", "\"ffn_dim\": 64");
+  EXPECT_THAT(Message(),
+              HasSubstr("fc1.weight' has shape [96, 64], the configuration wants [64, "));
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("model.safetensors", "layers.1.self_attn.k_proj.bias", "layers.1.self_attn.k_proj.bibs");
+  EXPECT_THAT(Message(), HasSubstr("'model.decoder.layers.1.self_attn.k_proj.bibs' is not part of "
+                                   "the opt model of 2 layers"));
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+  EXPECT_THAT(Message(),
+              HasSubstr("'model.decoder.layers.2.self_attn_layer_norm.weight' is missing"));
+}
+
+TEST_F(HfFolderCopyTest, GptNeoxTensorsMustFitTheConfiguration) {
+  Copy("tiny_neox_serial", "tests/data/engine/");
+  Replace("config.json", "\"vocab_size\": 300", "\"vocab_size\": 299");
+  EXPECT_THAT(Message(), HasSubstr("tensor 'gpt_neox.embed_in.weight' has shape [300, 36]"));
+  Copy("tiny_neox_serial", "tests/data/engine/");
+  Replace("model.safetensors", "gpt_neox.final_layer_norm.bias", "gpt_neox.rotary_emb.inv_freq__");
+  EXPECT_THAT(Message(), HasSubstr("'gpt_neox.rotary_emb.inv_freq__' is not part of the gpt_neox"));
 }
 
 }  // namespace
