@@ -421,6 +421,21 @@ TEST(EngineOptionsTest, TheDeviceChoosesWhatIsNotSaid) {
   }
 }
 
+// Load tests need no trained weights, and no order in a fused projection.
+TEST(EngineDummyTest, EveryFamilyRunsOnDrawnWeights) {
+  for (const char* folder : {"tiny_mha", "tiny_opt", "tiny_neox"}) {
+    auto source =
+        OpenModel("tests/data/engine/" + std::string(folder) + "/config.json", LoadFormat::kDummy);
+    ASSERT_TRUE(source.ok()) << source.status();
+    EngineOptions options = Options("cpu");
+    options.max_model_len = 64;
+    const auto engine = MakeEngine(std::shared_ptr<const ModelSource>(*std::move(source)), options);
+    EngineDriver driver(engine.get(), 1);
+    driver.Generate(driver.Add(RandomTokens(20, 300, 1), Plan("h2o", 16, 20), 8), 8);
+    for (const float logit : driver.Logits(0)) ASSERT_TRUE(std::isfinite(logit)) << folder;
+  }
+}
+
 TEST(EngineOptionsTest, RefusalsNameTheField) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   const auto error_of = [&](auto change) {
