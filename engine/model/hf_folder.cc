@@ -139,7 +139,9 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& fol
   if (!config.ok()) return config.status();
   absl::StatusOr<Shards> shards = OpenShards(folder);
   if (!shards.ok()) return shards.status();
-  const TensorNames& names = HuggingFaceNames(config->model);
+  TensorNames names = HuggingFaceNames(config->model);
+  if (const TensorNames bare = names.WithoutOuterModule(); shards->file_of.contains(bare.embedding))
+    names = bare;
   std::vector<std::string> present;
   for (const auto& [name, file] : shards->file_of) present.push_back(name);
   const bool tied = config->model.tied_embeddings;

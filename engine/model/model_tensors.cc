@@ -70,6 +70,15 @@ std::string TensorNames::InLayer(int layer, const std::string& name) const {
   return absl::StrCat(layer_prefix, layer, ".", name);
 }
 
+TensorNames TensorNames::WithoutOuterModule() const {
+  TensorNames names = *this;
+  for (std::string* name :
+       {&names.embedding, &names.positions, &names.final_norm, &names.layer_prefix}) {
+    if (name->starts_with(outer_module)) name->erase(0, outer_module.size());
+  }
+  return names;
+}
+
 const TensorNames& GgufLlamaNames() {
   static const auto& names = *new TensorNames{.embedding = "token_embd.weight",
                                               .final_norm = "output_norm.weight",
@@ -109,6 +118,7 @@ const TensorNames& LlamaNames() {
 }
 
 // Position p has row p + 2: the first two are from the padding of the code OPT was trained with.
+// Some of the published files were saved without "model.".
 const TensorNames& OptNames() {
   static const auto& names = *new TensorNames{.embedding = "model.decoder.embed_tokens.weight",
                                               .final_norm = "model.decoder.final_layer_norm.weight",
@@ -124,7 +134,8 @@ const TensorNames& OptNames() {
                                               .ffn_norm = "final_layer_norm.weight",
                                               .up = "fc1.weight",
                                               .down = "fc2.weight",
-                                              .biases = true};
+                                              .biases = true,
+                                              .outer_module = "model."};
   return names;
 }
 

@@ -72,6 +72,17 @@ TEST(HfFolderTest, ReadsShards) {
   ExpectAllGolden(**source);
 }
 
+// Of a few tensors, inside the layers and outside.
+std::vector<uint8_t> SomeBytes(const ModelSource& source) {
+  std::vector<uint8_t> bytes;
+  const LayerTensors layer = *source.Layer(1);
+  for (const TensorView& view : {*source.Embedding(), *source.Positions(), *source.FinalNormBias(),
+                                 layer.wk, layer.bv, layer.down_bias}) {
+    bytes.insert(bytes.end(), view.bytes.begin(), view.bytes.end());
+  }
+  return bytes;
+}
+
 // A private copy of a golden folder that a test may damage.
 class HfFolderCopyTest : public testing::Test {
  protected:
@@ -197,6 +208,28 @@ TEST(HfFolderTest, OptsPositionsBeginAtTheirThirdRow) {
   EXPECT_EQ(std::memcmp(positions.bytes.data(), &text[begin], positions.bytes.size()), 0);
   EXPECT_FALSE((*source)->Layer(0)->gate.Exists());
   EXPECT_FALSE((*source)->Layer(0)->wqkv.Exists());
+}
+
+// Some of OPT's published files have it so.
+TEST_F(HfFolderCopyTest, OptsNamesMayLackTheirOuterModule) {
+  Copy("tiny_opt", "tests/data/engine/");
+  const auto source = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const std::vector<uint8_t> expected = SomeBytes(**source);  // before the file changes
+  EXPECT_FALSE(expected.empty());
+  const std::string text = Read("model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  std::string header = text.substr(8, length);
+  for (size_t at; (at = header.find("\"model.decoder.")) != std::string::npos;)
+    header.erase(at + 1, std::strlen("model."));
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t new_length = header.size();
+  Write("model.safetensors", std::string(reinterpret_cast<const char*>(&new_length), 8) + header +
+                                 text.substr(8 + length));
+  const auto bare = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_EQ(SomeBytes(**bare), expected);
 }
 
 TEST_F(HfFolderCopyTest, OptsTensorsMustFitTheConfiguration) {
