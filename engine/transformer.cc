@@ -152,8 +152,9 @@ absl::Status Transformer::LoadHead(WeightDType dtype) {
     if (!tensor.ok()) return tensor.status();
     if (!tensor->Exists()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<Weight>> packed = Pack({*tensor}, dtype);
-    if (packed.ok()) *weight = *std::move(packed);
-    return packed.status();
+    if (!packed.ok()) return packed.status();
+    *weight = *std::move(packed);
+    return absl::OkStatus();
   };
   const absl::StatusOr<TensorView> norm = source_->FinalNorm(), bias = source_->FinalNormBias();
   if (!norm.ok()) return norm.status();

@@ -27,8 +27,7 @@ struct TensorNames {
   std::string ffn_norm = {}, gate = {}, up = {}, down = {};
   bool biases = false;  // beside every norm and every matrix of a layer: "x.bias" to "x.weight"
   std::vector<std::string> ignored_endings = {};  // of names of tensors that hold no weights
-
-  std::string outer_module = {};  // what names may begin with, and do above
+  std::string outer_module = {};  // the names' beginning, which some files leave out
 
   std::string InLayer(int layer, const std::string& name) const;
   TensorNames WithoutOuterModule() const;
