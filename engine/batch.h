@@ -87,12 +87,21 @@ struct Batch {
   bool HasWork() const { return !decode.empty() || !prefill.empty(); }
 };
 
+// What compressing a prompt came to.
+struct PromptReport {
+  std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
+  // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
+  // on kept entries (kernels/retained_mass.h); empty: nothing has left.
+  std::vector<float> retained_mass;
+};
+
 // Token of each row, kNoToken where the logits held no finite value: that sequence has failed, the
 // others have not.
 struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
+  std::vector<PromptReport> prompt_reports;  // [batch.prefill.size()]
 };
 
 // The sizes that were fixed when the engine was made; the scheduler works within them.

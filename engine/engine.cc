@@ -52,12 +52,14 @@ struct Engine::Impl {
   DeviceArray<float> hidden, k, v, logits;
   DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/penalize.h)
   StepResults results;
+  std::vector<StepResults::Compressed> compressed;  // of the step's slices
 
   absl::Status Allocate();
   void Decode(const DecodeShape& shape);
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
   void EnqueueDecode(const DecodeShape& shape);
   void GatherFinalRows(const Batch& batch);
+  void PushResults(const Batch& batch);
   void NotePrompts(const Batch& batch);
   void SampleRows(int decoded);
   void PenalizeRows(int decoded);
@@ -79,7 +81,10 @@ absl::Status Engine::Impl::Allocate() {
   allocate(logits, rows * config.vocab_size);
   allocate(seen, rows * config.vocab_size);
   if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
-  if (status.ok()) status = results.Allocate(backend.get(), limits.max_num_seqs);
+  if (status.ok()) {
+    status = results.Allocate(backend.get(), limits.max_num_seqs,
+                              limits.num_layers * limits.num_kv_heads);
+  }
   return status;
 }
 
@@ -119,8 +124,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->limits = *limits;
   if (absl::Status status = impl->Allocate(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill =
-      PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act,
-                            limits->prefill_arena_tokens, limits->prefill_rows);
+      PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act, *limits);
   if (!prefill.ok()) return prefill.status();
   impl->prefill = *std::move(prefill);
 
@@ -166,10 +170,22 @@ void Engine::Enqueue(const Batch& batch) {
   impl.prefill->Run(batch.prefill, *impl.kv);
   impl.GatherFinalRows(batch);
   if (impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
-  impl.results.Push(batch, impl.limits.num_layers, impl.tokens.data());
+  impl.PushResults(batch);
 }
 
 absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
+
+void Engine::Impl::PushResults(const Batch& batch) {
+  compressed.clear();
+  for (const PrefillSlice& slice : batch.prefill) {
+    StepResults::Compressed& prompt = compressed.emplace_back();
+    const CachePlan& plan = kv->plan(slice.slot);
+    if (!slice.EndsPrompt(limits.num_layers) || !plan.Compresses()) continue;
+    prompt.retained_mass = prefill->compressor().retained_mass(slice.slot);
+    if (plan.IsRagged()) prompt.entries = kv->lengths(slice.slot);
+  }
+  results.Push(batch, limits.num_layers, tokens.data(), compressed);
+}
 
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   DecodeShape shape;
@@ -228,7 +244,7 @@ void Engine::Impl::GatherFinalRows(const Batch& batch) {
   if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
   for (const PrefillSlice& slice : batch.prefill) {
     if (!slice.EndsPrompt(limits.num_layers)) continue;
-    model->FinalNorm(prefill->LastHidden(slice), 1, row++, act);
+    model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
   }
 }
 

@@ -57,11 +57,14 @@ absl::Status KvState::AllocatePool() {
   const size_t vector_bytes = BytesOf(pages_.layout.dtype, slots * pages_.layout.head_dim);
   const size_t keys = place(vector_bytes), values = place(vector_bytes);
   const size_t positions = place(slots * sizeof(int32_t)), scores = place(slots * sizeof(float));
+  const size_t noted = place(2 * slots * sizeof(float));
   if (absl::Status status = pool_.Allocate(*backend_, size); !status.ok()) return status;
   pages_.keys = pool_.data() + keys;
   pages_.values = pool_.data() + values;
   pages_.positions = reinterpret_cast<int32_t*>(pool_.data() + positions);
   pages_.scores = reinterpret_cast<float*>(pool_.data() + scores);
+  noted_pages_ = pages_;
+  noted_pages_.log_weights = reinterpret_cast<float*>(pool_.data() + noted);
   return absl::OkStatus();
 }
 
@@ -115,8 +118,13 @@ void KvState::SetUp(const SlotSetup& setup) {
   const size_t first = setup.slot * heads;
   plans_[setup.slot] = setup.plan;
   rules_.Write(*backend_, setup.slot, std::span(&setup.plan.rule, 1));
-  const int32_t cap = setup.plan.whole_until > 0 ? kNoCap : setup.plan.cap;
-  caps_.Write(*backend_, first, std::vector<int32_t>(heads, cap));
+  // What is whole for a while, or ragged, gets its caps when it shrinks.
+  std::vector<int32_t> caps(heads, kNoCap);
+  if (setup.plan.whole_until == 0 && !setup.plan.IsRagged()) {
+    for (size_t head = 0; head < heads; ++head)
+      caps[head] = setup.plan.LayerSpan(static_cast<int>(head) / limits_.num_kv_heads).cap;
+  }
+  caps_.Write(*backend_, first, caps);
   lengths_.Write(*backend_, first, std::vector<int32_t>(heads, 0));
   victims_.Write(*backend_, first, std::vector<int32_t>(heads, -1));
 }

@@ -27,6 +27,10 @@ class KvState {
   void Apply(const Batch& batch);
 
   const KvPages& pages() const { return pages_; }
+  // With the place where what the prompt's last queries paid is kept (kernels/retained_mass.h).
+  const KvPages& noted_pages() const { return noted_pages_; }
+  int32_t* blocks() const { return blocks_.data(); }
+  const int32_t* lengths(int slot) const { return tables_.lengths + tables_.HeadIndex(slot, 0, 0); }
   const SequenceTables& tables() const { return tables_; }
   const CachePlan& plan(int slot) const { return plans_[slot]; }  // of the slot's newest setup
 
@@ -40,7 +44,7 @@ class KvState {
 
   Backend* backend_;
   EngineLimits limits_;
-  KvPages pages_;
+  KvPages pages_, noted_pages_;
   SequenceTables tables_;
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 

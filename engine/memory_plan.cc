@@ -22,7 +22,7 @@ DType DefaultKvDType(WeightDType dtype) {
 
 // Table entries beside each page: rows may be up to twice as wide as what they hold (they grow by
 // doubling), and one of each slot may be moving.
-constexpr int kTableEntriesPerBlock = 4;
+constexpr int kTableEntriesPerBlock = 8;
 
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;

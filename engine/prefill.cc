@@ -9,15 +9,13 @@ namespace hydrant {
 absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
                                                                      const Transformer* model,
                                                                      const Activations* act,
-                                                                     int arena_tokens,
-                                                                     int max_rows) {
-  std::unique_ptr<PrefillRunner> runner(
-      new PrefillRunner(backend, model, act, arena_tokens, max_rows));
-  if (absl::Status status = runner->Allocate(); !status.ok()) return status;
+                                                                     const EngineLimits& limits) {
+  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, limits));
+  if (absl::Status status = runner->Allocate(limits); !status.ok()) return status;
   return runner;
 }
 
-absl::Status PrefillRunner::Allocate() {
+absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   const ModelConfig& config = model_->config();
   const size_t tokens = arena_tokens_;
   absl::Status status;
@@ -29,11 +27,12 @@ absl::Status PrefillRunner::Allocate() {
   allocate(hidden_, tokens * config.hidden_size);
   allocate(k_, tokens * config.KvDim());
   allocate(v_, tokens * config.KvDim());
-  allocate(column_sums_, tokens * config.num_kv_heads);
-  allocate(pooled_, tokens * config.num_kv_heads);
-  allocate(kept_, tokens * config.num_kv_heads);
-  allocate(keep_, config.num_kv_heads);
-  return status;
+  if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<PromptCompressor>> compressor =
+      PromptCompressor::Create(backend_, limits, arena_tokens_);
+  if (!compressor.ok()) return compressor.status();
+  compressor_ = *std::move(compressor);
+  return absl::OkStatus();
 }
 
 void PrefillRunner::Run(std::span<const PrefillSlice> slices, const KvState& kv) {
@@ -60,8 +59,8 @@ void PrefillRunner::Run(std::span<const PrefillSlice> slices, const KvState& kv)
   }
 }
 
-const float* PrefillRunner::LastHidden(const PrefillSlice& slice) const {
-  const size_t row = slice.arena_begin + slice.prompt.size() - 1;
+const float* PrefillRunner::LastHidden(const PrefillSlice& slice, const CachePlan& plan) const {
+  const size_t row = slice.arena_begin + plan.prompt.tokens - 1;
   return hidden_.data() + row * model_->config().hidden_size;
 }
 
@@ -80,11 +79,19 @@ void PrefillRunner::Begin(const PrefillSlice& slice) {
 void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
                              const KvState& kv) {
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_begin == 0) ClearColumnSums(*slice, kv.plan(slice->slot));
+    if (slice->token_begin == 0) compressor_->Begin(*slice, kv.plan(slice->slot));
   }
   for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_end == static_cast<int>(slice->prompt.size())) Compress(layer, *slice, kv);
+    if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
+    const size_t start = static_cast<size_t>(slice->arena_begin) * model_->config().head_dim;
+    compressor_->Compress(
+        layer, *slice,
+        {.k = k_.data() + start,
+         .v = v_.data() + start,
+         .head_stride = static_cast<int64_t>(arena_tokens_) * model_->config().head_dim},
+        kv);
+    if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);
   }
 }
 
@@ -134,9 +141,6 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const size_t start = piece.slice->arena_begin;
   const CachePlan& plan = kv.plan(piece.slice->slot);
-  const bool scored = plan.prompt_score != PromptScore::kNone;
-  const int n = static_cast<int>(piece.slice->prompt.size());
-  const bool windowed = plan.prompt_score == PromptScore::kWindow;
   backend_->PrefillAttention(
       {.q = act_->q.data() + static_cast<size_t>(row) * config.QDim(),
        .k = k_.data() + start * config.head_dim,
@@ -150,82 +154,8 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
        .out = act_->At(act_->attended, static_cast<size_t>(row) * config.QDim()),
        .out_dtype = act_->input_dtype,
-       .column_sums = scored ? column_sums_.data() + start : nullptr,
-       .column_stride = arena_tokens_,
-       .reduce = plan.rule.reduce,
-       .first_summed_position = windowed ? std::max(0, n - plan.window.queries) : 0,
+       .statistics = compressor_->Statistics(*piece.slice, plan),
        .precision = kv.pages().layout.dtype});
-}
-
-void PrefillRunner::ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan) {
-  if (plan.prompt_score == PromptScore::kNone) return;
-  for (int head = 0; head < model_->config().num_kv_heads; ++head) {
-    backend_->Zero(
-        column_sums_.data() + static_cast<size_t>(head) * arena_tokens_ + slice.arena_begin,
-        slice.prompt.size() * sizeof(float));
-  }
-}
-
-// [kv_heads, arena] from the slice's first token on, null where nothing is ranked. A window's sums
-// are pooled but for the window's own positions.
-const float* PrefillRunner::PromptScores(const PrefillSlice& slice, const CachePlan& plan) {
-  const size_t start = slice.arena_begin;
-  const int n = static_cast<int>(slice.prompt.size());
-  const float* sums = column_sums_.data() + start;
-  if (plan.prompt_score == PromptScore::kNone) return nullptr;
-  if (plan.prompt_score == PromptScore::kColumnSums || n <= plan.window.queries) return sums;
-  const int before = n - plan.window.queries;
-  const int kv_heads = model_->config().num_kv_heads;
-  float* pooled = pooled_.data() + start;
-  backend_->PoolScores({.scores = sums,
-                        .score_stride = arena_tokens_,
-                        .num_kv_heads = kv_heads,
-                        .n = before,
-                        .kernel = plan.window.kernel,
-                        .pooling = plan.window.pooling,
-                        .out = pooled,
-                        .out_stride = arena_tokens_});
-  for (int head = 0; head < kv_heads; ++head) {
-    const size_t tail = static_cast<size_t>(head) * arena_tokens_ + before;
-    backend_->CopyOnDevice(pooled + tail, sums + tail, plan.window.queries * sizeof(float));
-  }
-  return pooled;
-}
-
-void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState& kv) {
-  const ModelConfig& config = model_->config();
-  const CachePlan& plan = kv.plan(slice.slot);
-  const int n = static_cast<int>(slice.prompt.size());
-  const int32_t keep = plan.EntriesAfter(n);
-  keep_.Write(*backend_, 0, std::vector<int32_t>(config.num_kv_heads, keep));
-  const size_t start = slice.arena_begin;
-  const float* scores = PromptScores(slice, plan);
-  if (keep < n) {
-    // Without scores the protected are all there is to keep.
-    backend_->Select({.scores = scores != nullptr ? scores : column_sums_.data() + start,
-                      .score_stride = arena_tokens_,
-                      .num_kv_heads = config.num_kv_heads,
-                      .n = n,
-                      .sinks = plan.rule.sinks,
-                      .recent = plan.rule.recent,
-                      .keep = keep_.data(),
-                      .kept = kept_.data() + start,
-                      .kept_stride = arena_tokens_});
-  }
-  backend_->WritePages({.k = k_.data() + start * config.head_dim,
-                        .v = v_.data() + start * config.head_dim,
-                        .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
-                        .scores = scores,
-                        .score_stride = arena_tokens_,
-                        .score_scale = plan.mean_scores ? 1.0f / static_cast<float>(n) : 1.0f,
-                        .kept = keep < n ? kept_.data() + start : nullptr,
-                        .kept_stride = arena_tokens_,
-                        .keep = keep_.data(),
-                        .n = n,
-                        .slot = slice.slot,
-                        .layer = layer,
-                        .pages = kv.pages(),
-                        .tables = kv.tables()});
 }
 
 }  // namespace hydrant

@@ -17,6 +17,7 @@
 #include "engine/batch.h"
 #include "engine/device_array.h"
 #include "engine/kv_state.h"
+#include "engine/prompt_compressor.h"
 #include "engine/transformer.h"
 #include "kernels/backend.h"
 
@@ -24,18 +25,19 @@ namespace hydrant {
 
 class PrefillRunner {
  public:
-  // max_rows: what one pass of the matrix products takes at most, a multiple of kQueryTile; act
-  // holds as many. Borrows everything.
+  // A pass of the matrix products takes limits.prefill_rows at most; act holds as many. Borrows
+  // everything else.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
                                                                const Transformer* model,
                                                                const Activations* act,
-                                                               int arena_tokens, int max_rows);
+                                                               const EngineLimits& limits);
 
   // Leaves what is kept in the pages of `kv`.
   void Run(std::span<const PrefillSlice> slices, const KvState& kv);
 
   // The final hidden state of a prompt whose last slice has run: [hidden].
-  const float* LastHidden(const PrefillSlice& slice) const;
+  const float* LastHidden(const PrefillSlice& slice, const CachePlan& plan) const;
+  const PromptCompressor& compressor() const { return *compressor_; }
 
  private:
   // A part of a slice, within one layer.
@@ -48,21 +50,18 @@ class PrefillRunner {
   };
 
   PrefillRunner(Backend* backend, const Transformer* model, const Activations* act,
-                int arena_tokens, int max_rows)
+                const EngineLimits& limits)
       : backend_(backend),
         model_(model),
         act_(act),
-        arena_tokens_(arena_tokens),
-        max_rows_(max_rows) {}
-  absl::Status Allocate();
+        arena_tokens_(limits.prefill_arena_tokens),
+        max_rows_(limits.prefill_rows) {}
+  absl::Status Allocate(const EngineLimits& limits);
   void Begin(const PrefillSlice& slice);
   void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
   std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Attend(const Piece& piece, int row, const KvState& kv);
-  void ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan);
-  const float* PromptScores(const PrefillSlice& slice, const CachePlan& plan);
-  void Compress(int layer, const PrefillSlice& slice, const KvState& kv);
 
   Backend* backend_;
   const Transformer* model_;
@@ -73,10 +72,7 @@ class PrefillRunner {
   DeviceArray<int32_t> positions_;  // [arena]
   DeviceArray<float> hidden_;       // [arena, hidden]
   DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
-  DeviceArray<float> column_sums_;  // [kv_heads, arena]
-  DeviceArray<float> pooled_;       // [kv_heads, arena]
-  DeviceArray<int32_t> kept_;       // [kv_heads, arena]
-  DeviceArray<int32_t> keep_;       // [kv_heads]
+  std::unique_ptr<PromptCompressor> compressor_;
 };
 
 }  // namespace hydrant

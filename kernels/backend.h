@@ -21,15 +21,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/compact.h"
+#include "kernels/count_best.h"
+#include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
+#include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
+#include "kernels/retained_mass.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/share_budget.h"
 #include "kernels/table_update.h"
 #include "kernels/weight.h"
 
@@ -104,10 +109,16 @@ class Backend {
   virtual void Activate(const ActivateArgs& args) = 0;
   virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual void DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual void PoolScores(const PoolScoresArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
   virtual void Compact(const CompactArgs& args) = 0;
+  virtual void ShareBudget(const ShareBudgetArgs& args) = 0;
+  virtual void DealPages(const DealPagesArgs& args) = 0;
+  virtual void CountBest(const CountBestArgs& args) = 0;
+  virtual void RetainedMass(const RetainedMassArgs& args) = 0;
+  virtual void KeepForMass(const KeepForMassArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void KeepLatest(const LatestTokensArgs& args) = 0;

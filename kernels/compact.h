@@ -26,6 +26,7 @@ namespace hydrant {
 // are there (rule.scored) unless the rule is by_position.
 struct CompactArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
+  int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
   int sinks = 0;
   int recent = 0;
   int next_position = 0;

@@ -30,10 +30,10 @@ struct KvLayout {
   constexpr size_t SlotOffset(int block, int slot) const {
     return (static_cast<size_t>(block) * block_size + slot) * head_dim;
   }
-  // Bytes of one page: keys, values, positions, scores.
+  // Bytes of one page: keys, values, positions, scores, log-weights.
   constexpr size_t PageBytes() const {
     return static_cast<size_t>(block_size) *
-           (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + sizeof(float));
+           (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + 3 * sizeof(float));
   }
 };
 
@@ -55,6 +55,10 @@ enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 //   ties go to the lower position
 // With by_position the score is the position itself: the victim is the oldest entry that is no
 // sink.
+// Where a rule has a revision, scores are revised after each step, and the victim is chosen by what
+// they have become (kernels/revise_scores.h).
+enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
+
 struct DecodeRule {
   float decay = 1.0f;
   float gain = 1.0f;
@@ -63,6 +67,8 @@ struct DecodeRule {
   bool scored = false;  // false: scores are neither read nor written (policy full)
   int32_t sinks = 0;
   int32_t recent = 0;  // counts the incoming token
+  Revision revision = Revision::kNone;
+  uint64_t seed = 0;  // of what is drawn
 };
 
 // What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the
@@ -74,7 +80,7 @@ struct SequenceTables {
   const int32_t* blocks = nullptr;     // arena of block ids
   const int64_t* row_begin = nullptr;  // [max_seqs] where the slot's rows start in `blocks`
   const int32_t* row_width = nullptr;  // [max_seqs] block ids reserved per (layer, head)
-  const int32_t* caps =
+  int32_t* caps =
       nullptr;  // [max_seqs, layers, kv_heads] entries a head may hold; INT32_MAX: no cap
   int32_t* lengths = nullptr;  // [max_seqs, layers, kv_heads] live entries
   int32_t* victims =

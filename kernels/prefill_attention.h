@@ -1,13 +1,21 @@
-// Causal attention of a run of queries over the layer scratch, with the exact column sums H2O
-// scores by.
+// Causal attention of a run of queries over the layer scratch, with up to three statistics of what
+// each key received: the numbers that policies rank entries by.
 //
 // Query i of the run has position first_position + i and sees keys 0 .. first_position + i. Softmax
-// in fp32 after `scale`. Column sums (H2O, arXiv 2306.14048, section 4: the accumulated attention
-// score, for a whole prompt):
-//   column_sums[h, j] += sum over the run's queries of reduce over the group of KV head h of
-//   a[query, j]
-// Queries before first_summed_position are left out of the sums: the last w queries of a prompt
-// alone give SnapKV's window (arXiv 2404.14469, section 4), and cost only their own tiles.
+// in fp32 after `scale`. With w[i, j] = the reduction over the query heads of KV head h of the
+// weight of query i on key j, a ColumnStatistic adds to out[h, j], over the queries in its range
+// that see j:
+//   kSum        the sum of w. Over a whole prompt: the accumulated attention score of H2O (arXiv
+//               2306.14048, section 4); over its last queries: SnapKV's window (arXiv 2404.14469,
+//               section 4).
+//   kMax        the maximum of w, and of what is there, which is at least 0 (the importance of
+//               KVzip, arXiv 2505.23416).
+//   kBelowMean  the number of w below 1 / (number of keys that query i sees), the mean of its
+//               weights (Scissorhands, arXiv 2305.17118, algorithm 2). A weight within
+//               kBelowMeanMargin of it counts as the mean, so that equal weights do on every
+//               backend.
+// A statistic costs what the tiles with queries in its range cost.
+//
 // Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's
 // sums are added in order, so that any slicing of the prompt into runs that start at multiples of
 // kQueryTile gives the same bits.
@@ -18,13 +26,36 @@
 #ifndef HYDRANT_KERNELS_PREFILL_ATTENTION_H_
 #define HYDRANT_KERNELS_PREFILL_ATTENTION_H_
 
+#include <array>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
 
 inline constexpr int kQueryTile = 32;
+inline constexpr float kBelowMeanMargin = 1.0f / 1024;
+inline constexpr int kMaxColumnStatistics = 3;
+
+struct ColumnStatistic {
+  enum class Kind : uint8_t { kSum, kMax, kBelowMean };
+  Kind kind = Kind::kSum;
+  GroupReduce reduce = GroupReduce::kMean;
+  int32_t first_query = 0;  // positions; queries outside are left out; any numbers
+  int32_t end_query = std::numeric_limits<int32_t>::max();
+  float* out = nullptr;  // [num_kv_heads, stride], accumulated into; null: not wanted
+  int64_t stride = 0;    // elements
+  // The same of the prefix's entries, in their order.
+  float* prefix_out = nullptr;  // [num_kv_heads, prefix_stride]
+  int64_t prefix_stride = 0;
+
+  // Whether queries at positions [begin, end) change it.
+  constexpr bool Touches(int begin, int end) const {
+    return (out != nullptr || prefix_out != nullptr) && begin < end && first_query < end &&
+           end_query > begin && first_query < end_query;
+  }
+};
 
 // The entries of one (slot, layer). Heads may differ in length: lengths are read on the device.
 // Log-weights are not.
@@ -33,10 +64,7 @@ struct PagedPrefix {
   SequenceTables tables;
   int slot = 0;
   int layer = 0;
-  int max_entries = 0;      // no head holds more: a device plans its work by it
-  float* sums = nullptr;    // [num_kv_heads, sums_stride], the column sums of the entries, in their
-                            // order, accumulated into; null: not wanted
-  int64_t sums_stride = 0;  // elements
+  int max_entries = 0;  // no head holds more: a device plans its work by it
 };
 
 struct PrefillAttentionArgs {
@@ -52,14 +80,11 @@ struct PrefillAttentionArgs {
   float scale = 1.0f;
   void* out = nullptr;            // [num_queries, num_heads, head_dim]
   DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
-  float* column_sums =
-      nullptr;                // [num_kv_heads, column_stride], accumulated into; null: not wanted
-  int64_t column_stride = 0;  // elements
-  GroupReduce reduce = GroupReduce::kMean;
-  int first_summed_position = 0;        // any; beyond the run: the sums stay as they are
+  // In any order; those without an output are not wanted.
+  std::array<ColumnStatistic, kMaxColumnStatistics> statistics = {};
   const PagedPrefix* prefix = nullptr;  // in the caller's memory; null: none
-  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; sums stay
-  // fp32.
+  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies;
+  // statistics stay fp32.
   DType precision = DType::kF32;
 };
 

@@ -37,7 +37,7 @@ struct SelectArgs {
 
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
-// (kernels/kv_pages.h).
+// (kernels/kv_pages.h). Scores are written where they are given or the rule is scored.
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
   const float* v = nullptr;
@@ -49,7 +49,12 @@ struct WritePagesArgs {
       nullptr;  // [num_kv_heads, kept_stride], positions to keep; null: positions 0 .. keep[h] - 1
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
-  int n = 0;                      // prompt tokens
+  int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
+  // [num_kv_heads, window_stride] what the prompt's last queries paid each position, kept beside
+  // the entry (kernels/retained_mass.h); null: not wanted. Not of a slot that is weighted.
+  const float* window_sums = nullptr;
+  int64_t window_stride = 0;  // elements
+  int n = 0;                  // prompt tokens
   int slot = 0;
   int layer = 0;
   KvPages pages;

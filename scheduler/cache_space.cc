@@ -10,12 +10,45 @@ namespace hydrant {
 namespace {
 
 constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
-constexpr int32_t kNoPageLimit = std::numeric_limits<int32_t>::max();
 
 // A row gets room for half as much again, so that a growing sequence moves a logarithmic number of
 // times.
 int32_t RoomyWidth(int32_t needed, int32_t limit) {
   return std::min<int32_t>(limit, needed + needed / 2 + 2);
+}
+
+// Pages that `heads` heads need at most for `entries` entries together.
+int64_t PagesTogether(int64_t entries, int64_t heads, int64_t block_size) {
+  return (entries + (block_size - 1) * heads) / block_size;
+}
+
+// Block ids a head so that a row holds what a head may get, and a layer's rows its stack.
+int32_t StackedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
+  const int64_t heads = limits.num_kv_heads, block = limits.block_size;
+  const int64_t stack = PagesTogether(plan.LargestBudget() * heads, heads, block);
+  return static_cast<int32_t>(
+      std::max((plan.WidestKeep() + block - 1) / block, (stack + heads - 1) / heads));
+}
+
+int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
+  const int64_t block = limits.block_size, kv_heads = limits.num_kv_heads;
+  const auto alike = [&](int64_t entries) { return (entries + block - 1) / block * kv_heads; };
+  int64_t most = 0, now = 0;  // of all layers
+  for (int layer = 0; layer < limits.num_layers; ++layer) {
+    if (plan.IsRagged()) {
+      const HeadSpan average = plan.Keeping(plan.LayerBudget(layer));
+      const int64_t kept = plan.min_retained_mass > 0.0f
+                               ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
+                               : average.EntriesAfter(tokens);
+      now += PagesTogether(kept * kv_heads, kv_heads, block);
+    } else {
+      const HeadSpan span = plan.LayerSpan(layer);
+      now += alike(tokens <= plan.whole_until ? tokens : span.EntriesAfter(tokens));
+    }
+    if (plan.IsDeferred()) most += alike(plan.Candidates());
+    if (plan.whole_until > 0) most += alike(std::min<int64_t>(tokens, plan.whole_until));
+  }
+  return std::max(most, now);
 }
 
 }  // namespace
@@ -30,50 +63,74 @@ CacheSpace::CacheSpace(const EngineLimits& limits)
 }
 
 int64_t CacheSpace::PagesFor(const CachePlan& plan, int64_t tokens) const {
-  return num_heads_ * PagesOfHead(plan.MostUntil(tokens));
+  return PagesOf(limits_, plan, tokens);
 }
 
-// ceil(min(entries, cap) / block_size) = min of the two quotients: one division a call, not one a
-// head.
 int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) const {
   if (tokens <= space.capacity) return 0;
-  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens - space.dropped));
   int64_t missing = 0;
-  for (int head = 0; head < num_heads_; ++head) {
-    missing += std::max(0, std::min(wanted, space.page_limits[head]) - space.pages[head]);
-  }
+  for (int head = 0; head < num_heads_; ++head)
+    missing += std::max(0, PagesAt(space.spans[head], tokens) - space.pages[head]);
   return missing;
 }
 
 int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
-  const int64_t heads = static_cast<int64_t>(limits.num_layers) * limits.num_kv_heads;
-  const int64_t pages = std::min<int64_t>(limits.num_blocks, limits.table_entries) / heads;
-  const int64_t entries = pages * limits.block_size;
-  return plan.cap <= entries && plan.whole_until <= entries ? kAnyLength : entries + plan.dropped;
+  const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
+  const auto fits = [&](int64_t tokens) {
+    const int64_t width =
+        std::max<int64_t>((plan.MostUntil(tokens) + limits.block_size - 1) / limits.block_size,
+                          plan.IsRagged() ? StackedRowWidth(limits, plan) : 0);
+    return PagesOf(limits, plan, tokens) <= limits.num_blocks &&
+           width * heads <= limits.table_entries;
+  };
+  int64_t fitting = 0, too_long = int64_t{1} << 40;
+  if (fits(too_long)) return kAnyLength;
+  while (too_long - fitting > 1) {
+    const int64_t middle = fitting + (too_long - fitting) / 2;
+    (fits(middle) ? fitting : too_long) = middle;
+  }
+  return fitting;
+}
+
+// What a head is to hold: of a ragged plan, until it is settled, whatever it may come to.
+void CacheSpace::DescribeHeads(const CachePlan& plan, SequenceSpace* space) const {
+  space->spans.resize(num_heads_);
+  for (int head = 0; head < num_heads_; ++head) {
+    HeadSpan& span = space->spans[head];
+    if (plan.IsRagged()) {
+      span = plan.Keeping(plan.WidestKeep());
+    } else if (plan.whole_until > 0) {  // what shrinks later is whole until then
+      span = HeadSpan();
+    } else {
+      span = plan.LayerSpan(head / limits_.num_kv_heads);
+    }
+  }
 }
 
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch) {
   HYDRANT_CHECK(!space->IsOpen());
-  const int64_t pages = PagesFor(*args.plan, args.tokens);
+  const CachePlan& plan = *args.plan;
+  const int64_t pages = PagesFor(plan, args.tokens);
   if (free_slots_.empty() || pages + args.pages_kept_free > blocks_.NumFree()) return false;
   const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
   if (!arena.has_value()) return false;
 
-  // What shrinks later is whole until then.
-  const int32_t cap = args.plan->whole_until > 0 ? kNoCap : args.plan->cap;
-  space->page_limits.assign(num_heads_, static_cast<int32_t>(PagesOfHead(cap)));
+  DescribeHeads(plan, space);
   space->pages.assign(num_heads_, 0);
-  space->dropped = args.plan->dropped;
   space->row_width = 0;
-  space->row_limit = static_cast<int32_t>(PagesOfHead(args.plan->MostUntil(args.final_tokens)));
+  space->row_limit = static_cast<int32_t>(PagesOfHead(plan.MostUntil(args.final_tokens)));
   space->slot = free_slots_.back();
-  batch->setups.push_back({space->slot, *args.plan});
-  // What shrinks on the way has to be whole first.
-  const int64_t whole_until = args.plan->whole_until;
-  const int64_t tokens = whole_until > 0 ? std::min(args.tokens, whole_until) : args.tokens;
-  if (!TryGrow(tokens, space, batch)) {  // only table space can lack here
+  space->settled = !plan.IsRagged();
+  batch->setups.push_back({space->slot, plan});
+  // What shrinks on the way has to be whole first; what is ragged grows once it is settled.
+  int64_t tokens = args.tokens;
+  if (plan.whole_until > 0) tokens = std::min<int64_t>(tokens, plan.whole_until);
+  if (plan.IsRagged()) tokens = plan.prompt.tokens;
+  const bool stacked = plan.IsRagged() && !plan.IsDeferred();
+  const bool placed = stacked ? StackPages(plan, space, batch) : TryGrow(tokens, space, batch);
+  if (!placed) {  // only table space can lack here
     batch->setups.pop_back();
-    space->slot = -1;
+    *space = SequenceSpace();
     arena_.Free(*arena, args.prompt_tokens);
     return false;
   }
@@ -83,17 +140,66 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   return true;
 }
 
+// A layer's ids lie at the beginning of its rows until the engine deals them.
+bool CacheSpace::StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch) {
+  if (!WidenRow(StackedRowWidth(limits_, plan), space, batch)) return false;
+  const int kv_heads = limits_.num_kv_heads;
+  space->stacks.resize(limits_.num_layers);
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    std::vector<int32_t>& stack = space->stacks[layer];
+    stack.resize(
+        PagesTogether(int64_t{plan.LayerBudget(layer)} * kv_heads, kv_heads, limits_.block_size));
+    HYDRANT_CHECK(blocks_.Allocate(stack));
+    space->num_pages += static_cast<int64_t>(stack.size());
+    const int64_t first = space->TableIndex(layer * kv_heads, 0);
+    for (size_t i = 0; i < stack.size(); ++i)
+      batch->updates.push_back({first + static_cast<int64_t>(i), stack[i]});
+  }
+  return true;
+}
+
+void CacheSpace::DealPages(std::span<const int32_t> entries, SequenceSpace* space) {
+  for (int head = 0; head < num_heads_; ++head) {
+    std::vector<int32_t>& stack = space->stacks[head / limits_.num_kv_heads];
+    const auto count = static_cast<int32_t>(PagesOfHead(entries[head]));
+    HYDRANT_CHECK(count <= static_cast<int32_t>(stack.size()));
+    for (int32_t i = 0; i < count; ++i) space->blocks[space->BlockIndex(head, i)] = stack[i];
+    stack.erase(stack.begin(), stack.begin() + count);
+    space->pages[head] = count;
+  }
+  for (const std::vector<int32_t>& surplus : space->stacks) {
+    for (const int32_t block : surplus) blocks_.Free(block);
+    space->num_pages -= static_cast<int64_t>(surplus.size());
+  }
+  space->stacks.clear();
+}
+
+void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
+  for (int32_t& pages = space->pages[head]; pages > held; --space->num_pages)
+    blocks_.Free(space->blocks[space->BlockIndex(head, --pages)]);
+}
+
+void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
+                        SequenceSpace* space) {
+  HYDRANT_CHECK(!space->settled && static_cast<int>(entries.size()) == num_heads_);
+  if (!space->stacks.empty()) DealPages(entries, space);
+  for (int head = 0; head < num_heads_; ++head) {
+    space->spans[head] = plan.Keeping(entries[head]);
+    FreePagesPast(static_cast<int32_t>(PagesOfHead(entries[head])), head, space);
+  }
+  space->settled = true;
+  space->capacity = 0;  // TryGrow finds it anew
+}
+
 bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
   if (tokens <= space->capacity) return true;
   const int64_t missing = PagesMissing(*space, tokens);
   if (missing > blocks_.NumFree()) return false;
-  const auto wanted = static_cast<int32_t>(PagesOfHead(tokens - space->dropped));
-  if (wanted > space->row_width) {
-    const int32_t width =
-        std::min(wanted, *std::max_element(space->page_limits.begin(), space->page_limits.end()));
-    if (width > space->row_width && !WidenRow(width, space, batch)) return false;
-  }
-  PlacePages(wanted, missing, space, batch);
+  int32_t longest = 0;
+  for (const HeadSpan& span : space->spans) longest = std::max(longest, span.EntriesAfter(tokens));
+  const auto width = static_cast<int32_t>(PagesOfHead(longest));
+  if (width > space->row_width && !WidenRow(width, space, batch)) return false;
+  PlacePages(tokens, missing, space, batch);
   return true;
 }
 
@@ -127,33 +233,28 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, Batch* bat
   return true;
 }
 
-void CacheSpace::PlacePages(int32_t wanted, int64_t missing, SequenceSpace* space, Batch* batch) {
+void CacheSpace::PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch) {
   taken_.resize(missing);
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   const int32_t* next = taken_.data();
-  int32_t least_growing = kNoPageLimit;  // pages of the heads below their caps
+  space->capacity = kAnyLength;
   for (int head = 0; head < num_heads_; ++head) {
     int32_t& held = space->pages[head];
-    const int32_t limit = space->page_limits[head];
-    for (; held < std::min(wanted, limit); ++held) {
+    const HeadSpan& span = space->spans[head];
+    for (const int32_t wanted = PagesAt(span, tokens); held < wanted; ++held) {
       space->blocks[space->BlockIndex(head, held)] = *next;
       batch->updates.push_back({space->TableIndex(head, held), *next++});
     }
-    if (held < limit) least_growing = std::min(least_growing, held);
+    const int64_t room = static_cast<int64_t>(held) * limits_.block_size;
+    if (room < span.cap) space->capacity = std::min(space->capacity, room + span.dropped);
   }
-  space->capacity = least_growing == kNoPageLimit
-                        ? kAnyLength
-                        : static_cast<int64_t>(least_growing) * limits_.block_size + space->dropped;
   space->num_pages += missing;
 }
 
 void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {
-  const auto limit = static_cast<int32_t>(PagesOfHead(cap));
   for (int head = 0; head < num_heads_; ++head) {
-    space->page_limits[head] = limit;
-    for (int32_t& held = space->pages[head]; held > limit; --space->num_pages) {
-      blocks_.Free(space->blocks[space->BlockIndex(head, --held)]);
-    }
+    space->spans[head] = {.dropped = 0, .cap = cap};
+    FreePagesPast(static_cast<int32_t>(PagesOfHead(cap)), head, space);
   }
   space->capacity = 0;  // TryGrow finds it anew
 }
@@ -170,6 +271,9 @@ void CacheSpace::Release(SequenceSpace* space) {
     for (int32_t i = 0; i < space->pages[head]; ++i) {
       blocks_.Free(space->blocks[space->BlockIndex(head, i)]);
     }
+  }
+  for (const std::vector<int32_t>& stack : space->stacks) {
+    for (const int32_t block : stack) blocks_.Free(block);
   }
   table_.Free(space->row_begin, static_cast<int64_t>(space->row_width) * num_heads_);
   free_slots_.push_back(space->slot);

@@ -3,12 +3,18 @@
 // asked, or changes nothing and says no. Owned by the scheduler's thread; the destructor checks
 // that all came home.
 //
-// Heads may have different caps: the arrays of SequenceSpace are per (layer, head), and a step
-// costs O(1) a sequence until some head of it crosses a page's border.
+// Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
+// and a step costs O(1) a sequence until some head of it crosses a page's border.
+//
+// How much the heads of a ragged plan keep is known only when the prompt has been compressed. Until
+// then a sequence holds the bound of what they can keep together, and Settle() returns the surplus.
+// Where heads share their layer's budget the pages of a layer are a stack, from which the engine
+// deals (kernels/deal_pages.h), and Settle() deals again in the same order.
 #ifndef HYDRANT_SCHEDULER_CACHE_SPACE_H_
 #define HYDRANT_SCHEDULER_CACHE_SPACE_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/batch.h"
@@ -27,12 +33,13 @@ struct SequenceSpace {
   int32_t row_width = 0;  // block ids reserved a head
   int32_t row_limit = 0;  // block ids a head can ever need
   int64_t num_pages = 0;
-  int32_t dropped = 0;               // tokens seen that are no entries: CachePlan's
-  int64_t capacity = 0;              // tokens the sequence may see before a head needs another page
-  std::vector<int32_t> page_limits;  // [heads] pages at the head's cap
-  std::vector<int32_t> pages;        // [heads] pages held
+  int64_t capacity = 0;         // tokens the sequence may see before a head needs another page
+  std::vector<HeadSpan> spans;  // [heads]
+  std::vector<int32_t> pages;   // [heads] pages held
   std::vector<int32_t>
       blocks;  // [row_width, heads] ids: a page more for every head is one run of memory
+  std::vector<std::vector<int32_t>> stacks;  // [layers] ids until they are dealt; empty: none are
+  bool settled = true;                       // false: Settle() is to come
 
   bool IsOpen() const { return slot >= 0; }
   // Where the id of a head's page lies: here, and in the table arena.
@@ -62,17 +69,21 @@ class CacheSpace {
   bool TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch);
   // From now on no head holds more than `cap` entries: pages past that go home.
   void Shrink(int32_t cap, SequenceSpace* space);
+  // The heads of a ragged plan keep `entries` [layers * KV heads] of the prompt; what they do not
+  // need goes home.
+  void Settle(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
   // it.
   void Release(SequenceSpace* space);
 
-  // Pages that a sequence of this plan has held at most when it has seen `tokens` tokens.
+  // Pages that a sequence of this plan has held at most when it has seen `tokens` tokens, its
+  // prompt at least.
   int64_t PagesFor(const CachePlan& plan, int64_t tokens) const;
   // Pages that are still missing until the sequence may have seen `tokens`.
   int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;
   // The longest sequence of this plan that fits if it has pool and tables for itself, in tokens
-  // seen; INT64_MAX: any.
+  // seen; INT64_MAX: any. Less than the prompt: not even that.
   static int64_t MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan);
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
@@ -86,8 +97,18 @@ class CacheSpace {
   int64_t PagesOfHead(int64_t entries) const {
     return (entries + limits_.block_size - 1) / limits_.block_size;
   }
+  int32_t PagesAt(const HeadSpan& span, int64_t tokens) const {
+    // In 32 bits, where a division is cheap: one a head and a page.
+    const auto block_size = static_cast<uint32_t>(limits_.block_size);
+    return static_cast<int32_t>(
+        (static_cast<uint32_t>(span.EntriesAfter(tokens)) + block_size - 1) / block_size);
+  }
+  void DescribeHeads(const CachePlan& plan, SequenceSpace* space) const;
   bool WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch);
-  void PlacePages(int32_t wanted, int64_t missing, SequenceSpace* space, Batch* batch);
+  bool StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch);
+  void DealPages(std::span<const int32_t> entries, SequenceSpace* space);
+  void PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch);
+  void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
   int num_heads_;  // layers * KV heads

@@ -58,6 +58,10 @@ absl::Status Scheduler::CheckInvariants() const {
           return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
       }
     }
+    for (const std::vector<int32_t>& stack : space.stacks) {
+      num_pages += static_cast<int64_t>(stack.size());
+      for (const int32_t block : stack) pages.Take(block, 1);
+    }
     if (num_pages != space.num_pages)
       return absl::InternalError("num_pages does not count the pages");
     if (sequence->IsWaiting() || !space.IsOpen())

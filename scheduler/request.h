@@ -51,12 +51,23 @@ struct Request {
   std::optional<TimeUs> deadline;
 };
 
+// Of the attention that a prompt's last queries pay, the share that falls on entries that stayed
+// when it was compressed, over all heads of all layers.
+struct RetainedMass {
+  float mean = 1.0f;
+  float minimum = 1.0f;
+  float p10 = 1.0f;  // a tenth of the heads retain no more
+};
+
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t completion_tokens = 0;  // resumed ones included
-  int32_t kv_tokens_kept = 0;     // entries of the fullest KV head at the end
-  int32_t kv_tokens_evicted = 0;  // tokens seen minus entries kept, of the same head
-  int64_t kv_pages_peak = 0;      // most pages held at once, all layers and heads
+  int32_t completion_tokens = 0;     // resumed ones included
+  int32_t kv_tokens_kept = 0;        // entries of the fullest KV head at the end
+  int32_t kv_tokens_evicted = 0;     // tokens seen minus entries kept, of the same head
+  int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
+  std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
+  int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt
+  int64_t kv_pages_peak = 0;     // most pages held at once, all layers and heads
   int32_t preemptions = 0;
   TimeUs queue_us = 0;    // submission to the first prefill work
   TimeUs prefill_us = 0;  // first prefill work to the first token

@@ -166,7 +166,9 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (!status.ok()) return Invalid(std::move(status));
   absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache, static_cast<int64_t>(request.prompt.size()));
+      PlanCache(request.cache, {.tokens = static_cast<int64_t>(request.prompt.size()),
+                                .num_layers = limits.num_layers,
+                                .num_kv_heads = limits.num_kv_heads});
   if (!plan.ok()) return Invalid(plan.status());
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/check.h"
+#include "scheduler/mass_summary.h"
 
 namespace hydrant {
 
@@ -17,6 +18,15 @@ constexpr double kIdleDecodeBudgetFactor = 4.0;
 // A preempted sequence comes back when the live ones have room for this many tokens, and twice what
 // it has to replay.
 constexpr int64_t kCatchUpTokens = 64;
+
+int32_t EntriesOfFullestHead(const Sequence& sequence) {
+  if (!sequence.plan.IsRagged() || !sequence.space.settled || !sequence.space.IsOpen())
+    return sequence.plan.EntriesAfter(sequence.num_done);
+  int32_t most = 0;
+  for (const HeadSpan& span : sequence.space.spans)
+    most = std::max(most, span.EntriesAfter(sequence.num_done));
+  return most;
+}
 
 bool ArrivedEarlier(const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; }
 
@@ -154,6 +164,11 @@ void Scheduler::GrowRunning(TimeUs now) {
 void Scheduler::Preempt(Sequence* sequence) {
   std::erase_if(batch_.shrinks,
                 [&](const SlotShrink& shrink) { return shrink.slot == sequence->space.slot; });
+  for (StepInFlight& step : in_flight_) {
+    for (ScheduledToken& token : step.prefill) {
+      if (token.sequence == sequence) token.is_cache = false;
+    }
+  }
   space_.Release(&sequence->space);
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
@@ -272,7 +287,8 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
                       layer_done ? 0 : slice.token_end};
   const bool ends = slice.EndsPrompt(limits_.num_layers);
-  in_flight_.back().prefill.push_back({sequence, ends ? sequence->num_prompt_tokens : kNothing});
+  in_flight_.back().prefill.push_back(
+      {sequence, ends ? sequence->num_prompt_tokens : kNothing, ends});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
@@ -285,21 +301,37 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   StepInFlight& step = in_flight_.front();
   HYDRANT_CHECK(result.decode_tokens.size() == step.decode.size());
   HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
+  HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
-    const auto [sequence, index] = step.decode[i];
-    if (sequence != nullptr) Sampled(sequence, index, result.decode_tokens[i], now);
+    const ScheduledToken& row = step.decode[i];
+    if (row.sequence != nullptr) Sampled(row.sequence, row.index, result.decode_tokens[i], now);
   }
   for (size_t i = 0; i < step.prefill.size(); ++i) {
-    const auto [sequence, index] = step.prefill[i];
+    const auto [sequence, index, is_cache] = step.prefill[i];
     if (sequence == nullptr || index == kNothing) continue;
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
+    if (is_cache) Compressed(sequence, result.prompt_reports[i]);
     Sampled(sequence, index, result.prefill_tokens[i], now);
   }
   spare_ = std::move(step);
   in_flight_.pop_front();
+}
+
+// The prompt has become a cache.
+void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
+  SequenceSpace& space = sequence->space;
+  if (!space.settled) space_.Settle(sequence->plan, report.entries, &space);
+  Usage& usage = sequence->usage;
+  usage.kv_entries_of_prompt = 0;
+  usage.heads_kept_whole = 0;
+  for (const HeadSpan& span : space.spans) {
+    usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_prompt_tokens);
+    if (sequence->plan.min_retained_mass > 0.0f && span.dropped == 0) ++usage.heads_kept_whole;
+  }
+  if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
 }
 
 // Token number `index` of the sequence has come; one that is known already when it replays.
@@ -366,7 +398,7 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   usage.queue_us = prefill_start - sequence->submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;
-  usage.kv_tokens_kept = sequence->plan.EntriesAfter(sequence->num_done);
+  usage.kv_tokens_kept = EntriesOfFullestHead(*sequence);
   usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - usage.kv_tokens_kept);
 }
 

@@ -108,6 +108,7 @@ class Scheduler {
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
+  void Compressed(Sequence* sequence, const PromptReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
@@ -135,6 +136,8 @@ class Scheduler {
   struct ScheduledToken {
     Sequence* sequence = nullptr;  // null: it has ended since
     int64_t index = 0;             // among the sequence's tokens; kNothing: the prompt goes on
+    bool is_cache = false;  // the prompt becomes the cache that the sequence holds; false once it
+                            // was preempted
   };
   static constexpr int64_t kNothing = -1;
   struct StepInFlight {

@@ -52,8 +52,8 @@ struct Sequence {
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
   }
-  // Tokens can be sampled: not the last one is on its way.
-  bool MayDecode() const { return num_seen + 1 < max_total_tokens; }
+  // Tokens can be sampled: not the last one is on its way, and how much each head holds is known.
+  bool MayDecode() const { return space.settled && num_seen + 1 < max_total_tokens; }
 };
 
 }  // namespace hydrant

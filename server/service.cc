@@ -190,7 +190,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
   const absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache, static_cast<int64_t>(request.prompt.size()));
+      PlanCache(request.cache, {.tokens = static_cast<int64_t>(request.prompt.size())});
   if (plan.ok() && plan->budget != kNoCap)
     accepted.set_cache_tokens(static_cast<uint32_t>(plan->budget));
 

@@ -5,6 +5,7 @@
 
 #include "engine/cache/policy_registry.h"
 #include "fmt/format.h"
+#include "kernels/share_budget.h"
 
 namespace hydrant {
 namespace {
@@ -97,8 +98,32 @@ absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
   return absl::OkStatus();
 }
 
+// A head that retains too little keeps more, up to max_cache_tokens.
+absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* plan) {
+  if (!spec.min_retained_mass) return absl::OkStatus();
+  const double mass = *spec.min_retained_mass;
+  if (!(mass > 0.0 && mass <= 1.0))
+    return Invalid(fmt::format("cache.min_retained_mass: {} is outside (0, 1]", mass));
+  if (!policy.Evicts()) return absl::OkStatus();  // all of it is retained
+  if (plan->whole_until > 0 || plan->rule.revision == Revision::kLayerMean) {
+    return Invalid(
+        fmt::format("cache.min_retained_mass: {} given, but policy {} {}", mass, spec.policy,
+                    plan->whole_until > 0 ? "does not compress the prompt when it has been read"
+                                          : "keeps the same entries in all heads of a layer"));
+  }
+  plan->min_retained_mass = static_cast<float>(mass);
+  if (spec.max_cache_tokens)
+    plan->most_for_mass = static_cast<int32_t>(std::min<int64_t>(*spec.max_cache_tokens, kNoCap));
+  return absl::OkStatus();
+}
+
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
+  if (plan.scope != BudgetScope::kHead && guarded == 0) {
+    return Invalid(
+        "cache.protected_window_size: 0 may leave a head without any entry where heads share a "
+        "budget; at least 1, or sink_tokens at least 1");
+  }
   if (guarded <= plan.budget) return absl::OkStatus();
   return Invalid(
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
@@ -109,7 +134,59 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, int64_t prompt_tokens) {
+int32_t CachePlan::LargestBudget() const {
+  return layer_budgets.empty() ? budget
+                               : *std::max_element(layer_budgets.begin(), layer_budgets.end());
+}
+
+bool CachePlan::Compresses() const {
+  if (whole_until > 0) return false;
+  const int32_t least = layer_budgets.empty()
+                            ? budget
+                            : *std::min_element(layer_budgets.begin(), layer_budgets.end());
+  return prompt.tokens > least;
+}
+
+int32_t CachePlan::Candidates() const {
+  const auto n = static_cast<int32_t>(prompt.tokens);
+  return min_retained_mass > 0.0f ? n : std::min(n, candidates);
+}
+
+int32_t CachePlan::WidestKeep() const {
+  const auto n = static_cast<int32_t>(prompt.tokens);
+  if (!IsRagged()) return std::min(n, LargestBudget());
+  if (IsDeferred()) return Candidates();
+  // The share of a head that has all the best entries.
+  const int64_t base = LargestBudget() - Protected();
+  const int64_t all = int64_t{floor_ppm} * base +
+                      int64_t{kPartsPerMillion - floor_ppm} * base * prompt.num_kv_heads;
+  return static_cast<int32_t>(
+      std::min<int64_t>(n, Protected() + (all + kPartsPerMillion - 1) / kPartsPerMillion));
+}
+
+HeadSpan CachePlan::Keeping(int32_t keep) const {
+  const int32_t growth = Growth();
+  return {.dropped = static_cast<int32_t>(prompt.tokens) - keep,
+          .cap = growth == kNoCap ? kNoCap : keep + growth};
+}
+
+HeadSpan CachePlan::LayerSpan(int layer) const {
+  const int32_t layer_budget = LayerBudget(layer);
+  if (whole_until == 0 && prompt.tokens > layer_budget) return Keeping(layer_budget);
+  const int32_t growth = Growth();
+  return {.dropped = 0, .cap = growth == kNoCap ? kNoCap : layer_budget + growth};
+}
+
+int32_t CachePlan::EntriesAfter(int64_t tokens) const {
+  if (tokens <= whole_until) return static_cast<int32_t>(tokens);
+  if (IsRagged()) return Keeping(WidestKeep()).EntriesAfter(tokens);
+  int32_t most = LayerSpan(0).EntriesAfter(tokens);
+  for (int layer = 1; layer < static_cast<int>(layer_budgets.size()); ++layer)
+    most = std::max(most, LayerSpan(layer).EntriesAfter(tokens));
+  return most;
+}
+
+absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt) {
   const Policy* policy = FindPolicy(spec.policy);
   if (policy == nullptr) {
     return Invalid(
@@ -118,15 +195,17 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, int64_t prompt_tokens
   if (absl::Status status = CheckRanges(spec); !status.ok()) return status;
   if (absl::Status status = CheckTaken(spec, *policy); !status.ok()) return status;
   CachePlan plan;
+  plan.prompt = prompt;
   if (policy->Evicts()) {
-    absl::StatusOr<int32_t> capacity = Capacity(spec, prompt_tokens);
+    absl::StatusOr<int32_t> capacity = Capacity(spec, prompt.tokens);
     if (!capacity.ok()) return capacity.status();
     plan.budget = plan.cap = *capacity;
   } else if (absl::Status status = CheckKeepsEverything(spec); !status.ok()) {
     return status;
   }
-  if (absl::Status status = policy->Fill(spec, prompt_tokens, &plan); !status.ok()) return status;
+  if (absl::Status status = policy->Fill(spec, &plan); !status.ok()) return status;
   if (absl::Status status = CheckProtection(spec, plan); !status.ok()) return status;
+  if (absl::Status status = FillGuard(spec, *policy, &plan); !status.ok()) return status;
   return plan;
 }
 

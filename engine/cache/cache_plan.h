@@ -30,6 +30,8 @@ struct CacheSpec {
   std::optional<int64_t> sink_tokens;
   std::optional<int64_t> protected_window_size;
   std::map<std::string, std::string> params;  // a policy's own parameters by name
+  // Of the attention that the prompt's last queries pay, the share that every head is to retain.
+  std::optional<double> min_retained_mass;
 };
 
 // How a prompt's entries are ranked when it is compressed.
@@ -37,46 +39,117 @@ enum class PromptScore : uint8_t {
   kNone,        // nothing is ranked: everything stays, or the recent window alone decides
   kColumnSums,  // exact accumulated attention (H2O)
   kWindow,      // what the last queries pay, pooled over neighbours (SnapKV)
+  kBelowMean,   // how rarely the last queries pay less than their mean (Scissorhands)
+  kProbe,       // what the prompt pays itself when it is read again (KVzip)
+  kRandom,      // drawn, from rule.seed
 };
 
-// Of PromptScore::kWindow.
+// Of PromptScore::kWindow and kBelowMean.
 struct WindowScore {
   int32_t queries = 0;  // the last of the prompt
   Pooling pooling = Pooling::kMax;
   int32_t kernel = 1;  // odd; positions before the window are pooled, 1: none
 };
 
+// Of PromptScore::kProbe: what the queries of the second reading pay, their sum and their maximum.
+struct ProbeScore {
+  float sum_weight = 1.0f;
+  float max_weight = 5.0f;
+};
+
+// The heads that share a budget of entries. Within one a head gets more than another where more of
+// the best entries are its own (kernels/share_budget.h).
+enum class BudgetScope : uint8_t {
+  kHead,   // every head keeps as many as every other of its layer
+  kLayer,  // the heads of a layer (Ada-KV)
+  kModel,  // all heads of all layers
+};
+
+// What a prompt is to its cache.
+struct PromptShape {
+  int64_t tokens = 0;
+  int num_layers = 1;
+  int num_kv_heads = 1;
+};
+
+// The entries of one head from the end of the prompt on.
+struct HeadSpan {
+  int32_t dropped = 0;   // tokens of the prompt that are no entries
+  int32_t cap = kNoCap;  // entries at most
+
+  int32_t EntriesAfter(int64_t tokens) const {
+    const int64_t entries = tokens - dropped;
+    return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
+  }
+  bool operator==(const HeadSpan&) const = default;
+};
+
 struct CachePlan {
-  int32_t budget = kNoCap;  // C: entries a KV head keeps of the prompt
-  int32_t cap = kNoCap;     // entries a KV head holds at most
-  // Entries of the prompt that leave without making room below the cap: the cache grows on from
-  // what is left.
-  int32_t dropped = 0;
+  PromptShape prompt;
+  int32_t budget = kNoCap;  // C: entries a KV head keeps of the prompt, on average over its scope
+  int32_t cap = kNoCap;     // entries a head of that budget holds at most
+  std::vector<int32_t> layer_budgets;  // [num_layers] C of each layer; empty: `budget` in all
+  BudgetScope scope = BudgetScope::kHead;
+  int32_t floor_ppm = 200000;  // of a shared budget: the part that all heads get alike
+  int32_t candidates = 0;      // of kModel: entries a head holds until all layers have been read
+  // Where compression would leave a head with less of the attention that the prompt's last queries
+  // pay, the head keeps more, up to most_for_mass entries, or else everything. 0: it may be less.
+  float min_retained_mass = 0.0f;
+  int32_t most_for_mass = kNoCap;
   // Tokens: until more have been seen nothing leaves, then the cache shrinks to the cap, which is
   // less. 0: the prompt is compressed at once.
   int32_t whole_until = 0;
   PromptScore prompt_score = PromptScore::kNone;
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
+  ProbeScore probe;
   DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
 
-  // Entries a head holds after `tokens` tokens of the sequence, its prompt at least, have been
-  // seen.
-  int32_t EntriesAfter(int64_t tokens) const {
-    if (tokens <= whole_until) return static_cast<int32_t>(tokens);
-    const int64_t entries = tokens - dropped;
-    return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
+  int32_t LayerBudget(int layer) const {
+    return layer_budgets.empty() ? budget : layer_budgets[layer];
   }
+  int32_t LargestBudget() const;
+  // Entries that a head may take up beyond what it keeps of the prompt; kNoCap: any number.
+  int32_t Growth() const { return cap == kNoCap ? kNoCap : cap - budget; }
+  int32_t Protected() const { return rule.sinks + rule.recent; }
+
+  // Something leaves when the prompt has been read.
+  bool Compresses() const;
+  // How much each head keeps is known only when the prompt has been compressed.
+  bool IsRagged() const {
+    return Compresses() && (scope != BudgetScope::kHead || min_retained_mass > 0.0f);
+  }
+  // Ragged, and decided from the pages of all layers: until then a head holds Candidates().
+  bool IsDeferred() const {
+    return Compresses() && (scope == BudgetScope::kModel || min_retained_mass > 0.0f);
+  }
+  int32_t Candidates() const;
+  // No head keeps more of the prompt.
+  int32_t WidestKeep() const;
+
+  // A head that keeps `keep` entries of the prompt.
+  HeadSpan Keeping(int32_t keep) const;
+  // Every head of a layer, where the plan is not ragged; once the cache has shrunk, if it does.
+  HeadSpan LayerSpan(int layer) const;
+  // Entries that it holds when the prompt has been read.
+  int32_t KeptOfPrompt(int layer) const {
+    const auto n = static_cast<int32_t>(prompt.tokens);
+    return whole_until > 0 ? n : LayerSpan(layer).EntriesAfter(n);
+  }
+
+  // A bound of the entries that any head holds after `tokens` tokens of the sequence, its prompt at
+  // least, have been seen; where the plan is not ragged, those of the fullest.
+  int32_t EntriesAfter(int64_t tokens) const;
   // The most it has held on the way there.
   int32_t MostUntil(int64_t tokens) const {
     return std::max(EntriesAfter(tokens), EntriesAfter(std::min<int64_t>(tokens, whole_until)));
   }
 };
 
-// C = max(min_cache_tokens, ceil(cache_ratio * prompt_tokens)); max_cache_tokens alone sets it, and
+// C = max(min_cache_tokens, ceil(cache_ratio * prompt tokens)); max_cache_tokens alone sets it, and
 // bounds it where both are given. InvalidArgument starts with the field ("cache.sink_tokens: ...")
 // and names the value and the allowed range.
-absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, int64_t prompt_tokens);
+absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt);
 
 struct PolicyParameter {
   std::string name;

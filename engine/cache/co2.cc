@@ -34,7 +34,7 @@ class Co2Policy final : public Policy {
          {"initial_score", "of the prompt's entries", "sum", "sum or mean"}}};
   }
 
-  absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens, CachePlan* plan) const override {
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     const absl::StatusOr<double> alpha = RealParam(spec, "alpha", kDefaultAlpha, 0.0, 1.0);
     if (!alpha.ok()) return alpha.status();
     const absl::StatusOr<int64_t> steps =
@@ -54,7 +54,7 @@ class Co2Policy final : public Policy {
       plan->rule.gain = static_cast<float>(*alpha);
     }
     plan->rule.recent = static_cast<int32_t>(std::floor(*rho * plan->cap));
-    const int64_t whole_until = prompt_tokens + *steps;
+    const int64_t whole_until = plan->prompt.tokens + *steps;
     if (*steps > 0 && whole_until > plan->cap)
       plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
     return absl::OkStatus();

@@ -7,9 +7,7 @@ class FullPolicy final : public Policy {
  public:
   PolicyInfo Info() const override { return {"full", "keeps every entry", {}}; }
   bool Evicts() const override { return false; }
-  absl::Status Fill(const CacheSpec&, int64_t /*prompt_tokens*/, CachePlan*) const override {
-    return absl::OkStatus();
-  }
+  absl::Status Fill(const CacheSpec&, CachePlan*) const override { return absl::OkStatus(); }
 };
 
 }  // namespace

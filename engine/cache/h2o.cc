@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "engine/cache/policy_registry.h"
 
@@ -11,17 +12,20 @@ namespace {
 class H2oPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
-    return {"h2o",
-            "keeps the heavy hitters of accumulated attention and the recent entries",
-            {MaxCacheTokensParameter(),
-             CacheRatioParameter(),
-             MinCacheTokensParameter(),
-             {"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
-             {"protected_window_size", "last entries that never leave, the incoming one included",
-              "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"}}};
+    PolicyInfo info = {
+        "h2o",
+        "keeps the heavy hitters of accumulated attention and the recent entries",
+        {MaxCacheTokensParameter(),
+         CacheRatioParameter(),
+         MinCacheTokensParameter(),
+         {"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
+         {"protected_window_size", "last entries that never leave, the incoming one included",
+          "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"}}};
+    for (PolicyParameter& row : SharingParameters(kHeadFirst))
+      info.parameters.push_back(std::move(row));
+    return info;
   }
-  absl::Status Fill(const CacheSpec& spec, int64_t /*prompt_tokens*/,
-                    CachePlan* plan) const override {
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     plan->prompt_score = PromptScore::kColumnSums;
     plan->rule.scored = true;
     const int64_t sinks = std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap);
@@ -29,7 +33,7 @@ class H2oPolicy final : public Policy {
     plan->rule.sinks = static_cast<int32_t>(sinks);
     plan->rule.recent =
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(half), kNoCap));
-    return absl::OkStatus();
+    return FillSharing(spec, kHeadFirst, plan);
   }
 };
 

@@ -11,7 +11,7 @@ class LocalPolicy final : public Policy {
             "keeps the last entries only (a sliding window)",
             {MaxCacheTokensParameter(), CacheRatioParameter(), MinCacheTokensParameter()}};
   }
-  absl::Status Fill(const CacheSpec&, int64_t /*prompt_tokens*/, CachePlan* plan) const override {
+  absl::Status Fill(const CacheSpec&, CachePlan* plan) const override {
     plan->rule.scored = true;
     plan->rule.by_position = true;
     plan->rule.recent = plan->cap;

@@ -1,11 +1,14 @@
 #include "engine/cache/policy_registry.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
 #include <vector>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "kernels/share_budget.h"
 
 namespace hydrant {
 namespace {
@@ -20,6 +23,10 @@ const std::vector<const Policy*>& Table() {
       NewStreamingPolicy().release(),
       NewH2oPolicy().release(),
       NewSnapKvPolicy().release(),
+      NewPyramidKvPolicy().release(),
+      NewAdaSnapKvPolicy().release(),
+      NewAdaPyramidPolicy().release(),
+      NewAdaH2oPolicy().release(),
       NewCo2Policy().release(),
   };
   // clang-format on
@@ -71,6 +78,55 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
     return given->second;
   return absl::InvalidArgumentError(fmt::format("cache.params.{}: '{}' is none of {}", name,
                                                 given->second, fmt::join(choices, ", ")));
+}
+
+namespace {
+
+// Ada-KV's safeguard, as its experiments set it.
+constexpr double kDefaultFloor = 0.2;
+// Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
+constexpr double kDefaultCandidates = 4.0;
+constexpr double kMostCandidates = 1000.0;
+constexpr std::array<std::string_view, 3> kReductions = {"mean", "max", "sum_of_squares"};
+
+}  // namespace
+
+absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
+                         CachePlan* plan) {
+  const absl::StatusOr<std::string> scope = ChoiceParam(spec, "budget_scope", scopes);
+  if (!scope.ok()) return scope.status();
+  const absl::StatusOr<double> floor = RealParam(spec, "head_floor", kDefaultFloor, 0.0, 1.0);
+  if (!floor.ok()) return floor.status();
+  const absl::StatusOr<double> candidates =
+      RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
+  if (!candidates.ok()) return candidates.status();
+  const absl::StatusOr<std::string> reduce = ChoiceParam(spec, "group_reduce", kReductions);
+  if (!reduce.ok()) return reduce.status();
+  plan->scope = *scope == "model"   ? BudgetScope::kModel
+                : *scope == "layer" ? BudgetScope::kLayer
+                                    : BudgetScope::kHead;
+  plan->floor_ppm = static_cast<int32_t>(std::lround(*floor * kPartsPerMillion));
+  plan->candidates = static_cast<int32_t>(
+      std::min<double>(std::ceil(*candidates * plan->budget), static_cast<double>(kNoCap)));
+  plan->rule.reduce = *reduce == "max"              ? GroupReduce::kMax
+                      : *reduce == "sum_of_squares" ? GroupReduce::kSumOfSquares
+                                                    : GroupReduce::kMean;
+  return absl::OkStatus();
+}
+
+std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes) {
+  std::vector<PolicyParameter> parameters = {
+      {"budget_scope", "the heads that share the budget by their scores",
+       std::string(scopes.front()), fmt::format("{}", fmt::join(scopes, ", "))},
+      {"head_floor", "of a shared budget: the part that every head gets alike", "0.2", "[0, 1]"},
+      {"group_reduce", "of the attention of the query heads of a KV head", "mean",
+       fmt::format("{}", fmt::join(kReductions, ", "))}};
+  if (std::find(scopes.begin(), scopes.end(), "model") != scopes.end()) {
+    parameters.push_back({"candidates",
+                          "of scope model: entries a head may come to have, times the budget", "4",
+                          "[1, 1000]"});
+  }
+  return parameters;
 }
 
 PolicyParameter MaxCacheTokensParameter() {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,9 +22,9 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyInfo Info() const = 0;
   virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
-  // plan->budget and plan->cap are C already. Fills in the rest. Errors as PlanCache's.
-  virtual absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens,
-                            CachePlan* plan) const = 0;
+  // plan->prompt is set, plan->budget and plan->cap are C already. Fills in the rest. Errors as
+  // PlanCache's.
+  virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
 };
 
 std::unique_ptr<Policy> NewFullPolicy();
@@ -31,6 +32,10 @@ std::unique_ptr<Policy> NewLocalPolicy();
 std::unique_ptr<Policy> NewStreamingPolicy();
 std::unique_ptr<Policy> NewH2oPolicy();
 std::unique_ptr<Policy> NewSnapKvPolicy();
+std::unique_ptr<Policy> NewPyramidKvPolicy();
+std::unique_ptr<Policy> NewAdaSnapKvPolicy();
+std::unique_ptr<Policy> NewAdaPyramidPolicy();
+std::unique_ptr<Policy> NewAdaH2oPolicy();
 std::unique_ptr<Policy> NewCo2Policy();
 
 // Null where the name is unknown.
@@ -46,6 +51,16 @@ absl::StatusOr<double> RealParam(const CacheSpec& spec, const std::string& name,
 // One of `choices`, the first where the request gives none.
 absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,
                                         std::span<const std::string_view> choices);
+
+// What policies whose scores tell heads apart have in common: budget_scope, head_floor, candidates
+// and group_reduce. The names of the scopes, the default one first: head and layer always, model
+// where the policy's budgets are not a layer's own.
+absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
+                         CachePlan* plan);
+std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes);
+inline constexpr std::string_view kHeadFirst[] = {"head", "layer", "model"};
+inline constexpr std::string_view kHeadOrLayer[] = {"head", "layer"};
+inline constexpr std::string_view kModelFirst[] = {"model", "layer", "head"};
 
 // Rows of Info() that every evicting policy has.
 PolicyParameter MaxCacheTokensParameter();

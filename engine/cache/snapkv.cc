@@ -1,6 +1,9 @@
+#include "engine/cache/snapkv.h"
+
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "engine/cache/policy_registry.h"
 #include "fmt/format.h"
@@ -11,71 +14,81 @@ namespace {
 constexpr int64_t kDefaultWindow = 32;
 constexpr int64_t kDefaultKernel = 7;
 constexpr int64_t kLargestKernel = 63;
+constexpr int64_t kMostDecodeCap = 1 << 30;
 
-// SnapKV (arXiv 2404.14469, section 4): of the prompt stay its last queries, the observation
-// window, and the entries to which these pay most attention, pooled over neighbours so that
-// passages stay whole. C bounds the prompt alone; what is generated is appended, unless decode_cap
-// sets a cap: then H2O's rule goes on from the pooled scores.
+absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
+  const absl::StatusOr<int64_t> kernel =
+      IntegerParam(spec, "kernel_size", kDefaultKernel, 1, kLargestKernel);
+  if (!kernel.ok()) return kernel.status();
+  if (*kernel % 2 == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("cache.params.kernel_size: {} is not odd", *kernel));
+  }
+  constexpr std::array<std::string_view, 2> kPoolings = {"max", "avg"};
+  const absl::StatusOr<std::string> pooling = ChoiceParam(spec, "pooling", kPoolings);
+  if (!pooling.ok()) return pooling.status();
+  window->kernel = static_cast<int32_t>(*kernel);
+  window->pooling = *pooling == "avg" ? Pooling::kMean : Pooling::kMax;
+  return absl::OkStatus();
+}
+
+absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
+  const absl::StatusOr<int64_t> cap =
+      IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap);
+  if (!cap.ok()) return cap.status();
+  plan->cap = static_cast<int32_t>(*cap);
+  plan->rule.scored = plan->cap != kNoCap;
+  return absl::OkStatus();
+}
+
+// SnapKV: of the prompt stay its last queries, the observation window, and the entries to which
+// these pay most attention, pooled over neighbours so that passages stay whole. C bounds the prompt
+// alone; what is generated is appended, unless decode_cap sets a cap: then H2O's rule goes on from
+// the pooled scores.
 class SnapKvPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
-    return {
-        "snapkv",
-        "keeps of the prompt what its last queries attend to; what is generated stays",
-        {MaxCacheTokensParameter(),
-         CacheRatioParameter(),
-         MinCacheTokensParameter(),
-         {"protected_window_size", "last entries of the prompt, whose queries decide",
-          "32, at most half the budget", "[1, budget]"},
-         {"kernel_size", "positions that are pooled", std::to_string(kDefaultKernel),
-          "odd, [1, 63]"},
-         {"pooling", "of their scores", "max", "max or avg"},
-         {"decode_cap", "entries a KV head holds at most while decoding", "unset", ">= budget"}}};
+    PolicyInfo info = {
+        "snapkv", "keeps of the prompt what its last queries attend to; what is generated stays",
+        SnapKvParameters()};
+    for (PolicyParameter& row : SharingParameters(kHeadFirst))
+      info.parameters.push_back(std::move(row));
+    return info;
   }
 
-  absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens, CachePlan* plan) const override {
-    const int64_t half = std::max(1, plan->budget / 2);
-    const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, half));
-    if (window < 1) {
-      return absl::InvalidArgumentError(
-          fmt::format("cache.protected_window_size: {} leaves no query to choose by", window));
-    }
-    plan->prompt_score = PromptScore::kWindow;
-    plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
-    plan->window.queries = plan->rule.recent;
-    plan->dropped = static_cast<int32_t>(std::max<int64_t>(0, prompt_tokens - plan->budget));
-    if (absl::Status status = FillPooling(spec, &plan->window); !status.ok()) return status;
-    return FillDecodeCap(spec, plan);
-  }
-
- private:
-  static absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
-    const absl::StatusOr<int64_t> kernel =
-        IntegerParam(spec, "kernel_size", kDefaultKernel, 1, kLargestKernel);
-    if (!kernel.ok()) return kernel.status();
-    if (*kernel % 2 == 0) {
-      return absl::InvalidArgumentError(
-          fmt::format("cache.params.kernel_size: {} is not odd", *kernel));
-    }
-    constexpr std::array<std::string_view, 2> kPoolings = {"max", "avg"};
-    const absl::StatusOr<std::string> pooling = ChoiceParam(spec, "pooling", kPoolings);
-    if (!pooling.ok()) return pooling.status();
-    window->kernel = static_cast<int32_t>(*kernel);
-    window->pooling = *pooling == "avg" ? Pooling::kMean : Pooling::kMax;
-    return absl::OkStatus();
-  }
-
-  static absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
-    const absl::StatusOr<int64_t> cap =
-        IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kNoCap);
-    if (!cap.ok()) return cap.status();
-    plan->cap = static_cast<int32_t>(*cap);
-    plan->rule.scored = plan->cap != kNoCap;
-    return absl::OkStatus();
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    if (absl::Status status = FillSnapKv(spec, plan); !status.ok()) return status;
+    return FillSharing(spec, kHeadFirst, plan);
   }
 };
 
 }  // namespace
+
+absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
+  const int64_t half = std::max(1, plan->budget / 2);
+  const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, half));
+  if (window < 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("cache.protected_window_size: {} leaves no query to choose by", window));
+  }
+  plan->prompt_score = PromptScore::kWindow;
+  plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
+  plan->window.queries = plan->rule.recent;
+  if (absl::Status status = FillPooling(spec, &plan->window); !status.ok()) return status;
+  return FillDecodeCap(spec, plan);
+}
+
+std::vector<PolicyParameter> SnapKvParameters() {
+  return {
+      MaxCacheTokensParameter(),
+      CacheRatioParameter(),
+      MinCacheTokensParameter(),
+      {"protected_window_size", "last entries of the prompt, whose queries decide",
+       "32, at most half the budget", "[1, budget]"},
+      {"kernel_size", "positions that are pooled", std::to_string(kDefaultKernel), "odd, [1, 63]"},
+      {"pooling", "of their scores", "max", "max or avg"},
+      {"decode_cap", "entries a KV head holds at most while decoding", "unset", ">= budget"}};
+}
 
 std::unique_ptr<Policy> NewSnapKvPolicy() { return std::make_unique<SnapKvPolicy>(); }
 

@@ -21,8 +21,7 @@ class StreamingPolicy final : public Policy {
              {"sink_tokens", "first entries that never leave", std::to_string(kDefaultSinks),
               "[0, budget - 1]"}}};
   }
-  absl::Status Fill(const CacheSpec& spec, int64_t /*prompt_tokens*/,
-                    CachePlan* plan) const override {
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     const int64_t sinks = spec.sink_tokens.value_or(kDefaultSinks);
     if (sinks >= plan->cap) {
       return absl::InvalidArgumentError(fmt::format(

@@ -69,6 +69,7 @@ void FinishHead(const CompactArgs& args, int head) {
   const size_t head_index = tables.HeadIndex(args.slot, args.layer, head);
   const int32_t keep = args.keep[head];
   tables.lengths[head_index] = keep;
+  if (args.growth >= 0) tables.caps[head_index] = keep + args.growth;
   if (!rule.scored || keep != tables.caps[head_index]) return;
   tables.victims[head_index] = PickVictim(
       args.pages, tables.HeadBlocks(args.slot, args.layer, head), keep, rule, args.next_position);

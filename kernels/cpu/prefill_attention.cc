@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "kernels/cpu/attention_scratch.h"
 #include "kernels/cpu/isa.h"
@@ -12,7 +14,7 @@ namespace hydrant::cpu {
 namespace {
 
 // Tasks of a wave per thread: enough that the threads finish together, few enough to bound the
-// memory for column sums.
+// memory for statistics.
 constexpr int kTasksPerThread = 8;
 
 constexpr int kEntriesPerTask = 128;  // of a prefix that is read
@@ -61,11 +63,18 @@ struct Run {
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int num_keys() const { return args.first_position + args.num_queries; }
-  size_t num_sums() const { return static_cast<size_t>(prefix.longest) + num_keys(); }
-  // num_tiles() where no query of the run adds to the column sums.
-  int first_summed_tile() const {
-    if (args.first_summed_position >= num_keys()) return num_tiles();
-    return std::max(0, args.first_summed_position - args.first_position) / kQueryTile;
+  // Numbers of one statistic of a tile, at most.
+  size_t num_columns() const { return static_cast<size_t>(prefix.longest) + num_keys(); }
+  // Up to the last that is wanted.
+  int num_statistics() const {
+    int count = kMaxColumnStatistics;
+    while (count > 0 && !args.statistics[count - 1].Touches(0, num_keys())) --count;
+    return count;
+  }
+  int TileBegin(int tile) const { return args.first_position + tile * kQueryTile; }
+  int TileEnd(int tile) const { return std::min(TileBegin(tile) + kQueryTile, num_keys()); }
+  bool Touches(const ColumnStatistic& statistic, int tile) const {
+    return statistic.Touches(TileBegin(tile), TileEnd(tile));
   }
 };
 
@@ -75,7 +84,6 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.group = args.num_heads / args.num_kv_heads;
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
-  shape.reduce = args.reduce;
   return {args, shape, DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2(),
           ReadPrefix(args, pool)};
 }
@@ -101,63 +109,85 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
 
 void Attend(const Run& run, const PrefillTile& tile) {
   thread_local AttentionScratch scratch;
-  const bool column_sums = tile.column_sums != nullptr;
   run.attend(run.shape, tile,
-             scratch.Reserve(LayoutOf(run.shape, tile.num_panels(), column_sums).total));
+             scratch.Reserve(LayoutOf(run.shape, tile.num_panels(), tile.counted()).total));
 }
 
-// The first `tiles` tiles, without column sums. The last ones see the most keys: they are handed
-// out first, so that no thread ends with a long one.
-void AttendAll(const Run& run, int tiles, ThreadPool& pool) {
+// Tiles that no statistic wants anything of. The last ones see the most keys: they are handed out
+// first, so that no thread ends with a long one.
+void AttendPlain(const Run& run, const std::vector<int>& tiles, ThreadPool& pool) {
   const int kv_heads = run.args.num_kv_heads;
-  pool.ParallelFor(tiles * kv_heads, [&](int task, int) {
-    Attend(run, TileOf(run, task % kv_heads, tiles - 1 - task / kv_heads));
+  const int count = static_cast<int>(tiles.size());
+  pool.ParallelFor(count * kv_heads, [&](int task, int) {
+    Attend(run, TileOf(run, task % kv_heads, tiles[count - 1 - task / kv_heads]));
   });
 }
 
-// Adds a tile's sums to the totals that are wanted.
-void AddSums(const PrefillAttentionArgs& args, int kv_head, const PrefillTile& tile,
-             const float* part) {
-  if (args.prefix != nullptr && args.prefix->sums != nullptr) {
-    float* sums = args.prefix->sums + kv_head * args.prefix->sums_stride;
-    for (int j = 0; j < tile.num_prefix_keys; ++j) sums[j] += part[j];
+// What the statistics of one (tile, KV head) are written to before they are merged:
+// [num_statistics, num_columns].
+void GivePartial(const Run& run, int tile, float* partial, PrefillTile* work) {
+  for (int s = 0; s < kMaxColumnStatistics; ++s) {
+    const ColumnStatistic& statistic = run.args.statistics[s];
+    if (!run.Touches(statistic, tile)) continue;
+    const int begin = std::max(statistic.first_query, run.TileBegin(tile));
+    const int end = std::min(statistic.end_query, run.TileEnd(tile));
+    work->statistics[s] = {.kind = statistic.kind,
+                           .reduce = statistic.reduce,
+                           .begin = begin - run.TileBegin(tile),
+                           .end = end - run.TileBegin(tile),
+                           .out = partial + s * run.num_columns()};
   }
-  if (args.column_sums == nullptr) return;
-  float* sums = args.column_sums + kv_head * args.column_stride;
-  for (int j = 0; j < tile.num_keys(); ++j) sums[j] += part[tile.num_prefix_keys + j];
 }
 
-// Tiles [begin, end) of every head, their column sums side by side in `partial` [end - begin,
-// kv_heads, longest prefix + num_keys], then added tile by tile: the order of additions depends on
+void Merge(ColumnStatistic::Kind kind, const float* part, int count, float* totals) {
+  for (int j = 0; j < count; ++j) {
+    totals[j] =
+        kind == ColumnStatistic::Kind::kMax ? std::max(totals[j], part[j]) : totals[j] + part[j];
+  }
+}
+
+// Merges a tile's statistics into the totals that are wanted.
+void MergeTile(const Run& run, int kv_head, int tile, const float* partial) {
+  const int prefix_keys = PrefixLength(run.args, kv_head);
+  for (int s = 0; s < kMaxColumnStatistics; ++s) {
+    const ColumnStatistic& to = run.args.statistics[s];
+    if (!run.Touches(to, tile)) continue;
+    const float* part = partial + s * run.num_columns();
+    if (to.prefix_out != nullptr)
+      Merge(to.kind, part, prefix_keys, to.prefix_out + kv_head * to.prefix_stride);
+    if (to.out != nullptr)
+      Merge(to.kind, part + prefix_keys, run.TileEnd(tile), to.out + kv_head * to.stride);
+  }
+}
+
+// Some tiles of every head, their statistics side by side in `partial` [tiles, kv_heads,
+// num_statistics, num_columns], then merged tile by tile: the order of additions depends on
 // neither the threads nor the runs a prompt is cut into.
-void AttendWave(const Run& run, int begin, int end, float* partial, ThreadPool& pool) {
+void AttendWave(const Run& run, std::span<const int> tiles, float* partial, ThreadPool& pool) {
   const int kv_heads = run.args.num_kv_heads;
-  const size_t stride = run.num_sums();
-  pool.ParallelFor((end - begin) * kv_heads, [&](int task, int) {
-    PrefillTile tile = TileOf(run, task % kv_heads, begin + task / kv_heads);
-    tile.column_sums = partial + task * stride;
-    tile.first_summed = std::max(0, run.args.first_summed_position - tile.first_position);
-    Attend(run, tile);
+  const size_t stride = run.num_statistics() * run.num_columns();
+  const int count = static_cast<int>(tiles.size());
+  pool.ParallelFor(count * kv_heads, [&](int task, int) {
+    const int tile = tiles[task / kv_heads];
+    PrefillTile work = TileOf(run, task % kv_heads, tile);
+    GivePartial(run, tile, partial + task * stride, &work);
+    Attend(run, work);
   });
   pool.ParallelFor(kv_heads, [&](int kv_head, int) {
-    for (int tile = begin; tile < end; ++tile) {
-      const size_t task = static_cast<size_t>(tile - begin) * kv_heads + kv_head;
-      AddSums(run.args, kv_head, TileOf(run, kv_head, tile), partial + task * stride);
-    }
+    for (int i = 0; i < count; ++i)
+      MergeTile(run, kv_head, tiles[i],
+                partial + (static_cast<size_t>(i) * kv_heads + kv_head) * stride);
   });
 }
 
-// Tiles before the first whose queries add to the sums are attended without them.
-void AttendWithColumnSums(const Run& run, ThreadPool& pool) {
-  thread_local AttentionScratch partial;
-  const int first = run.first_summed_tile();
-  AttendAll(run, first, pool);
+void AttendCounted(const Run& run, std::span<const int> tiles, ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  const int kv_heads = run.args.num_kv_heads;
   const int tasks = pool.num_threads() * kTasksPerThread;
-  const int wave = std::min(run.num_tiles() - first,
-                            (tasks + run.args.num_kv_heads - 1) / run.args.num_kv_heads);
-  float* sums = partial.Reserve(static_cast<size_t>(wave) * run.args.num_kv_heads * run.num_sums());
-  for (int begin = first; begin < run.num_tiles(); begin += wave)
-    AttendWave(run, begin, std::min(begin + wave, run.num_tiles()), sums, pool);
+  const size_t wave = std::min<size_t>(tiles.size(), (tasks + kv_heads - 1) / kv_heads);
+  float* partial = scratch.Reserve(wave * kv_heads * run.num_statistics() * run.num_columns());
+  for (size_t begin = 0; begin < tiles.size(); begin += wave)
+    AttendWave(run, tiles.subspan(begin, std::min(wave, tiles.size() - begin)), partial, pool);
 }
 
 }  // namespace
@@ -165,11 +195,15 @@ void AttendWithColumnSums(const Run& run, ThreadPool& pool) {
 void PrefillAttention(const PrefillAttentionArgs& args, ThreadPool& pool) {
   if (args.num_queries == 0) return;
   const Run run = RunOf(args, pool);
-  if (args.column_sums == nullptr && (args.prefix == nullptr || args.prefix->sums == nullptr)) {
-    AttendAll(run, run.num_tiles(), pool);
-  } else {
-    AttendWithColumnSums(run, pool);
+  std::vector<int> plain, counted;
+  for (int tile = 0; tile < run.num_tiles(); ++tile) {
+    const bool touched =
+        std::any_of(args.statistics.begin(), args.statistics.end(),
+                    [&](const ColumnStatistic& statistic) { return run.Touches(statistic, tile); });
+    (touched ? counted : plain).push_back(tile);
   }
+  AttendPlain(run, plain, pool);
+  AttendCounted(run, counted, pool);
 }
 
 }  // namespace hydrant::cpu

@@ -8,6 +8,7 @@
 #ifndef HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_
 #define HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,7 +17,7 @@
 namespace hydrant::cpu {
 
 inline constexpr int kKeyPanel = 128;  // keys of a step; 16 KiB of logits
-// Weights a tile may keep for its column sums (8 MiB); depends on the tile's position and the model
+// Weights a tile may keep for its statistics (8 MiB); depends on the tile's position and the model
 // alone.
 inline constexpr size_t kMaxKeptWeights = size_t{2} << 20;
 
@@ -27,7 +28,15 @@ struct PrefillShape {
   int group = 0;             // query heads per KV head
   int64_t query_stride = 0;  // elements between queries, in q and out
   float scale = 1.0f;
+};
+
+// A ColumnStatistic over one tile.
+struct TileStatistic {
+  ColumnStatistic::Kind kind = ColumnStatistic::Kind::kSum;
   GroupReduce reduce = GroupReduce::kMean;
+  int begin = 0;  // queries of the tile
+  int end = 0;
+  float* out = nullptr;  // [num_prefix_keys + num_keys], written; null: not wanted
 };
 
 struct PrefillTile {
@@ -40,17 +49,22 @@ struct PrefillTile {
   const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query
   const float* prefix_v = nullptr;  // likewise
   int num_prefix_keys = 0;
-  float* column_sums = nullptr;  // [num_prefix_keys + num_keys], written; null: not wanted
-  int first_summed = 0;          // queries before this one are left out of them
+  std::array<TileStatistic, kMaxColumnStatistics> statistics = {};
 
   int num_keys() const { return first_position + num_queries; }
+  bool counted() const {
+    for (const TileStatistic& statistic : statistics) {
+      if (statistic.out != nullptr) return true;
+    }
+    return false;
+  }
   // No panel holds keys of both the prefix and the run.
   int num_panels() const { return NumPanels(num_prefix_keys) + NumPanels(num_keys()); }
 };
 
 // Where a tile's scratch lies, in floats.
 struct PrefillScratchLayout {
-  bool keep_weights = false;  // of every panel, for the column sums
+  bool keep_weights = false;  // of every panel, for the statistics
   int panels = 0;             // weights are kept for
   size_t queries = 0;         // [group, head_dim, kQueryTile], scaled
   size_t outputs = 0;         // [group, head_dim, kQueryTile], unnormalised
@@ -58,20 +72,22 @@ struct PrefillScratchLayout {
   size_t sums = 0;            // [group, kQueryTile], running
   size_t panel_maxima =
       0;               // [panels, group, kQueryTile]: what the weights of a panel are relative to
+  size_t factors = 0;  // [group, kQueryTile]: what turns those of one panel into attention weights
   size_t weights = 0;  // [panels, group, kKeyPanel, kQueryTile]
   size_t total = 0;
 };
 
-inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, int num_panels, bool column_sums) {
+inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, int num_panels, bool counted) {
   const size_t rows = static_cast<size_t>(shape.group) * kQueryTile;
   PrefillScratchLayout layout;
-  layout.keep_weights = column_sums && num_panels * rows * kKeyPanel <= kMaxKeptWeights;
+  layout.keep_weights = counted && num_panels * rows * kKeyPanel <= kMaxKeptWeights;
   layout.panels = layout.keep_weights ? num_panels : 1;
   layout.outputs = layout.queries + rows * shape.head_dim;
   layout.maxima = layout.outputs + rows * shape.head_dim;
   layout.sums = layout.maxima + rows;
   layout.panel_maxima = layout.sums + rows;
-  layout.weights = layout.panel_maxima + rows * layout.panels;
+  layout.factors = layout.panel_maxima + rows * layout.panels;
+  layout.weights = layout.factors + rows;
   layout.total = layout.weights + rows * kKeyPanel * layout.panels;
   return layout;
 }

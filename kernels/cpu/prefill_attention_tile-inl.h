@@ -1,5 +1,5 @@
 // A tile of queries over all of its keys: softmax with a running maximum, panel by panel (the
-// online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's column sums. Included
+// online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's statistics. Included
 // once per instruction set, after prefill_attention_panel-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
@@ -43,7 +43,7 @@ struct Panel {
   const float* v;
   int rows;
   int first_key;  // counted within the run; of the prefix so low that no query is before it
-  int sums;       // where its column sums lie
+  int column;     // where its statistics lie
 };
 
 HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile, int panel) {
@@ -56,7 +56,7 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
           .v = (of_prefix ? tile.prefix_v : tile.v) + offset,
           .rows = left < kKeyPanel ? left : kKeyPanel,
           .first_key = of_prefix ? -kKeyPanel : first,
-          .sums = of_prefix ? first : tile.num_prefix_keys + first};
+          .column = of_prefix ? first : tile.num_prefix_keys + first};
 }
 
 // Logits of one panel and one query head, masked.
@@ -95,70 +95,124 @@ HYDRANT_INLINE Mask QueriesBefore(int count, int lane) {
 }
 
 // What turns a panel's weights into attention weights, per query: exp(panel_max - max) / sum; 0 for
-// queries outside [begin, end). In place of panel_max.
-HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, int begin, int end,
-                                 float* panel_maxima) {
+// queries outside [begin, end).
+HYDRANT_INLINE void PanelFactors(const float* maxima, const float* sums, const float* panel_maxima,
+                                 int begin, int end, float* factors) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     const Vec factor =
         Div(Exp(Sub(Load(panel_maxima + lane), Load(maxima + lane))), Load(sums + lane));
     const Vec existing = Select(QueriesBefore(end, lane), factor, Zero());
-    Store(panel_maxima + lane, Select(QueriesBefore(begin, lane), Zero(), existing));
+    Store(factors + lane, Select(QueriesBefore(begin, lane), Zero(), existing));
   }
 }
 
-// The group's weight (GroupReduce) of one key, summed over the tile's queries down to one vector of
-// lanes.
+using Kind = ColumnStatistic::Kind;
+
+// One statistic of one panel.
+struct PanelStatistic {
+  const float* weights;  // [group, kKeyPanel, kQueryTile]
+  const float* factors;  // [group, kQueryTile]
+  const float* limits;   // [kQueryTile], of kBelowMean: weights less than this count
+  int group;
+  int rows;
+  int blind;   // queries before this one do not see the panel's first key
+  float* out;  // [rows]
+};
+
+// The group's weight (GroupReduce, a mean as a sum) of one key, for a vector of queries.
 template <GroupReduce kReduce>
-HYDRANT_INLINE Vec KeyWeight(const float* weights, const float* factors, int group) {
+HYDRANT_INLINE Vec GroupWeight(const float* weights, const float* factors, int group) {
+  Vec w = Zero();
+  for (int g = 0; g < group; ++g) {
+    const Vec a = Mul(Load(weights + g * kKeyPanel * kQueryTile), Load(factors + g * kQueryTile));
+    if (kReduce == GroupReduce::kMax) {
+      w = Max(w, a);
+    } else if (kReduce == GroupReduce::kMean) {
+      w = Add(w, a);
+    } else {
+      w = Fma(a, a, w);
+    }
+  }
+  return w;
+}
+
+// What the tile's queries give to key `row`, down to one vector of lanes.
+template <Kind kKind, GroupReduce kReduce>
+HYDRANT_INLINE Vec KeyStatistic(const PanelStatistic& panel, int row) {
   Vec total = Zero();
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
-    Vec w = Zero();
-    for (int g = 0; g < group; ++g) {
-      const Vec a = Mul(Load(weights + g * kKeyPanel * kQueryTile + lane),
-                        Load(factors + g * kQueryTile + lane));
-      if (kReduce == GroupReduce::kMax) {
-        w = Max(w, a);
-      } else if (kReduce == GroupReduce::kMean) {
-        w = Add(w, a);
-      } else {
-        w = Fma(a, a, w);
-      }
+    const Vec w = GroupWeight<kReduce>(panel.weights + row * kQueryTile + lane,
+                                       panel.factors + lane, panel.group);
+    if (kKind == Kind::kMax) {
+      total = Max(total, w);
+    } else if (kKind == Kind::kBelowMean) {
+      const Vec below = Select(Less(w, Load(panel.limits + lane)), Set(1.0f), Zero());
+      total = Add(total, Select(QueriesBefore(panel.blind + row, lane), Zero(), below));
+    } else {
+      total = Add(total, w);
     }
-    total = Add(total, w);
   }
-  return kReduce == GroupReduce::kMean ? Mul(total, Set(1.0f / static_cast<float>(group))) : total;
+  return kReduce == GroupReduce::kMean && kKind != Kind::kBelowMean
+             ? Mul(total, Set(1.0f / static_cast<float>(panel.group)))
+             : total;
 }
 
-// sums[r] for the rows of one panel. Rows past the last one in a vector are computed from what
-// scratch holds, and dropped.
-template <GroupReduce kReduce>
-void PanelColumnSums(const float* weights, const float* factors, int group, int rows, float* sums) {
-  for (int r = 0; r < rows; r += kLanes) {
+// Rows past the last one in a vector are computed from what scratch holds, and dropped.
+template <Kind kKind, GroupReduce kReduce>
+void ReducePanel(const PanelStatistic& panel) {
+  if constexpr (kKind == Kind::kMax) {
+    for (int r = 0; r < panel.rows; ++r)
+      panel.out[r] = ReduceMax(KeyStatistic<kKind, kReduce>(panel, r));
+    return;
+  }
+  for (int r = 0; r < panel.rows; r += kLanes) {
     Vec quads[kLanes / 4];
     for (int quad = 0; quad < kLanes / 4; ++quad) {
       Vec key[4];
-      for (int i = 0; i < 4; ++i)
-        key[i] = KeyWeight<kReduce>(weights + (r + quad * 4 + i) * kQueryTile, factors, group);
+      for (int i = 0; i < 4; ++i) key[i] = KeyStatistic<kKind, kReduce>(panel, r + quad * 4 + i);
       quads[quad] = FoldQuad(key[0], key[1], key[2], key[3]);
     }
     const Vec all = JoinQuads(quads);
-    if (r + kLanes <= rows) {
-      Store(sums + r, all);
+    if (r + kLanes <= panel.rows) {
+      Store(panel.out + r, all);
     } else {
-      MaskStore(FirstN(rows - r), sums + r, all);
+      MaskStore(FirstN(panel.rows - r), panel.out + r, all);
     }
   }
 }
 
-HYDRANT_INLINE void ReducePanel(GroupReduce reduce, const float* weights, const float* factors,
-                                int group, int rows, float* sums) {
+template <Kind kKind>
+HYDRANT_INLINE void ReducePanel(GroupReduce reduce, const PanelStatistic& panel) {
   switch (reduce) {
     case GroupReduce::kMean:
-      return PanelColumnSums<GroupReduce::kMean>(weights, factors, group, rows, sums);
+      return ReducePanel<kKind, GroupReduce::kMean>(panel);
     case GroupReduce::kMax:
-      return PanelColumnSums<GroupReduce::kMax>(weights, factors, group, rows, sums);
+      return ReducePanel<kKind, GroupReduce::kMax>(panel);
     case GroupReduce::kSumOfSquares:
-      return PanelColumnSums<GroupReduce::kSumOfSquares>(weights, factors, group, rows, sums);
+      return ReducePanel<kKind, GroupReduce::kSumOfSquares>(panel);
+  }
+}
+
+HYDRANT_INLINE void ReducePanel(Kind kind, GroupReduce reduce, const PanelStatistic& panel) {
+  switch (kind) {
+    case Kind::kSum:
+      return ReducePanel<Kind::kSum>(reduce, panel);
+    case Kind::kMax:
+      return ReducePanel<Kind::kMax>(reduce, panel);
+    case Kind::kBelowMean:
+      return ReducePanel<Kind::kBelowMean>(reduce, panel);
+  }
+}
+
+// What a query's GroupWeight() must be below to count as below the mean; 0 for queries outside the
+// statistic's.
+HYDRANT_INLINE void FindLimits(const PrefillShape& shape, const PrefillTile& tile,
+                               const TileStatistic& statistic, float* limits) {
+  const bool sum_for_mean = statistic.reduce == GroupReduce::kMean;
+  const float mean_of_one = (1.0f - kBelowMeanMargin) * (sum_for_mean ? shape.group : 1);
+  for (int i = 0; i < kQueryTile; ++i) {
+    const int keys = tile.num_prefix_keys + tile.first_position + i + 1;
+    limits[i] = i >= statistic.begin && i < statistic.end ? mean_of_one / keys : 0.0f;
   }
 }
 
@@ -185,7 +239,7 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
-// The logits of a panel once more, for column sums whose weights were not kept; relative to the
+// The logits of a panel once more, for statistics whose weights were not kept; relative to the
 // final maxima.
 void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
                     const PrefillScratchLayout& layout, const Panel& panel, float* scratch) {
@@ -205,25 +259,42 @@ void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
-void TileColumnSums(const PrefillShape& shape, const PrefillTile& tile,
-                    const PrefillScratchLayout& layout, float* scratch) {
+void CountPanel(const PrefillShape& shape, const PrefillTile& tile, const TileStatistic& statistic,
+                const PrefillScratchLayout& layout, const Panel& panel, int64_t first_row,
+                const float* limits, float* scratch) {
+  for (int g = 0; g < shape.group; ++g) {
+    PanelFactors(scratch + layout.maxima + g * kQueryTile, scratch + layout.sums + g * kQueryTile,
+                 scratch + layout.panel_maxima + (first_row + g) * kQueryTile, statistic.begin,
+                 statistic.end, scratch + layout.factors + g * kQueryTile);
+  }
+  ReducePanel(statistic.kind, statistic.reduce,
+              {.weights = scratch + layout.weights + first_row * kKeyPanel * kQueryTile,
+               .factors = scratch + layout.factors,
+               .limits = limits,
+               .group = shape.group,
+               .rows = panel.rows,
+               .blind = panel.first_key - tile.first_position,
+               .out = statistic.out + panel.column});
+}
+
+void CountTile(const PrefillShape& shape, const PrefillTile& tile,
+               const PrefillScratchLayout& layout, float* scratch) {
+  alignas(64) float limits[kMaxColumnStatistics][kQueryTile];
+  for (int s = 0; s < kMaxColumnStatistics; ++s)
+    FindLimits(shape, tile, tile.statistics[s], limits[s]);
   for (int p = 0; p < tile.num_panels(); ++p) {
     const Panel panel = PanelOf(shape, tile, p);
     if (!layout.keep_weights) RecomputePanel(shape, tile, layout, panel, scratch);
-    const int64_t first = layout.keep_weights ? static_cast<int64_t>(p) * shape.group : 0;
-    float* factors = scratch + layout.panel_maxima + first * kQueryTile;
-    for (int g = 0; g < shape.group; ++g) {
-      PanelFactors(scratch + layout.maxima + g * kQueryTile, scratch + layout.sums + g * kQueryTile,
-                   tile.first_summed, tile.num_queries, factors + g * kQueryTile);
+    const int64_t first_row = layout.keep_weights ? static_cast<int64_t>(p) * shape.group : 0;
+    for (int s = 0; s < kMaxColumnStatistics; ++s) {
+      if (tile.statistics[s].out != nullptr)
+        CountPanel(shape, tile, tile.statistics[s], layout, panel, first_row, limits[s], scratch);
     }
-    ReducePanel(shape.reduce, scratch + layout.weights + first * kKeyPanel * kQueryTile, factors,
-                shape.group, panel.rows, tile.column_sums + panel.sums);
   }
 }
 
 void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
-  const PrefillScratchLayout layout =
-      LayoutOf(shape, tile.num_panels(), tile.column_sums != nullptr);
+  const PrefillScratchLayout layout = LayoutOf(shape, tile.num_panels(), tile.counted());
   const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
   for (int g = 0; g < shape.group; ++g) {
     LoadQueries(tile.q + static_cast<int64_t>(g) * shape.head_dim, shape.query_stride,
@@ -236,7 +307,7 @@ void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scrat
     scratch[layout.sums + i] = 0.0f;
   }
   AttendPanels(shape, tile, layout, scratch);
-  if (tile.column_sums != nullptr) TileColumnSums(shape, tile, layout, scratch);
+  if (tile.counted()) CountTile(shape, tile, layout, scratch);
   for (int g = 0; g < shape.group; ++g) {
     StoreOutput(scratch + layout.outputs + g * head_floats, scratch + layout.sums + g * kQueryTile,
                 shape.head_dim, tile.num_queries, shape.query_stride,

@@ -80,8 +80,10 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
     StoreRow(pages.layout.dtype, args.k + in, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
     pages.positions[index] = position;
-    if (pages.log_weights != nullptr)
-      pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
+    if (pages.log_weights == nullptr) continue;
+    pages.log_weights[2 * index] =
+        args.window_sums == nullptr ? 0.0f : args.window_sums[head * args.window_stride + position];
+    pages.log_weights[2 * index + 1] = 0.0f;
   }
 }
 
@@ -103,13 +105,10 @@ void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   for (int entry = 0; entry < args.keep[head]; ++entry) {
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const int32_t position = pages.positions[index];
-    if (rule.by_position) {
-      pages.scores[index] = static_cast<float>(position);
+    if (args.scores != nullptr) {
+      pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else {
-      pages.scores[index] =
-          args.scores == nullptr
-              ? 0.0f
-              : args.scores[head * args.score_stride + position] * args.score_scale;
+      pages.scores[index] = rule.by_position ? static_cast<float>(position) : 0.0f;
     }
   }
 }
@@ -121,9 +120,9 @@ void FinishHead(const WritePagesArgs& args, int head) {
   const size_t head_index = tables.HeadIndex(args.slot, args.layer, head);
   const int32_t keep = args.keep[head];
   tables.lengths[head_index] = keep;
-  if (!rule.scored) return;
-  WriteScores(args, rule, head);
-  if (keep == tables.caps[head_index]) {
+  if (args.growth >= 0) tables.caps[head_index] = keep + args.growth;
+  if (rule.scored || args.scores != nullptr) WriteScores(args, rule, head);
+  if (rule.scored && keep == tables.caps[head_index]) {
     const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, head);
     tables.victims[head_index] = PickVictim(args.pages, blocks, keep, rule, args.n);
   }

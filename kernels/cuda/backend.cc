@@ -147,6 +147,9 @@ class CudaBackend final : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     Run("DecodeAttention", [&] { return device_->DecodeAttention(args); });
   }
+  void DeriveScores(const DeriveScoresArgs& args) override {
+    Run("DeriveScores", [&] { return device_->DeriveScores(args); });
+  }
   void PoolScores(const PoolScoresArgs& args) override {
     Run("PoolScores", [&] { return device_->PoolScores(args); });
   }
@@ -158,6 +161,21 @@ class CudaBackend final : public Backend {
   }
   void Compact(const CompactArgs& args) override {
     Run("Compact", [&] { return device_->Compact(args); });
+  }
+  void ShareBudget(const ShareBudgetArgs& args) override {
+    Run("ShareBudget", [&] { return device_->ShareBudget(args); });
+  }
+  void DealPages(const DealPagesArgs& args) override {
+    Run("DealPages", [&] { return device_->DealPages(args); });
+  }
+  void CountBest(const CountBestArgs& args) override {
+    Run("CountBest", [&] { return device_->CountBest(args); });
+  }
+  void RetainedMass(const RetainedMassArgs& args) override {
+    Run("RetainedMass", [&] { return device_->RetainedMass(args); });
+  }
+  void KeepForMass(const KeepForMassArgs& args) override {
+    Run("KeepForMass", [&] { return device_->KeepForMass(args); });
   }
   void Penalize(const PenalizeArgs& args) override {
     Run("Penalize", [&] { return device_->Penalize(args); });

@@ -145,6 +145,7 @@ cudaError_t Compact(const Context& context, const CompactArgs& args) {
                  args, moves);
   if (error != cudaSuccess) return error;
   return FinishHeads(context, {.keep = args.keep,
+                               .growth = args.growth,
                                .next_position = args.next_position,
                                .slot = args.slot,
                                .layer = args.layer,

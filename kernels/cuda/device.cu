@@ -152,10 +152,24 @@ class Device final : public CudaDevice {
   int DecodeAttention(const DecodeAttentionArgs& args) override {
     return cuda::DecodeAttention(context_, args);
   }
+  int DeriveScores(const DeriveScoresArgs& args) override {
+    return cuda::DeriveScores(context_, args);
+  }
   int PoolScores(const PoolScoresArgs& args) override { return cuda::PoolScores(context_, args); }
   int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
   int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
   int Compact(const CompactArgs& args) override { return cuda::Compact(context_, args); }
+  int ShareBudget(const ShareBudgetArgs& args) override {
+    return cuda::ShareBudget(context_, args);
+  }
+  int DealPages(const DealPagesArgs& args) override { return cuda::DealPages(context_, args); }
+  int CountBest(const CountBestArgs& args) override { return cuda::CountBest(context_, args); }
+  int RetainedMass(const RetainedMassArgs& args) override {
+    return cuda::RetainedMass(context_, args);
+  }
+  int KeepForMass(const KeepForMassArgs& args) override {
+    return cuda::KeepForMass(context_, args);
+  }
   int Penalize(const PenalizeArgs& args) override { return cuda::Penalize(context_, args); }
   int Sample(const SampleArgs& args) override { return cuda::Sample(context_, args); }
   int DrawNormals(const DrawNormalsArgs& args) override {

@@ -11,15 +11,20 @@
 #include <cstdint>
 
 #include "kernels/compact.h"
+#include "kernels/count_best.h"
+#include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
+#include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
+#include "kernels/retained_mass.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/share_budget.h"
 #include "kernels/table_update.h"
 
 namespace hydrant {
@@ -90,10 +95,16 @@ class CudaDevice {
   virtual int Activate(const ActivateArgs& args) = 0;
   virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual int DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual int PoolScores(const PoolScoresArgs& args) = 0;
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
   virtual int Compact(const CompactArgs& args) = 0;
+  virtual int ShareBudget(const ShareBudgetArgs& args) = 0;
+  virtual int DealPages(const DealPagesArgs& args) = 0;
+  virtual int CountBest(const CountBestArgs& args) = 0;
+  virtual int RetainedMass(const RetainedMassArgs& args) = 0;
+  virtual int KeepForMass(const KeepForMassArgs& args) = 0;
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;

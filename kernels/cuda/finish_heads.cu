@@ -15,8 +15,12 @@ __global__ void FinishHeadsKernel(FinishHeadsArgs args) {
   const DecodeRule rule = args.tables.rules[args.slot];
   const size_t head_index = args.tables.HeadIndex(args.slot, args.layer, head);
   const int32_t keep = args.keep[head];
-  if (threadIdx.x == 0) args.tables.lengths[head_index] = keep;
-  if (!rule.scored || keep != args.tables.caps[head_index]) return;
+  const int32_t cap = args.growth >= 0 ? keep + args.growth : args.tables.caps[head_index];
+  if (threadIdx.x == 0) {
+    args.tables.lengths[head_index] = keep;
+    args.tables.caps[head_index] = cap;
+  }
+  if (!rule.scored || keep != cap) return;
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   VictimCandidate mine = VictimCandidate::None();
   for (int entry = static_cast<int>(threadIdx.x); entry < keep; entry += kThreads) {

@@ -13,6 +13,7 @@ namespace hydrant::cuda {
 
 struct FinishHeadsArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
+  int32_t growth = -1;            // >= 0: caps become keep + growth first
   int next_position = 0;
   int slot = 0;
   int layer = 0;

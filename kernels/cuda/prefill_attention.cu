@@ -1,11 +1,12 @@
 // Prompt attention: rounds to 16 bits for the tensor cores (prefill_attention_mma.cuh) where the
 // caller allows it, else works in fp32, as follows. A block works on one tile of queries of one
 // head, over the keys in tiles from the first, with a running maximum and sum (FlashAttention,
-// arXiv 2205.14135, section 3.1). The column sums are a second pass that makes the weights again
-// from each query's log-sum-exp: a block owns a tile of keys and adds the query tiles in their
-// order, so that no slicing of the prompt changes a bit.
+// arXiv 2205.14135, section 3.1). A column statistic is a pass of its own that makes the weights
+// again from each query's log-sum-exp: a block owns a tile of keys and adds the query tiles in
+// their order, so that no slicing of the prompt changes a bit.
 #include <algorithm>
 
+#include "kernels/cuda/column_statistic.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/prefill_attention_mma.cuh"
@@ -167,7 +168,8 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
 }
 
 __global__ void __launch_bounds__(kThreads)
-    ColumnSumsKernel(const __grid_constant__ ExactArgs exact) {
+    ColumnStatisticKernel(const __grid_constant__ ExactArgs exact,
+                          const __grid_constant__ ColumnStatistic statistic) {
   const PrefillAttentionArgs& args = exact.args;
   const Tiles tiles(DynamicShared<float>(), args.head_dim);
   const int first_key = static_cast<int>(blockIdx.x) * kKeyTile;
@@ -177,16 +179,19 @@ __global__ void __launch_bounds__(kThreads)
   const int row = thread / kRowThreads, column = thread % kRowThreads;
   const int begin = exact.prefix.First(kv_head), keys = args.first_position + args.num_queries;
   const int last_key = first_key + kKeyTile - 1;
-  if (last_key < begin || exact.prefix.SumOf(args, kv_head, last_key) == nullptr) return;
+  if (last_key < begin || exact.prefix.Of(statistic, kv_head, last_key) == nullptr) return;
   LoadKeys(exact, exact.prefix_k, args.k, kv_head, first_key, tiles.stride, tiles.k);
   const int key = first_key + thread;
   const bool owns_key = thread < kKeyTile && key >= begin && key < keys;
-  float* running = owns_key ? exact.prefix.SumOf(args, kv_head, key) : nullptr;
+  float* running = owns_key ? exact.prefix.Of(statistic, kv_head, key) : nullptr;
   float total = owns_key ? *running : 0.0f;
   const int first_tile =
-      max(0, (max(first_key, args.first_summed_position) - args.first_position) / kQueryTile);
-  for (int tile = first_tile; tile * kQueryTile < args.num_queries; ++tile) {
+      max(0, (max(first_key, statistic.first_query) - args.first_position) / kQueryTile);
+  const int end_query = min(args.num_queries, statistic.end_query - args.first_position);
+  for (int tile = first_tile; tile * kQueryTile < end_query; ++tile) {
     const int query = tile * kQueryTile + row;
+    const int position = args.first_position + query;
+    const bool counts = query < end_query && position >= statistic.first_query;
     float reduced[kKeysOfThread] = {};
     for (int g = 0; g < group; ++g) {
       const int head = kv_head * group + g;
@@ -194,37 +199,50 @@ __global__ void __launch_bounds__(kThreads)
       LoadQueries(args, tile, head, tiles);
       __syncthreads();
       float weights[kKeysOfThread];
-      Logits(tiles, args.head_dim, begin, args.first_position + query, first_key, weights);
-      const bool exists =
-          query < args.num_queries && args.first_position + query >= args.first_summed_position;
+      Logits(tiles, args.head_dim, begin, position, first_key, weights);
       const float lse =
-          exists ? exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
+          counts ? exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
 #pragma unroll
-      for (int j = 0; j < kKeysOfThread; ++j) {
-        const float w = exists ? Exp2(weights[j] - lse) : 0.0f;
-        reduced[j] = args.reduce == GroupReduce::kMax            ? fmaxf(reduced[j], w)
-                     : args.reduce == GroupReduce::kSumOfSquares ? fmaf(w, w, reduced[j])
-                                                                 : reduced[j] + w;
-      }
+      for (int j = 0; j < kKeysOfThread; ++j)
+        reduced[j] = AddHead(statistic.reduce, counts ? Exp2(weights[j] - lse) : 0.0f, reduced[j]);
     }
-    const float share = args.reduce == GroupReduce::kMean ? 1.0f / static_cast<float>(group) : 1.0f;
+    const float share = ShareOf(statistic.reduce, group);
 #pragma unroll
-    for (int j = 0; j < kKeysOfThread; ++j)
-      tiles.p[row * (kKeyTile + 1) + column + kRowThreads * j] = reduced[j] * share;
+    for (int j = 0; j < kKeysOfThread; ++j) {
+      const int key_of_thread = first_key + column + kRowThreads * j;
+      const bool seen = counts && key_of_thread >= begin && key_of_thread <= position;
+      tiles.p[row * (kKeyTile + 1) + column + kRowThreads * j] =
+          Contribution(statistic.kind, reduced[j] * share, seen, position + 1 - begin);
+    }
     __syncthreads();
     if (owns_key) {
-      float sum = 0.0f;
-      for (int q = 0; q < kQueryTile; ++q) sum += tiles.p[q * (kKeyTile + 1) + thread];
-      total += sum;
+      float of_tile = 0.0f;
+      for (int q = 0; q < kQueryTile; ++q)
+        of_tile = Join(statistic.kind, of_tile, tiles.p[q * (kKeyTile + 1) + thread]);
+      total = Join(statistic.kind, total, of_tile);
     }
   }
   if (owns_key) *running = total;
 }
 
-bool SumsColumns(const PrefillAttentionArgs& args) {
-  const bool wanted =
-      args.column_sums != nullptr || (args.prefix != nullptr && args.prefix->sums != nullptr);
-  return wanted && args.first_summed_position < args.first_position + args.num_queries;
+// Whether any statistic wants something of the run.
+bool Counts(const PrefillAttentionArgs& args) {
+  return std::any_of(
+      args.statistics.begin(), args.statistics.end(), [&](const ColumnStatistic& statistic) {
+        return statistic.Touches(args.first_position, args.first_position + args.num_queries);
+      });
+}
+
+// Calls count(statistic) for each that wants something of the run, until one fails.
+template <typename Count>
+cudaError_t ForStatistics(const PrefillAttentionArgs& args, const Count& count) {
+  cudaError_t error = cudaSuccess;
+  for (const ColumnStatistic& statistic : args.statistics) {
+    if (error == cudaSuccess &&
+        statistic.Touches(args.first_position, args.first_position + args.num_queries))
+      error = count(statistic);
+  }
+  return error;
 }
 
 template <int kDims>
@@ -241,13 +259,13 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
   exact.args = BehindPrefix(args, places);
   ScratchLayout layout;
   const size_t prefix_floats = static_cast<size_t>(args.num_kv_heads) * places * args.head_dim;
-  const size_t lse = layout.Add<float>(
-      SumsColumns(args) ? static_cast<size_t>(args.num_heads) * args.num_queries : 0);
+  const size_t lse =
+      layout.Add<float>(Counts(args) ? static_cast<size_t>(args.num_heads) * args.num_queries : 0);
   const size_t k = layout.Add<float>(prefix_floats), v = layout.Add<float>(prefix_floats);
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
-  if (SumsColumns(args)) exact.log_sum_exp = At<float>(scratch, lse);
+  if (Counts(args)) exact.log_sum_exp = At<float>(scratch, lse);
   exact.prefix_k = At<float>(scratch, k);
   exact.prefix_v = At<float>(scratch, v);
   if (places > 0)
@@ -265,8 +283,10 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
   if (error != cudaSuccess || exact.log_sum_exp == nullptr) return error;
   const dim3 grid(CeilDiv(exact.args.first_position + args.num_queries, kKeyTile),
                   args.num_kv_heads);
-  return Launch(ColumnSumsKernel, grid, dim3(kThreads), Tiles::Bytes(args.head_dim), context.stream,
-                exact);
+  return ForStatistics(exact.args, [&](const ColumnStatistic& statistic) {
+    return Launch(ColumnStatisticKernel, grid, dim3(kThreads), Tiles::Bytes(args.head_dim),
+                  context.stream, exact, statistic);
+  });
 }
 
 // `count` elements a row; rows along the grid's y, `stride` apart in x, `out_stride` in out.
@@ -283,14 +303,16 @@ __global__ void RoundRowsKernel(const float* x, int64_t stride, int64_t count, u
 template <bool kBF16, int kDims, int kRowTiles>
 cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
   using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
-  using Sums = MmaColumnSums<kBF16, kDims>;
+  using Statistic = MmaColumnStatistic<kBF16, kDims>;
   const dim3 grid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
   const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
                                    dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
   if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
-  return Launch(MmaColumnSumsKernel<kBF16, kDims>,
-                dim3(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads), dim3(kMmaThreads),
-                Sums::kSharedBytes, context.stream, m);
+  return ForStatistics(m.args, [&](const ColumnStatistic& statistic) {
+    return Launch(MmaColumnStatisticKernel<kBF16, kDims>,
+                  dim3(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads), dim3(kMmaThreads),
+                  Statistic::kSharedBytes, context.stream, m, statistic);
+  });
 }
 
 template <bool kBF16>
@@ -336,7 +358,7 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   m.q = At<uint16_t>(scratch, q);
   m.k = At<uint16_t>(scratch, k);
   m.v = At<uint16_t>(scratch, v);
-  m.log_sum_exp = SumsColumns(args) ? At<float>(scratch, lse) : nullptr;
+  m.log_sum_exp = Counts(args) ? At<float>(scratch, lse) : nullptr;
   if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m);
   if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m);
   return AttendTiles<kBF16, 256, 1>(context, m);

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/column_statistic.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -278,18 +279,19 @@ class MmaAttention {
   float sum_[kRowTiles][2] = {};
 };
 
-// Column sums: a block owns 64 keys of one KV head, 16 a warp, and adds the tiles of 32 queries in
-// their order. The next head's queries are on their way while one is worked on.
+// A column statistic: a block owns 64 keys of one KV head, 16 a warp, and adds the tiles of 32
+// queries in their order. The next head's queries are on their way while one is worked on.
 template <bool kBF16, int kDims>
-class MmaColumnSums {
+class MmaColumnStatistic {
  public:
   using Tile = HalfTile<kDims>;
   static constexpr int kQueryColumns = kQueryTile / 8;
   static constexpr size_t kSharedBytes =
       (Tile::Elements(kMmaKeys) + 2 * Tile::Elements(kQueryTile)) * sizeof(uint16_t);
 
-  __device__ explicit MmaColumnSums(const MmaArgs& m)
+  __device__ MmaColumnStatistic(const MmaArgs& m, const ColumnStatistic& statistic)
       : m_(m),
+        statistic_(statistic),
         k_{DynamicShared<uint16_t>()},
         q_{{k_.data + Tile::Elements(kMmaKeys)},
            {k_.data + Tile::Elements(kMmaKeys) + Tile::Elements(kQueryTile)}},
@@ -305,13 +307,15 @@ class MmaColumnSums {
     const PrefillAttentionArgs& args = m_.args;
     const int dims = args.head_dim;
     const int last_key = first_key_ + kMmaKeys - 1;
-    if (last_key < first_of_head_ || m_.prefix.SumOf(args, kv_head_, last_key) == nullptr) return;
+    if (last_key < first_of_head_ || m_.prefix.Of(statistic_, kv_head_, last_key) == nullptr)
+      return;
+    const int first_tile =
+        max(0, (max(first_key_, statistic_.first_query) - args.first_position) / kQueryTile);
+    const int tiles = (EndQuery() + kQueryTile - 1) / kQueryTile;
+    const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
+    if (works <= 0) return;
     k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
             m_.keys - first_key_, dims);
-    const int first_tile =
-        max(0, (max(first_key_, args.first_summed_position) - args.first_position) / kQueryTile);
-    const int tiles = (args.num_queries + kQueryTile - 1) / kQueryTile;
-    const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     LoadQueries(first_tile, 0, q_[0]);
     CommitCopies();
     float total[2] = {Running(0), Running(1)};
@@ -327,7 +331,7 @@ class MmaColumnSums {
       Multiply(q_[work % 2], weights);
       ToWeights(tile, g, weights);
       Reduce(g, weights, reduced);
-      if (g + 1 == group_) AddTile(reduced, total);
+      if (g + 1 == group_) AddTile(tile, reduced, total);
     }
     for (int half = 0; half < 2; ++half) {
       if (lane_ % 4 == 0 && Exists(half)) *RunningAt(half) = total[half];
@@ -340,7 +344,7 @@ class MmaColumnSums {
     return Key(half) >= first_of_head_ && Key(half) < m_.keys;
   }
   __device__ float* RunningAt(int half) const {
-    return m_.prefix.SumOf(m_.args, kv_head_, Key(half));
+    return m_.prefix.Of(statistic_, kv_head_, Key(half));
   }
   __device__ float Running(int half) const { return Exists(half) ? *RunningAt(half) : 0.0f; }
 
@@ -370,19 +374,30 @@ class MmaColumnSums {
     }
   }
 
+  // Of the run, the first that the statistic leaves out.
+  __device__ int EndQuery() const {
+    return min(m_.args.num_queries, statistic_.end_query - m_.args.first_position);
+  }
+  // The query (of the run) of element i of a column of a tile.
+  __device__ int QueryOf(int tile, int column, int i) const {
+    return tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
+  }
+  // Whether a query counts, and sees the key of element i.
+  __device__ bool Seen(int query, int i) const {
+    const int position = m_.args.first_position + query;
+    return query < EndQuery() && Key(i / 2) <= position && position >= statistic_.first_query;
+  }
+
   __device__ void ToWeights(int tile, int g, float (&weights)[kQueryColumns][4]) const {
-    const PrefillAttentionArgs& args = m_.args;
     const float* lse =
-        m_.log_sum_exp + static_cast<size_t>(kv_head_ * group_ + g) * args.num_queries;
+        m_.log_sum_exp + static_cast<size_t>(kv_head_ * group_ + g) * m_.args.num_queries;
 #pragma unroll
     for (int column = 0; column < kQueryColumns; ++column) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int query = tile * kQueryTile + column * 8 + lane_ % 4 * 2 + i % 2;
-        const int position = args.first_position + query;
-        const bool seen = query < args.num_queries && Key(i / 2) <= position &&
-                          position >= args.first_summed_position;
-        weights[column][i] = seen ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
+        const int query = QueryOf(tile, column, i);
+        weights[column][i] =
+            Seen(query, i) ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
       }
     }
   }
@@ -393,29 +408,48 @@ class MmaColumnSums {
     for (int column = 0; column < kQueryColumns; ++column) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float w = weights[column][i];
         const float before = g == 0 ? 0.0f : reduced[column][i];
-        reduced[column][i] = m_.args.reduce == GroupReduce::kMax            ? fmaxf(before, w)
-                             : m_.args.reduce == GroupReduce::kSumOfSquares ? fmaf(w, w, before)
-                                                                            : before + w;
+        reduced[column][i] = AddHead(statistic_.reduce, weights[column][i], before);
       }
     }
   }
 
-  __device__ void AddTile(const float (&reduced)[kQueryColumns][4], float (&total)[2]) const {
-    const float share =
-        m_.args.reduce == GroupReduce::kMean ? 1.0f / static_cast<float>(group_) : 1.0f;
+  __device__ void AddTile(int tile, const float (&reduced)[kQueryColumns][4],
+                          float (&total)[2]) const {
+    const float share = ShareOf(statistic_.reduce, group_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = 0.0f;
+      float of_tile = 0.0f;
 #pragma unroll
-      for (int column = 0; column < kQueryColumns; ++column)
-        sum += reduced[column][2 * half] + reduced[column][2 * half + 1];
-      total[half] += QuadSum(sum) * share;
+      for (int column = 0; column < kQueryColumns; ++column) {
+        const float* pair = reduced[column] + 2 * half;
+        if (statistic_.kind == ColumnStatistic::Kind::kSum) {
+          of_tile += pair[0] + pair[1];
+        } else if (statistic_.kind == ColumnStatistic::Kind::kMax) {
+          of_tile = fmaxf(of_tile, fmaxf(pair[0], pair[1]));
+        } else {
+          of_tile += BelowMean(tile, column, 2 * half, pair[0] * share) +
+                     BelowMean(tile, column, 2 * half + 1, pair[1] * share);
+        }
+      }
+      if (statistic_.kind == ColumnStatistic::Kind::kSum) {
+        total[half] += QuadSum(of_tile) * share;
+      } else if (statistic_.kind == ColumnStatistic::Kind::kMax) {
+        total[half] = fmaxf(total[half], QuadMax(of_tile) * share);
+      } else {
+        total[half] += QuadSum(of_tile);
+      }
     }
   }
 
+  __device__ float BelowMean(int tile, int column, int i, float weight) const {
+    const int query = QueryOf(tile, column, i);
+    return Contribution(ColumnStatistic::Kind::kBelowMean, weight, Seen(query, i),
+                        m_.args.first_position + query + 1 - first_of_head_);
+  }
+
   const MmaArgs& m_;
+  const ColumnStatistic& statistic_;
   const Tile k_;
   const Tile q_[2];
   const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
@@ -430,8 +464,9 @@ __global__ void __launch_bounds__(kMmaThreads)
 
 template <bool kBF16, int kDims>
 __global__ void __launch_bounds__(kMmaThreads)
-    MmaColumnSumsKernel(const __grid_constant__ MmaArgs m) {
-  MmaColumnSums<kBF16, kDims>(m).Run();
+    MmaColumnStatisticKernel(const __grid_constant__ MmaArgs m,
+                             const __grid_constant__ ColumnStatistic statistic) {
+  MmaColumnStatistic<kBF16, kDims>(m, statistic).Run();
 }
 
 }  // namespace hydrant::cuda

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/launch.cuh"
@@ -22,21 +23,20 @@ inline constexpr int kPrefixTile = 64;  // a multiple of every kernel's key tile
 struct PrefixPlaces {
   int places = 0;                    // a multiple of kPrefixTile
   const int32_t* lengths = nullptr;  // [num_kv_heads]; null: no prefix
-  float* sums = nullptr;
-  int64_t sums_stride = 0;
 
   // The first key that a head has.
   __device__ int First(int kv_head) const {
     return lengths == nullptr ? places : places - lengths[kv_head];
   }
-  // Where the column sum of a key is added up; null: not wanted.
-  __device__ float* SumOf(const PrefillAttentionArgs& args, int kv_head, int key) const {
+  // Where a statistic of a key is accumulated; null: not wanted.
+  __device__ float* Of(const ColumnStatistic& statistic, int kv_head, int key) const {
     if (key >= places) {
-      return args.column_sums == nullptr
-                 ? nullptr
-                 : args.column_sums + kv_head * args.column_stride + (key - places);
+      return statistic.out == nullptr ? nullptr
+                                      : statistic.out + kv_head * statistic.stride + (key - places);
     }
-    return sums == nullptr ? nullptr : sums + kv_head * sums_stride + (key - First(kv_head));
+    return statistic.prefix_out == nullptr
+               ? nullptr
+               : statistic.prefix_out + kv_head * statistic.prefix_stride + (key - First(kv_head));
   }
 };
 
@@ -46,8 +46,6 @@ inline PrefixPlaces PlacesOf(const PrefillAttentionArgs& args) {
   const PagedPrefix& prefix = *args.prefix;
   places.places = CeilDiv(prefix.max_entries, kPrefixTile) * kPrefixTile;
   places.lengths = prefix.tables.lengths + prefix.tables.HeadIndex(prefix.slot, prefix.layer, 0);
-  places.sums = prefix.sums;
-  places.sums_stride = prefix.sums_stride;
   return places;
 }
 
@@ -55,9 +53,12 @@ inline PrefixPlaces PlacesOf(const PrefillAttentionArgs& args) {
 inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int places) {
   PrefillAttentionArgs shifted = args;
   const int end = args.first_position + args.num_queries;
+  const auto shift = [&](int32_t position) { return std::clamp(position, 0, end) + places; };
   shifted.first_position += places;
-  shifted.first_summed_position =
-      (args.first_summed_position < end ? args.first_summed_position : end) + places;
+  for (ColumnStatistic& statistic : shifted.statistics) {
+    statistic.first_query = shift(statistic.first_query);
+    statistic.end_query = shift(statistic.end_query);
+  }
   return shifted;
 }
 

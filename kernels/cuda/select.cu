@@ -3,12 +3,11 @@
 // head a block finds its head's cut. With a budget for the layer all heads' entries are counted
 // together, digit by digit of their ranks, a launch each: a block adds its part to the digit's
 // histogram, and reads from the last digit's how far the search has come.
-#include <array>
-
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
+#include "kernels/cuda/shared_search.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -68,18 +67,10 @@ __global__ void SelectKernel(SelectArgs args) {
   WriteKept(args, head, sums, [&](uint64_t rank) { return rank >= cut; });
 }
 
-// How far the search over all heads has come: the last rank that stays begins with the digits of
-// `prefix`, and `left` of the entries that do are to stay.
-struct Progress {
-  uint64_t prefix;
-  int left;
-};
-
 // In work space.
 struct LayerSearch {
-  uint64_t* floors;      // [num_kv_heads] the lowest rank that a head's floor keeps
-  unsigned* histograms;  // [digits][256], zero at first
-  Progress* progress;    // [digits + 1] before each digit
+  uint64_t* floors;  // [num_kv_heads] the lowest rank that a head's floor keeps
+  SharedSearch search;
 };
 
 __global__ void FloorKernel(SelectArgs args, LayerSearch layer, int floor, int left) {
@@ -88,25 +79,7 @@ __global__ void FloorKernel(SelectArgs args, LayerSearch layer, int floor, int l
   const uint64_t cut = FindCut(args, head, floor, search);
   if (threadIdx.x != 0) return;
   layer.floors[head] = cut;
-  if (head == 0) layer.progress[0] = {0, left};
-}
-
-// The search after `digit` has been counted. All threads of a block call; `shared`: 256 numbers.
-__device__ Progress After(const LayerSearch& layer, int digit, int shift, unsigned* shared,
-                          Progress* result) {
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < 256) shared[thread] = layer.histograms[digit * 256 + thread];
-  __syncthreads();
-  if (thread == 0) {
-    Progress progress = layer.progress[digit];
-    int value = 255;
-    while (value > 0 && static_cast<int>(shared[value]) < progress.left)
-      progress.left -= static_cast<int>(shared[value--]);
-    progress.prefix |= static_cast<uint64_t>(value) << shift;
-    *result = progress;
-  }
-  __syncthreads();
-  return *result;
+  if (head == 0) layer.search.progress[0] = {0, left};
 }
 
 // Counts one digit (the 8 bits from `shift`) of the ranks that begin with the prefix and that no
@@ -116,10 +89,12 @@ __global__ void CountDigitKernel(SelectArgs args, LayerSearch layer, int digit, 
   __shared__ unsigned histogram[256];
   __shared__ Progress shared;
   const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
-  const Progress known =
-      digit == 0 ? layer.progress[0] : After(layer, digit - 1, last_shift, histogram, &shared);
+  const Progress known = digit == 0
+                             ? layer.search.progress[0]
+                             : After(layer.search, digit - 1, last_shift, histogram, &shared);
   __syncthreads();
-  if (digit > 0 && thread == 0 && head == 0 && blockIdx.x == 0) layer.progress[digit] = known;
+  if (digit > 0 && thread == 0 && head == 0 && blockIdx.x == 0)
+    layer.search.progress[digit] = known;
   histogram[thread] = 0;
   __syncthreads();
   const OpenRange open(args);
@@ -133,7 +108,8 @@ __global__ void CountDigitKernel(SelectArgs args, LayerSearch layer, int digit, 
       atomicAdd(&histogram[rank >> shift & 255], 1u);
   }
   __syncthreads();
-  if (histogram[thread] != 0) atomicAdd(&layer.histograms[digit * 256 + thread], histogram[thread]);
+  if (histogram[thread] != 0)
+    atomicAdd(&layer.search.histograms[digit * 256 + thread], histogram[thread]);
 }
 
 // A block per head. digits == 0: the floors take the whole total.
@@ -145,7 +121,7 @@ __global__ void SelectOfLayerKernel(SelectArgs args, LayerSearch layer, int digi
   const int head = static_cast<int>(blockIdx.x);
   uint64_t cut = layer.floors[head];
   if (digits > 0) {
-    const Progress last = After(layer, digits - 1, last_shift, histogram, &shared);
+    const Progress last = After(layer.search, digits - 1, last_shift, histogram, &shared);
     // Entries of exactly the last rank, one a head at most: the lower heads' stay.
     const int position = static_cast<int>(static_cast<uint32_t>(last.prefix));
     int before = 0;
@@ -156,17 +132,6 @@ __global__ void SelectOfLayerKernel(SelectArgs args, LayerSearch layer, int digi
   const int count = WriteKept(args, head, sums, [&](uint64_t rank) { return rank >= cut; });
   if (threadIdx.x == 0) args.counts[head] = count;
 }
-
-// The digits in which ranks can differ: of the scores all four, of the positions those below n.
-struct Digits {
-  std::array<int, 8> shifts = {56, 48, 40, 32};
-  int count = 4;
-
-  explicit Digits(int n) {
-    for (int shift = 24; shift >= 0; shift -= 8)
-      if (shift == 0 || (n - 1) >> shift > 0) shifts[count++] = shift;
-  }
-};
 
 cudaError_t SelectOfLayer(const Context& context, const SelectArgs& args) {
   const OpenRange open(args);
@@ -181,9 +146,9 @@ cudaError_t SelectOfLayer(const Context& context, const SelectArgs& args) {
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
-  const LayerSearch layer{At<uint64_t>(scratch, floors), At<unsigned>(scratch, histograms),
-                          At<Progress>(scratch, progress)};
-  error = cudaMemsetAsync(layer.histograms, 0, 256 * digits.shifts.size() * sizeof(unsigned),
+  const LayerSearch layer{At<uint64_t>(scratch, floors),
+                          {At<unsigned>(scratch, histograms), At<Progress>(scratch, progress)}};
+  error = cudaMemsetAsync(layer.search.histograms, 0, 256 * digits.shifts.size() * sizeof(unsigned),
                           context.stream);
   if (error == cudaSuccess)
     error = Launch(FloorKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, layer, floor,

@@ -31,13 +31,17 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     }
     if (lane != 0) continue;
     pages.positions[index] = position;
-    if (pages.log_weights != nullptr)
-      reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(0.0f, 0.0f);
-    if (!rule.scored) continue;
-    const float running = args.scores == nullptr
-                              ? 0.0f
-                              : args.scores[head * args.score_stride + position] * args.score_scale;
-    pages.scores[index] = rule.by_position ? static_cast<float>(position) : running;
+    if (pages.log_weights != nullptr) {
+      const float paid = args.window_sums == nullptr
+                             ? 0.0f
+                             : args.window_sums[head * args.window_stride + position];
+      reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(paid, 0.0f);
+    }
+    if (args.scores != nullptr) {
+      pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
+    } else if (rule.scored) {
+      pages.scores[index] = rule.by_position ? static_cast<float>(position) : 0.0f;
+    }
   }
 }
 
@@ -55,6 +59,7 @@ cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
       Launch(WriteEntriesKernel, grid, dim3(kThreads), 0, context.stream, args);
   if (error != cudaSuccess) return error;
   return FinishHeads(context, {.keep = args.keep,
+                               .growth = args.growth,
                                .next_position = args.n,
                                .slot = args.slot,
                                .layer = args.layer,

@@ -73,6 +73,7 @@ void Compact(const CompactArgs& args) {
     const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     CompactHead({args, blocks, rule.by_position}, tables.lengths[head_index], args.keep[h]);
     tables.lengths[head_index] = args.keep[h];
+    if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {
       tables.victims[head_index] =
           PickVictim(args.pages, blocks, args.keep[h], rule, args.next_position);

@@ -8,14 +8,19 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/compact.h"
+#include "kernels/count_best.h"
+#include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
+#include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
+#include "kernels/retained_mass.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/share_budget.h"
 #include "kernels/table_update.h"
 #include "kernels/weight.h"
 
@@ -36,10 +41,16 @@ void Swiglu(const SwigluArgs& args);
 void Activate(const ActivateArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
+void DeriveScores(const DeriveScoresArgs& args);
 void PoolScores(const PoolScoresArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Compact(const CompactArgs& args);
+void ShareBudget(const ShareBudgetArgs& args);
+void DealPages(const DealPagesArgs& args);
+void CountBest(const CountBestArgs& args);
+void RetainedMass(const RetainedMassArgs& args);
+void KeepForMass(const KeepForMassArgs& args);
 void Sample(const SampleArgs& args);
 void KeepLatest(const LatestTokensArgs& args);
 void TakeLatest(const LatestTokensArgs& args);

@@ -65,23 +65,38 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
   return weights;
 }
 
-// Adds a tile's sums to the totals that are wanted.
-void AddSums(const PrefillAttentionArgs& args, int kv_head, int prefix,
-             const std::vector<double>& sums) {
-  if (prefix > 0 && args.prefix->sums != nullptr) {
-    float* total = args.prefix->sums + kv_head * args.prefix->sums_stride;
-    for (int j = 0; j < prefix; ++j) total[j] += static_cast<float>(sums[j]);
-  }
-  if (args.column_sums == nullptr) return;
-  float* total = args.column_sums + kv_head * args.column_stride;
-  for (size_t j = prefix; j < sums.size(); ++j) total[j - prefix] += static_cast<float>(sums[j]);
+using Kind = ColumnStatistic::Kind;
+
+// What one query adds to a statistic of a key it sees: its weight, or that this is below the mean
+// of `count` weights.
+double Contribution(Kind kind, double weight, int count) {
+  if (kind != Kind::kBelowMean) return weight;
+  return weight * count < 1.0 - kBelowMeanMargin ? 1.0 : 0.0;
 }
 
-// Queries [begin, end) of one KV head: a tile, whose column sums enter the total as one number.
+// Adds what a tile gave, prefix first, to the totals that are wanted.
+void AddTile(const ColumnStatistic& statistic, int kv_head, int prefix,
+             const std::vector<double>& tile) {
+  const auto add = [&](float* totals, size_t begin, size_t end) {
+    for (size_t j = begin; totals != nullptr && j < end; ++j) {
+      float& total = totals[j - begin];
+      const auto value = static_cast<float>(tile[j]);
+      total = statistic.kind == Kind::kMax ? std::max(total, value) : total + value;
+    }
+  };
+  const auto row = [&](float* totals, int64_t stride) {
+    return totals == nullptr ? nullptr : totals + kv_head * stride;
+  };
+  add(row(statistic.prefix_out, statistic.prefix_stride), 0, prefix);
+  add(row(statistic.out, statistic.stride), prefix, tile.size());
+}
+
+// Queries [begin, end) of one KV head: a tile, whose sums enter the totals as one number.
 void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head, int begin,
                 int end) {
   const int group = args.num_heads / args.num_kv_heads;
-  std::vector<double> sums(keys.prefix + args.first_position + end, 0.0);
+  const size_t num_keys = keys.prefix + args.first_position + end;
+  std::vector<std::vector<double>> tiles(args.statistics.size(), std::vector<double>(num_keys));
   for (int query = begin; query < end; ++query) {
     const int position = args.first_position + query;
     const int count = keys.prefix + position + 1;
@@ -90,10 +105,21 @@ void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head,
     for (int g = 0; g < group; ++g) {
       weights.push_back(Attend(args, keys, query, kv_head * group + g, count));
     }
-    if (position < args.first_summed_position) continue;
-    for (int j = 0; j < count; ++j) sums[j] += ReduceGroup(args.reduce, weights, j);
+    for (size_t s = 0; s < tiles.size(); ++s) {
+      const ColumnStatistic& statistic = args.statistics[s];
+      if (!statistic.Touches(position, position + 1)) continue;
+      for (int j = 0; j < count; ++j) {
+        const double weight = ReduceGroup(statistic.reduce, weights, j);
+        const double value = Contribution(statistic.kind, weight, count);
+        tiles[s][j] =
+            statistic.kind == Kind::kMax ? std::max(tiles[s][j], value) : tiles[s][j] + value;
+      }
+    }
   }
-  AddSums(args, kv_head, keys.prefix, sums);
+  for (size_t s = 0; s < tiles.size(); ++s) {
+    if (args.statistics[s].Touches(args.first_position + begin, args.first_position + end))
+      AddTile(args.statistics[s], kv_head, keys.prefix, tiles[s]);
+  }
 }
 
 }  // namespace

@@ -45,10 +45,16 @@ class ReferenceBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     reference::DecodeAttention(args);
   }
+  void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { reference::PoolScores(args); }
   void Select(const SelectArgs& args) override { reference::Select(args); }
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
   void Compact(const CompactArgs& args) override { reference::Compact(args); }
+  void ShareBudget(const ShareBudgetArgs& args) override { reference::ShareBudget(args); }
+  void DealPages(const DealPagesArgs& args) override { reference::DealPages(args); }
+  void CountBest(const CountBestArgs& args) override { reference::CountBest(args); }
+  void RetainedMass(const RetainedMassArgs& args) override { reference::RetainedMass(args); }
+  void KeepForMass(const KeepForMassArgs& args) override { reference::KeepForMass(args); }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
   void KeepLatest(const LatestTokensArgs& args) override { reference::KeepLatest(args); }

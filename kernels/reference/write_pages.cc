@@ -20,15 +20,15 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }
   pages.positions[index] = position;
-  if (pages.log_weights != nullptr)
-    pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
-  if (!rule.scored) return;
-  if (rule.by_position) {
-    pages.scores[index] = static_cast<float>(position);
-  } else {
-    pages.scores[index] = args.scores == nullptr
-                              ? 0.0f
-                              : args.scores[head * args.score_stride + position] * args.score_scale;
+  if (pages.log_weights != nullptr) {
+    pages.log_weights[2 * index] =
+        args.window_sums == nullptr ? 0.0f : args.window_sums[head * args.window_stride + position];
+    pages.log_weights[2 * index + 1] = 0.0f;
+  }
+  if (args.scores != nullptr) {
+    pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
+  } else if (rule.scored) {
+    pages.scores[index] = rule.by_position ? static_cast<float>(position) : 0.0f;
   }
 }
 
@@ -42,6 +42,7 @@ void WritePages(const WritePagesArgs& args) {
     const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     for (int entry = 0; entry < args.keep[h]; ++entry) WriteEntry(args, blocks, h, entry);
     tables.lengths[head_index] = args.keep[h];
+    if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {
       tables.victims[head_index] = PickVictim(args.pages, blocks, args.keep[h], rule, args.n);
     }

@@ -20,13 +20,13 @@ CacheSpec Spec(std::string policy) {
 }
 
 std::string ErrorOf(const CacheSpec& spec, int64_t prompt_tokens = 100) {
-  const absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt_tokens);
+  const absl::StatusOr<CachePlan> plan = PlanCache(spec, {prompt_tokens});
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(plan.status().message());
 }
 
 TEST(CachePlan, FullKeepsEverything) {
-  const CachePlan plan = *PlanCache(Spec("full"), 5000);
+  const CachePlan plan = *PlanCache(Spec("full"), {5000});
   EXPECT_EQ(plan.cap, kNoCap);
   EXPECT_FALSE(plan.rule.scored);
   EXPECT_EQ(plan.EntriesAfter(123456), 123456);
@@ -35,62 +35,62 @@ TEST(CachePlan, FullKeepsEverything) {
 TEST(CachePlan, RatioHasAFloor) {
   CacheSpec spec = Spec("h2o");
   spec.cache_ratio = 0.2;
-  EXPECT_EQ(PlanCache(spec, 1000)->cap, 200);
-  EXPECT_EQ(PlanCache(spec, 1001)->cap, 201);
-  EXPECT_EQ(PlanCache(spec, 38)->cap, 128) << "a short chat is never starved";
+  EXPECT_EQ(PlanCache(spec, {1000})->cap, 200);
+  EXPECT_EQ(PlanCache(spec, {1001})->cap, 201);
+  EXPECT_EQ(PlanCache(spec, {38})->cap, 128) << "a short chat is never starved";
   spec.min_cache_tokens = 0;
-  EXPECT_EQ(PlanCache(spec, 38)->cap, 8);
+  EXPECT_EQ(PlanCache(spec, {38})->cap, 8);
   spec.cache_ratio = 0.07;
-  EXPECT_EQ(PlanCache(spec, 100)->cap, 7) << "0.07 * 100 is 7.000000000000001 in binary";
+  EXPECT_EQ(PlanCache(spec, {100})->cap, 7) << "0.07 * 100 is 7.000000000000001 in binary";
 }
 
 TEST(CachePlan, MaxAloneSetsAndWithARatioBounds) {
   CacheSpec spec = Spec("h2o");
   spec.max_cache_tokens = 64;
-  EXPECT_EQ(PlanCache(spec, 1000)->cap, 64) << "the floor applies to the ratio only";
+  EXPECT_EQ(PlanCache(spec, {1000})->cap, 64) << "the floor applies to the ratio only";
   spec.cache_ratio = 0.5;
-  EXPECT_EQ(PlanCache(spec, 1000)->cap, 64);
+  EXPECT_EQ(PlanCache(spec, {1000})->cap, 64);
   spec.max_cache_tokens = 600;
-  EXPECT_EQ(PlanCache(spec, 1000)->cap, 500);
+  EXPECT_EQ(PlanCache(spec, {1000})->cap, 500);
 }
 
 TEST(CachePlan, ProtectionDefaults) {
   CacheSpec spec = Spec("h2o");
   spec.max_cache_tokens = 65;
-  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 32);
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.recent, 32);
   spec.sink_tokens = 4;
-  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 30);
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.recent, 30);
   spec.protected_window_size = 0;
-  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 0);
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.recent, 0);
   spec = Spec("streaming");
   spec.max_cache_tokens = 65;
-  EXPECT_EQ(PlanCache(spec, 1000)->rule.sinks, 4);
-  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 61);
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.sinks, 4);
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.recent, 61);
   spec = Spec("local");
   spec.max_cache_tokens = 65;
-  EXPECT_EQ(PlanCache(spec, 1000)->rule.recent, 65);
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.recent, 65);
 }
 
 // The budget bounds the prompt; what follows is appended, up to decode_cap where that is given.
 TEST(CachePlan, SnapKvCutsThePromptAlone) {
   CacheSpec spec = Spec("snapkv");
   spec.max_cache_tokens = 100;
-  CachePlan plan = *PlanCache(spec, 1000);
+  CachePlan plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.budget, 100);
   EXPECT_EQ(plan.cap, kNoCap);
-  EXPECT_EQ(plan.dropped, 900);
+  EXPECT_EQ(plan.LayerSpan(0).dropped, 900);
   EXPECT_EQ(plan.EntriesAfter(1000), 100);
   EXPECT_EQ(plan.EntriesAfter(1500), 600);
   EXPECT_EQ(plan.window.queries, 32);
   EXPECT_EQ(plan.window.kernel, 7);
   EXPECT_EQ(plan.window.pooling, Pooling::kMax);
   EXPECT_FALSE(plan.rule.scored);
-  plan = *PlanCache(spec, 80);
-  EXPECT_EQ(plan.dropped, 0);
+  plan = *PlanCache(spec, {80});
+  EXPECT_EQ(plan.LayerSpan(0).dropped, 0);
   EXPECT_EQ(plan.EntriesAfter(80), 80);
   spec.max_cache_tokens = 20;
   spec.params = {{"decode_cap", "30"}, {"pooling", "avg"}, {"kernel_size", "3"}};
-  plan = *PlanCache(spec, 1000);
+  plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.window.queries, 10) << "at most half the budget unless asked for";
   EXPECT_EQ(plan.EntriesAfter(1000), 20);
   EXPECT_EQ(plan.EntriesAfter(1007), 27);
@@ -127,7 +127,7 @@ TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
 TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 101;
-  CachePlan plan = *PlanCache(spec, 1000);
+  CachePlan plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.whole_until, 1020);
   EXPECT_EQ(plan.EntriesAfter(1000), 1000);
   EXPECT_EQ(plan.EntriesAfter(1020), 1020);
@@ -137,11 +137,11 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_EQ(plan.rule.recent, 25);
   EXPECT_FLOAT_EQ(plan.rule.decay, 0.8f);
   EXPECT_FLOAT_EQ(plan.rule.gain, 0.2f);
-  EXPECT_EQ(PlanCache(spec, 81)->whole_until, 0) << "101 entries are within the budget";
-  EXPECT_EQ(PlanCache(spec, 82)->whole_until, 102);
+  EXPECT_EQ(PlanCache(spec, {81})->whole_until, 0) << "101 entries are within the budget";
+  EXPECT_EQ(PlanCache(spec, {82})->whole_until, 102);
   spec.params = {
       {"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "1"}, {"initial_score", "mean"}};
-  plan = *PlanCache(spec, 1000);
+  plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.whole_until, 0);
   EXPECT_EQ(plan.rule.decay, 1.0f);
   EXPECT_EQ(plan.rule.gain, 1.0f);
@@ -176,7 +176,7 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.max_cache_tokens:"), HasSubstr("16"), HasSubstr("4 + 13")));
   spec.protected_window_size = 12;
-  EXPECT_TRUE(PlanCache(spec, 100).ok());
+  EXPECT_TRUE(PlanCache(spec, {100}).ok());
   spec.sink_tokens = -1;
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.sink_tokens: -1"));
   spec.sink_tokens = std::numeric_limits<int64_t>::max();

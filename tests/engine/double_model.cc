@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "kernels/dequantize.h"
 
@@ -239,11 +241,11 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& prompt) {
     }
     for (Head& head : heads_[l]) {
       if (windowed) Pool(&head, first_summed);
-      if (plan_.whole_until == 0) Compress(&head, n);
       if (!plan_.mean_scores) continue;
       for (Entry& entry : head.entries) entry.score /= n;
     }
   }
+  if (plan_.whole_until == 0) CompressPrompt(n);
   return model_->Logits(hidden.back());
 }
 
@@ -263,24 +265,77 @@ void DoubleModel::Sequence::Pool(Head* head, int end) const {
   for (int j = 0; j < end; ++j) head->entries[j].score = pooled[j];
 }
 
-void DoubleModel::Sequence::Compress(Head* head, int n) const {
-  if (n > plan_.budget) {
-    std::vector<int> middle;  // neither sinks nor recent, best first
-    std::vector<bool> keep(n, false);
-    int room = plan_.budget;
-    for (int j = 0; j < n; ++j) {
-      if (j < plan_.rule.sinks || j >= n - plan_.rule.recent) {
-        keep[j] = true;
-        --room;
-      } else {
-        middle.push_back(j);
-      }
+// The unprotected positions of a prompt of n tokens.
+std::vector<int> DoubleModel::Sequence::BestFirst(const Head& head, int n) const {
+  std::vector<int> open;
+  for (int j = plan_.rule.sinks; j < n - plan_.rule.recent; ++j) open.push_back(j);
+  std::stable_sort(open.begin(), open.end(), [&](int a, int b) {
+    const double x = head.entries[a].score, y = head.entries[b].score;
+    return x != y ? x > y : a > b;
+  });
+  return open;
+}
+
+// Ada-KV's budgets of the heads of some layers: a part alike, the rest by how many of the best
+// entries are a head's, whole entries by largest remainder.
+std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, int n) const {
+  const int guarded = plan_.rule.sinks + plan_.rule.recent;
+  const int base = plan_.LayerBudget(layer_begin) - guarded;
+  std::vector<std::tuple<double, int, int>> all;  // score, position, minus the head
+  int heads = 0;
+  for (int l = layer_begin; l < layer_end; ++l) {
+    for (const Head& head : heads_[l]) {
+      std::vector<int> open = BestFirst(head, n);
+      if (plan_.scope == BudgetScope::kModel && plan_.candidates < n)
+        open.resize(plan_.candidates - guarded);
+      for (const int j : open) all.emplace_back(head.entries[j].score, j, -heads);
+      ++heads;
     }
-    std::stable_sort(middle.begin(), middle.end(), [&](int a, int b) {
-      const double x = head->entries[a].score, y = head->entries[b].score;
-      return x != y ? x > y : a > b;
-    });
-    for (int r = 0; r < room; ++r) keep[middle[r]] = true;
+  }
+  std::sort(all.rbegin(), all.rend());
+  std::vector<int64_t> best(heads, 0);
+  for (int i = 0; i < heads * base; ++i) ++best[-std::get<2>(all[i])];
+  std::vector<int> keep;
+  std::vector<std::pair<int64_t, int>> remainders;  // minus the remainder, the head
+  int left = heads * base;
+  for (int h = 0; h < heads; ++h) {
+    const int64_t millionths =
+        plan_.floor_ppm * int64_t{base} + (1000000 - plan_.floor_ppm) * best[h];
+    keep.push_back(static_cast<int>(millionths / 1000000) + guarded);
+    left -= keep.back() - guarded;
+    remainders.emplace_back(-(millionths % 1000000), h);
+  }
+  std::sort(remainders.begin(), remainders.end());
+  for (int i = 0; i < left; ++i) ++keep[remainders[i].second];
+  return keep;
+}
+
+void DoubleModel::Sequence::CompressPrompt(int n) {
+  const int layers = static_cast<int>(heads_.size()), heads = static_cast<int>(heads_[0].size());
+  const int64_t growth = plan_.cap == kNoCap ? kNoCap : plan_.cap - plan_.budget;
+  std::vector<int> keep;
+  for (int l = 0; l < layers; ++l) {
+    std::vector<int> of_layer(heads, std::min(n, plan_.LayerBudget(l)));
+    if (n > plan_.LayerBudget(l) && plan_.scope == BudgetScope::kLayer)
+      of_layer = Shares(l, l + 1, n);
+    keep.insert(keep.end(), of_layer.begin(), of_layer.end());
+  }
+  if (n > plan_.budget && plan_.scope == BudgetScope::kModel) keep = Shares(0, layers, n);
+  for (int l = 0; l < layers; ++l) {
+    for (int h = 0; h < heads; ++h) {
+      const int kept = keep[l * heads + h];
+      heads_[l][h].cap = kept < n ? kept + growth : int64_t{plan_.LayerBudget(l)} + growth;
+      Compress(&heads_[l][h], n, kept);
+    }
+  }
+}
+
+void DoubleModel::Sequence::Compress(Head* head, int n, int keep_count) const {
+  if (n > keep_count) {
+    const std::vector<int> open = BestFirst(*head, n);
+    std::vector<bool> keep(n, true);
+    for (const int j : open) keep[j] = false;
+    for (int r = 0; r < keep_count - (n - static_cast<int>(open.size())); ++r) keep[open[r]] = true;
     std::vector<Entry> kept;
     for (int j = 0; j < n; ++j) {
       if (keep[j]) kept.push_back(head->entries[j]);
@@ -292,7 +347,7 @@ void DoubleModel::Sequence::Compress(Head* head, int n) const {
 
 void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
   head->victim_position = -1;
-  if (!plan_.rule.scored || static_cast<int>(head->entries.size()) < plan_.cap) return;
+  if (!plan_.rule.scored || static_cast<int64_t>(head->entries.size()) < head->cap) return;
   double lowest = 0;
   for (const Entry& entry : head->entries) {
     if (entry.position < plan_.rule.sinks || entry.position > next_position - plan_.rule.recent)
@@ -309,7 +364,10 @@ void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
 Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   if (position > 0 && position == plan_.whole_until) {
     for (std::vector<Head>& layer : heads_) {
-      for (Head& head : layer) Compress(&head, position);
+      for (Head& head : layer) {
+        head.cap = plan_.cap;
+        Compress(&head, position, plan_.cap);
+      }
     }
   }
   const ModelConfig& config = model_->config_;

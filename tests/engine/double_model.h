@@ -31,6 +31,7 @@ class DoubleModel {
   struct Head {
     std::vector<Entry> entries;
     int victim_position = -1;  // leaves when the next token comes; -1: none
+    int64_t cap = kNoCap;
   };
 
   // One sequence: the prompt is read with dense attention, then compressed layer by layer; each
@@ -45,7 +46,10 @@ class DoubleModel {
 
    private:
     void Pool(Head* head, int end) const;
-    void Compress(Head* head, int n) const;
+    std::vector<int> BestFirst(const Head& head, int n) const;
+    std::vector<int> Shares(int layer_begin, int layer_end, int n) const;
+    void CompressPrompt(int n);
+    void Compress(Head* head, int n, int keep) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group
 

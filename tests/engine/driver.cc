@@ -22,6 +22,7 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
   const int width = (entries + limits.block_size - 1) / limits.block_size;
   const int64_t count = int64_t{width} * limits.num_layers * limits.num_kv_heads;
   EXPECT_LT(slot, limits.max_num_seqs);
+  EXPECT_EQ(plan.prompt.tokens, n) << "the plan is another prompt's";
   EXPECT_LE(count, static_cast<int64_t>(free_blocks_.size()));
   EXPECT_LE(next_table_entry_ + count, limits.table_entries);
   EXPECT_LE(next_arena_token_ + n, limits.prefill_arena_tokens);
@@ -31,8 +32,13 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
     batch_.updates.push_back({next_table_entry_ + i, free_blocks_.back()});
     free_blocks_.pop_back();
   }
-  sequences_.push_back({std::move(prompt), sampling, next_arena_token_, n});
-  sequences_.back().whole_until = plan.whole_until;
+  sequences_.push_back({.prompt = std::move(prompt),
+                        .sampling = sampling,
+                        .arena_begin = next_arena_token_,
+                        .position = n,
+                        .plan = plan,
+                        .row_begin = next_table_entry_,
+                        .row_width = width});
   next_table_entry_ += count;
   next_arena_token_ += n;
   return slot;
@@ -61,7 +67,7 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   batch_.decode.push_back({slot, token, position, sampling});
   sequences_[slot].position = position + 1;
-  const int whole_until = sequences_[slot].whole_until;
+  const int whole_until = sequences_[slot].plan.whole_until;
   if (whole_until > 0 && position == whole_until) batch_.shrinks.push_back({slot, position});
 }
 
@@ -77,10 +83,33 @@ void EngineDriver::Step() {
   }
   for (size_t i = 0; i < batch_.prefill.size(); ++i) {
     if (!batch_.prefill[i].EndsPrompt(engine_->limits().num_layers)) continue;
-    sequences_[batch_.prefill[i].slot].newest = result.prefill_tokens[i];
-    sequences_[batch_.prefill[i].slot].logits_row = row++;
+    Sequence& sequence = sequences_[batch_.prefill[i].slot];
+    sequence.newest = result.prefill_tokens[i];
+    sequence.logits_row = row++;
+    sequence.entries = result.prompt_reports[i].entries;
+    sequence.retained_mass = result.prompt_reports[i].retained_mass;
   }
+  const std::vector<PrefillSlice> slices = std::move(batch_.prefill);
   batch_ = {};
+  for (const PrefillSlice& slice : slices) {
+    const Sequence& sequence = sequences_[slice.slot];
+    if (!slice.EndsPrompt(engine_->limits().num_layers) || sequence.entries.empty()) continue;
+    if (!sequence.plan.IsDeferred()) GivePagesPast(sequence.entries, slice.slot);
+  }
+}
+
+// Dealing pages leaves nothing of use in a row past what its head was dealt.
+void EngineDriver::GivePagesPast(const std::vector<int32_t>& entries, int slot) {
+  const Sequence& sequence = sequences_[slot];
+  const int block = engine_->limits().block_size;
+  for (size_t head = 0; head < entries.size(); ++head) {
+    for (int page = (entries[head] + block - 1) / block; page < sequence.row_width; ++page) {
+      ASSERT_FALSE(free_blocks_.empty());
+      const auto row = sequence.row_begin + static_cast<int64_t>(head) * sequence.row_width;
+      batch_.updates.push_back({row + page, free_blocks_.back()});
+      free_blocks_.pop_back();
+    }
+  }
 }
 
 std::vector<TokenId> EngineDriver::Generate(int slot, int count) {

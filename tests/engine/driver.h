@@ -35,6 +35,10 @@ class EngineDriver {
   std::vector<TokenId> Generate(int slot, int count);
 
   TokenId last_token(int slot) const { return sequences_[slot].newest; }
+  // Entries that each head kept of the slot's prompt, where its plan is ragged.
+  const std::vector<int32_t>& Entries(int slot) const { return sequences_[slot].entries; }
+  // What the slot's heads retained ([layers * KV heads]); empty: nothing has left.
+  const std::vector<float>& RetainedMass(int slot) const { return sequences_[slot].retained_mass; }
   // Logits that the last step computed for the slot.
   std::vector<float> Logits(int slot) const;
 
@@ -48,8 +52,13 @@ class EngineDriver {
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;
     int logits_row = -1;
-    int whole_until = 0;  // of its plan
+    CachePlan plan = {};
+    int64_t row_begin = 0;
+    int row_width = 0;
+    std::vector<float> retained_mass = {};
+    std::vector<int32_t> entries = {};  // kept by each head, where its plan is ragged
   };
+  void GivePagesPast(const std::vector<int32_t>& entries, int slot);
 
   Engine* engine_;
   std::vector<int32_t> free_blocks_;

@@ -50,7 +50,7 @@ CachePlan Plan(const std::string& policy, int budget, int prompt_tokens) {
   CacheSpec spec;
   spec.policy = policy;
   if (policy != "full") spec.max_cache_tokens = budget;
-  return *PlanCache(spec, prompt_tokens);
+  return *PlanCache(spec, {prompt_tokens});
 }
 
 void ExpectLogitsNear(const std::vector<float>& actual, const std::vector<double>& expected,
@@ -222,7 +222,7 @@ TEST_P(EngineTest, ShiftingAllPositionsChangesNothing) {
   std::vector<std::vector<float>> logits;
   for (const int shift : {0, 1, 100}) {
     EngineDriver driver(engine.get(), 1);
-    const int slot = driver.Add({}, Plan("h2o", 64, 1), 40);
+    const int slot = driver.Add({}, Plan("h2o", 64, 0), 40);
     for (int i = 0; i < 40; ++i) {
       driver.DecodeToken(slot, tokens[i], i + shift);
       driver.Step();

@@ -17,7 +17,7 @@ CachePlan PlanFor(const std::string& policy, int prompt_tokens) {
   CacheSpec spec;
   spec.policy = policy;
   if (policy != "full") spec.cache_ratio = 0.2;
-  return *PlanCache(spec, prompt_tokens);
+  return *PlanCache(spec, {prompt_tokens});
 }
 
 int RowWidth(const EngineLimits& limits, const CachePlan& plan, int tokens) {

@@ -102,7 +102,10 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
   if (c.window >= 0) spec.protected_window_size = c.window;
   spec.params = c.params;
-  const CachePlan plan = *PlanCache(spec, c.prompt);
+  const absl::StatusOr<CachePlan> made =
+      PlanCache(spec, {c.prompt, config.num_layers, config.num_kv_heads});
+  ASSERT_TRUE(made.ok()) << made.status();
+  const CachePlan& plan = *made;
   std::mt19937_64 rng(seed);
   std::vector<TokenId> prompt(c.prompt);
   for (TokenId& token : prompt) token = static_cast<TokenId>(rng() % config.vocab_size);
@@ -164,10 +167,35 @@ const Case kCases[] = {
     {"Co2AtOnce", 6, 2, "co2", 32, -1, -1, 80, {{"measurement_steps", "0"}, {"rho", "0"}}},
     {"Co2GrowsFirst", 6, 2, "co2", 40, -1, -1, 30, {{"measurement_steps", "30"}}},
     {"Co2NeverCut", 6, 2, "co2", 40, -1, -1, 20, {{"measurement_steps", "20"}}},
+    {"AdaSnapKvGqa", 6, 2, "ada-snapkv", 32, -1, 8, 80},
+    {"AdaSnapKvMha", 4, 4, "ada-snapkv", 33, -1, 5, 65, {{"head_floor", "0"}}},
+    {"AdaSnapKvMqa", 4, 1, "ada-snapkv", 17, -1, 4, 47},
+    {"AdaSnapKvCapped", 4, 4, "ada-snapkv", 24, -1, 8, 80, {{"decode_cap", "30"}}},
+    {"AdaSnapKvEven", 4, 4, "ada-snapkv", 33, -1, 5, 65, {{"head_floor", "1"}}},
+    {"AdaH2oGqa", 6, 2, "ada-h2o", 32, -1, -1, 80},
+    {"AdaH2oMha", 4, 4, "ada-h2o", 20, 3, 5, 67, {{"head_floor", "0.35"}}},
+    {"AdaH2oGrowsIntoItsCap", 6, 2, "ada-h2o", 48, -1, -1, 20},
+    {"AdaH2oMax", 6, 2, "ada-h2o", 32, -1, 4, 80, {{"group_reduce", "max"}}},
+    {"PyramidGqa", 6, 2, "pyramidkv", 32, -1, 8, 80},
+    {"PyramidCapped", 4, 4, "pyramidkv", 24, -1, 4, 80, {{"decode_cap", "26"}, {"beta", "3"}}},
+    {"AdaPyramid", 4, 4, "ada-pyramid", 30, -1, 6, 80},
+    {"H2oModel", 6, 2, "h2o", 24, -1, 6, 80, {{"budget_scope", "model"}}},
+    {"H2oModelMha", 4, 4, "h2o", 16, 2, 4, 65, {{"budget_scope", "model"}, {"candidates", "1.5"}}},
+    {"SnapKvModel",
+     4,
+     4,
+     "snapkv",
+     17,
+     -1,
+     4,
+     80,
+     {{"budget_scope", "model"}, {"head_floor", "0"}}},
+    {"H2oSumOfSquares", 6, 2, "h2o", 32, -1, -1, 80, {{"group_reduce", "sum_of_squares"}}},
     {"H2oOpt", 4, 4, "h2o", 33, -1, -1, 65, {}, "opt"},
     {"H2oNeox", 4, 4, "h2o", 33, -1, -1, 65, {}, "gpt_neox"},
     {"SnapKvOpt", 4, 4, "snapkv", 33, -1, 8, 80, {{"decode_cap", "40"}}, "opt"},
     {"SnapKvNeox", 4, 4, "snapkv", 33, -1, 8, 80, {{"decode_cap", "40"}}, "gpt_neox"},
+    {"AdaSnapKvNeox", 4, 4, "ada-snapkv", 33, -1, 5, 65, {}, "gpt_neox"},
     {"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
     {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},
 };
@@ -199,7 +227,7 @@ void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches) {
   EngineDriver driver(engine.get(), 1);
   std::vector<int> slots;
   for (const CacheSpec& cache : caches) {
-    slots.push_back(driver.Add(prompt, *PlanCache(cache, 70), 50));
+    slots.push_back(driver.Add(prompt, *PlanCache(cache, {70}), 50));
     driver.PrefillAll(slots.back());
   }
   for (int step = 0; step < 50; ++step) {

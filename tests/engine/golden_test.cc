@@ -41,13 +41,15 @@ std::unique_ptr<Engine> Load(const std::string& path, WeightDType dtype,
   return *std::move(engine);
 }
 
-CachePlan Full() { return *PlanCache({}, 1); }
+CachePlan Full(size_t prompt_tokens) {
+  return *PlanCache({}, {static_cast<int64_t>(prompt_tokens)});
+}
 
-CachePlan H2o(int budget) {
+CachePlan H2o(int budget, size_t prompt_tokens) {
   CacheSpec spec;
   spec.policy = "h2o";
   spec.max_cache_tokens = budget;
-  return *PlanCache(spec, 1);
+  return *PlanCache(spec, {static_cast<int64_t>(prompt_tokens)});
 }
 
 // --- stories260K
@@ -78,7 +80,8 @@ TEST_P(StoriesTest, GreedyTokensEqualTheGolden) {
     const std::vector<TokenId> prompt = golden["prompt_ids"], all = golden["ids"];
     EngineDriver driver(engine_.get(), 1);
     const int count = static_cast<int>(all.size() - prompt.size());
-    const std::vector<TokenId> tokens = driver.Generate(driver.Add(prompt, Full(), count), count);
+    const std::vector<TokenId> tokens =
+        driver.Generate(driver.Add(prompt, Full(prompt.size()), count), count);
     EXPECT_EQ(tokens, std::vector<TokenId>(all.begin() + prompt.size(), all.end())) << name;
   }
 }
@@ -107,7 +110,7 @@ TEST_P(StoriesTest, PrefillColumnSumsEqualTheGolden) {
   const Json golden = Golden("golden_attn_acc.json");
   const std::vector<TokenId> ids = golden["ids"];
   EngineDriver driver(engine_.get(), 1);
-  const int slot = driver.Add(ids, H2o(500), 1);
+  const int slot = driver.Add(ids, H2o(500, ids.size()), 1);
   driver.PrefillAll(slot);
   driver.Step();
   ExpectAccumulatedAttention(*engine_, slot, golden["acc"]);
@@ -117,7 +120,7 @@ TEST_P(StoriesTest, DecodeScoresEqualTheGolden) {
   const Json golden = Golden("golden_attn_acc.json");
   const std::vector<TokenId> ids = golden["ids"];
   EngineDriver driver(engine_.get(), 1);
-  const int slot = driver.Add({}, H2o(500), static_cast<int>(ids.size()));
+  const int slot = driver.Add({}, H2o(500, 0), static_cast<int>(ids.size()));
   for (size_t i = 0; i < ids.size(); ++i) {
     driver.DecodeToken(slot, ids[i], static_cast<int>(i));
     driver.Step();
@@ -151,7 +154,7 @@ TEST_P(TinyFolderTest, LogitsEqualTransformers) {
     for (const Json& row : input["rows"]) {
       const int position = row["position"];
       EngineDriver driver(engine.get(), 1);
-      const int slot = driver.Add({ids.begin(), ids.begin() + position + 1}, Full(), 1);
+      const int slot = driver.Add({ids.begin(), ids.begin() + position + 1}, Full(position + 1), 1);
       driver.PrefillAll(slot);
       driver.Step();
       const std::vector<float> logits = driver.Logits(slot);
@@ -175,7 +178,8 @@ TEST_P(TinyFolderTest, GreedyTokensEqualTransformers) {
   const std::vector<TokenId> expected = greedy["output_ids"];
   const int count = static_cast<int>(expected.size());
   EngineDriver driver(engine.get(), 1);
-  EXPECT_EQ(driver.Generate(driver.Add(greedy["prompt_ids"], Full(), count), count), expected);
+  const std::vector<TokenId> prompt = greedy["prompt_ids"];
+  EXPECT_EQ(driver.Generate(driver.Add(prompt, Full(prompt.size()), count), count), expected);
 }
 
 // --- SmolLM2-135M-Instruct
@@ -198,7 +202,7 @@ double WorstLogitDifference(Engine* engine) {
   double worst = 0;
   for (const Json& row : goldens["rows"]) {
     EngineDriver driver(engine, 1);
-    const int slot = driver.Add(row["prompt_ids"], Full(), 1);
+    const int slot = driver.Add(row["prompt_ids"], Full(row["prompt_ids"].size()), 1);
     driver.PrefillAll(slot);
     driver.Step();
     const std::vector<float> logits = driver.Logits(slot);
@@ -227,7 +231,7 @@ TEST_F(SmolLm2Test, Float32GreedyTokensEqualTransformers) {
   ASSERT_EQ(prompts.size(), 20u);
   EngineDriver driver(engine.get(), 1);
   for (const Json& prompt : prompts)
-    driver.PrefillAll(driver.Add(prompt["prompt_ids"], Full(), 128));
+    driver.PrefillAll(driver.Add(prompt["prompt_ids"], Full(prompt["prompt_ids"].size()), 128));
   driver.Step();
   std::vector<bool> open(prompts.size(), true);
   int excused = 0;

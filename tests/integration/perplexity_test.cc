@@ -58,7 +58,7 @@ TEST(Perplexity, BFloat16IsWithinHalfAPercentOfTransformers) {
   const int vocab = (*engine)->config().vocab_size;
 
   EngineDriver driver(engine->get(), 1);
-  for (int w = 0; w < kWindows; ++w) driver.Add({}, *PlanCache({}, 1), kWindow);
+  for (int w = 0; w < kWindows; ++w) driver.Add({}, *PlanCache({}, {0}), kWindow);
   std::vector<double> nll(kWindows, 0.0);
   for (int t = 0; t + 1 < kWindow; ++t) {
     for (int w = 0; w < kWindows; ++w) driver.DecodeToken(w, (*ids)[w * kWindow + t], t);

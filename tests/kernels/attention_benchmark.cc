@@ -202,8 +202,8 @@ void BM_Prefill(benchmark::State& state, const Model& model) {
   args.head_dim = model.head_dim;
   args.scale = 0.125f;
   args.out = out.data();
-  args.column_sums = state.range(1) != 0 ? column_sums.data() : nullptr;
-  args.column_stride = n;
+  args.statistics[0].out = state.range(1) != 0 ? column_sums.data() : nullptr;
+  args.statistics[0].stride = n;
   for (auto _ : state) cpu::PrefillAttention(args, pool);
   const double pairs = 0.5 * n * (n + 1.0) * model.num_heads;
   state.counters["GFLOP/s"] = benchmark::Counter(4e-9 * pairs * model.head_dim,

@@ -271,8 +271,8 @@ class Bench {
       args.out = Allocate<float>(static_cast<size_t>(n) * kHeads * kHeadDim);
       args.precision = DType::kBF16;
       const double plain = Time([&] { backend_.PrefillAttention(args); });
-      args.column_sums = Allocate<float>(static_cast<size_t>(kKvHeads) * n);
-      args.column_stride = n;
+      args.statistics[0].out = Allocate<float>(static_cast<size_t>(kKvHeads) * n);
+      args.statistics[0].stride = n;
       const double summed = Time([&] { backend_.PrefillAttention(args); });
       const double flops = 2.0 * 2.0 * kHeads * kHeadDim * (0.5 * n * (n + 1.0)) / plain;
       std::printf("| %d | %.0f | %.1f | %.2f | %+.0f %% |\n", n, plain * 1e6, flops * 1e-12,

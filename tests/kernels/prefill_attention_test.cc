@@ -49,6 +49,8 @@ struct Prompt {
   int capacity = 0;
   int first_summed = 0;
   std::vector<float> q, k, v, out, column_sums;
+  std::vector<ColumnStatistic> more;         // beside the column sums, outputs aside
+  std::vector<std::vector<float>> more_out;  // as column_sums
 
   Prompt(const Shape& s, int tokens, uint32_t seed, float q_scale = 1.0f)
       : shape(s), n(tokens), capacity(tokens + 37) {
@@ -86,11 +88,22 @@ struct Prompt {
     args.head_dim = shape.head_dim;
     args.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     args.out = out.data() + begin * row;
-    args.column_sums = with_sums ? column_sums.data() : nullptr;
-    args.column_stride = capacity;
-    args.reduce = shape.reduce;
-    args.first_summed_position = first_summed;
+    args.statistics[0] = {.reduce = shape.reduce,
+                          .first_query = first_summed,
+                          .out = with_sums ? column_sums.data() : nullptr,
+                          .stride = capacity};
+    for (size_t s = 0; s < more.size(); ++s) {
+      args.statistics[1 + s] = more[s];
+      args.statistics[1 + s].out = more_out[s].data();
+      args.statistics[1 + s].stride = capacity;
+    }
     return args;
+  }
+
+  // Asks for a statistic on top, from the same start as the column sums.
+  void Ask(const ColumnStatistic& statistic) {
+    more.push_back(statistic);
+    more_out.push_back(column_sums);
   }
 };
 
@@ -112,7 +125,10 @@ void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
   } else {
     args.out = mirror.Map(prompt->out.data(), prompt->out.size()) + begin * row;
   }
-  if (with_sums) args.column_sums = mirror.Map(args.column_sums, prompt->column_sums.size());
+  for (ColumnStatistic& statistic : args.statistics) {
+    if (statistic.out != nullptr)
+      statistic.out = mirror.Map(statistic.out, prompt->column_sums.size());
+  }
   args.num_queries = end - begin;
   args.first_position = begin;
   args.precision = precision;
@@ -136,13 +152,16 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Dense attention in double: outputs [n, num_heads, head_dim], column sums [num_kv_heads, n].
+// Dense attention in double.
 struct Dense {
-  std::vector<double> out, column_sums;
+  std::vector<double> out;                   // [n, num_heads, head_dim]
+  std::vector<double> column_sums;           // [num_kv_heads, n]
+  std::vector<std::vector<double>> reduced;  // [num_kv_heads * n], [keys] of each query: its
+                                             // weights reduced as the column sums'
   double largest_logit = 0;
 };
 
-Dense AttendPlainly(const Prompt& p) {
+Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
   const Shape& s = p.shape;
   const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   Dense dense;
@@ -169,17 +188,20 @@ Dense AttendPlainly(const Prompt& p) {
           const double a = w[j] / sum;
           for (int d = 0; d < s.head_dim; ++d)
             dense.out[row + d] += a * values[static_cast<size_t>(j) * s.head_dim + d];
-          if (s.reduce == GroupReduce::kMean) reduced[j] += a / s.group();
-          if (s.reduce == GroupReduce::kMax) reduced[j] = std::max(reduced[j], a);
-          if (s.reduce == GroupReduce::kSumOfSquares) reduced[j] += a * a;
+          if (reduce == GroupReduce::kMean) reduced[j] += a / s.group();
+          if (reduce == GroupReduce::kMax) reduced[j] = std::max(reduced[j], a);
+          if (reduce == GroupReduce::kSumOfSquares) reduced[j] += a * a;
         }
       }
       for (int j = 0; j <= i && i >= p.first_summed; ++j)
         dense.column_sums[static_cast<size_t>(kv) * p.n + j] += reduced[j];
+      dense.reduced.emplace_back(reduced.begin(), reduced.begin() + i + 1);
     }
   }
   return dense;
 }
+
+Dense AttendPlainly(const Prompt& p) { return AttendPlainly(p, p.shape.reduce); }
 
 void ExpectMatches(const Prompt& p, const Dense& dense) {
   // Rounding of fp32 logits, and of sums over n terms added in blocks.
@@ -200,6 +222,60 @@ void ExpectMatches(const Prompt& p, const Dense& dense) {
     for (int j = p.n; j < p.capacity; ++j)
       ASSERT_TRUE(std::isnan(p.column_sums[static_cast<size_t>(h) * p.capacity + j]))
           << "written past the prompt";
+  }
+}
+
+using Kind = ColumnStatistic::Kind;
+
+const char* NameOf(Kind kind) {
+  return kind == Kind::kSum ? "sum" : kind == Kind::kMax ? "max" : "below mean";
+}
+
+// What a statistic of one key may be, from the plain weights of `dense` reduced as it wants.
+struct Range {
+  double low = 0, high = 0;
+};
+
+Range ExpectedStatistic(const ColumnStatistic& statistic, const Prompt& p, const Dense& dense,
+                        int head, int key) {
+  const double error = (8 + dense.largest_logit * std::sqrt(p.shape.head_dim)) * 2.4e-7;
+  Range range;
+  for (int i = std::max(key, statistic.first_query); i < std::min(p.n, statistic.end_query); ++i) {
+    const double w = dense.reduced[static_cast<size_t>(head) * p.n + i][key];
+    if (statistic.kind == Kind::kBelowMean) {
+      const double limit = (1.0 - kBelowMeanMargin) / (i + 1);
+      range.low += w * (1 + error) < limit ? 1 : 0;
+      range.high += w * (1 - error) < limit ? 1 : 0;
+    } else {
+      range.high = statistic.kind == Kind::kMax ? std::max(range.high, w) : range.high + w;
+    }
+  }
+  if (statistic.kind == Kind::kBelowMean) return range;
+  return {range.high * (1 - error) - 1e-9, range.high * (1 + error) + 1e-9};
+}
+
+void ExpectStatistics(const Prompt& p) {
+  for (size_t s = 0; s < p.more.size(); ++s) {
+    const ColumnStatistic& statistic = p.more[s];
+    SCOPED_TRACE(std::string(NameOf(statistic.kind)) + ", reduce " +
+                 std::to_string(static_cast<int>(statistic.reduce)) + ", queries " +
+                 std::to_string(statistic.first_query) + " to " +
+                 std::to_string(statistic.end_query));
+    const Dense dense = AttendPlainly(p, statistic.reduce);
+    int wide = 0;
+    for (int h = 0; h < p.shape.num_kv_heads; ++h) {
+      const float* got = &p.more_out[s][static_cast<size_t>(h) * p.capacity];
+      for (int j = 0; j < p.n; ++j) {
+        const Range expected = ExpectedStatistic(statistic, p, dense, h, j);
+        ASSERT_TRUE(got[j] >= expected.low && got[j] <= expected.high)
+            << "head " << h << " key " << j << ": " << got[j] << " is not in [" << expected.low
+            << ", " << expected.high << "]";
+        if (statistic.kind == Kind::kBelowMean && expected.low < expected.high) ++wide;
+      }
+      for (int j = p.n; j < p.capacity; ++j)
+        ASSERT_TRUE(std::isnan(got[j])) << "written past the prompt";
+    }
+    EXPECT_LE(wide, p.n * p.shape.num_kv_heads / 20) << "counts too uncertain to be compared";
   }
 }
 
@@ -360,6 +436,97 @@ TEST_P(PrefillAttentionTest, SlicingChangesNoBitInLowPrecision) {
   }
 }
 
+// Every kind, beside the column sums and each other, over ranges that begin and end anywhere.
+TEST_P(PrefillAttentionTest, StatisticsMatchDenseAttention) {
+  constexpr int32_t kNoEnd = std::numeric_limits<int32_t>::max();
+  struct Ranges {
+    int n;
+    int32_t begin, end;
+  };
+  for (const auto& [n, begin, end] : std::vector<Ranges>{{1, 0, kNoEnd},
+                                                         {32, 0, 31},
+                                                         {65, 31, 33},
+                                                         {100, 0, kNoEnd},
+                                                         {129, 32, 96},
+                                                         {161, -5, 97},
+                                                         {161, 100, 140},
+                                                         {161, 159, kNoEnd}}) {
+    for (const auto& [first, second] :
+         {std::pair{Kind::kMax, Kind::kBelowMean}, {Kind::kBelowMean, Kind::kSum}}) {
+      SCOPED_TRACE("n " + std::to_string(n));
+      Prompt prompt(GetParam(), n, kSeed + n);
+      prompt.first_summed = n / 3;
+      const GroupReduce reduce = GetParam().reduce;
+      prompt.Ask({.kind = first, .reduce = reduce, .first_query = begin, .end_query = end});
+      prompt.Ask({.kind = second,
+                  .reduce = reduce == GroupReduce::kMax ? GroupReduce::kMean : GroupReduce::kMax,
+                  .first_query = n / 2,
+                  .end_query = n - 1});
+      RunOnBackend(&prompt);
+      ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, AttendPlainly(prompt)));
+      ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+    }
+  }
+}
+
+// One statistic changes no bit of another or of the output, and slicing none of any.
+TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfStatistics) {
+  const int n = 141;
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    const Prompt alone(GetParam(), n, kSeed);
+    Prompt sums_alone = alone;
+    RunSlice(&sums_alone, 0, n, true, 1, precision);
+    Prompt start = alone;
+    start.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax, .first_query = 7});
+    start.Ask({.kind = Kind::kBelowMean, .first_query = 40, .end_query = 101});
+    Prompt expected = start;
+    RunSlice(&expected, 0, n, true, 2, precision);
+    Prompt sliced = start;
+    const int cuts[] = {0, 32, 96, n};
+    for (int i = 0; i < 3; ++i) RunSlice(&sliced, cuts[i], cuts[i + 1], true, 1 + i, precision);
+    EXPECT_TRUE(SameBits(expected.out, sums_alone.out));
+    EXPECT_TRUE(SameBits(expected.column_sums, sums_alone.column_sums));
+    EXPECT_TRUE(SameBits(sliced.out, expected.out));
+    EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums));
+    for (size_t s = 0; s < start.more.size(); ++s)
+      EXPECT_TRUE(SameBits(sliced.more_out[s], expected.more_out[s])) << s;
+  }
+}
+
+// 16 bits of precision leave the statistics in fp32.
+TEST_P(PrefillAttentionTest, LowPrecisionRoundsNoStatistic) {
+  for (const int n : {33, 130}) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    Prompt prompt(GetParam(), n, kSeed + n);
+    for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
+      for (float& x : *values) x = BF16ToFloat(FloatToBF16(x));
+    }
+    prompt.Ask({.kind = Kind::kMax, .reduce = GetParam().reduce, .first_query = 5});
+    prompt.Ask({.kind = Kind::kBelowMean, .reduce = GetParam().reduce, .end_query = n - 3});
+    RunSlice(&prompt, 0, n, true, 2, DType::kBF16);
+    ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+  }
+}
+
+// Equal weights are the mean, not below it; the maximum stays where it was higher.
+TEST_P(PrefillAttentionTest, EqualWeightsAreNotBelowTheMean) {
+  const int n = 70;
+  Prompt prompt(GetParam(), n, kSeed);
+  std::fill(prompt.q.begin(), prompt.q.end(), 0.0f);
+  prompt.Ask({.kind = Kind::kBelowMean});
+  prompt.Ask({.kind = Kind::kMax});
+  for (float& x : prompt.more_out[1]) x = std::isnan(x) ? x : 0.1f;
+  RunOnBackend(&prompt);
+  for (int h = 0; h < GetParam().num_kv_heads; ++h) {
+    for (int j = 0; j < n; ++j) {
+      const size_t i = static_cast<size_t>(h) * prompt.capacity + j;
+      EXPECT_EQ(prompt.more_out[0][i], 0.0f) << "key " << j;
+      const float highest = 1.0f / static_cast<float>(j + 1);
+      EXPECT_NEAR(prompt.more_out[1][i], std::max(0.1f, highest), 2e-6 * highest) << "key " << j;
+    }
+  }
+}
+
 // Zero keys: s_j = sum over i >= j of 1 / (i + 1), and the total is the number of queries.
 TEST_P(PrefillAttentionTest, ZeroKeysGiveHarmonicColumnSums) {
   const Shape& s = GetParam();
@@ -437,11 +604,12 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     const Shape shape{16, 1, 8, reduce};
     const int n = 4500, begin = 4448;  // 16 x 32 x 4500 weights: more than are kept
     Prompt prompt(shape, n, kSeed);
-    const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0, 1.0f, reduce};
+    const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0, 1.0f};
     ASSERT_FALSE(
         cpu::LayoutOf(kernel_shape, cpu::NumPanels(begin + kQueryTile), true).keep_weights);
     ASSERT_TRUE(cpu::LayoutOf(kernel_shape, cpu::NumPanels(1000), true).keep_weights);
     prompt.first_summed = begin + 9;
+    prompt.Ask({.kind = Kind::kMax, .reduce = reduce});
     Prompt truth = prompt;
     RunSlice(&prompt, begin, n, true, 2);
     reference::PrefillAttention(truth.Args(begin, n, true));

@@ -30,6 +30,7 @@ struct Case {
   int n = 0;                          // tokens of the suffix
   int first_summed = 0;
   DType precision = DType::kF32;
+  ColumnStatistic::Kind kind = ColumnStatistic::Kind::kSum;
 
   int group() const { return num_heads / num_kv_heads; }
   int longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
@@ -38,8 +39,9 @@ struct Case {
 std::string NameOf(const Case& c) {
   std::ostringstream name;
   name << c.num_heads << " heads, " << c.num_kv_heads << " kv heads, dim " << c.head_dim
-       << ", reduce " << static_cast<int>(c.reduce) << ", pages " << DTypeName(c.dtype)
-       << ", precision " << DTypeName(c.precision) << ", n " << c.n << ", lengths";
+       << ", kind " << static_cast<int>(c.kind) << ", reduce " << static_cast<int>(c.reduce)
+       << ", pages " << DTypeName(c.dtype) << ", precision " << DTypeName(c.precision) << ", n "
+       << c.n << ", lengths";
   for (const int32_t length : c.lengths) name << " " << length;
   return name.str();
 }
@@ -170,9 +172,6 @@ class Sequence {
     prefix.slot = kSlot;
     prefix.layer = kLayer;
     prefix.max_entries = c_.longest() + slack;
-    if (wanted.prefix_sums)
-      prefix.sums = mirror.Map(results->prefix_sums.data(), results->prefix_sums.size());
-    prefix.sums_stride = prefix_stride();
     PrefillAttentionArgs args;
     args.q = mirror.Map(q_.data(), q_.size()) + begin * row;
     args.k = mirror.Map(k_.data(), k_.size());
@@ -185,11 +184,16 @@ class Sequence {
     args.head_dim = c_.head_dim;
     args.scale = Scale();
     args.out = mirror.Map(results->out.data(), results->out.size()) + begin * row;
+    ColumnStatistic& sums = args.statistics[1];  // any of them
+    sums.reduce = c_.reduce;
+    sums.kind = c_.kind;
+    sums.first_query = c_.first_summed;
+    sums.stride = column_stride();
+    sums.prefix_stride = prefix_stride();
     if (wanted.column_sums)
-      args.column_sums = mirror.Map(results->column_sums.data(), results->column_sums.size());
-    args.column_stride = column_stride();
-    args.reduce = c_.reduce;
-    args.first_summed_position = c_.first_summed;
+      sums.out = mirror.Map(results->column_sums.data(), results->column_sums.size());
+    if (wanted.prefix_sums)
+      sums.prefix_out = mirror.Map(results->prefix_sums.data(), results->prefix_sums.size());
     args.precision = c_.precision;
     args.prefix = &prefix;
     backend.PrefillAttention(args);
@@ -221,10 +225,11 @@ class Sequence {
     args.head_dim = c_.head_dim;
     args.scale = Scale();
     args.out = mirror.Map(pieces.out.data(), pieces.out.size());
-    args.column_sums = mirror.Map(sums.data(), sums.size());
-    args.column_stride = keys;
-    args.reduce = c_.reduce;
-    args.first_summed_position = length + c_.first_summed;
+    args.statistics[0] = {.kind = c_.kind,
+                          .reduce = c_.reduce,
+                          .first_query = length + c_.first_summed,
+                          .out = mirror.Map(sums.data(), sums.size()),
+                          .stride = keys};
     args.precision = c_.precision;
     backend.PrefillAttention(args);
     mirror.ReadBack();
@@ -267,6 +272,8 @@ class Sequence {
 struct Dense {
   std::vector<double> out, column_sums, prefix_sums;
   double largest_logit = 0.0, largest_value = 0.0;
+  // Of kBelowMean: how many weights lie too near the mean to tell, in any one number.
+  std::vector<double> column_doubts, prefix_doubts;
 };
 
 // Attention weights of one query head over all keys it sees.
@@ -295,6 +302,8 @@ Dense AttendPlainly(const Sequence& s) {
   dense.out.assign(start.out.size(), 0.0);
   dense.column_sums.assign(start.column_sums.begin(), start.column_sums.end());
   dense.prefix_sums.assign(start.prefix_sums.begin(), start.prefix_sums.end());
+  dense.column_doubts.assign(start.column_sums.size(), 0.0);
+  dense.prefix_doubts.assign(start.prefix_sums.size(), 0.0);
   for (int i = 0; i < c.n; ++i) {
     for (int h = 0; h < c.num_kv_heads; ++h) {
       const int length = c.lengths[h];
@@ -314,10 +323,16 @@ Dense AttendPlainly(const Sequence& s) {
         }
       }
       for (int j = 0; j <= length + i && i >= c.first_summed; ++j) {
-        if (j < length) {
-          dense.prefix_sums[h * s.prefix_stride() + j] += reduced[j];
-        } else {
-          dense.column_sums[h * s.column_stride() + j - length] += reduced[j];
+        const size_t at =
+            j < length ? h * s.prefix_stride() + j : h * s.column_stride() + j - length;
+        double& total = j < length ? dense.prefix_sums[at] : dense.column_sums[at];
+        const double limit = (1.0 - kBelowMeanMargin) / (length + i + 1);
+        if (c.kind == ColumnStatistic::Kind::kSum) total += reduced[j];
+        if (c.kind == ColumnStatistic::Kind::kMax) total = std::max(total, reduced[j]);
+        if (c.kind == ColumnStatistic::Kind::kBelowMean) {
+          total += reduced[j] < limit ? 1.0 : 0.0;
+          (j < length ? dense.prefix_doubts : dense.column_doubts)[at] +=
+              std::abs(reduced[j] - limit) < 2e-5 * limit ? 1.0 : 0.0;
         }
       }
     }
@@ -333,13 +348,16 @@ void ExpectMatches(const Sequence& s, const Results& results, double weight_erro
       dense.out.size(), (4 * error + weight_error) * std::max(1.0, dense.largest_value));
   ExpectNear(results.out, dense.out, out_error, "out");
   const double sum_error = weight_error > 0 ? 2e-5 : 2 * error;
-  const auto tolerance = [&](const std::vector<double>& sums) {
-    std::vector<double> errors;
-    for (const double sum : sums) errors.push_back(sum_error * sum + 1e-9);
+  const bool counts = s.c().kind == ColumnStatistic::Kind::kBelowMean;
+  const auto tolerance = [&](const std::vector<double>& sums, const std::vector<double>& doubts) {
+    std::vector<double> errors = doubts;
+    for (size_t i = 0; i < sums.size(); ++i) errors[i] += counts ? 0.0 : sum_error * sums[i] + 1e-9;
     return errors;
   };
-  ExpectNear(results.column_sums, dense.column_sums, tolerance(dense.column_sums), "column sums");
-  ExpectNear(results.prefix_sums, dense.prefix_sums, tolerance(dense.prefix_sums), "prefix sums");
+  ExpectNear(results.column_sums, dense.column_sums,
+             tolerance(dense.column_sums, dense.column_doubts), "column sums");
+  ExpectNear(results.prefix_sums, dense.prefix_sums,
+             tolerance(dense.prefix_sums, dense.prefix_doubts), "prefix sums");
 }
 
 class PrefillPrefixTest : public BackendTest {};
@@ -370,8 +388,12 @@ std::vector<Case> RaggedCases() {
 
 TEST_P(PrefillPrefixTest, RaggedHeadsMatchDenseAttention) {
   for (Case c : RaggedCases()) {
-    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const auto& [dtype, kind] : {std::pair{DType::kF32, ColumnStatistic::Kind::kSum},
+                                      {DType::kF16, ColumnStatistic::Kind::kMax},
+                                      {DType::kBF16, ColumnStatistic::Kind::kSum},
+                                      {DType::kBF16, ColumnStatistic::Kind::kBelowMean}}) {
       c.dtype = dtype;
+      c.kind = kind;
       SCOPED_TRACE(NameOf(c));
       const Sequence sequence(c, kSeed);
       Results results = sequence.Start();
@@ -388,6 +410,8 @@ TEST_P(PrefillPrefixTest, LowPrecisionRoundsNothingButWeights) {
       // Pages of another type than the work space's, and of the same.
       for (const DType dtype : {DType::kF32, precision}) {
         c.dtype = dtype;
+        c.kind =
+            dtype == DType::kF32 ? ColumnStatistic::Kind::kBelowMean : ColumnStatistic::Kind::kSum;
         SCOPED_TRACE(NameOf(c));
         const Sequence sequence(c, kSeed);
         Results results = sequence.Start();

@@ -190,7 +190,7 @@ TEST_F(CacheSpaceTest, ARefusalChangesNothing) {
 
 TEST_F(CacheSpaceTest, ACapEndsGrowth) {
   CachePlan plan;
-  plan.cap = 7;
+  plan.budget = plan.cap = 7;
   SequenceSpace a;
   ASSERT_TRUE(space_.TryOpen(Args(plan, 5, 99), &a, &batch_));
   EXPECT_EQ(a.num_pages, 12);
@@ -205,8 +205,8 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
 // Of 30 tokens 20 left at once; the rest grows on.
 TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
   CachePlan plan;
+  plan.prompt.tokens = 30;
   plan.budget = 10;
-  plan.dropped = 20;
   SequenceSpace a;
   ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
   for (int64_t tokens = 30; tokens <= 45; ++tokens) {
@@ -242,12 +242,118 @@ TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
 }
 
+TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.budget = 10;
+  plan.layer_budgets = {17, 9};
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  EXPECT_EQ(a.pages, (std::vector<int32_t>{5, 5, 5, 3, 3, 3}));
+  EXPECT_EQ(a.num_pages, space_.PagesFor(plan, 30));
+  ASSERT_TRUE(space_.TryGrow(34, &a, &batch_));
+  EXPECT_EQ(a.pages, (std::vector<int32_t>{6, 6, 6, 4, 4, 4}));
+  Apply();
+  ExpectTableAgrees(a);
+  space_.Release(&a);
+}
+
+// Three heads share 3 * 10 entries: 39 fourths of a page at most, which are 9 pages.
+TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.budget = 10;
+  plan.scope = BudgetScope::kLayer;
+  plan.floor_ppm = 0;
+  SequenceSpace a;
+  const int64_t free = space_.NumFreePages();
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  EXPECT_EQ(a.num_pages, 2 * 9);
+  EXPECT_EQ(space_.PagesFor(plan, 30), 2 * 9);
+  EXPECT_FALSE(a.settled);
+  Apply();
+  // Kernel order: the first head's pages from the bottom of the stack, the next head's after them.
+  const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
+  std::vector<int32_t> expected;
+  for (int layer = 0; layer < 2; ++layer) {
+    int pages = 0;
+    for (int h = 0; h < 3; ++h) pages += (entries[3 * layer + h] + 3) / 4;
+    for (int i = 0; i < pages; ++i) expected.push_back(table_[a.TableIndex(3 * layer, 0) + i]);
+  }
+  space_.Settle(plan, entries, &a);
+  std::vector<int32_t> dealt;
+  for (int head = 0; head < 6; ++head) {
+    EXPECT_EQ(a.pages[head], (entries[head] + 3) / 4);
+    for (int i = 0; i < a.pages[head]; ++i) dealt.push_back(a.blocks[a.BlockIndex(head, i)]);
+  }
+  EXPECT_EQ(dealt, expected);
+  EXPECT_EQ(a.num_pages, 5 + 3 + 3 + 3 + 3);
+  EXPECT_EQ(space_.NumFreePages(), free - a.num_pages);
+  // Every head grows from where it is.
+  ASSERT_TRUE(space_.TryGrow(32, &a, &batch_));
+  for (int head = 0; head < 6; ++head) EXPECT_EQ(a.pages[head], (entries[head] + 2 + 3) / 4);
+  space_.Release(&a);
+  EXPECT_EQ(space_.NumFreePages(), free);
+}
+
+// Where all heads get alike, a layer's stack may be longer than what its heads' pages add up to.
+TEST_F(CacheSpaceTest, AStackFitsIntoItsLayersRows) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 12, .num_layers = 2, .num_kv_heads = 3};
+  plan.scope = BudgetScope::kLayer;
+  plan.floor_ppm = 1000000;
+  for (plan.budget = 1; plan.budget < 12; ++plan.budget) {
+    SequenceSpace a;
+    ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &batch_));
+    EXPECT_LE(static_cast<int>(a.stacks[0].size()), 3 * a.row_width) << plan.budget;
+    Apply();
+    for (int layer = 0; layer < 2; ++layer) {
+      for (size_t i = 0; i < a.stacks[layer].size(); ++i)
+        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.stacks[layer][i]) << plan.budget;
+    }
+    space_.Release(&a);
+  }
+}
+
+TEST_F(CacheSpaceTest, AnUnsettledSequenceGivesItsStackBack) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.budget = plan.cap = 10;
+  plan.scope = BudgetScope::kLayer;
+  SequenceSpace a;
+  const int64_t free = space_.NumFreePages();
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  space_.Release(&a);
+  EXPECT_EQ(space_.NumFreePages(), free);
+}
+
+// All heads of all layers share 6 * 8 entries, and hold 16 candidates each until that is done.
+TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.budget = plan.cap = 8;
+  plan.scope = BudgetScope::kModel;
+  plan.candidates = 16;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  EXPECT_EQ(a.num_pages, 6 * 4);
+  Apply();
+  ExpectTableAgrees(a);
+  const std::vector<int32_t> entries = {16, 1, 5, 16, 9, 1};
+  space_.Settle(plan, entries, &a);
+  EXPECT_EQ(a.pages, (std::vector<int32_t>{4, 1, 2, 4, 3, 1}));
+  EXPECT_EQ(a.num_pages, 15);
+  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));  // every head is at its cap
+  EXPECT_EQ(a.num_pages, 15);
+  space_.Release(&a);
+}
+
 TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
   const CachePlan full;
   SequenceSpace a;
   ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &batch_));
-  const std::vector<int64_t> caps = {4, 5, 8, 9, 40, 40};
-  a.page_limits = {1, 2, 2, 3, 10, 10};
+  const std::vector<int32_t> caps = {4, 5, 8, 9, 40, 40};
+  for (int head = 0; head < 6; ++head) a.spans[head].cap = caps[head];
   for (int64_t tokens = 5; tokens <= 30; ++tokens) {
     ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
     for (int head = 0; head < 6; ++head) {

@@ -49,6 +49,7 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   std::set<int> used;
   result->decode_tokens.clear();
   result->prefill_tokens.clear();
+  result->prompt_reports.clear();
   for (const DecodeRow& row : batch.decode) {
     EXPECT_TRUE(used.insert(row.slot).second) << "slot " << row.slot << " is in the batch twice";
     slots_[row.slot].latest = Decode(row);
@@ -59,6 +60,7 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
         << "slot " << slice.slot << " is in the batch twice";
     slots_[slice.slot].latest = Prefill(slice);
     result->prefill_tokens.push_back(slots_[slice.slot].latest);
+    result->prompt_reports.push_back(Report(slice));
     last_step_.prefill_token_layers += static_cast<double>(slice.token_end - slice.token_begin) *
                                        (slice.layer_end - slice.layer_begin);
   }
@@ -103,9 +105,12 @@ void FakeEngine::ApplyShrinks(const Batch& batch) {
     Slot& slot = slots_[shrink.slot];
     EXPECT_EQ(slot.fed, slot.plan.whole_until);
     EXPECT_EQ(slot.fed, shrink.next_position);
-    EXPECT_EQ(slot.length, slot.fed);
-    EXPECT_GT(slot.length, slot.plan.cap);
-    slot.length = slot.plan.cap;
+    for (int head = 0; head < NumHeads(); ++head) {
+      EXPECT_EQ(slot.lengths[head], slot.fed);
+      EXPECT_GT(slot.lengths[head], slot.plan.cap);
+      slot.lengths[head] = slot.plan.cap;
+      slot.spans[head] = {.dropped = 0, .cap = slot.plan.cap};
+    }
   }
 }
 
@@ -138,17 +143,75 @@ int64_t FakeEngine::StampIndex(const Slot& slot, int head, int32_t entry) {
   return static_cast<int64_t>(block) * limits_.block_size + entry % limits_.block_size;
 }
 
-void FakeEngine::WriteEntry(const Slot& slot, int32_t entry, int32_t position) {
-  for (int head = 0; head < limits_.num_layers * limits_.num_kv_heads; ++head) {
-    stamps_[StampIndex(slot, head, entry)] =
-        Mix(slot.generation, head) << 32 | static_cast<uint32_t>(position);
+void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position) {
+  stamps_[StampIndex(slot, head, entry)] =
+      Mix(slot.generation, head) << 32 | static_cast<uint32_t>(position);
+}
+
+// Ragged heads keep what a hash of the prompt says, as much together as the plan allows.
+void FakeEngine::Compress(Slot* slot) {
+  const CachePlan& plan = slot->plan;
+  const auto n = static_cast<int32_t>(plan.prompt.tokens);
+  std::vector<int32_t> entries(NumHeads());
+  slot->spans.resize(NumHeads());
+  if (!plan.IsRagged()) {
+    for (int head = 0; head < NumHeads(); ++head) {
+      slot->spans[head] =
+          plan.whole_until > 0 ? HeadSpan() : plan.LayerSpan(head / limits_.num_kv_heads);
+      entries[head] = slot->spans[head].EntriesAfter(n);
+    }
+  } else {
+    const int sharing = plan.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;
+    for (int first = 0; first < NumHeads(); first += sharing) {
+      int64_t left = int64_t{sharing} * plan.LayerBudget(first / limits_.num_kv_heads);
+      for (int head = first; head < first + sharing; ++head) {
+        const int64_t others = int64_t{first + sharing - head - 1} * plan.Protected();
+        const int64_t most = std::min<int64_t>(left - others, plan.WidestKeep());
+        const int64_t least = std::max<int64_t>(
+            plan.Protected(), left - int64_t{first + sharing - head - 1} * plan.WidestKeep());
+        const uint64_t draw = Mix(slot->history, head);
+        entries[head] = static_cast<int32_t>(
+            least >= most ? most : least + static_cast<int64_t>(draw % (most - least + 1)));
+        left -= entries[head];
+        if (plan.min_retained_mass > 0.0f && draw % 5 == 0) entries[head] = n;
+        slot->spans[head] = plan.Keeping(entries[head]);
+      }
+    }
+    if (!plan.IsDeferred()) DealPages(*slot, entries);
   }
+  slot->lengths = entries;
+}
+
+// As kernels/deal_pages.h has it; what a row holds past its pages names nothing.
+void FakeEngine::DealPages(const Slot& slot, const std::vector<int32_t>& entries) {
+  const int heads = limits_.num_kv_heads;
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    int32_t* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;
+    const std::vector<int32_t> stack(rows, rows + heads * slot.row_width);
+    std::fill_n(rows, stack.size(), -1);
+    size_t next = 0;
+    for (int h = 0; h < heads; ++h) {
+      const int pages = (entries[layer * heads + h] + limits_.block_size - 1) / limits_.block_size;
+      EXPECT_LE(pages, slot.row_width);
+      for (int i = 0; i < pages; ++i) rows[h * slot.row_width + i] = stack[next++];
+    }
+  }
+}
+
+PromptReport FakeEngine::Report(const PrefillSlice& slice) const {
+  const Slot& slot = slots_[slice.slot];
+  PromptReport report;
+  if (!slice.EndsPrompt(limits_.num_layers) || !slot.plan.Compresses()) return report;
+  if (slot.plan.IsRagged()) report.entries = slot.lengths;
+  for (const int32_t length : slot.lengths)
+    report.retained_mass.push_back(static_cast<float>(length) / static_cast<float>(slot.fed));
+  return report;
 }
 
 uint64_t FakeEngine::ReadEntries(const Slot& slot) {
   uint64_t sum = 0;
   for (int head = 0; head < limits_.num_layers * limits_.num_kv_heads; ++head) {
-    for (int32_t entry = 0; entry < slot.length; ++entry) {
+    for (int32_t entry = 0; entry < slot.lengths[head]; ++entry) {
       const uint64_t stamp = stamps_[StampIndex(slot, head, entry)];
       if (stamp >> 32 != (Mix(slot.generation, head) & 0xFFFFFFFFull)) {
         ADD_FAILURE() << "entry " << entry << " of head " << head
@@ -177,13 +240,17 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_EQ(row.position, slot.fed);
   EXPECT_EQ(row.sampling.position, slot.fed + 1);
   EXPECT_LT(row.sampling.position, limits_.max_model_len);
-  const int32_t grown = slot.plan.EntriesAfter(slot.fed + 1);
-  EXPECT_LE(slot.length, grown) << "the cache was to shrink first";
-  // At the cap the victim's slot is overwritten; which one is any pure function of the position.
-  const int32_t entry =
-      grown > slot.length ? slot.length : static_cast<int32_t>(row.position % grown);
-  slot.length = grown;
-  WriteEntry(slot, entry, row.position);
+  EXPECT_TRUE(slot.plan.whole_until == 0 || slot.fed != slot.plan.whole_until ||
+              slot.spans[0].cap != kNoCap)
+      << "the cache was to shrink first";
+  for (int head = 0; head < NumHeads(); ++head) {
+    const int32_t grown = slot.spans[head].EntriesAfter(slot.fed + 1);
+    int32_t& length = slot.lengths[head];
+    // At the cap the victim's slot is overwritten; which one is any pure function of the position.
+    const int32_t entry = grown > length ? length : static_cast<int32_t>(row.position % grown);
+    length = grown;
+    WriteEntry(slot, head, entry, row.position);
+  }
   // A sequence that has failed goes on with token 0 until the host knows.
   const TokenId latest = slot.latest == kNoToken ? 0 : slot.latest;
   slot.history = Mix(slot.history, row.token == kNoToken ? latest : row.token);
@@ -218,10 +285,12 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
 
   slot.arena_begin = -1;
   slot.fed = n;
-  slot.length = slot.plan.EntriesAfter(n);
   for (const TokenId id : slot.prompt) slot.history = Mix(slot.history, id);
-  for (int32_t entry = 0; entry < slot.length; ++entry)
-    WriteEntry(slot, entry, n - slot.length + entry);
+  Compress(&slot);
+  for (int head = 0; head < NumHeads(); ++head) {
+    for (int32_t entry = 0; entry < slot.lengths[head]; ++entry)
+      WriteEntry(slot, head, entry, n - slot.lengths[head] + entry);
+  }
   EXPECT_EQ(slice.sampling.position, n);
   return Choose(slot, slice.sampling);
 }

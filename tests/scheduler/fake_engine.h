@@ -48,8 +48,9 @@ class FakeEngine : public ImmediateExecutor {
     CachePlan plan;
     int64_t row_begin = -1;
     int32_t row_width = 0;
-    int32_t length = 0;  // the same for all heads
-    int64_t fed = 0;     // tokens seen
+    std::vector<HeadSpan> spans;   // [heads] once the prompt is read
+    std::vector<int32_t> lengths;  // [heads]
+    int64_t fed = 0;               // tokens seen
     uint64_t history = 0;
     int layer = 0;  // prefill cursor
     int token = 0;
@@ -65,8 +66,11 @@ class FakeEngine : public ImmediateExecutor {
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
   void CheckArena(const Batch& batch);
-  // Entry of every head; writes the stamp of `position`.
-  void WriteEntry(const Slot& slot, int32_t entry, int32_t position);
+  int NumHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
+  void Compress(Slot* slot);
+  void DealPages(const Slot& slot, const std::vector<int32_t>& entries);
+  PromptReport Report(const PrefillSlice& slice) const;
+  void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
   // Checks that all entries of the slot are its own; returns a hash of the positions they hold.
   uint64_t ReadEntries(const Slot& slot);
   int64_t StampIndex(const Slot& slot, int head, int32_t entry);

@@ -92,7 +92,7 @@ TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<Failed>(checked));
   EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
-  EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, 5).status());
+  EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, {5}).status());
 }
 
 TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {

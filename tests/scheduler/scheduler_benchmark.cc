@@ -27,6 +27,7 @@ EngineLimits LargeLimits() {
 void Answer(const Batch& batch, StepResult* result) {
   result->decode_tokens.assign(batch.decode.size(), 300);
   result->prefill_tokens.assign(batch.prefill.size(), kNoToken);
+  result->prompt_reports.assign(batch.prefill.size(), {});
   for (size_t i = 0; i < batch.prefill.size(); ++i) {
     if (batch.prefill[i].EndsPrompt(32)) result->prefill_tokens[i] = 300;
   }

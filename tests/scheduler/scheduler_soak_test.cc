@@ -85,6 +85,17 @@ class Soak {
       request.cache.policy = "co2";  // the whole prompt for a while, then its budget
       request.cache.params = {{"measurement_steps", std::to_string(Below(25))}};
     }
+    if (Below(4) == 0) {  // heads that keep different numbers of entries
+      const std::vector<std::string> policies = {"ada-h2o", "ada-snapkv", "h2o", "ada-pyramid"};
+      request.cache = LocalCache(2 + Below(30));
+      request.cache.policy = policies[Below(4)];
+      if (Below(2) == 0) request.cache.params["head_floor"] = "0";
+      if (request.cache.policy == "h2o") {
+        request.cache.params["budget_scope"] = Below(2) == 0 ? "model" : "layer";
+        request.cache.params["candidates"] = std::to_string(1 + Below(4));
+      }
+      if (Below(3) == 0) request.cache.min_retained_mass = 0.5;
+    }
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);

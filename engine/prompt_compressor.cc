@@ -1,0 +1,320 @@
+#include "engine/prompt_compressor.h"
+
+#include <algorithm>
+
+namespace hydrant {
+namespace {
+
+// The queries by whose attention retained mass is measured.
+constexpr int kMassQueries = 32;
+
+int PromptTokens(const CachePlan& plan) { return static_cast<int>(plan.prompt.tokens); }
+
+int MassQueries(const CachePlan& plan) { return std::min(kMassQueries, PromptTokens(plan)); }
+
+// Whether what was paid is kept beside the entries. A weighted slot has its own use for that place.
+bool NotesMass(const CachePlan& plan) { return plan.Compresses(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PromptCompressor>> PromptCompressor::Create(
+    Backend* backend, const EngineLimits& limits, int arena_tokens) {
+  std::unique_ptr<PromptCompressor> compressor(new PromptCompressor(backend, limits, arena_tokens));
+  if (absl::Status status = compressor->Allocate(); !status.ok()) return status;
+  return compressor;
+}
+
+absl::Status PromptCompressor::Allocate() {
+  const size_t per_arena = static_cast<size_t>(arena_tokens_) * limits_.num_kv_heads;
+  absl::Status status;
+  const auto allocate = [&](auto& array, size_t count) {
+    if (status.ok()) status = array.Allocate(*backend_, count);
+  };
+  for (DeviceArray<float>* array : {&sums_, &maxima_, &window_, &scores_})
+    allocate(*array, per_arena);
+  allocate(kept_, per_arena);
+  allocate(keep_, NumHeads());
+  allocate(mass_, NumHeads() * limits_.max_num_seqs);
+  return status;
+}
+
+std::array<ColumnStatistic, kMaxColumnStatistics> PromptCompressor::Statistics(
+    const PrefillSlice& slice, const CachePlan& plan) const {
+  const int n = PromptTokens(plan);
+  const int read = static_cast<int>(slice.prompt.size());
+  std::array<ColumnStatistic, kMaxColumnStatistics> statistics = {};
+  ColumnStatistic& first = statistics[0];
+  first.reduce = plan.rule.reduce;
+  first.stride = arena_tokens_;
+  first.out = sums_.data() + slice.arena_begin;
+  switch (plan.prompt_score) {
+    case PromptScore::kNone:
+    case PromptScore::kRandom:
+      first.out = nullptr;
+      break;
+    case PromptScore::kColumnSums:
+      first.end_query = n;
+      break;
+    case PromptScore::kBelowMean:
+      first.kind = ColumnStatistic::Kind::kBelowMean;
+      [[fallthrough]];
+    case PromptScore::kWindow:
+      first.first_query = std::max(0, n - plan.window.queries);
+      first.end_query = n;
+      break;
+    case PromptScore::kProbe:
+      first.first_query = read - n;  // the prompt, read again
+      statistics[1] = first;
+      statistics[1].kind = ColumnStatistic::Kind::kMax;
+      statistics[1].reduce = GroupReduce::kMax;
+      statistics[1].out = maxima_.data() + slice.arena_begin;
+      break;
+  }
+  if (NotesMass(plan)) {
+    statistics[2] = {.first_query = n - MassQueries(plan),
+                     .end_query = n,
+                     .out = window_.data() + slice.arena_begin,
+                     .stride = arena_tokens_};
+  }
+  return statistics;
+}
+
+void PromptCompressor::Begin(const PrefillSlice& slice, const CachePlan& plan) {
+  for (const ColumnStatistic& statistic : Statistics(slice, plan)) {
+    if (statistic.out == nullptr) continue;
+    for (int head = 0; head < limits_.num_kv_heads; ++head) {
+      backend_->Zero(statistic.out + head * statistic.stride, slice.prompt.size() * sizeof(float));
+    }
+  }
+}
+
+// [kv_heads, arena] from the slice's first token on, null where nothing is ranked.
+const float* PromptCompressor::Score(int layer, const PrefillSlice& slice, const CachePlan& plan) {
+  float* sums = sums_.data() + slice.arena_begin;
+  DeriveScoresArgs derive = {.a = sums,
+                             .layer = layer,
+                             .num_kv_heads = limits_.num_kv_heads,
+                             .n = PromptTokens(plan),
+                             .out = scores_.data() + slice.arena_begin,
+                             .stride = arena_tokens_};
+  switch (plan.prompt_score) {
+    case PromptScore::kNone:
+      return nullptr;
+    case PromptScore::kColumnSums:
+      return sums;
+    case PromptScore::kWindow:
+      if (plan.rule.revision != Revision::kLayerMean) return PooledWindow(slice, plan);
+      derive.step = ScoreStep::kAverageHeads;
+      break;
+    case PromptScore::kBelowMean:
+      derive.weight_a = -1.0f;
+      break;
+    case PromptScore::kProbe:
+      derive.b = maxima_.data() + slice.arena_begin;
+      derive.weight_a = plan.probe.sum_weight;
+      derive.weight_b = plan.probe.max_weight;
+      break;
+    case PromptScore::kRandom:
+      derive.step = ScoreStep::kRandom;
+      derive.seed = plan.rule.seed;
+      break;
+  }
+  backend_->DeriveScores(derive);
+  return derive.out;
+}
+
+// A window's sums, pooled but for the window's own positions.
+const float* PromptCompressor::PooledWindow(const PrefillSlice& slice, const CachePlan& plan) {
+  const float* sums = sums_.data() + slice.arena_begin;
+  const int before = PromptTokens(plan) - plan.window.queries;
+  if (before <= 0) return sums;
+  float* pooled = scores_.data() + slice.arena_begin;
+  backend_->PoolScores({.scores = sums,
+                        .score_stride = arena_tokens_,
+                        .num_kv_heads = limits_.num_kv_heads,
+                        .n = before,
+                        .kernel = plan.window.kernel,
+                        .pooling = plan.window.pooling,
+                        .out = pooled,
+                        .out_stride = arena_tokens_});
+  for (int head = 0; head < limits_.num_kv_heads; ++head) {
+    const size_t tail = static_cast<size_t>(head) * arena_tokens_ + before;
+    backend_->CopyOnDevice(pooled + tail, sums + tail, plan.window.queries * sizeof(float));
+  }
+  return pooled;
+}
+
+// keep_ of the layer. Where its heads share a budget the pages are dealt to them as well.
+void PromptCompressor::Budget(int layer, const PrefillSlice& slice, const float* scores,
+                              const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  const int heads = limits_.num_kv_heads, n = PromptTokens(plan);
+  const size_t first = static_cast<size_t>(layer) * heads;
+  if (!plan.IsRagged() || plan.IsDeferred()) {
+    const int32_t keep = plan.IsDeferred() ? plan.Candidates() : plan.KeptOfPrompt(layer);
+    keep_.Write(*backend_, first, std::vector<int32_t>(heads, keep));
+    return;
+  }
+  const int32_t base = plan.LayerBudget(layer) - plan.Protected();
+  SelectArgs best = {.scores = scores,
+                     .score_stride = arena_tokens_,
+                     .num_kv_heads = heads,
+                     .n = n,
+                     .sinks = plan.rule.sinks,
+                     .recent = plan.rule.recent,
+                     .kept = kept_.data() + slice.arena_begin,
+                     .kept_stride = arena_tokens_,
+                     .counts = keep_.data() + first,
+                     .total = heads * plan.LayerBudget(layer)};
+  backend_->Select(best);
+  backend_->ShareBudget({.best = keep_.data() + first,
+                         .counted = plan.Protected(),
+                         .heads = heads,
+                         .base = base,
+                         .floor_ppm = plan.floor_ppm,
+                         .guarded = plan.Protected(),
+                         .keep = keep_.data() + first});
+  backend_->DealPages({.keep = keep_.data() + first,
+                       .block_size = limits_.block_size,
+                       .slot = slice.slot,
+                       .layer = layer,
+                       .tables = kv.tables(),
+                       .blocks = kv.blocks()});
+}
+
+void PromptCompressor::Select(int layer, const PrefillSlice& slice, const float* scores,
+                              const CachePlan& plan) {
+  // Without scores the protected are all there is to keep.
+  backend_->Select({.scores = scores != nullptr ? scores : sums_.data() + slice.arena_begin,
+                    .score_stride = arena_tokens_,
+                    .num_kv_heads = limits_.num_kv_heads,
+                    .n = PromptTokens(plan),
+                    .sinks = plan.rule.sinks,
+                    .recent = plan.rule.recent,
+                    .keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
+                    .kept = kept_.data() + slice.arena_begin,
+                    .kept_stride = arena_tokens_});
+}
+
+void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                                const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  const int n = PromptTokens(plan);
+  const float* scores = Score(layer, slice, plan);
+  Budget(layer, slice, scores, kv);
+  const bool everything = !plan.IsRagged() && plan.KeptOfPrompt(layer) == n;
+  if (!everything) Select(layer, slice, scores, plan);
+  const bool decided = plan.IsRagged() && !plan.IsDeferred() && plan.Growth() != kNoCap;
+  backend_->WritePages(
+      {.k = layer_kv.k,
+       .v = layer_kv.v,
+       .kv_head_stride = layer_kv.head_stride,
+       .scores = scores,
+       .score_stride = arena_tokens_,
+       .score_scale = plan.mean_scores ? 1.0f / static_cast<float>(n) : 1.0f,
+       .kept = everything ? nullptr : kept_.data() + slice.arena_begin,
+       .kept_stride = arena_tokens_,
+       .keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
+       .growth = decided ? plan.Growth() : -1,
+       .window_sums = NotesMass(plan) ? window_.data() + slice.arena_begin : nullptr,
+       .window_stride = arena_tokens_,
+       .n = n,
+       .slot = slice.slot,
+       .layer = layer,
+       .pages = kv.noted_pages(),
+       .tables = kv.tables()});
+}
+
+void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  if (plan.IsDeferred()) {
+    ShareInPages(slice, kv);
+    CompactLayers(slice, kv);
+  }
+  if (!NotesMass(plan)) return;
+  backend_->RetainedMass({.slot = slice.slot,
+                          .queries = MassQueries(plan),
+                          .max_length = plan.WidestKeep(),
+                          .pages = kv.noted_pages(),
+                          .tables = kv.tables(),
+                          .mass = mass_.data() + slice.slot * NumHeads()});
+}
+
+// keep_ of all layers, from the candidates.
+void PromptCompressor::ShareInPages(const PrefillSlice& slice, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  const int n = PromptTokens(plan), heads = limits_.num_kv_heads;
+  switch (plan.scope) {
+    case BudgetScope::kModel:
+      Count(0, limits_.num_layers, slice, kv);
+      break;
+    case BudgetScope::kLayer:
+      for (int layer = 0; layer < limits_.num_layers; ++layer) Count(layer, layer + 1, slice, kv);
+      break;
+    case BudgetScope::kHead:
+      for (int layer = 0; layer < limits_.num_layers; ++layer) {
+        const int32_t keep = plan.KeptOfPrompt(layer);
+        keep_.Write(*backend_, static_cast<size_t>(layer) * heads,
+                    std::vector<int32_t>(heads, keep));
+      }
+      break;
+  }
+  if (plan.min_retained_mass <= 0.0f) return;
+  backend_->KeepForMass({.slot = slice.slot,
+                         .queries = MassQueries(plan),
+                         .min_mass = plan.min_retained_mass,
+                         .most = plan.most_for_mass,
+                         .sinks = plan.rule.sinks,
+                         .recent = plan.rule.recent,
+                         .next_position = n,
+                         .max_length = plan.Candidates(),
+                         .pages = kv.noted_pages(),
+                         .tables = kv.tables(),
+                         .keep = keep_.data()});
+}
+
+// keep_ of the layers, which share their budgets.
+void PromptCompressor::Count(int layer_begin, int layer_end, const PrefillSlice& slice,
+                             const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
+  int32_t* keep = keep_.data() + static_cast<size_t>(layer_begin) * limits_.num_kv_heads;
+  // A layer of fewer tokens than its budget keeps them all.
+  const int32_t budget = std::min<int32_t>(plan.LayerBudget(layer_begin), PromptTokens(plan));
+  const int32_t base = budget - plan.Protected();
+  backend_->CountBest({.slot = slice.slot,
+                       .layer_begin = layer_begin,
+                       .layer_end = layer_end,
+                       .total = int64_t{heads} * base,
+                       .sinks = plan.rule.sinks,
+                       .recent = plan.rule.recent,
+                       .next_position = PromptTokens(plan),
+                       .max_length = plan.Candidates(),
+                       .pages = kv.pages(),
+                       .tables = kv.tables(),
+                       .counts = keep});
+  backend_->ShareBudget({.best = keep,
+                         .heads = heads,
+                         .base = base,
+                         .floor_ppm = plan.floor_ppm,
+                         .guarded = plan.Protected(),
+                         .keep = keep});
+}
+
+void PromptCompressor::CompactLayers(const PrefillSlice& slice, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    backend_->Compact({.keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
+                       .growth = plan.Growth() == kNoCap ? -1 : plan.Growth(),
+                       .sinks = plan.rule.sinks,
+                       .recent = plan.rule.recent,
+                       .next_position = PromptTokens(plan),
+                       .max_length = plan.Candidates(),
+                       .slot = slice.slot,
+                       .layer = layer,
+                       .pages = kv.noted_pages(),
+                       .tables = kv.tables()});
+  }
+}
+
+}  // namespace hydrant

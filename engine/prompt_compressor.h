@@ -1,0 +1,81 @@
+// From a prompt that has been read to the cache that is kept of it, a layer at a time, in four pure
+// steps with plain data between them:
+//
+//   Score   what attention noted of each key  ->  scores [kv_heads, n], higher stays
+//   Budget  scores                            ->  keep [kv_heads]
+//   Select  scores, keep                      ->  kept positions of each head
+//   Write   kept positions, scores            ->  pages
+//
+// What each step does is the slot's CachePlan; nothing here knows a policy by name. Budgets that
+// span layers, or that are to retain a certain mass, are decided from the pages when the last layer
+// has been written (Finish): until then every head holds the plan's candidates.
+#ifndef HYDRANT_ENGINE_PROMPT_COMPRESSOR_H_
+#define HYDRANT_ENGINE_PROMPT_COMPRESSOR_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/batch.h"
+#include "engine/device_array.h"
+#include "engine/kv_state.h"
+#include "kernels/backend.h"
+
+namespace hydrant {
+
+class PromptCompressor {
+ public:
+  // Borrows the backend. arena_tokens: of the prefill arena, into which slices are placed.
+  static absl::StatusOr<std::unique_ptr<PromptCompressor>> Create(Backend* backend,
+                                                                  const EngineLimits& limits,
+                                                                  int arena_tokens);
+
+  // Before a layer of the slice is read.
+  void Begin(const PrefillSlice& slice, const CachePlan& plan);
+  // What attention is to note while it is.
+  std::array<ColumnStatistic, kMaxColumnStatistics> Statistics(const PrefillSlice& slice,
+                                                               const CachePlan& plan) const;
+  // Keys and values of the layer, of the slice's first token: [kv_heads, ...] with the stride.
+  struct LayerKv {
+    const float* k = nullptr;
+    const float* v = nullptr;
+    int64_t head_stride = 0;  // elements
+  };
+  // When the whole layer has been read.
+  void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
+  // When the last layer has been compressed.
+  void Finish(const PrefillSlice& slice, const KvState& kv);
+
+  // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/retained_mass.h).
+  const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
+
+ private:
+  PromptCompressor(Backend* backend, const EngineLimits& limits, int arena_tokens)
+      : backend_(backend), limits_(limits), arena_tokens_(arena_tokens) {}
+  absl::Status Allocate();
+  size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
+
+  const float* Score(int layer, const PrefillSlice& slice, const CachePlan& plan);
+  const float* PooledWindow(const PrefillSlice& slice, const CachePlan& plan);
+  void Budget(int layer, const PrefillSlice& slice, const float* scores, const KvState& kv);
+  void Select(int layer, const PrefillSlice& slice, const float* scores, const CachePlan& plan);
+  void ShareInPages(const PrefillSlice& slice, const KvState& kv);
+  void Count(int layer_begin, int layer_end, const PrefillSlice& slice, const KvState& kv);
+  void CompactLayers(const PrefillSlice& slice, const KvState& kv);
+
+  Backend* backend_;
+  EngineLimits limits_;
+  int arena_tokens_;
+  DeviceArray<float> sums_, maxima_;  // [kv_heads, arena] the statistics that scores are made of
+  DeviceArray<float> window_;         // [kv_heads, arena] what the prompt's last queries pay
+  DeviceArray<float> scores_;         // [kv_heads, arena]
+  DeviceArray<int32_t> kept_;         // [kv_heads, arena]
+  DeviceArray<int32_t> keep_;         // [layers, kv_heads]
+  DeviceArray<float> mass_;           // [slots, layers, kv_heads]
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_PROMPT_COMPRESSOR_H_

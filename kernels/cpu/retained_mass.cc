@@ -1,0 +1,72 @@
+#include "kernels/cpu/retained_mass.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/rank_key.h"
+#include "kernels/victim.h"
+
+namespace hydrant::cpu {
+namespace {
+
+constexpr double kUnits = 4294967296.0;
+
+// The entries of head `head` of all layers, in pages.
+struct Head {
+  const int32_t* blocks;
+  int32_t length;
+};
+
+Head HeadOf(const SequenceTables& tables, int slot, int head) {
+  const int layer = head / tables.num_kv_heads, h = head % tables.num_kv_heads;
+  return {tables.HeadBlocks(slot, layer, h), tables.lengths[tables.HeadIndex(slot, layer, h)]};
+}
+
+struct Entry {
+  uint64_t rank;
+  int64_t paid;
+};
+
+int32_t EnoughFor(const KeepForMassArgs& args, const Head& head, int64_t need) {
+  std::vector<Entry> entries;
+  entries.reserve(head.length);
+  for (int32_t e = 0; e < head.length; ++e) {
+    const size_t index = PageIndex(args.pages.layout, head.blocks, e);
+    const int32_t position = args.pages.positions[index];
+    const uint64_t rank =
+        args.IsProtected(position) ? UINT64_MAX : RankKey(args.pages.scores[index], position);
+    entries.push_back({rank, MassUnits(args.pages.log_weights[2 * index])});
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.rank > b.rank; });
+  int64_t sum = 0;
+  int32_t enough = 0;
+  while (enough < head.length && sum < need) sum += entries[enough++].paid;
+  return sum < need || enough > args.most ? head.length : enough;
+}
+
+}  // namespace
+
+void RetainedMass(const RetainedMassArgs& args, ThreadPool& threads) {
+  const SequenceTables& tables = args.tables;
+  threads.ParallelFor(tables.num_layers * tables.num_kv_heads, [&](int index, int) {
+    const Head head = HeadOf(tables, args.slot, index);
+    int64_t sum = 0;
+    for (int32_t e = 0; e < head.length; ++e)
+      sum += MassUnits(args.pages.log_weights[2 * PageIndex(args.pages.layout, head.blocks, e)]);
+    args.mass[index] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
+  });
+}
+
+void KeepForMass(const KeepForMassArgs& args, ThreadPool& threads) {
+  const SequenceTables& tables = args.tables;
+  const auto need = static_cast<int64_t>(double{args.min_mass} * args.queries * kUnits);
+  threads.ParallelFor(tables.num_layers * tables.num_kv_heads, [&](int index, int) {
+    const Head head = HeadOf(tables, args.slot, index);
+    args.keep[index] = std::max(args.keep[index], EnoughFor(args, head, need));
+  });
+}
+
+}  // namespace hydrant::cpu

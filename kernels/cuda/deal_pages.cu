@@ -1,0 +1,42 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/deal_pages.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One block, from the last head to the first: a head's pages come from below its row, or from its
+// very place, so nothing is overwritten that a lower head still needs. Within a head from the last
+// page to the first, a tile at a time, read before it is written.
+__global__ void DealPagesKernel(DealPagesArgs args) {
+  const SequenceTables& tables = args.tables;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int32_t width = tables.row_width[args.slot];
+  int32_t* rows = args.blocks + (tables.HeadBlocks(args.slot, args.layer, 0) - tables.blocks);
+  const auto pages = [&](int head) {
+    return (args.keep[head] + args.block_size - 1) / args.block_size;
+  };
+  int64_t from = 0;
+  for (int h = 0; h < tables.num_kv_heads; ++h) from += pages(h);
+  for (int h = tables.num_kv_heads - 1; h >= 0; --h) {
+    const int count = pages(h);
+    from -= count;
+    for (int end = count; end > 0; end -= kThreads) {
+      const int i = end - 1 - thread;
+      const int32_t id = i >= 0 ? rows[from + i] : 0;
+      __syncthreads();
+      if (i >= 0) rows[static_cast<int64_t>(h) * width + i] = id;
+      __syncthreads();
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t DealPages(const Context& context, const DealPagesArgs& args) {
+  return Launch(DealPagesKernel, dim3(1), dim3(kThreads), 0, context.stream, args);
+}
+
+}  // namespace hydrant::cuda

@@ -1,0 +1,114 @@
+// A block per head. Weights are summed as whole numbers, so that their order does not matter.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/radix.cuh"
+#include "kernels/retained_mass.h"
+#include "kernels/victim.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr double kUnits = 4294967296.0;
+using Mass = unsigned long long;
+
+// The entries of a head of a slot, numbered over all layers.
+struct Head {
+  const KvPages& pages;
+  const int32_t* blocks;
+  int length;
+
+  __device__ Head(const KvPages& all_pages, const SequenceTables& tables, int slot, int head)
+      : pages(all_pages),
+        blocks(tables.HeadBlocks(slot, head / tables.num_kv_heads, head % tables.num_kv_heads)),
+        length(tables.lengths[tables.HeadIndex(slot, head / tables.num_kv_heads,
+                                               head % tables.num_kv_heads)]) {}
+
+  // Calls visit(index of the slot, what was paid) for all entries, by all threads of a block.
+  template <typename Visit>
+  __device__ void ForEach(Visit visit) const {
+    for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
+      const size_t index = PageIndex(pages.layout, blocks, entry);
+      visit(index, static_cast<Mass>(MassUnits(pages.log_weights[2 * index])));
+    }
+  }
+};
+
+__global__ void RetainedMassKernel(RetainedMassArgs args) {
+  __shared__ Mass sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  Mass mine = 0;
+  Head(args.pages, args.tables, args.slot, static_cast<int>(blockIdx.x))
+      .ForEach([&](size_t, Mass paid) { mine += paid; });
+  atomicAdd(&sum, mine);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    args.mass[blockIdx.x] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
+}
+
+__global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
+  __shared__ RadixSearch<Mass> search;
+  __shared__ Mass guarded_mass, open_mass;
+  __shared__ int guarded, above;
+  const Head head(args.pages, args.tables, args.slot, static_cast<int>(blockIdx.x));
+  if (threadIdx.x == 0) {
+    guarded_mass = open_mass = 0;
+    guarded = above = 0;
+  }
+  __syncthreads();
+  head.ForEach([&](size_t index, Mass paid) {
+    if (!args.IsProtected(args.pages.positions[index])) {
+      atomicAdd(&open_mass, paid);
+      return;
+    }
+    atomicAdd(&guarded_mass, paid);
+    atomicAdd(&guarded, 1);
+  });
+  __syncthreads();
+  const long long left = need - static_cast<long long>(guarded_mass);
+  if (left <= 0) return;  // the protected are enough, and they are kept
+  int32_t enough = head.length;
+  if (static_cast<long long>(open_mass) >= left) {
+    const auto for_each = [&](auto visit) {
+      head.ForEach([&](size_t index, Mass paid) {
+        const int32_t position = args.pages.positions[index];
+        if (!args.IsProtected(position)) visit(RankKey(args.pages.scores[index], position), paid);
+      });
+    };
+    search.Find(static_cast<Mass>(left), [&](auto visit) {
+      for_each([&](uint64_t rank, Mass paid) { visit(static_cast<uint32_t>(rank >> 32), paid); });
+    });
+    const uint32_t score = search.threshold();
+    const Mass remaining = search.remaining();
+    __syncthreads();
+    search.Find(remaining, [&](auto visit) {
+      for_each([&](uint64_t rank, Mass paid) {
+        if (static_cast<uint32_t>(rank >> 32) == score) visit(static_cast<uint32_t>(rank), paid);
+      });
+    });
+    const uint64_t cut = static_cast<uint64_t>(score) << 32 | search.threshold();
+    for_each([&](uint64_t rank, Mass) {
+      if (rank >= cut) atomicAdd(&above, 1);
+    });
+    __syncthreads();
+    enough = guarded + above;
+  }
+  if (enough > args.most) enough = head.length;
+  if (threadIdx.x == 0) args.keep[blockIdx.x] = max(args.keep[blockIdx.x], enough);
+}
+
+}  // namespace
+
+cudaError_t RetainedMass(const Context& context, const RetainedMassArgs& args) {
+  const int heads = args.tables.num_layers * args.tables.num_kv_heads;
+  return Launch(RetainedMassKernel, dim3(heads), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t KeepForMass(const Context& context, const KeepForMassArgs& args) {
+  const int heads = args.tables.num_layers * args.tables.num_kv_heads;
+  const auto need = static_cast<long long>(double{args.min_mass} * args.queries * kUnits);
+  return Launch(KeepForMassKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, need);
+}
+
+}  // namespace hydrant::cuda

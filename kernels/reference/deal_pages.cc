@@ -1,0 +1,22 @@
+#include "kernels/deal_pages.h"
+
+#include <vector>
+
+#include "kernels/reference/ops.h"
+
+namespace hydrant::reference {
+
+void DealPages(const DealPagesArgs& args) {
+  const int heads = args.tables.num_kv_heads;
+  const int32_t width = args.tables.row_width[args.slot];
+  int32_t* rows =
+      args.blocks + (args.tables.HeadBlocks(args.slot, args.layer, 0) - args.tables.blocks);
+  const std::vector<int32_t> stack(rows, rows + static_cast<size_t>(heads) * width);
+  size_t next = 0;
+  for (int h = 0; h < heads; ++h) {
+    const int32_t pages = (args.keep[h] + args.block_size - 1) / args.block_size;
+    for (int32_t i = 0; i < pages; ++i) rows[static_cast<size_t>(h) * width + i] = stack[next++];
+  }
+}
+
+}  // namespace hydrant::reference

@@ -1,0 +1,67 @@
+#include "kernels/retained_mass.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/reference/ops.h"
+#include "kernels/victim.h"
+
+namespace hydrant::reference {
+namespace {
+
+constexpr double kUnits = 4294967296.0;
+
+struct Entry {
+  bool guarded;
+  float score;
+  int32_t position;
+  int64_t paid;
+};
+
+}  // namespace
+
+void RetainedMass(const RetainedMassArgs& args) {
+  const SequenceTables& tables = args.tables;
+  for (int layer = 0; layer < tables.num_layers; ++layer) {
+    for (int h = 0; h < tables.num_kv_heads; ++h) {
+      const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+      int64_t sum = 0;
+      for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e)
+        sum += MassUnits(args.pages.log_weights[2 * PageIndex(args.pages.layout, blocks, e)]);
+      args.mass[layer * tables.num_kv_heads + h] =
+          static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
+    }
+  }
+}
+
+void KeepForMass(const KeepForMassArgs& args) {
+  const SequenceTables& tables = args.tables;
+  const auto need = static_cast<int64_t>(double{args.min_mass} * args.queries * kUnits);
+  for (int head = 0; head < tables.num_layers * tables.num_kv_heads; ++head) {
+    const int layer = head / tables.num_kv_heads, h = head % tables.num_kv_heads;
+    const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+    const int32_t length = tables.lengths[tables.HeadIndex(args.slot, layer, h)];
+    std::vector<Entry> entries;
+    for (int e = 0; e < length; ++e) {
+      const size_t index = PageIndex(args.pages.layout, blocks, e);
+      const float score = args.pages.scores[index];
+      entries.push_back({args.IsProtected(args.pages.positions[index]),
+                         std::isnan(score) ? -std::numeric_limits<float>::infinity() : score,
+                         args.pages.positions[index],
+                         MassUnits(args.pages.log_weights[2 * index])});
+    }
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+      if (a.guarded != b.guarded) return a.guarded;
+      return a.score != b.score ? a.score > b.score : a.position > b.position;
+    });
+    int64_t sum = 0;
+    int32_t enough = 0;
+    while (enough < length && sum < need) sum += entries[enough++].paid;
+    if (sum < need || enough > args.most) enough = length;
+    args.keep[head] = std::max(args.keep[head], enough);
+  }
+}
+
+}  // namespace hydrant::reference

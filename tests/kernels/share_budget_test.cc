@@ -1,0 +1,299 @@
+// ShareBudget, DealPages, CountBest, RetainedMass and KeepForMass of every backend against what
+// their contracts say, computed another way: shares by repeated handing out, best entries by their
+// own rank among all, mass in double.
+#include "kernels/share_budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+class ShareBudgetTest : public BackendTest {
+ protected:
+  std::vector<int32_t> Share(std::vector<int32_t> best, int base, int floor_ppm, int guarded) {
+    auto device = Upload(best);
+    ShareBudgetArgs args;
+    args.best = args.keep = device.data();
+    args.heads = static_cast<int>(best.size());
+    args.base = base;
+    args.floor_ppm = floor_ppm;
+    args.guarded = guarded;
+    backend().ShareBudget(args);
+    return device.Read();
+  }
+};
+
+// Shares are what is nearest to the formula in whole numbers: none is a whole entry off, none of
+// those that were rounded up had a smaller remainder than one that was rounded down.
+TEST_P(ShareBudgetTest, SharesAreTheFormulaRoundedByLargestRemainder) {
+  const uint64_t seed = 31;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 rng(seed);
+  for (const int heads : {1, 2, 3, 8, 32, 257, 1300}) {
+    for (const int floor_ppm : {0, 200000, 333333, 999999, 1000000}) {
+      const int base = static_cast<int>(rng() % 500);
+      std::vector<int32_t> best(heads, 0);
+      for (int i = 0; i < heads * base; ++i) ++best[rng() % (heads / 2 + 1)];
+      const std::vector<int32_t> keep = Share(best, base, floor_ppm, 7);
+      ASSERT_EQ(std::accumulate(keep.begin(), keep.end(), int64_t{0}), heads * (base + 7L));
+      const long double alpha = floor_ppm / 1e6L;
+      double least_up = 2.0, most_down = -1.0;
+      for (int h = 0; h < heads; ++h) {
+        const long double exact = alpha * base + (1 - alpha) * best[h];
+        const long double off = keep[h] - 7 - exact;
+        ASSERT_LT(std::abs(off), 1.0L) << "head " << h << " of " << heads;
+        ASSERT_GE(keep[h] - 7, static_cast<int>(std::floor(alpha * base + 1e-9L)));
+        const auto remainder = static_cast<double>(exact - std::floor(exact + 1e-9L));
+        if (off > 1e-9L) {
+          least_up = std::min(least_up, remainder);
+        } else if (off < -1e-9L) {
+          most_down = std::max(most_down, remainder);
+        }
+      }
+      EXPECT_GE(least_up, most_down - 1e-9) << heads << " heads, floor " << floor_ppm;
+    }
+  }
+}
+
+TEST_P(ShareBudgetTest, EqualRemaindersGoToTheLowerHeads) {
+  // 0.2 * 3 + 0.8 * best: 1.4, 1.4, 6.2 -> 1, 1, 6 and one left for head 0.
+  EXPECT_EQ(Share({1, 1, 7}, 3, 200000, 0), (std::vector<int32_t>{2, 1, 6}));
+  EXPECT_EQ(Share({9, 0, 0}, 3, 1000000, 2), (std::vector<int32_t>{5, 5, 5}));
+  EXPECT_EQ(Share({9, 0, 0}, 3, 0, 0), (std::vector<int32_t>{9, 0, 0}));
+}
+
+HYDRANT_FOR_EACH_BACKEND(ShareBudgetTest);
+
+// One slot of a pool with ragged heads, random scores and payments.
+class PagedBudgetTest : public BackendTest {
+ protected:
+  static constexpr int kSlot = 1, kHeadDim = 8, kBlock = 4;
+
+  struct Entry {
+    int32_t position;
+    float score;
+    float paid;
+  };
+
+  void Make(int layers, int heads, int n, bool few_scores, uint64_t seed) {
+    layers_ = layers;
+    heads_ = heads;
+    n_ = n;
+    std::mt19937_64 rng(seed);
+    const int all = layers * heads;
+    width_ = (n + kBlock - 1) / kBlock + 1;
+    std::vector<int32_t> ids(all * width_ + 3);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), rng);
+    blocks_.assign(ids.begin(), ids.begin() + all * width_);
+    const size_t slots = ids.size() * kBlock;
+    positions_.assign(slots, 0);
+    scores_.assign(slots, INFINITY);  // past a head's length lies what would win
+    weights_.assign(2 * slots, 1.0f);
+    lengths_.assign(2 * all, 0);
+    entries_.assign(all, {});
+    for (int h = 0; h < all; ++h) {
+      const int length = static_cast<int>(rng() % (n + 1));
+      lengths_[all + h] = length;
+      std::vector<int32_t> order(n);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), rng);
+      for (int e = 0; e < length; ++e) {
+        Entry entry{order[e], std::normal_distribution<float>()(rng),
+                    std::uniform_real_distribution<float>(0.0f, 1.0f)(rng)};
+        if (few_scores) entry.score = static_cast<float>(rng() % 4) - 1.0f;
+        if (rng() % 30 == 0) entry.score = kNan;
+        if (rng() % 10 == 0) entry.paid = 0.0f;
+        const size_t slot = blocks_[h * width_ + e / kBlock] * kBlock + e % kBlock;
+        positions_[slot] = entry.position;
+        scores_[slot] = entry.score;
+        weights_[2 * slot] = entry.paid;
+        if (std::isnan(entry.score)) entry.score = -INFINITY;
+        entries_[h].push_back(entry);
+      }
+    }
+  }
+
+  template <typename Args>
+  void Fill(Args* args) {
+    row_begin_.emplace(Upload(std::vector<int64_t>{0, 0}));
+    row_width_.emplace(Upload(std::vector<int32_t>{width_, width_}));
+    blocks_device_.emplace(Upload(blocks_));
+    positions_device_.emplace(Upload(positions_));
+    lengths_device_.emplace(Upload(lengths_));
+    scores_device_.emplace(Upload(scores_));
+    weights_device_.emplace(Upload(weights_));
+    args->slot = kSlot;
+    args->max_length = n_;
+    args->pages = {.layout = {.dtype = DType::kF32, .head_dim = kHeadDim, .block_size = kBlock},
+                   .positions = positions_device_->data(),
+                   .scores = scores_device_->data(),
+                   .log_weights = weights_device_->data()};
+    args->tables = {.num_layers = layers_,
+                    .num_kv_heads = heads_,
+                    .blocks = blocks_device_->data(),
+                    .row_begin = row_begin_->data(),
+                    .row_width = row_width_->data(),
+                    .lengths = lengths_device_->data()};
+  }
+
+  int layers_ = 0, heads_ = 0, n_ = 0;
+  int32_t width_ = 0;
+  std::vector<int32_t> blocks_, positions_, lengths_;
+  std::vector<float> scores_, weights_;
+  std::vector<std::vector<Entry>> entries_;  // [layer * heads + head]
+
+ private:
+  std::optional<DeviceArray<int64_t>> row_begin_;
+  std::optional<DeviceArray<int32_t>> row_width_, blocks_device_, positions_device_,
+      lengths_device_;
+  std::optional<DeviceArray<float>> scores_device_, weights_device_;
+};
+
+TEST_P(PagedBudgetTest, CountsTheBestOfAllHeadsOfTheLayers) {
+  const uint64_t seed = 41;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  for (const auto& [layers, heads, n, few] :
+       {std::tuple(1, 1, 5, false), std::tuple(1, 3, 16, true), std::tuple(3, 2, 65, false),
+        std::tuple(2, 4, 300, true), std::tuple(4, 1, 700, false)}) {
+    Make(layers, heads, n, few, seed + n);
+    for (const int begin : {0, layers - 1}) {
+      const int sinks = n / 16, recent = n / 8, count = (layers - begin) * heads;
+      std::vector<std::tuple<float, int32_t, int>> open;  // ascending: worst first
+      for (int h = 0; h < count; ++h) {
+        for (const Entry& e : entries_[begin * heads + h])
+          if (e.position >= sinks && e.position < n - recent)
+            open.emplace_back(e.score, e.position, -h);
+      }
+      std::sort(open.begin(), open.end());
+      for (const size_t total : {size_t{0}, size_t{1}, open.size() / 3, open.size()}) {
+        if (total > open.size()) continue;
+        std::vector<int32_t> expected(count, 0);
+        for (size_t i = 0; i < total; ++i) ++expected[-std::get<2>(open[open.size() - 1 - i])];
+        CountBestArgs args;
+        Fill(&args);
+        auto counts = Upload(std::vector<int32_t>(count, -5));
+        args.layer_begin = begin;
+        args.layer_end = layers;
+        args.total = static_cast<int64_t>(total);
+        args.sinks = sinks;
+        args.recent = recent;
+        args.next_position = n;
+        args.counts = counts.data();
+        backend().CountBest(args);
+        EXPECT_EQ(counts.Read(), expected) << n << " tokens, " << total << " best";
+      }
+    }
+  }
+}
+
+TEST_P(PagedBudgetTest, RetainedMassIsWhatTheEntriesWerePaid) {
+  Make(3, 2, 130, false, 43);
+  RetainedMassArgs args;
+  Fill(&args);
+  auto mass = Upload(std::vector<float>(6, -1.0f));
+  args.queries = 9;
+  args.mass = mass.data();
+  backend().RetainedMass(args);
+  const std::vector<float> actual = mass.Read();
+  for (int h = 0; h < 6; ++h) {
+    double sum = 0;
+    for (const Entry& e : entries_[h]) sum += e.paid;
+    EXPECT_NEAR(actual[h], sum / 9, 1e-6 * (1 + sum)) << "head " << h;
+  }
+}
+
+TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
+  const uint64_t seed = 47;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  for (const bool few : {false, true}) {
+    Make(2, 3, 150, few, seed + few);
+    const int sinks = 3, recent = 10, start = 20;
+    for (const float min_mass : {0.05f, 1.0f, 2.5f, 4.0f, 9.0f}) {
+      KeepForMassArgs args;
+      Fill(&args);
+      auto keep = Upload(std::vector<int32_t>(6, start));
+      args.queries = 10;
+      args.min_mass = min_mass;
+      args.most = 70;
+      args.sinks = sinks;
+      args.recent = recent;
+      args.next_position = n_;
+      args.keep = keep.data();
+      backend().KeepForMass(args);
+      const std::vector<int32_t> actual = keep.Read();
+      for (int h = 0; h < 6; ++h) {
+        std::vector<std::tuple<bool, float, int32_t, float>> order;
+        for (const Entry& e : entries_[h])
+          order.emplace_back(e.position < sinks || e.position >= n_ - recent, e.score, e.position,
+                             e.paid);
+        std::sort(order.rbegin(), order.rend());
+        const auto mass_of = [&](int count) {
+          double mass = 0;
+          for (int i = 0; i < std::min<int>(count, order.size()); ++i)
+            mass += std::get<3>(order[i]) / 10.0;
+          return mass;
+        };
+        const int length = static_cast<int>(order.size());
+        if (actual[h] == start) {  // was enough, or is all there is
+          EXPECT_TRUE(mass_of(start) > min_mass - 1e-6 || length <= start) << "head " << h;
+        } else if (actual[h] == length) {
+          EXPECT_LT(mass_of(std::min(70, length - 1)), min_mass + 1e-6) << "head " << h;
+        } else {
+          EXPECT_LE(actual[h], 70);
+          EXPECT_GT(mass_of(actual[h]), min_mass - 1e-6) << "head " << h;
+          EXPECT_LT(mass_of(actual[h] - 1), min_mass + 1e-6) << "head " << h;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PagedBudgetTest, PagesAreDealtInOrder) {
+  for (const std::vector<int32_t>& keep : {std::vector<int32_t>{5, 1, 0, 9},
+                                           {0, 0, 0, 20},
+                                           {20, 0, 0, 0},
+                                           {4, 4, 4, 4},
+                                           {17, 3, 19, 1}}) {
+    constexpr int kWidth = 5, kLayers = 2, kLayer = 1;
+    const int heads = static_cast<int>(keep.size());
+    std::vector<int32_t> table(3 + kLayers * heads * kWidth);
+    std::iota(table.begin(), table.end(), 100);
+    auto blocks = Upload(table);
+    auto row_begin = Upload(std::vector<int64_t>{0, 3});
+    auto row_width = Upload(std::vector<int32_t>{1, kWidth});
+    auto device_keep = Upload(keep);
+    DealPagesArgs args;
+    args.keep = device_keep.data();
+    args.block_size = kBlock;
+    args.slot = kSlot;
+    args.layer = kLayer;
+    args.tables = {.num_layers = kLayers,
+                   .num_kv_heads = heads,
+                   .blocks = blocks.data(),
+                   .row_begin = row_begin.data(),
+                   .row_width = row_width.data()};
+    args.blocks = blocks.data();
+    backend().DealPages(args);
+    const std::vector<int32_t> dealt = blocks.Read();
+    const int first = 3 + kLayer * heads * kWidth;
+    int next = table[first];
+    for (int h = 0; h < heads; ++h) {
+      for (int i = 0; i < (keep[h] + kBlock - 1) / kBlock; ++i)
+        EXPECT_EQ(dealt[first + h * kWidth + i], next++) << "head " << h << " page " << i;
+    }
+    for (int i = 0; i < first; ++i) EXPECT_EQ(dealt[i], table[i]) << "not the layer's";
+  }
+}
+
+HYDRANT_FOR_EACH_BACKEND(PagedBudgetTest);
+
+}  // namespace
+}  // namespace hydrant
