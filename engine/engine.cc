@@ -6,11 +6,11 @@
 
 #include "engine/decode_shape.h"
 #include "engine/kv_state.h"
-#include "engine/llama_model.h"
 #include "engine/memory_plan.h"
 #include "engine/prefill.h"
 #include "engine/step_results.h"
 #include "engine/step_rows.h"
+#include "engine/transformer.h"
 #include "fmt/format.h"
 #include "kernels/dequantize.h"
 
@@ -40,7 +40,7 @@ struct Engine::Impl {
   EngineLimits limits;
   KvLayout layout;
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<LlamaModel> model;
+  std::unique_ptr<Transformer> model;
   std::unique_ptr<KvState> kv;
   std::unique_ptr<PrefillRunner> prefill;
   Activations act;  // rows: max(max_num_seqs, prefill_rows)
@@ -116,9 +116,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   if (impl->backend->RunsBesideHost()) limits->prefill_rows = kDevicePrefillRows;
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->RunsBesideHost());
   limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
-  absl::StatusOr<std::unique_ptr<LlamaModel>> model =
-      LlamaModel::Create(impl->backend.get(), std::move(source), DefaultedDType(options),
-                         limits->max_model_len, progress);
+  absl::StatusOr<std::unique_ptr<Transformer>> model =
+      Transformer::Create(impl->backend.get(), std::move(source), DefaultedDType(options),
+                          limits->max_model_len, progress);
   if (!model.ok()) return model.status();
   impl->model = *std::move(model);
   impl->limits = *limits;
@@ -213,7 +213,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   const int num_rows = shape.rows;
   backend->TakeLatest(
       {.tokens = rows.ids(), .slots = rows.slots(), .num_rows = num_rows, .latest = latest.data()});
-  model->Embed(rows.ids(), num_rows, hidden.data());
+  model->Embed(rows.ids(), rows.positions(), num_rows, hidden.data());
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {

@@ -7,7 +7,7 @@
 namespace hydrant {
 
 absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
-                                                                     const LlamaModel* model,
+                                                                     const Transformer* model,
                                                                      const Activations* act,
                                                                      const EngineLimits& limits) {
   std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, limits));
@@ -72,7 +72,8 @@ void PrefillRunner::Begin(const PrefillSlice& slice) {
   std::iota(positions.begin(), positions.end(), slice.token_begin);
   ids_.Write(*backend_, row, slice.prompt.subspan(slice.token_begin, rows));
   positions_.Write(*backend_, row, positions);
-  model_->Embed(ids_.data() + row, rows, hidden_.data() + row * model_->config().hidden_size);
+  model_->Embed(ids_.data() + row, positions_.data() + row, rows,
+                hidden_.data() + row * model_->config().hidden_size);
 }
 
 void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,

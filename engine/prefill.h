@@ -17,8 +17,8 @@
 #include "engine/batch.h"
 #include "engine/device_array.h"
 #include "engine/kv_state.h"
-#include "engine/llama_model.h"
 #include "engine/prompt_compressor.h"
+#include "engine/transformer.h"
 #include "kernels/backend.h"
 
 namespace hydrant {
@@ -28,7 +28,7 @@ class PrefillRunner {
   // A pass of the matrix products takes limits.prefill_rows at most; act holds as many. Borrows
   // everything else.
   static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
-                                                               const LlamaModel* model,
+                                                               const Transformer* model,
                                                                const Activations* act,
                                                                const EngineLimits& limits);
 
@@ -49,7 +49,7 @@ class PrefillRunner {
     int rows() const { return end - begin; }
   };
 
-  PrefillRunner(Backend* backend, const LlamaModel* model, const Activations* act,
+  PrefillRunner(Backend* backend, const Transformer* model, const Activations* act,
                 const EngineLimits& limits)
       : backend_(backend),
         model_(model),
@@ -64,7 +64,7 @@ class PrefillRunner {
   void Attend(const Piece& piece, int row, const KvState& kv);
 
   Backend* backend_;
-  const LlamaModel* model_;
+  const Transformer* model_;
   const Activations* act_;
   int arena_tokens_;
   int max_rows_;

@@ -21,10 +21,10 @@ double ScaleLlama3(double frequency, const Llama3RopeScaling& scaling) {
 }  // namespace
 
 std::vector<double> RopeFrequencies(const ModelConfig& config) {
-  const int pairs = config.head_dim / 2;
+  const int pairs = config.RotaryDim() / 2;
   std::vector<double> frequencies(pairs);
   for (int i = 0; i < pairs; ++i) {
-    double frequency = std::pow(config.rope_theta, -2.0 * i / config.head_dim);
+    double frequency = std::pow(config.rope_theta, -2.0 * i / config.RotaryDim());
     if (config.llama3.enabled) frequency = ScaleLlama3(frequency, config.llama3);
     if (!config.rope_freq_factors.empty()) frequency /= config.rope_freq_factors[i];
     frequencies[i] = frequency / config.rope_linear_factor;

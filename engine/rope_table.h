@@ -1,5 +1,5 @@
 // Cosines and sines of rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2), with
-// the frequency scalings that llama models use. Computed in double, stored in fp32.
+// the frequency scalings that models use. Computed in double, stored in fp32.
 #ifndef HYDRANT_ENGINE_ROPE_TABLE_H_
 #define HYDRANT_ENGINE_ROPE_TABLE_H_
 
@@ -10,11 +10,11 @@
 namespace hydrant {
 
 struct RopeTable {
-  std::vector<float> cos;  // [num_positions, head_dim / 2]
-  std::vector<float> sin;  // [num_positions, head_dim / 2]
+  std::vector<float> cos;  // [num_positions, rotary_dim / 2]
+  std::vector<float> sin;  // [num_positions, rotary_dim / 2]
 };
 
-// Angle a position advances by, per pair of elements: [head_dim / 2].
+// Angle a position advances by, per pair of elements: [rotary_dim / 2].
 std::vector<double> RopeFrequencies(const ModelConfig& config);
 
 RopeTable MakeRopeTable(const ModelConfig& config, int num_positions);

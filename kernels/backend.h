@@ -103,8 +103,10 @@ class Backend {
   virtual void Matmul(const MatmulArgs& args) = 0;
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void RmsNorm(const RmsNormArgs& args) = 0;
+  virtual void LayerNorm(const LayerNormArgs& args) = 0;
   virtual void RopeSplit(const RopeSplitArgs& args) = 0;
   virtual void Swiglu(const SwigluArgs& args) = 0;
+  virtual void Activate(const ActivateArgs& args) = 0;
   virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual void DeriveScores(const DeriveScoresArgs& args) = 0;

@@ -1,6 +1,6 @@
-// y = x * W^T, or y += x * W^T. fp32 in and out, but for x where the backend wants it rounded
-// (Backend::ActivationDType); what W is made of decides the arithmetic (kernels/weight.h). With a
-// batch-invariant backend a row of y depends on its own row of x alone, whatever m is.
+// y = x * W^T + bias, or y += x * W^T + bias. fp32 in and out, but for x where the backend wants it
+// rounded (Backend::ActivationDType); what W is made of decides the arithmetic (kernels/weight.h).
+// With a batch-invariant backend a row of y depends on its own row of x alone, whatever m is.
 #ifndef HYDRANT_KERNELS_MATMUL_H_
 #define HYDRANT_KERNELS_MATMUL_H_
 
@@ -14,16 +14,18 @@ struct MatmulArgs {
   DType x_dtype = DType::kF32;  // kF32, or what the backend wants beside this weight
   int m = 0;                    // rows; 0 does nothing
   const Weight* weight = nullptr;
-  float* y = nullptr;       // [m, weight.rows()]
-  bool accumulate = false;  // y += instead of y =
+  float* y = nullptr;           // [m, weight.rows()]
+  bool accumulate = false;      // y += instead of y =
+  const float* bias = nullptr;  // [weight.rows()], added last; null: none
 };
 
-// out[i] = row ids[i] of the table, as fp32.
+// out[i] = row ids[i] of the table, as fp32; or out[i] += that row.
 struct EmbedArgs {
   const uint32_t* ids = nullptr;  // [m], each < table.rows()
   int m = 0;
   const Weight* table = nullptr;
-  float* out = nullptr;  // [m, table.cols()]
+  float* out = nullptr;     // [m, table.cols()]
+  bool accumulate = false;  // out += instead of out =
 };
 
 }  // namespace hydrant

@@ -1,11 +1,12 @@
 #include "engine/model/dummy_source.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/model/llama_tensors.h"
+#include "engine/model/model_tensors.h"
 #include "kernels/normals.h"
 #include "kernels/random.h"
 
@@ -18,45 +19,65 @@ uint64_t StreamKey(uint64_t seed, std::string_view tensor) {
   return key;
 }
 
+int LongestBias(const ModelConfig& config) {
+  return std::max({config.hidden_size, config.intermediate_size, 3 * config.QDim()});
+}
+
 class DummySource final : public ModelSource {
  public:
   DummySource(HfConfig config, std::string folder, uint64_t seed)
       : config_(std::move(config)),
         folder_(std::move(folder)),
         seed_(seed),
-        ones_(config_.model.hidden_size, 1.0f) {}
+        ones_(config_.model.hidden_size, 1.0f),
+        zeros_(LongestBias(config_.model), 0.0f) {}
 
   const ModelConfig& config() const override { return config_.model; }
   std::string folder() const override { return folder_; }
-  absl::StatusOr<TensorView> Embedding() const override { return Outer(0); }
-  absl::StatusOr<TensorView> FinalNorm() const override { return Outer(1); }
+  absl::StatusOr<TensorView> Embedding() const override { return Outer(&OuterTensors::embedding); }
+  absl::StatusOr<TensorView> Positions() const override {
+    const TensorView stored = Outer(&OuterTensors::positions);
+    if (!stored.Exists()) return stored;
+    TensorView positions = stored;  // drawn from its first row on: any rows are as good
+    positions.shape[0] = config_.model.max_context;
+    return positions;
+  }
+  absl::StatusOr<TensorView> FinalNorm() const override { return Outer(&OuterTensors::final_norm); }
+  absl::StatusOr<TensorView> FinalNormBias() const override {
+    return Outer(&OuterTensors::final_norm_bias);
+  }
   absl::StatusOr<TensorView> Output() const override {
-    return Outer(config_.model.tied_embeddings ? 0 : 2);
+    return Outer(config_.model.tied_embeddings ? &OuterTensors::embedding : &OuterTensors::output);
   }
 
-  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override {
+  absl::StatusOr<LayerTensors> Layer(int layer) const override {
     if (layer < 0 || layer >= config_.model.num_layers) {
       return absl::OutOfRangeError(absl::StrCat("layer is ", layer, ", the model has layers 0 to ",
                                                 config_.model.num_layers - 1));
     }
-    LlamaLayerTensors result;
-    for (const ExpectedTensor& tensor :
-         ExpectedLayerTensors(config_.model, HuggingFaceLlamaNames(), layer)) {
+    LayerTensors result;
+    for (const ExpectedTensor& tensor : ExpectedLayerTensors(config_.model, Names(), layer)) {
       result.*tensor.role = View(tensor);
     }
     return result;
   }
 
  private:
-  TensorView Outer(size_t index) const {
-    return View(ExpectedOuterTensors(config_.model, HuggingFaceLlamaNames())[index]);
+  const TensorNames& Names() const { return HuggingFaceNames(config_.model); }
+
+  TensorView Outer(TensorView OuterTensors::*role) const {
+    for (const ExpectedTensor& tensor : ExpectedOuterTensors(config_.model, Names())) {
+      if (tensor.outer == role) return View(tensor);
+    }
+    return {};
   }
 
   TensorView View(const ExpectedTensor& tensor) const {
     if (tensor.shape.size() == 1) {
+      const std::vector<float>& values = tensor.name.ends_with(".bias") ? zeros_ : ones_;
       return {DType::kF32,
               tensor.shape,
-              {reinterpret_cast<const uint8_t*>(ones_.data()), ones_.size() * sizeof(float)},
+              {reinterpret_cast<const uint8_t*>(values.data()), tensor.shape[0] * sizeof(float)},
               std::nullopt};
     }
     const auto stddev = static_cast<float>(config_.initializer_range);
@@ -69,7 +90,8 @@ class DummySource final : public ModelSource {
   const HfConfig config_;
   const std::string folder_;
   const uint64_t seed_;
-  const std::vector<float> ones_;  // what every norm is
+  const std::vector<float> ones_;   // what every norm is
+  const std::vector<float> zeros_;  // what every bias is
 };
 
 }  // namespace

@@ -15,9 +15,9 @@
 namespace hydrant {
 
 // Weights are normal with the configuration's initializer_range as standard deviation, norms are
-// one. A weight is a function of (seed, tensor name, index) alone: the same on every machine,
-// whatever was asked for before. Tensors have no bytes: the backend draws them (kernels/normals.h).
-// `folder` may hold tokenizer files; it is only passed on.
+// one, biases zero. A weight is a function of (seed, tensor name, index) alone: the same on every
+// machine, whatever was asked for before. Tensors have no bytes: the backend draws them
+// (kernels/normals.h). `folder` may hold tokenizer files; it is only passed on.
 std::unique_ptr<ModelSource> MakeDummySource(HfConfig config, std::string folder, uint64_t seed);
 
 // Fills `out` with values begin, begin + 1, ... of the tensor's stream, of standard deviation 1.

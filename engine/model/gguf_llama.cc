@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/model/llama_tensors.h"
+#include "engine/model/model_tensors.h"
 #include "engine/model/text.h"
 #include "kernels/dequantize.h"
 
@@ -143,7 +143,7 @@ absl::Status ReadRope(const GgufFile& file, ModelConfig* c) {
 
 // The vocabulary is as long as the embedding: files pad it, and llama.vocab_size is often missing.
 absl::Status ReadVocabulary(const GgufFile& file, ModelConfig* c) {
-  const LlamaTensorNames& names = GgufLlamaNames();
+  const TensorNames& names = GgufLlamaNames();
   const auto it = file.tensors().find(names.embedding);
   if (it == file.tensors().end()) {
     return absl::NotFoundError(absl::StrCat("tensor ", Quoted(names.embedding), " is missing"));
@@ -161,22 +161,20 @@ absl::Status ReadVocabulary(const GgufFile& file, ModelConfig* c) {
 
 class GgufLlamaSource final : public ModelSource {
  public:
-  GgufLlamaSource(std::unique_ptr<GgufFile> file, ModelConfig config, LlamaTensors tensors)
+  GgufLlamaSource(std::unique_ptr<GgufFile> file, ModelConfig config, ModelTensors tensors)
       : file_(std::move(file)), config_(std::move(config)), tensors_(std::move(tensors)) {}
 
   const ModelConfig& config() const override { return config_; }
-  absl::StatusOr<TensorView> Embedding() const override { return tensors_.embedding; }
-  absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.final_norm; }
-  absl::StatusOr<TensorView> Output() const override { return tensors_.output; }
-  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override {
-    return tensors_.Layer(layer);
-  }
+  absl::StatusOr<TensorView> Embedding() const override { return tensors_.outer.embedding; }
+  absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.outer.final_norm; }
+  absl::StatusOr<TensorView> Output() const override { return tensors_.outer.output; }
+  absl::StatusOr<LayerTensors> Layer(int layer) const override { return tensors_.Layer(layer); }
   const GgufFile* gguf() const override { return file_.get(); }
 
  private:
   const std::unique_ptr<GgufFile> file_;
   const ModelConfig config_;
-  const LlamaTensors tensors_;  // views into file_
+  const ModelTensors tensors_;  // views into file_
 };
 
 }  // namespace
@@ -217,7 +215,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> MakeGgufLlamaSource(std::unique_ptr
       return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
     return it->second;
   };
-  absl::StatusOr<LlamaTensors> tensors = GatherLlamaTensors(*config, GgufLlamaNames(), find);
+  absl::StatusOr<ModelTensors> tensors = GatherTensors(*config, GgufLlamaNames(), find);
   if (!tensors.ok()) return tensors.status();
   return std::make_unique<GgufLlamaSource>(std::move(file), *std::move(config),
                                            *std::move(tensors));

@@ -18,8 +18,8 @@ struct HfConfig {
   double initializer_range = 0.02;
 };
 
-// Llama models, and Mistral models without a sliding window, whose arithmetic is the same. Anything
-// in the file that would change the arithmetic in a way not implemented is refused by its name.
+// The families of hf_families.h. Anything in the file that would change the arithmetic in a way not
+// implemented is refused by its name.
 absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text);
 absl::StatusOr<HfConfig> ReadHfConfig(const std::string& path);  // errors name the path
 

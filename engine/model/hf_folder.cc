@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_config.h"
 #include "engine/model/json_text.h"
-#include "engine/model/llama_tensors.h"
 #include "engine/model/mapped_file.h"
+#include "engine/model/model_tensors.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/text.h"
 
@@ -108,26 +108,28 @@ absl::StatusOr<Shards> OpenShards(const std::string& folder) {
 
 class HfFolderSource final : public ModelSource {
  public:
-  HfFolderSource(std::string folder, ModelConfig config, Shards shards, LlamaTensors tensors)
+  HfFolderSource(std::string folder, ModelConfig config, Shards shards, ModelTensors tensors)
       : folder_(std::move(folder)),
         config_(std::move(config)),
         shards_(std::move(shards)),
         tensors_(std::move(tensors)) {}
 
   const ModelConfig& config() const override { return config_; }
-  absl::StatusOr<TensorView> Embedding() const override { return tensors_.embedding; }
-  absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.final_norm; }
-  absl::StatusOr<TensorView> Output() const override { return tensors_.output; }
-  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override {
-    return tensors_.Layer(layer);
+  absl::StatusOr<TensorView> Embedding() const override { return tensors_.outer.embedding; }
+  absl::StatusOr<TensorView> Positions() const override { return tensors_.outer.positions; }
+  absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.outer.final_norm; }
+  absl::StatusOr<TensorView> FinalNormBias() const override {
+    return tensors_.outer.final_norm_bias;
   }
+  absl::StatusOr<TensorView> Output() const override { return tensors_.outer.output; }
+  absl::StatusOr<LayerTensors> Layer(int layer) const override { return tensors_.Layer(layer); }
   std::string folder() const override { return folder_; }
 
  private:
   const std::string folder_;
   const ModelConfig config_;
   const Shards shards_;
-  const LlamaTensors tensors_;  // views into shards_
+  const ModelTensors tensors_;  // views into shards_
 };
 
 }  // namespace
@@ -137,19 +139,19 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& fol
   if (!config.ok()) return config.status();
   absl::StatusOr<Shards> shards = OpenShards(folder);
   if (!shards.ok()) return shards.status();
-  const LlamaTensorNames& names = HuggingFaceLlamaNames();
+  TensorNames names = HuggingFaceNames(config->model);
+  if (const TensorNames bare = names.WithoutOuterModule(); shards->file_of.contains(bare.embedding))
+    names = bare;
   std::vector<std::string> present;
   for (const auto& [name, file] : shards->file_of) present.push_back(name);
   const bool tied = config->model.tied_embeddings;
   const auto ignored = [&](const std::string& name) {
-    // Rotation tables are computed here; a stored output beside tied embeddings is what
-    // transformers drops too.
-    return name.ends_with(".rotary_emb.inv_freq") || (tied && name == names.output);
+    return tied && name == names.output;  // transformers drops it too
   };
   if (absl::Status s = CheckNoStrangers(config->model, names, present, ignored); !s.ok()) {
     return WithContext(s, Quoted(folder));
   }
-  absl::StatusOr<LlamaTensors> tensors = GatherLlamaTensors(
+  absl::StatusOr<ModelTensors> tensors = GatherTensors(
       config->model, names, [&](const std::string& name) { return shards->Find(name); });
   if (!tensors.ok()) return WithContext(tensors.status(), Quoted(folder));
   return std::make_unique<HfFolderSource>(folder, std::move(config->model), *std::move(shards),

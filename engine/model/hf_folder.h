@@ -1,4 +1,4 @@
-// A llama model in a Hugging Face folder: config.json and model.safetensors, or several safetensors
+// A model in a Hugging Face folder: config.json and model.safetensors, or several safetensors
 // files named by model.safetensors.index.json.
 #ifndef HYDRANT_ENGINE_MODEL_HF_FOLDER_H_
 #define HYDRANT_ENGINE_MODEL_HF_FOLDER_H_

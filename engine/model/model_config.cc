@@ -52,6 +52,12 @@ absl::Status CheckSizes(const ModelConfig& c) {
     return absl::InvalidArgumentError(
         absl::StrCat("head_dim is ", c.head_dim, ", it must be even: RoPE turns pairs"));
   }
+  if (c.RotaryDim() < 0 || c.RotaryDim() > c.head_dim || c.RotaryDim() % 2 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rotary_dim is ", c.RotaryDim(),
+                                                   ", it must be even and from 0 to head_dim, "
+                                                   "which is ",
+                                                   c.head_dim));
+  }
   if (c.num_heads % c.num_kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_heads is ", c.num_heads,
@@ -86,10 +92,10 @@ absl::Status CheckRope(const ModelConfig& c) {
     return s;
   if (absl::Status s = CheckLlama3(c.llama3); !s.ok()) return s;
   if (c.rope_freq_factors.empty()) return absl::OkStatus();
-  if (c.rope_freq_factors.size() != static_cast<size_t>(c.head_dim / 2)) {
+  if (c.rope_freq_factors.size() != static_cast<size_t>(c.RotaryDim() / 2)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rope_freq_factors has ", c.rope_freq_factors.size(),
-                     " values, half of head_dim is ", c.head_dim / 2));
+                     " values, half of rotary_dim is ", c.RotaryDim() / 2));
   }
   for (size_t i = 0; i < c.rope_freq_factors.size(); ++i) {
     const std::string field = absl::StrCat("rope_freq_factors[", i, "]");
@@ -102,9 +108,10 @@ absl::Status CheckRope(const ModelConfig& c) {
 }  // namespace
 
 absl::Status ValidateConfig(const ModelConfig& config) {
-  if (config.architecture != "llama") {
+  if (config.architecture != "llama" && config.architecture != "opt" &&
+      config.architecture != "gpt_neox") {
     return absl::UnimplementedError(absl::StrCat("architecture is ", Quoted(config.architecture),
-                                                 ", only 'llama' is supported"));
+                                                 ", llama, opt and gpt_neox are supported"));
   }
   if (absl::Status s = CheckSizes(config); !s.ok()) return s;
   if (absl::Status s = CheckReal("norm_eps", config.norm_eps, 1e-12, 0.1); !s.ok()) return s;

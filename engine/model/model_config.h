@@ -3,10 +3,12 @@
 #define HYDRANT_ENGINE_MODEL_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "kernels/elementwise.h"
 
 namespace hydrant {
 
@@ -25,8 +27,14 @@ struct Llama3RopeScaling {
   int original_context = 8192;
 };
 
+enum class NormKind : uint8_t {
+  kRms,    // RMSNorm
+  kLayer,  // LayerNorm, with a bias
+};
+
+// Defaults are what Llama does; the other families say where they differ.
 struct ModelConfig {
-  std::string architecture;  // "llama"
+  std::string architecture;  // "llama", "opt" or "gpt_neox"
   std::string name;          // as the file calls itself, may be empty
   int num_layers = 0;
   int hidden_size = 0;
@@ -44,10 +52,17 @@ struct ModelConfig {
       rope_freq_factors;  // GGUF rope_freqs.weight: frequencies are divided by these; empty = none
   RopePairing rope_pairing = RopePairing::kHalfSplit;
   bool tied_embeddings = false;
+  NormKind norm = NormKind::kRms;
+  std::optional<int> rotary_dim = {};         // elements of a head that RoPE turns; unset: all
+  bool learned_positions = false;             // the embedding has a row for each position, too
+  std::optional<Activation> activation = {};  // of a plain feed-forward; unset: SwiGLU, two inputs
+  // x + attention(norm(x)) + feed-forward(norm'(x)), where others give the feed-forward the sum.
+  bool parallel_residual = false;
 
   int GroupSize() const { return num_heads / num_kv_heads; }
   int KvDim() const { return num_kv_heads * head_dim; }
   int QDim() const { return num_heads * head_dim; }
+  int RotaryDim() const { return rotary_dim.value_or(head_dim); }
 };
 
 // Checks every field against the others and against sane bounds; the message names the field and

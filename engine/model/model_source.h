@@ -17,13 +17,19 @@ namespace hydrant {
 
 class GgufFile;
 
-// The tensors of one llama layer. [rows, cols] = [outputs, inputs].
-struct LlamaLayerTensors {
-  TensorView attn_norm;  // [hidden] f32
-  TensorView wq, wk, wv,
-      wo;               // [q_dim, hidden], [kv_dim, hidden], [kv_dim, hidden], [hidden, q_dim]
-  TensorView ffn_norm;  // [hidden] f32
-  TensorView gate, up, down;  // [inter, hidden], [inter, hidden], [hidden, inter]
+// The tensors of one layer; those that a family lacks do not Exist(). [rows, cols] = [outputs,
+// inputs]; norms and biases are f32, a bias is as long as what it is added to.
+struct LayerTensors {
+  TensorView attn_norm, attn_norm_bias;  // [hidden]
+  TensorView wq, wk, wv;                 // [q_dim, hidden], [kv_dim, hidden], [kv_dim, hidden]
+  TensorView bq, bk, bv;
+  // Instead of these three, rows in the order [head, (query, key, value), head_dim].
+  TensorView wqkv, bqkv;               // [3 q_dim, hidden]
+  TensorView wo, bo;                   // [hidden, q_dim]
+  TensorView ffn_norm, ffn_norm_bias;  // [hidden]
+  TensorView gate;                     // [inter, hidden]
+  TensorView up, up_bias;              // [inter, hidden]
+  TensorView down, down_bias;          // [hidden, inter]
 };
 
 class ModelSource {
@@ -31,12 +37,16 @@ class ModelSource {
   virtual ~ModelSource() = default;
   virtual const ModelConfig& config() const = 0;
   virtual absl::StatusOr<TensorView> Embedding() const = 0;  // [vocab, hidden]
+  virtual absl::StatusOr<TensorView> Positions() const {
+    return TensorView();
+  }                                                          // [context, hidden]
   virtual absl::StatusOr<TensorView> FinalNorm() const = 0;  // [hidden]
+  virtual absl::StatusOr<TensorView> FinalNormBias() const { return TensorView(); }  // [hidden]
   virtual absl::StatusOr<TensorView> Output()
       const = 0;  // [vocab, hidden]; the embedding where tied
   // Shapes are checked against config(); the message names the tensor, the shape found and the
   // shape wanted.
-  virtual absl::StatusOr<LlamaLayerTensors> Layer(int layer) const = 0;
+  virtual absl::StatusOr<LayerTensors> Layer(int layer) const = 0;
   // Null unless the source is a GGUF file; the tokenizer and chat template are in its metadata.
   virtual const GgufFile* gguf() const { return nullptr; }
   // The folder that holds tokenizer.json etc.; empty for a GGUF file.

@@ -26,6 +26,17 @@ struct TensorView {
     for (int64_t d : shape) n *= d;
     return n;
   }
+  // A model need not have every tensor that some model has.
+  bool Exists() const { return !shape.empty(); }
+  // Rows `first` to `first` + `count` - 1. REQUIRES: it has bytes; a row is a whole number of
+  // blocks
+  TensorView Rows(int64_t first, int64_t count) const {
+    TensorView rows = *this;
+    rows.shape[0] = count;
+    const size_t row_bytes = bytes.size() / shape[0];
+    rows.bytes = bytes.subspan(first * row_bytes, count * row_bytes);
+    return rows;
+  }
 };
 
 }  // namespace hydrant

@@ -50,8 +50,9 @@ class Tokenizer {
 std::string Decode(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special);
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& file);
-// A folder with tokenizer.json (and optionally tokenizer_config.json, generation_config.json), or
-// with tokenizer.model (SentencePiece), or a path to one of these two files.
+// A folder with tokenizer.json, with tokenizer.model (SentencePiece), or with vocab.json and
+// merges.txt (and optionally tokenizer_config.json, generation_config.json); or a path to one of
+// the first two files.
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromPath(const std::string& path);
 
 }  // namespace hydrant

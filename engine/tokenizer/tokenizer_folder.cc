@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -128,13 +129,26 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(const fs::path& pat
   return MakePipelineTokenizer(*spec);
 }
 
-// vocab.json and merges.txt do not say which tokens are special: these are, where the vocabulary
-// has them.
-void AddConventionalSpecials(const Configs& configs, TokenizerSpec* spec) {
-  std::vector<std::string> names = {"<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>"};
-  for (const char* field : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
-    names.push_back(NamedToken(configs.tokenizer, field));
+// The tokens to which tokenizer_config.json gives a part.
+std::set<std::string> NamedSpecials(const Json& config) {
+  std::set<std::string> names;
+  for (const char* field : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                            "cls_token", "mask_token"}) {
+    names.insert(NamedToken(config, field));
   }
+  const auto others = config.find("additional_special_tokens");
+  if (others != config.end() && others->is_array()) {
+    for (const Json& other : *others) names.insert(NamedToken({{"token", other}}, "token"));
+  }
+  names.erase("");
+  return names;
+}
+
+// vocab.json and merges.txt do not say which tokens are special: those that tokenizer_config.json
+// names, or else, where the vocabulary has them, the usual ones.
+void AddSpecials(const Configs& configs, TokenizerSpec* spec) {
+  std::set<std::string> names = NamedSpecials(configs.tokenizer);
+  if (names.empty()) names = {"<|endoftext|>", "<s>", "</s>", "<pad>", "<unk>", "<mask>"};
   for (const std::string& name : names) {
     const int64_t id = FindToken(*spec, name);
     if (id < 0) continue;
@@ -155,7 +169,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(const fs::path& fo
   if (!configs.ok()) return configs.status();
   auto spec = ParseVocabAndMerges(*vocab, *merges);
   if (!spec.ok()) return spec.status();
-  AddConventionalSpecials(*configs, &*spec);
+  AddSpecials(*configs, &*spec);
   if (absl::Status status = AddConfigs(*configs, &*spec); !status.ok()) return status;
   if (FlagOf(configs->tokenizer, "add_bos_token", false)) {
     if (spec->bos_id < 0)

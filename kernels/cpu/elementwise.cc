@@ -24,26 +24,39 @@ using HalfD = hn::Rebind<float, D64>;
 
 // In double: activations of a few thousand squared would cost half of a float's digits, and the
 // conversion is hidden behind the loads.
-double SumOfSquares(const float* x, size_t n) {
+double SumOfSquares(const float* x, size_t n, double center) {
   const D64 d64;
   const HalfD half;
   const size_t lanes = hn::Lanes(d64);
+  const auto center_v = hn::Set(d64, center);
   auto sum0 = hn::Zero(d64), sum1 = hn::Zero(d64);
   size_t i = 0;
   for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    const auto a = hn::PromoteTo(d64, hn::LoadU(half, x + i));
-    const auto b = hn::PromoteTo(d64, hn::LoadU(half, x + i + lanes));
+    const auto a = hn::Sub(hn::PromoteTo(d64, hn::LoadU(half, x + i)), center_v);
+    const auto b = hn::Sub(hn::PromoteTo(d64, hn::LoadU(half, x + i + lanes)), center_v);
     sum0 = hn::MulAdd(a, a, sum0);
     sum1 = hn::MulAdd(b, b, sum1);
   }
   double sum = hn::GetLane(hn::SumOfLanes(d64, hn::Add(sum0, sum1)));
-  for (; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  for (; i < n; ++i) sum += (x[i] - center) * (x[i] - center);
+  return sum;
+}
+
+double Sum(const float* x, size_t n) {
+  const D64 d64;
+  const HalfD half;
+  auto sums = hn::Zero(d64);
+  size_t i = 0;
+  for (; i + hn::Lanes(d64) <= n; i += hn::Lanes(d64))
+    sums = hn::Add(sums, hn::PromoteTo(d64, hn::LoadU(half, x + i)));
+  double sum = hn::GetLane(hn::SumOfLanes(d64, sums));
+  for (; i < n; ++i) sum += x[i];
   return sum;
 }
 
 void RmsNormRow(const float* x, const float* weight, size_t n, float eps, float* out) {
   const D d;
-  const double mean = SumOfSquares(x, n) / static_cast<double>(n);
+  const double mean = SumOfSquares(x, n, 0.0) / static_cast<double>(n);
   const float scale = static_cast<float>(1.0 / std::sqrt(mean + eps));
   const auto scale_v = hn::Set(d, scale);
   size_t i = 0;
@@ -52,6 +65,23 @@ void RmsNormRow(const float* x, const float* weight, size_t n, float eps, float*
     hn::StoreU(hn::Mul(normalised, hn::LoadU(d, weight + i)), d, out + i);
   }
   for (; i < n; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+void LayerNormRow(const float* x, const float* weight, const float* bias, size_t n, float eps,
+                  float* out) {
+  const D d;
+  const double mean = Sum(x, n) / static_cast<double>(n);
+  const double variance = SumOfSquares(x, n, mean) / static_cast<double>(n);
+  const auto center = static_cast<float>(mean);
+  const auto scale = static_cast<float>(1.0 / std::sqrt(variance + eps));
+  const auto center_v = hn::Set(d, center), scale_v = hn::Set(d, scale);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    const auto normalised = hn::Mul(hn::Sub(hn::LoadU(d, x + i), center_v), scale_v);
+    const auto w = hn::LoadU(d, weight + i), b = hn::LoadU(d, bias + i);
+    hn::StoreU(hn::MulAdd(normalised, w, b), d, out + i);
+  }
+  for (; i < n; ++i) out[i] = (x[i] - center) * scale * weight[i] + bias[i];
 }
 
 // Pairs (i, i + half).
@@ -90,17 +120,22 @@ void RotateNeighbours(const float* in, const float* cos, const float* sin, size_
 }
 
 void RopeSplitRow(const RopeSplitArgs& args, int row) {
-  const size_t d = args.head_dim, half = d / 2;
+  const size_t d = args.head_dim, half = args.rotary_dim / 2;
+  const size_t turned = 2 * half, rest_bytes = (d - turned) * sizeof(float);
   const float* in = args.qkv + row * (args.num_heads + 2 * args.num_kv_heads) * d;
   const float* cos = args.cos + args.positions[row] * half;
   const float* sin = args.sin + args.positions[row] * half;
-  const auto rotate = args.interleaved ? RotateNeighbours : RotateHalves;
+  const auto turn = args.interleaved ? RotateNeighbours : RotateHalves;
+  const auto rotate = [&](const float* from, float* to) {
+    turn(from, cos, sin, half, to);
+    std::memcpy(to + turned, from + turned, rest_bytes);
+  };
   for (int h = 0; h < args.num_heads; ++h, in += d) {
-    rotate(in, cos, sin, half, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
+    rotate(in, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
   }
   const int64_t kv_row = row * args.kv_row_stride;
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-    rotate(in, cos, sin, half, args.k + kv_row + h * args.kv_head_stride);
+    rotate(in, args.k + kv_row + h * args.kv_head_stride);
   }
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
     std::memcpy(args.v + kv_row + h * args.kv_head_stride, in, d * sizeof(float));
@@ -132,6 +167,64 @@ void SwigluRow(const float* gate, const float* up, size_t n, float* out) {
   std::memcpy(out + i, gate_rest, (n - i) * sizeof(float));
 }
 
+// P(X > z) * 2 of the normal distribution, z = |x| / sqrt(2): erfc by formula 7.1.26 of Abramowitz
+// and Stegun, Handbook of Mathematical Functions, whose error is at most 1.5e-7.
+hn::Vec<D> UpperTails(hn::Vec<D> x) {
+  const D d;
+  const auto z = hn::Min(hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678f)), hn::Set(d, 9.3f));
+  const auto one = hn::Set(d, 1.0f);
+  const auto t = hn::Div(one, hn::MulAdd(z, hn::Set(d, 0.3275911f), one));
+  auto sum = hn::Set(d, 1.061405429f);
+  for (const float coefficient : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f})
+    sum = hn::MulAdd(sum, t, hn::Set(d, coefficient));
+  return hn::Mul(hn::Mul(sum, t), hn::Exp(d, hn::Neg(hn::Mul(z, z))));
+}
+
+hn::Vec<D> Gelu(hn::Vec<D> x) {
+  const D d;
+  const auto tail = hn::Mul(hn::Set(d, 0.5f), UpperTails(x));
+  const auto below = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 1.0f), tail));
+  return hn::Mul(x, below);
+}
+
+// (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)). Below -44, where exp(-2u) leaves the range of Exp, the
+// result is smaller than 1e-36 and becomes 0.
+hn::Vec<D> GeluTanh(hn::Vec<D> x) {
+  const D d;
+  const auto cubic = hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715f * 0.79788456f));
+  const auto u = hn::Mul(x, hn::Add(cubic, hn::Set(d, 0.79788456f)));
+  const auto lowest = hn::Set(d, -44.0f);
+  const auto exponential = hn::Exp(d, hn::Mul(hn::Set(d, -2.0f), hn::Max(u, lowest)));
+  const auto result = hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
+  return hn::IfThenZeroElse(hn::Lt(u, lowest), result);
+}
+
+hn::Vec<D> Relu(hn::Vec<D> x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(D())), x); }
+
+template <typename Function>
+void MapRow(const Function& function, const float* x, size_t n, float* out) {
+  const D d;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d))
+    hn::StoreU(function(hn::LoadU(d, x + i)), d, out + i);
+  if (i == n) return;
+  HWY_ALIGN float rest[hn::MaxLanes(d)] = {};
+  std::memcpy(rest, x + i, (n - i) * sizeof(float));
+  hn::Store(function(hn::Load(d, rest)), d, rest);
+  std::memcpy(out + i, rest, (n - i) * sizeof(float));
+}
+
+void ActivateRow(Activation activation, const float* x, size_t n, float* out) {
+  switch (activation) {
+    case Activation::kRelu:
+      return MapRow(Relu, x, n, out);
+    case Activation::kGelu:
+      return MapRow(Gelu, x, n, out);
+    case Activation::kGeluTanh:
+      return MapRow(GeluTanh, x, n, out);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace hydrant::cpu
 HWY_AFTER_NAMESPACE();
@@ -139,6 +232,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace hydrant::cpu {
 namespace {
+HWY_EXPORT(ActivateRow);
+HWY_EXPORT(LayerNormRow);
 HWY_EXPORT(RmsNormRow);
 HWY_EXPORT(RopeSplitRow);
 HWY_EXPORT(SwigluRow);
@@ -149,6 +244,15 @@ void RmsNorm(const RmsNormArgs& args, ThreadPool& threads) {
   ParallelRows(threads, args.m, args.n, [&](int row) {
     HWY_DYNAMIC_DISPATCH(RmsNormRow)
     (args.x + row * n, args.weight, n, args.eps, static_cast<float*>(args.out) + row * n);
+  });
+}
+
+void LayerNorm(const LayerNormArgs& args, ThreadPool& threads) {
+  const size_t n = args.n;
+  ParallelRows(threads, args.m, args.n, [&](int row) {
+    HWY_DYNAMIC_DISPATCH(LayerNormRow)
+    (args.x + row * n, args.weight, args.bias, n, args.eps,
+     static_cast<float*>(args.out) + row * n);
   });
 }
 
@@ -165,6 +269,14 @@ void Swiglu(const SwigluArgs& args, ThreadPool& threads) {
   ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
     const float* gate = args.gate_up + row * 2 * n;
     HWY_DYNAMIC_DISPATCH(SwigluRow)(gate, gate + n, n, static_cast<float*>(args.out) + row * n);
+  });
+}
+
+void Activate(const ActivateArgs& args, ThreadPool& threads) {
+  const size_t n = args.n;
+  ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
+    HWY_DYNAMIC_DISPATCH(ActivateRow)
+    (args.activation, args.x + row * n, n, static_cast<float*>(args.out) + row * n);
   });
 }
 

@@ -1,5 +1,5 @@
-// Vectorised RmsNorm, RopeSplit and Swiglu (contracts: kernels/elementwise.h). A row's result
-// depends on that row alone. Thread-safe as ThreadPool is: one caller at a time per pool.
+// The vectorised operations of kernels/elementwise.h. A row's result depends on that row alone.
+// Thread-safe as ThreadPool is: one caller at a time per pool.
 #ifndef HYDRANT_KERNELS_CPU_ELEMENTWISE_H_
 #define HYDRANT_KERNELS_CPU_ELEMENTWISE_H_
 
@@ -9,8 +9,10 @@
 namespace hydrant::cpu {
 
 void RmsNorm(const RmsNormArgs& args, ThreadPool& threads);
+void LayerNorm(const LayerNormArgs& args, ThreadPool& threads);
 void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads);
 void Swiglu(const SwigluArgs& args, ThreadPool& threads);
+void Activate(const ActivateArgs& args, ThreadPool& threads);
 
 }  // namespace hydrant::cpu
 

@@ -9,6 +9,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/matmul_kernels.h"
 #include "kernels/cpu/matmul_weight.h"
+#include "kernels/cpu/parallel_rows.h"
 
 namespace hydrant::cpu {
 namespace {
@@ -162,6 +163,14 @@ void ConvertFor(Kernel kernel, const MatmulArgs& args, ThreadPool& pool, PanelAr
   }
 }
 
+void AddBias(const MatmulArgs& args, ThreadPool& pool) {
+  const size_t n = args.weight->rows();
+  ParallelRows(pool, args.m, args.weight->rows(), [&](int row) {
+    float* y = args.y + row * n;
+    for (size_t j = 0; j < n; ++j) y[j] += args.bias[j];
+  });
+}
+
 uint8_t* ThreadScratch(int cols) {
   thread_local Arena arena;
   return arena.Get(MatmulScratchBytes(cols));
@@ -213,6 +222,7 @@ void Matmul(const MatmulArgs& args, bool batch_invariant, ThreadPool& pool) {
     ConvertFor(kernel, args, pool, &panel_args);
     MatmulSegment(segment, kernel, panel_args, args.m, pool);
   }
+  if (args.bias != nullptr) AddBias(args, pool);
 }
 
 void Embed(const EmbedArgs& args, ThreadPool& pool) {
@@ -224,10 +234,14 @@ void Embed(const EmbedArgs& args, ThreadPool& pool) {
       auto segment = table.segments().begin();
       while (row >= segment->first_row + segment->rows) ++segment;
       const int in_segment = row - segment->first_row;
+      float* out = args.out + static_cast<size_t>(i) * table.cols();
+      float* unpacked =
+          args.accumulate ? reinterpret_cast<float*>(ThreadScratch(table.cols())) : out;
       UnpackRow(segment->format, segment->dtype,
                 segment->panels.get() + segment->panel_bytes * (in_segment / kPanelRows),
-                in_segment % kPanelRows, table.cols(),
-                args.out + static_cast<size_t>(i) * table.cols());
+                in_segment % kPanelRows, table.cols(), unpacked);
+      if (!args.accumulate) continue;
+      for (int j = 0; j < table.cols(); ++j) out[j] += unpacked[j];
     }
   });
 }

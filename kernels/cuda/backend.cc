@@ -129,11 +129,17 @@ class CudaBackend final : public Backend {
   void RmsNorm(const RmsNormArgs& args) override {
     Run("RmsNorm", [&] { return device_->RmsNorm(args); });
   }
+  void LayerNorm(const LayerNormArgs& args) override {
+    Run("LayerNorm", [&] { return device_->LayerNorm(args); });
+  }
   void RopeSplit(const RopeSplitArgs& args) override {
     Run("RopeSplit", [&] { return device_->RopeSplit(args); });
   }
   void Swiglu(const SwigluArgs& args) override {
     Run("Swiglu", [&] { return device_->Swiglu(args); });
+  }
+  void Activate(const ActivateArgs& args) override {
+    Run("Activate", [&] { return device_->Activate(args); });
   }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
     Run("PrefillAttention", [&] { return device_->PrefillAttention(args); });

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/graphs.h"
+#include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/staging.h"
 
@@ -134,11 +135,17 @@ class Device final : public CudaDevice {
   int BeginRecord(uint64_t key) override { return graphs_->Begin(key, stream_); }
   int EndRecord() override { return graphs_->End(WorkSpace(), stream_); }
 
-  int Matmul(const MatmulArgs& args) override { return matmul_->Run(context_, args); }
+  int Matmul(const MatmulArgs& args) override {
+    const cudaError_t error = matmul_->Run(context_, args);
+    if (error != cudaSuccess || args.bias == nullptr) return error;
+    return cuda::AddBias(stream_, args.bias, args.m, args.weight->rows(), args.y);
+  }
   int Embed(const EmbedArgs& args) override { return cuda::Embed(context_, args); }
   int RmsNorm(const RmsNormArgs& args) override { return cuda::RmsNorm(context_, args); }
+  int LayerNorm(const LayerNormArgs& args) override { return cuda::LayerNorm(context_, args); }
   int RopeSplit(const RopeSplitArgs& args) override { return cuda::RopeSplit(context_, args); }
   int Swiglu(const SwigluArgs& args) override { return cuda::Swiglu(context_, args); }
+  int Activate(const ActivateArgs& args) override { return cuda::Activate(context_, args); }
   int PrefillAttention(const PrefillAttentionArgs& args) override {
     return cuda::PrefillAttention(context_, args);
   }

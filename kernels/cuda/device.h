@@ -89,8 +89,10 @@ class CudaDevice {
   virtual int Matmul(const MatmulArgs& args) = 0;
   virtual int Embed(const EmbedArgs& args) = 0;
   virtual int RmsNorm(const RmsNormArgs& args) = 0;
+  virtual int LayerNorm(const LayerNormArgs& args) = 0;
   virtual int RopeSplit(const RopeSplitArgs& args) = 0;
   virtual int Swiglu(const SwigluArgs& args) = 0;
+  virtual int Activate(const ActivateArgs& args) = 0;
   virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual int DeriveScores(const DeriveScoresArgs& args) = 0;

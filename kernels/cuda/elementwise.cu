@@ -7,6 +7,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// The sum over a block's threads, in each of them, by way of `partial`: a number a warp.
+__device__ double BlockSum(double sum, double* partial) {
+  const int thread = static_cast<int>(threadIdx.x);
+  sum = WarpSum(sum);
+  if (thread % kWarpSize == 0) partial[thread / kWarpSize] = sum;
+  __syncthreads();
+  sum = 0.0;
+  for (int warp = 0; warp < kThreads / kWarpSize; ++warp) sum += partial[warp];
+  return sum;
+}
+
 // A block per row. Sums are double: squares of large activations leave the range of floats. The
 // order of the sum depends on n alone.
 __global__ void RmsNormKernel(RmsNormArgs args) {
@@ -15,21 +26,41 @@ __global__ void RmsNormKernel(RmsNormArgs args) {
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0.0;
   for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]) * x[j];
-  sum = WarpSum(sum);
-  if (thread % kWarpSize == 0) partial[thread / kWarpSize] = sum;
-  __syncthreads();
-  sum = 0.0;
-  for (int warp = 0; warp < kThreads / kWarpSize; ++warp) sum += partial[warp];
-  const double scale = 1.0 / sqrt(sum / args.n + static_cast<double>(args.eps));
+  const double scale = 1.0 / sqrt(BlockSum(sum, partial) / args.n + static_cast<double>(args.eps));
   for (int j = thread; j < args.n; j += kThreads)
     StoreElement(args.out_dtype, args.out, static_cast<size_t>(blockIdx.x) * args.n + j,
                  static_cast<float>(x[j] * scale * args.weight[j]));
 }
 
-// A block per row; a thread turns pairs of all heads, then copies values.
+// As RmsNormKernel, with the mean before it.
+__global__ void LayerNormKernel(LayerNormArgs args) {
+  __shared__ double partial[2][kThreads / kWarpSize];
+  const size_t first = static_cast<size_t>(blockIdx.x) * args.n;
+  const float* x = args.x + first;
+  const int thread = static_cast<int>(threadIdx.x);
+  double sum = 0.0;
+  for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]);
+  const double mean = BlockSum(sum, partial[0]) / args.n;
+  sum = 0.0;
+  for (int j = thread; j < args.n; j += kThreads) sum += (x[j] - mean) * (x[j] - mean);
+  const double variance = BlockSum(sum, partial[1]) / args.n;
+  const double scale = 1.0 / sqrt(variance + static_cast<double>(args.eps));
+  for (int j = thread; j < args.n; j += kThreads)
+    StoreElement(args.out_dtype, args.out, first + j,
+                 static_cast<float>((x[j] - mean) * scale * args.weight[j] + args.bias[j]));
+}
+
+// Where a row's query or key of this head goes; keys are counted after the queries.
+__device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
+  if (head < args.num_heads)
+    return args.q + (static_cast<size_t>(row) * args.num_heads + head) * args.head_dim;
+  return args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
+}
+
+// A block per row; a thread turns pairs of all heads, then copies what does not turn.
 __global__ void RopeSplitKernel(RopeSplitArgs args) {
   const int row = static_cast<int>(blockIdx.x);
-  const int half = args.head_dim / 2;
+  const int half = args.rotary_dim / 2;
   const int turned_heads = args.num_heads + args.num_kv_heads;
   const float* in =
       args.qkv + static_cast<size_t>(row) * (turned_heads + args.num_kv_heads) * args.head_dim;
@@ -40,13 +71,15 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const int first = args.interleaved ? 2 * pair : pair;
     const int second = args.interleaved ? 2 * pair + 1 : pair + half;
     const float* from = in + head * args.head_dim;
-    float* to =
-        head < args.num_heads
-            ? args.q + (static_cast<size_t>(row) * args.num_heads + head) * args.head_dim
-            : args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
+    float* to = TurnedHead(args, row, head);
     const float a = from[first], b = from[second];
     to[first] = a * cos[pair] - b * sin[pair];
     to[second] = b * cos[pair] + a * sin[pair];
+  }
+  const int rest = args.head_dim - args.rotary_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < turned_heads * rest; i += kThreads) {
+    const int head = i / rest, element = args.rotary_dim + i % rest;
+    TurnedHead(args, row, head)[element] = in[head * args.head_dim + element];
   }
   const float* values = in + turned_heads * args.head_dim;
   for (int i = static_cast<int>(threadIdx.x); i < args.num_kv_heads * args.head_dim;
@@ -69,11 +102,47 @@ __global__ void SwigluKernel(SwigluArgs args) {
   }
 }
 
+__device__ float Activated(Activation activation, float x) {
+  constexpr float kSqrtHalf = 0.70710678118654752f, kSqrtTwoOverPi = 0.79788456080286536f;
+  switch (activation) {
+    case Activation::kRelu:
+      return x < 0.0f ? 0.0f : x;
+    case Activation::kGelu:
+      return 0.5f * x * erfcf(-x * kSqrtHalf);
+    case Activation::kGeluTanh: {
+      const float u = kSqrtTwoOverPi * (x + 0.044715f * x * x * x);
+      return x / (1.0f + expf(-2.0f * u));  // (1 + tanh(u)) / 2, without its cancellation
+    }
+  }
+  return x;
+}
+
+// As SwigluKernel.
+__global__ void ActivateKernel(ActivateArgs args) {
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (j >= args.n) return;
+  for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
+    const size_t at = static_cast<size_t>(row) * args.n + j;
+    StoreElement(args.out_dtype, args.out, at, Activated(args.activation, args.x[at]));
+  }
+}
+
+// For kernels of a thread per element.
+dim3 ElementGrid(int m, int n) {
+  constexpr int kMostRows = 65535;
+  return dim3(CeilDiv(n, kThreads), m < kMostRows ? m : kMostRows);
+}
+
 }  // namespace
 
 cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args) {
   if (args.m == 0) return cudaSuccess;
   return Launch(RmsNormKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t LayerNorm(const Context& context, const LayerNormArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  return Launch(LayerNormKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
 }
 
 cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
@@ -83,9 +152,13 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
 
 cudaError_t Swiglu(const Context& context, const SwigluArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  constexpr int kMostRows = 65535;
-  const dim3 grid(CeilDiv(args.n, kThreads), args.m < kMostRows ? args.m : kMostRows);
-  return Launch(SwigluKernel, grid, dim3(kThreads), 0, context.stream, args);
+  return Launch(SwigluKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t Activate(const Context& context, const ActivateArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  return Launch(ActivateKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream,
+                args);
 }
 
 }  // namespace hydrant::cuda

@@ -1,5 +1,5 @@
-// What stands around the library's matrix product: the table look-up, and rounding activations to
-// the weight's dtype.
+// What stands around the library's matrix product: the table look-up, rounding activations to the
+// weight's dtype, and the bias.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, int cols,
-                            float* out) {
+__global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, int cols, float* out,
+                            bool accumulate) {
   const size_t row = blockIdx.x;
   const size_t from = static_cast<size_t>(ids[row]) * cols;
   for (int j = static_cast<int>(threadIdx.x); j < cols; j += kThreads) {
@@ -21,7 +21,8 @@ __global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, i
     } else {
       value = static_cast<const float*>(table)[from + j];
     }
-    out[row * cols + j] = value;
+    float& to = out[row * cols + j];
+    to = accumulate ? to + value : value;
   }
 }
 
@@ -38,7 +39,23 @@ __global__ void RoundToBF16Kernel(const float* x, int64_t count, uint16_t* out) 
     out[i] = static_cast<uint16_t>(PackHalves<true>(x[i], 0.0f));
 }
 
+// A thread per column; rows along y and, beyond the grid's limit, by steps.
+__global__ void AddBiasKernel(const float* bias, int m, int n, float* y) {
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (j >= n) return;
+  const float value = bias[j];
+  for (int row = static_cast<int>(blockIdx.y); row < m; row += static_cast<int>(gridDim.y))
+    y[static_cast<size_t>(row) * n + j] += value;
+}
+
 }  // namespace
+
+cudaError_t AddBias(cudaStream_t stream, const float* bias, int m, int n, float* y) {
+  if (m == 0) return cudaSuccess;
+  constexpr int kMostRows = 65535;
+  const dim3 grid(CeilDiv(n, kThreads), m < kMostRows ? m : kMostRows);
+  return Launch(AddBiasKernel, grid, dim3(kThreads), 0, stream, bias, m, n, y);
+}
 
 cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint16_t* out) {
   if (count == 0) return cudaSuccess;
@@ -50,7 +67,8 @@ cudaError_t Embed(const Context& context, const EmbedArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const auto& table = static_cast<const CudaWeight&>(*args.table);
   return Launch(EmbedKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args.ids,
-                table.data(), table.dtype() == DType::kBF16, table.cols(), args.out);
+                table.data(), table.dtype() == DType::kBF16, table.cols(), args.out,
+                args.accumulate);
 }
 
 }  // namespace hydrant::cuda

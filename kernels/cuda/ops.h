@@ -32,8 +32,10 @@ std::unique_ptr<MatmulRunner> MakeMatmulRunner();  // null where the library can
 
 cudaError_t Embed(const Context& context, const EmbedArgs& args);
 cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args);
+cudaError_t LayerNorm(const Context& context, const LayerNormArgs& args);
 cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args);
 cudaError_t Swiglu(const Context& context, const SwigluArgs& args);
+cudaError_t Activate(const Context& context, const ActivateArgs& args);
 cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args);
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
 cudaError_t DeriveScores(const Context& context, const DeriveScoresArgs& args);

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 #include "kernels/page_element.h"
 #include "kernels/reference/ops.h"
@@ -20,12 +21,29 @@ void RmsNorm(const RmsNormArgs& args) {
   }
 }
 
+void LayerNorm(const LayerNormArgs& args) {
+  for (int i = 0; i < args.m; ++i) {
+    const size_t first = static_cast<size_t>(i) * args.n;
+    const float* x = args.x + first;
+    double sum = 0.0, sum_of_squares = 0.0;
+    for (int j = 0; j < args.n; ++j) sum += x[j];
+    const double mean = sum / args.n;
+    for (int j = 0; j < args.n; ++j) sum_of_squares += (x[j] - mean) * (x[j] - mean);
+    const double scale = 1.0 / std::sqrt(sum_of_squares / args.n + args.eps);
+    for (int j = 0; j < args.n; ++j) {
+      StorePageElement(args.out_dtype, args.out, first + j,
+                       static_cast<float>((x[j] - mean) * scale * args.weight[j] + args.bias[j]));
+    }
+  }
+}
+
 namespace {
 
-// Turns one head by the angles of its position.
-void Rotate(const float* in, const float* cos, const float* sin, int head_dim, bool interleaved,
+// Turns the first elements of one head by the angles of its position.
+void Rotate(const float* in, const float* cos, const float* sin, const RopeSplitArgs& args,
             float* out) {
-  const int half = head_dim / 2;
+  const int half = args.rotary_dim / 2;
+  const bool interleaved = args.interleaved;
   for (int i = 0; i < half; ++i) {
     const int first = interleaved ? 2 * i : i;
     const int second = interleaved ? 2 * i + 1 : i + half;
@@ -33,6 +51,7 @@ void Rotate(const float* in, const float* cos, const float* sin, int head_dim, b
     out[first] = static_cast<float>(a * c - b * s);
     out[second] = static_cast<float>(b * c + a * s);
   }
+  for (int i = args.rotary_dim; i < args.head_dim; ++i) out[i] = in[i];
 }
 
 }  // namespace
@@ -42,15 +61,14 @@ void RopeSplit(const RopeSplitArgs& args) {
   const size_t row_size = static_cast<size_t>(args.num_heads + 2 * args.num_kv_heads) * d;
   for (int i = 0; i < args.m; ++i) {
     const float* in = args.qkv + i * row_size;
-    const float* cos = args.cos + static_cast<size_t>(args.positions[i]) * (d / 2);
-    const float* sin = args.sin + static_cast<size_t>(args.positions[i]) * (d / 2);
+    const size_t angles = static_cast<size_t>(args.positions[i]) * (args.rotary_dim / 2);
+    const float* cos = args.cos + angles;
+    const float* sin = args.sin + angles;
     for (int h = 0; h < args.num_heads; ++h, in += d) {
-      Rotate(in, cos, sin, d, args.interleaved,
-             args.q + (static_cast<size_t>(i) * args.num_heads + h) * d);
+      Rotate(in, cos, sin, args, args.q + (static_cast<size_t>(i) * args.num_heads + h) * d);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-      Rotate(in, cos, sin, d, args.interleaved,
-             args.k + i * args.kv_row_stride + h * args.kv_head_stride);
+      Rotate(in, cos, sin, args, args.k + i * args.kv_row_stride + h * args.kv_head_stride);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       float* v = args.v + i * args.kv_row_stride + h * args.kv_head_stride;
@@ -68,6 +86,32 @@ void Swiglu(const SwigluArgs& args) {
       StorePageElement(args.out_dtype, args.out, static_cast<size_t>(i) * args.n + j,
                        static_cast<float>(g / (1.0 + std::exp(-g)) * up[j]));
     }
+  }
+}
+
+namespace {
+
+double Activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kRelu:
+      return x < 0.0 ? 0.0 : x;
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x * std::numbers::sqrt2 / 2.0);
+    case Activation::kGeluTanh: {
+      const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+      return x / (1.0 + std::exp(-2.0 * u));  // (1 + tanh(u)) / 2, without its cancellation
+    }
+  }
+  return x;
+}
+
+}  // namespace
+
+void Activate(const ActivateArgs& args) {
+  const size_t count = static_cast<size_t>(args.m) * args.n;
+  for (size_t i = 0; i < count; ++i) {
+    StorePageElement(args.out_dtype, args.out, i,
+                     static_cast<float>(Activated(args.activation, args.x[i])));
   }
 }
 

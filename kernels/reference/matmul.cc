@@ -71,6 +71,7 @@ void Matmul(const MatmulArgs& args) {
       float& y = args.y[static_cast<size_t>(i) * rows + r];
       double sum = args.accumulate ? y : 0.0;
       for (int c = 0; c < cols; ++c) sum += static_cast<double>(x[c]) * w[c];
+      if (args.bias != nullptr) sum += args.bias[r];
       y = static_cast<float>(sum);
     }
   }
@@ -81,7 +82,7 @@ void Embed(const EmbedArgs& args) {
   for (int i = 0; i < args.m; ++i) {
     const float* row = table.Row(args.ids[i]);
     float* out = args.out + static_cast<size_t>(i) * table.cols();
-    for (int c = 0; c < table.cols(); ++c) out[c] = row[c];
+    for (int c = 0; c < table.cols(); ++c) out[c] = args.accumulate ? out[c] + row[c] : row[c];
   }
 }
 

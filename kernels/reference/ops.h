@@ -35,8 +35,10 @@ void Matmul(const MatmulArgs& args);
 void Embed(const EmbedArgs& args);
 
 void RmsNorm(const RmsNormArgs& args);
+void LayerNorm(const LayerNormArgs& args);
 void RopeSplit(const RopeSplitArgs& args);
 void Swiglu(const SwigluArgs& args);
+void Activate(const ActivateArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
 void DeriveScores(const DeriveScoresArgs& args);

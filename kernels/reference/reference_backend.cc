@@ -35,8 +35,10 @@ class ReferenceBackend : public Backend {
   void Matmul(const MatmulArgs& args) override { reference::Matmul(args); }
   void Embed(const EmbedArgs& args) override { reference::Embed(args); }
   void RmsNorm(const RmsNormArgs& args) override { reference::RmsNorm(args); }
+  void LayerNorm(const LayerNormArgs& args) override { reference::LayerNorm(args); }
   void RopeSplit(const RopeSplitArgs& args) override { reference::RopeSplit(args); }
   void Swiglu(const SwigluArgs& args) override { reference::Swiglu(args); }
+  void Activate(const ActivateArgs& args) override { reference::Activate(args); }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
     reference::PrefillAttention(args);
   }

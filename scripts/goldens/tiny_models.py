@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Makes the tiny Hugging Face folders in tests/data/engine/tiny_* and what transformers computes with them.
 
-Each is a llama of seeded random weights (so it speaks nonsense, but any error in the arithmetic shows):
+Each is a model of seeded random weights (so it speaks nonsense, but any error in the arithmetic shows):
 
   tiny_llama3_rope  tied, 4 query / 2 KV heads of 16, rope_scaling "llama3", bf16, two shards with an index
   tiny_linear_rope  untied, 4 query / 1 KV head of 32 (head_dim is not hidden / heads), linear scaling written as
                     rope_parameters, f16, one file
   tiny_mha          tied, 4 / 4 heads of 8, no scaling, f32, one file
+  tiny_opt          OPT: 4 heads of 16, f16, one file
+  tiny_neox         GPT-NeoX: 4 heads of 16 of which 4 elements turn (rotary_pct), gelu, bf16, two shards
+  tiny_neox_serial  without the parallel residual, 3 heads of 12 of which 6 turn (rope_parameters), gelu_new, f32, with
+                    the buffers of older files
 
 goldens.json in each folder, computed in fp32 from the stored values:
   inputs        [{ids, rows: [{position, logits[vocab]}]}]   logits after reading ids[0..position]
@@ -41,6 +45,15 @@ COMMON = {
     "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "bos_token_id": 0, "eos_token_id": 0,
     "max_position_embeddings": 512,
 }
+OPT = {
+    "architectures": ["OPTForCausalLM"], "model_type": "opt", "vocab_size": VOCAB, "activation_function": "relu",
+    "do_layer_norm_before": True, "_remove_final_layer_norm": False, "bos_token_id": 0, "eos_token_id": 0,
+    "pad_token_id": 0, "max_position_embeddings": 320,
+}
+NEOX = {
+    "architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "vocab_size": VOCAB, "layer_norm_eps": 1e-5,
+    "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 0, "max_position_embeddings": 512,
+}
 FOLDERS = {
     "tiny_llama3_rope": dict(
         dtype="bfloat16", shards=2, seed=11,
@@ -57,6 +70,19 @@ FOLDERS = {
         dtype="float32", shards=1, seed=13,
         config={"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
                 "num_key_value_heads": 4, "tie_word_embeddings": True, "rope_theta": 10000.0}),
+    "tiny_opt": dict(
+        dtype="float16", shards=1, seed=22, common=OPT, embedding=0.1,
+        config={"hidden_size": 64, "word_embed_proj_dim": 64, "ffn_dim": 96, "num_hidden_layers": 2,
+                "num_attention_heads": 4}),
+    "tiny_neox": dict(
+        dtype="bfloat16", shards=2, seed=20, common=NEOX,
+        config={"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                "hidden_act": "gelu", "use_parallel_residual": True, "rotary_pct": 0.25, "rotary_emb_base": 5000}),
+    "tiny_neox_serial": dict(
+        dtype="float32", shards=1, seed=17, common=NEOX, buffers=True,
+        config={"hidden_size": 36, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 3,
+                "hidden_act": "gelu_new", "use_parallel_residual": False,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
 }
 
 
@@ -71,7 +97,7 @@ def make_tokenizer():
     return tokenizer
 
 
-def random_weights(model, seed):
+def random_weights(model, seed, embedding=0.5):
     """Wide enough that attention is neither flat nor stuck on one entry, and norms are not all ones."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
@@ -79,15 +105,26 @@ def random_weights(model, seed):
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
         noise = torch.randn(parameter.shape, generator=generator)
+        if model.config.model_type == "gpt_neox":
+            name = name.replace("lm_head.", "embed_out.")  # as files have it
         if parameter.dim() == 1:
-            weights[name] = 1.0 + 0.2 * noise
-        elif "embed_tokens" in name or "lm_head" in name:
-            weights[name] = 0.5 * noise
-        elif "q_proj" in name or "k_proj" in name:
+            weights[name] = 0.1 * noise if name.endswith(".bias") else 1.0 + 0.2 * noise
+        elif "embed" in name or "lm_head" in name:
+            weights[name] = embedding * noise
+        elif "q_proj" in name or "k_proj" in name or "query_key_value" in name:
             weights[name] = noise * 1.4 / parameter.shape[1] ** 0.5
         else:
             weights[name] = noise / parameter.shape[1] ** 0.5
     return weights
+
+
+def add_buffers(weights, config):
+    """What files of older transformers hold beside the weights."""
+    for layer in range(config.num_hidden_layers):
+        prefix = f"gpt_neox.layers.{layer}.attention."
+        weights[prefix + "bias"] = torch.ones(1, 1, 16, 16, dtype=torch.bool).tril()
+        weights[prefix + "masked_bias"] = torch.tensor(-1e9)
+        weights[prefix + "rotary_emb.inv_freq"] = torch.ones(3)
 
 
 def save_shards(weights, folder, shards):
@@ -136,19 +173,22 @@ def main():
         folder = OUT / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        config = {**COMMON, **spec["config"], "torch_dtype": spec["dtype"]}
+        config = {**spec.get("common", COMMON), **spec["config"], "torch_dtype": spec["dtype"]}
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
         tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-        blank = transformers.LlamaForCausalLM(transformers.AutoConfig.from_pretrained(folder))
+        blank = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
         weights = {k: v.to(getattr(torch, spec["dtype"])).contiguous()
-                   for k, v in random_weights(blank, spec["seed"]).items()}
+                   for k, v in random_weights(blank, spec["seed"], spec.get("embedding", 0.5)).items()}
+        if spec.get("buffers"):
+            add_buffers(weights, blank.config)
         save_shards(weights, folder, spec["shards"])
-        model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager")
         goldens = make_goldens(model.eval(), VOCAB)
         (folder / "goldens.json").write_text(json.dumps(goldens, separators=(",", ":")) + "\n")
         margins = [a - b for a, b in zip(goldens["greedy"]["top1"], goldens["greedy"]["top2"])]
         size = sum(f.stat().st_size for f in folder.iterdir())
-        print(f"{name}: {size / 1e3:.0f} kB, rope {model.config.rope_parameters}, least greedy margin {min(margins):.4f}")
+        print(f"{name}: {size / 1e3:.0f} kB, rope {getattr(model.config, 'rope_parameters', None)}, least greedy margin {min(margins):.4f}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Run from the repository root:  scripts/goldens/tokenizer.py [--data DIR] [--smol
 Ids are committed as one 32-bit FNV-1a hash a line; the 10,000 lines are made by the recipe of make_lines(), which
 tests/engine/tokenizer/golden_lines.cc repeats.
 """
-import argparse, io, json, pathlib, struct
+import argparse, io, json, pathlib, shutil, struct, tempfile
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -98,10 +98,10 @@ def byte_level(split):
 def train_tiny(name):
     tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama3"))
     split = {"gpt2": None, "smollm": pre_tokenizers.Digits(individual_digits=True),
-             "llama3": pre_tokenizers.Split(Regex(LLAMA3), "isolated"), "qwen2": pre_tokenizers.Split(Regex(QWEN2), "isolated")}[name]
+             "neox": None, "llama3": pre_tokenizers.Split(Regex(LLAMA3), "isolated"), "qwen2": pre_tokenizers.Split(Regex(QWEN2), "isolated")}[name]
     tokenizer.pre_tokenizer = byte_level(split) if name != "smollm" else pre_tokenizers.Sequence(
         [split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    if name == "qwen2": tokenizer.normalizer = normalizers.NFC()
+    if name in ("qwen2", "neox"): tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = [] if name == "smollm" else pre_tokenizers.ByteLevel.alphabet()  # SmolLM2 lacks some bytes, too
@@ -113,8 +113,47 @@ def train_tiny(name):
     if name == "gpt2":  # every rule of added tokens
         tokenizer.add_tokens([AddedToken("👍", lstrip=True, rstrip=True), AddedToken("the", single_word=True),
                               AddedToken("  ", normalized=True), AddedToken("été", normalized=True)])
+    if name == "neox":  # runs of spaces, longest first, as GPT-NeoX has them
+        tokenizer.add_tokens([AddedToken(" " * n, normalized=True) for n in range(24, 1, -1)])
     tokenizer.save(str(OUT / f"{name}.tokenizer.json"))
     return tokenizer
+
+
+# What the tokenizer_config.json of OPT's folders says.
+OPT_CONFIG = {"add_bos_token": True, "add_prefix_space": False, "eos_token": "</s>",
+              "bos_token": {"__type": "AddedToken", "content": "</s>", "lstrip": False, "normalized": True,
+                            "rstrip": False, "single_word": False},
+              "pad_token": "<pad>", "unk_token": "</s>", "tokenizer_class": "GPT2Tokenizer"}
+
+
+def opt_goldens(name, folder, lines):
+    """vocab.json and merges.txt, by transformers. The one wanted difference: BOS is not doubled."""
+    from transformers import GPT2Tokenizer
+    tokenizer = GPT2Tokenizer.from_pretrained(folder)
+    def encode(line):
+        ids = tokenizer(line)["input_ids"]
+        return ids[1:] if ids[:2] == [2, 2] else ids
+    write_hashes(name, encode, lines)
+
+
+def train_opt():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.train_from_iterator(training_text(), trainers.BpeTrainer(
+        vocab_size=900, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    folder = OUT / "opt"
+    folder.mkdir(exist_ok=True)
+    tokenizer.model.save(str(folder))
+    (folder / "tokenizer_config.json").write_text(json.dumps(OPT_CONFIG, indent=1) + "\n")
+    return folder
+
+
+def published_opt(source, lines):
+    with tempfile.TemporaryDirectory() as folder:
+        for file in ("vocab.json", "merges.txt"): shutil.copy(source / file, folder)
+        (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps(OPT_CONFIG))
+        opt_goldens("data_opt", folder, lines)
 
 
 def unigram_goldens(lines):
@@ -204,13 +243,14 @@ def main():
     (OUT / "fragments.json").write_text(json.dumps(FRAGMENTS))
     lines = make_lines(FRAGMENTS)
     (OUT / "lines.check").write_text(str(fnv([ord(c) for line in lines for c in line])) + "\n")
-    for name in ("gpt2", "llama3", "qwen2", "smollm"):
+    for name in ("gpt2", "llama3", "qwen2", "smollm", "neox"):
         tokenizer = train_tiny(name)
         encode = lambda l: tokenizer.encode(l).ids
         if name == "llama3":  # the one wanted difference: BOS is not doubled
             encode = lambda l: (lambda ids: ids[1:] if ids[:2] == [0, 0] else ids)(tokenizer.encode(l).ids)
         write_hashes(name, encode, lines)
         write_decodes(name, tokenizer, tokenizer.get_vocab_size(), 11)
+    opt_goldens("opt", train_opt(), lines)
     sentencepiece_goldens(lines)
     unigram_goldens(lines)
     templates()
@@ -219,9 +259,10 @@ def main():
         if (data / name / "tokenizer.json").exists():
             tokenizer = Tokenizer.from_file(str(data / name / "tokenizer.json"))
             write_hashes("data_" + name, lambda l: tokenizer.encode(l).ids, lines)
+    if (data / "opt" / "vocab.json").exists(): published_opt(data / "opt", lines)
     if pathlib.Path(arguments.smollm2).exists():
         tokenizer = from_smollm2(arguments.smollm2)
         write_hashes("smollm2_model", lambda l: tokenizer.encode(l).ids, lines)
 
 
-main()
+if __name__ == "__main__": main()

@@ -14,13 +14,18 @@ namespace {
 using Vector = DoubleModel::Vector;
 using Matrix = DoubleModel::Matrix;
 
+using Linear = DoubleModel::Linear;
+
+// Empty for a tensor that is not there.
 Vector ToVector(const TensorView& tensor) {
+  if (!tensor.Exists()) return {};
   std::vector<float> values(tensor.NumElements());
   DequantizeRow(tensor.dtype, tensor.bytes.data(), tensor.NumElements(), values.data());
   return Vector(values.begin(), values.end());
 }
 
 Matrix ToMatrix(const TensorView& tensor) {
+  if (!tensor.Exists()) return {};
   const Vector flat = ToVector(tensor);
   const int64_t cols = tensor.shape[1];
   Matrix rows;
@@ -45,6 +50,39 @@ void Add(Vector* x, const Vector& y) {
   for (size_t i = 0; i < y.size(); ++i) (*x)[i] += y[i];
 }
 
+Linear ToLinear(const TensorView& weight, const TensorView& bias) {
+  return {ToMatrix(weight), ToVector(bias)};
+}
+
+Vector Apply(const Linear& linear, const Vector& x) {
+  Vector y = Apply(linear.weight, x);
+  Add(&y, linear.bias);
+  return y;
+}
+
+// The queries (0), keys (1) or values (2) of a fused projection [head, 3, head_dim].
+Linear OneOfThree(const Linear& fused, int which, int head_dim) {
+  Linear one;
+  for (size_t row = 0; row < fused.weight.size(); ++row) {
+    if (static_cast<int>(row / head_dim) % 3 != which) continue;
+    one.weight.push_back(fused.weight[row]);
+    one.bias.push_back(fused.bias[row]);
+  }
+  return one;
+}
+
+double Activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kGelu:
+      return x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
+    case Activation::kGeluTanh:
+      return x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) / 2;
+  }
+  return NAN;
+}
+
 Vector Softmax(Vector logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -62,32 +100,55 @@ Vector Slice(const Vector& x, int index, int width) {
 DoubleModel::DoubleModel(const ModelSource& source)
     : config_(source.config()),
       embedding_(ToMatrix(*source.Embedding())),
+      positions_(ToMatrix(*source.Positions())),
       output_(ToMatrix(config_.tied_embeddings ? *source.Embedding() : *source.Output())),
-      final_norm_(ToVector(*source.FinalNorm())) {
+      final_norm_{ToVector(*source.FinalNorm()), ToVector(*source.FinalNormBias())} {
   for (int i = 0; i < config_.num_layers; ++i) {
-    const LlamaLayerTensors t = *source.Layer(i);
-    layers_.push_back({ToVector(t.attn_norm), ToVector(t.ffn_norm), ToMatrix(t.wq), ToMatrix(t.wk),
-                       ToMatrix(t.wv), ToMatrix(t.wo), ToMatrix(t.gate), ToMatrix(t.up),
-                       ToMatrix(t.down)});
+    const LayerTensors t = *source.Layer(i);
+    layers_.push_back({{ToVector(t.attn_norm), ToVector(t.attn_norm_bias)},
+                       {ToVector(t.ffn_norm), ToVector(t.ffn_norm_bias)},
+                       ToLinear(t.wq, t.bq),
+                       ToLinear(t.wk, t.bk),
+                       ToLinear(t.wv, t.bv),
+                       ToLinear(t.wo, t.bo),
+                       ToLinear(t.gate, {}),
+                       ToLinear(t.up, t.up_bias),
+                       ToLinear(t.down, t.down_bias)});
+    if (!t.wqkv.Exists()) continue;
+    const Linear fused = ToLinear(t.wqkv, t.bqkv);
+    layers_.back().wq = OneOfThree(fused, 0, config_.head_dim);
+    layers_.back().wk = OneOfThree(fused, 1, config_.head_dim);
+    layers_.back().wv = OneOfThree(fused, 2, config_.head_dim);
   }
 }
 
-Vector DoubleModel::Normalise(const Vector& x, const Vector& weight) const {
-  const double mean_square = Dot(x.data(), x.data(), x.size()) / x.size();
+Vector DoubleModel::Embed(TokenId token, int position) const {
+  Vector hidden = embedding_[token];
+  if (config_.learned_positions) Add(&hidden, positions_[position]);
+  return hidden;
+}
+
+Vector DoubleModel::Normalise(const Vector& x, const Norm& norm) const {
+  const double n = static_cast<double>(x.size());
+  const bool centred = config_.norm == NormKind::kLayer;
+  const double mean = centred ? std::accumulate(x.begin(), x.end(), 0.0) / n : 0.0;
+  double mean_square = 0;
+  for (const double value : x) mean_square += (value - mean) * (value - mean) / n;
   Vector y;
   for (size_t i = 0; i < x.size(); ++i)
-    y.push_back(x[i] / std::sqrt(mean_square + config_.norm_eps) * weight[i]);
+    y.push_back((x[i] - mean) / std::sqrt(mean_square + config_.norm_eps) * norm.weight[i]);
+  Add(&y, norm.bias);
   return y;
 }
 
 void DoubleModel::Rotate(Vector* row, int position) const {
-  const int d = config_.head_dim;
+  const int d = config_.head_dim, turned = config_.RotaryDim();
   for (size_t head = 0; head < row->size() / d; ++head) {
-    for (int i = 0; i < d / 2; ++i) {
-      const double angle = position * std::pow(config_.rope_theta, -2.0 * i / d);
+    for (int i = 0; i < turned / 2; ++i) {
+      const double angle = position * std::pow(config_.rope_theta, -2.0 * i / turned);
       const bool interleaved = config_.rope_pairing == RopePairing::kInterleaved;
       double& a = (*row)[head * d + (interleaved ? 2 * i : i)];
-      double& b = (*row)[head * d + (interleaved ? 2 * i + 1 : i + d / 2)];
+      double& b = (*row)[head * d + (interleaved ? 2 * i + 1 : i + turned / 2)];
       const double turned_a = a * std::cos(angle) - b * std::sin(angle);
       b = a * std::sin(angle) + b * std::cos(angle);
       a = turned_a;
@@ -97,10 +158,20 @@ void DoubleModel::Rotate(Vector* row, int position) const {
 
 Vector DoubleModel::FeedForward(const Layer& layer, const Vector& x) const {
   const Vector normed = Normalise(x, layer.ffn_norm);
+  Vector up = Apply(layer.up, normed);
+  if (config_.activation.has_value()) {
+    for (double& value : up) value = Activated(*config_.activation, value);
+    return Apply(layer.down, up);
+  }
   Vector gate = Apply(layer.gate, normed);
-  const Vector up = Apply(layer.up, normed);
   for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
   return Apply(layer.down, gate);
+}
+
+void DoubleModel::FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const {
+  const Vector input = *hidden;
+  Add(hidden, Apply(layer.wo, attended));
+  Add(hidden, FeedForward(layer, config_.parallel_residual ? input : *hidden));
 }
 
 Vector DoubleModel::Logits(const Vector& hidden) const {
@@ -132,7 +203,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   const bool probed = plan_.prompt_score == PromptScore::kProbe;
   const int first_summed = windowed ? n - plan_.window.queries : probed ? n - kept : 0;
   Matrix hidden;
-  for (const TokenId token : reading) hidden.push_back(model_->embedding_[token]);
+  for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(reading[i], i));
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
     Matrix queries;
@@ -170,8 +241,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
         }
       }
-      Add(&hidden[i], Apply(layer.wo, attended));
-      Add(&hidden[i], model_->FeedForward(layer, hidden[i]));
+      model_->FinishLayer(layer, attended, &hidden[i]);
     }
     for (Head& head : heads_[l]) {
       if (windowed) Pool(&head, first_summed);
@@ -311,7 +381,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   }
   const ModelConfig& config = model_->config_;
   const int d = config.head_dim, group = config.GroupSize();
-  Vector hidden = model_->embedding_[token];
+  Vector hidden = model_->Embed(token, position);
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
     const Vector normed = model_->Normalise(hidden, layer.attn_norm);
@@ -344,8 +414,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
       }
       if (position >= plan_.whole_until) PickVictim(&head, position + 1);
     }
-    Add(&hidden, Apply(layer.wo, attended));
-    Add(&hidden, model_->FeedForward(layer, hidden));
+    model_->FinishLayer(layer, attended, &hidden);
   }
   return model_->Logits(hidden);
 }

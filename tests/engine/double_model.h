@@ -1,6 +1,6 @@
-// The truth the engine is held to: a plain llama in double precision with one cache per (layer, KV
-// head) that really drops entries. Written from the papers and the design's order of a step,
-// sharing no code with engine or kernels.
+// The truth the engine is held to: a plain transformer in double precision with one cache per
+// (layer, KV head) that really drops entries. Written from the papers and the design's order of a
+// step, sharing no code with engine or kernels.
 #ifndef HYDRANT_TESTS_ENGINE_DOUBLE_MODEL_H_
 #define HYDRANT_TESTS_ENGINE_DOUBLE_MODEL_H_
 
@@ -16,6 +16,10 @@ class DoubleModel {
  public:
   using Vector = std::vector<double>;
   using Matrix = std::vector<Vector>;  // rows
+  struct Linear {
+    Matrix weight;
+    Vector bias;  // may be empty
+  };
 
   explicit DoubleModel(const ModelSource& source);
 
@@ -57,18 +61,23 @@ class DoubleModel {
   };
 
  private:
-  struct Layer {
-    Vector attn_norm, ffn_norm;
-    Matrix wq, wk, wv, wo, gate, up, down;
+  struct Norm {
+    Vector weight, bias;
   };
-  Vector Normalise(const Vector& x, const Vector& weight) const;
+  struct Layer {
+    Norm attn_norm, ffn_norm;
+    Linear wq, wk, wv, wo, gate, up, down;
+  };
+  Vector Embed(TokenId token, int position) const;
+  Vector Normalise(const Vector& x, const Norm& norm) const;
   void Rotate(Vector* heads, int position) const;  // every head of a query or key row
   Vector FeedForward(const Layer& layer, const Vector& x) const;
+  void FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const;
   Vector Logits(const Vector& hidden) const;
 
   ModelConfig config_;
-  Matrix embedding_, output_;
-  Vector final_norm_;
+  Matrix embedding_, positions_, output_;
+  Norm final_norm_;
   std::vector<Layer> layers_;
 };
 

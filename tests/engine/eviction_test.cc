@@ -31,6 +31,7 @@ struct Case {
   int window;  // -1: the default
   int prompt;
   std::map<std::string, std::string> params = {};
+  const char* family = "llama";
 };
 
 class EvictionTest : public ::testing::TestWithParam<std::tuple<std::string, Case>> {};
@@ -84,7 +85,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 20240 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = SmallConfig(c.heads, c.kv_heads);
+  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
   const auto model = MakeRandomModel(config, seed);
   EngineOptions options;
   options.device = device;
@@ -209,6 +210,11 @@ const Case kCases[] = {
      50,
      {{"decode_cap", "25"}, {"sum_weight", "0"}}},
     {"H2oSumOfSquares", 6, 2, "h2o", 32, -1, -1, 80, {{"group_reduce", "sum_of_squares"}}},
+    {"H2oOpt", 4, 4, "h2o", 33, -1, -1, 65, {}, "opt"},
+    {"H2oNeox", 4, 4, "h2o", 33, -1, -1, 65, {}, "gpt_neox"},
+    {"SnapKvOpt", 4, 4, "snapkv", 33, -1, 8, 80, {{"decode_cap", "40"}}, "opt"},
+    {"SnapKvNeox", 4, 4, "snapkv", 33, -1, 8, 80, {{"decode_cap", "40"}}, "gpt_neox"},
+    {"AdaSnapKvNeox", 4, 4, "ada-snapkv", 33, -1, 5, 65, {}, "gpt_neox"},
     {"Streaming", 6, 2, "streaming", 17, -1, -1, 80},
     {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},
 };

@@ -16,8 +16,11 @@ class RandomModel final : public ModelSource {
     output_ = config.tied_embeddings ? embedding_
                                      : Matrix(config.vocab_size, config.hidden_size, 3.0 * std_in);
     final_norm_ = Norm();
+    const bool biased = config.norm == NormKind::kLayer;
+    if (biased) final_norm_bias_ = Bias(config.hidden_size);
+    if (config.learned_positions) positions_ = Matrix(config.max_context, config.hidden_size, 0.5);
     for (int i = 0; i < config.num_layers; ++i) {
-      LlamaLayerTensors layer;
+      LayerTensors layer;
       layer.attn_norm = Norm();
       layer.wq = Matrix(config.QDim(), config.hidden_size, 2.0 * std_in);
       layer.wk = Matrix(config.KvDim(), config.hidden_size, 2.0 * std_in);
@@ -28,15 +31,20 @@ class RandomModel final : public ModelSource {
       layer.up = Matrix(config.intermediate_size, config.hidden_size, std_in);
       layer.down = Matrix(config.hidden_size, config.intermediate_size,
                           1.0 / std::sqrt(config.intermediate_size));
+      if (config.activation.has_value()) layer.gate = {};
+      if (biased) AddBiases(&layer);
+      if (config.architecture == "gpt_neox") FuseQkv(&layer);
       layers_.push_back(layer);
     }
   }
 
   const ModelConfig& config() const override { return config_; }
   absl::StatusOr<TensorView> Embedding() const override { return embedding_; }
+  absl::StatusOr<TensorView> Positions() const override { return positions_; }
   absl::StatusOr<TensorView> FinalNorm() const override { return final_norm_; }
+  absl::StatusOr<TensorView> FinalNormBias() const override { return final_norm_bias_; }
   absl::StatusOr<TensorView> Output() const override { return output_; }
-  absl::StatusOr<LlamaLayerTensors> Layer(int layer) const override { return layers_[layer]; }
+  absl::StatusOr<LayerTensors> Layer(int layer) const override { return layers_[layer]; }
 
  private:
   TensorView Matrix(int rows, int cols, double deviation) {
@@ -46,6 +54,25 @@ class RandomModel final : public ModelSource {
   TensorView Norm() {
     std::uniform_real_distribution<double> uniform(0.8, 1.2);
     return Keep({config_.hidden_size}, [&] { return uniform(rng_); });
+  }
+  TensorView Bias(int size) {
+    std::normal_distribution<double> normal(0.0, 0.2);
+    return Keep({size}, [&] { return normal(rng_); });
+  }
+  void AddBiases(LayerTensors* layer) {
+    layer->attn_norm_bias = Bias(config_.hidden_size);
+    for (TensorView* bias : {&layer->bq, &layer->bk, &layer->bv}) *bias = Bias(config_.QDim());
+    layer->bo = Bias(config_.hidden_size);
+    layer->ffn_norm_bias = Bias(config_.hidden_size);
+    layer->up_bias = Bias(config_.intermediate_size);
+    layer->down_bias = Bias(config_.hidden_size);
+  }
+  // One random matrix as good as three.
+  void FuseQkv(LayerTensors* layer) {
+    layer->wq = layer->wk = layer->wv = layer->bq = layer->bk = layer->bv = {};
+    layer->wqkv =
+        Matrix(3 * config_.QDim(), config_.hidden_size, 2.0 / std::sqrt(config_.hidden_size));
+    layer->bqkv = Bias(3 * config_.QDim());
   }
   template <typename Draw>
   TensorView Keep(std::vector<int64_t> shape, Draw draw) {
@@ -61,8 +88,8 @@ class RandomModel final : public ModelSource {
   ModelConfig config_;
   std::mt19937_64 rng_;
   std::deque<std::vector<float>> storage_;
-  TensorView embedding_, final_norm_, output_;
-  std::vector<LlamaLayerTensors> layers_;
+  TensorView embedding_, positions_, final_norm_, final_norm_bias_, output_;
+  std::vector<LayerTensors> layers_;
 };
 
 }  // namespace
@@ -79,6 +106,22 @@ ModelConfig SmallConfig(int num_heads, int num_kv_heads, int head_dim, int num_l
   config.head_dim = head_dim;
   config.vocab_size = 160;
   config.max_context = 512;
+  return config;
+}
+
+ModelConfig InFamily(ModelConfig config, const std::string& architecture) {
+  config.architecture = architecture;
+  if (architecture == "llama") return config;
+  config.norm = NormKind::kLayer;
+  if (architecture == "opt") {
+    config.rotary_dim = 0;
+    config.learned_positions = true;
+    config.activation = Activation::kRelu;
+  } else {
+    config.rotary_dim = config.head_dim / 4;
+    config.parallel_residual = true;
+    config.activation = Activation::kGelu;
+  }
   return config;
 }
 

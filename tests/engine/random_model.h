@@ -1,10 +1,11 @@
-// A llama model with seeded random fp32 weights, in memory: for tests that need a model but no
+// A model with seeded random fp32 weights, in memory: for tests that need a model but no
 // file.
 #ifndef HYDRANT_TESTS_ENGINE_RANDOM_MODEL_H_
 #define HYDRANT_TESTS_ENGINE_RANDOM_MODEL_H_
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "engine/model/model_source.h"
 
@@ -12,6 +13,10 @@ namespace hydrant {
 
 // A small shape; heads / kv_heads choose MHA, GQA or MQA.
 ModelConfig SmallConfig(int num_heads, int num_kv_heads, int head_dim = 16, int num_layers = 2);
+
+// The same sizes in another family: "llama" (as it is), "opt" or "gpt_neox". REQUIRES: MHA, but for
+// llama
+ModelConfig InFamily(ModelConfig config, const std::string& architecture);
 
 // Query and key weights are scaled up so that attention has clear heavy hitters.
 std::shared_ptr<const ModelSource> MakeRandomModel(const ModelConfig& config, uint64_t seed);

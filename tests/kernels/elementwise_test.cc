@@ -46,6 +46,44 @@ class ElementwiseTest : public BackendTest {
     ExpectNear(RunRmsNorm(x, weight, eps), expected, tolerance, what);
   }
 
+  std::vector<float> RunLayerNorm(const std::vector<float>& x, const std::vector<float>& weight,
+                                  const std::vector<float>& bias, float eps = 1e-5f) {
+    const int n = static_cast<int>(weight.size()), m = static_cast<int>(x.size()) / n;
+    auto x_device = Upload(x), weight_device = Upload(weight), bias_device = Upload(bias);
+    auto out = Output(x.size());
+    backend().LayerNorm({.x = x_device.data(),
+                         .weight = weight_device.data(),
+                         .bias = bias_device.data(),
+                         .m = m,
+                         .n = n,
+                         .eps = eps,
+                         .out = out.data()});
+    return out.Read();
+  }
+
+  void CheckLayerNorm(const std::vector<float>& x, const std::vector<float>& weight,
+                      const std::vector<float>& bias, float eps, const std::string& what) {
+    const size_t n = weight.size();
+    std::vector<double> expected, tolerance;
+    for (size_t row = 0; row < x.size() / n; ++row) {
+      long double sum = 0, squares = 0;
+      for (size_t j = 0; j < n; ++j) sum += x[row * n + j];
+      const long double mean = sum / n;
+      for (size_t j = 0; j < n; ++j) squares += (x[row * n + j] - mean) * (x[row * n + j] - mean);
+      const long double scale = 1 / std::sqrt(squares / n + eps);
+      for (size_t j = 0; j < n; ++j) {
+        const long double scaled = (x[row * n + j] - mean) * scale * weight[j];
+        expected.push_back(static_cast<double>(scaled + bias[j]));
+        // Four roundings to float on the way, and the mean's own, which the difference may enlarge.
+        tolerance.push_back(static_cast<double>(
+            4 * kFloatEpsilon *
+                (std::abs(scaled) + std::abs(bias[j]) + std::abs(mean * scale * weight[j])) +
+            FLT_MIN));
+      }
+    }
+    ExpectNear(RunLayerNorm(x, weight, bias, eps), expected, tolerance, what);
+  }
+
   std::vector<float> RunSwiglu(const std::vector<float>& gate_up, int n) {
     const int m = static_cast<int>(gate_up.size()) / (2 * n);
     auto in = Upload(gate_up);
@@ -113,6 +151,61 @@ TEST_P(ElementwiseTest, RmsNormInPlace) {
   EXPECT_EQ(device.Read(), RunRmsNorm(x, weight));
 }
 
+TEST_P(ElementwiseTest, LayerNormMatchesLongDouble) {
+  for (int n : kSizes) {
+    for (int m : {1, 2, 5}) {
+      const uint64_t seed = 4000 + n * 10 + m;
+      std::vector<float> x = RandomFloats(static_cast<size_t>(m) * n, seed, 3.0f);
+      for (float& value : x) value += 2.5f;
+      CheckLayerNorm(
+          x, RandomFloats(n, seed + 1), RandomFloats(n, seed + 2), 1e-5f,
+          "n " + std::to_string(n) + " m " + std::to_string(m) + " seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, LayerNormOfExtremeValues) {
+  const std::vector<float> weight(19, 1.5f), bias(19, -0.25f);
+  CheckLayerNorm(std::vector<float>(19, 0.0f), weight, bias, 1e-5f, "zeros");
+  CheckLayerNorm(std::vector<float>(19, 7.0f), weight, bias, 1e-5f, "all the same: bias alone");
+  std::vector<float> x = RandomFloats(19, 71);
+  for (float& value : x) value *= 1e25f;
+  CheckLayerNorm(x, weight, bias, 1e-5f, "squares beyond float");
+  x = RandomFloats(19, 72, 1e-3f);
+  for (float& value : x) value += 4096.0f;
+  CheckLayerNorm(x, weight, bias, 1e-5f, "a mean far above the distances from it");
+  x[18] = -1e20f;
+  CheckLayerNorm(x, weight, bias, 1e-5f, "one outlier, in the tail");
+}
+
+TEST_P(ElementwiseTest, LayerNormPassesNanOnInItsRowOnly) {
+  const int n = 33;
+  std::vector<float> x = RandomFloats(3 * n, 73);
+  x[n + 32] = kNan;
+  const std::vector<float> out =
+      RunLayerNorm(x, std::vector<float>(n, 1.0f), std::vector<float>(n, 0.5f));
+  for (int i = 0; i < 3 * n; ++i) EXPECT_EQ(std::isnan(out[i]), i / n == 1) << i;
+}
+
+TEST_P(ElementwiseTest, LayerNormInPlaceAndAlone) {
+  const int n = 577, m = 64, row = 29;
+  const std::vector<float> x = RandomFloats(n * m, 74), weight = RandomFloats(n, 75),
+                           bias = RandomFloats(n, 76);
+  const std::vector<float> batch = RunLayerNorm(x, weight, bias);
+  const std::vector<float> alone =
+      RunLayerNorm({x.begin() + row * n, x.begin() + (row + 1) * n}, weight, bias);
+  EXPECT_EQ(std::memcmp(&batch[row * n], alone.data(), n * sizeof(float)), 0);
+  auto device = Upload(x), weight_device = Upload(weight), bias_device = Upload(bias);
+  backend().LayerNorm({.x = device.data(),
+                       .weight = weight_device.data(),
+                       .bias = bias_device.data(),
+                       .m = m,
+                       .n = n,
+                       .eps = 1e-5f,
+                       .out = device.data()});
+  EXPECT_EQ(device.Read(), batch);
+}
+
 // Rounded by the operation, or by whoever reads its floats: the same bits. Beside bf16 weights, the
 // matrix product of the rounded rows is that of the floats, to the bit.
 TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
@@ -126,7 +219,8 @@ TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
   const WeightPart part = {DType::kF32, values.data(), kOutputs, kCols, {}};
   const auto weight = backend().PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
   ASSERT_TRUE(weight.ok()) << weight.status();
-  auto x_device = Upload(x), norm_device = Upload(norm), gate_up_device = Upload(gate_up);
+  auto x_device = Upload(x), norm_device = Upload(norm), gate_up_device = Upload(gate_up),
+       bias_device = Upload(RandomFloats(kCols, 35));
   const auto check = [&](auto run) {
     auto floats = Output(kRows * kCols);
     auto halves = Upload(std::vector<uint16_t>(kRows * kCols, 0xFFFF));
@@ -151,6 +245,15 @@ TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
                        .n = kCols,
                        .out = out,
                        .out_dtype = out_dtype});
+  });
+  check([&](void* out, DType out_dtype) {
+    backend().LayerNorm({.x = x_device.data(),
+                         .weight = norm_device.data(),
+                         .bias = bias_device.data(),
+                         .m = kRows,
+                         .n = kCols,
+                         .out = out,
+                         .out_dtype = out_dtype});
   });
   check([&](void* out, DType out_dtype) {
     backend().Swiglu({.gate_up = gate_up_device.data(),
@@ -185,6 +288,7 @@ struct RopeCase {
   int num_kv_heads;
   int head_dim;
   bool interleaved;
+  int rotary_dim = head_dim;
 };
 
 struct RopeResult {
@@ -213,8 +317,8 @@ class RopeTest : public BackendTest {
   RopeResult Run(const RopeCase& c, const std::vector<float>& qkv,
                  const std::vector<int32_t>& positions) {
     const int m = static_cast<int>(positions.size());
-    auto in = Upload(qkv), cos = Upload(Table(c.head_dim / 2, false)),
-         sin = Upload(Table(c.head_dim / 2, true));
+    auto in = Upload(qkv), cos = Upload(Table(c.rotary_dim / 2, false)),
+         sin = Upload(Table(c.rotary_dim / 2, true));
     auto positions_device = Upload(positions);
     auto q = Output(static_cast<size_t>(m) * c.num_heads * c.head_dim);
     auto k = Output(c.num_kv_heads * HeadStride(c, m)),
@@ -227,6 +331,7 @@ class RopeTest : public BackendTest {
                          .num_heads = c.num_heads,
                          .num_kv_heads = c.num_kv_heads,
                          .head_dim = c.head_dim,
+                         .rotary_dim = c.rotary_dim,
                          .interleaved = c.interleaved,
                          .q = q.data(),
                          .k = k.data(),
@@ -240,7 +345,11 @@ class RopeTest : public BackendTest {
 // Multiplies the pair (as a complex number) by cos + i sin: what RoPE means (arXiv
 // 2104.09864, 3.4).
 void Expect(const RopeCase& c, const float* in, int position, double* out, double* tolerance) {
-  const int half = c.head_dim / 2;
+  const int half = c.rotary_dim / 2;
+  for (int i = c.rotary_dim; i < c.head_dim; ++i) {
+    out[i] = in[i];
+    tolerance[i] = 0;
+  }
   for (int i = 0; i < half; ++i) {
     const double angle = position * std::pow(10000.0, -static_cast<double>(i) / half);
     const int first = c.interleaved ? 2 * i : i, second = c.interleaved ? 2 * i + 1 : i + half;
@@ -257,7 +366,9 @@ TEST_P(RopeTest, MatchesRotationInDouble) {
        {RopeCase{1, 1, 2, false}, RopeCase{4, 4, 10, false}, RopeCase{9, 3, 64, false},
         RopeCase{4, 1, 128, false}, RopeCase{3, 1, 34, false}, RopeCase{1, 1, 2, true},
         RopeCase{4, 4, 10, true}, RopeCase{9, 3, 64, true}, RopeCase{6, 2, 80, true},
-        RopeCase{3, 1, 34, true}}) {
+        RopeCase{3, 1, 34, true}, RopeCase{4, 4, 16, false, 4}, RopeCase{3, 3, 80, false, 20},
+        RopeCase{4, 2, 96, false, 24}, RopeCase{2, 1, 10, false, 2}, RopeCase{4, 2, 96, true, 34},
+        RopeCase{4, 4, 64, false, 0}, RopeCase{3, 1, 34, true, 0}}) {
     const std::vector<int32_t> positions = {0, 49, 3, 3, 17};
     const int m = static_cast<int>(positions.size()), d = c.head_dim;
     const size_t row = static_cast<size_t>(c.num_heads + 2 * c.num_kv_heads) * d;
@@ -277,8 +388,8 @@ TEST_P(RopeTest, MatchesRotationInDouble) {
         std::copy_n(in + (c.num_heads + c.num_kv_heads + h) * d, d, &v[at]);
       }
     }
-    const std::string what =
-        "head_dim " + std::to_string(d) + (c.interleaved ? " interleaved" : "");
+    const std::string what = "head_dim " + std::to_string(d) + " of which turn " +
+                             std::to_string(c.rotary_dim) + (c.interleaved ? " interleaved" : "");
     const RopeResult result = Run(c, qkv, positions);
     ExpectNear(result.q, q, q_tolerance, what + " q");
     ExpectNear(result.k, k, k_tolerance, what + " k");  // NaN where nothing may be written
@@ -325,6 +436,7 @@ TEST_P(RopeTest, RowsDoNotDependOnTheBatch) {
 
 TEST_P(ElementwiseTest, NoRows) {
   backend().RmsNorm({.m = 0, .n = 8});
+  backend().LayerNorm({.m = 0, .n = 8});
   backend().Swiglu({.m = 0, .n = 8});
   EXPECT_TRUE(backend().Synchronize().ok());
 }

@@ -51,6 +51,19 @@ class MatmulBackendsTest : public BackendTest {
     return y.Read();
   }
 
+  std::vector<float> RunWithBias(const Weight& weight, const std::vector<float>& x, int m,
+                                 float start, const std::vector<float>& bias) {
+    auto device_x = Upload(x), device_bias = Upload(bias);
+    auto y = Upload(std::vector<float>(static_cast<size_t>(m) * weight.rows(), start));
+    backend().Matmul({.x = device_x.data(),
+                      .m = m,
+                      .weight = &weight,
+                      .y = y.data(),
+                      .accumulate = !std::isnan(start),
+                      .bias = device_bias.data()});
+    return y.Read();
+  }
+
   void ExpectProduct(const std::vector<float>& x, int m, int rows, int cols, float start,
                      const std::vector<float>& y) {
     std::vector<double> expected(y.size()), tolerance(y.size());
@@ -105,6 +118,49 @@ TEST_P(MatmulBackendsTest, RowsDoNotDependOnTheBatch) {
                 0)
           << "row " << row;
     }
+  }
+}
+
+// The bias is one more addition, after all others.
+TEST_P(MatmulBackendsTest, BiasIsAddedOnceToEachRow) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    for (const int rows : {1, 16, 77, 300}) {
+      const std::unique_ptr<Weight> weight = Pack(rows, 64, dtype);
+      const std::vector<float> bias = RandomFloats(rows, 97 + rows);
+      for (const int m : {0, 1, 3, 130}) {
+        const std::vector<float> x = Activations(m, 64);
+        for (const float start : {kNan, 0.75f}) {
+          const std::vector<float> plain = Run(*weight, x, m, std::isnan(start) ? 0.0f : start);
+          const std::vector<float> biased = RunWithBias(*weight, x, m, start, bias);
+          ASSERT_EQ(biased.size(), plain.size());
+          for (size_t i = 0; i < biased.size(); ++i) {
+            // The sum itself may have been rounded once less.
+            const double expected = static_cast<double>(plain[i]) + bias[i % rows];
+            ASSERT_NEAR(biased[i], expected,
+                        kFloatEpsilon * (std::abs(expected) + std::abs(plain[i])))
+                << "m " << m << " rows " << rows << " element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MatmulBackendsTest, EmbedAddsTheTablesRows) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    const std::unique_ptr<Weight> table = Pack(50, 72, dtype);
+    const std::vector<uint32_t> ids = {49, 0, 7, 7, 31, 1, 2, 3, 4, 5, 6};
+    const std::vector<float> before = RandomFloats(ids.size() * 72, 5);
+    auto device_ids = Upload(ids);
+    auto out = Upload(before);
+    backend().Embed({.ids = device_ids.data(),
+                     .m = static_cast<int>(ids.size()),
+                     .table = table.get(),
+                     .out = out.data(),
+                     .accumulate = true});
+    const std::vector<float> got = out.Read();
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i], before[i] + values_[ids[i / 72] * 72 + i % 72]) << i;
   }
 }
 

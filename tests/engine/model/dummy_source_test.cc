@@ -106,6 +106,23 @@ TEST(DummySourceTest, OpensThroughFolderOrFile) {
   }
 }
 
+TEST(DummySourceTest, OtherFamiliesHaveTheirTensors) {
+  const auto opt = OpenModel("tests/data/engine/tiny_opt", LoadFormat::kDummy, 1);
+  ASSERT_TRUE(opt.ok()) << opt.status();
+  EXPECT_EQ((*opt)->Positions()->shape, (std::vector<int64_t>{320, 64}));
+  EXPECT_NE((*opt)->Positions()->normals->key, (*opt)->Embedding()->normals->key);
+  EXPECT_EQ(Floats(*(*opt)->FinalNormBias()), std::vector<float>(64, 0.0f));
+  const LayerTensors layer = *(*opt)->Layer(1);
+  EXPECT_EQ(Floats(layer.up_bias), std::vector<float>(96, 0.0f));
+  EXPECT_EQ(Floats(layer.attn_norm), std::vector<float>(64, 1.0f));
+  EXPECT_FALSE(layer.gate.Exists());
+  const auto neox = OpenModel("tests/data/engine/tiny_neox", LoadFormat::kDummy, 1);
+  ASSERT_TRUE(neox.ok()) << neox.status();
+  EXPECT_FALSE((*neox)->Positions()->Exists());
+  EXPECT_EQ((*neox)->Layer(0)->wqkv.shape, (std::vector<int64_t>{192, 64}));
+  EXPECT_EQ(Floats((*neox)->Layer(0)->bqkv), std::vector<float>(192, 0.0f));
+}
+
 // A tensor is its stream, at every dtype.
 TEST(DummySourceTest, TensorsAreTheirNormals) {
   const auto source = MakeDummySource(SmallConfig(DType::kF32), "", 9);

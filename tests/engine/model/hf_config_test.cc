@@ -156,6 +156,137 @@ INSTANTIATE_TEST_SUITE_P(
                   "differs by kind of layer"},
         BadConfig{R"({"initializer_range":0})", "initializer_range is 0"}));
 
+// The fields of facebook/opt-125m's config.json that say something about the arithmetic.
+json Opt() {
+  return json::parse(R"({"_remove_final_layer_norm":false,"activation_function":"relu",
+    "architectures":["OPTForCausalLM"],"bos_token_id":2,"do_layer_norm_before":true,"eos_token_id":2,
+    "ffn_dim":3072,"hidden_size":768,"init_std":0.02,"max_position_embeddings":2048,"model_type":"opt",
+    "num_attention_heads":12,"num_hidden_layers":12,"pad_token_id":1,"torch_dtype":"float16",
+    "vocab_size":50272,"word_embed_proj_dim":768})");
+}
+
+// Those of EleutherAI/pythia-1b.
+json Neox() {
+  return json::parse(R"({"architectures":["GPTNeoXForCausalLM"],"bos_token_id":0,"eos_token_id":0,
+    "hidden_act":"gelu","hidden_size":2048,"initializer_range":0.02,"intermediate_size":8192,
+    "layer_norm_eps":1e-05,"max_position_embeddings":2048,"model_type":"gpt_neox","num_attention_heads":8,
+    "num_hidden_layers":16,"rotary_emb_base":10000,"rotary_pct":0.25,"tie_word_embeddings":false,
+    "torch_dtype":"float16","use_parallel_residual":true,"vocab_size":50304})");
+}
+
+absl::StatusOr<HfConfig> ParsePatched(json root, const std::string& patch) {
+  root.merge_patch(json::parse(patch));
+  return ParseHfConfig(root.dump());
+}
+
+TEST(HfConfigTest, ReadsOpt) {
+  for (const char* patch : {"{}", R"({"architectures":null})"}) {  // model_type says it, too
+    const auto config = ParsePatched(Opt(), patch);
+    ASSERT_TRUE(config.ok()) << config.status();
+    const ModelConfig& m = config->model;
+    EXPECT_EQ(m.architecture, "opt");
+    EXPECT_EQ(m.num_layers, 12);
+    EXPECT_EQ(m.hidden_size, 768);
+    EXPECT_EQ(m.intermediate_size, 3072);
+    EXPECT_EQ(m.num_heads, 12);
+    EXPECT_EQ(m.num_kv_heads, 12);
+    EXPECT_EQ(m.head_dim, 64);
+    EXPECT_EQ(m.max_context, 2048);
+    EXPECT_EQ(m.norm, NormKind::kLayer);
+    EXPECT_EQ(m.norm_eps, 1e-5);
+    EXPECT_EQ(m.RotaryDim(), 0);
+    EXPECT_TRUE(m.learned_positions);
+    EXPECT_TRUE(m.tied_embeddings);
+    EXPECT_FALSE(m.parallel_residual);
+    EXPECT_EQ(m.activation, Activation::kRelu);
+    EXPECT_EQ(config->weight_dtype, DType::kBF16);
+  }
+  EXPECT_EQ(ParsePatched(Opt(), R"({"init_std":0.006})")->initializer_range, 0.006);
+  EXPECT_EQ(ParsePatched(Opt(), R"({"word_embed_proj_dim":null})")->model.hidden_size, 768);
+  EXPECT_FALSE(ParsePatched(Opt(), R"({"tie_word_embeddings":false})")->model.tied_embeddings);
+}
+
+TEST(HfConfigTest, ReadsGptNeox) {
+  const auto config = ParseHfConfig(Neox().dump());
+  ASSERT_TRUE(config.ok()) << config.status();
+  const ModelConfig& m = config->model;
+  EXPECT_EQ(m.architecture, "gpt_neox");
+  EXPECT_EQ(m.num_kv_heads, 8);
+  EXPECT_EQ(m.head_dim, 256);
+  EXPECT_EQ(m.RotaryDim(), 64);
+  EXPECT_EQ(m.rope_pairing, RopePairing::kHalfSplit);
+  EXPECT_EQ(m.norm, NormKind::kLayer);
+  EXPECT_EQ(m.norm_eps, 1e-5);
+  EXPECT_FALSE(m.learned_positions);
+  EXPECT_FALSE(m.tied_embeddings);
+  EXPECT_TRUE(m.parallel_residual);
+  EXPECT_EQ(m.activation, Activation::kGelu);
+}
+
+TEST(HfConfigTest, GptNeoxRotaryUnderBothNames) {
+  const auto rotary = [](const char* patch) {
+    const auto config = ParsePatched(Neox(), patch);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return std::pair(config->model.RotaryDim(), config->model.rope_theta);
+  };
+  EXPECT_EQ(rotary(R"({"rotary_pct":1.0,"rotary_emb_base":25000})"), std::pair(256, 25000.0));
+  EXPECT_EQ(rotary(R"({"rotary_pct":null,"rotary_emb_base":null})"), std::pair(64, 10000.0));
+  EXPECT_EQ(rotary(R"({"rotary_pct":null,"rotary_emb_base":null,"rope_parameters":
+                       {"rope_type":"default","rope_theta":500,"partial_rotary_factor":0.5}})"),
+            std::pair(128, 500.0));
+  EXPECT_EQ(rotary(R"({"rotary_pct":0})").first, 0);
+}
+
+TEST(HfConfigTest, ActivationsUnderTheirNames) {
+  for (const auto& [name, activation] : {std::pair("gelu_new", Activation::kGeluTanh),
+                                         {"gelu_fast", Activation::kGeluTanh},
+                                         {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                                         {"relu", Activation::kRelu}}) {
+    const json patch = {{"hidden_act", name}};
+    EXPECT_EQ(ParsePatched(Neox(), patch.dump())->model.activation, activation) << name;
+  }
+}
+
+struct BadFamilyConfig {
+  json (*base)();
+  const char* patch;
+  const char* message;
+};
+
+TEST(HfConfigTest, WhatOptAndGptNeoxDoNotSupportIsNamed) {
+  const BadFamilyConfig cases[] = {
+      // OPT 350m.
+      {Opt, R"({"hidden_size":1024,"num_attention_heads":16,"word_embed_proj_dim":512})",
+       "word_embed_proj_dim is 512, hidden_size is 1024"},
+      {Opt, R"({"do_layer_norm_before":false})", "do_layer_norm_before is false; normalisation"},
+      {Opt, R"({"_remove_final_layer_norm":true})", "_remove_final_layer_norm is true"},
+      {Opt, R"({"enable_bias":false})", "enable_bias is false"},
+      {Opt, R"({"layer_norm_elementwise_affine":false})", "layer_norm_elementwise_affine is false"},
+      {Opt, R"({"activation_function":"swish"})",
+       "activation_function is 'swish'; supported are relu, gelu, gelu_new"},
+      {Opt, R"({"ffn_dim":null})", "ffn_dim is missing"},
+      {Opt, R"({"num_attention_heads":7})", "num_attention_heads is 7, it must divide hidden_size"},
+      {Opt, R"({"max_position_embeddings":0})", "max_context is 0"},
+      {Opt, R"({"init_std":0})", "initializer_range is 0"},
+      {Opt, R"({"do_layer_norm_before":1})", "do_layer_norm_before is '1', wanted true or false"},
+      {Opt, R"({"quantization_config":{"bits":4}})", "quantization_config is set"},
+      {Neox, R"({"hidden_act":"quick_gelu"})", "hidden_act is 'quick_gelu'; supported are"},
+      {Neox, R"({"attention_bias":false})", "attention_bias is false"},
+      {Neox, R"({"rotary_pct":1.5})", "rotary_pct (partial_rotary_factor) is 1.5, the limit is"},
+      {Neox, R"({"rotary_pct":-1})", "rotary_pct (partial_rotary_factor) is -1"},
+      {Neox, R"({"rotary_pct":0.02})", "rotary_dim is 5, it must be even"},
+      {Neox, R"({"rotary_pct":"x"})", "rotary_pct is '"},
+      {Neox, R"({"rope_scaling":{"type":"dynamic","factor":2}})", "rope_type is 'dynamic'"},
+      {Neox, R"({"layer_norm_eps":0})", "norm_eps is 0"},
+      {Neox, R"({"intermediate_size":null})", "intermediate_size is missing"},
+  };
+  for (const BadFamilyConfig& c : cases) {
+    const auto config = ParsePatched(c.base(), c.patch);
+    ASSERT_FALSE(config.ok()) << c.patch;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(c.message));
+  }
+}
+
 TEST(HfConfigTest, BrokenTextIsRefused) {
   for (const char* text : {"", "{", "[]", "null", "{\"a\":1,\"a\":2}", "\xff"}) {
     EXPECT_FALSE(ParseHfConfig(text).ok()) << text;

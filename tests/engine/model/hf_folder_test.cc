@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/llama_tensors.h"
+#include "engine/model/model_tensors.h"
 #include "kernels/dequantize.h"
 
 namespace hydrant {
@@ -34,7 +34,7 @@ void ExpectGolden(const std::string& name, int number, const TensorView& view) {
 }
 
 void ExpectAllGolden(const ModelSource& source) {
-  const LlamaTensorNames& names = HuggingFaceLlamaNames();
+  const TensorNames& names = HuggingFaceNames(source.config());
   std::map<std::string, TensorView> views;  // sorted, as the script numbers them
   views[names.embedding] = *source.Embedding();
   views[names.final_norm] = *source.FinalNorm();
@@ -72,14 +72,25 @@ TEST(HfFolderTest, ReadsShards) {
   ExpectAllGolden(**source);
 }
 
+// Of a few tensors, inside the layers and outside.
+std::vector<uint8_t> SomeBytes(const ModelSource& source) {
+  std::vector<uint8_t> bytes;
+  const LayerTensors layer = *source.Layer(1);
+  for (const TensorView& view : {*source.Embedding(), *source.Positions(), *source.FinalNormBias(),
+                                 layer.wk, layer.bv, layer.down_bias}) {
+    bytes.insert(bytes.end(), view.bytes.begin(), view.bytes.end());
+  }
+  return bytes;
+}
+
 // A private copy of a golden folder that a test may damage.
 class HfFolderCopyTest : public testing::Test {
  protected:
-  void Copy(const std::string& name) {
+  void Copy(const std::string& name, const std::string& from = "tests/data/model/") {
     folder_ = testing::TempDir() + "/hf_folder_test." +
               testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(folder_);
-    fs::copy("tests/data/model/" + name, folder_);
+    fs::copy(from + name, folder_);
     for (const auto& entry : fs::directory_iterator(folder_)) {
       fs::permissions(entry.path(), fs::perms::owner_write, fs::perm_options::add);
     }
@@ -177,6 +188,77 @@ TEST_F(HfFolderCopyTest, CutFilesAreRefused) {
     Write("model.safetensors", text.substr(0, size));
     EXPECT_THAT(Message(), HasSubstr("model.safetensors'"));
   }
+}
+
+// Position 0 has the third row of the table in the file.
+TEST(HfFolderTest, OptsPositionsBeginAtTheirThirdRow) {
+  const auto source = OpenModel("tests/data/engine/tiny_opt", LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const TensorView positions = *(*source)->Positions();
+  EXPECT_EQ(positions.shape, (std::vector<int64_t>{320, 64}));
+  ASSERT_EQ(positions.bytes.size(), 320u * 64 * 2);
+  std::ifstream file("tests/data/engine/tiny_opt/model.safetensors", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  uint64_t header = 0;
+  std::memcpy(&header, text.data(), sizeof header);
+  const nlohmann::json entry =
+      nlohmann::json::parse(text.substr(8, header))["model.decoder.embed_positions.weight"];
+  EXPECT_EQ(entry["shape"], nlohmann::json({322, 64}));
+  const size_t begin = 8 + header + entry["data_offsets"][0].get<size_t>() + 2 * 64 * 2;
+  EXPECT_EQ(std::memcmp(positions.bytes.data(), &text[begin], positions.bytes.size()), 0);
+  EXPECT_FALSE((*source)->Layer(0)->gate.Exists());
+  EXPECT_FALSE((*source)->Layer(0)->wqkv.Exists());
+}
+
+// Some of OPT's published files have it so.
+TEST_F(HfFolderCopyTest, OptsNamesMayLackTheirOuterModule) {
+  Copy("tiny_opt", "tests/data/engine/");
+  const auto source = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const std::vector<uint8_t> expected = SomeBytes(**source);  // before the file changes
+  EXPECT_FALSE(expected.empty());
+  const std::string text = Read("model.safetensors");
+  uint64_t length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  std::string header = text.substr(8, length);
+  for (size_t at; (at = header.find("\"model.decoder.")) != std::string::npos;)
+    header.erase(at + 1, std::strlen("model."));
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t new_length = header.size();
+  Write("model.safetensors", std::string(reinterpret_cast<const char*>(&new_length), 8) + header +
+                                 text.substr(8 + length));
+  const auto bare = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_EQ(SomeBytes(**bare), expected);
+}
+
+TEST_F(HfFolderCopyTest, OptsTensorsMustFitTheConfiguration) {
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("config.json", "\"max_position_embeddings\": 320", "\"max_position_embeddings\": 321");
+  EXPECT_THAT(Message(),
+              HasSubstr("'model.decoder.embed_positions.weight' has shape [322, 64], the "
+                        "configuration wants [323, 64]"));
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("config.json", "\"ffn_dim\": 96", "\"ffn_dim\": 64");
+  EXPECT_THAT(Message(),
+              HasSubstr("fc1.weight' has shape [96, 64], the configuration wants [64, "));
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("model.safetensors", "layers.1.self_attn.k_proj.bias", "layers.1.self_attn.k_proj.bibs");
+  EXPECT_THAT(Message(), HasSubstr("'model.decoder.layers.1.self_attn.k_proj.bibs' is not part of "
+                                   "the opt model of 2 layers"));
+  Copy("tiny_opt", "tests/data/engine/");
+  Replace("config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+  EXPECT_THAT(Message(),
+              HasSubstr("'model.decoder.layers.2.self_attn_layer_norm.weight' is missing"));
+}
+
+TEST_F(HfFolderCopyTest, GptNeoxTensorsMustFitTheConfiguration) {
+  Copy("tiny_neox_serial", "tests/data/engine/");
+  Replace("config.json", "\"vocab_size\": 300", "\"vocab_size\": 299");
+  EXPECT_THAT(Message(), HasSubstr("tensor 'gpt_neox.embed_in.weight' has shape [300, 36]"));
+  Copy("tiny_neox_serial", "tests/data/engine/");
+  Replace("model.safetensors", "gpt_neox.final_layer_norm.bias", "gpt_neox.rotary_emb.inv_freq__");
+  EXPECT_THAT(Message(), HasSubstr("'gpt_neox.rotary_emb.inv_freq__' is not part of the gpt_neox"));
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ struct Mistake {
 TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Mistake mistakes[] = {
-      {[](ModelConfig& c) { c.architecture = "gpt2"; }, "architecture is 'gpt2', only 'llama'"},
+      {[](ModelConfig& c) { c.architecture = "gpt2"; },
+       "architecture is 'gpt2', llama, opt and gpt_neox"},
       {[](ModelConfig& c) { c.num_layers = 0; }, "num_layers is 0, the limit is 1 to 1024"},
       {[](ModelConfig& c) { c.num_layers = 1025; }, "num_layers is 1025"},
       {[](ModelConfig& c) { c.hidden_size = -1; }, "hidden_size is -1, the limit is 1 to 65536"},
@@ -35,6 +36,10 @@ TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
        "num_heads is 4, it must be a multiple of num_kv_heads, which is 3"},
       {[](ModelConfig& c) { c.head_dim = 15; }, "head_dim is 15, it must be even"},
       {[](ModelConfig& c) { c.head_dim = 2048; }, "head_dim is 2048, the limit is 2 to 1024"},
+      {[](ModelConfig& c) { c.rotary_dim = 7; },
+       "rotary_dim is 7, it must be even and from 0 to head_dim, which is 16"},
+      {[](ModelConfig& c) { c.rotary_dim = 18; }, "rotary_dim is 18"},
+      {[](ModelConfig& c) { c.rotary_dim = -2; }, "rotary_dim is -2"},
       {[](ModelConfig& c) { c.vocab_size = 0; }, "vocab_size is 0"},
       {[](ModelConfig& c) { c.max_context = 1 << 28; },
        "max_context is 268435456, the limit is 1 to 134217728"},
@@ -45,7 +50,7 @@ TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
       {[](ModelConfig& c) {
          c.rope_freq_factors = {1, 2};
        },
-       "rope_freq_factors has 2 values, half of head_dim is 8"},
+       "rope_freq_factors has 2 values, half of rotary_dim is 8"},
       {[](ModelConfig& c) { c.rope_freq_factors = {1, 1, 1, -2, 1, 1, 1, 1}; },
        "rope_freq_factors[3] is -2"},
       {[](ModelConfig& c) {

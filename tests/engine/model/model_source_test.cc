@@ -193,7 +193,7 @@ TEST(GgufLlamaTest, MetadataMistakesAreNamed) {
   EXPECT_THAT(OpenMessage(patched("llama.block_count", 0)),
               HasSubstr("num_layers is 0, the limit is 1 to 1024"));
   EXPECT_THAT(OpenMessage(patched("llama.block_count", 1)),
-              HasSubstr("tensor 'blk.1.attn_k.weight' is not part of a llama model of 1 layers"));
+              HasSubstr("tensor 'blk.1.attn_k.weight' is not part of the llama model of 1 layers"));
   EXPECT_THAT(OpenMessage(patched("llama.block_count", 3)),
               HasSubstr("tensor 'blk.2.attn_norm.weight' is missing"));
   EXPECT_THAT(OpenMessage(patched("llama.block_count", 100000)),

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "engine/model/dummy_source.h"
-#include "engine/model/llama_tensors.h"
+#include "engine/model/model_tensors.h"
 #include "tests/engine/model/gguf_writer.h"
 #include "tests/engine/model/quantize.h"
 
@@ -140,7 +140,7 @@ std::vector<uint8_t> BuildTinyLlamaGguf(const ModelConfig& config, DType dtype, 
   GgufWriter writer;
   AddConfig(config, &writer);
   AddTokenizer(config, &writer);
-  const LlamaTensorNames& names = GgufLlamaNames();
+  const TensorNames& names = GgufLlamaNames();
   for (const ExpectedTensor& tensor : ExpectedOuterTensors(config, names)) {
     AddTensor(tensor, tensor.name == names.embedding, dtype, seed, &writer);
   }

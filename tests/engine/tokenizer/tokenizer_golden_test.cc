@@ -94,8 +94,37 @@ TEST_P(OwnTokenizer, DecodesAsHuggingFaceAndPieceByPiece) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, OwnTokenizer,
-                         ::testing::Values("gpt2", "llama3", "qwen2", "smollm", "llama2"),
+                         ::testing::Values("gpt2", "llama3", "qwen2", "smollm", "llama2", "neox"),
                          [](const auto& info) { return std::string(info.param); });
+
+// OPT's folders: vocab.json, merges.txt, and a tokenizer_config.json that puts </s> first.
+TEST(OptTokenizer, EncodesAsHuggingFace) {
+  const auto tokenizer = Load(std::string(kGoldenFolder) + "opt");
+  ASSERT_NE(tokenizer, nullptr);
+  ExpectGolden(*tokenizer, "opt", {});
+  EXPECT_EQ(tokenizer->bos_id(), 2);
+  EXPECT_EQ(tokenizer->eog_ids(), std::vector<TokenId>{2});
+  EXPECT_EQ(*tokenizer->Encode("", {}), std::vector<TokenId>{2});
+  EXPECT_EQ(*tokenizer->Encode("</s>", {}), std::vector<TokenId>{2});
+  EXPECT_TRUE(tokenizer->IsSpecial(1));
+  EXPECT_FALSE(tokenizer->IsSpecial(0)) << "<s> has no part in tokenizer_config.json";
+}
+
+// The published files come without their tokenizer_config.json.
+TEST(OptTokenizer, PublishedFilesEncodeAsHuggingFace) {
+  namespace fs = std::filesystem;
+  const fs::path path = testing::DataFolder() + "/tokenizers/opt";
+  if (!fs::exists(path)) GTEST_SKIP() << path << " is absent (set HYDRANT_DATA_DIR)";
+  const fs::path folder = fs::path(::testing::TempDir()) / "tokenizer_golden_test.opt";
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  for (const char* file : {"vocab.json", "merges.txt"}) fs::copy(path / file, folder);
+  fs::copy(std::string(kGoldenFolder) + "opt/tokenizer_config.json", folder);
+  const auto tokenizer = Load(folder.string());
+  fs::remove_all(folder);
+  ASSERT_NE(tokenizer, nullptr);
+  ExpectGolden(*tokenizer, "data_opt", {});
+}
 
 // The same vocabulary through GGUF metadata.
 class OwnGguf : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};

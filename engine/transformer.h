@@ -1,7 +1,11 @@
-// The weights of a llama model on a backend, and the parts of its forward pass that are the same
-// for prefill and decode. Immutable after Create(). Activations are fp32 rows in device memory.
-#ifndef HYDRANT_ENGINE_LLAMA_MODEL_H_
-#define HYDRANT_ENGINE_LLAMA_MODEL_H_
+// The weights of a decoder-only transformer on a backend, and the parts of its forward pass that
+// are the same for prefill and decode. Families are told apart by what their ModelConfig says, in
+// four places: the norm, how positions enter (learned rows, RoPE on the whole or a part of a head),
+// the feed-forward, and whether it reads the sum of input and attention or the input alone.
+//
+// Immutable after Create(). Activations are fp32 rows in device memory.
+#ifndef HYDRANT_ENGINE_TRANSFORMER_H_
+#define HYDRANT_ENGINE_TRANSFORMER_H_
 
 #include <functional>
 #include <memory>
@@ -26,7 +30,7 @@ struct Activations {
   DeviceArray<uint8_t> attended;  // [rows, q_dim]
   DeviceArray<float> qkv;         // [rows, q_dim + 2 kv_dim]
   DeviceArray<float> q;           // [rows, q_dim]
-  DeviceArray<float> gate_up;     // [rows, 2 intermediate]
+  DeviceArray<float> gate_up;     // [rows, 2 intermediate]; [rows, intermediate] without a gate
 
   // The place of an element in one of these arrays.
   void* At(const DeviceArray<uint8_t>& array, size_t element) const {
@@ -42,21 +46,22 @@ struct KvDestination {
   int64_t head_stride = 0;
 };
 
-class LlamaModel {
+class Transformer {
  public:
   // Borrows the backend; keeps the source alive (stored weights point into its file).
-  static absl::StatusOr<std::unique_ptr<LlamaModel>> Create(
+  static absl::StatusOr<std::unique_ptr<Transformer>> Create(
       Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype,
       int max_positions, const std::function<void(double)>& progress);
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
 
-  void Embed(const TokenId* ids, int rows, float* hidden) const;
+  // ids, positions, hidden: [rows, ...].
+  void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
   // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
   void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
                   const Activations& act, const KvDestination& kv) const;
-  // hidden += attention output projection of act.attended, then hidden += feed-forward.
+  // hidden += attention output projection of act.attended, hidden += feed-forward.
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
   // The rows `first`, `first` + 1, ... of act.normed.
   void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
@@ -64,33 +69,48 @@ class LlamaModel {
   void Logits(const Activations& act, int rows, float* logits) const;
 
  private:
+  struct Norm {
+    DeviceArray<float> weight;  // [hidden]
+    DeviceArray<float> bias;    // [hidden], of a LayerNorm
+  };
+  struct Linear {
+    std::unique_ptr<Weight> weight;
+    DeviceArray<float> bias;  // [weight's rows], or empty
+  };
   struct Layer {
-    DeviceArray<float> attn_norm, ffn_norm;  // [hidden]
-    std::unique_ptr<Weight> qkv, wo, gate_up, down;
+    Norm attn_norm, ffn_norm;
+    Linear qkv, wo;
+    Linear gate_up;  // without a gate: up alone
+    Linear down;
   };
 
-  LlamaModel(Backend* backend, std::shared_ptr<const ModelSource> source)
+  Transformer(Backend* backend, std::shared_ptr<const ModelSource> source)
       : backend_(backend), source_(std::move(source)) {}
   absl::Status Load(WeightDType dtype, int max_positions,
                     const std::function<void(double)>& progress);
   absl::Status CheckFits(WeightDType dtype) const;
   absl::Status LoadLayer(int index, WeightDType dtype);
   absl::Status LoadHead(WeightDType dtype);
+  absl::Status LoadNorm(const TensorView& weight, const TensorView& bias, Norm* norm);
+  absl::Status LoadLinear(const std::vector<TensorView>& weights,
+                          const std::vector<TensorView>& biases, WeightDType dtype, Linear* linear);
   absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
                                                WeightDType dtype);
-  void Norm(const float* x, const DeviceArray<float>& weight, int rows, int first,
-            const Activations& act) const;
+  void Normalise(const float* x, const Norm& norm, int rows, int first,
+                 const Activations& act) const;
+  void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act) const;
 
   Backend* backend_;
   std::shared_ptr<const ModelSource> source_;
   std::vector<Layer> layers_;
-  DeviceArray<float> final_norm_;
+  Norm final_norm_;
   std::unique_ptr<Weight> embedding_;
-  std::unique_ptr<Weight> output_;  // null: tied, the embedding serves
-  DeviceArray<float> cos_, sin_;
+  std::unique_ptr<Weight> positions_;  // null: none are learned
+  std::unique_ptr<Weight> output_;     // null: tied, the embedding serves
+  DeviceArray<float> cos_, sin_;       // empty where RoPE turns nothing
   int64_t weight_bytes_ = 0;
 };
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_ENGINE_LLAMA_MODEL_H_
+#endif  // HYDRANT_ENGINE_TRANSFORMER_H_

@@ -1,0 +1,56 @@
+// GPT-NeoX (arXiv 2204.06745, section 2.1): RoPE on a part of each head, and the two halves of a
+// layer side by side. Pythia models are of this family.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/hf_families.h"
+#include "engine/model/hf_fields.h"
+
+namespace hydrant {
+namespace {
+
+using nlohmann::json;
+
+// rotary_pct and rotary_emb_base, which rope_parameters replaced in transformers 5.
+absl::Status ReadRotary(const json& root, ModelConfig* c) {
+  double rotated = 0.25;
+  if (absl::Status s = ReadReal(root, "rotary_emb_base", false, &c->rope_theta); !s.ok()) return s;
+  if (absl::Status s = ReadReal(root, "rotary_pct", false, &rotated); !s.ok()) return s;
+  if (absl::Status s = ReadHfRope(root, c, &rotated); !s.ok()) return s;
+  if (!(rotated >= 0.0 && rotated <= 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rotary_pct (partial_rotary_factor) is ", rotated, ", the limit is 0 to 1"));
+  }
+  c->rotary_dim = static_cast<int>(c->head_dim * rotated);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadHfGptNeox(const json& root, ModelConfig* c) {
+  c->architecture = "gpt_neox";
+  c->max_context = 2048;
+  c->norm = NormKind::kLayer;
+  c->norm_eps = 1e-5;
+  c->parallel_residual = true;
+  const std::pair<const char*, int*> required[] = {{"num_hidden_layers", &c->num_layers},
+                                                   {"hidden_size", &c->hidden_size},
+                                                   {"intermediate_size", &c->intermediate_size},
+                                                   {"num_attention_heads", &c->num_heads},
+                                                   {"vocab_size", &c->vocab_size}};
+  for (const auto& [key, field] : required) {
+    if (absl::Status s = ReadInt(root, key, true, field); !s.ok()) return s;
+  }
+  c->num_kv_heads = c->num_heads;
+  absl::Status status = ReadInt(root, "max_position_embeddings", false, &c->max_context);
+  if (status.ok()) status = SetHeadDim(c);
+  if (status.ok())
+    status = WantValue(root, "attention_bias", true, "a model without biases is not supported");
+  if (status.ok()) status = ReadReal(root, "layer_norm_eps", false, &c->norm_eps);
+  if (status.ok()) status = ReadBool(root, "use_parallel_residual", &c->parallel_residual);
+  if (status.ok()) status = ReadBool(root, "tie_word_embeddings", &c->tied_embeddings);
+  if (status.ok()) status = ReadHfActivation(root, "hidden_act", "gelu", c);
+  return status.ok() ? ReadRotary(root, c) : status;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,64 @@
+// OPT (arXiv 2205.01068): learned positions, LayerNorm before each half of a layer, biases
+// everywhere. The 350m model normalises after them and projects its embeddings: it is refused.
+#include "absl/strings/str_cat.h"
+#include "engine/model/hf_families.h"
+#include "engine/model/hf_fields.h"
+
+namespace hydrant {
+namespace {
+
+using nlohmann::json;
+
+absl::Status CheckArithmetic(const json& root, int hidden_size) {
+  const struct {
+    const char* key;
+    bool wanted;
+    const char* why;
+  } flags[] = {
+      {"do_layer_norm_before", true, "normalisation after each half of a layer is not supported"},
+      {"_remove_final_layer_norm", false, "a model without its final norm is not supported"},
+      {"enable_bias", true, "a model without biases is not supported"},
+      {"layer_norm_elementwise_affine", true, "norms without weights are not supported"}};
+  for (const auto& flag : flags) {
+    if (absl::Status s = WantValue(root, flag.key, flag.wanted, flag.why); !s.ok()) return s;
+  }
+  int embedding_dim = hidden_size;
+  if (absl::Status s = ReadInt(root, "word_embed_proj_dim", false, &embedding_dim); !s.ok())
+    return s;
+  if (embedding_dim == hidden_size) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("word_embed_proj_dim is ", embedding_dim,
+                                               ", hidden_size is ", hidden_size,
+                                               "; projected embeddings are not supported"));
+}
+
+}  // namespace
+
+absl::Status ReadHfOpt(const json& root, ModelConfig* c) {
+  c->architecture = "opt";
+  c->max_context = 2048;
+  c->norm = NormKind::kLayer;
+  c->norm_eps = 1e-5;  // no file says it
+  c->rotary_dim = 0;
+  c->learned_positions = true;
+  c->tied_embeddings = true;
+  const struct {
+    const char* key;
+    bool required;
+    int* out;
+  } fields[] = {{"num_hidden_layers", true, &c->num_layers},
+                {"hidden_size", true, &c->hidden_size},
+                {"ffn_dim", true, &c->intermediate_size},
+                {"num_attention_heads", true, &c->num_heads},
+                {"vocab_size", true, &c->vocab_size},
+                {"max_position_embeddings", false, &c->max_context}};
+  for (const auto& f : fields) {
+    if (absl::Status s = ReadInt(root, f.key, f.required, f.out); !s.ok()) return s;
+  }
+  c->num_kv_heads = c->num_heads;
+  if (absl::Status s = SetHeadDim(c); !s.ok()) return s;
+  if (absl::Status s = CheckArithmetic(root, c->hidden_size); !s.ok()) return s;
+  if (absl::Status s = ReadHfActivation(root, "activation_function", "relu", c); !s.ok()) return s;
+  return ReadBool(root, "tie_word_embeddings", &c->tied_embeddings);
+}
+
+}  // namespace hydrant
