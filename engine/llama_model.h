@@ -51,6 +51,12 @@ class LlamaModel {
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
+  Rotary rotary() const {
+    return {.cos = cos_.data(),
+            .sin = sin_.data(),
+            .rotary_dim = config().head_dim,
+            .interleaved = config().rope_pairing == RopePairing::kInterleaved};
+  }
 
   void Embed(const TokenId* ids, int rows, float* hidden) const;
   // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].

@@ -221,6 +221,7 @@ void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState
                         .kept_stride = arena_tokens_,
                         .keep = keep_.data(),
                         .n = n,
+                        .rotary = model_->rotary(),
                         .slot = slice.slot,
                         .layer = layer,
                         .pages = kv.pages(),

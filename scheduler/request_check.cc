@@ -133,6 +133,14 @@ absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
   return absl::OkStatus();
 }
 
+// The angles that the engine knows are those of max_model_len positions.
+absl::Status CheckRolling(const CachePlan& plan, const EngineLimits& limits) {
+  if (!plan.rule.rolling || plan.cap <= limits.max_model_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cache.params.rolling: a budget of ", plan.cap,
+                   " entries a head exceeds max_model_len ", limits.max_model_len));
+}
+
 // The length limit, or NEVER_FITS. The last token of a sequence is never fed back, so its cache
 // sees one token less.
 absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& plan,
@@ -141,6 +149,8 @@ absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& 
   const int64_t alone = CacheSpace::MaxTokensAlone(limits, plan);
   int64_t total = limits.max_model_len;
   if (request.stopping.max_tokens.has_value()) {
+    // Positions are 32 bits.
+    if (plan.rule.rolling) total = std::numeric_limits<int32_t>::max();
     total = std::min<int64_t>(total, prompt + *request.stopping.max_tokens);
   } else if (alone < total - 1) {
     total = std::max(alone, prompt) + 1;
@@ -168,6 +178,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   absl::StatusOr<CachePlan> plan =
       PlanCache(request.cache, static_cast<int64_t>(request.prompt.size()));
   if (!plan.ok()) return Invalid(plan.status());
+  status = CheckRolling(*plan, limits);
+  if (!status.ok()) return Invalid(std::move(status));
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);

@@ -18,7 +18,8 @@ class H2oPolicy final : public Policy {
              MinCacheTokensParameter(),
              {"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
              {"protected_window_size", "last entries that never leave, the incoming one included",
-              "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"}}};
+              "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"},
+             RollingParameter()}};
   }
   absl::Status Fill(const CacheSpec& spec, int64_t /*prompt_tokens*/,
                     CachePlan* plan) const override {
@@ -29,7 +30,7 @@ class H2oPolicy final : public Policy {
     plan->rule.sinks = static_cast<int32_t>(sinks);
     plan->rule.recent =
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(half), kNoCap));
-    return absl::OkStatus();
+    return FillRolling(spec, plan);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "engine/cache/policy_registry.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <vector>
 
@@ -71,6 +72,19 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
     return given->second;
   return absl::InvalidArgumentError(fmt::format("cache.params.{}: '{}' is none of {}", name,
                                                 given->second, fmt::join(choices, ", ")));
+}
+
+PolicyParameter RollingParameter() {
+  return {"rolling", "positions count within the cache: the stream may outrun the model's context",
+          "false", "false or true"};
+}
+
+absl::Status FillRolling(const CacheSpec& spec, CachePlan* plan) {
+  constexpr std::array<std::string_view, 2> kChoices = {"false", "true"};
+  const absl::StatusOr<std::string> rolling = ChoiceParam(spec, "rolling", kChoices);
+  if (!rolling.ok()) return rolling.status();
+  plan->rule.rolling = *rolling == "true";
+  return absl::OkStatus();
 }
 
 PolicyParameter MaxCacheTokensParameter() {

@@ -47,6 +47,12 @@ absl::StatusOr<double> RealParam(const CacheSpec& spec, const std::string& name,
 absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,
                                         std::span<const std::string_view> choices);
 
+// `rolling`: positions within the cache (DecodeRule), so that a stream may outrun the model's
+// context. Without sinks to hold on to, most models lose the thread there (StreamingLLM, arXiv
+// 2309.17453, section 3.1); it is allowed.
+PolicyParameter RollingParameter();
+absl::Status FillRolling(const CacheSpec& spec, CachePlan* plan);
+
 // Rows of Info() that every evicting policy has.
 PolicyParameter MaxCacheTokensParameter();
 PolicyParameter CacheRatioParameter();

@@ -19,15 +19,15 @@
 
 #include <cuda_runtime.h>
 
+#include <climits>
 #include <cmath>
 
 #include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/victim.cuh"
 
 namespace hydrant::cuda {
-
-inline constexpr float kLog2E = 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
 
 __device__ inline float LowerBoundLogit() { return -1e30f; }
 
@@ -42,11 +42,18 @@ class DecodeBlock {
         rule_(launch.args.tables.rules[unit.slot]),
         s_(shared),
         thread_(static_cast<int>(threadIdx.x)),
-        products_(launch, unit, shared) {}
+        products_(launch, unit, shared) {
+    // Read before any block of the head may have changed it.
+    if (rule_.rolling && !u_.grows) rank_above_ = pages_.positions[PageSlot(u_.new_entry)];
+  }
 
   __device__ void Run() {
     Prepare();
-    products_.Logits();
+    if (rule_.rolling) {
+      RollingLogits<Products::kDType>(l_, u_, s_, rank_above_);
+    } else {
+      products_.Logits();
+    }
     __syncthreads();
     if (l_.weighted) {
       Weights<true>();
@@ -111,7 +118,8 @@ class DecodeBlock {
       StoreElement(Products::kDType, pages_.values, to, l_.args.v[from + d]);
     }
     if (thread_ != 0) return;
-    pages_.positions[slot] = l_.args.positions[u_.row];
+    // Ranks are moved when all blocks have read them (UpdateScores()).
+    if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
     if (rule_.scored) pages_.scores[slot] = 0.0f;
     if (l_.weighted) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
   }
@@ -306,7 +314,7 @@ class DecodeBlock {
   __device__ void UpdateScores(Weight weight) {
     __shared__ VictimCandidate candidates[kDecodeWarps];
     if (!rule_.scored) return;
-    const int32_t next_position = l_.args.positions[u_.row] + 1;
+    const int32_t next_position = rule_.rolling ? u_.length : l_.args.positions[u_.row] + 1;
     VictimCandidate mine = VictimCandidate::None();
     // Several entries' loads are under way at once; past the last entry they are its own again.
     constexpr int kAtOnce = 4;
@@ -334,6 +342,10 @@ class DecodeBlock {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i * kDecodeThreads >= u_.length) continue;
+        if (rule_.rolling) {
+          positions[i] = RankAfter(u_, entries[i], positions[i], rank_above_);
+          pages_.positions[slots[i]] = positions[i];
+        }
         const float score = rule_.by_position
                                 ? static_cast<float>(positions[i])
                                 : rule_.decay * scores[i] + rule_.gain * (weights[i] / heads);
@@ -360,6 +372,7 @@ class DecodeBlock {
   const DecodeShared& s_;
   const int thread_;
   Products products_;
+  int32_t rank_above_ = INT_MAX;  // in a rolling head ranks greater than this go down by one
 };
 
 template <typename Products>

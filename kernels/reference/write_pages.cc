@@ -15,16 +15,18 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
       args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
   const size_t index = PageIndex(pages.layout, blocks, entry);
   const size_t in = head * args.kv_head_stride + static_cast<size_t>(position) * d;
+  const auto element = [&](int i) { return static_cast<double>(args.k[in + i]); };
   for (int i = 0; i < d; ++i) {
-    StorePageElement(pages.layout.dtype, pages.keys, index * d + i, args.k[in + i]);
+    const double key = rule.rolling ? TurnedBack(args.rotary, position, i, element) : element(i);
+    StorePageElement(pages.layout.dtype, pages.keys, index * d + i, static_cast<float>(key));
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }
-  pages.positions[index] = position;
+  pages.positions[index] = rule.rolling ? entry : position;
   if (pages.log_weights != nullptr)
     pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
   if (!rule.scored) return;
   if (rule.by_position) {
-    pages.scores[index] = static_cast<float>(position);
+    pages.scores[index] = static_cast<float>(pages.positions[index]);
   } else {
     pages.scores[index] = args.scores == nullptr
                               ? 0.0f
@@ -43,7 +45,8 @@ void WritePages(const WritePagesArgs& args) {
     for (int entry = 0; entry < args.keep[h]; ++entry) WriteEntry(args, blocks, h, entry);
     tables.lengths[head_index] = args.keep[h];
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {
-      tables.victims[head_index] = PickVictim(args.pages, blocks, args.keep[h], rule, args.n);
+      const int32_t next = rule.rolling ? args.keep[h] : args.n;
+      tables.victims[head_index] = PickVictim(args.pages, blocks, args.keep[h], rule, next);
     }
   }
 }
