@@ -21,7 +21,7 @@ class DoubleModel {
 
   struct Entry {
     int position;
-    Vector key, value;
+    Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
   };
   struct Head {
@@ -37,6 +37,7 @@ class DoubleModel {
     Vector Prefill(const std::vector<TokenId>& prompt);  // logits of the last token
     Vector Step(TokenId token, int position);
 
+    // Entries are in the order of their positions: an entry's index is its rank.
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
 
    private:
@@ -44,6 +45,7 @@ class DoubleModel {
     void Compress(Head* head, int n) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group
+    double Logit(Vector query, const Head& head, size_t rank) const;
 
     const DoubleModel* model_;
     CachePlan plan_;

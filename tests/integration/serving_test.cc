@@ -64,6 +64,8 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   const std::vector<std::string> policies = {"full", "h2o", "snapkv", "streaming", "co2", "local"};
   request.cache.policy = policies[index % 6];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
+  const bool rolls = request.cache.policy == "h2o" || request.cache.policy == "streaming";
+  if (rolls && index >= 6 && index < 12) request.cache.params = {{"rolling", "true"}};
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;
   request.sampling.seed = rng();
