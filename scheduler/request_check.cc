@@ -136,9 +136,9 @@ absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
 // The angles that the engine knows are those of max_model_len positions.
 absl::Status CheckRolling(const CachePlan& plan, const EngineLimits& limits) {
   if (!plan.rule.rolling || plan.cap <= limits.max_model_len) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("cache.params.rolling: a budget of ", plan.cap,
-                   " entries a head exceeds max_model_len ", limits.max_model_len));
+  return absl::InvalidArgumentError(absl::StrCat("cache.params.rolling: a budget of ", plan.cap,
+                                                 " entries a head exceeds max_model_len ",
+                                                 limits.max_model_len));
 }
 
 // The length limit, or NEVER_FITS. The last token of a sequence is never fed back, so its cache
