@@ -149,7 +149,7 @@ void Read(Engine* engine, const Stream& stream, const std::vector<TokenId>& ids)
     std::printf(
         "{\"tokens\": %lld, \"nll\": %.5f, \"entries\": %d, \"rss_bytes\": %lld, "
         "\"tokens_per_s\": %.0f}\n",
-        static_cast<long long>(i + 1), sum / static_cast<double>(summed), reader.Entries(),
+        static_cast<long long>(i) + 1, sum / static_cast<double>(summed), reader.Entries(),
         static_cast<long long>(ResidentBytes()), speed.Since(i + 1));
     std::fflush(stdout);
     sum = 0;
