@@ -19,7 +19,6 @@
 
 #include <cuda_runtime.h>
 
-#include <climits>
 #include <cmath>
 
 #include "kernels/cuda/decode_launch.cuh"
@@ -43,14 +42,15 @@ class DecodeBlock {
         s_(shared),
         thread_(static_cast<int>(threadIdx.x)),
         products_(launch, unit, shared) {
-    // Read before any block of the head may have changed it.
-    if (rule_.rolling && !u_.grows) rank_above_ = pages_.positions[PageSlot(u_.new_entry)];
+    // Read before any block of the head may have changed it; seen by all after the next barrier.
+    if (rule_.rolling && thread_ == 0)
+      RankAbove() = u_.grows ? u_.length : pages_.positions[PageSlot(u_.new_entry)];
   }
 
   __device__ void Run() {
     Prepare();
     if (rule_.rolling) {
-      RollingLogits<Products::kDType>(l_, u_, s_, rank_above_);
+      RollingLogits<Products::kDType>(l_, u_, s_, RankAbove());
     } else {
       products_.Logits();
     }
@@ -85,6 +85,12 @@ class DecodeBlock {
  private:
   __device__ static int RoundUpToTile(int entries) {
     return (entries + Products::kTile - 1) / Products::kTile * Products::kTile;
+  }
+  // In a rolling head ranks greater than this go down by one. In shared memory: a register would be
+  // one less for all heads.
+  __device__ static int32_t& RankAbove() {
+    __shared__ int32_t rank_above;
+    return rank_above;
   }
   __device__ uint32_t PageSlot(int entry) const {
     const int32_t* blocks = l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
@@ -343,7 +349,7 @@ class DecodeBlock {
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i * kDecodeThreads >= u_.length) continue;
         if (rule_.rolling) {
-          positions[i] = RankAfter(u_, entries[i], positions[i], rank_above_);
+          positions[i] = RankAfter(u_, entries[i], positions[i], RankAbove());
           pages_.positions[slots[i]] = positions[i];
         }
         const float score = rule_.by_position
@@ -372,7 +378,6 @@ class DecodeBlock {
   const DecodeShared& s_;
   const int thread_;
   Products products_;
-  int32_t rank_above_ = INT_MAX;  // in a rolling head ranks greater than this go down by one
 };
 
 template <typename Products>
