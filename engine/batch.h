@@ -120,6 +120,7 @@ struct EngineLimits {
   int max_model_len = 0;         // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;  // tokens of all open prompts together; at least max_model_len
   int prefill_rows = 512;       // prompt tokens that keep the device busy for a pass of the weights
+  bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
   int max_steps_in_flight = 1;  // steps worth enqueueing before the first is collected
 };
 

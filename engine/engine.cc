@@ -164,7 +164,7 @@ void Engine::Enqueue(const Batch& batch) {
   const int decoded = static_cast<int>(batch.decode.size());
   impl.kv->Apply(batch);
   const DecodeShape shape = impl.ShapeOf(batch.decode);
-  impl.rows.Write(*impl.backend, batch, impl.limits.num_layers, shape.rows);
+  impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
   impl.NotePrompts(batch);
   if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
@@ -192,7 +192,7 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   shape.rows = static_cast<int>(decode.size());
   for (const DecodeRow& row : decode) {
     const CachePlan& plan = kv->plan(row.slot);
-    const int entries = plan.EntriesAfter(row.position + 1);
+    const int entries = plan.EntriesAfter(int64_t{row.position} + 1);
     shape.max_entries = std::max(shape.max_entries, entries);
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
   }
@@ -217,7 +217,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    model->ProjectQkv(layer, hidden.data(), rows.positions(), num_rows, act, destination);
+    model->ProjectQkv(layer, hidden.data(), rows.rope_positions(), num_rows, act, destination);
     backend->DecodeAttention(
         {.num_rows = num_rows,
          .slots = rows.slots(),
@@ -228,6 +228,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .layer = layer,
          .num_heads = config.num_heads,
          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+         .rotary = model->rotary(),
          .pages = kv->pages(),
          .tables = kv->tables(),
          .max_entries = shape.max_entries,

@@ -79,6 +79,7 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
   EngineLimits limits;
   limits.num_layers = config.num_layers;
   limits.num_kv_heads = config.num_kv_heads;
+  limits.learned_positions = config.RotaryDim() == 0;
   limits.block_size = options.block_size;
   if (options.max_num_seqs < 1 || options.max_num_seqs > 65536) {
     return absl::InvalidArgumentError(

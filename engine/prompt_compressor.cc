@@ -219,6 +219,7 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
        .window_sums = NotesMass(plan) ? window_.data() + slice.arena_begin : nullptr,
        .window_stride = arena_tokens_,
        .n = n,
+       .rotary = layer_kv.rotary,
        .slot = slice.slot,
        .layer = layer,
        .pages = kv.noted_pages(),

@@ -42,6 +42,7 @@ class PromptCompressor {
     const float* k = nullptr;
     const float* v = nullptr;
     int64_t head_stride = 0;  // elements
+    Rotary rotary;            // what turned the keys
   };
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);

@@ -7,19 +7,20 @@ namespace hydrant {
 absl::Status StepRows::Allocate(Backend& backend, int max_rows) {
   constexpr size_t kAlignment = 64;
   stride_ = (max_rows * sizeof(int32_t) + kAlignment - 1) / kAlignment * kAlignment;
-  host_.assign(Offset(5) + max_rows * sizeof(SamplingRow), 0);
+  host_.assign(Offset(6) + max_rows * sizeof(SamplingRow), 0);
   return device_.Allocate(backend, host_.size());
 }
 
 void StepRows::AddSampled(int slot, const SamplingRow& sampling) {
-  Host<int32_t>(3)[num_sampled_] = slot;
-  Host<TokenId>(4)[num_sampled_] = kNoToken;
-  Host<SamplingRow>(5)[num_sampled_] = sampling;
+  Host<int32_t>(4)[num_sampled_] = slot;
+  Host<TokenId>(5)[num_sampled_] = kNoToken;
+  Host<SamplingRow>(6)[num_sampled_] = sampling;
   ++num_sampled_;
   any_penalties_ = any_penalties_ || sampling.penalties.Any();
 }
 
-void StepRows::Write(Backend& backend, const Batch& batch, int num_layers, int padded_rows) {
+void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
+                     int padded_rows) {
   num_sampled_ = 0;
   any_penalties_ = false;
   rows_in_prompt_.clear();
@@ -29,17 +30,19 @@ void StepRows::Write(Backend& backend, const Batch& batch, int num_layers, int p
     Host<TokenId>(0)[i] = row.token;
     Host<int32_t>(1)[i] = row.position;
     Host<int32_t>(2)[i] = row.slot;
+    Host<int32_t>(3)[i] = kv.plan(row.slot).rule.rolling ? 0 : row.position;
     AddSampled(row.slot, row.sampling);
     if (row.in_prompt) rows_in_prompt_.push_back(i);
   }
   std::fill(Host<TokenId>(0) + rows, Host<TokenId>(0) + padded_rows, 0);
   std::fill(Host<int32_t>(1) + rows, Host<int32_t>(1) + padded_rows, 0);
   std::fill(Host<int32_t>(2) + rows, Host<int32_t>(2) + padded_rows, -1);
+  std::fill(Host<int32_t>(3) + rows, Host<int32_t>(3) + padded_rows, 0);
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.EndsPrompt(num_layers)) AddSampled(slice.slot, slice.sampling);
   }
   // The last array is the longest: no more of it than is used.
-  device_.Write(backend, 0, std::span(host_).first(Offset(5) + num_sampled_ * sizeof(SamplingRow)));
+  device_.Write(backend, 0, std::span(host_).first(Offset(6) + num_sampled_ * sizeof(SamplingRow)));
 }
 
 }  // namespace hydrant

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "engine/batch.h"
 #include "engine/device_array.h"
+#include "engine/kv_state.h"
 #include "kernels/backend.h"
 
 namespace hydrant {
@@ -20,16 +21,20 @@ class StepRows {
   absl::Status Allocate(Backend& backend, int max_rows);
 
   // REQUIRES: padded_rows >= batch.decode.size(); neither decode nor sampled rows exceed max_rows.
-  void Write(Backend& backend, const Batch& batch, int num_layers, int padded_rows);
+  void Write(Backend& backend, const Batch& batch, const KvState& kv, int num_layers,
+             int padded_rows);
 
   // Decode rows, [max_rows].
   TokenId* ids() const { return At<TokenId>(0); }  // kNoToken: the slot's latest
   int32_t* positions() const { return At<int32_t>(1); }
   int32_t* slots() const { return At<int32_t>(2); }  // -1: padding
+  // What RoPE turns queries and keys to. Rolling rows: 0, which leaves them as they are, wherever
+  // the stream is.
+  int32_t* rope_positions() const { return At<int32_t>(3); }
   // Sampled rows, [max_rows].
-  int32_t* sampled_slots() const { return At<int32_t>(3); }
-  TokenId* newest() const { return At<TokenId>(4); }  // kNoToken
-  SamplingRow* sampling() const { return At<SamplingRow>(5); }
+  int32_t* sampled_slots() const { return At<int32_t>(4); }
+  TokenId* newest() const { return At<TokenId>(5); }  // kNoToken
+  SamplingRow* sampling() const { return At<SamplingRow>(6); }
 
   int num_sampled() const { return num_sampled_; }
   bool any_penalties() const { return any_penalties_; }
@@ -40,7 +45,7 @@ class StepRows {
   T* At(int array) const {
     return reinterpret_cast<T*>(device_.data() + Offset(array));
   }
-  // Five arrays of four bytes an element, then the widest.
+  // Six arrays of four bytes an element, then the widest.
   size_t Offset(int array) const { return static_cast<size_t>(array) * stride_; }
   template <typename T>
   T* Host(int array) {

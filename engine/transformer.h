@@ -55,6 +55,12 @@ class Transformer {
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
+  Rotary rotary() const {
+    return {.cos = cos_.data(),
+            .sin = sin_.data(),
+            .rotary_dim = config().RotaryDim(),
+            .interleaved = config().rope_pairing == RopePairing::kInterleaved};
+  }
 
   // ids, positions, hidden: [rows, ...].
   void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;

@@ -23,7 +23,7 @@
 namespace hydrant {
 
 // REQUIRES, for every head: its protected entries <= keep[h] <= its length <= max_length. Scores
-// are there (rule.scored) unless the rule is by_position.
+// are there (rule.scored) unless the rule is by_position. The rule is not rolling.
 struct CompactArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first

@@ -14,10 +14,14 @@
 //      numerator, the denominator or both. Log weights are finite, or -infinity where the entry
 //      does not count. Zeros give the same bits as none. (The new entry counts: the denominator is
 //      never 0.)
+//      Rolling heads: the new entry has rank length - 1 (length: after the step), the ranks above
+//      an overwritten one go down by one, and a logit is that of the key turned back by its
+//      distance, in ranks, to the new entry: q and k are not turned. (Turning q by its rank and
+//      every key by its own gives the same products.)
 //   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h); w is the entry's
 //      share of the denominator. by_position: score = position.
-//   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1, by the
-//   rule.
+//   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1 (in
+//   rolling heads for rank length), by the rule.
 //
 // The order of every reduction depends on the row's own data alone (entry order and length), never
 // on the batch. A row's pages for the appended entry are in the table already. Rows name different
@@ -28,6 +32,7 @@
 #include <cstdint>
 
 #include "kernels/kv_pages.h"
+#include "kernels/rotary.h"
 
 namespace hydrant {
 
@@ -35,13 +40,14 @@ struct DecodeAttentionArgs {
   int num_rows = 0;
   const int32_t* slots = nullptr;  // [num_rows] sequence slot of each row; below 0 the row is
                                    // padding: nothing is stored, and its part of out is undefined
-  const int32_t* positions = nullptr;  // [num_rows] position of the new token
-  const float* q = nullptr;            // [num_rows, num_heads, head_dim], turned by RoPE
-  const float* k = nullptr;            // [num_rows, num_kv_heads, head_dim], turned by RoPE
-  const float* v = nullptr;            // [num_rows, num_kv_heads, head_dim]
+  const int32_t* positions = nullptr;  // [num_rows] position of the new token; rolling rows: unread
+  const float* q = nullptr;  // [num_rows, num_heads, head_dim], turned by RoPE unless rolling
+  const float* k = nullptr;  // [num_rows, num_kv_heads, head_dim], likewise
+  const float* v = nullptr;  // [num_rows, num_kv_heads, head_dim]
   int layer = 0;
   int num_heads = 0;
   float scale = 1.0f;
+  Rotary rotary;  // for rolling rows: as many positions as such a head holds entries
   KvPages pages;
   SequenceTables tables;
   // Bounds that a device plans its work by: no head of the batch holds more entries after the step,

@@ -1,8 +1,10 @@
 // The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV
 // head of one layer:
 //
-//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE
-//   positions     [num_blocks, block_size]     int32  position of the token in its sequence
+//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE, but for those
+//                                                     of rolling heads (DecodeRule)
+//   positions     [num_blocks, block_size]     int32  position of the token in its sequence; in
+//                                                     rolling heads its rank
 //   scores        [num_blocks, block_size]     fp32   the policy's running score
 //   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
 //                                                     null: all are 0 (kernels/decode_attention.h)
@@ -48,6 +50,10 @@ struct KvPages {
 
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 
+// Where a rule has a revision, scores are revised after each step, and the victim is chosen by what
+// they have become (kernels/revise_scores.h).
+enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
+
 // One rule covers the decode side of most policies:
 //   w      = group_reduce over the query heads of this KV head of the attention weight on a slot
 //   score  = decay * score + gain * w          (a new entry starts from 0, then takes its own
@@ -55,10 +61,15 @@ enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 //   ties go to the lower position
 // With by_position the score is the position itself: the victim is the oldest entry that is no
 // sink.
-// Where a rule has a revision, scores are revised after each step, and the victim is chosen by what
-// they have become (kernels/revise_scores.h).
-enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
-
+//
+// With `rolling` a stream may run past every position the model knows (StreamingLLM, arXiv
+// 2309.17453, section 3.2: positions within the cache). Keys lie in the pages as they were before
+// RoPE, and where a position is spoken of it is the entry's rank among the head's live entries, 0
+// .. length - 1 in the order of their tokens: in `positions`, in sinks and recent (next_pos is the
+// length), and in the angle a key is turned by. When an entry leaves, those above it go down by
+// one. The kept set is what it would be by true positions: the first `sinks` and the last `recent`
+// tokens never leave, so they are the lowest and the highest ranks, and ranks order the rest as
+// positions do.
 struct DecodeRule {
   float decay = 1.0f;
   float gain = 1.0f;
@@ -66,7 +77,8 @@ struct DecodeRule {
   bool by_position = false;
   bool scored = false;  // false: scores are neither read nor written (policy full)
   int32_t sinks = 0;
-  int32_t recent = 0;  // counts the incoming token
+  int32_t recent = 0;    // counts the incoming token
+  bool rolling = false;  // REQUIRES: scored
   Revision revision = Revision::kNone;
   uint64_t seed = 0;  // of what is drawn
 };

@@ -58,7 +58,7 @@ struct ColumnStatistic {
 };
 
 // The entries of one (slot, layer). Heads may differ in length: lengths are read on the device.
-// Log-weights are not.
+// Log-weights are not. Its keys are turned: not of a rolling rule.
 struct PagedPrefix {
   KvPages pages;
   SequenceTables tables;

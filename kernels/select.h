@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/kv_pages.h"
+#include "kernels/rotary.h"
 
 namespace hydrant {
 
@@ -37,16 +38,18 @@ struct SelectArgs {
 
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
-// (kernels/kv_pages.h). Scores are written where they are given or the rule is scored.
+// (kernels/kv_pages.h). Scores are written where they are given or the rule is scored. Into rolling
+// heads keys go turned back by their position, with their ranks, and the first victim is that for
+// rank keep[h].
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
   const float* v = nullptr;
   int64_t kv_head_stride = 0;     // elements
   const float* scores = nullptr;  // [num_kv_heads, score_stride]; null: scores start at 0
   int64_t score_stride = 0;
-  float score_scale = 1.0f;  // of the scores as they are written
-  const int32_t* kept =
-      nullptr;  // [num_kv_heads, kept_stride], positions to keep; null: positions 0 .. keep[h] - 1
+  float score_scale = 1.0f;       // of the scores as they are written
+  const int32_t* kept = nullptr;  // [num_kv_heads, kept_stride], positions to keep, ascending;
+                                  // null: positions 0 .. keep[h] - 1
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
@@ -55,6 +58,7 @@ struct WritePagesArgs {
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
+  Rotary rotary;              // what turned k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;

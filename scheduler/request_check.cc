@@ -139,6 +139,20 @@ absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
   return absl::OkStatus();
 }
 
+// The angles that the engine knows are those of max_model_len positions.
+absl::Status CheckRolling(const CachePlan& plan, const EngineLimits& limits) {
+  if (!plan.rule.rolling) return absl::OkStatus();
+  if (limits.learned_positions) {
+    return absl::InvalidArgumentError(
+        "cache.params.rolling: the model adds learned positions to its tokens, which cannot be "
+        "counted within the cache; leave it out");
+  }
+  if (plan.cap <= limits.max_model_len) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cache.params.rolling: a budget of ", plan.cap,
+                                                 " entries a head exceeds max_model_len ",
+                                                 limits.max_model_len));
+}
+
 // The length limit, or NEVER_FITS. The last token of a sequence is never fed back, so its cache
 // sees one token less.
 absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& plan,
@@ -147,6 +161,8 @@ absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& 
   const int64_t alone = CacheSpace::MaxTokensAlone(limits, plan);
   int64_t total = limits.max_model_len;
   if (request.stopping.max_tokens.has_value()) {
+    // Positions are 32 bits.
+    if (plan.rule.rolling) total = std::numeric_limits<int32_t>::max();
     total = std::min<int64_t>(total, prompt + *request.stopping.max_tokens);
   } else if (alone < total - 1) {
     total = std::max(alone, prompt) + 1;
@@ -201,6 +217,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!plan.ok()) return Invalid(plan.status());
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
+  status = CheckRolling(*plan, limits);
+  if (!status.ok()) return Invalid(std::move(status));
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);

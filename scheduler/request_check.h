@@ -22,7 +22,8 @@ struct CheckedRequest {
   Request request;
   CachePlan plan;              // of the prompt without its question
   std::vector<TokenId> probe;  // what is read after it to score its entries
-  // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len,
+  // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len
+  // (which does not bind a rolling cache, where max_tokens is named: CachePlan::rule),
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
   // then ends with reason `length`).
   int64_t max_total_tokens = 0;

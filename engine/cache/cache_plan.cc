@@ -117,6 +117,15 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
   return absl::OkStatus();
 }
 
+// Ranks for positions are not moved about in pages.
+absl::Status CheckRolling(const CacheSpec& spec, const CachePlan& plan) {
+  if (!plan.rule.rolling || (plan.scope != BudgetScope::kModel && !spec.min_retained_mass))
+    return absl::OkStatus();
+  return Invalid(fmt::format("cache.params.rolling: true does not go with {}",
+                             spec.min_retained_mass ? "min_retained_mass"
+                                                    : "a budget_scope of model"));
+}
+
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
   if (plan.scope != BudgetScope::kHead && guarded == 0) {
@@ -205,6 +214,7 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   }
   if (absl::Status status = policy->Fill(spec, &plan); !status.ok()) return status;
   if (absl::Status status = CheckProtection(spec, plan); !status.ok()) return status;
+  if (absl::Status status = CheckRolling(spec, plan); !status.ok()) return status;
   if (absl::Status status = FillGuard(spec, *policy, &plan); !status.ok()) return status;
   return plan;
 }

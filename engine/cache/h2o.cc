@@ -20,7 +20,8 @@ class H2oPolicy final : public Policy {
          MinCacheTokensParameter(),
          {"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
          {"protected_window_size", "last entries that never leave, the incoming one included",
-          "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"}}};
+          "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"},
+         RollingParameter()}};
     for (PolicyParameter& row : SharingParameters(kHeadFirst))
       info.parameters.push_back(std::move(row));
     return info;
@@ -33,6 +34,7 @@ class H2oPolicy final : public Policy {
     plan->rule.sinks = static_cast<int32_t>(sinks);
     plan->rule.recent =
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(half), kNoCap));
+    if (absl::Status status = FillRolling(spec, plan); !status.ok()) return status;
     return FillSharing(spec, kHeadFirst, plan);
   }
 };

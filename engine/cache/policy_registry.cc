@@ -145,6 +145,19 @@ PolicyParameter DecodeCapParameter() {
           fmt::format("[budget, {}]", kMostDecodeCap)};
 }
 
+PolicyParameter RollingParameter() {
+  return {"rolling", "positions count within the cache: the stream may outrun the model's context",
+          "false", "false or true"};
+}
+
+absl::Status FillRolling(const CacheSpec& spec, CachePlan* plan) {
+  constexpr std::array<std::string_view, 2> kChoices = {"false", "true"};
+  const absl::StatusOr<std::string> rolling = ChoiceParam(spec, "rolling", kChoices);
+  if (!rolling.ok()) return rolling.status();
+  plan->rule.rolling = *rolling == "true";
+  return absl::OkStatus();
+}
+
 PolicyParameter MaxCacheTokensParameter() {
   return {"max_cache_tokens", "entries a KV head holds at most", "unset", ">= 1"};
 }

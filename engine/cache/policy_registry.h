@@ -68,6 +68,12 @@ inline constexpr std::string_view kModelFirst[] = {"model", "layer", "head"};
 absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan);
 PolicyParameter DecodeCapParameter();
 
+// `rolling`: positions within the cache (DecodeRule), so that a stream may outrun the model's
+// context. Without sinks to hold on to, most models lose the thread there (StreamingLLM, arXiv
+// 2309.17453, section 3.1); it is allowed.
+PolicyParameter RollingParameter();
+absl::Status FillRolling(const CacheSpec& spec, CachePlan* plan);
+
 // Rows of Info() that every evicting policy has.
 PolicyParameter MaxCacheTokensParameter();
 PolicyParameter CacheRatioParameter();

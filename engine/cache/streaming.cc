@@ -9,7 +9,8 @@ namespace {
 constexpr int64_t kDefaultSinks = 4;
 
 // Attention sinks and a sliding window: the first `sink_tokens` and the last C - sink_tokens
-// entries (StreamingLLM, arXiv 2309.17453, section 3.2), with the original RoPE positions.
+// entries (StreamingLLM, arXiv 2309.17453, section 3.2), with the original RoPE positions unless
+// `rolling`.
 class StreamingPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
@@ -19,7 +20,8 @@ class StreamingPolicy final : public Policy {
              CacheRatioParameter(),
              MinCacheTokensParameter(),
              {"sink_tokens", "first entries that never leave", std::to_string(kDefaultSinks),
-              "[0, budget - 1]"}}};
+              "[0, budget - 1]"},
+             RollingParameter()}};
   }
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     const int64_t sinks = spec.sink_tokens.value_or(kDefaultSinks);
@@ -32,7 +34,7 @@ class StreamingPolicy final : public Policy {
     plan->rule.by_position = true;
     plan->rule.sinks = static_cast<int32_t>(sinks);
     plan->rule.recent = plan->cap - plan->rule.sinks;
-    return absl::OkStatus();
+    return FillRolling(spec, plan);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_scratch.h"
 #include "kernels/cpu/decode_attention_kernels.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/victim.h"
 
 namespace hydrant::cpu {
 namespace {
@@ -37,6 +38,7 @@ DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
   shape.block_size = args.pages.layout.block_size;
   shape.dtype = args.pages.layout.dtype;
   shape.scale = args.scale;
+  shape.rotary = args.rotary;
   shape.keys = args.pages.keys;
   shape.values = args.pages.values;
   shape.positions = args.pages.positions;
@@ -65,6 +67,12 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
   const bool append = tables.lengths[index] < tables.caps[index];
   head.new_entry = append ? tables.lengths[index]++ : tables.victims[index];
   head.num_entries = tables.lengths[index];
+  if (head.rule->rolling) {
+    head.position = head.num_entries - 1;
+    head.rank_above =
+        append ? head.position
+               : args.pages.positions[PageIndex(args.pages.layout, head.blocks, head.new_entry)];
+  }
   if (head.rule->scored && head.num_entries == tables.caps[index])
     head.victim = &tables.victims[index];
   return head;
@@ -126,18 +134,18 @@ void RunTask(const DecodeKernels& kernels, const DecodeTask& task, DecodePlan* p
   thread_local AttentionScratch thread_scratch;
   const DecodeShape& shape = plan->shape;
   DecodeHead& head = plan->heads[task.head];
-  const size_t query_floats = static_cast<size_t>(shape.group) * RoundUpDim(shape.head_dim);
+  const size_t part_floats = PartScratch(shape.group, shape.head_dim, head.rule->rolling);
   if (task.part != kWholeHead) {
-    kernels.attend_part(shape, head, task.part, thread_scratch.Reserve(query_floats));
+    kernels.attend_part(shape, head, task.part, thread_scratch.Reserve(part_floats));
     // The thread that finishes last sees what the others wrote, and joins.
     if (std::atomic_ref<int>(head.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
       kernels.join(shape, head);
     return;
   }
-  float* query = thread_scratch.Reserve(query_floats + ScratchFloats(shape, head));
-  GiveScratch(shape, query + query_floats, &head);
+  float* scratch = thread_scratch.Reserve(part_floats + ScratchFloats(shape, head));
+  GiveScratch(shape, scratch + part_floats, &head);
   for (int part = 0; part < NumParts(head.num_entries); ++part)
-    kernels.attend_part(shape, head, part, query);
+    kernels.attend_part(shape, head, part, scratch);
   kernels.join(shape, head);
 }
 

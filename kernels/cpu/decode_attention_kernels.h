@@ -4,9 +4,11 @@
 #ifndef HYDRANT_KERNELS_CPU_DECODE_ATTENTION_KERNELS_H_
 #define HYDRANT_KERNELS_CPU_DECODE_ATTENTION_KERNELS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/kv_pages.h"
+#include "kernels/rotary.h"
 
 namespace hydrant::cpu {
 
@@ -18,6 +20,11 @@ constexpr int RoundUpDim(int head_dim) {
 }
 constexpr int NumParts(int entries) { return (entries + kPartEntries - 1) / kPartEntries; }
 
+// The group's queries, and in a rolling head the part's keys, turned.
+constexpr size_t PartScratch(int group, int head_dim, bool rolling) {
+  return static_cast<size_t>(group + (rolling ? kPartEntries : 0)) * RoundUpDim(head_dim);
+}
+
 // Common to all heads of a call.
 struct DecodeShape {
   int head_dim = 0;
@@ -25,6 +32,7 @@ struct DecodeShape {
   int block_size = 0;
   DType dtype = DType::kF32;
   float scale = 1.0f;
+  Rotary rotary;         // of rolling heads
   void* keys = nullptr;  // the pool's pages: kernels/kv_pages.h
   void* values = nullptr;
   int32_t* positions = nullptr;
@@ -40,8 +48,9 @@ struct DecodeHead {
   const int32_t* blocks = nullptr;
   const DecodeRule* rule = nullptr;
   int32_t* victim = nullptr;  // null where none is to be picked
-  int32_t position = 0;
-  int num_entries = 0;  // the new one included
+  int32_t position = 0;       // of the new entry; in a rolling head its rank
+  int32_t rank_above = 0;     // of a rolling head: ranks greater than this go down by one
+  int num_entries = 0;        // the new one included
   int new_entry = 0;
   int parts_left = 0;  // of a head spread over threads; accessed atomically
 
@@ -59,7 +68,7 @@ struct DecodeHead {
 
 struct DecodeKernels {
   // Attends entries [part * kPartEntries, ...) of the head, after storing the new entry if it is
-  // one of them. scratch: [group, RoundUpDim(head_dim)] of the calling thread.
+  // one of them. scratch: PartScratch() floats of the calling thread.
   void (*attend_part)(const DecodeShape& shape, const DecodeHead& head, int part, float* scratch);
   // Joins the parts: the output, the scores, the next victim.
   void (*join)(const DecodeShape& shape, const DecodeHead& head);

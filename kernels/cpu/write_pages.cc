@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/select.h"
 #include "kernels/float16.h"
@@ -68,8 +69,10 @@ void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t offset)
 }
 
 // Entries [begin, end) of one head: keys, values and positions.
-void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
+// turned: [head_dim] of the caller's, for a rolling slot.
+void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, float* turned) {
   const KvPages& pages = args.pages;
+  const bool rolling = args.tables.rules[args.slot].rolling;
   const size_t d = pages.layout.head_dim;
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   for (int entry = begin; entry < end; ++entry) {
@@ -77,9 +80,17 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const size_t in = head * args.kv_head_stride + position * d;
-    StoreRow(pages.layout.dtype, args.k + in, d, pages.keys, index * d);
+    const float* key = args.k + in;
+    if (rolling) {
+      for (size_t i = 0; i < d; ++i) {
+        turned[i] =
+            TurnedBack(args.rotary, position, static_cast<int>(i), [key](int j) { return key[j]; });
+      }
+      key = turned;
+    }
+    StoreRow(pages.layout.dtype, key, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
-    pages.positions[index] = position;
+    pages.positions[index] = rolling ? entry : position;
     if (pages.log_weights == nullptr) continue;
     pages.log_weights[2 * index] =
         args.window_sums == nullptr ? 0.0f : args.window_sums[head * args.window_stride + position];
@@ -98,17 +109,19 @@ HWY_EXPORT(WriteEntries);
 
 constexpr int kEntriesPerTask = 128;
 
-// After WriteEntries: reads the positions it wrote.
+// After WriteEntries: reads the positions, or ranks, that it wrote.
 void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   const KvPages& pages = args.pages;
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   for (int entry = 0; entry < args.keep[head]; ++entry) {
     const size_t index = PageIndex(pages.layout, blocks, entry);
-    const int32_t position = pages.positions[index];
+    const int32_t position =
+        args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
     if (args.scores != nullptr) {
       pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else {
-      pages.scores[index] = rule.by_position ? static_cast<float>(position) : 0.0f;
+      pages.scores[index] =
+          rule.by_position ? static_cast<float>(pages.positions[index]) : 0.0f;
     }
   }
 }
@@ -124,7 +137,8 @@ void FinishHead(const WritePagesArgs& args, int head) {
   if (rule.scored || args.scores != nullptr) WriteScores(args, rule, head);
   if (rule.scored && keep == tables.caps[head_index]) {
     const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, head);
-    tables.victims[head_index] = PickVictim(args.pages, blocks, keep, rule, args.n);
+    const int32_t next = rule.rolling ? keep : args.n;
+    tables.victims[head_index] = PickVictim(args.pages, blocks, keep, rule, next);
   }
 }
 
@@ -138,7 +152,10 @@ void WritePages(const WritePagesArgs& args, ThreadPool& threads) {
     const int head = task / tasks_per_head;
     const int begin = task % tasks_per_head * kEntriesPerTask;
     const int end = std::min(begin + kEntriesPerTask, args.keep[head]);
-    if (begin < end) HWY_DYNAMIC_DISPATCH(WriteEntries)(args, head, begin, end);
+    if (begin >= end) return;
+    std::vector<float> turned(args.tables.rules[args.slot].rolling ? args.pages.layout.head_dim
+                                                                   : 0);
+    HWY_DYNAMIC_DISPATCH(WriteEntries)(args, head, begin, end, turned.data());
   });
   threads.ParallelFor(heads, [&](int head, int) { FinishHead(args, head); });
 }

@@ -22,12 +22,11 @@
 #include <cmath>
 
 #include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/victim.cuh"
 
 namespace hydrant::cuda {
-
-inline constexpr float kLog2E = 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
 
 __device__ inline float LowerBoundLogit() { return -1e30f; }
 
@@ -42,11 +41,19 @@ class DecodeBlock {
         rule_(launch.args.tables.rules[unit.slot]),
         s_(shared),
         thread_(static_cast<int>(threadIdx.x)),
-        products_(launch, unit, shared) {}
+        products_(launch, unit, shared) {
+    // Read before any block of the head may have changed it; seen by all after the next barrier.
+    if (rule_.rolling && thread_ == 0)
+      RankAbove() = u_.grows ? u_.length : pages_.positions[PageSlot(u_.new_entry)];
+  }
 
   __device__ void Run() {
     Prepare();
-    products_.Logits();
+    if (rule_.rolling) {
+      RollingLogits<Products::kDType>(l_, u_, s_, RankAbove());
+    } else {
+      products_.Logits();
+    }
     __syncthreads();
     if (l_.weighted) {
       Weights<true>();
@@ -78,6 +85,12 @@ class DecodeBlock {
  private:
   __device__ static int RoundUpToTile(int entries) {
     return (entries + Products::kTile - 1) / Products::kTile * Products::kTile;
+  }
+  // In a rolling head ranks greater than this go down by one. In shared memory: a register would be
+  // one less for all heads.
+  __device__ static int32_t& RankAbove() {
+    __shared__ int32_t rank_above;
+    return rank_above;
   }
   __device__ uint32_t PageSlot(int entry) const {
     const int32_t* blocks = l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
@@ -111,7 +124,8 @@ class DecodeBlock {
       StoreElement(Products::kDType, pages_.values, to, l_.args.v[from + d]);
     }
     if (thread_ != 0) return;
-    pages_.positions[slot] = l_.args.positions[u_.row];
+    // Ranks are moved when all blocks have read them (UpdateScores()).
+    if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
     if (rule_.scored) pages_.scores[slot] = 0.0f;
     if (l_.weighted) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
   }
@@ -306,7 +320,7 @@ class DecodeBlock {
   __device__ void UpdateScores(Weight weight) {
     __shared__ VictimCandidate candidates[kDecodeWarps];
     if (!rule_.scored) return;
-    const int32_t next_position = l_.args.positions[u_.row] + 1;
+    const int32_t next_position = rule_.rolling ? u_.length : l_.args.positions[u_.row] + 1;
     VictimCandidate mine = VictimCandidate::None();
     // Several entries' loads are under way at once; past the last entry they are its own again.
     constexpr int kAtOnce = 4;
@@ -334,6 +348,10 @@ class DecodeBlock {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (first + i * kDecodeThreads >= u_.length) continue;
+        if (rule_.rolling) {
+          positions[i] = RankAfter(u_, entries[i], positions[i], RankAbove());
+          pages_.positions[slots[i]] = positions[i];
+        }
         const float score = rule_.by_position
                                 ? static_cast<float>(positions[i])
                                 : rule_.decay * scores[i] + rule_.gain * (weights[i] / heads);

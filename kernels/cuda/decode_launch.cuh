@@ -10,6 +10,7 @@
 
 namespace hydrant::cuda {
 
+inline constexpr float kLog2E = 1.4426950408889634f;  // exp(x) = 2^(x log2 e)
 inline constexpr int kDecodeThreads = 128;
 inline constexpr int kDecodeWarps = kDecodeThreads / kWarpSize;
 

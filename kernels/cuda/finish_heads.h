@@ -22,7 +22,7 @@ struct FinishHeadsArgs {
 };
 
 // lengths[slot, layer, h] = keep[h]; where the rule is scored and keep[h] == cap, the victim of
-// entries 0 .. keep[h] - 1 for next_position.
+// entries 0 .. keep[h] - 1 for next_position, of a rolling rule for rank keep[h].
 cudaError_t FinishHeads(const Context& context, const FinishHeadsArgs& args);
 
 }  // namespace hydrant::cuda

@@ -26,11 +26,14 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const size_t from = head * args.kv_head_stride + static_cast<size_t>(position) * d;
     for (int i = lane; i < d; i += kWarpSize) {
-      StoreElement(pages.layout.dtype, pages.keys, index * d + i, args.k[from + i]);
+      const auto element = [&](int j) { return args.k[from + j]; };
+      const float key = rule.rolling ? TurnedBack(args.rotary, position, i, element) : element(i);
+      StoreElement(pages.layout.dtype, pages.keys, index * d + i, key);
       StoreElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
     }
     if (lane != 0) continue;
-    pages.positions[index] = position;
+    const int32_t place = rule.rolling ? entry : position;
+    pages.positions[index] = place;
     if (pages.log_weights != nullptr) {
       const float paid = args.window_sums == nullptr
                              ? 0.0f
@@ -40,7 +43,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     if (args.scores != nullptr) {
       pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else if (rule.scored) {
-      pages.scores[index] = rule.by_position ? static_cast<float>(position) : 0.0f;
+      pages.scores[index] = rule.by_position ? static_cast<float>(place) : 0.0f;
     }
   }
 }

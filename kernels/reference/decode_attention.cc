@@ -23,10 +23,31 @@ struct Head {
   const DecodeRule& rule;
   int32_t& length;
 
+  int32_t& Position(int entry) const {
+    return args.pages.positions[PageIndex(args.pages.layout, blocks, entry)];
+  }
+  // Element i of an entry's key, as the logit wants it.
+  double KeyElement(int entry, int i) const {
+    const size_t offset = ElementOffset(entry);
+    const auto element = [&](int j) {
+      return static_cast<double>(
+          LoadPageElement(args.pages.layout.dtype, args.pages.keys, offset + j));
+    };
+    if (!rule.rolling) return element(i);
+    return TurnedBack(args.rotary, length - 1 - Position(entry), i, element);
+  }
   size_t ElementOffset(int entry) const {
     return PageIndex(args.pages.layout, blocks, entry) * args.pages.layout.head_dim;
   }
 };
+
+// The entry is about to leave: ranks above its own go down.
+void CloseRanks(const Head& head, int entry) {
+  const int32_t rank = head.Position(entry);
+  for (int e = 0; e < head.length; ++e) {
+    if (head.Position(e) > rank) --head.Position(e);
+  }
+}
 
 void StoreEntry(const Head& head, int entry) {
   const DecodeAttentionArgs& args = head.args;
@@ -39,7 +60,7 @@ void StoreEntry(const Head& head, int entry) {
     StorePageElement(pages.layout.dtype, pages.values, out + i, args.v[in + i]);
   }
   const size_t index = PageIndex(pages.layout, head.blocks, entry);
-  pages.positions[index] = args.positions[head.row];
+  pages.positions[index] = head.rule.rolling ? head.length - 1 : args.positions[head.row];
   if (head.rule.scored) pages.scores[index] = 0.0f;
   if (pages.log_weights != nullptr)
     pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
@@ -53,11 +74,9 @@ std::vector<double> Attend(const Head& head, int query_head) {
   const size_t row_offset = (static_cast<size_t>(head.row) * args.num_heads + query_head) * d;
   std::vector<double> numerators(head.length), shares(head.length);
   for (int e = 0; e < head.length; ++e) {
-    const size_t offset = head.ElementOffset(e);
     double dot = 0.0;
     for (int i = 0; i < d; ++i) {
-      dot += static_cast<double>(args.q[row_offset + i]) *
-             LoadPageElement(pages.layout.dtype, pages.keys, offset + i);
+      dot += static_cast<double>(args.q[row_offset + i]) * head.KeyElement(e, i);
     }
     numerators[e] = shares[e] = dot * args.scale;
     if (pages.log_weights == nullptr) continue;
@@ -109,7 +128,10 @@ void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
                   tables.rules[slot],
                   tables.lengths[head_index]};
   const int32_t cap = tables.caps[head_index];
-  StoreEntry(head, head.length < cap ? head.length++ : tables.victims[head_index]);
+  const bool append = head.length < cap;
+  const int entry = append ? head.length++ : tables.victims[head_index];
+  if (head.rule.rolling && !append) CloseRanks(head, entry);
+  StoreEntry(head, entry);
 
   const int group = args.num_heads / tables.num_kv_heads;
   std::vector<std::vector<double>> weights;
@@ -118,8 +140,8 @@ void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
   if (!head.rule.scored) return;
   UpdateScores(head, weights);
   if (head.length == cap) {
-    tables.victims[head_index] =
-        PickVictim(args.pages, head.blocks, head.length, head.rule, args.positions[row] + 1);
+    const int32_t next = head.rule.rolling ? head.length : args.positions[row] + 1;
+    tables.victims[head_index] = PickVictim(args.pages, head.blocks, head.length, head.rule, next);
   }
 }
 

@@ -15,11 +15,13 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
       args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
   const size_t index = PageIndex(pages.layout, blocks, entry);
   const size_t in = head * args.kv_head_stride + static_cast<size_t>(position) * d;
+  const auto element = [&](int i) { return static_cast<double>(args.k[in + i]); };
   for (int i = 0; i < d; ++i) {
-    StorePageElement(pages.layout.dtype, pages.keys, index * d + i, args.k[in + i]);
+    const double key = rule.rolling ? TurnedBack(args.rotary, position, i, element) : element(i);
+    StorePageElement(pages.layout.dtype, pages.keys, index * d + i, static_cast<float>(key));
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }
-  pages.positions[index] = position;
+  pages.positions[index] = rule.rolling ? entry : position;
   if (pages.log_weights != nullptr) {
     pages.log_weights[2 * index] =
         args.window_sums == nullptr ? 0.0f : args.window_sums[head * args.window_stride + position];
@@ -28,7 +30,7 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
   if (args.scores != nullptr) {
     pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
   } else if (rule.scored) {
-    pages.scores[index] = rule.by_position ? static_cast<float>(position) : 0.0f;
+    pages.scores[index] = rule.by_position ? static_cast<float>(pages.positions[index]) : 0.0f;
   }
 }
 
@@ -44,7 +46,8 @@ void WritePages(const WritePagesArgs& args) {
     tables.lengths[head_index] = args.keep[h];
     if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {
-      tables.victims[head_index] = PickVictim(args.pages, blocks, args.keep[h], rule, args.n);
+      const int32_t next = rule.rolling ? args.keep[h] : args.n;
+      tables.victims[head_index] = PickVictim(args.pages, blocks, args.keep[h], rule, next);
     }
   }
 }

@@ -71,6 +71,24 @@ TEST(CachePlan, ProtectionDefaults) {
   EXPECT_EQ(PlanCache(spec, {1000})->rule.recent, 65);
 }
 
+TEST(CachePlan, RollingIsAParameterOfStreamingAndH2o) {
+  for (const char* policy : {"streaming", "h2o"}) {
+    CacheSpec spec = Spec(policy);
+    spec.max_cache_tokens = 65;
+    EXPECT_FALSE(PlanCache(spec, 1000)->rule.rolling);
+    spec.params["rolling"] = "false";
+    EXPECT_FALSE(PlanCache(spec, 1000)->rule.rolling);
+    spec.params["rolling"] = "true";
+    EXPECT_TRUE(PlanCache(spec, 1000)->rule.rolling);
+    spec.params["rolling"] = "yes";
+    EXPECT_EQ(ErrorOf(spec), "cache.params.rolling: 'yes' is none of false, true");
+  }
+  CacheSpec spec = Spec("local");
+  spec.max_cache_tokens = 65;
+  spec.params["rolling"] = "true";
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("has no such parameter"));
+}
+
 // The budget bounds the prompt; what follows is appended, up to decode_cap where that is given.
 TEST(CachePlan, SnapKvCutsThePromptAlone) {
   CacheSpec spec = Spec("snapkv");

@@ -244,6 +244,9 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       model_->FinishLayer(layer, attended, &hidden[i]);
     }
     for (Head& head : heads_[l]) {
+      for (Entry& entry : head.entries) {
+        if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
+      }
       if (windowed) Pool(&head, first_summed);
       head.entries.resize(kept);
       for (Entry& entry : head.entries) {
@@ -370,6 +373,17 @@ void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
   }
 }
 
+// Of a query of the newest token and an entry of its cache. A rolling rule counts positions within
+// the cache.
+double DoubleModel::Sequence::Logit(Vector query, const Head& head, size_t rank) const {
+  Vector key = head.entries[rank].key;
+  if (plan_.rule.rolling) {
+    model_->Rotate(&query, static_cast<int>(head.entries.size()) - 1);
+    model_->Rotate(&key, static_cast<int>(rank));
+  }
+  return Dot(query.data(), key.data(), key.size()) / std::sqrt(key.size());
+}
+
 Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   if (position > 0 && position == plan_.whole_until) {
     for (std::vector<Head>& layer : heads_) {
@@ -387,8 +401,10 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
     const Vector normed = model_->Normalise(hidden, layer.attn_norm);
     Vector q = Apply(layer.wq, normed), k = Apply(layer.wk, normed);
     const Vector v = Apply(layer.wv, normed);
-    model_->Rotate(&q, position);
-    model_->Rotate(&k, position);
+    if (!plan_.rule.rolling) {
+      model_->Rotate(&q, position);
+      model_->Rotate(&k, position);
+    }
     Vector attended(config.QDim(), 0.0);
     for (int h = 0; h < config.num_kv_heads; ++h) {
       Head& head = heads_[l][h];
@@ -398,8 +414,8 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
       Matrix weights;
       for (int g = 0; g < group; ++g) {
         Vector logits;
-        for (const Entry& e : head.entries)
-          logits.push_back(Dot(&q[(h * group + g) * d], e.key.data(), d) / std::sqrt(d));
+        for (size_t rank = 0; rank < head.entries.size(); ++rank)
+          logits.push_back(Logit(Slice(q, h * group + g, d), head, rank));
         weights.push_back(Softmax(logits));
         for (size_t j = 0; j < head.entries.size(); ++j) {
           for (int c = 0; c < d; ++c)

@@ -25,7 +25,7 @@ class DoubleModel {
 
   struct Entry {
     int position;
-    Vector key, value;
+    Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
     double most = 0;  // of what one query paid
   };
@@ -44,6 +44,7 @@ class DoubleModel {
     Vector Prefill(const std::vector<TokenId>& reading);
     Vector Step(TokenId token, int position);
 
+    // Entries are in the order of their positions: an entry's index is its rank.
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
 
    private:
@@ -54,6 +55,7 @@ class DoubleModel {
     void Compress(Head* head, int n, int keep) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group
+    double Logit(Vector query, const Head& head, size_t rank) const;
 
     const DoubleModel* model_;
     CachePlan plan_;

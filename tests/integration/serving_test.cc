@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 
 #include "engine/engine.h"
 #include "scheduler/serving_loop.h"
@@ -68,6 +69,8 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   if (index % policies.size() == 10) request.cache.params["budget_scope"] = "model";
   if (index == 7) request.cache.min_retained_mass = 0.8;
+  const bool rolls = request.cache.policy == "h2o" || request.cache.policy == "streaming";
+  if (rolls && index >= 6 && index < 12) request.cache.params = {{"rolling", "true"}};
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;
   request.sampling.seed = rng();
@@ -164,6 +167,35 @@ TEST_P(ServingTest, AResumedStreamRepeatsItself) {
   const Collector::Answer rest = collector.Wait(2);
   EXPECT_EQ(rest.tokens, std::vector<TokenId>(whole.begin() + 33, whole.end()));
   EXPECT_EQ(rest.usage.completion_tokens, static_cast<int>(whole.size()));
+}
+
+// A rolling stream runs far past the context (of 512) in the pages of its budget.
+TEST_P(ServingTest, ARollingStreamOutrunsTheContext) {
+  const int tokens = GetParam() == "cpu" ? 20000 : 700;
+  const auto engine = MakeEngine(100, 2);
+  ASSERT_EQ(engine->limits().max_model_len, 512);
+  for (const char* policy : {"streaming", "h2o"}) {
+    Collector collector;
+    auto loop = ServingLoop::Start(engine.get(), &tokenizer_, {}, &collector);
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    Request request = MakeRequest(0, 31, model_->config().vocab_size);
+    request.cache = CacheSpec();
+    request.cache.policy = policy;
+    request.cache.max_cache_tokens = 40;
+    request.cache.params = {{"rolling", "true"}};
+    request.sampling = {.temperature = 1.0, .seed = 7};
+    request.stopping.max_tokens = tokens;
+    (*loop)->Submit(1, request);
+    const Collector::Answer answer = collector.Wait(1);
+    ASSERT_TRUE(answer.status.ok()) << policy << ": " << answer.status;
+    EXPECT_EQ(static_cast<int>(answer.tokens.size()), tokens);
+    EXPECT_EQ(answer.usage.kv_tokens_kept, 40);
+    EXPECT_LE(answer.usage.kv_pages_peak, 3 * 2 * 2) << "3 pages of 16 a head";
+    EXPECT_EQ(answer.usage.preemptions, 0);
+    // Not stuck in a loop: what is drawn at the end is as varied as in the middle.
+    const std::set<TokenId> last(answer.tokens.end() - 300, answer.tokens.end());
+    EXPECT_GT(last.size(), 20u) << policy;
+  }
 }
 
 // A loop that stops in the middle leaves nothing behind in the engine.

@@ -63,6 +63,8 @@ struct World {
   std::vector<int32_t> blocks, row_width, caps, lengths, victims;
   std::vector<int64_t> row_begin;
   std::vector<DecodeRule> rules;
+  std::vector<float> cos, sin;  // of rolling rows
+  Rotary rotary;                // tables aside
 
   // `width` blocks for every head of every sequence, dealt in random order from a pool with some to
   // spare.
@@ -221,6 +223,9 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
   args.layer = kLayer;
   args.num_heads = world->shape.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(world->shape.head_dim));
+  args.rotary = world->rotary;
+  args.rotary.cos = world->cos.data();
+  args.rotary.sin = world->sin.data();
   args.pages = world->Pages();
   args.tables = world->Tables();
   args.max_entries = *std::max_element(world->lengths.begin(), world->lengths.end()) + 1;
@@ -258,6 +263,8 @@ void RunOnBackend(World* world, Step* step, int threads = 2,
   args.pages.scores = mirror.Map(world->scores.data(), world->scores.size());
   if (!world->log_weights.empty())
     args.pages.log_weights = mirror.Map(world->log_weights.data(), world->log_weights.size());
+  map(args.rotary.cos, world->cos);
+  map(args.rotary.sin, world->sin);
   map(args.tables.blocks, world->blocks);
   map(args.tables.row_begin, world->row_begin);
   map(args.tables.row_width, world->row_width);
@@ -745,6 +752,217 @@ TEST_P(DecodeAttentionTest, LongDecodeKeepsWhatTheReferenceKeeps) {
   }
   RecordProperty("excused", excused);
   EXPECT_LE(excused, 5);
+}
+
+// ---- Rolling heads -----------------------------------------------------------------------------
+
+double Angle(const Rotary& rotary, int pair) {
+  return std::pow(10000.0, -2.0 * pair / rotary.rotary_dim);
+}
+
+// Tables for ranks below `positions`. still: nothing turns at all.
+void SetRotary(World* world, int rotary_dim, bool interleaved, int positions, bool still = false) {
+  world->rotary = {.rotary_dim = rotary_dim, .interleaved = interleaved};
+  for (int p = 0; p < positions; ++p) {
+    for (int i = 0; i < rotary_dim / 2; ++i) {
+      const double angle = still ? 0.0 : p * Angle(world->rotary, i);
+      world->cos.push_back(static_cast<float>(std::cos(angle)));
+      world->sin.push_back(static_cast<float>(std::sin(angle)));
+    }
+  }
+}
+
+// RoPE in double precision.
+std::vector<double> Turned(const Rotary& rotary, std::vector<double> row, int position) {
+  for (int i = 0; i < rotary.rotary_dim / 2; ++i) {
+    const double angle = position * Angle(rotary, i);
+    double& a = row[rotary.interleaved ? 2 * i : i];
+    double& b = row[rotary.interleaved ? 2 * i + 1 : i + rotary.rotary_dim / 2];
+    const double turned = a * std::cos(angle) - b * std::sin(angle);
+    b = a * std::sin(angle) + b * std::cos(angle);
+    a = turned;
+  }
+  return row;
+}
+
+// One head as the paper has it: its live tokens in their order, so that an entry's index is its
+// rank. Queries and keys are turned to their ranks in full.
+struct RollingHead {
+  std::vector<Entry> entries;  // keys as they were before RoPE
+
+  RollingHead(World& world, int seq, int kv_head) {
+    entries = EntriesOf(world, seq, kv_head, world.lengths[world.Head(seq, kv_head)]);
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry& a, const Entry& b) { return a.position < b.position; });
+  }
+
+  // The token that page slot `slot` holds now comes; `left`: the rank that leaves, or -1.
+  void Push(const World& world, size_t slot, int left) {
+    if (left >= 0) entries.erase(entries.begin() + left);
+    Entry entry;
+    const int dim = world.shape.head_dim;
+    for (int d = 0; d < dim; ++d) {
+      entry.k.push_back(world.LoadElement(world.keys, slot * dim + d));
+      entry.v.push_back(world.LoadElement(world.values, slot * dim + d));
+    }
+    entries.push_back(entry);
+  }
+
+  std::vector<Entry> TurnedEntries(const Rotary& rotary) const {
+    std::vector<Entry> turned = entries;
+    for (size_t rank = 0; rank < turned.size(); ++rank) {
+      turned[rank].k = Turned(rotary, turned[rank].k, static_cast<int>(rank));
+      turned[rank].position = static_cast<int32_t>(rank);
+    }
+    return turned;
+  }
+};
+
+// Compares what a step left of a head with the plain model, which then adopts the scores.
+void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingHead* plain,
+                  int* excused) {
+  const Shape& s = after.shape;
+  const int seq = step.slots[row];
+  const DecodeRule& rule = after.rules[seq];
+  const size_t head = after.Head(seq, kv_head);
+  const int count = static_cast<int>(plain->entries.size());
+  ASSERT_EQ(after.lengths[head], count);
+  std::vector<Entry> turned = plain->TurnedEntries(after.rotary);
+  double largest = 0, error = 0;
+  std::vector<std::vector<double>> weights;
+  for (int g = 0; g < s.group(); ++g) {
+    const size_t q =
+        (static_cast<size_t>(row) * s.num_heads + kv_head * s.group() + g) * s.head_dim;
+    const std::vector<double> query =
+        Turned(after.rotary, {&step.q[q], &step.q[q] + s.head_dim}, count - 1);
+    const std::vector<float> rounded(query.begin(), query.end());
+    std::vector<double> out;
+    weights.push_back(AttendPlainly(
+        turned, rounded.data(), 1.0f / std::sqrt(static_cast<float>(s.head_dim)), &out, &largest));
+    error = 2 * WeightError(largest, s.head_dim);  // keys are turned in fp32
+    for (int d = 0; d < s.head_dim; ++d) ASSERT_NEAR(step.out[q + d], out[d], 8 * error);
+  }
+  std::vector<int> entry_of(count, -1);
+  for (int e = 0; e < count; ++e) {
+    const size_t slot = after.Slot(seq, kv_head, e);
+    const int rank = after.positions[slot];
+    ASSERT_TRUE(rank >= 0 && rank < count && entry_of[rank] < 0) << "entry " << e;
+    entry_of[rank] = e;
+    Entry& entry = plain->entries[rank];
+    for (int d = 0; d < s.head_dim; ++d) {
+      ASSERT_EQ(after.LoadElement(after.keys, slot * s.head_dim + d), entry.k[d]);
+      ASSERT_EQ(after.LoadElement(after.values, slot * s.head_dim + d), entry.v[d]);
+    }
+    const double w = GroupWeight(rule.reduce, weights, rank);
+    const double score = rule.by_position ? rank : rule.decay * entry.score + rule.gain * w;
+    ASSERT_NEAR(after.scores[slot], score, error * s.group() * w + 1e-6 * std::abs(score) + 1e-30);
+    turned[rank].score = entry.score = after.scores[slot];
+  }
+  if (count != after.caps[head]) return;
+  const std::vector<int> order = VictimOrder(turned, rule, count);
+  ASSERT_FALSE(order.empty());
+  if (entry_of[order[0]] == after.victims[head]) return;
+  const int rank = after.positions[after.Slot(seq, kv_head, after.victims[head])];
+  ASSERT_THAT(order, testing::Contains(rank));
+  ASSERT_NEAR(turned[rank].score, turned[order[0]].score, 1e-5 * turned[order[0]].score);
+  ++*excused;
+}
+
+DecodeRule Rolling(DecodeRule rule) {
+  rule.rolling = true;
+  return rule;
+}
+
+struct RollingCase {
+  int length, cap, steps;
+};
+
+TEST_P(DecodeAttentionTest, RollingHeadsMatchThePlainModel) {
+  const Shape& s = GetParam();
+  const std::vector<DecodeRule> rules = {Rolling(H2o(2, 3)), Rolling(Streaming(4)),
+                                         Rolling(H2o(0, 5, GroupReduce::kMax)), H2o(1, 4)};
+  int trial = 0, excused = 0;
+  for (const auto& [length, cap, steps] :
+       {RollingCase{0, 9, 24}, {33, 33, 6}, {258, 260, 4}, {530, 530, 2}, {40, INT32_MAX, 2}}) {
+    SCOPED_TRACE("length " + std::to_string(length) + " cap " + std::to_string(cap));
+    World world(s, static_cast<int>(rules.size()), (length + steps) / s.block_size + 1, rng_);
+    const bool partly = trial % 2 == 1 && s.head_dim > 4;
+    SetRotary(&world, partly ? s.head_dim / 4 * 2 : s.head_dim, trial++ % 3 != 0, length + steps);
+    std::vector<std::vector<RollingHead>> plain;
+    for (int seq = 0; seq < static_cast<int>(rules.size()); ++seq) {
+      FillSequence(&world, seq, length, cap, rules[seq], rng_);
+      plain.emplace_back();
+      for (int h = 0; h < s.num_kv_heads; ++h) plain.back().emplace_back(world, seq, h);
+      for (int h = 0; h < s.num_kv_heads; ++h) world.victims[world.Head(seq, h)] = length / 2;
+    }
+    for (int t = 0; t < steps; ++t) {
+      SCOPED_TRACE("step " + std::to_string(t));
+      const std::vector<int32_t> slots = ShuffledSlots(rules.size(), rng_);
+      Step step(s, slots, std::vector<int32_t>(slots.size(), length + t), rng_);
+      World before = world, again = world;
+      Step step_again = step;
+      RunOnBackend(&world, &step, 1);
+      RunOnBackend(&again, &step_again, 3);
+      ASSERT_EQ(std::memcmp(step.out.data(), step_again.out.data(), step.out.size() * 4), 0);
+      ASSERT_EQ(world.positions, again.positions);
+      ASSERT_EQ(world.victims, again.victims);
+      for (int row = 0; row < static_cast<int>(slots.size()); ++row) {
+        if (!rules[slots[row]].rolling) continue;
+        for (int h = 0; h < s.num_kv_heads; ++h) {
+          SCOPED_TRACE("sequence " + std::to_string(slots[row]) + " head " + std::to_string(h));
+          const size_t head = before.Head(slots[row], h);
+          const bool append = before.lengths[head] < cap;
+          const int entry = append ? before.lengths[head] : before.victims[head];
+          const size_t slot = before.Slot(slots[row], h, entry);
+          plain[slots[row]][h].Push(world, slot, append ? -1 : before.positions[slot]);
+          ASSERT_NO_FATAL_FAILURE(
+              ExpectRolled(world, step, row, h, &plain[slots[row]][h], &excused));
+        }
+      }
+    }
+  }
+  EXPECT_LE(excused, 3);
+}
+
+// Where nothing turns, a rolling head differs from an ordinary one in its bookkeeping alone: the
+// same entries leave, however long the stream.
+TEST_P(DecodeAttentionTest, RollingRanksEvictWhatPositionsEvict) {
+  const Shape& s = GetParam();
+  const int cap = 21, start = 17, steps = 60;
+  const std::vector<DecodeRule> rules = {H2o(2, 3), Streaming(4), Streaming(0), Tova()};
+  World world(s, 2 * static_cast<int>(rules.size()), cap / s.block_size + 1, rng_);
+  SetRotary(&world, s.head_dim, false, cap, /*still=*/true);
+  const uint32_t seed = rng_();
+  for (int seq = 0; seq < static_cast<int>(world.rules.size()); ++seq) {
+    Rng fill(seed + seq / 2);
+    FillSequence(&world, seq, start, cap, rules[seq / 2], fill);
+    world.rules[seq].rolling = seq % 2 == 1;
+  }
+  int excused = 0;
+  for (int t = start; t < start + steps; ++t) {
+    std::vector<int32_t> slots(world.rules.size());
+    std::iota(slots.begin(), slots.end(), 0);
+    Step step(s, slots, std::vector<int32_t>(slots.size(), t), rng_);
+    for (auto* rows : {&step.q, &step.k, &step.v}) {
+      const size_t width = rows->size() / slots.size();
+      for (size_t row = 1; row < slots.size(); row += 2)
+        std::copy_n(rows->begin() + (row - 1) * width, width, rows->begin() + row * width);
+    }
+    RunOnBackend(&world, &step);
+    for (int seq = 0; seq < static_cast<int>(world.rules.size()); seq += 2) {
+      for (int h = 0; h < s.num_kv_heads; ++h) {
+        const size_t head = world.Head(seq, h), rolling = world.Head(seq + 1, h);
+        ASSERT_EQ(world.lengths[head], world.lengths[rolling]);
+        if (world.lengths[head] < cap || world.victims[head] == world.victims[rolling]) continue;
+        const float score = world.scores[world.Slot(seq, h, world.victims[head])];
+        const float other = world.scores[world.Slot(seq, h, world.victims[rolling])];
+        ASSERT_NEAR(other, score, 1e-5 * score) << "step " << t << " sequence " << seq;
+        world.victims[rolling] = world.victims[head];
+        ++excused;
+      }
+    }
+  }
+  EXPECT_LE(excused, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,5 +1,6 @@
 // WritePages: every element of the pages is compared, the untouched ones included.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -21,6 +22,8 @@ struct Case {
   bool with_kept = true;
   bool with_scores = true;
   bool with_log_weights = false;
+  int rotary_dim = 0;  // of a rolling rule
+  bool interleaved = false;
 };
 
 constexpr int kSlots = 3, kLayers = 2, kSlot = 1, kLayer = 1;
@@ -49,7 +52,8 @@ class WritePagesTest : public BackendTest {
     kept_stride_ = c.n + 4;
     k_ = RandomFloats(heads_ * kv_stride_, seed);
     v_ = RandomFloats(heads_ * kv_stride_, seed + 1);
-    PlantExtremes(k_);
+    if (!c.rule.rolling) PlantExtremes(k_);
+    MakeRotary(c);
     scores_ = RandomFloats(heads_ * score_stride_, seed + 2);
     ChooseKept(c, seed + 3);
     MakeTables(c, seed + 4);
@@ -70,6 +74,34 @@ class WritePagesTest : public BackendTest {
     for (size_t i = 0; i < std::size(extremes) && i * 3 < values.size(); ++i) {
       values[i * 3] = extremes[i];
     }
+  }
+
+  // Angles that keys of a rolling slot were turned by.
+  void MakeRotary(const Case& c) {
+    rotary_ = {.rotary_dim = c.rotary_dim, .interleaved = c.interleaved};
+    cos_.clear();
+    sin_.clear();
+    for (int p = 0; p < c.n; ++p) {
+      for (int i = 0; i < c.rotary_dim / 2; ++i) {
+        cos_.push_back(static_cast<float>(std::cos(Angle(p, i))));
+        sin_.push_back(static_cast<float>(std::sin(Angle(p, i))));
+      }
+    }
+  }
+  double Angle(int position, int pair) const {
+    return position * std::pow(100.0, -2.0 * pair / rotary_.rotary_dim);
+  }
+  // Key `k` turned back, in double.
+  std::vector<double> Unturned(const float* k, int head_dim, int position) const {
+    std::vector<double> key(k, k + head_dim);
+    for (int i = 0; i < rotary_.rotary_dim / 2; ++i) {
+      const int a = rotary_.interleaved ? 2 * i : i;
+      const int b = rotary_.interleaved ? 2 * i + 1 : i + rotary_.rotary_dim / 2;
+      const double c = std::cos(Angle(position, i)), s = std::sin(Angle(position, i));
+      key[a] = k[a] * c + k[b] * s;
+      key[b] = k[b] * c - k[a] * s;
+    }
+    return key;
   }
 
   void ChooseKept(const Case& c, uint64_t seed) {
@@ -125,6 +157,10 @@ class WritePagesTest : public BackendTest {
     args.kept_stride = kept_stride_;
     args.keep = keep.data();
     args.n = c.n;
+    auto cos = Upload(cos_), sin = Upload(sin_);
+    args.rotary = rotary_;
+    args.rotary.cos = cos.data();
+    args.rotary.sin = sin.data();
     args.slot = kSlot;
     args.layer = kLayer;
     args.pages = {.layout = Layout(c),
@@ -210,15 +246,24 @@ class WritePagesTest : public BackendTest {
     const size_t index = SlotIndex(c, h, e);
     const int32_t position = Position(h, e);
     used[index] = true;
-    ASSERT_EQ(written_.positions[index], position);
+    const int32_t place = c.rule.rolling ? e : position;
+    ASSERT_EQ(written_.positions[index], place);
     const size_t in = h * kv_stride_ + static_cast<size_t>(position) * c.head_dim;
+    const std::vector<double> unturned = Unturned(&k_[in], c.head_dim, position);
+    const double rounding = c.dtype == DType::kF32 ? 0.0 : c.dtype == DType::kF16 ? 6e-4 : 5e-3;
     for (int j = 0; j < c.head_dim; ++j) {
-      ASSERT_PRED2(Same, written_.keys[index * c.head_dim + j], RoundTo(c.dtype, k_[in + j]))
-          << k_[in + j] << " head " << h << " entry " << e << " element " << j;
+      const float key = written_.keys[index * c.head_dim + j];
+      if (c.rule.rolling) {
+        ASSERT_NEAR(key, unturned[j], 1e-6 + rounding * std::abs(unturned[j]))
+            << "head " << h << " entry " << e << " element " << j;
+      } else {
+        ASSERT_PRED2(Same, key, RoundTo(c.dtype, k_[in + j]))
+            << k_[in + j] << " head " << h << " entry " << e << " element " << j;
+      }
       ASSERT_PRED2(Same, written_.values[index * c.head_dim + j], RoundTo(c.dtype, v_[in + j]));
     }
     float score = c.with_scores ? scores_[h * score_stride_ + position] : 0.0f;
-    if (c.rule.by_position) score = static_cast<float>(position);
+    if (c.rule.by_position) score = static_cast<float>(place);
     if (!c.rule.scored) score = kUntouched;
     ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
     const float log_weight = c.with_log_weights ? 0.0f : kUntouched;
@@ -231,6 +276,8 @@ class WritePagesTest : public BackendTest {
   std::vector<float> k_, v_, scores_;
   std::vector<int32_t> kept_, blocks_;
   std::vector<int64_t> row_begin_;
+  std::vector<float> cos_, sin_;
+  Rotary rotary_;  // tables aside
   Written written_;
 };
 
@@ -302,6 +349,35 @@ TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {
       }
       ASSERT_TRUE(expected.has_value());
       EXPECT_EQ(written_.victims[HeadIndex(h)], *expected) << "trial " << trial;
+    }
+  }
+}
+
+// Keys as they were before RoPE, ranks for positions, and the victim by ranks.
+TEST_P(WritePagesTest, RollingSlotsHoldUnturnedKeysAndRanks) {
+  uint64_t seed = 2000;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int rotary_dim : {16, 6}) {
+      for (const bool interleaved : {false, true}) {
+        for (const int keep : {9, 20, 140}) {
+          Case c{.dtype = dtype, .head_dim = 16, .keep = {keep, keep}, .n = keep + 30, .cap = keep};
+          c.rule = {.by_position = keep == 20, .scored = true, .sinks = 2, .recent = 3};
+          c.rule.rolling = true;
+          c.rotary_dim = rotary_dim;
+          c.interleaved = interleaved;
+          Run(c, ++seed);
+          Check(c, "seed " + std::to_string(seed));
+          if (HasFatalFailure()) return;
+          for (int h = 0; h < 2; ++h) {
+            int expected = c.rule.sinks;
+            const auto score = [&](int e) { return written_.scores[SlotIndex(c, h, e)]; };
+            for (int e = c.rule.sinks; e <= keep - c.rule.recent; ++e) {
+              if (score(e) < score(expected)) expected = e;
+            }
+            EXPECT_EQ(written_.victims[HeadIndex(h)], expected);
+          }
+        }
+      }
     }
   }
 }

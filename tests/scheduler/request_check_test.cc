@@ -85,6 +85,41 @@ TEST(RequestCheckTest, TheEdgesOfTheRangesAreGood) {
   EXPECT_EQ(std::get<CheckedRequest>(checked).max_total_tokens, 128);
 }
 
+// Its output is not bound by max_model_len; its prompt is, and so is what a head holds.
+TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const FakeTokenizer tokenizer;
+  const auto total = [&](const Request& request) -> int64_t {
+    const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+    const auto* good = std::get_if<CheckedRequest>(&checked);
+    return good != nullptr ? good->max_total_tokens : -1;
+  };
+  Request request = MakeRequest(100, 1'000'000);
+  request.cache.policy = "streaming";
+  request.cache.max_cache_tokens = 30;
+  EXPECT_EQ(total(request), 128);
+  request.cache.params = {{"rolling", "true"}};
+  EXPECT_EQ(total(request), 1'000'100);
+  request.stopping.max_tokens = kMost;
+  EXPECT_EQ(total(request), kMost);
+  request.resume_token_ids.assign(500, 5);
+  EXPECT_EQ(total(request), kMost);
+  request.resume_token_ids.clear();
+  request.stopping.max_tokens.reset();
+  EXPECT_EQ(total(request), 128) << "nobody asked for an endless stream";
+
+  request.cache.max_cache_tokens = 128;
+  EXPECT_EQ(total(request), 128);
+  request.cache.max_cache_tokens = 129;
+  const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+  ASSERT_TRUE(std::holds_alternative<Failed>(checked));
+  EXPECT_EQ(std::get<Failed>(checked).status.message(),
+            "cache.params.rolling: a budget of 129 entries a head exceeds max_model_len 128");
+  request.cache.max_cache_tokens = 30;
+  request.prompt.assign(128, 1);
+  EXPECT_EQ(total(request), -1);
+}
+
 TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
   const FakeTokenizer tokenizer;
   Request request = MakeRequest(5, 10);

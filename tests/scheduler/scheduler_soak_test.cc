@@ -96,6 +96,13 @@ class Soak {
       }
       if (Below(3) == 0) request.cache.min_retained_mass = 0.5;
     }
+    if (Below(8) == 0) {
+      request.cache = LocalCache(2 + Below(30));
+      request.cache.policy = "streaming";  // past the context, at times
+      request.cache.sink_tokens = Below(2);
+      request.cache.params = {{"rolling", "true"}};
+      request.stopping.max_tokens = 1 + Below(2 * longest);
+    }
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);

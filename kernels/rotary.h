@@ -1,0 +1,35 @@
+// Rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2) as kernels see it: the
+// tables, which elements make a pair, and how a turn is undone. All pointers are borrowed and
+// device-resident.
+#ifndef HYDRANT_KERNELS_ROTARY_H_
+#define HYDRANT_KERNELS_ROTARY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hydrant {
+
+struct Rotary {
+  const float* cos = nullptr;  // [max_positions, rotary_dim / 2]; cos^2 + sin^2 = 1
+  const float* sin = nullptr;  // likewise
+  int rotary_dim = 0;          // the first elements of a head turn, an even number; the others stay
+  bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+};
+
+// Element `d` of a row that was turned to `position`, turned back. row(i): element i of the row, in
+// the type to compute in.
+template <typename Row>
+constexpr auto TurnedBack(const Rotary& rotary, int32_t position, int d, const Row& row) {
+  if (d >= rotary.rotary_dim) return row(d);
+  const int half = rotary.rotary_dim / 2;
+  const bool first = rotary.interleaved ? d % 2 == 0 : d < half;
+  const int pair = rotary.interleaved ? d / 2 : d % half;
+  const int step = rotary.interleaved ? 1 : half;
+  const size_t angle = static_cast<size_t>(position) * half + pair;
+  const auto across = row(first ? d + step : d - step) * rotary.sin[angle];
+  return row(d) * rotary.cos[angle] + (first ? across : -across);
+}
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_ROTARY_H_
