@@ -75,11 +75,11 @@ TEST(CachePlan, RollingIsAParameterOfStreamingAndH2o) {
   for (const char* policy : {"streaming", "h2o"}) {
     CacheSpec spec = Spec(policy);
     spec.max_cache_tokens = 65;
-    EXPECT_FALSE(PlanCache(spec, 1000)->rule.rolling);
+    EXPECT_FALSE(PlanCache(spec, {1000})->rule.rolling);
     spec.params["rolling"] = "false";
-    EXPECT_FALSE(PlanCache(spec, 1000)->rule.rolling);
+    EXPECT_FALSE(PlanCache(spec, {1000})->rule.rolling);
     spec.params["rolling"] = "true";
-    EXPECT_TRUE(PlanCache(spec, 1000)->rule.rolling);
+    EXPECT_TRUE(PlanCache(spec, {1000})->rule.rolling);
     spec.params["rolling"] = "yes";
     EXPECT_EQ(ErrorOf(spec), "cache.params.rolling: 'yes' is none of false, true");
   }

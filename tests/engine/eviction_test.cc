@@ -318,8 +318,8 @@ TEST(EvictionOracle, RollingBelowItsCapIsFullButForRounding) {
     rolling.max_cache_tokens = 130;
     rolling.params = {{"rolling", "true"}};
     EngineDriver driver(engine.get(), 1);
-    const int a = driver.Add(prompt, *PlanCache(full, 70), 50);
-    const int b = driver.Add(prompt, *PlanCache(rolling, 70), 50);
+    const int a = driver.Add(prompt, *PlanCache(full, {70}), 50);
+    const int b = driver.Add(prompt, *PlanCache(rolling, {70}), 50);
     driver.PrefillAll(a);
     driver.PrefillAll(b);
     for (int step = 0; step < 50; ++step) {

@@ -134,7 +134,7 @@ class Reader {
 void Read(Engine* engine, const Stream& stream, const std::vector<TokenId>& ids) {
   const auto first = static_cast<size_t>(stream.prompt_tokens);
   if (ids.size() <= first) Fail(absl::InvalidArgumentError("--text: shorter than the prompt"));
-  const absl::StatusOr<CachePlan> plan = PlanCache(stream.cache, stream.prompt_tokens);
+  const absl::StatusOr<CachePlan> plan = PlanCache(stream.cache, {stream.prompt_tokens});
   if (!plan.ok()) Fail(plan.status());
   const int64_t count = std::min<int64_t>(stream.tokens, ids.size() - first);
   Reader reader(engine, {ids.begin(), ids.begin() + stream.prompt_tokens}, *plan, count);
