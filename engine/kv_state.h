@@ -28,6 +28,7 @@ class KvState {
 
   const KvPages& pages() const { return pages_; }
   const SequenceTables& tables() const { return tables_; }
+  const SubGenRule* subgens() const { return subgens_.data(); }   // [max_num_seqs]
   const CachePlan& plan(int slot) const { return plans_[slot]; }  // of the slot's newest setup
 
  private:
@@ -36,6 +37,7 @@ class KvState {
   absl::Status AllocatePool();
   void SetUp(const SlotSetup& setup);
   void Shrink(const SlotShrink& shrink);
+  void BuildSubGen(const SlotShrink& shrink);
   void UpdateTable(std::span<const TableUpdate> updates);
 
   Backend* backend_;
@@ -44,12 +46,13 @@ class KvState {
   SequenceTables tables_;
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
-  DeviceArray<uint8_t> pool_;  // keys, values, positions, scores
+  DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
   DeviceArray<int32_t> blocks_;
   DeviceArray<int64_t> row_begin_;
   DeviceArray<int32_t> row_width_;
   DeviceArray<int32_t> caps_, lengths_, victims_;
   DeviceArray<DecodeRule> rules_;
+  DeviceArray<SubGenRule> subgens_;
   DeviceArray<int32_t> keep_;          // [kv_heads]
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host

@@ -133,7 +133,6 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const size_t start = piece.slice->arena_begin;
   const CachePlan& plan = kv.plan(piece.slice->slot);
-  const bool scored = plan.prompt_score != PromptScore::kNone;
   const int n = static_cast<int>(piece.slice->prompt.size());
   const bool windowed = plan.prompt_score == PromptScore::kWindow;
   backend_->PrefillAttention(
@@ -149,7 +148,7 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
        .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
        .out = act_->At(act_->attended, static_cast<size_t>(row) * config.QDim()),
        .out_dtype = act_->input_dtype,
-       .column_sums = scored ? column_sums_.data() + start : nullptr,
+       .column_sums = plan.SumsColumns() ? column_sums_.data() + start : nullptr,
        .column_stride = arena_tokens_,
        .reduce = plan.rule.reduce,
        .first_summed_position = windowed ? std::max(0, n - plan.window.queries) : 0,
@@ -157,7 +156,7 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
 }
 
 void PrefillRunner::ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan) {
-  if (plan.prompt_score == PromptScore::kNone) return;
+  if (!plan.SumsColumns()) return;
   for (int head = 0; head < model_->config().num_kv_heads; ++head) {
     backend_->Zero(
         column_sums_.data() + static_cast<size_t>(head) * arena_tokens_ + slice.arena_begin,
@@ -172,6 +171,7 @@ const float* PrefillRunner::PromptScores(const PrefillSlice& slice, const CacheP
   const int n = static_cast<int>(slice.prompt.size());
   const float* sums = column_sums_.data() + start;
   if (plan.prompt_score == PromptScore::kNone) return nullptr;
+  if (plan.prompt_score == PromptScore::kKCenter) return KCenterScores(slice, plan);
   if (plan.prompt_score == PromptScore::kColumnSums || n <= plan.window.queries) return sums;
   const int before = n - plan.window.queries;
   const int kv_heads = model_->config().num_kv_heads;
@@ -191,9 +191,41 @@ const float* PrefillRunner::PromptScores(const PrefillSlice& slice, const CacheP
   return pooled;
 }
 
+// Null where everything stays.
+const float* PrefillRunner::KCenterScores(const PrefillSlice& slice, const CachePlan& plan) {
+  const int n = static_cast<int>(slice.prompt.size());
+  if (n <= plan.budget) return nullptr;
+  const ModelConfig& config = model_->config();
+  const size_t start = slice.arena_begin;
+  backend_->KCenter({.k = k_.data() + start * config.head_dim,
+                     .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
+                     .num_kv_heads = config.num_kv_heads,
+                     .head_dim = config.head_dim,
+                     .n = n - plan.rule.recent,
+                     .centres = plan.budget - plan.rule.recent,
+                     .scores = pooled_.data() + start,
+                     .score_stride = arena_tokens_});
+  return pooled_.data() + start;
+}
+
+void PrefillRunner::BuildSubGen(int layer, const PrefillSlice& slice, const KvState& kv) {
+  const int head_dim = model_->config().head_dim;
+  const size_t first = static_cast<size_t>(slice.arena_begin) * head_dim;
+  backend_->SubGenBuild({.k = k_.data() + first,
+                         .v = v_.data() + first,
+                         .kv_head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
+                         .n = static_cast<int>(slice.prompt.size()),
+                         .rule = kv.plan(slice.slot).subgen,
+                         .slot = slice.slot,
+                         .layer = layer,
+                         .pages = kv.pages(),
+                         .tables = kv.tables()});
+}
+
 void PrefillRunner::Compress(int layer, const PrefillSlice& slice, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const CachePlan& plan = kv.plan(slice.slot);
+  if (plan.rule.weighted && plan.whole_until == 0) return BuildSubGen(layer, slice, kv);
   const int n = static_cast<int>(slice.prompt.size());
   const int32_t keep = plan.EntriesAfter(n);
   keep_.Write(*backend_, 0, std::vector<int32_t>(config.num_kv_heads, keep));

@@ -62,6 +62,8 @@ class PrefillRunner {
   void Attend(const Piece& piece, int row, const KvState& kv);
   void ClearColumnSums(const PrefillSlice& slice, const CachePlan& plan);
   const float* PromptScores(const PrefillSlice& slice, const CachePlan& plan);
+  const float* KCenterScores(const PrefillSlice& slice, const CachePlan& plan);
+  void BuildSubGen(int layer, const PrefillSlice& slice, const KvState& kv);
   void Compress(int layer, const PrefillSlice& slice, const KvState& kv);
 
   Backend* backend_;

@@ -23,6 +23,7 @@
 #include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/kcenter.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
@@ -30,6 +31,7 @@
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/subgen.h"
 #include "kernels/table_update.h"
 #include "kernels/weight.h"
 
@@ -103,9 +105,12 @@ class Backend {
   virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual void PoolScores(const PoolScoresArgs& args) = 0;
+  virtual void KCenter(const KCenterArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
   virtual void Compact(const CompactArgs& args) = 0;
+  virtual void SubGenBuild(const SubGenBuildArgs& args) = 0;
+  virtual void SubGenInsert(const SubGenInsertArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void KeepLatest(const LatestTokensArgs& args) = 0;

@@ -5,7 +5,9 @@
 //   positions     [num_blocks, block_size]     int32  position of the token in its sequence
 //   scores        [num_blocks, block_size]     fp32   the policy's running score
 //   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
-//                                                     null: all are 0 (kernels/decode_attention.h)
+//                                                     null: all are 0; read and written for rows
+//                                                     whose rule is weighted, no others
+//                                                     (kernels/decode_attention.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -30,10 +32,10 @@ struct KvLayout {
   constexpr size_t SlotOffset(int block, int slot) const {
     return (static_cast<size_t>(block) * block_size + slot) * head_dim;
   }
-  // Bytes of one page: keys, values, positions, scores.
+  // Bytes of one page: keys, values, positions, scores, log weights.
   constexpr size_t PageBytes() const {
     return static_cast<size_t>(block_size) *
-           (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + sizeof(float));
+           (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + 3 * sizeof(float));
   }
 };
 
@@ -62,7 +64,8 @@ struct DecodeRule {
   bool by_position = false;
   bool scored = false;  // false: scores are neither read nor written (policy full)
   int32_t sinks = 0;
-  int32_t recent = 0;  // counts the incoming token
+  int32_t recent = 0;     // counts the incoming token
+  bool weighted = false;  // entries have log weights; false: all are 0, and none is touched
 };
 
 // What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/kv_pages.h"
 #include "kernels/pool_scores.h"
+#include "kernels/subgen.h"
 
 namespace hydrant {
 
@@ -37,6 +38,7 @@ enum class PromptScore : uint8_t {
   kNone,        // nothing is ranked: everything stays, or the recent window alone decides
   kColumnSums,  // exact accumulated attention (H2O)
   kWindow,      // what the last queries pay, pooled over neighbours (SnapKV)
+  kKCenter,     // the order in which a greedy k-center of the keys chooses them
 };
 
 // Of PromptScore::kWindow.
@@ -53,12 +55,18 @@ struct CachePlan {
   // what is left.
   int32_t dropped = 0;
   // Tokens: until more have been seen nothing leaves, then the cache shrinks to the cap, which is
-  // less. 0: the prompt is compressed at once.
+  // no more. 0: the prompt is compressed at once.
   int32_t whole_until = 0;
   PromptScore prompt_score = PromptScore::kNone;
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
-  DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
+  SubGenRule subgen;  // where rule.weighted: how a cache at its cap is made up
+  DecodeRule rule;    // protection (sinks, recent) is in here, and holds for the prompt as well
+
+  // Whether the prompt is ranked by sums of attention weights.
+  bool SumsColumns() const {
+    return prompt_score == PromptScore::kColumnSums || prompt_score == PromptScore::kWindow;
+  }
 
   // Entries a head holds after `tokens` tokens of the sequence, its prompt at least, have been
   // seen.

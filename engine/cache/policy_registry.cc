@@ -21,6 +21,8 @@ const std::vector<const Policy*>& Table() {
       NewH2oPolicy().release(),
       NewSnapKvPolicy().release(),
       NewCo2Policy().release(),
+      NewSubGenPolicy().release(),
+      NewSubGenKCenterPolicy().release(),
   };
   // clang-format on
   return *table;

@@ -32,6 +32,8 @@ std::unique_ptr<Policy> NewStreamingPolicy();
 std::unique_ptr<Policy> NewH2oPolicy();
 std::unique_ptr<Policy> NewSnapKvPolicy();
 std::unique_ptr<Policy> NewCo2Policy();
+std::unique_ptr<Policy> NewSubGenPolicy();
+std::unique_ptr<Policy> NewSubGenKCenterPolicy();
 
 // Null where the name is unknown.
 const Policy* FindPolicy(std::string_view name);

@@ -52,13 +52,13 @@ std::vector<Move> PlanMoves(const CompactArgs& args, int head) {
   return moves;
 }
 
-void MoveEntry(const KvPages& pages, size_t from, size_t to) {
+void MoveEntry(const KvPages& pages, bool weighted, size_t from, size_t to) {
   const size_t row = BytesOf(pages.layout.dtype, pages.layout.head_dim);
   for (void* rows : {pages.keys, pages.values})
     std::memcpy(static_cast<char*>(rows) + to * row, static_cast<char*>(rows) + from * row, row);
   pages.positions[to] = pages.positions[from];
   pages.scores[to] = pages.scores[from];
-  if (pages.log_weights == nullptr) return;
+  if (!weighted || pages.log_weights == nullptr) return;
   std::memcpy(pages.log_weights + 2 * to, pages.log_weights + 2 * from, 2 * sizeof(float));
 }
 
@@ -83,13 +83,14 @@ void Compact(const CompactArgs& args, ThreadPool& threads) {
   size_t most = 0;
   for (const std::vector<Move>& head_moves : moves) most = std::max(most, head_moves.size());
   const int tasks_per_head = static_cast<int>((most + kMovesPerTask - 1) / kMovesPerTask);
+  const bool weighted = args.tables.rules[args.slot].weighted;
   threads.ParallelFor(heads * tasks_per_head, [&](int task, int) {
     const int head = task / tasks_per_head;
     const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
     const size_t begin = static_cast<size_t>(task % tasks_per_head) * kMovesPerTask;
     const size_t end = std::min(begin + kMovesPerTask, moves[head].size());
     for (size_t i = begin; i < end; ++i) {
-      MoveEntry(args.pages, PageIndex(args.pages.layout, blocks, moves[head][i].from),
+      MoveEntry(args.pages, weighted, PageIndex(args.pages.layout, blocks, moves[head][i].from),
                 PageIndex(args.pages.layout, blocks, moves[head][i].to));
     }
   });

@@ -7,11 +7,13 @@
 #include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/kcenter.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/pool_scores.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/subgen.h"
 #include "kernels/host_memory.h"
 #include "kernels/reference/ops.h"
 #include "kernels/thread_pool.h"
@@ -66,9 +68,12 @@ class CpuBackend : public Backend {
     cpu::DecodeAttention(args, threads_);
   }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
+  void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Compact(const CompactArgs& args) override { cpu::Compact(args, threads_); }
+  void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
+  void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
   // A list of a step is short: no thread is worth waking.
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }

@@ -29,7 +29,6 @@ struct DecodeShape {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
-  float* log_weights = nullptr;  // null: none
 };
 
 struct DecodeHead {
@@ -39,7 +38,8 @@ struct DecodeHead {
   float* out = nullptr;      // [group, head_dim]
   const int32_t* blocks = nullptr;
   const DecodeRule* rule = nullptr;
-  int32_t* victim = nullptr;  // null where none is to be picked
+  float* log_weights = nullptr;  // of the pool's pages; null: none
+  int32_t* victim = nullptr;     // null where none is to be picked
   int32_t position = 0;
   int num_entries = 0;  // the new one included
   int new_entry = 0;

@@ -72,6 +72,7 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
   const KvPages& pages = args.pages;
   const size_t d = pages.layout.head_dim;
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  const bool weighted = args.tables.rules[args.slot].weighted && pages.log_weights != nullptr;
   for (int entry = begin; entry < end; ++entry) {
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
@@ -80,8 +81,7 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end) {
     StoreRow(pages.layout.dtype, args.k + in, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
     pages.positions[index] = position;
-    if (pages.log_weights != nullptr)
-      pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
+    if (weighted) pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
   }
 }
 

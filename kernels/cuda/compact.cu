@@ -117,7 +117,7 @@ __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
     if (lane != 0) continue;
     pages.positions[to] = pages.positions[from];
     pages.scores[to] = pages.scores[from];
-    if (pages.log_weights == nullptr) continue;
+    if (!args.tables.rules[args.slot].weighted || pages.log_weights == nullptr) continue;
     pages.log_weights[2 * to] = pages.log_weights[2 * from];
     pages.log_weights[2 * to + 1] = pages.log_weights[2 * from + 1];
   }

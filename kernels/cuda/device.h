@@ -13,6 +13,7 @@
 #include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/kcenter.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
@@ -20,6 +21,7 @@
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/subgen.h"
 #include "kernels/table_update.h"
 
 namespace hydrant {
@@ -89,9 +91,12 @@ class CudaDevice {
   virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual int PoolScores(const PoolScoresArgs& args) = 0;
+  virtual int KCenter(const KCenterArgs& args) = 0;
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
   virtual int Compact(const CompactArgs& args) = 0;
+  virtual int SubGenBuild(const SubGenBuildArgs& args) = 0;
+  virtual int SubGenInsert(const SubGenInsertArgs& args) = 0;
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;

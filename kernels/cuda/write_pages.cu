@@ -31,7 +31,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     }
     if (lane != 0) continue;
     pages.positions[index] = position;
-    if (pages.log_weights != nullptr)
+    if (rule.weighted && pages.log_weights != nullptr)
       reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(0.0f, 0.0f);
     if (!rule.scored) continue;
     const float running = args.scores == nullptr

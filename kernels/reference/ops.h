@@ -10,12 +10,14 @@
 #include "kernels/compact.h"
 #include "kernels/decode_attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/kcenter.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
+#include "kernels/subgen.h"
 #include "kernels/table_update.h"
 #include "kernels/weight.h"
 
@@ -35,9 +37,12 @@ void Swiglu(const SwigluArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
 void PoolScores(const PoolScoresArgs& args);
+void KCenter(const KCenterArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Compact(const CompactArgs& args);
+void SubGenBuild(const SubGenBuildArgs& args);
+void SubGenInsert(const SubGenInsertArgs& args);
 void Sample(const SampleArgs& args);
 void KeepLatest(const LatestTokensArgs& args);
 void TakeLatest(const LatestTokensArgs& args);

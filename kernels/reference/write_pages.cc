@@ -20,7 +20,7 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }
   pages.positions[index] = position;
-  if (pages.log_weights != nullptr)
+  if (rule.weighted && pages.log_weights != nullptr)
     pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
   if (!rule.scored) return;
   if (rule.by_position) {
