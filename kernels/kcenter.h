@@ -20,7 +20,7 @@ struct KCenterArgs {
   int num_kv_heads = 0;
   int head_dim = 0;
   int n = 0;                 // keys
-  int centres = 0;           // <= n
+  int centres = 0;           // [1, n]
   float* scores = nullptr;   // [num_kv_heads, score_stride]
   int64_t score_stride = 0;  // elements
 };

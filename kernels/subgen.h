@@ -38,8 +38,8 @@
 //                                              the centre as     (-1: none)   (0: free)   log(n_i /
 //                                              t) value, else 0
 //
-// What there is not has log weights (-inf, -inf). The scores of entries 0 and 1 are mu and the
-// radius squared.
+// What there is not has log weights (-inf, -inf), and a key and a value that are numbers all the
+// same. The scores of entries 0 and 1 are mu and the radius squared.
 //
 // Distances and |v|^2 are sums of squares in fp32 (of the reference in double, then rounded), in an
 // order that follows from head_dim alone. A distance that is no number counts as infinite.

@@ -24,12 +24,9 @@ void Measure(const float* row, const float* rows, int count, int head_dim, float
       const auto difference = hn::Sub(hn::LoadU(d, row + e), hn::LoadU(d, other + e));
       sums = hn::MulAdd(difference, difference, sums);
     }
-    if (e < head_dim) {
-      const size_t left = head_dim - e;
-      const auto difference = hn::Sub(hn::LoadN(d, row + e, left), hn::LoadN(d, other + e, left));
-      sums = hn::MulAdd(difference, difference, sums);
-    }
-    out[i] = hn::GetLane(hn::SumOfLanes(d, sums));
+    float tail = 0.0f;
+    for (; e < head_dim; ++e) tail += (row[e] - other[e]) * (row[e] - other[e]);
+    out[i] = hn::GetLane(hn::SumOfLanes(d, sums)) + tail;
   }
 }
 
