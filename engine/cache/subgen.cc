@@ -92,10 +92,12 @@ class SubGenPolicy final : public Policy {
     };
     take("value_samples", (budget - window) / 2, room - 1, &split.value_samples);
     const int64_t keys = room - split.value_samples;
-    take("cluster_samples", kDefaultClusterSamples, keys, &split.cluster_samples);
+    const int64_t beside_window = budget - window - split.value_samples;
+    take("cluster_samples", std::min(kDefaultClusterSamples, beside_window), keys,
+         &split.cluster_samples);
     if (!status.ok()) return status;
-    take("max_clusters", (budget - window - split.value_samples) / split.cluster_samples,
-         keys / split.cluster_samples, &split.max_clusters);
+    take("max_clusters", beside_window / split.cluster_samples, keys / split.cluster_samples,
+         &split.max_clusters);
     if (!status.ok()) return status;
     split.window = budget - split.value_samples - split.max_clusters * split.cluster_samples;
     return split;

@@ -23,6 +23,7 @@ class DoubleModel {
     int position;
     Vector key, value;
     double score = 0;
+    double numerator = 0, denominator = 0;  // log weights
   };
   struct Head {
     std::vector<Entry> entries;
@@ -41,6 +42,7 @@ class DoubleModel {
 
    private:
     void Pool(Head* head, int end) const;
+    void RankByKCenter(Head* head, int end) const;
     void Compress(Head* head, int n) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group

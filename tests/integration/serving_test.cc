@@ -61,8 +61,9 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.request_id = std::to_string(index);
   request.prompt.resize(20 + rng() % 150);
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
-  const std::vector<std::string> policies = {"full", "h2o", "snapkv", "streaming", "co2", "local"};
-  request.cache.policy = policies[index % 6];
+  const std::vector<std::string> policies = {"full", "h2o",   "snapkv", "streaming",
+                                             "co2",  "local", "subgen", "subgen-kcenter"};
+  request.cache.policy = policies[index % policies.size()];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;

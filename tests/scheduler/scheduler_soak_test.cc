@@ -85,6 +85,10 @@ class Soak {
       request.cache.policy = "co2";  // the whole prompt for a while, then its budget
       request.cache.params = {{"measurement_steps", std::to_string(Below(25))}};
     }
+    if (Below(6) == 0) {
+      request.cache = LocalCache(4 + Below(30));
+      request.cache.policy = "subgen";  // "shrinks" to what it holds
+    }
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);
