@@ -13,12 +13,13 @@
 //
 // The paper lets clusters grow without bound. Here a key that finds all m taken and none near makes
 // the radius wider, as in the incremental k-center of Charikar et al. (STOC 1997) on which the
-// paper builds: the radius doubles until two centres, or a centre and the key, lie within it (a
-// radius of 0 becomes the least of these distances); then, in the order of clusters, each absorbs
-// all later ones whose centres lie within the radius of its own. Absorbing j, each sample of i is
-// replaced by that of j with probability n_j / (n_i + n_j), so it stays uniform over the cluster;
-// then n_i += n_j. So centres are always more than the radius apart; a key may lie as far as twice
-// the radius from its centre, when every doubling has moved it.
+// paper builds: the radius doubles (or grows by another factor, g) until two centres, or a centre
+// and the key, lie within it; a radius of 0 becomes the least of these distances. Then, in the
+// order of clusters, each absorbs all later ones whose centres lie within the radius of its own.
+// Absorbing j, each sample of i is replaced by that of j with probability n_j / (n_i + n_j), so it
+// stays uniform over the cluster; then n_i += n_j. So centres are always more than the radius
+// apart; a key that every widening has moved may lie as far as g / (g - 1) radii, twice the radius,
+// from its centre.
 //
 // Tokens are streamed in the order of their positions, as pages hold them: rounded to the pages'
 // dtype. Random numbers are keyed by (seed, purpose, layer, head, position of the token at work,
@@ -59,6 +60,7 @@ struct SubGenRule {
   int32_t cluster_samples = 0;  // t >= 1
   int32_t max_clusters = 0;     // m >= 1
   float radius_squared = 0.0f;  // at first
+  float growth = 2.0f;          // factor of the radius when it widens, > 1
   uint64_t seed = 0;
 
   constexpr int32_t Capacity() const {
@@ -95,9 +97,9 @@ constexpr bool SubGenTakesKey(uint64_t bits, float count, float all) {
 }
 
 // The radius, squared, that holds `least`, the least squared distance.
-constexpr float SubGenWiden(float radius_squared, float least) {
+constexpr float SubGenWiden(const SubGenRule& rule, float radius_squared, float least) {
   if (radius_squared <= 0.0f) return least;
-  while (radius_squared < least) radius_squared *= 4.0f;
+  while (radius_squared < least) radius_squared *= rule.growth * rule.growth;
   return radius_squared;
 }
 

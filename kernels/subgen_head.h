@@ -170,7 +170,8 @@ class SubGenHead {
   void SampleKey(int32_t position) {
     Nearest nearest = FindNearest();
     if (!IsWithin(nearest.distance) && nearest.free < 0) {
-      radius_squared_ = SubGenWiden(radius_squared_, std::min(nearest.distance, LeastDistance()));
+      radius_squared_ =
+          SubGenWiden(rule_, radius_squared_, std::min(nearest.distance, LeastDistance()));
       Merge(position);
       nearest = FindNearest();
     }

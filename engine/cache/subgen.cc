@@ -11,6 +11,7 @@ constexpr int64_t kLeastWindow = 2;  // kernels/subgen.h
 constexpr int64_t kLeastBudget = kLeastWindow + 2;
 constexpr int64_t kDefaultClusterSamples = 4;
 constexpr double kLargestRadius = 1e9;
+constexpr double kLeastGrowth = 1.1, kLargestGrowth = 16.0;
 
 // Entries a head gives to each purpose; they sum to the budget.
 struct Split {
@@ -27,22 +28,23 @@ struct Split {
 class SubGenPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
-    return {"subgen",
-            "keeps the last entries, and of all others samples that stand for them",
-            {MaxCacheTokensParameter(),
-             CacheRatioParameter(),
-             MinCacheTokensParameter(),
-             {"protected_window_size", "last entries that are kept as they are, at least",
-              "half the budget", "[2, budget - 2]"},
-             {"value_samples", "entries that stand for all values",
-              "half of what the window leaves", "[1, budget - window - 1]"},
-             {"cluster_samples", "entries that stand for the keys of a cluster", "4",
-              "[1, budget - window - value_samples]"},
-             {"max_clusters", "clusters of keys a head holds at most",
-              "as many as the budget has room for", "[1, what the budget has room for]"},
-             {"delta", "radius of a cluster at first; doubled when all clusters are taken",
-              "0: what the first clusters need", "[0, 1e9]"},
-             {"sample_seed", "of the samples", "0", "[0, 2^63 - 1]"}}};
+    return {
+        "subgen",
+        "keeps the last entries, and of all others samples that stand for them",
+        {MaxCacheTokensParameter(),
+         CacheRatioParameter(),
+         MinCacheTokensParameter(),
+         {"protected_window_size", "last entries that are kept as they are, at least",
+          "half the budget", "[2, budget - 2]"},
+         {"value_samples", "entries that stand for all values", "half of what the window leaves",
+          "[1, budget - window - 1]"},
+         {"cluster_samples", "entries that stand for the keys of a cluster", "4",
+          "[1, budget - window - value_samples]"},
+         {"max_clusters", "clusters of keys a head holds at most",
+          "as many as the budget has room for", "[1, what the budget has room for]"},
+         {"delta", "radius of a cluster at first", "0: what the first clusters need", "[0, 1e9]"},
+         {"delta_growth", "factor of the radius when all clusters are taken", "2", "[1.1, 16]"},
+         {"sample_seed", "of the samples", "0", "[0, 2^63 - 1]"}}};
   }
 
   absl::Status Fill(const CacheSpec& spec, int64_t prompt_tokens, CachePlan* plan) const override {
@@ -50,6 +52,9 @@ class SubGenPolicy final : public Policy {
     if (!split.ok()) return split.status();
     const absl::StatusOr<double> delta = RealParam(spec, "delta", 0.0, 0.0, kLargestRadius);
     if (!delta.ok()) return delta.status();
+    const absl::StatusOr<double> growth =
+        RealParam(spec, "delta_growth", 2.0, kLeastGrowth, kLargestGrowth);
+    if (!growth.ok()) return growth.status();
     const absl::StatusOr<int64_t> seed =
         IntegerParam(spec, "sample_seed", 0, 0, std::numeric_limits<int64_t>::max());
     if (!seed.ok()) return seed.status();
@@ -58,6 +63,7 @@ class SubGenPolicy final : public Policy {
                     .cluster_samples = static_cast<int32_t>(split->cluster_samples),
                     .max_clusters = static_cast<int32_t>(split->max_clusters),
                     .radius_squared = static_cast<float>(*delta * *delta),
+                    .growth = static_cast<float>(*growth),
                     .seed = static_cast<uint64_t>(*seed)};
     plan->rule.weighted = true;
     plan->rule.recent = plan->subgen.recent;

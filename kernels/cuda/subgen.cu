@@ -192,7 +192,8 @@ class Head {
     if (!nearest.Exists() || !IsWithin(nearest.distance)) {
       free = FindFree();
       if (free < 0) {
-        radius_squared_ = SubGenWiden(radius_squared_, fminf(nearest.distance, LeastDistance()));
+        radius_squared_ =
+            SubGenWiden(rule_, radius_squared_, fminf(nearest.distance, LeastDistance()));
         Merge(position);
         nearest = FindNearest();
         free = FindFree();

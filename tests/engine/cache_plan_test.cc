@@ -227,6 +227,9 @@ TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
                                         "[1, 2]"));
   spec.params = {{"delta", "-1"}};
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.delta: '-1'"));
+  spec.params = {{"delta_growth", "1"}};
+  EXPECT_THAT(ErrorOf(spec),
+              StartsWith("cache.params.delta_growth: '1' is not a number in [1.1, "));
   spec.params = {{"sample_seed", "-1"}};
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.sample_seed: '-1'"));
 }

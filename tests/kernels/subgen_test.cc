@@ -198,7 +198,7 @@ class SlowSubGen {
         least = std::min(least, Distance(clusters_[i].centre, clusters_[j].centre));
     }
     if (radius_squared_ == 0) radius_squared_ = least;
-    while (radius_squared_ < least) radius_squared_ *= 4;  // the radius doubles
+    while (radius_squared_ < least) radius_squared_ *= c_.rule.growth * c_.rule.growth;
     for (size_t i = 0; i < clusters_.size(); ++i) {
       for (size_t j = i + 1; j < clusters_.size() && clusters_[i].centre >= 0; ++j) {
         if (clusters_[j].centre < 0) continue;
@@ -223,7 +223,7 @@ class SlowSubGen {
   const int head_;
   std::vector<Row> k_, v_;
   double mu_ = 0.0;
-  double radius_squared_ = 0.0;
+  float radius_squared_ = 0.0f;
   int widenings_ = 0;
   std::vector<int> values_;
   std::vector<Cluster> clusters_;
@@ -482,6 +482,12 @@ const SubGenRule kRules[] = {
      .max_clusters = 12,
      .radius_squared = 9.0f,
      .seed = ~uint64_t{0}},
+    {.recent = 4,
+     .value_samples = 3,
+     .cluster_samples = 2,
+     .max_clusters = 11,
+     .growth = 1.25f,
+     .seed = 16},
 };
 
 TEST_P(SubGenTest, BuildMatchesTheModel) {
@@ -614,6 +620,7 @@ TEST_P(SubGenTest, ClustersCoverTheKeys) {
   for (const int centres : {0, 3}) {
     Case c{.head_dim = 4, .rule = kRules[4], .n = 200};
     c.rule.radius_squared = 0.01f;
+    c.rule.growth = 2.0f;
     const Tokens tokens = DrawTokens(c, centres, 1.0f, 61);
     const World world(*this, c, 61);
     ASSERT_NO_FATAL_FAILURE(Build(world, tokens, c.n));
