@@ -29,18 +29,15 @@
 // All state lies in the head's own slots. It holds Capacity() entries, all with log weights
 // (kernels/decode_attention.h):
 //
-//   entry              is                      key, value        position     score       log
-//   weights p % recent         the token at p, exact   its own           p            (below) 0, 0
-//   ValueEntry(j)      value sample j          its own           its token's  |v|^2       log(mu /
-//                                                                (-1: none)   (0: none)   (s
-//                                                                |v|^2)),
-//                                                                                         -inf
-//   ClusterEntry(i)+j  sample j of cluster i   its key; j = 0:   its token's  j = 0: n_i  -inf,
-//                                              the centre as     (-1: none)   (0: free)   log(n_i /
-//                                              t) value, else 0
+//   ExactEntry(p)      the token at p: its own key, value and position; log weights (0, 0)
+//   ValueEntry(j)      value sample j: key, value and position of its token; score |v|^2, 0 for
+//                      none; log weights (log(mu / (s |v|^2)), -inf)
+//   ClusterEntry(i)+j  sample j of cluster i: key and position of its token; log weights (-inf,
+//                      log(n_i / t)). Of the first the value is the centre, the score n_i, 0 for a
+//                      free cluster; the others' values are 0.
 //
-// What there is not has log weights (-inf, -inf), and a key and a value that are numbers all the
-// same. The scores of entries 0 and 1 are mu and the radius squared.
+// What there is not has position -1, log weights (-inf, -inf), and a key and a value that are
+// numbers all the same. The scores of entries 0 and 1 are mu and the radius squared.
 //
 // Distances and |v|^2 are sums of squares in fp32 (of the reference in double, then rounded), in an
 // order that follows from head_dim alone. A distance that is no number counts as infinite.
@@ -55,7 +52,8 @@
 namespace hydrant {
 
 struct SubGenRule {
-  int32_t recent = 0;           // exact entries, >= 2
+  int32_t sinks = 0;            // the first tokens, exact for good (0 in the paper)
+  int32_t recent = 0;           // the last tokens, exact, >= 2
   int32_t value_samples = 0;    // s >= 1
   int32_t cluster_samples = 0;  // t >= 1
   int32_t max_clusters = 0;     // m >= 1
@@ -64,11 +62,16 @@ struct SubGenRule {
   uint64_t seed = 0;
 
   constexpr int32_t Capacity() const {
-    return recent + value_samples + max_clusters * cluster_samples;
+    return ExactEntries() + value_samples + max_clusters * cluster_samples;
   }
-  constexpr int32_t ValueEntry(int32_t sample) const { return recent + sample; }
+  constexpr int32_t ExactEntries() const { return sinks + recent; }
+  // Where the token at a position is exact, or was.
+  constexpr int32_t ExactEntry(int32_t position) const {
+    return position < sinks ? position : sinks + position % recent;
+  }
+  constexpr int32_t ValueEntry(int32_t sample) const { return ExactEntries() + sample; }
   constexpr int32_t ClusterEntry(int32_t cluster) const {
-    return recent + value_samples + cluster * cluster_samples;
+    return ExactEntries() + value_samples + cluster * cluster_samples;
   }
 };
 
@@ -103,9 +106,9 @@ constexpr float SubGenWiden(const SubGenRule& rule, float radius_squared, float 
   return radius_squared;
 }
 
-// Makes the state of one (slot, layer) from tokens 0 .. n - 1: all but the last `recent` are
-// streamed, these are written as they are. Sets lengths[...] = Capacity() of every head.
-// REQUIRES: n >= Capacity() = caps[...], with pages for as many.
+// Makes the state of one (slot, layer) from tokens 0 .. n - 1: all but the first `sinks` and the
+// last `recent` are streamed, these are written as they are. Sets lengths[...] = Capacity() of
+// every head. REQUIRES: n >= Capacity() = caps[...], with pages for as many.
 struct SubGenBuildArgs {
   const float* k = nullptr;  // token j of head h at k + h * kv_head_stride + j * head_dim; null: k
                              // and v are those in the head's pages, entry j being token j
@@ -120,8 +123,8 @@ struct SubGenBuildArgs {
 };
 
 // Makes room for the new token of each row whose rule is weighted and whose heads are at their
-// caps: streams the oldest exact entry, and leaves it as the victim that DecodeAttention will
-// overwrite. Rows of other kinds are left alone.
+// caps: streams the oldest exact entry that is no sink, and leaves it as the victim that
+// DecodeAttention will overwrite. Rows of other kinds are left alone.
 struct SubGenInsertArgs {
   int num_rows = 0;
   const int32_t* slots = nullptr;      // [num_rows] below 0: padding

@@ -57,7 +57,7 @@ class SubGenHead {
   void Begin() {
     mu_ = 0.0f;
     radius_squared_ = rule_.radius_squared;
-    for (int32_t entry = rule_.recent; entry < rule_.Capacity(); ++entry) {
+    for (int32_t entry = rule_.ExactEntries(); entry < rule_.Capacity(); ++entry) {
       StoreRow(zeros_.data(), pages_.keys, entry);
       StoreRow(zeros_.data(), pages_.values, entry);
       pages_.positions[Index(entry)] = -1;
@@ -90,7 +90,7 @@ class SubGenHead {
   }
 
   void WriteExact(const float* k, const float* v, int32_t position) {
-    const int32_t entry = position % rule_.recent;
+    const int32_t entry = rule_.ExactEntry(position);
     StoreRow(k, pages_.keys, entry);
     StoreRow(v, pages_.values, entry);
     pages_.positions[Index(entry)] = position;
@@ -288,9 +288,10 @@ void BuildSubGenHead(const SubGenBuildArgs& args, int head) {
   thread_local SubGenScratch scratch;
   SubGenHead<Distances> state(args.pages, blocks, args.rule, args.layer, head, &scratch);
   state.Begin();
-  const int streamed = args.n - args.rule.recent;
-  for (int j = 0; j < streamed; ++j) state.Stream(k + j * d, v + j * d, j);
-  for (int j = streamed; j < args.n; ++j) state.WriteExact(k + j * d, v + j * d, j);
+  const int window = args.n - args.rule.recent;
+  for (int j = 0; j < args.rule.sinks; ++j) state.WriteExact(k + j * d, v + j * d, j);
+  for (int j = args.rule.sinks; j < window; ++j) state.Stream(k + j * d, v + j * d, j);
+  for (int j = window; j < args.n; ++j) state.WriteExact(k + j * d, v + j * d, j);
   state.Finish();
   tables.lengths[tables.HeadIndex(args.slot, args.layer, head)] = args.rule.Capacity();
 }
@@ -330,7 +331,7 @@ void InsertSubGenHead(const SubGenInsertArgs& args, int row, int head) {
   const size_t head_index = tables.HeadIndex(slot, args.layer, head);
   if (tables.lengths[head_index] != tables.caps[head_index]) return;
   const int32_t* blocks = tables.HeadBlocks(slot, args.layer, head);
-  const int32_t oldest = args.positions[row] % args.rules[slot].recent;
+  const int32_t oldest = args.rules[slot].ExactEntry(args.positions[row]);
   thread_local SubGenScratch scratch;
   SubGenHead<Distances> state(args.pages, blocks, args.rules[slot], args.layer, head, &scratch);
   state.Load();

@@ -15,6 +15,7 @@ constexpr double kLeastGrowth = 1.1, kLargestGrowth = 16.0;
 
 // Entries a head gives to each purpose; they sum to the budget.
 struct Split {
+  int64_t sinks = 0;
   int64_t window = 0;
   int64_t value_samples = 0;
   int64_t cluster_samples = 0;
@@ -34,12 +35,13 @@ class SubGenPolicy final : public Policy {
         {MaxCacheTokensParameter(),
          CacheRatioParameter(),
          MinCacheTokensParameter(),
+         {"sink_tokens", "first entries that are kept as they are", "0", "[0, budget - 4]"},
          {"protected_window_size", "last entries that are kept as they are, at least",
-          "half the budget", "[2, budget - 2]"},
+          "half the budget", "[2, budget - sink_tokens - 2]"},
          {"value_samples", "entries that stand for all values", "half of what the window leaves",
-          "[1, budget - window - 1]"},
+          "[1, budget - sink_tokens - window - 1]"},
          {"cluster_samples", "entries that stand for the keys of a cluster", "4",
-          "[1, budget - window - value_samples]"},
+          "[1, budget - sink_tokens - window - value_samples]"},
          {"max_clusters", "clusters of keys a head holds at most",
           "as many as the budget has room for", "[1, what the budget has room for]"},
          {"delta", "radius of a cluster at first", "0: what the first clusters need", "[0, 1e9]"},
@@ -58,7 +60,8 @@ class SubGenPolicy final : public Policy {
     const absl::StatusOr<int64_t> seed =
         IntegerParam(spec, "sample_seed", 0, 0, std::numeric_limits<int64_t>::max());
     if (!seed.ok()) return seed.status();
-    plan->subgen = {.recent = static_cast<int32_t>(split->window),
+    plan->subgen = {.sinks = static_cast<int32_t>(split->sinks),
+                    .recent = static_cast<int32_t>(split->window),
                     .value_samples = static_cast<int32_t>(split->value_samples),
                     .cluster_samples = static_cast<int32_t>(split->cluster_samples),
                     .max_clusters = static_cast<int32_t>(split->max_clusters),
@@ -66,6 +69,7 @@ class SubGenPolicy final : public Policy {
                     .growth = static_cast<float>(*growth),
                     .seed = static_cast<uint64_t>(*seed)};
     plan->rule.weighted = true;
+    plan->rule.sinks = plan->subgen.sinks;
     plan->rule.recent = plan->subgen.recent;
     // The stream begins when the budget is exceeded, which may be while decoding.
     if (prompt_tokens <= plan->budget) plan->whole_until = std::min(plan->budget, kNoCap - 1);
@@ -73,21 +77,27 @@ class SubGenPolicy final : public Policy {
   }
 
  private:
-  static absl::StatusOr<Split> SplitBudget(const CacheSpec& spec, int64_t budget) {
-    if (budget < kLeastBudget) {
+  static absl::StatusOr<Split> SplitBudget(const CacheSpec& spec, int64_t whole_budget) {
+    if (whole_budget < kLeastBudget) {
       return absl::InvalidArgumentError(fmt::format(
           "cache.{}: policy subgen cannot work with a budget of {} entries a head; at least {}",
-          spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", budget, kLeastBudget));
+          spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", whole_budget, kLeastBudget));
     }
+    const int64_t sinks = spec.sink_tokens.value_or(0);
+    if (sinks > whole_budget - kLeastBudget) {
+      return absl::InvalidArgumentError(fmt::format("cache.sink_tokens: {} is outside [0, {}]",
+                                                    sinks, whole_budget - kLeastBudget));
+    }
+    const int64_t budget = whole_budget - sinks;
     const int64_t window = spec.protected_window_size.value_or(budget / 2);
     if (window < kLeastWindow || window > budget - 2) {
-      return absl::InvalidArgumentError(
-          fmt::format("cache.protected_window_size: {} is outside [{}, {}], budget - 2", window,
-                      kLeastWindow, budget - 2));
+      return absl::InvalidArgumentError(fmt::format(
+          "cache.protected_window_size: {} is outside [{}, {}]", window, kLeastWindow, budget - 2));
     }
     // A window that nobody asked for makes room for samples that somebody did.
     const int64_t room = budget - spec.protected_window_size.value_or(kLeastWindow);
     Split split;
+    split.sinks = sinks;
     absl::Status status;
     const auto take = [&](const char* name, int64_t otherwise, int64_t most, int64_t* out) {
       if (!status.ok()) return;

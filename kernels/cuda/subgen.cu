@@ -37,7 +37,7 @@ class Head {
   __device__ void Begin() {
     mu_ = 0.0f;
     radius_squared_ = rule_.radius_squared;
-    for (int entry = rule_.recent + warp_; entry < rule_.Capacity(); entry += kWarps) {
+    for (int entry = rule_.ExactEntries() + warp_; entry < rule_.Capacity(); entry += kWarps) {
       for (int i = lane_; i < dim(); i += kWarpSize) {
         Store(pages_.keys, entry, i, 0.0f);
         Store(pages_.values, entry, i, 0.0f);
@@ -72,7 +72,7 @@ class Head {
 
   // One warp's work.
   __device__ void WriteExact(const float* k, const float* v, int32_t position) const {
-    const int32_t entry = position % rule_.recent;
+    const int32_t entry = rule_.ExactEntry(position);
     for (int i = lane_; i < dim(); i += kWarpSize) {
       Store(pages_.keys, entry, i, k[i]);
       Store(pages_.values, entry, i, v[i]);
@@ -327,10 +327,11 @@ __global__ void BuildKernel(SubGenBuildArgs args) {
   const float* v = args.v + h * args.kv_head_stride;
   const auto row = [d](int j) { return static_cast<size_t>(j) * d; };
   head.Begin();
-  const int streamed = args.n - args.rule.recent;
-  for (int j = 0; j < streamed; ++j) head.Stream(k + row(j), v + row(j), j);
-  for (int j = streamed + static_cast<int>(threadIdx.x) / kWarpSize; j < args.n; j += kWarps)
-    head.WriteExact(k + row(j), v + row(j), j);
+  const int window = args.n - args.rule.recent;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  for (int j = warp; j < args.rule.sinks; j += kWarps) head.WriteExact(k + row(j), v + row(j), j);
+  for (int j = args.rule.sinks; j < window; ++j) head.Stream(k + row(j), v + row(j), j);
+  for (int j = window + warp; j < args.n; j += kWarps) head.WriteExact(k + row(j), v + row(j), j);
   head.Finish();
   if (threadIdx.x == 0)
     args.tables.lengths[args.tables.HeadIndex(args.slot, args.layer, h)] = args.rule.Capacity();
@@ -362,7 +363,7 @@ __global__ void InsertKernel(SubGenInsertArgs args) {
   const size_t head_index = tables.HeadIndex(slot, args.layer, h);
   if (tables.lengths[head_index] != tables.caps[head_index]) return;
   const SubGenRule rule = args.rules[slot];
-  const int32_t oldest = args.positions[row] % rule.recent;
+  const int32_t oldest = rule.ExactEntry(args.positions[row]);
   float* key = DynamicShared<float>();
   Head head(args.pages, tables.HeadBlocks(slot, args.layer, h), rule, args.layer, h, key,
             key + args.pages.layout.head_dim, shared);

@@ -181,6 +181,11 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
   spec.protected_window_size = 20;
   spec.params = {{"value_samples", "40"}, {"max_clusters", "3"}};
   EXPECT_EQ(split(spec), (std::vector<int>{76, 40, 4, 3}));
+  spec = Spec("subgen");
+  spec.max_cache_tokens = 132;
+  spec.sink_tokens = 4;
+  EXPECT_EQ(PlanCache(spec, 1000)->subgen.sinks, 4);
+  EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
   for (int budget = 4; budget < 70; ++budget) {
     spec = Spec("subgen");
     spec.max_cache_tokens = budget;
@@ -209,6 +214,9 @@ TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.max_cache_tokens: "), HasSubstr("at least 4")));
   spec.max_cache_tokens = 32;
+  spec.sink_tokens = 29;
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.sink_tokens: 29"), HasSubstr("[0, 28]")));
+  spec.sink_tokens.reset();
   for (const int window : {0, 1, 31, 32, 1000}) {
     spec.protected_window_size = window;
     EXPECT_THAT(ErrorOf(spec),

@@ -24,6 +24,7 @@ struct Case {
   int prompt;
   DType kv_dtype = DType::kF32;
   std::map<std::string, std::string> params = {};
+  int sinks = 0;
 };
 
 CacheSpec Spec(std::string policy, int budget) {
@@ -61,20 +62,22 @@ class SubGenEngineTest : public ::testing::TestWithParam<std::tuple<std::string,
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 };
 
-// What the head has to hold when `seen` tokens have been: the last `recent` as they are, all others
+// What the head has to hold when `seen` tokens have been: the first and the last as they are, all
+// others
 // counted in its clusters.
 void CheckState(const Engine::HeadState& head, const SubGenRule& rule, int seen) {
   ASSERT_EQ(static_cast<int>(head.positions.size()), rule.Capacity());
   for (int p = seen - rule.recent; p < seen; ++p) {
-    const int entry = p % rule.recent;
+    const int entry = rule.sinks + p % rule.recent;
     ASSERT_EQ(head.positions[entry], p);
     ASSERT_EQ(head.log_weights[2 * entry], 0.0f);
     ASSERT_EQ(head.log_weights[2 * entry + 1], 0.0f);
   }
   float counted = 0.0f;
   for (int i = 0; i < rule.max_clusters; ++i) counted += head.scores[rule.ClusterEntry(i)];
-  ASSERT_EQ(counted, seen - rule.recent);
-  for (int entry = rule.recent; entry < rule.Capacity(); ++entry)
+  ASSERT_EQ(counted, seen - rule.recent - rule.sinks);
+  for (int p = 0; p < rule.sinks; ++p) ASSERT_EQ(head.positions[p], p);
+  for (int entry = rule.sinks + rule.recent; entry < rule.Capacity(); ++entry)
     ASSERT_LT(head.positions[entry], seen - rule.recent) << "a sample of a token that is exact";
 }
 
@@ -107,6 +110,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
   const auto engine = MakeEngine(device, model, c.kv_dtype);
   CacheSpec spec = Spec("subgen", c.budget);
   spec.params = c.params;
+  if (c.sinks > 0) spec.sink_tokens = c.sinks;
   const CachePlan plan = *PlanCache(spec, c.prompt);
   const DoubleModel truth(*model);
   DoubleModel::Sequence expected(&truth, plan);
@@ -148,6 +152,7 @@ const Case kCases[] = {
     {"MqaAtItsBudget", 4, 1, 40, 40, DType::kF32, {{"cluster_samples", "1"}}},
     {"GrowsIntoItsBudget", 6, 2, 48, 20, DType::kF32, {{"max_clusters", "2"}}},
     {"Least", 6, 2, 4, 30},
+    {"Sinks", 6, 2, 36, 50, DType::kF32, {{"delta_growth", "1.2"}}, 4},
     {"F16", 6, 2, 64, 50, DType::kF16, {{"value_samples", "24"}}},
     {"BF16", 4, 4, 50, 90, DType::kBF16, {{"sample_seed", "77"}}},
 };

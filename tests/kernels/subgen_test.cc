@@ -97,7 +97,7 @@ class SlowSubGen {
     values_.assign(c.rule.value_samples, -1);
     clusters_.resize(c.rule.max_clusters);
     radius_squared_ = c.rule.radius_squared;
-    for (int j = 0; j < c.n - c.rule.recent; ++j) Stream(j);
+    for (int j = c.rule.sinks; j < c.n - c.rule.recent; ++j) Stream(j);
   }
 
   struct Cluster {
@@ -111,29 +111,29 @@ class SlowSubGen {
   std::vector<Entry> Entries() const {
     const Row zeros(c_.head_dim, 0.0f);
     std::vector<Entry> entries(c_.rule.Capacity(), {-1, zeros, zeros, 0.0f, -INFINITY, -INFINITY});
-    for (int p = c_.n - c_.rule.recent; p < c_.n; ++p)
-      entries[p % c_.rule.recent] = {p, k_[p], v_[p], 0.0f, 0.0f, 0.0f};
+    const int sinks = c_.rule.sinks, recent = c_.rule.recent, exact = sinks + recent;
+    for (int p = 0; p < sinks; ++p) entries[p] = {p, k_[p], v_[p], 0.0f, 0.0f, 0.0f};
+    for (int p = c_.n - recent; p < c_.n; ++p)
+      entries[sinks + p % recent] = {p, k_[p], v_[p], 0.0f, 0.0f, 0.0f};
     entries[0].score = static_cast<float>(mu_);
     entries[1].score = static_cast<float>(radius_squared_);
     const Row origin(c_.head_dim, 0.0f);
     for (int j = 0; j < c_.rule.value_samples; ++j) {
       if (values_[j] < 0) continue;
       const double norm = SquaredDistance(v_[values_[j]], origin);
-      entries[c_.rule.recent + j] = {
-          values_[j],
-          k_[values_[j]],
-          v_[values_[j]],
-          static_cast<float>(norm),
-          static_cast<float>(std::log(mu_ / (c_.rule.value_samples * norm))),
-          -INFINITY};
+      entries[exact + j] = {values_[j],
+                            k_[values_[j]],
+                            v_[values_[j]],
+                            static_cast<float>(norm),
+                            static_cast<float>(std::log(mu_ / (c_.rule.value_samples * norm))),
+                            -INFINITY};
     }
     for (int i = 0; i < c_.rule.max_clusters; ++i) {
       const Cluster& cluster = clusters_[i];
       if (cluster.centre < 0) continue;
       const double count = static_cast<double>(cluster.members.size());
       for (int j = 0; j < c_.rule.cluster_samples; ++j) {
-        Entry& entry =
-            entries[c_.rule.recent + c_.rule.value_samples + i * c_.rule.cluster_samples + j];
+        Entry& entry = entries[exact + c_.rule.value_samples + i * c_.rule.cluster_samples + j];
         entry.position = cluster.samples[j];
         entry.key = k_[cluster.samples[j]];
         entry.denominator = static_cast<float>(std::log(count / c_.rule.cluster_samples));
@@ -482,7 +482,8 @@ const SubGenRule kRules[] = {
      .max_clusters = 12,
      .radius_squared = 9.0f,
      .seed = ~uint64_t{0}},
-    {.recent = 4,
+    {.sinks = 3,
+     .recent = 4,
      .value_samples = 3,
      .cluster_samples = 2,
      .max_clusters = 11,
