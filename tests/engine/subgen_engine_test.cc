@@ -62,9 +62,8 @@ class SubGenEngineTest : public ::testing::TestWithParam<std::tuple<std::string,
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 };
 
-// What the head has to hold when `seen` tokens have been: the first and the last as they are, all
-// others
-// counted in its clusters.
+// What the head has to hold when `seen` tokens have been: the sinks and the last `recent` as they
+// are, all others counted in its clusters.
 void CheckState(const Engine::HeadState& head, const SubGenRule& rule, int seen) {
   ASSERT_EQ(static_cast<int>(head.positions.size()), rule.Capacity());
   for (int p = seen - rule.recent; p < seen; ++p) {
