@@ -119,9 +119,9 @@ struct EngineLimits {
   int max_num_seqs = 0;          // slots
   int max_model_len = 0;         // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;  // tokens of all open prompts together; at least max_model_len
-  int prefill_rows = 512;       // prompt tokens that keep the device busy for a pass of the weights
+  int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
   bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
-  int max_steps_in_flight = 1;  // steps worth enqueueing before the first is collected
+  int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
 };
 
 // The seam between scheduler and engine; the scheduler's tests put a fake behind it. Steps run one

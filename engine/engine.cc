@@ -181,6 +181,7 @@ void Engine::Impl::PushResults(const Batch& batch) {
     StepResults::Compressed& prompt = compressed.emplace_back();
     const CachePlan& plan = kv->plan(slice.slot);
     if (!slice.EndsPrompt(limits.num_layers) || !plan.Compresses()) continue;
+    if (plan.rule.weighted) continue;  // samples stand for entries: no mass is theirs alone
     prompt.retained_mass = prefill->compressor().retained_mass(slice.slot);
     if (plan.IsRagged()) prompt.entries = kv->lengths(slice.slot);
   }
@@ -194,6 +195,7 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
     const CachePlan& plan = kv->plan(row.slot);
     const int entries = plan.EntriesAfter(int64_t{row.position} + 1);
     shape.max_entries = std::max(shape.max_entries, entries);
+    shape.weighted = shape.weighted || plan.rule.weighted;
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
   }
   return backend->RecordsOperations() ? RoundedUp(shape, limits.max_num_seqs) : shape;
@@ -218,6 +220,15 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
     model->ProjectQkv(layer, hidden.data(), rows.rope_positions(), num_rows, act, destination);
+    if (shape.weighted) {
+      backend->SubGenInsert({.num_rows = num_rows,
+                             .slots = rows.slots(),
+                             .positions = rows.positions(),
+                             .rules = kv->subgens(),
+                             .layer = layer,
+                             .pages = kv->pages(),
+                             .tables = kv->tables()});
+    }
     backend->DecodeAttention(
         {.num_rows = num_rows,
          .slots = rows.slots(),
@@ -233,6 +244,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .tables = kv->tables(),
          .max_entries = shape.max_entries,
          .max_scored_entries = shape.max_scored_entries,
+         .weighted = shape.weighted,
          .out = act.attended.data(),
          .out_dtype = act.input_dtype});
     model->FinishLayer(layer, hidden.data(), num_rows, act);
@@ -304,6 +316,7 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   const int64_t row = begin + static_cast<int64_t>(layer * tables.num_kv_heads + head) * width;
   state.positions.resize(length);
   state.scores.resize(length);
+  state.log_weights.resize(2 * static_cast<size_t>(length));
   state.keys.resize(static_cast<size_t>(length) * layout.head_dim);
   state.values.resize(state.keys.size());
   std::vector<uint8_t> bytes(BytesOf(layout.dtype, layout.head_dim));
@@ -320,6 +333,8 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
         static_cast<size_t>(block) * layout.block_size + entry % layout.block_size;
     backend.CopyToHost(&state.positions[entry], pages.positions + slot_index, sizeof(int32_t));
     backend.CopyToHost(&state.scores[entry], pages.scores + slot_index, sizeof(float));
+    backend.CopyToHost(&state.log_weights[2 * entry], pages.log_weights + 2 * slot_index,
+                       2 * sizeof(float));
     read_vector(pages.keys, slot_index * layout.head_dim,
                 &state.keys[static_cast<size_t>(entry) * layout.head_dim]);
     read_vector(pages.values, slot_index * layout.head_dim,

@@ -63,8 +63,9 @@ class Engine final : public StepExecutor {
   struct HeadState {
     std::vector<int32_t> positions;  // [entries], slot order
     std::vector<float> scores;
-    std::vector<float> keys;    // [entries, head_dim]
-    std::vector<float> values;  // [entries, head_dim]
+    std::vector<float> log_weights;  // [entries, 2], where the slot's rule is weighted
+    std::vector<float> keys;         // [entries, head_dim]
+    std::vector<float> values;       // [entries, head_dim]
     int32_t victim = -1;
   };
   HeadState ReadHead(int slot, int layer, int head) const;

@@ -38,6 +38,7 @@ absl::Status KvState::Allocate() {
   tables_.lengths = allocate(lengths_, heads);
   tables_.victims = allocate(victims_, heads);
   tables_.rules = allocate(rules_, seqs);
+  allocate(subgens_, seqs);
   allocate(keep_, limits_.num_kv_heads);
   allocate(updates_, std::max<size_t>(heads, 1024));
   return status;
@@ -57,14 +58,13 @@ absl::Status KvState::AllocatePool() {
   const size_t vector_bytes = BytesOf(pages_.layout.dtype, slots * pages_.layout.head_dim);
   const size_t keys = place(vector_bytes), values = place(vector_bytes);
   const size_t positions = place(slots * sizeof(int32_t)), scores = place(slots * sizeof(float));
-  const size_t noted = place(2 * slots * sizeof(float));
+  const size_t log_weights = place(2 * slots * sizeof(float));
   if (absl::Status status = pool_.Allocate(*backend_, size); !status.ok()) return status;
   pages_.keys = pool_.data() + keys;
   pages_.values = pool_.data() + values;
   pages_.positions = reinterpret_cast<int32_t*>(pool_.data() + positions);
   pages_.scores = reinterpret_cast<float*>(pool_.data() + scores);
-  noted_pages_ = pages_;
-  noted_pages_.log_weights = reinterpret_cast<float*>(pool_.data() + noted);
+  pages_.log_weights = reinterpret_cast<float*>(pool_.data() + log_weights);
   return absl::OkStatus();
 }
 
@@ -85,6 +85,7 @@ void KvState::Shrink(const SlotShrink& shrink) {
   const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
   const CachePlan& plan = plans_[shrink.slot];
   caps_.Write(*backend_, shrink.slot * heads, std::vector<int32_t>(heads, plan.cap));
+  if (plan.rule.weighted) return BuildSubGen(shrink);
   keep_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, plan.cap));
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
     backend_->Compact({.keep = keep_.data(),
@@ -96,6 +97,17 @@ void KvState::Shrink(const SlotShrink& shrink) {
                        .layer = layer,
                        .pages = pages_,
                        .tables = tables_});
+  }
+}
+
+void KvState::BuildSubGen(const SlotShrink& shrink) {
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    backend_->SubGenBuild({.n = shrink.next_position,
+                           .rule = plans_[shrink.slot].subgen,
+                           .slot = shrink.slot,
+                           .layer = layer,
+                           .pages = pages_,
+                           .tables = tables_});
   }
 }
 
@@ -118,6 +130,8 @@ void KvState::SetUp(const SlotSetup& setup) {
   const size_t first = setup.slot * heads;
   plans_[setup.slot] = setup.plan;
   rules_.Write(*backend_, setup.slot, std::span(&setup.plan.rule, 1));
+  if (setup.plan.rule.weighted)
+    subgens_.Write(*backend_, setup.slot, std::span(&setup.plan.subgen, 1));
   // What is whole for a while, or ragged, gets its caps when it shrinks.
   std::vector<int32_t> caps(heads, kNoCap);
   if (setup.plan.whole_until == 0 && !setup.plan.IsRagged()) {

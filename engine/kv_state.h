@@ -27,11 +27,10 @@ class KvState {
   void Apply(const Batch& batch);
 
   const KvPages& pages() const { return pages_; }
-  // With the place where what the prompt's last queries paid is kept (kernels/retained_mass.h).
-  const KvPages& noted_pages() const { return noted_pages_; }
   int32_t* blocks() const { return blocks_.data(); }
   const int32_t* lengths(int slot) const { return tables_.lengths + tables_.HeadIndex(slot, 0, 0); }
   const SequenceTables& tables() const { return tables_; }
+  const SubGenRule* subgens() const { return subgens_.data(); }   // [max_num_seqs]
   const CachePlan& plan(int slot) const { return plans_[slot]; }  // of the slot's newest setup
 
  private:
@@ -40,20 +39,22 @@ class KvState {
   absl::Status AllocatePool();
   void SetUp(const SlotSetup& setup);
   void Shrink(const SlotShrink& shrink);
+  void BuildSubGen(const SlotShrink& shrink);
   void UpdateTable(std::span<const TableUpdate> updates);
 
   Backend* backend_;
   EngineLimits limits_;
-  KvPages pages_, noted_pages_;
+  KvPages pages_;
   SequenceTables tables_;
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
-  DeviceArray<uint8_t> pool_;  // keys, values, positions, scores
+  DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
   DeviceArray<int32_t> blocks_;
   DeviceArray<int64_t> row_begin_;
   DeviceArray<int32_t> row_width_;
   DeviceArray<int32_t> caps_, lengths_, victims_;
   DeviceArray<DecodeRule> rules_;
+  DeviceArray<SubGenRule> subgens_;
   DeviceArray<int32_t> keep_;          // [kv_heads]
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host

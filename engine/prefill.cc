@@ -90,6 +90,7 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
         {.k = k_.data() + start,
          .v = v_.data() + start,
          .head_stride = static_cast<int64_t>(arena_tokens_) * model_->config().head_dim,
+         .head_dim = model_->config().head_dim,
          .rotary = model_->rotary()},
         kv);
     if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);

@@ -13,7 +13,7 @@ int PromptTokens(const CachePlan& plan) { return static_cast<int>(plan.prompt.to
 int MassQueries(const CachePlan& plan) { return std::min(kMassQueries, PromptTokens(plan)); }
 
 // Whether what was paid is kept beside the entries. A weighted slot has its own use for that place.
-bool NotesMass(const CachePlan& plan) { return plan.Compresses(); }
+bool NotesMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
 
 }  // namespace
 
@@ -50,6 +50,7 @@ std::array<ColumnStatistic, kMaxColumnStatistics> PromptCompressor::Statistics(
   switch (plan.prompt_score) {
     case PromptScore::kNone:
     case PromptScore::kRandom:
+    case PromptScore::kKCenter:
       first.out = nullptr;
       break;
     case PromptScore::kColumnSums:
@@ -89,7 +90,8 @@ void PromptCompressor::Begin(const PrefillSlice& slice, const CachePlan& plan) {
 }
 
 // [kv_heads, arena] from the slice's first token on, null where nothing is ranked.
-const float* PromptCompressor::Score(int layer, const PrefillSlice& slice, const CachePlan& plan) {
+const float* PromptCompressor::Score(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                                     const CachePlan& plan) {
   float* sums = sums_.data() + slice.arena_begin;
   DeriveScoresArgs derive = {.a = sums,
                              .layer = layer,
@@ -100,6 +102,8 @@ const float* PromptCompressor::Score(int layer, const PrefillSlice& slice, const
   switch (plan.prompt_score) {
     case PromptScore::kNone:
       return nullptr;
+    case PromptScore::kKCenter:
+      return plan.Compresses() ? KCenterScores(slice, layer_kv, plan) : nullptr;
     case PromptScore::kColumnSums:
       return sums;
     case PromptScore::kWindow:
@@ -142,6 +146,20 @@ const float* PromptCompressor::PooledWindow(const PrefillSlice& slice, const Cac
     backend_->CopyOnDevice(pooled + tail, sums + tail, plan.window.queries * sizeof(float));
   }
   return pooled;
+}
+
+const float* PromptCompressor::KCenterScores(const PrefillSlice& slice, const LayerKv& layer_kv,
+                                             const CachePlan& plan) {
+  float* scores = scores_.data() + slice.arena_begin;
+  backend_->KCenter({.k = layer_kv.k,
+                     .kv_head_stride = layer_kv.head_stride,
+                     .num_kv_heads = limits_.num_kv_heads,
+                     .head_dim = layer_kv.head_dim,
+                     .n = PromptTokens(plan) - plan.rule.recent,
+                     .centres = plan.budget - plan.rule.recent,
+                     .scores = scores,
+                     .score_stride = arena_tokens_});
+  return scores;
 }
 
 // keep_ of the layer. Where its heads share a budget the pages are dealt to them as well.
@@ -200,7 +218,19 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
                                 const KvState& kv) {
   const CachePlan& plan = kv.plan(slice.slot);
   const int n = PromptTokens(plan);
-  const float* scores = Score(layer, slice, plan);
+  if (plan.rule.weighted && plan.Compresses()) {
+    backend_->SubGenBuild({.k = layer_kv.k,
+                           .v = layer_kv.v,
+                           .kv_head_stride = layer_kv.head_stride,
+                           .n = n,
+                           .rule = plan.subgen,
+                           .slot = slice.slot,
+                           .layer = layer,
+                           .pages = kv.pages(),
+                           .tables = kv.tables()});
+    return;
+  }
+  const float* scores = Score(layer, slice, layer_kv, plan);
   Budget(layer, slice, scores, kv);
   const bool everything = !plan.IsRagged() && plan.KeptOfPrompt(layer) == n;
   if (!everything) Select(layer, slice, scores, plan);
@@ -222,7 +252,7 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
        .rotary = layer_kv.rotary,
        .slot = slice.slot,
        .layer = layer,
-       .pages = kv.noted_pages(),
+       .pages = kv.pages(),
        .tables = kv.tables()});
 }
 
@@ -236,7 +266,7 @@ void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
   backend_->RetainedMass({.slot = slice.slot,
                           .queries = MassQueries(plan),
                           .max_length = plan.WidestKeep(),
-                          .pages = kv.noted_pages(),
+                          .pages = kv.pages(),
                           .tables = kv.tables(),
                           .mass = mass_.data() + slice.slot * NumHeads()});
 }
@@ -269,7 +299,7 @@ void PromptCompressor::ShareInPages(const PrefillSlice& slice, const KvState& kv
                          .recent = plan.rule.recent,
                          .next_position = n,
                          .max_length = plan.Candidates(),
-                         .pages = kv.noted_pages(),
+                         .pages = kv.pages(),
                          .tables = kv.tables(),
                          .keep = keep_.data()});
 }
@@ -313,7 +343,7 @@ void PromptCompressor::CompactLayers(const PrefillSlice& slice, const KvState& k
                        .max_length = plan.Candidates(),
                        .slot = slice.slot,
                        .layer = layer,
-                       .pages = kv.noted_pages(),
+                       .pages = kv.pages(),
                        .tables = kv.tables()});
   }
 }

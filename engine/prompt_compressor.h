@@ -42,7 +42,8 @@ class PromptCompressor {
     const float* k = nullptr;
     const float* v = nullptr;
     int64_t head_stride = 0;  // elements
-    Rotary rotary;            // what turned the keys
+    int head_dim = 0;
+    Rotary rotary;  // what turned the keys
   };
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
@@ -58,7 +59,10 @@ class PromptCompressor {
   absl::Status Allocate();
   size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
 
-  const float* Score(int layer, const PrefillSlice& slice, const CachePlan& plan);
+  const float* Score(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                     const CachePlan& plan);
+  const float* KCenterScores(const PrefillSlice& slice, const LayerKv& layer_kv,
+                             const CachePlan& plan);
   const float* PooledWindow(const PrefillSlice& slice, const CachePlan& plan);
   void Budget(int layer, const PrefillSlice& slice, const float* scores, const KvState& kv);
   void Select(int layer, const PrefillSlice& slice, const float* scores, const CachePlan& plan);

@@ -26,6 +26,7 @@
 #include "kernels/decode_attention.h"
 #include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
+#include "kernels/kcenter.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
@@ -35,6 +36,7 @@
 #include "kernels/sample.h"
 #include "kernels/select.h"
 #include "kernels/share_budget.h"
+#include "kernels/subgen.h"
 #include "kernels/table_update.h"
 #include "kernels/weight.h"
 
@@ -111,6 +113,7 @@ class Backend {
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual void DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual void PoolScores(const PoolScoresArgs& args) = 0;
+  virtual void KCenter(const KCenterArgs& args) = 0;
   virtual void Select(const SelectArgs& args) = 0;
   virtual void WritePages(const WritePagesArgs& args) = 0;
   virtual void Compact(const CompactArgs& args) = 0;
@@ -119,6 +122,8 @@ class Backend {
   virtual void CountBest(const CountBestArgs& args) = 0;
   virtual void RetainedMass(const RetainedMassArgs& args) = 0;
   virtual void KeepForMass(const KeepForMassArgs& args) = 0;
+  virtual void SubGenBuild(const SubGenBuildArgs& args) = 0;
+  virtual void SubGenInsert(const SubGenInsertArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
   virtual void KeepLatest(const LatestTokensArgs& args) = 0;

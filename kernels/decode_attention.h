@@ -4,9 +4,9 @@
 //
 //   1. length < cap: the new entry is appended at index `length`, and length grows by one.
 //      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score starts
-//      from 0, its log weights are (0, 0).
+//      from 0, its log weights, where rule.weighted, are (0, 0).
 //   2. out = softmax(logits) v over the live entries, the new one included, in fp32; logits =
-//      scale * q k^T. Where pages have log weights (wn, wd):
+//      scale * q k^T. Where rule.weighted, entries have log weights (wn, wd):
 //
 //        out = sum(exp(logit + wn) v) / sum(exp(logit + wd))
 //
@@ -54,6 +54,7 @@ struct DecodeAttentionArgs {
   // and none of a row whose rule is scored (0: there is no such row).
   int max_entries = 0;
   int max_scored_entries = 0;
+  bool weighted = false;          // whether the rule of a row may be weighted
   void* out = nullptr;            // [num_rows, num_heads, head_dim]
   DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
 };

@@ -7,7 +7,9 @@
 //                                                     rolling heads its rank
 //   scores        [num_blocks, block_size]     fp32   the policy's running score
 //   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
-//                                                     null: all are 0 (kernels/decode_attention.h)
+//                                                     null: all are 0; read and written for rows
+//                                                     whose rule is weighted, no others
+//                                                     (kernels/decode_attention.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -80,7 +82,8 @@ struct DecodeRule {
   int32_t recent = 0;    // counts the incoming token
   bool rolling = false;  // REQUIRES: scored
   Revision revision = Revision::kNone;
-  uint64_t seed = 0;  // of what is drawn
+  uint64_t seed = 0;      // of what is drawn
+  bool weighted = false;  // entries have log weights; false: all are 0, and none is read
 };
 
 // What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the

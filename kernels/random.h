@@ -1,5 +1,5 @@
-// Random numbers made from (seed, position) alone: the same request draws the same numbers whatever
-// else is in the batch, and a resumed stream repeats itself. Stateless.
+// Random numbers made from (seed, position, ...) alone: the same request draws the same numbers
+// whatever else is in the batch, and a resumed stream repeats itself. Stateless.
 #ifndef HYDRANT_KERNELS_RANDOM_H_
 #define HYDRANT_KERNELS_RANDOM_H_
 
@@ -15,12 +15,25 @@ constexpr uint64_t MixBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+inline constexpr uint64_t kRandomStep = 0x9e3779b97f4a7c15u;  // odd, 2^64 / golden ratio
+
 // 64 uniform bits. The seed is mixed before the position enters, so that seeds s and s + 1 do not
-// share shifted streams; the odd step (2^64 / golden ratio) spreads neighbouring positions.
+// share shifted streams; the odd step spreads neighbouring positions.
 constexpr uint64_t RandomBits(uint64_t seed, int32_t position) {
-  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
-  const uint64_t stream = MixBits(seed + kStep);
-  return MixBits(stream + kStep * (static_cast<uint64_t>(static_cast<uint32_t>(position)) + 1));
+  const uint64_t stream = MixBits(seed + kRandomStep);
+  return MixBits(stream +
+                 kRandomStep * (static_cast<uint64_t>(static_cast<uint32_t>(position)) + 1));
+}
+
+// Bits of number `index` among the many that a key, bits themselves, stands for: keys of several
+// numbers are made one number at a time.
+constexpr uint64_t SubBits(uint64_t key, uint32_t index) {
+  return MixBits(key + kRandomStep * (uint64_t{index} + 1));
+}
+
+// Uniform in [0, 1), a multiple of 2^-53.
+constexpr double RandomUnit(uint64_t bits) {
+  return static_cast<double>(bits >> 11) * (1.0 / 9007199254740992.0);
 }
 
 // Uniform in [0, count). REQUIRES: count >= 1. The bias is below count / 2^64.

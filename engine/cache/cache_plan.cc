@@ -105,11 +105,14 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
   if (!(mass > 0.0 && mass <= 1.0))
     return Invalid(fmt::format("cache.min_retained_mass: {} is outside (0, 1]", mass));
   if (!policy.Evicts()) return absl::OkStatus();  // all of it is retained
-  if (plan->whole_until > 0 || plan->rule.revision == Revision::kLayerMean) {
+  const char* why = plan->rule.weighted     ? "keeps samples, whose mass is not known"
+                    : plan->whole_until > 0 ? "does not compress the prompt when it has been read"
+                    : plan->rule.revision == Revision::kLayerMean
+                        ? "keeps the same entries in all heads of a layer"
+                        : nullptr;
+  if (why != nullptr) {
     return Invalid(
-        fmt::format("cache.min_retained_mass: {} given, but policy {} {}", mass, spec.policy,
-                    plan->whole_until > 0 ? "does not compress the prompt when it has been read"
-                                          : "keeps the same entries in all heads of a layer"));
+        fmt::format("cache.min_retained_mass: {} given, but policy {} {}", mass, spec.policy, why));
   }
   plan->min_retained_mass = static_cast<float>(mass);
   if (spec.max_cache_tokens)
@@ -121,9 +124,9 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
 absl::Status CheckRolling(const CacheSpec& spec, const CachePlan& plan) {
   if (!plan.rule.rolling || (plan.scope != BudgetScope::kModel && !spec.min_retained_mass))
     return absl::OkStatus();
-  return Invalid(fmt::format("cache.params.rolling: true does not go with {}",
-                             spec.min_retained_mass ? "min_retained_mass"
-                                                    : "a budget_scope of model"));
+  return Invalid(
+      fmt::format("cache.params.rolling: true does not go with {}",
+                  spec.min_retained_mass ? "min_retained_mass" : "a budget_scope of model"));
 }
 
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/kv_pages.h"
 #include "kernels/pool_scores.h"
+#include "kernels/subgen.h"
 
 namespace hydrant {
 
@@ -42,6 +43,7 @@ enum class PromptScore : uint8_t {
   kBelowMean,   // how rarely the last queries pay less than their mean (Scissorhands)
   kProbe,       // what the prompt pays itself when it is read again (KVzip)
   kRandom,      // drawn, from rule.seed
+  kKCenter,     // the order in which a greedy k-center of the keys chooses them
 };
 
 // Of PromptScore::kWindow and kBelowMean.
@@ -97,13 +99,14 @@ struct CachePlan {
   float min_retained_mass = 0.0f;
   int32_t most_for_mass = kNoCap;
   // Tokens: until more have been seen nothing leaves, then the cache shrinks to the cap, which is
-  // less. 0: the prompt is compressed at once.
+  // no more. 0: the prompt is compressed at once.
   int32_t whole_until = 0;
   PromptScore prompt_score = PromptScore::kNone;
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
   ProbeScore probe;
-  DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
+  SubGenRule subgen;  // where rule.weighted: how a cache at its cap is made up
+  DecodeRule rule;    // protection (sinks, recent) is in here, and holds for the prompt as well
 
   int32_t LayerBudget(int layer) const {
     return layer_budgets.empty() ? budget : layer_budgets[layer];

@@ -29,6 +29,8 @@ const std::vector<const Policy*>& Table() {
       NewAdaH2oPolicy().release(),
       NewCo2Policy().release(),
       NewReconstructPolicy().release(),
+      NewSubGenPolicy().release(),
+      NewSubGenKCenterPolicy().release(),
   };
   // clang-format on
   return *table;

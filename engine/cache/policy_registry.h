@@ -38,6 +38,8 @@ std::unique_ptr<Policy> NewAdaPyramidPolicy();
 std::unique_ptr<Policy> NewAdaH2oPolicy();
 std::unique_ptr<Policy> NewCo2Policy();
 std::unique_ptr<Policy> NewReconstructPolicy();
+std::unique_ptr<Policy> NewSubGenPolicy();
+std::unique_ptr<Policy> NewSubGenKCenterPolicy();
 
 // Null where the name is unknown.
 const Policy* FindPolicy(std::string_view name);

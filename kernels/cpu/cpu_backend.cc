@@ -8,12 +8,14 @@
 #include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/kcenter.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/pool_scores.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/retained_mass.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
+#include "kernels/cpu/subgen.h"
 #include "kernels/host_memory.h"
 #include "kernels/reference/ops.h"
 #include "kernels/thread_pool.h"
@@ -71,6 +73,7 @@ class CpuBackend : public Backend {
   }
   void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
+  void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Compact(const CompactArgs& args) override { cpu::Compact(args, threads_); }
@@ -79,6 +82,8 @@ class CpuBackend : public Backend {
   void CountBest(const CountBestArgs& args) override { cpu::CountBest(args, threads_); }
   void RetainedMass(const RetainedMassArgs& args) override { cpu::RetainedMass(args, threads_); }
   void KeepForMass(const KeepForMassArgs& args) override { cpu::KeepForMass(args, threads_); }
+  void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
+  void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
   // A list of a step is short: no thread is worth waking.
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }

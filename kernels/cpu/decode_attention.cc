@@ -43,7 +43,6 @@ DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
   shape.values = args.pages.values;
   shape.positions = args.pages.positions;
   shape.scores = args.pages.scores;
-  shape.log_weights = args.pages.log_weights;
   return shape;
 }
 
@@ -63,6 +62,7 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
   head.out = static_cast<float*>(args.out) + q_row * head_dim;
   head.blocks = tables.HeadBlocks(slot, args.layer, kv_head);
   head.rule = &tables.rules[slot];
+  if (head.rule->weighted) head.log_weights = args.pages.log_weights;
   head.position = args.positions[row];
   const bool append = tables.lengths[index] < tables.caps[index];
   head.new_entry = append ? tables.lengths[index]++ : tables.victims[index];
@@ -79,7 +79,7 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
 }
 
 size_t ScratchFloats(const DecodeShape& shape, const DecodeHead& head) {
-  const size_t weights = shape.log_weights == nullptr ? 1 : 2;  // each with its maximum
+  const size_t weights = head.log_weights == nullptr ? 1 : 2;  // each with its maximum
   const size_t per_query_head = weights * (kPartEntries + 1) + 1 + RoundUpDim(shape.head_dim);
   return static_cast<size_t>(NumParts(head.num_entries)) * shape.group * per_query_head;
 }
@@ -89,11 +89,11 @@ void GiveScratch(const DecodeShape& shape, float* scratch, DecodeHead* head) {
   head->weight_stride = static_cast<int64_t>(NumParts(head->num_entries)) * kPartEntries;
   head->weights = scratch;
   head->shares = scratch;
-  if (shape.log_weights != nullptr) head->shares += rows * kPartEntries;
+  if (head->log_weights != nullptr) head->shares += rows * kPartEntries;
   head->part_out = head->shares + rows * kPartEntries;
   head->part_max = head->part_out + rows * RoundUpDim(shape.head_dim);
   head->part_sum = head->part_max + rows;
-  head->part_numerator_max = shape.log_weights == nullptr ? head->part_max : head->part_sum + rows;
+  head->part_numerator_max = head->log_weights == nullptr ? head->part_max : head->part_sum + rows;
 }
 
 void PlaceNewEntries(const DecodeAttentionArgs& args, DecodePlan* plan) {

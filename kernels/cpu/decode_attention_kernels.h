@@ -37,7 +37,6 @@ struct DecodeShape {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
-  float* log_weights = nullptr;  // null: none
 };
 
 struct DecodeHead {
@@ -47,6 +46,7 @@ struct DecodeHead {
   float* out = nullptr;      // [group, head_dim]
   const int32_t* blocks = nullptr;
   const DecodeRule* rule = nullptr;
+  float* log_weights = nullptr;  // of the pool's pages; null: none
   int32_t* victim = nullptr;  // null where none is to be picked
   int32_t position = 0;       // of the new entry; in a rolling head its rank
   int32_t rank_above = 0;     // of a rolling head: ranks greater than this go down by one

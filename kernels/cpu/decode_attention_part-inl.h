@@ -57,8 +57,8 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + slot * shape.head_dim);
   shape.positions[slot] = head.position;
   if (head.rule->scored) shape.scores[slot] = 0.0f;
-  if (shape.log_weights != nullptr)
-    shape.log_weights[2 * slot] = shape.log_weights[2 * slot + 1] = 0.0f;
+  if (head.log_weights != nullptr)
+    head.log_weights[2 * slot] = head.log_weights[2 * slot + 1] = 0.0f;
 }
 
 // Pages of one head lie anywhere, so the hardware's prefetcher gives up at every block: rows are
@@ -141,11 +141,11 @@ struct PartLogWeights {
   float denominators[kPartEntries];
 };
 
-HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const PartRows& rows,
-                                   PartLogWeights* found) {
-  if (shape.log_weights == nullptr) return;
+HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const DecodeHead& head,
+                                   const PartRows& rows, PartLogWeights* found) {
+  if (head.log_weights == nullptr) return;
   for (int i = 0; i < rows.count || i % kLanes != 0; ++i) {
-    const float* pair = shape.log_weights + 2 * (rows.offsets[i] / shape.head_dim);
+    const float* pair = head.log_weights + 2 * (rows.offsets[i] / shape.head_dim);
     found->numerators[i] = i < rows.count ? pair[0] : 0.0f;
     found->denominators[i] = i < rows.count ? pair[1] : 0.0f;
   }
@@ -279,7 +279,7 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
   for (int i = 0; i < kGroup; ++i) {
     float* logits = weights + i * head.weight_stride;
     const int row = part * shape.group + g + i;
-    if (shape.log_weights == nullptr) {
+    if (head.log_weights == nullptr) {
       Weights(logits, rows.count, &head.part_max[row], &head.part_sum[row]);
       continue;
     }
@@ -300,7 +300,7 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   PartRows rows;
   FindRows(shape, head, part, &rows);
   PartLogWeights log_weights;
-  FindLogWeights(shape, rows, &log_weights);
+  FindLogWeights(shape, head, rows, &log_weights);
   const int dim = RoundUpDim(shape.head_dim);
   TurnedKeys turned;
   if (head.rule->rolling) TurnKeys<T>(shape, head, part, rows, q + shape.group * dim, &turned);

@@ -75,6 +75,7 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
   const bool rolling = args.tables.rules[args.slot].rolling;
   const size_t d = pages.layout.head_dim;
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  const bool weighted = args.tables.rules[args.slot].weighted && pages.log_weights != nullptr;
   for (int entry = begin; entry < end; ++entry) {
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
@@ -91,9 +92,9 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
     StoreRow(pages.layout.dtype, key, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
     pages.positions[index] = rolling ? entry : position;
-    if (pages.log_weights == nullptr) continue;
+    if (pages.log_weights == nullptr || !(weighted || args.window_sums != nullptr)) continue;
     pages.log_weights[2 * index] =
-        args.window_sums == nullptr ? 0.0f : args.window_sums[head * args.window_stride + position];
+        weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
     pages.log_weights[2 * index + 1] = 0.0f;
   }
 }
@@ -120,8 +121,7 @@ void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
     if (args.scores != nullptr) {
       pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else {
-      pages.scores[index] =
-          rule.by_position ? static_cast<float>(pages.positions[index]) : 0.0f;
+      pages.scores[index] = rule.by_position ? static_cast<float>(pages.positions[index]) : 0.0f;
     }
   }
 }

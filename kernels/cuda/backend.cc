@@ -153,6 +153,9 @@ class CudaBackend final : public Backend {
   void PoolScores(const PoolScoresArgs& args) override {
     Run("PoolScores", [&] { return device_->PoolScores(args); });
   }
+  void KCenter(const KCenterArgs& args) override {
+    Run("KCenter", [&] { return device_->KCenter(args); });
+  }
   void Select(const SelectArgs& args) override {
     Run("Select", [&] { return device_->Select(args); });
   }
@@ -176,6 +179,12 @@ class CudaBackend final : public Backend {
   }
   void KeepForMass(const KeepForMassArgs& args) override {
     Run("KeepForMass", [&] { return device_->KeepForMass(args); });
+  }
+  void SubGenBuild(const SubGenBuildArgs& args) override {
+    Run("SubGenBuild", [&] { return device_->SubGenBuild(args); });
+  }
+  void SubGenInsert(const SubGenInsertArgs& args) override {
+    Run("SubGenInsert", [&] { return device_->SubGenInsert(args); });
   }
   void Penalize(const PenalizeArgs& args) override {
     Run("Penalize", [&] { return device_->Penalize(args); });

@@ -61,7 +61,7 @@ cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
   DecodeLaunch launch;
   launch.args = args;
   launch.group = args.num_heads / args.tables.num_kv_heads;
-  launch.weighted = args.pages.log_weights != nullptr;
+  launch.weighted = args.weighted && args.pages.log_weights != nullptr;
   Products::Plan(&launch);
   launch.chunk = ChunkOf(context, args, launch.weight_rows);
   launch.max_splits = std::max(1, CeilDiv(args.max_entries, launch.chunk));

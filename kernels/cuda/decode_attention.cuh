@@ -39,6 +39,7 @@ class DecodeBlock {
         u_(unit),
         pages_(launch.args.pages),
         rule_(launch.args.tables.rules[unit.slot]),
+        weighted_(unit.weighted),
         s_(shared),
         thread_(static_cast<int>(threadIdx.x)),
         products_(launch, unit, shared) {
@@ -55,7 +56,7 @@ class DecodeBlock {
       products_.Logits();
     }
     __syncthreads();
-    if (l_.weighted) {
+    if (weighted_) {
       Weights<true>();
     } else {
       Weights<false>();
@@ -127,7 +128,7 @@ class DecodeBlock {
     // Ranks are moved when all blocks have read them (UpdateScores()).
     if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
     if (rule_.scored) pages_.scores[slot] = 0.0f;
-    if (l_.weighted) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
+    if (weighted_) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
   }
 
   // Logits become weights relative to the block's maximum; zeros up to a whole tile. Leaves maximum
@@ -185,7 +186,7 @@ class DecodeBlock {
     }
   }
   __device__ float NumeratorMaximum(int h) const {
-    if (!l_.weighted) return Maximum(h);
+    if (!weighted_) return Maximum(h);
     float highest = LowerBoundLogit();
     for (int w = 0; w < kDecodeWarps; ++w)
       highest = fmaxf(highest, s_.by_warp[(2 * l_.weight_rows + h) * kDecodeWarps + w]);
@@ -216,7 +217,7 @@ class DecodeBlock {
       if (u_.splits > 1) {
         l_.part_out[PartIndex(static_cast<int>(blockIdx.x), h) * head_dim + d] = sum;
       } else {
-        const float scale = l_.weighted ? Exp2(NumeratorMaximum(h) - Maximum(h)) : 1.0f;
+        const float scale = weighted_ ? Exp2(NumeratorMaximum(h) - Maximum(h)) : 1.0f;
         StoreOutput(h, d, sum * scale / Sum(h));
       }
     }
@@ -240,7 +241,7 @@ class DecodeBlock {
       const size_t part = PartIndex(static_cast<int>(blockIdx.x), h);
       l_.part_max[part] = Maximum(h);
       l_.part_sum[part] = Sum(h);
-      if (l_.weighted) l_.part_numerator_max[part] = NumeratorMaximum(h);
+      if (weighted_) l_.part_numerator_max[part] = NumeratorMaximum(h);
     }
     if (!NeedsWeights()) return;
     for (int h = 0; h < l_.group; ++h) {
@@ -279,7 +280,7 @@ class DecodeBlock {
       for (int split = lane; split < u_.splits; split += kWarpSize) {
         const float scale = Exp2(__ldcg(&l_.part_max[PartIndex(split, h)]) - highest);
         factor[h * u_.splits + split] = scale;
-        if (l_.weighted)
+        if (weighted_)
           numerator_factor[h * u_.splits + split] =
               Exp2(__ldcg(&l_.part_numerator_max[PartIndex(split, h)]) - highest);
         sum += __ldcg(&l_.part_sum[PartIndex(split, h)]) * scale;
@@ -287,7 +288,7 @@ class DecodeBlock {
       sum = WarpSum(sum);
       for (int split = lane; split < u_.splits; split += kWarpSize) {
         factor[h * u_.splits + split] /= sum;
-        if (l_.weighted) numerator_factor[h * u_.splits + split] /= sum;
+        if (weighted_) numerator_factor[h * u_.splits + split] /= sum;
       }
     }
     __syncthreads();
@@ -375,6 +376,7 @@ class DecodeBlock {
   const DecodeUnit& u_;
   const KvPages& pages_;
   const DecodeRule rule_;
+  const bool weighted_;
   const DecodeShared& s_;
   const int thread_;
   Products products_;
@@ -386,7 +388,7 @@ __global__ void __launch_bounds__(kDecodeThreads, Products::kBlocksPerSm)
   if (launch.args.slots[blockIdx.z] < 0) return;  // padding
   const DecodeUnit unit(launch);
   // Beside the block, not in it: an object that points into itself would not be kept in registers.
-  const DecodeShared shared(DynamicShared<float>(), launch);
+  const DecodeShared shared(DynamicShared<float>(), launch, unit.weighted);
   DecodeBlock<Products> block(launch, unit, shared);
   if (unit.count > 0) block.Run();
   block.Finish();

@@ -20,7 +20,7 @@ struct DecodeLaunch {
   int group = 0;          // query heads of a KV head
   int chunk = 0;          // entries of a block, a multiple of 64
   int max_splits = 0;     // the grid's x
-  bool weighted = false;  // pages have log weights
+  bool weighted = false;  // entries of some rows may have log weights
   // How the products lay out shared memory (their Plan()).
   int query_floats = 0;
   int weight_rows = 0;  // group, or more
@@ -52,10 +52,11 @@ struct DecodeShared {
     return (launch.weighted ? 2 : 1) * WeightFloats(launch) + launch.query_floats +
            JoinedFloats(launch) + ByWarpFloats(launch) + launch.chunk;
   }
-  __device__ DecodeShared(float* memory, const DecodeLaunch& launch) {
+  // `weighted`: whether this block's row is.
+  __device__ DecodeShared(float* memory, const DecodeLaunch& launch, bool weighted) {
     weights = memory;
-    shares = launch.weighted ? weights + WeightFloats(launch) : weights;
-    queries = shares + WeightFloats(launch);
+    shares = weighted ? weights + WeightFloats(launch) : weights;
+    queries = weights + (launch.weighted ? 2 : 1) * WeightFloats(launch);
     joined = queries + launch.query_floats;
     by_warp = joined + JoinedFloats(launch);
     index = reinterpret_cast<uint32_t*>(by_warp + ByWarpFloats(launch));
@@ -81,6 +82,7 @@ struct DecodeUnit {
   int32_t length;     // with the new entry
   int32_t new_entry;  // where the new token goes
   bool grows;
+  bool weighted;             // entries have log weights
   int splits, begin, count;  // entries [begin, begin + count) are this block's
 
   __device__ explicit DecodeUnit(const DecodeLaunch& launch) {
@@ -90,6 +92,7 @@ struct DecodeUnit {
     unit = row * tables.num_kv_heads + head;
     slot = launch.args.slots[row];
     head_index = tables.HeadIndex(slot, launch.args.layer, head);
+    weighted = launch.weighted && tables.rules[slot].weighted;
     const int32_t held = tables.lengths[head_index];
     grows = held < tables.caps[head_index];
     length = grows ? held + 1 : held;

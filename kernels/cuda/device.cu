@@ -156,6 +156,7 @@ class Device final : public CudaDevice {
     return cuda::DeriveScores(context_, args);
   }
   int PoolScores(const PoolScoresArgs& args) override { return cuda::PoolScores(context_, args); }
+  int KCenter(const KCenterArgs& args) override { return cuda::KCenter(context_, args); }
   int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
   int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
   int Compact(const CompactArgs& args) override { return cuda::Compact(context_, args); }
@@ -169,6 +170,12 @@ class Device final : public CudaDevice {
   }
   int KeepForMass(const KeepForMassArgs& args) override {
     return cuda::KeepForMass(context_, args);
+  }
+  int SubGenBuild(const SubGenBuildArgs& args) override {
+    return cuda::SubGenBuild(context_, args);
+  }
+  int SubGenInsert(const SubGenInsertArgs& args) override {
+    return cuda::SubGenInsert(context_, args);
   }
   int Penalize(const PenalizeArgs& args) override { return cuda::Penalize(context_, args); }
   int Sample(const SampleArgs& args) override { return cuda::Sample(context_, args); }

@@ -16,6 +16,7 @@
 #include "kernels/decode_attention.h"
 #include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
+#include "kernels/kcenter.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
@@ -25,6 +26,7 @@
 #include "kernels/sample.h"
 #include "kernels/select.h"
 #include "kernels/share_budget.h"
+#include "kernels/subgen.h"
 #include "kernels/table_update.h"
 
 namespace hydrant {
@@ -97,6 +99,7 @@ class CudaDevice {
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
   virtual int DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual int PoolScores(const PoolScoresArgs& args) = 0;
+  virtual int KCenter(const KCenterArgs& args) = 0;
   virtual int Select(const SelectArgs& args) = 0;
   virtual int WritePages(const WritePagesArgs& args) = 0;
   virtual int Compact(const CompactArgs& args) = 0;
@@ -105,6 +108,8 @@ class CudaDevice {
   virtual int CountBest(const CountBestArgs& args) = 0;
   virtual int RetainedMass(const RetainedMassArgs& args) = 0;
   virtual int KeepForMass(const KeepForMassArgs& args) = 0;
+  virtual int SubGenBuild(const SubGenBuildArgs& args) = 0;
+  virtual int SubGenInsert(const SubGenInsertArgs& args) = 0;
   virtual int Penalize(const PenalizeArgs& args) = 0;
   virtual int Sample(const SampleArgs& args) = 0;
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;

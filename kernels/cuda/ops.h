@@ -40,6 +40,7 @@ cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs&
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
 cudaError_t DeriveScores(const Context& context, const DeriveScoresArgs& args);
 cudaError_t PoolScores(const Context& context, const PoolScoresArgs& args);
+cudaError_t KCenter(const Context& context, const KCenterArgs& args);
 cudaError_t Select(const Context& context, const SelectArgs& args);
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args);
 cudaError_t Compact(const Context& context, const CompactArgs& args);
@@ -48,6 +49,8 @@ cudaError_t DealPages(const Context& context, const DealPagesArgs& args);
 cudaError_t CountBest(const Context& context, const CountBestArgs& args);
 cudaError_t RetainedMass(const Context& context, const RetainedMassArgs& args);
 cudaError_t KeepForMass(const Context& context, const KeepForMassArgs& args);
+cudaError_t SubGenBuild(const Context& context, const SubGenBuildArgs& args);
+cudaError_t SubGenInsert(const Context& context, const SubGenInsertArgs& args);
 cudaError_t Penalize(const Context& context, const PenalizeArgs& args);
 cudaError_t Sample(const Context& context, const SampleArgs& args);
 cudaError_t DrawNormals(const Context& context, const DrawNormalsArgs& args);

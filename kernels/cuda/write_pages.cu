@@ -34,10 +34,9 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     if (lane != 0) continue;
     const int32_t place = rule.rolling ? entry : position;
     pages.positions[index] = place;
-    if (pages.log_weights != nullptr) {
-      const float paid = args.window_sums == nullptr
-                             ? 0.0f
-                             : args.window_sums[head * args.window_stride + position];
+    if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
+      const float paid =
+          rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
       reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(paid, 0.0f);
     }
     if (args.scores != nullptr) {

@@ -18,12 +18,12 @@ namespace {
 struct Head {
   const CompactArgs& args;
   const int32_t* blocks;
-  bool by_position;
+  const DecodeRule& rule;
 
   size_t Index(int32_t entry) const { return PageIndex(args.pages.layout, blocks, entry); }
   int32_t Position(int32_t entry) const { return args.pages.positions[Index(entry)]; }
   float Score(int32_t entry) const {
-    if (by_position) return static_cast<float>(Position(entry));
+    if (rule.by_position) return static_cast<float>(Position(entry));
     const float score = args.pages.scores[Index(entry)];
     return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
   }
@@ -71,7 +71,7 @@ void Compact(const CompactArgs& args) {
   for (int h = 0; h < tables.num_kv_heads; ++h) {
     const size_t head_index = tables.HeadIndex(args.slot, args.layer, h);
     const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
-    CompactHead({args, blocks, rule.by_position}, tables.lengths[head_index], args.keep[h]);
+    CompactHead({args, blocks, rule}, tables.lengths[head_index], args.keep[h]);
     tables.lengths[head_index] = args.keep[h];
     if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {

@@ -23,6 +23,7 @@ struct Head {
   const DecodeRule& rule;
   int32_t& length;
 
+  bool HasLogWeights() const { return rule.weighted && args.pages.log_weights != nullptr; }
   int32_t& Position(int entry) const {
     return args.pages.positions[PageIndex(args.pages.layout, blocks, entry)];
   }
@@ -62,8 +63,7 @@ void StoreEntry(const Head& head, int entry) {
   const size_t index = PageIndex(pages.layout, head.blocks, entry);
   pages.positions[index] = head.rule.rolling ? head.length - 1 : args.positions[head.row];
   if (head.rule.scored) pages.scores[index] = 0.0f;
-  if (pages.log_weights != nullptr)
-    pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
+  if (head.HasLogWeights()) pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
 }
 
 // Attends with one query head and returns every entry's share of the denominator.
@@ -79,7 +79,7 @@ std::vector<double> Attend(const Head& head, int query_head) {
       dot += static_cast<double>(args.q[row_offset + i]) * head.KeyElement(e, i);
     }
     numerators[e] = shares[e] = dot * args.scale;
-    if (pages.log_weights == nullptr) continue;
+    if (!head.HasLogWeights()) continue;
     const float* log_weights = pages.log_weights + 2 * PageIndex(pages.layout, head.blocks, e);
     numerators[e] += log_weights[0];
     shares[e] += log_weights[1];

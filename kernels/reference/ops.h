@@ -13,6 +13,7 @@
 #include "kernels/decode_attention.h"
 #include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
+#include "kernels/kcenter.h"
 #include "kernels/latest_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/pool_scores.h"
@@ -21,6 +22,7 @@
 #include "kernels/sample.h"
 #include "kernels/select.h"
 #include "kernels/share_budget.h"
+#include "kernels/subgen.h"
 #include "kernels/table_update.h"
 #include "kernels/weight.h"
 
@@ -43,6 +45,7 @@ void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
 void DeriveScores(const DeriveScoresArgs& args);
 void PoolScores(const PoolScoresArgs& args);
+void KCenter(const KCenterArgs& args);
 void Select(const SelectArgs& args);
 void WritePages(const WritePagesArgs& args);
 void Compact(const CompactArgs& args);
@@ -51,6 +54,8 @@ void DealPages(const DealPagesArgs& args);
 void CountBest(const CountBestArgs& args);
 void RetainedMass(const RetainedMassArgs& args);
 void KeepForMass(const KeepForMassArgs& args);
+void SubGenBuild(const SubGenBuildArgs& args);
+void SubGenInsert(const SubGenInsertArgs& args);
 void Sample(const SampleArgs& args);
 void KeepLatest(const LatestTokensArgs& args);
 void TakeLatest(const LatestTokensArgs& args);

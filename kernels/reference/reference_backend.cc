@@ -47,6 +47,7 @@ class ReferenceBackend : public Backend {
   }
   void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { reference::PoolScores(args); }
+  void KCenter(const KCenterArgs& args) override { reference::KCenter(args); }
   void Select(const SelectArgs& args) override { reference::Select(args); }
   void WritePages(const WritePagesArgs& args) override { reference::WritePages(args); }
   void Compact(const CompactArgs& args) override { reference::Compact(args); }
@@ -55,6 +56,8 @@ class ReferenceBackend : public Backend {
   void CountBest(const CountBestArgs& args) override { reference::CountBest(args); }
   void RetainedMass(const RetainedMassArgs& args) override { reference::RetainedMass(args); }
   void KeepForMass(const KeepForMassArgs& args) override { reference::KeepForMass(args); }
+  void SubGenBuild(const SubGenBuildArgs& args) override { reference::SubGenBuild(args); }
+  void SubGenInsert(const SubGenInsertArgs& args) override { reference::SubGenInsert(args); }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
   void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
   void KeepLatest(const LatestTokensArgs& args) override { reference::KeepLatest(args); }

@@ -22,9 +22,9 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }
   pages.positions[index] = rule.rolling ? entry : position;
-  if (pages.log_weights != nullptr) {
+  if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
     pages.log_weights[2 * index] =
-        args.window_sums == nullptr ? 0.0f : args.window_sums[head * args.window_stride + position];
+        rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
     pages.log_weights[2 * index + 1] = 0.0f;
   }
   if (args.scores != nullptr) {

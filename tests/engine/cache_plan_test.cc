@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace hydrant {
 namespace {
@@ -173,6 +176,104 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   }
   spec.params = {{"measurement_steps", "-1"}};
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
+}
+
+// Window, value samples, clusters: they sum to the budget.
+TEST(CachePlan, SubGenSplitsItsBudget) {
+  const auto split = [](const CacheSpec& spec) {
+    const CachePlan plan = *PlanCache(spec, 1000);
+    EXPECT_EQ(plan.subgen.Capacity(), plan.cap);
+    EXPECT_EQ(plan.rule.recent, plan.subgen.recent);
+    EXPECT_TRUE(plan.rule.weighted);
+    EXPECT_FALSE(plan.rule.scored);
+    return std::vector<int>{plan.subgen.recent, plan.subgen.value_samples,
+                            plan.subgen.cluster_samples, plan.subgen.max_clusters};
+  };
+  CacheSpec spec = Spec("subgen");
+  spec.max_cache_tokens = 128;
+  EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
+  spec.params = {{"cluster_samples", "5"}};
+  EXPECT_EQ(split(spec), (std::vector<int>{66, 32, 5, 6})) << "what is left joins the window";
+  spec.params = {{"value_samples", "100"}, {"cluster_samples", "2"}};
+  EXPECT_EQ(split(spec), (std::vector<int>{26, 100, 2, 1})) << "the default window makes room";
+  spec.protected_window_size = 20;
+  spec.params = {{"value_samples", "40"}, {"max_clusters", "3"}};
+  EXPECT_EQ(split(spec), (std::vector<int>{76, 40, 4, 3}));
+  spec = Spec("subgen");
+  spec.max_cache_tokens = 132;
+  spec.sink_tokens = 4;
+  EXPECT_EQ(PlanCache(spec, 1000)->subgen.sinks, 4);
+  EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
+  for (int budget = 4; budget < 70; ++budget) {
+    spec = Spec("subgen");
+    spec.max_cache_tokens = budget;
+    const std::vector<int> parts = split(spec);
+    EXPECT_GE(parts[0], std::max(2, budget / 2)) << budget;
+    for (int i = 1; i < 4; ++i) EXPECT_GE(parts[i], 1) << budget;
+  }
+}
+
+TEST(CachePlan, SubGenIsWholeUntilItsBudgetIsExceeded) {
+  CacheSpec spec = Spec("subgen");
+  spec.max_cache_tokens = 100;
+  EXPECT_EQ(PlanCache(spec, 101)->whole_until, 0);
+  const CachePlan plan = *PlanCache(spec, 100);
+  EXPECT_EQ(plan.whole_until, 100);
+  EXPECT_EQ(plan.EntriesAfter(99), 99);
+  EXPECT_EQ(plan.EntriesAfter(100), 100);
+  EXPECT_EQ(plan.EntriesAfter(5000), 100);
+  spec.max_cache_tokens = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(PlanCache(spec, 100)->EntriesAfter(1 << 20), 1 << 20);
+}
+
+TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
+  CacheSpec spec = Spec("subgen");
+  spec.max_cache_tokens = 3;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.max_cache_tokens: "), HasSubstr("at least 4")));
+  spec.max_cache_tokens = 32;
+  spec.sink_tokens = 29;
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.sink_tokens: 29"), HasSubstr("[0, 28]")));
+  spec.sink_tokens.reset();
+  for (const int window : {0, 1, 31, 32, 1000}) {
+    spec.protected_window_size = window;
+    EXPECT_THAT(ErrorOf(spec),
+                AllOf(StartsWith("cache.protected_window_size: " + std::to_string(window)),
+                      HasSubstr("[2, 30]")));
+  }
+  spec.protected_window_size = 20;
+  spec.params = {{"value_samples", "12"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.value_samples: '12' is not a whole number in "
+                                        "[1, 11]"));
+  spec.params = {{"value_samples", "8"}, {"cluster_samples", "5"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.cluster_samples: '5' is not a whole number "
+                                        "in [1, 4]"));
+  spec.params = {{"value_samples", "4"}, {"max_clusters", "3"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.max_clusters: '3' is not a whole number in "
+                                        "[1, 2]"));
+  spec.params = {{"delta", "-1"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.delta: '-1'"));
+  spec.params = {{"delta_growth", "1"}};
+  EXPECT_THAT(ErrorOf(spec),
+              StartsWith("cache.params.delta_growth: '1' is not a number in [1.1, "));
+  spec.params = {{"sample_seed", "-1"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.sample_seed: '-1'"));
+}
+
+TEST(CachePlan, KCenterBoundsThePrompt) {
+  CacheSpec spec = Spec("subgen-kcenter");
+  spec.max_cache_tokens = 33;
+  CachePlan plan = *PlanCache(spec, 100);
+  EXPECT_EQ(plan.prompt_score, PromptScore::kKCenter);
+  EXPECT_EQ(plan.rule.recent, 16);
+  EXPECT_EQ(plan.EntriesAfter(100), 33);
+  EXPECT_EQ(plan.EntriesAfter(130), 63);
+  EXPECT_EQ(PlanCache(spec, 20)->EntriesAfter(20), 20);
+  spec.protected_window_size = 33;
+  EXPECT_EQ(PlanCache(spec, 100)->prompt_score, PromptScore::kNone) << "no centre to choose";
+  spec.protected_window_size = 34;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.protected_window_size: 34"), HasSubstr("[0, 33]")));
 }
 
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -248,6 +249,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
         if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
       }
       if (windowed) Pool(&head, first_summed);
+      if (plan_.prompt_score == PromptScore::kKCenter) RankByKCenter(&head, n - plan_.rule.recent);
       head.entries.resize(kept);
       for (Entry& entry : head.entries) {
         if (probed)
@@ -275,6 +277,32 @@ void DoubleModel::Sequence::Pool(Head* head, int end) const {
     pooled.push_back(plan_.window.pooling == Pooling::kMax ? highest : sum / plan_.window.kernel);
   }
   for (int j = 0; j < end; ++j) head->entries[j].score = pooled[j];
+}
+
+// Of the first `end` entries the score is higher the earlier it is chosen as the entry farthest
+// from all chosen so far; the first entry comes first.
+void DoubleModel::Sequence::RankByKCenter(Head* head, int end) const {
+  std::vector<Entry>& entries = head->entries;
+  for (Entry& entry : entries) entry.score = 0;
+  for (int rank = end; rank > 0; --rank) {
+    int farthest = -1;
+    double most = -1;
+    for (int j = 0; j < end; ++j) {
+      if (entries[j].score > 0) continue;
+      double nearest = std::numeric_limits<double>::infinity();
+      for (int i = 0; i < end; ++i) {
+        double distance = 0;
+        for (size_t c = 0; c < entries[j].key.size(); ++c)
+          distance += std::pow(entries[j].key[c] - entries[i].key[c], 2);
+        if (entries[i].score > 0) nearest = std::min(nearest, distance);
+      }
+      if (nearest > most) {
+        most = nearest;
+        farthest = j;
+      }
+    }
+    entries[farthest].score = rank;
+  }
 }
 
 // The unprotected positions of a prompt of n tokens.
@@ -416,10 +444,16 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         Vector logits;
         for (size_t rank = 0; rank < head.entries.size(); ++rank)
           logits.push_back(Logit(Slice(q, h * group + g, d), head, rank));
-        weights.push_back(Softmax(logits));
-        for (size_t j = 0; j < head.entries.size(); ++j) {
-          for (int c = 0; c < d; ++c)
-            attended[(h * group + g) * d + c] += weights[g][j] * head.entries[j].value[c];
+        const double top = *std::max_element(logits.begin(), logits.end());
+        double sum = 0;
+        for (size_t j = 0; j < logits.size(); ++j)
+          sum += std::exp(logits[j] - top + head.entries[j].denominator);
+        weights.emplace_back();
+        for (size_t j = 0; j < logits.size(); ++j) {
+          const Entry& e = head.entries[j];
+          weights[g].push_back(std::exp(logits[j] - top + e.denominator) / sum);
+          const double weight = std::exp(logits[j] - top + e.numerator) / sum;
+          for (int c = 0; c < d; ++c) attended[(h * group + g) * d + c] += weight * e.value[c];
         }
       }
       for (size_t j = 0; j < head.entries.size(); ++j) {

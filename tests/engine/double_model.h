@@ -27,7 +27,8 @@ class DoubleModel {
     int position;
     Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
-    double most = 0;  // of what one query paid
+    double most = 0;                        // of what one query paid
+    double numerator = 0, denominator = 0;  // log weights
   };
   struct Head {
     std::vector<Entry> entries;
@@ -49,6 +50,7 @@ class DoubleModel {
 
    private:
     void Pool(Head* head, int end) const;
+    void RankByKCenter(Head* head, int end) const;
     std::vector<int> BestFirst(const Head& head, int n) const;
     std::vector<int> Shares(int layer_begin, int layer_end, int n) const;
     void CompressPrompt(int n);

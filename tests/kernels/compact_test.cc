@@ -286,7 +286,8 @@ TEST_P(CompactTest, RandomHeads) {
     c.sinks = static_cast<int>(engine() % 6);
     c.recent = static_cast<int>(engine() % 20);
     c.capped = trial % 2 == 0;
-    c.log_weights = trial % 3 == 0;
+    c.log_weights = trial % 3 != 2;
+    c.rule.weighted = trial % 3 == 0;
     c.few_scores = trial % 5 < 3;
     c.rule.by_position = trial % 7 == 0;
     c.rule.sinks = c.sinks;
@@ -324,7 +325,7 @@ TEST_P(CompactTest, LongHeads) {
     c.sinks = 4;
     c.recent = 64;
     c.next_position = 3100;
-    c.log_weights = c.few_scores = few;
+    c.log_weights = c.rule.weighted = c.few_scores = few;
     Make(c, 7);
     c_.keep[3] = std::max(6, NumProtected(3));
     Run();

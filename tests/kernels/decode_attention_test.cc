@@ -145,14 +145,17 @@ struct World {
     }
     positions[slot] = position;
     scores[slot] = score;
-    if (!log_weights.empty()) SetLogWeights(slot, 0.0f, 0.0f);
+    if (IsWeighted(seq)) SetLogWeights(slot, 0.0f, 0.0f);
   }
+  bool IsWeighted(int seq) const { return !log_weights.empty() && rules[seq].weighted; }
   void SetLogWeights(size_t slot, float numerator, float denominator) {
     log_weights[2 * slot] = numerator;
     log_weights[2 * slot + 1] = denominator;
   }
-  // From now on entries have log weights, those that exist (0, 0); dead slots NaN.
+  // From now on the entries of all sequences have log weights, those that exist (0, 0); dead slots
+  // NaN.
   void AddLogWeights() {
+    for (DecodeRule& rule : rules) rule.weighted = true;
     log_weights.assign(2 * positions.size(), kNaN);
     for (size_t slot = 0; slot < positions.size(); ++slot)
       if (positions[slot] != INT_MIN) SetLogWeights(slot, 0.0f, 0.0f);
@@ -230,6 +233,7 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
   args.tables = world->Tables();
   args.max_entries = *std::max_element(world->lengths.begin(), world->lengths.end()) + 1;
   args.max_scored_entries = args.max_entries;
+  args.weighted = !world->log_weights.empty();
   args.out = step->out.data();
   return args;
 }
@@ -295,7 +299,7 @@ std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
     }
     entries[e].position = world.positions[slot];
     entries[e].score = world.scores[slot];
-    if (world.log_weights.empty()) continue;
+    if (!world.IsWeighted(seq)) continue;
     entries[e].numerator = world.log_weights[2 * slot];
     entries[e].denominator = world.log_weights[2 * slot + 1];
   }
@@ -594,6 +598,40 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchOfZerosChangesNoBit) {
       std::memcmp(world.scores.data(), zeros.scores.data(), world.scores.size() * sizeof(float)),
       0);
   EXPECT_EQ(world.victims, zeros.victims);
+}
+
+// Rows of both kinds in a batch: those without log weights give the bits they give among their own
+// kind, and what lies where their log weights would be is left alone.
+TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOtherRowsAlone) {
+  std::vector<int32_t> positions;
+  const World plain = MixedWorld(GetParam(), rng_, &positions);
+  World world = plain;
+  DrawLogWeights(&world, rng_);
+  for (size_t seq = 0; seq < world.rules.size(); ++seq) {
+    world.rules[seq].weighted = seq % 2 == 0;
+    if (seq % 2 == 0) continue;
+    for (int h = 0; h < world.shape.num_kv_heads; ++h) {
+      const int32_t length = world.lengths[world.Head(seq, h)];
+      for (int e = 0; e < length; ++e) world.SetLogWeights(world.Slot(seq, h, e), kNaN, kNaN);
+    }
+  }
+  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+  Step step(GetParam(), slots, Pick(positions, slots), rng_);
+  World before = world, alone = plain;
+  Step alone_step = step;
+  RunOnBackend(&world, &step);
+  RunOnBackend(&alone, &alone_step);
+  int excused = 0;
+  ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused));
+  EXPECT_LE(excused, 2);
+  const size_t row_floats = static_cast<size_t>(GetParam().num_heads) * GetParam().head_dim;
+  for (size_t row = 0; row < slots.size(); ++row) {
+    if (slots[row] % 2 == 0) continue;
+    EXPECT_EQ(std::memcmp(&step.out[row * row_floats], &alone_step.out[row * row_floats],
+                          row_floats * sizeof(float)),
+              0)
+        << "slot " << slots[row];
+  }
 }
 
 // Long runs of entries, parts of a head among them, of which the numerator or the denominator knows

@@ -266,7 +266,7 @@ class WritePagesTest : public BackendTest {
     if (c.rule.by_position) score = static_cast<float>(place);
     if (!c.rule.scored) score = kUntouched;
     ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
-    const float log_weight = c.with_log_weights ? 0.0f : kUntouched;
+    const float log_weight = c.rule.weighted ? 0.0f : kUntouched;
     ASSERT_EQ(written_.log_weights[2 * index], log_weight) << "head " << h << " entry " << e;
     ASSERT_EQ(written_.log_weights[2 * index + 1], log_weight) << "head " << h << " entry " << e;
   }
@@ -320,6 +320,9 @@ TEST_P(WritePagesTest, LogWeightsStartAtZero) {
   for (const int keep : {1, 17, 300}) {
     Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {keep, 1}, .n = keep + 3};
     c.with_log_weights = true;
+    Run(c, 950 + keep);
+    Check(c, "no log weights, keep " + std::to_string(keep));
+    c.rule.weighted = true;
     Run(c, 950 + keep);
     Check(c, "keep " + std::to_string(keep));
   }

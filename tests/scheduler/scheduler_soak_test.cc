@@ -103,6 +103,10 @@ class Soak {
       request.cache.params = {{"rolling", "true"}};
       request.stopping.max_tokens = 1 + Below(2 * longest);
     }
+    if (Below(6) == 0) {
+      request.cache = LocalCache(4 + Below(30));
+      request.cache.policy = "subgen";  // "shrinks" to what it holds
+    }
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);

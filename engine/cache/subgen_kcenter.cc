@@ -1,0 +1,42 @@
+#include <algorithm>
+
+#include "engine/cache/policy_registry.h"
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+// What SubGen's authors measured (arXiv 2402.06082, section 3.2): of the prompt stay the last
+// entries and, of the others, centres of a greedy k-center of their keys (kernels/kcenter.h), so
+// that no key that has left is far from one that stayed. What is generated is appended.
+class SubGenKCenterPolicy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    return {"subgen-kcenter",
+            "keeps of the prompt the last entries and those whose keys cover the others'; what is "
+            "generated stays",
+            {MaxCacheTokensParameter(),
+             CacheRatioParameter(),
+             MinCacheTokensParameter(),
+             {"protected_window_size", "last entries of the prompt that stay", "half the budget",
+              "[0, budget]"}}};
+  }
+
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    const int64_t window = spec.protected_window_size.value_or(plan->budget / 2);
+    if (window > plan->budget) {
+      return absl::InvalidArgumentError(fmt::format(
+          "cache.protected_window_size: {} is outside [0, {}], the budget", window, plan->budget));
+    }
+    plan->rule.recent = static_cast<int32_t>(window);
+    if (window < plan->budget) plan->prompt_score = PromptScore::kKCenter;
+    plan->cap = kNoCap;
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> NewSubGenKCenterPolicy() { return std::make_unique<SubGenKCenterPolicy>(); }
+
+}  // namespace hydrant

@@ -1,0 +1,30 @@
+// Greedy k-center (Gonzalez 1985; SubGen, arXiv 2402.06082, section 3.2): centres far from each
+// other cover the keys. The first centre is key 0, each next one the key that is farthest from its
+// nearest centre; on equal distances the lower position.
+//
+//   scores[h, j] = n - i where key j is the i-th centre (from 0), 0 where it is none
+//
+// so that Select() keeps the first centres. A squared distance is a sum in fp32 (of the reference
+// in double, then rounded), in an order that follows from head_dim alone; one that is no number
+// does not count.
+#ifndef HYDRANT_KERNELS_KCENTER_H_
+#define HYDRANT_KERNELS_KCENTER_H_
+
+#include <cstdint>
+
+namespace hydrant {
+
+struct KCenterArgs {
+  const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim
+  int64_t kv_head_stride = 0;  // elements
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int n = 0;                 // keys
+  int centres = 0;           // [1, n]
+  float* scores = nullptr;   // [num_kv_heads, score_stride]
+  int64_t score_stride = 0;  // elements
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_KCENTER_H_
