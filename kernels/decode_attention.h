@@ -47,7 +47,7 @@ struct DecodeAttentionArgs {
   int layer = 0;
   int num_heads = 0;
   float scale = 1.0f;
-  Rotary rotary;  // for rolling rows: as many positions as such a head holds entries
+  Rotary rotary = {};  // for rolling rows: as many positions as such a head holds entries
   KvPages pages;
   SequenceTables tables;
   // Bounds that a device plans its work by: no head of the batch holds more entries after the step,

@@ -58,7 +58,7 @@ struct WritePagesArgs {
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  Rotary rotary;              // what turned k, for rolling slots
+  Rotary rotary = {};  // what turned k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;
