@@ -57,14 +57,14 @@ struct PrefillSlice {
   // All that is read, which the plan's prompt begins: it is followed by a probe where the plan
   // scores by one. Valid during Enqueue().
   std::span<const TokenId> prompt;
-  // What penalties count as the prompt; likewise.
-  std::span<const TokenId> whole_prompt = {};
   int arena_begin = 0;  // where the prompt's tokens lie in the prefill arena, in tokens
   int layer_begin = 0;
   int layer_end = 0;
   int token_begin = 0;   // a multiple of kQueryTile
   int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
   SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
+  // What penalties count as the prompt; as valid as `prompt`.
+  std::span<const TokenId> whole_prompt = {};
 
   bool EndsPrompt(int num_layers) const {
     return layer_end == num_layers && token_end == static_cast<int>(prompt.size());

@@ -256,13 +256,13 @@ void Scheduler::SchedulePrefill(TimeUs now) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,
                               .prompt = sequence->Reading(),
-                              .whole_prompt = sequence->Prompt(),
                               .arena_begin = sequence->space.arena_begin,
                               .layer_begin = run.layer_begin,
                               .layer_end = run.layer_end,
                               .token_begin = run.token_begin,
                               .token_end = run.token_end,
-                              .sampling = sequence->sampling});
+                              .sampling = sequence->sampling,
+                              .whole_prompt = sequence->Prompt()});
     batch_.prefill.back().sampling.position = sequence->num_context_tokens;
     AdvancePrompt(sequence, batch_.prefill.back());
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;

@@ -181,7 +181,7 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
 // Window, value samples, clusters: they sum to the budget.
 TEST(CachePlan, SubGenSplitsItsBudget) {
   const auto split = [](const CacheSpec& spec) {
-    const CachePlan plan = *PlanCache(spec, 1000);
+    const CachePlan plan = *PlanCache(spec, {1000});
     EXPECT_EQ(plan.subgen.Capacity(), plan.cap);
     EXPECT_EQ(plan.rule.recent, plan.subgen.recent);
     EXPECT_TRUE(plan.rule.weighted);
@@ -202,7 +202,7 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
   spec = Spec("subgen");
   spec.max_cache_tokens = 132;
   spec.sink_tokens = 4;
-  EXPECT_EQ(PlanCache(spec, 1000)->subgen.sinks, 4);
+  EXPECT_EQ(PlanCache(spec, {1000})->subgen.sinks, 4);
   EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
   for (int budget = 4; budget < 70; ++budget) {
     spec = Spec("subgen");
@@ -216,14 +216,14 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
 TEST(CachePlan, SubGenIsWholeUntilItsBudgetIsExceeded) {
   CacheSpec spec = Spec("subgen");
   spec.max_cache_tokens = 100;
-  EXPECT_EQ(PlanCache(spec, 101)->whole_until, 0);
-  const CachePlan plan = *PlanCache(spec, 100);
+  EXPECT_EQ(PlanCache(spec, {101})->whole_until, 0);
+  const CachePlan plan = *PlanCache(spec, {100});
   EXPECT_EQ(plan.whole_until, 100);
   EXPECT_EQ(plan.EntriesAfter(99), 99);
   EXPECT_EQ(plan.EntriesAfter(100), 100);
   EXPECT_EQ(plan.EntriesAfter(5000), 100);
   spec.max_cache_tokens = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(PlanCache(spec, 100)->EntriesAfter(1 << 20), 1 << 20);
+  EXPECT_EQ(PlanCache(spec, {100})->EntriesAfter(1 << 20), 1 << 20);
 }
 
 TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
@@ -263,14 +263,14 @@ TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
 TEST(CachePlan, KCenterBoundsThePrompt) {
   CacheSpec spec = Spec("subgen-kcenter");
   spec.max_cache_tokens = 33;
-  CachePlan plan = *PlanCache(spec, 100);
+  CachePlan plan = *PlanCache(spec, {100});
   EXPECT_EQ(plan.prompt_score, PromptScore::kKCenter);
   EXPECT_EQ(plan.rule.recent, 16);
   EXPECT_EQ(plan.EntriesAfter(100), 33);
   EXPECT_EQ(plan.EntriesAfter(130), 63);
-  EXPECT_EQ(PlanCache(spec, 20)->EntriesAfter(20), 20);
+  EXPECT_EQ(PlanCache(spec, {20})->EntriesAfter(20), 20);
   spec.protected_window_size = 33;
-  EXPECT_EQ(PlanCache(spec, 100)->prompt_score, PromptScore::kNone) << "no centre to choose";
+  EXPECT_EQ(PlanCache(spec, {100})->prompt_score, PromptScore::kNone) << "no centre to choose";
   spec.protected_window_size = 34;
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.protected_window_size: 34"), HasSubstr("[0, 33]")));

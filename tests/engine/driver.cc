@@ -56,8 +56,8 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
   const Sequence& sequence = sequences_[slot];
   SamplingRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
-  batch_.prefill.push_back({slot, sequence.prompt, sequence.prompt, sequence.arena_begin,
-                            layer_begin, layer_end, token_begin, token_end, sampling});
+  batch_.prefill.push_back({slot, sequence.prompt, sequence.arena_begin, layer_begin, layer_end,
+                            token_begin, token_end, sampling, sequence.prompt});
 }
 
 void EngineDriver::Decode(int slot) {
