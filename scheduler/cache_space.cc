@@ -34,12 +34,14 @@ int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t token
   const int64_t block = limits.block_size, kv_heads = limits.num_kv_heads;
   const auto alike = [&](int64_t entries) { return (entries + block - 1) / block * kv_heads; };
   int64_t most = 0, now = 0;  // of all layers
+  int64_t shared = 0;         // entries that the heads of all layers share
   for (int layer = 0; layer < limits.num_layers; ++layer) {
     if (plan.IsRagged()) {
       const HeadSpan average = plan.Keeping(plan.LayerBudget(layer));
       const int64_t kept = plan.min_retained_mass > 0.0f
                                ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
                                : average.EntriesAfter(tokens);
+      shared += kept * kv_heads;
       now += PagesTogether(kept * kv_heads, kv_heads, block);
     } else {
       const HeadSpan span = plan.LayerSpan(layer);
@@ -48,6 +50,9 @@ int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t token
     if (plan.IsDeferred()) most += alike(plan.Candidates());
     if (plan.whole_until > 0) most += alike(std::min<int64_t>(tokens, plan.whole_until));
   }
+  // More than the layers' sum: what rounding leaves in one layer may fill a page of another.
+  if (plan.IsRagged() && plan.scope == BudgetScope::kModel)
+    now = PagesTogether(shared, limits.num_layers * kv_heads, block);
   return std::max(most, now);
 }
 
