@@ -338,9 +338,10 @@ void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
   usage.kv_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;
   usage.heads_kept_whole = 0;
+  const bool guarded = sequence->plan.IsRagged() && sequence->plan.min_retained_mass > 0.0f;
   for (const HeadSpan& span : space.spans) {
     usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_context_tokens);
-    if (sequence->plan.min_retained_mass > 0.0f && span.dropped == 0) ++usage.heads_kept_whole;
+    if (guarded && span.dropped == 0) ++usage.heads_kept_whole;
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
 }

@@ -237,6 +237,8 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
         for (int j = 0; j <= i; ++j) {
           Vector paid;
           for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
+          if (i < kept && i >= kept - 32)
+            entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / group;
           if (i < first_summed) continue;
           entries[j].score += Reduce(paid);
           entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));

@@ -27,7 +27,8 @@ class DoubleModel {
     int position;
     Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
-    double most = 0;                        // of what one query paid
+    double most = 0;  // of what one query paid
+    double late = 0;  // what the prompt's last 32 queries paid, mean over the group
     double numerator = 0, denominator = 0;  // log weights
   };
   struct Head {
