@@ -38,12 +38,12 @@ int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t token
     if (plan.IsRagged()) {
       const HeadSpan average = plan.Keeping(plan.LayerBudget(layer));
       const int64_t kept = plan.min_retained_mass > 0.0f
-                               ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
-                               : average.EntriesAfter(tokens);
+                               ? plan.Keeping(plan.WidestKeep()).MostUntil(tokens)
+                               : average.MostUntil(tokens);
       now += PagesTogether(kept * kv_heads, kv_heads, block);
     } else {
       const HeadSpan span = plan.LayerSpan(layer);
-      now += alike(tokens <= plan.whole_until ? tokens : span.EntriesAfter(tokens));
+      now += alike(tokens <= plan.whole_until ? tokens : span.MostUntil(tokens));
     }
     if (plan.IsDeferred()) most += alike(plan.Candidates());
     if (plan.whole_until > 0) most += alike(std::min<int64_t>(tokens, plan.whole_until));
@@ -196,7 +196,7 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
   const int64_t missing = PagesMissing(*space, tokens);
   if (missing > blocks_.NumFree()) return false;
   int32_t longest = 0;
-  for (const HeadSpan& span : space->spans) longest = std::max(longest, span.EntriesAfter(tokens));
+  for (const HeadSpan& span : space->spans) longest = std::max(longest, span.MostUntil(tokens));
   const auto width = static_cast<int32_t>(PagesOfHead(longest));
   if (width > space->row_width && !WidenRow(width, space, batch)) return false;
   PlacePages(tokens, missing, space, batch);
