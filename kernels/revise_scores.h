@@ -11,12 +11,12 @@
 //   kRandom     score = RandomScore(...): drawn anew at every step, so that the victim is uniform
 //               among the unprotected, whatever was drawn before.
 //   kBelowMean  score = -count; count = how many of the last rule.history steps before the head is
-//               at its cap found the entry's weight below the mean of all, 1 / length (Scissorhands,
-//               arXiv 2305.17118, section 4, algorithm 2, whose record is of the last w queries
-//               before a drop). A step whose length is below cap - history + 1 counts nothing, and
-//               at that length counting begins again. The count of a step is in the entry's first
-//               log-weight for the next one; decay is 0 and gain 1, so that scores are weights when
-//               this operation comes.
+//               at its cap found the entry's weight below the mean of all, 1 / length
+//               (Scissorhands, arXiv 2305.17118, section 4, algorithm 2, whose record is of the
+//               last w queries before a drop). A step whose length is below cap - history + 1
+//               counts nothing, and at that length counting begins again. The count of a step is in
+//               the entry's first log-weight for the next one; decay is 0 and gain 1, so that
+//               scores are weights when this operation comes.
 //
 // Where length == cap, victims[...] = the victim for position + 1 (kernels/kv_pages.h) by the new
 // scores. Rows without a revision, and padding, are left alone. REQUIRES: rules with a revision are

@@ -188,8 +188,7 @@ HeadSpan CachePlan::LayerSpan(int layer) const {
   const int32_t layer_budget = LayerBudget(layer);
   if (whole_until == 0 && prompt.tokens > layer_budget) return Keeping(layer_budget);
   const int32_t growth = Growth();
-  return {
-      .dropped = 0, .cap = growth == kNoCap ? kNoCap : layer_budget + growth, .drop = drop};
+  return {.dropped = 0, .cap = growth == kNoCap ? kNoCap : layer_budget + growth, .drop = drop};
 }
 
 int32_t CachePlan::EntriesAfter(int64_t tokens) const {

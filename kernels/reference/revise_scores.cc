@@ -69,8 +69,8 @@ void ReviseScores(const ReviseScoresArgs& args) {
       if (revision == Revision::kRandom) Draw(head);
       if (revision == Revision::kBelowMean) CountBelowMean(head);
       if (head.length() != head.cap()) continue;
-      args.tables.victims[head.head_index()] = PickVictim(
-          args.pages, head.blocks(), head.length(), head.rule(), head.next_position());
+      args.tables.victims[head.head_index()] =
+          PickVictim(args.pages, head.blocks(), head.length(), head.rule(), head.next_position());
     }
   }
 }

@@ -63,8 +63,9 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.prompt.resize(20 + rng() % 150);
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
   const std::vector<std::string> policies = {
-      "full",    "h2o",       "snapkv",      "streaming", "co2",    "local",         "ada-snapkv",
-      "ada-h2o", "pyramidkv", "ada-pyramid", "h2o",       "subgen", "subgen-kcenter"};
+      "full",           "h2o",     "snapkv",       "streaming",   "co2", "local",
+      "ada-snapkv",     "ada-h2o", "pyramidkv",    "ada-pyramid", "h2o", "subgen",
+      "subgen-kcenter", "tova",    "scissorhands", "random"};
   request.cache.policy = policies[index % policies.size()];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   if (index % policies.size() == 10) request.cache.params["budget_scope"] = "model";
