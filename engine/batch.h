@@ -33,11 +33,13 @@ struct SlotSetup {
   CachePlan plan;
 };
 
-// A cache that was whole until now shrinks to its plan's cap, by the plan's rule; the pages past
-// that are no longer the slot's. Comes before anything else that the step does with pages.
+// A cache shrinks to its plan's ShrunkEntries(), by the plan's rule: one that was whole until now,
+// to its cap, and the pages past that are no longer the slot's; or one whose heads are at their
+// caps, of which plan.drop entries leave, and the pages stay for those who follow. Comes before
+// anything else that the step does with pages.
 struct SlotShrink {
   int slot = 0;
-  int32_t next_position = 0;  // tokens seen so far, and entries of every head
+  int32_t next_position = 0;  // tokens seen so far; of a whole cache the entries of every head too
 };
 
 // Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *

@@ -39,13 +39,13 @@ int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t token
     if (plan.IsRagged()) {
       const HeadSpan average = plan.Keeping(plan.LayerBudget(layer));
       const int64_t kept = plan.min_retained_mass > 0.0f
-                               ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
-                               : average.EntriesAfter(tokens);
+                               ? plan.Keeping(plan.WidestKeep()).MostUntil(tokens)
+                               : average.MostUntil(tokens);
       shared += kept * kv_heads;
       now += PagesTogether(kept * kv_heads, kv_heads, block);
     } else {
       const HeadSpan span = plan.LayerSpan(layer);
-      now += alike(tokens <= plan.whole_until ? tokens : span.EntriesAfter(tokens));
+      now += alike(tokens <= plan.whole_until ? tokens : span.MostUntil(tokens));
     }
     if (plan.IsDeferred()) most += alike(plan.Candidates());
     if (plan.whole_until > 0) most += alike(std::min<int64_t>(tokens, plan.whole_until));

@@ -143,10 +143,12 @@ void Scheduler::EndLate(TimeUs now) {
 void Scheduler::ShrinkRunning() {
   for (Sequence* sequence : live_) {
     const CachePlan& plan = sequence->plan;
-    if (sequence->state != SequenceState::kRunning || plan.whole_until == 0) continue;
-    if (sequence->num_seen != plan.whole_until || !sequence->MayDecode()) continue;
-    space_.Shrink(plan.cap, &sequence->space);
-    batch_.shrinks.push_back({sequence->space.slot, plan.whole_until});
+    if (sequence->state != SequenceState::kRunning || !plan.ShrinksAfter(sequence->num_seen))
+      continue;
+    if (!sequence->MayDecode()) continue;
+    // Where entries are dropped again and again, their pages will be needed again soon.
+    if (plan.drop == 0) space_.Shrink(plan.cap, &sequence->space);
+    batch_.shrinks.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
   }
 }
 

@@ -184,6 +184,111 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
+TEST(CachePlan, TovaProtectsNothingUnlessAsked) {
+  CacheSpec spec = Spec("tova");
+  spec.max_cache_tokens = 64;
+  CachePlan plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.Protected(), 0);
+  EXPECT_EQ(plan.window.queries, 1);
+  EXPECT_EQ(plan.EntriesAfter(1000), 64);
+  EXPECT_EQ(plan.EntriesAfter(2000), 64);
+  spec.sink_tokens = 4;
+  spec.protected_window_size = 60;
+  EXPECT_EQ(PlanCache(spec, {1000})->Protected(), 64);
+  spec.protected_window_size = 61;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: the budget of 64"));
+  spec = Spec("tova");
+  spec.max_cache_tokens = 64;
+  spec.min_retained_mass = 0.5;
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.min_retained_mass: 0.5"),
+                                   HasSubstr("the same entries in all heads")));
+  spec.min_retained_mass.reset();
+  spec.params = {{"budget_scope", "layer"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.budget_scope: policy tova has no such"));
+}
+
+TEST(CachePlan, RandomProtectsSinksAndHalfOfTheRest) {
+  CacheSpec spec = Spec("random");
+  spec.max_cache_tokens = 65;
+  CachePlan plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.rule.sinks, 4);
+  EXPECT_EQ(plan.rule.recent, 30);
+  EXPECT_EQ(plan.rule.seed, 0u);
+  spec.max_cache_tokens = 3;
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.sinks, 2);
+  spec.max_cache_tokens = 1;
+  EXPECT_EQ(PlanCache(spec, {1000})->Protected(), 0);
+  spec.params = {{"seed", "9223372036854775807"}};
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.seed, 9223372036854775807u);
+  spec.params = {{"seed", "-1"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.seed: '-1'"));
+  spec.params.clear();
+  spec.max_cache_tokens = 64;
+  spec.min_retained_mass = 0.5;
+  EXPECT_TRUE(PlanCache(spec, {1000})->IsDeferred());
+}
+
+// Down to C - m, up to C, down again.
+TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
+  CacheSpec spec = Spec("scissorhands");
+  spec.max_cache_tokens = 101;
+  CachePlan plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.drop, 50);
+  EXPECT_EQ(plan.rule.recent, 10);
+  EXPECT_EQ(plan.rule.history, 50);
+  EXPECT_EQ(plan.window.queries, 400);
+  EXPECT_EQ(plan.ShrunkEntries(), 51);
+  EXPECT_EQ(plan.KeptOfPrompt(0), 51);
+  int32_t held = 51, most = 51;
+  for (int64_t tokens = 1000; tokens < 1300; ++tokens) {
+    EXPECT_EQ(plan.EntriesAfter(tokens), held);
+    EXPECT_EQ(plan.MostUntil(tokens), most);
+    EXPECT_EQ(plan.ShrinksAfter(tokens), held == 101);
+    if (plan.ShrinksAfter(tokens)) held = 51;
+    most = std::max(most, ++held);
+  }
+  plan = *PlanCache(spec, {101});
+  EXPECT_EQ(plan.KeptOfPrompt(0), 101) << "the budget is not exceeded";
+  EXPECT_TRUE(plan.ShrinksAfter(101));
+  EXPECT_EQ(plan.EntriesAfter(102), 52);
+  EXPECT_EQ(plan.window.queries, 50) << "those before the first drop";
+  EXPECT_EQ(PlanCache(spec, {60})->window.queries, 9);
+  EXPECT_EQ(PlanCache(spec, {40})->window.queries, 0);
+  spec.params = {{"history_window", "7"}, {"drop_tokens", "100"}};
+  plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.window.queries, 7);
+  EXPECT_EQ(plan.rule.history, 7);
+  EXPECT_EQ(plan.rule.recent, 1);
+  EXPECT_EQ(plan.ShrunkEntries(), 1);
+}
+
+TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
+  CacheSpec spec = Spec("scissorhands");
+  spec.max_cache_tokens = 1;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.max_cache_tokens: "), HasSubstr("at least 2")));
+  spec.max_cache_tokens = 20;
+  spec.params = {{"drop_tokens", "20"}};
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.params.drop_tokens: '20'"), HasSubstr("19]")));
+  spec.params = {{"history_window", "0"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.history_window: '0'"));
+  spec.params = {{"group_reduce", "sum_of_squares"}};
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.params.group_reduce: "), HasSubstr("mean, max")));
+  spec.params.clear();
+  spec.protected_window_size = 11;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.protected_window_size: "), HasSubstr("the 10 ")));
+  spec.protected_window_size = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.protected_window_size: "));
+  spec.protected_window_size.reset();
+  spec.sink_tokens = 11;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.sink_tokens: "));
+  spec.sink_tokens.reset();
+  spec.min_retained_mass = 0.5;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.min_retained_mass: 0.5"));
+}
+
 // Window, value samples, clusters: they sum to the budget.
 TEST(CachePlan, SubGenSplitsItsBudget) {
   const auto split = [](const CacheSpec& spec) {
@@ -669,7 +774,7 @@ TEST(CachePlan, SpansAndBoundsAgree) {
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   EXPECT_THAT(ErrorOf(Spec("h3o")),
               AllOf(StartsWith("cache.cache_policy: 'h3o'"),
-                    HasSubstr("full, local, streaming, h2o, snapkv, pyramidkv")));
+                    HasSubstr("full, local, streaming, h2o, scissorhands, tova, snapkv")));
   EXPECT_THAT(ErrorOf(Spec("h2o")), HasSubstr("needs max_cache_tokens or cache_ratio"));
   CacheSpec spec = Spec("h2o");
   for (const double ratio :

@@ -69,8 +69,7 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   batch_.decode.push_back({slot, token, position, sampling});
   sequences_[slot].position = position + 1;
-  const int whole_until = sequences_[slot].plan.whole_until;
-  if (whole_until > 0 && position == whole_until) batch_.shrinks.push_back({slot, position});
+  if (sequences_[slot].plan.ShrinksAfter(position)) batch_.shrinks.push_back({slot, position});
 }
 
 void EngineDriver::Step() {

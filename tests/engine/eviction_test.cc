@@ -238,6 +238,22 @@ const Case kCases[] = {
     {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},
     {"StreamingRolling", 6, 2, "streaming", 17, -1, -1, 80, {{"rolling", "true"}}},
     {"StreamingRollingGrows", 4, 1, "streaming", 33, 0, -1, 5, {{"rolling", "true"}}},
+    {"TovaGqa", 6, 2, "tova", 32, -1, -1, 80},
+    {"TovaMhaProtected", 4, 4, "tova", 33, 2, 5, 65},
+    {"TovaMqa", 4, 1, "tova", 31, -1, -1, 47, {{"group_reduce", "max"}}},
+    {"TovaGrowsIntoItsCap", 6, 2, "tova", 48, -1, 1, 20},
+    {"TovaOneEntry", 6, 2, "tova", 1, -1, -1, 20},
+    {"RandomGqa", 6, 2, "random", 32, -1, -1, 80},
+    {"RandomMhaAlone", 4, 4, "random", 33, 0, 0, 65, {{"seed", "9223372036854775807"}}},
+    {"RandomGrowsIntoItsCap", 4, 1, "random", 48, -1, -1, 20, {{"seed", "3"}}},
+    {"ScissorhandsGqa", 6, 2, "scissorhands", 32, -1, -1, 80},
+    {"ScissorhandsMha", 4, 4, "scissorhands", 33, 2, 0, 65, {{"history_window", "7"}}},
+    {"ScissorhandsMqaDropsOne", 4, 1, "scissorhands", 31, -1, -1, 47, {{"drop_tokens", "1"}}},
+    {"ScissorhandsDropsMost", 6, 2, "scissorhands", 40, -1, -1, 80, {{"drop_tokens", "39"}}},
+    {"ScissorhandsPromptCounts", 6, 2, "scissorhands", 48, -1, -1, 41, {{"group_reduce", "max"}}},
+    {"ScissorhandsPromptOfItsBudget", 4, 4, "scissorhands", 33, 1, 3, 33, {{"drop_tokens", "20"}}},
+    {"ScissorhandsGrows", 6, 2, "scissorhands", 48, -1, -1, 20, {{"history_window", "5"}}},
+    {"ScissorhandsOfTwo", 6, 2, "scissorhands", 2, -1, -1, 20},
     {"H2oRolling", 6, 2, "h2o", 32, 4, -1, 80, {{"rolling", "true"}}},
     {"H2oRollingMhaGrows", 4, 4, "h2o", 48, 2, -1, 20, {{"rolling", "true"}}},
 };
@@ -256,7 +272,7 @@ std::unique_ptr<Engine> OracleEngine(uint64_t seed, int kv_heads = 2,
   options.dtype = WeightDType::kFloat32;
   options.batch_invariant = true;
   options.num_blocks_override = 512;
-  options.max_num_seqs = 3;
+  options.max_num_seqs = 4;
   auto engine = Engine::Create(MakeRandomModel(SmallConfig(6, kv_heads), seed), options, nullptr);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
@@ -310,6 +326,28 @@ TEST(EvictionOracle, SnapKvThatDropsNothingIsFull) {
   window.max_cache_tokens = window.protected_window_size = 70;
   budget.max_cache_tokens = 71;
   ExpectEqualLogits(78, {full, window, budget});
+}
+
+// Oracle 1, of the policies that revise their scores.
+TEST(EvictionOracle, RevisedScoresWithinTheBudgetAreFull) {
+  std::vector<CacheSpec> caches(4);
+  caches[1].policy = "tova";
+  caches[2].policy = "random";
+  caches[3].policy = "scissorhands";
+  for (size_t i = 1; i < caches.size(); ++i) caches[i].max_cache_tokens = 120;
+  ExpectEqualLogits(81, caches);
+}
+
+// Where all that stays is recent, neither chance nor attention has a say.
+TEST(EvictionOracle, RecentOnlyIsLocal) {
+  std::vector<CacheSpec> caches(3);
+  caches[0].policy = "local";
+  caches[1].policy = "tova";
+  caches[2].policy = "random";
+  for (CacheSpec& cache : caches) cache.max_cache_tokens = 24;
+  caches[1].protected_window_size = caches[2].protected_window_size = 24;
+  caches[2].sink_tokens = 0;
+  ExpectEqualLogits(82, caches);
 }
 
 // A rolling cache below its cap is the full one but for rounding: its keys were turned and turned

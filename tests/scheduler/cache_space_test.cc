@@ -242,6 +242,25 @@ TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
 }
 
+// Entries that are dropped leave their pages to those who follow them.
+TEST_F(CacheSpaceTest, ADroppingCacheKeepsThePagesOfItsCap) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 20};
+  plan.budget = 6;
+  plan.cap = 10;
+  plan.drop = 4;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &batch_));
+  EXPECT_EQ(a.num_pages, 6 * 2);
+  for (const int64_t tokens : {22, 23, 24, 25, 28, 29, 1'000'000}) {
+    EXPECT_EQ(space_.PagesFor(plan, tokens), 6 * (tokens > 22 ? 3 : 2)) << tokens;
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    EXPECT_EQ(a.num_pages, space_.PagesFor(plan, tokens)) << tokens;
+  }
+  space_.Release(&a);
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), std::numeric_limits<int64_t>::max());
+}
+
 TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};

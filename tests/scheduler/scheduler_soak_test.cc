@@ -107,6 +107,12 @@ class Soak {
       request.cache = LocalCache(4 + Below(30));
       request.cache.policy = "subgen";  // "shrinks" to what it holds
     }
+    if (Below(6) == 0) {
+      request.cache = LocalCache(2 + Below(30));
+      request.cache.policy = "scissorhands";  // shrinks again and again
+      request.cache.params = {
+          {"drop_tokens", std::to_string(1 + Below(*request.cache.max_cache_tokens - 1))}};
+    }
     if (Below(8) == 0) {
       request.cache = LocalCache(2 + Below(20));
       request.cache.policy = "reconstruct";  // reads more than its prompt
