@@ -5,14 +5,14 @@
 //
 //   kLayerMean  score(h, e) = the mean over the heads of score(., e), summed in double, head 0
 //               first. With decay 0 and gain 1 that is the newest query's weights, averaged over
-//               all heads (TOVA, arXiv 2401.06104, section 3.2): a layer has one kept set.
+//               all heads (TOVA, arXiv 2401.06104): a layer has one kept set.
 //               REQUIRES: all heads of the layer hold the same positions at the same entries. They
 //               do, for they have been given the same scores and the same victims ever since.
 //   kRandom     score = RandomScore(...): drawn anew at every step, so that the victim is uniform
 //               among the unprotected, whatever was drawn before.
 //   kBelowMean  score = -count; count = how many of the last rule.history steps before the head is
 //               at its cap found the entry's weight below the mean of all, 1 / length
-//               (Scissorhands, arXiv 2305.17118, section 4, algorithm 2, whose record is of the
+//               (Scissorhands, arXiv 2305.17118, algorithm 2, whose record is of the
 //               last w queries before a drop). A step whose length is below cap - history + 1
 //               counts nothing, and at that length counting begins again. The count of a step is in
 //               the entry's first log-weight for the next one; decay is 0 and gain 1, so that

@@ -104,8 +104,8 @@ class CacheSpace {
   int32_t PagesAt(const HeadSpan& span, int64_t tokens) const {
     // In 32 bits, where a division is cheap: one a head and a page.
     const auto block_size = static_cast<uint32_t>(limits_.block_size);
-    return static_cast<int32_t>(
-        (static_cast<uint32_t>(span.MostUntil(tokens)) + block_size - 1) / block_size);
+    return static_cast<int32_t>((static_cast<uint32_t>(span.MostUntil(tokens)) + block_size - 1) /
+                                block_size);
   }
   void DescribeHeads(const CachePlan& plan, SequenceSpace* space) const;
   void ListGrowingHeads(SequenceSpace* space) const;

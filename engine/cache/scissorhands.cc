@@ -13,9 +13,9 @@ constexpr int64_t kMostHistory = 1 << 20;
 // The mean of sums of squares is not 1 / length.
 constexpr std::string_view kWeightReductions[] = {"mean", "max"};
 
-// Scissorhands (arXiv 2305.17118, section 4): when a head is at its budget, `drop_tokens` entries
-// leave at once, those that most of the last `history_window` queries weighed below the mean of
-// their weights (algorithm 2); the last few stay. A prompt beyond the budget is dropped to the same
+// Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, `drop_tokens`
+// entries leave at once, those that most of the last `history_window` queries weighed below the
+// mean of their weights; the last few stay. A prompt beyond the budget is dropped to the same
 // number, budget - drop_tokens. Of what a query paid before a drop nothing is remembered after it,
 // so no more than drop_tokens queries count while decoding.
 class ScissorhandsPolicy final : public Policy {

@@ -5,7 +5,7 @@
 namespace hydrant {
 namespace {
 
-// TOVA, token omission via attention (arXiv 2401.06104, section 3.2): at every step the entry
+// TOVA, token omission via attention (arXiv 2401.06104): at every step the entry
 // leaves that the newest query weighs least, averaged over all heads of the layer, so that a layer
 // keeps the same tokens in all its heads. Nothing is protected unless asked for.
 class TovaPolicy final : public Policy {
