@@ -223,14 +223,15 @@ BENCHMARK_CAPTURE(BM_ReadPages, SmolLM2, kSmolLm2)->Apply(ReadCases);
 BENCHMARK_CAPTURE(BM_Decode, SmolLM2, kSmolLm2)->Apply(DecodeCases);
 BENCHMARK_CAPTURE(BM_Decode, Llama8B, kLlama8B)->Apply(DecodeCases);
 
-double MedianUs(std::vector<double>* seconds) {
-  const auto middle = seconds->begin() + static_cast<std::ptrdiff_t>(seconds->size() / 2);
-  std::nth_element(seconds->begin(), middle, seconds->end());
-  return *middle * 1e6;
+// Of the fastest tenth: what else the machine does makes steps slower, never faster.
+double QuietUs(std::vector<double>* seconds) {
+  const auto tenth = seconds->begin() + static_cast<std::ptrdiff_t>(seconds->size() / 10);
+  std::nth_element(seconds->begin(), tenth, seconds->end());
+  return *tenth * 1e6;
 }
 
 // Heads that share a budget beside heads that have it alike, in turns: the time is that of the
-// former, `ratio` the quotient of the medians. Arguments as BM_Decode's.
+// former, `ratio` the quotient of quiet steps. Arguments as BM_Decode's.
 void BM_DecodeShared(benchmark::State& state, const Model& model) {
   ThreadPool pool(static_cast<int>(state.range(4)));
   const int rows = static_cast<int>(state.range(0)), context = static_cast<int>(state.range(1));
@@ -249,9 +250,9 @@ void BM_DecodeShared(benchmark::State& state, const Model& model) {
     shared_s.push_back(seconds_of(shared));
     state.SetIterationTime(shared_s.back());
   }
-  state.counters["equal_us"] = MedianUs(&equal_s);
-  state.counters["shared_us"] = MedianUs(&shared_s);
-  state.counters["ratio"] = MedianUs(&shared_s) / MedianUs(&equal_s);
+  state.counters["equal_us"] = QuietUs(&equal_s);
+  state.counters["shared_us"] = QuietUs(&shared_s);
+  state.counters["ratio"] = QuietUs(&shared_s) / QuietUs(&equal_s);
 }
 
 void SharedCases(benchmark::internal::Benchmark* b) {
@@ -260,9 +261,11 @@ void SharedCases(benchmark::internal::Benchmark* b) {
       ->MinTime(1.0)
       ->Unit(benchmark::kMicrosecond);
   constexpr int kF16 = static_cast<int>(DType::kF16);
-  for (const int scored : {0, 1}) {
+  // Contexts that are no multiple of anything: else equal heads alone would be spared the rows that
+  // fill up a vector.
+  for (const int threads : {1, 2}) {
     for (const int rows : {1, 4, 32}) {
-      for (const int context : {128, 512, 2048}) b->Args({rows, context, kF16, scored, 2});
+      for (const int context : {137, 521}) b->Args({rows, context, kF16, 1, threads});
     }
   }
 }
