@@ -106,7 +106,8 @@ CacheSpec SpecOf(const Json& cache) {
   set("sink_tokens", spec.sink_tokens);
   set("protected_window_size", spec.protected_window_size);
   set("min_retained_mass", spec.min_retained_mass);
-  for (const auto& [name, value] : cache.value("params", Json::object()).items())
+  const Json params = cache.value("params", Json::object());
+  for (const auto& [name, value] : params.items())
     spec.params[name] = value.is_string() ? value.get<std::string>() : value.dump();
   return spec;
 }

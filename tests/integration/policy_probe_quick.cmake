@@ -5,7 +5,7 @@ set(questions "${WORK}/policy_probe_questions.jsonl")
 file(WRITE "${questions}"
   "{\"id\":\"full\",\"tokens\":[${tokens}],\"context\":18,\"generate\":2,\"positions\":true}\n"
   "{\"id\":\"streaming\",\"tokens\":[${tokens}],\"positions\":true,\"cache\":{\"policy\":\"streaming\",\"max_cache_tokens\":6}}\n"
-  "{\"id\":\"reconstruct\",\"tokens\":[${tokens}],\"cache\":{\"policy\":\"reconstruct\",\"max_cache_tokens\":6},\"probe\":[5,6]}\n"
+  "{\"id\":\"reconstruct\",\"tokens\":[${tokens}],\"cache\":{\"policy\":\"reconstruct\",\"max_cache_tokens\":6,\"params\":{\"max_weight\":0,\"budget_scope\":\"layer\"}},\"probe\":[5,6]}\n"
   "{\"id\":\"refused\",\"tokens\":[${tokens}],\"cache\":{\"policy\":\"h2o\"}}\n"
   "{\"id\":\"text\",\"text\":\"Hello\"}\n")
 execute_process(COMMAND "${PROBE}" --model tests/data/engine/tiny_mha --max-tokens 64 --batch 2
