@@ -38,9 +38,9 @@ struct SelectArgs {
 
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
-// (kernels/kv_pages.h). Scores are written where they are given or the rule is scored. Into rolling
-// heads keys go turned back by their position, with their ranks, and the first victim is that for
-// rank keep[h].
+// (kernels/kv_pages.h). Scores are written where they are given or the rule is scored; by_position
+// they are positions. Into rolling heads keys go turned back by their position, with their ranks,
+// and the first victim is that for rank keep[h].
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
   const float* v = nullptr;
@@ -58,7 +58,7 @@ struct WritePagesArgs {
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  Rotary rotary = {};  // what turned k, for rolling slots
+  Rotary rotary = {};         // what turned k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;

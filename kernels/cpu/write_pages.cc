@@ -118,10 +118,12 @@ void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
-    if (args.scores != nullptr) {
+    if (rule.scored && rule.by_position) {
+      pages.scores[index] = static_cast<float>(pages.positions[index]);
+    } else if (args.scores != nullptr) {
       pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else {
-      pages.scores[index] = rule.by_position ? static_cast<float>(pages.positions[index]) : 0.0f;
+      pages.scores[index] = 0.0f;
     }
   }
 }

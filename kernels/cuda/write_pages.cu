@@ -39,10 +39,12 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
           rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
       reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(paid, 0.0f);
     }
-    if (args.scores != nullptr) {
+    if (rule.scored && rule.by_position) {
+      pages.scores[index] = static_cast<float>(place);
+    } else if (args.scores != nullptr) {
       pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else if (rule.scored) {
-      pages.scores[index] = rule.by_position ? static_cast<float>(place) : 0.0f;
+      pages.scores[index] = 0.0f;
     }
   }
 }

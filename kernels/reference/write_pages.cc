@@ -27,10 +27,12 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
         rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
     pages.log_weights[2 * index + 1] = 0.0f;
   }
-  if (args.scores != nullptr) {
+  if (rule.scored && rule.by_position) {
+    pages.scores[index] = static_cast<float>(pages.positions[index]);
+  } else if (args.scores != nullptr) {
     pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
   } else if (rule.scored) {
-    pages.scores[index] = rule.by_position ? static_cast<float>(pages.positions[index]) : 0.0f;
+    pages.scores[index] = 0.0f;
   }
 }
 
