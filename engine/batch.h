@@ -33,11 +33,13 @@ struct SlotSetup {
   CachePlan plan;
 };
 
-// A cache that was whole until now shrinks to its plan's cap, by the plan's rule; the pages past
-// that are no longer the slot's. Comes before anything else that the step does with pages.
+// A cache shrinks to its plan's ShrunkEntries(), by the plan's rule: one that was whole until now,
+// to its cap, and the pages past that are no longer the slot's; or one whose heads are at their
+// caps, of which plan.drop entries leave, and the pages stay for those who follow. Comes before
+// anything else that the step does with pages.
 struct SlotShrink {
   int slot = 0;
-  int32_t next_position = 0;  // tokens seen so far, and entries of every head
+  int32_t next_position = 0;  // tokens seen so far; of a whole cache the entries of every head too
 };
 
 // Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
@@ -57,14 +59,14 @@ struct PrefillSlice {
   // All that is read, which the plan's prompt begins: it is followed by a probe where the plan
   // scores by one. Valid during Enqueue().
   std::span<const TokenId> prompt;
-  // What penalties count as the prompt; likewise.
-  std::span<const TokenId> whole_prompt = {};
   int arena_begin = 0;  // where the prompt's tokens lie in the prefill arena, in tokens
   int layer_begin = 0;
   int layer_end = 0;
   int token_begin = 0;   // a multiple of kQueryTile
   int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
   SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
+  // What penalties count as the prompt; as valid as `prompt`.
+  std::span<const TokenId> whole_prompt = {};
 
   bool EndsPrompt(int num_layers) const {
     return layer_end == num_layers && token_end == static_cast<int>(prompt.size());

@@ -15,6 +15,7 @@ struct DecodeShape {
   int max_entries = 0;
   int max_scored_entries = 0;
   bool weighted = false;
+  bool revised = false;  // scores are, of a row
 
   // Different for different shapes that RoundedUp() gives.
   uint64_t Key() const {
@@ -22,7 +23,7 @@ struct DecodeShape {
       return static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(n)));
     };
     return static_cast<uint64_t>(rows) | log(max_entries) << 32 | log(max_scored_entries) << 40 |
-           static_cast<uint64_t>(weighted) << 48;
+           static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49;
   }
 };
 
@@ -35,7 +36,7 @@ inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
   const int step = std::max(power(shape.rows) / 8, 1);
   const int rows = (shape.rows + step - 1) / step * step;
   return {std::min(rows, max_rows), power(shape.max_entries), power(shape.max_scored_entries),
-          shape.weighted};
+          shape.weighted, shape.revised};
 }
 
 }  // namespace hydrant

@@ -196,6 +196,7 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
     const int entries = plan.EntriesAfter(int64_t{row.position} + 1);
     shape.max_entries = std::max(shape.max_entries, entries);
     shape.weighted = shape.weighted || plan.rule.weighted;
+    shape.revised = shape.revised || plan.rule.revision != Revision::kNone;
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
   }
   return backend->RecordsOperations() ? RoundedUp(shape, limits.max_num_seqs) : shape;
@@ -247,6 +248,14 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .weighted = shape.weighted,
          .out = act.attended.data(),
          .out_dtype = act.input_dtype});
+    if (shape.revised) {
+      backend->ReviseScores({.num_rows = num_rows,
+                             .slots = rows.slots(),
+                             .positions = rows.positions(),
+                             .layer = layer,
+                             .pages = kv->pages(),
+                             .tables = kv->tables()});
+    }
     model->FinishLayer(layer, hidden.data(), num_rows, act);
   }
 }

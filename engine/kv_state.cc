@@ -84,15 +84,16 @@ void KvState::Apply(const Batch& batch) {
 void KvState::Shrink(const SlotShrink& shrink) {
   const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
   const CachePlan& plan = plans_[shrink.slot];
+  const int32_t keep = plan.ShrunkEntries();
   caps_.Write(*backend_, shrink.slot * heads, std::vector<int32_t>(heads, plan.cap));
   if (plan.rule.weighted) return BuildSubGen(shrink);
-  keep_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, plan.cap));
+  keep_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, keep));
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
     backend_->Compact({.keep = keep_.data(),
                        .sinks = plan.rule.sinks,
                        .recent = plan.rule.recent,
                        .next_position = shrink.next_position,
-                       .max_length = shrink.next_position,
+                       .max_length = plan.drop > 0 ? plan.cap : shrink.next_position,
                        .slot = shrink.slot,
                        .layer = layer,
                        .pages = pages_,

@@ -15,6 +15,12 @@ int MassQueries(const CachePlan& plan) { return std::min(kMassQueries, PromptTok
 // Whether what was paid is kept beside the entries. A weighted slot has its own use for that place.
 bool NotesMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
 
+// Whether the counts that rank a prompt stand beside its entries, to be counted on while decoding
+// (kernels/revise_scores.h). They do not outlive a drop.
+bool NotesCounts(const CachePlan& plan) {
+  return plan.rule.revision == Revision::kBelowMean && !plan.Compresses();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PromptCompressor>> PromptCompressor::Create(
@@ -234,26 +240,28 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
   Budget(layer, slice, scores, kv);
   const bool everything = !plan.IsRagged() && plan.KeptOfPrompt(layer) == n;
   if (!everything) Select(layer, slice, scores, plan);
+  const float* noted = NotesMass(plan)     ? window_.data() + slice.arena_begin
+                       : NotesCounts(plan) ? sums_.data() + slice.arena_begin
+                                           : nullptr;
   const bool decided = plan.IsRagged() && !plan.IsDeferred() && plan.Growth() != kNoCap;
-  backend_->WritePages(
-      {.k = layer_kv.k,
-       .v = layer_kv.v,
-       .kv_head_stride = layer_kv.head_stride,
-       .scores = scores,
-       .score_stride = arena_tokens_,
-       .score_scale = plan.mean_scores ? 1.0f / static_cast<float>(n) : 1.0f,
-       .kept = everything ? nullptr : kept_.data() + slice.arena_begin,
-       .kept_stride = arena_tokens_,
-       .keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
-       .growth = decided ? plan.Growth() : -1,
-       .window_sums = NotesMass(plan) ? window_.data() + slice.arena_begin : nullptr,
-       .window_stride = arena_tokens_,
-       .n = n,
-       .rotary = layer_kv.rotary,
-       .slot = slice.slot,
-       .layer = layer,
-       .pages = kv.pages(),
-       .tables = kv.tables()});
+  backend_->WritePages({.k = layer_kv.k,
+                        .v = layer_kv.v,
+                        .kv_head_stride = layer_kv.head_stride,
+                        .scores = scores,
+                        .score_stride = arena_tokens_,
+                        .score_scale = plan.mean_scores ? 1.0f / static_cast<float>(n) : 1.0f,
+                        .kept = everything ? nullptr : kept_.data() + slice.arena_begin,
+                        .kept_stride = arena_tokens_,
+                        .keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
+                        .growth = decided ? plan.Growth() : -1,
+                        .window_sums = noted,
+                        .window_stride = arena_tokens_,
+                        .n = n,
+                        .rotary = layer_kv.rotary,
+                        .slot = slice.slot,
+                        .layer = layer,
+                        .pages = kv.pages(),
+                        .tables = kv.tables()});
 }
 
 void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {

@@ -33,6 +33,7 @@
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/retained_mass.h"
+#include "kernels/revise_scores.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
 #include "kernels/share_budget.h"
@@ -111,6 +112,7 @@ class Backend {
   virtual void Activate(const ActivateArgs& args) = 0;
   virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual void ReviseScores(const ReviseScoresArgs& args) = 0;
   virtual void DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual void PoolScores(const PoolScoresArgs& args) = 0;
   virtual void KCenter(const KCenterArgs& args) = 0;

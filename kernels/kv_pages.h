@@ -7,9 +7,11 @@
 //                                                     rolling heads its rank
 //   scores        [num_blocks, block_size]     fp32   the policy's running score
 //   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
-//                                                     null: all are 0; read and written for rows
-//                                                     whose rule is weighted, no others
-//                                                     (kernels/decode_attention.h)
+//                                                     null: all are 0; attention reads and writes
+//                                                     them for rows whose rule is weighted, no
+//                                                     others (kernels/decode_attention.h), in whose
+//                                                     slots the first is a place for notes
+//                                                     (kernels/retained_mass.h, revise_scores.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -82,6 +84,7 @@ struct DecodeRule {
   int32_t recent = 0;    // counts the incoming token
   bool rolling = false;  // REQUIRES: scored
   Revision revision = Revision::kNone;
+  int32_t history = 0;    // of kBelowMean: the steps before the cap that count
   uint64_t seed = 0;      // of what is drawn
   bool weighted = false;  // entries have log weights; false: all are 0, and none is read
 };

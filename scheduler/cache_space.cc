@@ -34,20 +34,25 @@ int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t token
   const int64_t block = limits.block_size, kv_heads = limits.num_kv_heads;
   const auto alike = [&](int64_t entries) { return (entries + block - 1) / block * kv_heads; };
   int64_t most = 0, now = 0;  // of all layers
+  int64_t shared = 0;         // entries that the heads of all layers share
   for (int layer = 0; layer < limits.num_layers; ++layer) {
     if (plan.IsRagged()) {
       const HeadSpan average = plan.Keeping(plan.LayerBudget(layer));
       const int64_t kept = plan.min_retained_mass > 0.0f
-                               ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
-                               : average.EntriesAfter(tokens);
+                               ? plan.Keeping(plan.WidestKeep()).MostUntil(tokens)
+                               : average.MostUntil(tokens);
+      shared += kept * kv_heads;
       now += PagesTogether(kept * kv_heads, kv_heads, block);
     } else {
       const HeadSpan span = plan.LayerSpan(layer);
-      now += alike(tokens <= plan.whole_until ? tokens : span.EntriesAfter(tokens));
+      now += alike(tokens <= plan.whole_until ? tokens : span.MostUntil(tokens));
     }
     if (plan.IsDeferred()) most += alike(plan.Candidates());
     if (plan.whole_until > 0) most += alike(std::min<int64_t>(tokens, plan.whole_until));
   }
+  // More than the layers' sum: what rounding leaves in one layer may fill a page of another.
+  if (plan.IsRagged() && plan.scope == BudgetScope::kModel)
+    now = PagesTogether(shared, limits.num_layers * kv_heads, block);
   return std::max(most, now);
 }
 
@@ -188,16 +193,30 @@ void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
     FreePagesPast(static_cast<int32_t>(PagesOfHead(entries[head])), head, space);
   }
   space->settled = true;
-  space->capacity = 0;  // TryGrow finds it anew
+  space->growing.clear();
+  space->capacity = 0;
+}
+
+void CacheSpace::ListGrowingHeads(SequenceSpace* space) const {
+  space->growing.resize(limits_.block_size);
+  for (int head = 0; head < num_heads_; ++head)
+    space->growing[space->spans[head].dropped % limits_.block_size].push_back(head);
+  space->capacity = 0;  // any of them may have filled its pages
 }
 
 bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
   if (tokens <= space->capacity) return true;
-  const int64_t missing = PagesMissing(*space, tokens);
+  if (space->growing.empty()) ListGrowingHeads(space);
+  int64_t missing = 0;
+  int32_t width = 0;
+  for (int64_t full = space->capacity; full < FullEnd(*space, tokens); ++full) {
+    for (const int32_t head : space->growing[full % limits_.block_size]) {
+      const int32_t wanted = PagesAt(space->spans[head], tokens);
+      missing += std::max(0, wanted - space->pages[head]);
+      width = std::max(width, wanted);
+    }
+  }
   if (missing > blocks_.NumFree()) return false;
-  int32_t longest = 0;
-  for (const HeadSpan& span : space->spans) longest = std::max(longest, span.EntriesAfter(tokens));
-  const auto width = static_cast<int32_t>(PagesOfHead(longest));
   if (width > space->row_width && !WidenRow(width, space, batch)) return false;
   PlacePages(tokens, missing, space, batch);
   return true;
@@ -237,18 +256,27 @@ void CacheSpace::PlacePages(int64_t tokens, int64_t missing, SequenceSpace* spac
   taken_.resize(missing);
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   const int32_t* next = taken_.data();
-  space->capacity = kAnyLength;
-  for (int head = 0; head < num_heads_; ++head) {
-    int32_t& held = space->pages[head];
-    const HeadSpan& span = space->spans[head];
-    for (const int32_t wanted = PagesAt(span, tokens); held < wanted; ++held) {
-      space->blocks[space->BlockIndex(head, held)] = *next;
-      batch->updates.push_back({space->TableIndex(head, held), *next++});
+  const int64_t end = FullEnd(*space, tokens);
+  for (int64_t full = space->capacity; full < end; ++full) {
+    std::vector<int32_t>& heads = space->growing[full % limits_.block_size];
+    size_t still_growing = 0;
+    for (const int32_t head : heads) {
+      int32_t& held = space->pages[head];
+      const HeadSpan& span = space->spans[head];
+      for (const int32_t wanted = PagesAt(span, tokens); held < wanted; ++held) {
+        space->blocks[space->BlockIndex(head, held)] = *next;
+        batch->updates.push_back({space->TableIndex(head, held), *next++});
+      }
+      if (static_cast<int64_t>(held) * limits_.block_size < span.cap) heads[still_growing++] = head;
     }
-    const int64_t room = static_cast<int64_t>(held) * limits_.block_size;
-    if (room < span.cap) space->capacity = std::min(space->capacity, room + span.dropped);
+    heads.resize(still_growing);
   }
   space->num_pages += missing;
+  space->capacity = tokens;
+  while (space->capacity < tokens + limits_.block_size &&
+         space->growing[space->capacity % limits_.block_size].empty())
+    ++space->capacity;
+  if (space->capacity == tokens + limits_.block_size) space->capacity = kAnyLength;
 }
 
 void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {
@@ -256,7 +284,8 @@ void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {
     space->spans[head] = {.dropped = 0, .cap = cap};
     FreePagesPast(static_cast<int32_t>(PagesOfHead(cap)), head, space);
   }
-  space->capacity = 0;  // TryGrow finds it anew
+  space->growing.clear();
+  space->capacity = 0;
 }
 
 void CacheSpace::CloseArena(SequenceSpace* space) {

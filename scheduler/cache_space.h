@@ -4,7 +4,7 @@
 // that all came home.
 //
 // Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
-// and a step costs O(1) a sequence until some head of it crosses a page's border.
+// and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
 //
 // How much the heads of a ragged plan keep is known only when the prompt has been compressed. Until
 // then a sequence holds the bound of what they can keep together, and Settle() returns the surplus.
@@ -13,6 +13,7 @@
 #ifndef HYDRANT_SCHEDULER_CACHE_SPACE_H_
 #define HYDRANT_SCHEDULER_CACHE_SPACE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -38,6 +39,9 @@ struct SequenceSpace {
   std::vector<int32_t> pages;   // [heads] pages held
   std::vector<int32_t>
       blocks;  // [row_width, heads] ids: a page more for every head is one run of memory
+  // [block_size] heads that grow: the pages of those in list r are full when r (modulo block_size)
+  // tokens have been seen. Empty: TryGrow makes the lists anew.
+  std::vector<std::vector<int32_t>> growing;
   std::vector<std::vector<int32_t>> stacks;  // [layers] ids until they are dealt; empty: none are
   bool settled = true;                       // false: Settle() is to come
 
@@ -100,10 +104,16 @@ class CacheSpace {
   int32_t PagesAt(const HeadSpan& span, int64_t tokens) const {
     // In 32 bits, where a division is cheap: one a head and a page.
     const auto block_size = static_cast<uint32_t>(limits_.block_size);
-    return static_cast<int32_t>(
-        (static_cast<uint32_t>(span.EntriesAfter(tokens)) + block_size - 1) / block_size);
+    return static_cast<int32_t>((static_cast<uint32_t>(span.MostUntil(tokens)) + block_size - 1) /
+                                block_size);
   }
   void DescribeHeads(const CachePlan& plan, SequenceSpace* space) const;
+  void ListGrowingHeads(SequenceSpace* space) const;
+  // Heads that are full at `capacity` up to here may need a page for `tokens` tokens: those of
+  // every list once at most.
+  int64_t FullEnd(const SequenceSpace& space, int64_t tokens) const {
+    return std::min(tokens, space.capacity + limits_.block_size);
+  }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch);
   bool StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch);
   void DealPages(std::span<const int32_t> entries, SequenceSpace* space);

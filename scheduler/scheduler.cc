@@ -143,10 +143,12 @@ void Scheduler::EndLate(TimeUs now) {
 void Scheduler::ShrinkRunning() {
   for (Sequence* sequence : live_) {
     const CachePlan& plan = sequence->plan;
-    if (sequence->state != SequenceState::kRunning || plan.whole_until == 0) continue;
-    if (sequence->num_seen != plan.whole_until || !sequence->MayDecode()) continue;
-    space_.Shrink(plan.cap, &sequence->space);
-    batch_.shrinks.push_back({sequence->space.slot, plan.whole_until});
+    if (sequence->state != SequenceState::kRunning || !plan.ShrinksAfter(sequence->num_seen))
+      continue;
+    if (!sequence->MayDecode()) continue;
+    // Where entries are dropped again and again, their pages will be needed again soon.
+    if (plan.drop == 0) space_.Shrink(plan.cap, &sequence->space);
+    batch_.shrinks.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
   }
 }
 
@@ -256,13 +258,13 @@ void Scheduler::SchedulePrefill(TimeUs now) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,
                               .prompt = sequence->Reading(),
-                              .whole_prompt = sequence->Prompt(),
                               .arena_begin = sequence->space.arena_begin,
                               .layer_begin = run.layer_begin,
                               .layer_end = run.layer_end,
                               .token_begin = run.token_begin,
                               .token_end = run.token_end,
-                              .sampling = sequence->sampling});
+                              .sampling = sequence->sampling,
+                              .whole_prompt = sequence->Prompt()});
     batch_.prefill.back().sampling.position = sequence->num_context_tokens;
     AdvancePrompt(sequence, batch_.prefill.back());
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
@@ -338,9 +340,10 @@ void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
   usage.kv_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;
   usage.heads_kept_whole = 0;
+  const bool guarded = sequence->plan.IsRagged() && sequence->plan.min_retained_mass > 0.0f;
   for (const HeadSpan& span : space.spans) {
     usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_context_tokens);
-    if (sequence->plan.min_retained_mass > 0.0f && span.dropped == 0) ++usage.heads_kept_whole;
+    if (guarded && span.dropped == 0) ++usage.heads_kept_whole;
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
 }

@@ -107,6 +107,7 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
   if (!policy.Evicts()) return absl::OkStatus();  // all of it is retained
   const char* why = plan->rule.weighted     ? "keeps samples, whose mass is not known"
                     : plan->whole_until > 0 ? "does not compress the prompt when it has been read"
+                    : plan->drop > 0        ? "drops as many entries of every head at once"
                     : plan->rule.revision == Revision::kLayerMean
                         ? "keeps the same entries in all heads of a layer"
                         : nullptr;
@@ -179,14 +180,15 @@ int32_t CachePlan::WidestKeep() const {
 HeadSpan CachePlan::Keeping(int32_t keep) const {
   const int32_t growth = Growth();
   return {.dropped = static_cast<int32_t>(prompt.tokens) - keep,
-          .cap = growth == kNoCap ? kNoCap : keep + growth};
+          .cap = growth == kNoCap ? kNoCap : keep + growth,
+          .drop = drop};
 }
 
 HeadSpan CachePlan::LayerSpan(int layer) const {
   const int32_t layer_budget = LayerBudget(layer);
   if (whole_until == 0 && prompt.tokens > layer_budget) return Keeping(layer_budget);
   const int32_t growth = Growth();
-  return {.dropped = 0, .cap = growth == kNoCap ? kNoCap : layer_budget + growth};
+  return {.dropped = 0, .cap = growth == kNoCap ? kNoCap : layer_budget + growth, .drop = drop};
 }
 
 int32_t CachePlan::EntriesAfter(int64_t tokens) const {

@@ -78,10 +78,17 @@ struct PromptShape {
 struct HeadSpan {
   int32_t dropped = 0;   // tokens of the prompt that are no entries
   int32_t cap = kNoCap;  // entries at most
+  int32_t drop = 0;      // entries that leave at once before one comes to a head at its cap; 0: one
 
-  int32_t EntriesAfter(int64_t tokens) const {
+  // The most it has held when so many tokens of the sequence have been seen.
+  int32_t MostUntil(int64_t tokens) const {
     const int64_t entries = tokens - dropped;
     return entries < cap ? static_cast<int32_t>(std::max<int64_t>(entries, 0)) : cap;
+  }
+  int32_t EntriesAfter(int64_t tokens) const {
+    const int64_t entries = tokens - dropped;
+    if (drop == 0 || entries <= cap) return MostUntil(tokens);
+    return cap - drop + 1 + static_cast<int32_t>((entries - cap - 1) % drop);
   }
   bool operator==(const HeadSpan&) const = default;
 };
@@ -101,6 +108,9 @@ struct CachePlan {
   // Tokens: until more have been seen nothing leaves, then the cache shrinks to the cap, which is
   // no more. 0: the prompt is compressed at once.
   int32_t whole_until = 0;
+  // Entries that leave at once before a token comes to a cache at its cap: it shrinks again and
+  // again. 0: one entry leaves for each. Not of a plan that is ragged, or whole for a while.
+  int32_t drop = 0;
   PromptScore prompt_score = PromptScore::kNone;
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
@@ -145,8 +155,17 @@ struct CachePlan {
   int32_t EntriesAfter(int64_t tokens) const;
   // The most it has held on the way there.
   int32_t MostUntil(int64_t tokens) const {
+    if (drop > 0) return LayerSpan(0).MostUntil(tokens);
     return std::max(EntriesAfter(tokens), EntriesAfter(std::min<int64_t>(tokens, whole_until)));
   }
+
+  // Whether the cache shrinks when so many tokens have been seen, before the next one comes; then
+  // every head keeps ShrunkEntries().
+  bool ShrinksAfter(int64_t tokens) const {
+    if (whole_until > 0) return tokens == whole_until;
+    return drop > 0 && LayerSpan(0).EntriesAfter(tokens) == cap;
+  }
+  int32_t ShrunkEntries() const { return cap - drop; }
 };
 
 // C = max(min_cache_tokens, ceil(cache_ratio * prompt tokens)); max_cache_tokens alone sets it, and

@@ -22,6 +22,8 @@ const std::vector<const Policy*>& Table() {
       NewLocalPolicy().release(),
       NewStreamingPolicy().release(),
       NewH2oPolicy().release(),
+      NewScissorhandsPolicy().release(),
+      NewTovaPolicy().release(),
       NewSnapKvPolicy().release(),
       NewPyramidKvPolicy().release(),
       NewAdaSnapKvPolicy().release(),
@@ -31,6 +33,7 @@ const std::vector<const Policy*>& Table() {
       NewReconstructPolicy().release(),
       NewSubGenPolicy().release(),
       NewSubGenKCenterPolicy().release(),
+      NewRandomPolicy().release(),
   };
   // clang-format on
   return *table;
@@ -91,9 +94,23 @@ constexpr double kDefaultFloor = 0.2;
 constexpr double kDefaultCandidates = 4.0;
 constexpr double kMostCandidates = 1000.0;
 constexpr int64_t kMostDecodeCap = 1 << 30;
-constexpr std::array<std::string_view, 3> kReductions = {"mean", "max", "sum_of_squares"};
 
 }  // namespace
+
+absl::Status FillGroupReduce(const CacheSpec& spec, std::span<const std::string_view> reductions,
+                             CachePlan* plan) {
+  const absl::StatusOr<std::string> reduce = ChoiceParam(spec, "group_reduce", reductions);
+  if (!reduce.ok()) return reduce.status();
+  plan->rule.reduce = *reduce == "max"              ? GroupReduce::kMax
+                      : *reduce == "sum_of_squares" ? GroupReduce::kSumOfSquares
+                                                    : GroupReduce::kMean;
+  return absl::OkStatus();
+}
+
+PolicyParameter GroupReduceParameter(std::span<const std::string_view> reductions) {
+  return {"group_reduce", "of the attention of the query heads of a KV head",
+          std::string(reductions.front()), fmt::format("{}", fmt::join(reductions, ", "))};
+}
 
 absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
                          CachePlan* plan) {
@@ -104,18 +121,13 @@ absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view
   const absl::StatusOr<double> candidates =
       RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
   if (!candidates.ok()) return candidates.status();
-  const absl::StatusOr<std::string> reduce = ChoiceParam(spec, "group_reduce", kReductions);
-  if (!reduce.ok()) return reduce.status();
   plan->scope = *scope == "model"   ? BudgetScope::kModel
                 : *scope == "layer" ? BudgetScope::kLayer
                                     : BudgetScope::kHead;
   plan->floor_ppm = static_cast<int32_t>(std::lround(*floor * kPartsPerMillion));
   plan->candidates = static_cast<int32_t>(
       std::min<double>(std::ceil(*candidates * plan->budget), static_cast<double>(kNoCap)));
-  plan->rule.reduce = *reduce == "max"              ? GroupReduce::kMax
-                      : *reduce == "sum_of_squares" ? GroupReduce::kSumOfSquares
-                                                    : GroupReduce::kMean;
-  return absl::OkStatus();
+  return FillGroupReduce(spec, kReductions, plan);
 }
 
 std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes) {
@@ -123,8 +135,7 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
       {"budget_scope", "the heads that share the budget by their scores",
        std::string(scopes.front()), fmt::format("{}", fmt::join(scopes, ", "))},
       {"head_floor", "of a shared budget: the part that every head gets alike", "0.2", "[0, 1]"},
-      {"group_reduce", "of the attention of the query heads of a KV head", "mean",
-       fmt::format("{}", fmt::join(kReductions, ", "))}};
+      GroupReduceParameter(kReductions)};
   if (std::find(scopes.begin(), scopes.end(), "model") != scopes.end()) {
     parameters.push_back({"candidates",
                           "of scope model: entries a head may come to have, times the budget", "4",

@@ -31,6 +31,8 @@ std::unique_ptr<Policy> NewFullPolicy();
 std::unique_ptr<Policy> NewLocalPolicy();
 std::unique_ptr<Policy> NewStreamingPolicy();
 std::unique_ptr<Policy> NewH2oPolicy();
+std::unique_ptr<Policy> NewScissorhandsPolicy();
+std::unique_ptr<Policy> NewTovaPolicy();
 std::unique_ptr<Policy> NewSnapKvPolicy();
 std::unique_ptr<Policy> NewPyramidKvPolicy();
 std::unique_ptr<Policy> NewAdaSnapKvPolicy();
@@ -40,6 +42,7 @@ std::unique_ptr<Policy> NewCo2Policy();
 std::unique_ptr<Policy> NewReconstructPolicy();
 std::unique_ptr<Policy> NewSubGenPolicy();
 std::unique_ptr<Policy> NewSubGenKCenterPolicy();
+std::unique_ptr<Policy> NewRandomPolicy();
 
 // Null where the name is unknown.
 const Policy* FindPolicy(std::string_view name);
@@ -64,6 +67,12 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
 inline constexpr std::string_view kHeadFirst[] = {"head", "layer", "model"};
 inline constexpr std::string_view kHeadOrLayer[] = {"head", "layer"};
 inline constexpr std::string_view kModelFirst[] = {"model", "layer", "head"};
+
+// group_reduce alone, the default reduction first.
+absl::Status FillGroupReduce(const CacheSpec& spec, std::span<const std::string_view> reductions,
+                             CachePlan* plan);
+PolicyParameter GroupReduceParameter(std::span<const std::string_view> reductions);
+inline constexpr std::string_view kReductions[] = {"mean", "max", "sum_of_squares"};
 
 // A cap of what is otherwise appended while decoding; then H2O's rule goes on from the prompt's
 // scores.

@@ -71,6 +71,16 @@ class CpuBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     cpu::DecodeAttention(args, threads_);
   }
+  // A task a row: an entry costs little, and most rows have nothing to revise.
+  void ReviseScores(const ReviseScoresArgs& args) override {
+    threads_.ParallelFor(args.num_rows, [&args](int row, int) {
+      ReviseScoresArgs one = args;
+      one.num_rows = 1;
+      one.slots += row;
+      one.positions += row;
+      reference::ReviseScores(one);
+    });
+  }
   void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
   void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }

@@ -1,7 +1,10 @@
 #include "kernels/cpu/decode_attention.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/attention_scratch.h"
@@ -28,7 +31,8 @@ struct DecodePlan {
   DecodeShape shape;
   std::vector<DecodeHead> heads;
   std::vector<DecodeTask> tasks;
-  AttentionScratch scratch;  // of heads that are spread over threads
+  std::vector<DecodeTask> sorted;  // of LongestFirst
+  AttentionScratch scratch;        // of heads that are spread over threads
 };
 
 DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
@@ -130,6 +134,34 @@ void CutIntoTasks(int num_threads, DecodePlan* plan) {
   }
 }
 
+int EntriesOf(const DecodePlan& plan, const DecodeTask& task) {
+  const int entries = plan.heads[task.head].num_entries;
+  if (task.part == kWholeHead) return entries;
+  return std::min(kPartEntries, entries - task.part * kPartEntries);
+}
+
+// Orders tasks by length, to a thirty-second of the longest: the last one that a thread takes is
+// short, so that heads of different lengths keep all threads busy as well as equal ones do. (In
+// steps, since a batch may have thousands of tasks and one thread sorts them.)
+void LongestFirst(DecodePlan* plan) {
+  constexpr int kSteps = 32;
+  int longest = 0, shortest = std::numeric_limits<int>::max();
+  for (const DecodeTask& task : plan->tasks) {
+    longest = std::max(longest, EntriesOf(*plan, task));
+    shortest = std::min(shortest, EntriesOf(*plan, task));
+  }
+  if (longest <= shortest) return;
+  const auto step_of = [&](const DecodeTask& task) {
+    return static_cast<int>(int64_t{longest - EntriesOf(*plan, task)} * kSteps / longest);
+  };
+  int begin[kSteps + 1] = {};  // of each step's tasks
+  for (const DecodeTask& task : plan->tasks) ++begin[step_of(task) + 1];
+  for (int step = 0; step < kSteps; ++step) begin[step + 1] += begin[step];
+  plan->sorted.resize(plan->tasks.size());
+  for (const DecodeTask& task : plan->tasks) plan->sorted[begin[step_of(task)]++] = task;
+  plan->tasks.swap(plan->sorted);
+}
+
 void RunTask(const DecodeKernels& kernels, const DecodeTask& task, DecodePlan* plan) {
   thread_local AttentionScratch thread_scratch;
   const DecodeShape& shape = plan->shape;
@@ -157,6 +189,7 @@ void DecodeAttention(const DecodeAttentionArgs& args, ThreadPool& pool) {
       DetectIsa() >= Isa::kAvx512 ? DecodeKernelsAvx512() : DecodeKernelsAvx2();
   PlaceNewEntries(args, &plan);
   CutIntoTasks(pool.num_threads(), &plan);
+  if (pool.num_threads() > 1) LongestFirst(&plan);
   DecodePlan* work = &plan;  // the caller's, not each worker's own
   pool.ParallelFor(static_cast<int>(plan.tasks.size()),
                    [&kernels, work](int task, int) { RunTask(kernels, work->tasks[task], work); });

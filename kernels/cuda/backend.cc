@@ -147,6 +147,9 @@ class CudaBackend final : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     Run("DecodeAttention", [&] { return device_->DecodeAttention(args); });
   }
+  void ReviseScores(const ReviseScoresArgs& args) override {
+    Run("ReviseScores", [&] { return device_->ReviseScores(args); });
+  }
   void DeriveScores(const DeriveScoresArgs& args) override {
     Run("DeriveScores", [&] { return device_->DeriveScores(args); });
   }

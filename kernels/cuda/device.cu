@@ -152,6 +152,9 @@ class Device final : public CudaDevice {
   int DecodeAttention(const DecodeAttentionArgs& args) override {
     return cuda::DecodeAttention(context_, args);
   }
+  int ReviseScores(const ReviseScoresArgs& args) override {
+    return cuda::ReviseScores(context_, args);
+  }
   int DeriveScores(const DeriveScoresArgs& args) override {
     return cuda::DeriveScores(context_, args);
   }

@@ -23,6 +23,7 @@
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/retained_mass.h"
+#include "kernels/revise_scores.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
 #include "kernels/share_budget.h"
@@ -97,6 +98,7 @@ class CudaDevice {
   virtual int Activate(const ActivateArgs& args) = 0;
   virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
   virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
+  virtual int ReviseScores(const ReviseScoresArgs& args) = 0;
   virtual int DeriveScores(const DeriveScoresArgs& args) = 0;
   virtual int PoolScores(const PoolScoresArgs& args) = 0;
   virtual int KCenter(const KCenterArgs& args) = 0;

@@ -38,6 +38,7 @@ cudaError_t Swiglu(const Context& context, const SwigluArgs& args);
 cudaError_t Activate(const Context& context, const ActivateArgs& args);
 cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args);
 cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& args);
+cudaError_t ReviseScores(const Context& context, const ReviseScoresArgs& args);
 cudaError_t DeriveScores(const Context& context, const DeriveScoresArgs& args);
 cudaError_t PoolScores(const Context& context, const PoolScoresArgs& args);
 cudaError_t KCenter(const Context& context, const KCenterArgs& args);

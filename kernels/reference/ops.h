@@ -19,6 +19,7 @@
 #include "kernels/pool_scores.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/retained_mass.h"
+#include "kernels/revise_scores.h"
 #include "kernels/sample.h"
 #include "kernels/select.h"
 #include "kernels/share_budget.h"
@@ -43,6 +44,7 @@ void Swiglu(const SwigluArgs& args);
 void Activate(const ActivateArgs& args);
 void PrefillAttention(const PrefillAttentionArgs& args);
 void DecodeAttention(const DecodeAttentionArgs& args);
+void ReviseScores(const ReviseScoresArgs& args);
 void DeriveScores(const DeriveScoresArgs& args);
 void PoolScores(const PoolScoresArgs& args);
 void KCenter(const KCenterArgs& args);

@@ -45,6 +45,7 @@ class ReferenceBackend : public Backend {
   void DecodeAttention(const DecodeAttentionArgs& args) override {
     reference::DecodeAttention(args);
   }
+  void ReviseScores(const ReviseScoresArgs& args) override { reference::ReviseScores(args); }
   void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { reference::PoolScores(args); }
   void KCenter(const KCenterArgs& args) override { reference::KCenter(args); }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,11 @@ namespace hydrant {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 CacheSpec Spec(std::string policy) {
@@ -178,10 +184,115 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
+TEST(CachePlan, TovaProtectsNothingUnlessAsked) {
+  CacheSpec spec = Spec("tova");
+  spec.max_cache_tokens = 64;
+  CachePlan plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.Protected(), 0);
+  EXPECT_EQ(plan.window.queries, 1);
+  EXPECT_EQ(plan.EntriesAfter(1000), 64);
+  EXPECT_EQ(plan.EntriesAfter(2000), 64);
+  spec.sink_tokens = 4;
+  spec.protected_window_size = 60;
+  EXPECT_EQ(PlanCache(spec, {1000})->Protected(), 64);
+  spec.protected_window_size = 61;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: the budget of 64"));
+  spec = Spec("tova");
+  spec.max_cache_tokens = 64;
+  spec.min_retained_mass = 0.5;
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.min_retained_mass: 0.5"),
+                                   HasSubstr("the same entries in all heads")));
+  spec.min_retained_mass.reset();
+  spec.params = {{"budget_scope", "layer"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.budget_scope: policy tova has no such"));
+}
+
+TEST(CachePlan, RandomProtectsSinksAndHalfOfTheRest) {
+  CacheSpec spec = Spec("random");
+  spec.max_cache_tokens = 65;
+  CachePlan plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.rule.sinks, 4);
+  EXPECT_EQ(plan.rule.recent, 30);
+  EXPECT_EQ(plan.rule.seed, 0u);
+  spec.max_cache_tokens = 3;
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.sinks, 2);
+  spec.max_cache_tokens = 1;
+  EXPECT_EQ(PlanCache(spec, {1000})->Protected(), 0);
+  spec.params = {{"seed", "9223372036854775807"}};
+  EXPECT_EQ(PlanCache(spec, {1000})->rule.seed, 9223372036854775807u);
+  spec.params = {{"seed", "-1"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.seed: '-1'"));
+  spec.params.clear();
+  spec.max_cache_tokens = 64;
+  spec.min_retained_mass = 0.5;
+  EXPECT_TRUE(PlanCache(spec, {1000})->IsDeferred());
+}
+
+// Down to C - m, up to C, down again.
+TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
+  CacheSpec spec = Spec("scissorhands");
+  spec.max_cache_tokens = 101;
+  CachePlan plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.drop, 50);
+  EXPECT_EQ(plan.rule.recent, 10);
+  EXPECT_EQ(plan.rule.history, 50);
+  EXPECT_EQ(plan.window.queries, 400);
+  EXPECT_EQ(plan.ShrunkEntries(), 51);
+  EXPECT_EQ(plan.KeptOfPrompt(0), 51);
+  int32_t held = 51, most = 51;
+  for (int64_t tokens = 1000; tokens < 1300; ++tokens) {
+    EXPECT_EQ(plan.EntriesAfter(tokens), held);
+    EXPECT_EQ(plan.MostUntil(tokens), most);
+    EXPECT_EQ(plan.ShrinksAfter(tokens), held == 101);
+    if (plan.ShrinksAfter(tokens)) held = 51;
+    most = std::max(most, ++held);
+  }
+  plan = *PlanCache(spec, {101});
+  EXPECT_EQ(plan.KeptOfPrompt(0), 101) << "the budget is not exceeded";
+  EXPECT_TRUE(plan.ShrinksAfter(101));
+  EXPECT_EQ(plan.EntriesAfter(102), 52);
+  EXPECT_EQ(plan.window.queries, 50) << "those before the first drop";
+  EXPECT_EQ(PlanCache(spec, {60})->window.queries, 9);
+  EXPECT_EQ(PlanCache(spec, {40})->window.queries, 0);
+  spec.params = {{"history_window", "7"}, {"drop_tokens", "100"}};
+  plan = *PlanCache(spec, {1000});
+  EXPECT_EQ(plan.window.queries, 7);
+  EXPECT_EQ(plan.rule.history, 7);
+  EXPECT_EQ(plan.rule.recent, 1);
+  EXPECT_EQ(plan.ShrunkEntries(), 1);
+}
+
+TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
+  CacheSpec spec = Spec("scissorhands");
+  spec.max_cache_tokens = 1;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.max_cache_tokens: "), HasSubstr("at least 2")));
+  spec.max_cache_tokens = 20;
+  spec.params = {{"drop_tokens", "20"}};
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.params.drop_tokens: '20'"), HasSubstr("19]")));
+  spec.params = {{"history_window", "0"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.history_window: '0'"));
+  spec.params = {{"group_reduce", "sum_of_squares"}};
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.params.group_reduce: "), HasSubstr("mean, max")));
+  spec.params.clear();
+  spec.protected_window_size = 11;
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.protected_window_size: "), HasSubstr("the 10 ")));
+  spec.protected_window_size = std::numeric_limits<int64_t>::max();
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.protected_window_size: "));
+  spec.protected_window_size.reset();
+  spec.sink_tokens = 11;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.sink_tokens: "));
+  spec.sink_tokens.reset();
+  spec.min_retained_mass = 0.5;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.min_retained_mass: 0.5"));
+}
+
 // Window, value samples, clusters: they sum to the budget.
 TEST(CachePlan, SubGenSplitsItsBudget) {
   const auto split = [](const CacheSpec& spec) {
-    const CachePlan plan = *PlanCache(spec, 1000);
+    const CachePlan plan = *PlanCache(spec, {1000});
     EXPECT_EQ(plan.subgen.Capacity(), plan.cap);
     EXPECT_EQ(plan.rule.recent, plan.subgen.recent);
     EXPECT_TRUE(plan.rule.weighted);
@@ -202,7 +313,7 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
   spec = Spec("subgen");
   spec.max_cache_tokens = 132;
   spec.sink_tokens = 4;
-  EXPECT_EQ(PlanCache(spec, 1000)->subgen.sinks, 4);
+  EXPECT_EQ(PlanCache(spec, {1000})->subgen.sinks, 4);
   EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
   for (int budget = 4; budget < 70; ++budget) {
     spec = Spec("subgen");
@@ -216,14 +327,14 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
 TEST(CachePlan, SubGenIsWholeUntilItsBudgetIsExceeded) {
   CacheSpec spec = Spec("subgen");
   spec.max_cache_tokens = 100;
-  EXPECT_EQ(PlanCache(spec, 101)->whole_until, 0);
-  const CachePlan plan = *PlanCache(spec, 100);
+  EXPECT_EQ(PlanCache(spec, {101})->whole_until, 0);
+  const CachePlan plan = *PlanCache(spec, {100});
   EXPECT_EQ(plan.whole_until, 100);
   EXPECT_EQ(plan.EntriesAfter(99), 99);
   EXPECT_EQ(plan.EntriesAfter(100), 100);
   EXPECT_EQ(plan.EntriesAfter(5000), 100);
   spec.max_cache_tokens = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(PlanCache(spec, 100)->EntriesAfter(1 << 20), 1 << 20);
+  EXPECT_EQ(PlanCache(spec, {100})->EntriesAfter(1 << 20), 1 << 20);
 }
 
 TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
@@ -263,22 +374,407 @@ TEST(CachePlan, SubGenErrorsNameFieldAndRange) {
 TEST(CachePlan, KCenterBoundsThePrompt) {
   CacheSpec spec = Spec("subgen-kcenter");
   spec.max_cache_tokens = 33;
-  CachePlan plan = *PlanCache(spec, 100);
+  CachePlan plan = *PlanCache(spec, {100});
   EXPECT_EQ(plan.prompt_score, PromptScore::kKCenter);
   EXPECT_EQ(plan.rule.recent, 16);
   EXPECT_EQ(plan.EntriesAfter(100), 33);
   EXPECT_EQ(plan.EntriesAfter(130), 63);
-  EXPECT_EQ(PlanCache(spec, 20)->EntriesAfter(20), 20);
+  EXPECT_EQ(PlanCache(spec, {20})->EntriesAfter(20), 20);
   spec.protected_window_size = 33;
-  EXPECT_EQ(PlanCache(spec, 100)->prompt_score, PromptScore::kNone) << "no centre to choose";
+  EXPECT_EQ(PlanCache(spec, {100})->prompt_score, PromptScore::kNone) << "no centre to choose";
   spec.protected_window_size = 34;
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.protected_window_size: 34"), HasSubstr("[0, 33]")));
 }
 
+// The published formula, in its own words (arXiv 2406.02069, its code): base = C - window; the last
+// layer's part is base / beta, the first layer's what brings the mean back to base; both give way
+// where the first layer's exceeds the prompt; whole steps in between.
+std::vector<int> PublishedPyramid(int budget, int window, int n, int beta, int layers) {
+  const int base = budget - window;
+  int least = base / beta, most = 2 * base - least;
+  if (most >= n - window) {
+    most = n - window;
+    least = 2 * base - most;
+  }
+  const int steps = (most - least) / (layers - 1);
+  std::vector<int> keep;
+  for (int layer = 0; layer < layers; ++layer) keep.push_back(most - layer * steps + window);
+  return keep;
+}
+
+// The published total overshoots: 32 * 120 entries beside the windows become 4,016.
+TEST(CachePlan, PyramidIsThePublishedOneWithoutItsOvershoot) {
+  for (const int layers : {2, 3, 12, 32, 61}) {
+    for (const int budget : {9, 40, 128, 1000}) {
+      for (const int beta : {1, 2, 20, 1000}) {
+        for (const int n : {budget + 1, budget + 7, 2 * budget - 8, 5000}) {
+          if (n <= budget) continue;
+          SCOPED_TRACE(testing::Message() << layers << " layers, C " << budget << ", beta " << beta
+                                          << ", " << n << " tokens");
+          CacheSpec spec = Spec("pyramidkv");
+          spec.max_cache_tokens = budget;
+          spec.protected_window_size = 8;
+          spec.params = {{"beta", std::to_string(beta)}};
+          const CachePlan plan = *PlanCache(spec, {n, layers, 2});
+          std::vector<int> expected = PublishedPyramid(budget, 8, n, beta, layers);
+          const int least = 2 * (budget - 8) - (expected[0] - 8) + 8;
+          int excess = std::accumulate(expected.begin(), expected.end(), -layers * budget);
+          if (layers == 32 && budget == 128 && beta == 20 && n == 5000) {
+            EXPECT_EQ(excess, 4016 - 3840);
+          }
+          for (int layer = 0; excess > 0; layer = (layer + 1) % layers) {
+            if (expected[layer] == least) continue;
+            --expected[layer];
+            --excess;
+          }
+          EXPECT_EQ(plan.layer_budgets, expected);
+          EXPECT_EQ(plan.LargestBudget(), *std::max_element(expected.begin(), expected.end()));
+          EXPECT_LE(plan.LargestBudget(), n);
+          EXPECT_GE(plan.LayerBudget(layers - 1), 8);
+          EXPECT_TRUE(plan.Compresses());
+          EXPECT_FALSE(plan.IsRagged()) << "the host knows what each layer keeps";
+        }
+      }
+    }
+  }
+}
+
+TEST(CachePlan, PyramidsEdges) {
+  CacheSpec spec = Spec("pyramidkv");
+  spec.max_cache_tokens = 40;
+  EXPECT_THAT(PlanCache(spec, {40, 6, 2})->layer_budgets, IsEmpty()) << "nothing leaves";
+  EXPECT_FALSE(PlanCache(spec, {40, 6, 2})->Compresses());
+  EXPECT_THAT(PlanCache(spec, {500, 1, 2})->layer_budgets, ElementsAre(40));
+  spec.params = {{"beta", "1"}};
+  EXPECT_THAT(PlanCache(spec, {500, 6, 2})->layer_budgets, ElementsAre(40, 40, 40, 40, 40, 40));
+  spec.protected_window_size = 40;
+  EXPECT_THAT(PlanCache(spec, {500, 3, 2})->layer_budgets, ElementsAre(40, 40, 40));
+  // Few tokens more than the budget: the first layer keeps all.
+  spec = Spec("pyramidkv");
+  spec.max_cache_tokens = 40;
+  spec.protected_window_size = 10;
+  const CachePlan plan = *PlanCache(spec, {41, 2, 2});
+  EXPECT_EQ(plan.LayerSpan(0), (HeadSpan{.dropped = 0}));
+  EXPECT_EQ(plan.LayerSpan(1), (HeadSpan{.dropped = 2}));
+  EXPECT_EQ(plan.EntriesAfter(45), 45) << "of the fullest layer";
+  for (const char* bad : {"0", "1001", "-3", "2.5", ""}) {
+    spec.params = {{"beta", bad}};
+    EXPECT_EQ(ErrorOf(spec),
+              std::string("cache.params.beta: '") + bad + "' is not a whole number in [1, 1000]");
+  }
+}
+
+// What `ada-x` makes of a request is what `x` makes of it with budget_scope layer.
+TEST(CachePlan, AdaIsItsPolicyWithALayersBudget) {
+  for (const char* policy : {"snapkv", "pyramidkv", "h2o"}) {
+    CacheSpec plain = Spec(policy), ada = Spec(std::string("ada-") + policy);
+    if (ada.policy == "ada-pyramidkv") ada.policy = "ada-pyramid";
+    SCOPED_TRACE(ada.policy);
+    plain.max_cache_tokens = ada.max_cache_tokens = 50;
+    plain.params = {{"budget_scope", "layer"}};
+    const PromptShape prompt = {.tokens = 300, .num_layers = 4, .num_kv_heads = 3};
+    const CachePlan a = *PlanCache(plain, prompt), b = *PlanCache(ada, prompt);
+    EXPECT_EQ(b.scope, BudgetScope::kLayer);
+    EXPECT_EQ(b.floor_ppm, 200000);
+    EXPECT_TRUE(b.IsRagged());
+    EXPECT_FALSE(b.IsDeferred());
+    EXPECT_EQ(a.scope, b.scope);
+    EXPECT_EQ(a.layer_budgets, b.layer_budgets);
+    EXPECT_EQ(a.WidestKeep(), b.WidestKeep());
+    EXPECT_EQ(a.cap, b.cap);
+    EXPECT_EQ(a.rule.recent, b.rule.recent);
+    EXPECT_EQ(a.prompt_score, b.prompt_score);
+    ada.params = {{"budget_scope", "head"}};
+    EXPECT_FALSE(PlanCache(ada, prompt)->IsRagged());
+    EXPECT_FALSE(PlanCache(plain, {50, 4, 3})->IsRagged()) << "nothing is to be shared";
+    const std::vector<PolicyInfo>& infos = ListPolicies();
+    const auto info = std::find_if(infos.begin(), infos.end(), [&](const PolicyInfo& candidate) {
+      return candidate.name == ada.policy;
+    });
+    ASSERT_NE(info, infos.end());
+    EXPECT_THAT(info->parameters, Contains(AllOf(Field(&PolicyParameter::name, "budget_scope"),
+                                                 Field(&PolicyParameter::default_value, "layer"))));
+  }
+}
+
+// No head can keep more than its floor and the shares of all other heads.
+TEST(CachePlan, TheWidestHeadOfALayerHasAllTheBest) {
+  CacheSpec spec = Spec("ada-snapkv");
+  spec.max_cache_tokens = 40;
+  spec.protected_window_size = 10;
+  const auto widest = [&](int tokens, int kv_heads) {
+    return PlanCache(spec, {tokens, 2, kv_heads})->WidestKeep();
+  };
+  EXPECT_EQ(widest(1000, 4), 10 + 6 + 24 * 4);
+  EXPECT_EQ(widest(1000, 1), 40);
+  EXPECT_EQ(widest(100, 4), 100);
+  EXPECT_EQ(widest(30, 4), 30);
+  spec.params = {{"head_floor", "1"}};
+  EXPECT_EQ(widest(1000, 4), 40);
+  spec.params = {{"head_floor", "0"}};
+  EXPECT_EQ(widest(1000, 4), 10 + 30 * 4);
+  spec.params = {{"head_floor", "0.35"}};
+  EXPECT_EQ(widest(1000, 4), 10 + 89) << "10.5 + 78 = 88.5, rounded up";
+  EXPECT_EQ(PlanCache(spec, {1000, 2, 4})->EntriesAfter(1100), 10 + 89 + 100);
+}
+
+TEST(CachePlan, ABudgetOfTheModelHoldsCandidates) {
+  CacheSpec spec = Spec("h2o");
+  spec.max_cache_tokens = 40;
+  spec.params = {{"budget_scope", "model"}};
+  CachePlan plan = *PlanCache(spec, {1000, 6, 4});
+  EXPECT_EQ(plan.scope, BudgetScope::kModel);
+  EXPECT_TRUE(plan.IsDeferred());
+  EXPECT_EQ(plan.Candidates(), 160);
+  EXPECT_EQ(plan.WidestKeep(), 160);
+  EXPECT_EQ(plan.Growth(), 0);
+  EXPECT_EQ(plan.EntriesAfter(5000), 160) << "every head stays at what it was given";
+  EXPECT_EQ(plan.Keeping(7), (HeadSpan{.dropped = 993, .cap = 7}));
+  EXPECT_EQ(PlanCache(spec, {100, 6, 4})->Candidates(), 100);
+  plan = *PlanCache(spec, {40, 6, 4});
+  EXPECT_FALSE(plan.IsDeferred());
+  EXPECT_EQ(plan.WidestKeep(), 40);
+  spec.params["candidates"] = "1.01";
+  EXPECT_EQ(PlanCache(spec, {1000, 6, 4})->Candidates(), 41);
+  spec.params["candidates"] = "1000";
+  spec.max_cache_tokens = std::numeric_limits<int32_t>::max() - 1;
+  EXPECT_EQ(PlanCache(spec, {1000, 6, 4})->Candidates(), 1000) << "no overflow";
+}
+
+TEST(CachePlan, SharingErrorsNameTheParameter) {
+  CacheSpec spec = Spec("h2o");
+  spec.max_cache_tokens = 40;
+  const auto error_with = [&](const std::string& name, const std::string& value) {
+    spec.params = {{name, value}};
+    return ErrorOf(spec);
+  };
+  EXPECT_EQ(error_with("budget_scope", "all"),
+            "cache.params.budget_scope: 'all' is none of head, layer, model");
+  EXPECT_EQ(error_with("group_reduce", "sum"),
+            "cache.params.group_reduce: 'sum' is none of mean, max, sum_of_squares");
+  for (const char* bad : {"-0.1", "1.1", "nan", "", "a fifth"}) {
+    EXPECT_EQ(error_with("head_floor", bad),
+              std::string("cache.params.head_floor: '") + bad + "' is not a number in [0, 1]");
+  }
+  for (const char* bad : {"0.99", "1001", "inf"}) {
+    EXPECT_EQ(error_with("candidates", bad),
+              std::string("cache.params.candidates: '") + bad + "' is not a number in [1, 1000]");
+  }
+  for (const char* policy : {"pyramidkv", "ada-pyramid"}) {
+    spec.policy = policy;
+    EXPECT_EQ(error_with("budget_scope", "model"),
+              "cache.params.budget_scope: 'model' is none of head, layer")
+        << "the layers' budgets are fixed";
+  }
+  for (const char* policy : {"local", "streaming", "co2", "subgen", "subgen-kcenter"}) {
+    spec.policy = policy;
+    EXPECT_THAT(error_with("budget_scope", "layer"),
+                StartsWith("cache.params.budget_scope: policy " + spec.policy + " has no such"));
+  }
+}
+
+// A head without a single best entry would have nothing to attend to.
+TEST(CachePlan, HeadsThatShareNeedAProtectedEntry) {
+  for (const char* scope : {"layer", "model"}) {
+    CacheSpec spec = Spec("h2o");
+    spec.max_cache_tokens = 40;
+    spec.protected_window_size = 0;
+    EXPECT_TRUE(PlanCache(spec, {100}).ok());
+    spec.params = {{"budget_scope", scope}};
+    EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.protected_window_size: 0"),
+                                     HasSubstr("at least 1, or sink_tokens at least 1")));
+    spec.sink_tokens = 1;
+    EXPECT_TRUE(PlanCache(spec, {100}).ok());
+    spec.sink_tokens.reset();
+    spec.max_cache_tokens = 1;  // half of it is nothing
+    spec.protected_window_size.reset();
+    EXPECT_THAT(ErrorOf(spec), StartsWith("cache.protected_window_size: 0"));
+  }
+}
+
+TEST(CachePlan, ReconstructsDefaults) {
+  CacheSpec spec = Spec("reconstruct");
+  spec.max_cache_tokens = 20;
+  CachePlan plan = *PlanCache(spec, {500, 4, 2});
+  EXPECT_EQ(plan.prompt_score, PromptScore::kProbe);
+  EXPECT_EQ(plan.probe.sum_weight, 1.0f);
+  EXPECT_EQ(plan.probe.max_weight, 5.0f);
+  EXPECT_EQ(plan.scope, BudgetScope::kModel);
+  EXPECT_EQ(plan.Candidates(), 80);
+  EXPECT_EQ(plan.rule.sinks, 0);
+  EXPECT_EQ(plan.rule.recent, 5) << "a quarter of the budget";
+  EXPECT_EQ(plan.cap, kNoCap);
+  EXPECT_FALSE(plan.rule.scored);
+  spec.max_cache_tokens = 200;
+  EXPECT_EQ(PlanCache(spec, {500, 4, 2})->rule.recent, 8);
+  spec.max_cache_tokens = 1;
+  EXPECT_EQ(PlanCache(spec, {500, 4, 2})->rule.recent, 1);
+  spec.max_cache_tokens = 20;
+  spec.params = {{"sum_weight", "0"}, {"max_weight", "1e6"}, {"budget_scope", "head"}};
+  plan = *PlanCache(spec, {500, 4, 2});
+  EXPECT_EQ(plan.probe.max_weight, 1e6f);
+  EXPECT_FALSE(plan.IsRagged());
+  spec.params = {{"sum_weight", "0"}, {"max_weight", "0"}};
+  EXPECT_EQ(ErrorOf(spec), "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing");
+  for (const char* name : {"sum_weight", "max_weight"}) {
+    for (const char* bad : {"-1", "1000001", "nan", ""}) {
+      spec.params = {{name, bad}};
+      EXPECT_EQ(ErrorOf(spec), std::string("cache.params.") + name + ": '" + bad +
+                                   "' is not a number in [0, 1000000]");
+    }
+  }
+  spec.params.clear();
+  spec.protected_window_size = 0;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.protected_window_size: 0"));
+  spec.protected_window_size = 21;
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: the budget of 20"));
+}
+
+TEST(CachePlan, DecodeCapsReachFromTheBudgetUp) {
+  for (const char* policy : {"snapkv", "pyramidkv", "ada-snapkv", "ada-pyramid", "reconstruct"}) {
+    CacheSpec spec = Spec(policy);
+    SCOPED_TRACE(policy);
+    spec.max_cache_tokens = 40;
+    const PromptShape prompt = {.tokens = 300, .num_layers = 3, .num_kv_heads = 2};
+    for (const char* bad : {"39", "1073741825", "40.5", "-1"}) {
+      spec.params = {{"decode_cap", bad}};
+      EXPECT_EQ(ErrorOf(spec), std::string("cache.params.decode_cap: '") + bad +
+                                   "' is not a whole number in [40, 1073741824]");
+    }
+    spec.params = {{"decode_cap", "40"}};
+    CachePlan plan = *PlanCache(spec, prompt);
+    EXPECT_EQ(plan.Growth(), 0);
+    EXPECT_TRUE(plan.rule.scored);
+    EXPECT_EQ(plan.Keeping(13), (HeadSpan{.dropped = 287, .cap = 13}));
+    spec.params = {{"decode_cap", "55"}};
+    plan = *PlanCache(spec, prompt);
+    EXPECT_EQ(plan.Keeping(13), (HeadSpan{.dropped = 287, .cap = 28}));
+    EXPECT_EQ(plan.Keeping(13).EntriesAfter(310), 23);
+    EXPECT_EQ(plan.Keeping(13).EntriesAfter(1000), 28);
+    spec.params = {{"decode_cap", "1073741824"}};
+    EXPECT_TRUE(PlanCache(spec, prompt).ok());
+  }
+}
+
+TEST(CachePlan, RetainedMassMayWidenAnyHead) {
+  CacheSpec spec = Spec("snapkv");
+  spec.max_cache_tokens = 40;
+  spec.min_retained_mass = 0.9;
+  CachePlan plan = *PlanCache(spec, {300, 3, 2});
+  EXPECT_FLOAT_EQ(plan.min_retained_mass, 0.9f);
+  EXPECT_TRUE(plan.IsRagged());
+  EXPECT_TRUE(plan.IsDeferred());
+  EXPECT_EQ(plan.Candidates(), 300);
+  EXPECT_EQ(plan.WidestKeep(), 300);
+  EXPECT_EQ(plan.most_for_mass, 40);
+  EXPECT_EQ(plan.EntriesAfter(310), 310);
+  spec.max_cache_tokens.reset();
+  spec.cache_ratio = 0.5;
+  EXPECT_EQ(PlanCache(spec, {300, 3, 2})->most_for_mass, kNoCap);
+  spec.max_cache_tokens = 140;
+  EXPECT_EQ(PlanCache(spec, {300, 3, 2})->most_for_mass, 140);
+  EXPECT_FALSE(PlanCache(spec, {100, 3, 2})->IsRagged()) << "nothing leaves";
+  for (const double bad : {0.0, -0.5, 1.0001, std::nan("")}) {
+    spec.min_retained_mass = bad;
+    EXPECT_THAT(ErrorOf(spec),
+                AllOf(StartsWith("cache.min_retained_mass: "), HasSubstr("is outside (0, 1]")));
+    CacheSpec full = Spec("full");
+    full.min_retained_mass = bad;
+    EXPECT_THAT(ErrorOf(full), StartsWith("cache.min_retained_mass: "));
+  }
+  CacheSpec full = Spec("full");
+  full.min_retained_mass = 1.0;
+  EXPECT_FALSE(PlanCache(full, {300})->IsRagged());
+}
+
+TEST(CachePlan, RetainedMassIsRefusedWhereItIsNotKnown) {
+  CacheSpec spec = Spec("subgen");
+  spec.max_cache_tokens = 40;
+  spec.min_retained_mass = 0.5;
+  EXPECT_EQ(ErrorOf(spec),
+            "cache.min_retained_mass: 0.5 given, but policy subgen keeps samples, whose mass is "
+            "not known");
+  spec.policy = "co2";
+  EXPECT_EQ(ErrorOf(spec),
+            "cache.min_retained_mass: 0.5 given, but policy co2 does not compress the prompt when "
+            "it has been read");
+  spec.params = {{"measurement_steps", "0"}};
+  EXPECT_TRUE(PlanCache(spec, {300}).ok());
+  for (const char* policy : {"streaming", "h2o"}) {
+    spec.policy = policy;
+    spec.params = {{"rolling", "true"}};
+    EXPECT_EQ(ErrorOf(spec), "cache.params.rolling: true does not go with min_retained_mass");
+  }
+  spec.min_retained_mass.reset();
+  spec.policy = "h2o";
+  spec.params = {{"rolling", "true"}, {"budget_scope", "model"}};
+  EXPECT_EQ(ErrorOf(spec), "cache.params.rolling: true does not go with a budget_scope of model");
+  spec.params["budget_scope"] = "layer";
+  EXPECT_TRUE(PlanCache(spec, {300}).ok());
+}
+
+// What holds of every plan, whatever the policy: the fullest head is some head's; spans agree with
+// what the layers keep; nobody keeps more than the widest.
+TEST(CachePlan, SpansAndBoundsAgree) {
+  constexpr uint64_t kSeed = 17;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  int ragged = 0, deferred = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<PolicyInfo>& infos = ListPolicies();
+    CacheSpec spec = Spec(infos[random() % infos.size()].name);
+    if (spec.policy != "full") spec.max_cache_tokens = 5 + random() % 60;
+    if (random() % 3 == 0) spec.min_retained_mass = 0.7;
+    if (random() % 3 == 0 && spec.policy == "reconstruct") spec.params["decode_cap"] = "70";
+    const PromptShape prompt = {.tokens = static_cast<int64_t>(1 + random() % 200),
+                                .num_layers = static_cast<int>(1 + random() % 5),
+                                .num_kv_heads = static_cast<int>(1 + random() % 4)};
+    const absl::StatusOr<CachePlan> made = PlanCache(spec, prompt);
+    if (!made.ok()) {
+      EXPECT_TRUE(spec.min_retained_mass.has_value()) << made.status();
+      continue;
+    }
+    const CachePlan& plan = *made;
+    SCOPED_TRACE(testing::Message()
+                 << spec.policy << ", C " << plan.budget << ", " << prompt.tokens << " tokens");
+    const auto n = static_cast<int32_t>(prompt.tokens);
+    ragged += plan.IsRagged() ? 1 : 0;
+    deferred += plan.IsDeferred() ? 1 : 0;
+    EXPECT_TRUE(plan.IsRagged() || !plan.IsDeferred());
+    EXPECT_TRUE(plan.Compresses() || !plan.IsRagged());
+    EXPECT_LE(plan.WidestKeep(), n);
+    if (plan.Compresses()) {
+      EXPECT_LE(plan.Protected(), plan.WidestKeep());
+    }
+    for (const int64_t tokens : {prompt.tokens, prompt.tokens + 1, prompt.tokens + 300}) {
+      int32_t fullest = 0;
+      for (int layer = 0; layer < prompt.num_layers; ++layer) {
+        const int32_t held = plan.IsRagged() ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
+                             : tokens <= plan.whole_until
+                                 ? static_cast<int32_t>(tokens)
+                                 : plan.LayerSpan(layer).EntriesAfter(tokens);
+        fullest = std::max(fullest, held);
+      }
+      EXPECT_EQ(plan.EntriesAfter(tokens), fullest);
+      EXPECT_GE(plan.MostUntil(tokens), plan.EntriesAfter(tokens));
+    }
+    for (int layer = 0; layer < prompt.num_layers; ++layer) {
+      EXPECT_LE(plan.KeptOfPrompt(layer), n);
+      if (!plan.IsRagged() && plan.whole_until == 0) {
+        EXPECT_LE(plan.KeptOfPrompt(layer), plan.WidestKeep());
+        EXPECT_EQ(plan.KeptOfPrompt(layer), std::min(n, plan.LayerBudget(layer)));
+      }
+    }
+  }
+  EXPECT_GT(ragged, 100);
+  EXPECT_GT(deferred, 50);
+}
+
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
-  EXPECT_THAT(ErrorOf(Spec("h3o")), AllOf(StartsWith("cache.cache_policy: 'h3o'"),
-                                          HasSubstr("full, local, streaming, h2o, snapkv, co2")));
+  EXPECT_THAT(ErrorOf(Spec("h3o")),
+              AllOf(StartsWith("cache.cache_policy: 'h3o'"),
+                    HasSubstr("full, local, streaming, h2o, scissorhands, tova, snapkv")));
   EXPECT_THAT(ErrorOf(Spec("h2o")), HasSubstr("needs max_cache_tokens or cache_ratio"));
   CacheSpec spec = Spec("h2o");
   for (const double ratio :

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/dequantize.h"
+#include "kernels/random.h"
 
 namespace hydrant {
 namespace {
@@ -200,7 +201,8 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   const ModelConfig& config = model_->config_;
   const int n = static_cast<int>(reading.size()), d = config.head_dim, group = config.GroupSize();
   const auto kept = static_cast<int>(plan_.prompt.tokens);
-  const bool windowed = plan_.prompt_score == PromptScore::kWindow;
+  const bool windowed =
+      plan_.prompt_score == PromptScore::kWindow || plan_.prompt_score == PromptScore::kBelowMean;
   const bool probed = plan_.prompt_score == PromptScore::kProbe;
   const int first_summed = windowed ? n - plan_.window.queries : probed ? n - kept : 0;
   Matrix hidden;
@@ -237,8 +239,11 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
         for (int j = 0; j <= i; ++j) {
           Vector paid;
           for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
+          if (i < kept && i >= kept - 32)
+            entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / group;
           if (i < first_summed) continue;
           entries[j].score += Reduce(paid);
+          NoteIfBelowMean(Reduce(paid), i + 1, i, &entries[j]);
           entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
         }
       }
@@ -248,7 +253,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       for (Entry& entry : head.entries) {
         if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
       }
-      if (windowed) Pool(&head, first_summed);
+      if (plan_.prompt_score == PromptScore::kWindow) Pool(&head, first_summed);
       if (plan_.prompt_score == PromptScore::kKCenter) RankByKCenter(&head, n - plan_.rule.recent);
       head.entries.resize(kept);
       for (Entry& entry : head.entries) {
@@ -258,6 +263,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       if (!plan_.mean_scores) continue;
       for (Entry& entry : head.entries) entry.score /= n;
     }
+    Revise(l, 0, -1);
   }
   if (plan_.whole_until == 0) CompressPrompt(kept);
   return model_->Logits(hidden[kept - 1]);
@@ -380,6 +386,7 @@ void DoubleModel::Sequence::Compress(Head* head, int n, int keep_count) const {
     for (int j = 0; j < n; ++j) {
       if (keep[j]) kept.push_back(head->entries[j]);
     }
+    for (Entry& entry : kept) entry.below_mean.clear();
     head->entries = std::move(kept);
   }
   PickVictim(head, n);
@@ -387,7 +394,9 @@ void DoubleModel::Sequence::Compress(Head* head, int n, int keep_count) const {
 
 void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
   head->victim_position = -1;
-  if (!plan_.rule.scored || static_cast<int64_t>(head->entries.size()) < head->cap) return;
+  if (!plan_.rule.scored || plan_.drop > 0 ||
+      static_cast<int64_t>(head->entries.size()) < head->cap)
+    return;
   double lowest = 0;
   for (const Entry& entry : head->entries) {
     if (entry.position < plan_.rule.sinks || entry.position > next_position - plan_.rule.recent)
@@ -412,7 +421,73 @@ double DoubleModel::Sequence::Logit(Vector query, const Head& head, size_t rank)
   return Dot(query.data(), key.data(), key.size()) / std::sqrt(key.size());
 }
 
+void DoubleModel::Sequence::NoteIfBelowMean(double weight, int length, int query,
+                                            Entry* entry) const {
+  if (weight * length < 1.0 - 1.0 / 1024) entry->below_mean.push_back(query);
+}
+
+// What the scores of a layer become when the newest query's weights are in: `first` is the oldest
+// query that counts, `next_position` that of the token to come.
+void DoubleModel::Sequence::Revise(int l, int first, int next_position) {
+  std::vector<Head>& layer = heads_[l];
+  for (size_t h = 0; h < layer.size(); ++h) {
+    for (size_t e = 0; e < layer[h].entries.size(); ++e) {
+      Entry& entry = layer[h].entries[e];
+      switch (plan_.rule.revision) {
+        case Revision::kNone:
+          break;
+        case Revision::kLayerMean:
+          if (h > 0) {
+            entry.score = layer[0].entries[e].score;
+            break;
+          }
+          for (size_t other = 1; other < layer.size(); ++other)
+            entry.score += layer[other].entries[e].score;
+          entry.score /= static_cast<double>(layer.size());
+          break;
+        case Revision::kRandom:
+          entry.score = Draw(l, static_cast<int>(h), next_position, entry.position);
+          break;
+        case Revision::kBelowMean:
+          entry.score = 0;
+          for (const int query : entry.below_mean) entry.score -= query >= first ? 1 : 0;
+          break;
+      }
+    }
+  }
+}
+
+// The draws of the prompt (next_position < 0) and of the steps after it. The formulas of
+// kernels/derive_scores.h and kernels/revise_scores.h: what is random can only be repeated.
+double DoubleModel::Sequence::Draw(int layer, int head, int next_position, int position) const {
+  uint64_t key = plan_.rule.seed ^ (uint64_t(layer) << 40) ^ (uint64_t(head) << 20);
+  if (next_position >= 0) key = SubBits(key, next_position);
+  return static_cast<double>(RandomBits(key, position) >> 40) / (1 << 24);
+}
+
+// Scissorhands: of a head at its cap those leave that were most often below the mean, of equals the
+// older.
+void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
+  std::vector<std::pair<double, int>> open;
+  for (const Entry& entry : head->entries) {
+    if (entry.position >= plan_.rule.sinks && entry.position < next_position - plan_.rule.recent)
+      open.emplace_back(entry.score, entry.position);
+  }
+  std::sort(open.begin(), open.end());
+  for (int i = 0; i < plan_.drop; ++i) {
+    std::erase_if(head->entries,
+                  [&](const Entry& entry) { return entry.position == open[i].second; });
+  }
+  for (Entry& entry : head->entries) entry.below_mean.clear();
+}
+
 Vector DoubleModel::Sequence::Step(TokenId token, int position) {
+  for (std::vector<Head>& layer : heads_) {
+    for (Head& head : layer) {
+      if (plan_.drop > 0 && static_cast<int64_t>(head.entries.size()) == head.cap)
+        DropMany(&head, position);
+    }
+  }
   if (position > 0 && position == plan_.whole_until) {
     for (std::vector<Head>& layer : heads_) {
       for (Head& head : layer) {
@@ -461,7 +536,15 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
         head.entries[j].score =
             plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(paid);
+        NoteIfBelowMean(Reduce(paid), static_cast<int>(head.entries.size()), position,
+                        &head.entries[j]);
       }
+    }
+    const int64_t next_drop =
+        position + 1 + heads_[l][0].cap - static_cast<int64_t>(heads_[l][0].entries.size());
+    Revise(l, static_cast<int>(std::min<int64_t>(next_drop, kNoCap) - plan_.rule.history),
+           position + 1);
+    for (Head& head : heads_[l]) {
       if (position >= plan_.whole_until) PickVictim(&head, position + 1);
     }
     model_->FinishLayer(layer, attended, &hidden);

@@ -27,8 +27,10 @@ class DoubleModel {
     int position;
     Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
-    double most = 0;                        // of what one query paid
+    double most = 0;  // of what one query paid
+    double late = 0;  // what the prompt's last 32 queries paid, mean over the group
     double numerator = 0, denominator = 0;  // log weights
+    std::vector<int> below_mean = {};       // queries since the last drop that paid less than 1 / n
   };
   struct Head {
     std::vector<Entry> entries;
@@ -55,6 +57,10 @@ class DoubleModel {
     std::vector<int> Shares(int layer_begin, int layer_end, int n) const;
     void CompressPrompt(int n);
     void Compress(Head* head, int n, int keep) const;
+    void NoteIfBelowMean(double weight, int length, int query, Entry* entry) const;
+    void Revise(int layer, int first, int next_position);
+    double Draw(int layer, int head, int next_position, int position) const;
+    void DropMany(Head* head, int next_position) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group
     double Logit(Vector query, const Head& head, size_t rank) const;

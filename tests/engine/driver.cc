@@ -56,8 +56,8 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
   const Sequence& sequence = sequences_[slot];
   SamplingRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
-  batch_.prefill.push_back({slot, sequence.prompt, sequence.prompt, sequence.arena_begin,
-                            layer_begin, layer_end, token_begin, token_end, sampling});
+  batch_.prefill.push_back({slot, sequence.prompt, sequence.arena_begin, layer_begin, layer_end,
+                            token_begin, token_end, sampling, sequence.prompt});
 }
 
 void EngineDriver::Decode(int slot) {
@@ -69,8 +69,7 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   batch_.decode.push_back({slot, token, position, sampling});
   sequences_[slot].position = position + 1;
-  const int whole_until = sequences_[slot].plan.whole_until;
-  if (whole_until > 0 && position == whole_until) batch_.shrinks.push_back({slot, position});
+  if (sequences_[slot].plan.ShrinksAfter(position)) batch_.shrinks.push_back({slot, position});
 }
 
 void EngineDriver::Step() {

@@ -238,6 +238,22 @@ const Case kCases[] = {
     {"StreamingOneSink", 4, 4, "streaming", 16, 1, -1, 16},
     {"StreamingRolling", 6, 2, "streaming", 17, -1, -1, 80, {{"rolling", "true"}}},
     {"StreamingRollingGrows", 4, 1, "streaming", 33, 0, -1, 5, {{"rolling", "true"}}},
+    {"TovaGqa", 6, 2, "tova", 32, -1, -1, 80},
+    {"TovaMhaProtected", 4, 4, "tova", 33, 2, 5, 65},
+    {"TovaMqa", 4, 1, "tova", 31, -1, -1, 47, {{"group_reduce", "max"}}},
+    {"TovaGrowsIntoItsCap", 6, 2, "tova", 48, -1, 1, 20},
+    {"TovaOneEntry", 6, 2, "tova", 1, -1, -1, 20},
+    {"RandomGqa", 6, 2, "random", 32, -1, -1, 80},
+    {"RandomMhaAlone", 4, 4, "random", 33, 0, 0, 65, {{"seed", "9223372036854775807"}}},
+    {"RandomGrowsIntoItsCap", 4, 1, "random", 48, -1, -1, 20, {{"seed", "3"}}},
+    {"ScissorhandsGqa", 6, 2, "scissorhands", 32, -1, -1, 80},
+    {"ScissorhandsMha", 4, 4, "scissorhands", 33, 2, 0, 65, {{"history_window", "7"}}},
+    {"ScissorhandsMqaDropsOne", 4, 1, "scissorhands", 31, -1, -1, 47, {{"drop_tokens", "1"}}},
+    {"ScissorhandsDropsMost", 6, 2, "scissorhands", 40, -1, -1, 80, {{"drop_tokens", "39"}}},
+    {"ScissorhandsPromptCounts", 6, 2, "scissorhands", 48, -1, -1, 41, {{"group_reduce", "max"}}},
+    {"ScissorhandsPromptOfItsBudget", 4, 4, "scissorhands", 33, 1, 3, 33, {{"drop_tokens", "20"}}},
+    {"ScissorhandsGrows", 6, 2, "scissorhands", 48, -1, -1, 20, {{"history_window", "5"}}},
+    {"ScissorhandsOfTwo", 6, 2, "scissorhands", 2, -1, -1, 20},
     {"H2oRolling", 6, 2, "h2o", 32, 4, -1, 80, {{"rolling", "true"}}},
     {"H2oRollingMhaGrows", 4, 4, "h2o", 48, 2, -1, 20, {{"rolling", "true"}}},
 };
@@ -249,27 +265,29 @@ INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
                            return std::get<0>(info.param) + std::get<1>(info.param).name;
                          });
 
-std::unique_ptr<Engine> OracleEngine(uint64_t seed) {
+std::unique_ptr<Engine> OracleEngine(uint64_t seed, int kv_heads = 2,
+                                     const std::string& device = "cpu") {
   EngineOptions options;
+  options.device = device;
   options.dtype = WeightDType::kFloat32;
   options.batch_invariant = true;
   options.num_blocks_override = 512;
-  options.max_num_seqs = 3;
-  auto engine = Engine::Create(MakeRandomModel(SmallConfig(6, 2), seed), options, nullptr);
+  options.max_num_seqs = 4;
+  auto engine = Engine::Create(MakeRandomModel(SmallConfig(6, kv_heads), seed), options, nullptr);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
 
 // The same prompt of 70 tokens under each of the caches, and 50 tokens after it: equal logits, to
 // the bit, at every step.
-void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches) {
-  const auto engine = OracleEngine(seed);
+void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches, int kv_heads = 2) {
+  const auto engine = OracleEngine(seed, kv_heads);
   std::vector<TokenId> prompt;
   for (int i = 0; i < 70; ++i) prompt.push_back(i * (seed % 7 + 7) % engine->config().vocab_size);
   EngineDriver driver(engine.get(), 1);
   std::vector<int> slots;
   for (const CacheSpec& cache : caches) {
-    slots.push_back(driver.Add(prompt, *PlanCache(cache, {70}), 50));
+    slots.push_back(driver.Add(prompt, *PlanCache(cache, {70, 2, kv_heads}), 50));
     driver.PrefillAll(slots.back());
   }
   for (int step = 0; step < 50; ++step) {
@@ -310,6 +328,28 @@ TEST(EvictionOracle, SnapKvThatDropsNothingIsFull) {
   ExpectEqualLogits(78, {full, window, budget});
 }
 
+// Oracle 1, of the policies that revise their scores.
+TEST(EvictionOracle, RevisedScoresWithinTheBudgetAreFull) {
+  std::vector<CacheSpec> caches(4);
+  caches[1].policy = "tova";
+  caches[2].policy = "random";
+  caches[3].policy = "scissorhands";
+  for (size_t i = 1; i < caches.size(); ++i) caches[i].max_cache_tokens = 120;
+  ExpectEqualLogits(81, caches);
+}
+
+// Where all that stays is recent, neither chance nor attention has a say.
+TEST(EvictionOracle, RecentOnlyIsLocal) {
+  std::vector<CacheSpec> caches(3);
+  caches[0].policy = "local";
+  caches[1].policy = "tova";
+  caches[2].policy = "random";
+  for (CacheSpec& cache : caches) cache.max_cache_tokens = 24;
+  caches[1].protected_window_size = caches[2].protected_window_size = 24;
+  caches[2].sink_tokens = 0;
+  ExpectEqualLogits(82, caches);
+}
+
 // A rolling cache below its cap is the full one but for rounding: its keys were turned and turned
 // back, and are turned again by their distance to the query. That no bit changes (oracle 1) does
 // not hold for it.
@@ -336,6 +376,298 @@ TEST(EvictionOracle, RollingBelowItsCapIsFullButForRounding) {
         driver.DecodeToken(slot, step * 7 % engine->config().vocab_size, 70 + step);
     }
   }
+}
+
+CacheSpec Cache(const std::string& policy, int budget,
+                std::map<std::string, std::string> params = {}) {
+  CacheSpec spec;
+  spec.policy = policy;
+  spec.max_cache_tokens = budget;
+  spec.params = std::move(params);
+  return spec;
+}
+
+// Oracle 5: where the floor is all there is, heads that share get what they get alone; a pyramid of
+// beta 1 has upright walls.
+TEST(EvictionOracle, SharingWithAWholeFloorIsUniform) {
+  ExpectEqualLogits(81, {Cache("h2o", 25), Cache("ada-h2o", 25, {{"head_floor", "1"}})});
+  ExpectEqualLogits(82, {Cache("snapkv", 24), Cache("ada-snapkv", 24, {{"head_floor", "1"}}),
+                         Cache("pyramidkv", 24, {{"beta", "1"}})});
+  ExpectEqualLogits(83, {Cache("pyramidkv", 24, {{"decode_cap", "30"}}),
+                         Cache("ada-pyramid", 24, {{"decode_cap", "30"}, {"head_floor", "1"}})});
+}
+
+// Oracle 5: of one query head the mean is the maximum.
+TEST(EvictionOracle, AGroupOfOneHasOneReduction) {
+  ExpectEqualLogits(84, {Cache("h2o", 25), Cache("h2o", 25, {{"group_reduce", "max"}})}, 6);
+  ExpectEqualLogits(
+      85, {Cache("ada-snapkv", 25), Cache("ada-snapkv", 25, {{"group_reduce", "max"}})}, 6);
+}
+
+// The prompt, and behind it what a probe reads.
+std::vector<TokenId> Reading(const CachePlan& plan, int vocab, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<TokenId> reading(plan.prompt.tokens);
+  for (TokenId& token : reading) token = static_cast<TokenId>(rng() % vocab);
+  if (plan.prompt_score != PromptScore::kProbe) return reading;
+  const std::vector<TokenId> again = reading;
+  reading.insert(reading.end(), {3, 1, 4});
+  reading.insert(reading.end(), again.begin(), again.end());
+  return reading;
+}
+
+class RaggedOracle : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, RaggedOracle, ::testing::Values("reference", "cpu", "cuda"),
+                         [](const auto& info) { return info.param; });
+
+// Oracle 7. A head of a layer that shares its budget has its floor, and for good: first and last
+// entries never leave, nor does a head outgrow what it was given.
+TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
+  constexpr int kKvHeads = 3, kPrompt = 90, kSteps = 60;
+  struct AdaCase {
+    CacheSpec spec;
+    int sinks, recent, growth;
+    double floor;
+  };
+  AdaCase cases[] = {
+      {Cache("ada-h2o", 30), 3, 5, 0, 0.2},
+      {Cache("ada-h2o", 21, {{"head_floor", "0"}}), 1, 1, 0, 0.0},
+      {Cache("ada-snapkv", 29, {{"decode_cap", "33"}, {"head_floor", "0.5"}}), 0, 7, 4, 0.5},
+      {Cache("ada-pyramid", 29, {{"decode_cap", "29"}}), 0, 7, 0, 0.2}};
+  for (AdaCase& c : cases) {
+    SCOPED_TRACE(c.spec.policy);
+    const auto engine = OracleEngine(86, kKvHeads, GetParam());
+    if (c.sinks > 0) c.spec.sink_tokens = c.sinks;
+    c.spec.protected_window_size = c.recent;
+    const CachePlan plan = *PlanCache(c.spec, {kPrompt, 2, kKvHeads});
+    EngineDriver driver(engine.get(), 1);
+    const int slot = driver.Add(Reading(plan, engine->config().vocab_size, 86), plan, kSteps);
+    driver.PrefillAll(slot);
+    driver.Step();
+    const std::vector<int32_t> entries = driver.Entries(slot);
+    ASSERT_EQ(entries.size(), 2u * kKvHeads);
+    std::set<int32_t> different;
+    for (int layer = 0; layer < 2; ++layer) {
+      const int budget = plan.LayerBudget(layer), guarded = c.sinks + c.recent;
+      int sum = 0;
+      for (int head = 0; head < kKvHeads; ++head) {
+        const int32_t kept = entries[layer * kKvHeads + head];
+        EXPECT_GE(kept, static_cast<int>(c.floor * (budget - guarded)) + guarded);
+        EXPECT_LE(kept, plan.WidestKeep());
+        sum += kept;
+        different.insert(kept);
+      }
+      EXPECT_EQ(sum, kKvHeads * budget);
+    }
+    EXPECT_GT(different.size(), 2u) << "heads that are alike test nothing";
+    for (int seen = kPrompt; seen <= kPrompt + kSteps; ++seen) {
+      for (int head = 0; head < 2 * kKvHeads; ++head) {
+        const Engine::HeadState state = engine->ReadHead(slot, head / kKvHeads, head % kKvHeads);
+        const std::set<int> positions(state.positions.begin(), state.positions.end());
+        ASSERT_EQ(static_cast<int>(positions.size()),
+                  entries[head] + std::min(seen - kPrompt, c.growth))
+            << "after " << seen;
+        for (int i = 0; i < c.sinks; ++i) ASSERT_TRUE(positions.count(i)) << i << " of " << seen;
+        for (int i = seen - c.recent; i < seen; ++i)
+          ASSERT_TRUE(positions.count(i)) << i << " of " << seen;
+      }
+      if (seen == kPrompt + kSteps) break;
+      driver.DecodeToken(slot, seen * 7 % engine->config().vocab_size, seen);
+      driver.Step();
+    }
+  }
+}
+
+// Specifications whose heads share, or retain a certain mass; and two that do neither.
+std::vector<CacheSpec> RaggedCaches(int budget) {
+  std::vector<CacheSpec> caches = {
+      Cache("h2o", budget),         Cache("snapkv", budget),
+      Cache("ada-snapkv", budget),  Cache("ada-h2o", budget, {{"head_floor", "0"}}),
+      Cache("ada-pyramid", budget), Cache("h2o", budget, {{"budget_scope", "model"}}),
+      Cache("reconstruct", budget)};
+  for (CacheSpec& cache : caches) cache.protected_window_size = 6;
+  return caches;
+}
+
+// Everything that is decided about a prompt.
+struct Decided {
+  std::vector<int32_t> entries;
+  std::vector<float> retained_mass, logits;
+  std::vector<std::map<int32_t, float>> heads;  // position -> score
+  bool operator==(const Decided&) const = default;
+};
+
+Decided Decide(Engine* engine, EngineDriver* driver, int slot, int kv_heads) {
+  Decided decided = {driver->Entries(slot), driver->RetainedMass(slot), driver->Logits(slot), {}};
+  for (int head = 0; head < 2 * kv_heads; ++head) {
+    const Engine::HeadState state = engine->ReadHead(slot, head / kv_heads, head % kv_heads);
+    auto& positions = decided.heads.emplace_back();
+    for (size_t i = 0; i < state.positions.size(); ++i)
+      positions[state.positions[i]] = state.scores[i];
+  }
+  return decided;
+}
+
+// Oracle 5 again: the same entries with the same scores. (Compacting leaves them in another order,
+// so attention may round otherwise.)
+TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
+  std::vector<Decided> decided;
+  for (const char* scope : {"head", "model"}) {
+    const auto engine = OracleEngine(90, 2, GetParam());
+    const CachePlan plan =
+        *PlanCache(Cache("h2o", 25, {{"head_floor", "1"}, {"budget_scope", scope}}), {90, 2, 2});
+    EngineDriver driver(engine.get(), 1);
+    const int slot = driver.Add(Reading(plan, engine->config().vocab_size, 90), plan, 1);
+    driver.PrefillAll(slot);
+    driver.Step();
+    decided.push_back(Decide(engine.get(), &driver, slot, 2));
+  }
+  EXPECT_EQ(decided[0].heads, decided[1].heads);
+  EXPECT_EQ(decided[0].retained_mass, decided[1].retained_mass);
+  EXPECT_EQ(decided[1].entries, std::vector<int32_t>(4, 25));
+}
+
+// Oracle 9: the same bits in whatever slices a prompt was read.
+TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
+  constexpr int kPrompt = 100;
+  std::vector<CacheSpec> caches = RaggedCaches(30);
+  caches.push_back(Cache("ada-h2o", 30));
+  caches.back().min_retained_mass = 0.8;
+  for (const CacheSpec& cache : caches) {
+    SCOPED_TRACE(testing::Message() << cache.policy << (cache.params.empty() ? "" : ", shared"));
+    const CachePlan plan = *PlanCache(cache, {kPrompt, 2, 2});
+    std::vector<Decided> decided;
+    for (const int slice : {100'000, kQueryTile, 0}) {
+      const auto engine = OracleEngine(87, 2, GetParam());
+      EngineDriver driver(engine.get(), 1);
+      const std::vector<TokenId> reading = Reading(plan, engine->config().vocab_size, 87);
+      const auto n = static_cast<int>(reading.size());
+      const int slot = driver.Add(reading, plan, 1);
+      if (slice == 0) {  // both layers at once
+        driver.PrefillAll(slot);
+        driver.Step();
+      }
+      for (int layer = 0; layer < (slice == 0 ? 0 : 2); ++layer) {
+        for (int begin = 0; begin < n; begin += slice) {
+          driver.PrefillPart(slot, layer, layer + 1, begin, std::min(n, begin + slice));
+          driver.Step();
+        }
+      }
+      decided.push_back(Decide(engine.get(), &driver, slot, 2));
+      EXPECT_TRUE(decided.back() == decided.front()) << "slices of " << slice;
+    }
+    EXPECT_EQ(decided.front().entries.empty(), !plan.IsRagged());
+  }
+}
+
+// What each head retains, against the double model's own attention.
+TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
+  const auto model = MakeRandomModel(SmallConfig(6, 2), 88);
+  for (const int prompt : {20, 90}) {  // shorter and longer than the 32 queries
+    for (const CacheSpec& cache : RaggedCaches(14)) {
+      SCOPED_TRACE(testing::Message() << cache.policy << ", " << prompt << " tokens");
+      const auto engine = OracleEngine(88, 2, GetParam());
+      const CachePlan plan = *PlanCache(cache, {prompt, 2, 2});
+      const std::vector<TokenId> reading = Reading(plan, engine->config().vocab_size, 88);
+      EngineDriver driver(engine.get(), 1);
+      const int slot = driver.Add(reading, plan, 1);
+      driver.PrefillAll(slot);
+      driver.Step();
+      const DoubleModel truth(*model);
+      CachePlan whole = plan;
+      whole.budget = whole.cap = prompt;
+      whole.layer_budgets.clear();
+      DoubleModel::Sequence all(&truth, whole);
+      all.Prefill(reading);
+      ASSERT_EQ(driver.RetainedMass(slot).size(), 4u);
+      for (int head = 0; head < 4; ++head) {
+        const Engine::HeadState state = engine->ReadHead(slot, head / 2, head % 2);
+        double mass = 0;
+        for (const int32_t position : state.positions)
+          mass += all.head(head / 2, head % 2).entries[position].late / std::min(32, prompt);
+        EXPECT_NEAR(driver.RetainedMass(slot)[head], mass, 2e-5) << "head " << head;
+        EXPECT_EQ(mass < 0.99999, static_cast<int>(state.positions.size()) < prompt);
+      }
+    }
+  }
+  const auto engine = OracleEngine(88, 2, GetParam());
+  EngineDriver driver(engine.get(), 1);
+  const CachePlan plan = *PlanCache(Cache("ada-h2o", 40), {40, 2, 2});
+  const int slot = driver.Add(Reading(plan, engine->config().vocab_size, 88), plan, 1);
+  driver.PrefillAll(slot);
+  driver.Step();
+  EXPECT_TRUE(driver.RetainedMass(slot).empty()) << "nothing has left";
+}
+
+// The least number of entries that retains enough: best first by the double model's scores, from
+// what the head keeps anyway up to `most`, or else everything.
+int LeastFor(const DoubleModel::Head& all, const CachePlan& plan, int keep, int n, double margin) {
+  std::vector<std::tuple<bool, double, int>> order;  // the worst first
+  for (const DoubleModel::Entry& entry : all.entries) {
+    const bool guarded = entry.position < plan.rule.sinks || entry.position >= n - plan.rule.recent;
+    order.emplace_back(guarded, entry.score, entry.position);
+  }
+  std::sort(order.rbegin(), order.rend());
+  double mass = 0;
+  for (int i = 0; i < n; ++i) {
+    mass += all.entries[std::get<2>(order[i])].late / std::min(32, n);
+    if (i + 1 < keep || mass < plan.min_retained_mass + margin) continue;
+    return i + 1 <= std::max(keep, plan.most_for_mass) ? i + 1 : n;
+  }
+  return n;
+}
+
+TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
+  constexpr int kPrompt = 90;
+  const auto model = MakeRandomModel(SmallConfig(6, 2), 89);
+  int raised = 0, whole_heads = 0, unchanged = 0;
+  for (const double least_mass : {0.1, 0.2, 0.5, 0.9}) {
+    for (CacheSpec cache : RaggedCaches(60)) {
+      SCOPED_TRACE(testing::Message() << cache.policy << ", mass " << least_mass);
+      cache.cache_ratio = 0.15;  // 14 entries, and up to 60 for the mass
+      cache.min_cache_tokens = 0;
+      const CachePlan before = *PlanCache(cache, {kPrompt, 2, 2});
+      cache.min_retained_mass = least_mass;
+      const CachePlan plan = *PlanCache(cache, {kPrompt, 2, 2});
+      ASSERT_EQ(plan.budget, 14);
+      const auto engine = OracleEngine(89, 2, GetParam());
+      const std::vector<TokenId> reading = Reading(plan, engine->config().vocab_size, 89);
+      EngineDriver driver(engine.get(), 1);
+      const int slot = driver.Add(reading, plan, 1);
+      driver.PrefillAll(slot);
+      driver.Step();
+      const DoubleModel truth(*model);
+      CachePlan keep_all = plan;
+      keep_all.budget = keep_all.cap = kPrompt;
+      keep_all.layer_budgets.clear();
+      CachePlan plain = before;
+      plain.candidates = kPrompt;  // all entries are candidates where the mass is to be known
+      DoubleModel::Sequence all(&truth, keep_all), uniform(&truth, plain);
+      all.Prefill(reading);
+      uniform.Prefill(reading);
+      for (int head = 0; head < 4; ++head) {
+        SCOPED_TRACE(testing::Message() << "head " << head);
+        const auto held =
+            static_cast<int>(engine->ReadHead(slot, head / 2, head % 2).positions.size());
+        EXPECT_EQ(held, driver.Entries(slot)[head]);
+        const auto keep = static_cast<int>(uniform.head(head / 2, head % 2).entries.size());
+        const DoubleModel::Head& entries = all.head(head / 2, head % 2);
+        const int least = LeastFor(entries, plan, keep, kPrompt, -1e-5);
+        const int most = LeastFor(entries, plan, keep, kPrompt, 1e-5);
+        EXPECT_TRUE(held == least || held == most) << held << ", not " << least << " or " << most;
+        if (held < kPrompt) {
+          EXPECT_GE(driver.RetainedMass(slot)[head], least_mass - 1e-6);
+        }
+        ++(held == kPrompt ? whole_heads : held > keep ? raised : unchanged);
+      }
+    }
+  }
+  EXPECT_GT(raised, 10);
+  EXPECT_GT(whole_heads, 10);
+  EXPECT_GT(unchanged, 10);
 }
 
 }  // namespace

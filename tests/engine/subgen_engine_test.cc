@@ -110,7 +110,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
   CacheSpec spec = Spec("subgen", c.budget);
   spec.params = c.params;
   if (c.sinks > 0) spec.sink_tokens = c.sinks;
-  const CachePlan plan = *PlanCache(spec, c.prompt);
+  const CachePlan plan = *PlanCache(spec, {c.prompt});
   const DoubleModel truth(*model);
   DoubleModel::Sequence expected(&truth, plan);
   EngineDriver driver(engine.get(), seed);
@@ -176,7 +176,7 @@ class SubGenOracle : public ::testing::TestWithParam<std::string> {
     std::vector<int> slots;
     for (const CacheSpec& cache : caches) {
       const auto n = static_cast<int64_t>(prompt_.size());
-      slots.push_back(driver.Add(prompt_, *PlanCache(cache, n), kSteps));
+      slots.push_back(driver.Add(prompt_, *PlanCache(cache, {n}), kSteps));
       driver.PrefillAll(slots.back());
     }
     std::vector<std::vector<std::vector<float>>> logits(caches.size());

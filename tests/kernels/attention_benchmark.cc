@@ -1,11 +1,14 @@
 // Speed of the cpu backend's attention. Decode: bytes of pages read a second, beside a plain read
-// of as many bytes by as many threads in the same run; with and without scores. Prefill: useful
+// of as many bytes by as many threads in the same run; with and without scores; and heads of
+// different lengths against equal ones of as many entries. Prefill: useful
 // (causal) floating point operations a second, with and without column sums. Shapes are
 // SmolLM2-135M's (9 query heads, 3 KV heads, head_dim 64) and a Llama-3 8B layer's.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -34,15 +37,45 @@ std::vector<float> Random(size_t n) {
   return v;
 }
 
-// Every layer of every sequence at its cap, so that steps repeat.
+std::vector<int32_t> EqualLengths(const Model& model, int rows, int context) {
+  return std::vector<int32_t>(static_cast<size_t>(rows) * model.num_layers * model.num_kv_heads,
+                              context);
+}
+
+// As Ada-KV shares a layer's entries out: a fifth alike, the others by how attention happens to
+// fall. A few heads get two to three times the mean, some little more than their fifth.
+std::vector<int32_t> SharedLengths(const Model& model, int rows, int context) {
+  std::mt19937 rng(7);
+  std::normal_distribution<double> normal(0.0, 1.2);
+  std::vector<int32_t> lengths;
+  for (int layer = 0; layer < rows * model.num_layers; ++layer) {
+    std::vector<double> shares;
+    for (int head = 0; head < model.num_kv_heads; ++head) shares.push_back(std::exp(normal(rng)));
+    const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+    int left = model.num_kv_heads * context;
+    for (const double share : shares) {
+      const double even = 0.2 * context, rest = 0.8 * context * model.num_kv_heads * share / all;
+      lengths.push_back(static_cast<int32_t>(even + rest));
+      left -= lengths.back();
+    }
+    lengths.back() += left;
+  }
+  return lengths;
+}
+
+// Every layer of every sequence at its cap, so that steps repeat. lengths: [rows, layers, KV heads]
 class DecodeWorld {
  public:
-  DecodeWorld(const Model& model, int rows, int context, DType dtype, bool scored)
+  DecodeWorld(const Model& model, int rows, const std::vector<int32_t>& lengths, DType dtype,
+              bool scored)
       : model_(model), rows_(rows) {
     constexpr int kBlock = 16;
-    const int width = (context + kBlock - 1) / kBlock;
-    const int heads = rows * model.num_layers * model.num_kv_heads;
-    layout_ = {dtype, model.head_dim, kBlock, heads * width};
+    const auto heads = static_cast<int>(lengths.size());
+    const auto pages = [](int32_t length) { return (length + kBlock - 1) / kBlock; };
+    const int width = pages(*std::max_element(lengths.begin(), lengths.end()));
+    int num_blocks = 0;
+    for (const int32_t length : lengths) num_blocks += pages(length);
+    layout_ = {dtype, model.head_dim, kBlock, num_blocks};
     const size_t slots = static_cast<size_t>(layout_.num_blocks) * kBlock;
     page_bytes_ = BytesOf(dtype, slots * model.head_dim);
     // As the pool's memory. Zeros: every entry weighs the same.
@@ -52,21 +85,25 @@ class DecodeWorld {
     std::memset(values_.get(), 0, page_bytes_);
     positions_.resize(slots);
     scores_.resize(slots);
+    std::vector<int32_t> ids(num_blocks);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(7));
     blocks_.resize(static_cast<size_t>(heads) * width);
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-    std::shuffle(blocks_.begin(), blocks_.end(), std::mt19937(7));
+    for (int head = 0; head < heads; ++head) {
+      for (int i = 0; i < pages(lengths[head]); ++i, ids.pop_back())
+        blocks_[static_cast<size_t>(head) * width + i] = ids.back();
+    }
     for (int row = 0; row < rows; ++row) {
       row_begin_.push_back(static_cast<int64_t>(row) * model.num_layers * model.num_kv_heads *
                            width);
       slots_.push_back(row);
     }
     row_width_.assign(rows, width);
-    caps_.assign(heads, context);
-    lengths_.assign(heads, context);
+    caps_ = lengths_ = lengths;
     victims_.assign(heads, 0);
     DecodeRule rule;
     rule.scored = scored;
-    rule.recent = context / 2;
+    rule.recent = *std::min_element(lengths.begin(), lengths.end()) / 2;
     rules_.assign(rows, rule);
     q_ = Random(static_cast<size_t>(rows) * model.num_heads * model.head_dim);
     k_ = Random(static_cast<size_t>(rows) * model.num_kv_heads * model.head_dim);
@@ -141,7 +178,8 @@ void SetBandwidth(benchmark::State& state, double bytes) {
 // Arguments: rows, context, dtype, scored, threads.
 void BM_Decode(benchmark::State& state, const Model& model) {
   ThreadPool pool(static_cast<int>(state.range(4)));
-  DecodeWorld world(model, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
+  const int rows = static_cast<int>(state.range(0));
+  DecodeWorld world(model, rows, EqualLengths(model, rows, static_cast<int>(state.range(1))),
                     static_cast<DType>(state.range(2)), state.range(3) != 0);
   for (auto _ : state) world.Step(pool);
   SetBandwidth(state, world.Bytes());
@@ -149,7 +187,8 @@ void BM_Decode(benchmark::State& state, const Model& model) {
 
 void BM_ReadPages(benchmark::State& state, const Model& model) {
   ThreadPool pool(static_cast<int>(state.range(4)));
-  DecodeWorld world(model, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
+  const int rows = static_cast<int>(state.range(0));
+  DecodeWorld world(model, rows, EqualLengths(model, rows, static_cast<int>(state.range(1))),
                     static_cast<DType>(state.range(2)), false);
   for (auto _ : state) benchmark::DoNotOptimize(world.Read(pool));
   SetBandwidth(state, world.Bytes());
@@ -183,6 +222,56 @@ void ReadCases(benchmark::internal::Benchmark* b) {
 BENCHMARK_CAPTURE(BM_ReadPages, SmolLM2, kSmolLm2)->Apply(ReadCases);
 BENCHMARK_CAPTURE(BM_Decode, SmolLM2, kSmolLm2)->Apply(DecodeCases);
 BENCHMARK_CAPTURE(BM_Decode, Llama8B, kLlama8B)->Apply(DecodeCases);
+
+// Of the fastest tenth: what else the machine does makes steps slower, never faster.
+double QuietUs(std::vector<double>* seconds) {
+  const auto tenth = seconds->begin() + static_cast<std::ptrdiff_t>(seconds->size() / 10);
+  std::nth_element(seconds->begin(), tenth, seconds->end());
+  return *tenth * 1e6;
+}
+
+// Heads that share a budget beside heads that have it alike, in turns: the time is that of the
+// former, `ratio` the quotient of quiet steps. Arguments as BM_Decode's.
+void BM_DecodeShared(benchmark::State& state, const Model& model) {
+  ThreadPool pool(static_cast<int>(state.range(4)));
+  const int rows = static_cast<int>(state.range(0)), context = static_cast<int>(state.range(1));
+  const auto dtype = static_cast<DType>(state.range(2));
+  const bool scored = state.range(3) != 0;
+  DecodeWorld equal(model, rows, EqualLengths(model, rows, context), dtype, scored);
+  DecodeWorld shared(model, rows, SharedLengths(model, rows, context), dtype, scored);
+  const auto seconds_of = [&pool](DecodeWorld& world) {
+    const auto start = std::chrono::steady_clock::now();
+    world.Step(pool);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::vector<double> equal_s, shared_s;
+  for (auto _ : state) {
+    equal_s.push_back(seconds_of(equal));
+    shared_s.push_back(seconds_of(shared));
+    state.SetIterationTime(shared_s.back());
+  }
+  state.counters["equal_us"] = QuietUs(&equal_s);
+  state.counters["shared_us"] = QuietUs(&shared_s);
+  state.counters["ratio"] = QuietUs(&shared_s) / QuietUs(&equal_s);
+}
+
+void SharedCases(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"rows", "context", "dtype", "scored", "threads"})
+      ->UseManualTime()
+      ->MinTime(1.0)
+      ->Unit(benchmark::kMicrosecond);
+  constexpr int kF16 = static_cast<int>(DType::kF16);
+  // Contexts that are no multiple of anything: else equal heads alone would be spared the rows that
+  // fill up a vector.
+  for (const int threads : {1, 2}) {
+    for (const int rows : {1, 4, 32}) {
+      for (const int context : {137, 521}) b->Args({rows, context, kF16, 1, threads});
+    }
+  }
+}
+
+BENCHMARK_CAPTURE(BM_DecodeShared, SmolLM2, kSmolLm2)->Apply(SharedCases);
+BENCHMARK_CAPTURE(BM_DecodeShared, Llama8B, kLlama8B)->Apply(SharedCases);
 
 // One layer of a whole prompt. Arguments: tokens, column sums, threads.
 void BM_Prefill(benchmark::State& state, const Model& model) {

@@ -263,8 +263,8 @@ class WritePagesTest : public BackendTest {
       ASSERT_PRED2(Same, written_.values[index * c.head_dim + j], RoundTo(c.dtype, v_[in + j]));
     }
     float score = c.with_scores ? scores_[h * score_stride_ + position] : 0.0f;
-    if (c.rule.by_position) score = static_cast<float>(place);
-    if (!c.rule.scored) score = kUntouched;
+    if (c.rule.by_position && !c.with_scores) score = static_cast<float>(place);
+    if (!c.rule.scored && !c.with_scores) score = kUntouched;
     ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
     const float log_weight = c.rule.weighted ? 0.0f : kUntouched;
     ASSERT_EQ(written_.log_weights[2 * index], log_weight) << "head " << h << " entry " << e;

@@ -242,6 +242,25 @@ TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
 }
 
+// Entries that are dropped leave their pages to those who follow them.
+TEST_F(CacheSpaceTest, ADroppingCacheKeepsThePagesOfItsCap) {
+  CachePlan plan;
+  plan.prompt = {.tokens = 20};
+  plan.budget = 6;
+  plan.cap = 10;
+  plan.drop = 4;
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &batch_));
+  EXPECT_EQ(a.num_pages, 6 * 2);
+  for (const int64_t tokens : {22, 23, 24, 25, 28, 29, 1'000'000}) {
+    EXPECT_EQ(space_.PagesFor(plan, tokens), 6 * (tokens > 22 ? 3 : 2)) << tokens;
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    EXPECT_EQ(a.num_pages, space_.PagesFor(plan, tokens)) << tokens;
+  }
+  space_.Release(&a);
+  EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), std::numeric_limits<int64_t>::max());
+}
+
 TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
@@ -346,6 +365,129 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));  // every head is at its cap
   EXPECT_EQ(a.num_pages, 15);
   space_.Release(&a);
+}
+
+// How many entries each head keeps, drawn: in all what the heads' shared budgets come to, and none
+// more than the widest may.
+std::vector<int32_t> DrawEntries(const CachePlan& plan, const EngineLimits& limits,
+                                 std::mt19937_64& random) {
+  const int heads = limits.num_layers * limits.num_kv_heads;
+  const int sharing = plan.scope == BudgetScope::kModel ? heads : limits.num_kv_heads;
+  std::vector<int32_t> entries(heads, plan.Protected());
+  for (int first = 0; first < heads; first += sharing) {
+    const int favoured = first + static_cast<int>(random() % sharing);
+    for (int left = sharing * (plan.budget - plan.Protected()); left > 0;) {
+      int head = random() % 2 == 0 ? favoured : first + static_cast<int>(random() % sharing);
+      while (entries[head] == plan.WidestKeep()) head = first + (head + 1 - first) % sharing;
+      ++entries[head];
+      --left;
+    }
+  }
+  return entries;
+}
+
+// Ragged heads, grown by any number of tokens at a time: every head holds what its entries need, no
+// page more, and `capacity` promises no more than is there.
+TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
+  constexpr uint64_t kSeed = 41;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    EngineLimits limits = {.num_layers = static_cast<int>(1 + random() % 3),
+                           .num_kv_heads = static_cast<int>(1 + random() % 4),
+                           .block_size = 1 << random() % 5,
+                           .num_blocks = 100'000,
+                           .table_entries = 100'000,
+                           .max_num_seqs = 1,
+                           .max_model_len = 4096,
+                           .prefill_arena_tokens = 4096};
+    CachePlan plan;
+    plan.prompt = {.tokens = static_cast<int64_t>(2 + random() % 100),
+                   .num_layers = limits.num_layers,
+                   .num_kv_heads = limits.num_kv_heads};
+    plan.budget = 1 + static_cast<int>(random() % (plan.prompt.tokens - 1));
+    plan.rule.recent = 1;
+    plan.floor_ppm = 0;
+    plan.scope = random() % 2 == 0 ? BudgetScope::kLayer : BudgetScope::kModel;
+    plan.candidates = 3 * plan.budget;
+    if (random() % 2 == 0) plan.cap = plan.budget + static_cast<int>(random() % 60);
+    CacheSpace space(limits);
+    SequenceSpace a;
+    Batch batch;
+    const int64_t n = plan.prompt.tokens;
+    ASSERT_TRUE(space.TryOpen(
+        {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = n + 300}, &a, &batch));
+    const std::vector<int32_t> entries = DrawEntries(plan, limits, random);
+    space.Settle(plan, entries, &a);
+    const auto pages_at = [&](size_t head, int64_t tokens) -> int32_t {
+      int64_t held = entries[head] + tokens - n;
+      if (plan.cap != kNoCap)
+        held = std::min<int64_t>(held, entries[head] + plan.cap - plan.budget);
+      return static_cast<int32_t>((held + limits.block_size - 1) / limits.block_size);
+    };
+    for (int64_t tokens = n; tokens < n + 200;
+         tokens += 1 + (random() % 4 == 0 ? static_cast<int64_t>(random() % 50) : 0)) {
+      int64_t missing = 0, all = 0;
+      for (size_t head = 0; head < entries.size(); ++head)
+        missing += pages_at(head, tokens) - a.pages[head];
+      EXPECT_EQ(space.PagesMissing(a, tokens), missing);
+      ASSERT_TRUE(space.TryGrow(tokens, &a, &batch));
+      for (size_t head = 0; head < entries.size(); ++head) {
+        ASSERT_EQ(a.pages[head], pages_at(head, tokens)) << "head " << head << " at " << tokens;
+        ASSERT_EQ(pages_at(head, std::min<int64_t>(a.capacity, 1'000'000)), a.pages[head])
+            << "not held for all of the capacity";
+        all += a.pages[head];
+      }
+      ASSERT_EQ(a.num_pages, all);
+      EXPECT_LE(all, space.PagesFor(plan, tokens)) << "more than admission counts on";
+    }
+    EXPECT_EQ(space.NumFreePages(), limits.num_blocks - a.num_pages);
+    space.Release(&a);
+  }
+}
+
+// However a shared budget falls: what MaxTokensAlone says fits does.
+TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
+  constexpr uint64_t kSeed = 43;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  int bound = 0;
+  for (int round = 0; round < 2000; ++round) {
+    EngineLimits limits = {.num_layers = static_cast<int>(1 + random() % 6),
+                           .num_kv_heads = static_cast<int>(1 + random() % 2),
+                           .block_size = 4,
+                           .num_blocks = static_cast<int>(20 + random() % 60),
+                           .table_entries = 1000,
+                           .max_num_seqs = 1,
+                           .max_model_len = 4096,
+                           .prefill_arena_tokens = 4096};
+    CachePlan plan;
+    plan.prompt = {.tokens = static_cast<int64_t>(4 + random() % 20),
+                   .num_layers = limits.num_layers,
+                   .num_kv_heads = limits.num_kv_heads};
+    plan.budget = 1 + static_cast<int>(random() % 3);
+    plan.rule.recent = 1;
+    plan.floor_ppm = 0;
+    plan.scope = random() % 2 == 0 ? BudgetScope::kLayer : BudgetScope::kModel;
+    plan.candidates = 3 * plan.budget;
+    SCOPED_TRACE(testing::Message()
+                 << "round " << round << ": " << limits.num_layers << " layers of "
+                 << limits.num_kv_heads << " heads, C " << plan.budget << " of "
+                 << plan.prompt.tokens << ", " << limits.num_blocks << " pages");
+    const int64_t most = CacheSpace::MaxTokensAlone(limits, plan), n = plan.prompt.tokens;
+    if (most < n) continue;
+    ++bound;
+    CacheSpace space(limits);
+    SequenceSpace a;
+    Batch batch;
+    ASSERT_TRUE(space.TryOpen(
+        {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = most}, &a, &batch));
+    space.Settle(plan, DrawEntries(plan, limits, random), &a);
+    ASSERT_TRUE(space.TryGrow(most, &a, &batch));
+    space.Release(&a);
+  }
+  EXPECT_GT(bound, 1000);
 }
 
 TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {

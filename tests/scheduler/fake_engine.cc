@@ -103,8 +103,15 @@ void FakeEngine::ApplyTables(const Batch& batch) {
 void FakeEngine::ApplyShrinks(const Batch& batch) {
   for (const SlotShrink& shrink : batch.shrinks) {
     Slot& slot = slots_[shrink.slot];
-    EXPECT_EQ(slot.fed, slot.plan.whole_until);
     EXPECT_EQ(slot.fed, shrink.next_position);
+    if (slot.plan.drop > 0) {
+      for (int32_t& length : slot.lengths) {
+        EXPECT_EQ(length, slot.plan.cap) << "too early to drop entries";
+        length -= slot.plan.drop;
+      }
+      continue;
+    }
+    EXPECT_EQ(slot.fed, slot.plan.whole_until);
     for (int head = 0; head < NumHeads(); ++head) {
       EXPECT_EQ(slot.lengths[head], slot.fed);
       EXPECT_GE(slot.lengths[head], slot.plan.cap);
@@ -246,6 +253,7 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   for (int head = 0; head < NumHeads(); ++head) {
     const int32_t grown = slot.spans[head].EntriesAfter(slot.fed + 1);
     int32_t& length = slot.lengths[head];
+    EXPECT_TRUE(slot.plan.drop == 0 || grown == length + 1) << "entries were to be dropped first";
     // At the cap the victim's slot is overwritten; which one is any pure function of the position.
     const int32_t entry = grown > length ? length : static_cast<int32_t>(row.position % grown);
     length = grown;

@@ -1,8 +1,10 @@
 #include "scheduler/request_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <string_view>
 
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -54,6 +56,10 @@ TEST(RequestCheckTest, BadValuesAreNamedWithTheirRange) {
       {"prompt[2]: 4294967295 is outside [0, 1000)", [](Request& r) { r.prompt[2] = kNoToken; }},
       {"prompt: 128 tokens exceed max_model_len 128 - 1",
        [](Request& r) { r.prompt.assign(128, 1); }},
+      {"cache.question_tokens: -1 is outside [0, 4], the prompt's tokens but one",
+       [](Request& r) { r.question_tokens = -1; }},
+      {"cache.question_tokens: 5 is outside [0, 4], the prompt's tokens but one",
+       [](Request& r) { r.question_tokens = 5; }},
       {"resume_token_ids[0]: 5000 is outside [0, 1000)",
        [](Request& r) { r.resume_token_ids = {5000}; }},
       {"resume_token_ids: 10 tokens leave nothing of the 10 that the request may generate",
@@ -118,6 +124,85 @@ TEST(RequestCheckTest, RollingCachesOutrunTheContext) {
   request.cache.max_cache_tokens = 30;
   request.prompt.assign(128, 1);
   EXPECT_EQ(total(request), -1);
+}
+
+// The plan is the context's; the probe repeats the context and nothing of the question.
+TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
+  const FakeTokenizer tokenizer;
+  Request request = MakeRequest(50, 10);
+  request.question_tokens = 49;
+  const auto edge = CheckRequest(request, SmallLimits(), tokenizer);
+  ASSERT_TRUE(std::holds_alternative<CheckedRequest>(edge));
+  EXPECT_EQ(std::get<CheckedRequest>(edge).plan.prompt.tokens, 1);
+  EXPECT_TRUE(std::get<CheckedRequest>(edge).probe.empty());
+  request.question_tokens = 20;
+  request.cache.policy = "reconstruct";
+  request.cache.max_cache_tokens = 10;
+  const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+  ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
+  const auto& [good, plan, probe, total] = std::get<CheckedRequest>(checked);
+  EXPECT_EQ(plan.prompt.tokens, 30);
+  EXPECT_EQ(total, 60);
+  const std::string_view instruction = "\n\nRepeat the previous context:";
+  ASSERT_EQ(probe.size(), instruction.size() + 30);
+  EXPECT_TRUE(std::equal(instruction.begin(), instruction.end(), probe.begin()));
+  EXPECT_TRUE(std::equal(probe.begin() + instruction.size(), probe.end(), good.prompt.begin()));
+  request.cache.max_cache_tokens = 30;
+  EXPECT_TRUE(
+      std::get<CheckedRequest>(CheckRequest(request, SmallLimits(), tokenizer)).probe.empty())
+      << "nothing leaves";
+}
+
+// 49 tokens, an instruction of 30 and 49 tokens fill the context of 128.
+TEST(RequestCheckTest, AProbeHasToFitIntoTheContext) {
+  const FakeTokenizer tokenizer;
+  Request request = MakeRequest(49, 10);
+  request.cache.policy = "reconstruct";
+  request.cache.max_cache_tokens = 10;
+  const auto error = [&](const EngineLimits& limits) {
+    const auto checked = CheckRequest(request, limits, tokenizer);
+    const auto* failed = std::get_if<Failed>(&checked);
+    if (failed != nullptr) {
+      EXPECT_EQ(failed->status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(failed->reason, "INVALID");
+    }
+    return failed == nullptr ? "" : std::string(failed->status.message());
+  };
+  EXPECT_EQ(error(SmallLimits()), "");
+  request.prompt.push_back(1);
+  EXPECT_EQ(error(SmallLimits()),
+            "cache.policy: 50 prompt tokens, an instruction of 30 and their repetition exceed the "
+            "context of 128; prompts of up to 49 tokens can be scored by a probe");
+  request.question_tokens = 1;
+  EXPECT_EQ(error(SmallLimits()), "") << "the question is not repeated";
+  request.prompt.assign(120, 1);
+  request.question_tokens = 0;
+  request.cache.max_cache_tokens = 120;
+  EXPECT_EQ(error(SmallLimits()), "") << "nothing leaves, nothing is read twice";
+  request.prompt.assign(40, 1);
+  request.cache.max_cache_tokens = 10;
+  EngineLimits limits = SmallLimits();
+  limits.prefill_arena_tokens = 109;
+  EXPECT_NE(error(limits), "") << "the arena bounds it as well";
+  limits.prefill_arena_tokens = 110;
+  EXPECT_EQ(error(limits), "");
+}
+
+TEST(RequestCheckTest, LearnedPositionsDoNotRoll) {
+  const FakeTokenizer tokenizer;
+  EngineLimits limits = SmallLimits();
+  limits.learned_positions = true;
+  Request request = MakeRequest(20, 10);
+  request.cache = LocalCache(8);
+  request.cache.policy = "streaming";
+  EXPECT_TRUE(std::holds_alternative<CheckedRequest>(CheckRequest(request, limits, tokenizer)));
+  request.cache.params = {{"rolling", "true"}};
+  const auto checked = CheckRequest(request, limits, tokenizer);
+  ASSERT_TRUE(std::holds_alternative<Failed>(checked));
+  EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
+  EXPECT_EQ(std::get<Failed>(checked).status.message(),
+            "cache.params.rolling: the model adds learned positions to its tokens, which cannot be "
+            "counted within the cache; leave it out");
 }
 
 TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {

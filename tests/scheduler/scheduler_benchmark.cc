@@ -1,8 +1,13 @@
 // CPU time between steps: Schedule + Apply + TakeEvents of 256 decoding sequences in a model of 32
-// layers and 8 KV heads. Arg 0: `full`, each sequence takes 256 pages every 16th step. Arg 1:
-// capped, the steady state without any allocation. The model's part of a step is left out; the
-// tokens are arbitrary.
+// layers and 8 KV heads. `full`: each sequence takes 256 pages every 16th step. `local`: capped,
+// the steady state without any allocation. `snapkv` and `ada-snapkv` append to a compressed prompt:
+// as many pages as `full`, where the heads of a layer share a budget some of them in nearly every
+// step. The model's part of a step is left out; the tokens are arbitrary.
 #include <benchmark/benchmark.h>
+
+#include <map>
+#include <random>
+#include <string>
 
 #include "scheduler/request_check.h"
 #include "scheduler/scheduler.h"
@@ -24,54 +29,94 @@ EngineLimits LargeLimits() {
           .prefill_arena_tokens = 1 << 20};
 }
 
-void Answer(const Batch& batch, StepResult* result) {
-  result->decode_tokens.assign(batch.decode.size(), 300);
-  result->prefill_tokens.assign(batch.prefill.size(), kNoToken);
-  result->prompt_reports.assign(batch.prefill.size(), {});
-  for (size_t i = 0; i < batch.prefill.size(); ++i) {
-    if (batch.prefill[i].EndsPrompt(32)) result->prefill_tokens[i] = 300;
+// Tokens, and how many entries the heads of ragged plans keep: a layer's come in pairs, of which
+// one gets what the other lacks.
+class Model {
+ public:
+  void Answer(const Batch& batch, StepResult* result) {
+    for (const SlotSetup& setup : batch.setups) plans_[setup.slot] = setup.plan;
+    result->decode_tokens.assign(batch.decode.size(), 300);
+    result->prefill_tokens.assign(batch.prefill.size(), kNoToken);
+    result->prompt_reports.assign(batch.prefill.size(), {});
+    for (size_t i = 0; i < batch.prefill.size(); ++i) {
+      if (!batch.prefill[i].EndsPrompt(32)) continue;
+      result->prefill_tokens[i] = 300;
+      const CachePlan& plan = plans_.at(batch.prefill[i].slot);
+      if (plan.IsRagged()) result->prompt_reports[i].entries = Entries(plan);
+    }
   }
+
+ private:
+  std::vector<int32_t> Entries(const CachePlan& plan) {
+    std::vector<int32_t> entries;
+    for (int head = 0; head < 256; head += 2) {
+      const auto shared = static_cast<int>(0.8 * (plan.budget - plan.Protected()));
+      const int moved = static_cast<int>(random_() % (2 * shared + 1)) - shared;
+      entries.push_back(plan.budget + moved);
+      entries.push_back(plan.budget - moved);
+    }
+    return entries;
+  }
+
+  std::map<int, CachePlan> plans_;  // by slot
+  std::mt19937 random_{7};
+};
+
+Request MakeRequest(int index, const std::string& policy) {
+  Request request;
+  request.cache.policy = policy;
+  request.stopping.max_tokens = 600;
+  // Pages of different sequences fill at different steps.
+  request.prompt.assign(1 + index, 7);
+  if (policy == "full") return request;
+  request.cache.max_cache_tokens = 256;
+  if (policy == "local") return request;
+  request.prompt.assign(300 + index, 7);
+  request.cache.max_cache_tokens = 128;
+  return request;
 }
 
-void BM_Step(benchmark::State& state) {
+void BM_Step(benchmark::State& state, const std::string& policy) {
   const FakeTokenizer tokenizer;
   const EngineLimits limits = LargeLimits();
   Scheduler scheduler(limits, {.max_num_batched_tokens = 1 << 20}, &tokenizer);
+  Model model;
   StepResult result;
   int64_t remaining = 0;
   TimeUs now = 0;
   RequestHandle handle = 0;
   for ([[maybe_unused]] auto _ : state) {
-    if (remaining-- == 0) {  // prompts of 1 to 256 tokens, so that pages fill at different steps
+    if (remaining-- == 0) {
       state.PauseTiming();
       scheduler.FailAll(absl::CancelledError(), "CANCELLED", now);
       for (int i = 0; i < kSequences; ++i) {
-        Request request;
-        request.prompt.assign(1 + i, 7);
-        request.stopping.max_tokens = 600;
-        if (state.range(0) == 1) {
-          request.cache.policy = "local";
-          request.cache.max_cache_tokens = 256;
-        }
-        scheduler.Add(++handle, std::get<CheckedRequest>(CheckRequest(request, limits, tokenizer)),
-                      now);
+        scheduler.Add(
+            ++handle,
+            std::get<CheckedRequest>(CheckRequest(MakeRequest(i, policy), limits, tokenizer)), now);
       }
       remaining = 300;
       for (int i = 0; i < 280; ++i) {
-        Answer(scheduler.Schedule(++now), &result);
+        model.Answer(scheduler.Schedule(++now), &result);
         scheduler.Apply(result, now);
       }
       scheduler.TakeEvents();
       state.ResumeTiming();
     }
     const Batch& batch = scheduler.Schedule(++now);
-    Answer(batch, &result);
+    model.Answer(batch, &result);
     scheduler.Apply(result, now);
     benchmark::DoNotOptimize(scheduler.TakeEvents());
   }
   if (scheduler.Stats().running != kSequences) state.SkipWithError("not all sequences run");
 }
-BENCHMARK(BM_Step)->Arg(0)->Arg(1)->Iterations(3000)->Unit(benchmark::kMicrosecond);
+
+void OfTheSteadyState(benchmark::internal::Benchmark* b) {
+  b->Iterations(3000)->Unit(benchmark::kMicrosecond);
+}
+BENCHMARK_CAPTURE(BM_Step, full, "full")->Apply(OfTheSteadyState);
+BENCHMARK_CAPTURE(BM_Step, local, "local")->Apply(OfTheSteadyState);
+BENCHMARK_CAPTURE(BM_Step, snapkv, "snapkv")->Apply(OfTheSteadyState);
+BENCHMARK_CAPTURE(BM_Step, ada_snapkv, "ada-snapkv")->Apply(OfTheSteadyState);
 
 }  // namespace
 }  // namespace hydrant

@@ -107,6 +107,17 @@ class Soak {
       request.cache = LocalCache(4 + Below(30));
       request.cache.policy = "subgen";  // "shrinks" to what it holds
     }
+    if (Below(6) == 0) {
+      request.cache = LocalCache(2 + Below(30));
+      request.cache.policy = "scissorhands";  // shrinks again and again
+      request.cache.params = {
+          {"drop_tokens", std::to_string(1 + Below(*request.cache.max_cache_tokens - 1))}};
+    }
+    if (Below(8) == 0) {
+      request.cache = LocalCache(2 + Below(20));
+      request.cache.policy = "reconstruct";  // reads more than its prompt
+    }
+    if (Below(4) == 0) request.question_tokens = Below(static_cast<int>(request.prompt.size()));
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);

@@ -504,5 +504,169 @@ TEST_P(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
   for (auto& [handle, stream] : h.streams) EXPECT_TRUE(stream.finished.has_value());
 }
 
+Request WithQuestion(int prompt_tokens, int question_tokens, int max_tokens, int budget) {
+  Request request = MakeRequest(prompt_tokens, max_tokens);
+  request.question_tokens = question_tokens;
+  request.cache = LocalCache(budget);
+  return request;
+}
+
+// The context is compressed alone, then the question is fed token by token; only the answer is
+// delivered.
+TEST_P(SchedulerTest, AQuestionIsFedAfterItsContext) {
+  SchedulerHarness h(Limits());
+  const Request request = WithQuestion(30, 4, 3, 8);
+  const RequestHandle a = h.Add(request);
+  h.Step();
+  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().prefill[0].prompt.size(), 26u) << "the context";
+  EXPECT_EQ(h.engine.last_step().prefill[0].whole_prompt.size(), 30u) << "what penalties see";
+  EXPECT_EQ(h.engine.last_step().prefill[0].sampling.position, 26);
+  for (int position = 26; position < 32; ++position) {
+    SCOPED_TRACE(position);
+    h.Step();
+    ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
+    const DecodeRow& row = h.engine.last_step().decode[0];
+    EXPECT_EQ(row.position, position);
+    EXPECT_EQ(row.in_prompt, position < 30);
+    if (position < 30) {
+      EXPECT_EQ(row.token, request.prompt[position]) << "known, whatever was sampled before it";
+      // Of the tokens so far none is an answer: the first comes of the question's last.
+      EXPECT_EQ(h[a].token_ids.size(), position == 29 && Late() == 0 ? 1u : 0u);
+    }
+  }
+  h.RunToEnd();
+  EXPECT_EQ(h[a].token_ids.size(), 3u);
+  const Usage& usage = h[a].finished->usage;
+  EXPECT_EQ(usage.prompt_tokens, 30);
+  EXPECT_EQ(usage.completion_tokens, 3);
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 8);
+  EXPECT_EQ(usage.kv_pages_of_prompt, 4 * 2);
+  EXPECT_EQ(usage.kv_tokens_kept, 8);
+  EXPECT_EQ(usage.kv_tokens_evicted, 32 - 8);
+  EXPECT_TRUE(usage.retained_mass.has_value());
+  EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 30u);
+}
+
+// The budget is the context's: with the question as a part of the context more would stay.
+TEST_P(SchedulerTest, ARatioIsTheContexts) {
+  SchedulerHarness h(Limits());
+  Request request = WithQuestion(60, 20, 2, 1);
+  request.cache.policy = "snapkv";
+  request.cache.max_cache_tokens.reset();
+  request.cache.cache_ratio = 0.5;
+  request.cache.min_cache_tokens = 0;
+  const RequestHandle a = h.Add(request);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].finished->usage.kv_entries_of_prompt, 4 * 20);
+  EXPECT_EQ(h[a].finished->usage.kv_tokens_kept, 20 + 20 + 1) << "the question is appended";
+}
+
+TEST_P(SchedulerTest, QuestionsSurviveResumptionAndPreemption) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 8; ++i) {
+    requests.push_back(WithQuestion(20 + i, 1 + 2 * i, 40, 12));
+    requests.back().sampling.seed = i;
+    if (i % 3 == 0) requests.back().cache = CacheSpec();
+    if (i % 3 == 1) requests.back().cache.policy = "ada-snapkv";
+  }
+  SchedulerHarness ample(Limits());
+  EngineLimits limits = Limits();
+  limits.num_blocks = 70;
+  SchedulerHarness scarce(limits, {.watermark = 0.0});
+  for (const Request& request : requests) {
+    ample.Add(request);
+    scarce.Add(request);
+  }
+  ample.RunToEnd();
+  scarce.RunToEnd();
+  EXPECT_GT(scarce.scheduler.Stats().preemptions, 2u);
+  for (RequestHandle handle = 1; handle <= requests.size(); ++handle) {
+    SCOPED_TRACE(handle);
+    const std::vector<TokenId>& whole = ample[handle].token_ids;
+    EXPECT_EQ(whole.size(), 40u);
+    EXPECT_EQ(scarce[handle].token_ids, whole);
+    Usage a = ample[handle].finished->usage, b = scarce[handle].finished->usage;
+    EXPECT_EQ(a.kv_entries_of_prompt, b.kv_entries_of_prompt);
+    EXPECT_EQ(a.kv_tokens_kept, b.kv_tokens_kept);
+    Request rest = requests[handle - 1];
+    rest.resume_token_ids.assign(whole.begin(), whole.begin() + 7);
+    SchedulerHarness again(Limits());
+    const RequestHandle resumed = again.Add(rest);
+    again.RunToEnd();
+    EXPECT_EQ(again[resumed].token_ids, std::vector<TokenId>(whole.begin() + 7, whole.end()));
+    EXPECT_EQ(again[resumed].finished->usage.completion_tokens, 40);
+  }
+}
+
+// What a probe reads is more than the prompt: the arena holds it all, the cache the prompt, and
+// nobody is told of more tokens than the prompt has.
+TEST_P(SchedulerTest, AProbeIsReadAndForgotten) {
+  SchedulerHarness h(Limits(), {.max_num_batched_tokens = 8, .progress_interval_us = 1});
+  Request request = MakeRequest(45, 3);
+  request.question_tokens = 5;
+  request.cache.policy = "reconstruct";
+  request.cache.max_cache_tokens = 10;
+  const RequestHandle a = h.Add(request);
+  const auto instruction =
+      static_cast<int>(h.tokenizer.Encode("\n\nRepeat the previous context:", {}).value().size());
+  h.Step();
+  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
+  const int read = 40 + instruction + 40;
+  EXPECT_EQ(static_cast<int>(h.engine.last_step().prefill[0].prompt.size()), read);
+  EXPECT_EQ(h.engine.last_step().prefill[0].whole_prompt.size(), 45u);
+  h.RunToEnd();
+  ASSERT_TRUE(h[a].finished.has_value());
+  const Usage& usage = h[a].finished->usage;
+  EXPECT_EQ(usage.prompt_tokens, 45);
+  EXPECT_EQ(usage.probe_tokens, instruction + 40);
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 10);
+  EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 45u);
+  ASSERT_GT(h[a].progress.size(), 3u);
+  int32_t last = 0;
+  for (const Progress& progress : h[a].progress) {
+    EXPECT_EQ(progress.prompt_tokens, 45);
+    EXPECT_GE(progress.prompt_tokens_done, last);
+    EXPECT_LE(progress.prompt_tokens_done, 45);
+    last = progress.prompt_tokens_done;
+  }
+}
+
+// Two readings of 110 tokens do not fit into an arena of 128 together.
+TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
+  EngineLimits limits = Limits();
+  limits.prefill_arena_tokens = 128;
+  SchedulerHarness h(limits);
+  for (int i = 0; i < 3; ++i) {
+    Request request = MakeRequest(40, 3, i);
+    request.cache.policy = "reconstruct";
+    request.cache.max_cache_tokens = 10;
+    h.Add(request);
+  }
+  h.Step();
+  EXPECT_EQ(h.engine.last_step().prefill.size(), 1u);
+  EXPECT_EQ(h.scheduler.Stats().waiting, 2);
+  h.RunToEnd();
+  for (auto& [handle, stream] : h.streams) EXPECT_EQ(stream.token_ids.size(), 3u);
+}
+
+TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
+  SchedulerHarness h(Limits());
+  Request request = MakeRequest(40, 3);
+  request.cache.policy = "snapkv";
+  request.cache.max_cache_tokens = 10;
+  request.cache.min_retained_mass = 0.9;
+  const RequestHandle compressed = h.Add(request);
+  request.cache.max_cache_tokens = 40;
+  const RequestHandle short_enough = h.Add(request);
+  h.RunToEnd();
+  const Usage& usage = h[compressed].finished->usage;
+  // The fake engine keeps some heads whole; the others hold their share.
+  EXPECT_EQ(usage.kv_entries_of_prompt,
+            40 * usage.heads_kept_whole + 10 * (4 - usage.heads_kept_whole));
+  EXPECT_EQ(h[short_enough].finished->usage.kv_entries_of_prompt, 4 * 40);
+  EXPECT_EQ(h[short_enough].finished->usage.heads_kept_whole, 0) << "nothing was to leave";
+}
+
 }  // namespace
 }  // namespace hydrant

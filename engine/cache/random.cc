@@ -1,0 +1,50 @@
+#include <algorithm>
+#include <limits>
+
+#include "engine/cache/policy_registry.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int64_t kDefaultSinks = 4;
+
+// The control arm of a comparison: the first and the last entries stay as with other policies, and
+// of the rest chance decides, for the prompt by one draw for each entry, then by one for each
+// victim. The numbers follow from (seed, layer, head, positions) alone: a request repeats itself.
+class RandomPolicy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    return {
+        "random",
+        "keeps entries by chance: the control arm of a comparison",
+        {MaxCacheTokensParameter(),
+         CacheRatioParameter(),
+         MinCacheTokensParameter(),
+         {"sink_tokens", "first entries that never leave", "4, below the budget", "[0, budget]"},
+         {"protected_window_size", "last entries that never leave, the incoming one included",
+          "(budget - sink_tokens) / 2", "[0, budget - sink_tokens]"},
+         {"seed", "of the draws", "0", "[0, 9223372036854775807]"}}};
+  }
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    const absl::StatusOr<int64_t> seed =
+        IntegerParam(spec, "seed", 0, 0, std::numeric_limits<int64_t>::max());
+    if (!seed.ok()) return seed.status();
+    const int64_t sinks = std::min<int64_t>(
+        spec.sink_tokens.value_or(std::min<int64_t>(kDefaultSinks, plan->cap - 1)), kNoCap);
+    const int64_t half = std::max<int64_t>(0, plan->cap - sinks) / 2;
+    plan->prompt_score = PromptScore::kRandom;
+    plan->rule.scored = true;
+    plan->rule.revision = Revision::kRandom;
+    plan->rule.seed = static_cast<uint64_t>(*seed);
+    plan->rule.sinks = static_cast<int32_t>(sinks);
+    plan->rule.recent =
+        static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(half), kNoCap));
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> NewRandomPolicy() { return std::make_unique<RandomPolicy>(); }
+
+}  // namespace hydrant

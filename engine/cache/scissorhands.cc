@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <string_view>
+
+#include "engine/cache/policy_registry.h"
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int64_t kDefaultHistory = 400;
+constexpr int64_t kDefaultRecent = 10;
+constexpr int64_t kMostHistory = 1 << 20;
+// The mean of sums of squares is not 1 / length.
+constexpr std::string_view kWeightReductions[] = {"mean", "max"};
+
+// Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, `drop_tokens`
+// entries leave at once, those that most of the last `history_window` queries weighed below the
+// mean of their weights; the last few stay. A prompt beyond the budget is dropped to the same
+// number, budget - drop_tokens. Of what a query paid before a drop nothing is remembered after it,
+// so no more than drop_tokens queries count while decoding.
+class ScissorhandsPolicy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    return {"scissorhands",
+            "drops many entries at once: those that the last tokens mostly weighed below the mean",
+            {MaxCacheTokensParameter(),
+             CacheRatioParameter(),
+             MinCacheTokensParameter(),
+             {"sink_tokens", "first entries that never leave", "0", "[0, budget - drop_tokens]"},
+             {"protected_window_size", "last entries that never leave",
+              "10, at most budget - drop_tokens - sink_tokens",
+              "[0, budget - drop_tokens - sink_tokens]"},
+             {"drop_tokens", "entries that leave at once", "half the budget", "[1, budget - 1]"},
+             {"history_window", "queries that count", "400", "[1, 1048576]"},
+             GroupReduceParameter(kWeightReductions)}};
+  }
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    const int64_t cap = plan->cap;
+    if (cap < 2) {
+      return absl::InvalidArgumentError(
+          fmt::format("cache.max_cache_tokens: a budget of {} entries a head leaves nothing to "
+                      "drop; at least 2",
+                      cap));
+    }
+    const absl::StatusOr<int64_t> drop = IntegerParam(spec, "drop_tokens", cap / 2, 1, cap - 1);
+    if (!drop.ok()) return drop.status();
+    const absl::StatusOr<int64_t> history =
+        IntegerParam(spec, "history_window", kDefaultHistory, 1, kMostHistory);
+    if (!history.ok()) return history.status();
+    if (absl::Status status = FillProtection(spec, cap - *drop, plan); !status.ok()) return status;
+    plan->drop = static_cast<int32_t>(*drop);
+    plan->rule.scored = true;
+    plan->rule.decay = 0.0f;
+    plan->rule.revision = Revision::kBelowMean;
+    plan->rule.history = static_cast<int32_t>(std::min(*history, *drop));
+    plan->prompt_score = PromptScore::kBelowMean;
+    // Of a prompt within the budget those queries count that will before its first drop.
+    const int64_t n = plan->prompt.tokens;
+    const int64_t queries = n > cap ? *history : n - (cap - plan->rule.history);
+    plan->window.queries = static_cast<int32_t>(std::clamp<int64_t>(queries, 0, n));
+    if (n > cap) plan->budget = static_cast<int32_t>(cap - *drop);
+    return FillGroupReduce(spec, kWeightReductions, plan);
+  }
+
+ private:
+  // Of the `keep` entries that stay when others are dropped.
+  static absl::Status FillProtection(const CacheSpec& spec, int64_t keep, CachePlan* plan) {
+    const int64_t sinks = std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap);
+    const int64_t room = std::max<int64_t>(0, keep - sinks);
+    const int64_t recent = std::min<int64_t>(
+        spec.protected_window_size.value_or(std::min(kDefaultRecent, room)), kNoCap);
+    if (sinks + recent > keep) {
+      return absl::InvalidArgumentError(
+          fmt::format("cache.{}: sink_tokens + protected_window_size = {} + {} is above the {} "
+                      "entries that stay when the others are dropped",
+                      sinks > keep ? "sink_tokens" : "protected_window_size", sinks, recent, keep));
+    }
+    plan->rule.sinks = static_cast<int32_t>(sinks);
+    plan->rule.recent = static_cast<int32_t>(recent);
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> NewScissorhandsPolicy() { return std::make_unique<ScissorhandsPolicy>(); }
+
+}  // namespace hydrant

@@ -1,0 +1,363 @@
+// ReviseScores of every backend against plain loops over heads as lists, to the bit; what belongs
+// to nobody in the step must stay as it was.
+#include "kernels/revise_scores.h"
+
+#include <algorithm>
+#include <bit>
+#include <climits>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "tests/kernels/backend_test.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kLayers = 2, kLayer = 1;
+constexpr int32_t kUntouched = -9;
+
+// A sequence before the operation: its rule and, of each head, how many entries it holds and may.
+struct Row {
+  DecodeRule rule = {};
+  int32_t position = 0;  // of the newest token, which is an entry of every head
+  std::vector<int32_t> lengths = {};
+  std::vector<int32_t> caps = {};
+};
+
+std::vector<uint32_t> Bits(const std::vector<float>& values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+class ReviseScoresTest : public BackendTest {
+ protected:
+  // Slot i is rows[i]'s; entries lie in shuffled blocks, and blocks of nobody hold what would win.
+  void Make(const std::vector<Row>& rows, int block_size, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    rows_ = rows;
+    block_size_ = block_size;
+    heads_ = static_cast<int>(rows[0].lengths.size());
+    int32_t longest = 0;
+    for (const Row& row : rows)
+      longest = std::max(longest, *std::max_element(row.lengths.begin(), row.lengths.end()));
+    width_ = (longest + block_size - 1) / block_size + 1;
+    const int lists = static_cast<int>(rows.size()) * kLayers * heads_;
+    std::vector<int32_t> ids(lists * width_ + 3);
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), random);
+    num_blocks_ = static_cast<int>(ids.size());
+    blocks_.assign(ids.begin(), ids.begin() + int64_t{lists} * width_);
+    const size_t places = ids.size() * block_size;
+    positions_.assign(places, INT_MAX);
+    scores_.assign(places, -INFINITY);
+    log_weights_ = RandomFloats(2 * places, seed + 1);
+    lengths_.assign(lists, kUntouched);
+    caps_.assign(lists, kUntouched);
+    victims_.assign(lists, kUntouched);
+    for (size_t slot = 0; slot < rows.size(); ++slot) Fill(slot, random);
+  }
+
+  void Fill(size_t slot, std::mt19937_64& random) {
+    const Row& row = rows_[slot];
+    std::vector<int32_t> order;
+    for (int h = 0; h < heads_; ++h) {
+      lengths_[List(slot, h)] = row.lengths[h];
+      caps_[List(slot, h)] = row.caps[h];
+      // The newest, and others before it; the same of all heads where they share their scores.
+      if (h == 0 || row.rule.revision != Revision::kLayerMean) {
+        std::vector<int32_t> others(row.position);
+        std::iota(others.begin(), others.end(), 0);
+        std::shuffle(others.begin(), others.end(), random);
+        order.assign(others.begin(), others.begin() + row.lengths[h] - 1);
+        order.push_back(row.position);
+        std::shuffle(order.begin(), order.end(), random);
+      }
+      for (int32_t e = 0; e < row.lengths[h]; ++e) {
+        const size_t place = Place(slot, h, e);
+        positions_[place] = order[e];
+        scores_[place] = Weight(row.lengths[h], random);
+        log_weights_[2 * place] = static_cast<float>(random() % 50);
+      }
+    }
+  }
+
+  // Weights of every size, and such as lie at the mean and at either side of its margin.
+  static float Weight(int32_t length, std::mt19937_64& random) {
+    const float mean = 1.0f / static_cast<float>(length);
+    switch (random() % 8) {
+      case 0:
+        return mean;
+      case 1:
+        return mean * (1.0f - 1.0f / 512);
+      case 2:
+        return mean * (1.0f - 1.0f / 2048);
+      case 3:
+        return 0.0f;
+      default:
+        return 2.0f * mean * static_cast<float>(random() % 1000) / 1000.0f;
+    }
+  }
+
+  size_t List(size_t slot, int head) const { return (slot * kLayers + kLayer) * heads_ + head; }
+  size_t Place(size_t slot, int head, int32_t entry) const {
+    const int32_t id = blocks_[List(slot, head) * width_ + entry / block_size_];
+    return static_cast<size_t>(id) * block_size_ + entry % block_size_;
+  }
+
+  // The step of the rows in `slots`, by the backend; below 0: padding.
+  void Run(const std::vector<int32_t>& slots) {
+    std::vector<int32_t> step_positions;
+    for (const int32_t slot : slots)
+      step_positions.push_back(slot < 0 ? 1 << 30 : rows_[slot].position);
+    std::vector<DecodeRule> all_rules;
+    std::vector<int64_t> begins;
+    for (size_t slot = 0; slot < rows_.size(); ++slot) {
+      all_rules.push_back(rows_[slot].rule);
+      begins.push_back(static_cast<int64_t>(slot) * kLayers * heads_ * width_);
+    }
+    Mirror mirror(backend());
+    const auto map = [&mirror](auto& vector) { return mirror.Map(vector.data(), vector.size()); };
+    std::vector<int32_t> widths(rows_.size(), width_);
+    ReviseScoresArgs args;
+    args.num_rows = static_cast<int>(slots.size());
+    args.slots = map(slots);
+    args.positions = map(step_positions);
+    args.layer = kLayer;
+    args.pages = {.layout = {.block_size = block_size_, .num_blocks = num_blocks_},
+                  .positions = map(positions_),
+                  .scores = map(scores_),
+                  .log_weights = map(log_weights_)};
+    args.tables = {.num_layers = kLayers,
+                   .num_kv_heads = heads_,
+                   .blocks = map(blocks_),
+                   .row_begin = map(begins),
+                   .row_width = map(widths),
+                   .caps = map(caps_),
+                   .lengths = map(lengths_),
+                   .victims = map(victims_),
+                   .rules = map(all_rules)};
+    backend().ReviseScores(args);
+    mirror.ReadBack();
+  }
+
+  float ExpectedScore(size_t slot, int head, int32_t entry) const {
+    const Row& row = rows_[slot];
+    const size_t place = Place(slot, head, entry);
+    switch (row.rule.revision) {
+      case Revision::kNone:
+        break;
+      case Revision::kLayerMean: {
+        double sum = 0;
+        for (int h = 0; h < heads_; ++h) sum += scores_[Place(slot, h, entry)];
+        return static_cast<float>(sum / heads_);
+      }
+      case Revision::kRandom:
+        return RandomScore(row.rule.seed, kLayer, head, row.position + 1, positions_[place]);
+      case Revision::kBelowMean:
+        return -ExpectedCount(slot, head, entry);
+    }
+    return scores_[place];
+  }
+  float ExpectedCount(size_t slot, int head, int32_t entry) const {
+    const Row& row = rows_[slot];
+    const size_t place = Place(slot, head, entry);
+    const int32_t length = row.lengths[head];
+    if (length <= row.caps[head] - row.rule.history) return 0.0f;
+    const bool first = length == row.caps[head] - row.rule.history + 1;
+    const float before =
+        first || positions_[place] == row.position ? 0.0f : log_weights_[2 * place];
+    return before +
+           (scores_[place] * static_cast<float>(length) < 1.0f - 1.0f / 1024 ? 1.0f : 0.0f);
+  }
+  int32_t ExpectedVictim(size_t slot, int head) const {
+    const Row& row = rows_[slot];
+    if (row.rule.revision == Revision::kNone || row.lengths[head] != row.caps[head])
+      return kUntouched;
+    std::vector<std::tuple<float, int32_t, int32_t>> open;
+    for (int32_t e = 0; e < row.lengths[head]; ++e) {
+      const int32_t position = positions_[Place(slot, head, e)];
+      if (position < row.rule.sinks || position > row.position + 1 - row.rule.recent) continue;
+      open.emplace_back(ExpectedScore(slot, head, e), position, e);
+    }
+    return open.empty() ? 0 : std::get<2>(*std::min_element(open.begin(), open.end()));
+  }
+
+  // Runs the step and compares all there is.
+  void RunAndCompare(const std::vector<int32_t>& slots) {
+    std::vector<float> scores = scores_, log_weights = log_weights_;
+    std::vector<int32_t> victims = victims_, positions = positions_, lengths = lengths_;
+    for (const int32_t slot : slots) {
+      if (slot < 0) continue;
+      for (int h = 0; h < heads_; ++h) {
+        for (int32_t e = 0; e < rows_[slot].lengths[h]; ++e) {
+          scores[Place(slot, h, e)] = ExpectedScore(slot, h, e);
+          if (rows_[slot].rule.revision == Revision::kBelowMean)
+            log_weights[2 * Place(slot, h, e)] = ExpectedCount(slot, h, e);
+        }
+        victims[List(slot, h)] = ExpectedVictim(slot, h);
+      }
+    }
+    Run(slots);
+    EXPECT_EQ(Bits(scores_), Bits(scores));
+    EXPECT_EQ(Bits(log_weights_), Bits(log_weights));
+    EXPECT_EQ(victims_, victims);
+    EXPECT_EQ(positions_, positions);
+    EXPECT_EQ(lengths_, lengths);
+  }
+
+  std::vector<Row> rows_;
+  int block_size_ = 0, heads_ = 0, width_ = 0, num_blocks_ = 0;
+  std::vector<int32_t> blocks_, positions_, lengths_, caps_, victims_;
+  std::vector<float> scores_, log_weights_;
+};
+
+// One row whose heads hold `length` entries at or below a cap.
+Row Alike(const DecodeRule& rule, int heads, int32_t length, int32_t cap) {
+  return {rule, length + 30, std::vector<int32_t>(heads, length), std::vector<int32_t>(heads, cap)};
+}
+
+TEST_P(ReviseScoresTest, EveryRevisionAgainstPlainLoops) {
+  uint64_t seed = 5;
+  for (const int heads : {1, 2, 5}) {
+    for (const int32_t length : {1, 2, 15, 16, 17, 255, 256, 257, 300}) {
+      SCOPED_TRACE(testing::Message()
+                   << heads << " heads, " << length << " entries, seed " << ++seed);
+      std::vector<Row> rows;
+      for (const Revision revision :
+           {Revision::kNone, Revision::kLayerMean, Revision::kRandom, Revision::kBelowMean}) {
+        for (const int32_t below_cap : {0, 1}) {
+          DecodeRule rule = {.decay = 0.0f, .scored = true, .revision = revision, .seed = seed};
+          rule.sinks = static_cast<int32_t>(seed % 3);
+          rule.recent = static_cast<int32_t>(seed % 4);
+          rule.history = length / 2;
+          rows.push_back(Alike(rule, heads, length, length + below_cap));
+        }
+      }
+      Make(rows, 16, seed);
+      RunAndCompare({6, 3, -1, 0, 2, 7, 4, -1});  // not 1 and 5
+    }
+  }
+}
+
+TEST_P(ReviseScoresTest, HeadsOfDifferentLengths) {
+  std::vector<Row> rows;
+  for (const Revision revision : {Revision::kRandom, Revision::kBelowMean}) {
+    const DecodeRule rule = {.scored = true, .recent = 3, .revision = revision, .history = 9};
+    rows.push_back({rule, 90, {1, 40, 17, 33}, {1, 41, 17, 36}});
+  }
+  Make(rows, 4, 77);
+  RunAndCompare({1, 0});
+}
+
+// From far below the cap to the cap: the record of what each query weighed below the mean, summed
+// over the last `history`. Then 5 entries leave, and it begins again.
+TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
+  constexpr int32_t kCap = 20, kHistory = 5, kFirst = 9;
+  const uint64_t seed = 11;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  const DecodeRule rule = {
+      .decay = 0.0f, .scored = true, .revision = Revision::kBelowMean, .history = kHistory};
+  Make({Alike(rule, 1, kCap, kCap)}, 16, seed);
+  std::vector<std::set<int>> below(kCap);  // of each entry: the steps in which it was
+  int step = 0;
+  for (int32_t length = kFirst; step < 30; ++step, ++length) {
+    if (length > kCap) {
+      length = kCap - 5 + 1;
+      for (std::set<int>& steps : below) steps.clear();
+    }
+    rows_[0].lengths[0] = lengths_[List(0, 0)] = length;
+    for (int32_t e = 0; e < length; ++e) {
+      const size_t place = Place(0, 0, e);
+      if (e == length - 1) positions_[place] = ++rows_[0].position;
+      scores_[place] = static_cast<float>(random() % 2) * 1.9f / static_cast<float>(length);
+      if (e == length - 1) below[e].clear();
+      if (scores_[place] == 0.0f) below[e].insert(step);
+    }
+    Run({0});
+    const int next_drop = step + kCap - length + 1;
+    for (int32_t e = 0; e < length; ++e) {
+      const auto counted = std::count_if(below[e].begin(), below[e].end(),
+                                         [&](int at) { return at >= next_drop - kHistory; });
+      ASSERT_EQ(scores_[Place(0, 0, e)], -static_cast<float>(counted))
+          << "step " << step << " entry " << e;
+    }
+  }
+}
+
+TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
+  const DecodeRule rule = {.scored = true, .sinks = 1, .revision = Revision::kLayerMean};
+  DecodeRule closed = rule;
+  closed.recent = 100;
+  Make({Alike(rule, 2, 18, 18), Alike(rule, 2, 18, 18), Alike(closed, 2, 18, 18)}, 16, 3);
+  for (int32_t e = 0; e < 18; ++e) {
+    for (int h = 0; h < 2; ++h) {
+      scores_[Place(0, h, e)] = e % 2 == h ? 0.25f : 0.75f;
+      scores_[Place(1, h, e)] = e == 17 && h == 1 ? kNan : 0.0f;
+    }
+  }
+  // The lowest position that is no sink.
+  int32_t lowest = -1;
+  for (int32_t e = 0; e < 18; ++e) {
+    const int32_t at = positions_[Place(0, 0, e)];
+    if (at >= 1 && (lowest < 0 || at < positions_[Place(0, 0, lowest)])) lowest = e;
+  }
+  positions_[Place(1, 0, 17)] = positions_[Place(1, 1, 17)] = 35;
+  Run({0, 1, 2});
+  for (int h = 0; h < 2; ++h) {
+    EXPECT_EQ(victims_[List(0, h)], lowest);
+    EXPECT_EQ(victims_[List(1, h)], 17) << "NaN counts as -infinity";
+    EXPECT_EQ(victims_[List(2, h)], 0);
+  }
+}
+
+// Every entry is as likely to be the victim: chi-squared over many seeds, 99.9 % quantile of 7
+// degrees of freedom.
+TEST_P(ReviseScoresTest, RandomVictimsAreUniform) {
+  constexpr int kRows = 240, kEntries = 8;
+  std::vector<Row> rows;
+  std::vector<int32_t> slots;
+  for (int i = 0; i < kRows; ++i) {
+    const DecodeRule rule = {
+        .scored = true, .revision = Revision::kRandom, .seed = static_cast<uint64_t>(i)};
+    rows.push_back(Alike(rule, 1, kEntries, kEntries));
+    slots.push_back(i);
+  }
+  Make(rows, 16, 8);
+  Run(slots);
+  std::vector<int> counts(kEntries, 0);
+  for (int i = 0; i < kRows; ++i) ++counts[victims_[List(i, 0)]];
+  double chi_squared = 0;
+  for (const int count : counts) {
+    const double expected = static_cast<double>(kRows) / kEntries;
+    chi_squared += (count - expected) * (count - expected) / expected;
+  }
+  EXPECT_LT(chi_squared, 24.32);
+}
+
+HYDRANT_FOR_EACH_BACKEND(ReviseScoresTest);
+
+TEST(RandomScore, DiffersByEachOfItsArguments) {
+  std::set<float> seen;
+  for (const uint64_t seed : {0, 1}) {
+    for (const int layer : {0, 1}) {
+      for (const int head : {0, 1}) {
+        for (const int next : {7, 8}) {
+          for (const int position : {5, 6}) {
+            const float score = RandomScore(seed, layer, head, next, position);
+            EXPECT_GE(score, 0.0f);
+            EXPECT_LT(score, 1.0f);
+            seen.insert(score);
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 32u);
+}
+
+}  // namespace
+}  // namespace hydrant
