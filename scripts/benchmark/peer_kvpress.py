@@ -17,7 +17,7 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +32,7 @@ from kvpress import (
     StreamingLLMPress,
     TOVAPress,
 )
+from kvpress.presses import kvzip_press
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -90,25 +91,24 @@ ROWS = [
     Row("TOVAPress", lambda r: TOVAPress(r), "tova", "jaccard", 0.97),
     Row("ObservedAttentionPress", lambda r: ObservedAttentionPress(r), "h2o", "jaccard", 0.2, eager=True,
         protected_window_size=0),
-    Row("the same, its division undone", lambda r: ColumnSumsPress(r), "h2o", "jaccard", 0.99, eager=True,
+    Row("ObservedAttentionPress, division undone", lambda r: ColumnSumsPress(r), "h2o", "jaccard", 0.99, eager=True,
         protected_window_size=0),
     Row("KVzipPress", lambda r: KVzipPress(r), "reconstruct", "jaccard", 0.9, **KVZIP, params=PEAK),
-    Row("the same, the repetition's queries only", lambda r: RepetitionPress(r), "reconstruct", "jaccard", 0.99, **KVZIP,
+    Row("KVzipPress, the repetition's queries only", lambda r: RepetitionPress(r), "reconstruct", "jaccard", 0.99, **KVZIP,
         params=PEAK),
-    Row("the same, layer by layer", lambda r: RepetitionPress(r, layerwise=True), "reconstruct", "jaccard", 0.99, **KVZIP,
+    Row("KVzipPress, the same layer by layer", lambda r: RepetitionPress(r, layerwise=True), "reconstruct", "jaccard", 0.99, **KVZIP,
         params={**PEAK, "budget_scope": "layer"}),
 ]
 
 
 class Peer:
-    def __init__(self, args: argparse.Namespace, scratch: str) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         source = {"gguf_file": args.model.name}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(args.model.parent, dtype=torch.float32, **source).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(args.model.parent, **source)
-        # KVzipPress loads the tokenizer by name, and would wrap the instruction in its chat template.
+        # KVzipPress would load the tokenizer by a name, which a GGUF does not have, and wrap the instruction in its template.
         self.tokenizer.chat_template = None
-        self.tokenizer.save_pretrained(scratch)
-        self.model.config.name_or_path = self.model.config._name_or_path = scratch
+        kvzip_press.AutoTokenizer = types.SimpleNamespace(from_pretrained=lambda name: self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -236,29 +236,28 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
     worse = []
-    with tempfile.TemporaryDirectory() as scratch:
-        peer = Peer(args, scratch)
-        prompts = prompts_of(args, peer)
-        caches: dict[tuple[bool, int], transformers.DynamicCache] = {}
+    peer = Peer(args)
+    prompts = prompts_of(args, peer)
+    caches: dict[tuple[bool, int], transformers.DynamicCache] = {}
 
-        def plain(eager: bool, prompt: int) -> transformers.DynamicCache:
-            if (eager, prompt) not in caches:
-                peer.attend(eager)
-                caches[eager, prompt] = peer.read(prompts[prompt])
-            return caches[eager, prompt]
+    def plain(eager: bool, prompt: int) -> transformers.DynamicCache:
+        if (eager, prompt) not in caches:
+            peer.attend(eager)
+            caches[eager, prompt] = peer.read(prompts[prompt])
+        return caches[eager, prompt]
 
-        print("| kvpress | policy | dropped | identical sets | Jaccard | containment | sizes differ |\n|---|---|---|---|---|---|---|",
-              flush=True)
-        for row in ROWS:
-            for dropped in DROPPED if args.only in row.name else ():
-                agreement = compare(args, peer, prompts, row, dropped, plain)
-                if isinstance(agreement, str):
-                    print(f"peer_kvpress: {row.name}: skipped: {agreement}", file=sys.stderr)
-                    continue
-                print(agreement.line(row, dropped), flush=True)
-                found = getattr(agreement, row.measure) / agreement.heads
-                if found < row.agreement:
-                    worse.append(f"{row.name}, {dropped:.0%} dropped: {row.measure} {found:.4f}, was at least {row.agreement}")
+    print("| kvpress | policy | dropped | identical sets | Jaccard | containment | sizes differ |\n|---|---|---|---|---|---|---|",
+          flush=True)
+    for row in ROWS:
+        for dropped in DROPPED if args.only in row.name else ():
+            agreement = compare(args, peer, prompts, row, dropped, plain)
+            if isinstance(agreement, str):
+                print(f"peer_kvpress: {row.name}: skipped: {agreement}", file=sys.stderr)
+                continue
+            print(agreement.line(row, dropped), flush=True)
+            found = getattr(agreement, row.measure) / agreement.heads
+            if found < row.agreement:
+                worse.append(f"{row.name}, {dropped:.0%} dropped: {row.measure} {found:.4f}, was at least {row.agreement}")
     for line in worse:
         print(f"peer_kvpress: {line}", file=sys.stderr)
     sys.exit(1 if worse else 0)
