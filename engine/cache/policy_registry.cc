@@ -91,7 +91,7 @@ namespace {
 // Ada-KV's safeguard, as its experiments set it.
 constexpr double kDefaultFloor = 0.2;
 // Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
-constexpr double kDefaultCandidates = 4.0;
+constexpr double kDefaultCandidates = 8.0;
 constexpr double kMostCandidates = 1000.0;
 constexpr int64_t kMostDecodeCap = 1 << 30;
 
@@ -138,7 +138,7 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
       GroupReduceParameter(kReductions)};
   if (std::find(scopes.begin(), scopes.end(), "model") != scopes.end()) {
     parameters.push_back({"candidates",
-                          "of scope model: entries a head may come to have, times the budget", "4",
+                          "of scope model: entries a head may come to have, times the budget", "8",
                           "[1, 1000]"});
   }
   return parameters;

@@ -526,10 +526,10 @@ TEST(CachePlan, ABudgetOfTheModelHoldsCandidates) {
   CachePlan plan = *PlanCache(spec, {1000, 6, 4});
   EXPECT_EQ(plan.scope, BudgetScope::kModel);
   EXPECT_TRUE(plan.IsDeferred());
-  EXPECT_EQ(plan.Candidates(), 160);
-  EXPECT_EQ(plan.WidestKeep(), 160);
+  EXPECT_EQ(plan.Candidates(), 320);
+  EXPECT_EQ(plan.WidestKeep(), 320);
   EXPECT_EQ(plan.Growth(), 0);
-  EXPECT_EQ(plan.EntriesAfter(5000), 160) << "every head stays at what it was given";
+  EXPECT_EQ(plan.EntriesAfter(5000), 320) << "every head stays at what it was given";
   EXPECT_EQ(plan.Keeping(7), (HeadSpan{.dropped = 993, .cap = 7}));
   EXPECT_EQ(PlanCache(spec, {100, 6, 4})->Candidates(), 100);
   plan = *PlanCache(spec, {40, 6, 4});

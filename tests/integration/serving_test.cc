@@ -63,15 +63,13 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.prompt.resize(20 + rng() % 150);
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
   const std::vector<std::string> policies = {
-      "full",           "h2o",     "snapkv",       "streaming",   "co2", "local",
-      "ada-snapkv",     "ada-h2o", "pyramidkv",    "ada-pyramid", "h2o", "subgen",
+      "full",           "h2o",     "snapkv",       "streaming",   "co2",         "local",
+      "ada-snapkv",     "ada-h2o", "pyramidkv",    "ada-pyramid", "reconstruct", "subgen",
       "subgen-kcenter", "tova",    "scissorhands", "random"};
   request.cache.policy = policies[index % policies.size()];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
-  if (index % policies.size() == 10) request.cache.params["budget_scope"] = "model";
   if (index == 7 || index == 15) request.cache.min_retained_mass = 0.8;
-  const bool rolls = request.cache.policy == "h2o" || request.cache.policy == "streaming";
-  if (rolls && index >= 6 && index < 12) request.cache.params = {{"rolling", "true"}};
+  if (index == 3) request.cache.params = {{"rolling", "true"}};
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;
   request.sampling.seed = rng();
