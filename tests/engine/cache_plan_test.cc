@@ -601,7 +601,7 @@ TEST(CachePlan, ReconstructsDefaults) {
   EXPECT_EQ(plan.probe.sum_weight, 1.0f);
   EXPECT_EQ(plan.probe.max_weight, 5.0f);
   EXPECT_EQ(plan.scope, BudgetScope::kModel);
-  EXPECT_EQ(plan.Candidates(), 80);
+  EXPECT_EQ(plan.Candidates(), 160);
   EXPECT_EQ(plan.rule.sinks, 0);
   EXPECT_EQ(plan.rule.recent, 5) << "a quarter of the budget";
   EXPECT_EQ(plan.cap, kNoCap);
