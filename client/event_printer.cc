@@ -25,6 +25,11 @@ std::string CompressionText(const v1::Usage& usage) {
   }
   if (usage.heads_kept_whole() > 0)
     text += fmt::format(", {} heads whole", usage.heads_kept_whole());
+  if (usage.has_self_tuning()) {
+    text += fmt::format(", alpha {:g}, rho {:g} and {} measurement steps chosen",
+                        usage.self_tuning().alpha(), usage.self_tuning().rho(),
+                        usage.self_tuning().measurement_steps());
+  }
   if (usage.probe_tokens() > 0) text += fmt::format(", {} tokens of probe", usage.probe_tokens());
   return text;
 }

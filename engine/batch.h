@@ -33,6 +33,12 @@ struct SlotSetup {
   CachePlan plan;
 };
 
+// A slot's plan has been decided: from now on it follows this one, which is of the same prompt.
+struct SlotRetune {
+  int slot = 0;
+  CachePlan plan;
+};
+
 // A cache shrinks to its plan's ShrunkEntries(), by the plan's rule: one that was whole until now,
 // to its cap, and the pages past that are no longer the slot's; or one whose heads are at their
 // caps, of which plan.drop entries leave, and the pages stay for those who follow. Comes before
@@ -87,19 +93,22 @@ struct Batch {
   std::vector<SlotSetup> setups;
   std::vector<TableRow> rows;
   std::vector<TableUpdate> updates;
-  std::vector<SlotShrink> shrinks;
+  std::vector<SlotRetune> retunes;    // every slot at most once
+  std::vector<SlotShrink> shrinks;    // likewise
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
 
   bool HasWork() const { return !decode.empty() || !prefill.empty(); }
 };
 
-// What compressing a prompt came to.
-struct PromptReport {
+// What has become of a cache: of a prompt that was compressed, or when it shrank.
+struct CacheReport {
   std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
   // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
   // on kept entries (kernels/retained_mass.h); empty: nothing has left.
   std::vector<float> retained_mass;
+  // [kTrials, layers * KV heads] of a plan whose tuning is open (engine/cache/self_tuning.h).
+  std::vector<float> trial_masses;
 };
 
 // Token of each row, kNoToken where the logits held no finite value: that sequence has failed, the
@@ -108,7 +117,8 @@ struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
-  std::vector<PromptReport> prompt_reports;  // [batch.prefill.size()]
+  std::vector<CacheReport> prompt_reports;  // [batch.prefill.size()]
+  std::vector<CacheReport> shrink_reports;  // [batch.shrinks.size()]
 };
 
 // The sizes that were fixed when the engine was made; the scheduler works within them.

@@ -52,7 +52,7 @@ struct Engine::Impl {
   DeviceArray<float> hidden, k, v, logits;
   DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/penalize.h)
   StepResults results;
-  std::vector<StepResults::Compressed> compressed;  // of the step's slices
+  std::vector<StepResults::Report> reports;  // of the step's slices and shrinks
 
   absl::Status Allocate();
   void Decode(const DecodeShape& shape);
@@ -176,16 +176,24 @@ void Engine::Enqueue(const Batch& batch) {
 absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
 
 void Engine::Impl::PushResults(const Batch& batch) {
-  compressed.clear();
+  reports.clear();
+  const PromptCompressor& compressor = prefill->compressor();
   for (const PrefillSlice& slice : batch.prefill) {
-    StepResults::Compressed& prompt = compressed.emplace_back();
+    StepResults::Report& report = reports.emplace_back();
     const CachePlan& plan = kv->plan(slice.slot);
-    if (!slice.EndsPrompt(limits.num_layers) || !plan.Compresses()) continue;
-    if (plan.rule.weighted) continue;  // samples stand for entries: no mass is theirs alone
-    prompt.retained_mass = prefill->compressor().retained_mass(slice.slot);
-    if (plan.IsRagged()) prompt.entries = kv->lengths(slice.slot);
+    if (!slice.EndsPrompt(limits.num_layers)) continue;
+    if (plan.tuning.IsOpen()) report.trial_masses = compressor.trial_masses(slice.slot);
+    // Samples stand for entries: no mass is theirs alone.
+    if (!plan.Compresses() || plan.rule.weighted) continue;
+    report.retained_mass = compressor.retained_mass(slice.slot);
+    if (plan.IsRagged()) report.entries = kv->lengths(slice.slot);
   }
-  results.Push(batch, limits.num_layers, tokens.data(), compressed);
+  // A step later the lengths are the same: a head that has shrunk to its cap stays there.
+  for (const SlotShrink& shrink : batch.shrinks) {
+    StepResults::Report& report = reports.emplace_back();
+    if (kv->plan(shrink.slot).ShrinksRagged()) report.entries = kv->lengths(shrink.slot);
+  }
+  results.Push(batch, limits.num_layers, tokens.data(), reports);
 }
 
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {

@@ -4,6 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "engine/cache/self_tuning.h"
+
 namespace hydrant {
 
 KvState::KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits)
@@ -39,8 +41,8 @@ absl::Status KvState::Allocate() {
   tables_.victims = allocate(victims_, heads);
   tables_.rules = allocate(rules_, seqs);
   allocate(subgens_, seqs);
-  allocate(keep_, limits_.num_kv_heads);
   allocate(updates_, std::max<size_t>(heads, 1024));
+  if (status.ok()) status = budget_.Allocate(backend_, limits_);
   return status;
 }
 
@@ -78,27 +80,38 @@ void KvState::Apply(const Batch& batch) {
     const size_t count = std::min(updates_.size(), batch.updates.size() - begin);
     UpdateTable(std::span(batch.updates).subspan(begin, count));
   }
+  for (const SlotRetune& retune : batch.retunes) Retune(retune);
   for (const SlotShrink& shrink : batch.shrinks) Shrink(shrink);
+}
+
+void KvState::Retune(const SlotRetune& retune) {
+  plans_[retune.slot] = retune.plan;
+  rules_.Write(*backend_, retune.slot, std::span(&retune.plan.rule, 1));
+  const ScoreWeights weights = StartWeights(retune.plan);
+  backend_->CombineNotes({.slot = retune.slot,
+                          .weight_score = weights.early,
+                          .weight_note = weights.late,
+                          .pages = pages_,
+                          .tables = tables_});
 }
 
 void KvState::Shrink(const SlotShrink& shrink) {
   const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
   const CachePlan& plan = plans_[shrink.slot];
-  const int32_t keep = plan.ShrunkEntries();
+  const SlotPages cache = {.slot = shrink.slot,
+                           .tokens = shrink.next_position,
+                           .max_length = plan.drop > 0 ? plan.cap : shrink.next_position,
+                           .pages = pages_,
+                           .tables = tables_};
+  if (plan.ShrinksRagged()) {
+    budget_.Share(plan, cache);
+    budget_.Compact(plan, cache, plan.Growth());
+    return;
+  }
   caps_.Write(*backend_, shrink.slot * heads, std::vector<int32_t>(heads, plan.cap));
   if (plan.rule.weighted) return BuildSubGen(shrink);
-  keep_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, keep));
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    backend_->Compact({.keep = keep_.data(),
-                       .sinks = plan.rule.sinks,
-                       .recent = plan.rule.recent,
-                       .next_position = shrink.next_position,
-                       .max_length = plan.drop > 0 ? plan.cap : shrink.next_position,
-                       .slot = shrink.slot,
-                       .layer = layer,
-                       .pages = pages_,
-                       .tables = tables_});
-  }
+  budget_.Set(0, limits_.num_layers, plan.ShrunkEntries());
+  budget_.Compact(plan, cache, -1);
 }
 
 void KvState::BuildSubGen(const SlotShrink& shrink) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batch.h"
 #include "engine/device_array.h"
+#include "engine/page_budget.h"
 #include "kernels/backend.h"
 #include "kernels/kv_pages.h"
 
@@ -23,7 +24,7 @@ class KvState {
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend, const KvLayout& layout,
                                                          const EngineLimits& limits);
 
-  // Setups, moved rows, new block ids and shrinking caches, in that order.
+  // Setups, moved rows, new block ids, decided plans and shrinking caches, in that order.
   void Apply(const Batch& batch);
 
   const KvPages& pages() const { return pages_; }
@@ -31,13 +32,14 @@ class KvState {
   const int32_t* lengths(int slot) const { return tables_.lengths + tables_.HeadIndex(slot, 0, 0); }
   const SequenceTables& tables() const { return tables_; }
   const SubGenRule* subgens() const { return subgens_.data(); }   // [max_num_seqs]
-  const CachePlan& plan(int slot) const { return plans_[slot]; }  // of the slot's newest setup
+  const CachePlan& plan(int slot) const { return plans_[slot]; }  // the slot's newest
 
  private:
   KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits);
   absl::Status Allocate();
   absl::Status AllocatePool();
   void SetUp(const SlotSetup& setup);
+  void Retune(const SlotRetune& retune);
   void Shrink(const SlotShrink& shrink);
   void BuildSubGen(const SlotShrink& shrink);
   void UpdateTable(std::span<const TableUpdate> updates);
@@ -55,7 +57,7 @@ class KvState {
   DeviceArray<int32_t> caps_, lengths_, victims_;
   DeviceArray<DecodeRule> rules_;
   DeviceArray<SubGenRule> subgens_;
-  DeviceArray<int32_t> keep_;          // [kv_heads]
+  PageBudget budget_;
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host
   std::vector<uint64_t> list_of_;      // [table_entries]: the last list that named the entry, host

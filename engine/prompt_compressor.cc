@@ -36,11 +36,12 @@ absl::Status PromptCompressor::Allocate() {
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(*backend_, count);
   };
-  for (DeviceArray<float>* array : {&sums_, &maxima_, &window_, &scores_})
+  for (DeviceArray<float>* array : {&sums_, &maxima_, &late_, &window_, &scores_})
     allocate(*array, per_arena);
   allocate(kept_, per_arena);
-  allocate(keep_, NumHeads());
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
+  allocate(trials_, NumHeads() * limits_.max_num_seqs * kTrials);
+  if (status.ok()) status = budget_.Allocate(backend_, limits_);
   return status;
 }
 
@@ -68,6 +69,17 @@ std::array<ColumnStatistic, kMaxColumnStatistics> PromptCompressor::Statistics(
     case PromptScore::kWindow:
       first.first_query = std::max(0, n - plan.window.queries);
       first.end_query = n;
+      break;
+    case PromptScore::kTuned:
+      first.end_query = n - kHeldOutQueries - kLateQueries;
+      statistics[1] = first;
+      statistics[1].first_query = std::max(0, first.end_query);
+      statistics[1].end_query = n - kHeldOutQueries;
+      statistics[1].out = late_.data() + slice.arena_begin;
+      statistics[2] = first;
+      statistics[2].first_query = n - kHeldOutQueries;
+      statistics[2].end_query = n;
+      statistics[2].out = window_.data() + slice.arena_begin;
       break;
     case PromptScore::kProbe:
       first.first_query = read - n;  // the prompt, read again
@@ -124,6 +136,8 @@ const float* PromptCompressor::Score(int layer, const PrefillSlice& slice, const
       derive.weight_a = plan.probe.sum_weight;
       derive.weight_b = plan.probe.max_weight;
       break;
+    case PromptScore::kTuned:
+      return TunedScores(layer, slice, plan);
     case PromptScore::kRandom:
       derive.step = ScoreStep::kRandom;
       derive.seed = plan.rule.seed;
@@ -131,6 +145,71 @@ const float* PromptCompressor::Score(int layer, const PrefillSlice& slice, const
   }
   backend_->DeriveScores(derive);
   return derive.out;
+}
+
+// Of the early queries, and beside them of the late ones, until it is decided how these count.
+const float* PromptCompressor::TunedScores(int layer, const PrefillSlice& slice,
+                                           const CachePlan& plan) {
+  if (plan.tuning.IsOpen()) TryChoices(layer, slice, plan);
+  const float* early = sums_.data() + slice.arena_begin;
+  float* late = late_.data() + slice.arena_begin;
+  DeriveScoresArgs add = {.a = late,
+                          .b = window_.data() + slice.arena_begin,
+                          .weight_b = 1.0f,
+                          .num_kv_heads = limits_.num_kv_heads,
+                          .n = PromptTokens(plan),
+                          .out = late,
+                          .stride = arena_tokens_};
+  backend_->DeriveScores(add);
+  if (plan.tuning.IsOpen()) return early;
+  const ScoreWeights weights = StartWeights(plan);
+  add.a = early;
+  add.b = late;
+  add.weight_a = weights.early;
+  add.weight_b = weights.late;
+  add.out = scores_.data() + slice.arena_begin;
+  backend_->DeriveScores(add);
+  return add.out;
+}
+
+// What every trial would have kept before the held-out queries, and what these pay it.
+void PromptCompressor::TryChoices(int layer, const PrefillSlice& slice, const CachePlan& plan) {
+  const float* held_out = window_.data() + slice.arena_begin;
+  float* scores = scores_.data() + slice.arena_begin;
+  const int before = PromptTokens(plan) - kHeldOutQueries;
+  budget_.Set(layer, layer + 1, plan.cap);
+  for (int t = 0; t < kTrials; ++t) {
+    const Trial trial = TrialOf(plan, t);
+    if (!trial.by_held_out) {
+      backend_->DeriveScores({.a = sums_.data() + slice.arena_begin,
+                              .b = late_.data() + slice.arena_begin,
+                              .weight_a = trial.weights.early,
+                              .weight_b = trial.weights.late,
+                              .num_kv_heads = limits_.num_kv_heads,
+                              .n = before,
+                              .out = scores,
+                              .stride = arena_tokens_});
+    }
+    int32_t* kept = kept_.data() + slice.arena_begin;
+    backend_->Select({.scores = trial.by_held_out ? held_out : scores,
+                      .score_stride = arena_tokens_,
+                      .num_kv_heads = limits_.num_kv_heads,
+                      .n = before,
+                      .recent = trial.recent,
+                      .keep = budget_.keep(layer),
+                      .kept = kept,
+                      .kept_stride = arena_tokens_});
+    const size_t first =
+        (static_cast<size_t>(slice.slot) * kTrials + t) * NumHeads() + layer * limits_.num_kv_heads;
+    backend_->KeptMass({.paid = held_out,
+                        .paid_stride = arena_tokens_,
+                        .kept = kept,
+                        .kept_stride = arena_tokens_,
+                        .keep = budget_.keep(layer),
+                        .num_kv_heads = limits_.num_kv_heads,
+                        .queries = kHeldOutQueries,
+                        .mass = trials_.data() + first});
+  }
 }
 
 // A window's sums, pooled but for the window's own positions.
@@ -168,15 +247,15 @@ const float* PromptCompressor::KCenterScores(const PrefillSlice& slice, const La
   return scores;
 }
 
-// keep_ of the layer. Where its heads share a budget the pages are dealt to them as well.
+// What the heads of the layer keep. Where its heads share a budget the pages are dealt to them as
+// well.
 void PromptCompressor::Budget(int layer, const PrefillSlice& slice, const float* scores,
                               const KvState& kv) {
   const CachePlan& plan = kv.plan(slice.slot);
   const int heads = limits_.num_kv_heads, n = PromptTokens(plan);
-  const size_t first = static_cast<size_t>(layer) * heads;
+  int32_t* keep = budget_.keep(layer);
   if (!plan.IsRagged() || plan.IsDeferred()) {
-    const int32_t keep = plan.IsDeferred() ? plan.Candidates() : plan.KeptOfPrompt(layer);
-    keep_.Write(*backend_, first, std::vector<int32_t>(heads, keep));
+    budget_.Set(layer, layer + 1, plan.IsDeferred() ? plan.Candidates() : plan.KeptOfPrompt(layer));
     return;
   }
   const int32_t base = plan.LayerBudget(layer) - plan.Protected();
@@ -188,17 +267,17 @@ void PromptCompressor::Budget(int layer, const PrefillSlice& slice, const float*
                      .recent = plan.rule.recent,
                      .kept = kept_.data() + slice.arena_begin,
                      .kept_stride = arena_tokens_,
-                     .counts = keep_.data() + first,
+                     .counts = keep,
                      .total = heads * plan.LayerBudget(layer)};
   backend_->Select(best);
-  backend_->ShareBudget({.best = keep_.data() + first,
+  backend_->ShareBudget({.best = keep,
                          .counted = plan.Protected(),
                          .heads = heads,
                          .base = base,
                          .floor_ppm = plan.floor_ppm,
                          .guarded = plan.Protected(),
-                         .keep = keep_.data() + first});
-  backend_->DealPages({.keep = keep_.data() + first,
+                         .keep = keep});
+  backend_->DealPages({.keep = keep,
                        .block_size = limits_.block_size,
                        .slot = slice.slot,
                        .layer = layer,
@@ -215,7 +294,7 @@ void PromptCompressor::Select(int layer, const PrefillSlice& slice, const float*
                     .n = PromptTokens(plan),
                     .sinks = plan.rule.sinks,
                     .recent = plan.rule.recent,
-                    .keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
+                    .keep = budget_.keep(layer),
                     .kept = kept_.data() + slice.arena_begin,
                     .kept_stride = arena_tokens_});
 }
@@ -240,9 +319,10 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
   Budget(layer, slice, scores, kv);
   const bool everything = !plan.IsRagged() && plan.KeptOfPrompt(layer) == n;
   if (!everything) Select(layer, slice, scores, plan);
-  const float* noted = NotesMass(plan)     ? window_.data() + slice.arena_begin
-                       : NotesCounts(plan) ? sums_.data() + slice.arena_begin
-                                           : nullptr;
+  const float* noted = NotesMass(plan)        ? window_.data() + slice.arena_begin
+                       : NotesCounts(plan)    ? sums_.data() + slice.arena_begin
+                       : plan.tuning.IsOpen() ? late_.data() + slice.arena_begin
+                                              : nullptr;
   const bool decided = plan.IsRagged() && !plan.IsDeferred() && plan.Growth() != kNoCap;
   backend_->WritePages({.k = layer_kv.k,
                         .v = layer_kv.v,
@@ -252,7 +332,7 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
                         .score_scale = plan.mean_scores ? 1.0f / static_cast<float>(n) : 1.0f,
                         .kept = everything ? nullptr : kept_.data() + slice.arena_begin,
                         .kept_stride = arena_tokens_,
-                        .keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
+                        .keep = budget_.keep(layer),
                         .growth = decided ? plan.Growth() : -1,
                         .window_sums = noted,
                         .window_stride = arena_tokens_,
@@ -267,8 +347,13 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
 void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
   const CachePlan& plan = kv.plan(slice.slot);
   if (plan.IsDeferred()) {
-    ShareInPages(slice, kv);
-    CompactLayers(slice, kv);
+    const SlotPages cache = {.slot = slice.slot,
+                             .tokens = PromptTokens(plan),
+                             .max_length = plan.Candidates(),
+                             .pages = kv.pages(),
+                             .tables = kv.tables()};
+    ShareInPages(plan, cache);
+    budget_.Compact(plan, cache, plan.Growth());
   }
   if (!NotesMass(plan)) return;
   backend_->RetainedMass({.slot = slice.slot,
@@ -279,81 +364,26 @@ void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
                           .mass = mass_.data() + slice.slot * NumHeads()});
 }
 
-// keep_ of all layers, from the candidates.
-void PromptCompressor::ShareInPages(const PrefillSlice& slice, const KvState& kv) {
-  const CachePlan& plan = kv.plan(slice.slot);
-  const int n = PromptTokens(plan), heads = limits_.num_kv_heads;
-  switch (plan.scope) {
-    case BudgetScope::kModel:
-      Count(0, limits_.num_layers, slice, kv);
-      break;
-    case BudgetScope::kLayer:
-      for (int layer = 0; layer < limits_.num_layers; ++layer) Count(layer, layer + 1, slice, kv);
-      break;
-    case BudgetScope::kHead:
-      for (int layer = 0; layer < limits_.num_layers; ++layer) {
-        const int32_t keep = plan.KeptOfPrompt(layer);
-        keep_.Write(*backend_, static_cast<size_t>(layer) * heads,
-                    std::vector<int32_t>(heads, keep));
-      }
-      break;
+// What the heads of all layers keep, from the candidates.
+void PromptCompressor::ShareInPages(const CachePlan& plan, const SlotPages& cache) {
+  if (plan.scope != BudgetScope::kHead) {
+    budget_.Share(plan, cache);
+  } else {
+    for (int layer = 0; layer < limits_.num_layers; ++layer)
+      budget_.Set(layer, layer + 1, plan.KeptOfPrompt(layer));
   }
   if (plan.min_retained_mass <= 0.0f) return;
-  backend_->KeepForMass({.slot = slice.slot,
+  backend_->KeepForMass({.slot = cache.slot,
                          .queries = MassQueries(plan),
                          .min_mass = plan.min_retained_mass,
                          .most = plan.most_for_mass,
                          .sinks = plan.rule.sinks,
                          .recent = plan.rule.recent,
-                         .next_position = n,
-                         .max_length = plan.Candidates(),
-                         .pages = kv.pages(),
-                         .tables = kv.tables(),
-                         .keep = keep_.data()});
-}
-
-// keep_ of the layers, which share their budgets.
-void PromptCompressor::Count(int layer_begin, int layer_end, const PrefillSlice& slice,
-                             const KvState& kv) {
-  const CachePlan& plan = kv.plan(slice.slot);
-  const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
-  int32_t* keep = keep_.data() + static_cast<size_t>(layer_begin) * limits_.num_kv_heads;
-  // A layer of fewer tokens than its budget keeps them all.
-  const int32_t budget = std::min<int32_t>(plan.LayerBudget(layer_begin), PromptTokens(plan));
-  const int32_t base = budget - plan.Protected();
-  backend_->CountBest({.slot = slice.slot,
-                       .layer_begin = layer_begin,
-                       .layer_end = layer_end,
-                       .total = int64_t{heads} * base,
-                       .sinks = plan.rule.sinks,
-                       .recent = plan.rule.recent,
-                       .next_position = PromptTokens(plan),
-                       .max_length = plan.Candidates(),
-                       .pages = kv.pages(),
-                       .tables = kv.tables(),
-                       .counts = keep});
-  backend_->ShareBudget({.best = keep,
-                         .heads = heads,
-                         .base = base,
-                         .floor_ppm = plan.floor_ppm,
-                         .guarded = plan.Protected(),
-                         .keep = keep});
-}
-
-void PromptCompressor::CompactLayers(const PrefillSlice& slice, const KvState& kv) {
-  const CachePlan& plan = kv.plan(slice.slot);
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    backend_->Compact({.keep = keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads,
-                       .growth = plan.Growth() == kNoCap ? -1 : plan.Growth(),
-                       .sinks = plan.rule.sinks,
-                       .recent = plan.rule.recent,
-                       .next_position = PromptTokens(plan),
-                       .max_length = plan.Candidates(),
-                       .slot = slice.slot,
-                       .layer = layer,
-                       .pages = kv.pages(),
-                       .tables = kv.tables()});
-  }
+                         .next_position = cache.tokens,
+                         .max_length = cache.max_length,
+                         .pages = cache.pages,
+                         .tables = cache.tables,
+                         .keep = budget_.keep(0)});
 }
 
 }  // namespace hydrant

@@ -19,8 +19,10 @@
 
 #include "absl/status/statusor.h"
 #include "engine/batch.h"
+#include "engine/cache/self_tuning.h"
 #include "engine/device_array.h"
 #include "engine/kv_state.h"
+#include "engine/page_budget.h"
 #include "kernels/backend.h"
 
 namespace hydrant {
@@ -50,6 +52,8 @@ class PromptCompressor {
   // When the last layer has been compressed.
   void Finish(const PrefillSlice& slice, const KvState& kv);
 
+  // [kTrials, num_layers * num_kv_heads] of the slot's newest prompt, whose tuning was open.
+  const float* trial_masses(int slot) const { return trials_.data() + slot * kTrials * NumHeads(); }
   // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/retained_mass.h).
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
@@ -63,22 +67,24 @@ class PromptCompressor {
                      const CachePlan& plan);
   const float* KCenterScores(const PrefillSlice& slice, const LayerKv& layer_kv,
                              const CachePlan& plan);
+  const float* TunedScores(int layer, const PrefillSlice& slice, const CachePlan& plan);
+  void TryChoices(int layer, const PrefillSlice& slice, const CachePlan& plan);
   const float* PooledWindow(const PrefillSlice& slice, const CachePlan& plan);
   void Budget(int layer, const PrefillSlice& slice, const float* scores, const KvState& kv);
   void Select(int layer, const PrefillSlice& slice, const float* scores, const CachePlan& plan);
-  void ShareInPages(const PrefillSlice& slice, const KvState& kv);
-  void Count(int layer_begin, int layer_end, const PrefillSlice& slice, const KvState& kv);
-  void CompactLayers(const PrefillSlice& slice, const KvState& kv);
+  void ShareInPages(const CachePlan& plan, const SlotPages& cache);
 
   Backend* backend_;
   EngineLimits limits_;
   int arena_tokens_;
   DeviceArray<float> sums_, maxima_;  // [kv_heads, arena] the statistics that scores are made of
-  DeviceArray<float> window_;         // [kv_heads, arena] what the prompt's last queries pay
-  DeviceArray<float> scores_;         // [kv_heads, arena]
-  DeviceArray<int32_t> kept_;         // [kv_heads, arena]
-  DeviceArray<int32_t> keep_;         // [layers, kv_heads]
-  DeviceArray<float> mass_;           // [slots, layers, kv_heads]
+  DeviceArray<float> late_;    // [kv_heads, arena] sums of PromptScore::kTuned's late queries
+  DeviceArray<float> window_;  // [kv_heads, arena] what the prompt's last queries pay
+  DeviceArray<float> scores_;  // [kv_heads, arena]
+  DeviceArray<int32_t> kept_;  // [kv_heads, arena]
+  DeviceArray<float> mass_;    // [slots, layers, kv_heads]
+  DeviceArray<float> trials_;  // [slots, kTrials, layers, kv_heads]
+  PageBudget budget_;
 };
 
 }  // namespace hydrant

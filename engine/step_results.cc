@@ -1,6 +1,8 @@
 #include "engine/step_results.h"
 
-#include <utility>
+#include <algorithm>
+
+#include "engine/cache/self_tuning.h"
 
 namespace hydrant {
 
@@ -21,36 +23,48 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads
     allocate(step.tokens, rows * sizeof(TokenId));
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
+    allocate(step.trials, rows * kTrials * num_heads_ * sizeof(float));
   }
   return status;
 }
 
 void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens,
-                       std::span<const Compressed> compressed) {
+                       std::span<const Report> reports) {
   const int index = (oldest_ + in_flight_) % kMostInFlight;
   ++in_flight_;
   Step& step = steps_[index];
   step.decoded = batch.decode.size();
-  step.prompts.clear();
-  size_t rows = step.decoded;
-  for (size_t i = 0; i < batch.prefill.size(); ++i) {
-    const auto& [entries, mass] = compressed[i];
-    step.prompts.push_back({.ends = batch.prefill[i].EndsPrompt(num_layers),
-                            .has_entries = entries != nullptr,
-                            .has_mass = mass != nullptr});
-    if (step.prompts.back().ends) ++rows;
-    const size_t row = i * num_heads_;
-    if (entries != nullptr) {
-      backend_->CopyToHostLater(static_cast<int32_t*>(step.entries.get()) + row, entries,
-                                num_heads_ * sizeof(int32_t));
-    }
-    if (mass != nullptr) {
-      backend_->CopyToHostLater(static_cast<float*>(step.masses.get()) + row, mass,
-                                num_heads_ * sizeof(float));
-    }
+  step.ends.clear();
+  for (const PrefillSlice& slice : batch.prefill) step.ends.push_back(slice.EndsPrompt(num_layers));
+  step.reports.clear();
+  const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
+    if (from == nullptr) return false;
+    backend_->CopyToHostLater(static_cast<T*>(rows.get()) + step.reports.size() * count, from,
+                              count * sizeof(T));
+    return true;
+  };
+  for (const Report& report : reports) {
+    const bool entries = copy(step.entries, report.entries, num_heads_);
+    const bool mass = copy(step.masses, report.retained_mass, num_heads_);
+    const bool trials = copy(step.trials, report.trial_masses, kTrials * num_heads_);
+    step.reports.push_back({entries, mass, trials});
   }
+  const size_t rows = step.decoded + std::count(step.ends.begin(), step.ends.end(), true);
   if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), tokens, rows * sizeof(TokenId));
   backend_->Mark(index);
+}
+
+CacheReport StepResults::ReadReport(const Step& step, size_t row) const {
+  CacheReport report;
+  const auto read = [row]<typename T>(const DeviceBuffer& rows, size_t count, std::vector<T>* to) {
+    const auto* from = static_cast<const T*>(rows.get()) + row * count;
+    to->assign(from, from + count);
+  };
+  const auto [entries, mass, trials] = step.reports[row];
+  if (entries) read(step.entries, num_heads_, &report.entries);
+  if (mass) read(step.masses, num_heads_, &report.retained_mass);
+  if (trials) read(step.trials, kTrials * num_heads_, &report.trial_masses);
+  return report;
 }
 
 absl::Status StepResults::Pop(StepResult* result) {
@@ -64,16 +78,13 @@ absl::Status StepResults::Pop(StepResult* result) {
   const auto* tokens = static_cast<const TokenId*>(step.tokens.get());
   result->decode_tokens.assign(tokens, tokens + step.decoded);
   result->prefill_tokens.clear();
-  result->prompt_reports.clear();
   const TokenId* next = tokens + step.decoded;
-  for (size_t i = 0; i < step.prompts.size(); ++i) {
-    const Prompt& prompt = step.prompts[i];
-    result->prefill_tokens.push_back(prompt.ends ? *next++ : kNoToken);
-    PromptReport& report = result->prompt_reports.emplace_back();
-    const auto* entries = static_cast<const int32_t*>(step.entries.get()) + i * num_heads_;
-    const auto* mass = static_cast<const float*>(step.masses.get()) + i * num_heads_;
-    if (prompt.has_entries) report.entries.assign(entries, entries + num_heads_);
-    if (prompt.has_mass) report.retained_mass.assign(mass, mass + num_heads_);
+  for (const bool ends : step.ends) result->prefill_tokens.push_back(ends ? *next++ : kNoToken);
+  result->prompt_reports.clear();
+  result->shrink_reports.clear();
+  for (size_t i = 0; i < step.reports.size(); ++i) {
+    auto& reports = i < step.ends.size() ? result->prompt_reports : result->shrink_reports;
+    reports.push_back(ReadReport(step, i));
   }
   return absl::OkStatus();
 }

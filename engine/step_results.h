@@ -21,32 +21,37 @@ class StepResults {
   // Borrows the backend and its marks.
   absl::Status Allocate(Backend* backend, int max_rows, int num_heads);
 
-  // What a prompt that ended has become, on the device: arrays over all heads of all layers.
-  struct Compressed {
-    const int32_t* entries = nullptr;      // null: as the plan says
-    const float* retained_mass = nullptr;  // null: nothing has left
+  // A CacheReport on the device, null where that is empty.
+  struct Report {
+    const int32_t* entries = nullptr;
+    const float* retained_mass = nullptr;
+    const float* trial_masses = nullptr;
   };
 
   // Behind the operations of a step. tokens: on the device, of the step's decode rows, then of its
-  // prompts that end; compressed: of the slices, in their order. REQUIRES: fewer than kMostInFlight
-  // are in flight.
+  // prompts that end; reports: of the slices, in their order, then of the shrinks. REQUIRES: fewer
+  // than kMostInFlight are in flight.
   void Push(const Batch& batch, int num_layers, const TokenId* tokens,
-            std::span<const Compressed> compressed);
+            std::span<const Report> reports);
   // Waits for the oldest one. After an error none is in flight.
   absl::Status Pop(StepResult* result);
 
  private:
-  struct Prompt {
-    bool ends = false;
-    bool has_entries = false;
-    bool has_mass = false;
+  struct Reported {
+    bool entries = false;
+    bool retained_mass = false;
+    bool trial_masses = false;
   };
+  // In the host's memory.
   struct Step {
-    DeviceBuffer tokens;           // the host's
-    DeviceBuffer entries, masses;  // the host's, [max_rows, heads]: a row a prompt
+    DeviceBuffer tokens;
+    DeviceBuffer entries, masses;  // [max_rows, heads]: a row a report
+    DeviceBuffer trials;           // [max_rows, kTrials, heads]
     size_t decoded = 0;
-    std::vector<Prompt> prompts;  // of the slices
+    std::vector<bool> ends;  // its prompt, of the slices
+    std::vector<Reported> reports;
   };
+  CacheReport ReadReport(const Step& step, size_t row) const;
 
   Backend* backend_ = nullptr;
   size_t num_heads_ = 0;

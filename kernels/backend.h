@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/combine_notes.h"
 #include "kernels/compact.h"
 #include "kernels/count_best.h"
 #include "kernels/deal_pages.h"
@@ -123,7 +124,9 @@ class Backend {
   virtual void DealPages(const DealPagesArgs& args) = 0;
   virtual void CountBest(const CountBestArgs& args) = 0;
   virtual void RetainedMass(const RetainedMassArgs& args) = 0;
+  virtual void KeptMass(const KeptMassArgs& args) = 0;
   virtual void KeepForMass(const KeepForMassArgs& args) = 0;
+  virtual void CombineNotes(const CombineNotesArgs& args) = 0;
   virtual void SubGenBuild(const SubGenBuildArgs& args) = 0;
   virtual void SubGenInsert(const SubGenInsertArgs& args) = 0;
   virtual void Penalize(const PenalizeArgs& args) = 0;

@@ -11,7 +11,8 @@
 //                                                     them for rows whose rule is weighted, no
 //                                                     others (kernels/decode_attention.h), in whose
 //                                                     slots the first is a place for notes
-//                                                     (kernels/retained_mass.h, revise_scores.h)
+//                                                     (kernels/retained_mass.h, revise_scores.h,
+//                                                     combine_notes.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed

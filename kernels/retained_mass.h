@@ -29,6 +29,19 @@ struct RetainedMassArgs {
   float* mass = nullptr;  // [num_layers, num_kv_heads]
 };
 
+// The same of a prompt's scratch, for a choice that is only tried: mass[h] = what the kept
+// positions of a layer were paid, divided by the number of queries.
+struct KeptMassArgs {
+  const float* paid = nullptr;    // [num_kv_heads, paid_stride] by position
+  int64_t paid_stride = 0;        // elements
+  const int32_t* kept = nullptr;  // [num_kv_heads, kept_stride] positions
+  int64_t kept_stride = 0;        // elements
+  const int32_t* keep = nullptr;  // [num_kv_heads] how many there are
+  int num_kv_heads = 0;
+  int queries = 0;        // >= 1
+  float* mass = nullptr;  // [num_kv_heads]
+};
+
 // Raises keep[layer, h] to the least number of entries that retains min_mass, best score first
 // after the protected ones (kernels/compact.h: the entries that Compact would keep), but to no more
 // than most; a head that would need more keeps all it has. REQUIRES: keep >= its protected entries.

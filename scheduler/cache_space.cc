@@ -280,9 +280,14 @@ void CacheSpace::PlacePages(int64_t tokens, int64_t missing, SequenceSpace* spac
 }
 
 void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {
+  ShrinkHeads(std::vector<int32_t>(num_heads_, cap), space);
+}
+
+void CacheSpace::ShrinkHeads(std::span<const int32_t> caps, SequenceSpace* space) {
+  HYDRANT_CHECK(static_cast<int>(caps.size()) == num_heads_);
   for (int head = 0; head < num_heads_; ++head) {
-    space->spans[head] = {.dropped = 0, .cap = cap};
-    FreePagesPast(static_cast<int32_t>(PagesOfHead(cap)), head, space);
+    space->spans[head] = {.dropped = 0, .cap = caps[head]};
+    FreePagesPast(static_cast<int32_t>(PagesOfHead(caps[head])), head, space);
   }
   space->growing.clear();
   space->capacity = 0;

@@ -73,6 +73,8 @@ class CacheSpace {
   bool TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch);
   // From now on no head holds more than `cap` entries: pages past that go home.
   void Shrink(int32_t cap, SequenceSpace* space);
+  // The same where heads share their budget: `caps` [layers * KV heads].
+  void ShrinkHeads(std::span<const int32_t> caps, SequenceSpace* space);
   // The heads of a ragged plan keep `entries` [layers * KV heads] of the prompt; what they do not
   // need goes home.
   void Settle(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/cache/self_tuning.h"
 #include "scheduler/check.h"
 #include "scheduler/mass_summary.h"
 
@@ -20,7 +21,8 @@ constexpr double kIdleDecodeBudgetFactor = 4.0;
 constexpr int64_t kCatchUpTokens = 64;
 
 int32_t EntriesOfFullestHead(const Sequence& sequence) {
-  if (!sequence.plan.IsRagged() || !sequence.space.settled || !sequence.space.IsOpen())
+  const bool ragged = sequence.plan.IsRagged() || sequence.plan.ShrinksRagged();
+  if (!ragged || !sequence.space.settled || !sequence.space.IsOpen())
     return sequence.plan.EntriesAfter(sequence.num_done);
   int32_t most = 0;
   for (const HeadSpan& span : sequence.space.spans)
@@ -99,19 +101,23 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.setups.clear();
   batch_.rows.clear();
   batch_.updates.clear();
+  batch_.retunes.clear();
   batch_.shrinks.clear();
+  shrunk_.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
   preempted_in_step_ = false;
 
   EndCancelled(now);
   EndLate(now);
+  RetuneRunning();
   ShrinkRunning();
   GrowRunning(now);
   if (!preempted_in_step_) AdmitWaiting();
   in_flight_.push_back(std::move(spare_));
   in_flight_.back().decode.clear();
   in_flight_.back().prefill.clear();
+  in_flight_.back().shrunk = shrunk_;
   ScheduleDecode();
   SchedulePrefill(now);
   if (!batch_.HasWork()) {
@@ -140,6 +146,13 @@ void Scheduler::EndLate(TimeUs now) {
   }
 }
 
+void Scheduler::RetuneRunning() {
+  for (Sequence* sequence : live_) {
+    if (std::exchange(sequence->is_retuned, false))
+      batch_.retunes.push_back({sequence->space.slot, sequence->plan});
+  }
+}
+
 void Scheduler::ShrinkRunning() {
   for (Sequence* sequence : live_) {
     const CachePlan& plan = sequence->plan;
@@ -147,8 +160,9 @@ void Scheduler::ShrinkRunning() {
       continue;
     if (!sequence->MayDecode()) continue;
     // Where entries are dropped again and again, their pages will be needed again soon.
-    if (plan.drop == 0) space_.Shrink(plan.cap, &sequence->space);
+    if (plan.drop == 0) space_.Shrink(plan.EntriesAfter(sequence->num_seen + 1), &sequence->space);
     batch_.shrinks.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
+    shrunk_.push_back(sequence);
   }
 }
 
@@ -171,9 +185,12 @@ void Scheduler::GrowRunning(TimeUs now) {
 }
 
 void Scheduler::Preempt(Sequence* sequence) {
-  std::erase_if(batch_.shrinks,
-                [&](const SlotShrink& shrink) { return shrink.slot == sequence->space.slot; });
+  const auto is_its = [&](const auto& entry) { return entry.slot == sequence->space.slot; };
+  std::erase_if(batch_.retunes, is_its);
+  std::erase_if(batch_.shrinks, is_its);
+  std::erase(shrunk_, sequence);
   for (StepInFlight& step : in_flight_) {
+    std::replace(step.shrunk.begin(), step.shrunk.end(), sequence, static_cast<Sequence*>(nullptr));
     for (ScheduledToken& token : step.prefill) {
       if (token.sequence == sequence) token.is_cache = false;
     }
@@ -314,6 +331,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(result.decode_tokens.size() == step.decode.size());
   HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
   HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
+  HYDRANT_CHECK(result.shrink_reports.size() == step.shrunk.size());
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];
@@ -328,13 +346,22 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (is_cache) Compressed(sequence, result.prompt_reports[i]);
     Sampled(sequence, index, result.prefill_tokens[i], now);
   }
+  for (size_t i = 0; i < step.shrunk.size(); ++i) {
+    const std::vector<int32_t>& entries = result.shrink_reports[i].entries;
+    if (step.shrunk[i] != nullptr && !entries.empty())
+      space_.ShrinkHeads(entries, &step.shrunk[i]->space);
+  }
   spare_ = std::move(step);
   in_flight_.pop_front();
 }
 
 // The prompt has become a cache.
-void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
+void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
   SequenceSpace& space = sequence->space;
+  if (sequence->plan.tuning.IsOpen()) {
+    sequence->plan = Tuned(sequence->plan, report.trial_masses);
+    sequence->is_retuned = true;
+  }
   if (!space.settled) space_.Settle(sequence->plan, report.entries, &space);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = 0;
@@ -346,6 +373,7 @@ void Scheduler::Compressed(Sequence* sequence, const PromptReport& report) {
     if (guarded && span.dropped == 0) ++usage.heads_kept_whole;
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
+  if (sequence->plan.tuning.decided) usage.tuning = sequence->plan.tuning;
 }
 
 // Token number `index` of the sequence has come; one that is known already when it replays.
@@ -424,7 +452,12 @@ void Scheduler::Remove(Sequence* sequence) {
     space_.Release(&sequence->space);
     live_.erase(std::find(live_.begin(), live_.end(), sequence));
   }
+  const auto forget = [sequence](std::vector<Sequence*>& shrunk) {
+    std::replace(shrunk.begin(), shrunk.end(), sequence, static_cast<Sequence*>(nullptr));
+  };
+  forget(shrunk_);
   for (StepInFlight& step : in_flight_) {
+    forget(step.shrunk);
     for (auto* tokens : {&step.decode, &step.prefill}) {
       for (ScheduledToken& token : *tokens) {
         if (token.sequence == sequence) token.sequence = nullptr;

@@ -98,6 +98,7 @@ class Scheduler {
  private:
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
+  void RetuneRunning();
   void ShrinkRunning();
   void GrowRunning(TimeUs now);
   void Preempt(Sequence* sequence);
@@ -108,7 +109,7 @@ class Scheduler {
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
-  void Compressed(Sequence* sequence, const PromptReport& report);
+  void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
@@ -143,12 +144,14 @@ class Scheduler {
   struct StepInFlight {
     std::vector<ScheduledToken> decode;   // [batch.decode.size()]
     std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
+    std::vector<Sequence*> shrunk;        // [batch.shrinks.size()]; null: it no longer matters
   };
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice);
 
   Batch batch_;
   std::deque<StepInFlight> in_flight_;  // oldest first
   StepInFlight spare_;                  // keeps the memory of one that has come back
+  std::vector<Sequence*> shrunk_;       // of the batch at work, as StepInFlight's
   std::vector<Sequence*> prefilling_;   // scratch of SchedulePrefill
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;

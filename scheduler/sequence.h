@@ -37,6 +37,7 @@ struct Sequence {
 
   SequenceSpace space{};
   PrefillCursor cursor{};
+  bool is_retuned = false;  // the engine has not been told yet what the plan has become
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
   int64_t num_done = 0;  // the same of the steps that have come back
 
@@ -59,8 +60,10 @@ struct Sequence {
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
   }
-  // Tokens can be sampled: not the last one is on its way, and how much each head holds is known.
-  bool MayDecode() const { return space.settled && num_seen + 1 < max_total_tokens; }
+  // Tokens can be sampled: not the last one is on its way, and what the cache is to be is known.
+  bool MayDecode() const {
+    return space.settled && !plan.tuning.IsOpen() && num_seen + 1 < max_total_tokens;
+  }
 };
 
 }  // namespace hydrant

@@ -29,6 +29,14 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_kv_entries_of_prompt(Count64(usage.kv_entries_of_prompt));
   wire.set_kv_pages_of_prompt(Count64(usage.kv_pages_of_prompt));
   wire.set_heads_kept_whole(Count(usage.heads_kept_whole));
+  if (usage.tuning.has_value()) {
+    v1::SelfTuning* tuning = wire.mutable_self_tuning();
+    tuning->set_alpha(static_cast<float>(usage.tuning->alpha));
+    tuning->set_rho(static_cast<float>(usage.tuning->rho));
+    tuning->set_measurement_steps(Count(usage.tuning->steps));
+    tuning->set_retained_mass(static_cast<float>(usage.tuning->retained));
+    tuning->set_attainable_mass(static_cast<float>(usage.tuning->attainable));
+  }
   if (usage.retained_mass.has_value()) {
     v1::RetainedMass* mass = wire.mutable_retained_mass();
     mass->set_mean(usage.retained_mass->mean);

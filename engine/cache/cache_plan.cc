@@ -168,13 +168,17 @@ int32_t CachePlan::Candidates() const {
 int32_t CachePlan::WidestKeep() const {
   const auto n = static_cast<int32_t>(prompt.tokens);
   if (!IsRagged()) return std::min(n, LargestBudget());
-  if (IsDeferred()) return Candidates();
-  // The share of a head that has all the best entries.
+  return IsDeferred() ? Candidates() : WidestShare(n);
+}
+
+int32_t CachePlan::WidestShare(int64_t tokens) const {
+  const int64_t heads =
+      int64_t{prompt.num_kv_heads} * (scope == BudgetScope::kModel ? prompt.num_layers : 1);
   const int64_t base = LargestBudget() - Protected();
-  const int64_t all = int64_t{floor_ppm} * base +
-                      int64_t{kPartsPerMillion - floor_ppm} * base * prompt.num_kv_heads;
+  const int64_t all =
+      int64_t{floor_ppm} * base + int64_t{kPartsPerMillion - floor_ppm} * base * heads;
   return static_cast<int32_t>(
-      std::min<int64_t>(n, Protected() + (all + kPartsPerMillion - 1) / kPartsPerMillion));
+      std::min<int64_t>(tokens, Protected() + (all + kPartsPerMillion - 1) / kPartsPerMillion));
 }
 
 HeadSpan CachePlan::Keeping(int32_t keep) const {
@@ -193,6 +197,7 @@ HeadSpan CachePlan::LayerSpan(int layer) const {
 
 int32_t CachePlan::EntriesAfter(int64_t tokens) const {
   if (tokens <= whole_until) return static_cast<int32_t>(tokens);
+  if (ShrinksRagged()) return WidestShare(whole_until);
   if (IsRagged()) return Keeping(WidestKeep()).EntriesAfter(tokens);
   int32_t most = LayerSpan(0).EntriesAfter(tokens);
   for (int layer = 1; layer < static_cast<int>(layer_budgets.size()); ++layer)

@@ -43,6 +43,7 @@ enum class PromptScore : uint8_t {
   kBelowMean,   // how rarely the last queries pay less than their mean (Scissorhands)
   kProbe,       // what the prompt pays itself when it is read again (KVzip)
   kRandom,      // drawn, from rule.seed
+  kTuned,       // sums over the early queries and the late ones, weighted as tuning says
   kKCenter,     // the order in which a greedy k-center of the keys chooses them
 };
 
@@ -72,6 +73,23 @@ struct PromptShape {
   int64_t tokens = 0;
   int num_layers = 1;
   int num_kv_heads = 1;
+};
+
+// A plan that finds its own decay, FIFO share and measuring steps (engine/cache/self_tuning.h):
+// open until the prompt has been read, and the same from then on.
+struct SelfTuning {
+  bool on = false;
+  bool decided = false;
+  int32_t most_steps = 0;  // generated tokens for which the prompt may stay whole
+  // Once decided: what was chosen, and the attention of the held-out queries that it would have
+  // retained, and that any choice could have.
+  double alpha = 0.0;
+  double rho = 0.0;
+  int32_t steps = 0;
+  double retained = 0.0;
+  double attainable = 0.0;
+
+  bool IsOpen() const { return on && !decided; }
 };
 
 // The entries of one head from the end of the prompt on.
@@ -115,6 +133,7 @@ struct CachePlan {
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
   ProbeScore probe;
+  SelfTuning tuning;
   SubGenRule subgen;  // where rule.weighted: how a cache at its cap is made up
   DecodeRule rule;    // protection (sinks, recent) is in here, and holds for the prompt as well
 
@@ -136,9 +155,13 @@ struct CachePlan {
   bool IsDeferred() const {
     return Compresses() && (scope == BudgetScope::kModel || min_retained_mass > 0.0f);
   }
+  // The same of a cache that is whole for a while, from when it shrinks.
+  bool ShrinksRagged() const { return whole_until > 0 && scope != BudgetScope::kHead; }
   int32_t Candidates() const;
   // No head keeps more of the prompt.
   int32_t WidestKeep() const;
+  // Of `tokens` entries a head, what the head with all the best of those that share a budget keeps.
+  int32_t WidestShare(int64_t tokens) const;
 
   // A head that keeps `keep` entries of the prompt.
   HeadSpan Keeping(int32_t keep) const;
@@ -160,7 +183,7 @@ struct CachePlan {
   }
 
   // Whether the cache shrinks when so many tokens have been seen, before the next one comes; then
-  // every head keeps ShrunkEntries().
+  // every head keeps ShrunkEntries(), on average where ShrinksRagged().
   bool ShrinksAfter(int64_t tokens) const {
     if (whole_until > 0) return tokens == whole_until;
     return drop > 0 && LayerSpan(0).EntriesAfter(tokens) == cap;

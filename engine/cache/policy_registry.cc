@@ -112,30 +112,40 @@ PolicyParameter GroupReduceParameter(std::span<const std::string_view> reduction
           std::string(reductions.front()), fmt::format("{}", fmt::join(reductions, ", "))};
 }
 
-absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
-                         CachePlan* plan) {
+absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
+                       CachePlan* plan) {
   const absl::StatusOr<std::string> scope = ChoiceParam(spec, "budget_scope", scopes);
   if (!scope.ok()) return scope.status();
   const absl::StatusOr<double> floor = RealParam(spec, "head_floor", kDefaultFloor, 0.0, 1.0);
   if (!floor.ok()) return floor.status();
-  const absl::StatusOr<double> candidates =
-      RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
-  if (!candidates.ok()) return candidates.status();
   plan->scope = *scope == "model"   ? BudgetScope::kModel
                 : *scope == "layer" ? BudgetScope::kLayer
                                     : BudgetScope::kHead;
   plan->floor_ppm = static_cast<int32_t>(std::lround(*floor * kPartsPerMillion));
+  return absl::OkStatus();
+}
+
+absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
+                         CachePlan* plan) {
+  if (absl::Status status = FillScope(spec, scopes, plan); !status.ok()) return status;
+  const absl::StatusOr<double> candidates =
+      RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
+  if (!candidates.ok()) return candidates.status();
   plan->candidates = static_cast<int32_t>(
       std::min<double>(std::ceil(*candidates * plan->budget), static_cast<double>(kNoCap)));
   return FillGroupReduce(spec, kReductions, plan);
 }
 
-std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes) {
-  std::vector<PolicyParameter> parameters = {
+std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes) {
+  return {
       {"budget_scope", "the heads that share the budget by their scores",
        std::string(scopes.front()), fmt::format("{}", fmt::join(scopes, ", "))},
-      {"head_floor", "of a shared budget: the part that every head gets alike", "0.2", "[0, 1]"},
-      GroupReduceParameter(kReductions)};
+      {"head_floor", "of a shared budget: the part that every head gets alike", "0.2", "[0, 1]"}};
+}
+
+std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes) {
+  std::vector<PolicyParameter> parameters = ScopeParameters(scopes);
+  parameters.push_back(GroupReduceParameter(kReductions));
   if (std::find(scopes.begin(), scopes.end(), "model") != scopes.end()) {
     parameters.push_back({"candidates",
                           "of scope model: entries a head may come to have, times the budget", "8",

@@ -58,9 +58,13 @@ absl::StatusOr<double> RealParam(const CacheSpec& spec, const std::string& name,
 absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string& name,
                                         std::span<const std::string_view> choices);
 
-// What policies whose scores tell heads apart have in common: budget_scope, head_floor, candidates
-// and group_reduce. The names of the scopes, the default one first: head and layer always, model
-// where the policy's budgets are not a layer's own.
+// budget_scope and head_floor. The names of the scopes, the default one first: head and layer
+// always, model where the policy's budgets are not a layer's own.
+absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
+                       CachePlan* plan);
+std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes);
+// What policies have in common that compress a prompt at once by scores that tell heads apart:
+// these, candidates and group_reduce.
 absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
                          CachePlan* plan);
 std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes);

@@ -91,7 +91,9 @@ class CpuBackend : public Backend {
   void DealPages(const DealPagesArgs& args) override { reference::DealPages(args); }
   void CountBest(const CountBestArgs& args) override { cpu::CountBest(args, threads_); }
   void RetainedMass(const RetainedMassArgs& args) override { cpu::RetainedMass(args, threads_); }
+  void KeptMass(const KeptMassArgs& args) override { reference::KeptMass(args); }
   void KeepForMass(const KeepForMassArgs& args) override { cpu::KeepForMass(args, threads_); }
+  void CombineNotes(const CombineNotesArgs& args) override { reference::CombineNotes(args); }
   void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
   void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }

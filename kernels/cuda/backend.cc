@@ -180,6 +180,12 @@ class CudaBackend final : public Backend {
   void RetainedMass(const RetainedMassArgs& args) override {
     Run("RetainedMass", [&] { return device_->RetainedMass(args); });
   }
+  void KeptMass(const KeptMassArgs& args) override {
+    Run("KeptMass", [&] { return device_->KeptMass(args); });
+  }
+  void CombineNotes(const CombineNotesArgs& args) override {
+    Run("CombineNotes", [&] { return device_->CombineNotes(args); });
+  }
   void KeepForMass(const KeepForMassArgs& args) override {
     Run("KeepForMass", [&] { return device_->KeepForMass(args); });
   }

@@ -171,6 +171,10 @@ class Device final : public CudaDevice {
   int RetainedMass(const RetainedMassArgs& args) override {
     return cuda::RetainedMass(context_, args);
   }
+  int KeptMass(const KeptMassArgs& args) override { return cuda::KeptMass(context_, args); }
+  int CombineNotes(const CombineNotesArgs& args) override {
+    return cuda::CombineNotes(context_, args);
+  }
   int KeepForMass(const KeepForMassArgs& args) override {
     return cuda::KeepForMass(context_, args);
   }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/combine_notes.h"
 #include "kernels/compact.h"
 #include "kernels/count_best.h"
 #include "kernels/deal_pages.h"
@@ -109,6 +110,8 @@ class CudaDevice {
   virtual int DealPages(const DealPagesArgs& args) = 0;
   virtual int CountBest(const CountBestArgs& args) = 0;
   virtual int RetainedMass(const RetainedMassArgs& args) = 0;
+  virtual int KeptMass(const KeptMassArgs& args) = 0;
+  virtual int CombineNotes(const CombineNotesArgs& args) = 0;
   virtual int KeepForMass(const KeepForMassArgs& args) = 0;
   virtual int SubGenBuild(const SubGenBuildArgs& args) = 0;
   virtual int SubGenInsert(const SubGenInsertArgs& args) = 0;

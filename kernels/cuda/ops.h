@@ -49,6 +49,8 @@ cudaError_t ShareBudget(const Context& context, const ShareBudgetArgs& args);
 cudaError_t DealPages(const Context& context, const DealPagesArgs& args);
 cudaError_t CountBest(const Context& context, const CountBestArgs& args);
 cudaError_t RetainedMass(const Context& context, const RetainedMassArgs& args);
+cudaError_t KeptMass(const Context& context, const KeptMassArgs& args);
+cudaError_t CombineNotes(const Context& context, const CombineNotesArgs& args);
 cudaError_t KeepForMass(const Context& context, const KeepForMassArgs& args);
 cudaError_t SubGenBuild(const Context& context, const SubGenBuildArgs& args);
 cudaError_t SubGenInsert(const Context& context, const SubGenInsertArgs& args);

@@ -47,6 +47,21 @@ __global__ void RetainedMassKernel(RetainedMassArgs args) {
     args.mass[blockIdx.x] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
 }
 
+__global__ void KeptMassKernel(KeptMassArgs args) {
+  __shared__ Mass sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  const int h = static_cast<int>(blockIdx.x);
+  const float* paid = args.paid + h * args.paid_stride;
+  Mass mine = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < args.keep[h]; i += kThreads)
+    mine += static_cast<Mass>(MassUnits(paid[args.kept[h * args.kept_stride + i]]));
+  atomicAdd(&sum, mine);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    args.mass[h] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
+}
+
 __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
   __shared__ RadixSearch<Mass> search;
   __shared__ Mass guarded_mass, open_mass;
@@ -103,6 +118,10 @@ __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
 cudaError_t RetainedMass(const Context& context, const RetainedMassArgs& args) {
   const int heads = args.tables.num_layers * args.tables.num_kv_heads;
   return Launch(RetainedMassKernel, dim3(heads), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t KeptMass(const Context& context, const KeptMassArgs& args) {
+  return Launch(KeptMassKernel, dim3(args.num_kv_heads), dim3(kThreads), 0, context.stream, args);
 }
 
 cudaError_t KeepForMass(const Context& context, const KeepForMassArgs& args) {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "kernels/combine_notes.h"
 #include "kernels/compact.h"
 #include "kernels/count_best.h"
 #include "kernels/deal_pages.h"
@@ -55,7 +56,9 @@ void ShareBudget(const ShareBudgetArgs& args);
 void DealPages(const DealPagesArgs& args);
 void CountBest(const CountBestArgs& args);
 void RetainedMass(const RetainedMassArgs& args);
+void KeptMass(const KeptMassArgs& args);
 void KeepForMass(const KeepForMassArgs& args);
+void CombineNotes(const CombineNotesArgs& args);
 void SubGenBuild(const SubGenBuildArgs& args);
 void SubGenInsert(const SubGenInsertArgs& args);
 void Sample(const SampleArgs& args);

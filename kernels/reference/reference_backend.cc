@@ -56,6 +56,8 @@ class ReferenceBackend : public Backend {
   void DealPages(const DealPagesArgs& args) override { reference::DealPages(args); }
   void CountBest(const CountBestArgs& args) override { reference::CountBest(args); }
   void RetainedMass(const RetainedMassArgs& args) override { reference::RetainedMass(args); }
+  void KeptMass(const KeptMassArgs& args) override { reference::KeptMass(args); }
+  void CombineNotes(const CombineNotesArgs& args) override { reference::CombineNotes(args); }
   void KeepForMass(const KeepForMassArgs& args) override { reference::KeepForMass(args); }
   void SubGenBuild(const SubGenBuildArgs& args) override { reference::SubGenBuild(args); }
   void SubGenInsert(const SubGenInsertArgs& args) override { reference::SubGenInsert(args); }

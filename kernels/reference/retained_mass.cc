@@ -36,6 +36,16 @@ void RetainedMass(const RetainedMassArgs& args) {
   }
 }
 
+void KeptMass(const KeptMassArgs& args) {
+  for (int h = 0; h < args.num_kv_heads; ++h) {
+    const float* paid = args.paid + h * args.paid_stride;
+    int64_t sum = 0;
+    for (int32_t i = 0; i < args.keep[h]; ++i)
+      sum += MassUnits(paid[args.kept[h * args.kept_stride + i]]);
+    args.mass[h] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
+  }
+}
+
 void KeepForMass(const KeepForMassArgs& args) {
   const SequenceTables& tables = args.tables;
   const auto need = static_cast<int64_t>(double{args.min_mass} * args.queries * kUnits);

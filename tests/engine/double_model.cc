@@ -243,6 +243,8 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
             entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / group;
           if (i < first_summed) continue;
           entries[j].score += Reduce(paid);
+          entries[j].paid.resize(i, 0.0);
+          entries[j].paid.push_back(Reduce(paid));
           NoteIfBelowMean(Reduce(paid), i + 1, i, &entries[j]);
           entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
         }
@@ -263,9 +265,16 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       if (!plan_.mean_scores) continue;
       for (Entry& entry : head.entries) entry.score /= n;
     }
+    if (plan_.tuning.IsOpen()) {  // the late queries come in when it is decided how
+      for (Head& head : heads_[l]) {
+        for (Entry& entry : head.entries)
+          entry.score =
+              std::accumulate(entry.paid.begin(), entry.paid.end() - std::min(n, 160), 0.0);
+      }
+    }
     Revise(l, 0, -1);
   }
-  if (plan_.whole_until == 0) CompressPrompt(kept);
+  if (plan_.whole_until == 0) CompressAll(kept);
   return model_->Logits(hidden[kept - 1]);
 }
 
@@ -311,6 +320,73 @@ void DoubleModel::Sequence::RankByKCenter(Head* head, int end) const {
   }
 }
 
+// Of the queries before `end`: their moving average, where the `late` last ones and all others each
+// have one weight, the mean of what theirs would be.
+double DoubleModel::Sequence::TwoPartAverage(const Vector& paid, double alpha, int late,
+                                             int end) const {
+  double average = 0;
+  for (const auto& [first, last] :
+       {std::pair(0, std::max(0, end - late)), std::pair(std::max(0, end - late), end)}) {
+    double weights = 0, sum = 0;
+    for (int i = first; i < last; ++i) {
+      weights += alpha == 0 ? 1.0 : alpha * std::pow(1.0 - alpha, end - 1 - i);
+      sum += paid[i];
+    }
+    if (first < last) average += sum * weights / (last - first);
+  }
+  return average;
+}
+
+Matrix DoubleModel::Sequence::TrialMasses() const {
+  Matrix masses;
+  const int end = static_cast<int>(plan_.prompt.tokens) - 32;
+  const auto mass_of = [&](const Head& head, int recent, const auto& score_of) {
+    Vector held_out;
+    std::vector<std::pair<double, int>> open;
+    double mass = 0;
+    for (int j = 0; j < end; ++j) {
+      const Vector& paid = head.entries[j].paid;
+      held_out.push_back(std::accumulate(paid.begin() + end, paid.end(), 0.0) / 32);
+      if (j >= end - recent) {
+        mass += held_out[j];
+      } else {
+        open.emplace_back(score_of(paid), j);
+      }
+    }
+    std::sort(open.rbegin(), open.rend());
+    for (int i = 0; i < plan_.cap - recent; ++i) mass += held_out[open[i].second];
+    return mass;
+  };
+  const auto try_all = [&](double rho, const auto& score_of) {
+    const int least = plan_.scope == BudgetScope::kHead || rho == 0 ? 0 : 1;
+    masses.emplace_back();
+    for (const std::vector<Head>& layer : heads_) {
+      for (const Head& head : layer)
+        masses.back().push_back(
+            mass_of(head, std::max(least, static_cast<int>(rho * plan_.cap)), score_of));
+    }
+  };
+  for (const double alpha : {0.0, 1.0 / 1024, 1.0 / 256, 1.0 / 64}) {
+    for (const double rho : {0.25, 0.1, 0.5})
+      try_all(rho, [&](const Vector& paid) { return TwoPartAverage(paid, alpha, 128, end); });
+  }
+  try_all(0.0,
+          [&](const Vector& paid) { return std::accumulate(paid.begin() + end, paid.end(), 0.0); });
+  return masses;
+}
+
+void DoubleModel::Sequence::Retune(const CachePlan& plan) {
+  plan_ = plan;
+  for (std::vector<Head>& layer : heads_) {
+    for (Head& head : layer) {
+      for (Entry& entry : head.entries) {
+        entry.score = TwoPartAverage(entry.paid, plan.tuning.alpha, 160,
+                                     static_cast<int>(plan.prompt.tokens));
+      }
+    }
+  }
+}
+
 // The unprotected positions of a prompt of n tokens.
 std::vector<int> DoubleModel::Sequence::BestFirst(const Head& head, int n) const {
   std::vector<int> open;
@@ -332,7 +408,7 @@ std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, i
   for (int l = layer_begin; l < layer_end; ++l) {
     for (const Head& head : heads_[l]) {
       std::vector<int> open = BestFirst(head, n);
-      if (plan_.scope == BudgetScope::kModel && plan_.candidates < n)
+      if (plan_.scope == BudgetScope::kModel && plan_.IsDeferred() && plan_.candidates < n)
         open.resize(plan_.candidates - guarded);
       for (const int j : open) all.emplace_back(head.entries[j].score, j, -heads);
       ++heads;
@@ -356,7 +432,7 @@ std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, i
   return keep;
 }
 
-void DoubleModel::Sequence::CompressPrompt(int n) {
+void DoubleModel::Sequence::CompressAll(int n) {
   const int layers = static_cast<int>(heads_.size()), heads = static_cast<int>(heads_[0].size());
   const int64_t growth = plan_.cap == kNoCap ? kNoCap : plan_.cap - plan_.budget;
   std::vector<int> keep;
@@ -489,12 +565,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
     }
   }
   if (position > 0 && position == plan_.whole_until) {
-    for (std::vector<Head>& layer : heads_) {
-      for (Head& head : layer) {
-        head.cap = plan_.cap;
-        Compress(&head, position, plan_.cap);
-      }
-    }
+    CompressAll(position);
   }
   const ModelConfig& config = model_->config_;
   const int d = config.head_dim, group = config.GroupSize();

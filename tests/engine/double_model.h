@@ -30,6 +30,7 @@ class DoubleModel {
     double most = 0;  // of what one query paid
     double late = 0;  // what the prompt's last 32 queries paid, mean over the group
     double numerator = 0, denominator = 0;  // log weights
+    Vector paid = {};                       // by each query of the prompt, 0 before its own
     std::vector<int> below_mean = {};       // queries since the last drop that paid less than 1 / n
   };
   struct Head {
@@ -47,15 +48,22 @@ class DoubleModel {
     Vector Prefill(const std::vector<TokenId>& reading);
     Vector Step(TokenId token, int position);
 
+    // Of a plan that tunes itself, after Prefill(): what each trial retains, [trials][heads of all
+    // layers], the last by what the held-out queries pay.
+    Matrix TrialMasses() const;
+    // The plan that was decided, and with it the scores.
+    void Retune(const CachePlan& plan);
+
     // Entries are in the order of their positions: an entry's index is its rank.
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
 
    private:
     void Pool(Head* head, int end) const;
     void RankByKCenter(Head* head, int end) const;
+    double TwoPartAverage(const Vector& paid, double alpha, int late, int end) const;
     std::vector<int> BestFirst(const Head& head, int n) const;
     std::vector<int> Shares(int layer_begin, int layer_end, int n) const;
-    void CompressPrompt(int n);
+    void CompressAll(int n);
     void Compress(Head* head, int n, int keep) const;
     void NoteIfBelowMean(double weight, int length, int query, Entry* entry) const;
     void Revise(int layer, int first, int next_position);

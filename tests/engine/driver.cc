@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/cache/self_tuning.h"
 #include "gtest/gtest.h"
 
 namespace hydrant {
@@ -89,12 +90,22 @@ void EngineDriver::Step() {
     sequence.logits_row = row++;
     sequence.entries = result.prompt_reports[i].entries;
     sequence.retained_mass = result.prompt_reports[i].retained_mass;
+    sequence.trial_masses = result.prompt_reports[i].trial_masses;
+  }
+  for (size_t i = 0; i < batch_.shrinks.size(); ++i) {
+    const std::vector<int32_t>& entries = result.shrink_reports[i].entries;
+    if (!entries.empty()) sequences_[batch_.shrinks[i].slot].entries = entries;
   }
   const std::vector<PrefillSlice> slices = std::move(batch_.prefill);
   batch_ = {};
   for (const PrefillSlice& slice : slices) {
-    const Sequence& sequence = sequences_[slice.slot];
-    if (!slice.EndsPrompt(engine_->limits().num_layers) || sequence.entries.empty()) continue;
+    Sequence& sequence = sequences_[slice.slot];
+    if (!slice.EndsPrompt(engine_->limits().num_layers)) continue;
+    if (sequence.plan.tuning.IsOpen()) {
+      sequence.plan = Tuned(sequence.plan, sequence.trial_masses);
+      batch_.retunes.push_back({slice.slot, sequence.plan});
+    }
+    if (sequence.entries.empty()) continue;
     if (!sequence.plan.IsDeferred()) GivePagesPast(sequence.entries, slice.slot);
   }
 }

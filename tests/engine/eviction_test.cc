@@ -63,6 +63,26 @@ void RanksToPositions(const DoubleModel::Head& expected, Engine::HeadState* actu
   }
 }
 
+// What a plan that tunes itself has tried, and what it has made of that.
+void CompareTrials(const std::vector<float>& actual, const DoubleModel::Matrix& expected,
+                   const CachePlan& decided) {
+  ASSERT_EQ(actual.size(), expected.size() * expected[0].size());
+  std::vector<double> means;
+  for (size_t t = 0; t < expected.size(); ++t) {
+    double sum = 0;
+    for (size_t head = 0; head < expected[t].size(); ++head) {
+      ASSERT_NEAR(actual[t * expected[t].size() + head], expected[t][head], 2e-5)
+          << "trial " << t << " head " << head;
+      sum += expected[t][head];
+    }
+    means.push_back(sum / static_cast<double>(expected[t].size()));
+  }
+  const double best = *std::max_element(means.begin(), means.end() - 1);
+  EXPECT_NEAR(decided.tuning.retained, best, 1e-5);
+  EXPECT_NEAR(decided.tuning.attainable, means.back(), 1e-5);
+  EXPECT_GE(means.back(), best - 1e-9) << "no choice retains more than one that knows";
+}
+
 // Compares one head; adopts the engine's victim where the margin excuses it. Returns false on a
 // real difference.
 void CompareHead(const Engine::HeadState& actual, DoubleModel::Head* expected,
@@ -150,6 +170,10 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
       }
     }
     if (step == kSteps) break;
+    if (step == 0 && plan.tuning.on) {
+      CompareTrials(driver.TrialMasses(slot), expected.TrialMasses(), driver.Plan(slot));
+      expected.Retune(driver.Plan(slot));
+    }
     const TokenId token =
         static_cast<TokenId>(rng() % config.vocab_size);  // teacher-forced: victims vary more
     driver.DecodeToken(slot, token, c.prompt + step);
@@ -192,6 +216,73 @@ const Case kCases[] = {
     {"Co2AtOnce", 6, 2, "co2", 32, -1, -1, 80, {{"measurement_steps", "0"}, {"rho", "0"}}},
     {"Co2GrowsFirst", 6, 2, "co2", 40, -1, -1, 30, {{"measurement_steps", "30"}}},
     {"Co2NeverCut", 6, 2, "co2", 40, -1, -1, 20, {{"measurement_steps", "20"}}},
+    {"Co2LayerGqa", 6, 2, "co2", 32, -1, -1, 80, {{"budget_scope", "layer"}}},
+    {"Co2LayerMha",
+     4,
+     4,
+     "co2",
+     17,
+     -1,
+     -1,
+     65,
+     {{"budget_scope", "layer"}, {"head_floor", "0"}, {"measurement_steps", "3"}}},
+    {"Co2Model",
+     6,
+     2,
+     "co2",
+     20,
+     -1,
+     -1,
+     60,
+     {{"budget_scope", "model"}, {"head_floor", "0"}, {"alpha", "0"}}},
+    {"Co2ModelMqaGrowsFirst",
+     4,
+     1,
+     "co2",
+     40,
+     -1,
+     -1,
+     30,
+     {{"budget_scope", "model"}, {"measurement_steps", "30"}}},
+    {"Co2ModelAtOnce",
+     6,
+     2,
+     "co2",
+     32,
+     -1,
+     -1,
+     80,
+     {{"budget_scope", "model"}, {"measurement_steps", "0"}}},
+    {"Co2TunedGqa", 6, 2, "co2", 32, -1, -1, 220, {{"self_tuning", "true"}}},
+    {"Co2TunedMha", 4, 4, "co2", 17, -1, -1, 165, {{"self_tuning", "true"}}},
+    {"Co2TunedMqaModel",
+     4,
+     1,
+     "co2",
+     40,
+     -1,
+     -1,
+     193,
+     {{"self_tuning", "true"}, {"budget_scope", "model"}}},
+    {"Co2TunedLayer",
+     6,
+     2,
+     "co2",
+     9,
+     -1,
+     -1,
+     210,
+     {{"self_tuning", "true"}, {"budget_scope", "layer"}, {"measurement_steps", "30"}}},
+    {"Co2TunedAtOnce",
+     4,
+     4,
+     "co2",
+     33,
+     -1,
+     -1,
+     90,
+     {{"self_tuning", "true"}, {"measurement_steps", "0"}}},
+    {"Co2TooShortToTune", 6, 2, "co2", 60, -1, -1, 92, {{"self_tuning", "true"}}},
     {"AdaSnapKvGqa", 6, 2, "ada-snapkv", 32, -1, 8, 80},
     {"AdaSnapKvMha", 4, 4, "ada-snapkv", 33, -1, 5, 65, {{"head_floor", "0"}}},
     {"AdaSnapKvMqa", 4, 1, "ada-snapkv", 17, -1, 4, 47},

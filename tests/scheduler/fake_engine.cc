@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/cache/self_tuning.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
@@ -44,7 +45,8 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
   ApplySetups(batch);
   ApplyTables(batch);
-  ApplyShrinks(batch);
+  ApplyRetunes(batch);
+  ApplyShrinks(batch, result);
   CheckArena(batch);
   std::set<int> used;
   result->decode_tokens.clear();
@@ -99,10 +101,24 @@ void FakeEngine::ApplyTables(const Batch& batch) {
   }
 }
 
-// The first entries stay where they are: as good a choice as any.
-void FakeEngine::ApplyShrinks(const Batch& batch) {
+void FakeEngine::ApplyRetunes(const Batch& batch) {
+  for (const SlotRetune& retune : batch.retunes) {
+    CachePlan& plan = slots_[retune.slot].plan;
+    EXPECT_TRUE(plan.tuning.IsOpen());
+    EXPECT_TRUE(retune.plan.tuning.decided);
+    EXPECT_EQ(slots_[retune.slot].fed, plan.prompt.tokens);
+    plan = retune.plan;
+  }
+}
+
+// The first entries stay where they are: as good a choice as any. Ragged heads keep what a hash
+// says.
+void FakeEngine::ApplyShrinks(const Batch& batch, StepResult* result) {
+  result->shrink_reports.clear();
   for (const SlotShrink& shrink : batch.shrinks) {
     Slot& slot = slots_[shrink.slot];
+    CacheReport& report = result->shrink_reports.emplace_back();
+    EXPECT_FALSE(slot.plan.tuning.IsOpen());
     EXPECT_EQ(slot.fed, shrink.next_position);
     if (slot.plan.drop > 0) {
       for (int32_t& length : slot.lengths) {
@@ -112,12 +128,17 @@ void FakeEngine::ApplyShrinks(const Batch& batch) {
       continue;
     }
     EXPECT_EQ(slot.fed, slot.plan.whole_until);
-    for (int head = 0; head < NumHeads(); ++head) {
-      EXPECT_EQ(slot.lengths[head], slot.fed);
-      EXPECT_GE(slot.lengths[head], slot.plan.cap);
-      slot.lengths[head] = slot.plan.cap;
-      slot.spans[head] = {.dropped = 0, .cap = slot.plan.cap};
+    for (const int32_t length : slot.lengths) {
+      EXPECT_EQ(length, slot.fed);
+      EXPECT_GE(length, slot.plan.cap);
     }
+    std::fill(slot.lengths.begin(), slot.lengths.end(), slot.plan.cap);
+    if (slot.plan.ShrinksRagged()) {
+      slot.lengths = ShareOut(slot, slot.plan.WidestShare(slot.fed));
+      report.entries = slot.lengths;
+    }
+    for (int head = 0; head < NumHeads(); ++head)
+      slot.spans[head] = {.dropped = 0, .cap = slot.lengths[head]};
   }
 }
 
@@ -155,38 +176,47 @@ void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t p
       Mix(slot.generation, head) << 32 | static_cast<uint32_t>(position);
 }
 
-// Ragged heads keep what a hash of the prompt says, as much together as the plan allows.
+// What ragged heads keep is what a hash of the sequence says, as much together as the plan allows
+// and none more than `widest`.
+std::vector<int32_t> FakeEngine::ShareOut(const Slot& slot, int32_t widest) const {
+  const CachePlan& plan = slot.plan;
+  std::vector<int32_t> entries(NumHeads());
+  const int sharing = plan.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;
+  for (int first = 0; first < NumHeads(); first += sharing) {
+    int64_t left = int64_t{sharing} * plan.LayerBudget(first / limits_.num_kv_heads);
+    for (int head = first; head < first + sharing; ++head) {
+      const int64_t others = int64_t{first + sharing - head - 1} * plan.Protected();
+      const int64_t most = std::min<int64_t>(left - others, widest);
+      const int64_t least =
+          std::max<int64_t>(plan.Protected(), left - int64_t{first + sharing - head - 1} * widest);
+      const uint64_t draw = Mix(slot.history, head);
+      entries[head] = static_cast<int32_t>(
+          least >= most ? most : least + static_cast<int64_t>(draw % (most - least + 1)));
+      left -= entries[head];
+    }
+  }
+  return entries;
+}
+
 void FakeEngine::Compress(Slot* slot) {
   const CachePlan& plan = slot->plan;
   const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  std::vector<int32_t> entries(NumHeads());
   slot->spans.resize(NumHeads());
+  slot->lengths.resize(NumHeads());
   if (!plan.IsRagged()) {
     for (int head = 0; head < NumHeads(); ++head) {
       slot->spans[head] =
           plan.whole_until > 0 ? HeadSpan() : plan.LayerSpan(head / limits_.num_kv_heads);
-      entries[head] = slot->spans[head].EntriesAfter(n);
+      slot->lengths[head] = slot->spans[head].EntriesAfter(n);
     }
-  } else {
-    const int sharing = plan.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;
-    for (int first = 0; first < NumHeads(); first += sharing) {
-      int64_t left = int64_t{sharing} * plan.LayerBudget(first / limits_.num_kv_heads);
-      for (int head = first; head < first + sharing; ++head) {
-        const int64_t others = int64_t{first + sharing - head - 1} * plan.Protected();
-        const int64_t most = std::min<int64_t>(left - others, plan.WidestKeep());
-        const int64_t least = std::max<int64_t>(
-            plan.Protected(), left - int64_t{first + sharing - head - 1} * plan.WidestKeep());
-        const uint64_t draw = Mix(slot->history, head);
-        entries[head] = static_cast<int32_t>(
-            least >= most ? most : least + static_cast<int64_t>(draw % (most - least + 1)));
-        left -= entries[head];
-        if (plan.min_retained_mass > 0.0f && draw % 5 == 0) entries[head] = n;
-        slot->spans[head] = plan.Keeping(entries[head]);
-      }
-    }
-    if (!plan.IsDeferred()) DealPages(*slot, entries);
+    return;
   }
-  slot->lengths = entries;
+  slot->lengths = ShareOut(*slot, plan.WidestKeep());
+  for (int head = 0; head < NumHeads(); ++head) {
+    if (plan.min_retained_mass > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
+    slot->spans[head] = plan.Keeping(slot->lengths[head]);
+  }
+  if (!plan.IsDeferred()) DealPages(*slot, slot->lengths);
 }
 
 // As kernels/deal_pages.h has it; what a row holds past its pages names nothing.
@@ -205,10 +235,13 @@ void FakeEngine::DealPages(const Slot& slot, const std::vector<int32_t>& entries
   }
 }
 
-PromptReport FakeEngine::Report(const PrefillSlice& slice) const {
+CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
   const Slot& slot = slots_[slice.slot];
-  PromptReport report;
-  if (!slice.EndsPrompt(limits_.num_layers) || !slot.plan.Compresses()) return report;
+  CacheReport report;
+  if (!slice.EndsPrompt(limits_.num_layers)) return report;
+  for (int i = 0; slot.plan.tuning.IsOpen() && i < kTrials * NumHeads(); ++i)
+    report.trial_masses.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
+  if (!slot.plan.Compresses()) return report;
   if (slot.plan.IsRagged()) report.entries = slot.lengths;
   for (const int32_t length : slot.lengths)
     report.retained_mass.push_back(static_cast<float>(length) / static_cast<float>(slot.fed));
@@ -247,6 +280,7 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_EQ(row.position, slot.fed);
   EXPECT_EQ(row.sampling.position, slot.fed + 1);
   EXPECT_TRUE(slot.plan.rule.rolling || row.sampling.position < limits_.max_model_len);
+  EXPECT_FALSE(slot.plan.tuning.IsOpen()) << "decodes before its cache is tuned";
   EXPECT_TRUE(slot.plan.whole_until == 0 || slot.fed != slot.plan.whole_until ||
               slot.spans[0].cap != kNoCap)
       << "the cache was to shrink first";

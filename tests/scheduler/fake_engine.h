@@ -62,14 +62,16 @@ class FakeEngine : public ImmediateExecutor {
 
   void ApplySetups(const Batch& batch);
   void ApplyTables(const Batch& batch);
-  void ApplyShrinks(const Batch& batch);
+  void ApplyRetunes(const Batch& batch);
+  void ApplyShrinks(const Batch& batch, StepResult* result);
+  std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
   void CheckArena(const Batch& batch);
   int NumHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
   void Compress(Slot* slot);
   void DealPages(const Slot& slot, const std::vector<int32_t>& entries);
-  PromptReport Report(const PrefillSlice& slice) const;
+  CacheReport Report(const PrefillSlice& slice) const;
   void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
   // Checks that all entries of the slot are its own; returns a hash of the positions they hold.
   uint64_t ReadEntries(const Slot& slot);

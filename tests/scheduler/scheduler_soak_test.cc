@@ -84,6 +84,10 @@ class Soak {
       request.cache = LocalCache(1 + Below(30));
       request.cache.policy = "co2";  // the whole prompt for a while, then its budget
       request.cache.params = {{"measurement_steps", std::to_string(Below(25))}};
+      if (Below(2) == 0) request.cache.params["self_tuning"] = "true";
+      if (*request.cache.max_cache_tokens >= 4 && Below(2) == 0) {
+        request.cache.params["budget_scope"] = Below(2) == 0 ? "model" : "layer";
+      }
     }
     if (Below(4) == 0) {  // heads that keep different numbers of entries
       const std::vector<std::string> policies = {"ada-h2o", "ada-snapkv", "h2o", "ada-pyramid"};
