@@ -190,8 +190,8 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
   const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
   if (2 * plan.prompt.tokens + instruction > most) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "cache.policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ", instruction,
-        " and their repetition exceed the context of ", most, "; prompts of up to ",
+        "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ",
+        instruction, " and their repetition exceed the context of ", most, "; prompts of up to ",
         (most - instruction) / 2, " tokens can be scored by a probe"));
   }
   probe->insert(probe->end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);

@@ -135,20 +135,24 @@ absl::StatusOr<int32_t> QuestionOfChat(const ServedModel& model, const v1::Gener
         "where the question begins");
   }
   if (wire.cache().has_question_tokens()) {
-    return Invalid(
-        "cache.question_tokens: question_agnostic is set too, and says where the "
-        "question begins; set one of them");
+    return Invalid(absl::StrCat("cache.question_tokens: ", wire.cache().question_tokens(),
+                                " given, but question_agnostic says where the question begins; "
+                                "set one of them"));
   }
   v1::Chat context = wire.chat();
   if (context.messages_size() < 2) {
     return Invalid(
-        "cache.question_agnostic: the chat has one message; what comes before the last "
-        "one is its context");
+        "cache.question_agnostic: the chat has 1 message; at least 2 are needed, for what comes "
+        "before the last one is its context");
   }
   context.mutable_messages()->RemoveLast();
   context.set_add_generation_prompt(false);
   const absl::StatusOr<std::string> rendered = RenderChat(model, context, "chat");
-  if (!rendered.ok()) return rendered.status();
+  // Some templates want a user's message, and the last one may have been the only one.
+  if (!rendered.ok()) {
+    return Invalid(absl::StrCat("cache.question_agnostic: without its last message, ",
+                                rendered.status().message()));
+  }
   const absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
   if (!ids.ok()) return AtField("chat", ids.status());
   const auto shared = std::mismatch(prompt.begin(), prompt.end(), ids->begin(), ids->end()).first;

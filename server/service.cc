@@ -37,15 +37,6 @@ std::string ReasonOf(const absl::Status& status) {
 
 Refusal Refused(const absl::Status& status) { return {status, ReasonOf(status)}; }
 
-// Inside the process the policy is cache.policy; the client wrote cache.cache_policy.
-Refusal FromScheduler(const Failed& failed) {
-  constexpr std::string_view kInside = "cache.policy: ";
-  std::string message(failed.status.message());
-  if (message.starts_with(kInside))
-    message = absl::StrCat("cache.cache_policy: ", message.substr(kInside.size()));
-  return {absl::Status(failed.status.code(), message), failed.reason, failed.retry_after_us};
-}
-
 // The scheduler's clock is the steady one, gRPC's deadlines are on the system clock.
 std::optional<TimeUs> SteadyDeadline(std::chrono::system_clock::time_point deadline) {
   using std::chrono::duration_cast, std::chrono::microseconds;
@@ -199,7 +190,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   const auto outcome = serving.loop->Submit(handle, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
     router_->Remove(handle);
-    stream->Refuse(FromScheduler(*failed));
+    stream->Refuse({failed->status, failed->reason, failed->retry_after_us});
     return;
   }
   stream->Open(std::move(accepted));

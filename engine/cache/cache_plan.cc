@@ -5,6 +5,7 @@
 
 #include "engine/cache/policy_registry.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "kernels/share_budget.h"
 
 namespace hydrant {
@@ -60,8 +61,12 @@ absl::StatusOr<int32_t> Capacity(const CacheSpec& spec, int64_t prompt_tokens) {
 }
 
 absl::Status CheckKeepsEverything(const CacheSpec& spec) {
-  if (spec.max_cache_tokens)
-    return Invalid("cache.max_cache_tokens: policy full keeps every entry and takes no budget");
+  if (spec.max_cache_tokens) {
+    return Invalid(
+        fmt::format("cache.max_cache_tokens: {} given, but policy full keeps every entry; leave it "
+                    "unset",
+                    *spec.max_cache_tokens));
+  }
   if (spec.cache_ratio && *spec.cache_ratio < 1.0) {
     return Invalid(fmt::format(
         "cache.cache_ratio: {} given, but policy full keeps every entry; leave it unset or 1",
@@ -74,6 +79,30 @@ std::string PolicyNames() {
   std::string names;
   for (const PolicyInfo& info : ListPolicies()) names += (names.empty() ? "" : ", ") + info.name;
   return names;
+}
+
+// Parameters that the request has fields for, which its `params` are not to hide.
+bool IsField(std::string_view name) {
+  return name == "max_cache_tokens" || name == "cache_ratio" || name == "min_cache_tokens" ||
+         name == "sink_tokens" || name == "protected_window_size";
+}
+
+absl::Status CheckParams(const CacheSpec& spec, const PolicyInfo& info) {
+  std::vector<std::string_view> own;
+  for (const PolicyParameter& parameter : info.parameters) {
+    if (!IsField(parameter.name)) own.push_back(parameter.name);
+  }
+  for (const auto& [name, value] : spec.params) {
+    if (std::find(own.begin(), own.end(), name) != own.end()) continue;
+    if (IsField(name)) {
+      return Invalid(
+          fmt::format("cache.params: '{}' is a field of its own; set cache.{}", name, name));
+    }
+    return Invalid(
+        fmt::format("cache.params: '{}' is no parameter of policy {}; {}", name, spec.policy,
+                    own.empty() ? "it has none" : fmt::format("one of {}", fmt::join(own, ", "))));
+  }
+  return absl::OkStatus();
 }
 
 // `policy`'s own fields only: a field it does not take is refused rather than ignored.
@@ -90,12 +119,7 @@ absl::Status CheckTaken(const CacheSpec& spec, const Policy& policy) {
     return Invalid(
         fmt::format("cache.protected_window_size: policy {} does not take it", spec.policy));
   }
-  for (const auto& [name, value] : spec.params) {
-    if (!takes(name))
-      return Invalid(
-          fmt::format("cache.params.{}: policy {} has no such parameter", name, spec.policy));
-  }
-  return absl::OkStatus();
+  return CheckParams(spec, info);
 }
 
 // A head that retains too little keeps more, up to max_cache_tokens.

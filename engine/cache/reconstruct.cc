@@ -45,7 +45,8 @@ class ReconstructPolicy final : public Policy {
     if (!max.ok()) return max.status();
     if (*sum == 0.0 && *max == 0.0) {
       return absl::InvalidArgumentError(
-          "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing");
+          "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing; one of them above "
+          "0");
     }
     const int64_t quarter = std::max(1, plan->budget / 4);
     const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, quarter));

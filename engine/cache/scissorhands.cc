@@ -38,9 +38,8 @@ class ScissorhandsPolicy final : public Policy {
     const int64_t cap = plan->cap;
     if (cap < 2) {
       return absl::InvalidArgumentError(
-          fmt::format("cache.max_cache_tokens: a budget of {} entries a head leaves nothing to "
-                      "drop; at least 2",
-                      cap));
+          fmt::format("cache.{}: a budget of {} entries a head leaves nothing to drop; at least 2",
+                      spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", cap));
     }
     const absl::StatusOr<int64_t> drop = IntegerParam(spec, "drop_tokens", cap / 2, 1, cap - 1);
     if (!drop.ok()) return drop.status();

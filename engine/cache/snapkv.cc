@@ -21,7 +21,8 @@ absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
   if (!kernel.ok()) return kernel.status();
   if (*kernel % 2 == 0) {
     return absl::InvalidArgumentError(
-        fmt::format("cache.params.kernel_size: {} is not odd", *kernel));
+        fmt::format("cache.params.kernel_size: {} is not odd; an odd number in [1, {}]", *kernel,
+                    kLargestKernel));
   }
   constexpr std::array<std::string_view, 2> kPoolings = {"max", "avg"};
   const absl::StatusOr<std::string> pooling = ChoiceParam(spec, "pooling", kPoolings);
@@ -58,8 +59,8 @@ absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
   const int64_t half = std::max(1, plan->budget / 2);
   const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, half));
   if (window < 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("cache.protected_window_size: {} leaves no query to choose by", window));
+    return absl::InvalidArgumentError(fmt::format(
+        "cache.protected_window_size: {} leaves no query to choose by; at least 1", window));
   }
   plan->prompt_score = PromptScore::kWindow;
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));

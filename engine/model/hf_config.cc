@@ -78,6 +78,19 @@ absl::Status ReadWeightType(const json& root, HfConfig* config) {
 
 }  // namespace
 
+absl::Status ReadHfSizes(const json& root, const char* intermediate_key, ModelConfig* c) {
+  const std::pair<const char*, int*> fields[] = {{"num_hidden_layers", &c->num_layers},
+                                                 {"hidden_size", &c->hidden_size},
+                                                 {intermediate_key, &c->intermediate_size},
+                                                 {"num_attention_heads", &c->num_heads},
+                                                 {"vocab_size", &c->vocab_size}};
+  for (const auto& [key, out] : fields) {
+    if (absl::Status s = ReadInt(root, key, true, out); !s.ok()) return s;
+  }
+  c->num_kv_heads = c->num_heads;
+  return absl::OkStatus();
+}
+
 absl::Status SetHeadDim(ModelConfig* c) {
   if (c->num_heads > 0 && c->hidden_size % c->num_heads == 0) {
     c->head_dim = c->hidden_size / c->num_heads;

@@ -18,6 +18,10 @@ absl::Status ReadHfGptNeox(const nlohmann::json& root, ModelConfig* config);
 
 // What families share.
 
+// What every file has to say: layers, widths (the feed-forward's under the file's key), heads and
+// vocabulary. A KV head for each head, until the family says otherwise.
+absl::Status ReadHfSizes(const nlohmann::json& root, const char* intermediate_key,
+                         ModelConfig* config);
 // rope_theta, rope_scaling, rope_parameters. *rotated is the share of a head that turns, where the
 // file says it there.
 absl::Status ReadHfRope(const nlohmann::json& root, ModelConfig* config, double* rotated);

@@ -1,7 +1,5 @@
 // GPT-NeoX (arXiv 2204.06745, section 2.1): RoPE on a part of each head, and the two halves of a
 // layer side by side. Pythia models are of this family.
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "engine/model/hf_fields.h"
@@ -33,16 +31,8 @@ absl::Status ReadHfGptNeox(const json& root, ModelConfig* c) {
   c->norm = NormKind::kLayer;
   c->norm_eps = 1e-5;
   c->parallel_residual = true;
-  const std::pair<const char*, int*> required[] = {{"num_hidden_layers", &c->num_layers},
-                                                   {"hidden_size", &c->hidden_size},
-                                                   {"intermediate_size", &c->intermediate_size},
-                                                   {"num_attention_heads", &c->num_heads},
-                                                   {"vocab_size", &c->vocab_size}};
-  for (const auto& [key, field] : required) {
-    if (absl::Status s = ReadInt(root, key, true, field); !s.ok()) return s;
-  }
-  c->num_kv_heads = c->num_heads;
-  absl::Status status = ReadInt(root, "max_position_embeddings", false, &c->max_context);
+  absl::Status status = ReadHfSizes(root, "intermediate_size", c);
+  if (status.ok()) status = ReadInt(root, "max_position_embeddings", false, &c->max_context);
   if (status.ok()) status = SetHeadDim(c);
   if (status.ok())
     status = WantValue(root, "attention_bias", true, "a model without biases is not supported");

@@ -36,20 +36,10 @@ absl::Status CheckSameArithmetic(const json& root, bool is_mistral) {
 absl::Status ReadSizes(const json& root, bool is_mistral, ModelConfig* c) {
   c->max_context = 2048;
   c->norm_eps = 1e-6;
-  const struct {
-    const char* key;
-    bool required;
-    int* out;
-  } fields[] = {{"num_hidden_layers", true, &c->num_layers},
-                {"hidden_size", true, &c->hidden_size},
-                {"intermediate_size", true, &c->intermediate_size},
-                {"num_attention_heads", true, &c->num_heads},
-                {"vocab_size", true, &c->vocab_size},
-                {"max_position_embeddings", is_mistral, &c->max_context}};
-  for (const auto& f : fields) {
-    if (absl::Status s = ReadInt(root, f.key, f.required, f.out); !s.ok()) return s;
-  }
-  c->num_kv_heads = c->num_heads;
+  if (absl::Status s = ReadHfSizes(root, "intermediate_size", c); !s.ok()) return s;
+  if (absl::Status s = ReadInt(root, "max_position_embeddings", is_mistral, &c->max_context);
+      !s.ok())
+    return s;
   if (absl::Status s = ReadInt(root, "num_key_value_heads", is_mistral, &c->num_kv_heads); !s.ok())
     return s;
   if (FindField(root, "head_dim") != nullptr) {

@@ -41,20 +41,9 @@ absl::Status ReadHfOpt(const json& root, ModelConfig* c) {
   c->rotary_dim = 0;
   c->learned_positions = true;
   c->tied_embeddings = true;
-  const struct {
-    const char* key;
-    bool required;
-    int* out;
-  } fields[] = {{"num_hidden_layers", true, &c->num_layers},
-                {"hidden_size", true, &c->hidden_size},
-                {"ffn_dim", true, &c->intermediate_size},
-                {"num_attention_heads", true, &c->num_heads},
-                {"vocab_size", true, &c->vocab_size},
-                {"max_position_embeddings", false, &c->max_context}};
-  for (const auto& f : fields) {
-    if (absl::Status s = ReadInt(root, f.key, f.required, f.out); !s.ok()) return s;
-  }
-  c->num_kv_heads = c->num_heads;
+  if (absl::Status s = ReadHfSizes(root, "ffn_dim", c); !s.ok()) return s;
+  if (absl::Status s = ReadInt(root, "max_position_embeddings", false, &c->max_context); !s.ok())
+    return s;
   if (absl::Status s = SetHeadDim(c); !s.ok()) return s;
   if (absl::Status s = CheckArithmetic(root, c->hidden_size); !s.ok()) return s;
   if (absl::Status s = ReadHfActivation(root, "activation_function", "relu", c); !s.ok()) return s;

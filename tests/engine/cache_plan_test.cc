@@ -95,7 +95,7 @@ TEST(CachePlan, RollingIsAParameterOfStreamingAndH2o) {
   CacheSpec spec = Spec("local");
   spec.max_cache_tokens = 65;
   spec.params["rolling"] = "true";
-  EXPECT_THAT(ErrorOf(spec), HasSubstr("has no such parameter"));
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params: 'rolling' is no parameter of policy local"));
 }
 
 // The budget bounds the prompt; what follows is appended, up to decode_cap where that is given.
@@ -133,7 +133,8 @@ TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
     spec.params = {{name, value}};
     return ErrorOf(spec, 1000);
   };
-  EXPECT_THAT(error_with("kernel_size", "6"), StartsWith("cache.params.kernel_size: 6 is not odd"));
+  EXPECT_THAT(error_with("kernel_size", "6"),
+              AllOf(StartsWith("cache.params.kernel_size: 6 is not odd"), HasSubstr("[1, 63]")));
   for (const char* bad : {"", "0", "65", "7x", " 7", "1e1", "99999999999999999999"}) {
     EXPECT_THAT(error_with("kernel_size", bad),
                 AllOf(StartsWith("cache.params.kernel_size: '"), HasSubstr("[1, 63]")));
@@ -142,10 +143,12 @@ TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
               AllOf(StartsWith("cache.params.pooling: 'median'"), HasSubstr("max, avg")));
   EXPECT_THAT(error_with("decode_cap", "99"),
               AllOf(StartsWith("cache.params.decode_cap: '99'"), HasSubstr("[100, ")));
-  EXPECT_THAT(error_with("alpha", "1"), StartsWith("cache.params.alpha: policy snapkv has no"));
+  EXPECT_THAT(error_with("alpha", "1"),
+              StartsWith("cache.params: 'alpha' is no parameter of policy snapkv; one of "));
   spec.params.clear();
   spec.protected_window_size = 0;
-  EXPECT_THAT(ErrorOf(spec, 1000), StartsWith("cache.protected_window_size: 0"));
+  EXPECT_THAT(ErrorOf(spec, 1000),
+              AllOf(StartsWith("cache.protected_window_size: 0"), HasSubstr("at least 1")));
   spec.protected_window_size = 101;
   EXPECT_THAT(ErrorOf(spec, 1000), StartsWith("cache.max_cache_tokens: the budget of 100"));
 }
@@ -204,7 +207,8 @@ TEST(CachePlan, TovaProtectsNothingUnlessAsked) {
                                    HasSubstr("the same entries in all heads")));
   spec.min_retained_mass.reset();
   spec.params = {{"budget_scope", "layer"}};
-  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.budget_scope: policy tova has no such"));
+  EXPECT_THAT(ErrorOf(spec),
+              StartsWith("cache.params: 'budget_scope' is no parameter of policy tova"));
 }
 
 TEST(CachePlan, RandomProtectsSinksAndHalfOfTheRest) {
@@ -267,6 +271,11 @@ TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
   spec.max_cache_tokens = 1;
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.max_cache_tokens: "), HasSubstr("at least 2")));
+  spec.max_cache_tokens.reset();
+  spec.cache_ratio = 0.01;
+  spec.min_cache_tokens = 0;
+  EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.cache_ratio: "), HasSubstr("at least 2")));
+  spec.cache_ratio.reset();
   spec.max_cache_tokens = 20;
   spec.params = {{"drop_tokens", "20"}};
   EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith("cache.params.drop_tokens: '20'"), HasSubstr("19]")));
@@ -569,8 +578,9 @@ TEST(CachePlan, SharingErrorsNameTheParameter) {
   }
   for (const char* policy : {"local", "streaming", "co2", "subgen", "subgen-kcenter"}) {
     spec.policy = policy;
-    EXPECT_THAT(error_with("budget_scope", "layer"),
-                StartsWith("cache.params.budget_scope: policy " + spec.policy + " has no such"));
+    EXPECT_THAT(
+        error_with("budget_scope", "layer"),
+        StartsWith("cache.params: 'budget_scope' is no parameter of policy " + spec.policy));
   }
 }
 
@@ -616,7 +626,9 @@ TEST(CachePlan, ReconstructsDefaults) {
   EXPECT_EQ(plan.probe.max_weight, 1e6f);
   EXPECT_FALSE(plan.IsRagged());
   spec.params = {{"sum_weight", "0"}, {"max_weight", "0"}};
-  EXPECT_EQ(ErrorOf(spec), "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing");
+  EXPECT_EQ(
+      ErrorOf(spec),
+      "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing; one of them above 0");
   for (const char* name : {"sum_weight", "max_weight"}) {
     for (const char* bad : {"-1", "1000001", "nan", ""}) {
       spec.params = {{name, bad}};
@@ -799,7 +811,15 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
   spec = Spec("h2o");
   spec.max_cache_tokens = 16;
   spec.params["alpha"] = "1";
-  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.alpha: policy h2o has no such parameter"));
+  EXPECT_EQ(ErrorOf(spec),
+            "cache.params: 'alpha' is no parameter of policy h2o; one of rolling, budget_scope, "
+            "head_floor, group_reduce, candidates");
+  for (const std::string field : {"max_cache_tokens", "cache_ratio", "min_cache_tokens",
+                                  "sink_tokens", "protected_window_size"}) {
+    spec.params = {{field, "1"}};
+    EXPECT_EQ(ErrorOf(spec),
+              "cache.params: '" + field + "' is a field of its own; set cache." + field);
+  }
   spec = Spec("streaming");
   spec.max_cache_tokens = 4;
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.sink_tokens: 4 leaves no window"));
@@ -810,7 +830,10 @@ TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {
               StartsWith("cache.protected_window_size: policy local does not take it"));
   spec = Spec("full");
   spec.max_cache_tokens = 4;
-  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: policy full"));
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: 4 given, but policy full"));
+  spec = Spec("full");
+  spec.params["alpha"] = "1";
+  EXPECT_EQ(ErrorOf(spec), "cache.params: 'alpha' is no parameter of policy full; it has none");
 }
 
 }  // namespace

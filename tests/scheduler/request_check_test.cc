@@ -170,9 +170,10 @@ TEST(RequestCheckTest, AProbeHasToFitIntoTheContext) {
   };
   EXPECT_EQ(error(SmallLimits()), "");
   request.prompt.push_back(1);
-  EXPECT_EQ(error(SmallLimits()),
-            "cache.policy: 50 prompt tokens, an instruction of 30 and their repetition exceed the "
-            "context of 128; prompts of up to 49 tokens can be scored by a probe");
+  EXPECT_EQ(
+      error(SmallLimits()),
+      "cache.cache_policy: 50 prompt tokens, an instruction of 30 and their repetition exceed "
+      "the context of 128; prompts of up to 49 tokens can be scored by a probe");
   request.question_tokens = 1;
   EXPECT_EQ(error(SmallLimits()), "") << "the question is not repeated";
   request.prompt.assign(120, 1);

@@ -9,9 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/engine.h"
-#include "tests/engine/random_model.h"
-#include "tests/server/test_server.h"
+#include "tests/server/random_model_server.h"
 
 namespace hydrant {
 namespace {
@@ -20,58 +18,6 @@ constexpr int kPrompt = 944;
 constexpr int kOutput = 80;  // kPrompt + kOutput = 1,024
 constexpr int kFullCaches = 16;
 constexpr int kBudget = 189;  // ceil(0.2 * 944)
-
-class RealServer {
- public:
-  RealServer() {
-    ModelConfig config = SmallConfig(4, 2);
-    config.vocab_size = ByteTokenizer::kVocab;
-    config.max_context = 2048;
-    EngineOptions options;
-    options.num_threads = 2;
-    options.dtype = WeightDType::kFloat32;
-    options.max_num_seqs = 160;
-    options.num_blocks_override =
-        kFullCaches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
-    options.prefill_arena_tokens = 65536;
-    engine = *Engine::Create(MakeRandomModel(config, 3), options, nullptr);
-    loop = *ServingLoop::Start(engine.get(), &tokenizer,
-                               {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
-    service = std::make_unique<Service>(ServiceOptions{}, &router);
-    model.name = "random";
-    model.config = config;
-    model.limits = engine->limits();
-    model.page_bytes = static_cast<int64_t>(engine->kv_layout().PageBytes());
-    model.tokenizer = &tokenizer;
-    server = *GrpcServer::Start({.listen = "127.0.0.1:0"}, service.get());
-    service->SetReady(&model, loop.get());
-    stub = v1::Hydrant::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()),
-                                                    grpc::InsecureChannelCredentials()));
-  }
-  ~RealServer() {
-    server->Shutdown(std::chrono::seconds(1));
-    loop->Stop();
-  }
-  v1::GetServerInfoResponse Info() {
-    grpc::ClientContext context;
-    v1::GetServerInfoResponse info;
-    EXPECT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
-    return info;
-  }
-
-  uint64_t NumHeads() const {
-    return static_cast<uint64_t>(model.config.num_layers) * model.config.num_kv_heads;
-  }
-
-  ByteTokenizer tokenizer;
-  std::unique_ptr<Engine> engine;
-  EventRouter router;
-  std::unique_ptr<ServingLoop> loop;
-  std::unique_ptr<Service> service;
-  ServedModel model;
-  std::unique_ptr<GrpcServer> server;
-  std::unique_ptr<v1::Hydrant::Stub> stub;
-};
 
 v1::GenerateRequest MakeRequest(int index, const std::string& policy) {
   v1::GenerateRequest request;
@@ -89,7 +35,7 @@ v1::GenerateRequest MakeRequest(int index, const std::string& policy) {
 }
 
 // Runs `count` requests at once; returns the most that were seen decoding together.
-int PeakRunning(RealServer* server, int count, const std::string& policy) {
+int PeakRunning(RandomModelServer* server, int count, const std::string& policy) {
   std::vector<std::thread> clients;
   std::atomic<int> ended = 0;
   for (int i = 0; i < count; ++i) {
@@ -118,7 +64,7 @@ int PeakRunning(RealServer* server, int count, const std::string& policy) {
 }
 
 TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
-  RealServer server;
+  RandomModelServer server(kFullCaches);
   const uint64_t pages = server.Info().pool().pages_total();
   const int full = PeakRunning(&server, 40, "full");
   const int h2o = PeakRunning(&server, 120, "h2o");
@@ -135,7 +81,7 @@ TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
 // not of the widest head.
 TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
   for (const std::string policy : {"ada-snapkv", "ada-h2o", "reconstruct", "h2o"}) {
-    RealServer server;
+    RandomModelServer server(kFullCaches);
     v1::GenerateRequest request = MakeRequest(7, policy);
     request.mutable_stopping()->set_max_tokens(1);  // which is never fed back
     const StreamResult result = RunToEnd(*server.stub, request);
@@ -161,7 +107,7 @@ TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
 }
 
 TEST(BatchGrowth, RaggedHeadsLetTheBatchGrow) {
-  RealServer server;
+  RandomModelServer server(kFullCaches);
   const uint64_t pages = server.Info().pool().pages_total();
   for (const std::string policy : {"ada-h2o", "ada-snapkv", "reconstruct"}) {
     const int running = PeakRunning(&server, 100, policy);

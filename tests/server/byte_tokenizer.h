@@ -1,5 +1,6 @@
 // A tokenizer whose ids 0..255 are bytes; 256 is "<s>" (begins a text), 257 "</s>" (ends it), 258 a
-// text of 4 KiB. And a chat template of one line a message. Immutable.
+// text of 4 KiB. And a chat template of one line a message, of which a user has to send one.
+// Immutable.
 #ifndef HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
 #define HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
 
@@ -56,13 +57,16 @@ class LineTemplate final : public ChatTemplate {
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
                                      bool add_generation_prompt) const override {
     std::string text = "<s>";
+    bool asked = false;
     for (size_t i = 0; i < messages.size(); ++i) {
       if (messages[i].role != "user" && messages[i].role != "assistant") {
         return absl::InvalidArgumentError(
             absl::StrCat("message ", i, ": role ", messages[i].role, " is not allowed"));
       }
+      asked = asked || messages[i].role == "user";
       absl::StrAppend(&text, messages[i].role, ":", messages[i].content, "\n");
     }
+    if (!asked) return absl::InvalidArgumentError("a user message is missing");
     return add_generation_prompt ? text + "assistant:" : text;
   }
 };

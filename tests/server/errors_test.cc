@@ -29,6 +29,35 @@ void PrintTo(const BadField& bad, std::ostream* out) { *out << bad.name; }
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+// A budget that the prompt of 2 tokens does not reach.
+v1::Cache* Budget(v1::GenerateRequest* request, const std::string& policy) {
+  request->mutable_cache()->set_cache_policy(policy);
+  request->mutable_cache()->set_max_cache_tokens(100);
+  return request->mutable_cache();
+}
+
+std::function<void(v1::GenerateRequest*)> WithParam(const std::string& policy,
+                                                    const std::string& name,
+                                                    const std::string& value) {
+  return [=](v1::GenerateRequest* r) { (*Budget(r, policy)->mutable_params())[name] = value; };
+}
+
+// Its last message a question that the rest is compressed without.
+v1::Cache* QuestionOf(v1::GenerateRequest* request, const std::vector<std::string>& roles) {
+  for (const std::string& role : roles) {
+    v1::ChatMessage* message = request->mutable_chat()->add_messages();
+    message->set_role(role);
+    message->set_content("hello");
+  }
+  request->mutable_cache()->set_question_agnostic(true);
+  return request->mutable_cache();
+}
+
+std::string AllPolicies() {
+  return "full, local, streaming, h2o, scissorhands, tova, snapkv, pyramidkv, ada-snapkv, "
+         "ada-pyramid, ada-h2o, co2, reconstruct, subgen, subgen-kcenter, random";
+}
+
 std::vector<BadField> BadFields() {
   using R = v1::GenerateRequest;
   return {
@@ -111,7 +140,9 @@ std::vector<BadField> BadFields() {
        },
        "resume_token_ids", "10"},
       {"UnknownPolicy", [](R* r) { r->mutable_cache()->set_cache_policy("magic"); },
-       "cache.cache_policy", "'magic' is unknown; one of full, local, streaming, h2o"},
+       "cache.cache_policy", "'magic' is unknown; one of " + AllPolicies()},
+      {"EmptyPolicy", [](R* r) { r->mutable_cache()->set_cache_policy(""); }, "cache.cache_policy",
+       "'' is unknown; one of full, "},
       {"BudgetBelowSinksAndWindow",
        [](R* r) {
          r->mutable_cache()->set_cache_policy("streaming");
@@ -162,7 +193,79 @@ std::vector<BadField> BadFields() {
          r->mutable_cache()->set_cache_ratio(0.5);
          (*r->mutable_cache()->mutable_params())["warp"] = "9";
        },
-       "cache.params.warp", "h2o has no such parameter"},
+       "cache.params", "'warp' is no parameter of policy h2o; one of rolling, budget_scope"},
+      {"FieldAsPolicyParam", WithParam("h2o", "sink_tokens", "4"), "cache.params",
+       "'sink_tokens' is a field of its own; set cache.sink_tokens"},
+      // No name that a path could end in.
+      {"UnknownParamOfAnyLetters", WithParam("local", "Warp Factor: ", "9"), "cache.params",
+       "'Warp Factor: ' is no parameter of policy local; it has none"},
+      {"IntegerParamAboveRange", WithParam("snapkv", "kernel_size", "65"),
+       "cache.params.kernel_size", "'65' is not a whole number in [1, 63]"},
+      {"IntegerParamNoNumber", WithParam("snapkv", "kernel_size", "seven"),
+       "cache.params.kernel_size", "'seven' is not a whole number in [1, 63]"},
+      {"EvenKernel", WithParam("snapkv", "kernel_size", "8"), "cache.params.kernel_size",
+       "8 is not odd; an odd number in [1, 63]"},
+      {"DecodeCapBelowBudget", WithParam("snapkv", "decode_cap", "99"), "cache.params.decode_cap",
+       "'99' is not a whole number in [100, "},
+      {"RealParamAboveRange", WithParam("h2o", "head_floor", "1.5"), "cache.params.head_floor",
+       "'1.5' is not a number in [0, 1]"},
+      {"RealParamNan", WithParam("co2", "alpha", "nan"), "cache.params.alpha",
+       "'nan' is not a number in [0, 1]"},
+      {"ChoiceParamOfNone", WithParam("h2o", "budget_scope", "galaxy"), "cache.params.budget_scope",
+       "'galaxy' is none of head, layer, model"},
+      {"RollingIsNoBoolean", WithParam("streaming", "rolling", "1"), "cache.params.rolling",
+       "'1' is none of false, true"},
+      {"RatioAboveOne", [](R* r) { Budget(r, "h2o")->set_cache_ratio(1.5); }, "cache.cache_ratio",
+       "1.5 is outside (0, 1]"},
+      {"RatioForFull", [](R* r) { r->mutable_cache()->set_cache_ratio(0.5); }, "cache.cache_ratio",
+       "0.5 given, but policy full keeps every entry"},
+      {"ZeroRetainedMass", [](R* r) { Budget(r, "h2o")->set_min_retained_mass(0); },
+       "cache.min_retained_mass", "0 is outside (0, 1]"},
+      {"RetainedMassAboveOne", [](R* r) { Budget(r, "h2o")->set_min_retained_mass(1.5); },
+       "cache.min_retained_mass", "1.5 is outside (0, 1]"},
+      {"NanRetainedMass", [](R* r) { Budget(r, "h2o")->set_min_retained_mass(kNan); },
+       "cache.min_retained_mass", "nan is outside (0, 1]"},
+      {"RetainedMassAboveOneOfFull", [](R* r) { r->mutable_cache()->set_min_retained_mass(1.5); },
+       "cache.min_retained_mass", "1.5 is outside (0, 1]"},
+      {"RetainedMassOfTova", [](R* r) { Budget(r, "tova")->set_min_retained_mass(0.5); },
+       "cache.min_retained_mass", "0.5 given, but policy tova keeps the same entries in all heads"},
+      {"RetainedMassOfSubgen", [](R* r) { Budget(r, "subgen")->set_min_retained_mass(0.5); },
+       "cache.min_retained_mass", "0.5 given, but policy subgen keeps samples"},
+      {"QuestionIsThePrompt", [](R* r) { r->mutable_cache()->set_question_tokens(2); },
+       "cache.question_tokens", "2 is outside [0, 1]"},
+      {"QuestionBeyondThePrompt", [](R* r) { Budget(r, "h2o")->set_question_tokens(3); },
+       "cache.question_tokens", "3 is outside [0, 1]"},
+      {"QuestionOfMinusOne", [](R* r) { r->mutable_cache()->set_question_tokens(-1); },
+       "cache.question_tokens", "is outside [0, 1]"},
+      {"QuestionAgnosticText", [](R* r) { Budget(r, "h2o")->set_question_agnostic(true); },
+       "cache.question_agnostic", "is for chats; of other prompts question_tokens"},
+      {"QuestionAgnosticIds",
+       [](R* r) {
+         for (int i = 0; i < 9; ++i) r->mutable_token_ids()->add_ids(1);
+         Budget(r, "h2o")->set_question_agnostic(true);
+       },
+       "cache.question_agnostic", "is for chats; of other prompts question_tokens"},
+      {"QuestionAgnosticMessageAlone", [](R* r) { QuestionOf(r, {"user"}); },
+       "cache.question_agnostic", "has 1 message; at least 2"},
+      {"QuestionAgnosticAndTokens",
+       [](R* r) {
+         QuestionOf(r, {"user", "user"})->set_question_tokens(5);
+       },
+       "cache.question_tokens", "5 given, but question_agnostic"},
+      {"QuestionAgnosticOfNoContext",
+       [](R* r) {
+         QuestionOf(r, {"assistant", "user"});
+       },
+       "cache.question_agnostic", "without its last message, chat.messages: a user message is"},
+      // 2 * 1010 tokens and an instruction of 30 are 2 more than the context has.
+      {"PromptTooLongToBeReadTwice",
+       [](R* r) {
+         r->set_text(std::string(1009, 'x'));
+         Budget(r, "reconstruct");
+       },
+       "cache.cache_policy",
+       "1010 prompt tokens, an instruction of 30 and their repetition exceed "
+       "the context of 2048; prompts of up to 1009 tokens"},
       {"EmptyRequestId", [](R* r) { r->set_request_id(""); }, "request_id", "empty"},
       {"LongRequestId", [](R* r) { r->set_request_id(std::string(129, 'i')); }, "request_id",
        "at most 128"},

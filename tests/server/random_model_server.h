@@ -1,0 +1,75 @@
+// A server on a free loopback port over a real engine with a small random model, for tests of what
+// a request's cache becomes. Its tokenizer and chat template are ByteTokenizer and LineTemplate.
+#ifndef HYDRANT_TESTS_SERVER_RANDOM_MODEL_SERVER_H_
+#define HYDRANT_TESTS_SERVER_RANDOM_MODEL_SERVER_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "engine/engine.h"
+#include "tests/engine/random_model.h"
+#include "tests/server/test_server.h"
+
+namespace hydrant {
+
+class RandomModelServer {
+ public:
+  // `full_caches`: how many of 1,024 tokens the pool holds.
+  explicit RandomModelServer(int full_caches) {
+    ModelConfig config = SmallConfig(4, 2);
+    config.vocab_size = ByteTokenizer::kVocab;
+    config.max_context = 2048;
+    EngineOptions options;
+    options.num_threads = 2;
+    options.dtype = WeightDType::kFloat32;
+    options.max_num_seqs = 160;
+    options.num_blocks_override =
+        full_caches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
+    options.prefill_arena_tokens = 65536;
+    engine = *Engine::Create(MakeRandomModel(config, 3), options, nullptr);
+    loop = *ServingLoop::Start(engine.get(), &tokenizer,
+                               {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
+    service = std::make_unique<Service>(ServiceOptions{}, &router);
+    model.name = "random";
+    model.config = config;
+    model.limits = engine->limits();
+    model.page_bytes = static_cast<int64_t>(engine->kv_layout().PageBytes());
+    model.tokenizer = &tokenizer;
+    model.chat_template = &chat_template;
+    server = *GrpcServer::Start({.listen = "127.0.0.1:0"}, service.get());
+    service->SetReady(&model, loop.get());
+    stub = v1::Hydrant::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()),
+                                                    grpc::InsecureChannelCredentials()));
+  }
+  ~RandomModelServer() {
+    server->Shutdown(std::chrono::seconds(1));
+    loop->Stop();
+  }
+  v1::GetServerInfoResponse Info() {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
+    return info;
+  }
+
+  uint64_t NumHeads() const {
+    return static_cast<uint64_t>(model.config.num_layers) * model.config.num_kv_heads;
+  }
+
+  ByteTokenizer tokenizer;
+  LineTemplate chat_template;
+  std::unique_ptr<Engine> engine;
+  EventRouter router;
+  std::unique_ptr<ServingLoop> loop;
+  std::unique_ptr<Service> service;
+  ServedModel model;
+  std::unique_ptr<GrpcServer> server;
+  std::unique_ptr<v1::Hydrant::Stub> stub;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SERVER_RANDOM_MODEL_SERVER_H_
