@@ -57,7 +57,7 @@ class Co2Policy final : public Policy {
     if (absl::Status status = FillScope(spec, kHeadFirst, plan); !status.ok()) return status;
     if (plan->scope != BudgetScope::kHead && plan->rule.recent == 0) {
       return absl::InvalidArgumentError(fmt::format(
-          "cache.params.rho: {} of {} entries is none, which may leave a head without any where "
+          "cache.params.rho: '{}' of {} entries is none, which may leave a head without any where "
           "heads share a budget; at least {}",
           spec.params.count("rho") > 0 ? spec.params.at("rho") : "0.25", plan->cap,
           1.0 / plan->cap));

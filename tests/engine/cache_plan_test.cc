@@ -187,6 +187,50 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
+TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
+  CacheSpec spec = Spec("co2");
+  spec.max_cache_tokens = 100;
+  spec.params = {{"budget_scope", "layer"}};
+  const PromptShape shape = {1000, 3, 4};
+  CachePlan plan = *PlanCache(spec, shape);
+  EXPECT_TRUE(plan.ShrinksRagged());
+  EXPECT_FALSE(plan.IsRagged()) << "the prompt is whole first";
+  EXPECT_EQ(plan.EntriesAfter(1020), 1020);
+  // 25 protected; of 75, a fifth alike and four fifths of four heads' to one: 25 + 15 + 240.
+  EXPECT_EQ(plan.EntriesAfter(1021), 280);
+  EXPECT_EQ(plan.EntriesAfter(5000), 280);
+  spec.params = {{"budget_scope", "model"}, {"head_floor", "0"}};
+  EXPECT_EQ(PlanCache(spec, shape)->EntriesAfter(1021), 25 + 12 * 75);
+  spec.max_cache_tokens = 500;
+  EXPECT_EQ(PlanCache(spec, shape)->EntriesAfter(1021), 1020) << "no more than there are";
+  // Without measuring steps the prompt is cut at once, and all of it is a candidate.
+  spec.params["measurement_steps"] = "0";
+  plan = *PlanCache(spec, shape);
+  EXPECT_FALSE(plan.ShrinksRagged());
+  EXPECT_TRUE(plan.IsDeferred());
+  EXPECT_EQ(plan.Candidates(), 1000);
+  spec.params = {{"budget_scope", "layer"}, {"rho", "0.001"}};
+  EXPECT_THAT(ErrorOf(spec),
+              AllOf(StartsWith("cache.params.rho: '0.001'"), HasSubstr("at least 0.002")));
+  spec.params = {{"budget_scope", "galaxy"}};
+  EXPECT_THAT(ErrorOf(spec),
+              StartsWith("cache.params.budget_scope: 'galaxy' is none of head, layer"));
+}
+
+TEST(CachePlan, Co2EitherTunesItselfOrIsTold) {
+  CacheSpec spec = Spec("co2");
+  spec.max_cache_tokens = 100;
+  for (const char* name : {"alpha", "rho", "initial_score"}) {
+    spec.params = {{"self_tuning", "true"}, {name, "0.5"}};
+    EXPECT_THAT(ErrorOf(spec), AllOf(StartsWith(std::string("cache.params.") + name + ": '0.5'"),
+                                     HasSubstr("self_tuning")));
+  }
+  spec.params = {{"self_tuning", "yes"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.self_tuning: 'yes' is none of false, true"));
+  spec.params = {{"self_tuning", "true"}, {"measurement_steps", "-1"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
+}
+
 TEST(CachePlan, TovaProtectsNothingUnlessAsked) {
   CacheSpec spec = Spec("tova");
   spec.max_cache_tokens = 64;
@@ -576,7 +620,7 @@ TEST(CachePlan, SharingErrorsNameTheParameter) {
               "cache.params.budget_scope: 'model' is none of head, layer")
         << "the layers' budgets are fixed";
   }
-  for (const char* policy : {"local", "streaming", "co2", "subgen", "subgen-kcenter"}) {
+  for (const char* policy : {"local", "streaming", "subgen", "subgen-kcenter"}) {
     spec.policy = policy;
     EXPECT_THAT(
         error_with("budget_scope", "layer"),
@@ -738,6 +782,10 @@ TEST(CachePlan, SpansAndBoundsAgree) {
     CacheSpec spec = Spec(infos[random() % infos.size()].name);
     if (spec.policy != "full") spec.max_cache_tokens = 5 + random() % 60;
     if (random() % 3 == 0) spec.min_retained_mass = 0.7;
+    if (random() % 2 == 0 && spec.policy == "co2") {
+      spec.params["budget_scope"] = "layer";
+      if (random() % 2 == 0) spec.params["self_tuning"] = "true";
+    }
     if (random() % 3 == 0 && spec.policy == "reconstruct") spec.params["decode_cap"] = "70";
     const PromptShape prompt = {.tokens = static_cast<int64_t>(1 + random() % 200),
                                 .num_layers = static_cast<int>(1 + random() % 5),
@@ -763,9 +811,9 @@ TEST(CachePlan, SpansAndBoundsAgree) {
       int32_t fullest = 0;
       for (int layer = 0; layer < prompt.num_layers; ++layer) {
         const int32_t held = plan.IsRagged() ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
-                             : tokens <= plan.whole_until
-                                 ? static_cast<int32_t>(tokens)
-                                 : plan.LayerSpan(layer).EntriesAfter(tokens);
+                             : tokens <= plan.whole_until ? static_cast<int32_t>(tokens)
+                             : plan.ShrinksRagged()       ? plan.WidestShare(plan.whole_until)
+                                                    : plan.LayerSpan(layer).EntriesAfter(tokens);
         fullest = std::max(fullest, held);
       }
       EXPECT_EQ(plan.EntriesAfter(tokens), fullest);

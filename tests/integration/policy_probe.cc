@@ -15,6 +15,7 @@
 //   the prompt has been compressed, whatever the policy does while decoding.
 // -> {"id", "nll": mean over the given tokens in nats, "tokens": generated, "text": the same,
 //     "entries": kept by all heads together, "retained_mass": mean over the heads,
+//     "chosen": {alpha, rho, steps, retained, attainable} where the plan tuned itself,
 //     "kept": [layer][head][..] positions, where `positions`}
 // {"id": any, "text": "..."} -> {"id", "tokens": [..]}, without special tokens
 // What is refused is answered by {"id", "error"}. --max-tokens bounds what is read for a line,
@@ -208,6 +209,13 @@ std::vector<Json> Laboratory::Answer(const std::vector<Question>& questions) con
     double sum = 0;
     for (const float share : mass) sum += share;
     if (!mass.empty()) answer["retained_mass"] = sum / static_cast<double>(mass.size());
+    if (const SelfTuning& chosen = driver.Plan(static_cast<int>(i)).tuning; chosen.decided) {
+      answer["chosen"] = {{"alpha", chosen.alpha},
+                          {"rho", chosen.rho},
+                          {"steps", chosen.steps},
+                          {"retained", chosen.retained},
+                          {"attainable", chosen.attainable}};
+    }
     answers.push_back(std::move(answer));
   }
   for (bool more = true; more;) {

@@ -61,6 +61,7 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   Request request;
   request.request_id = std::to_string(index);
   request.prompt.resize(20 + rng() % 150);
+  if (index == 4) request.prompt.resize(190);  // enough for it to tune itself
   for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
   const std::vector<std::string> policies = {
       "full",           "h2o",     "snapkv",       "streaming",   "co2",         "local",
@@ -69,6 +70,12 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   request.cache.policy = policies[index % policies.size()];
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   if (index == 7 || index == 15) request.cache.min_retained_mass = 0.8;
+  if (index == 4) request.cache.params = {{"self_tuning", "true"}, {"budget_scope", "model"}};
+  if (index == 16) {  // a second one of its kind
+    request.cache.policy = "co2";
+    request.cache.max_cache_tokens = 30;
+    request.cache.params = {{"budget_scope", "layer"}, {"measurement_steps", "9"}};
+  }
   if (index == 3) request.cache.params = {{"rolling", "true"}};
   request.sampling.temperature = index % 2 == 0 ? 0.0 : 0.9;
   request.sampling.top_p = 0.95;
@@ -108,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, ServingTest, ::testing::Values("reference", "c
 
 TEST_P(ServingTest, CompanyAndPreemptionChangeNoToken) {
   constexpr uint64_t kSeed = 4711;
-  constexpr int kRequests = 16;
+  constexpr int kRequests = 17;
   SCOPED_TRACE(testing::Message() << "seed " << kSeed);
   const int vocab = model_->config().vocab_size;
 

@@ -1,6 +1,6 @@
-// ShareBudget, DealPages, CountBest, RetainedMass and KeepForMass of every backend against what
-// their contracts say, computed another way: shares by repeated handing out, best entries by their
-// own rank among all, mass in double.
+// ShareBudget, DealPages, CountBest, RetainedMass, KeptMass, KeepForMass and CombineNotes of every
+// backend against what their contracts say, computed another way: shares by repeated handing out,
+// best entries by their own rank among all, mass in double.
 #include "kernels/share_budget.h"
 
 #include <algorithm>
@@ -144,6 +144,8 @@ class PagedBudgetTest : public BackendTest {
                     .lengths = lengths_device_->data()};
   }
 
+  std::vector<float> Scores() { return scores_device_->Read(); }
+
   int layers_ = 0, heads_ = 0, n_ = 0;
   int32_t width_ = 0;
   std::vector<int32_t> blocks_, positions_, lengths_;
@@ -207,6 +209,80 @@ TEST_P(PagedBudgetTest, RetainedMassIsWhatTheEntriesWerePaid) {
     double sum = 0;
     for (const Entry& e : entries_[h]) sum += e.paid;
     EXPECT_NEAR(actual[h], sum / 9, 1e-6 * (1 + sum)) << "head " << h;
+  }
+}
+
+TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
+  constexpr int kHeads = 3, kTokens = 300, kStride = 310;
+  const uint64_t seed = 45;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 rng(seed);
+  std::vector<float> paid(kHeads * kStride, kNan);
+  std::vector<int32_t> kept(kHeads * kTokens,
+                            kStride - 1);  // past the count lies what is no number
+  const std::vector<int32_t> keep = {0, 17, 300};
+  std::vector<double> expected(kHeads, 0.0);
+  for (int h = 0; h < kHeads; ++h) {
+    for (int j = 0; j < kTokens; ++j)
+      paid[h * kStride + j] = std::uniform_real_distribution<float>(0.0f, 2.0f)(rng);
+    std::vector<int32_t> order(kTokens);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), rng);
+    for (int i = 0; i < keep[h]; ++i) {
+      kept[h * kTokens + i] = order[i];
+      expected[h] += paid[h * kStride + order[i]] / 7.0;
+    }
+  }
+  auto device_paid = Upload(paid);
+  auto device_kept = Upload(kept);
+  auto device_keep = Upload(keep);
+  auto mass = Upload(std::vector<float>(kHeads, -1.0f));
+  backend().KeptMass({.paid = device_paid.data(),
+                      .paid_stride = kStride,
+                      .kept = device_kept.data(),
+                      .kept_stride = kTokens,
+                      .keep = device_keep.data(),
+                      .num_kv_heads = kHeads,
+                      .queries = 7,
+                      .mass = mass.data()});
+  const std::vector<float> actual = mass.Read();
+  for (int h = 0; h < kHeads; ++h)
+    EXPECT_NEAR(actual[h], expected[h], 1e-6 * (1 + expected[h])) << "head " << h;
+}
+
+// The bits of what DeriveScores would have made of the two parts.
+TEST_P(PagedBudgetTest, NotesAreCombinedWithScores) {
+  Make(3, 2, 130, false, 46);
+  RetainedMassArgs cache;
+  Fill(&cache);
+  const std::vector<float> before = Scores();
+  const float of_score = 0.37f, of_note = 1.9f;
+  backend().CombineNotes({.slot = cache.slot,
+                          .weight_score = of_score,
+                          .weight_note = of_note,
+                          .pages = cache.pages,
+                          .tables = cache.tables});
+  auto notes = before;
+  for (size_t i = 0; i < notes.size(); ++i) notes[i] = weights_[2 * i];
+  auto a = Upload(before), b = Upload(notes), combined = Upload(before);
+  backend().DeriveScores({.a = a.data(),
+                          .b = b.data(),
+                          .weight_a = of_score,
+                          .weight_b = of_note,
+                          .num_kv_heads = 1,
+                          .n = static_cast<int>(before.size()),
+                          .out = combined.data(),
+                          .stride = static_cast<int64_t>(before.size())});
+  const std::vector<float> expected = combined.Read(), actual = Scores();
+  std::vector<bool> is_entry(before.size(), false);
+  for (int h = 0; h < layers_ * heads_; ++h) {
+    for (int e = 0; e < static_cast<int>(entries_[h].size()); ++e)
+      is_entry[blocks_[h * width_ + e / kBlock] * kBlock + e % kBlock] = true;
+  }
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const float wanted = is_entry[i] ? expected[i] : before[i];
+    EXPECT_TRUE(actual[i] == wanted || (std::isnan(actual[i]) && std::isnan(wanted)))
+        << i << ": " << actual[i] << " instead of " << wanted;
   }
 }
 

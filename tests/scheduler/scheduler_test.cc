@@ -632,6 +632,58 @@ TEST_P(SchedulerTest, AProbeIsReadAndForgotten) {
   }
 }
 
+Request Co2(int prompt_tokens, int max_tokens, int budget,
+            std::map<std::string, std::string> params) {
+  Request request = MakeRequest(prompt_tokens, max_tokens);
+  request.cache = LocalCache(budget);
+  request.cache.policy = "co2";
+  request.cache.params = std::move(params);
+  return request;
+}
+
+// Nothing is decoded before the engine has been told what the prompt decided.
+TEST_P(SchedulerTest, ATunedCacheIsDecidedBeforeItDecodes) {
+  SchedulerHarness h(Limits());
+  const RequestHandle a =
+      h.Add(Co2(80, 40, 10, {{"self_tuning", "true"}, {"measurement_steps", "20"}}));
+  h.RunToEnd();  // the fake engine checks the order
+  ASSERT_TRUE(h[a].finished.has_value());
+  const Usage& usage = h[a].finished->usage;
+  ASSERT_TRUE(usage.tuning.has_value());
+  EXPECT_TRUE(usage.tuning->decided);
+  EXPECT_LE(usage.tuning->steps, 20);
+  EXPECT_GT(usage.tuning->attainable, 0.0);
+  EXPECT_EQ(usage.kv_tokens_kept, 10);
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 80) << "whole until it shrinks";
+  const RequestHandle b = h.Add(Co2(41, 40, 10, {{"self_tuning", "true"}}));
+  h.RunToEnd();
+  EXPECT_FALSE(h[b].finished->usage.tuning.has_value()) << "too short: the defaults hold";
+}
+
+// When a cache shrinks to budgets that heads share, each head's pages past its own share go home.
+TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
+  for (const char* scope : {"layer", "model"}) {
+    SchedulerHarness h(Limits());
+    const RequestHandle a =
+        h.Add(Co2(60, 30, 10, {{"measurement_steps", "5"}, {"budget_scope", scope}}));
+    const auto held = [&] {
+      const SchedulerStats stats = h.scheduler.Stats();
+      return stats.pages_total - stats.pages_free;
+    };
+    int64_t most = 0, least = 1000;
+    while (!h[a].finished.has_value()) {
+      h.Step();
+      most = std::max(most, held());
+      if (held() > 0) least = std::min(least, held());
+    }
+    EXPECT_EQ(most, 4 * 17) << "65 tokens of every head, in pages of 4";
+    // 40 entries in 4 heads: 10 pages, and one more a head at most for what does not fill one.
+    EXPECT_GE(least, 10);
+    EXPECT_LE(least, 13);
+    EXPECT_EQ(held(), 0);
+  }
+}
+
 // Two readings of 110 tokens do not fit into an arena of 128 together.
 TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
   EngineLimits limits = Limits();
