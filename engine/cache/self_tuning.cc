@@ -4,18 +4,20 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace hydrant {
 namespace {
 
 // 0 adds up. The memory of the others is of 1024, 256 and 64 queries.
 constexpr std::array kAlphas = {0.0, 1.0 / 1024, 1.0 / 256, 1.0 / 64};
-// The paper's default first: of equals the first is taken.
-constexpr std::array kRhos = {0.25, 0.1, 0.5};
+constexpr std::array kRhos = {0.1, 0.25, 0.5};
 static_assert(kTrials == kAlphas.size() * kRhos.size() + 1);
 
+// Seen on SmolLM2: retained masses that differ by less foretell no difference in loss.
+constexpr double kNearlyAsMuch = 0.02;
 // Of what can be retained: a choice that misses so much of it is measured as long as may be.
-constexpr double kLargeRegret = 0.25;
+constexpr double kLargeRegret = 0.1;
 
 // The mean weight of the queries of ages [begin, end) in a moving average; an average of nothing
 // weighs nothing.
@@ -46,6 +48,20 @@ double MeanMass(std::span<const float> masses, int trial) {
          static_cast<double>(of_trial.size());
 }
 
+// Of the pairs that retain nearly as much as any the one with the most FIFO entries: the tokens to
+// come, of which the prompt knows nothing, get time to show what they are worth. Of those the best.
+int ChooseTrial(std::span<const float> masses) {
+  double most = 0.0;
+  for (int trial = 0; trial < kTrials - 1; ++trial) most = std::max(most, MeanMass(masses, trial));
+  int best = -1;
+  for (int trial = 0; trial < kTrials - 1; ++trial) {
+    if (MeanMass(masses, trial) < (1.0 - kNearlyAsMuch) * most) continue;
+    const auto rank = [&](int t) { return std::pair(RhoOf(t), MeanMass(masses, t)); };
+    if (best < 0 || rank(trial) > rank(best)) best = trial;
+  }
+  return best;
+}
+
 }  // namespace
 
 bool CanTune(const CachePlan& plan) { return plan.prompt.tokens - kHeldOutQueries > plan.cap; }
@@ -57,10 +73,7 @@ Trial TrialOf(const CachePlan& plan, int trial) {
 }
 
 CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
-  int best = 0;
-  for (int trial = 1; trial < kTrials - 1; ++trial) {
-    if (MeanMass(masses, trial) > MeanMass(masses, best)) best = trial;
-  }
+  const int best = ChooseTrial(masses);
   CachePlan tuned = plan;
   SelfTuning& tuning = tuned.tuning;
   tuning.decided = true;

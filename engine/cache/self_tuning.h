@@ -1,10 +1,10 @@
 // CO2 by itself: which decay, which share of FIFO entries and how many measuring steps a request
 // gets. Its paper (section 4) leaves the choice to the user; here the request's own attention makes
 // it. The prompt's last queries are held out and stand for the tokens to come. What every pair of
-// alpha and rho would have kept of the prompt before them is tried in each layer, and the pair is
-// taken whose choices these queries pay the most attention. They also say what the same budget
-// could have retained had it known: the farther off the best pair is, the longer the prompt stays
-// whole to be measured.
+// alpha and rho would have kept of the prompt before them is tried in each layer, and a pair is
+// taken whose choices these queries pay the most attention, or nearly as much and more are FIFO.
+// They also say what the same budget could have retained had it known: the farther off the best
+// pair is, the longer the prompt stays whole to be measured.
 //
 // A moving average over all of a long prompt cannot be noted for every alpha. The queries count in
 // two parts instead, early and late ones, each with the mean weight that the average gives it.

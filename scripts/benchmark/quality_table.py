@@ -77,6 +77,8 @@ ROWS = [
     Row("snapkv (window 32, pool 7)", "per head", "snapkv"),
     Row("tova", "per layer, one set", "tova"),
     Row("co2, alpha .01", "per head", "co2", params={"alpha": 0.01}),
+    Row("co2, self-tuned", "per head", "co2", params={"self_tuning": "true"}),
+    Row("co2, self-tuned", "all layers", "co2", params={"self_tuning": "true", "budget_scope": "model"}),
     Row("streaming (sinks + recents)", "per head", "streaming"),
     Row("random + recents", "per head", "random"),
     Row("subgen-kcenter", "per head", "subgen-kcenter"),
@@ -87,10 +89,10 @@ ROWS = [
     reconstruct("max", "model", 0, 1),
     reconstruct("sum + 5 max", "model", 1, 5),
 ]
-# What other defaults of reconstruct would do; its own are candidates 4 and a window of 8.
+# What other defaults of reconstruct would do; its own are candidates 8 and a window of 8.
 VARIANTS = [
     variant("candidates 2", params={"candidates": 2}),
-    variant("candidates 8", params={"candidates": 8}),
+    variant("candidates 4", params={"candidates": 4}),
     variant("window 1", protected_window_size=1),
     variant("window 0, sinks 4", protected_window_size=0, sink_tokens=4),
     variant("window 8, sinks 4", sink_tokens=4),

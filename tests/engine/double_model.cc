@@ -367,7 +367,7 @@ Matrix DoubleModel::Sequence::TrialMasses() const {
     }
   };
   for (const double alpha : {0.0, 1.0 / 1024, 1.0 / 256, 1.0 / 64}) {
-    for (const double rho : {0.25, 0.1, 0.5})
+    for (const double rho : {0.1, 0.25, 0.5})
       try_all(rho, [&](const Vector& paid) { return TwoPartAverage(paid, alpha, 128, end); });
   }
   try_all(0.0,
