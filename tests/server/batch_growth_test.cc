@@ -106,6 +106,36 @@ TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
   }
 }
 
+// The prompt is whole at first; the cut is what it chose, and shared out over a layer's heads.
+TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
+  RandomModelServer server(kFullCaches);
+  v1::GenerateRequest request = MakeRequest(7, "co2");
+  auto& params = *request.mutable_cache()->mutable_params();
+  params["self_tuning"] = "true";
+  params["budget_scope"] = "layer";
+  params["measurement_steps"] = "30";
+  const StreamResult result = RunToEnd(*server.stub, request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  server.loop->Stop();
+  const v1::SelfTuning& chosen = result.usage->self_tuning();
+  EXPECT_LE(chosen.measurement_steps(), 30u);
+  EXPECT_TRUE(chosen.rho() == 0.1f || chosen.rho() == 0.25f || chosen.rho() == 0.5f);
+  EXPECT_GT(chosen.retained_mass(), 0.2f) << "more than evenly spread attention";
+  EXPECT_LT(chosen.retained_mass(), chosen.attainable_mass() + 1e-6f);
+  EXPECT_LE(chosen.attainable_mass(), 1.0f);
+  EXPECT_EQ(result.usage->kv_entries_of_prompt(), server.NumHeads() * kPrompt);
+  for (int layer = 0; layer < server.model.config.num_layers; ++layer) {
+    size_t entries = 0, most = 0;
+    for (int head = 0; head < server.model.config.num_kv_heads; ++head) {
+      const size_t length = server.engine->ReadHead(0, layer, head).positions.size();
+      entries += length;
+      most = std::max(most, length);
+    }
+    EXPECT_EQ(entries, static_cast<size_t>(server.model.config.num_kv_heads) * kBudget);
+    EXPECT_LE(most, result.usage->kv_tokens_kept());
+  }
+}
+
 TEST(BatchGrowth, RaggedHeadsLetTheBatchGrow) {
   RandomModelServer server(kFullCaches);
   const uint64_t pages = server.Info().pool().pages_total();
