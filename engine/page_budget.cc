@@ -19,8 +19,13 @@ void PageBudget::Set(int layer_begin, int layer_end, int32_t keep) {
 
 void PageBudget::Share(const CachePlan& plan, const SlotPages& cache) {
   if (plan.scope == BudgetScope::kModel) return ShareLayers(0, limits_.num_layers, plan, cache);
-  for (int layer = 0; layer < limits_.num_layers; ++layer)
-    ShareLayers(layer, layer + 1, plan, cache);
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    if (plan.scope == BudgetScope::kLayer) {
+      ShareLayers(layer, layer + 1, plan, cache);
+    } else {
+      Set(layer, layer + 1, plan.KeptOfPrompt(layer));
+    }
+  }
 }
 
 void PageBudget::ShareLayers(int layer_begin, int layer_end, const CachePlan& plan,
@@ -46,6 +51,21 @@ void PageBudget::ShareLayers(int layer_begin, int layer_end, const CachePlan& pl
                          .floor_ppm = plan.floor_ppm,
                          .guarded = plan.Protected(),
                          .keep = keep(layer_begin)});
+}
+
+void PageBudget::RaiseForMass(const CachePlan& plan, const SlotPages& cache) {
+  if (plan.min_retained_mass <= 0.0f) return;
+  backend_->KeepForMass({.slot = cache.slot,
+                         .queries = plan.MassQueries(),
+                         .min_mass = plan.min_retained_mass,
+                         .most = plan.most_for_mass,
+                         .sinks = plan.rule.sinks,
+                         .recent = plan.rule.recent,
+                         .next_position = cache.tokens,
+                         .max_length = cache.max_length,
+                         .pages = cache.pages,
+                         .tables = cache.tables,
+                         .keep = keep(0)});
 }
 
 void PageBudget::Compact(const CachePlan& plan, const SlotPages& cache, int32_t growth) {

@@ -6,9 +6,10 @@
 //   Select  scores, keep                      ->  kept positions of each head
 //   Write   kept positions, scores            ->  pages
 //
-// What each step does is the slot's CachePlan; nothing here knows a policy by name. Budgets that
-// span layers, or that are to retain a certain mass, are decided from the pages when the last layer
-// has been written (Finish): until then every head holds the plan's candidates.
+// Score and Budget are the plan's plug-ins (engine/cache/prompt_scorer.h, engine/prompt_budget.h);
+// nothing here knows one by name. Budgets that span layers, or that are to retain a certain mass,
+// are decided from the pages when the last layer has been written (Finish): until then every head
+// holds the plan's candidates.
 #ifndef HYDRANT_ENGINE_PROMPT_COMPRESSOR_H_
 #define HYDRANT_ENGINE_PROMPT_COMPRESSOR_H_
 
@@ -19,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/batch.h"
+#include "engine/cache/prompt_scorer.h"
 #include "engine/cache/self_tuning.h"
 #include "engine/device_array.h"
 #include "engine/kv_state.h"
@@ -39,14 +41,6 @@ class PromptCompressor {
   // What attention is to note while it is.
   std::array<ColumnStatistic, kMaxColumnStatistics> Statistics(const PrefillSlice& slice,
                                                                const CachePlan& plan) const;
-  // Keys and values of the layer, of the slice's first token: [kv_heads, ...] with the stride.
-  struct LayerKv {
-    const float* k = nullptr;
-    const float* v = nullptr;
-    int64_t head_stride = 0;  // elements
-    int head_dim = 0;
-    Rotary rotary;  // what turned the keys
-  };
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
   // When the last layer has been compressed.
@@ -63,26 +57,18 @@ class PromptCompressor {
   absl::Status Allocate();
   size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
 
-  const float* Score(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
-                     const CachePlan& plan);
-  const float* KCenterScores(const PrefillSlice& slice, const LayerKv& layer_kv,
-                             const CachePlan& plan);
-  const float* TunedScores(int layer, const PrefillSlice& slice, const CachePlan& plan);
-  void TryChoices(int layer, const PrefillSlice& slice, const CachePlan& plan);
-  const float* PooledWindow(const PrefillSlice& slice, const CachePlan& plan);
-  void Budget(int layer, const PrefillSlice& slice, const float* scores, const KvState& kv);
-  void Select(int layer, const PrefillSlice& slice, const float* scores, const CachePlan& plan);
-  void ShareInPages(const CachePlan& plan, const SlotPages& cache);
+  PromptLayer LayerOf(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                      const CachePlan& plan) const;
+  void Select(const PromptLayer& layer, const float* scores);
+  void Write(const PromptLayer& layer, const float* scores, bool everything, const KvState& kv);
 
   Backend* backend_;
   EngineLimits limits_;
   int arena_tokens_;
-  DeviceArray<float> sums_, maxima_;  // [kv_heads, arena] the statistics that scores are made of
-  DeviceArray<float> late_;    // [kv_heads, arena] sums of PromptScore::kTuned's late queries
-  DeviceArray<float> window_;  // [kv_heads, arena] what the prompt's last queries pay
-  DeviceArray<float> scores_;  // [kv_heads, arena]
-  DeviceArray<int32_t> kept_;  // [kv_heads, arena]
-  DeviceArray<float> mass_;    // [slots, layers, kv_heads]
+  std::array<DeviceArray<float>, kMaxColumnStatistics> noted_;  // [kv_heads, arena] each
+  DeviceArray<float> scores_;                                   // [kv_heads, arena]
+  DeviceArray<int32_t> kept_;                                   // [kv_heads, arena]
+  DeviceArray<float> mass_;                                     // [slots, layers, kv_heads]
   DeviceArray<float> trials_;  // [slots, kTrials, layers, kv_heads]
   PageBudget budget_;
 };

@@ -182,7 +182,7 @@ constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:
 absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
                                            const CachePlan& plan, const EngineLimits& limits,
                                            const Tokenizer& tokenizer) {
-  if (plan.prompt_score != PromptScore::kProbe || !plan.Compresses()) return std::vector<TokenId>();
+  if (!plan.ReadsProbe()) return std::vector<TokenId>();
   absl::StatusOr<std::vector<TokenId>> probe = tokenizer.Encode(
       kProbeInstruction, {.add_special_tokens = false, .parse_special_tokens = false});
   if (!probe.ok()) return probe.status();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "kernels/share_budget.h"
@@ -183,6 +184,8 @@ bool CachePlan::Compresses() const {
                             : *std::min_element(layer_budgets.begin(), layer_budgets.end());
   return prompt.tokens > least;
 }
+
+bool CachePlan::ReadsProbe() const { return Compresses() && prompt_score->ReadsProbe(); }
 
 int32_t CachePlan::Candidates() const {
   const auto n = static_cast<int32_t>(prompt.tokens);

@@ -21,6 +21,7 @@ namespace hydrant {
 
 inline constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
 inline constexpr int kDefaultMinCacheTokens = 128;
+inline constexpr int kMassQueries = 32;
 
 // The cache fields of a request, as the client set them. Unset fields take the policy's defaults.
 struct CacheSpec {
@@ -35,19 +36,23 @@ struct CacheSpec {
   std::optional<double> min_retained_mass;
 };
 
-// How a prompt's entries are ranked when it is compressed.
-enum class PromptScore : uint8_t {
-  kNone,        // nothing is ranked: everything stays, or the recent window alone decides
-  kColumnSums,  // exact accumulated attention (H2O)
-  kWindow,      // what the last queries pay, pooled over neighbours (SnapKV)
-  kBelowMean,   // how rarely the last queries pay less than their mean (Scissorhands)
-  kProbe,       // what the prompt pays itself when it is read again (KVzip)
-  kRandom,      // drawn, from rule.seed
-  kTuned,       // sums over the early queries and the late ones, weighted as tuning says
-  kKCenter,     // the order in which a greedy k-center of the keys chooses them
+class PromptScorer;  // engine/cache/prompt_scorer.h
+
+// How a prompt's entries are ranked when it is compressed: by a scorer, which stands in the file of
+// the policy that brings it. Here are those that are spoken of elsewhere too.
+struct PromptScore {
+  static const PromptScorer* const kNone;  // nothing: everything stays, or the last entries do
+  static const PromptScorer* const kColumnSums;  // exact accumulated attention (H2O)
+  static const PromptScorer* const kWindow;      // what the last queries pay, pooled (SnapKV)
+  static const PromptScorer* const kLayerMean;  // what they pay, mean over the layer's heads (TOVA)
+  static const PromptScorer* const
+      kBelowMean;                             // how rarely they pay below their mean (Scissorhands)
+  static const PromptScorer* const kProbe;    // what the prompt pays itself, read again (KVzip)
+  static const PromptScorer* const kTuned;    // early and late queries, weighted as tuning says
+  static const PromptScorer* const kKCenter;  // the order in which a greedy k-center takes the keys
 };
 
-// Of PromptScore::kWindow and kBelowMean.
+// Of PromptScore::kWindow, kLayerMean and kBelowMean.
 struct WindowScore {
   int32_t queries = 0;  // the last of the prompt
   Pooling pooling = Pooling::kMax;
@@ -129,7 +134,7 @@ struct CachePlan {
   // Entries that leave at once before a token comes to a cache at its cap: it shrinks again and
   // again. 0: one entry leaves for each. Not of a plan that is ragged, or whole for a while.
   int32_t drop = 0;
-  PromptScore prompt_score = PromptScore::kNone;
+  const PromptScorer* prompt_score = PromptScore::kNone;
   bool mean_scores = false;  // the prompt's scores are divided by its length
   WindowScore window;
   ProbeScore probe;
@@ -147,6 +152,8 @@ struct CachePlan {
 
   // Something leaves when the prompt has been read.
   bool Compresses() const;
+  // And a second reading of the prompt, behind an instruction, is to say what.
+  bool ReadsProbe() const;
   // How much each head keeps is known only when the prompt has been compressed.
   bool IsRagged() const {
     return Compresses() && (scope != BudgetScope::kHead || min_retained_mass > 0.0f);
@@ -158,6 +165,10 @@ struct CachePlan {
   // The same of a cache that is whole for a while, from when it shrinks.
   bool ShrinksRagged() const { return whole_until > 0 && scope != BudgetScope::kHead; }
   int32_t Candidates() const;
+  // The prompt's last queries, by whose attention retained mass is measured.
+  int32_t MassQueries() const {
+    return static_cast<int32_t>(std::min<int64_t>(kMassQueries, prompt.tokens));
+  }
   // No head keeps more of the prompt.
   int32_t WidestKeep() const;
   // Of `tokens` entries a head, what the head with all the best of those that share a budget keeps.

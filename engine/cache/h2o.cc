@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 namespace {
@@ -39,7 +40,18 @@ class H2oPolicy final : public Policy {
   }
 };
 
+class ColumnSums final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    return {{.reduce = plan.rule.reduce, .end_query = static_cast<int32_t>(plan.prompt.tokens)}};
+  }
+  const float* Score(const PromptLayer& layer) const override { return layer.noted[0]; }
+};
+constexpr ColumnSums kScorer;
+
 }  // namespace
+
+const PromptScorer* const PromptScore::kColumnSums = &kScorer;
 
 std::unique_ptr<Policy> NewH2oPolicy() { return std::make_unique<H2oPolicy>(); }
 

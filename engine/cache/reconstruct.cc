@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 namespace {
@@ -60,7 +61,30 @@ class ReconstructPolicy final : public Policy {
   }
 };
 
+class Probe final : public PromptScorer {
+ public:
+  bool ReadsProbe() const override { return true; }
+  // Of the prompt's second reading, with which the probe ends.
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override {
+    const int32_t first = read - static_cast<int32_t>(plan.prompt.tokens);
+    return {
+        {.reduce = plan.rule.reduce, .first_query = first},
+        {.kind = ColumnStatistic::Kind::kMax, .reduce = GroupReduce::kMax, .first_query = first}};
+  }
+  const float* Score(const PromptLayer& layer) const override {
+    DeriveScoresArgs add = layer.Derivation();
+    add.b = layer.noted[1];
+    add.weight_a = layer.plan->probe.sum_weight;
+    add.weight_b = layer.plan->probe.max_weight;
+    layer.backend->DeriveScores(add);
+    return add.out;
+  }
+};
+constexpr Probe kScorer;
+
 }  // namespace
+
+const PromptScorer* const PromptScore::kProbe = &kScorer;
 
 std::unique_ptr<Policy> NewReconstructPolicy() { return std::make_unique<ReconstructPolicy>(); }
 

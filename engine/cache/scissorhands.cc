@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
 
 namespace hydrant {
@@ -80,7 +81,30 @@ class ScissorhandsPolicy final : public Policy {
   }
 };
 
+// An entry is worth keeping that few of the queries weighed below the mean.
+class BelowMean final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    const auto n = static_cast<int32_t>(plan.prompt.tokens);
+    return {{.kind = ColumnStatistic::Kind::kBelowMean,
+             .reduce = plan.rule.reduce,
+             .first_query = n - plan.window.queries,
+             .end_query = n}};
+  }
+  const float* Score(const PromptLayer& layer) const override {
+    DeriveScoresArgs negate = layer.Derivation();
+    negate.weight_a = -1.0f;
+    layer.backend->DeriveScores(negate);
+    return negate.out;
+  }
+  // To be counted on while decoding (kernels/revise_scores.h).
+  const float* Beside(const PromptLayer& layer) const override { return layer.noted[0]; }
+};
+constexpr BelowMean kScorer;
+
 }  // namespace
+
+const PromptScorer* const PromptScore::kBelowMean = &kScorer;
 
 std::unique_ptr<Policy> NewScissorhandsPolicy() { return std::make_unique<ScissorhandsPolicy>(); }
 

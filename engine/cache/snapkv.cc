@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
 
 namespace hydrant {
@@ -53,7 +54,40 @@ class SnapKvPolicy final : public Policy {
   }
 };
 
+class PooledWindow final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    const auto n = static_cast<int32_t>(plan.prompt.tokens);
+    return {{.reduce = plan.rule.reduce,
+             .first_query = std::max(0, n - plan.window.queries),
+             .end_query = n}};
+  }
+  // The window's own positions are not pooled.
+  const float* Score(const PromptLayer& layer) const override {
+    const WindowScore& window = layer.plan->window;
+    const float* sums = layer.noted[0];
+    const int before = layer.n - window.queries;
+    if (before <= 0) return sums;
+    layer.backend->PoolScores({.scores = sums,
+                               .score_stride = layer.stride,
+                               .num_kv_heads = layer.num_kv_heads,
+                               .n = before,
+                               .kernel = window.kernel,
+                               .pooling = window.pooling,
+                               .out = layer.scores,
+                               .out_stride = layer.stride});
+    for (int head = 0; head < layer.num_kv_heads; ++head) {
+      const int64_t tail = head * layer.stride + before;
+      layer.backend->CopyOnDevice(layer.scores + tail, sums + tail, window.queries * sizeof(float));
+    }
+    return layer.scores;
+  }
+};
+constexpr PooledWindow kScorer;
+
 }  // namespace
+
+const PromptScorer* const PromptScore::kWindow = &kScorer;
 
 absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
   const int64_t half = std::max(1, plan->budget / 2);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
 
 namespace hydrant {
@@ -35,7 +36,28 @@ class SubGenKCenterPolicy final : public Policy {
   }
 };
 
+// Of the keys before the last entries, the sooner a centre the higher.
+class KCenterOrder final : public PromptScorer {
+ public:
+  const float* Score(const PromptLayer& layer) const override {
+    const CachePlan& plan = *layer.plan;
+    if (!plan.Compresses()) return nullptr;
+    layer.backend->KCenter({.k = layer.kv.k,
+                            .kv_head_stride = layer.kv.head_stride,
+                            .num_kv_heads = layer.num_kv_heads,
+                            .head_dim = layer.kv.head_dim,
+                            .n = layer.n - plan.rule.recent,
+                            .centres = plan.budget - plan.rule.recent,
+                            .scores = layer.scores,
+                            .score_stride = layer.stride});
+    return layer.scores;
+  }
+};
+constexpr KCenterOrder kScorer;
+
 }  // namespace
+
+const PromptScorer* const PromptScore::kKCenter = &kScorer;
 
 std::unique_ptr<Policy> NewSubGenKCenterPolicy() { return std::make_unique<SubGenKCenterPolicy>(); }
 

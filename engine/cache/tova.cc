@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 namespace {
@@ -22,7 +23,7 @@ class TovaPolicy final : public Policy {
              GroupReduceParameter(kReductions)}};
   }
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    plan->prompt_score = PromptScore::kWindow;
+    plan->prompt_score = PromptScore::kLayerMean;
     plan->window.queries = 1;
     plan->rule.scored = true;
     plan->rule.decay = 0.0f;
@@ -35,7 +36,27 @@ class TovaPolicy final : public Policy {
   }
 };
 
+// What the last query pays, the same for all heads.
+class LayerMean final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    const auto n = static_cast<int32_t>(plan.prompt.tokens);
+    return {{.reduce = plan.rule.reduce,
+             .first_query = std::max(0, n - plan.window.queries),
+             .end_query = n}};
+  }
+  const float* Score(const PromptLayer& layer) const override {
+    DeriveScoresArgs average = layer.Derivation();
+    average.step = ScoreStep::kAverageHeads;
+    layer.backend->DeriveScores(average);
+    return average.out;
+  }
+};
+constexpr LayerMean kScorer;
+
 }  // namespace
+
+const PromptScorer* const PromptScore::kLayerMean = &kScorer;
 
 std::unique_ptr<Policy> NewTovaPolicy() { return std::make_unique<TovaPolicy>(); }
 

@@ -201,8 +201,9 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   const ModelConfig& config = model_->config_;
   const int n = static_cast<int>(reading.size()), d = config.head_dim, group = config.GroupSize();
   const auto kept = static_cast<int>(plan_.prompt.tokens);
-  const bool windowed =
-      plan_.prompt_score == PromptScore::kWindow || plan_.prompt_score == PromptScore::kBelowMean;
+  const bool windowed = plan_.prompt_score == PromptScore::kWindow ||
+                        plan_.prompt_score == PromptScore::kLayerMean ||
+                        plan_.prompt_score == PromptScore::kBelowMean;
   const bool probed = plan_.prompt_score == PromptScore::kProbe;
   const int first_summed = windowed ? n - plan_.window.queries : probed ? n - kept : 0;
   Matrix hidden;
