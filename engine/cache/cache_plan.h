@@ -39,17 +39,16 @@ struct CacheSpec {
 class PromptScorer;  // engine/cache/prompt_scorer.h
 
 // How a prompt's entries are ranked when it is compressed: by a scorer, which stands in the file of
-// the policy that brings it. Here are those that are spoken of elsewhere too.
+// the policy that brings it. Those that are named outside that file, too, are listed here.
 struct PromptScore {
-  static const PromptScorer* const kNone;  // nothing: everything stays, or the last entries do
+  static const PromptScorer* const kNone;        // nothing is ranked
   static const PromptScorer* const kColumnSums;  // exact accumulated attention (H2O)
   static const PromptScorer* const kWindow;      // what the last queries pay, pooled (SnapKV)
-  static const PromptScorer* const kLayerMean;  // what they pay, mean over the layer's heads (TOVA)
-  static const PromptScorer* const
-      kBelowMean;                             // how rarely they pay below their mean (Scissorhands)
-  static const PromptScorer* const kProbe;    // what the prompt pays itself, read again (KVzip)
-  static const PromptScorer* const kTuned;    // early and late queries, weighted as tuning says
-  static const PromptScorer* const kKCenter;  // the order in which a greedy k-center takes the keys
+  static const PromptScorer* const kLayerMean;   // the same, its mean over the heads (TOVA)
+  static const PromptScorer* const kBelowMean;   // how few pay less than their mean (Scissorhands)
+  static const PromptScorer* const kProbe;       // what a second reading of it pays (KVzip)
+  static const PromptScorer* const kTuned;       // early and late queries, as tuning weighs them
+  static const PromptScorer* const kKCenter;     // the order of a greedy k-center of the keys
 };
 
 // Of PromptScore::kWindow, kLayerMean and kBelowMean.

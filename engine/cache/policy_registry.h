@@ -1,7 +1,8 @@
 // The policies by name. A policy turns a request's CacheSpec into the plain data that prefill and
 // decode follow; it holds no state, so one object of each serves every request from any thread. A
-// new policy is one file with one factory function, one row in policy_registry.cc, one row in its
-// test and one row of documentation.
+// new policy is one file with one factory function, and the scorer if it ranks a prompt in a way of
+// its own (prompt_scorer.h), one row in policy_registry.cc, one row in its test and one row of
+// documentation.
 #ifndef HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 #define HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 

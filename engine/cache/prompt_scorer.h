@@ -5,6 +5,7 @@
 #ifndef HYDRANT_ENGINE_CACHE_PROMPT_SCORER_H_
 #define HYDRANT_ENGINE_CACHE_PROMPT_SCORER_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -34,8 +35,8 @@ struct PromptLayer {
   int n = 0;  // tokens of the prompt, without a probe
   LayerKv kv;
   int64_t stride = 0;  // elements from head to head
-  // [num_kv_heads, stride] what attention noted, as the scorer's Statistics() and where nothing was
-  // asked for anything. The last is the retained mass's where the plan compresses.
+  // [num_kv_heads, stride] each: what attention noted, in the order of the scorer's Statistics();
+  // past these anything. Where the plan compresses the last is retained mass's.
   std::array<float*, kMaxColumnStatistics> noted = {};
   float* scores = nullptr;  // [num_kv_heads, stride] room for scores
   int32_t* kept = nullptr;  // [num_kv_heads, stride] positions, of the Select step; until then room
@@ -60,6 +61,14 @@ struct PromptLayer {
     backend->CopyToDevice(keep, all.data(), all.size() * sizeof(int32_t));
   }
 };
+
+// What the last queries of the prompt pay, as many as the plan's window has.
+inline ColumnStatistic WindowSums(const CachePlan& plan) {
+  const auto n = static_cast<int32_t>(plan.prompt.tokens);
+  return {.reduce = plan.rule.reduce,
+          .first_query = std::max(0, n - plan.window.queries),
+          .end_query = n};
+}
 
 // The default notes nothing and ranks nothing.
 class PromptScorer {

@@ -85,11 +85,9 @@ class ScissorhandsPolicy final : public Policy {
 class BelowMean final : public PromptScorer {
  public:
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
-    const auto n = static_cast<int32_t>(plan.prompt.tokens);
-    return {{.kind = ColumnStatistic::Kind::kBelowMean,
-             .reduce = plan.rule.reduce,
-             .first_query = n - plan.window.queries,
-             .end_query = n}};
+    ColumnStatistic counts = WindowSums(plan);
+    counts.kind = ColumnStatistic::Kind::kBelowMean;
+    return {counts};
   }
   const float* Score(const PromptLayer& layer) const override {
     DeriveScoresArgs negate = layer.Derivation();

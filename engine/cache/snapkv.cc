@@ -57,10 +57,7 @@ class SnapKvPolicy final : public Policy {
 class PooledWindow final : public PromptScorer {
  public:
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
-    const auto n = static_cast<int32_t>(plan.prompt.tokens);
-    return {{.reduce = plan.rule.reduce,
-             .first_query = std::max(0, n - plan.window.queries),
-             .end_query = n}};
+    return {WindowSums(plan)};
   }
   // The window's own positions are not pooled.
   const float* Score(const PromptLayer& layer) const override {

@@ -40,10 +40,7 @@ class TovaPolicy final : public Policy {
 class LayerMean final : public PromptScorer {
  public:
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
-    const auto n = static_cast<int32_t>(plan.prompt.tokens);
-    return {{.reduce = plan.rule.reduce,
-             .first_query = std::max(0, n - plan.window.queries),
-             .end_query = n}};
+    return {WindowSums(plan)};
   }
   const float* Score(const PromptLayer& layer) const override {
     DeriveScoresArgs average = layer.Derivation();
