@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "scheduler/check.h"
 
@@ -198,27 +199,46 @@ void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
 }
 
 void CacheSpace::ListGrowingHeads(SequenceSpace* space) const {
-  space->growing.resize(limits_.block_size);
   for (int head = 0; head < num_heads_; ++head)
-    space->growing[space->spans[head].dropped % limits_.block_size].push_back(head);
-  space->capacity = 0;  // any of them may have filled its pages
+    space->growing.push_back({head, space->pages[head], space->spans[head]});
+  space->next_growing = 0;
+  space->capacity = -limits_.block_size;  // in no order: any of them may have filled its pages
+}
+
+// Leaves out those that have all pages they will need. REQUIRES: all others have room for what was
+// seen, and for less than a page more.
+void CacheSpace::OrderGrowingHeads(SequenceSpace* space) const {
+  std::vector<GrowingHead>& heads = space->growing;
+  std::erase_if(heads, [&](const GrowingHead& growing) { return HasAllPages(growing); });
+  std::sort(heads.begin(), heads.end(), [&](const GrowingHead& a, const GrowingHead& b) {
+    return std::pair(FullAt(a), a.head) < std::pair(FullAt(b), b.head);
+  });
+  HYDRANT_CHECK(heads.empty() || FullAt(heads.back()) < FullAt(heads.front()) + limits_.block_size);
+  space->next_growing = 0;
+}
+
+CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& space) const {
+  Growth growth = {.tokens = tokens, .in_order = tokens <= space.capacity + limits_.block_size};
+  const size_t size = space.growing.size();
+  for (size_t at = space.next_growing; growth.heads < size; ++growth.heads) {
+    const GrowingHead& growing = space.growing[at];
+    if (growth.in_order && FullAt(growing) >= tokens) break;
+    const int32_t wanted = PagesAt(growing.span, tokens);
+    growth.pages += std::max(0, wanted - growing.pages);
+    growth.row_width = std::max(growth.row_width, wanted);
+    at = at + 1 == size ? 0 : at + 1;
+  }
+  return growth;
 }
 
 bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
   if (tokens <= space->capacity) return true;
   if (space->growing.empty()) ListGrowingHeads(space);
-  int64_t missing = 0;
-  int32_t width = 0;
-  for (int64_t full = space->capacity; full < FullEnd(*space, tokens); ++full) {
-    for (const int32_t head : space->growing[full % limits_.block_size]) {
-      const int32_t wanted = PagesAt(space->spans[head], tokens);
-      missing += std::max(0, wanted - space->pages[head]);
-      width = std::max(width, wanted);
-    }
-  }
-  if (missing > blocks_.NumFree()) return false;
-  if (width > space->row_width && !WidenRow(width, space, batch)) return false;
-  PlacePages(tokens, missing, space, batch);
+  const Growth growth = GrowthTo(tokens, *space);
+  if (growth.pages > blocks_.NumFree()) return false;
+  if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, batch))
+    return false;
+  PlacePages(growth, space, batch);
   return true;
 }
 
@@ -252,31 +272,26 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, Batch* bat
   return true;
 }
 
-void CacheSpace::PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch) {
-  taken_.resize(missing);
+void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, Batch* batch) {
+  taken_.resize(growth.pages);
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   const int32_t* next = taken_.data();
-  const int64_t end = FullEnd(*space, tokens);
-  for (int64_t full = space->capacity; full < end; ++full) {
-    std::vector<int32_t>& heads = space->growing[full % limits_.block_size];
-    size_t still_growing = 0;
-    for (const int32_t head : heads) {
-      int32_t& held = space->pages[head];
-      const HeadSpan& span = space->spans[head];
-      for (const int32_t wanted = PagesAt(span, tokens); held < wanted; ++held) {
-        space->blocks[space->BlockIndex(head, held)] = *next;
-        batch->updates.push_back({space->TableIndex(head, held), *next++});
-      }
-      if (static_cast<int64_t>(held) * limits_.block_size < span.cap) heads[still_growing++] = head;
+  std::vector<GrowingHead>& heads = space->growing;
+  bool ordered = growth.in_order;
+  for (size_t i = 0; i < growth.heads; ++i) {
+    GrowingHead& growing = heads[space->next_growing];
+    const int head = growing.head;
+    for (const int32_t wanted = PagesAt(growing.span, growth.tokens); growing.pages < wanted;) {
+      space->blocks[space->BlockIndex(head, growing.pages)] = *next;
+      batch->updates.push_back({space->TableIndex(head, growing.pages++), *next++});
     }
-    heads.resize(still_growing);
+    space->pages[head] = growing.pages;
+    if (HasAllPages(growing)) ordered = false;  // it is to leave the ring
+    space->next_growing = space->next_growing + 1 == heads.size() ? 0 : space->next_growing + 1;
   }
-  space->num_pages += missing;
-  space->capacity = tokens;
-  while (space->capacity < tokens + limits_.block_size &&
-         space->growing[space->capacity % limits_.block_size].empty())
-    ++space->capacity;
-  if (space->capacity == tokens + limits_.block_size) space->capacity = kAnyLength;
+  space->num_pages += growth.pages;
+  if (!ordered) OrderGrowingHeads(space);
+  space->capacity = heads.empty() ? kAnyLength : FullAt(heads[space->next_growing]);
 }
 
 void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {

@@ -25,6 +25,14 @@
 
 namespace hydrant {
 
+// A head that will need pages, with all that a step asks about it: those of one step lie side by
+// side, where the arrays by head would be cache misses.
+struct GrowingHead {
+  int32_t head = 0;
+  int32_t pages = 0;  // held
+  HeadSpan span;
+};
+
 // What one live sequence holds. Empty (slot < 0) while it waits.
 struct SequenceSpace {
   int slot = -1;
@@ -39,9 +47,11 @@ struct SequenceSpace {
   std::vector<int32_t> pages;   // [heads] pages held
   std::vector<int32_t>
       blocks;  // [row_width, heads] ids: a page more for every head is one run of memory
-  // [block_size] heads that grow: the pages of those in list r are full when r (modulo block_size)
-  // tokens have been seen. Empty: TryGrow makes the lists anew.
-  std::vector<std::vector<int32_t>> growing;
+  // A ring of the heads that grow, from `next_growing` on in the order in which their pages will be
+  // full: a head that gets a page is full again block_size tokens later, after all others, and
+  // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
+  std::vector<GrowingHead> growing;
+  size_t next_growing = 0;
   std::vector<std::vector<int32_t>> stacks;  // [layers] ids until they are dealt; empty: none are
   bool settled = true;                       // false: Settle() is to come
 
@@ -111,15 +121,26 @@ class CacheSpace {
   }
   void DescribeHeads(const CachePlan& plan, SequenceSpace* space) const;
   void ListGrowingHeads(SequenceSpace* space) const;
-  // Heads that are full at `capacity` up to here may need a page for `tokens` tokens: those of
-  // every list once at most.
-  int64_t FullEnd(const SequenceSpace& space, int64_t tokens) const {
-    return std::min(tokens, space.capacity + limits_.block_size);
+  void OrderGrowingHeads(SequenceSpace* space) const;
+  // When the head's pages are full, in tokens seen.
+  int64_t FullAt(const GrowingHead& growing) const {
+    return growing.span.dropped + int64_t{growing.pages} * limits_.block_size;
+  }
+  bool HasAllPages(const GrowingHead& growing) const {
+    return int64_t{growing.pages} * limits_.block_size >= growing.span.cap;
   }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch);
   bool StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch);
   void DealPages(std::span<const int32_t> entries, SequenceSpace* space);
-  void PlacePages(int64_t tokens, int64_t missing, SequenceSpace* space, Batch* batch);
+  struct Growth {
+    int64_t tokens = 0;     // that the sequence is to see
+    size_t heads = 0;       // of the ring, from next_growing on, may need pages
+    int64_t pages = 0;      // that they lack
+    int32_t row_width = 0;  // that they need
+    bool in_order = false;  // a page each at most: the ring stays in its order
+  };
+  Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
+  void PlacePages(const Growth& growth, SequenceSpace* space, Batch* batch);
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
