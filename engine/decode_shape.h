@@ -16,6 +16,7 @@ struct DecodeShape {
   int max_scored_entries = 0;
   bool weighted = false;
   bool revised = false;  // scores are, of a row
+  int mean_entries = 0;
 
   // Different for different shapes that RoundedUp() gives.
   uint64_t Key() const {
@@ -23,11 +24,12 @@ struct DecodeShape {
       return static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(n)));
     };
     return static_cast<uint64_t>(rows) | log(max_entries) << 32 | log(max_scored_entries) << 40 |
-           static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49;
+           static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49 |
+           log(mean_entries) << 56;
   }
 };
 
-// Rows: exact to 8, then four steps in each doubling, so at most a fifth is padding. Bounds: to
+// Rows: exact to 8, then four steps in each doubling, so at most a fifth is padding. Entries: to
 // powers of two.
 inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
   const auto power = [](int n) {
@@ -35,8 +37,12 @@ inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
   };
   const int step = std::max(power(shape.rows) / 8, 1);
   const int rows = (shape.rows + step - 1) / step * step;
-  return {std::min(rows, max_rows), power(shape.max_entries), power(shape.max_scored_entries),
-          shape.weighted, shape.revised};
+  return {std::min(rows, max_rows),
+          power(shape.max_entries),
+          power(shape.max_scored_entries),
+          shape.weighted,
+          shape.revised,
+          power(shape.mean_entries)};
 }
 
 }  // namespace hydrant

@@ -199,14 +199,18 @@ void Engine::Impl::PushResults(const Batch& batch) {
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
   DecodeShape shape;
   shape.rows = static_cast<int>(decode.size());
+  int64_t entries_of_rows = 0;  // of a head of each
   for (const DecodeRow& row : decode) {
     const CachePlan& plan = kv->plan(row.slot);
-    const int entries = plan.EntriesAfter(int64_t{row.position} + 1);
+    const int64_t tokens = int64_t{row.position} + 1;
+    const int entries = plan.EntriesAfter(tokens);
+    entries_of_rows += plan.MeanEntriesAfter(tokens);
     shape.max_entries = std::max(shape.max_entries, entries);
     shape.weighted = shape.weighted || plan.rule.weighted;
     shape.revised = shape.revised || plan.rule.revision != Revision::kNone;
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
   }
+  if (shape.rows > 0) shape.mean_entries = static_cast<int>(entries_of_rows / shape.rows);
   return backend->RecordsOperations() ? RoundedUp(shape, limits.max_num_seqs) : shape;
 }
 
@@ -255,7 +259,8 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .max_scored_entries = shape.max_scored_entries,
          .weighted = shape.weighted,
          .out = act.attended.data(),
-         .out_dtype = act.input_dtype});
+         .out_dtype = act.input_dtype,
+         .mean_entries = shape.mean_entries});
     if (shape.revised) {
       backend->ReviseScores({.num_rows = num_rows,
                              .slots = rows.slots(),

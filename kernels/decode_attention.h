@@ -23,9 +23,9 @@
 //   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1 (in
 //   rolling heads for rank length), by the rule.
 //
-// The order of every reduction depends on the row's own data alone (entry order and length), never
-// on the batch. A row's pages for the appended entry are in the table already. Rows name different
-// slots.
+// With BackendOptions::batch_invariant the order of every reduction depends on the row's own data
+// alone (entry order and length), never on the batch. A row's pages for the appended entry are in
+// the table already. Rows name different slots.
 #ifndef HYDRANT_KERNELS_DECODE_ATTENTION_H_
 #define HYDRANT_KERNELS_DECODE_ATTENTION_H_
 
@@ -57,6 +57,10 @@ struct DecodeAttentionArgs {
   bool weighted = false;          // whether the rule of a row may be weighted
   void* out = nullptr;            // [num_rows, num_heads, head_dim]
   DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
+  // What a device estimates its work by: the entries that a head of the batch holds on average,
+  // about; 0: unknown, take max_entries. Nothing but the order of reductions hangs on it, and with
+  // batch_invariant not even that.
+  int mean_entries = 0;
 };
 
 }  // namespace hydrant

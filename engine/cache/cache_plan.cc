@@ -232,6 +232,13 @@ int32_t CachePlan::EntriesAfter(int64_t tokens) const {
   return most;
 }
 
+int32_t CachePlan::MeanEntriesAfter(int64_t tokens) const {
+  if (ShrinksRagged() && tokens > whole_until) return ShrunkEntries();
+  if (!IsRagged()) return EntriesAfter(tokens);
+  const auto n = static_cast<int32_t>(prompt.tokens);
+  return Keeping(std::min(n, LargestBudget())).EntriesAfter(tokens);
+}
+
 absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt) {
   const Policy* policy = FindPolicy(spec.policy);
   if (policy == nullptr) {

@@ -186,7 +186,10 @@ struct CachePlan {
   // A bound of the entries that any head holds after `tokens` tokens of the sequence, its prompt at
   // least, have been seen; where the plan is not ragged, those of the fullest.
   int32_t EntriesAfter(int64_t tokens) const;
-  // The most it has held on the way there.
+  // About what a head holds then on average, in the fullest layer: a device estimates its work by
+  // it. Of heads that keep more than their budget to retain enough, the least they hold.
+  int32_t MeanEntriesAfter(int64_t tokens) const;
+  // The most that any head has held on the way there.
   int32_t MostUntil(int64_t tokens) const {
     if (drop > 0) return LayerSpan(0).MostUntil(tokens);
     return std::max(EntriesAfter(tokens), EntriesAfter(std::min<int64_t>(tokens, whole_until)));

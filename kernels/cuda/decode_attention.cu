@@ -15,11 +15,21 @@ constexpr int kWeightFloats = 8192;
 constexpr int kInvariantChunk = 512;
 constexpr int kLeastChunk = 128;
 constexpr int kBlocksPerSm = 4;
+// All heads get as many blocks as the longest may need, and blocks that find no work are not free:
+// a mean head counts for no less than this part of the longest.
+constexpr int kLongestToMean = 8;
 
 // From this many query heads of a KV head on, multiply-adds cannot keep up with the memory.
 constexpr int kLeastMmaGroup = 4;
 
 int RoundUp(int value, int unit) { return (value + unit - 1) / unit * unit; }
+
+// Entries of a head that work is estimated by.
+int HeadEntries(const DecodeAttentionArgs& args) {
+  const int longest = std::max(args.max_entries, 1);
+  if (args.mean_entries <= 0) return longest;
+  return std::clamp(args.mean_entries, CeilDiv(longest, kLongestToMean), longest);
+}
 
 // Entries a block works on. With batch-invariant results it follows from the shape alone; else
 // heads are cut until there is work for all multiprocessors.
@@ -28,8 +38,7 @@ int ChunkOf(const Context& context, const DecodeAttentionArgs& args, int weight_
   // Joining keeps a factor for each split where the weights were.
   const int splits_fit = RoundUp(static_cast<int>(std::ceil(std::sqrt(args.max_entries))), 64);
   if (context.batch_invariant) return std::max(std::min(most, kInvariantChunk), splits_fit);
-  const int64_t entries =
-      int64_t{args.num_rows} * args.tables.num_kv_heads * std::max(args.max_entries, 1);
+  const int64_t entries = int64_t{args.num_rows} * args.tables.num_kv_heads * HeadEntries(args);
   const int share = RoundUp(CeilDiv(entries, int64_t{context.num_sms} * kBlocksPerSm), 64);
   return std::max(std::min(most, std::max(share, kLeastChunk)), splits_fit);
 }
