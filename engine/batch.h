@@ -73,6 +73,10 @@ struct PrefillSlice {
   SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
   // What penalties count as the prompt; as valid as `prompt`.
   std::span<const TokenId> whole_prompt = {};
+  // Other slots that make a cache of their own of the same reading, each by its own plan of a
+  // prompt as long: policies are compared so. They get what a slice of their own would give them,
+  // but for a sampled token. The same in all slices; as valid as `prompt`.
+  std::span<const int> listeners = {};
 
   bool EndsPrompt(int num_layers) const {
     return layer_end == num_layers && token_end == static_cast<int>(prompt.size());
@@ -117,7 +121,7 @@ struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
-  std::vector<CacheReport> prompt_reports;  // [batch.prefill.size()]
+  std::vector<CacheReport> prompt_reports;  // of every slice, and behind it of its listeners
   std::vector<CacheReport> shrink_reports;  // [batch.shrinks.size()]
 };
 
@@ -126,11 +130,12 @@ struct EngineLimits {
   int num_layers = 0;
   int num_kv_heads = 0;
   int block_size = 16;
-  int num_blocks = 0;            // pages of the pool
-  int64_t table_entries = 0;     // size of the table arena
-  int max_num_seqs = 0;          // slots
-  int max_model_len = 0;         // tokens of one sequence, prompt and output
-  int prefill_arena_tokens = 0;  // tokens of all open prompts together; at least max_model_len
+  int num_blocks = 0;             // pages of the pool
+  int64_t table_entries = 0;      // size of the table arena
+  int max_num_seqs = 0;           // slots
+  int max_model_len = 0;          // tokens of one sequence, prompt and output
+  int prefill_arena_tokens = 0;   // tokens of all open prompts together; at least max_model_len
+  int max_shared_statistics = 0;  // that the listeners of a slice may want together
   int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
   bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected

@@ -59,6 +59,7 @@ struct Engine::Impl {
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
   void EnqueueDecode(const DecodeShape& shape);
   void GatherFinalRows(const Batch& batch);
+  StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
   void NotePrompts(const Batch& batch);
   void SampleRows(int decoded);
@@ -175,18 +176,25 @@ void Engine::Enqueue(const Batch& batch) {
 
 absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
 
+StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
+  StepResults::Report report;
+  const CachePlan& plan = kv->plan(slot);
+  const PromptCompressor& compressor = prefill->compressor();
+  if (plan.tuning.IsOpen()) report.trial_masses = compressor.trial_masses(slot);
+  // Samples stand for entries: no mass is theirs alone.
+  if (!plan.Compresses() || plan.rule.weighted) return report;
+  report.retained_mass = compressor.retained_mass(slot);
+  if (plan.IsRagged()) report.entries = kv->lengths(slot);
+  return report;
+}
+
 void Engine::Impl::PushResults(const Batch& batch) {
   reports.clear();
-  const PromptCompressor& compressor = prefill->compressor();
   for (const PrefillSlice& slice : batch.prefill) {
-    StepResults::Report& report = reports.emplace_back();
-    const CachePlan& plan = kv->plan(slice.slot);
-    if (!slice.EndsPrompt(limits.num_layers)) continue;
-    if (plan.tuning.IsOpen()) report.trial_masses = compressor.trial_masses(slice.slot);
-    // Samples stand for entries: no mass is theirs alone.
-    if (!plan.Compresses() || plan.rule.weighted) continue;
-    report.retained_mass = compressor.retained_mass(slice.slot);
-    if (plan.IsRagged()) report.entries = kv->lengths(slice.slot);
+    const bool ends = slice.EndsPrompt(limits.num_layers);
+    reports.push_back(ends ? ReportPrompt(slice.slot) : StepResults::Report());
+    for (const int slot : slice.listeners)
+      reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
   }
   // A step later the lengths are the same: a head that has shrunk to its cap stays there.
   for (const SlotShrink& shrink : batch.shrinks) {

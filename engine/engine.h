@@ -36,6 +36,7 @@ struct EngineOptions {
   std::optional<bool> async_scheduling;
   bool enforce_eager = false;        // enqueue every operation of every step, record none (GPU)
   std::optional<int> max_model_len;  // unset: the model's context
+  int max_shared_statistics = 0;     // EngineLimits' own
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
                                             // a long one; at least 2048
 };

@@ -92,6 +92,7 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
         fmt::format("max_model_len: {} is outside [2, {}], the model's context",
                     limits.max_model_len, config.max_context));
   }
+  limits.max_shared_statistics = options.max_shared_statistics;
   limits.prefill_arena_tokens =
       options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
   if (limits.prefill_arena_tokens < limits.max_model_len) {

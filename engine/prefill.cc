@@ -29,7 +29,7 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(v_, tokens * config.KvDim());
   if (!status.ok()) return status;
   absl::StatusOr<std::unique_ptr<PromptCompressor>> compressor =
-      PromptCompressor::Create(backend_, limits, arena_tokens_);
+      PromptCompressor::Create(backend_, limits);
   if (!compressor.ok()) return compressor.status();
   compressor_ = *std::move(compressor);
   return absl::OkStatus();
@@ -79,7 +79,7 @@ void PrefillRunner::Begin(const PrefillSlice& slice) {
 void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
                              const KvState& kv) {
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_begin == 0) compressor_->Begin(*slice, kv.plan(slice->slot));
+    if (slice->token_begin == 0) compressor_->Begin(*slice, kv);
   }
   for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
@@ -142,22 +142,24 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
 void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
   const ModelConfig& config = model_->config();
   const size_t start = piece.slice->arena_begin;
-  const CachePlan& plan = kv.plan(piece.slice->slot);
-  backend_->PrefillAttention(
-      {.q = act_->q.data() + static_cast<size_t>(row) * config.QDim(),
-       .k = k_.data() + start * config.head_dim,
-       .v = v_.data() + start * config.head_dim,
-       .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
-       .num_queries = piece.rows(),
-       .first_position = piece.begin,
-       .num_heads = config.num_heads,
-       .num_kv_heads = config.num_kv_heads,
-       .head_dim = config.head_dim,
-       .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
-       .out = act_->At(act_->attended, static_cast<size_t>(row) * config.QDim()),
-       .out_dtype = act_->input_dtype,
-       .statistics = compressor_->Statistics(*piece.slice, plan),
-       .precision = kv.pages().layout.dtype});
+  PrefillAttentionArgs args = {
+      .q = act_->q.data() + static_cast<size_t>(row) * config.QDim(),
+      .k = k_.data() + start * config.head_dim,
+      .v = v_.data() + start * config.head_dim,
+      .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
+      .num_queries = piece.rows(),
+      .first_position = piece.begin,
+      .num_heads = config.num_heads,
+      .num_kv_heads = config.num_kv_heads,
+      .head_dim = config.head_dim,
+      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+      .out = act_->At(act_->attended, static_cast<size_t>(row) * config.QDim()),
+      .out_dtype = act_->input_dtype,
+      .precision = kv.pages().layout.dtype};
+  for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
+    args.statistics = pass;
+    backend_->PrefillAttention(args);
+  }
 }
 
 }  // namespace hydrant

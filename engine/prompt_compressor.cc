@@ -1,5 +1,8 @@
 #include "engine/prompt_compressor.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "engine/prompt_budget.h"
 
 namespace hydrant {
@@ -11,11 +14,35 @@ constexpr int kMassStatistic = kMaxColumnStatistics - 1;
 // Whether that is kept beside the entries. A weighted slot has its own use for the place.
 bool NotesMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
 
+// What a plan wants noted where `read` tokens are read: (which of PromptLayer::noted, what).
+std::vector<std::pair<int, ColumnStatistic>> Wanted(const CachePlan& plan, int read) {
+  std::vector<std::pair<int, ColumnStatistic>> wanted;
+  for (const ColumnStatistic& statistic : plan.prompt_score->Statistics(plan, read))
+    wanted.emplace_back(static_cast<int>(wanted.size()), statistic);
+  const auto n = static_cast<int32_t>(plan.prompt.tokens);
+  if (NotesMass(plan)) {
+    const ColumnStatistic mass = {.first_query = n - plan.MassQueries(), .end_query = n};
+    wanted.emplace_back(kMassStatistic, mass);
+  }
+  return wanted;
+}
+
+bool SameNumbers(const ColumnStatistic& a, const ColumnStatistic& b) {
+  return a.kind == b.kind && a.reduce == b.reduce && a.end_query == b.end_query &&
+         std::max(a.first_query, 0) == std::max(b.first_query, 0);
+}
+
+std::vector<int> SlotsOf(const PrefillSlice& slice) {
+  std::vector<int> slots = {slice.slot};
+  slots.insert(slots.end(), slice.listeners.begin(), slice.listeners.end());
+  return slots;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PromptCompressor>> PromptCompressor::Create(
-    Backend* backend, const EngineLimits& limits, int arena_tokens) {
-  std::unique_ptr<PromptCompressor> compressor(new PromptCompressor(backend, limits, arena_tokens));
+    Backend* backend, const EngineLimits& limits) {
+  std::unique_ptr<PromptCompressor> compressor(new PromptCompressor(backend, limits));
   if (absl::Status status = compressor->Allocate(); !status.ok()) return status;
   return compressor;
 }
@@ -27,6 +54,8 @@ absl::Status PromptCompressor::Allocate() {
     if (status.ok()) status = array.Allocate(*backend_, count);
   };
   for (DeviceArray<float>& array : noted_) allocate(array, per_arena);
+  shared_.resize(limits_.max_shared_statistics);
+  for (DeviceArray<float>& array : shared_) allocate(array, per_arena);
   allocate(scores_, per_arena);
   allocate(kept_, per_arena);
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
@@ -35,40 +64,78 @@ absl::Status PromptCompressor::Allocate() {
   return status;
 }
 
-std::array<ColumnStatistic, kMaxColumnStatistics> PromptCompressor::Statistics(
-    const PrefillSlice& slice, const CachePlan& plan) const {
-  std::array<ColumnStatistic, kMaxColumnStatistics> statistics = {};
-  const auto note = [&](int i, const ColumnStatistic& statistic) {
-    statistics[i] = statistic;
-    statistics[i].out = noted_[i].data() + slice.arena_begin;
-    statistics[i].stride = arena_tokens_;
-  };
-  int i = 0;
-  for (const ColumnStatistic& wanted :
-       plan.prompt_score->Statistics(plan, static_cast<int>(slice.prompt.size())))
-    note(i++, wanted);
-  const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  if (NotesMass(plan))
-    note(kMassStatistic, {.first_query = n - plan.MassQueries(), .end_query = n});
-  return statistics;
+// What the slice's slots want, each once; the i-th has a place in shared_[i].
+std::vector<ColumnStatistic> PromptCompressor::Shared(const PrefillSlice& slice,
+                                                      const KvState& kv) const {
+  std::vector<ColumnStatistic> distinct;
+  for (const int slot : SlotsOf(slice)) {
+    for (const auto& [i, wanted] : Wanted(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+      const auto same = [&wanted = wanted](const ColumnStatistic& other) {
+        return SameNumbers(wanted, other);
+      };
+      if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
+      distinct.push_back(wanted);
+      distinct.back().out = shared_.at(distinct.size() - 1).data() + slice.arena_begin;
+      distinct.back().stride = arena_tokens_;
+    }
+  }
+  return distinct;
 }
 
-void PromptCompressor::Begin(const PrefillSlice& slice, const CachePlan& plan) {
-  for (const ColumnStatistic& statistic : Statistics(slice, plan)) {
-    if (statistic.out == nullptr) continue;
-    for (int head = 0; head < limits_.num_kv_heads; ++head) {
-      backend_->Zero(statistic.out + head * statistic.stride, slice.prompt.size() * sizeof(float));
+std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const PrefillSlice& slice,
+                                                                   const KvState& kv) const {
+  std::vector<Statistics> passes(1);
+  if (slice.listeners.empty()) {
+    const CachePlan& plan = kv.plan(slice.slot);
+    for (const auto& [i, wanted] : Wanted(plan, static_cast<int>(slice.prompt.size()))) {
+      passes[0][i] = wanted;
+      passes[0][i].out = noted_[i].data() + slice.arena_begin;
+      passes[0][i].stride = arena_tokens_;
+    }
+    return passes;
+  }
+  const std::vector<ColumnStatistic> shared = Shared(slice, kv);
+  for (size_t i = 0; i < shared.size(); ++i) {
+    if (i > 0 && i % kMaxColumnStatistics == 0) passes.emplace_back();
+    passes.back()[i % kMaxColumnStatistics] = shared[i];
+  }
+  return passes;
+}
+
+void PromptCompressor::Begin(const PrefillSlice& slice, const KvState& kv) {
+  for (const Statistics& pass : Passes(slice, kv)) {
+    for (const ColumnStatistic& statistic : pass) {
+      for (int head = 0; statistic.out != nullptr && head < limits_.num_kv_heads; ++head) {
+        backend_->Zero(statistic.out + head * statistic.stride,
+                       slice.prompt.size() * sizeof(float));
+      }
     }
   }
 }
 
-PromptLayer PromptCompressor::LayerOf(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
-                                      const CachePlan& plan) const {
+// A slot's statistics, from those of all. A scorer may change its own.
+void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvState& kv) {
+  const std::vector<ColumnStatistic> shared = Shared(slice, kv);
+  for (const auto& [i, wanted] : Wanted(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+    const auto same = [&wanted = wanted](const ColumnStatistic& other) {
+      return SameNumbers(wanted, other);
+    };
+    const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
+    float* to = noted_[i].data() + slice.arena_begin;
+    for (int head = 0; head < limits_.num_kv_heads; ++head) {
+      const size_t row = static_cast<size_t>(head) * arena_tokens_;
+      backend_->CopyOnDevice(to + row, from + row, slice.prompt.size() * sizeof(float));
+    }
+  }
+}
+
+PromptLayer PromptCompressor::LayerOf(int slot, int layer, const PrefillSlice& slice,
+                                      const LayerKv& layer_kv, const CachePlan& plan) const {
   const size_t head = static_cast<size_t>(layer) * limits_.num_kv_heads;
   const auto place = [&](const auto& array) { return array.data() + slice.arena_begin; };
   return {.backend = backend_,
           .plan = &plan,
-          .slot = slice.slot,
+          .slot = slot,
           .layer = layer,
           .num_kv_heads = limits_.num_kv_heads,
           .n = static_cast<int>(plan.prompt.tokens),
@@ -78,21 +145,29 @@ PromptLayer PromptCompressor::LayerOf(int layer, const PrefillSlice& slice, cons
           .scores = place(scores_),
           .kept = place(kept_),
           .keep = budget_.keep(layer),
-          .trial_masses = trials_.data() + slice.slot * kTrials * NumHeads() + head,
+          .trial_masses = trials_.data() + slot * kTrials * NumHeads() + head,
           .trial_stride = static_cast<int64_t>(NumHeads())};
 }
 
 void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                                 const KvState& kv) {
-  const CachePlan& plan = kv.plan(slice.slot);
-  const PromptLayer prompt = LayerOf(layer, slice, layer_kv, plan);
+  for (const int slot : SlotsOf(slice)) {
+    if (!slice.listeners.empty()) TakeShared(slice, slot, kv);
+    CompressSlot(slot, layer, slice, layer_kv, kv);
+  }
+}
+
+void PromptCompressor::CompressSlot(int slot, int layer, const PrefillSlice& slice,
+                                    const LayerKv& layer_kv, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slot);
+  const PromptLayer prompt = LayerOf(slot, layer, slice, layer_kv, plan);
   if (plan.rule.weighted && plan.Compresses()) {
     backend_->SubGenBuild({.k = layer_kv.k,
                            .v = layer_kv.v,
                            .kv_head_stride = layer_kv.head_stride,
                            .n = prompt.n,
                            .rule = plan.subgen,
-                           .slot = slice.slot,
+                           .slot = slot,
                            .layer = layer,
                            .pages = kv.pages(),
                            .tables = kv.tables()});
@@ -144,15 +219,19 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, bool
 }
 
 void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
-  const CachePlan& plan = kv.plan(slice.slot);
-  BudgetOf(plan).OfPrompt(plan, kv, slice.slot, &budget_);
+  for (const int slot : SlotsOf(slice)) FinishSlot(slot, kv);
+}
+
+void PromptCompressor::FinishSlot(int slot, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slot);
+  BudgetOf(plan).OfPrompt(plan, kv, slot, &budget_);
   if (!NotesMass(plan)) return;
-  backend_->RetainedMass({.slot = slice.slot,
+  backend_->RetainedMass({.slot = slot,
                           .queries = plan.MassQueries(),
                           .max_length = plan.WidestKeep(),
                           .pages = kv.pages(),
                           .tables = kv.tables(),
-                          .mass = mass_.data() + slice.slot * NumHeads()});
+                          .mass = mass_.data() + slot * NumHeads()});
 }
 
 }  // namespace hydrant

@@ -31,16 +31,16 @@ namespace hydrant {
 
 class PromptCompressor {
  public:
-  // Borrows the backend. arena_tokens: of the prefill arena, into which slices are placed.
+  // Borrows the backend. The limits' prefill arena is where slices are placed.
   static absl::StatusOr<std::unique_ptr<PromptCompressor>> Create(Backend* backend,
-                                                                  const EngineLimits& limits,
-                                                                  int arena_tokens);
+                                                                  const EngineLimits& limits);
 
+  // What attention is to note of a pass over the keys.
+  using Statistics = std::array<ColumnStatistic, kMaxColumnStatistics>;
   // Before a layer of the slice is read.
-  void Begin(const PrefillSlice& slice, const CachePlan& plan);
-  // What attention is to note while it is.
-  std::array<ColumnStatistic, kMaxColumnStatistics> Statistics(const PrefillSlice& slice,
-                                                               const CachePlan& plan) const;
+  void Begin(const PrefillSlice& slice, const KvState& kv);
+  // What is noted while it is: at least one pass, more where listeners want more.
+  std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
   // When the last layer has been compressed.
@@ -52,12 +52,17 @@ class PromptCompressor {
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
  private:
-  PromptCompressor(Backend* backend, const EngineLimits& limits, int arena_tokens)
-      : backend_(backend), limits_(limits), arena_tokens_(arena_tokens) {}
+  PromptCompressor(Backend* backend, const EngineLimits& limits)
+      : backend_(backend), limits_(limits), arena_tokens_(limits.prefill_arena_tokens) {}
   absl::Status Allocate();
   size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
 
-  PromptLayer LayerOf(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+  std::vector<ColumnStatistic> Shared(const PrefillSlice& slice, const KvState& kv) const;
+  void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);
+  void CompressSlot(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                    const KvState& kv);
+  void FinishSlot(int slot, const KvState& kv);
+  PromptLayer LayerOf(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                       const CachePlan& plan) const;
   void Select(const PromptLayer& layer, const float* scores);
   void Write(const PromptLayer& layer, const float* scores, bool everything, const KvState& kv);
@@ -66,9 +71,12 @@ class PromptCompressor {
   EngineLimits limits_;
   int arena_tokens_;
   std::array<DeviceArray<float>, kMaxColumnStatistics> noted_;  // [kv_heads, arena] each
-  DeviceArray<float> scores_;                                   // [kv_heads, arena]
-  DeviceArray<int32_t> kept_;                                   // [kv_heads, arena]
-  DeviceArray<float> mass_;                                     // [slots, layers, kv_heads]
+  // [kv_heads, arena] each: what is noted once for several slots, and then copied into noted_ for
+  // one after the other.
+  std::vector<DeviceArray<float>> shared_;
+  DeviceArray<float> scores_;  // [kv_heads, arena]
+  DeviceArray<int32_t> kept_;  // [kv_heads, arena]
+  DeviceArray<float> mass_;    // [slots, layers, kv_heads]
   DeviceArray<float> trials_;  // [slots, kTrials, layers, kv_heads]
   PageBudget budget_;
 };

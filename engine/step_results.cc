@@ -36,6 +36,7 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
   step.decoded = batch.decode.size();
   step.ends.clear();
   for (const PrefillSlice& slice : batch.prefill) step.ends.push_back(slice.EndsPrompt(num_layers));
+  step.shrinks = batch.shrinks.size();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
     if (from == nullptr) return false;
@@ -83,7 +84,8 @@ absl::Status StepResults::Pop(StepResult* result) {
   result->prompt_reports.clear();
   result->shrink_reports.clear();
   for (size_t i = 0; i < step.reports.size(); ++i) {
-    auto& reports = i < step.ends.size() ? result->prompt_reports : result->shrink_reports;
+    const bool shrinks = i + step.shrinks >= step.reports.size();
+    auto& reports = shrinks ? result->shrink_reports : result->prompt_reports;
     reports.push_back(ReadReport(step, i));
   }
   return absl::OkStatus();

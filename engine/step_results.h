@@ -29,7 +29,8 @@ class StepResults {
   };
 
   // Behind the operations of a step. tokens: on the device, of the step's decode rows, then of its
-  // prompts that end; reports: of the slices, in their order, then of the shrinks. REQUIRES: fewer
+  // prompts that end; reports: of the slices and
+  // their listeners, in their order, then of the shrinks. REQUIRES: fewer
   // than kMostInFlight are in flight.
   void Push(const Batch& batch, int num_layers, const TokenId* tokens,
             std::span<const Report> reports);
@@ -50,6 +51,7 @@ class StepResults {
     size_t decoded = 0;
     std::vector<bool> ends;  // its prompt, of the slices
     std::vector<Reported> reports;
+    size_t shrinks = 0;  // the last of the reports
   };
   CacheReport ReadReport(const Step& step, size_t row) const;
 

@@ -13,7 +13,7 @@
 #include "engine/model/dummy_source.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
-#include "tests/engine/driver.h"
+#include "eval/engine_driver.h"
 #include "tests/engine/random_model.h"
 
 namespace hydrant {

@@ -12,9 +12,9 @@
 #include <tuple>
 
 #include "engine/engine.h"
+#include "eval/engine_driver.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
-#include "tests/engine/driver.h"
 #include "tests/engine/random_model.h"
 
 namespace hydrant {
@@ -363,13 +363,14 @@ INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
                          });
 
 std::unique_ptr<Engine> OracleEngine(uint64_t seed, int kv_heads = 2,
-                                     const std::string& device = "cpu") {
+                                     const std::string& device = "cpu", int max_num_seqs = 4) {
   EngineOptions options;
   options.device = device;
   options.dtype = WeightDType::kFloat32;
   options.batch_invariant = true;
-  options.num_blocks_override = 512;
-  options.max_num_seqs = 4;
+  options.num_blocks_override = 128 * max_num_seqs;
+  options.max_num_seqs = max_num_seqs;
+  options.max_shared_statistics = 16;
   auto engine = Engine::Create(MakeRandomModel(SmallConfig(6, kv_heads), seed), options, nullptr);
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
@@ -625,6 +626,77 @@ TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
   EXPECT_EQ(decided[0].heads, decided[1].heads);
   EXPECT_EQ(decided[0].retained_mass, decided[1].retained_mass);
   EXPECT_EQ(decided[1].entries, std::vector<int32_t>(4, 25));
+}
+
+// One reading may serve many: each slot has the cache, and goes on with the logits, that a reading
+// of its own would have given it. In whatever slices, which the listeners of a probe see as well.
+TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
+  constexpr int kPrompt = 200, kSteps = 30;
+  std::vector<CacheSpec> caches = RaggedCaches(30);
+  std::rotate(caches.begin(), caches.end() - 1, caches.end());  // reconstruct reads the most
+  for (const char* policy : {"streaming", "tova", "random", "scissorhands", "subgen",
+                             "subgen-kcenter", "pyramidkv", "co2"})
+    caches.push_back(Cache(policy, 34));
+  caches.push_back(Cache("h2o", 34, {{"group_reduce", "max"}}));
+  caches.push_back(Cache("h2o", 34, {{"rolling", "true"}}));
+  caches.push_back(Cache("co2", 34, {{"self_tuning", "true"}, {"budget_scope", "layer"}}));
+  caches.push_back(Cache("ada-h2o", 30));
+  caches.back().min_retained_mass = 0.8;
+  caches.push_back(CacheSpec());  // full
+  const auto engine = OracleEngine(94, 2, GetParam(), static_cast<int>(caches.size()));
+  std::vector<CachePlan> plans;
+  for (const CacheSpec& cache : caches) plans.push_back(*PlanCache(cache, {kPrompt, 2, 2}));
+  const int vocab = engine->config().vocab_size;
+  const auto go_on = [&](EngineDriver* driver, const std::vector<int>& slots) {
+    std::vector<Decided> decided;
+    for (const int slot : slots) decided.push_back(Decide(engine.get(), driver, slot, 2));
+    for (int step = 0; step < kSteps; ++step) {
+      for (const int slot : slots) driver->DecodeToken(slot, step * 7 % vocab, kPrompt + step);
+      driver->Step();
+    }
+    for (size_t i = 0; i < slots.size(); ++i) decided[i].logits = driver->Logits(slots[i]);
+    return decided;
+  };
+  const std::vector<TokenId> reading = Reading(plans[0], vocab, 94);
+  std::vector<Decided> alone;
+  for (const CachePlan& plan : plans) {
+    EngineDriver driver(engine.get(), 1);
+    const int slot = driver.Add(Reading(plan, vocab, 94), plan, kSteps);
+    driver.PrefillAll(slot);
+    driver.Step();
+    alone.push_back(go_on(&driver, {slot})[0]);
+  }
+  for (const bool sliced : {false, true}) {
+    EngineDriver driver(engine.get(), 2);
+    std::vector<int> slots = {driver.Add(reading, plans[0], kSteps)};
+    for (size_t i = 1; i < plans.size(); ++i)
+      slots.push_back(driver.Listen(slots[0], plans[i], kSteps));
+    const int n = static_cast<int>(reading.size());
+    for (int layer = 0; sliced && layer < 2; ++layer) {
+      for (int begin = 0; begin < n; begin += kQueryTile) {
+        driver.PrefillPart(slots[0], layer, layer + 1, begin, std::min(n, begin + kQueryTile));
+        driver.Step();
+      }
+    }
+    if (!sliced) {
+      driver.PrefillAll(slots[0]);
+      driver.Step();
+    }
+    std::vector<Decided> together = go_on(&driver, slots);
+    for (size_t i = 0; i < plans.size(); ++i) {
+      for (auto* heads : {&together[i].heads, &alone[i].heads}) {
+        for (auto& head : *heads) {  // what nobody will read may be anything
+          for (auto& [position, score] : head) score = plans[i].rule.scored ? score : 0.0f;
+        }
+      }
+      SCOPED_TRACE(testing::Message()
+                   << (sliced ? "sliced, " : "") << i << ": " << caches[i].policy);
+      EXPECT_EQ(together[i].entries, alone[i].entries);
+      EXPECT_EQ(together[i].retained_mass, alone[i].retained_mass);
+      EXPECT_EQ(together[i].heads, alone[i].heads);
+      EXPECT_EQ(together[i].logits, alone[i].logits);
+    }
+  }
 }
 
 // Oracle 9: the same bits in whatever slices a prompt was read.

@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "tests/device.h"
-#include "tests/engine/driver.h"
+#include "eval/engine_driver.h"
 #include "tests/test_files.h"
 
 namespace hydrant {

@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
-#include "tests/engine/driver.h"
+#include "eval/engine_driver.h"
 #include "tests/engine/random_model.h"
 
 namespace hydrant {

@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "engine/model/gguf.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/engine/driver.h"
+#include "eval/engine_driver.h"
 #include "tests/test_files.h"
 
 namespace hydrant {

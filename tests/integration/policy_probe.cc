@@ -37,7 +37,7 @@
 #include "engine/model/gguf.h"
 #include "engine/model/model_source.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "tests/engine/driver.h"
+#include "eval/engine_driver.h"
 
 namespace hydrant {
 namespace {

@@ -1,10 +1,13 @@
-#include "tests/engine/driver.h"
+#include "eval/engine_driver.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "engine/cache/self_tuning.h"
-#include "gtest/gtest.h"
+#include "scheduler/check.h"
 
 namespace hydrant {
 
@@ -16,34 +19,47 @@ EngineDriver::EngineDriver(Engine* engine, uint64_t seed)
 
 int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
                       const SamplingRow& sampling) {
-  const EngineLimits& limits = engine_->limits();
-  const int slot = static_cast<int>(sequences_.size());
   const int n = static_cast<int>(prompt.size());
   const auto kept = static_cast<int>(plan.prompt.tokens);  // the rest is a probe
-  const int entries = plan.MostUntil(kept + new_tokens);
+  HYDRANT_CHECK(kept == n || (kept < n && plan.ReadsProbe()));
+  HYDRANT_CHECK(next_arena_token_ + n <= engine_->limits().prefill_arena_tokens);
+  const int slot = Place(plan, new_tokens);
+  sequences_[slot].prompt = std::move(prompt);
+  sequences_[slot].sampling = sampling;
+  sequences_[slot].arena_begin = next_arena_token_;
+  next_arena_token_ += n;
+  return slot;
+}
+
+int EngineDriver::Listen(int slot, const CachePlan& plan, int new_tokens) {
+  HYDRANT_CHECK(plan.prompt.tokens == sequences_[slot].plan.prompt.tokens);
+  const int listener = Place(plan, new_tokens);
+  sequences_[listener].sampling = sequences_[slot].sampling;
+  sequences_[slot].listeners.push_back(listener);
+  return listener;
+}
+
+// A slot, and pages for all that its plan may hold.
+int EngineDriver::Place(const CachePlan& plan, int new_tokens) {
+  const EngineLimits& limits = engine_->limits();
+  const int slot = static_cast<int>(sequences_.size());
+  const int32_t entries = plan.MostUntil(plan.prompt.tokens + new_tokens);
   const int width = (entries + limits.block_size - 1) / limits.block_size;
   const int64_t count = int64_t{width} * limits.num_layers * limits.num_kv_heads;
-  EXPECT_LT(slot, limits.max_num_seqs);
-  EXPECT_TRUE(kept == n || (kept < n && plan.prompt_score == PromptScore::kProbe))
-      << "the plan is another prompt's";
-  EXPECT_LE(count, static_cast<int64_t>(free_blocks_.size()));
-  EXPECT_LE(next_table_entry_ + count, limits.table_entries);
-  EXPECT_LE(next_arena_token_ + n, limits.prefill_arena_tokens);
+  HYDRANT_CHECK(slot < limits.max_num_seqs);
+  HYDRANT_CHECK(count <= static_cast<int64_t>(free_blocks_.size()));
+  HYDRANT_CHECK(next_table_entry_ + count <= limits.table_entries);
   batch_.setups.push_back({slot, plan});
   batch_.rows.push_back({slot, next_table_entry_, width});
   for (int64_t i = 0; i < count; ++i) {
     batch_.updates.push_back({next_table_entry_ + i, free_blocks_.back()});
     free_blocks_.pop_back();
   }
-  sequences_.push_back({.prompt = std::move(prompt),
-                        .sampling = sampling,
-                        .arena_begin = next_arena_token_,
-                        .position = kept,
+  sequences_.push_back({.position = static_cast<int>(plan.prompt.tokens),
                         .plan = plan,
                         .row_begin = next_table_entry_,
                         .row_width = width});
   next_table_entry_ += count;
-  next_arena_token_ += n;
   return slot;
 }
 
@@ -58,7 +74,7 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
   SamplingRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
   batch_.prefill.push_back({slot, sequence.prompt, sequence.arena_begin, layer_begin, layer_end,
-                            token_begin, token_end, sampling, sequence.prompt});
+                            token_begin, token_end, sampling, sequence.prompt, sequence.listeners});
 }
 
 void EngineDriver::Decode(int slot) {
@@ -76,38 +92,48 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
 void EngineDriver::Step() {
   StepResult result;
   const absl::Status status = engine_->Execute(batch_, &result);
-  ASSERT_TRUE(status.ok()) << status;
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  HYDRANT_CHECK(status.ok());
+  logits_.clear();
   for (Sequence& sequence : sequences_) sequence.logits_row = -1;
+  const Batch ran = std::exchange(batch_, {});
   int row = 0;
-  for (size_t i = 0; i < batch_.decode.size(); ++i) {
-    sequences_[batch_.decode[i].slot].newest = result.decode_tokens[i];
-    sequences_[batch_.decode[i].slot].logits_row = row++;
+  for (size_t i = 0; i < ran.decode.size(); ++i) {
+    sequences_[ran.decode[i].slot].newest = result.decode_tokens[i];
+    sequences_[ran.decode[i].slot].logits_row = row++;
   }
-  for (size_t i = 0; i < batch_.prefill.size(); ++i) {
-    if (!batch_.prefill[i].EndsPrompt(engine_->limits().num_layers)) continue;
-    Sequence& sequence = sequences_[batch_.prefill[i].slot];
-    sequence.newest = result.prefill_tokens[i];
-    sequence.logits_row = row++;
-    sequence.entries = result.prompt_reports[i].entries;
-    sequence.retained_mass = result.prompt_reports[i].retained_mass;
-    sequence.trial_masses = result.prompt_reports[i].trial_masses;
-  }
-  for (size_t i = 0; i < batch_.shrinks.size(); ++i) {
+  for (size_t i = 0; i < ran.shrinks.size(); ++i) {
     const std::vector<int32_t>& entries = result.shrink_reports[i].entries;
-    if (!entries.empty()) sequences_[batch_.shrinks[i].slot].entries = entries;
+    if (!entries.empty()) sequences_[ran.shrinks[i].slot].entries = entries;
   }
-  const std::vector<PrefillSlice> slices = std::move(batch_.prefill);
-  batch_ = {};
-  for (const PrefillSlice& slice : slices) {
-    Sequence& sequence = sequences_[slice.slot];
-    if (!slice.EndsPrompt(engine_->limits().num_layers)) continue;
-    if (sequence.plan.tuning.IsOpen()) {
-      sequence.plan = Tuned(sequence.plan, sequence.trial_masses);
-      batch_.retunes.push_back({slice.slot, sequence.plan});
+  size_t report = 0;
+  for (size_t i = 0; i < ran.prefill.size(); ++i) {
+    const PrefillSlice& slice = ran.prefill[i];
+    std::vector<int> slots = {slice.slot};
+    slots.insert(slots.end(), slice.listeners.begin(), slice.listeners.end());
+    const bool ends = slice.EndsPrompt(engine_->limits().num_layers);
+    for (const int slot : slots) {
+      const CacheReport& of_slot = result.prompt_reports[report++];
+      if (!ends) continue;
+      sequences_[slot].newest = result.prefill_tokens[i];
+      sequences_[slot].logits_row = row;
+      TakeReport(slot, of_slot);
     }
-    if (sequence.entries.empty()) continue;
-    if (!sequence.plan.IsDeferred()) GivePagesPast(sequence.entries, slice.slot);
+    if (ends) ++row;
   }
+}
+
+// A prompt has become a cache.
+void EngineDriver::TakeReport(int slot, const CacheReport& report) {
+  Sequence& sequence = sequences_[slot];
+  sequence.entries = report.entries;
+  sequence.retained_mass = report.retained_mass;
+  sequence.trial_masses = report.trial_masses;
+  if (sequence.plan.tuning.IsOpen()) {
+    sequence.plan = Tuned(sequence.plan, report.trial_masses);
+    batch_.retunes.push_back({slot, sequence.plan});
+  }
+  if (!report.entries.empty() && !sequence.plan.IsDeferred()) GivePagesPast(report.entries, slot);
 }
 
 // Dealing pages leaves nothing of use in a row past what its head was dealt.
@@ -116,7 +142,7 @@ void EngineDriver::GivePagesPast(const std::vector<int32_t>& entries, int slot) 
   const int block = engine_->limits().block_size;
   for (size_t head = 0; head < entries.size(); ++head) {
     for (int page = (entries[head] + block - 1) / block; page < sequence.row_width; ++page) {
-      ASSERT_FALSE(free_blocks_.empty());
+      HYDRANT_CHECK(!free_blocks_.empty());
       const auto row = sequence.row_begin + static_cast<int64_t>(head) * sequence.row_width;
       batch_.updates.push_back({row + page, free_blocks_.back()});
       free_blocks_.pop_back();
@@ -137,11 +163,10 @@ std::vector<TokenId> EngineDriver::Generate(int slot, int count) {
   return tokens;
 }
 
-std::vector<float> EngineDriver::Logits(int slot) const {
-  const std::vector<float> all = engine_->ReadLogits();
+std::span<const float> EngineDriver::LogitsRow(int slot) {
+  if (logits_.empty()) logits_ = engine_->ReadLogits();
   const size_t vocab = engine_->config().vocab_size;
-  const size_t row = sequences_[slot].logits_row;
-  return {all.begin() + row * vocab, all.begin() + (row + 1) * vocab};
+  return {logits_.data() + sequences_[slot].logits_row * vocab, vocab};
 }
 
 }  // namespace hydrant

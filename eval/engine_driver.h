@@ -1,11 +1,13 @@
-// Drives an Engine without the scheduler: gives sequences slots, arena room and (shuffled) pages
-// for all they may need, and runs steps of the caller's making.
-#ifndef HYDRANT_TESTS_ENGINE_DRIVER_H_
-#define HYDRANT_TESTS_ENGINE_DRIVER_H_
+// Drives an Engine without the scheduler, for the laboratory and for tests: gives sequences slots,
+// arena room and (shuffled) pages for all they may need, and runs steps of the caller's making.
+// What does not fit, or an engine that fails, ends the process.
+#ifndef HYDRANT_EVAL_ENGINE_DRIVER_H_
+#define HYDRANT_EVAL_ENGINE_DRIVER_H_
 
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "engine/engine.h"
@@ -20,6 +22,10 @@ class EngineDriver {
   // Prefill*().
   int Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
           const SamplingRow& sampling = Greedy());
+
+  // Takes the next slot for another cache of the reading of `slot`, which has not begun: its plan
+  // is of as long a prompt (PrefillSlice::listeners).
+  int Listen(int slot, const CachePlan& plan, int new_tokens);
 
   // Adds a slice to the step being built; all layers and tokens, or the given part.
   void PrefillAll(int slot);
@@ -42,15 +48,19 @@ class EngineDriver {
   const CachePlan& Plan(int slot) const { return sequences_[slot].plan; }
   // What the slot's heads retained ([layers * KV heads]); empty: nothing has left.
   const std::vector<float>& RetainedMass(int slot) const { return sequences_[slot].retained_mass; }
-  // Logits that the last step computed for the slot.
-  std::vector<float> Logits(int slot) const;
+  // Logits that the last step computed for the slot; the span until the next step.
+  std::span<const float> LogitsRow(int slot);
+  std::vector<float> Logits(int slot) {
+    const std::span<const float> row = LogitsRow(slot);
+    return {row.begin(), row.end()};
+  }
 
   static SamplingRow Greedy() { return {.temperature = 0.0f}; }
 
  private:
   struct Sequence {
-    std::vector<TokenId> prompt;
-    SamplingRow sampling;
+    std::vector<TokenId> prompt = {};
+    SamplingRow sampling = {};
     int arena_begin = 0;
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;
@@ -60,8 +70,11 @@ class EngineDriver {
     int row_width = 0;
     std::vector<float> retained_mass = {};
     std::vector<float> trial_masses = {};
+    std::vector<int> listeners = {};
     std::vector<int32_t> entries = {};  // kept by each head, where its plan is ragged
   };
+  int Place(const CachePlan& plan, int new_tokens);
+  void TakeReport(int slot, const CacheReport& report);
   void GivePagesPast(const std::vector<int32_t>& entries, int slot);
 
   Engine* engine_;
@@ -70,8 +83,9 @@ class EngineDriver {
   int next_arena_token_ = 0;
   std::vector<Sequence> sequences_;
   Batch batch_;
+  std::vector<float> logits_;  // of the last step, once asked for
 };
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_TESTS_ENGINE_DRIVER_H_
+#endif  // HYDRANT_EVAL_ENGINE_DRIVER_H_
