@@ -373,6 +373,13 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   return state;
 }
 
+std::vector<int32_t> Engine::ReadLengths(int slot) const {
+  std::vector<int32_t> lengths(static_cast<size_t>(limits().num_layers) * limits().num_kv_heads);
+  impl_->backend->CopyToHost(lengths.data(), impl_->kv->lengths(slot),
+                             lengths.size() * sizeof(int32_t));
+  return lengths;
+}
+
 std::vector<float> Engine::ReadLogits() const {
   std::vector<float> logits(static_cast<size_t>(impl_->rows.num_sampled()) * config().vocab_size);
   impl_->logits.Read(*impl_->backend, 0, logits);

@@ -1,0 +1,29 @@
+// What people look at: a page with plots that needs nothing else, a table for spreadsheets, one for
+// the terminal.
+#ifndef HYDRANT_EVAL_REPORT_H_
+#define HYDRANT_EVAL_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "eval/results.h"
+
+namespace hydrant {
+
+struct ReportHead {
+  std::string title;
+  std::string settings;  // a line
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int context = 0;       // tokens
+  bool complete = true;  // false: the run was interrupted
+};
+
+std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries);
+std::string CsvReport(const std::vector<Summary>& summaries);
+// A task after the other: a row an arm, a column a budget.
+std::string TextReport(const std::vector<Summary>& summaries);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_EVAL_REPORT_H_

@@ -1,0 +1,77 @@
+// What has been measured, kept in a file of JSON lines that begins with the settings it was made
+// with: a run that is stopped goes on where it was.
+#ifndef HYDRANT_EVAL_RESULTS_H_
+#define HYDRANT_EVAL_RESULTS_H_
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "eval/laboratory.h"
+#include "eval/tasks.h"
+
+namespace hydrant {
+
+struct Measured {
+  std::string task;
+  int number = 0;
+  std::string arm;
+  double budget = 1.0;  // share of the context that a KV head keeps, on average
+  double nll = 0;
+  double agreement = 0;
+  double divergence = 0;
+  double found = 0;  // share of the answers
+  std::string text;
+  int64_t entries = 0;
+  double retained_mass = 1;
+  std::vector<int32_t> kept;
+};
+
+// A mean with the half-width of its 95 % interval; of one value that is unknown, and 0.
+struct Estimate {
+  int count = 0;
+  double mean = 0;
+  double half_width = 0;
+};
+Estimate EstimateOf(const std::vector<double>& values);
+
+// Of an arm at a budget, over the cases of a task: paired with the full cache of the same case.
+struct Summary {
+  std::string task, arm;
+  double budget = 1.0;
+  bool retrieval = false;  // found is what counts; else lost
+  Estimate lost = {};      // nats a token over the full cache
+  Estimate agreement = {};
+  Estimate divergence = {};
+  Estimate found = {};  // of what the full cache finds
+  Estimate retained_mass = {};
+  std::vector<double> kept = {};  // [layers * KV heads] entries, mean over the cases
+};
+
+class Results {
+ public:
+  // Reads what is there. FailedPrecondition where it was made with other settings.
+  static absl::StatusOr<Results> Open(const std::string& path, const nlohmann::json& settings);
+
+  bool Has(const std::string& task, int number, const std::string& arm, double budget) const;
+  // Appends it to the file.
+  absl::Status Add(const Measured& measured);
+  // Tasks, arms and budgets in the order in which they were first measured. full: the arm that
+  // others are compared with.
+  std::vector<Summary> Summarize() const;
+
+ private:
+  using Key = std::tuple<std::string, int, std::string, double>;
+  std::string path_;
+  std::vector<Measured> measured_;
+  std::map<Key, size_t> index_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_EVAL_RESULTS_H_

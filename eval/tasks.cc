@@ -1,0 +1,209 @@
+#include "eval/tasks.h"
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+// Characters that surely hold as many tokens.
+constexpr size_t kCharactersAToken = 8;
+
+struct Maker {
+  const TaskOptions& options;
+  const std::vector<std::string>& texts;
+  const Laboratory& laboratory;
+
+  // The number-th of as many evenly spaced pieces of the text as there are cases, from a line's
+  // beginning on; empty: there is not enough.
+  Ids Piece(const std::string& text, int number, int tokens) const {
+    const size_t near = text.size() * (2 * number + 1) / (2 * options.cases);
+    const size_t line = text.find('\n', near);
+    if (line == std::string::npos) return {};
+    Ids ids = laboratory.Encode(text.substr(line + 1, kCharactersAToken * tokens));
+    if (static_cast<int>(ids.size()) < tokens) return {};
+    ids.resize(tokens);
+    return ids;
+  }
+};
+
+// A fact that stands somewhere in a context, and how it is asked for.
+struct Fact {
+  std::string sentence;
+  std::string answer;
+};
+
+// Each sentence at its place among the facts, the haystack cut to make room.
+Ids Hide(const Maker& maker, const Ids& haystack, const std::vector<Fact>& facts,
+         double first_depth) {
+  std::vector<Ids> sentences;
+  size_t needed = 0;
+  for (const Fact& fact : facts) {
+    sentences.push_back(maker.laboratory.Encode(fact.sentence));
+    needed += sentences.back().size();
+  }
+  const size_t room = haystack.size() - std::min(haystack.size(), needed);
+  Ids hidden;
+  size_t used = 0;
+  for (size_t i = 0; i < facts.size(); ++i) {
+    const double depth =
+        facts.size() == 1 ? first_depth : (static_cast<double>(i) + 0.5) / facts.size();
+    const auto until = static_cast<size_t>(depth * static_cast<double>(room));
+    hidden.insert(hidden.end(), haystack.begin() + used, haystack.begin() + until);
+    hidden.insert(hidden.end(), sentences[i].begin(), sentences[i].end());
+    used = until;
+  }
+  hidden.insert(hidden.end(), haystack.begin() + used, haystack.begin() + room);
+  return hidden;
+}
+
+std::string Number(std::mt19937_64* rng) { return std::to_string(10000 + (*rng)() % 90000); }
+
+// A question about `context`: read with it (seen), or given when it has been compressed.
+Case Ask(const Maker& maker, Ids context, const std::string& question,
+         std::vector<std::string> answers, bool seen) {
+  Case made;
+  const Ids asked = maker.laboratory.Encode(question);
+  made.trial.context = static_cast<int>(context.size() + (seen ? asked.size() : 0));
+  made.trial.tokens = std::move(context);
+  made.trial.tokens.insert(made.trial.tokens.end(), asked.begin(), asked.end());
+  std::string expected;
+  for (const std::string& answer : answers) expected += " " + answer;
+  made.trial.expected = maker.laboratory.Encode(expected);
+  made.trial.generate = static_cast<int>(made.trial.expected.size()) + 5;
+  made.answers = std::move(answers);
+  return made;
+}
+
+Case Perplexity(const Maker& maker, int number) {
+  Case made;
+  const std::string& text = maker.texts[number % maker.texts.size()];
+  made.trial.tokens = maker.Piece(text, number, maker.options.length + maker.options.given);
+  made.trial.context = maker.options.length;
+  return made;
+}
+
+Case Needle(const Maker& maker, int number, bool seen) {
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  const std::string secret = Number(&rng);
+  const Fact fact = {fmt::format("\n The secret number of the lighthouse is {}. \n", secret),
+                     secret};
+  const Ids haystack = maker.Piece(maker.texts[0], number, maker.options.length);
+  if (haystack.empty()) return {};
+  return Ask(
+      maker, Hide(maker, haystack, {fact}, (number + 0.5) / maker.options.cases),
+      "\n\n Question: What is the secret number of the lighthouse?\n Answer: The secret number "
+      "of the lighthouse is",
+      {secret}, seen);
+}
+
+// After RULER's needle in repeated filler (arXiv 2404.06654).
+Case Passkey(const Maker& maker, int number, bool seen) {
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  const std::string key = Number(&rng);
+  Ids filler;
+  const Ids sentence = maker.laboratory.Encode(
+      "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+      "again.\n");
+  while (static_cast<int>(filler.size()) < maker.options.length)
+    filler.insert(filler.end(), sentence.begin(), sentence.end());
+  filler.resize(maker.options.length);
+  const Fact fact = {fmt::format(" The pass key is {0}. Remember it. {0} is the pass key.\n", key),
+                     key};
+  return Ask(maker, Hide(maker, filler, {fact}, (number + 0.5) / maker.options.cases),
+             "\nWhat is the pass key? The pass key is", {key}, seen);
+}
+
+Case MultiKey(const Maker& maker, int number, bool seen) {
+  static constexpr const char* kPlaces[] = {"lighthouse", "harbour", "museum", "station"};
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  std::vector<Fact> facts;
+  for (const char* place : kPlaces) {
+    const std::string secret = Number(&rng);
+    facts.push_back(
+        {fmt::format("\n The secret number of the {} is {}. \n", place, secret), secret});
+  }
+  const size_t asked = rng() % facts.size();
+  const Ids haystack = maker.Piece(maker.texts[0], number, maker.options.length);
+  if (haystack.empty()) return {};
+  return Ask(
+      maker, Hide(maker, haystack, facts, 0),
+      fmt::format("\n\n Question: What is the secret number of the {0}?\n Answer: The secret "
+                  "number of the {0} is",
+                  kPlaces[asked]),
+      {facts[asked].answer}, seen);
+}
+
+struct Task {
+  TaskInfo info;
+  std::function<Case(const Maker&, int)> make;
+};
+
+const std::vector<Task>& Tasks() {
+  static const auto* tasks = new std::vector<Task>{
+      {{"perplexity", "how well the tokens after a long prompt are foreseen"}, Perplexity},
+      {{"needle", "a number in a text; the question is compressed with it"},
+       [](const Maker& maker, int number) { return Needle(maker, number, true); }},
+      {{"needle-unseen", "the same; the question comes afterwards"},
+       [](const Maker& maker, int number) { return Needle(maker, number, false); }},
+      {{"passkey", "a number in repeated filler, question compressed with it"},
+       [](const Maker& maker, int number) { return Passkey(maker, number, true); }},
+      {{"passkey-unseen", "the same; the question comes afterwards"},
+       [](const Maker& maker, int number) { return Passkey(maker, number, false); }},
+      {{"multikey", "one of four numbers in a text, question compressed with it"},
+       [](const Maker& maker, int number) { return MultiKey(maker, number, true); }},
+      {{"multikey-unseen", "the same; the question comes afterwards"},
+       [](const Maker& maker, int number) { return MultiKey(maker, number, false); }}};
+  return *tasks;
+}
+
+}  // namespace
+
+double Found(const Case& asked, const std::string& text) {
+  double found = 0;
+  for (const std::string& answer : asked.answers)
+    found += text.find(answer) != std::string::npos ? 1.0 : 0.0;
+  return asked.answers.empty() ? 0.0 : found / static_cast<double>(asked.answers.size());
+}
+
+const std::vector<TaskInfo>& ListTasks() {
+  static const auto* infos = [] {
+    auto* list = new std::vector<TaskInfo>;
+    for (const Task& task : Tasks()) list->push_back(task.info);
+    return list;
+  }();
+  return *infos;
+}
+
+absl::StatusOr<std::vector<Case>> MakeCases(const std::string& name, const TaskOptions& options,
+                                            const std::vector<std::string>& texts,
+                                            const Laboratory& laboratory) {
+  const auto task = std::find_if(Tasks().begin(), Tasks().end(),
+                                 [&](const Task& known) { return known.info.name == name; });
+  if (task == Tasks().end()) {
+    std::string names;
+    for (const TaskInfo& info : ListTasks()) names += (names.empty() ? "" : ", ") + info.name;
+    return absl::InvalidArgumentError(
+        fmt::format("--tasks: '{}' is unknown; one of {}", name, names));
+  }
+  const Maker maker = {options, texts, laboratory};
+  std::vector<Case> cases;
+  for (int number = 0; number < options.cases; ++number) {
+    Case made = task->make(maker, number);
+    if (made.trial.tokens.empty()) {
+      return absl::InvalidArgumentError(fmt::format(
+          "--text: too short for case {} of {} with {} tokens", number, name, options.length));
+    }
+    made.task = name;
+    made.number = number;
+    cases.push_back(std::move(made));
+  }
+  return cases;
+}
+
+}  // namespace hydrant
