@@ -239,12 +239,13 @@ void Laboratory::Impl::Give(const Trial& trial, std::span<Plotted> group, Engine
       const std::span<const float> logits = driver->LogitsRow(arm.slot);
       Outcome& outcome = (*outcomes)[arm.outcome];
       outcome.nll += (LogSum(logits) - logits[token]) / given;
-      outcome.agreement += (Best(logits) == best ? 1.0 : 0.0) / given;
+      outcome.agreement += Best(logits) == best ? 1.0 : 0.0;
       if (arm.slot != group[0].slot) outcome.divergence += Divergence(full, logits) / given;
       driver->DecodeToken(arm.slot, token, position);
     }
     driver->Step();
   }
+  for (const Plotted& arm : group) (*outcomes)[arm.outcome].agreement /= given;
 }
 
 void Laboratory::Impl::Generate(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,

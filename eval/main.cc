@@ -107,7 +107,8 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_flag(
       "--append", flags->append,
       "nothing leaves once a context has been compressed, as in most published comparisons");
-  app->add_flag("--quick", flags->quick, "2 cases, 3 budgets: minutes");
+  app->add_flag("--quick", flags->quick,
+                "2 cases and 3 budgets, where these are not given: minutes");
   app->add_flag("--list-policies", flags->list_policies, "names and parameters, and exit");
   app->add_flag("--list-tasks", flags->list_tasks, "names, and exit");
 }
@@ -275,11 +276,7 @@ void WriteReports(const Flags& flags, const Laboratory& laboratory, const Result
   fmt::print("{}", TextReport(summaries));
 }
 
-int Run(Flags flags) {
-  if (flags.quick) {
-    flags.task.cases = 2;
-    flags.budgets = {0.1, 0.2, 0.4};
-  }
+int Run(const Flags& flags) {
   CheckFlags(flags);
   const std::vector<std::string> texts = ReadTexts(flags.texts);
   LaboratoryOptions options;
@@ -346,11 +343,13 @@ int Main(int argc, char** argv) {
   CLI::App app("hydrant-eval: what each cache policy costs on a model and texts of yours");
   AddFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
+  if (flags.quick && app.count("--cases") == 0) flags.task.cases = 2;
+  if (flags.quick && app.count("--budgets") == 0) flags.budgets = {0.1, 0.2, 0.4};
   if (flags.list_policies || flags.list_tasks) {
     ListAll(flags);
     return 0;
   }
-  return Run(std::move(flags));
+  return Run(flags);
 }
 
 }  // namespace

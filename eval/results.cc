@@ -77,14 +77,17 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
         absl::StrCat(path, " was made with other settings: ", line,
                      "; choose another --out or take that one away"));
   }
+  bool ends_within_a_line = false;
   while (std::getline(file, line)) {
-    // A line that an interrupted run has left unfinished is measured again.
+    ends_within_a_line = file.eof();
+    // What an interrupted run has left unfinished is measured again.
     const std::optional<Measured> measured = FromJson(Json::parse(line, nullptr, false));
     if (!measured.has_value()) continue;
     results.index_[{measured->task, measured->number, measured->arm, measured->budget}] =
         results.measured_.size();
     results.measured_.push_back(*measured);
   }
+  if (ends_within_a_line) std::ofstream(path, std::ios::app) << "\n";
   return results;
 }
 
