@@ -196,8 +196,10 @@ absl::StatusOr<std::vector<Case>> MakeCases(const std::string& name, const TaskO
   for (int number = 0; number < options.cases; ++number) {
     Case made = task->make(maker, number);
     if (made.trial.tokens.empty()) {
-      return absl::InvalidArgumentError(fmt::format(
-          "--text: too short for case {} of {} with {} tokens", number, name, options.length));
+      return absl::InvalidArgumentError(
+          fmt::format("--text: too short for case {} of {} with {} tokens; give a longer one, or "
+                      "fewer --cases or a shorter --length",
+                      number, name, options.length));
     }
     made.task = name;
     made.number = number;
