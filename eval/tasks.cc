@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <numeric>
 #include <random>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -139,26 +142,130 @@ Case MultiKey(const Maker& maker, int number, bool seen) {
       {facts[asked].answer}, seen);
 }
 
+// Several values of one key, after RULER (arXiv 2404.06654): all are to be named.
+Case MultiValue(const Maker& maker, int number, bool seen) {
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  std::vector<Fact> facts;
+  std::vector<std::string> answers;
+  for (int i = 0; i < 3; ++i) {
+    answers.push_back(Number(&rng));
+    facts.push_back({fmt::format("\n A secret number of the lighthouse is {}. \n", answers.back()),
+                     answers.back()});
+  }
+  const Ids haystack = maker.Piece(maker.texts[0], number, maker.options.length);
+  if (haystack.empty()) return {};
+  return Ask(
+      maker, Hide(maker, haystack, facts, 0),
+      "\n\n Question: What are the three secret numbers of the lighthouse?\n Answer: The three "
+      "secret numbers of the lighthouse are",
+      std::move(answers), seen);
+}
+
+// A chain of assignments, after RULER's variable tracking: what does the last name stand for?
+Case Variables(const Maker& maker, int number, bool seen) {
+  static constexpr const char* kNames[] = {"ALPHA", "BRAVO", "DELTA", "GAMMA"};
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  const std::string value = Number(&rng);
+  std::vector<Fact> facts = {{fmt::format("\n VAR {} = {}. \n", kNames[0], value), value}};
+  for (size_t i = 1; i < std::size(kNames); ++i)
+    facts.push_back({fmt::format("\n VAR {} = VAR {}. \n", kNames[i], kNames[i - 1]), value});
+  const Ids haystack = maker.Piece(maker.texts[0], number, maker.options.length);
+  if (haystack.empty()) return {};
+  return Ask(
+      maker, Hide(maker, haystack, facts, 0),
+      fmt::format("\n\n Question: What is the value of VAR {0}?\n Answer: The value of VAR {0} is",
+                  kNames[std::size(kNames) - 1]),
+      {value}, seen);
+}
+
+// A word that stands among others more often than any, after RULER's common words.
+Case CommonWord(const Maker& maker, int number, bool seen) {
+  static constexpr const char* kWords[] = {
+      "apple",  "river",  "candle", "window", "garden", "silver", "bridge", "pencil",
+      "rabbit", "summer", "letter", "market", "island", "cotton", "engine", "flower"};
+  constexpr int kTimes = 4;  // as often as any other
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  const std::string common = kWords[rng() % std::size(kWords)];
+  std::vector<Ids> words;
+  for (const char* word : kWords)
+    words.push_back(maker.laboratory.Encode(fmt::format(" {},", word)));
+  const Ids of_common = maker.laboratory.Encode(fmt::format(" {},", common));
+  std::vector<Ids> drawn;
+  int tokens = 0;
+  while (tokens < maker.options.length) {
+    drawn.push_back(rng() % kTimes == 0 ? of_common : words[rng() % words.size()]);
+    tokens += static_cast<int>(drawn.back().size());
+  }
+  Ids context;
+  for (const Ids& word : drawn) context.insert(context.end(), word.begin(), word.end());
+  context.resize(maker.options.length);
+  return Ask(
+      maker, std::move(context),
+      "\n\n Question: Which word is the most common in the list?\n Answer: The most common word is",
+      {common}, seen);
+}
+
+// LongEval's lines: each has a number, and one is asked for.
+Case Lines(const Maker& maker, int number, bool seen) {
+  static constexpr const char* kFirst[] = {"brave", "quiet", "green", "proud",
+                                           "swift", "tired", "happy", "odd"};
+  static constexpr const char* kSecond[] = {"otter", "maple", "stone", "cloud",
+                                            "tiger", "lemon", "piano", "wheel"};
+  std::mt19937_64 rng(maker.options.seed * 1000 + number);
+  std::vector<int> names(std::size(kFirst) * std::size(kSecond));
+  std::iota(names.begin(), names.end(), 0);
+  std::shuffle(names.begin(), names.end(), rng);
+  std::vector<Fact> lines;
+  Ids context;
+  for (const int name : names) {
+    const std::string value = Number(&rng);
+    const std::string full =
+        fmt::format("{}-{}", kFirst[name / std::size(kSecond)], kSecond[name % std::size(kSecond)]);
+    const Ids line =
+        maker.laboratory.Encode(fmt::format("line {}: REGISTER_CONTENT is <{}>\n", full, value));
+    if (context.size() + line.size() > static_cast<size_t>(maker.options.length)) break;
+    context.insert(context.end(), line.begin(), line.end());
+    lines.push_back({full, value});
+  }
+  const Fact asked = lines.empty() ? Fact() : lines[rng() % lines.size()];
+  return Ask(maker, std::move(context),
+             fmt::format("\nQuestion: What is the REGISTER_CONTENT in line {0}?\nAnswer: The "
+                         "REGISTER_CONTENT in line {0} is <",
+                         asked.sentence),
+             {asked.answer}, seen);
+}
+
 struct Task {
   TaskInfo info;
   std::function<Case(const Maker&, int)> make;
 };
 
+using Retrieval = Case (*)(const Maker&, int, bool);
+
 const std::vector<Task>& Tasks() {
-  static const auto* tasks = new std::vector<Task>{
-      {{"perplexity", "how well the tokens after a long prompt are foreseen"}, Perplexity},
-      {{"needle", "a number in a text; the question is compressed with it"},
-       [](const Maker& maker, int number) { return Needle(maker, number, true); }},
-      {{"needle-unseen", "the same; the question comes afterwards"},
-       [](const Maker& maker, int number) { return Needle(maker, number, false); }},
-      {{"passkey", "a number in repeated filler, question compressed with it"},
-       [](const Maker& maker, int number) { return Passkey(maker, number, true); }},
-      {{"passkey-unseen", "the same; the question comes afterwards"},
-       [](const Maker& maker, int number) { return Passkey(maker, number, false); }},
-      {{"multikey", "one of four numbers in a text, question compressed with it"},
-       [](const Maker& maker, int number) { return MultiKey(maker, number, true); }},
-      {{"multikey-unseen", "the same; the question comes afterwards"},
-       [](const Maker& maker, int number) { return MultiKey(maker, number, false); }}};
+  static const auto* tasks = [] {
+    auto* list = new std::vector<Task>;
+    list->push_back(
+        {{"perplexity", "how well the tokens after a long prompt are foreseen"}, Perplexity});
+    const std::pair<TaskInfo, Retrieval> retrievals[] = {
+        {{"needle", "a number in a text"}, Needle},
+        {{"passkey", "a number in repeated filler"}, Passkey},
+        {{"multikey", "one of four numbers in a text"}, MultiKey},
+        {{"multivalue", "three numbers of one name in a text"}, MultiValue},
+        {{"variables", "what the last of a chain of names stands for"}, Variables},
+        {{"commonword", "the most common word of a list"}, CommonWord},
+        {{"lines", "the number of one of many lines (LongEval)"}, Lines}};
+    for (const auto& [info, make] : retrievals) {
+      for (const bool seen : {true, false}) {
+        list->push_back(
+            {{info.name + (seen ? "" : "-unseen"),
+              info.description + (seen ? "; the question is compressed with it"
+                                       : "; the question comes afterwards")},
+             [make, seen](const Maker& maker, int number) { return make(maker, number, seen); }});
+      }
+    }
+    return list;
+  }();
   return *tasks;
 }
 
