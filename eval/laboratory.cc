@@ -117,7 +117,10 @@ std::vector<TokenId> Laboratory::Encode(std::string_view text) const {
 absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, int context) const {
   const EngineLimits& limits = engine->limits();
   CacheSpec spec = arm.cache;
-  if (arm.is_oracle) spec.policy = "reconstruct";
+  if (arm.is_oracle) {
+    spec.policy = "reconstruct";
+    spec.params.try_emplace("budget_scope", "head");
+  }
   absl::StatusOr<CachePlan> plan =
       PlanCache(spec, {context, limits.num_layers, limits.num_kv_heads});
   if (!plan.ok()) return plan;

@@ -21,7 +21,7 @@ struct Arm {
   std::string name;
   CacheSpec cache;
   // The ceiling: entries are chosen by the attention that what follows will pay them, C in every
-  // head. `cache` says C alone.
+  // head, or over all heads where the params' budget_scope says so. Else `cache` says C alone.
   bool is_oracle = false;
 };
 
