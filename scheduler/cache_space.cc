@@ -83,9 +83,9 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
 int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const auto fits = [&](int64_t tokens) {
-    const int64_t width =
-        std::max<int64_t>((plan.MostUntil(tokens) + limits.block_size - 1) / limits.block_size,
-                          plan.IsRagged() ? StackedRowWidth(limits, plan) : 0);
+    const int64_t width = std::max<int64_t>(
+        (int64_t{plan.MostUntil(tokens)} + limits.block_size - 1) / limits.block_size,
+        plan.IsRagged() ? StackedRowWidth(limits, plan) : 0);
     return PagesOf(limits, plan, tokens) <= limits.num_blocks &&
            width * heads <= limits.table_entries;
   };
