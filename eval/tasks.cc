@@ -255,8 +255,10 @@ const std::vector<Task>& Tasks() {
         {{"variables", "what the last of a chain of names stands for"}, Variables},
         {{"commonword", "the most common word of a list"}, CommonWord},
         {{"lines", "the number of one of many lines (LongEval)"}, Lines}};
-    for (const auto& [info, make] : retrievals) {
+    for (const auto& retrieval : retrievals) {
       for (const bool seen : {true, false}) {
+        const TaskInfo& info = retrieval.first;
+        const Retrieval make = retrieval.second;
         list->push_back(
             {{info.name + (seen ? "" : "-unseen"),
               info.description + (seen ? "; the question is compressed with it"
