@@ -13,7 +13,9 @@ namespace hydrant {
 //   kAverageHeads  the mean of a[., j] over the heads, the same for every h (TOVA, arXiv
 //                  2401.06104: one kept set for a layer); summed in double, head 0 first
 //   kRandom        uniform in [0, 1) by (seed, layer, h, j) alone
-enum class ScoreStep : uint8_t { kCombine, kAverageHeads, kRandom };
+//   kTimesLength   a[h, j] times the length (L2) of row j of head h, whose squares are summed in
+//                  double from the first on: what an entry is paid weighs as much as what it gives
+enum class ScoreStep : uint8_t { kCombine, kAverageHeads, kRandom, kTimesLength };
 
 struct DeriveScoresArgs {
   ScoreStep step = ScoreStep::kCombine;
@@ -27,7 +29,18 @@ struct DeriveScoresArgs {
   int n = 0;
   float* out = nullptr;  // [num_kv_heads, stride]
   int64_t stride = 0;    // elements
+  // Of kTimesLength: row j of head h at rows + h * row_head_stride + j * dims.
+  const float* rows = nullptr;
+  int64_t row_head_stride = 0;  // elements
+  int dims = 0;
 };
+
+// The products are whole in double: contraction changes no bit.
+constexpr double SquaredLength(const float* row, int dims) {
+  double sum = 0.0;
+  for (int i = 0; i < dims; ++i) sum += static_cast<double>(row[i]) * static_cast<double>(row[i]);
+  return sum;
+}
 
 // Of kRandom: 24 bits of the numbers of kernels/random.h.
 constexpr uint64_t ScoreSeed(uint64_t seed, int layer, int head) {

@@ -50,7 +50,8 @@ struct RopeSplitArgs {
   int rotary_dim = 0;          // even, at most head_dim; 0: nothing turns, no table is read
   bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
   float* q = nullptr;          // [m, num_heads, head_dim]
-  float* k = nullptr;          // row i of head h at k + i * kv_row_stride + h * kv_head_stride
+  float* k = nullptr;          // row i of head h at k + i * kv_row_stride + h * kv_head_stride;
+                               // null: keys and values are not wanted
   float* v = nullptr;          // likewise
   int64_t kv_row_stride = 0;   // elements
   int64_t kv_head_stride = 0;  // elements

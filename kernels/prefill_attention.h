@@ -1,10 +1,10 @@
 // Causal attention of a run of queries over the layer scratch, with up to three statistics of what
 // each key received: the numbers that policies rank entries by.
 //
-// Query i of the run has position first_position + i and sees keys 0 .. first_position + i. Softmax
-// in fp32 after `scale`. With w[i, j] = the reduction over the query heads of KV head h of the
-// weight of query i on key j, a ColumnStatistic adds to out[h, j], over the queries in its range
-// that see j:
+// Query i of the run has position first_position + i and sees keys 0 .. first_position + i, of
+// those before end_key. Softmax in fp32 after `scale`. With w[i, j] = the reduction over the query
+// heads of KV head h of the weight of query i on key j, a ColumnStatistic adds to out[h, j], over
+// the queries in its range that see j:
 //   kSum        the sum of w. Over a whole prompt: the accumulated attention score of H2O (arXiv
 //               2306.14048, section 4); over its last queries: SnapKV's window (arXiv 2404.14469,
 //               section 4).
@@ -78,14 +78,23 @@ struct PrefillAttentionArgs {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;
-  void* out = nullptr;            // [num_queries, num_heads, head_dim]
+  void* out = nullptr;            // [num_queries, num_heads, head_dim]; null: not wanted
   DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
   // In any order; those without an output are not wanted.
   std::array<ColumnStatistic, kMaxColumnStatistics> statistics = {};
   const PagedPrefix* prefix = nullptr;  // in the caller's memory; null: none
+  // At least 1. Queries from there on see all the keys before it, and so may be asked of keys that
+  // came after them.
+  int32_t end_key = std::numeric_limits<int32_t>::max();
   // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies;
   // statistics stay fp32.
   DType precision = DType::kF32;
+
+  // The run's keys, and those that a query at `position` sees of them.
+  constexpr int NumKeys() const { return KeysSeenAt(first_position + num_queries - 1); }
+  constexpr int KeysSeenAt(int position) const {
+    return position < end_key ? position + 1 : end_key;
+  }
 };
 
 }  // namespace hydrant

@@ -133,6 +133,7 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   for (int h = 0; h < args.num_heads; ++h, in += d) {
     rotate(in, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
   }
+  if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
     rotate(in, args.k + kv_row + h * args.kv_head_stride);

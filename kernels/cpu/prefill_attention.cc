@@ -62,17 +62,17 @@ struct Run {
   PrefixRows prefix;
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
-  int num_keys() const { return args.first_position + args.num_queries; }
+  int end_position() const { return args.first_position + args.num_queries; }
   // Numbers of one statistic of a tile, at most.
-  size_t num_columns() const { return static_cast<size_t>(prefix.longest) + num_keys(); }
+  size_t num_columns() const { return static_cast<size_t>(prefix.longest) + args.NumKeys(); }
   // Up to the last that is wanted.
   int num_statistics() const {
     int count = kMaxColumnStatistics;
-    while (count > 0 && !args.statistics[count - 1].Touches(0, num_keys())) --count;
+    while (count > 0 && !args.statistics[count - 1].Touches(0, end_position())) --count;
     return count;
   }
   int TileBegin(int tile) const { return args.first_position + tile * kQueryTile; }
-  int TileEnd(int tile) const { return std::min(TileBegin(tile) + kQueryTile, num_keys()); }
+  int TileEnd(int tile) const { return std::min(TileBegin(tile) + kQueryTile, end_position()); }
   bool Touches(const ColumnStatistic& statistic, int tile) const {
     return statistic.Touches(TileBegin(tile), TileEnd(tile));
   }
@@ -97,9 +97,10 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   work.q = args.q + offset;
   work.k = args.k + kv_head * args.kv_head_stride;
   work.v = args.v + kv_head * args.kv_head_stride;
-  work.out = static_cast<float*>(args.out) + offset;
+  work.out = args.out == nullptr ? nullptr : static_cast<float*>(args.out) + offset;
   work.first_position = args.first_position + first_query;
   work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
+  work.end_key = args.end_key;
   const size_t prefix_offset = static_cast<size_t>(kv_head) * run.prefix.longest * args.head_dim;
   work.prefix_k = run.prefix.k + prefix_offset;
   work.prefix_v = run.prefix.v + prefix_offset;
@@ -156,7 +157,8 @@ void MergeTile(const Run& run, int kv_head, int tile, const float* partial) {
     if (to.prefix_out != nullptr)
       Merge(to.kind, part, prefix_keys, to.prefix_out + kv_head * to.prefix_stride);
     if (to.out != nullptr)
-      Merge(to.kind, part + prefix_keys, run.TileEnd(tile), to.out + kv_head * to.stride);
+      Merge(to.kind, part + prefix_keys, run.args.KeysSeenAt(run.TileEnd(tile) - 1),
+            to.out + kv_head * to.stride);
   }
 }
 

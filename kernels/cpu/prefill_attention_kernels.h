@@ -43,15 +43,18 @@ struct PrefillTile {
   const float* q = nullptr;         // first query, first query head of the group
   const float* k = nullptr;         // [num_keys, head_dim]
   const float* v = nullptr;         // [num_keys, head_dim]
-  float* out = nullptr;             // as q
+  float* out = nullptr;             // as q; null: not wanted
   int first_position = 0;           // a multiple of kQueryTile
+  int end_key = 0;                  // no query sees this one or one after it
   int num_queries = 0;              // <= kQueryTile
   const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query
   const float* prefix_v = nullptr;  // likewise
   int num_prefix_keys = 0;
   std::array<TileStatistic, kMaxColumnStatistics> statistics = {};
 
-  int num_keys() const { return first_position + num_queries; }
+  int num_keys() const {
+    return first_position + num_queries < end_key ? first_position + num_queries : end_key;
+  }
   bool counted() const {
     for (const TileStatistic& statistic : statistics) {
       if (statistic.out != nullptr) return true;

@@ -211,7 +211,8 @@ HYDRANT_INLINE void FindLimits(const PrefillShape& shape, const PrefillTile& til
   const bool sum_for_mean = statistic.reduce == GroupReduce::kMean;
   const float mean_of_one = (1.0f - kBelowMeanMargin) * (sum_for_mean ? shape.group : 1);
   for (int i = 0; i < kQueryTile; ++i) {
-    const int keys = tile.num_prefix_keys + tile.first_position + i + 1;
+    const int seen = tile.first_position + i + 1;
+    const int keys = tile.num_prefix_keys + (seen < tile.end_key ? seen : tile.end_key);
     limits[i] = i >= statistic.begin && i < statistic.end ? mean_of_one / keys : 0.0f;
   }
 }
@@ -231,8 +232,9 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
       float* maxima = scratch + layout.maxima + g * kQueryTile;
       HeadLogits(shape, tile, panel, scratch + layout.queries + g * head_floats, weights);
       PanelWeights(panel.rows, weights, maxima, scratch + layout.sums + g * kQueryTile, decay);
-      PanelOutput(panel.v, panel.rows, shape.head_dim, weights, decay,
-                  scratch + layout.outputs + g * head_floats);
+      if (tile.out != nullptr)
+        PanelOutput(panel.v, panel.rows, shape.head_dim, weights, decay,
+                    scratch + layout.outputs + g * head_floats);
       float* panel_maxima = scratch + layout.panel_maxima + row * kQueryTile;
       for (int i = 0; i < kQueryTile; ++i) panel_maxima[i] = maxima[i];
     }
@@ -308,7 +310,7 @@ void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scrat
   }
   AttendPanels(shape, tile, layout, scratch);
   if (tile.counted()) CountTile(shape, tile, layout, scratch);
-  for (int g = 0; g < shape.group; ++g) {
+  for (int g = 0; g < shape.group && tile.out != nullptr; ++g) {
     StoreOutput(scratch + layout.outputs + g * head_floats, scratch + layout.sums + g * kQueryTile,
                 shape.head_dim, tile.num_queries, shape.query_stride,
                 tile.out + static_cast<int64_t>(g) * shape.head_dim);

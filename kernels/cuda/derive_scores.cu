@@ -24,6 +24,9 @@ __global__ void DeriveScoresKernel(DeriveScoresArgs args) {
     if (args.step == ScoreStep::kCombine) {
       score = args.weight_a * args.a[index];
       if (args.b != nullptr) score += args.weight_b * args.b[index];
+    } else if (args.step == ScoreStep::kTimesLength) {
+      const float* row = args.rows + h * args.row_head_stride + int64_t{j} * args.dims;
+      score = args.a[index] * static_cast<float>(sqrt(SquaredLength(row, args.dims)));
     } else if (args.step == ScoreStep::kRandom) {
       score = UnitFloat(RandomBits(ScoreSeed(args.seed, args.layer, h), j));
     }

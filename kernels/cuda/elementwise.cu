@@ -61,9 +61,9 @@ __device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
 __global__ void RopeSplitKernel(RopeSplitArgs args) {
   const int row = static_cast<int>(blockIdx.x);
   const int half = args.rotary_dim / 2;
-  const int turned_heads = args.num_heads + args.num_kv_heads;
-  const float* in =
-      args.qkv + static_cast<size_t>(row) * (turned_heads + args.num_kv_heads) * args.head_dim;
+  const int turned_heads = args.num_heads + (args.k == nullptr ? 0 : args.num_kv_heads);
+  const float* in = args.qkv + static_cast<size_t>(row) * (args.num_heads + 2 * args.num_kv_heads) *
+                                   args.head_dim;
   const float* cos = args.cos + static_cast<size_t>(args.positions[row]) * half;
   const float* sin = args.sin + static_cast<size_t>(args.positions[row]) * half;
   for (int i = static_cast<int>(threadIdx.x); i < turned_heads * half; i += kThreads) {
@@ -81,6 +81,7 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
     TurnedHead(args, row, head)[element] = in[head * args.head_dim + element];
   }
+  if (args.k == nullptr) return;
   const float* values = in + turned_heads * args.head_dim;
   for (int i = static_cast<int>(threadIdx.x); i < args.num_kv_heads * args.head_dim;
        i += kThreads) {

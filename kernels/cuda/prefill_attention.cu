@@ -74,7 +74,7 @@ __device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const floa
                          int first, int stride, float* tile) {
   const PrefillAttentionArgs& args = exact.args;
   const int places = exact.prefix.places, d = args.head_dim;
-  const int keys = args.first_position + args.num_queries;
+  const int keys = args.NumKeys();
   const float* from = first < places
                           ? prefix + (static_cast<int64_t>(kv_head) * places + first) * d
                           : run + kv_head * args.kv_head_stride + int64_t{first - places} * d;
@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
   const int query = tile * kQueryTile + row;
-  const int begin = exact.prefix.First(kv_head), last_key = args.first_position + query;
-  const int end =
-      min(args.first_position + (tile + 1) * kQueryTile, args.first_position + args.num_queries);
+  const int begin = exact.prefix.First(kv_head);
+  const int last_key = args.KeysSeenAt(args.first_position + query) - 1;
+  const int end = min(args.first_position + (tile + 1) * kQueryTile, args.NumKeys());
   LoadQueries(args, tile, head, tiles);
 
   constexpr int kDimsOfThread = kDims / kRowThreads;
@@ -126,7 +126,8 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
   for (int first = begin / kKeyTile * kKeyTile; first < end; first += kKeyTile) {
     __syncthreads();
     LoadKeys(exact, exact.prefix_k, args.k, kv_head, first, tiles.stride, tiles.k);
-    LoadKeys(exact, exact.prefix_v, args.v, kv_head, first, tiles.stride, tiles.v);
+    if (args.out != nullptr)
+      LoadKeys(exact, exact.prefix_v, args.v, kv_head, first, tiles.stride, tiles.v);
     __syncthreads();
     float weights[kKeysOfThread];
     Logits(tiles, args.head_dim, begin, last_key, first, weights);
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
 #pragma unroll
     for (int i = 0; i < kDimsOfThread; ++i) {
       const int d = column + kRowThreads * i;
-      if (d >= args.head_dim) continue;
+      if (d >= args.head_dim || args.out == nullptr) continue;
       float total = 0.0f;
       for (int key = 0; key < kKeyTile; ++key)
         total = fmaf(tiles.p[row * (kKeyTile + 1) + key], tiles.v[key * tiles.stride + d], total);
@@ -161,7 +162,8 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
 #pragma unroll
   for (int i = 0; i < kDimsOfThread; ++i) {
     const int d = column + kRowThreads * i;
-    if (d < args.head_dim) StoreElement(args.out_dtype, args.out, to + d, out[i] / sum);
+    if (d < args.head_dim && args.out != nullptr)
+      StoreElement(args.out_dtype, args.out, to + d, out[i] / sum);
   }
   if (column == 0 && exact.log_sum_exp != nullptr)
     exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] = highest + log2f(sum);
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(kThreads)
   const int group = args.num_heads / args.num_kv_heads;
   const int thread = static_cast<int>(threadIdx.x);
   const int row = thread / kRowThreads, column = thread % kRowThreads;
-  const int begin = exact.prefix.First(kv_head), keys = args.first_position + args.num_queries;
+  const int begin = exact.prefix.First(kv_head), keys = args.NumKeys();
   const int last_key = first_key + kKeyTile - 1;
   if (last_key < begin || exact.prefix.Of(statistic, kv_head, last_key) == nullptr) return;
   LoadKeys(exact, exact.prefix_k, args.k, kv_head, first_key, tiles.stride, tiles.k);
@@ -212,7 +214,7 @@ __global__ void __launch_bounds__(kThreads)
       const int key_of_thread = first_key + column + kRowThreads * j;
       const bool seen = counts && key_of_thread >= begin && key_of_thread <= position;
       tiles.p[row * (kKeyTile + 1) + column + kRowThreads * j] =
-          Contribution(statistic.kind, reduced[j] * share, seen, position + 1 - begin);
+          Contribution(statistic.kind, reduced[j] * share, seen, args.KeysSeenAt(position) - begin);
     }
     __syncthreads();
     if (owns_key) {
@@ -281,8 +283,7 @@ cudaError_t AttendExactly(const Context& context, const PrefillAttentionArgs& ar
           : args.head_dim <= 128 ? Attend<128>(context, exact)
                                  : Attend<256>(context, exact);
   if (error != cudaSuccess || exact.log_sum_exp == nullptr) return error;
-  const dim3 grid(CeilDiv(exact.args.first_position + args.num_queries, kKeyTile),
-                  args.num_kv_heads);
+  const dim3 grid(CeilDiv(exact.args.NumKeys(), kKeyTile), args.num_kv_heads);
   return ForStatistics(exact.args, [&](const ColumnStatistic& statistic) {
     return Launch(ColumnStatisticKernel, grid, dim3(kThreads), Tiles::Bytes(args.head_dim),
                   context.stream, exact, statistic);
@@ -321,7 +322,7 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   m.prefix = PlacesOf(args);
   const int places = m.prefix.places;
   m.args = BehindPrefix(args, places);
-  m.keys = m.args.first_position + args.num_queries;
+  m.keys = m.args.NumKeys();
   const int64_t q_count = int64_t{args.num_queries} * args.num_heads * args.head_dim;
   const int64_t head_count = int64_t{m.keys} * args.head_dim;
   const int64_t prefix_count = int64_t{places} * args.head_dim;

@@ -116,20 +116,20 @@ class MmaAttention {
     for (int first = first_tile; first < end; first += kMmaKeys) {
       WaitCopies<0>();
       __syncthreads();  // these keys are there, the last values are done with
-      LoadKeys(m_.v, v_, first);
+      if (args.out != nullptr) LoadKeys(m_.v, v_, first);
       CommitCopies();
       float weights[kRowTiles][kKeyColumns][4] = {};
       MultiplyKeys(weights);
-      // Only tiles at the diagonal, and the first, hold keys that some query of the block must not
-      // see.
-      if (first + kMmaKeys > args.first_position + first_query_ || first < first_key_)
+      // Only tiles at the diagonal, the last and the first hold keys that some query of the block
+      // must not see.
+      if (first + kMmaKeys > min(args.first_position + first_query_, m_.keys) || first < first_key_)
         Mask(first, weights);
       Softmax(weights);
       WaitCopies<0>();
       __syncthreads();  // the values are there, the keys are done with
       if (first + kMmaKeys < end) LoadKeys(m_.k, k_, first + kMmaKeys);
       CommitCopies();
-      MultiplyValues(weights);
+      if (args.out != nullptr) MultiplyValues(weights);
     }
     Store();
   }
@@ -174,7 +174,7 @@ class MmaAttention {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = first + column * 8 + lane_ % 4 * 2 + i % 2;
-          if (key > m_.args.first_position + QueryOf(r, i) || key < first_key_)
+          if (key >= m_.args.KeysSeenAt(m_.args.first_position + QueryOf(r, i)) || key < first_key_)
             logits[r][column][i] = -INFINITY;
         }
       }
@@ -258,7 +258,7 @@ class MmaAttention {
 #pragma unroll
         for (int column = 0; column < kDimColumns; ++column) {
           const int d = column * 8 + lane_ % 4 * 2;
-          if (d >= args.head_dim) continue;  // head_dim is a multiple of 8
+          if (d >= args.head_dim || args.out == nullptr) continue;  // head_dim is a multiple of 8
           StorePair(args.out_dtype, args.out, to + d, out_[r][column][2 * half] / sum,
                     out_[r][column][2 * half + 1] / sum);
         }
@@ -445,7 +445,7 @@ class MmaColumnStatistic {
   __device__ float BelowMean(int tile, int column, int i, float weight) const {
     const int query = QueryOf(tile, column, i);
     return Contribution(ColumnStatistic::Kind::kBelowMean, weight, Seen(query, i),
-                        m_.args.first_position + query + 1 - first_of_head_);
+                        m_.args.KeysSeenAt(m_.args.first_position + query) - first_of_head_);
   }
 
   const MmaArgs& m_;

@@ -55,6 +55,7 @@ inline PrefillAttentionArgs BehindPrefix(const PrefillAttentionArgs& args, int p
   const int end = args.first_position + args.num_queries;
   const auto shift = [&](int32_t position) { return std::clamp(position, 0, end) + places; };
   shifted.first_position += places;
+  shifted.end_key = std::min(args.end_key, end) + places;
   for (ColumnStatistic& statistic : shifted.statistics) {
     statistic.first_query = shift(statistic.first_query);
     statistic.end_query = shift(statistic.end_query);

@@ -1,5 +1,7 @@
 #include "kernels/derive_scores.h"
 
+#include <cmath>
+
 #include "kernels/random.h"
 #include "kernels/reference/ops.h"
 
@@ -17,6 +19,10 @@ float Derive(const DeriveScoresArgs& args, int head, int j) {
       double sum = 0.0;
       for (int h = 0; h < args.num_kv_heads; ++h) sum += args.a[h * args.stride + j];
       return static_cast<float>(sum / args.num_kv_heads);
+    }
+    case ScoreStep::kTimesLength: {
+      const float* row = args.rows + head * args.row_head_stride + int64_t{j} * args.dims;
+      return args.a[index] * static_cast<float>(std::sqrt(SquaredLength(row, args.dims)));
     }
     case ScoreStep::kRandom:
       break;

@@ -67,6 +67,7 @@ void RopeSplit(const RopeSplitArgs& args) {
     for (int h = 0; h < args.num_heads; ++h, in += d) {
       Rotate(in, cos, sin, args, args.q + (static_cast<size_t>(i) * args.num_heads + h) * d);
     }
+    if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       Rotate(in, cos, sin, args, args.k + i * args.kv_row_stride + h * args.kv_head_stride);
     }

@@ -36,7 +36,7 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
   }
   const float* k = args.k + kv_head * args.kv_head_stride;
   const float* v = args.v + kv_head * args.kv_head_stride;
-  const size_t suffix = static_cast<size_t>(args.first_position + args.num_queries) * args.head_dim;
+  const size_t suffix = static_cast<size_t>(args.NumKeys()) * args.head_dim;
   keys.k.insert(keys.k.end(), k, k + suffix);
   keys.v.insert(keys.v.end(), v, v + suffix);
   return keys;
@@ -56,6 +56,7 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
     weights[j] = dot * args.scale;
   }
   Softmax(weights);
+  if (args.out == nullptr) return weights;
   std::vector<double> sum(d, 0.0);
   for (int j = 0; j < count; ++j) {
     for (int i = 0; i < d; ++i) sum[i] += weights[j] * keys.v[static_cast<size_t>(j) * d + i];
@@ -95,11 +96,11 @@ void AddTile(const ColumnStatistic& statistic, int kv_head, int prefix,
 void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head, int begin,
                 int end) {
   const int group = args.num_heads / args.num_kv_heads;
-  const size_t num_keys = keys.prefix + args.first_position + end;
+  const size_t num_keys = keys.prefix + args.KeysSeenAt(args.first_position + end - 1);
   std::vector<std::vector<double>> tiles(args.statistics.size(), std::vector<double>(num_keys));
   for (int query = begin; query < end; ++query) {
     const int position = args.first_position + query;
-    const int count = keys.prefix + position + 1;
+    const int count = keys.prefix + args.KeysSeenAt(position);
     std::vector<std::vector<double>> weights;
     weights.reserve(group);
     for (int g = 0; g < group; ++g) {

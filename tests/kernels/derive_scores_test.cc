@@ -84,6 +84,35 @@ TEST_P(DeriveScoresTest, AveragesHeads) {
   }
 }
 
+TEST_P(DeriveScoresTest, TimesTheLengthOfARow) {
+  for (const int dims : {1, 7, 64}) {
+    for (const int n : {1, 33, 300}) {
+      for (const bool in_place : {false, true}) {
+        const int heads = 3;
+        const int64_t head_stride = int64_t{n} * dims + 5;
+        const std::vector<float> a = RandomFloats(heads * (n + 3), 51);
+        const std::vector<float> rows = RandomFloats(heads * head_stride, 52);
+        auto device_rows = Upload(rows);
+        const DeriveScoresArgs args = {.step = ScoreStep::kTimesLength,
+                                       .num_kv_heads = heads,
+                                       .n = n,
+                                       .rows = device_rows.data(),
+                                       .row_head_stride = head_stride,
+                                       .dims = dims};
+        ExpectRows(Run(args, a, {}, in_place), heads, n, in_place, a, [&](int h, int j) {
+          long double squares = 0;
+          for (int i = 0; i < dims; ++i) {
+            const long double x = rows[h * head_stride + int64_t{j} * dims + i];
+            squares += x * x;
+          }
+          return a[static_cast<size_t>(h) * (n + 3) + j] *
+                 static_cast<float>(std::sqrt(static_cast<double>(squares)));
+        });
+      }
+    }
+  }
+}
+
 // Numbers by (seed, layer, head, position) alone, spread evenly: chi-squared over 16 parts of the
 // unit interval, 99.9 % quantile of 15 degrees of freedom.
 TEST_P(DeriveScoresTest, Draws) {

@@ -48,12 +48,15 @@ struct Prompt {
   int n = 0;
   int capacity = 0;
   int first_summed = 0;
+  int first_position = 0;  // of the first query, where it is not its key's
+  bool attended = true;    // the output is wanted
+  int keys = 0;            // that there are; n, where queries and keys are of the same tokens
   std::vector<float> q, k, v, out, column_sums;
   std::vector<ColumnStatistic> more;         // beside the column sums, outputs aside
   std::vector<std::vector<float>> more_out;  // as column_sums
 
   Prompt(const Shape& s, int tokens, uint32_t seed, float q_scale = 1.0f)
-      : shape(s), n(tokens), capacity(tokens + 37) {
+      : shape(s), n(tokens), capacity(tokens + 37), keys(tokens) {
     std::mt19937 rng(seed);
     std::normal_distribution<float> normal;
     q.resize(static_cast<size_t>(n) * s.num_heads * s.head_dim);
@@ -72,6 +75,21 @@ struct Prompt {
       std::fill_n(&column_sums[static_cast<size_t>(h) * capacity], n, 0.0f);
   }
 
+  // Only so many keys are there, and all of them before the queries.
+  void AskFromAfar(int from, int num_keys) {
+    first_position = from;
+    keys = num_keys;
+    for (int h = 0; h < shape.num_kv_heads; ++h) {
+      for (int j = keys; j < n; ++j) {
+        column_sums[static_cast<size_t>(h) * capacity + j] = kNaN;
+        for (int d = 0; d < shape.head_dim; ++d)
+          k[h * KvStride() + j * shape.head_dim + d] = v[h * KvStride() + j * shape.head_dim + d] =
+              kNaN;
+      }
+    }
+  }
+  int KeysSeen(int query) const { return std::min(first_position + query + 1, keys); }
+
   int64_t KvStride() const { return static_cast<int64_t>(capacity) * shape.head_dim; }
 
   PrefillAttentionArgs Args(int begin, int end, bool with_sums) {
@@ -82,7 +100,8 @@ struct Prompt {
     args.v = v.data();
     args.kv_head_stride = KvStride();
     args.num_queries = end - begin;
-    args.first_position = begin;
+    args.first_position = first_position + begin;
+    if (keys < n || first_position > 0) args.end_key = keys;
     args.num_heads = shape.num_heads;
     args.num_kv_heads = shape.num_kv_heads;
     args.head_dim = shape.head_dim;
@@ -124,13 +143,14 @@ void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
     args.out_dtype = DType::kBF16;
   } else {
     args.out = mirror.Map(prompt->out.data(), prompt->out.size()) + begin * row;
+    if (!prompt->attended) args.out = nullptr;
   }
   for (ColumnStatistic& statistic : args.statistics) {
     if (statistic.out != nullptr)
       statistic.out = mirror.Map(statistic.out, prompt->column_sums.size());
   }
   args.num_queries = end - begin;
-  args.first_position = begin;
+  args.first_position += begin;
   args.precision = precision;
   backend.PrefillAttention(args);
   mirror.ReadBack();
@@ -176,15 +196,16 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
       for (int g = 0; g < s.group(); ++g) {
         const size_t row = (static_cast<size_t>(i) * s.num_heads + kv * s.group() + g) * s.head_dim;
         double sum = 0, top = -1e300;
-        for (int j = 0; j <= i; ++j) {
+        const int seen = p.KeysSeen(i);
+        for (int j = 0; j < seen; ++j) {
           w[j] = 0;
           for (int d = 0; d < s.head_dim; ++d)
             w[j] += scale * p.q[row + d] * keys[static_cast<size_t>(j) * s.head_dim + d];
           top = std::max(top, w[j]);
           dense.largest_logit = std::max(dense.largest_logit, std::abs(w[j]));
         }
-        for (int j = 0; j <= i; ++j) sum += w[j] = std::exp(w[j] - top);
-        for (int j = 0; j <= i; ++j) {
+        for (int j = 0; j < seen; ++j) sum += w[j] = std::exp(w[j] - top);
+        for (int j = 0; j < seen; ++j) {
           const double a = w[j] / sum;
           for (int d = 0; d < s.head_dim; ++d)
             dense.out[row + d] += a * values[static_cast<size_t>(j) * s.head_dim + d];
@@ -193,9 +214,10 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
           if (reduce == GroupReduce::kSumOfSquares) reduced[j] += a * a;
         }
       }
-      for (int j = 0; j <= i && i >= p.first_summed; ++j)
+      const bool summed = p.first_position + i >= p.first_summed;
+      for (int j = 0; j < p.KeysSeen(i) && summed; ++j)
         dense.column_sums[static_cast<size_t>(kv) * p.n + j] += reduced[j];
-      dense.reduced.emplace_back(reduced.begin(), reduced.begin() + i + 1);
+      dense.reduced.emplace_back(reduced.begin(), reduced.begin() + p.KeysSeen(i));
     }
   }
   return dense;
@@ -213,13 +235,13 @@ void ExpectMatches(const Prompt& p, const Dense& dense) {
   }
   EXPECT_LE(worst, 4 * error);
   for (int h = 0; h < p.shape.num_kv_heads; ++h) {
-    for (int j = 0; j < p.n; ++j) {
+    for (int j = 0; j < p.keys; ++j) {
       const double expected = dense.column_sums[static_cast<size_t>(h) * p.n + j];
       ASSERT_NEAR(p.column_sums[static_cast<size_t>(h) * p.capacity + j], expected,
                   2 * error * expected + 1e-9)
           << "head " << h << " key " << j;
     }
-    for (int j = p.n; j < p.capacity; ++j)
+    for (int j = p.keys; j < p.capacity; ++j)
       ASSERT_TRUE(std::isnan(p.column_sums[static_cast<size_t>(h) * p.capacity + j]))
           << "written past the prompt";
   }
@@ -240,10 +262,13 @@ Range ExpectedStatistic(const ColumnStatistic& statistic, const Prompt& p, const
                         int head, int key) {
   const double error = (8 + dense.largest_logit * std::sqrt(p.shape.head_dim)) * 2.4e-7;
   Range range;
-  for (int i = std::max(key, statistic.first_query); i < std::min(p.n, statistic.end_query); ++i) {
+  for (int i = 0; i < p.n; ++i) {
+    const int position = p.first_position + i;
+    if (key >= p.KeysSeen(i) || position < statistic.first_query || position >= statistic.end_query)
+      continue;
     const double w = dense.reduced[static_cast<size_t>(head) * p.n + i][key];
     if (statistic.kind == Kind::kBelowMean) {
-      const double limit = (1.0 - kBelowMeanMargin) / (i + 1);
+      const double limit = (1.0 - kBelowMeanMargin) / p.KeysSeen(i);
       range.low += w * (1 + error) < limit ? 1 : 0;
       range.high += w * (1 - error) < limit ? 1 : 0;
     } else {
@@ -265,14 +290,14 @@ void ExpectStatistics(const Prompt& p) {
     int wide = 0;
     for (int h = 0; h < p.shape.num_kv_heads; ++h) {
       const float* got = &p.more_out[s][static_cast<size_t>(h) * p.capacity];
-      for (int j = 0; j < p.n; ++j) {
+      for (int j = 0; j < p.keys; ++j) {
         const Range expected = ExpectedStatistic(statistic, p, dense, h, j);
         ASSERT_TRUE(got[j] >= expected.low && got[j] <= expected.high)
             << "head " << h << " key " << j << ": " << got[j] << " is not in [" << expected.low
             << ", " << expected.high << "]";
         if (statistic.kind == Kind::kBelowMean && expected.low < expected.high) ++wide;
       }
-      for (int j = p.n; j < p.capacity; ++j)
+      for (int j = p.keys; j < p.capacity; ++j)
         ASSERT_TRUE(std::isnan(got[j])) << "written past the prompt";
     }
     EXPECT_LE(wide, p.n * p.shape.num_kv_heads / 20) << "counts too uncertain to be compared";
@@ -490,6 +515,42 @@ TEST_P(PrefillAttentionTest, SlicingChangesNoBitOfStatistics) {
     EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums));
     for (size_t s = 0; s < start.more.size(); ++s)
       EXPECT_TRUE(SameBits(sliced.more_out[s], expected.more_out[s])) << s;
+  }
+}
+
+// Queries that are asked anew from behind all keys, those that came after them too; and what would
+// be attended need not be wanted.
+TEST_P(PrefillAttentionTest, QueriesFromAfarSeeEveryKey) {
+  struct Sizes {
+    int queries, from, keys;
+  };
+  for (const auto& [queries, from, keys] : std::vector<Sizes>{{1, 32, 1},
+                                                              {33, 32, 31},
+                                                              {64, 64, 64},
+                                                              {100, 128, 100},
+                                                              {161, 160, 130},
+                                                              {161, 64, 90}}) {
+    SCOPED_TRACE(std::to_string(queries) + " queries from " + std::to_string(from) + " on, " +
+                 std::to_string(keys) + " keys");
+    Prompt prompt(GetParam(), queries, kSeed + queries);
+    prompt.AskFromAfar(from, keys);
+    prompt.Ask({.kind = Kind::kMax, .reduce = GetParam().reduce, .first_query = from + 7});
+    prompt.Ask({.kind = Kind::kBelowMean, .reduce = GetParam().reduce});
+    const Prompt start = prompt;
+    RunOnBackend(&prompt);
+    ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, AttendPlainly(prompt)));
+    ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+    for (const DType precision : {DType::kF32, DType::kBF16}) {
+      Prompt whole = start, sliced = start;
+      RunSlice(&whole, 0, queries, true, 2, precision);
+      sliced.attended = false;
+      for (int begin = 0; begin < queries; begin += 64)
+        RunSlice(&sliced, begin, std::min(begin + 64, queries), true, 1, precision);
+      EXPECT_TRUE(SameBits(sliced.out, start.out)) << "not asked for";
+      EXPECT_TRUE(SameBits(sliced.column_sums, whole.column_sums));
+      for (size_t s = 0; s < start.more.size(); ++s)
+        EXPECT_TRUE(SameBits(sliced.more_out[s], whole.more_out[s])) << s;
+    }
   }
 }
 
