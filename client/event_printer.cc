@@ -30,6 +30,8 @@ std::string CompressionText(const v1::Usage& usage) {
                         usage.self_tuning().alpha(), usage.self_tuning().rho(),
                         usage.self_tuning().measurement_steps());
   }
+  if (usage.has_auto_choice())
+    text += fmt::format(", {} chosen: {}", usage.auto_choice().policy(), usage.auto_choice().why());
   if (usage.probe_tokens() > 0) text += fmt::format(", {} tokens of probe", usage.probe_tokens());
   return text;
 }

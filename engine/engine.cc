@@ -373,6 +373,27 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   return state;
 }
 
+std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const {
+  Backend& backend = *impl_->backend;
+  const SequenceTables& tables = impl_->kv->tables();
+  const int block_size = impl_->kv->pages().layout.block_size;
+  int32_t length = 0, width = 0;
+  int64_t begin = 0;
+  backend.CopyToHost(&length, tables.lengths + tables.HeadIndex(slot, layer, head), sizeof(length));
+  backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
+  backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
+  const int64_t row = begin + static_cast<int64_t>(layer * tables.num_kv_heads + head) * width;
+  std::vector<int32_t> positions(length), blocks((length + block_size - 1) / block_size);
+  backend.CopyToHost(blocks.data(), tables.blocks + row, blocks.size() * sizeof(int32_t));
+  for (size_t page = 0; page < blocks.size(); ++page) {
+    const int entries = std::min(block_size, length - static_cast<int>(page) * block_size);
+    backend.CopyToHost(&positions[page * block_size],
+                       impl_->kv->pages().positions + int64_t{blocks[page]} * block_size,
+                       entries * sizeof(int32_t));
+  }
+  return positions;
+}
+
 std::vector<int32_t> Engine::ReadLengths(int slot) const {
   std::vector<int32_t> lengths(static_cast<size_t>(limits().num_layers) * limits().num_kv_heads);
   impl_->backend->CopyToHost(lengths.data(), impl_->kv->lengths(slot),

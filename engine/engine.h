@@ -70,6 +70,7 @@ class Engine final : public StepExecutor {
     int32_t victim = -1;
   };
   HeadState ReadHead(int slot, int layer, int head) const;
+  std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;  // [entries], slot order
   std::vector<int32_t> ReadLengths(int slot) const;  // [layers * KV heads] live entries
   // Logits of the step enqueued last, penalties taken off: rows of batch.decode first, then the
   // slices that ended their prompt.

@@ -27,6 +27,8 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(hidden_, tokens * config.hidden_size);
   allocate(k_, tokens * config.KvDim());
   allocate(v_, tokens * config.KvDim());
+  allocate(later_positions_, tokens);
+  allocate(later_q_, tokens * config.QDim());
   if (!status.ok()) return status;
   absl::StatusOr<std::unique_ptr<PromptCompressor>> compressor =
       PromptCompressor::Create(backend_, limits);
@@ -40,7 +42,7 @@ void PrefillRunner::Run(std::span<const PrefillSlice> slices, const KvState& kv)
   int first_layer = model_->config().num_layers;
   int last_layer = 0;
   for (const PrefillSlice& slice : slices) {
-    if (slice.layer_begin == 0) Begin(slice);
+    if (slice.layer_begin == 0) Begin(slice, kv);
     first_layer = std::min(first_layer, slice.layer_begin);
     last_layer = std::max(last_layer, slice.layer_end);
   }
@@ -65,13 +67,16 @@ const float* PrefillRunner::LastHidden(const PrefillSlice& slice, const CachePla
 }
 
 // The slice's tokens enter the arena: ids, positions, embeddings.
-void PrefillRunner::Begin(const PrefillSlice& slice) {
+void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
   const int rows = slice.token_end - slice.token_begin;
   const size_t row = slice.arena_begin + slice.token_begin;
   std::vector<int32_t> positions(rows);
   std::iota(positions.begin(), positions.end(), slice.token_begin);
   ids_.Write(*backend_, row, slice.prompt.subspan(slice.token_begin, rows));
   positions_.Write(*backend_, row, positions);
+  const auto after = static_cast<int32_t>(
+      std::min<int64_t>(kv.plan(slice.slot).prompt.tokens, max_positions_ - 1));
+  later_positions_.Write(*backend_, row, std::vector<int32_t>(rows, after));
   model_->Embed(ids_.data() + row, positions_.data() + row, rows,
                 hidden_.data() + row * model_->config().hidden_size);
 }
@@ -84,6 +89,7 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
   for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
     if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
+    Echo(*slice, kv);
     const size_t start = static_cast<size_t>(slice->arena_begin) * model_->config().head_dim;
     compressor_->Compress(
         layer, *slice,
@@ -134,29 +140,54 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
       .row_stride = config.head_dim,
       .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim};
   model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, destination);
+  const bool echoes = std::any_of(pieces.begin(), pieces.end(),
+                                  [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
+  if (echoes)
+    model_->TurnQueries(later_positions_.data() + first, rows, *act_,
+                        later_q_.data() + static_cast<size_t>(first) * config.QDim());
   for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
 }
 
+// What the attention of a prompt's tokens to its keys has in common.
+PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
+                                                const KvState& kv) const {
+  const ModelConfig& config = model_->config();
+  const size_t start = static_cast<size_t>(slice.arena_begin) * config.head_dim;
+  return {.k = k_.data() + start,
+          .v = v_.data() + start,
+          .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
+          .num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+          .precision = kv.pages().layout.dtype};
+}
+
 // `row`: where the piece begins in the activations of its run.
 void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
-  const ModelConfig& config = model_->config();
-  const size_t start = piece.slice->arena_begin;
-  PrefillAttentionArgs args = {
-      .q = act_->q.data() + static_cast<size_t>(row) * config.QDim(),
-      .k = k_.data() + start * config.head_dim,
-      .v = v_.data() + start * config.head_dim,
-      .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
-      .num_queries = piece.rows(),
-      .first_position = piece.begin,
-      .num_heads = config.num_heads,
-      .num_kv_heads = config.num_kv_heads,
-      .head_dim = config.head_dim,
-      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
-      .out = act_->At(act_->attended, static_cast<size_t>(row) * config.QDim()),
-      .out_dtype = act_->input_dtype,
-      .precision = kv.pages().layout.dtype};
+  const size_t first = static_cast<size_t>(row) * model_->config().QDim();
+  PrefillAttentionArgs args = AttentionTo(*piece.slice, kv);
+  args.q = act_->q.data() + first;
+  args.num_queries = piece.rows();
+  args.first_position = piece.begin;
+  args.out = act_->At(act_->attended, first);
+  args.out_dtype = act_->input_dtype;
   for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
+    args.statistics = pass;
+    backend_->PrefillAttention(args);
+  }
+}
+
+// The layer's queries once more, when all keys are there.
+void PrefillRunner::Echo(const PrefillSlice& slice, const KvState& kv) {
+  const auto n = static_cast<int>(kv.plan(slice.slot).prompt.tokens);
+  PrefillAttentionArgs args = AttentionTo(slice, kv);
+  args.q = later_q_.data() + static_cast<size_t>(slice.arena_begin) * model_->config().QDim();
+  args.num_queries = n;
+  args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
+  args.end_key = n;
+  for (const PromptCompressor::Statistics& pass : compressor_->EchoPasses(slice, kv)) {
     args.statistics = pass;
     backend_->PrefillAttention(args);
   }

@@ -55,23 +55,34 @@ class PrefillRunner {
         model_(model),
         act_(act),
         arena_tokens_(limits.prefill_arena_tokens),
-        max_rows_(limits.prefill_rows) {}
+        max_rows_(limits.prefill_rows),
+        max_positions_(limits.max_model_len) {}
   absl::Status Allocate(const EngineLimits& limits);
-  void Begin(const PrefillSlice& slice);
+  void Begin(const PrefillSlice& slice, const KvState& kv);
   void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
   std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Attend(const Piece& piece, int row, const KvState& kv);
+  bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
+    return !compressor_->EchoPasses(slice, kv).empty();
+  }
+  void Echo(const PrefillSlice& slice, const KvState& kv);
+  PrefillAttentionArgs AttentionTo(const PrefillSlice& slice, const KvState& kv) const;
 
   Backend* backend_;
   const Transformer* model_;
   const Activations* act_;
   int arena_tokens_;
   int max_rows_;
+  int max_positions_;
   DeviceArray<TokenId> ids_;        // [arena]
   DeviceArray<int32_t> positions_;  // [arena]
   DeviceArray<float> hidden_;       // [arena, hidden]
   DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
+  // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
+  // [arena, heads, head_dim].
+  DeviceArray<int32_t> later_positions_;
+  DeviceArray<float> later_q_;
   std::unique_ptr<PromptCompressor> compressor_;
 };
 

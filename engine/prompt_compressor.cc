@@ -14,19 +14,6 @@ constexpr int kMassStatistic = kMaxColumnStatistics - 1;
 // Whether that is kept beside the entries. A weighted slot has its own use for the place.
 bool NotesMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
 
-// What a plan wants noted where `read` tokens are read: (which of PromptLayer::noted, what).
-std::vector<std::pair<int, ColumnStatistic>> Wanted(const CachePlan& plan, int read) {
-  std::vector<std::pair<int, ColumnStatistic>> wanted;
-  for (const ColumnStatistic& statistic : plan.prompt_score->Statistics(plan, read))
-    wanted.emplace_back(static_cast<int>(wanted.size()), statistic);
-  const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  if (NotesMass(plan)) {
-    const ColumnStatistic mass = {.first_query = n - plan.MassQueries(), .end_query = n};
-    wanted.emplace_back(kMassStatistic, mass);
-  }
-  return wanted;
-}
-
 bool SameNumbers(const ColumnStatistic& a, const ColumnStatistic& b) {
   return a.kind == b.kind && a.reduce == b.reduce && a.end_query == b.end_query &&
          std::max(a.first_query, 0) == std::max(b.first_query, 0);
@@ -64,64 +51,97 @@ absl::Status PromptCompressor::Allocate() {
   return status;
 }
 
+// Where `read` tokens are read.
+std::vector<PromptCompressor::Wanted> PromptCompressor::WantedBy(const CachePlan& plan, int read) {
+  std::vector<Wanted> wanted;
+  const auto add = [&](bool of_echo, const ColumnStatistic& statistic) {
+    wanted.push_back({static_cast<int>(wanted.size()), of_echo, statistic});
+  };
+  for (const ColumnStatistic& statistic : plan.prompt_score->Statistics(plan, read))
+    add(false, statistic);
+  for (const ColumnStatistic& statistic : plan.prompt_score->Echo(plan)) add(true, statistic);
+  const auto n = static_cast<int32_t>(plan.prompt.tokens);
+  if (NotesMass(plan)) {
+    // An echo's queries come after the prompt.
+    const ColumnStatistic late = {.first_query = n - plan.MassQueries(), .end_query = n};
+    wanted.push_back({kMassStatistic, plan.echo_mass, plan.echo_mass ? ColumnStatistic() : late});
+  }
+  return wanted;
+}
+
 // What the slice's slots want, each once; the i-th has a place in shared_[i].
-std::vector<ColumnStatistic> PromptCompressor::Shared(const PrefillSlice& slice,
-                                                      const KvState& kv) const {
-  std::vector<ColumnStatistic> distinct;
+std::vector<PromptCompressor::Wanted> PromptCompressor::Shared(const PrefillSlice& slice,
+                                                               const KvState& kv) const {
+  std::vector<Wanted> distinct;
   for (const int slot : SlotsOf(slice)) {
-    for (const auto& [i, wanted] : Wanted(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
-      const auto same = [&wanted = wanted](const ColumnStatistic& other) {
-        return SameNumbers(wanted, other);
+    for (const Wanted& wanted : WantedBy(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+      const auto same = [&](const Wanted& other) {
+        return wanted.of_echo == other.of_echo && SameNumbers(wanted.statistic, other.statistic);
       };
       if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
       distinct.push_back(wanted);
-      distinct.back().out = shared_.at(distinct.size() - 1).data() + slice.arena_begin;
-      distinct.back().stride = arena_tokens_;
+      distinct.back().statistic.out = shared_.at(distinct.size() - 1).data() + slice.arena_begin;
+      distinct.back().statistic.stride = arena_tokens_;
     }
   }
   return distinct;
 }
 
-std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const PrefillSlice& slice,
-                                                                   const KvState& kv) const {
-  std::vector<Statistics> passes(1);
-  if (slice.listeners.empty()) {
-    const CachePlan& plan = kv.plan(slice.slot);
-    for (const auto& [i, wanted] : Wanted(plan, static_cast<int>(slice.prompt.size()))) {
-      passes[0][i] = wanted;
-      passes[0][i].out = noted_[i].data() + slice.arena_begin;
-      passes[0][i].stride = arena_tokens_;
-    }
-    return passes;
+// All that is noted for the slice, and where.
+std::vector<PromptCompressor::Wanted> PromptCompressor::Noted(const PrefillSlice& slice,
+                                                              const KvState& kv) const {
+  if (!slice.listeners.empty()) return Shared(slice, kv);
+  std::vector<Wanted> noted = WantedBy(kv.plan(slice.slot), static_cast<int>(slice.prompt.size()));
+  for (Wanted& wanted : noted) {
+    wanted.statistic.out = noted_[wanted.place].data() + slice.arena_begin;
+    wanted.statistic.stride = arena_tokens_;
   }
-  const std::vector<ColumnStatistic> shared = Shared(slice, kv);
-  for (size_t i = 0; i < shared.size(); ++i) {
-    if (i > 0 && i % kMaxColumnStatistics == 0) passes.emplace_back();
-    passes.back()[i % kMaxColumnStatistics] = shared[i];
+  return noted;
+}
+
+std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const PrefillSlice& slice,
+                                                                     const KvState& kv,
+                                                                     bool of_echo) const {
+  std::vector<Statistics> passes;
+  size_t count = 0;
+  for (const Wanted& wanted : Noted(slice, kv)) {
+    if (wanted.of_echo != of_echo) continue;
+    if (count % kMaxColumnStatistics == 0) passes.emplace_back();
+    passes.back()[count++ % kMaxColumnStatistics] = wanted.statistic;
   }
   return passes;
 }
 
+std::vector<PromptCompressor::Statistics> PromptCompressor::Passes(const PrefillSlice& slice,
+                                                                   const KvState& kv) const {
+  std::vector<Statistics> passes = PassesOf(slice, kv, false);
+  if (passes.empty()) passes.emplace_back();
+  return passes;
+}
+
+std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const PrefillSlice& slice,
+                                                                       const KvState& kv) const {
+  return PassesOf(slice, kv, true);
+}
+
 void PromptCompressor::Begin(const PrefillSlice& slice, const KvState& kv) {
-  for (const Statistics& pass : Passes(slice, kv)) {
-    for (const ColumnStatistic& statistic : pass) {
-      for (int head = 0; statistic.out != nullptr && head < limits_.num_kv_heads; ++head) {
-        backend_->Zero(statistic.out + head * statistic.stride,
-                       slice.prompt.size() * sizeof(float));
-      }
+  for (const Wanted& noted : Noted(slice, kv)) {
+    for (int head = 0; head < limits_.num_kv_heads; ++head) {
+      backend_->Zero(noted.statistic.out + head * noted.statistic.stride,
+                     slice.prompt.size() * sizeof(float));
     }
   }
 }
 
 // A slot's statistics, from those of all. A scorer may change its own.
 void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvState& kv) {
-  const std::vector<ColumnStatistic> shared = Shared(slice, kv);
-  for (const auto& [i, wanted] : Wanted(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
-    const auto same = [&wanted = wanted](const ColumnStatistic& other) {
-      return SameNumbers(wanted, other);
+  const std::vector<Wanted> shared = Shared(slice, kv);
+  for (const Wanted& wanted : WantedBy(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+    const auto same = [&](const Wanted& other) {
+      return wanted.of_echo == other.of_echo && SameNumbers(wanted.statistic, other.statistic);
     };
-    const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
-    float* to = noted_[i].data() + slice.arena_begin;
+    const float* from = std::find_if(shared.begin(), shared.end(), same)->statistic.out;
+    float* to = noted_[wanted.place].data() + slice.arena_begin;
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
       backend_->CopyOnDevice(to + row, from + row, slice.prompt.size() * sizeof(float));

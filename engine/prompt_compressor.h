@@ -41,6 +41,8 @@ class PromptCompressor {
   void Begin(const PrefillSlice& slice, const KvState& kv);
   // What is noted while it is: at least one pass, more where listeners want more.
   std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
+  // What is noted of the echo of the slice's prompt, likewise; none where no slot wants one.
+  std::vector<Statistics> EchoPasses(const PrefillSlice& slice, const KvState& kv) const;
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
   // When the last layer has been compressed.
@@ -57,7 +59,17 @@ class PromptCompressor {
   absl::Status Allocate();
   size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
 
-  std::vector<ColumnStatistic> Shared(const PrefillSlice& slice, const KvState& kv) const;
+  // A statistic that somebody wants, of the reading or of its echo.
+  struct Wanted {
+    int place;  // which of PromptLayer::noted
+    bool of_echo;
+    ColumnStatistic statistic;
+  };
+  static std::vector<Wanted> WantedBy(const CachePlan& plan, int read);
+  std::vector<Wanted> Shared(const PrefillSlice& slice, const KvState& kv) const;
+  std::vector<Wanted> Noted(const PrefillSlice& slice, const KvState& kv) const;
+  std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,
+                                   bool of_echo) const;
   void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);
   void CompressSlot(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                     const KvState& kv);

@@ -241,21 +241,35 @@ void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* posi
                     .weight = weights.qkv.weight.get(),
                     .y = act.qkv.data(),
                     .bias = weights.qkv.bias.data()});
-  backend_->RopeSplit({.qkv = act.qkv.data(),
-                       .positions = positions,
-                       .cos = cos_.data(),
-                       .sin = sin_.data(),
-                       .m = rows,
-                       .num_heads = config().num_heads,
-                       .num_kv_heads = config().num_kv_heads,
-                       .head_dim = config().head_dim,
-                       .rotary_dim = config().RotaryDim(),
-                       .interleaved = config().rope_pairing == RopePairing::kInterleaved,
-                       .q = act.q.data(),
-                       .k = kv.k,
-                       .v = kv.v,
-                       .kv_row_stride = kv.row_stride,
-                       .kv_head_stride = kv.head_stride});
+  RopeSplitArgs split = Splitting(positions, rows, act);
+  split.q = act.q.data();
+  split.k = kv.k;
+  split.v = kv.v;
+  split.kv_row_stride = kv.row_stride;
+  split.kv_head_stride = kv.head_stride;
+  backend_->RopeSplit(split);
+}
+
+void Transformer::TurnQueries(const int32_t* positions, int rows, const Activations& act,
+                              float* q) const {
+  RopeSplitArgs split = Splitting(positions, rows, act);
+  split.q = q;
+  backend_->RopeSplit(split);
+}
+
+// Of act.qkv, outputs aside.
+RopeSplitArgs Transformer::Splitting(const int32_t* positions, int rows,
+                                     const Activations& act) const {
+  return {.qkv = act.qkv.data(),
+          .positions = positions,
+          .cos = cos_.data(),
+          .sin = sin_.data(),
+          .m = rows,
+          .num_heads = config().num_heads,
+          .num_kv_heads = config().num_kv_heads,
+          .head_dim = config().head_dim,
+          .rotary_dim = config().RotaryDim(),
+          .interleaved = config().rope_pairing == RopePairing::kInterleaved};
 }
 
 void Transformer::FinishLayer(int layer, float* hidden, int rows, const Activations& act) const {

@@ -67,6 +67,8 @@ class Transformer {
   // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
   void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
                   const Activations& act, const KvDestination& kv) const;
+  // The queries of the last ProjectQkv() at other positions: q [rows, heads, head_dim].
+  void TurnQueries(const int32_t* positions, int rows, const Activations& act, float* q) const;
   // hidden += attention output projection of act.attended, hidden += feed-forward.
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
   // The rows `first`, `first` + 1, ... of act.normed.
@@ -102,6 +104,7 @@ class Transformer {
                           const std::vector<TensorView>& biases, WeightDType dtype, Linear* linear);
   absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
                                                WeightDType dtype);
+  RopeSplitArgs Splitting(const int32_t* positions, int rows, const Activations& act) const;
   void Normalise(const float* x, const Norm& norm, int rows, int first,
                  const Activations& act) const;
   void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act) const;

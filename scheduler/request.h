@@ -73,6 +73,7 @@ struct Usage {
   std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
   int32_t heads_kept_whole = 0;        // where min_retained_mass made a head keep its whole prompt
   std::optional<SelfTuning> tuning{};  // what the cache chose by itself; unset: nothing
+  AutoChoice choice{};                 // of policy `auto`
   int64_t kv_pages_peak = 0;           // most pages held at once, all layers and heads
   int32_t preemptions = 0;
   TimeUs queue_us = 0;    // submission to the first prefill work

@@ -198,6 +198,34 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
   return probe;
 }
 
+// Shares of its prompt that a request may keep if it leaves that to the scheduler.
+constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
+
+// Its plans, the largest budget first; one that was planned already, where it knows its budget.
+std::vector<CachePlan> PlansByRoom(const Request& request, const CachePlan& planned,
+                                   const EngineLimits& limits) {
+  std::vector<CachePlan> plans;
+  if (!planned.open_budget) return {planned};
+  CacheSpec cache = request.cache;
+  for (const double ratio : kRatiosByRoom) {
+    cache.cache_ratio = ratio;
+    absl::StatusOr<CachePlan> plan = PlanCache(cache, planned.prompt);
+    if (!plan.ok()) continue;
+    // A short prompt keeps everything anyway.
+    if (!plans.empty() && plan->budget == plans.back().budget) continue;
+    const bool repeats = !plans.empty() && !plan->Compresses() && !plans.back().Compresses();
+    if (!repeats) plans.push_back(*std::move(plan));
+  }
+  // What could never hold the request in an empty pool is not offered.
+  const auto total = [&](const CachePlan& plan) {
+    const absl::StatusOr<int64_t> tokens = MaxTotalTokens(request, plan, limits);
+    return tokens.ok() ? *tokens : 0;
+  };
+  const int64_t longest = total(plans.back());
+  std::erase_if(plans, [&](const CachePlan& plan) { return total(plan) < longest; });
+  return plans;
+}
+
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
 
 }  // namespace
@@ -215,6 +243,9 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
                  .num_layers = limits.num_layers,
                  .num_kv_heads = limits.num_kv_heads});
   if (!plan.ok()) return Invalid(plan.status());
+  std::vector<CachePlan> choices = PlansByRoom(request, *plan, limits);
+  plan = std::move(choices.back());
+  choices.pop_back();
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(*plan, limits);
@@ -223,7 +254,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
-  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), *total};
+  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), *total,
+                        std::move(choices)};
 }
 
 }  // namespace hydrant

@@ -27,6 +27,9 @@ struct CheckedRequest {
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
   // then ends with reason `length`).
   int64_t max_total_tokens = 0;
+  // Of a request that leaves its budget to the scheduler: plans of larger budgets than `plan`, the
+  // largest first, with which it could be as long.
+  std::vector<CachePlan> choices = {};
 };
 
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":

@@ -63,6 +63,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .handle = handle,
       .arrival = next_arrival_++,
       .plan = checked.plan,
+      .choices = std::move(checked.choices),
       .sampling = ToSamplingRow(request.sampling),
       .output = OutputProcessor(tokenizer_, request.stopping, request.skip_special_tokens),
       .tokens = std::move(request.prompt),
@@ -222,6 +223,32 @@ void Scheduler::AdmitWaiting() {
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
   if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) return false;
+  if (sequence->choices.empty()) return TryOpen(sequence);
+  CachePlan least = std::exchange(sequence->plan, PlanByRoom(*sequence));
+  const bool opened = TryOpen(sequence);
+  if (opened) {
+    sequence->choices.clear();  // it keeps the plan, preempted or not
+  } else {
+    sequence->plan = std::move(least);
+  }
+  return opened;
+}
+
+// Who leaves the budget to us gets the largest whose whole life fits into an equal part of what is
+// free for all who wait; or else the least.
+CachePlan Scheduler::PlanByRoom(const Sequence& sequence) const {
+  const int64_t free = std::max<int64_t>(0, space_.NumFreePages() - watermark_pages_);
+  const auto waiting = static_cast<int64_t>(waiting_.size());
+  const auto fits = [&](const CachePlan& plan) {
+    return space_.PagesFor(plan, sequence.max_total_tokens - 1) <= free / waiting;
+  };
+  const auto larger = std::find_if(sequence.choices.begin(), sequence.choices.end(), fits);
+  CachePlan plan = larger == sequence.choices.end() ? sequence.plan : *larger;
+  plan.choice.why += absl::StrCat("; ", free, " pages were free for ", waiting, " waiting");
+  return plan;
+}
+
+bool Scheduler::TryOpen(Sequence* sequence) {
   return space_.TryOpen({.plan = &sequence->plan,
                          .prompt_tokens = static_cast<int64_t>(sequence->Reading().size()),
                          .tokens = sequence->NumKnown(),
@@ -374,6 +401,7 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
   if (sequence->plan.tuning.decided) usage.tuning = sequence->plan.tuning;
+  usage.choice = sequence->plan.choice;
 }
 
 // Token number `index` of the sequence has come; one that is known already when it replays.

@@ -104,6 +104,8 @@ class Scheduler {
   void Preempt(Sequence* sequence);
   void AdmitWaiting();
   bool TryAdmit(Sequence* sequence);
+  bool TryOpen(Sequence* sequence);
+  CachePlan PlanByRoom(const Sequence& sequence) const;
   bool HasRoomToCatchUp(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);

@@ -26,7 +26,9 @@ struct Sequence {
   uint64_t arrival = 0;  // order of Add: first come, first served
   SequenceState state = SequenceState::kWaiting;
   CachePlan plan;
-  SamplingRow sampling;  // position aside
+  std::vector<CachePlan> choices{};  // larger budgets, largest first, to be had if there is room;
+                                     // until it has been admitted
+  SamplingRow sampling;              // position aside
   OutputProcessor output;
   std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
   int32_t num_prompt_tokens = 0;

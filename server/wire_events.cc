@@ -37,6 +37,10 @@ v1::Usage ToWireUsage(const Usage& usage) {
     tuning->set_retained_mass(static_cast<float>(usage.tuning->retained));
     tuning->set_attainable_mass(static_cast<float>(usage.tuning->attainable));
   }
+  if (!usage.choice.policy.empty()) {
+    wire.mutable_auto_choice()->set_policy(usage.choice.policy);
+    wire.mutable_auto_choice()->set_why(usage.choice.why);
+  }
   if (usage.retained_mass.has_value()) {
     v1::RetainedMass* mass = wire.mutable_retained_mass();
     mass->set_mean(usage.retained_mass->mean);

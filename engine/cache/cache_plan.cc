@@ -46,11 +46,14 @@ int64_t CeilOfShare(double ratio, int64_t n) {
 }
 
 // C of design: the entries a KV head may hold.
-absl::StatusOr<int32_t> Capacity(const CacheSpec& spec, int64_t prompt_tokens) {
+absl::StatusOr<int32_t> Capacity(const CacheSpec& spec, int64_t prompt_tokens,
+                                 const Policy& policy) {
   int64_t capacity = kNoCap;
-  if (spec.cache_ratio) {
+  std::optional<double> ratio = spec.cache_ratio;
+  if (!ratio && !spec.max_cache_tokens) ratio = policy.DefaultRatio(spec);
+  if (ratio) {
     const int64_t floor = spec.min_cache_tokens.value_or(kDefaultMinCacheTokens);
-    capacity = std::max({floor, CeilOfShare(*spec.cache_ratio, prompt_tokens), int64_t{1}});
+    capacity = std::max({floor, CeilOfShare(*ratio, prompt_tokens), int64_t{1}});
     if (spec.max_cache_tokens) capacity = std::min(capacity, *spec.max_cache_tokens);
   } else if (spec.max_cache_tokens) {
     capacity = *spec.max_cache_tokens;
@@ -250,7 +253,7 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   CachePlan plan;
   plan.prompt = prompt;
   if (policy->Evicts()) {
-    absl::StatusOr<int32_t> capacity = Capacity(spec, prompt.tokens);
+    absl::StatusOr<int32_t> capacity = Capacity(spec, prompt.tokens, *policy);
     if (!capacity.ok()) return capacity.status();
     plan.budget = plan.cap = *capacity;
   } else if (absl::Status status = CheckKeepsEverything(spec); !status.ok()) {

@@ -47,6 +47,7 @@ struct PromptScore {
   static const PromptScorer* const kLayerMean;   // the same, its mean over the heads (TOVA)
   static const PromptScorer* const kBelowMean;   // how few pay less than their mean (Scissorhands)
   static const PromptScorer* const kProbe;       // what a second reading of it pays (KVzip)
+  static const PromptScorer* const kEcho;        // what its own queries pay, asked from behind it
   static const PromptScorer* const kTuned;       // early and late queries, as tuning weighs them
   static const PromptScorer* const kKCenter;     // the order of a greedy k-center of the keys
 };
@@ -58,10 +59,11 @@ struct WindowScore {
   int32_t kernel = 1;  // odd; positions before the window are pooled, 1: none
 };
 
-// Of PromptScore::kProbe: what the queries of the second reading pay, their sum and their maximum.
+// Of PromptScore::kProbe and kEcho: what the asking queries pay, their sum and their maximum.
 struct ProbeScore {
   float sum_weight = 1.0f;
   float max_weight = 5.0f;
+  bool value_norms = false;  // times the length of the entry's value
 };
 
 // The heads that share a budget of entries. Within one a head gets more than another where more of
@@ -115,6 +117,12 @@ struct HeadSpan {
   bool operator==(const HeadSpan&) const = default;
 };
 
+// What `auto` made of a request.
+struct AutoChoice {
+  std::string policy;  // that it acts as; empty: the request named one itself
+  std::string why;
+};
+
 struct CachePlan {
   PromptShape prompt;
   int32_t budget = kNoCap;  // C: entries a KV head keeps of the prompt, on average over its scope
@@ -127,6 +135,7 @@ struct CachePlan {
   // pay, the head keeps more, up to most_for_mass entries, or else everything. 0: it may be less.
   float min_retained_mass = 0.0f;
   int32_t most_for_mass = kNoCap;
+  bool echo_mass = false;  // retained mass is of the attention that an echo's queries pay
   // Tokens: until more have been seen nothing leaves, then the cache shrinks to the cap, which is
   // no more. 0: the prompt is compressed at once.
   int32_t whole_until = 0;
@@ -139,7 +148,10 @@ struct CachePlan {
   ProbeScore probe;
   SelfTuning tuning;
   SubGenRule subgen;  // where rule.weighted: how a cache at its cap is made up
-  DecodeRule rule;    // protection (sinks, recent) is in here, and holds for the prompt as well
+  // The request named neither a budget nor a quality: whoever admits it may give it another budget.
+  bool open_budget = false;
+  AutoChoice choice;
+  DecodeRule rule;  // protection (sinks, recent) is in here, and holds for the prompt as well
 
   int32_t LayerBudget(int layer) const {
     return layer_budgets.empty() ? budget : layer_budgets[layer];
@@ -164,9 +176,11 @@ struct CachePlan {
   // The same of a cache that is whole for a while, from when it shrinks.
   bool ShrinksRagged() const { return whole_until > 0 && scope != BudgetScope::kHead; }
   int32_t Candidates() const;
-  // The prompt's last queries, by whose attention retained mass is measured.
+  // The queries by whose attention retained mass is measured: the prompt's last, or all of its
+  // echo.
   int32_t MassQueries() const {
-    return static_cast<int32_t>(std::min<int64_t>(kMassQueries, prompt.tokens));
+    return static_cast<int32_t>(echo_mass ? prompt.tokens
+                                          : std::min<int64_t>(kMassQueries, prompt.tokens));
   }
   // No head keeps more of the prompt.
   int32_t WidestKeep() const;
@@ -205,8 +219,8 @@ struct CachePlan {
 };
 
 // C = max(min_cache_tokens, ceil(cache_ratio * prompt tokens)); max_cache_tokens alone sets it, and
-// bounds it where both are given. InvalidArgument starts with the field ("cache.sink_tokens: ...")
-// and names the value and the allowed range.
+// bounds it where both are given. `auto` does with neither. InvalidArgument starts with the field
+// ("cache.sink_tokens: ...") and names the value and the allowed range.
 absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt);
 
 struct PolicyParameter {

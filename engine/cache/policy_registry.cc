@@ -31,6 +31,8 @@ const std::vector<const Policy*>& Table() {
       NewAdaH2oPolicy().release(),
       NewCo2Policy().release(),
       NewReconstructPolicy().release(),
+      NewEchoPolicy().release(),
+      NewAutoPolicy().release(),
       NewSubGenPolicy().release(),
       NewSubGenKCenterPolicy().release(),
       NewRandomPolicy().release(),

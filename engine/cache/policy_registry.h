@@ -7,6 +7,7 @@
 #define HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ class Policy {
   virtual ~Policy() = default;
   virtual PolicyInfo Info() const = 0;
   virtual bool Evicts() const { return true; }  // false: every entry stays and no budget is taken
+  // The share of the prompt that is kept where a request names no budget; unset: it has to.
+  virtual std::optional<double> DefaultRatio(const CacheSpec& /*spec*/) const {
+    return std::nullopt;
+  }
   // plan->prompt is set, plan->budget and plan->cap are C already. Fills in the rest. Errors as
   // PlanCache's.
   virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
@@ -41,6 +46,8 @@ std::unique_ptr<Policy> NewAdaPyramidPolicy();
 std::unique_ptr<Policy> NewAdaH2oPolicy();
 std::unique_ptr<Policy> NewCo2Policy();
 std::unique_ptr<Policy> NewReconstructPolicy();
+std::unique_ptr<Policy> NewEchoPolicy();
+std::unique_ptr<Policy> NewAutoPolicy();
 std::unique_ptr<Policy> NewSubGenPolicy();
 std::unique_ptr<Policy> NewSubGenKCenterPolicy();
 std::unique_ptr<Policy> NewRandomPolicy();

@@ -687,6 +687,80 @@ TEST(CachePlan, ReconstructsDefaults) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.max_cache_tokens: the budget of 20"));
 }
 
+TEST(CachePlan, EchoPlansWithoutASecondReading) {
+  CacheSpec spec = Spec("echo");
+  spec.max_cache_tokens = 20;
+  const CachePlan plan = *PlanCache(spec, {500, 4, 2});
+  EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
+  EXPECT_FALSE(plan.ReadsProbe());
+  spec.policy = "reconstruct";
+  const CachePlan other = *PlanCache(spec, {500, 4, 2});
+  EXPECT_TRUE(other.ReadsProbe());
+  EXPECT_EQ(plan.probe.sum_weight, other.probe.sum_weight);
+  EXPECT_EQ(plan.probe.max_weight, 10.0f);
+  EXPECT_TRUE(plan.probe.value_norms);
+  EXPECT_FALSE(other.probe.value_norms);
+  EXPECT_EQ(plan.scope, BudgetScope::kModel);
+  EXPECT_EQ(plan.Candidates(), other.Candidates());
+  EXPECT_EQ(plan.Protected(), other.Protected());
+  spec.params = {{"value_norms", "maybe"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.value_norms: 'maybe'"));
+}
+
+TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
+  CacheSpec spec;
+  spec.policy = "auto";
+  spec.max_cache_tokens = 50;
+  CachePlan plan = *PlanCache(spec, {1000, 4, 2});
+  EXPECT_EQ(plan.budget, 50);
+  EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
+  EXPECT_EQ(plan.scope, BudgetScope::kModel);
+  EXPECT_FALSE(plan.open_budget);
+  EXPECT_EQ(plan.choice.policy, "echo");
+  EXPECT_EQ(plan.choice.why, "all heads share 50 entries a head of 1000");
+  plan = *PlanCache(spec, {50, 4, 2});
+  EXPECT_FALSE(plan.Compresses());
+  EXPECT_EQ(plan.choice.policy, "full");
+  EXPECT_EQ(plan.prompt_score, PromptScore::kNone) << "nothing is asked where nothing leaves";
+  spec.params = {{"decode_cap", "60"}};
+  EXPECT_EQ(PlanCache(spec, {50, 4, 2})->prompt_score, PromptScore::kEcho);
+  spec.params.clear();
+  EXPECT_EQ(plan.choice.why, "the prompt has 50 tokens, the budget is 50 entries a head");
+
+  spec.max_cache_tokens.reset();
+  plan = *PlanCache(spec, {1000, 4, 2});
+  EXPECT_EQ(plan.budget, 200) << "a fifth";
+  EXPECT_TRUE(plan.open_budget);
+  spec.min_retained_mass = 0.9;
+  plan = *PlanCache(spec, {1000, 4, 2});
+  EXPECT_EQ(plan.budget, kDefaultMinCacheTokens);
+  EXPECT_EQ(PlanCache(spec, {2000, 4, 2})->budget, 200) << "a tenth";
+  EXPECT_FALSE(plan.open_budget);
+  EXPECT_TRUE(plan.echo_mass);
+  EXPECT_EQ(plan.MassQueries(), 1000);
+  EXPECT_EQ(plan.most_for_mass, kNoCap);
+  EXPECT_EQ(
+      plan.choice.why,
+      "all heads share 128 entries a head of 1000, and each keeps more until it retains 0.9 of "
+      "the echo's attention");
+  spec.max_cache_tokens = 300;  // both: what min_retained_mass means to any policy
+  plan = *PlanCache(spec, {1000, 4, 2});
+  EXPECT_EQ(plan.budget, 300);
+  EXPECT_EQ(plan.most_for_mass, 300);
+
+  spec = CacheSpec();
+  spec.policy = "auto";
+  spec.params = {{"max_weight", "3"}};
+  EXPECT_THAT(ErrorOf(spec),
+              StartsWith("cache.params: 'max_weight' is no parameter of policy auto"));
+  spec.params.clear();
+  spec.min_retained_mass = 1.5;
+  EXPECT_EQ(ErrorOf(spec), "cache.min_retained_mass: 1.5 is outside (0, 1]");
+  spec.policy = "echo";
+  spec.min_retained_mass.reset();
+  EXPECT_EQ(ErrorOf(spec), "cache: policy echo needs max_cache_tokens or cache_ratio");
+}
+
 TEST(CachePlan, DecodeCapsReachFromTheBudgetUp) {
   for (const char* policy : {"snapkv", "pyramidkv", "ada-snapkv", "ada-pyramid", "reconstruct"}) {
     CacheSpec spec = Spec(policy);

@@ -210,11 +210,13 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(reading[i], i));
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
-    Matrix queries;
+    Matrix queries, later;
     for (int i = 0; i < n; ++i) {
       const Vector normed = model_->Normalise(hidden[i], layer.attn_norm);
       Vector q = Apply(layer.wq, normed), k = Apply(layer.wk, normed);
       const Vector v = Apply(layer.wv, normed);
+      later.push_back(q);
+      model_->Rotate(&later.back(), kept);
       model_->Rotate(&q, i);
       model_->Rotate(&k, i);
       queries.push_back(q);
@@ -252,6 +254,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       }
       model_->FinishLayer(layer, attended, &hidden[i]);
     }
+    if (plan_.prompt_score == PromptScore::kEcho) NoteEcho(l, later);
     for (Head& head : heads_[l]) {
       for (Entry& entry : head.entries) {
         if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
@@ -260,8 +263,10 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       if (plan_.prompt_score == PromptScore::kKCenter) RankByKCenter(&head, n - plan_.rule.recent);
       head.entries.resize(kept);
       for (Entry& entry : head.entries) {
-        if (probed)
+        if (probed || plan_.prompt_score == PromptScore::kEcho)
           entry.score = plan_.probe.sum_weight * entry.score + plan_.probe.max_weight * entry.most;
+        if (plan_.probe.value_norms)
+          entry.score *= std::sqrt(Dot(entry.value.data(), entry.value.data(), d));
       }
       if (!plan_.mean_scores) continue;
       for (Entry& entry : head.entries) entry.score /= n;
@@ -277,6 +282,37 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   }
   if (plan_.whole_until == 0) CompressAll(kept);
   return model_->Logits(hidden[kept - 1]);
+}
+
+// Sum and most of what the prompt's queries, turned to the position after it, pay all its keys.
+void DoubleModel::Sequence::NoteEcho(int layer, const Matrix& queries) {
+  const ModelConfig& config = model_->config_;
+  const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
+  for (int h = 0; h < config.num_kv_heads; ++h) {
+    std::vector<Entry>& entries = heads_[layer][h].entries;
+    for (Entry& entry : entries) entry.score = entry.most = 0;
+    if (plan_.echo_mass) {
+      for (Entry& entry : entries) entry.late = 0;
+    }
+    for (int i = 0; i < kept; ++i) {
+      Matrix weights;  // [group][kept]
+      for (int g = 0; g < config.GroupSize(); ++g) {
+        const double* q = &queries[i][(h * config.GroupSize() + g) * d];
+        Vector logits;
+        for (int j = 0; j < kept; ++j)
+          logits.push_back(Dot(q, entries[j].key.data(), d) / std::sqrt(d));
+        weights.push_back(Softmax(logits));
+      }
+      for (int j = 0; j < kept; ++j) {
+        Vector paid;
+        for (const Vector& of_head : weights) paid.push_back(of_head[j]);
+        entries[j].score += Reduce(paid);
+        entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
+        if (plan_.echo_mass)
+          entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / paid.size();
+      }
+    }
+  }
 }
 
 // Scores of the positions before `end` become the maximum or the mean of their neighbours'. What

@@ -28,7 +28,7 @@ class DoubleModel {
     Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
     double most = 0;  // of what one query paid
-    double late = 0;  // what the prompt's last 32 queries paid, mean over the group
+    double late = 0;  // what the queries of retained mass paid, mean over the group
     double numerator = 0, denominator = 0;  // log weights
     Vector paid = {};                       // by each query of the prompt, 0 before its own
     std::vector<int> below_mean = {};       // queries since the last drop that paid less than 1 / n
@@ -58,6 +58,7 @@ class DoubleModel {
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
 
    private:
+    void NoteEcho(int layer, const Matrix& queries);
     void Pool(Head* head, int end) const;
     void RankByKCenter(Head* head, int end) const;
     double TwoPartAverage(const Vector& paid, double alpha, int late, int end) const;

@@ -11,9 +11,9 @@
 #include <tuple>
 
 #include "engine/model/dummy_source.h"
+#include "eval/engine_driver.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
-#include "eval/engine_driver.h"
 #include "tests/engine/random_model.h"
 
 namespace hydrant {

@@ -325,6 +325,14 @@ const Case kCases[] = {
      4,
      50,
      {{"decode_cap", "25"}, {"sum_weight", "0"}}},
+    {"EchoGqa", 6, 2, "echo", 24, -1, -1, 60},
+    {"EchoMha", 4, 4, "echo", 17, 1, 3, 33, {{"max_weight", "0"}, {"value_norms", "false"}}},
+    {"ReconstructNorms", 6, 2, "reconstruct", 24, -1, -1, 60, {{"value_norms", "true"}}},
+    {"EchoMqaLayer", 4, 1, "echo", 16, -1, -1, 47, {{"budget_scope", "layer"}}},
+    {"EchoHead", 6, 2, "echo", 20, -1, 4, 50, {{"budget_scope", "head"}, {"sum_weight", "0"}}},
+    {"EchoDecodeCap", 6, 2, "echo", 20, -1, 4, 96, {{"decode_cap", "30"}}},
+    {"EchoOpt", 4, 4, "echo", 33, -1, -1, 65, {}, "opt"},
+    {"EchoNeox", 4, 4, "echo", 33, -1, -1, 65, {}, "gpt_neox"},
     {"H2oSumOfSquares", 6, 2, "h2o", 32, -1, -1, 80, {{"group_reduce", "sum_of_squares"}}},
     {"H2oOpt", 4, 4, "h2o", 33, -1, -1, 65, {}, "opt"},
     {"H2oNeox", 4, 4, "h2o", 33, -1, -1, 65, {}, "gpt_neox"},
@@ -585,8 +593,11 @@ std::vector<CacheSpec> RaggedCaches(int budget) {
       Cache("h2o", budget),         Cache("snapkv", budget),
       Cache("ada-snapkv", budget),  Cache("ada-h2o", budget, {{"head_floor", "0"}}),
       Cache("ada-pyramid", budget), Cache("h2o", budget, {{"budget_scope", "model"}}),
+      Cache("echo", budget),        Cache("auto", budget),
       Cache("reconstruct", budget)};
-  for (CacheSpec& cache : caches) cache.protected_window_size = 6;
+  for (CacheSpec& cache : caches) {
+    if (cache.policy != "auto") cache.protected_window_size = 6;
+  }
   return caches;
 }
 
@@ -640,8 +651,10 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
   caches.push_back(Cache("h2o", 34, {{"group_reduce", "max"}}));
   caches.push_back(Cache("h2o", 34, {{"rolling", "true"}}));
   caches.push_back(Cache("co2", 34, {{"self_tuning", "true"}, {"budget_scope", "layer"}}));
-  caches.push_back(Cache("ada-h2o", 30));
-  caches.back().min_retained_mass = 0.8;
+  for (const char* policy : {"ada-h2o", "auto"}) {
+    caches.push_back(Cache(policy, 30));
+    caches.back().min_retained_mass = 0.8;
+  }
   caches.push_back(CacheSpec());  // full
   const auto engine = OracleEngine(94, 2, GetParam(), static_cast<int>(caches.size()));
   std::vector<CachePlan> plans;
@@ -703,8 +716,10 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
 TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
   constexpr int kPrompt = 100;
   std::vector<CacheSpec> caches = RaggedCaches(30);
-  caches.push_back(Cache("ada-h2o", 30));
-  caches.back().min_retained_mass = 0.8;
+  for (const char* policy : {"ada-h2o", "auto"}) {
+    caches.push_back(Cache(policy, 30));
+    caches.back().min_retained_mass = 0.8;
+  }
   for (const CacheSpec& cache : caches) {
     SCOPED_TRACE(testing::Message() << cache.policy << (cache.params.empty() ? "" : ", shared"));
     const CachePlan plan = *PlanCache(cache, {kPrompt, 2, 2});
@@ -756,7 +771,7 @@ TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
         const Engine::HeadState state = engine->ReadHead(slot, head / 2, head % 2);
         double mass = 0;
         for (const int32_t position : state.positions)
-          mass += all.head(head / 2, head % 2).entries[position].late / std::min(32, prompt);
+          mass += all.head(head / 2, head % 2).entries[position].late / plan.MassQueries();
         EXPECT_NEAR(driver.RetainedMass(slot)[head], mass, 2e-5) << "head " << head;
         EXPECT_EQ(mass < 0.99999, static_cast<int>(state.positions.size()) < prompt);
       }
@@ -782,7 +797,7 @@ int LeastFor(const DoubleModel::Head& all, const CachePlan& plan, int keep, int 
   std::sort(order.rbegin(), order.rend());
   double mass = 0;
   for (int i = 0; i < n; ++i) {
-    mass += all.entries[std::get<2>(order[i])].late / std::min(32, n);
+    mass += all.entries[std::get<2>(order[i])].late / plan.MassQueries();
     if (i + 1 < keep || mass < plan.min_retained_mass + margin) continue;
     return i + 1 <= std::max(keep, plan.most_for_mass) ? i + 1 : n;
   }

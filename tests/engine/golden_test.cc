@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/engine.h"
-#include "tests/device.h"
 #include "eval/engine_driver.h"
+#include "tests/device.h"
 #include "tests/test_files.h"
 
 namespace hydrant {

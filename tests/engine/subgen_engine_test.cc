@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "engine/engine.h"
+#include "eval/engine_driver.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
-#include "eval/engine_driver.h"
 #include "tests/engine/random_model.h"
 
 namespace hydrant {

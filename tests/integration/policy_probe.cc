@@ -1,6 +1,5 @@
-// What a cache policy keeps of a prompt, and what that costs: scripts/benchmark/peer_kvpress.py and
-// scripts/benchmark/quality_table.py ask, a line of JSON on stdin a question, and one on stdout
-// answers, in the same order.
+// What a cache policy keeps of a prompt, and what that costs: scripts/benchmark/peer_kvpress.py
+// asks, a line of JSON on stdin a question, and one on stdout answers, in the same order.
 //
 //   policy_probe --model FILE_OR_FOLDER [--device cpu] [--dtype float32] [--threads 2]
 //                [--max-tokens 2048] [--batch 8]

@@ -140,7 +140,7 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   request.cache.max_cache_tokens = 10;
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-  const auto& [good, plan, probe, total] = std::get<CheckedRequest>(checked);
+  const auto& [good, plan, probe, total, choices] = std::get<CheckedRequest>(checked);
   EXPECT_EQ(plan.prompt.tokens, 30);
   EXPECT_EQ(total, 60);
   const std::string_view instruction = "\n\nRepeat the previous context:";
@@ -151,6 +151,33 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   EXPECT_TRUE(
       std::get<CheckedRequest>(CheckRequest(request, SmallLimits(), tokenizer)).probe.empty())
       << "nothing leaves";
+}
+
+// Whose budget is open is offered several, the largest first and none that says the same as
+// another; what could never hold it is not offered.
+TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
+  const FakeTokenizer tokenizer;
+  using Budgets = std::vector<int>;
+  const auto budgets = [&](const Request& request, const EngineLimits& limits) {
+    const auto checked = std::get<CheckedRequest>(CheckRequest(request, limits, tokenizer));
+    Budgets all;
+    for (const CachePlan& plan : checked.choices) all.push_back(plan.budget);
+    all.push_back(checked.plan.budget);
+    return all;
+  };
+  Request request = MakeRequest(100, 10);
+  request.cache.policy = "auto";
+  request.cache.min_cache_tokens = 15;
+  EXPECT_EQ(budgets(request, SmallLimits()), (Budgets{100, 40, 20, 15}));
+  EngineLimits small = SmallLimits();
+  // All of it, 109 entries a head, would need some more blocks than there are.
+  small.num_blocks = 109 * small.num_layers * small.num_kv_heads / small.block_size;
+  EXPECT_EQ(budgets(request, small).front(), 40);
+  request.cache.min_cache_tokens = 100;
+  EXPECT_EQ(budgets(request, SmallLimits()), Budgets{100});
+  request.cache.min_cache_tokens = 0;
+  request.cache.cache_ratio = 0.3;
+  EXPECT_EQ(budgets(request, SmallLimits()), Budgets{30});
 }
 
 // 49 tokens, an instruction of 30 and 49 tokens fill the context of 128.

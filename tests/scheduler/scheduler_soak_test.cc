@@ -121,6 +121,12 @@ class Soak {
       request.cache = LocalCache(2 + Below(20));
       request.cache.policy = "reconstruct";  // reads more than its prompt
     }
+    if (Below(8) == 0) {
+      request.cache = CacheSpec();
+      request.cache.policy = "auto";  // as much as there is room for
+      request.cache.min_cache_tokens = Below(10);
+      if (Below(2) == 0) request.cache.min_retained_mass = 0.5;
+    }
     if (Below(4) == 0) request.question_tokens = Below(static_cast<int>(request.prompt.size()));
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
@@ -148,6 +154,9 @@ class Soak {
       const Stream& stream = harness_[handles_[i]];
       ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
       if (stream.token_ids.empty()) continue;
+      // Alone it would have had more room.
+      const CacheSpec& cache = requests_[i].cache;
+      if (cache.policy == "auto" && !cache.min_retained_mass) continue;
       SchedulerHarness alone(ample);
       alone.engine.choose = Accidents;
       requests_[i].deadline.reset();

@@ -599,6 +599,34 @@ TEST_P(SchedulerTest, QuestionsSurviveResumptionAndPreemption) {
   }
 }
 
+// Who leaves the budget to the scheduler gets everything while there is room, less where others
+// wait, and keeps what it got; usage says why.
+TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
+  EngineLimits limits = Limits();
+  limits.num_blocks = 3 * limits.num_layers * limits.num_kv_heads * 110 / limits.block_size;
+  Request request = MakeRequest(100, 8);
+  request.cache.policy = "auto";
+  request.cache.min_cache_tokens = 0;
+  for (const int clients : {1, 2, 6}) {
+    SCOPED_TRACE(std::to_string(clients) + " clients");
+    SchedulerHarness h(limits);
+    std::vector<RequestHandle> handles;
+    for (int i = 0; i < clients; ++i) handles.push_back(h.Add(request));
+    h.RunToEnd();
+    int whole = 0;
+    for (const RequestHandle handle : handles) {
+      ASSERT_TRUE(h[handle].finished.has_value());
+      const Usage& usage = h[handle].finished->usage;
+      EXPECT_THAT(usage.choice.why, testing::HasSubstr(" pages were free for "));
+      const bool full = usage.choice.policy == "full";
+      EXPECT_EQ(usage.kv_entries_of_prompt == 100 * limits.num_layers * limits.num_kv_heads, full);
+      whole += full;
+    }
+    EXPECT_EQ(h[handles[0]].finished->usage.choice.policy, clients < 6 ? "full" : "echo");
+    EXPECT_EQ(whole == clients, clients < 3);
+  }
+}
+
 // What a probe reads is more than the prompt: the arena holds it all, the cache the prompt, and
 // nobody is told of more tokens than the prompt has.
 TEST_P(SchedulerTest, AProbeIsReadAndForgotten) {

@@ -1,6 +1,7 @@
 // What the project is for: with a pool that holds 16 full caches of 1,024 tokens, h2o at 20 % runs
 // at least four times as many requests at once as the full cache. Measured through a real server
 // with a real engine, by its own GetServerInfo.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -80,7 +81,7 @@ TEST(BatchGrowth, H2oAtAFifthRunsFourTimesTheBatch) {
 // The pages that are held after a prompt are those of the heads' own budgets, each rounded up, and
 // not of the widest head.
 TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
-  for (const std::string policy : {"ada-snapkv", "ada-h2o", "reconstruct", "h2o"}) {
+  for (const std::string policy : {"ada-snapkv", "ada-h2o", "reconstruct", "echo", "auto", "h2o"}) {
     RandomModelServer server(kFullCaches);
     v1::GenerateRequest request = MakeRequest(7, policy);
     request.mutable_stopping()->set_max_tokens(1);  // which is never fed back
@@ -136,13 +137,40 @@ TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
   }
 }
 
+// A quality, and neither a quality nor a budget: usage says what became of it.
+TEST(BatchGrowth, AutoSaysWhatItChose) {
+  RandomModelServer server(kFullCaches);
+  v1::GenerateRequest request = MakeRequest(7, "auto");
+  v1::Cache* cache = request.mutable_cache();
+  cache->clear_cache_ratio();
+  cache->clear_max_cache_tokens();
+  cache->set_min_cache_tokens(0);
+  StreamResult result = RunToEnd(*server.stub, request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.usage->auto_choice().policy(), "full") << "an idle pool has room for all of it";
+  EXPECT_THAT(result.usage->auto_choice().why(),
+              testing::HasSubstr("pages were free for 1 waiting"));
+  EXPECT_EQ(result.usage->kv_entries_of_prompt(), server.NumHeads() * kPrompt);
+  uint64_t less = 0;
+  for (const float mass : {0.3f, 0.9f}) {
+    cache->set_min_retained_mass(mass);
+    result = RunToEnd(*server.stub, request);
+    ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.usage->auto_choice().policy(), "echo");
+    EXPECT_GE(result.usage->retained_mass().minimum(), mass - 1e-5f);
+    EXPECT_GT(result.usage->kv_entries_of_prompt(), less);
+    EXPECT_LT(result.usage->kv_entries_of_prompt(), server.NumHeads() * kPrompt);
+    less = result.usage->kv_entries_of_prompt();
+  }
+}
+
 TEST(BatchGrowth, RaggedHeadsLetTheBatchGrow) {
   RandomModelServer server(kFullCaches);
   const uint64_t pages = server.Info().pool().pages_total();
-  for (const std::string policy : {"ada-h2o", "ada-snapkv", "reconstruct"}) {
+  for (const std::string policy : {"ada-h2o", "ada-snapkv", "reconstruct", "auto"}) {
     const int running = PeakRunning(&server, 100, policy);
     std::printf("requests running at once: %s at 20 %% %d\n", policy.c_str(), running);
-    // What is generated stays with the last two: up to 80 entries beside 189.
+    // What is generated stays with all but the first: up to 80 entries beside 189.
     EXPECT_GE(running, (policy == "ada-h2o" ? 4 : 3) * kFullCaches) << policy;
     EXPECT_TRUE(WaitFor([&] { return server.Info().pool().pages_free() == pages; }))
         << "pages did not come home";

@@ -55,7 +55,8 @@ v1::Cache* QuestionOf(v1::GenerateRequest* request, const std::vector<std::strin
 
 std::string AllPolicies() {
   return "full, local, streaming, h2o, scissorhands, tova, snapkv, pyramidkv, ada-snapkv, "
-         "ada-pyramid, ada-h2o, co2, reconstruct, subgen, subgen-kcenter, random";
+         "ada-pyramid, ada-h2o, co2, reconstruct, echo, auto, subgen, subgen-kcenter, "
+         "random";
 }
 
 std::vector<BadField> BadFields() {
@@ -257,6 +258,16 @@ std::vector<BadField> BadFields() {
          QuestionOf(r, {"assistant", "user"});
        },
        "cache.question_agnostic", "without its last message, chat.messages: a user message is"},
+      {"AutoHasNoWeights", [](R* r) { (*Budget(r, "auto")->mutable_params())["max_weight"] = "3"; },
+       "cache.params", "'max_weight' is no parameter of policy auto; one of decode_cap"},
+      {"AutosQuality",
+       [](R* r) {
+         r->mutable_cache()->set_cache_policy("auto");
+         r->mutable_cache()->set_min_retained_mass(1.5f);
+       },
+       "cache.min_retained_mass", "1.5 is outside (0, 1]"},
+      {"EchoWithoutBudget", [](R* r) { r->mutable_cache()->set_cache_policy("echo"); }, "cache",
+       "policy echo needs max_cache_tokens or cache_ratio"},
       // 2 * 1010 tokens and an instruction of 30 are 2 more than the context has.
       {"PromptTooLongToBeReadTwice",
        [](R* r) {

@@ -154,7 +154,8 @@ TEST_P(Question, OfNothingUnlessAskedFor) {
   EXPECT_EQ(zero.token_ids, unset.token_ids);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, Question, testing::Values("h2o", "snapkv", "reconstruct"),
+INSTANTIATE_TEST_SUITE_P(Policies, Question,
+                         testing::Values("h2o", "snapkv", "reconstruct", "echo"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

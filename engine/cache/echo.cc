@@ -1,0 +1,55 @@
+#include <memory>
+#include <utility>
+
+#include "engine/cache/policy_registry.h"
+#include "engine/cache/probe_score.h"
+
+namespace hydrant {
+namespace {
+
+// What `reconstruct` finds without a second reading. The queries of the prompt stand for those that
+// will come: each is turned to the position right after the prompt and asked of all its keys, those
+// too that came after it. So a query that looks for what followed a token finds the entry that did
+// follow, as the second reading's would. Expected Attention (arXiv 2510.00636) takes the mean and
+// covariance of the same queries; here it is every one of them, their sum and maxima, weighted, and
+// the budget is shared by all heads of all layers.
+class EchoPolicy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    PolicyInfo info = {
+        "echo",
+        "keeps what the prompt's own queries attend to when asked again from behind it",
+        {MaxCacheTokensParameter(), CacheRatioParameter(), MinCacheTokensParameter()}};
+    const auto add = [&](std::vector<PolicyParameter> rows) {
+      for (PolicyParameter& row : rows) info.parameters.push_back(std::move(row));
+    };
+    add(ProbeParameters(kEchoDefaults));
+    add({DecodeCapParameter()});
+    add(SharingParameters(kModelFirst));
+    return info;
+  }
+
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    if (absl::Status status = FillProbe(spec, kEchoDefaults, plan); !status.ok()) return status;
+    if (absl::Status status = FillDecodeCap(spec, plan); !status.ok()) return status;
+    plan->prompt_score = EchoIfNeeded(*plan);
+    return FillSharing(spec, kModelFirst, plan);
+  }
+};
+
+class Asker final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override {
+    return ProbeStatistics(plan, 0);
+  }
+  const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
+};
+constexpr Asker kScorer;
+
+}  // namespace
+
+const PromptScorer* const PromptScore::kEcho = &kScorer;
+
+std::unique_ptr<Policy> NewEchoPolicy() { return std::make_unique<EchoPolicy>(); }
+
+}  // namespace hydrant
