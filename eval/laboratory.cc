@@ -65,11 +65,12 @@ struct Laboratory::Impl {
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<TokenId> instruction;
 
-  absl::StatusOr<CachePlan> PlanOf(const Arm& arm, int context) const;
+  absl::StatusOr<CachePlan> PlanOf(const Arm& arm, const Trial& trial) const;
   int64_t PagesOf(const CachePlan& plan, const Trial& trial) const;
   void RunGroup(const Trial& trial, std::span<Plotted> group, std::vector<Outcome>* outcomes);
   void Read(const Trial& trial, std::span<Plotted> group, EngineDriver* driver) const;
   Outcome Compressed(const Plotted& arm, EngineDriver* driver) const;
+  std::vector<std::vector<int32_t>> Held(int slot) const;
   void Give(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
             std::vector<Outcome>* outcomes) const;
   void Generate(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
@@ -114,8 +115,9 @@ std::vector<TokenId> Laboratory::Encode(std::string_view text) const {
   return ids.ok() ? *std::move(ids) : std::vector<TokenId>();
 }
 
-absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, int context) const {
+absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& trial) const {
   const EngineLimits& limits = engine->limits();
+  const int context = trial.context;
   CacheSpec spec = arm.cache;
   if (arm.is_oracle) {
     spec.policy = "reconstruct";
@@ -125,7 +127,7 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, int context) 
       PlanCache(spec, {context, limits.num_layers, limits.num_kv_heads});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->prompt_score = &kContinuation;
-  if (options.append && plan->whole_until == 0 && !plan->rule.weighted) {
+  if (trial.append.value_or(options.append) && plan->whole_until == 0 && !plan->rule.weighted) {
     plan->cap = kNoCap;
     plan->rule.scored = false;
   }
@@ -148,7 +150,7 @@ int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) con
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {
   std::vector<Outcome> outcomes(arms.size() + 1);
   const EngineLimits& limits = impl_->engine->limits();
-  std::vector<Plotted> group = {{0, *impl_->PlanOf({}, trial.context)}};
+  std::vector<Plotted> group = {{0, *impl_->PlanOf({}, trial)}};
   const int64_t of_full = impl_->PagesOf(group[0].plan, trial);
   int64_t pages = of_full;
   // As many side by side as the pool bears; the full cache is in every group, to be compared with.
@@ -158,7 +160,7 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
     pages = of_full;
   };
   for (size_t i = 0; i < arms.size(); ++i) {
-    const absl::StatusOr<CachePlan> plan = impl_->PlanOf(arms[i], trial.context);
+    const absl::StatusOr<CachePlan> plan = impl_->PlanOf(arms[i], trial);
     if (!plan.ok()) {
       outcomes[i + 1].refused = plan.status();
       continue;
@@ -178,7 +180,11 @@ void Laboratory::Impl::RunGroup(const Trial& trial, std::span<Plotted> group,
                                 std::vector<Outcome>* outcomes) {
   EngineDriver driver(engine.get(), 1);
   Read(trial, group, &driver);
-  for (const Plotted& arm : group) (*outcomes)[arm.outcome] = Compressed(arm, &driver);
+  for (const Plotted& arm : group) {
+    Outcome& outcome = (*outcomes)[arm.outcome];
+    outcome = Compressed(arm, &driver);
+    if (trial.traced && !arm.plan.rule.weighted) outcome.held.push_back(Held(arm.slot));
+  }
   Give(trial, group, &driver, outcomes);
   Generate(trial, group, &driver, outcomes);
 }
@@ -229,6 +235,18 @@ Outcome Laboratory::Impl::Compressed(const Plotted& arm, EngineDriver* driver) c
   return outcome;
 }
 
+std::vector<std::vector<int32_t>> Laboratory::Impl::Held(int slot) const {
+  const EngineLimits& limits = engine->limits();
+  std::vector<std::vector<int32_t>> held;
+  for (int layer = 0; layer < limits.num_layers; ++layer) {
+    for (int head = 0; head < limits.num_kv_heads; ++head) {
+      held.push_back(engine->ReadPositions(slot, layer, head));
+      std::sort(held.back().begin(), held.back().end());
+    }
+  }
+  return held;
+}
+
 // The tokens after the context, the same to all.
 void Laboratory::Impl::Give(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
                             std::vector<Outcome>* outcomes) const {
@@ -247,6 +265,10 @@ void Laboratory::Impl::Give(const Trial& trial, std::span<Plotted> group, Engine
       driver->DecodeToken(arm.slot, token, position);
     }
     driver->Step();
+    for (const Plotted& arm : group) {
+      Outcome& outcome = (*outcomes)[arm.outcome];
+      if (!outcome.held.empty() && arm.plan.cap != kNoCap) outcome.held.push_back(Held(arm.slot));
+    }
   }
   for (const Plotted& arm : group) (*outcomes)[arm.outcome].agreement /= given;
 }

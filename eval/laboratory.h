@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct Trial {
   int context = 0;
   int generate = 0;
   std::vector<TokenId> expected = {};  // of what is generated: for the oracle
+  bool traced = false;                 // Outcome::held is wanted
+  std::optional<bool> append = {};     // instead of the options' own
 };
 
 // What an arm made of a trial.
@@ -44,6 +47,10 @@ struct Outcome {
   int64_t entries = 0;        // of all heads, when the context had been compressed
   double retained_mass = 1;   // mean over the heads
   std::vector<int32_t> kept;  // [layers * KV heads] entries of each head, likewise
+  // Of a traced trial: the positions that each head holds, ascending, when the context has been
+  // compressed and after each given token (what its query attended to); the first moment alone
+  // where nothing leaves after it. Empty where entries are samples. [moments][layers * KV heads]
+  std::vector<std::vector<std::vector<int32_t>>> held = {};
 };
 
 struct LaboratoryOptions {

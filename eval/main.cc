@@ -15,7 +15,10 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "engine/model/model_source.h"
+#include "eval/anatomy.h"
 #include "eval/laboratory.h"
+#include "eval/pictures.h"
 #include "eval/report.h"
 #include "eval/results.h"
 #include "eval/tasks.h"
@@ -27,6 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kOracle[] = "oracle";
+constexpr char kNoTask[] = "none";
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -36,25 +40,35 @@ struct Flags {
   std::vector<std::string> tasks = {"perplexity", "needle", "needle-unseen"};
   std::vector<std::string> policies = {"h2o",
                                        "h2o:protected_window_size=0",
+                                       "ada-h2o",
                                        "local",
                                        "streaming",
+                                       "scissorhands",
                                        "tova",
                                        "snapkv",
                                        "ada-snapkv",
                                        "pyramidkv",
+                                       "ada-pyramid",
                                        "co2:self_tuning=true",
                                        "subgen-kcenter",
                                        "random",
                                        "reconstruct",
-                                       kOracle};
+                                       "echo",
+                                       "auto",
+                                       kOracle,
+                                       "oracle:budget_scope=model"};
   std::vector<double> budgets = {0.05, 0.1, 0.2, 0.4, 0.6};
   TaskOptions task;
+  std::vector<std::string> against;
   std::string out = "eval-results";
+  std::string write_cases;
   std::string device = "cpu";
   std::string dtype = "bfloat16";
   int threads = 2;
   double memory_gb = 1.0;
   bool append = false;
+  bool anatomy = false;
+  bool report_only = false;
   bool quick = false;
   bool list_policies = false;
   bool list_tasks = false;
@@ -68,7 +82,7 @@ struct Flags {
 void AddFlags(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->model, "a GGUF file or a Hugging Face folder");
   app->add_option("--text", flags->texts, "a plain UTF-8 text; may be repeated")->take_all();
-  app->add_option("--tasks", flags->tasks, "see --list-tasks")
+  app->add_option("--tasks", flags->tasks, "see --list-tasks; none: of --anatomy alone")
       ->delimiter(',')
       ->capture_default_str();
   app->add_option(
@@ -107,8 +121,19 @@ void AddFlags(CLI::App* app, Flags* flags) {
   app->add_flag(
       "--append", flags->append,
       "nothing leaves once a context has been compressed, as in most published comparisons");
+  app->add_flag("--anatomy", flags->anatomy,
+                "the papers' own pictures of each text's middle: attention loss and its bound, "
+                "concentration, key clusters, what is needed and held, masks (llama family)");
+  app->add_option("--against", flags->against,
+                  "arms that every other is compared with, case by case; may be repeated")
+      ->delimiter(',');
+  app->add_option("--write-cases", flags->write_cases,
+                  "write what is asked to this file, a line of JSON a case, and exit: others who "
+                  "answer the same append their lines to results.jsonl");
+  app->add_flag("--report-only", flags->report_only,
+                "measure nothing more: report what results.jsonl holds");
   app->add_flag("--quick", flags->quick,
-                "2 cases and 3 budgets, where these are not given: minutes");
+                "12 cases and 3 budgets, where these are not given: minutes with a small model");
   app->add_flag("--list-policies", flags->list_policies, "names and parameters, and exit");
   app->add_flag("--list-tasks", flags->list_tasks, "names, and exit");
 }
@@ -140,17 +165,21 @@ Arm ArmOf(const std::string& text) {
   for (size_t i = 1; i < parts.size(); ++i) {
     const std::pair<std::string, std::string> setting =
         absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
-    const auto number = [&] {
+    const auto number = [&](auto parse) {
       try {
-        return std::stoll(setting.second);
+        return parse(setting.second);
       } catch (const std::exception&) {
         Fail(fmt::format("--policies: '{}' of {} is not a number", parts[i], text), 2);
       }
     };
+    const auto whole = [](const std::string& digits) { return std::stoll(digits); };
+    const auto real = [](const std::string& digits) { return std::stod(digits); };
     if (setting.first == "protected_window_size") {
-      arm.cache.protected_window_size = number();
+      arm.cache.protected_window_size = number(whole);
     } else if (setting.first == "sink_tokens") {
-      arm.cache.sink_tokens = number();
+      arm.cache.sink_tokens = number(whole);
+    } else if (setting.first == "min_retained_mass") {
+      arm.cache.min_retained_mass = number(real);
     } else {
       arm.cache.params[setting.first] = setting.second;
     }
@@ -180,6 +209,7 @@ void CheckFlags(const Flags& flags) {
       Fail(fmt::format("--policies: {}: {}", policy, std::string(plan.status().message())), 2);
   }
   for (const std::string& task : flags.tasks) {
+    if (task == kNoTask && flags.tasks.size() == 1 && flags.anatomy) continue;
     std::vector<std::string> names;
     for (const TaskInfo& info : ListTasks()) names.push_back(info.name);
     if (std::find(names.begin(), names.end(), task) == names.end())
@@ -256,9 +286,42 @@ void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Resu
   }
 }
 
+// Before any work, so that a model it does not know is refused at once; null: nobody asked.
+std::unique_ptr<PlainForward> OpenAnatomy(const Flags& flags) {
+  if (!flags.anatomy) return nullptr;
+  auto source = OpenModel(flags.model, LoadFormat::kAuto);
+  if (!source.ok()) Fail(std::string(source.status().message()));
+  auto forward = PlainForward::Create(*std::move(source), flags.threads);
+  if (!forward.ok()) Fail("--anatomy: " + std::string(forward.status().message()));
+  return *std::move(forward);
+}
+
+nlohmann::json RunAnatomy(const Flags& flags, const std::vector<std::string>& texts,
+                          Laboratory* laboratory, PlainForward* forward) {
+  nlohmann::json drawn = nlohmann::json::array();
+  if (forward == nullptr) return drawn;
+  AnatomyOptions options;
+  for (const std::string& policy : flags.policies) options.arms.push_back(ArmOf(policy));
+  options.budgets = flags.budgets;
+  options.length = flags.task.length;
+  options.given = flags.task.given;
+  for (size_t i = 0; i < texts.size() && interrupted == 0; ++i) {
+    const std::string name = std::filesystem::path(flags.texts[i]).filename();
+    options.progress = [&](const std::string& step) {
+      if (interrupted != 0) Fail("interrupted; the same command goes on where it was");
+      fmt::print(stderr, "anatomy of {}: {}\n", name, step);
+    };
+    auto text = DrawAnatomy(name, texts[i], options, laboratory, forward);
+    if (!text.ok()) Fail(std::string(text.status().message()), 2);
+    drawn.push_back(*std::move(text));
+  }
+  return drawn;
+}
+
 void WriteReports(const Flags& flags, const Laboratory& laboratory, const Results& results,
-                  const std::string& settings, bool complete) {
+                  const nlohmann::json& anatomy, const std::string& settings, bool complete) {
   const std::vector<Summary> summaries = results.Summarize();
+  const std::vector<Difference> differences = results.Compare(flags.against);
   const ReportHead head = {
       .title = "hydrant-eval: " + std::filesystem::path(flags.model).filename().string(),
       .settings = settings,
@@ -272,13 +335,27 @@ void WriteReports(const Flags& flags, const Laboratory& laboratory, const Result
     fmt::print(stderr, "{}\n", path.string());
   };
   write("results.csv", CsvReport(summaries));
-  write("report.html", HtmlReport(head, summaries));
-  fmt::print("{}", TextReport(summaries));
+  if (!differences.empty()) write("differences.csv", CsvReport(differences));
+  write("report.html", HtmlReport(head, summaries, differences, anatomy));
+  if (!anatomy.empty()) write("anatomy.json", anatomy.dump());
+  fmt::print("{}{}", TextReport(summaries), TextReport(differences));
 }
 
-int Run(const Flags& flags) {
-  CheckFlags(flags);
-  const std::vector<std::string> texts = ReadTexts(flags.texts);
+// Arms are those to be measured and those of others that the results hold.
+void CheckAgainst(const Flags& flags, const Results& results) {
+  std::vector<std::string> arms;
+  if (!flags.report_only) arms = flags.policies;
+  for (const Summary& summary : results.Summarize()) {
+    if (std::find(arms.begin(), arms.end(), summary.arm) == arms.end()) arms.push_back(summary.arm);
+  }
+  for (const std::string& arm : flags.against) {
+    if (std::find(arms.begin(), arms.end(), arm) == arms.end())
+      Fail(fmt::format("--against: no arm is named '{}'; there are {}", arm, fmt::join(arms, ", ")),
+           2);
+  }
+}
+
+LaboratoryOptions OptionsOf(const Flags& flags) {
   LaboratoryOptions options;
   options.append = flags.append;
   options.engine.device = flags.device;
@@ -292,48 +369,78 @@ int Run(const Flags& flags) {
   options.engine.max_model_len = 2 * flags.task.length + std::max(flags.task.given, 256);
   options.max_arms =
       static_cast<int>(std::min<size_t>(64, flags.policies.size() * flags.budgets.size()));
-  const auto laboratory = Laboratory::Create(flags.model, options);
-  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
+  return options;
+}
 
-  std::vector<Case> cases;
-  for (const std::string& task : flags.tasks) {
-    auto made = MakeCases(task, flags.task, texts, **laboratory);
-    if (!made.ok()) Fail(std::string(made.status().message()), 2);
-    std::move(made->begin(), made->end(), std::back_inserter(cases));
-  }
+nlohmann::json SettingsOf(const Flags& flags) {
   std::vector<std::string> names;
   for (const std::string& text : flags.texts)
     names.push_back(std::filesystem::path(text).filename());
-  const nlohmann::json settings = {{"model", std::filesystem::path(flags.model).filename()},
-                                   {"dtype", flags.dtype},
-                                   {"texts", names},
-                                   {"cases", flags.task.cases},
-                                   {"length", flags.task.length},
-                                   {"given", flags.task.given},
-                                   {"seed", flags.task.seed},
-                                   {"append", flags.append}};
-  std::error_code error;
-  std::filesystem::create_directories(flags.out, error);
-  if (error) Fail(fmt::format("--out: cannot make {}: {}", flags.out, error.message()), 2);
-  auto results = Results::Open(std::filesystem::path(flags.out) / "results.jsonl", settings);
-  if (!results.ok()) Fail(std::string(results.status().message()), 2);
+  return {{"model", std::filesystem::path(flags.model).filename()},
+          {"dtype", flags.dtype},
+          {"texts", names},
+          {"cases", flags.task.cases},
+          {"length", flags.task.length},
+          {"given", flags.task.given},
+          {"seed", flags.task.seed},
+          {"append", flags.append}};
+}
 
-  // A case of each task after the other, so that a part of the results is a smaller run of all.
+// A case of each task after the other, so that a part of the results is a smaller run of all.
+std::vector<Case> CasesOf(const Flags& flags, const std::vector<std::string>& texts,
+                          const Laboratory& laboratory) {
+  std::vector<Case> cases;
+  for (const std::string& task : flags.tasks) {
+    if (task == kNoTask) continue;
+    auto made = MakeCases(task, flags.task, texts, laboratory);
+    if (!made.ok()) Fail(std::string(made.status().message()), 2);
+    std::move(made->begin(), made->end(), std::back_inserter(cases));
+  }
   std::stable_sort(cases.begin(), cases.end(),
                    [](const Case& a, const Case& b) { return a.number < b.number; });
-  fmt::print(stderr, "{}\n", (*laboratory)->Description());
+  return cases;
+}
+
+// False: interrupted.
+bool RunCases(const Flags& flags, const std::vector<Case>& cases, Laboratory* laboratory,
+              Results* results) {
+  fmt::print(stderr, "{}\n", laboratory->Description());
   std::signal(SIGINT, [](int) { interrupted = 1; });
   std::signal(SIGTERM, [](int) { interrupted = 1; });
   ProgressBar progress(cases.size());
   size_t done = 0;
   for (const Case& asked : cases) {
     if (interrupted != 0) break;
-    RunCase(flags, asked, laboratory->get(), &*results);
+    RunCase(flags, asked, laboratory, results);
     progress.Show(++done);
   }
   fmt::print(stderr, "\n");
-  const bool complete = done == cases.size();
-  WriteReports(flags, **laboratory, *results, settings.dump(), complete);
+  return done == cases.size();
+}
+
+int Run(const Flags& flags) {
+  CheckFlags(flags);
+  const std::vector<std::string> texts = ReadTexts(flags.texts);
+  const std::unique_ptr<PlainForward> forward = OpenAnatomy(flags);
+  const auto laboratory = Laboratory::Create(flags.model, OptionsOf(flags));
+  if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
+  const std::vector<Case> cases = CasesOf(flags, texts, **laboratory);
+  if (!flags.write_cases.empty()) {
+    if (!(std::ofstream(flags.write_cases) << CasesAsJson(cases)))
+      Fail("--write-cases: cannot write " + flags.write_cases);
+    return 0;
+  }
+
+  const nlohmann::json settings = SettingsOf(flags);
+  std::error_code error;
+  std::filesystem::create_directories(flags.out, error);
+  if (error) Fail(fmt::format("--out: cannot make {}: {}", flags.out, error.message()), 2);
+  auto results = Results::Open(std::filesystem::path(flags.out) / "results.jsonl", settings);
+  if (!results.ok()) Fail(std::string(results.status().message()), 2);
+  CheckAgainst(flags, *results);
+  const bool complete = flags.report_only || RunCases(flags, cases, laboratory->get(), &*results);
+  const nlohmann::json anatomy = RunAnatomy(flags, texts, laboratory->get(), forward.get());
+  WriteReports(flags, **laboratory, *results, anatomy, settings.dump(), complete);
   if (!complete) Fail("interrupted; the same command goes on where it was");
   return 0;
 }
@@ -343,7 +450,7 @@ int Main(int argc, char** argv) {
   CLI::App app("hydrant-eval: what each cache policy costs on a model and texts of yours");
   AddFlags(&app, &flags);
   CLI11_PARSE(app, argc, argv);
-  if (flags.quick && app.count("--cases") == 0) flags.task.cases = 2;
+  if (flags.quick && app.count("--cases") == 0) flags.task.cases = 12;
   if (flags.quick && app.count("--budgets") == 0) flags.budgets = {0.1, 0.2, 0.4};
   if (flags.list_policies || flags.list_tasks) {
     ListAll(flags);

@@ -1,6 +1,7 @@
 #include "eval/report.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -17,12 +18,11 @@ Json ToJson(const Estimate& estimate) {
 }
 
 // In the order of their first appearance.
-template <typename Get>
-std::vector<std::string> Distinct(const std::vector<Summary>& summaries, const Get& get) {
+template <typename Row, typename Get>
+std::vector<std::string> Distinct(const std::vector<Row>& rows, const Get& get) {
   std::vector<std::string> names;
-  for (const Summary& summary : summaries) {
-    if (std::find(names.begin(), names.end(), get(summary)) == names.end())
-      names.push_back(get(summary));
+  for (const Row& row : rows) {
+    if (std::find(names.begin(), names.end(), get(row)) == names.end()) names.push_back(get(row));
   }
   return names;
 }
@@ -33,13 +33,57 @@ std::string Cell(const Summary& summary) {
   return fmt::format("{:.3f} ±{:.3f}", summary.lost.mean, summary.lost.half_width);
 }
 
+std::string Figure(const Difference& d) {
+  if (d.retrieval)
+    return fmt::format("{:+.0f} ±{:.0f} %", 100 * d.more.mean, 100 * d.more.half_width);
+  return fmt::format("{:+.3f} ±{:.3f}", d.more.mean, d.more.half_width);
+}
+
+const char* Verdict(const Difference& d) {
+  return d.IsBetter() ? "better" : d.IsWorse() ? "worse" : "";
+}
+
+std::string Cell(const Difference& d) {
+  const char* mark = d.IsBetter() ? "**" : d.IsWorse() ? "*" : "";
+  return mark + Figure(d) + mark;
+}
+
+// A row an arm, a column a budget.
+template <typename Row>
+std::string Table(const std::vector<Row>& rows) {
+  std::set<double> budgets;
+  for (const Row& row : rows) budgets.insert(row.budget);
+  std::string text = "| policy |";
+  for (const double budget : budgets) text += fmt::format(" {:g} % |", 100 * budget);
+  text += "\n|---|";
+  for (size_t i = 0; i < budgets.size(); ++i) text += "---|";
+  for (const std::string& arm : Distinct(rows, [](const Row& row) { return row.arm; })) {
+    text += fmt::format("\n| {} |", arm);
+    for (const double budget : budgets) {
+      const auto cell = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+        return row.arm == arm && row.budget == budget;
+      });
+      text += cell == rows.end() ? " - |" : fmt::format(" {} |", Cell(*cell));
+    }
+  }
+  return text + "\n";
+}
+
+template <typename Row, typename Belongs>
+std::vector<Row> Those(const std::vector<Row>& rows, const Belongs& belongs) {
+  std::vector<Row> those;
+  std::copy_if(rows.begin(), rows.end(), std::back_inserter(those), belongs);
+  return those;
+}
+
 }  // namespace
 
-std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries) {
-  Json data = {{"title", head.title},       {"settings", head.settings},
-               {"layers", head.num_layers}, {"heads", head.num_kv_heads},
-               {"context", head.context},   {"complete", head.complete},
-               {"summaries", Json::array()}};
+std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries,
+                       const std::vector<Difference>& differences, const Json& anatomy) {
+  Json data = {
+      {"title", head.title},        {"settings", head.settings},    {"layers", head.num_layers},
+      {"heads", head.num_kv_heads}, {"context", head.context},      {"complete", head.complete},
+      {"summaries", Json::array()}, {"differences", Json::array()}, {"anatomy", anatomy}};
   for (const Summary& s : summaries) {
     data["summaries"].push_back({{"task", s.task},
                                  {"arm", s.arm},
@@ -50,6 +94,16 @@ std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summa
                                  {"divergence", ToJson(s.divergence)},
                                  {"found", ToJson(s.found)},
                                  {"kept", s.kept}});
+  }
+  for (const Difference& d : differences) {
+    data["differences"].push_back({{"task", d.task},
+                                   {"arm", d.arm},
+                                   {"against", d.against},
+                                   {"budget", d.budget},
+                                   {"retrieval", d.retrieval},
+                                   {"cell", Figure(d)},
+                                   {"verdict", Verdict(d)},
+                                   {"count", d.more.count}});
   }
   std::string page = kReportPage;
   constexpr std::string_view kPlace = "/*DATA*/null";
@@ -76,29 +130,36 @@ std::string CsvReport(const std::vector<Summary>& summaries) {
 std::string TextReport(const std::vector<Summary>& summaries) {
   std::string text;
   for (const std::string& task : Distinct(summaries, [](const Summary& s) { return s.task; })) {
-    std::vector<Summary> of_task;
-    std::set<double> budgets;
-    for (const Summary& s : summaries) {
-      if (s.task != task) continue;
-      of_task.push_back(s);
-      budgets.insert(s.budget);
-    }
-    text += fmt::format("\n{}: {}\n\n| policy |", task,
+    const auto of_task = Those(summaries, [&](const Summary& s) { return s.task == task; });
+    text += fmt::format("\n{}: {}\n\n{}", task,
                         of_task[0].retrieval ? "found, of what the full cache finds"
-                                             : "nats a token lost over the full cache");
-    for (const double budget : budgets) text += fmt::format(" {:g} % |", 100 * budget);
-    text += "\n|---|";
-    for (size_t i = 0; i < budgets.size(); ++i) text += "---|";
-    for (const std::string& arm : Distinct(of_task, [](const Summary& s) { return s.arm; })) {
-      text += fmt::format("\n| {} |", arm);
-      for (const double budget : budgets) {
-        const auto cell = std::find_if(of_task.begin(), of_task.end(), [&](const Summary& s) {
-          return s.arm == arm && s.budget == budget;
-        });
-        text += cell == of_task.end() ? " - |" : fmt::format(" {} |", Cell(*cell));
-      }
+                                             : "nats a token lost over the full cache",
+                        Table(of_task));
+  }
+  return text;
+}
+
+std::string CsvReport(const std::vector<Difference>& differences) {
+  std::string csv = "task,arm,against,budget,cases,more,more_95,verdict\n";
+  for (const Difference& d : differences) {
+    csv += fmt::format("{},\"{}\",\"{}\",{},{},{:.5f},{:.5f},{}\n", d.task, d.arm, d.against,
+                       d.budget, d.more.count, d.more.mean, d.more.half_width, Verdict(d));
+  }
+  return csv;
+}
+
+std::string TextReport(const std::vector<Difference>& differences) {
+  std::string text;
+  for (const std::string& against :
+       Distinct(differences, [](const auto& d) { return d.against; })) {
+    for (const std::string& task : Distinct(differences, [](const auto& d) { return d.task; })) {
+      const auto those = Those(
+          differences, [&](const Difference& d) { return d.against == against && d.task == task; });
+      if (those.empty()) continue;
+      text += fmt::format("\n{}: {} than {}, over the same cases (**better**, *worse*)\n\n{}", task,
+                          those[0].retrieval ? "found more" : "nats a token more", against,
+                          Table(those));
     }
-    text += "\n";
   }
   return text;
 }

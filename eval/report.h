@@ -3,6 +3,7 @@
 #ifndef HYDRANT_EVAL_REPORT_H_
 #define HYDRANT_EVAL_REPORT_H_
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,17 @@ struct ReportHead {
   bool complete = true;  // false: the run was interrupted
 };
 
-std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries);
+// `anatomy`: of each text, as eval/pictures.h draws it; an empty array: of none.
+std::string HtmlReport(const ReportHead& head, const std::vector<Summary>& summaries,
+                       const std::vector<Difference>& differences = {},
+                       const nlohmann::json& anatomy = nlohmann::json::array());
 std::string CsvReport(const std::vector<Summary>& summaries);
 // A task after the other: a row an arm, a column a budget.
 std::string TextReport(const std::vector<Summary>& summaries);
+
+// The same two of paired differences; what is clearly better or worse is marked.
+std::string CsvReport(const std::vector<Difference>& differences);
+std::string TextReport(const std::vector<Difference>& differences);
 
 }  // namespace hydrant
 

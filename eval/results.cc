@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 
@@ -11,6 +15,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFull[] = "full";
+// What was generated may end within a character.
+constexpr auto kReplace = Json::error_handler_t::replace;
 // Of a normal distribution: 95 % lie within so many deviations.
 constexpr double kDeviations = 1.96;
 
@@ -29,22 +35,45 @@ Json ToJson(const Measured& m) {
           {"kept", m.kept}};
 }
 
-std::optional<Measured> FromJson(const Json& line) {
-  if (!line.is_object() || !line.contains("kept")) return std::nullopt;
+// Copies a field of the line, or says what is wrong with it.
+template <typename Value>
+absl::Status Read(const Json& line, const char* field, Value* value) {
+  if (!line.contains(field)) return absl::InvalidArgumentError(absl::StrCat(field, " is missing"));
+  try {
+    line.at(field).get_to(*value);
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, ": ", line.at(field).dump(-1, ' ', false, kReplace), " is not what belongs there"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Measured> FromJson(const Json& line) {
+  if (!line.is_object()) return absl::InvalidArgumentError("not a JSON object");
   Measured m;
-  m.task = line.at("task");
-  m.number = line.at("case");
-  m.arm = line.at("arm");
-  m.budget = line.at("budget");
-  m.nll = line.at("nll");
-  m.agreement = line.at("agreement");
-  m.divergence = line.at("divergence");
-  m.found = line.at("found");
-  m.text = line.at("text");
-  m.entries = line.at("entries");
-  m.retained_mass = line.at("retained_mass");
-  m.kept = line.at("kept").get<std::vector<int32_t>>();
+  absl::Status status;
+  status.Update(Read(line, "task", &m.task));
+  status.Update(Read(line, "case", &m.number));
+  status.Update(Read(line, "arm", &m.arm));
+  status.Update(Read(line, "budget", &m.budget));
+  status.Update(Read(line, "nll", &m.nll));
+  status.Update(Read(line, "agreement", &m.agreement));
+  status.Update(Read(line, "divergence", &m.divergence));
+  status.Update(Read(line, "found", &m.found));
+  status.Update(Read(line, "text", &m.text));
+  status.Update(Read(line, "entries", &m.entries));
+  status.Update(Read(line, "retained_mass", &m.retained_mass));
+  status.Update(Read(line, "kept", &m.kept));
+  if (!status.ok()) return status;
   return m;
+}
+
+// The part of the file that consists of whole lines.
+std::string WholeLines(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  text.resize(text.rfind('\n') + 1);  // 0 where there is none
+  return text;
 }
 
 }  // namespace
@@ -64,31 +93,40 @@ Estimate EstimateOf(const std::vector<double>& values) {
 absl::StatusOr<Results> Results::Open(const std::string& path, const Json& settings) {
   Results results;
   results.path_ = path;
-  std::ifstream file(path);
-  std::string line;
-  if (!file || !std::getline(file, line)) {
+  const std::string text = WholeLines(path);
+  if (text.empty()) {
     std::ofstream fresh(path);
     if (!(fresh << settings.dump() << "\n"))
       return absl::PermissionDeniedError(absl::StrCat("cannot write ", path));
     return results;
   }
-  if (Json::parse(line, nullptr, false) != settings) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " was made with other settings: ", line,
-                     "; choose another --out or take that one away"));
+  std::error_code ignored;  // a read-only file can still be reported
+  std::filesystem::resize_file(path, text.size(), ignored);
+  int number = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (++number == 1) {
+      if (json == settings) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " was made with other settings: ", line,
+                       "; choose another --out or take that one away"));
+    }
+    const absl::StatusOr<Measured> measured = FromJson(json);
+    if (!measured.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ", line ", number, ": ", measured.status().message()));
+    results.Insert(*measured);
   }
-  bool ends_within_a_line = false;
-  while (std::getline(file, line)) {
-    ends_within_a_line = file.eof();
-    // What an interrupted run has left unfinished is measured again.
-    const std::optional<Measured> measured = FromJson(Json::parse(line, nullptr, false));
-    if (!measured.has_value()) continue;
-    results.index_[{measured->task, measured->number, measured->arm, measured->budget}] =
-        results.measured_.size();
-    results.measured_.push_back(*measured);
-  }
-  if (ends_within_a_line) std::ofstream(path, std::ios::app) << "\n";
   return results;
+}
+
+// False: it is there already.
+bool Results::Insert(const Measured& m) {
+  if (!index_.emplace(Key{m.task, m.number, m.arm, m.budget}, measured_.size()).second)
+    return false;
+  measured_.push_back(m);
+  return true;
 }
 
 bool Results::Has(const std::string& task, int number, const std::string& arm,
@@ -97,16 +135,15 @@ bool Results::Has(const std::string& task, int number, const std::string& arm,
 }
 
 absl::Status Results::Add(const Measured& measured) {
-  if (!index_
-           .emplace(Key{measured.task, measured.number, measured.arm, measured.budget},
-                    measured_.size())
-           .second)
-    return absl::OkStatus();
-  measured_.push_back(measured);
+  if (!Insert(measured)) return absl::OkStatus();
   std::ofstream file(path_, std::ios::app);
-  // What was generated may end within a character.
-  file << ToJson(measured).dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+  file << ToJson(measured).dump(-1, ' ', false, kReplace) << std::endl;
   return file ? absl::OkStatus() : absl::DataLossError(absl::StrCat("cannot write ", path_));
+}
+
+const Measured* Results::Find(const Key& key) const {
+  const auto at = index_.find(key);
+  return at == index_.end() ? nullptr : &measured_[at->second];
 }
 
 std::vector<Summary> Results::Summarize() const {
@@ -116,9 +153,9 @@ std::vector<Summary> Results::Summarize() const {
   std::vector<Summary> summaries;
   std::vector<Values> values;
   for (const Measured& m : measured_) {
-    const auto full = index_.find({m.task, m.number, kFull, 1.0});
-    if (m.arm == kFull || full == index_.end()) continue;
-    const Measured& base = measured_[full->second];
+    const Measured* full = Find({m.task, m.number, kFull, 1.0});
+    if (m.arm == kFull || full == nullptr) continue;
+    const Measured& base = *full;
     auto same = std::find_if(summaries.begin(), summaries.end(), [&](const Summary& s) {
       return s.task == m.task && s.arm == m.arm && s.budget == m.budget;
     });
@@ -148,6 +185,29 @@ std::vector<Summary> Results::Summarize() const {
     for (double& entries : summary.kept) entries /= summary.lost.count;
   }
   return summaries;
+}
+
+std::vector<Difference> Results::Compare(const std::vector<std::string>& against) const {
+  std::vector<Difference> differences;
+  for (const std::string& other : against) {
+    for (const Summary& summary : Summarize()) {
+      if (summary.arm == other) continue;
+      Difference made = {summary.task, summary.arm, other, summary.budget, summary.retrieval};
+      std::vector<double> more;
+      for (const Measured& m : measured_) {
+        if (m.task != made.task || m.arm != made.arm || m.budget != made.budget) continue;
+        const Measured* full = Find({m.task, m.number, kFull, 1.0});
+        const Measured* base = Find({m.task, m.number, other, m.budget});
+        if (full == nullptr || base == nullptr) continue;
+        if (!made.retrieval) more.push_back(m.nll - base->nll);
+        if (made.retrieval && full->found > 0)
+          more.push_back((m.found - base->found) / full->found);
+      }
+      made.more = EstimateOf(more);
+      if (made.more.count > 0) differences.push_back(made);
+    }
+  }
+  return differences;
 }
 
 }  // namespace hydrant

@@ -1,12 +1,12 @@
 // What has been measured, kept in a file of JSON lines that begins with the settings it was made
-// with: a run that is stopped goes on where it was.
+// with: a run that is stopped goes on where it was. Who else is asked the same cases
+// (CasesAsJson) appends lines of the same form, under names of arms of their own.
 #ifndef HYDRANT_EVAL_RESULTS_H_
 #define HYDRANT_EVAL_RESULTS_H_
 
-#include <fstream>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -53,9 +53,24 @@ struct Summary {
   std::vector<double> kept = {};  // [layers * KV heads] entries, mean over the cases
 };
 
+// What an arm has over another, `against`, at the same budget of the same cases of a task: nats a
+// token more, or, of a retrieval, the share found more of what the full cache finds.
+struct Difference {
+  std::string task, arm, against;
+  double budget = 1.0;
+  bool retrieval = false;
+  Estimate more = {};
+
+  // Beyond the interval, of as many cases as make it worth its name.
+  bool IsClear() const { return more.count >= 5 && std::abs(more.mean) > more.half_width; }
+  bool IsBetter() const { return IsClear() && (more.mean > 0) == retrieval; }
+  bool IsWorse() const { return IsClear() && !IsBetter(); }
+};
+
 class Results {
  public:
-  // Reads what is there. FailedPrecondition where it was made with other settings.
+  // Reads what is there. FailedPrecondition where it was made with other settings, InvalidArgument
+  // where a line is not an outcome. What a run that was killed left of its last line is cut off.
   static absl::StatusOr<Results> Open(const std::string& path, const nlohmann::json& settings);
 
   bool Has(const std::string& task, int number, const std::string& arm, double budget) const;
@@ -64,9 +79,14 @@ class Results {
   // Tasks, arms and budgets in the order in which they were first measured. full: the arm that
   // others are compared with.
   std::vector<Summary> Summarize() const;
+  // Every other arm against each of these, paired case by case, in the order of Summarize().
+  std::vector<Difference> Compare(const std::vector<std::string>& against) const;
 
  private:
   using Key = std::tuple<std::string, int, std::string, double>;
+  bool Insert(const Measured& measured);
+  const Measured* Find(const Key& key) const;
+
   std::string path_;
   std::vector<Measured> measured_;
   std::map<Key, size_t> index_;

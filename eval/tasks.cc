@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -14,7 +15,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-// Characters that surely hold as many tokens.
+// Characters that hold as many tokens, mostly.
 constexpr size_t kCharactersAToken = 8;
 
 struct Maker {
@@ -28,10 +29,14 @@ struct Maker {
     const size_t near = text.size() * (2 * number + 1) / (2 * options.cases);
     const size_t line = text.find('\n', near);
     if (line == std::string::npos) return {};
-    Ids ids = laboratory.Encode(text.substr(line + 1, kCharactersAToken * tokens));
-    if (static_cast<int>(ids.size()) < tokens) return {};
-    ids.resize(tokens);
-    return ids;
+    for (size_t characters = kCharactersAToken * tokens;; characters *= 2) {
+      Ids ids = laboratory.Encode(text.substr(line + 1, characters));
+      const bool is_enough = static_cast<int>(ids.size()) >= tokens;
+      if (!is_enough && line + 1 + characters < text.size()) continue;  // long tokens: blanks, say
+      if (!is_enough) return {};
+      ids.resize(tokens);
+      return ids;
+    }
   }
 };
 
@@ -75,8 +80,11 @@ Case Ask(const Maker& maker, Ids context, const std::string& question,
   made.trial.context = static_cast<int>(context.size() + (seen ? asked.size() : 0));
   made.trial.tokens = std::move(context);
   made.trial.tokens.insert(made.trial.tokens.end(), asked.begin(), asked.end());
+  // After a space, unless the question has opened a bracket for it.
+  const bool opened = !question.empty() && question.back() == '<';
   std::string expected;
-  for (const std::string& answer : answers) expected += " " + answer;
+  for (const std::string& answer : answers)
+    expected += (expected.empty() && opened ? "" : " ") + answer;
   made.trial.expected = maker.laboratory.Encode(expected);
   made.trial.generate = static_cast<int>(made.trial.expected.size()) + 5;
   made.answers = std::move(answers);
@@ -315,6 +323,21 @@ absl::StatusOr<std::vector<Case>> MakeCases(const std::string& name, const TaskO
     cases.push_back(std::move(made));
   }
   return cases;
+}
+
+std::string CasesAsJson(const std::vector<Case>& cases) {
+  std::string lines;
+  for (const Case& made : cases) {
+    const nlohmann::json line = {{"task", made.task},
+                                 {"case", made.number},
+                                 {"tokens", made.trial.tokens},
+                                 {"context", made.trial.context},
+                                 {"generate", made.trial.generate},
+                                 {"expected", made.trial.expected},
+                                 {"answers", made.answers}};
+    lines += line.dump() + "\n";
+  }
+  return lines;
 }
 
 }  // namespace hydrant

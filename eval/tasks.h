@@ -42,6 +42,10 @@ absl::StatusOr<std::vector<Case>> MakeCases(const std::string& task, const TaskO
                                             const std::vector<std::string>& texts,
                                             const Laboratory& laboratory);
 
+// A line of JSON each, so that others can be asked the same: task, case (its number), tokens,
+// context, generate, expected, answers, as above.
+std::string CasesAsJson(const std::vector<Case>& cases);
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_EVAL_TASKS_H_

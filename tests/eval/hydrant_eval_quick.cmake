@@ -1,6 +1,6 @@
 # hydrant-eval on a tiny model: runs, goes on where it was, and refuses what is wrong before any work.
 file(REMOVE_RECURSE ${WORK})
-set(common --model tests/data/engine/tiny_mha --text LICENSE --length 96 --given 16 --out ${WORK} --quick)
+set(common --model tests/data/engine/tiny_mha --text LICENSE --length 96 --given 16 --cases 2 --out ${WORK} --quick)
 foreach(round 1 2)
   execute_process(COMMAND ${EVAL} ${common} --tasks perplexity,passkey-unseen
                           --policies h2o,reconstruct:max_weight=0,oracle
@@ -24,6 +24,62 @@ foreach(file report.html results.csv)
   endif()
 endforeach()
 
+# The anatomy alone.
+execute_process(COMMAND ${EVAL} --model tests/data/engine/tiny_mha --text LICENSE --length 96 --given 16 --quick
+                        --tasks none --anatomy --policies h2o,co2 --out ${WORK}/anatomy
+                RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE progress)
+if(NOT code EQUAL 0 OR NOT progress MATCHES "anatomy of LICENSE: masks: fixed")
+  message(FATAL_ERROR "the anatomy ended with ${code}: ${progress}")
+endif()
+file(READ ${WORK}/anatomy/anatomy.json anatomy)
+foreach(picture loss concentration clusters courses masks)
+  string(JSON kind TYPE ${anatomy} 0 ${picture})
+  if(NOT kind STREQUAL OBJECT)
+    message(FATAL_ERROR "anatomy.json: ${picture} is ${kind}")
+  endif()
+endforeach()
+file(READ ${WORK}/anatomy/report.html page)
+string(FIND "${page}" "function drawAnatomy" drawn)
+string(FIND "${page}" "\"share95\":" data)
+if(drawn EQUAL -1 OR data EQUAL -1)
+  message(FATAL_ERROR "the page lacks the anatomy")
+endif()
+execute_process(COMMAND ${EVAL} --model tests/data/engine/tiny_opt --text LICENSE --tasks none --anatomy --out ${WORK}/opt
+                RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE said)
+if(code EQUAL 0 OR NOT said MATCHES "--anatomy: the plain forward pass knows the llama family alone, and this model is opt" OR EXISTS ${WORK}/opt)
+  message(FATAL_ERROR "an OPT model: code ${code}, said '${said}'")
+endif()
+
+# Cases for somebody else, whose answers are reported beside ours.
+set(asked --tasks perplexity,passkey-unseen --policies h2o)
+execute_process(COMMAND ${EVAL} ${common} ${asked} --write-cases ${WORK}/cases.jsonl RESULT_VARIABLE code)
+file(STRINGS ${WORK}/cases.jsonl lines REGEX "\"tokens\":")
+list(LENGTH lines count)
+if(NOT code EQUAL 0 OR NOT count EQUAL 4)
+  message(FATAL_ERROR "--write-cases: code ${code}, ${count} cases instead of 4")
+endif()
+# All but the settings once more, under another name; what is there twice counts once.
+file(READ ${WORK}/results.jsonl rows)
+string(FIND "${rows}" "\n" end)
+math(EXPR begin "${end} + 1")
+string(SUBSTRING "${rows}" ${begin} -1 rows)
+string(REPLACE "\"h2o\"" "\"peer:H2O\"" rows "${rows}")
+file(APPEND ${WORK}/results.jsonl "${rows}")
+execute_process(COMMAND ${EVAL} ${common} ${asked} --report-only --against oracle,peer:H2O --against h2o
+                RESULT_VARIABLE code OUTPUT_VARIABLE tables ERROR_VARIABLE progress)
+if(NOT code EQUAL 0 OR progress MATCHES "cases")
+  message(FATAL_ERROR "--report-only ended with ${code}: ${progress}")
+endif()
+foreach(arm oracle peer:H2O h2o)
+  if(NOT tables MATCHES "perplexity: nats a token more than ${arm}")
+    message(FATAL_ERROR "no comparison with ${arm}: ${tables}")
+  endif()
+endforeach()
+file(READ ${WORK}/differences.csv csv)
+if(NOT csv MATCHES "perplexity,\"peer:H2O\",\"h2o\",0.1,2,0.00000,0.00000,\n")
+  message(FATAL_ERROR "what is the same differs: ${csv}")
+endif()
+
 function(expect_refusal pattern)
   execute_process(COMMAND ${EVAL} ${common} ${ARGN} RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE said)
   if(code EQUAL 0 OR NOT said MATCHES "${pattern}")
@@ -34,5 +90,11 @@ expect_refusal("--policies: h3o: cache.cache_policy: 'h3o' is unknown" --policie
 expect_refusal("--policies: h2o:alpha=1: cache.params" --policies h2o:alpha=1)
 expect_refusal("--budgets: 1.5 is outside" --budgets 1.5)
 expect_refusal("--tasks: 'poetry' is unknown; one of perplexity" --tasks poetry)
+expect_refusal("--tasks: 'none' is unknown" --tasks none)
 expect_refusal("cannot read no/such/text" --text no/such/text)
 expect_refusal("was made with other settings" --tasks perplexity --seed 7)
+expect_refusal("--against: no arm is named 'h3o'; there are h2o, reconstruct:max_weight=0, oracle, peer:H2O"
+               --tasks perplexity --policies h2o --against h3o)
+expect_refusal("--write-cases: cannot write no/such/folder" --tasks perplexity --write-cases no/such/folder)
+file(APPEND ${WORK}/results.jsonl "{\"task\": \"perplexity\"}\n")
+expect_refusal("results.jsonl, line [0-9]+: case is missing" --tasks perplexity)

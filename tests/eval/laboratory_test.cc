@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <set>
+#include <span>
+#include <sstream>
 
 #include "eval/tasks.h"
 
@@ -133,6 +136,12 @@ std::string Text() {
   return text;
 }
 
+std::string TextOf(const Laboratory& laboratory, std::span<const TokenId> tokens) {
+  std::string text;
+  for (const TokenId token : tokens) text += laboratory.tokenizer().TokenBytes(token, true, false);
+  return text;
+}
+
 TEST(Tasks, EveryTaskHidesWhatItAsksFor) {
   const auto laboratory = Open();
   TaskOptions options;
@@ -146,9 +155,8 @@ TEST(Tasks, EveryTaskHidesWhatItAsksFor) {
     std::set<std::vector<TokenId>> different;
     for (const Case& made : *cases) {
       different.insert(made.trial.tokens);
-      std::string context;
-      for (int i = 0; i < made.trial.context; ++i)
-        context += laboratory->tokenizer().TokenBytes(made.trial.tokens[i], true, false);
+      const std::span<const TokenId> tokens = made.trial.tokens;
+      const std::string context = TextOf(*laboratory, tokens.first(made.trial.context));
       if (made.answers.empty()) {
         EXPECT_EQ(made.trial.context, 300);
         EXPECT_EQ(made.trial.tokens.size(), 400u);
@@ -158,6 +166,11 @@ TEST(Tasks, EveryTaskHidesWhatItAsksFor) {
       EXPECT_EQ(seen, made.trial.context == static_cast<int>(made.trial.tokens.size()));
       EXPECT_GE(made.trial.context, 240) << "of 300: lines are whole";
       for (const std::string& answer : made.answers) EXPECT_THAT(context, HasSubstr(answer));
+      const std::string foretold =
+          TextOf(*laboratory, tokens) + TextOf(*laboratory, made.trial.expected);
+      EXPECT_TRUE(foretold.ends_with("is <" + made.answers.back()) ||
+                  foretold.ends_with(" " + made.answers.back()))
+          << foretold;
       std::string all = "It is";
       for (const std::string& answer : made.answers) all += " " + answer;
       EXPECT_EQ(Found(made, all), 1.0);
@@ -169,6 +182,35 @@ TEST(Tasks, EveryTaskHidesWhatItAsksFor) {
     const auto again = MakeCases(info.name, options, {Text()}, *laboratory);
     for (int i = 0; i < 3; ++i) EXPECT_EQ((*cases)[i].trial.tokens, (*again)[i].trial.tokens);
   }
+}
+
+// Everything that is needed to ask somebody else.
+TEST(Tasks, CasesAreWrittenWhole) {
+  const auto laboratory = Open();
+  TaskOptions options;
+  options.cases = 2;
+  options.length = 300;
+  std::vector<Case> cases;
+  for (const char* task : {"perplexity", "multivalue-unseen"}) {
+    const auto made = MakeCases(task, options, {Text()}, *laboratory);
+    ASSERT_TRUE(made.ok()) << made.status();
+    cases.insert(cases.end(), made->begin(), made->end());
+  }
+  std::istringstream lines(CasesAsJson(cases));
+  std::string line;
+  for (const Case& made : cases) {
+    ASSERT_TRUE(std::getline(lines, line));
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json.at("task"), made.task);
+    EXPECT_EQ(json.at("case"), made.number);
+    EXPECT_EQ(json.at("tokens").get<std::vector<TokenId>>(), made.trial.tokens);
+    EXPECT_EQ(json.at("context"), made.trial.context);
+    EXPECT_EQ(json.at("generate"), made.trial.generate);
+    EXPECT_EQ(json.at("expected").get<std::vector<TokenId>>(), made.trial.expected);
+    EXPECT_EQ(json.at("answers").get<std::vector<std::string>>(), made.answers);
+    EXPECT_EQ(json.at("answers").size(), made.task == "perplexity" ? 0u : 3u);
+  }
+  EXPECT_FALSE(std::getline(lines, line)) << line;
 }
 
 TEST(Tasks, ErrorsSayWhatToGive) {

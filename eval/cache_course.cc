@@ -1,0 +1,94 @@
+#include "eval/cache_course.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+// The mean over a group of what it pays in each step: [steps][query + 1].
+std::vector<std::vector<double>> GroupWeights(const Reading& reading, int layer, int kv_head,
+                                              int first_query) {
+  const GroupAttention keys(reading.Keys(layer, kv_head), reading.tokens, reading.head_dim);
+  std::vector<std::vector<double>> steps;
+  std::vector<double> weights(reading.tokens);
+  for (int query = first_query; query < reading.tokens; ++query) {
+    std::vector<double>& mean = steps.emplace_back(query + 1, 0.0);
+    for (int g = 0; g < reading.Group(); ++g) {
+      keys.Weights(reading.Query(layer, kv_head * reading.Group() + g, query), query + 1,
+                   weights.data());
+      for (int j = 0; j <= query; ++j) mean[j] += weights[j] / reading.Group();
+    }
+  }
+  return steps;
+}
+
+char ClassOf(bool activated, bool cached) {
+  if (activated) return cached ? 'b' : 'o';
+  return cached ? 'g' : '.';
+}
+
+EntryClasses ClassifyLayer(const Reading& reading, const HeldEntries& held, int layer, double gamma,
+                           std::vector<HeadCourse>* shown) {
+  std::vector<std::vector<std::vector<double>>> heads;  // [kv_heads][steps][query + 1]
+  double largest = 0;
+  for (int head = 0; head < reading.kv_heads; ++head) {
+    heads.push_back(GroupWeights(reading, layer, head, held.context));
+    for (const std::vector<double>& step : heads.back())
+      largest = std::max(largest, *std::max_element(step.begin(), step.end()));
+  }
+  EntryClasses classes;
+  classes.threshold = gamma * largest;
+  std::vector<uint8_t> cached(reading.tokens);
+  const double share = 1.0 / (reading.kv_heads * std::max(1, reading.tokens - held.context));
+  for (int head = 0; head < reading.kv_heads; ++head) {
+    const auto course = std::find_if(shown->begin(), shown->end(), [&](const HeadCourse& each) {
+      return each.layer == layer && each.kv_head == head;
+    });
+    for (const std::vector<double>& step : heads[head]) {
+      held.Mark(layer * reading.kv_heads + head, static_cast<int>(step.size()) - 1,
+                {cached.data(), step.size()});
+      std::string line;
+      for (size_t j = 0; j < step.size(); ++j) {
+        line += ClassOf(step[j] > classes.threshold, cached[j] != 0);
+        classes.activated_cached += line.back() == 'b' ? share : 0;
+        classes.activated_uncached += line.back() == 'o' ? share : 0;
+        classes.inactive_cached += line.back() == 'g' ? share : 0;
+      }
+      if (course != shown->end()) course->steps.push_back(std::move(line));
+    }
+  }
+  return classes;
+}
+
+}  // namespace
+
+std::vector<EntryClasses> ClassifyEntries(const Reading& reading, const HeldEntries& held,
+                                          double gamma, ThreadPool* threads,
+                                          std::vector<HeadCourse>* shown) {
+  std::vector<EntryClasses> classes(reading.layers);
+  threads->ParallelFor(reading.layers, [&](int layer, int /*thread*/) {
+    classes[layer] = ClassifyLayer(reading, held, layer, gamma, shown);
+  });
+  return classes;
+}
+
+std::vector<double> ReplacementIndices(const std::vector<std::vector<int32_t>>& moments, int fifo) {
+  std::vector<double> indices;
+  for (size_t i = 1; i < moments.size(); ++i) {
+    const std::vector<int32_t>& before = moments[i - 1];
+    std::vector<int32_t> left;
+    std::set_difference(before.begin(), before.end(), moments[i].begin(), moments[i].end(),
+                        std::back_inserter(left));
+    // The token that came is one of the newest, too.
+    const int candidates = static_cast<int>(before.size()) - std::max(0, fifo - 1);
+    if (left.size() != 1 || candidates < 2) continue;
+    const auto place = std::find(before.begin(), before.end(), left[0]) - before.begin();
+    if (place >= candidates) continue;  // the FIFO's own
+    indices.push_back(static_cast<double>(place) / (candidates - 1));
+  }
+  return indices;
+}
+
+}  // namespace hydrant

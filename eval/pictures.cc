@@ -1,0 +1,395 @@
+#include "eval/pictures.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "eval/attention_loss.h"
+#include "eval/cache_course.h"
+#include "eval/clusters.h"
+#include "eval/length_study.h"
+#include "eval/masks.h"
+#include "eval/numbers.h"
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kWindow = 32;      // queries by whose weights concentration is measured
+constexpr int kCentres = 16;     // SubGen, figure 1
+constexpr double kGamma = 0.01;  // CO2, section 3.2
+constexpr double kCourseBudget = 0.2;
+constexpr double kMaskBudgets[] = {0.05, 0.1, 0.2, 0.4};
+constexpr double kWholeBudget = 0.2;  // of the masks over a whole text
+constexpr int kHistogram = 20;
+constexpr size_t kCharactersAToken = 8;
+
+std::vector<double> Ranks(const std::vector<double>& values) {
+  std::vector<double> ranks;
+  for (const double value : values) {
+    double rank = 0;
+    for (const double other : values) rank += other < value ? 1.0 : other == value ? 0.5 : 0.0;
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// One text under the knife.
+struct Subject {
+  const AnatomyOptions& options;
+  std::vector<TokenId> tokens;  // context and what follows
+  std::vector<TokenId> longer;  // as much as there is, up to the longest sketch
+  Laboratory* laboratory;
+  PlainForward* forward;
+  Reading reading;                // of `tokens`
+  std::vector<double> collected;  // CollectedAttention of the context
+  double full_nll = 0;            // of what follows, by the plain pass
+
+  Trial MakeTrial() const {
+    Trial trial;
+    trial.tokens = tokens;
+    trial.context = options.length;
+    trial.traced = true;
+    return trial;
+  }
+};
+
+// (a) Ada-KV, theorem 3.1.
+
+Json LossesAt(const Subject& subject, double budget, std::vector<std::string>* refused) {
+  std::vector<Arm> arms = subject.options.arms;
+  for (Arm& arm : arms) arm.cache.cache_ratio = budget;
+  const std::vector<Outcome> outcomes = subject.laboratory->Run(subject.MakeTrial(), arms);
+  std::vector<HeldEntries> held;
+  std::vector<size_t> measured;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    if (!outcomes[i + 1].refused.ok() || outcomes[i + 1].held.empty()) {
+      refused->push_back(arms[i].name);
+      continue;
+    }
+    held.push_back({&outcomes[i + 1].held, subject.options.length});
+    measured.push_back(i);
+  }
+  const auto losses =
+      AttentionLosses(subject.reading, subject.options.length - 1, held, subject.forward);
+  Json rows = Json::array();
+  std::vector<double> loss, relative, lost;
+  for (size_t i = 0; i < measured.size(); ++i) {
+    std::vector<double> of_layers, bounds, own_bounds, shares;
+    double worst = 0;
+    for (const AttentionLoss& layer : losses[i]) {
+      of_layers.push_back(layer.loss);
+      bounds.push_back(layer.bound);
+      own_bounds.push_back(layer.own_bound);
+      shares.push_back(layer.norm > 0 ? layer.loss / layer.norm : 0.0);
+      worst = std::max(worst, layer.worst);
+    }
+    loss.push_back(Mean(of_layers));
+    relative.push_back(Mean(shares));
+    lost.push_back(outcomes[measured[i] + 1].nll - outcomes[0].nll);
+    rows.push_back({{"policy", arms[measured[i]].name},
+                    {"loss", Short(loss.back())},
+                    {"relative", Short(relative.back())},
+                    {"bound", Short(Mean(bounds))},
+                    {"own_bound", Short(Mean(own_bounds))},
+                    {"worst", Short(worst)},
+                    {"lost", Short(lost.back())},
+                    {"layers", ShortAll(of_layers)},
+                    {"bounds", ShortAll(bounds)}});
+  }
+  std::sort(rows.begin(), rows.end(),
+            [](const Json& a, const Json& b) { return a["relative"] < b["relative"]; });
+  return {{"budget", budget},
+          {"rows", rows},
+          {"rank_of_loss", Short(RankCorrelation(loss, lost))},
+          {"rank_of_relative", Short(RankCorrelation(relative, lost))}};
+}
+
+Json Losses(const Subject& subject) {
+  Json budgets = Json::array();
+  std::vector<std::string> refused;
+  for (const double budget : subject.options.budgets) {
+    subject.options.progress(fmt::format("attention loss at {:g} %", 100 * budget));
+    budgets.push_back(LossesAt(subject, budget, &refused));
+  }
+  std::sort(refused.begin(), refused.end());
+  refused.erase(std::unique(refused.begin(), refused.end()), refused.end());
+  return {{"budgets", budgets}, {"left_out", refused}};
+}
+
+// (b) Ada-KV, figure 1.
+
+Json Concentration(const Subject& subject) {
+  const Reading& reading = subject.reading;
+  const int n = subject.options.length, first = std::max(0, n - kWindow);
+  const size_t heads = static_cast<size_t>(reading.layers) * reading.heads;
+  std::vector<double> share95(heads), share99(heads);
+  subject.forward->threads().ParallelFor(
+      reading.layers * reading.kv_heads, [&](int task, int /*thread*/) {
+        const int layer = task / reading.kv_heads, kv_head = task % reading.kv_heads;
+        const GroupAttention keys(reading.Keys(layer, kv_head), n, reading.head_dim);
+        std::vector<double> weights(n);
+        for (int g = 0; g < reading.Group(); ++g) {
+          const int head = kv_head * reading.Group() + g;
+          std::vector<double> sums(n, 0.0);
+          for (int query = first; query < n; ++query) {
+            keys.Weights(reading.Query(layer, head, query), query + 1, weights.data());
+            for (int j = 0; j <= query; ++j) sums[j] += weights[j];
+          }
+          const size_t at = static_cast<size_t>(layer) * reading.heads + head;
+          share95[at] = static_cast<double>(EntriesHolding(sums, 0.95)) / n;
+          share99[at] = static_cast<double>(EntriesHolding(sums, 0.99)) / n;
+        }
+      });
+  return {{"layers", reading.layers},
+          {"heads", reading.heads},
+          {"share95", ShortAll(share95)},
+          {"share99", ShortAll(share99)}};
+}
+
+// (c) SubGen, figure 1.
+
+Json PointsPicture(const Points& points) {
+  const Plane plane = PrincipalPlane(points);
+  return {{"x", ShortAll(plane.x)},
+          {"y", ShortAll(plane.y)},
+          {"share", Short(plane.share)},
+          {"centres", GreedyCentres(points, std::min(kCentres, points.n)).points}};
+}
+
+// The cost of the greedy k-center beside the points' spread.
+double RelativeRadius(const Points& points) {
+  const double spread = Spread(points);
+  return spread > 0 ? GreedyCentres(points, std::min(kCentres, points.n)).radius / spread : 0.0;
+}
+
+Json KeyClusters(const Subject& subject) {
+  const Reading& reading = subject.reading;
+  const int n = reading.tokens, d = reading.head_dim;
+  const size_t heads = static_cast<size_t>(reading.layers) * reading.kv_heads;
+  std::vector<double> keys(heads), values(heads), ratios(heads);
+  subject.forward->threads().ParallelFor(static_cast<int>(heads), [&](int head, int /*thread*/) {
+    const int layer = head / reading.kv_heads, kv_head = head % reading.kv_heads;
+    keys[head] = RelativeRadius({reading.Keys(layer, kv_head), n, d});
+    values[head] = RelativeRadius({reading.Values(layer, kv_head), n, d});
+    ratios[head] = values[head] > 0 ? keys[head] / values[head] : 0.0;
+  });
+  Json shown = Json::array();
+  // The same depths as the paper's five.
+  for (int i = 0; i < 5; ++i) {
+    const int layer = i * (reading.layers - 1) / 4;
+    if (i > 0 && layer == (i - 1) * (reading.layers - 1) / 4) continue;
+    const int kv_head = (i * 7 + 1) % reading.kv_heads;
+    shown.push_back({{"layer", layer},
+                     {"head", kv_head},
+                     {"keys", PointsPicture({reading.Keys(layer, kv_head), n, d})},
+                     {"values", PointsPicture({reading.Values(layer, kv_head), n, d})}});
+  }
+  return {{"centres", kCentres},
+          {"layers", reading.layers},
+          {"heads", reading.kv_heads},
+          {"keys", ShortAll(keys)},
+          {"values", ShortAll(values)},
+          {"ratios", ShortAll(ratios)},
+          {"median", Short(Median(ratios))},
+          {"shown", shown}};
+}
+
+// (d) CO2, section 3.
+
+Json Replacements(const Subject& subject, const Outcome& outcome, int fifo) {
+  std::vector<double> indices;
+  std::vector<std::vector<double>> of_layers;
+  const int kv_heads = subject.reading.kv_heads;
+  for (int layer = 0; layer < subject.reading.layers; ++layer) {
+    std::vector<double>& of_layer = of_layers.emplace_back();
+    for (int head = 0; head < kv_heads; ++head) {
+      std::vector<std::vector<int32_t>> moments;
+      for (const auto& moment : outcome.held) moments.push_back(moment[layer * kv_heads + head]);
+      const std::vector<double> of_head = ReplacementIndices(moments, fifo);
+      of_layer.insert(of_layer.end(), of_head.begin(), of_head.end());
+    }
+    indices.insert(indices.end(), of_layer.begin(), of_layer.end());
+  }
+  const auto share_from = [](const std::vector<double>& values, double least) {
+    return values.empty()
+               ? 0.0
+               : static_cast<double>(std::count_if(values.begin(), values.end(),
+                                                   [&](double v) { return v >= least; })) /
+                     static_cast<double>(values.size());
+  };
+  std::vector<int> histogram(kHistogram);
+  for (const double index : indices)
+    ++histogram[std::min(kHistogram - 1, static_cast<int>(index * kHistogram))];
+  std::vector<double> late;
+  for (const std::vector<double>& of_layer : of_layers) late.push_back(share_from(of_layer, 0.9));
+  return {{"count", indices.size()},
+          {"histogram", histogram},
+          {"late", Short(share_from(indices, 0.9))},
+          {"newest", Short(share_from(indices, 1.0))},
+          {"late_of_layers", ShortAll(late)}};
+}
+
+Json Courses(const Subject& subject) {
+  const Reading& reading = subject.reading;
+  std::vector<Arm> arms(2);
+  arms[0].name = arms[0].cache.policy = "h2o";
+  arms[1].name = arms[1].cache.policy = "co2";
+  for (Arm& arm : arms) {
+    arm.cache.cache_ratio = kCourseBudget;
+    arm.cache.min_cache_tokens = 0;
+  }
+  Trial trial = subject.MakeTrial();
+  trial.append = false;
+  const std::vector<Outcome> outcomes = subject.laboratory->Run(trial, arms);
+  const int budget = Entries(kCourseBudget, subject.options.length);
+  Json policies = Json::array();
+  for (size_t i = 0; i < arms.size(); ++i) {
+    const Outcome& outcome = outcomes[i + 1];
+    if (!outcome.refused.ok()) continue;
+    // The paper's layers 6 and 17 of 32.
+    std::vector<HeadCourse> shown = {{reading.layers * 6 / 32, 0, {}},
+                                     {reading.layers * 17 / 32, 0, {}}};
+    if (shown[0].layer == shown[1].layer) shown.pop_back();
+    const std::vector<EntryClasses> classes =
+        ClassifyEntries(reading, {&outcome.held, subject.options.length}, kGamma,
+                        &subject.forward->threads(), &shown);
+    Json layers = Json::array(), courses = Json::array();
+    for (const EntryClasses& layer : classes) {
+      layers.push_back(ShortAll({layer.activated_cached, layer.activated_uncached,
+                                 layer.inactive_cached, layer.threshold}));
+    }
+    for (const HeadCourse& course : shown) {
+      courses.push_back(
+          {{"layer", course.layer}, {"head", course.kv_head}, {"steps", course.steps}});
+    }
+    const int fifo = arms[i].name == "h2o" ? budget / 2 : budget / 4;
+    policies.push_back({{"policy", arms[i].name},
+                        {"layers", layers},
+                        {"courses", courses},
+                        {"replaced", Replacements(subject, outcome, fifo)}});
+  }
+  return {{"budget", kCourseBudget}, {"gamma", kGamma}, {"policies", policies}};
+}
+
+// (e) H2O, tables 2 and 8.
+
+double MaskedLoss(const Subject& subject, const MaskRule& rule, bool whole) {
+  const Reading& reading = subject.reading;
+  const int context = subject.options.length;
+  const Visibility mask = MakeMask(rule, reading.layers, reading.kv_heads, reading.Group(),
+                                   whole ? std::vector<double>() : subject.collected);
+  const Reading masked =
+      subject.forward->Read(subject.tokens, mask, whole ? nullptr : &reading, whole ? 0 : context);
+  std::vector<double> surprise = subject.forward->Surprise(masked, subject.tokens);
+  // The first token that follows is foretold by the context's last, which saw everything.
+  if (whole) surprise.erase(surprise.begin(), surprise.begin() + context);
+  return Mean(surprise) - subject.full_nll;
+}
+
+Json Masks(const Subject& subject) {
+  Json rows = Json::array();
+  for (const MaskPattern pattern :
+       {MaskPattern::kLocal, MaskPattern::kStrided, MaskPattern::kFixed, MaskPattern::kTopK}) {
+    for (const bool heavy_hitters : {false, true}) {
+      MaskRule rule = {.pattern = pattern,
+                       .heavy_hitters = heavy_hitters,
+                       .budget = 2,
+                       .tokens = static_cast<int>(subject.tokens.size())};
+      subject.options.progress("masks: " + NameOf(rule));
+      Json lost = Json::array();
+      for (const double budget : kMaskBudgets) {
+        rule.budget = Entries(budget, subject.options.length);
+        lost.push_back(Short(MaskedLoss(subject, rule, false)));
+      }
+      rule.budget = Entries(kWholeBudget, subject.options.length);
+      rows.push_back({{"mask", NameOf(rule)},
+                      {"heavy_hitters", heavy_hitters},
+                      {"lost", lost},
+                      {"whole", Short(MaskedLoss(subject, rule, true))}});
+    }
+  }
+  return {{"budgets", kMaskBudgets},
+          {"whole_budget", kWholeBudget},
+          {"rows", rows},
+          {"full", Short(subject.full_nll)}};
+}
+
+// From a line's beginning in the text's middle on.
+std::vector<TokenId> Middle(const std::string& text, int tokens, const Laboratory& laboratory) {
+  const size_t line = text.find('\n', text.size() / 2);
+  const size_t begin = line == std::string::npos ? 0 : line + 1;
+  std::vector<TokenId> ids =
+      laboratory.Encode(std::string_view(text).substr(begin, kCharactersAToken * tokens));
+  if (static_cast<int>(ids.size()) > tokens) ids.resize(tokens);
+  return ids;
+}
+
+}  // namespace
+
+int EntriesHolding(std::vector<double> weights, double share) {
+  std::sort(weights.begin(), weights.end(), std::greater<>());
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double sum = 0;
+  int count = 0;
+  // A sum of many weights may end a rounding below their own sum.
+  while (count < static_cast<int>(weights.size()) && sum < share * all * (1 - 1e-12))
+    sum += weights[count++];
+  return count;
+}
+
+double RankCorrelation(const std::vector<double>& a, const std::vector<double>& b) {
+  const std::vector<double> x = Ranks(a), y = Ranks(b);
+  const double mean_x = Mean(x), mean_y = Mean(y);
+  double xy = 0, xx = 0, yy = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mean_x) * (y[i] - mean_y);
+    xx += (x[i] - mean_x) * (x[i] - mean_x);
+    yy += (y[i] - mean_y) * (y[i] - mean_y);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0.0;
+}
+
+absl::StatusOr<Json> DrawAnatomy(const std::string& name, const std::string& text,
+                                 const AnatomyOptions& options, Laboratory* laboratory,
+                                 PlainForward* forward) {
+  const int all = options.length + options.given;
+  const int longest = std::min(forward->config().max_context, kLongestStudy);
+  Subject subject = {.options = options,
+                     .tokens = {},
+                     .longer = Middle(text, std::max(all, longest), *laboratory),
+                     .laboratory = laboratory,
+                     .forward = forward,
+                     .reading = {},
+                     .collected = {},
+                     .full_nll = 0};
+  if (static_cast<int>(subject.longer.size()) < all) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--anatomy: ", name, " has ", subject.longer.size(),
+                     " tokens behind its middle; ", all, " are needed"));
+  }
+  subject.tokens.assign(subject.longer.begin(), subject.longer.begin() + all);
+  options.progress("plain forward pass");
+  subject.reading = forward->Read(subject.tokens);
+  subject.collected = CollectedAttention(subject.reading, options.length, &forward->threads());
+  std::vector<double> surprise = forward->Surprise(subject.reading, subject.tokens);
+  surprise.erase(surprise.begin(), surprise.begin() + options.length);
+  subject.full_nll = Mean(surprise);
+
+  Json drawn = {{"text", name}, {"context", options.length}, {"given", options.given}};
+  options.progress("concentration and key clusters");
+  drawn["concentration"] = Concentration(subject);
+  drawn["clusters"] = KeyClusters(subject);
+  drawn["loss"] = Losses(subject);
+  options.progress("activated and cached entries");
+  drawn["courses"] = Courses(subject);
+  drawn["masks"] = Masks(subject);
+  drawn["sketches"] = StudyLengths(subject.longer, forward, options.progress);
+  return drawn;
+}
+
+}  // namespace hydrant
