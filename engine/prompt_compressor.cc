@@ -14,9 +14,10 @@ constexpr int kMassStatistic = kMaxColumnStatistics - 1;
 // Whether that is kept beside the entries. A weighted slot has its own use for the place.
 bool NotesMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
 
-bool SameNumbers(const ColumnStatistic& a, const ColumnStatistic& b) {
-  return a.kind == b.kind && a.reduce == b.reduce && a.end_query == b.end_query &&
-         std::max(a.first_query, 0) == std::max(b.first_query, 0);
+bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<ColumnStatistic>& b) {
+  if (!a.has_value() || !b.has_value()) return a.has_value() == b.has_value();
+  return a->kind == b->kind && a->reduce == b->reduce && a->end_query == b->end_query &&
+         std::max(a->first_query, 0) == std::max(b->first_query, 0);
 }
 
 std::vector<int> SlotsOf(const PrefillSlice& slice) {
@@ -52,51 +53,53 @@ absl::Status PromptCompressor::Allocate() {
 }
 
 // Where `read` tokens are read.
-std::vector<PromptCompressor::Wanted> PromptCompressor::WantedBy(const CachePlan& plan, int read) {
-  std::vector<Wanted> wanted;
-  const auto add = [&](bool of_echo, const ColumnStatistic& statistic) {
-    wanted.push_back({static_cast<int>(wanted.size()), of_echo, statistic});
-  };
-  for (const ColumnStatistic& statistic : plan.prompt_score->Statistics(plan, read))
-    add(false, statistic);
-  for (const ColumnStatistic& statistic : plan.prompt_score->Echo(plan)) add(true, statistic);
-  const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  if (NotesMass(plan)) {
-    // An echo's queries come after the prompt.
-    const ColumnStatistic late = {.first_query = n - plan.MassQueries(), .end_query = n};
-    wanted.push_back({kMassStatistic, plan.echo_mass, plan.echo_mass ? ColumnStatistic() : late});
+std::vector<PromptCompressor::Note> PromptCompressor::NotesFor(const CachePlan& plan, int read) {
+  const std::vector<ColumnStatistic> reading = plan.prompt_score->Statistics(plan, read);
+  const std::vector<ColumnStatistic> echo = plan.prompt_score->Echo(plan);
+  std::vector<Note> notes(std::max(reading.size(), echo.size()));
+  for (size_t i = 0; i < notes.size(); ++i) {
+    notes[i].place = static_cast<int>(i);
+    if (i < reading.size()) notes[i].reading = reading[i];
+    if (i < echo.size()) notes[i].echo = echo[i];
   }
-  return wanted;
+  if (!NotesMass(plan)) return notes;
+  Note mass = {.place = kMassStatistic};
+  const auto n = static_cast<int32_t>(plan.prompt.tokens);
+  if (plan.echo_mass) {
+    mass.echo = ColumnStatistic();  // of all its queries
+  } else {
+    mass.reading = {.first_query = n - plan.MassQueries(), .end_query = n};
+  }
+  notes.push_back(mass);
+  return notes;
+}
+
+bool PromptCompressor::SameNumbers(const Note& a, const Note& b) {
+  return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo);
 }
 
 // What the slice's slots want, each once; the i-th has a place in shared_[i].
-std::vector<PromptCompressor::Wanted> PromptCompressor::Shared(const PrefillSlice& slice,
-                                                               const KvState& kv) const {
-  std::vector<Wanted> distinct;
+std::vector<PromptCompressor::Note> PromptCompressor::Shared(const PrefillSlice& slice,
+                                                             const KvState& kv) const {
+  std::vector<Note> distinct;
   for (const int slot : SlotsOf(slice)) {
-    for (const Wanted& wanted : WantedBy(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
-      const auto same = [&](const Wanted& other) {
-        return wanted.of_echo == other.of_echo && SameNumbers(wanted.statistic, other.statistic);
-      };
+    for (const Note& note : NotesFor(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+      const auto same = [&](const Note& other) { return SameNumbers(note, other); };
       if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
-      distinct.push_back(wanted);
-      distinct.back().statistic.out = shared_.at(distinct.size() - 1).data() + slice.arena_begin;
-      distinct.back().statistic.stride = arena_tokens_;
+      distinct.push_back(note);
+      distinct.back().out = shared_.at(distinct.size() - 1).data() + slice.arena_begin;
     }
   }
   return distinct;
 }
 
 // All that is noted for the slice, and where.
-std::vector<PromptCompressor::Wanted> PromptCompressor::Noted(const PrefillSlice& slice,
-                                                              const KvState& kv) const {
+std::vector<PromptCompressor::Note> PromptCompressor::Noted(const PrefillSlice& slice,
+                                                            const KvState& kv) const {
   if (!slice.listeners.empty()) return Shared(slice, kv);
-  std::vector<Wanted> noted = WantedBy(kv.plan(slice.slot), static_cast<int>(slice.prompt.size()));
-  for (Wanted& wanted : noted) {
-    wanted.statistic.out = noted_[wanted.place].data() + slice.arena_begin;
-    wanted.statistic.stride = arena_tokens_;
-  }
-  return noted;
+  std::vector<Note> notes = NotesFor(kv.plan(slice.slot), static_cast<int>(slice.prompt.size()));
+  for (Note& note : notes) note.out = noted_[note.place].data() + slice.arena_begin;
+  return notes;
 }
 
 std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const PrefillSlice& slice,
@@ -104,10 +107,13 @@ std::vector<PromptCompressor::Statistics> PromptCompressor::PassesOf(const Prefi
                                                                      bool of_echo) const {
   std::vector<Statistics> passes;
   size_t count = 0;
-  for (const Wanted& wanted : Noted(slice, kv)) {
-    if (wanted.of_echo != of_echo) continue;
+  for (const Note& note : Noted(slice, kv)) {
+    std::optional<ColumnStatistic> statistic = of_echo ? note.echo : note.reading;
+    if (!statistic.has_value()) continue;
+    statistic->out = note.out;
+    statistic->stride = arena_tokens_;
     if (count % kMaxColumnStatistics == 0) passes.emplace_back();
-    passes.back()[count++ % kMaxColumnStatistics] = wanted.statistic;
+    passes.back()[count++ % kMaxColumnStatistics] = *statistic;
   }
   return passes;
 }
@@ -125,23 +131,21 @@ std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const Pre
 }
 
 void PromptCompressor::Begin(const PrefillSlice& slice, const KvState& kv) {
-  for (const Wanted& noted : Noted(slice, kv)) {
+  for (const Note& note : Noted(slice, kv)) {
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
-      backend_->Zero(noted.statistic.out + head * noted.statistic.stride,
-                     slice.prompt.size() * sizeof(float));
+      const size_t row = static_cast<size_t>(head) * arena_tokens_;
+      backend_->Zero(note.out + row, slice.prompt.size() * sizeof(float));
     }
   }
 }
 
-// A slot's statistics, from those of all. A scorer may change its own.
+// A slot's notes, from those of all. A scorer may change its own.
 void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvState& kv) {
-  const std::vector<Wanted> shared = Shared(slice, kv);
-  for (const Wanted& wanted : WantedBy(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
-    const auto same = [&](const Wanted& other) {
-      return wanted.of_echo == other.of_echo && SameNumbers(wanted.statistic, other.statistic);
-    };
-    const float* from = std::find_if(shared.begin(), shared.end(), same)->statistic.out;
-    float* to = noted_[wanted.place].data() + slice.arena_begin;
+  const std::vector<Note> shared = Shared(slice, kv);
+  for (const Note& note : NotesFor(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+    const auto same = [&](const Note& other) { return SameNumbers(note, other); };
+    const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
+    float* to = noted_[note.place].data() + slice.arena_begin;
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
       backend_->CopyOnDevice(to + row, from + row, slice.prompt.size() * sizeof(float));

@@ -16,6 +16,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -59,15 +60,16 @@ class PromptCompressor {
   absl::Status Allocate();
   size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
 
-  // A statistic that somebody wants, of the reading or of its echo.
-  struct Wanted {
-    int place;  // which of PromptLayer::noted
-    bool of_echo;
-    ColumnStatistic statistic;
+  // What is noted in one place, of the reading, of its echo, or of both together.
+  struct Note {
+    int place = 0;  // which of PromptLayer::noted
+    std::optional<ColumnStatistic> reading = {}, echo = {};
+    float* out = nullptr;  // [kv_heads, arena], from the slice on
   };
-  static std::vector<Wanted> WantedBy(const CachePlan& plan, int read);
-  std::vector<Wanted> Shared(const PrefillSlice& slice, const KvState& kv) const;
-  std::vector<Wanted> Noted(const PrefillSlice& slice, const KvState& kv) const;
+  static std::vector<Note> NotesFor(const CachePlan& plan, int read);
+  static bool SameNumbers(const Note& a, const Note& b);
+  std::vector<Note> Shared(const PrefillSlice& slice, const KvState& kv) const;
+  std::vector<Note> Noted(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,
                                    bool of_echo) const;
   void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);

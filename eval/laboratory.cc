@@ -123,16 +123,20 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
     spec.policy = "reconstruct";
     spec.params.try_emplace("budget_scope", "head");
   }
-  absl::StatusOr<CachePlan> plan =
-      PlanCache(spec, {context, limits.num_layers, limits.num_kv_heads});
+  const bool fits_twice =
+      2 * context + static_cast<int>(instruction.size()) <= limits.max_model_len;
+  absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
+                                                    .num_layers = limits.num_layers,
+                                                    .num_kv_heads = limits.num_kv_heads,
+                                                    .asked_later = trial.asked_later,
+                                                    .fits_twice = fits_twice});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->prompt_score = &kContinuation;
   if (trial.append.value_or(options.append) && plan->whole_until == 0 && !plan->rule.weighted) {
     plan->cap = kNoCap;
     plan->rule.scored = false;
   }
-  if (plan->ReadsProbe() && !arm.is_oracle &&
-      2 * context + static_cast<int>(instruction.size()) > limits.max_model_len)
+  if (plan->ReadsProbe() && !arm.is_oracle && !fits_twice)
     return absl::InvalidArgumentError(absl::StrCat("prompt and repetition, 2 * ", context,
                                                    " tokens and an instruction, exceed ",
                                                    limits.max_model_len));

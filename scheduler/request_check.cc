@@ -179,22 +179,32 @@ absl::StatusOr<int64_t> MaxTotalTokens(const Request& request, const CachePlan& 
 // KVzip's instruction (arXiv 2505.23416, section 3.2), then the prompt again.
 constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
 
+absl::StatusOr<std::vector<TokenId>> ProbeInstruction(const Tokenizer& tokenizer) {
+  return tokenizer.Encode(kProbeInstruction,
+                          {.add_special_tokens = false, .parse_special_tokens = false});
+}
+
+// The longest prompt that can be read again behind an instruction of so many tokens.
+int64_t LongestReadTwice(int64_t instruction, const EngineLimits& limits) {
+  const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
+  return (most - instruction) / 2;
+}
+
 absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
                                            const CachePlan& plan, const EngineLimits& limits,
-                                           const Tokenizer& tokenizer) {
+                                           std::vector<TokenId> instruction) {
   if (!plan.ReadsProbe()) return std::vector<TokenId>();
-  absl::StatusOr<std::vector<TokenId>> probe = tokenizer.Encode(
-      kProbeInstruction, {.add_special_tokens = false, .parse_special_tokens = false});
-  if (!probe.ok()) return probe.status();
-  const auto instruction = static_cast<int64_t>(probe->size());
-  const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
-  if (2 * plan.prompt.tokens + instruction > most) {
+  const auto length = static_cast<int64_t>(instruction.size());
+  const int64_t longest = LongestReadTwice(length, limits);
+  if (plan.prompt.tokens > longest) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ",
-        instruction, " and their repetition exceed the context of ", most, "; prompts of up to ",
-        (most - instruction) / 2, " tokens can be scored by a probe"));
+        "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ", length,
+        " and their repetition exceed the context of ",
+        std::min(limits.max_model_len, limits.prefill_arena_tokens), "; prompts of up to ", longest,
+        " tokens can be scored by a probe"));
   }
-  probe->insert(probe->end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
+  std::vector<TokenId> probe = std::move(instruction);
+  probe.insert(probe.end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
   return probe;
 }
 
@@ -237,16 +247,22 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckSampling(request.sampling);
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (!status.ok()) return Invalid(std::move(status));
-  absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache,
-                {.tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
-                 .num_layers = limits.num_layers,
-                 .num_kv_heads = limits.num_kv_heads});
+  absl::StatusOr<std::vector<TokenId>> instruction = ProbeInstruction(tokenizer);
+  if (!instruction.ok()) return Invalid(instruction.status());
+  PromptShape prompt = {
+      .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
+      .num_layers = limits.num_layers,
+      .num_kv_heads = limits.num_kv_heads,
+      .asked_later = request.question_tokens > 0};
+  prompt.fits_twice =
+      prompt.tokens <= LongestReadTwice(static_cast<int64_t>(instruction->size()), limits);
+  absl::StatusOr<CachePlan> plan = PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
   std::vector<CachePlan> choices = PlansByRoom(request, *plan, limits);
   plan = std::move(choices.back());
   choices.pop_back();
-  absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
+  absl::StatusOr<std::vector<TokenId>> probe =
+      Probe(request.prompt, *plan, limits, *std::move(instruction));
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(*plan, limits);
   if (!status.ok()) return Invalid(std::move(status));

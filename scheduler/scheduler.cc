@@ -86,7 +86,6 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
     sequence->tokens.push_back(id);
   }
   sequence->usage.prompt_tokens = sequence->num_prompt_tokens;
-  sequence->usage.probe_tokens = static_cast<int32_t>(checked.probe.size());
   sequence->usage.completion_tokens = sequence->output.num_tokens();
   queued_tokens_ += sequence->NumKnown();
   waiting_.emplace(sequence->arrival, sequence.get());
@@ -215,6 +214,8 @@ void Scheduler::AdmitWaiting() {
     waiting_.erase(waiting_.begin());
     queued_tokens_ -= sequence->NumKnown();
     sequence->state = SequenceState::kPrefilling;
+    sequence->usage.probe_tokens =
+        static_cast<int32_t>(sequence->Reading().size()) - sequence->num_context_tokens;
     sequence->usage.kv_pages_peak =
         std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
     live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);

@@ -33,7 +33,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
   int32_t num_prompt_tokens = 0;
   int32_t num_context_tokens = 0;  // of the prompt: what is compressed; the question follows
-  std::vector<TokenId> probed{};   // context and probe; empty: the context is read alone
+  std::vector<TokenId> probed{};   // context and probe, for a plan that reads both
   int64_t max_total_tokens = 0;    // prompt and output
   std::optional<TimeUs> deadline;
 
@@ -55,7 +55,7 @@ struct Sequence {
   }
   // What prefill reads.
   std::span<const TokenId> Reading() const {
-    if (!probed.empty()) return probed;
+    if (plan.ReadsProbe()) return probed;
     return {tokens.data(), static_cast<size_t>(num_context_tokens)};
   }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }

@@ -1,5 +1,7 @@
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/probe_score.h"
@@ -13,9 +15,11 @@ constexpr double kDefaultRatio = 0.2;
 // Beside a quality: what the few heads that look things up need is known between heads, not within.
 constexpr double kRatioBesideQuality = 0.1;
 
-// For users who name a target and no policy. It acts as `echo`, whose scores lose least of those
-// that need no second reading, with the settings that do best over all tasks of docs/quality.md,
-// and what the request leaves open it takes from the prompt:
+// For users who name a target and no policy. It acts as `echo`, whose scores lose least of what
+// follows the prompt. A prompt whose question is kept back, and so is about to be looked things up
+// in, is read a second time, where there is room, and asked by both readings' queries: they find
+// more of it, and lose a little of what would follow it. What the request leaves open it takes from
+// the prompt (docs/quality.md):
 //   a memory target (max_cache_tokens, cache_ratio): the heads share that many entries;
 //   a quality target (min_retained_mass): the heads share a tenth, and each keeps more where that
 //     does not retain as much of what the prompt's queries pay when asked from behind it, so that a
@@ -36,32 +40,32 @@ class AutoPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    CacheSpec settings = spec;
-    settings.params["head_floor"] = "0";
     plan->echo_mass = spec.min_retained_mass.has_value();
     plan->open_budget = !spec.cache_ratio && !spec.max_cache_tokens && !spec.min_retained_mass;
-    if (absl::Status status = FillProbe(settings, kEchoDefaults, plan); !status.ok()) return status;
-    if (absl::Status status = FillDecodeCap(settings, plan); !status.ok()) return status;
-    plan->prompt_score = EchoIfNeeded(*plan);
-    if (absl::Status status = FillSharing(settings, kModelFirst, plan); !status.ok()) return status;
-    plan->choice = Choose(spec, *plan);
+    if (absl::Status status = FillProbe(spec, kEchoMaxWeight, plan); !status.ok()) return status;
+    const bool twice = plan->Compresses() && plan->prompt.asked_later && plan->prompt.fits_twice;
+    plan->prompt_score = twice ? PromptScore::kProbeAndEcho : EchoIfNeeded(*plan);
+    plan->choice = Choose(spec, *plan, twice);
     return absl::OkStatus();
   }
 
  private:
-  static AutoChoice Choose(const CacheSpec& spec, const CachePlan& plan) {
+  static AutoChoice Choose(const CacheSpec& spec, const CachePlan& plan, bool twice) {
     if (!plan.Compresses()) {
       return {"full", fmt::format("the prompt has {} tokens, the budget is {} entries a head",
                                   plan.prompt.tokens, plan.budget)};
     }
+    std::string why =
+        fmt::format("all heads share {} entries a head of {}", plan.budget, plan.prompt.tokens);
     if (spec.min_retained_mass) {
-      return {"echo",
-              fmt::format("all heads share {} entries a head of {}, and each keeps more until "
-                          "it retains {} of the echo's attention",
-                          plan.budget, plan.prompt.tokens, *spec.min_retained_mass)};
+      why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
+                         *spec.min_retained_mass);
     }
-    return {"echo", fmt::format("all heads share {} entries a head of {}", plan.budget,
-                                plan.prompt.tokens)};
+    if (plan.prompt.asked_later) {
+      why += twice ? "; its question comes later, so it is read twice"
+                   : "; its question comes later, and there is no room to read it twice";
+    }
+    return {twice ? "reconstruct" : "echo", std::move(why)};
   }
 };
 

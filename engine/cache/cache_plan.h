@@ -48,8 +48,9 @@ struct PromptScore {
   static const PromptScorer* const kBelowMean;   // how few pay less than their mean (Scissorhands)
   static const PromptScorer* const kProbe;       // what a second reading of it pays (KVzip)
   static const PromptScorer* const kEcho;        // what its own queries pay, asked from behind it
-  static const PromptScorer* const kTuned;       // early and late queries, as tuning weighs them
-  static const PromptScorer* const kKCenter;     // the order of a greedy k-center of the keys
+  static const PromptScorer* const kProbeAndEcho;  // what both pay
+  static const PromptScorer* const kTuned;         // early and late queries, as tuning weighs them
+  static const PromptScorer* const kKCenter;       // the order of a greedy k-center of the keys
 };
 
 // Of PromptScore::kWindow, kLayerMean and kBelowMean.
@@ -79,6 +80,8 @@ struct PromptShape {
   int64_t tokens = 0;
   int num_layers = 1;
   int num_kv_heads = 1;
+  bool asked_later = false;  // a question follows it that it is to be compressed without
+  bool fits_twice = false;   // there is room to read it a second time
 };
 
 // A plan that finds its own decay, FIFO share and measuring steps (engine/cache/self_tuning.h):

@@ -1,5 +1,4 @@
 #include <memory>
-#include <utility>
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/probe_score.h"
@@ -16,24 +15,14 @@ namespace {
 class EchoPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
-    PolicyInfo info = {
-        "echo",
-        "keeps what the prompt's own queries attend to when asked again from behind it",
-        {MaxCacheTokensParameter(), CacheRatioParameter(), MinCacheTokensParameter()}};
-    const auto add = [&](std::vector<PolicyParameter> rows) {
-      for (PolicyParameter& row : rows) info.parameters.push_back(std::move(row));
-    };
-    add(ProbeParameters(kEchoDefaults));
-    add({DecodeCapParameter()});
-    add(SharingParameters(kModelFirst));
-    return info;
+    return {"echo", "keeps what the prompt's own queries attend to when asked again from behind it",
+            ProbeParameters(kEchoMaxWeight)};
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    if (absl::Status status = FillProbe(spec, kEchoDefaults, plan); !status.ok()) return status;
-    if (absl::Status status = FillDecodeCap(spec, plan); !status.ok()) return status;
+    if (absl::Status status = FillProbe(spec, kEchoMaxWeight, plan); !status.ok()) return status;
     plan->prompt_score = EchoIfNeeded(*plan);
-    return FillSharing(spec, kModelFirst, plan);
+    return absl::OkStatus();
   }
 };
 

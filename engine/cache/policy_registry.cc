@@ -91,7 +91,6 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
 namespace {
 
 // Ada-KV's safeguard, as its experiments set it.
-constexpr double kDefaultFloor = 0.2;
 // Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
 constexpr double kDefaultCandidates = 8.0;
 constexpr double kMostCandidates = 1000.0;
@@ -115,10 +114,10 @@ PolicyParameter GroupReduceParameter(std::span<const std::string_view> reduction
 }
 
 absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
-                       CachePlan* plan) {
+                       CachePlan* plan, double default_floor) {
   const absl::StatusOr<std::string> scope = ChoiceParam(spec, "budget_scope", scopes);
   if (!scope.ok()) return scope.status();
-  const absl::StatusOr<double> floor = RealParam(spec, "head_floor", kDefaultFloor, 0.0, 1.0);
+  const absl::StatusOr<double> floor = RealParam(spec, "head_floor", default_floor, 0.0, 1.0);
   if (!floor.ok()) return floor.status();
   plan->scope = *scope == "model"   ? BudgetScope::kModel
                 : *scope == "layer" ? BudgetScope::kLayer
@@ -128,8 +127,9 @@ absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> 
 }
 
 absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
-                         CachePlan* plan) {
-  if (absl::Status status = FillScope(spec, scopes, plan); !status.ok()) return status;
+                         CachePlan* plan, double default_floor) {
+  if (absl::Status status = FillScope(spec, scopes, plan, default_floor); !status.ok())
+    return status;
   const absl::StatusOr<double> candidates =
       RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
   if (!candidates.ok()) return candidates.status();
@@ -138,15 +138,17 @@ absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view
   return FillGroupReduce(spec, kReductions, plan);
 }
 
-std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes) {
-  return {
-      {"budget_scope", "the heads that share the budget by their scores",
-       std::string(scopes.front()), fmt::format("{}", fmt::join(scopes, ", "))},
-      {"head_floor", "of a shared budget: the part that every head gets alike", "0.2", "[0, 1]"}};
+std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes,
+                                             double default_floor) {
+  return {{"budget_scope", "the heads that share the budget by their scores",
+           std::string(scopes.front()), fmt::format("{}", fmt::join(scopes, ", "))},
+          {"head_floor", "of a shared budget: the part that every head gets alike",
+           fmt::format("{:g}", default_floor), "[0, 1]"}};
 }
 
-std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes) {
-  std::vector<PolicyParameter> parameters = ScopeParameters(scopes);
+std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes,
+                                               double default_floor) {
+  std::vector<PolicyParameter> parameters = ScopeParameters(scopes, default_floor);
   parameters.push_back(GroupReduceParameter(kReductions));
   if (std::find(scopes.begin(), scopes.end(), "model") != scopes.end()) {
     parameters.push_back({"candidates",

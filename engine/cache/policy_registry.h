@@ -68,14 +68,17 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
 
 // budget_scope and head_floor. The names of the scopes, the default one first: head and layer
 // always, model where the policy's budgets are not a layer's own.
+inline constexpr double kDefaultFloor = 0.2;
 absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
-                       CachePlan* plan);
-std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes);
+                       CachePlan* plan, double default_floor = kDefaultFloor);
+std::vector<PolicyParameter> ScopeParameters(std::span<const std::string_view> scopes,
+                                             double default_floor = kDefaultFloor);
 // What policies have in common that compress a prompt at once by scores that tell heads apart:
 // these, candidates and group_reduce.
 absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
-                         CachePlan* plan);
-std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes);
+                         CachePlan* plan, double default_floor = kDefaultFloor);
+std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view> scopes,
+                                               double default_floor = kDefaultFloor);
 inline constexpr std::string_view kHeadFirst[] = {"head", "layer", "model"};
 inline constexpr std::string_view kHeadOrLayer[] = {"head", "layer"};
 inline constexpr std::string_view kModelFirst[] = {"model", "layer", "head"};

@@ -1,8 +1,9 @@
 #include "engine/cache/probe_score.h"
 
 #include <algorithm>
-#include <array>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -12,34 +13,42 @@ namespace {
 constexpr int64_t kDefaultWindow = 8;
 constexpr double kDefaultSumWeight = 1.0;
 constexpr double kMostWeight = 1e6;
+constexpr double kNoFloor = 0.0;
+constexpr std::string_view kTrueFirst[] = {"true", "false"};
 
 }  // namespace
 
-std::vector<PolicyParameter> ProbeParameters(const ProbeDefaults& defaults) {
-  return {{"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
-          {"protected_window_size", "last entries of the prompt that never leave",
-           "8, at most a quarter of the budget", "[1, budget]"},
-          {"sum_weight", "of the sum of what the asking queries pay", "1", "[0, 1e6]"},
-          {"max_weight", "of the most that one of them pays",
-           fmt::format("{:g}", defaults.max_weight), "[0, 1e6]"},
-          {"value_norms", "scores are multiplied by the length of the entry's value",
-           defaults.value_norms ? "true" : "false", "true, false"}};
+std::vector<PolicyParameter> ProbeParameters(double default_max_weight) {
+  std::vector<PolicyParameter> parameters = {
+      MaxCacheTokensParameter(),
+      CacheRatioParameter(),
+      MinCacheTokensParameter(),
+      {"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
+      {"protected_window_size", "last entries of the prompt that never leave",
+       "8, at most a quarter of the budget", "[1, budget]"},
+      {"sum_weight", "of the sum of what the asking queries pay", "1", "[0, 1e6]"},
+      {"max_weight", "of the most that one of them pays", fmt::format("{:g}", default_max_weight),
+       "[0, 1e6]"},
+      {"value_norms", "scores are multiplied by the length of the entry's value", "true",
+       "true, false"},
+      DecodeCapParameter()};
+  for (PolicyParameter& row : SharingParameters(kModelFirst, kNoFloor))
+    parameters.push_back(std::move(row));
+  return parameters;
 }
 
-absl::Status FillProbe(const CacheSpec& spec, const ProbeDefaults& defaults, CachePlan* plan) {
+absl::Status FillProbe(const CacheSpec& spec, double default_max_weight, CachePlan* plan) {
   const absl::StatusOr<double> sum =
       RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMostWeight);
   if (!sum.ok()) return sum.status();
   const absl::StatusOr<double> max =
-      RealParam(spec, "max_weight", defaults.max_weight, 0.0, kMostWeight);
+      RealParam(spec, "max_weight", default_max_weight, 0.0, kMostWeight);
   if (!max.ok()) return max.status();
   if (*sum == 0.0 && *max == 0.0) {
     return absl::InvalidArgumentError(
         "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing; one of them above 0");
   }
-  const std::array<std::string_view, 2> choices = {defaults.value_norms ? "true" : "false",
-                                                   defaults.value_norms ? "false" : "true"};
-  const absl::StatusOr<std::string> norms = ChoiceParam(spec, "value_norms", choices);
+  const absl::StatusOr<std::string> norms = ChoiceParam(spec, "value_norms", kTrueFirst);
   if (!norms.ok()) return norms.status();
   const int64_t quarter = std::max(1, plan->budget / 4);
   const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, quarter));
@@ -48,7 +57,8 @@ absl::Status FillProbe(const CacheSpec& spec, const ProbeDefaults& defaults, Cac
                  .value_norms = *norms == "true"};
   plan->rule.sinks = static_cast<int32_t>(std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap));
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
-  return absl::OkStatus();
+  if (absl::Status status = FillDecodeCap(spec, plan); !status.ok()) return status;
+  return FillSharing(spec, kModelFirst, plan, kNoFloor);
 }
 
 const PromptScorer* EchoIfNeeded(const CachePlan& plan) {

@@ -13,17 +13,16 @@
 
 namespace hydrant {
 
-// What a policy's parameters are unless the request says otherwise.
-struct ProbeDefaults {
-  double max_weight = 5.0;
-  bool value_norms = false;
-};
+// max_weight of an echo, and of a second reading, unless the request says otherwise.
+inline constexpr double kEchoMaxWeight = 10.0;
+inline constexpr double kSecondReadingMaxWeight = 5.0;
 
-inline constexpr ProbeDefaults kEchoDefaults = {.max_weight = 10.0, .value_norms = true};
-
-std::vector<PolicyParameter> ProbeParameters(const ProbeDefaults& defaults);
-// These, and which entries are protected. Errors as PlanCache's.
-absl::Status FillProbe(const CacheSpec& spec, const ProbeDefaults& defaults, CachePlan* plan);
+// The parameters of such a policy: budgets, protected entries, the weights of its scores, what may
+// be appended while decoding, and how heads share.
+std::vector<PolicyParameter> ProbeParameters(double default_max_weight);
+// What those say. The budget is shared by all heads of all layers, and none has a part for certain.
+// Errors as PlanCache's.
+absl::Status FillProbe(const CacheSpec& spec, double default_max_weight, CachePlan* plan);
 
 // PromptScore::kEcho, or kNone of a plan by which nothing will ever leave: then nothing is asked.
 // REQUIRES: budget and cap are set.

@@ -76,14 +76,16 @@ class PromptScorer {
   // Whether the prompt is to be read again behind an instruction, before anything of it leaves.
   virtual bool ReadsProbe() const { return false; }
   // What is noted while `read` tokens, the prompt's and a probe's, are read, in the order of
-  // PromptLayer::noted: where to is not the scorer's to say. With an echo's at most
-  // kMaxColumnStatistics, one less where the plan compresses.
+  // PromptLayer::noted: where to is not the scorer's to say. At most kMaxColumnStatistics, one less
+  // where the plan compresses.
   virtual std::vector<ColumnStatistic> Statistics(const CachePlan& /*plan*/, int /*read*/) const {
     return {};
   }
-  // What is noted, behind those, of an echo: when a layer has been read, the queries of the prompt
-  // are asked once more, as if each came right after the prompt, and so of all its keys. It costs
-  // attention without values, no matrix product.
+  // What is noted of an echo, as many at most, the i-th in the same place as the i-th of the
+  // reading, where there is one: both are then of one kind, and are added or their maximum taken.
+  // When a layer has been read, the queries of the prompt are asked once more, as if each came
+  // right after the prompt, and so of all its keys. It costs attention without values, no matrix
+  // product.
   virtual std::vector<ColumnStatistic> Echo(const CachePlan& /*plan*/) const { return {}; }
   // Once the layer has been read: [num_kv_heads, stride], one of the layer's arrays; null: nothing
   // is ranked.

@@ -1,5 +1,7 @@
 #include <memory>
-#include <utility>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/probe_score.h"
@@ -7,7 +9,7 @@
 namespace hydrant {
 namespace {
 
-constexpr ProbeDefaults kDefaults = {.max_weight = 5.0};
+constexpr std::string_view kFalseFirst[] = {"false", "true"};
 
 // After KVzip (arXiv 2505.23416, section 3): the model reads the prompt, is told to repeat it, and
 // reads it again; entries that the second reading attends to are those that the context can be
@@ -17,41 +19,58 @@ constexpr ProbeDefaults kDefaults = {.max_weight = 5.0};
 class ReconstructPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {
-    PolicyInfo info = {
-        "reconstruct",
-        "keeps what the prompt attends to when it is read again",
-        {MaxCacheTokensParameter(), CacheRatioParameter(), MinCacheTokensParameter()}};
-    const auto add = [&](std::vector<PolicyParameter> rows) {
-      for (PolicyParameter& row : rows) info.parameters.push_back(std::move(row));
-    };
-    add(ProbeParameters(kDefaults));
-    add({DecodeCapParameter()});
-    add(SharingParameters(kModelFirst));
+    PolicyInfo info = {"reconstruct", "keeps what the prompt attends to when it is read again",
+                       ProbeParameters(kSecondReadingMaxWeight)};
+    info.parameters.push_back({"echo",
+                               "the first reading's queries are asked again, too, as those of echo",
+                               "false", "true, false"});
     return info;
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    plan->prompt_score = PromptScore::kProbe;
-    if (absl::Status status = FillProbe(spec, kDefaults, plan); !status.ok()) return status;
-    if (absl::Status status = FillDecodeCap(spec, plan); !status.ok()) return status;
-    return FillSharing(spec, kModelFirst, plan);
+    const absl::StatusOr<std::string> echo = ChoiceParam(spec, "echo", kFalseFirst);
+    if (!echo.ok()) return echo.status();
+    if (absl::Status status = FillProbe(spec, kSecondReadingMaxWeight, plan); !status.ok())
+      return status;
+    const bool both = *echo == "true" && plan->Compresses();
+    plan->prompt_score = both ? PromptScore::kProbeAndEcho : PromptScore::kProbe;
+    return absl::OkStatus();
   }
 };
+
+// Of the prompt's second reading, with which the probe ends.
+std::vector<ColumnStatistic> OfSecondReading(const CachePlan& plan, int read) {
+  return ProbeStatistics(plan, read - static_cast<int32_t>(plan.prompt.tokens));
+}
 
 class Probe final : public PromptScorer {
  public:
   bool ReadsProbe() const override { return true; }
-  // Of the prompt's second reading, with which the probe ends.
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override {
-    return ProbeStatistics(plan, read - static_cast<int32_t>(plan.prompt.tokens));
+    return OfSecondReading(plan, read);
   }
   const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
 };
 constexpr Probe kScorer;
 
+// The queries of both, as if they were one's.
+class ProbeAndEcho final : public PromptScorer {
+ public:
+  bool ReadsProbe() const override { return true; }
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override {
+    return OfSecondReading(plan, read);
+  }
+  std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override {
+    return ProbeStatistics(plan, 0);
+  }
+  const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
+};
+constexpr ProbeAndEcho kBothScorer;
+
 }  // namespace
 
 const PromptScorer* const PromptScore::kProbe = &kScorer;
+const PromptScorer* const PromptScore::kProbeAndEcho = &kBothScorer;
 
 std::unique_ptr<Policy> NewReconstructPolicy() { return std::make_unique<ReconstructPolicy>(); }
 

@@ -699,7 +699,7 @@ TEST(CachePlan, EchoPlansWithoutASecondReading) {
   EXPECT_EQ(plan.probe.sum_weight, other.probe.sum_weight);
   EXPECT_EQ(plan.probe.max_weight, 10.0f);
   EXPECT_TRUE(plan.probe.value_norms);
-  EXPECT_FALSE(other.probe.value_norms);
+  EXPECT_TRUE(other.probe.value_norms);
   EXPECT_EQ(plan.scope, BudgetScope::kModel);
   EXPECT_EQ(plan.Candidates(), other.Candidates());
   EXPECT_EQ(plan.Protected(), other.Protected());

@@ -204,7 +204,9 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   const bool windowed = plan_.prompt_score == PromptScore::kWindow ||
                         plan_.prompt_score == PromptScore::kLayerMean ||
                         plan_.prompt_score == PromptScore::kBelowMean;
-  const bool probed = plan_.prompt_score == PromptScore::kProbe;
+  const bool both = plan_.prompt_score == PromptScore::kProbeAndEcho;
+  const bool probed = plan_.prompt_score == PromptScore::kProbe || both;
+  const bool echoed = plan_.prompt_score == PromptScore::kEcho || both;
   const int first_summed = windowed ? n - plan_.window.queries : probed ? n - kept : 0;
   Matrix hidden;
   for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(reading[i], i));
@@ -254,7 +256,15 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       }
       model_->FinishLayer(layer, attended, &hidden[i]);
     }
-    if (plan_.prompt_score == PromptScore::kEcho) NoteEcho(l, later);
+    if (echoed) {
+      for (Head& head : heads_[l]) {
+        for (Entry& entry : head.entries) {
+          if (!both) entry.score = entry.most = 0;
+          if (plan_.echo_mass) entry.late = 0;
+        }
+      }
+      NoteEcho(l, later);
+    }
     for (Head& head : heads_[l]) {
       for (Entry& entry : head.entries) {
         if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
@@ -263,7 +273,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       if (plan_.prompt_score == PromptScore::kKCenter) RankByKCenter(&head, n - plan_.rule.recent);
       head.entries.resize(kept);
       for (Entry& entry : head.entries) {
-        if (probed || plan_.prompt_score == PromptScore::kEcho)
+        if (probed || echoed)
           entry.score = plan_.probe.sum_weight * entry.score + plan_.probe.max_weight * entry.most;
         if (plan_.probe.value_norms)
           entry.score *= std::sqrt(Dot(entry.value.data(), entry.value.data(), d));
@@ -284,16 +294,13 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   return model_->Logits(hidden[kept - 1]);
 }
 
-// Sum and most of what the prompt's queries, turned to the position after it, pay all its keys.
+// Adds to sum and most what the prompt's queries, turned to the position after it, pay all its
+// keys.
 void DoubleModel::Sequence::NoteEcho(int layer, const Matrix& queries) {
   const ModelConfig& config = model_->config_;
   const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
   for (int h = 0; h < config.num_kv_heads; ++h) {
     std::vector<Entry>& entries = heads_[layer][h].entries;
-    for (Entry& entry : entries) entry.score = entry.most = 0;
-    if (plan_.echo_mass) {
-      for (Entry& entry : entries) entry.late = 0;
-    }
     for (int i = 0; i < kept; ++i) {
       Matrix weights;  // [group][kept]
       for (int g = 0; g < config.GroupSize(); ++g) {

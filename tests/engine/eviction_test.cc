@@ -147,7 +147,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   std::vector<TokenId> prompt(c.prompt);
   for (TokenId& token : prompt) token = static_cast<TokenId>(rng() % config.vocab_size);
 
-  if (plan.prompt_score == PromptScore::kProbe) {
+  if (plan.ReadsProbe()) {
     const std::vector<TokenId> instruction = {3, 1, 4};
     const std::vector<TokenId> again = prompt;
     prompt.insert(prompt.end(), instruction.begin(), instruction.end());
@@ -325,9 +325,19 @@ const Case kCases[] = {
      4,
      50,
      {{"decode_cap", "25"}, {"sum_weight", "0"}}},
+    {"ReconstructEcho", 6, 2, "reconstruct", 24, -1, -1, 60, {{"echo", "true"}}},
+    {"ReconstructEchoLayer",
+     4,
+     1,
+     "reconstruct",
+     16,
+     1,
+     3,
+     47,
+     {{"echo", "true"}, {"budget_scope", "layer"}}},
     {"EchoGqa", 6, 2, "echo", 24, -1, -1, 60},
     {"EchoMha", 4, 4, "echo", 17, 1, 3, 33, {{"max_weight", "0"}, {"value_norms", "false"}}},
-    {"ReconstructNorms", 6, 2, "reconstruct", 24, -1, -1, 60, {{"value_norms", "true"}}},
+    {"ReconstructNoNorms", 6, 2, "reconstruct", 24, -1, -1, 60, {{"value_norms", "false"}}},
     {"EchoMqaLayer", 4, 1, "echo", 16, -1, -1, 47, {{"budget_scope", "layer"}}},
     {"EchoHead", 6, 2, "echo", 20, -1, 4, 50, {{"budget_scope", "head"}, {"sum_weight", "0"}}},
     {"EchoDecodeCap", 6, 2, "echo", 20, -1, 4, 96, {{"decode_cap", "30"}}},
@@ -515,7 +525,7 @@ std::vector<TokenId> Reading(const CachePlan& plan, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::vector<TokenId> reading(plan.prompt.tokens);
   for (TokenId& token : reading) token = static_cast<TokenId>(rng() % vocab);
-  if (plan.prompt_score != PromptScore::kProbe) return reading;
+  if (!plan.ReadsProbe()) return reading;
   const std::vector<TokenId> again = reading;
   reading.insert(reading.end(), {3, 1, 4});
   reading.insert(reading.end(), again.begin(), again.end());
@@ -594,7 +604,7 @@ std::vector<CacheSpec> RaggedCaches(int budget) {
       Cache("ada-snapkv", budget),  Cache("ada-h2o", budget, {{"head_floor", "0"}}),
       Cache("ada-pyramid", budget), Cache("h2o", budget, {{"budget_scope", "model"}}),
       Cache("echo", budget),        Cache("auto", budget),
-      Cache("reconstruct", budget)};
+      Cache("reconstruct", budget), Cache("reconstruct", budget, {{"echo", "true"}})};
   for (CacheSpec& cache : caches) {
     if (cache.policy != "auto") cache.protected_window_size = 6;
   }
