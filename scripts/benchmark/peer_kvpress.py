@@ -77,7 +77,7 @@ class Row:
 SNAPKV: Json = {"protected_window_size": 64}
 POOLED = {"kernel_size": 5, "pooling": "avg"}
 KVZIP: Json = {"sink_tokens": 4, "protected_window_size": 0}
-PEAK = {"sum_weight": 0, "max_weight": 1, "head_floor": 0, "candidates": 1000}
+PEAK = {"sum_weight": 0, "max_weight": 1, "head_floor": 0, "value_norms": "false", "candidates": 1000}
 
 ROWS = [
     Row("StreamingLLMPress", lambda r: StreamingLLMPress(r), "streaming", "jaccard", 1.0),

@@ -703,8 +703,45 @@ TEST(CachePlan, EchoPlansWithoutASecondReading) {
   EXPECT_EQ(plan.scope, BudgetScope::kModel);
   EXPECT_EQ(plan.Candidates(), other.Candidates());
   EXPECT_EQ(plan.Protected(), other.Protected());
+  EXPECT_EQ(plan.floor_ppm, 0) << "no head has a part for certain";
+  EXPECT_EQ(other.floor_ppm, 0);
+  spec.params = {{"echo", "true"}};
+  const CachePlan both = *PlanCache(spec, {500, 4, 2});
+  EXPECT_EQ(both.prompt_score, PromptScore::kProbeAndEcho);
+  EXPECT_TRUE(both.ReadsProbe());
+  EXPECT_EQ(PlanCache(spec, {20, 4, 2})->prompt_score, PromptScore::kProbe) << "nothing leaves";
+  spec.params = {{"echo", "maybe"}};
+  EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.echo: 'maybe'"));
   spec.params = {{"value_norms", "maybe"}};
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.value_norms: 'maybe'"));
+}
+
+TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
+  CacheSpec spec;
+  spec.policy = "auto";
+  spec.max_cache_tokens = 50;
+  PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 2, .asked_later = true};
+  CachePlan plan = *PlanCache(spec, prompt);
+  EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
+  EXPECT_EQ(plan.choice.policy, "echo");
+  EXPECT_EQ(plan.choice.why,
+            "all heads share 50 entries a head of 1000; its question comes later, and there is no "
+            "room to read it twice");
+  prompt.fits_twice = true;
+  plan = *PlanCache(spec, prompt);
+  EXPECT_EQ(plan.prompt_score, PromptScore::kProbeAndEcho);
+  EXPECT_TRUE(plan.ReadsProbe());
+  EXPECT_EQ(plan.probe.max_weight, 10.0f);
+  EXPECT_EQ(plan.choice.policy, "reconstruct");
+  EXPECT_EQ(plan.choice.why,
+            "all heads share 50 entries a head of 1000; its question comes later, so it is read "
+            "twice");
+  prompt.asked_later = false;
+  EXPECT_EQ(PlanCache(spec, prompt)->prompt_score, PromptScore::kEcho);
+  prompt.asked_later = true;
+  spec.max_cache_tokens = 1000;
+  EXPECT_EQ(PlanCache(spec, prompt)->choice.policy, "full");
+  EXPECT_FALSE(PlanCache(spec, prompt)->ReadsProbe());
 }
 
 TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {

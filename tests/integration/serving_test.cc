@@ -71,7 +71,10 @@ Request MakeRequest(int index, uint64_t seed, int vocab) {
   if (request.cache.policy != "full") request.cache.max_cache_tokens = 24 + rng() % 60;
   if (index == 7 || index == 15) request.cache.min_retained_mass = 0.8;
   if (index == 4) request.cache.params = {{"self_tuning", "true"}, {"budget_scope", "model"}};
-  if (index == 17) request.cache.min_retained_mass = 0.9;
+  if (index == 17) {
+    request.cache.min_retained_mass = 0.9;
+    request.question_tokens = 7;
+  }
   if (index == 18) {  // a second one of its kind
     request.cache.policy = "co2";
     request.cache.max_cache_tokens = 30;
@@ -215,7 +218,8 @@ TEST_P(ServingTest, AnotherLoopTakesTheEngineOfAStoppedOne) {
     auto loop = ServingLoop::Start(engine.get(), &tokenizer_, {}, &collector);
     ASSERT_TRUE(loop.ok()) << loop.status();
     Request longer = MakeRequest(3, 99, vocab);
-    longer.stopping.max_tokens = 10'000'000;  // it rolls: no machine is done with it before the stop
+    longer.stopping.max_tokens =
+        10'000'000;  // it rolls: no machine is done with it before the stop
     if (stopped) (*loop)->Submit(1, longer);
     (*loop)->Submit(2, MakeRequest(1, 99, vocab));
     answers.push_back(collector.Wait(2).tokens);

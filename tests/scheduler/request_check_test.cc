@@ -153,6 +153,23 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
       << "nothing leaves";
 }
 
+// `auto` reads a context twice whose question comes later, where both readings fit: 49 tokens, an
+// instruction of 30 and 49 tokens fill the context of 128.
+TEST(RequestCheckTest, AutoReadsTwiceWhereThereIsRoom) {
+  const FakeTokenizer tokenizer;
+  Request request = MakeRequest(55, 10);
+  request.cache.policy = "auto";
+  request.cache.max_cache_tokens = 10;
+  const auto probe = [&](int question) {
+    request.question_tokens = question;
+    const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+    return std::get<CheckedRequest>(checked).probe.size();
+  };
+  EXPECT_EQ(probe(0), 0u);
+  EXPECT_EQ(probe(6), 30u + 49u);
+  EXPECT_EQ(probe(5), 0u) << "not an error: it is read once";
+}
+
 // Whose budget is open is offered several, the largest first and none that says the same as
 // another; what could never hold it is not offered.
 TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {

@@ -627,6 +627,29 @@ TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
   }
 }
 
+// With an open budget a context that is asked about later is read twice only where something
+// leaves.
+TEST_P(SchedulerTest, AnOpenBudgetReadsTwiceWhereSomethingLeaves) {
+  EngineLimits limits = Limits();
+  Request request = MakeRequest(45, 8);
+  request.question_tokens = 5;
+  request.cache.policy = "auto";
+  request.cache.min_cache_tokens = 0;
+  for (const bool room : {true, false}) {
+    SCOPED_TRACE(room ? "room" : "no room");
+    if (!room) limits.num_blocks = limits.num_layers * limits.num_kv_heads * 50 / limits.block_size;
+    SchedulerHarness h(limits);
+    const RequestHandle a = h.Add(request);
+    if (!room) h.Add(request);
+    h.RunToEnd();
+    ASSERT_TRUE(h[a].finished.has_value());
+    const Usage& usage = h[a].finished->usage;
+    EXPECT_EQ(usage.choice.policy, room ? "full" : "reconstruct") << usage.choice.why;
+    EXPECT_EQ(usage.probe_tokens > 40, !room);
+    EXPECT_EQ(usage.kv_entries_of_prompt == 40 * limits.num_layers * limits.num_kv_heads, room);
+  }
+}
+
 // What a probe reads is more than the prompt: the arena holds it all, the cache the prompt, and
 // nobody is told of more tokens than the prompt has.
 TEST_P(SchedulerTest, AProbeIsReadAndForgotten) {

@@ -155,7 +155,7 @@ TEST_P(Question, OfNothingUnlessAskedFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, Question,
-                         testing::Values("h2o", "snapkv", "reconstruct", "echo"),
+                         testing::Values("h2o", "snapkv", "reconstruct", "echo", "auto"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
