@@ -6,7 +6,6 @@
 #include "google/rpc/status.pb.h"
 
 namespace hydrant {
-namespace {
 
 const char* CodeName(grpc::StatusCode code) {
   switch (code) {
@@ -30,10 +29,36 @@ const char* CodeName(grpc::StatusCode code) {
       return "INTERNAL";
     case grpc::StatusCode::UNAVAILABLE:
       return "UNAVAILABLE";
+    case grpc::StatusCode::OK:
+      return "OK";
+    case grpc::StatusCode::UNKNOWN:
+      return "UNKNOWN";
+    case grpc::StatusCode::ABORTED:
+      return "ABORTED";
+    case grpc::StatusCode::OUT_OF_RANGE:
+      return "OUT_OF_RANGE";
+    case grpc::StatusCode::DATA_LOSS:
+      return "DATA_LOSS";
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return "UNAUTHENTICATED";
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return "PERMISSION_DENIED";
     default:
       return "ERROR";
   }
 }
+
+std::string ReasonOf(const grpc::Status& status) {
+  google::rpc::Status rich;
+  google::rpc::ErrorInfo info;
+  if (!rich.ParseFromString(status.error_details())) return {};
+  for (const auto& detail : rich.details()) {
+    if (detail.UnpackTo(&info)) return info.reason();
+  }
+  return {};
+}
+
+namespace {
 
 // " [QUEUE_FULL, retry in 1.5 s]"
 std::string Details(const grpc::Status& status) {

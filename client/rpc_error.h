@@ -8,6 +8,11 @@
 
 namespace hydrant {
 
+// "RESOURCE_EXHAUSTED".
+const char* CodeName(grpc::StatusCode code);
+// The server's reason word ("QUEUE_FULL"); empty where it gives none.
+std::string ReasonOf(const grpc::Status& status);
+
 // One line: what happened, the server's reason word, when to retry.
 std::string DescribeError(const grpc::Status& status, const std::string& address);
 

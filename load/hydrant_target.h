@@ -1,0 +1,62 @@
+// A load's streams to one or more daemons over gRPC, taken in turn. Everything happens in the
+// thread that calls: its completion queue is polled by Wait().
+#ifndef HYDRANT_LOAD_HYDRANT_TARGET_H_
+#define HYDRANT_LOAD_HYDRANT_TARGET_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "hydrant/v1/hydrant.pb.h"
+#include "load/mix.h"
+#include "load/target.h"
+
+namespace hydrant {
+
+struct HydrantTargetOptions {
+  std::vector<std::string> addresses = {
+      "127.0.0.1:50051"};  // of daemons, or of a proxy before them
+  int connections = 1;     // to each
+  std::vector<MixedArm> mix = {};
+  double temperature = 0.0;
+  bool ignore_eos = true;      // so that as much is generated as was asked for
+  double wait_seconds = 10.0;  // until each address answers
+};
+
+// What a run has to know before it begins.
+struct TargetInfo {
+  std::string model;
+  uint32_t vocab_size = 0;
+  uint32_t max_model_len = 0;
+  std::string server_version;
+};
+
+class HydrantTarget final : public Target {
+ public:
+  // Waits until every address answers, and asks the first what it serves. Unavailable names the
+  // address that does not; InvalidArgument a policy that it does not have.
+  static absl::StatusOr<std::unique_ptr<HydrantTarget>> Create(HydrantTargetOptions options);
+  ~HydrantTarget() override;
+
+  const TargetInfo& info() const;
+  // The text's token ids, by the first server's tokenizer.
+  absl::StatusOr<std::vector<uint32_t>> Tokenize(const std::string& text);
+  // The clock of Now() begins.
+  void Start();
+
+  double Now() override;
+  uint64_t Send(const PlannedRequest& request) override;
+  void Cancel(int64_t index) override;
+  bool Wait(double until, StreamEvent* event) override;
+
+ private:
+  struct Impl;
+  explicit HydrantTarget(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_LOAD_HYDRANT_TARGET_H_

@@ -1,0 +1,35 @@
+// Sends a load and gathers what becomes of it. One thread.
+#ifndef HYDRANT_LOAD_RUNNER_H_
+#define HYDRANT_LOAD_RUNNER_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "load/outcome.h"
+#include "load/target.h"
+#include "load/workload.h"
+
+namespace hydrant {
+
+struct RunOptions {
+  // When request i is to be sent, in seconds; ascending. Null: a closed loop, in which each is sent
+  // as soon as one of `concurrency` places is free.
+  std::function<double(int64_t)> intended = {};
+  int64_t concurrency = std::numeric_limits<int64_t>::max();      // requests in flight at most
+  double most_seconds = std::numeric_limits<double>::infinity();  // nothing is sent after that
+  bool keep_token_ids = false;
+  // Called about every `tick` seconds with all outcomes so far and how many are in flight; false
+  // breaks the run off: what is in flight is cancelled, and counts as unfinished.
+  double tick = 0.25;
+  std::function<bool(double now, const std::vector<Outcome>& outcomes, int64_t in_flight)> on_tick =
+      {};
+};
+
+// An outcome of every request that was sent, in the order of the load.
+std::vector<Outcome> RunLoad(const Workload& workload, const RunOptions& options, Target* target);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_LOAD_RUNNER_H_

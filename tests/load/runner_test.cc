@@ -1,0 +1,225 @@
+#include "load/runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "load/arrivals.h"
+#include "load/measures.h"
+
+namespace hydrant {
+namespace {
+
+// A server in made-up time: a request in service gets a token every `step` seconds, all requests of
+// it at once, and does nothing between `stall_from` and `stall_to`.
+class FakeTarget final : public Target {
+ public:
+  double step = 0.01;
+  double stall_from = 1e9, stall_to = 1e9;
+  std::map<int64_t, PlannedRequest> seen;
+  size_t most_in_flight = 0;
+  double looking_costs = 0.0;  // seconds that pass when the clock is looked at
+
+  double Now() override { return now_ += looking_costs; }
+
+  uint64_t Send(const PlannedRequest& request) override {
+    seen[request.index] = request;
+    const double end = request.deadline > 0.0 ? now_ + request.deadline : 1e9;
+    flights_[request.index] = {.next = AfterAStep(now_), .end = end, .left = request.max_tokens};
+    most_in_flight = std::max(most_in_flight, flights_.size());
+    return 4 * request.prompt.size();
+  }
+
+  void Cancel(int64_t index) override {
+    const auto found = flights_.find(index);
+    if (found != flights_.end()) found->second.cancelled = true;
+  }
+
+  bool Wait(double until, StreamEvent* event) override {
+    auto first = flights_.end();
+    for (auto it = flights_.begin(); it != flights_.end(); ++it) {
+      if (first == flights_.end() || it->second.NextAt(now_) < first->second.NextAt(now_))
+        first = it;
+    }
+    if (first == flights_.end() || first->second.NextAt(now_) > until) {
+      EXPECT_LT(until, 1e8) << "would wait for ever";
+      now_ = std::max(now_, until);
+      return false;
+    }
+    Flight& flight = first->second;
+    now_ = std::max(now_, flight.NextAt(now_));
+    *event = {.index = first->first, .at = now_};
+    if (flight.cancelled || now_ >= flight.end) {
+      event->ended = true;
+      event->status = flight.cancelled ? "CANCELLED" : "DEADLINE_EXCEEDED";
+    } else if (seen[first->first].fault == Fault::kMalformed) {
+      event->ended = true;
+      event->status = "INVALID_ARGUMENT";
+    } else if (flight.left == 0) {
+      event->ended = true;
+      event->status = "OK";
+    } else {
+      event->tokens = 1;
+      event->bytes = 10;
+      flight.next = --flight.left == 0 ? now_ : AfterAStep(now_);
+    }
+    if (event->ended) flights_.erase(first);
+    return true;
+  }
+
+ private:
+  struct Flight {
+    double next = 0.0;
+    double end = 0.0;
+    int64_t left = 0;
+    bool cancelled = false;
+    double NextAt(double now) const { return cancelled ? now : std::min(next, end); }
+  };
+  double AfterAStep(double now) const {
+    const double next = now + step;
+    return next >= stall_from && next < stall_to ? stall_to : next;
+  }
+
+  double now_ = 0.0;
+  std::map<int64_t, Flight> flights_;
+};
+
+Workload MakeWorkload(int64_t requests, int64_t output,
+                      std::array<double, kNumFaults> faults = {}) {
+  WorkloadOptions options;
+  options.num_requests = requests;
+  options.input_tokens = 5;
+  options.output_tokens = output;
+  options.vocab_size = 100;
+  options.fault_rates = faults;
+  options.oversized_tokens = 100;
+  return *Workload::Create(options);
+}
+
+std::function<double(int64_t)> Every(double seconds) {
+  return [seconds](int64_t i) { return seconds * static_cast<double>(i + 1); };
+}
+
+TEST(RunnerTest, AnOpenLoopSendsOnTimeAndCountsAll) {
+  FakeTarget target;
+  const Workload workload = MakeWorkload(100, 20);
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.intended = Every(0.005)}, &target);
+  ASSERT_EQ(outcomes.size(), 100u);
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    EXPECT_EQ(outcomes[i].index, static_cast<int64_t>(i));
+    EXPECT_NEAR(outcomes[i].sent, 0.005 * (i + 1), 1e-9);
+    EXPECT_EQ(outcomes[i].ending, Ending::kCompleted);
+    EXPECT_EQ(outcomes[i].OutputTokens(), 20);
+    EXPECT_NEAR(outcomes[i].TimeToFirstToken(), 0.01, 1e-9);
+    EXPECT_NEAR(outcomes[i].TimePerOutputToken(), 0.01, 1e-9);
+    EXPECT_EQ(outcomes[i].bytes_sent, 20u);
+    EXPECT_EQ(outcomes[i].bytes_received, 200u);
+  }
+  EXPECT_GT(target.most_in_flight, 30u) << "nobody waits for an answer";
+}
+
+TEST(RunnerTest, AClosedLoopKeepsItsPlacesTaken) {
+  FakeTarget target;
+  const Workload workload = MakeWorkload(50, 10);
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 5}, &target);
+  ASSERT_EQ(outcomes.size(), 50u);
+  EXPECT_EQ(target.most_in_flight, 5u);
+  EXPECT_NEAR(Measure(outcomes, {}).seconds, 10 * 10 * 0.01, 1e-6) << "ten rounds";
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.sent, outcome.intended);
+}
+
+TEST(RunnerTest, AClosedLoopNeedsNoStandingClock) {
+  FakeTarget target;
+  target.looking_costs = 1e-6;
+  const Workload workload = MakeWorkload(50, 10);
+  EXPECT_EQ(RunLoad(workload, {.concurrency = 5}, &target).size(), 50u);
+}
+
+// Coordinated omission: a server that does nothing for two seconds while four requests at most may
+// be in flight keeps the generator from sending some 200 others. They all waited, each for the rest
+// of the stall; timed from when they were sent they would look well.
+TEST(RunnerTest, WhatAStallKeepsFromBeingSentHasWaitedToo) {
+  FakeTarget target;
+  target.stall_from = 1.0;
+  target.stall_to = 3.0;
+  const Workload workload = MakeWorkload(1000, 1);
+  const std::vector<Outcome> outcomes =
+      RunLoad(workload, {.intended = Every(0.01), .concurrency = 4}, &target);
+  int64_t waited = 0, look_well = 0;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.intended < 1.0 || outcome.intended > 2.9) continue;
+    waited += outcome.TimeToFirstToken() >= 3.0 - outcome.intended - 1e-9;
+    look_well += outcome.messages[0].at - outcome.sent < 0.02;
+  }
+  EXPECT_EQ(waited, 191 - 1)
+      << "all that came within the stall, but the one whose token came first";
+  EXPECT_GT(look_well, 180);
+  const Measures measures = Measure(outcomes, {});
+  EXPECT_NEAR(measures.ttft.max, 2000, 20);
+  EXPECT_GT(measures.ttft.p90, 500);
+  EXPECT_NEAR(measures.lateness.max, 2000, 60) << "and says that it was late";
+}
+
+TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
+  FakeTarget target;
+  const Workload workload = MakeWorkload(400, 30, {0.2, 0.2, 0.1, 0.0, 0.2});
+  WorkloadOptions options;
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 10}, &target);
+  std::map<Fault, int> ordered;
+  for (const Outcome& outcome : outcomes) {
+    const PlannedRequest& request = target.seen[outcome.index];
+    ++ordered[request.fault];
+    switch (request.fault) {
+      case Fault::kCancel:
+        EXPECT_EQ(outcome.ending, Ending::kFault);
+        EXPECT_EQ(outcome.OutputTokens(), request.cancel_after);
+        break;
+      case Fault::kDeadline:
+        EXPECT_EQ(outcome.ending, Ending::kFault);
+        EXPECT_EQ(outcome.status, "DEADLINE_EXCEEDED");
+        break;
+      case Fault::kMalformed:
+        EXPECT_EQ(outcome.ending, Ending::kFault);
+        EXPECT_EQ(outcome.status, "INVALID_ARGUMENT");
+        break;
+      default:
+        EXPECT_EQ(outcome.ending, Ending::kCompleted);
+        EXPECT_EQ(outcome.OutputTokens(), 30);
+    }
+  }
+  for (const Fault fault : {Fault::kCancel, Fault::kDeadline, Fault::kMalformed})
+    EXPECT_NEAR(ordered[fault], 80, 30);
+  EXPECT_EQ(ordered[Fault::kOversized], 0);
+}
+
+TEST(RunnerTest, ARunThatIsBrokenOffKeepsWhatItHas) {
+  FakeTarget target;
+  const Workload workload = MakeWorkload(1000, 100);
+  RunOptions options{.intended = Every(0.01)};
+  options.on_tick = [](double now, const std::vector<Outcome>&, int64_t in_flight) {
+    EXPECT_LE(in_flight, 110);
+    return now < 2.0;
+  };
+  const std::vector<Outcome> outcomes = RunLoad(workload, options, &target);
+  const Measures measures = Measure(outcomes, {});
+  EXPECT_NEAR(measures.requests, 200, 30);
+  EXPECT_NEAR(measures.completed, 100, 30);
+  EXPECT_EQ(measures.requests, measures.completed + measures.unfinished);
+  EXPECT_NEAR(measures.seconds, 2.0, 0.3);
+}
+
+TEST(RunnerTest, NothingIsSentAfterTheLastSecond) {
+  FakeTarget target;
+  const Workload workload = MakeWorkload(1000, 10);
+  const std::vector<Outcome> outcomes =
+      RunLoad(workload, {.intended = Every(0.01), .most_seconds = 1.005}, &target);
+  EXPECT_EQ(outcomes.size(), 100u);
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, Ending::kCompleted);
+}
+
+}  // namespace
+}  // namespace hydrant
