@@ -92,7 +92,8 @@ namespace {
 
 // Ada-KV's safeguard, as its experiments set it.
 // Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
-constexpr double kDefaultCandidates = 8.0;
+// The heads that carry a prompt may want all of it, so at ratios of a twentieth and more it is all.
+constexpr double kDefaultCandidates = 20.0;
 constexpr double kMostCandidates = 1000.0;
 constexpr int64_t kMostDecodeCap = 1 << 30;
 
@@ -152,8 +153,8 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
   parameters.push_back(GroupReduceParameter(kReductions));
   if (std::find(scopes.begin(), scopes.end(), "model") != scopes.end()) {
     parameters.push_back({"candidates",
-                          "of scope model: entries a head may come to have, times the budget", "8",
-                          "[1, 1000]"});
+                          "of scope model: entries a head may come to have, times the budget",
+                          fmt::format("{:g}", kDefaultCandidates), "[1, 1000]"});
   }
   return parameters;
 }

@@ -579,10 +579,10 @@ TEST(CachePlan, ABudgetOfTheModelHoldsCandidates) {
   CachePlan plan = *PlanCache(spec, {1000, 6, 4});
   EXPECT_EQ(plan.scope, BudgetScope::kModel);
   EXPECT_TRUE(plan.IsDeferred());
-  EXPECT_EQ(plan.Candidates(), 320);
-  EXPECT_EQ(plan.WidestKeep(), 320);
+  EXPECT_EQ(plan.Candidates(), 800);
+  EXPECT_EQ(plan.WidestKeep(), 800);
   EXPECT_EQ(plan.Growth(), 0);
-  EXPECT_EQ(plan.EntriesAfter(5000), 320) << "every head stays at what it was given";
+  EXPECT_EQ(plan.EntriesAfter(5000), 800) << "every head stays at what it was given";
   EXPECT_EQ(plan.Keeping(7), (HeadSpan{.dropped = 993, .cap = 7}));
   EXPECT_EQ(PlanCache(spec, {100, 6, 4})->Candidates(), 100);
   plan = *PlanCache(spec, {40, 6, 4});
@@ -655,7 +655,7 @@ TEST(CachePlan, ReconstructsDefaults) {
   EXPECT_EQ(plan.probe.sum_weight, 1.0f);
   EXPECT_EQ(plan.probe.max_weight, 5.0f);
   EXPECT_EQ(plan.scope, BudgetScope::kModel);
-  EXPECT_EQ(plan.Candidates(), 160);
+  EXPECT_EQ(plan.Candidates(), 400);
   EXPECT_EQ(plan.rule.sinks, 0);
   EXPECT_EQ(plan.rule.recent, 5) << "a quarter of the budget";
   EXPECT_EQ(plan.cap, kNoCap);
