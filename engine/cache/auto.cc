@@ -15,6 +15,10 @@ constexpr double kDefaultRatio = 0.2;
 // Beside a quality: what the few heads that look things up need is known between heads, not within.
 constexpr double kRatioBesideQuality = 0.1;
 
+// A question that looks something up needs what one query would pay much, more than what all would
+// pay a little.
+constexpr double kAskedLaterMaxWeight = 30.0;
+
 // For users who name a target and no policy. It acts as `echo`, whose scores lose least of what
 // follows the prompt. A prompt whose question is kept back, and so is about to be looked things up
 // in, is read a second time, where there is room, and asked by both readings' queries: they find
@@ -42,7 +46,8 @@ class AutoPolicy final : public Policy {
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     plan->echo_mass = spec.min_retained_mass.has_value();
     plan->open_budget = !spec.cache_ratio && !spec.max_cache_tokens && !spec.min_retained_mass;
-    if (absl::Status status = FillProbe(spec, kEchoMaxWeight, plan); !status.ok()) return status;
+    const double max_weight = plan->prompt.asked_later ? kAskedLaterMaxWeight : kEchoMaxWeight;
+    if (absl::Status status = FillProbe(spec, max_weight, plan); !status.ok()) return status;
     const bool twice = plan->Compresses() && plan->prompt.asked_later && plan->prompt.fits_twice;
     plan->prompt_score = twice ? PromptScore::kProbeAndEcho : EchoIfNeeded(*plan);
     plan->choice = Choose(spec, *plan, twice);

@@ -731,7 +731,7 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   plan = *PlanCache(spec, prompt);
   EXPECT_EQ(plan.prompt_score, PromptScore::kProbeAndEcho);
   EXPECT_TRUE(plan.ReadsProbe());
-  EXPECT_EQ(plan.probe.max_weight, 10.0f);
+  EXPECT_EQ(plan.probe.max_weight, 30.0f);
   EXPECT_EQ(plan.choice.policy, "reconstruct");
   EXPECT_EQ(plan.choice.why,
             "all heads share 50 entries a head of 1000; its question comes later, so it is read "
