@@ -185,26 +185,31 @@ absl::StatusOr<std::vector<TokenId>> ProbeInstruction(const Tokenizer& tokenizer
 }
 
 // The longest prompt that can be read again behind an instruction of so many tokens.
-int64_t LongestReadTwice(int64_t instruction, const EngineLimits& limits) {
+int64_t LongestReadTwice(size_t instruction, const EngineLimits& limits) {
   const int64_t most = std::min(limits.max_model_len, limits.prefill_arena_tokens);
-  return (most - instruction) / 2;
+  return (most - static_cast<int64_t>(instruction)) / 2;
+}
+
+bool FitsTwice(int64_t tokens, const EngineLimits& limits, const Tokenizer& tokenizer) {
+  const absl::StatusOr<std::vector<TokenId>> instruction = ProbeInstruction(tokenizer);
+  return instruction.ok() && tokens <= LongestReadTwice(instruction->size(), limits);
 }
 
 absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
                                            const CachePlan& plan, const EngineLimits& limits,
-                                           std::vector<TokenId> instruction) {
+                                           const Tokenizer& tokenizer) {
   if (!plan.ReadsProbe()) return std::vector<TokenId>();
-  const auto length = static_cast<int64_t>(instruction.size());
-  const int64_t longest = LongestReadTwice(length, limits);
+  absl::StatusOr<std::vector<TokenId>> probe = ProbeInstruction(tokenizer);
+  if (!probe.ok()) return probe.status();
+  const int64_t longest = LongestReadTwice(probe->size(), limits);
   if (plan.prompt.tokens > longest) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ", length,
-        " and their repetition exceed the context of ",
+        "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ",
+        probe->size(), " and their repetition exceed the context of ",
         std::min(limits.max_model_len, limits.prefill_arena_tokens), "; prompts of up to ", longest,
         " tokens can be scored by a probe"));
   }
-  std::vector<TokenId> probe = std::move(instruction);
-  probe.insert(probe.end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
+  probe->insert(probe->end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
   return probe;
 }
 
@@ -247,22 +252,18 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckSampling(request.sampling);
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (!status.ok()) return Invalid(std::move(status));
-  absl::StatusOr<std::vector<TokenId>> instruction = ProbeInstruction(tokenizer);
-  if (!instruction.ok()) return Invalid(instruction.status());
   PromptShape prompt = {
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
       .num_layers = limits.num_layers,
       .num_kv_heads = limits.num_kv_heads,
       .asked_later = request.question_tokens > 0};
-  prompt.fits_twice =
-      prompt.tokens <= LongestReadTwice(static_cast<int64_t>(instruction->size()), limits);
+  prompt.fits_twice = prompt.asked_later && FitsTwice(prompt.tokens, limits, tokenizer);
   absl::StatusOr<CachePlan> plan = PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
   std::vector<CachePlan> choices = PlansByRoom(request, *plan, limits);
   plan = std::move(choices.back());
   choices.pop_back();
-  absl::StatusOr<std::vector<TokenId>> probe =
-      Probe(request.prompt, *plan, limits, *std::move(instruction));
+  absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(*plan, limits);
   if (!status.ok()) return Invalid(std::move(status));

@@ -170,6 +170,30 @@ TEST(RequestCheckTest, AutoReadsTwiceWhereThereIsRoom) {
   EXPECT_EQ(probe(5), 0u) << "not an error: it is read once";
 }
 
+// Prompts may be token ids of a model whose tokenizer encodes nothing: it is asked only where
+// something is to be read twice.
+TEST(RequestCheckTest, NothingIsEncodedThatIsNotRead) {
+  class Silent final : public FakeTokenizer {
+   public:
+    absl::StatusOr<std::vector<TokenId>> Encode(std::string_view,
+                                                const EncodeOptions&) const override {
+      return absl::UnimplementedError("prompts are token ids");
+    }
+  };
+  const Silent tokenizer;
+  Request request = MakeRequest(50, 10);
+  for (const char* policy : {"full", "h2o", "echo", "auto"}) {
+    request.cache.policy = policy;
+    if (request.cache.policy != "full") request.cache.max_cache_tokens = 10;
+    for (const int question : {0, 5}) {
+      request.question_tokens = question;
+      EXPECT_TRUE(
+          std::holds_alternative<CheckedRequest>(CheckRequest(request, SmallLimits(), tokenizer)))
+          << policy;
+    }
+  }
+}
+
 // Whose budget is open is offered several, the largest first and none that says the same as
 // another; what could never hold it is not offered.
 TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
