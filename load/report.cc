@@ -92,6 +92,7 @@ void AddDetails(std::span<const Outcome> outcomes, Json* report) {
 }
 
 std::string Row(const char* name, const Distribution& times) {
+  if (times.count == 0) return {};
   return fmt::format("  {:<10} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f} {:>10.2f}\n", name,
                      times.mean, times.p50, times.p90, times.p99, times.p999, times.max);
 }
@@ -112,8 +113,7 @@ std::string Figures(const Measures& m, const Objectives& objectives, const std::
   text += fmt::format("  {:<10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "p50",
                       "p90", "p99", "p99.9", "max");
   text += Row("TTFT", m.ttft) + Row("TPOT", m.tpot) + Row("ITL", m.itl) + Row("E2EL", m.e2el);
-  if (m.queue.count > 0) text += Row("queue", m.queue);
-  text += Row("sent late", m.lateness);
+  text += Row("queue", m.queue) + Row("sent late", m.lateness);
   for (const auto& [error, count] : m.errors) text += fmt::format("  {} x {}\n", count, error);
   return text;
 }

@@ -166,7 +166,6 @@ TEST(RunnerTest, WhatAStallKeepsFromBeingSentHasWaitedToo) {
 TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
   FakeTarget target;
   const Workload workload = MakeWorkload(400, 30, {0.2, 0.2, 0.1, 0.0, 0.2});
-  WorkloadOptions options;
   const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 10}, &target);
   std::map<Fault, int> ordered;
   for (const Outcome& outcome : outcomes) {
