@@ -1,11 +1,15 @@
 #include "load/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "load/write_file.h"
 
 namespace hydrant {
 namespace {
@@ -142,9 +146,20 @@ void AddReportFlags(CLI::App* app, LoadFlags* flags) {
   app->add_option("--goodput", flags->goodput,
                   "Count as good what keeps these (ms): \"ttft:500 tpot:50\"; also itl, e2el")
       ->group(group);
+  app->add_option("--check-quality", flags->check_quality,
+                  "Answer so many of the prompts again, greedily under full and under each policy, "
+                  "and say how far they agree")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  app->add_option("--report", flags->report,
+                  "Write all three files below to this folder: report.html, .json, requests.csv")
+      ->group(group);
+  app->add_option("--html", flags->html, "Write a page with plots here")->group(group);
   app->add_option("--json", flags->json, "Write the figures here, as `vllm bench serve` does")
       ->group(group);
   app->add_option("--csv", flags->csv, "Write a line a request here")->group(group);
+  app->add_option("--label", flags->label, "What this run is called in pages and comparisons")
+      ->group(group);
   app->add_flag("--allow-errors", flags->allow_errors,
                 "Failed requests are no reason to exit with 1")
       ->group(group);
@@ -167,9 +182,30 @@ void CatchInterrupts() {
 
 bool Interrupted() { return interrupted != 0; }
 
+void Warn(std::string_view message) { fmt::print(stderr, "hydrant-load: {}\n", message); }
+
 void Fail(int code, std::string_view message) {
-  fmt::print(stderr, "hydrant-load: {}\n", message);
+  Warn(message);
   std::exit(code);
+}
+
+bool WriteReport(const std::string& path, std::string_view content) {
+  const absl::Status status = WriteFile(path, content);
+  if (!status.ok()) Warn(std::string(status.message()));
+  return status.ok();
+}
+
+bool PrintReport(std::string_view text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) Warn(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
+  return written;
+}
+
+void RequireWritable(const std::string& path) {
+  if (path.empty()) return;
+  const absl::Status status = CheckWritable(path);
+  if (!status.ok()) Fail(kExitUsage, std::string(status.message()));
 }
 
 }  // namespace hydrant
