@@ -285,11 +285,12 @@ function drawOverTime(runs) {
 
 function drawErrors(runs) {
   const failing = runs.filter(run => Object.keys(run.error_counts ?? {}).length);
-  if (!failing.length) return;
+  const rows = data.comparison?.errors.map(error => [error.name, error.counts]) ??
+    [...new Set(failing.flatMap(run => Object.keys(run.error_counts)))].map(name => [name, runs.map(run => run.error_counts?.[name] ?? 0)]);
+  if (!rows.length) return;
+  const names = rows.map(([name]) => name);
   const part = section("Errors", "Requests that failed without order, by status and the server's reason.");
-  const names = [...new Set(failing.flatMap(run => Object.keys(run.error_counts)))];
-  part.append(table(["", ...runs.map(run => runs.length > 1 ? run.name : "requests")],
-                    names.map(name => [name, ...runs.map(run => shown((run.error_counts ?? {})[name] ?? 0))])));
+  part.append(table(["", ...runs.map(run => runs.length > 1 ? run.name : "requests")], rows.map(([name, counts]) => [name, ...counts.map(shown)])));
   const grid = plots(part, true);
   for (const run of failing) {
     const parts = (run.timeline?.errors ?? []).map(error => ({...error, hue: hueOf(names.indexOf(error.name) + 1)}));
