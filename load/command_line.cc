@@ -62,6 +62,15 @@ void AddWorkloadFlags(CLI::App* app, LoadFlags* flags) {
   app->add_option("--prefix-len", options.shared_prefix_tokens,
                   "Tokens of each, before the --input-len others")
       ->group(group);
+  app->add_option("--turns", options.turns,
+                  "Requests of a conversation: each has all that was said before and --input-len "
+                  "tokens more")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--think-time", options.think_seconds,
+                  "Seconds between an answer and the next turn, on average")
+      ->capture_default_str()
+      ->group(group);
   app->add_option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3")
       ->capture_default_str()
       ->group(group);
@@ -128,6 +137,7 @@ void AddFaultFlags(CLI::App* app, LoadFlags* flags) {
   };
   rate("--cancel-rate", Fault::kCancel, "Cancel in the middle of the answer");
   rate("--deadline-rate", Fault::kDeadline, "Give it --fault-deadline seconds");
+  rate("--disconnect-rate", Fault::kDisconnect, "Break the connection in the middle of the answer");
   rate("--slow-reader-rate", Fault::kSlowReader, "Read a message every --slow-read-delay seconds");
   rate("--oversized-rate", Fault::kOversized, "Send a prompt that no context holds");
   rate("--malformed-rate", Fault::kMalformed, "Send a temperature of -1");
