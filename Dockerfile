@@ -9,13 +9,16 @@
 ARG BASE=debian:bookworm-slim
 ARG CUDA_TOOLKIT=nvidia/cuda:13.0.2-devel-ubuntu22.04
 
+# The caches of apt have a name for each stage: stages may be built at the same time.
+
 # ---- What builds -----------------------------------------------------------------------------------------------------
 
 FROM ${BASE} AS tools
 # Part of what ccache goes by.
 ENV LANG=C.UTF-8
 COPY scripts/setup /usr/local/share/hydrant/setup
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+RUN --mount=type=cache,id=hydrant-apt-build,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,id=hydrant-apt-lists-build,target=/var/lib/apt,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       $(bash /usr/local/share/hydrant/setup --list --runtime-of-demo) ccache libsentencepiece-dev mold
@@ -33,20 +36,22 @@ RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
 # ---- What runs -------------------------------------------------------------------------------------------------------
 
 FROM ${BASE} AS runtime
-RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,target=/var/lib/apt,sharing=locked \
+RUN --mount=type=cache,id=hydrant-apt-run,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,id=hydrant-apt-lists-run,target=/var/lib/apt,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      libabsl20220623 libfmt9 libgrpc++1.51 libhwy1 libpcre2-8-0 libprotobuf32 libsentencepiece0 libspdlog1.10 \
-      libutf8proc2 tini
+      libabsl20220623 libcpp-httplib0.11 libfmt9 libgrpc++1.51 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
+      libprotobuf32 libsentencepiece0 libspdlog1.10 libutf8proc2 tini
 # Where the command line client, and with it the health check, find the daemon.
 ENV HYDRANT_ADDRESS=127.0.0.1:50051
-EXPOSE 50051
+# gRPC; metrics and probes.
+EXPOSE 50051 9464
 # A number, so that Kubernetes can tell that it is not root.
 USER 65532:65532
 # NOT_SERVING while it loads and while it drains.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=2 CMD ["hydrant", "health"]
 ENTRYPOINT ["/usr/bin/tini", "--", "hydrantd"]
-CMD ["--model", "/models/model.gguf", "--listen", "0.0.0.0:50051"]
+CMD ["--model", "/models/model.gguf", "--listen", "0.0.0.0:50051", "--metrics-listen", "0.0.0.0:9464"]
 LABEL org.opencontainers.image.title="Hydrant" \
       org.opencontainers.image.description="Serves language models over gRPC from a KV cache that evicts per head" \
       org.opencontainers.image.licenses="Apache-2.0"
