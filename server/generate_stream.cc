@@ -43,8 +43,29 @@ void GenerateStream::Refuse(const Refusal& refusal) {
   Finish(ToGrpcStatus(refusal));
 }
 
+// Before the client can hear of it: who has read the end of a stream finds it counted.
+void GenerateStream::Observe(const Event& event) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto since = [now](auto then) { return std::chrono::duration<double>(now - then).count(); };
+  if (const auto* delta = std::get_if<Delta>(&event.what)) {
+    if (delta->token_ids.empty()) return;
+    if (last_token_at_.has_value()) {
+      args_.metrics->inter_token_latency.Observe(since(*last_token_at_));
+    } else {
+      args_.metrics->time_to_first_token.Observe(since(args_.arrived));
+    }
+    last_token_at_ = now;
+  } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
+    args_.metrics->Ended(args_.policy, *finished);
+    args_.metrics->end_to_end.Observe(since(args_.arrived));
+  } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+    args_.metrics->Ended(args_.policy, *failed);
+  }
+}
+
 void GenerateStream::OnEvent(Event event) {
   const std::lock_guard lock(mutex_);
+  Observe(event);
   if (auto* delta = std::get_if<Delta>(&event.what)) {
     Append(*delta);
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
@@ -125,11 +146,13 @@ void GenerateStream::Advance() {
   v1::GenerateResponse message;
   if (TakeNextMessage(&message)) {
     in_flight_ = ToWire(message);
+    args_.metrics->sent_bytes += in_flight_.Length();
     writing_ = true;
     StartWrite(&in_flight_);
   } else if (const auto* finished = std::get_if<Finished>(&end_)) {
     *message.mutable_usage() = ToWireUsage(finished->usage);
     in_flight_ = ToWire(message);
+    args_.metrics->sent_bytes += in_flight_.Length();
     done_ = true;
     StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
