@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 
 // Text goes to the tokenizer in pieces of about this size, cut at spaces.
 constexpr size_t kTokenizeBytes = size_t{1} << 20;
+// The queue's timers are in milliseconds: it sleeps until about this long before what is due, in
+// seconds, and is polled from then on.
+constexpr double kOversleep = 1.5e-3;
 
 // A stream. One operation is under way at any time, and its tag is the stream.
 struct Stream {
@@ -272,10 +275,10 @@ bool HydrantTarget::Wait(double until, StreamEvent* event) {
   while (true) {
     void* tag = nullptr;
     bool ok = false;
-    const auto deadline = impl_->WallTime(until - Now());
-    if (impl_->queue.AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT)
-      return false;
-    if (impl_->Advance(static_cast<Stream*>(tag), ok, event)) return true;
+    const auto deadline = impl_->WallTime(until - kOversleep - Now());
+    if (impl_->queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT &&
+        impl_->Advance(static_cast<Stream*>(tag), ok, event))
+      return true;
     // What makes no event must not keep the caller from what is due.
     if (Now() >= until) return false;
   }
