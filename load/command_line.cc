@@ -1,11 +1,15 @@
 #include "load/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "load/write_file.h"
 
 namespace hydrant {
 namespace {
@@ -57,6 +61,15 @@ void AddWorkloadFlags(CLI::App* app, LoadFlags* flags) {
       ->group(group);
   app->add_option("--prefix-len", options.shared_prefix_tokens,
                   "Tokens of each, before the --input-len others")
+      ->group(group);
+  app->add_option("--turns", options.turns,
+                  "Requests of a conversation: each has all that was said before and --input-len "
+                  "tokens more")
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--think-time", options.think_seconds,
+                  "Seconds between an answer and the next turn, on average")
+      ->capture_default_str()
       ->group(group);
   app->add_option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3")
       ->capture_default_str()
@@ -124,6 +137,7 @@ void AddFaultFlags(CLI::App* app, LoadFlags* flags) {
   };
   rate("--cancel-rate", Fault::kCancel, "Cancel in the middle of the answer");
   rate("--deadline-rate", Fault::kDeadline, "Give it --fault-deadline seconds");
+  rate("--disconnect-rate", Fault::kDisconnect, "Break the connection in the middle of the answer");
   rate("--slow-reader-rate", Fault::kSlowReader, "Read a message every --slow-read-delay seconds");
   rate("--oversized-rate", Fault::kOversized, "Send a prompt that no context holds");
   rate("--malformed-rate", Fault::kMalformed, "Send a temperature of -1");
@@ -142,9 +156,20 @@ void AddReportFlags(CLI::App* app, LoadFlags* flags) {
   app->add_option("--goodput", flags->goodput,
                   "Count as good what keeps these (ms): \"ttft:500 tpot:50\"; also itl, e2el")
       ->group(group);
+  app->add_option("--check-quality", flags->check_quality,
+                  "Answer so many of the prompts again, greedily under full and under each policy, "
+                  "and say how far they agree")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  app->add_option("--report", flags->report,
+                  "Write all three files below to this folder: report.html, .json, requests.csv")
+      ->group(group);
+  app->add_option("--html", flags->html, "Write a page with plots here")->group(group);
   app->add_option("--json", flags->json, "Write the figures here, as `vllm bench serve` does")
       ->group(group);
   app->add_option("--csv", flags->csv, "Write a line a request here")->group(group);
+  app->add_option("--label", flags->label, "What this run is called in pages and comparisons")
+      ->group(group);
   app->add_flag("--allow-errors", flags->allow_errors,
                 "Failed requests are no reason to exit with 1")
       ->group(group);
@@ -167,9 +192,30 @@ void CatchInterrupts() {
 
 bool Interrupted() { return interrupted != 0; }
 
+void Warn(std::string_view message) { fmt::print(stderr, "hydrant-load: {}\n", message); }
+
 void Fail(int code, std::string_view message) {
-  fmt::print(stderr, "hydrant-load: {}\n", message);
+  Warn(message);
   std::exit(code);
+}
+
+bool WriteReport(const std::string& path, std::string_view content) {
+  const absl::Status status = WriteFile(path, content);
+  if (!status.ok()) Warn(std::string(status.message()));
+  return status.ok();
+}
+
+bool PrintReport(std::string_view text) {
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) Warn(fmt::format("standard output: cannot be written: {}", std::strerror(errno)));
+  return written;
+}
+
+void RequireWritable(const std::string& path) {
+  if (path.empty()) return;
+  const absl::Status status = CheckWritable(path);
+  if (!status.ok()) Fail(kExitUsage, std::string(status.message()));
 }
 
 }  // namespace hydrant

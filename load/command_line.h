@@ -38,7 +38,9 @@ struct LoadFlags {
   double max_seconds = 0.0;
   double warm_up = 0.0;
   std::string goodput;
-  std::string json, csv;
+  std::string label;
+  std::string report, html, json, csv;  // a folder, files; empty: none
+  int64_t check_quality = 0;
   bool quiet = false;
   bool allow_errors = false;
 };
@@ -58,13 +60,18 @@ void CatchInterrupts();
 bool Interrupted();
 
 [[noreturn]] void Fail(int code, std::string_view message);
+void Warn(std::string_view message);
+
+// A report that cannot be written is a line on stderr, and no reason not to write the next. Each
+// returns whether it could.
+bool WriteReport(const std::string& path, std::string_view content);
+bool PrintReport(std::string_view text);  // on stdout
+// Fails where no report could be written there. Empty: nothing is to be.
+void RequireWritable(const std::string& path);
 
 template <typename T>
 T ValueOr(int code, absl::StatusOr<T> value) {
-  if (!value.ok()) {
-    const auto message = value.status().message();
-    Fail(code, {message.data(), message.size()});
-  }
+  if (!value.ok()) Fail(code, std::string(value.status().message()));
   return *std::move(value);
 }
 

@@ -82,6 +82,7 @@ RunDescription DescribeRun(const LoadFlags& flags, const TargetInfo& info,
                            std::map<std::string, std::string> given) {
   RunDescription run;
   run.model = info.model;
+  run.label = flags.label;
   run.date = Today();
   run.request_rate = flags.workload.trace.empty() ? flags.request_rate : "trace";
   run.burstiness = std::isinf(BurstinessOf(flags)) ? 0.0 : BurstinessOf(flags);

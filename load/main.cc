@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "load/command_line.h"
+#include "load/compare_command.h"
 #include "load/run_command.h"
 
 int main(int argc, char** argv) {
@@ -21,6 +22,10 @@ int main(int argc, char** argv) {
   hydrant::AddArrivalFlags(&app, &flags);
   hydrant::AddFaultFlags(&app, &flags);
   hydrant::AddReportFlags(&app, &flags);
+  hydrant::CompareFlags compare;
+  CLI::App* const compare_app =
+      app.add_subcommand("compare", "Puts reports beside each other, and fails where one is worse");
+  hydrant::AddCompareFlags(compare_app, &compare);
   app.footer(
       "Examples:\n"
       "  hydrant-load --request-rate 4 --num-prompts 200 --input-len 512 --output-len 128 "
@@ -39,5 +44,6 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "hydrant-load: {} (try --help)\n", error.what());
     return hydrant::kExitUsage;
   }
+  if (compare_app->parsed()) return hydrant::CompareCommand(compare);
   return hydrant::RunCommand(std::move(flags), hydrant::GivenOptions(app));
 }

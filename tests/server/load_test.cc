@@ -47,7 +47,7 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
   TestServer server;
   const auto target = Connect(server, "full,h2o:max_cache_tokens=8");
   WorkloadOptions options = Options(1000);
-  options.fault_rates = {0.15, 0.05, 0.0, 0.02, 0.1};
+  options.fault_rates = {0.15, 0.05, 0.0, 0.02, 0.1, 0.1};
   options.fault_deadline = 1e-4;
   options.oversized_tokens = 100'000;
   const Workload workload = *Workload::Create(options);
@@ -60,8 +60,13 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
   EXPECT_EQ(measures.unfinished, 0);
   EXPECT_EQ(measures.completed + measures.faults, 1000);
   EXPECT_GT(measures.faults, 150);
+  int disconnected = 0;
   for (const Outcome& outcome : outcomes) {
     const PlannedRequest request = workload.Make(outcome.index);
+    if (request.fault == Fault::kDisconnect && outcome.ending == Ending::kFault) {
+      EXPECT_EQ(outcome.status, "UNAVAILABLE") << "not a cancel, but a connection that is gone";
+      ++disconnected;
+    }
     EXPECT_EQ(static_cast<int64_t>(outcome.token_ids.size()), outcome.OutputTokens());
     if (outcome.ending != Ending::kCompleted) continue;
     EXPECT_TRUE(outcome.has_usage);
@@ -75,6 +80,7 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
     EXPECT_LE(outcome.sent, outcome.messages.front().at);
     EXPECT_LE(outcome.messages.back().at, outcome.ended);
   }
+  EXPECT_GT(disconnected, 0) << "all answers were faster";
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
