@@ -21,6 +21,8 @@ void CompleteFlags(LoadFlags* flags);
 std::unique_ptr<HydrantTarget> OpenTarget(const HydrantTargetOptions& options);
 // Reads --text by the target's tokenizer.
 Workload MakeWorkload(const LoadFlags& flags, HydrantTarget* target);
+// --burstiness; infinity: all gaps are alike.
+double BurstinessOf(const LoadFlags& flags);
 // When each request is due; null: a closed loop. It refers to the flags.
 std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags);
 // But for what the run itself says. `given`: the options of the command line.

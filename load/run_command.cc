@@ -1,8 +1,6 @@
 #include "load/run_command.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,18 +19,6 @@ namespace hydrant {
 namespace {
 
 constexpr int64_t kQualityConcurrency = 8;
-
-// --report stands for the three files in it.
-void NameReports(LoadFlags* flags) {
-  if (flags->report.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(flags->report, error);
-  if (error) Fail(kExitUsage, fmt::format("report: {}: {}", flags->report, error.message()));
-  const std::filesystem::path folder = flags->report;
-  if (flags->html.empty()) flags->html = folder / "report.html";
-  if (flags->json.empty()) flags->json = folder / "report.json";
-  if (flags->csv.empty()) flags->csv = folder / "requests.csv";
-}
 
 // Partial results of a run that was broken off are written as well. Returns whether all could be.
 bool WriteReports(const LoadFlags& flags, const RunDescription& run,
@@ -60,7 +46,8 @@ std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& work
   for (const MixedArm& arm : options.mix) arms.push_back(arm.name);
   std::vector<PlannedRequest> prompts;
   for (int64_t i = 0;
-       i < workload.size() && static_cast<int64_t>(prompts.size()) < flags.check_quality; ++i) {
+       i < workload.size() && static_cast<int64_t>(prompts.size()) < flags.check_quality;
+       i += workload.turns()) {  // a later turn needs the answers before it
     PlannedRequest request = workload.Make(i);
     if (request.fault != Fault::kOversized) prompts.push_back(std::move(request));
   }
@@ -80,8 +67,7 @@ std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& work
 int RunCommand(LoadFlags flags, const std::map<std::string, std::string>& given) {
   const Objectives objectives = ValueOr(kExitUsage, Objectives::Parse(flags.goodput));
   CompleteFlags(&flags);
-  NameReports(&flags);
-  for (const std::string* path : {&flags.html, &flags.json, &flags.csv}) RequireWritable(*path);
+  NameReports("report", "requests", &flags);
   RunOptions options;
   options.intended = IntendedTimes(flags);
   if (flags.max_concurrency > 0) options.concurrency = flags.max_concurrency;
