@@ -209,9 +209,9 @@ std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes) 
 std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up) {
   std::string text = run.complete ? "" : "PARTIAL: the run was broken off.\n";
-  text += Figures(
-      Measure(outcomes, objectives, -1, warm_up), objectives,
-      fmt::format("{}, {} requests, rate {}", run.model, run.num_prompts, run.request_rate));
+  text += Figures(Measure(outcomes, objectives, -1, warm_up), objectives,
+                  fmt::format("{}, {} requests, rate {}", Printable(run.model), run.num_prompts,
+                              run.request_rate));
   for (size_t i = 0; run.arms.size() > 1 && i < run.arms.size(); ++i)
     text += Figures(Measure(outcomes, objectives, static_cast<int>(i), warm_up), objectives,
                     run.arms[i]);
