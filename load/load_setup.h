@@ -18,9 +18,10 @@ namespace hydrant {
 
 // Parses --mix and reads --trace: what needs no server.
 void CompleteFlags(LoadFlags* flags);
-std::unique_ptr<HydrantTarget> OpenTarget(const HydrantTargetOptions& options);
+bool IsHttp(const LoadFlags& flags);
+std::unique_ptr<ServerTarget> OpenTarget(const LoadFlags& flags);
 // Reads --text by the target's tokenizer.
-Workload MakeWorkload(const LoadFlags& flags, HydrantTarget* target);
+Workload MakeWorkload(const LoadFlags& flags, ServerTarget* target);
 // --burstiness; infinity: all gaps are alike.
 double BurstinessOf(const LoadFlags& flags);
 // When each request is due; null: a closed loop. It refers to the flags.

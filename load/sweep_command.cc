@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "load/load_setup.h"
+#include "load/metrics_scraper.h"
 #include "load/mix.h"
 #include "load/probe.h"
 #include "load/sweep.h"
@@ -37,7 +38,7 @@ std::vector<MixedArm> ArmsOf(const SweepFlags& flags) {
 }
 
 // The load of one arm alone: the same prompts for every arm.
-Workload WorkloadOf(const SweepFlags& flags, size_t arm, HydrantTarget* target) {
+Workload WorkloadOf(const SweepFlags& flags, size_t arm, ServerTarget* target) {
   LoadFlags load = flags.load;
   load.workload.num_requests = kRequests;
   load.workload.arm_weights.assign(load.target.mix.size(), 0.0);
@@ -50,7 +51,7 @@ class Command {
   Command(SweepFlags flags, const std::map<std::string, std::string>& given)
       : flags_(std::move(flags)), arms_(flags_.load.target.mix.size()) {
     for (size_t i = 0; i < arms_.size(); ++i) arms_[i].name = flags_.load.target.mix[i].name;
-    const std::unique_ptr<HydrantTarget> target = OpenTarget(flags_.load.target);
+    const std::unique_ptr<ServerTarget> target = OpenTarget(flags_.load);
     const RunDescription run = DescribeRun(flags_.load, target->info(), given);
     sweep_ = {.backend = run.backend,
               .model = run.model,
@@ -92,22 +93,29 @@ class Command {
   // The best of as many tries as it takes to meet the objectives, or as there may be.
   std::optional<ProbeRecord> ProbeArm(size_t arm, double rate) const {
     std::optional<Probe> best;
+    std::vector<ServerSeries> servers;
     for (int i = 0; i < flags_.tries && !(best && best->met); ++i) {
-      Probe probe = ProbeOnce(arm, rate);
+      std::vector<ServerSeries> scraped;
+      Probe probe = ProbeOnce(arm, rate, &scraped);
       if (!probe.complete) return std::nullopt;
-      if (!best || probe.Share() > best->Share()) best = std::move(probe);
+      if (best && probe.Share() <= best->Share()) continue;
+      best = std::move(probe);
+      servers = std::move(scraped);
     }
-    return Record(*best);
+    return Record(*best, sweep_.probe, servers);
   }
 
   // With connections of its own, so that nothing of the one before it is left.
-  Probe ProbeOnce(size_t arm, double rate) const {
-    const std::unique_ptr<HydrantTarget> target = OpenTarget(flags_.load.target);
+  Probe ProbeOnce(size_t arm, double rate, std::vector<ServerSeries>* servers) const {
+    const std::unique_ptr<ServerTarget> target = OpenTarget(flags_.load);
     Say("{}: {:.4g} requests/s for {:.0f} s\n", arms_[arm].name, rate,
         sweep_.probe.warm_up + SecondsOf(sweep_.probe, rate));
+    MetricsScraper scraper(flags_.load.metrics, flags_.load.metrics_period);
+    scraper.Start();
     target->Start();
     const Probe probe = ProbeRate(workloads_[arm], rate, sweep_.probe, target.get(),
                                   [](double, std::span<const Outcome>) { return !Interrupted(); });
+    *servers = scraper.Stop();
     if (probe.complete)
       Say("  {:.1f} % of {} requests kept the objectives: {}; {:.4g} good/s, {:.4g} tokens/s, TTFT "
           "p99 {:.0f} ms, TPOT p99 {:.1f} ms, {} failed\n",

@@ -1,5 +1,6 @@
 #include "load/sweep_report.h"
 
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -68,6 +69,22 @@ Json ToJson(const SweepDescription& sweep, const std::vector<SweptArm>& arms) {
   return json;
 }
 
+// Sequences running on all servers, on average over the samples between two moments.
+std::optional<double> MeanBatch(const std::vector<ServerSeries>& servers, double from, double to) {
+  std::optional<double> sum;
+  for (const ServerSeries& server : servers) {
+    double running = 0.0;
+    int64_t samples = 0;
+    for (const ServerSample& sample : server.samples) {
+      if (sample.at < from || sample.at > to || !std::isfinite(sample.running)) continue;
+      running += sample.running;
+      ++samples;
+    }
+    if (samples > 0) sum = sum.value_or(0.0) + running / static_cast<double>(samples);
+  }
+  return sum;
+}
+
 // A number of a probe's record.
 double Number(const Json& point, const char* key) {
   const auto found = point.find(key);
@@ -101,7 +118,8 @@ absl::Status CheckSame(const Json& there, const SweepDescription& sweep, const s
 
 }  // namespace
 
-ProbeRecord Record(const Probe& probe) {
+ProbeRecord Record(const Probe& probe, const ProbeOptions& options,
+                   const std::vector<ServerSeries>& servers) {
   Json figures = {{"rate", probe.rate},         {"met", probe.met},   {"seconds", probe.seconds},
                   {"requests", probe.requests}, {"good", probe.good}, {"share", probe.Share()}};
   figures.update(FiguresJson(probe.measures, true));
@@ -110,6 +128,11 @@ ProbeRecord Record(const Probe& probe) {
   figures["request_goodput"] = probe.Goodput();
   figures["output_throughput"] = probe.output_tokens_per_second;
   figures["in_flight"] = probe.in_flight;
+  if (!servers.empty()) {
+    const double end = options.warm_up + probe.seconds;
+    figures["batch"] = Optional(MeanBatch(servers, options.warm_up, end));
+    figures["server"] = ServersJson(servers);
+  }
   return {probe.rate, probe.met, figures.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
 
@@ -126,12 +149,24 @@ std::string SweepHtml(const SweepDescription& sweep, const std::vector<SweptArm>
 }
 
 std::string SweepCsv(const std::vector<SweptArm>& arms) {
-  constexpr const char* kColumns[] = {
-      "rate",         "seconds",         "requests",          "good",
-      "share",        "request_goodput", "output_throughput", "in_flight",
-      "completed",    "failed",          "mean_ttft_ms",      "p99_ttft_ms",
-      "mean_tpot_ms", "p99_tpot_ms",     "p99_itl_ms",        "p99_e2el_ms",
-      "preemptions"};
+  constexpr const char* kColumns[] = {"rate",
+                                      "seconds",
+                                      "requests",
+                                      "good",
+                                      "share",
+                                      "request_goodput",
+                                      "output_throughput",
+                                      "in_flight",
+                                      "completed",
+                                      "failed",
+                                      "mean_ttft_ms",
+                                      "p99_ttft_ms",
+                                      "mean_tpot_ms",
+                                      "p99_tpot_ms",
+                                      "p99_itl_ms",
+                                      "p99_e2el_ms",
+                                      "preemptions",
+                                      "batch"};
   std::string csv = "arm,met";
   for (const char* column : kColumns) csv += fmt::format(",{}", column);
   csv += "\n";

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "load/probe.h"
+#include "load/server_series.h"
 #include "load/sweep.h"
 
 namespace hydrant {
@@ -24,7 +25,9 @@ struct SweepDescription {
   bool complete = true;
 };
 
-ProbeRecord Record(const Probe& probe);
+// With what was scraped while it ran, if anything was.
+ProbeRecord Record(const Probe& probe, const ProbeOptions& options = {},
+                   const std::vector<ServerSeries>& servers = {});
 
 std::string SweepJson(const SweepDescription& sweep, const std::vector<SweptArm>& arms);
 std::string SweepHtml(const SweepDescription& sweep, const std::vector<SweptArm>& arms);

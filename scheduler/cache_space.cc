@@ -117,9 +117,14 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
   const int64_t pages = PagesFor(plan, args.tokens);
-  if (free_slots_.empty() || pages + args.pages_kept_free > blocks_.NumFree()) return false;
+  const auto lacks = [this](Shortage what) {
+    shortage_ = what;
+    return false;
+  };
+  if (free_slots_.empty()) return lacks(Shortage::kSequences);
+  if (pages + args.pages_kept_free > blocks_.NumFree()) return lacks(Shortage::kPages);
   const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
-  if (!arena.has_value()) return false;
+  if (!arena.has_value()) return lacks(Shortage::kPromptRoom);
 
   DescribeHeads(plan, space);
   space->pages.assign(num_heads_, 0);
@@ -138,7 +143,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
     batch->setups.pop_back();
     *space = SequenceSpace();
     arena_.Free(*arena, args.prompt_tokens);
-    return false;
+    return lacks(Shortage::kTables);
   }
   free_slots_.pop_back();
   space->arena_begin = static_cast<int>(*arena);

@@ -21,6 +21,7 @@
 #include "engine/batch.h"
 #include "engine/cache/cache_plan.h"
 #include "scheduler/block_allocator.h"
+#include "scheduler/loop_metrics.h"
 #include "scheduler/range_allocator.h"
 
 namespace hydrant {
@@ -79,6 +80,8 @@ class CacheSpace {
   // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
   // to the batch.
   bool TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch);
+  // What the last TryOpen() that returned false lacked.
+  Shortage shortage() const { return shortage_; }
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens.
   bool TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch);
   // From now on no head holds more than `cap` entries: pages past that go home.
@@ -149,6 +152,7 @@ class CacheSpace {
   RangeAllocator table_;
   RangeAllocator arena_;
   std::vector<int> free_slots_;
+  Shortage shortage_ = Shortage::kNothing;
   std::vector<int32_t> taken_;  // scratch: blocks on their way to their heads
 };
 

@@ -205,9 +205,11 @@ void Scheduler::Preempt(Sequence* sequence) {
   queued_tokens_ += sequence->NumKnown();
   waiting_.emplace(sequence->arrival, sequence);
   preempted_in_step_ = true;
+  shortage_ = Shortage::kPages;
 }
 
 void Scheduler::AdmitWaiting() {
+  shortage_ = Shortage::kNothing;
   while (!waiting_.empty()) {
     Sequence* sequence = waiting_.begin()->second;
     if (!TryAdmit(sequence)) return;
@@ -223,7 +225,10 @@ void Scheduler::AdmitWaiting() {
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
-  if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) return false;
+  if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) {
+    shortage_ = Shortage::kCatchUp;
+    return false;
+  }
   if (sequence->choices.empty()) return TryOpen(sequence);
   CachePlan least = std::exchange(sequence->plan, PlanByRoom(*sequence));
   const bool opened = TryOpen(sequence);
@@ -250,12 +255,15 @@ CachePlan Scheduler::PlanByRoom(const Sequence& sequence) const {
 }
 
 bool Scheduler::TryOpen(Sequence* sequence) {
-  return space_.TryOpen({.plan = &sequence->plan,
-                         .prompt_tokens = static_cast<int64_t>(sequence->Reading().size()),
-                         .tokens = sequence->NumKnown(),
-                         .final_tokens = sequence->max_total_tokens - 1,
-                         .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
-                        &sequence->space, &batch_);
+  const bool opened =
+      space_.TryOpen({.plan = &sequence->plan,
+                      .prompt_tokens = static_cast<int64_t>(sequence->Reading().size()),
+                      .tokens = sequence->NumKnown(),
+                      .final_tokens = sequence->max_total_tokens - 1,
+                      .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
+                     &sequence->space, &batch_);
+  if (!opened) shortage_ = space_.shortage();
+  return opened;
 }
 
 bool Scheduler::HasRoomToCatchUp(const Sequence& sequence) const {
@@ -510,6 +518,7 @@ SchedulerStats Scheduler::Stats() const {
     ++(sequence->state == SequenceState::kRunning ? stats.running : stats.prefilling);
   }
   stats.waiting = static_cast<int>(waiting_.size());
+  if (!waiting_.empty()) stats.shortage = shortage_;
   stats.queued_tokens = queued_tokens_;
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();

@@ -44,6 +44,7 @@
 #include "engine/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/cache_space.h"
+#include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
 #include "scheduler/request_check.h"
@@ -54,8 +55,9 @@ namespace hydrant {
 struct SchedulerStats {
   int running = 0;
   int prefilling = 0;
-  int waiting = 0;            // preempted ones included
-  int64_t queued_tokens = 0;  // known tokens of the waiting ones
+  int waiting = 0;                         // preempted ones included
+  Shortage shortage = Shortage::kNothing;  // why they wait
+  int64_t queued_tokens = 0;               // known tokens of the waiting ones
   int64_t pages_total = 0;
   int64_t pages_free = 0;
   uint64_t steps = 0;
@@ -134,6 +136,7 @@ class Scheduler {
   int64_t queued_tokens_ = 0;
   TimeUs next_progress_scan_ = 0;
   bool preempted_in_step_ = false;
+  Shortage shortage_ = Shortage::kNothing;  // of the last admission
 
   // What a row of a batch samples.
   struct ScheduledToken {

@@ -1,6 +1,7 @@
 #include "scheduler/serving_loop.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -56,8 +57,8 @@ class ServingLoop::Impl {
         gate_(options),
         seeds_(std::random_device{}()),
         scheduler_(limits_, options, tokenizer) {
-    snapshot_.pages_total = snapshot_.pages_free = limits_.num_blocks;
-    snapshot_.last_step_end = Now();
+    metrics_.pages_free = limits_.num_blocks;
+    metrics_.last_step_end = Now();
     thread_ = std::thread([this] { Run(); });
   }
   ~Impl() { Stop(); }
@@ -65,6 +66,7 @@ class ServingLoop::Impl {
   std::variant<std::monostate, Failed> Submit(RequestHandle handle, Request request);
   void Cancel(RequestHandle handle, absl::Status why);
   LoopSnapshot Snapshot() const;
+  const LoopMetrics& metrics() const { return metrics_; }
   void StopAdmitting();
   bool Idle() const;
   void Stop();
@@ -85,12 +87,17 @@ class ServingLoop::Impl {
     bool Empty() const { return arrivals.empty() && cancels.empty(); }
   };
 
-  std::optional<Failed> Refusal() const;  // REQUIRES: mutex_ held
+  // REQUIRES: mutex_ held, for both.
+  std::optional<Failed> Refusal() const;
+  void ShowQueue();
+
   void Run();
   std::optional<Inbox> WaitForWork();  // nullopt: the loop must stop
   void Step(Inbox inbox);
   void RunEngine();
   void LoseEngine(const absl::Status& why);
+  void ObserveBatch(const Batch& batch);
+  void ShowStep(const SchedulerStats& stats, TimeUs now);
   void Publish(std::vector<Event> events);
 
   StepExecutor* const executor_;
@@ -102,7 +109,6 @@ class ServingLoop::Impl {
   std::condition_variable wake_;
   Inbox inbox_;
   RequestGate gate_;
-  LoopSnapshot snapshot_;
   std::mt19937_64 seeds_;  // for requests that name none
   bool draining_ = false;
   bool stopping_ = false;
@@ -111,21 +117,22 @@ class ServingLoop::Impl {
   // Loop thread only.
   Scheduler scheduler_;
   StepResult result_;
-  absl::Status engine_status_;
+  absl::Status engine_status_;  // anybody's to read once engine_lost_ is set
   TimeUs step_begin_ = 0;
   TimeUs collect_us_ = 0;  // of this step
   TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
 
+  LoopMetrics metrics_;
+  std::atomic<bool> engine_lost_{false};
+
   std::mutex join_mutex_;
   std::thread thread_;
 };
 
 std::optional<Failed> ServingLoop::Impl::Refusal() const {
-  if (!snapshot_.engine_status.ok()) {
-    return Failed{.status = snapshot_.engine_status, .reason = "ENGINE_FAULT"};
-  }
+  if (engine_lost_) return Failed{.status = engine_status_, .reason = "ENGINE_FAULT"};
   if (draining_ || stopping_) {
     return Failed{.status = absl::UnavailableError("draining: no new requests are taken"),
                   .reason = "DRAINING"};
@@ -146,6 +153,8 @@ std::variant<std::monostate, Failed> ServingLoop::Impl::Submit(RequestHandle han
     refused = gate_.Enter(handle, request_id, arrival.NumTokens(), arrival.submitted_at);
   }
   if (refused.has_value()) return *std::move(refused);
+  if (metrics_.step_due_since == 0) metrics_.step_due_since = arrival.submitted_at;
+  ShowQueue();
   std::optional<uint64_t>& seed = arrival.request.request.sampling.seed;
   if (!seed.has_value()) seed = seeds_();
   inbox_.arrivals.push_back(std::move(arrival));
@@ -160,11 +169,28 @@ void ServingLoop::Impl::Cancel(RequestHandle handle, absl::Status why) {
   wake_.notify_one();
 }
 
+void ServingLoop::Impl::ShowQueue() {
+  metrics_.waiting = gate_.num_queued_reqs();
+  metrics_.queued_tokens = gate_.num_queued_tokens();
+}
+
 LoopSnapshot ServingLoop::Impl::Snapshot() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  LoopSnapshot snapshot = snapshot_;
-  snapshot.waiting = gate_.num_queued_reqs();
-  snapshot.queued_tokens = gate_.num_queued_tokens();
+  LoopSnapshot snapshot{.running = metrics_.running,
+                        .prefilling = metrics_.prefilling,
+                        .waiting = metrics_.waiting,
+                        .shortage = metrics_.shortage,
+                        .queued_tokens = metrics_.queued_tokens,
+                        .pages_total = limits_.num_blocks,
+                        .pages_free = metrics_.pages_free,
+                        .steps = metrics_.steps,
+                        .preemptions = metrics_.preemptions,
+                        .prompt_tokens = metrics_.prompt_tokens,
+                        .generation_tokens = metrics_.generation_tokens,
+                        .last_step_end = metrics_.last_step_end,
+                        .step_due_since = metrics_.step_due_since,
+                        .last_step_us = metrics_.last_step_us,
+                        .host_us = metrics_.host_us};
+  if (engine_lost_) snapshot.engine_status = engine_status_;
   return snapshot;
 }
 
@@ -235,6 +261,7 @@ void ServingLoop::Impl::RunEngine() {
   const Batch& batch = scheduler_.Schedule(step_begin_);
   const bool has_work = batch.HasWork();
   if (has_work) {
+    ObserveBatch(batch);
     executor_->Enqueue(batch);
     ++steps_in_flight_;
   }
@@ -256,6 +283,33 @@ void ServingLoop::Impl::LoseEngine(const absl::Status& why) {
   scheduler_.FailAll(engine_status_, "ENGINE_FAULT", Now());
 }
 
+void ServingLoop::Impl::ObserveBatch(const Batch& batch) {
+  double tokens = static_cast<double>(batch.decode.size());
+  for (const PrefillSlice& slice : batch.prefill) {
+    tokens += static_cast<double>(slice.token_end - slice.token_begin) *
+              (slice.layer_end - slice.layer_begin) / limits_.num_layers;
+  }
+  metrics_.batch_sequences.Observe(static_cast<double>(batch.decode.size() + batch.prefill.size()));
+  metrics_.batch_tokens.Observe(tokens);
+}
+
+void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
+  metrics_.running = stats.running;
+  metrics_.prefilling = stats.prefilling;
+  metrics_.shortage = stats.shortage;
+  metrics_.pages_free = stats.pages_free;
+  metrics_.steps = stats.steps;
+  metrics_.preemptions = stats.preemptions;
+  metrics_.prompt_tokens = stats.prompt_tokens;
+  metrics_.generation_tokens = stats.generation_tokens;
+  metrics_.host_us = host_us_;
+  if (!engine_status_.ok()) engine_lost_ = true;
+  if (!stepped_) return;
+  metrics_.last_step_end = now;
+  metrics_.last_step_us = now - step_begin_;
+  metrics_.step_seconds.Observe(static_cast<double>(now - step_begin_) * 1e-6);
+}
+
 // Ids are free again before the client can hear of the end, so that it may use them at once; Idle()
 // waits for Deliver().
 void ServingLoop::Impl::Publish(std::vector<Event> events) {
@@ -263,28 +317,22 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
   const TimeUs now = Now();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    snapshot_.running = stats.running;
-    snapshot_.prefilling = stats.prefilling;
-    snapshot_.pages_free = stats.pages_free;
-    snapshot_.steps = stats.steps;
-    snapshot_.preemptions = stats.preemptions;
-    snapshot_.prompt_tokens = stats.prompt_tokens;
-    snapshot_.generation_tokens = stats.generation_tokens;
-    snapshot_.engine_status = engine_status_;
-    snapshot_.host_us = host_us_;
-    if (stepped_) {
-      snapshot_.last_step_end = now;
-      snapshot_.last_step_us = now - step_begin_;
-    }
+    ShowStep(stats, now);
     int64_t inbox_tokens = 0;
     for (const Arrival& arrival : inbox_.arrivals) inbox_tokens += arrival.NumTokens();
     gate_.SetQueue(stats.waiting + static_cast<int>(inbox_.arrivals.size()),
                    stats.queued_tokens + inbox_tokens, now);
+    ShowQueue();
     for (const Event& event : events) {
       if (std::holds_alternative<Finished>(event.what) ||
           std::holds_alternative<Failed>(event.what)) {
         gate_.Leave(event.handle);
       }
+    }
+    if (gate_.Empty()) {
+      metrics_.step_due_since = 0;
+    } else if (stepped_) {
+      metrics_.step_due_since = now;
     }
     delivering_ = !events.empty();
   }
@@ -315,6 +363,7 @@ void ServingLoop::Cancel(RequestHandle handle, absl::Status why) {
   impl_->Cancel(handle, std::move(why));
 }
 LoopSnapshot ServingLoop::Snapshot() const { return impl_->Snapshot(); }
+const LoopMetrics& ServingLoop::metrics() const { return impl_->metrics(); }
 void ServingLoop::StopAdmitting() { impl_->StopAdmitting(); }
 bool ServingLoop::Idle() const { return impl_->Idle(); }
 void ServingLoop::Stop() { impl_->Stop(); }

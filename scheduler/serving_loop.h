@@ -1,6 +1,6 @@
 // The one thread that owns scheduler and engine: drain inbox -> Schedule(now) -> Execute -> Apply
 // -> deliver. Submit, Cancel, Snapshot and the shutdown calls are safe from any thread and never
-// wait for a step.
+// wait for a step. Whoever looks (Snapshot, metrics) never makes the loop wait either.
 #ifndef HYDRANT_SCHEDULER_SERVING_LOOP_H_
 #define HYDRANT_SCHEDULER_SERVING_LOOP_H_
 
@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "engine/batch.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
 
@@ -26,9 +27,10 @@ class EventSink {
 };
 
 struct LoopSnapshot {
-  int running = 0;     // decoding
-  int prefilling = 0;  // prompt being read
-  int waiting = 0;     // queued, preempted ones included
+  int running = 0;                         // decoding
+  int prefilling = 0;                      // prompt being read
+  int waiting = 0;                         // queued, preempted ones included
+  Shortage shortage = Shortage::kNothing;  // why they wait
   int64_t queued_tokens = 0;
   int64_t pages_total = 0;
   int64_t pages_free = 0;
@@ -36,11 +38,13 @@ struct LoopSnapshot {
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;
-  TimeUs last_step_end = 0;  // steady clock; for health: no step for long with work queued
+  TimeUs last_step_end = 0;   // steady clock
+  TimeUs step_due_since = 0;  // steady clock: the last step's end, or when work came; 0: there is
+                              // nothing to do. For health: no step for long with work queued
   TimeUs last_step_us = 0;
   TimeUs host_us = 0;  // of all steps: scheduling, enqueueing, delivery. A host's device computes
                        // as it is enqueued, another one is waited for outside of this
-  absl::Status engine_status;  // not ok: the engine is lost, nothing is served any more
+  absl::Status engine_status = {};  // not ok: the engine is lost, nothing is served any more
 };
 
 class ServingLoop {
@@ -60,7 +64,8 @@ class ServingLoop {
   // given) and its pages are free within two steps.
   void Cancel(RequestHandle handle, absl::Status why);
 
-  LoopSnapshot Snapshot() const;
+  LoopSnapshot Snapshot() const;       // takes no lock
+  const LoopMetrics& metrics() const;  // likewise
 
   void StopAdmitting();  // further Submit calls are refused with DRAINING
   bool Idle() const;     // nothing queued or running

@@ -30,7 +30,12 @@ struct Flags {
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
   int port = -1;
+  double stall_timeout_s = 60;
+  double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
+  double max_connection_age_s = 0;
+  double max_connection_age_grace_s = 0;
+  std::string log_format = "text";
   int num_gpu_blocks_override = 0;
   int max_model_len = 0;
 };
@@ -152,9 +157,41 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--port", flags->port, "The port of --listen alone")
       ->check(CLI::Range(0, 65535))
       ->group(group);
+  app->add_option("--metrics-listen", options->metrics_listen,
+                  "host:port for HTTP: /metrics (Prometheus), /livez, /readyz; default: none")
+      ->group(group);
+  app->add_option("--stall-timeout", flags->stall_timeout_s,
+                  "Seconds without a step, with requests there, after which health says no; more "
+                  "than the longest step takes")
+      ->check(CLI::Range(0.001, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--drain-delay", flags->drain_delay_s,
+                  "Seconds after SIGTERM in which health says no and new requests are still taken, "
+                  "so that balancers get to notice")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group(group);
   app->add_option("--shutdown-timeout", flags->shutdown_timeout_s,
                   "Seconds that running requests get to end after SIGTERM")
       ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-connection-age", flags->max_connection_age_s,
+                  "Seconds after which a client is told to connect anew, so that a balancer of "
+                  "connections gets to choose again; its streams go on; 0: never")
+      ->check(CLI::Range(0.0, 2e6))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-connection-age-grace", flags->max_connection_age_grace_s,
+                  "Seconds that the streams of such a connection get to end; more than the "
+                  "longest takes; 0: as long as they take")
+      ->check(CLI::Range(0.0, 2e6))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--log-format", flags->log_format,
+                  "text, or json: an object a line, with a request's counts and times as fields")
+      ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str()
       ->group(group);
   app->add_option("--log-level", options->log_level, "debug, info, warning, error")
@@ -171,6 +208,10 @@ void ApplyListen(const Flags& flags, DaemonOptions* options) {
   if (!flags.host.empty()) host = flags.host;
   if (flags.port >= 0) port = std::to_string(flags.port);
   options->listen = host + ":" + port;
+}
+
+std::chrono::milliseconds Millis(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
@@ -195,8 +236,14 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   engine.gpu_memory_utilization = flags.gpu_memory_utilization;
   if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
-  options->shutdown_timeout =
-      std::chrono::milliseconds(static_cast<int64_t>(flags.shutdown_timeout_s * 1000));
+  options->stall_timeout = Millis(flags.stall_timeout_s);
+  options->drain_delay = Millis(flags.drain_delay_s);
+  if (flags.max_connection_age_s > 0)
+    options->max_connection_age = Millis(flags.max_connection_age_s);
+  if (flags.max_connection_age_grace_s > 0)
+    options->max_connection_age_grace = Millis(flags.max_connection_age_grace_s);
+  options->log_json = flags.log_format == "json";
+  options->shutdown_timeout = Millis(flags.shutdown_timeout_s);
   ApplyListen(flags, options);
   return absl::OkStatus();
 }

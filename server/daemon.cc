@@ -21,6 +21,9 @@
 #include "kernels/device_choice.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
+#include "server/health.h"
+#include "server/http_server.h"
+#include "server/metrics.h"
 #include "server/model_loader.h"
 #include "server/service.h"
 #include "server/warm_up.h"
@@ -89,9 +92,13 @@ class Daemon {
 
   absl::Status Run() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.listen = options_.listen}, &service_);
+        GrpcServer::Start({.listen = options_.listen,
+                           .max_connection_age = options_.max_connection_age,
+                           .max_connection_age_grace = options_.max_connection_age_grace},
+                          &service_);
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
+    if (const absl::Status status = StartMetrics(); !status.ok()) return status;
     spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION, Address(),
                  options_.model_path);
     std::thread loader([this] { Load(); });
@@ -109,6 +116,49 @@ class Daemon {
     if (options_.listen.starts_with("unix:")) return options_.listen;
     return options_.listen.substr(0, options_.listen.find_last_of(':') + 1) +
            std::to_string(server_->port());
+  }
+
+  absl::Status StartMetrics() {
+    if (options_.metrics_listen.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(
+        options_.metrics_listen, {{"/metrics", [this] { return Metrics(); }},
+                                  {"/livez", [this] { return Probe(&Health::live); }},
+                                  {"/readyz", [this] { return Probe(&Health::ready); }}});
+    if (!started.ok())
+      return {started.status().code(),
+              fmt::format("--metrics-listen: {}", std::string(started.status().message()))};
+    metrics_server_ = *std::move(started);
+    spdlog::info("metrics and probes on http://{}", metrics_server_->address());
+    return absl::OkStatus();
+  }
+
+  Health CurrentHealth() const {
+    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs());
+  }
+
+  HttpAnswer Probe(bool Health::*good) const {
+    const Health health = CurrentHealth();
+    return {.status = health.*good ? 200 : 503, .body = health.why + "\n"};
+  }
+
+  HttpAnswer Metrics() const {
+    const ServingState serving = service_.Current();
+    const TimeUs now = SteadyUs();
+    const MetricsArgs args{.version = HYDRANT_VERSION,
+                           .started_at = started_at_,
+                           .serving = serving,
+                           .health = JudgeHealth(serving, now, StallTimeoutUs()),
+                           .requests = &service_.request_metrics(),
+                           .now = now};
+    return {.body = MetricsText(args), .content_type = kMetricsContentType};
+  }
+
+  static TimeUs SteadyUs() {
+    return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now().time_since_epoch())
+        .count();
+  }
+  TimeUs StallTimeoutUs() const {
+    return std::chrono::microseconds(options_.stall_timeout).count();
   }
 
   // On the loader's thread.
@@ -166,7 +216,10 @@ class Daemon {
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
       const absl::Status engine = loop_->Snapshot().engine_status;
-      if (engine.ok()) continue;
+      if (engine.ok()) {
+        ShowHealth();
+        continue;
+      }
       spdlog::error("{}; this process will end", std::string(engine.message()));
       service_.SetEngineLost(engine);
       server_->SetServing(false);
@@ -178,9 +231,34 @@ class Daemon {
     return loop_->Snapshot().engine_status;
   }
 
-  void Drain() {
-    spdlog::info("draining: running requests have {} ms to end", options_.shutdown_timeout.count());
+  // gRPC's health service says what /readyz says.
+  void ShowHealth() {
+    const Health health = CurrentHealth();
+    if (health.ready == shown_ready_) return;
+    shown_ready_ = health.ready;
+    server_->SetServing(health.ready);
+    if (health.ready) {
+      spdlog::info("steps again: serving");
+    } else {
+      spdlog::error("not serving: {}", health.why);
+    }
+  }
+
+  // Clients that watch the health, and balancers that ask for it, send nothing new any more; who
+  // has not noticed yet is still served.
+  void Leave() {
     server_->SetServing(false);
+    if (options_.drain_delay.count() == 0) return;
+    spdlog::info("not serving: requests are taken for another {} ms", options_.drain_delay.count());
+    service_.SetLeaving();
+    const auto until = Clock::now() + options_.drain_delay;
+    while (Clock::now() < until && !wakeups_.WaitForSignal(kDrainInterval)) {
+    }
+  }
+
+  void Drain() {
+    Leave();
+    spdlog::info("draining: running requests have {} ms to end", options_.shutdown_timeout.count());
     service_.SetDraining();
     loop_->StopAdmitting();
     const auto deadline = Clock::now() + options_.shutdown_timeout;
@@ -195,13 +273,16 @@ class Daemon {
   const DaemonOptions& options_;
   const ModelLoader& load_;
   const Clock::time_point start_ = Clock::now();
+  const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;
-  // Destroyed in the opposite order: server, loop, model.
+  // Destroyed in the opposite order: servers, loop, model.
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<HttpServer> metrics_server_;  // null: nobody asked for it
+  bool shown_ready_ = true;                     // by gRPC's health service, once ready
 
   absl::Status load_status_;  // the loader's until loaded_
   std::atomic<bool> loaded_{false};

@@ -22,9 +22,15 @@ struct DaemonOptions {
   std::string tokenizer_path;     // "": the model's own
   std::string served_model_name;  // "": the model's own name, else its file's
   std::string listen = "127.0.0.1:50051";
+  std::string metrics_listen;                       // host:port; "": no metrics, no probes
+  std::chrono::milliseconds stall_timeout{60'000};  // without a step, with requests there
+  std::chrono::milliseconds drain_delay{0};         // NOT_SERVING, but still taking requests
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::chrono::milliseconds engine_lost_linger{5'000};  // NOT_SERVING, before the process ends
+  std::optional<std::chrono::milliseconds> max_connection_age;        // unset: for ever
+  std::optional<std::chrono::milliseconds> max_connection_age_grace;  // likewise
   std::string log_level = "info";
+  bool log_json = false;
   EngineOptions engine;
   SchedulerOptions scheduler;
   std::map<std::string, std::string> flags;  // every setting by its flag's name, for GetServerInfo

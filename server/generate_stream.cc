@@ -2,12 +2,12 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/server_context.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/request_log.h"
 #include "server/wire_events.h"
 #include "server/wire_message.h"
 
@@ -15,10 +15,6 @@ namespace hydrant {
 namespace {
 
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
-
-const char* ReasonName(FinishReason reason) {
-  return reason == FinishReason::kStop ? "stop" : "length";
-}
 
 }  // namespace
 
@@ -43,18 +39,46 @@ void GenerateStream::Refuse(const Refusal& refusal) {
   Finish(ToGrpcStatus(refusal));
 }
 
+// Before the client can hear of it: who has read the end of a stream finds it counted.
+void GenerateStream::Observe(const Event& event) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto since = [now](auto then) { return std::chrono::duration<double>(now - then).count(); };
+  if (const auto* delta = std::get_if<Delta>(&event.what)) {
+    if (delta->token_ids.empty()) return;
+    if (last_token_at_.has_value()) {
+      args_.metrics->inter_token_latency.Observe(since(*last_token_at_));
+    } else {
+      args_.metrics->time_to_first_token.Observe(since(args_.arrived));
+    }
+    last_token_at_ = now;
+  } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
+    args_.metrics->Ended(args_.policy, *finished);
+    args_.metrics->end_to_end.Observe(since(args_.arrived));
+  } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+    args_.metrics->Ended(args_.policy, *failed);
+  }
+}
+
 void GenerateStream::OnEvent(Event event) {
   const std::lock_guard lock(mutex_);
+  Observe(event);
   if (auto* delta = std::get_if<Delta>(&event.what)) {
     Append(*delta);
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
     progress_ = ToWireProgress(*progress);  // an older one that was not sent is out of date
   } else if (auto* finished = std::get_if<Finished>(&event.what)) {
-    spdlog::info("{}",
-                 RequestLogLine(args_.request_id, ReasonName(finished->reason), finished->usage));
+    LogRequest({.request_id = args_.request_id,
+                .policy = args_.policy,
+                .outcome = OutcomeOf(*finished),
+                .reason = OutcomeOf(*finished),
+                .usage = &finished->usage});
     end_ = std::move(*finished);
   } else if (auto* failed = std::get_if<Failed>(&event.what)) {
-    spdlog::info("{}", RequestLogLine(args_.request_id, failed->reason, failed->usage));
+    LogRequest({.request_id = args_.request_id,
+                .policy = args_.policy,
+                .outcome = OutcomeOf(*failed),
+                .reason = failed->reason,
+                .usage = &failed->usage});
     end_ = std::move(*failed);
   }
 }
@@ -125,11 +149,13 @@ void GenerateStream::Advance() {
   v1::GenerateResponse message;
   if (TakeNextMessage(&message)) {
     in_flight_ = ToWire(message);
+    args_.metrics->sent_bytes += in_flight_.Length();
     writing_ = true;
     StartWrite(&in_flight_);
   } else if (const auto* finished = std::get_if<Finished>(&end_)) {
     *message.mutable_usage() = ToWireUsage(finished->usage);
     in_flight_ = ToWire(message);
+    args_.metrics->sent_bytes += in_flight_.Length();
     done_ = true;
     StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {

@@ -11,6 +11,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 #include "server/event_router.h"
+#include "server/request_metrics.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -33,6 +35,10 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   struct Args {
     grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
     std::string request_id;
+    std::string policy;                              // of its cache, as the request named it
+    RequestMetrics* metrics = nullptr;               // outlives the stream's last event
+    std::chrono::steady_clock::time_point arrived =  // the call
+        std::chrono::steady_clock::now();
     size_t max_buffered_bytes = 0;             // text and ids waiting for the client to read
     std::function<void(absl::Status)> cancel;  // asks the loop to end the request; must not block
   };
@@ -53,6 +59,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   explicit GenerateStream(Args args);
 
+  void Observe(const Event& event);
   void Append(const Delta& delta);
   void CutOffSlowReader();
   // REQUIRES: mutex_ held, for all below.
@@ -80,6 +87,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool broken_ = false;         // the client is gone or was cut off: nothing more can be written
   bool finished_sent_ = false;  // only usage is left
   bool done_ = false;           // Finish() was called
+  std::optional<std::chrono::steady_clock::time_point> last_token_at_;
 };
 
 }  // namespace hydrant

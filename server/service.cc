@@ -82,7 +82,7 @@ Refusal Draining() {
 }  // namespace
 
 // Not ready and not able to say anything about the model yet, or any more.
-std::optional<Refusal> Service::WhyNoModel(const Serving& serving) {
+std::optional<Refusal> Service::WhyNoModel(const ServingState& serving) {
   switch (serving.state) {
     case v1::SERVER_STATE_LOADING: {
       const int percent = static_cast<int>(std::floor(serving.load_fraction * 100));
@@ -98,8 +98,8 @@ std::optional<Refusal> Service::WhyNoModel(const Serving& serving) {
   }
 }
 
-std::optional<Refusal> Service::WhyNoGeneration(const Serving& serving) {
-  if (serving.state == v1::SERVER_STATE_DRAINING) return Draining();
+std::optional<Refusal> Service::WhyNoGeneration(const ServingState& serving) {
+  if (serving.state == v1::SERVER_STATE_DRAINING && !serving.admits) return Draining();
   return WhyNoModel(serving);
 }
 
@@ -116,33 +116,41 @@ void Service::SetReady(const ServedModel* model, ServingLoop* loop) {
   serving_.model = model;
   serving_.loop = loop;
   serving_.load_fraction = 1.0;
-  if (serving_.state == v1::SERVER_STATE_LOADING) serving_.state = v1::SERVER_STATE_READY;
+  if (serving_.state != v1::SERVER_STATE_LOADING) return;
+  serving_.state = v1::SERVER_STATE_READY;
+  serving_.admits = true;
+}
+
+void Service::SetLeaving() {
+  const std::lock_guard lock(mutex_);
+  serving_.state = v1::SERVER_STATE_DRAINING;
 }
 
 void Service::SetDraining() {
   const std::lock_guard lock(mutex_);
   serving_.state = v1::SERVER_STATE_DRAINING;
+  serving_.admits = false;
 }
 
 void Service::SetEngineLost(const absl::Status& why) {
   const std::lock_guard lock(mutex_);
   serving_.state = v1::SERVER_STATE_ENGINE_LOST;
+  serving_.admits = false;
   serving_.lost = why;
 }
 
-v1::ServerState Service::state() const { return Current().state; }
-
-Service::Serving Service::Current() const {
+ServingState Service::Current() const {
   const std::lock_guard lock(mutex_);
   return serving_;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* bytes) {
-  const Serving serving = Current();
+  const ServingState serving = Current();
   const RequestHandle handle = NextHandle();
   GenerateStream::Args args;
   args.context = context;
+  args.metrics = &request_metrics_;
   args.max_buffered_bytes = options_.max_buffered_bytes_per_stream;
   std::optional<Refusal> refusal = WhyNoGeneration(serving);
   Request request;
@@ -154,6 +162,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
     if (converted.ok()) {
       request = *std::move(converted);
       args.request_id = request.request_id;
+      args.policy = request.cache.policy;
       args.cancel = [loop = serving.loop, handle,
                      id = request.request_id](const absl::Status& why) {
         loop->Cancel(handle, why);
@@ -166,7 +175,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   if (!args.cancel) args.cancel = [](const absl::Status&) {};
   const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(std::move(args));
   if (refusal.has_value()) {
-    stream->Refuse(*refusal);
+    RefuseGeneration(stream.get(), *refusal);
     return stream.get();
   }
   request.deadline = SteadyDeadline(context->deadline());
@@ -174,8 +183,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   return stream.get();
 }
 
+// Counted before the client hears of it.
+void Service::RefuseGeneration(GenerateStream* stream, const Refusal& refusal) {
+  request_metrics_.Refused(refusal.reason);
+  stream->Refuse(refusal);
+}
+
 void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
-                     const Serving& serving, Request request) {
+                     const ServingState& serving, Request request) {
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
@@ -190,7 +205,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   const auto outcome = serving.loop->Submit(handle, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
     router_->Remove(handle);
-    stream->Refuse({failed->status, failed->reason, failed->retry_after_us});
+    RefuseGeneration(stream.get(), {failed->status, failed->reason, failed->retry_after_us});
     return;
   }
   stream->Open(std::move(accepted));
@@ -199,7 +214,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
 grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
                                             grpc::ByteBuffer* response) {
-  const Serving serving = Current();
+  const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   return Answer<v1::TokenizeRequest>(
       context, *bytes, response,
@@ -209,7 +224,7 @@ grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context
 grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* context,
                                               const grpc::ByteBuffer* bytes,
                                               grpc::ByteBuffer* response) {
-  const Serving serving = Current();
+  const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   return Answer<v1::DetokenizeRequest>(
       context, *bytes, response,
@@ -219,7 +234,7 @@ grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* conte
 grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {
-  const Serving serving = Current();
+  const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
   return Answer<v1::GetModelInfoRequest>(
       context, *bytes, response,
@@ -232,7 +247,7 @@ grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* bytes,
                                                  grpc::ByteBuffer* response) {
-  const Serving serving = Current();
+  const ServingState serving = Current();
   return Answer<v1::GetServerInfoRequest>(
       context, *bytes, response,
       [&](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
@@ -240,7 +255,7 @@ grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* co
       });
 }
 
-v1::GetServerInfoResponse Service::ServerInfo(const Serving& serving) const {
+v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving) const {
   v1::GetServerInfoResponse info;
   const auto uptime = std::chrono::steady_clock::now() - start_;
   info.set_version(options_.version);

@@ -15,7 +15,9 @@
 #include "hydrant/v1/hydrant.grpc.pb.h"
 #include "scheduler/serving_loop.h"
 #include "server/event_router.h"
+#include "server/request_metrics.h"
 #include "server/served_model.h"
+#include "server/serving_state.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -26,6 +28,8 @@ struct ServiceOptions {
   // A client may leave this much unread beyond what gRPC itself buffers (about 4 MiB).
   size_t max_buffered_bytes_per_stream = size_t{1} << 20;
 };
+
+class GenerateStream;
 
 // All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
 using RawService = v1::Hydrant::WithRawCallbackMethod_Generate<
@@ -41,9 +45,12 @@ class Service final : public RawService {
   // Begins as LOADING. Model and loop are borrowed until the gRPC server has shut down.
   void SetLoadFraction(double fraction);
   void SetReady(const ServedModel* model, ServingLoop* loop);
+  // Health says draining, and new requests are still taken: balancers get to notice.
+  void SetLeaving();
   void SetDraining();
   void SetEngineLost(const absl::Status& why);
-  v1::ServerState state() const;
+  ServingState Current() const;
+  const RequestMetrics& request_metrics() const { return request_metrics_; }
 
   // For requests from inside the process, too (the warm-up).
   RequestHandle NextHandle() { return next_handle_.fetch_add(1) + 1; }
@@ -64,28 +71,21 @@ class Service final : public RawService {
                                           grpc::ByteBuffer* response) override;
 
  private:
-  struct Serving {
-    v1::ServerState state = v1::SERVER_STATE_LOADING;
-    double load_fraction = 0.0;
-    absl::Status lost;  // why, in ENGINE_LOST
-    const ServedModel* model = nullptr;
-    ServingLoop* loop = nullptr;
-  };
-
-  Serving Current() const;
-  static std::optional<Refusal> WhyNoModel(const Serving& serving);
-  static std::optional<Refusal> WhyNoGeneration(const Serving& serving);
-  void Submit(const std::shared_ptr<class GenerateStream>& stream, RequestHandle handle,
-              const Serving& serving, Request request);
-  v1::GetServerInfoResponse ServerInfo(const Serving& serving) const;
+  static std::optional<Refusal> WhyNoModel(const ServingState& serving);
+  static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
+  void RefuseGeneration(GenerateStream* stream, const Refusal& refusal);
+  void Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
+              const ServingState& serving, Request request);
+  v1::GetServerInfoResponse ServerInfo(const ServingState& serving) const;
 
   const ServiceOptions options_;
   EventRouter* const router_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::atomic<RequestHandle> next_handle_{0};
+  RequestMetrics request_metrics_;
 
   mutable std::mutex mutex_;
-  Serving serving_;  // guarded by mutex_
+  ServingState serving_;  // guarded by mutex_
 };
 
 }  // namespace hydrant

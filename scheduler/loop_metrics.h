@@ -1,0 +1,58 @@
+// What the serving loop shows while it runs. The loop writes, anybody reads, nobody waits: there is
+// nothing here but lock-free atomics, so a reader that is stopped in the middle, as by the
+// operating system's scheduler, delays no step. Every number is true by itself; two of them may be
+// a step apart.
+#ifndef HYDRANT_SCHEDULER_LOOP_METRICS_H_
+#define HYDRANT_SCHEDULER_LOOP_METRICS_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "scheduler/histogram.h"
+#include "scheduler/request.h"
+
+namespace hydrant {
+
+// What the front of the queue lacks. Nobody overtakes, so whoever waits waits for it.
+enum class Shortage : uint8_t {
+  kNothing,     // what waits has arrived since the last step
+  kSequences,   // max_num_seqs run
+  kPages,       // the pool is used up, but for what is kept free for growth
+  kPromptRoom,  // prompts that are being read fill the room for them
+  kTables,      // the block tables are full
+  kCatchUp,     // it was preempted, and comes back when there is room for what it has to replay
+};
+inline constexpr int kNumShortages = 6;
+
+struct LoopMetrics {
+  static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+  std::atomic<int> running{0};     // decoding
+  std::atomic<int> prefilling{0};  // prompt being read
+  std::atomic<int> waiting{0};     // queued, preempted ones included
+  std::atomic<Shortage> shortage{Shortage::kNothing};
+  std::atomic<int64_t> queued_tokens{0};
+  std::atomic<int64_t> pages_free{0};
+  // Totals since the start.
+  std::atomic<uint64_t> steps{0};
+  std::atomic<uint64_t> preemptions{0};
+  std::atomic<uint64_t> prompt_tokens{0};
+  std::atomic<uint64_t> generation_tokens{0};
+  std::atomic<TimeUs> host_us{0};
+
+  std::atomic<TimeUs> last_step_end{0};
+  std::atomic<TimeUs> last_step_us{0};
+  std::atomic<TimeUs> step_due_since{0};  // the last step's end, or when work came; 0: no work
+
+  Histogram step_seconds{0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075,
+                         0.1,    0.15,  0.2,   0.3,   0.5,  1,     2.5,  5,    10,   30};
+  Histogram batch_sequences{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+  // Prompt tokens count when all layers have read them: a step that takes one through a part of the
+  // layers counts as much of it.
+  Histogram batch_tokens{1,   2,   4,    8,    16,   32,   64,    128,
+                         256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_LOOP_METRICS_H_

@@ -1,0 +1,275 @@
+#include "server/metrics.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "server/status_details.h"
+
+namespace hydrant {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr double kMicros = 1e-6;
+
+// The families of one scrape, and the labels that each of their series begins with.
+class Families {
+ public:
+  explicit Families(Labels common = {}) : common_(std::move(common)) {}
+
+  // Begins a family; the values that follow belong to it.
+  Families& Begin(MetricType type, std::string name, std::string help) {
+    families_.push_back({std::move(name), std::move(help), type, {}});
+    return *this;
+  }
+  Families& Gauge(std::string name, std::string help) {
+    return Begin(MetricType::Gauge, std::move(name), std::move(help));
+  }
+  Families& Counter(std::string name, std::string help) {
+    return Begin(MetricType::Counter, std::move(name), std::move(help));
+  }
+
+  template <typename Number>
+  Families& Value(Number value, const Labels& labels = {}) {
+    ClientMetric& metric = Add(labels);
+    metric.gauge.value = metric.counter.value = static_cast<double>(value);
+    return *this;
+  }
+  Families& Values(const std::string& label, const LabelledCounter& counter) {
+    for (const std::string& value : counter.values()) Value(counter.Count(value), {{label, value}});
+    return *this;
+  }
+
+  Families& Distribution(std::string name, std::string help, const Histogram& histogram) {
+    Begin(MetricType::Histogram, std::move(name), std::move(help));
+    const Histogram::Reading reading = histogram.Read();
+    ClientMetric::Histogram& to = Add({}).histogram;
+    for (size_t i = 0; i <= reading.num_bounds; ++i) {
+      to.sample_count += reading.counts[i];
+      if (i < reading.num_bounds) to.bucket.push_back({to.sample_count, reading.bounds[i]});
+    }
+    to.bucket.push_back({to.sample_count, std::numeric_limits<double>::infinity()});
+    to.sample_sum = reading.sum;
+    return *this;
+  }
+
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  ClientMetric& Add(const Labels& labels) {
+    ClientMetric& metric = families_.back().metric.emplace_back();
+    metric.label = common_;
+    metric.label.insert(metric.label.end(), labels.begin(), labels.end());
+    return metric;
+  }
+
+  const Labels common_;
+  std::vector<MetricFamily> families_;
+};
+
+double ResidentBytes() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * kMicros;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void AddProcess(const MetricsArgs& args, Families* to) {
+  to->Gauge("process_start_time_seconds", "When the process began, in seconds since 1970.")
+      .Value(std::chrono::duration<double>(args.started_at.time_since_epoch()).count());
+  to->Counter("process_cpu_seconds_total", "Processor time, of user and system.")
+      .Value(CpuSeconds());
+  to->Gauge("process_resident_memory_bytes", "Memory that lies in RAM.").Value(ResidentBytes());
+}
+
+void AddDaemon(const MetricsArgs& args, Families* to) {
+  const v1::ServerState state = args.serving.state;
+  to->Gauge("hydrant_build_info", "1; the labels say what runs.")
+      .Value(1, {{"version", args.version}});
+  to->Gauge("hydrant_state", "1 for the state that the daemon is in, 0 for the others.")
+      .Value(state == v1::SERVER_STATE_LOADING, {{"state", "loading"}})
+      .Value(state == v1::SERVER_STATE_READY, {{"state", "ready"}})
+      .Value(state == v1::SERVER_STATE_DRAINING, {{"state", "draining"}})
+      .Value(state == v1::SERVER_STATE_ENGINE_LOST, {{"state", "engine_lost"}});
+  to->Gauge("hydrant_ready", "1 where /readyz says 200.").Value(args.health.ready);
+}
+
+void AddRequests(const RequestMetrics& requests, Families* to) {
+  to->Counter("hydrant_requests_total", "Accepted requests that have ended, by how.")
+      .Values("outcome", requests.ended);
+  to->Counter("hydrant_requests_refused_total", "Requests that were refused, by reason.")
+      .Values("reason", requests.refused);
+  to->Counter("hydrant_request_prompt_tokens_total",
+              "Prompt tokens of the requests that have ended, by how.")
+      .Values("outcome", requests.prompt_tokens);
+  to->Counter("hydrant_request_generation_tokens_total",
+              "Generated tokens of the requests that have ended, by how.")
+      .Values("outcome", requests.generation_tokens);
+  to->Counter("hydrant_evicted_entries_total",
+              "Entries that a KV head had evicted when its request ended, by cache policy.")
+      .Values("policy", requests.evicted);
+  to->Counter("hydrant_kept_entries_total",
+              "Entries that a KV head held when its request ended, by cache policy.")
+      .Values("policy", requests.kept);
+  to->Counter("hydrant_sent_bytes_total", "Bytes of messages handed to gRPC.")
+      .Value(requests.sent_bytes.load());
+}
+
+void AddModel(const ServedModel& model, Families* to) {
+  to->Gauge("hydrant_model_info", "1; the labels say which model is served, and with what.")
+      .Value(1, {{"model_name", ToValidUtf8(model.name)},
+                 {"architecture", ToValidUtf8(model.config.architecture)},
+                 {"engine", model.engine_description},
+                 {"block_size", std::to_string(model.limits.block_size)},
+                 {"max_model_len", std::to_string(model.limits.max_model_len)},
+                 {"max_num_seqs", std::to_string(model.limits.max_num_seqs)}});
+  to->Gauge("hydrant_page_bytes", "Size of a page: block_size entries of one KV head of a layer.")
+      .Value(model.page_bytes);
+}
+
+void AddWaiting(const LoopSnapshot& loop, Families* to) {
+  constexpr const char* kReasons[kNumShortages] = {"arrived",     "max_num_seqs", "pages",
+                                                   "prompt_room", "block_tables", "catch_up"};
+  to->Gauge("hydrant_waiting_requests",
+            "Requests that wait, by what the one at the front of the queue lacks.");
+  for (int i = 0; i < kNumShortages; ++i)
+    to->Value(i == static_cast<int>(loop.shortage) ? loop.waiting : 0, {{"reason", kReasons[i]}});
+}
+
+void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, Families* to) {
+  to->Gauge("hydrant_pages_total", "Pages of the KV pool.").Value(loop.pages_total);
+  to->Gauge("hydrant_pages", "Pages of the KV pool, by state.")
+      .Value(loop.pages_free, {{"state", "free"}})
+      .Value(loop.pages_total - loop.pages_free, {{"state", "used"}});
+  to->Gauge("hydrant_requests", "Accepted requests that have not ended, by state.")
+      .Value(loop.running, {{"state", "running"}})
+      .Value(loop.prefilling, {{"state", "prefilling"}})
+      .Value(loop.waiting, {{"state", "waiting"}});
+  AddWaiting(loop, to);
+  to->Gauge("hydrant_queued_tokens", "Known tokens of the requests that wait.")
+      .Value(loop.queued_tokens);
+  const TimeUs due = loop.step_due_since == 0 ? 0 : now - loop.step_due_since;
+  to->Gauge("hydrant_step_due_seconds",
+            "How long ago the last step ended, or the first request came after it; 0 without work.")
+      .Value(static_cast<double>(due) * kMicros);
+  to->Counter("hydrant_steps_total", "Steps of the engine.").Value(loop.steps);
+  to->Counter("hydrant_preemptions_total", "Sequences that gave their pages up and read again.")
+      .Value(loop.preemptions);
+  to->Counter("hydrant_prompt_tokens_total", "Prompt tokens that were read, each prompt once.")
+      .Value(loop.prompt_tokens);
+  to->Counter("hydrant_generation_tokens_total", "Tokens that were sampled and used.")
+      .Value(loop.generation_tokens);
+  to->Counter("hydrant_host_seconds_total",
+              "Time of the loop in which no device was waited for: scheduling and delivery; on a "
+              "CPU also the computing.")
+      .Value(static_cast<double>(loop.host_us) * kMicros);
+  to->Distribution("hydrant_step_seconds", "Time of a step.", metrics.step_seconds);
+  to->Distribution("hydrant_batch_sequences", "Sequences in a step.", metrics.batch_sequences);
+  to->Distribution("hydrant_batch_tokens", "Tokens in a step, prompt and decoded.",
+                   metrics.batch_tokens);
+}
+
+void AddTimes(const RequestMetrics& requests, Families* to) {
+  to->Distribution("hydrant_time_to_first_token_seconds", "From the call to its first token.",
+                   requests.time_to_first_token);
+  to->Distribution("hydrant_inter_token_latency_seconds", "Between two tokens of a request.",
+                   requests.inter_token_latency);
+  to->Distribution("hydrant_e2e_request_latency_seconds",
+                   "From the call to its end, of finished requests.", requests.end_to_end);
+  to->Distribution("hydrant_request_queue_time_seconds",
+                   "From submission to the first work on the prompt, of finished requests.",
+                   requests.queue_time);
+  to->Distribution("hydrant_request_prefill_time_seconds",
+                   "From the first work on the prompt to the first token, of finished requests.",
+                   requests.prefill_time);
+  to->Distribution("hydrant_request_decode_time_seconds",
+                   "From the first token to the end, of finished requests.", requests.decode_time);
+}
+
+void AddVllmLoop(const ServedModel& model, const LoopSnapshot& loop, const LoopMetrics& metrics,
+                 Families* to) {
+  const int64_t heads = int64_t{model.limits.num_layers} * model.limits.num_kv_heads;
+  const auto pages = static_cast<double>(loop.pages_total);
+  to->Gauge("vllm:num_requests_running", "As hydrant_requests, running and prefilling.")
+      .Value(loop.running + loop.prefilling);
+  to->Gauge("vllm:num_requests_waiting", "As hydrant_requests, waiting.").Value(loop.waiting);
+  to->Gauge("vllm:kv_cache_usage_perc", "Used pages over all pages, 0 to 1.")
+      .Value(static_cast<double>(loop.pages_total - loop.pages_free) / pages);
+  to->Gauge("vllm:cache_config_info", "1; block_size and num_gpu_blocks in blocks of whole tokens.")
+      .Value(1, {{"block_size", std::to_string(model.limits.block_size)},
+                 {"num_gpu_blocks", std::to_string(loop.pages_total / heads)}});
+  to->Counter("vllm:num_preemptions_total", "As hydrant_preemptions_total.")
+      .Value(loop.preemptions);
+  to->Counter("vllm:prompt_tokens_total", "As hydrant_prompt_tokens_total.")
+      .Value(loop.prompt_tokens);
+  to->Counter("vllm:generation_tokens_total", "As hydrant_generation_tokens_total.")
+      .Value(loop.generation_tokens);
+  to->Distribution("vllm:iteration_tokens_total", "As hydrant_batch_tokens.", metrics.batch_tokens);
+}
+
+void AddVllmRequests(const RequestMetrics& requests, Families* to) {
+  const auto ended = [&](const char* outcome) { return requests.ended.Count(outcome); };
+  to->Counter("vllm:request_success_total", "As hydrant_requests_total, in vLLM's words.")
+      .Value(ended("stop"), {{"finished_reason", "stop"}})
+      .Value(ended("length"), {{"finished_reason", "length"}})
+      .Value(ended("cancelled") + ended("deadline") + ended("slow_reader") + ended("draining"),
+             {{"finished_reason", "abort"}})
+      .Value(ended("error"), {{"finished_reason", "error"}});
+  to->Distribution("vllm:time_to_first_token_seconds", "As hydrant_time_to_first_token_seconds.",
+                   requests.time_to_first_token);
+  to->Distribution("vllm:inter_token_latency_seconds", "As hydrant_inter_token_latency_seconds.",
+                   requests.inter_token_latency);
+  to->Distribution("vllm:e2e_request_latency_seconds", "As hydrant_e2e_request_latency_seconds.",
+                   requests.end_to_end);
+  to->Distribution("vllm:request_queue_time_seconds", "As hydrant_request_queue_time_seconds.",
+                   requests.queue_time);
+  to->Distribution("vllm:request_prefill_time_seconds", "As hydrant_request_prefill_time_seconds.",
+                   requests.prefill_time);
+  to->Distribution("vllm:request_decode_time_seconds", "As hydrant_request_decode_time_seconds.",
+                   requests.decode_time);
+}
+
+}  // namespace
+
+std::string MetricsText(const MetricsArgs& args) {
+  Families own;
+  AddDaemon(args, &own);
+  AddRequests(*args.requests, &own);
+  AddTimes(*args.requests, &own);
+  AddProcess(args, &own);
+  std::vector<MetricFamily> families;
+  if (args.serving.model != nullptr) {
+    const ServedModel& model = *args.serving.model;
+    const LoopSnapshot loop = args.serving.loop->Snapshot();
+    const LoopMetrics& metrics = args.serving.loop->metrics();
+    AddModel(model, &own);
+    AddLoop(loop, metrics, args.now, &own);
+    Families vllm({{"model_name", ToValidUtf8(model.name)}});
+    AddVllmLoop(model, loop, metrics, &vllm);
+    AddVllmRequests(*args.requests, &vllm);
+    families = vllm.Take();
+  }
+  std::vector<MetricFamily> all = own.Take();
+  all.insert(all.end(), families.begin(), families.end());
+  return prometheus::TextSerializer().Serialize(all);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,32 @@
+// What a scrape of /metrics says, in Prometheus' text format: the daemon's own names (hydrant_...)
+// and those of vLLM that pickers and dashboards read. docs/metrics.md lists them. Reads atomics
+// only, and makes no step wait.
+#ifndef HYDRANT_SERVER_METRICS_H_
+#define HYDRANT_SERVER_METRICS_H_
+
+#include <chrono>
+#include <string>
+
+#include "scheduler/request.h"
+#include "server/health.h"
+#include "server/request_metrics.h"
+#include "server/serving_state.h"
+
+namespace hydrant {
+
+inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+struct MetricsArgs {
+  std::string version;
+  std::chrono::system_clock::time_point started_at;
+  ServingState serving;  // what only a model has is absent while there is none
+  Health health;
+  const RequestMetrics* requests = nullptr;
+  TimeUs now = 0;  // of the steady clock
+};
+
+std::string MetricsText(const MetricsArgs& args);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_METRICS_H_
