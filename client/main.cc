@@ -192,7 +192,9 @@ int Info(Connection* connection, const ClientFlags& flags) {
 CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   app->require_subcommand(1);
   app->fallthrough();
-  app->add_option("--address", flags->address, "Where the daemon listens")->capture_default_str();
+  app->add_option("--address", flags->address, "Where the daemon listens")
+      ->envname("HYDRANT_ADDRESS")
+      ->capture_default_str();
   app->add_option("--wait", flags->wait_s, "Seconds to wait until the server is ready")
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--json", flags->json, "One JSON object a line on stdout");
@@ -219,7 +221,15 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   detokenize->add_flag("--keep-special-tokens", flags->keep_special, "Special tokens as text");
 
   app->add_subcommand("info", "The server, its model, pool, load and policies");
+  app->add_subcommand("health", "Whether it takes requests: exit code 0 yes, 3 no");
   return app;
+}
+
+// For health checks of containers, which have no other client of grpc.health.v1.
+int Health(Connection* connection) {
+  const bool serving = connection->WaitUntilServing(0);
+  fmt::print("{}\n", serving ? "SERVING" : "NOT_SERVING");
+  return serving ? 0 : kExitNoServer;
 }
 
 int Run(const std::string& command, const ClientFlags& flags) {
@@ -233,6 +243,7 @@ int Run(const std::string& command, const ClientFlags& flags) {
   if (command == "generate") return Generate(&connection, flags);
   if (command == "tokenize") return Tokenize(&connection, flags);
   if (command == "detokenize") return Detokenize(&connection, flags);
+  if (command == "health") return Health(&connection);
   return Info(&connection, flags);
 }
 

@@ -32,7 +32,7 @@ struct Outcome {
   double ended = 0.0;
   Ending ending = Ending::kUnfinished;
   std::string status = {};  // "OK", "RESOURCE_EXHAUSTED", ...
-  std::string reason = {};  // the server's own word, QUEUE_FULL
+  std::string reason = {};  // the server's own word, QUEUE_FULL; RESUMABLE: the stream was lost
   std::string error = {};
   int64_t input_tokens = 0;
   std::vector<TokenMessage> messages = {};

@@ -14,6 +14,7 @@
 #include "load/mix.h"
 #include "load/runner.h"
 #include "load/workload.h"
+#include "tests/server/relay.h"
 #include "tests/server/scrape.h"
 #include "tests/server/test_server.h"
 
@@ -237,6 +238,32 @@ TEST(LoadTest, AServerThatDiesIsReported) {
   const Measures measures = Measure(outcomes, {});
   EXPECT_EQ(measures.failed, 40);
   EXPECT_FALSE(measures.errors.empty());
+}
+
+// What is between client and server goes away: the streams can be resumed, and the report says so.
+TEST(LoadTest, AStreamThatIsLostOnTheWayIsResumable) {
+  TestServer server;
+  server.engine.Pause();
+  auto relay = std::make_unique<Relay>(server.port());
+  HydrantTargetOptions options;
+  options.addresses = {relay->address()};
+  options.mix = *ParseMix("full,full");
+  const auto target = HydrantTarget::Create(std::move(options));
+  ASSERT_TRUE(target.ok()) << target.status();
+  const Workload workload = *Workload::Create(Options(3));
+  (*target)->Start();
+  RunOptions run{.concurrency = 3, .tick = 0.01};
+  run.on_tick = [&](double, const std::vector<Outcome>&, int64_t in_flight) {
+    if (in_flight == 3) relay.reset();
+    return true;
+  };
+  const std::vector<Outcome> outcomes = RunLoad(workload, run, target->get());
+  server.engine.Resume();
+  const Measures measures = Measure(outcomes, {});
+  EXPECT_EQ(measures.failed, 3);
+  for (const auto& [error, count] : measures.errors)
+    EXPECT_THAT(error, testing::EndsWith(" RESUMABLE"));
+  EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
 TEST(LoadTest, AnUnknownPolicyAndNoServerAreSaidBeforeAnythingIsSent) {

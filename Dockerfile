@@ -1,0 +1,90 @@
+# hydrantd, its client and its load generator in a container. The model is not in the image: mount it at /models.
+#
+#   docker build -t hydrant .                  CPU
+#   docker build -t hydrant:cuda --target cuda .
+#
+# Without a daemon: scripts/container-image. docs/deploy.md says how to run it.
+
+# Both can be named otherwise where no registry is in reach.
+ARG BASE=debian:bookworm-slim
+ARG CUDA_TOOLKIT=nvidia/cuda:13.0.2-devel-ubuntu22.04
+
+# The caches of apt have a name for each stage: stages may be built at the same time.
+
+# ---- What builds -----------------------------------------------------------------------------------------------------
+
+FROM ${BASE} AS tools
+# Part of what ccache goes by.
+ENV LANG=C.UTF-8
+COPY scripts/setup /usr/local/share/hydrant/setup
+RUN --mount=type=cache,id=hydrant-apt-build,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,id=hydrant-apt-lists-build,target=/var/lib/apt,sharing=locked \
+    rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      $(bash /usr/local/share/hydrant/setup --list --runtime-of-demo) ccache libsentencepiece-dev mold
+
+FROM tools AS build
+ARG PRESET=release
+WORKDIR /src
+COPY . .
+RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
+    scripts/build --preset ${PRESET} --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
+      -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF && \
+    cmake --install build/image --prefix /opt/hydrant --strip && \
+    deploy/collect-licences /opt/hydrant/share/doc/hydrant
+
+# ---- What runs -------------------------------------------------------------------------------------------------------
+
+FROM ${BASE} AS runtime
+RUN --mount=type=cache,id=hydrant-apt-run,target=/var/cache/apt,sharing=locked \
+    --mount=type=cache,id=hydrant-apt-lists-run,target=/var/lib/apt,sharing=locked \
+    rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      libabsl20220623 libcpp-httplib0.11 libfmt9 libgrpc++1.51 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
+      libprotobuf32 libsentencepiece0 libspdlog1.10 libutf8proc2 tini
+# Where the command line client, and with it the health check, find the daemon.
+ENV HYDRANT_ADDRESS=127.0.0.1:50051
+# gRPC; metrics and probes.
+EXPOSE 50051 9464
+# A number, so that Kubernetes can tell that it is not root.
+USER 65532:65532
+# NOT_SERVING while it loads and while it drains.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=2 CMD ["hydrant", "health"]
+ENTRYPOINT ["/usr/bin/tini", "--", "hydrantd"]
+CMD ["--model", "/models/model.gguf", "--listen", "0.0.0.0:50051", "--metrics-listen", "0.0.0.0:9464"]
+LABEL org.opencontainers.image.title="Hydrant" \
+      org.opencontainers.image.description="Serves language models over gRPC from a KV cache that evicts per head" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+FROM runtime AS cpu
+COPY --from=build /opt/hydrant /usr/local
+# A library that the list above has forgotten ends the build, not the first start.
+RUN hydrantd --version && hydrant --help >/dev/null && hydrant-load --help >/dev/null
+
+# ---- The same with the CUDA backend: builds without a GPU, runs where the NVIDIA container toolkit is -------------------
+
+FROM ${CUDA_TOOLKIT} AS cuda-toolkit
+
+FROM tools AS build-cuda
+COPY --from=cuda-toolkit /usr/local/cuda-13.0/ /usr/local/cuda-13.0/
+ENV PATH=/usr/local/cuda-13.0/bin:$PATH
+WORKDIR /src
+COPY . .
+ARG CUDA_ARCHITECTURES="80-real;90a-real;100-real;90-virtual"
+RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
+    scripts/build --preset release --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
+      --target hydrant_cuda -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF \
+      "-DHYDRANT_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}" && \
+    cmake --install build/image --prefix /opt/hydrant --strip && \
+    deploy/collect-licences /opt/hydrant/share/doc/hydrant
+
+FROM runtime AS cuda
+# What the NVIDIA container toolkit looks for.
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=cuda-toolkit /usr/local/cuda-13.0/targets/x86_64-linux/lib/libcublasLt.so.13* /usr/local/lib/
+COPY --from=build-cuda /opt/hydrant /usr/local
+RUN hydrantd --version && test -e /usr/local/lib/libhydrant_cuda.so
+
+# ---- The default -----------------------------------------------------------------------------------------------------
+
+FROM cpu
