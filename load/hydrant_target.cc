@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "client/connection.h"
 #include "client/rpc_error.h"
 #include "hydrant/v1/hydrant.grpc.pb.h"
+#include "load/own_connection.h"
 
 namespace hydrant {
 namespace {
@@ -20,6 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 // Text goes to the tokenizer in pieces of about this size, cut at spaces.
 constexpr size_t kTokenizeBytes = size_t{1} << 20;
+// The queue's timers are in milliseconds: it sleeps until about this long before what is due, in
+// seconds, and is polled from then on.
+constexpr double kOversleep = 1.5e-3;
 
 // A stream. One operation is under way at any time, and its tag is the stream.
 struct Stream {
@@ -29,6 +34,7 @@ struct Stream {
   double read_delay = 0.0;
   State state = State::kStarting;
   grpc::ClientContext context;
+  std::optional<OwnConnection> own;  // of a client that is to disconnect
   std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader;
   v1::GenerateResponse response;
   grpc::Status status;
@@ -266,9 +272,14 @@ uint64_t HydrantTarget::Send(const PlannedRequest& request) {
   stream->read_delay = request.read_delay;
   if (request.deadline > 0.0) stream->context.set_deadline(impl_->WallTime(request.deadline));
   const v1::GenerateRequest wire = impl_->ToWire(request);
-  Connection& connection =
-      *impl_->connections[impl_->next_connection++ % impl_->connections.size()];
-  stream->reader = connection.stub().PrepareAsyncGenerate(&stream->context, wire, &impl_->queue);
+  const size_t turn = impl_->next_connection++ % impl_->connections.size();
+  v1::Hydrant::Stub* stub = &impl_->connections[turn]->stub();
+  if (request.fault == Fault::kDisconnect) {
+    stream->own = OwnConnection::Open(
+        impl_->options.addresses[turn / std::max(1, impl_->options.connections)]);
+    if (stream->own) stub = &stream->own->stub();
+  }
+  stream->reader = stub->PrepareAsyncGenerate(&stream->context, wire, &impl_->queue);
   stream->reader->StartCall(stream.get());
   impl_->streams.emplace(request.index, std::move(stream));
   return wire.ByteSizeLong();
@@ -279,14 +290,21 @@ void HydrantTarget::Cancel(int64_t index) {
   if (found != impl_->streams.end()) found->second->context.TryCancel();
 }
 
+void HydrantTarget::Disconnect(int64_t index) {
+  const auto found = impl_->streams.find(index);
+  if (found == impl_->streams.end()) return;
+  Stream& stream = *found->second;
+  stream.own ? stream.own->Break() : stream.context.TryCancel();
+}
+
 bool HydrantTarget::Wait(double until, StreamEvent* event) {
   while (true) {
     void* tag = nullptr;
     bool ok = false;
-    const auto deadline = impl_->WallTime(until - Now());
-    if (impl_->queue.AsyncNext(&tag, &ok, deadline) != grpc::CompletionQueue::GOT_EVENT)
-      return false;
-    if (impl_->Advance(static_cast<Stream*>(tag), ok, event)) return true;
+    const auto deadline = impl_->WallTime(until - kOversleep - Now());
+    if (impl_->queue.AsyncNext(&tag, &ok, deadline) == grpc::CompletionQueue::GOT_EVENT &&
+        impl_->Advance(static_cast<Stream*>(tag), ok, event))
+      return true;
     // What makes no event must not keep the caller from what is due.
     if (Now() >= until) return false;
   }

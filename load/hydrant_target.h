@@ -48,6 +48,8 @@ class HydrantTarget final : public Target {
   double Now() override;
   uint64_t Send(const PlannedRequest& request) override;
   void Cancel(int64_t index) override;
+  // Of a stream whose address is host:port; any other is cancelled.
+  void Disconnect(int64_t index) override;
   bool Wait(double until, StreamEvent* event) override;
 
  private:

@@ -45,8 +45,7 @@ void AddEnding(const Outcome& outcome, const Objectives& objectives, Measures* m
       return AddCompleted(outcome, objectives, measures);
     case Ending::kFailed:
       ++measures->failed;
-      ++measures->errors[outcome.reason.empty() ? outcome.status
-                                                : outcome.status + " " + outcome.reason];
+      ++measures->errors[ErrorOf(outcome)];
       return;
     case Ending::kFault:
       ++measures->faults;
@@ -58,6 +57,10 @@ void AddEnding(const Outcome& outcome, const Objectives& objectives, Measures* m
 }
 
 }  // namespace
+
+std::string ErrorOf(const Outcome& outcome) {
+  return outcome.reason.empty() ? outcome.status : outcome.status + " " + outcome.reason;
+}
 
 double Quantile(std::span<const double> sorted, double q) {
   const double place = q * static_cast<double>(sorted.size() - 1);

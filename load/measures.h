@@ -74,6 +74,9 @@ struct Measures {
   }
 };
 
+// What errors are counted by: the status, and the server's own word behind it.
+std::string ErrorOf(const Outcome& outcome);
+
 // Of the outcomes of one arm, or of all (arm < 0), that were to be sent at `from` or later: what
 // comes before is warm-up.
 Measures Measure(std::span<const Outcome> outcomes, const Objectives& objectives, int arm = -1,

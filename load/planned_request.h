@@ -16,19 +16,22 @@ enum class Fault : uint8_t {
   kSlowReader,  // it reads a message now and then; not an error, and it is answered to the end
   kOversized,   // its prompt is longer than any context
   kMalformed,   // a field of it is out of range
+  kDisconnect,  // its connection is gone when it has some of its tokens
 };
-inline constexpr int kNumFaults = 5;  // beside kNone
+inline constexpr int kNumFaults = 6;  // beside kNone
 
 struct PlannedRequest {
   int64_t index = 0;
   int arm = 0;  // of the mix: how its cache is kept
+  // Of a later turn of a conversation what is new: the runner puts the turns before it.
   std::vector<uint32_t> prompt = {};
   int64_t max_tokens = 0;
   uint64_t seed = 0;
   Fault fault = Fault::kNone;
-  int64_t cancel_after = 0;  // tokens, of kCancel
+  int64_t cancel_after = 0;  // tokens, of kCancel and kDisconnect
   double deadline = 0.0;     // seconds; 0: none
   double read_delay = 0.0;   // seconds before each message is read, of kSlowReader
+  double think = 0.0;        // seconds from the answer before it, of a later turn
 };
 
 }  // namespace hydrant

@@ -1,11 +1,11 @@
 #include "load/report.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
+#include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "fmt/format.h"
+#include "load/figures.h"
+#include "load/report_page.h"
+#include "load/timeline.h"
 #include "nlohmann/json.hpp"
 
 namespace hydrant {
@@ -27,51 +27,10 @@ const char* Name(Ending ending) {
   return "";
 }
 
-void AddTimes(const char* name, const Distribution& times, Json* to) {
-  (*to)[fmt::format("mean_{}_ms", name)] = times.mean;
-  (*to)[fmt::format("median_{}_ms", name)] = times.p50;
-  (*to)[fmt::format("std_{}_ms", name)] = times.deviation;
-  (*to)[fmt::format("p90_{}_ms", name)] = times.p90;
-  (*to)[fmt::format("p95_{}_ms", name)] = times.p95;
-  (*to)[fmt::format("p99_{}_ms", name)] = times.p99;
-  (*to)[fmt::format("p99.9_{}_ms", name)] = times.p999;
-  (*to)[fmt::format("max_{}_ms", name)] = times.max;
-}
-
-Json Figures(const Measures& measures, bool has_objectives) {
-  Json figures;
-  figures["duration"] = measures.seconds;
-  figures["completed"] = measures.completed;
-  figures["failed"] = measures.failed;
-  figures["total_input_tokens"] = measures.input_tokens;
-  figures["total_output_tokens"] = measures.output_tokens;
-  figures["request_throughput"] = measures.RequestThroughput();
-  figures["request_goodput"] = has_objectives ? Json(measures.Goodput()) : Json();
-  figures["output_throughput"] = measures.OutputThroughput();
-  figures["total_token_throughput"] = measures.TotalThroughput();
-  AddTimes("ttft", measures.ttft, &figures);
-  AddTimes("tpot", measures.tpot, &figures);
-  AddTimes("itl", measures.itl, &figures);
-  AddTimes("e2el", measures.e2el, &figures);
-  AddTimes("queue", measures.queue, &figures);
-  AddTimes("send_lateness", measures.lateness, &figures);
-  figures["mean_tokens_per_message"] = measures.tokens_per_message.mean;
-  figures["messages"] = measures.messages;
-  figures["faults"] = measures.faults;
-  figures["unfinished"] = measures.unfinished;
-  figures["error_counts"] = measures.errors;
-  figures["bytes_sent"] = measures.bytes_sent;
-  figures["bytes_received"] = measures.bytes_received;
-  figures["kv_tokens_kept"] = measures.kv_tokens_kept;
-  figures["kv_tokens_evicted"] = measures.kv_tokens_evicted;
-  figures["preemptions"] = measures.preemptions;
-  return figures;
-}
-
 // What vllm keeps of each request, in seconds.
 void AddDetails(std::span<const Outcome> outcomes, Json* report) {
   Json input = Json::array(), output = Json::array(), ttfts = Json::array(), itls = Json::array(),
-       errors = Json::array();
+       starts = Json::array(), errors = Json::array();
   for (const Outcome& outcome : outcomes) {
     input.push_back(outcome.input_tokens);
     output.push_back(outcome.OutputTokens());
@@ -80,6 +39,7 @@ void AddDetails(std::span<const Outcome> outcomes, Json* report) {
     for (size_t i = 1; i < outcome.messages.size(); ++i)
       gaps.push_back(outcome.messages[i].at - outcome.messages[i - 1].at);
     itls.push_back(std::move(gaps));
+    starts.push_back(outcome.intended);
     errors.push_back(outcome.ending == Ending::kFailed
                          ? fmt::format("{} {} {}", outcome.status, outcome.reason, outcome.error)
                          : "");
@@ -88,7 +48,74 @@ void AddDetails(std::span<const Outcome> outcomes, Json* report) {
   (*report)["output_lens"] = std::move(output);
   (*report)["ttfts"] = std::move(ttfts);
   (*report)["itls"] = std::move(itls);
+  (*report)["start_times"] = std::move(starts);
   (*report)["errors"] = std::move(errors);
+}
+
+Json QualityJson(std::span<const Agreement> quality) {
+  Json rows = Json::array();
+  for (const Agreement& a : quality) {
+    rows.push_back({{"name", a.arm},
+                    {"prompts", a.prompts},
+                    {"tokens", a.positions},
+                    {"identical", a.IdenticalShare()},
+                    {"before_difference", a.BeforeDifferenceShare()},
+                    {"matched", a.MatchedShare()}});
+  }
+  return rows;
+}
+
+// Everything but what is known of each request by itself.
+Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
+               const Objectives& objectives, double warm_up) {
+  Json report;
+  report["date"] = run.date;
+  report["endpoint_type"] = run.backend;
+  report["backend"] = run.backend;
+  report["label"] = run.label.empty() ? Json() : Json(run.label);
+  report["model_id"] = run.model;
+  report["tokenizer_id"] = run.model;
+  report["num_prompts"] = run.num_prompts;
+  report["request_rate"] = run.request_rate;
+  report["burstiness"] = run.burstiness;
+  report["max_concurrency"] = run.max_concurrency > 0 ? Json(run.max_concurrency) : Json();
+  report["complete"] = run.complete;
+  report["warm_up_s"] = warm_up;
+  report["goodput"] = ObjectivesJson(objectives);
+  const auto figures_of = [&](int arm) {
+    Json figures = FiguresJson(Measure(outcomes, objectives, arm, warm_up), objectives.Any());
+    // Of one arm alone it would say the same again.
+    if (arm < 0 || run.arms.size() > 1)
+      figures["timeline"] = TimelineJson(MakeTimeline(outcomes, objectives, arm), objectives.Any());
+    return figures;
+  };
+  report.update(figures_of(-1));
+  Json arms = Json::array();
+  for (size_t i = 0; i < run.arms.size(); ++i) {
+    Json arm = {{"name", run.arms[i]}};
+    arm.update(figures_of(static_cast<int>(i)));
+    arms.push_back(std::move(arm));
+  }
+  report["arms"] = std::move(arms);
+  report["quality"] = QualityJson(run.quality);
+  report["options"] = run.metadata;
+  return report;
+}
+
+// What a server says must not write on the user's terminal what it likes.
+std::string Printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+// A field of a CSV line (RFC 4180).
+std::string Field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
 }
 
 std::string Row(const char* name, const Distribution& times) {
@@ -114,7 +141,30 @@ std::string Figures(const Measures& m, const Objectives& objectives, const std::
                       "p90", "p99", "p99.9", "max");
   text += Row("TTFT", m.ttft) + Row("TPOT", m.tpot) + Row("ITL", m.itl) + Row("E2EL", m.e2el);
   text += Row("queue", m.queue) + Row("sent late", m.lateness);
-  for (const auto& [error, count] : m.errors) text += fmt::format("  {} x {}\n", count, error);
+  for (const auto& [error, count] : m.errors)
+    text += fmt::format("  {} x {}\n", count, Printable(error));
+  return text;
+}
+
+// What the answers are worth stands beside how fast they came.
+std::string QualityText(const RunDescription& run, std::span<const Outcome> outcomes,
+                        double warm_up) {
+  if (run.quality.empty()) return {};
+  std::string text = fmt::format(
+      "Answers beside those of full: {} prompts, greedily\n  {:<36} {:>12} {:>11} {:>18} {:>9}\n",
+      run.quality[0].prompts, "", "tokens/s", "identical", "before difference", "matched");
+  for (const Agreement& a : run.quality) {
+    // "full, again" is the run's full.
+    const auto arm = std::find(run.arms.begin(), run.arms.end(), a.arm.substr(0, a.arm.find(',')));
+    std::string rate;
+    if (arm != run.arms.end())
+      rate = fmt::format("{:.1f}",
+                         Measure(outcomes, {}, static_cast<int>(arm - run.arms.begin()), warm_up)
+                             .OutputThroughput());
+    text += fmt::format("  {:<36} {:>12} {:>9.1f} % {:>16.1f} % {:>7.1f} %\n", a.arm, rate,
+                        100 * a.IdenticalShare(), 100 * a.BeforeDifferenceShare(),
+                        100 * a.MatchedShare());
+  }
   return text;
 }
 
@@ -122,31 +172,18 @@ std::string Figures(const Measures& m, const Objectives& objectives, const std::
 
 std::string ToJson(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up) {
-  Json report;
-  report["date"] = run.date;
-  report["endpoint_type"] = run.backend;
-  report["backend"] = run.backend;
-  report["label"] = nullptr;
-  report["model_id"] = run.model;
-  report["tokenizer_id"] = run.model;
-  report["num_prompts"] = run.num_prompts;
-  report["request_rate"] = run.request_rate;
-  report["burstiness"] = run.burstiness;
-  report["max_concurrency"] = run.max_concurrency > 0 ? Json(run.max_concurrency) : Json();
-  report["complete"] = run.complete;
-  const Measures all = Measure(outcomes, objectives, -1, warm_up);
-  report.update(Figures(all, objectives.Any()));
-  Json arms = Json::array();
-  for (size_t i = 0; i < run.arms.size(); ++i) {
-    Json arm = {{"name", run.arms[i]}};
-    arm.update(
-        Figures(Measure(outcomes, objectives, static_cast<int>(i), warm_up), objectives.Any()));
-    arms.push_back(std::move(arm));
-  }
-  report["arms"] = std::move(arms);
-  report["options"] = run.metadata;
+  Json report = Summarise(run, outcomes, objectives, warm_up);
   AddDetails(outcomes, &report);
-  return report.dump(1) + "\n";
+  // A server's words need not be UTF-8.
+  return report.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string ToHtml(const RunDescription& run, std::span<const Outcome> outcomes,
+                   const Objectives& objectives, double warm_up) {
+  Json report = Summarise(run, outcomes, objectives, warm_up);
+  report["name"] = run.label.empty() ? run.model : run.label;
+  return ReportPage({{"title", run.label.empty() ? "hydrant-load: " + run.model : run.label},
+                     {"runs", Json::array({std::move(report)})}});
 }
 
 std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes) {
@@ -159,12 +196,12 @@ std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes) 
       if (!o.HasToken()) return std::string();
       return fmt::format("{:.6f}", first ? o.messages.front().at : o.messages.back().at);
     };
-    table +=
-        fmt::format("{},{},{},{},{},{:.6f},{:.6f},{},{},{:.6f},{},{},{},{:.3f},{},{},{},{},{}\n",
-                    o.index, run.arms.empty() ? "" : run.arms[o.arm], Name(o.ending), o.status,
-                    o.reason, o.intended, o.sent, time(true), time(false), o.ended, o.input_tokens,
-                    o.OutputTokens(), o.messages.size(), o.queue * 1e3, o.kv_tokens_kept,
-                    o.kv_tokens_evicted, o.preemptions, o.bytes_sent, o.bytes_received);
+    table += fmt::format(
+        "{},{},{},{},{},{:.6f},{:.6f},{},{},{:.6f},{},{},{},{:.3f},{},{},{},{},{}\n", o.index,
+        run.arms.empty() ? "" : Field(run.arms[o.arm]), Name(o.ending), Field(o.status),
+        Field(o.reason), o.intended, o.sent, time(true), time(false), o.ended, o.input_tokens,
+        o.OutputTokens(), o.messages.size(), o.queue * 1e3, o.kv_tokens_kept, o.kv_tokens_evicted,
+        o.preemptions, o.bytes_sent, o.bytes_received);
   }
   return table;
 }
@@ -178,18 +215,7 @@ std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
   for (size_t i = 0; run.arms.size() > 1 && i < run.arms.size(); ++i)
     text += Figures(Measure(outcomes, objectives, static_cast<int>(i), warm_up), objectives,
                     run.arms[i]);
-  return text;
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& content) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr)
-    return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
-  const bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
-  const int why = errno;
-  const bool closed = std::fclose(file) == 0;
-  if (written && closed) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(path, ": ", std::strerror(written ? errno : why)));
+  return text + QualityText(run, outcomes, warm_up);
 }
 
 }  // namespace hydrant

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "load/measures.h"
 #include "load/outcome.h"
+#include "load/quality.h"
 
 namespace hydrant {
 
@@ -17,7 +17,8 @@ namespace hydrant {
 struct RunDescription {
   std::string backend = "hydrant";
   std::string model;
-  std::string date;  // "20251122-140301"
+  std::string label = {};  // the user's own word for it
+  std::string date;        // "20251122-140301"
   std::string request_rate;
   double burstiness = 1.0;
   int64_t max_concurrency = 0;  // 0: unbounded
@@ -25,19 +26,21 @@ struct RunDescription {
   bool complete = true;
   std::vector<std::string> arms;                // of the mix
   std::map<std::string, std::string> metadata;  // all options, by name
+  std::vector<Agreement> quality = {};          // of --check-quality
 };
 
 // The object that `vllm bench serve --save-result --save-detailed` writes, with further keys behind
-// it (an object an arm in "arms", p90 to p99.9, bytes, entries kept).
+// it (an object an arm in "arms", p90 to p99.9, the run over time, bytes, entries kept).
 std::string ToJson(const RunDescription& run, std::span<const Outcome> outcomes,
+                   const Objectives& objectives, double warm_up);
+// A page with plots that needs nothing else.
+std::string ToHtml(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up);
 // A line a request.
 std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes);
 // What a person reads when the run is over.
 std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up);
-// Errors name the path.
-absl::Status WriteFile(const std::string& path, const std::string& content);
 
 }  // namespace hydrant
 

@@ -1,6 +1,7 @@
 #include "load/runner.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 #include <utility>
 
@@ -16,6 +17,14 @@ struct Flight {
   int64_t cancel_after = 0;
   int64_t tokens = 0;
   bool cancelled = false;
+  size_t position = 0;              // of its outcome
+  std::vector<uint32_t> said = {};  // prompt and answer, of a turn that another one follows
+};
+
+// A turn that waits for its moment.
+struct NextTurn {
+  int64_t index = 0;
+  std::vector<uint32_t> said = {};  // in all turns before it
 };
 
 class Run {
@@ -26,7 +35,7 @@ class Run {
   std::vector<Outcome> Go() {
     while (true) {
       SendWhatIsDue();
-      if (!HasMore() && flights_.empty()) break;
+      if (!HasMore() && next_turns_.empty() && flights_.empty()) break;
       StreamEvent event;
       if (target_->Wait(std::min(NextDue(), next_tick_), &event)) Take(event);
       if (!Tick()) {
@@ -38,13 +47,17 @@ class Run {
   }
 
  private:
-  bool HasMore() const { return !stopped_ && next_ < workload_.size(); }
+  // Of conversations that have not begun.
+  bool HasMore() const { return !stopped_ && next_ < workload_.num_conversations(); }
 
-  // When the next request is to be sent; never while there is no place for it.
-  double NextDue() {
-    if (!HasMore() || static_cast<int64_t>(flights_.size()) >= options_.concurrency) return kNever;
+  // When the next one is to begin; never while there is no place for it.
+  double NextBegins() {
+    const auto places_taken = static_cast<int64_t>(flights_.size() + next_turns_.size());
+    if (!HasMore() || places_taken >= options_.concurrency) return kNever;
     return options_.intended ? Intended() : 0.0;
   }
+  double NextTurnIsDue() const { return next_turns_.empty() ? kNever : next_turns_.begin()->first; }
+  double NextDue() { return std::min(NextBegins(), NextTurnIsDue()); }
 
   double Intended() {
     if (intended_of_ != next_) {
@@ -60,33 +73,49 @@ class Run {
       if (now >= options_.most_seconds ||
           (HasMore() && options_.intended && Intended() >= options_.most_seconds))
         stopped_ = true;
+      if (now >= options_.most_seconds) next_turns_.clear();
       const double due = NextDue();
       if (due > now || due == kNever) return;
-      Send(options_.intended ? due : now);
+      if (NextTurnIsDue() <= due) {
+        NextTurn turn = std::move(next_turns_.extract(next_turns_.begin()).mapped());
+        Send(turn.index, due, std::move(turn.said));
+      } else {
+        Send(next_++ * workload_.turns(), options_.intended ? due : now, {});
+      }
     }
   }
 
-  void Send(double intended) {
-    const PlannedRequest request = workload_.Make(next_++);
+  bool HasAnotherTurn(int64_t index) const {
+    return (index + 1) % workload_.turns() != 0 && index + 1 < workload_.size();
+  }
+
+  void Send(int64_t index, double intended, std::vector<uint32_t> said) {
+    PlannedRequest request = workload_.Make(index);
+    request.prompt.insert(request.prompt.begin(), said.begin(), said.end());
     Outcome outcome{.index = request.index, .arm = request.arm, .intended = intended};
     outcome.input_tokens = static_cast<int64_t>(request.prompt.size());
     outcome.sent = target_->Now();
     outcome.bytes_sent = target_->Send(request);
-    flights_[request.index] = {.fault = request.fault, .cancel_after = request.cancel_after};
+    Flight& flight = flights_[request.index];
+    flight = {
+        .fault = request.fault, .cancel_after = request.cancel_after, .position = outcomes_.size()};
     outcomes_.push_back(std::move(outcome));
-    if (request.fault == Fault::kCancel && request.cancel_after == 0) Cancel(request.index);
+    if (HasAnotherTurn(index)) flight.said = std::move(request.prompt);
+    GiveUpIfOrdered(index, &flight);
   }
 
-  void Cancel(int64_t index) {
-    Flight& flight = flights_[index];
-    if (std::exchange(flight.cancelled, true)) return;
-    target_->Cancel(index);
+  // A client that wants no more of its tokens.
+  void GiveUpIfOrdered(int64_t index, Flight* flight) {
+    const bool disconnects = flight->fault == Fault::kDisconnect;
+    if (!disconnects && flight->fault != Fault::kCancel) return;
+    if (flight->tokens < flight->cancel_after || std::exchange(flight->cancelled, true)) return;
+    disconnects ? target_->Disconnect(index) : target_->Cancel(index);
   }
 
   void Take(const StreamEvent& event) {
     const auto flight = flights_.find(event.index);
     if (flight == flights_.end()) return;
-    Outcome& outcome = outcomes_[event.index];
+    Outcome& outcome = outcomes_[flight->second.position];
     outcome.bytes_received += event.bytes;
     if (event.tokens > 0) {
       outcome.messages.push_back({event.at, event.tokens});
@@ -94,13 +123,19 @@ class Run {
       if (options_.keep_token_ids)
         outcome.token_ids.insert(outcome.token_ids.end(), event.token_ids.begin(),
                                  event.token_ids.end());
+      std::vector<uint32_t>& said = flight->second.said;
+      if (!said.empty()) said.insert(said.end(), event.token_ids.begin(), event.token_ids.end());
     }
     if (event.ended) {
       End(event, flight->second, &outcome);
+      if (outcome.ending == Ending::kCompleted && HasAnotherTurn(event.index)) {
+        const int64_t next = event.index + 1;
+        next_turns_.emplace(event.at + workload_.Make(next).think,
+                            NextTurn{.index = next, .said = std::move(flight->second.said)});
+      }
       flights_.erase(flight);
-    } else if (flight->second.fault == Fault::kCancel &&
-               flight->second.tokens >= flight->second.cancel_after) {
-      Cancel(event.index);
+    } else {
+      GiveUpIfOrdered(event.index, &flight->second);
     }
   }
 
@@ -130,6 +165,9 @@ class Run {
       case Fault::kDeadline:
         if (status == "OK") return Ending::kCompleted;
         return as_ordered(status == "DEADLINE_EXCEEDED");
+      case Fault::kDisconnect:
+        if (status == "OK") return Ending::kCompleted;
+        return as_ordered(status == "UNAVAILABLE" || status == "CANCELLED");
       case Fault::kOversized:
         return as_ordered(status == "INVALID_ARGUMENT" || status == "RESOURCE_EXHAUSTED");
       case Fault::kMalformed:
@@ -155,7 +193,7 @@ class Run {
     const double end = target_->Now();
     std::unordered_map<int64_t, Flight> open = std::exchange(flights_, {});
     for (auto& [index, flight] : open) {
-      outcomes_[index].ended = end;
+      outcomes_[flight.position].ended = end;
       if (!flight.cancelled) target_->Cancel(index);
     }
     StreamEvent event;
@@ -169,7 +207,8 @@ class Run {
   Target* target_;
   std::vector<Outcome> outcomes_;
   std::unordered_map<int64_t, Flight> flights_;
-  int64_t next_ = 0;
+  std::multimap<double, NextTurn> next_turns_;  // by when they are due
+  int64_t next_ = 0;                            // conversation
   int64_t intended_of_ = -1;
   double intended_ = 0.0;
   double next_tick_ = 0.0;

@@ -14,10 +14,12 @@
 namespace hydrant {
 
 struct RunOptions {
-  // When request i is to be sent, in seconds; ascending. Null: a closed loop, in which each is sent
-  // as soon as one of `concurrency` places is free.
+  // When request i, or the first one of conversation i, is to be sent, in seconds; ascending. Null:
+  // a closed loop, in which each is sent as soon as one of `concurrency` places is free. Later
+  // turns are sent when the answer before has ended and the think time is over.
   std::function<double(int64_t)> intended = {};
-  int64_t concurrency = std::numeric_limits<int64_t>::max();      // requests in flight at most
+  // Requests in flight at most. A conversation keeps its place until its last turn has ended.
+  int64_t concurrency = std::numeric_limits<int64_t>::max();
   double most_seconds = std::numeric_limits<double>::infinity();  // nothing is sent after that
   bool keep_token_ids = false;
   // Called about every `tick` seconds with all outcomes so far and how many are in flight; false
@@ -27,7 +29,8 @@ struct RunOptions {
       {};
 };
 
-// An outcome of every request that was sent, in the order of the load.
+// An outcome of every request that was sent, in the order of sending. A conversation ends with a
+// turn that does not complete.
 std::vector<Outcome> RunLoad(const Workload& workload, const RunOptions& options, Target* target);
 
 }  // namespace hydrant

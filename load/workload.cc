@@ -14,8 +14,9 @@ namespace {
 
 using Random = std::mt19937_64;
 
-// Streams of numbers for what is drawn: of a request, a shared prefix, a trace's hash.
-enum class Stream : uint64_t { kRequest = 1, kPrefix = 2, kHash = 3 };
+// Streams of numbers for what is drawn: of a request, a shared prefix, a trace's hash, a
+// conversation.
+enum class Stream : uint64_t { kRequest = 1, kPrefix = 2, kHash = 3, kConversation = 4 };
 
 Random RandomOf(uint64_t seed, Stream stream, int64_t index) {
   std::seed_seq sequence = {seed, seed >> 32, static_cast<uint64_t>(stream),
@@ -45,6 +46,11 @@ absl::Status Check(const WorkloadOptions& options) {
     return absl::InvalidArgumentError(
         "prefix-len and num-prefixes: both above 0, or neither is given");
   }
+  if (options.turns < 1) return OutOfRange("turns", static_cast<double>(options.turns), "[1, ...]");
+  if (!(options.think_seconds >= 0.0))
+    return OutOfRange("think-time", options.think_seconds, "[0, ...]");
+  if (options.turns > 1 && !options.trace.empty())
+    return absl::InvalidArgumentError("turns: a trace has its own requests; give one of the two");
   for (const double rate : options.fault_rates) {
     if (!(rate >= 0.0 && rate <= 1.0)) return OutOfRange("fault rate", rate, "[0, 1]");
   }
@@ -77,10 +83,10 @@ int64_t DrawLength(int64_t length, double ratio, Random* random) {
   return std::uniform_int_distribution<int64_t>(at(1 - ratio), at(1 + ratio))(*random);
 }
 
-std::vector<uint32_t> PromptOf(const WorkloadOptions& options, int64_t input_tokens,
+std::vector<uint32_t> PromptOf(const WorkloadOptions& options, int64_t input_tokens, bool begins,
                                Random* random) {
   std::vector<uint32_t> prompt;
-  if (options.shared_prefixes > 0) {
+  if (options.shared_prefixes > 0 && begins) {
     const auto which =
         static_cast<int64_t>((*random)() % static_cast<uint64_t>(options.shared_prefixes));
     Random of_prefix = RandomOf(options.seed, Stream::kPrefix, which);
@@ -109,6 +115,16 @@ std::vector<uint32_t> PromptOf(const WorkloadOptions& options, const TracedReque
   return prompt;
 }
 
+int DrawArm(const WorkloadOptions& options, Random* random) {
+  return std::discrete_distribution<int>(options.arm_weights.begin(),
+                                         options.arm_weights.end())(*random);
+}
+
+double DrawThink(const WorkloadOptions& options, Random* random) {
+  if (options.think_seconds == 0.0) return 0.0;
+  return std::exponential_distribution<double>(1.0 / options.think_seconds)(*random);
+}
+
 // One number in [0, 1) says which client misbehaves, and how.
 void DrawFault(const WorkloadOptions& options, Random* random, PlannedRequest* request) {
   double draw = std::uniform_real_distribution<double>(0.0, 1.0)(*random);
@@ -121,6 +137,7 @@ void DrawFault(const WorkloadOptions& options, Random* random, PlannedRequest* r
   }
   switch (request->fault) {
     case Fault::kCancel:
+    case Fault::kDisconnect:
       request->cancel_after =
           std::uniform_int_distribution<int64_t>(0, request->max_tokens - 1)(*random);
       return;
@@ -152,13 +169,15 @@ absl::StatusOr<Workload> Workload::Create(WorkloadOptions options) {
 PlannedRequest Workload::Make(int64_t index) const {
   Random random = RandomOf(options_.seed, Stream::kRequest, index);
   PlannedRequest request{.index = index};
-  request.arm = std::discrete_distribution<int>(options_.arm_weights.begin(),
-                                                options_.arm_weights.end())(random);
+  Random of_conversation = RandomOf(options_.seed, Stream::kConversation, index / turns());
+  request.arm = DrawArm(options_, turns() > 1 ? &of_conversation : &random);
   request.seed = random() >> 1;
   if (options_.trace.empty()) {
     const int64_t input = DrawLength(options_.input_tokens, options_.range_ratio, &random);
     request.max_tokens = DrawLength(options_.output_tokens, options_.range_ratio, &random);
-    request.prompt = PromptOf(options_, input, &random);
+    const bool begins = index % turns() == 0;
+    request.prompt = PromptOf(options_, input, begins, &random);
+    if (!begins) request.think = DrawThink(options_, &random);
   } else {
     const TracedRequest& traced = options_.trace[index];
     request.max_tokens = std::max<int64_t>(

@@ -25,6 +25,8 @@ struct WorkloadOptions {
   std::vector<uint32_t> text = {};          // prompts are pieces of it; empty: they are drawn
   int64_t shared_prefixes = 0;              // that many prefixes are shared by all requests
   int64_t shared_prefix_tokens = 0;         // come before the input_tokens
+  int64_t turns = 1;                        // requests of a conversation
+  double think_seconds = 0.0;               // between them on average, exponentially distributed
   std::vector<double> arm_weights = {1.0};  // of the mix, above 0
   std::vector<TracedRequest> trace = {};    // lengths and shared prefixes are the trace's
   double trace_length_scale = 1.0;
@@ -41,6 +43,9 @@ class Workload {
   static absl::StatusOr<Workload> Create(WorkloadOptions options);
 
   int64_t size() const { return options_.num_requests; }
+  // Request i is turn i % turns() of conversation i / turns(); the last one may be shorter.
+  int64_t turns() const { return options_.turns; }
+  int64_t num_conversations() const { return (size() + turns() - 1) / turns(); }
   PlannedRequest Make(int64_t index) const;
 
  private:

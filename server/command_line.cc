@@ -33,6 +33,9 @@ struct Flags {
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
+  double max_connection_age_s = 0;
+  double max_connection_age_grace_s = 0;
+  std::string log_format = "text";
   int num_gpu_blocks_override = 0;
   int max_model_len = 0;
 };
@@ -174,6 +177,23 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str()
       ->group(group);
+  app->add_option("--max-connection-age", flags->max_connection_age_s,
+                  "Seconds after which a client is told to connect anew, so that a balancer of "
+                  "connections gets to choose again; its streams go on; 0: never")
+      ->check(CLI::Range(0.0, 2e6))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--max-connection-age-grace", flags->max_connection_age_grace_s,
+                  "Seconds that the streams of such a connection get to end; more than the "
+                  "longest takes; 0: as long as they take")
+      ->check(CLI::Range(0.0, 2e6))
+      ->capture_default_str()
+      ->group(group);
+  app->add_option("--log-format", flags->log_format,
+                  "text, or json: an object a line, with a request's counts and times as fields")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str()
+      ->group(group);
   app->add_option("--log-level", options->log_level, "debug, info, warning, error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str()
@@ -218,6 +238,11 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
   options->stall_timeout = Millis(flags.stall_timeout_s);
   options->drain_delay = Millis(flags.drain_delay_s);
+  if (flags.max_connection_age_s > 0)
+    options->max_connection_age = Millis(flags.max_connection_age_s);
+  if (flags.max_connection_age_grace_s > 0)
+    options->max_connection_age_grace = Millis(flags.max_connection_age_grace_s);
+  options->log_json = flags.log_format == "json";
   options->shutdown_timeout = Millis(flags.shutdown_timeout_s);
   ApplyListen(flags, options);
   return absl::OkStatus();

@@ -92,7 +92,10 @@ class Daemon {
 
   absl::Status Run() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.listen = options_.listen}, &service_);
+        GrpcServer::Start({.listen = options_.listen,
+                           .max_connection_age = options_.max_connection_age,
+                           .max_connection_age_grace = options_.max_connection_age_grace},
+                          &service_);
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     if (const absl::Status status = StartMetrics(); !status.ok()) return status;

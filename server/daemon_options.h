@@ -27,7 +27,10 @@ struct DaemonOptions {
   std::chrono::milliseconds drain_delay{0};         // NOT_SERVING, but still taking requests
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::chrono::milliseconds engine_lost_linger{5'000};  // NOT_SERVING, before the process ends
+  std::optional<std::chrono::milliseconds> max_connection_age;        // unset: for ever
+  std::optional<std::chrono::milliseconds> max_connection_age_grace;  // likewise
   std::string log_level = "info";
+  bool log_json = false;
   EngineOptions engine;
   SchedulerOptions scheduler;
   std::map<std::string, std::string> flags;  // every setting by its flag's name, for GetServerInfo

@@ -2,12 +2,12 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/server_context.h>
-#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/request_log.h"
 #include "server/wire_events.h"
 #include "server/wire_message.h"
 
@@ -15,10 +15,6 @@ namespace hydrant {
 namespace {
 
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
-
-const char* ReasonName(FinishReason reason) {
-  return reason == FinishReason::kStop ? "stop" : "length";
-}
 
 }  // namespace
 
@@ -71,11 +67,18 @@ void GenerateStream::OnEvent(Event event) {
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
     progress_ = ToWireProgress(*progress);  // an older one that was not sent is out of date
   } else if (auto* finished = std::get_if<Finished>(&event.what)) {
-    spdlog::info("{}",
-                 RequestLogLine(args_.request_id, ReasonName(finished->reason), finished->usage));
+    LogRequest({.request_id = args_.request_id,
+                .policy = args_.policy,
+                .outcome = OutcomeOf(*finished),
+                .reason = OutcomeOf(*finished),
+                .usage = &finished->usage});
     end_ = std::move(*finished);
   } else if (auto* failed = std::get_if<Failed>(&event.what)) {
-    spdlog::info("{}", RequestLogLine(args_.request_id, failed->reason, failed->usage));
+    LogRequest({.request_id = args_.request_id,
+                .policy = args_.policy,
+                .outcome = OutcomeOf(*failed),
+                .reason = failed->reason,
+                .usage = &failed->usage});
     end_ = std::move(*failed);
   }
 }

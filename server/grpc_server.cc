@@ -30,6 +30,11 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   // Clients may ping as they like: "too_many_pings" has ended more good streams than it stopped bad
   // ones.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  const auto set_millis = [builder](const char* name, auto time) {
+    if (time.has_value()) builder->AddChannelArgument(name, static_cast<int>(time->count()));
+  };
+  set_millis(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
+  set_millis(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_connection_age_grace);
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
   builder->SetMaxSendMessageSize(-1);
 }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,10 @@ struct GrpcServerOptions {
   // A connection that answers no ping for this long is closed, and its requests are cancelled.
   int keepalive_time_ms = 10'000;
   int keepalive_timeout_ms = 5'000;
+  // After this a connection gets a GOAWAY, and its client opens another; streams that are open then
+  // may go on for `grace`. Unset: for ever. gRPC varies the age by a tenth.
+  std::optional<std::chrono::milliseconds> max_connection_age = {};
+  std::optional<std::chrono::milliseconds> max_connection_age_grace = {};
   int max_message_bytes = 16 << 20;  // received; a prompt of a million token ids fits
 };
 

@@ -13,8 +13,8 @@
 namespace hydrant {
 namespace {
 
-constexpr int kThreads = 4;
-constexpr time_t kPatienceSeconds = 2;  // with a client that does not send, or does not read
+constexpr int kThreads = 8;
+constexpr time_t kPatienceSeconds = 1;  // with a client that does not send, or does not read
 
 struct HostPort {
   std::string host;  // without the brackets of IPv6

@@ -13,6 +13,7 @@
 
 #include "server/daemon.h"
 #include "server/daemon_options.h"
+#include "server/json_log.h"
 
 namespace {
 
@@ -20,14 +21,22 @@ constexpr size_t kLogQueueLines = 8192;
 
 // Lines are written by a thread of their own, and the oldest are dropped where stderr does not take
 // them: a stuck terminal must not stop a stream.
-void SetUpLog(const std::string& level) {
+void SetUpLog(const hydrant::DaemonOptions& options) {
   spdlog::init_thread_pool(kLogQueueLines, 1);
   auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
-  auto logger = std::make_shared<spdlog::async_logger>(
-      "hydrantd", sink, spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest);
-  logger->set_level(spdlog::level::from_str(level));
-  logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
-  spdlog::set_default_logger(std::move(logger));
+  const auto logger_of = [&](const std::string& name) {
+    auto logger = std::make_shared<spdlog::async_logger>(
+        name, sink, spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest);
+    logger->set_level(spdlog::level::from_str(options.log_level));
+    return logger;
+  };
+  spdlog::set_default_logger(logger_of("hydrantd"));
+  if (options.log_json) {
+    sink->set_formatter(hydrant::NewJsonFormatter());
+    spdlog::register_logger(logger_of(hydrant::kFieldsLogger));
+  } else {
+    sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
+  }
 }
 
 // What gRPC and protobuf say by themselves is nothing an operator needs, and some of it any client
@@ -50,11 +59,12 @@ int main(int argc, char** argv) {
     std::fputs(line.text.c_str(), line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
-  SetUpLog(line.options->log_level);
+  SetUpLog(*line.options);
   RouteLibraryLogs();
   const absl::Status status = hydrant::RunDaemon(*line.options);
+  const std::string why(status.message());
+  if (!status.ok() && line.options->log_json) spdlog::critical("hydrantd: {}", why);
   spdlog::shutdown();
-  if (status.ok()) return EXIT_SUCCESS;
-  std::fprintf(stderr, "hydrantd: %s\n", std::string(status.message()).c_str());
-  return EXIT_FAILURE;
+  if (!status.ok() && !line.options->log_json) std::fprintf(stderr, "hydrantd: %s\n", why.c_str());
+  return status.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
 }

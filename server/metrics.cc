@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <limits>
 #include <utility>
 #include <vector>
+
+#include "server/status_details.h"
 
 namespace hydrant {
 namespace {
@@ -132,8 +135,8 @@ void AddRequests(const RequestMetrics& requests, Families* to) {
 
 void AddModel(const ServedModel& model, Families* to) {
   to->Gauge("hydrant_model_info", "1; the labels say which model is served, and with what.")
-      .Value(1, {{"model_name", model.name},
-                 {"architecture", model.config.architecture},
+      .Value(1, {{"model_name", ToValidUtf8(model.name)},
+                 {"architecture", ToValidUtf8(model.config.architecture)},
                  {"engine", model.engine_description},
                  {"block_size", std::to_string(model.limits.block_size)},
                  {"max_model_len", std::to_string(model.limits.max_model_len)},
@@ -259,7 +262,7 @@ std::string MetricsText(const MetricsArgs& args) {
     const LoopMetrics& metrics = args.serving.loop->metrics();
     AddModel(model, &own);
     AddLoop(loop, metrics, args.now, &own);
-    Families vllm({{"model_name", model.name}});
+    Families vllm({{"model_name", ToValidUtf8(model.name)}});
     AddVllmLoop(model, loop, metrics, &vllm);
     AddVllmRequests(*args.requests, &vllm);
     families = vllm.Take();

@@ -1,7 +1,5 @@
 #include "server/wire_events.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "server/status_details.h"
@@ -69,17 +67,6 @@ v1::Finished ToWireFinished(const Finished& finished) {
     wire.set_matched_token_id(*finished.matched_token_id);
   }
   return wire;
-}
-
-std::string RequestLogLine(const std::string& request_id, const std::string& ending,
-                           const Usage& usage) {
-  return fmt::format(
-      "request {} {}: {} prompt + {} new tokens, kv kept {} evicted {}, {} pages, {} preemptions, "
-      "queue {} ms, prefill {} ms, "
-      "decode {} ms",
-      request_id, ending, usage.prompt_tokens, usage.completion_tokens, usage.kv_tokens_kept,
-      usage.kv_tokens_evicted, usage.kv_pages_peak, usage.preemptions, usage.queue_us / 1000,
-      usage.prefill_us / 1000, usage.decode_us / 1000);
 }
 
 }  // namespace hydrant

@@ -2,8 +2,6 @@
 #ifndef HYDRANT_SERVER_WIRE_EVENTS_H_
 #define HYDRANT_SERVER_WIRE_EVENTS_H_
 
-#include <string>
-
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 
@@ -12,10 +10,6 @@ namespace hydrant {
 v1::Usage ToWireUsage(const Usage& usage);
 v1::Progress ToWireProgress(const Progress& progress);
 v1::Finished ToWireFinished(const Finished& finished);
-
-// One line for the log: id, how it ended, counts and times.
-std::string RequestLogLine(const std::string& request_id, const std::string& ending,
-                           const Usage& usage);
 
 }  // namespace hydrant
 

@@ -34,10 +34,8 @@ class FakeTarget final : public Target {
     return 4 * request.prompt.size();
   }
 
-  void Cancel(int64_t index) override {
-    const auto found = flights_.find(index);
-    if (found != flights_.end()) found->second.cancelled = true;
-  }
+  void Cancel(int64_t index) override { Break(index, "CANCELLED"); }
+  void Disconnect(int64_t index) override { Break(index, "UNAVAILABLE"); }
 
   bool Wait(double until, StreamEvent* event) override {
     auto first = flights_.end();
@@ -53,9 +51,9 @@ class FakeTarget final : public Target {
     Flight& flight = first->second;
     now_ = std::max(now_, flight.NextAt(now_));
     *event = {.index = first->first, .at = now_};
-    if (flight.cancelled || now_ >= flight.end) {
+    if (!flight.broken.empty() || now_ >= flight.end) {
       event->ended = true;
-      event->status = flight.cancelled ? "CANCELLED" : "DEADLINE_EXCEEDED";
+      event->status = flight.broken.empty() ? "DEADLINE_EXCEEDED" : flight.broken;
     } else if (seen[first->first].fault == Fault::kMalformed) {
       event->ended = true;
       event->status = "INVALID_ARGUMENT";
@@ -64,6 +62,7 @@ class FakeTarget final : public Target {
       event->status = "OK";
     } else {
       event->tokens = 1;
+      event->token_ids = {static_cast<uint32_t>(1000 + flight.left)};
       event->bytes = 10;
       flight.next = --flight.left == 0 ? now_ : AfterAStep(now_);
     }
@@ -76,9 +75,13 @@ class FakeTarget final : public Target {
     double next = 0.0;
     double end = 0.0;
     int64_t left = 0;
-    bool cancelled = false;
-    double NextAt(double now) const { return cancelled ? now : std::min(next, end); }
+    std::string broken = {};  // with which status
+    double NextAt(double now) const { return broken.empty() ? std::min(next, end) : now; }
   };
+  void Break(int64_t index, const std::string& status) {
+    const auto found = flights_.find(index);
+    if (found != flights_.end()) found->second.broken = status;
+  }
   double AfterAStep(double now) const {
     const double next = now + step;
     return next >= stall_from && next < stall_to ? stall_to : next;
@@ -165,7 +168,7 @@ TEST(RunnerTest, WhatAStallKeepsFromBeingSentHasWaitedToo) {
 
 TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
   FakeTarget target;
-  const Workload workload = MakeWorkload(400, 30, {0.2, 0.2, 0.1, 0.0, 0.2});
+  const Workload workload = MakeWorkload(400, 30, {0.2, 0.2, 0.1, 0.0, 0.2, 0.2});
   const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 10}, &target);
   std::map<Fault, int> ordered;
   for (const Outcome& outcome : outcomes) {
@@ -175,6 +178,12 @@ TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
       case Fault::kCancel:
         EXPECT_EQ(outcome.ending, Ending::kFault);
         EXPECT_EQ(outcome.OutputTokens(), request.cancel_after);
+        EXPECT_EQ(outcome.status, "CANCELLED");
+        break;
+      case Fault::kDisconnect:
+        EXPECT_EQ(outcome.ending, Ending::kFault);
+        EXPECT_EQ(outcome.OutputTokens(), request.cancel_after);
+        EXPECT_EQ(outcome.status, "UNAVAILABLE");
         break;
       case Fault::kDeadline:
         EXPECT_EQ(outcome.ending, Ending::kFault);
@@ -189,7 +198,8 @@ TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
         EXPECT_EQ(outcome.OutputTokens(), 30);
     }
   }
-  for (const Fault fault : {Fault::kCancel, Fault::kDeadline, Fault::kMalformed})
+  for (const Fault fault :
+       {Fault::kCancel, Fault::kDeadline, Fault::kMalformed, Fault::kDisconnect})
     EXPECT_NEAR(ordered[fault], 80, 30);
   EXPECT_EQ(ordered[Fault::kOversized], 0);
 }
@@ -208,6 +218,91 @@ TEST(RunnerTest, ARunThatIsBrokenOffKeepsWhatItHas) {
   EXPECT_NEAR(measures.completed, 100, 30);
   EXPECT_EQ(measures.requests, measures.completed + measures.unfinished);
   EXPECT_NEAR(measures.seconds, 2.0, 0.3);
+}
+
+Workload MakeConversations(int64_t requests, int64_t turns, double think,
+                           std::array<double, kNumFaults> faults = {}) {
+  WorkloadOptions options;
+  options.num_requests = requests;
+  options.input_tokens = 5;
+  options.output_tokens = 3;
+  options.vocab_size = 100;
+  options.turns = turns;
+  options.think_seconds = think;
+  options.fault_rates = faults;
+  return *Workload::Create(options);
+}
+
+TEST(RunnerTest, ATurnHasAllThatWasSaidBefore) {
+  FakeTarget target;
+  const Workload workload = MakeConversations(11, 4, 0.5);
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.intended = Every(0.1)}, &target);
+  ASSERT_EQ(outcomes.size(), 11u) << "the last conversation has three turns";
+  std::map<int64_t, Outcome> by_index;
+  for (const Outcome& outcome : outcomes) by_index[outcome.index] = outcome;
+  const std::vector<uint32_t> answer = {1003, 1002, 1001};
+  for (int64_t conversation = 0; conversation < 3; ++conversation) {
+    std::vector<uint32_t> said;
+    for (int64_t turn = 0; turn < 4 && 4 * conversation + turn < 11; ++turn) {
+      const int64_t index = 4 * conversation + turn;
+      const PlannedRequest request = workload.Make(index);
+      EXPECT_EQ(request.prompt.size(), 5u);
+      said.insert(said.end(), request.prompt.begin(), request.prompt.end());
+      EXPECT_EQ(target.seen[index].prompt, said);
+      EXPECT_EQ(by_index[index].input_tokens, static_cast<int64_t>(said.size()));
+      said.insert(said.end(), answer.begin(), answer.end());
+      const double due = turn == 0 ? 0.1 * static_cast<double>(conversation + 1)
+                                   : by_index[index - 1].ended + request.think;
+      EXPECT_NEAR(by_index[index].intended, due, 1e-9);
+      EXPECT_NEAR(by_index[index].sent, due, 1e-9);
+      EXPECT_EQ(request.think > 0, turn > 0);
+    }
+  }
+}
+
+TEST(RunnerTest, AConversationKeepsItsPlace) {
+  FakeTarget target;
+  const Workload workload = MakeConversations(60, 3, 1.0);
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 2}, &target);
+  ASSERT_EQ(outcomes.size(), 60u);
+  EXPECT_LE(target.most_in_flight, 2u);
+  // How many conversations are open when another one begins.
+  std::map<int64_t, double> last_end;
+  for (const Outcome& outcome : outcomes) last_end[outcome.index / 3] = outcome.ended;
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.index % 3 != 0) continue;
+    int open = 0;
+    for (const Outcome& other : outcomes) {
+      open += other.index % 3 == 0 && other.index != outcome.index && other.sent <= outcome.sent &&
+              last_end[other.index / 3] > outcome.sent;
+    }
+    EXPECT_LE(open, 1);
+  }
+}
+
+TEST(RunnerTest, AConversationEndsWithATurnThatFails) {
+  FakeTarget target;
+  const Workload workload = MakeConversations(300, 3, 0.0, {0.3});
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 4}, &target);
+  EXPECT_LT(outcomes.size(), 300u);
+  std::map<int64_t, Ending> endings;
+  for (const Outcome& outcome : outcomes) endings[outcome.index] = outcome.ending;
+  for (int64_t index = 0; index < 300; ++index) {
+    const bool begins = index % 3 == 0;
+    const auto before = endings.find(index - 1);
+    const bool expected =
+        begins || (before != endings.end() && before->second == Ending::kCompleted);
+    EXPECT_EQ(endings.contains(index), expected) << index;
+  }
+}
+
+TEST(RunnerTest, NoTurnIsSentAfterTheLastSecond) {
+  FakeTarget target;
+  const Workload workload = MakeConversations(3000, 30, 0.1);
+  const std::vector<Outcome> outcomes =
+      RunLoad(workload, {.intended = Every(0.3), .most_seconds = 1.0}, &target);
+  EXPECT_GT(outcomes.size(), 4u) << "three conversations have begun";
+  for (const Outcome& outcome : outcomes) EXPECT_LT(outcome.sent, 1.0);
 }
 
 TEST(RunnerTest, NothingIsSentAfterTheLastSecond) {

@@ -114,6 +114,30 @@ TEST(WorkloadTest, ATracesHashesAreSharedTokens) {
   EXPECT_TRUE(std::equal(c.begin(), c.begin() + 102, d.begin()));
 }
 
+TEST(WorkloadTest, TurnsAreOfOneArmAndThinkAsLongAsAsked) {
+  WorkloadOptions options = Drawn();
+  options.turns = 4;
+  options.think_seconds = 3.0;
+  options.arm_weights = {1, 1, 1};
+  options.shared_prefixes = 2;
+  options.shared_prefix_tokens = 7;
+  const Workload workload = *Workload::Create(options);
+  EXPECT_EQ(workload.num_conversations(), 500);
+  std::map<int, int> arms;
+  double think = 0;
+  for (int64_t i = 0; i < workload.size(); ++i) {
+    const PlannedRequest request = workload.Make(i);
+    const bool begins = i % 4 == 0;
+    EXPECT_EQ(request.arm, workload.Make(i - i % 4).arm);
+    EXPECT_EQ(request.prompt.size(), begins ? 57u : 50u) << "a prefix comes once";
+    EXPECT_EQ(request.think > 0, !begins);
+    if (begins) ++arms[request.arm];
+    think += request.think;
+  }
+  EXPECT_EQ(arms.size(), 3u);
+  EXPECT_NEAR(think / 1500, 3.0, 0.3);
+}
+
 TEST(WorkloadTest, SaysWhichOptionIsWrong) {
   const auto error = [](auto change) {
     WorkloadOptions options = Drawn();
@@ -134,6 +158,13 @@ TEST(WorkloadTest, SaysWhichOptionIsWrong) {
               StartsWith("fault rates: their sum"));
   EXPECT_THAT(error([](Options* o) { o->fault_rates = {-0.1}; }), StartsWith("fault rate: -0.1"));
   EXPECT_THAT(error([](Options* o) { o->vocab_size = 0; }), StartsWith("dataset: "));
+  EXPECT_THAT(error([](Options* o) { o->turns = 0; }), StartsWith("turns: 0"));
+  EXPECT_THAT(error([](Options* o) { o->think_seconds = -1; }), StartsWith("think-time: -1"));
+  EXPECT_THAT(error([](Options* o) {
+                o->turns = 2;
+                o->trace = {{.at = 0, .input_tokens = 5, .output_tokens = 5}};
+              }),
+              StartsWith("turns: a trace"));
 }
 
 }  // namespace

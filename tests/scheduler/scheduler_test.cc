@@ -3,6 +3,7 @@
 #include "scheduler/scheduler.h"
 
 #include <random>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -769,6 +770,54 @@ TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
             40 * usage.heads_kept_whole + 10 * (4 - usage.heads_kept_whole));
   EXPECT_EQ(h[short_enough].finished->usage.kv_entries_of_prompt, 4 * 40);
   EXPECT_EQ(h[short_enough].finished->usage.heads_kept_whole, 0) << "nothing was to leave";
+}
+
+// Every shortage that was seen between two steps.
+std::set<Shortage> ShortagesUntilTheEnd(SchedulerHarness* h) {
+  std::set<Shortage> seen;
+  for (int i = 0; i < 20000 && !h->scheduler.Empty(); ++i) {
+    h->Step();
+    const SchedulerStats stats = h->scheduler.Stats();
+    if (stats.waiting > 0) {
+      seen.insert(stats.shortage);
+    } else {
+      EXPECT_EQ(stats.shortage, Shortage::kNothing);
+    }
+  }
+  return seen;
+}
+
+// Limits that leave one thing scarce, and what two requests of 40 tokens then wait for.
+TEST_P(SchedulerTest, SaysWhatTheFrontOfTheQueueLacks) {
+  const auto seen = [](const EngineLimits& limits) {
+    SchedulerHarness h(limits, {.watermark = 0.0});
+    for (int i = 0; i < 2; ++i) h.Add(MakeRequest(40, 20, i));
+    return ShortagesUntilTheEnd(&h);
+  };
+  EngineLimits limits = Limits();
+  EXPECT_THAT(seen(limits), testing::IsEmpty());
+  limits.max_num_seqs = 1;
+  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kSequences));
+  limits = Limits();
+  limits.num_blocks = 60;  // 40 tokens are 10 pages in each of 4 heads, 60 are 15
+  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kPages));
+  limits = Limits();
+  limits.prefill_arena_tokens = 79;
+  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kPromptRoom));
+  limits = Limits();
+  limits.table_entries = 64;
+  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kTables));
+}
+
+TEST_P(SchedulerTest, SaysWhereAPreemptedOneWaitsForRoomToCatchUp) {
+  EngineLimits limits = Limits();
+  limits.num_blocks = 80;
+  limits.table_entries = 4096;
+  SchedulerHarness h(limits, {.watermark = 0.0});
+  for (int i = 0; i < 10; ++i) h.Add(MakeRequest(10 + i, 50, i));
+  EXPECT_THAT(ShortagesUntilTheEnd(&h),
+              testing::UnorderedElementsAre(Shortage::kPages, Shortage::kCatchUp));
+  EXPECT_GT(h.scheduler.Stats().preemptions, 0u);
 }
 
 }  // namespace

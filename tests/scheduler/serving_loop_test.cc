@@ -2,6 +2,11 @@
 // stop, engine loss. Run it under ThreadSanitizer. Nothing sleeps: tests wait for events.
 #include "scheduler/serving_loop.h"
 
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -270,6 +275,95 @@ TEST(ServingLoopTest, UnseededRequestsDrawDifferentSeeds) {
   ASSERT_TRUE(Accepted(f.loop->Submit(1, request)));
   ASSERT_TRUE(Accepted(f.loop->Submit(2, request)));
   EXPECT_NE(f.sink.WaitForEnd(1).token_ids, f.sink.WaitForEnd(2).token_ids);
+}
+
+TEST(ServingLoopTest, AStepIsDueWhileRequestsAreThere) {
+  FakeTokenizer tokenizer;
+  HeldEngine engine;
+  CollectingSink sink;
+  const auto loop = *ServingLoop::Start(&engine, &tokenizer, {}, &sink);
+  EXPECT_EQ(loop->Snapshot().step_due_since, 0);
+  ASSERT_TRUE(Accepted(loop->Submit(1, MakeRequest(4, 3))));
+  const TimeUs due = loop->Snapshot().step_due_since;
+  EXPECT_GE(due, loop->Snapshot().last_step_end) << "a loop that had nothing to do was not late";
+  engine.WaitUntilEntered();
+  ASSERT_TRUE(Accepted(loop->Submit(2, MakeRequest(4, 3))));
+  EXPECT_EQ(loop->Snapshot().step_due_since, due) << "what comes later does not excuse the loop";
+  engine.Release();
+  sink.WaitForEnd(1);
+  sink.WaitForEnd(2);
+  EXPECT_EQ(loop->Snapshot().step_due_since, 0);
+}
+
+TEST(ServingLoopTest, MetricsCountEveryStep) {
+  LoopFixture f;
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(10, 20))));
+  f.sink.WaitForEnd(1);
+  f.loop->Stop();
+  const LoopMetrics& metrics = f.loop->metrics();
+  for (const Histogram* histogram :
+       {&metrics.step_seconds, &metrics.batch_sequences, &metrics.batch_tokens}) {
+    const Histogram::Reading reading = histogram->Read();
+    uint64_t count = 0;
+    for (const uint64_t bucket : reading.counts) count += bucket;
+    EXPECT_EQ(count, f.loop->Snapshot().steps);
+  }
+  // Ten of the prompt with its first token, then a row for each of the other nineteen.
+  EXPECT_DOUBLE_EQ(metrics.batch_tokens.Read().sum, 10 + 19);
+}
+
+// Where the signal comes the thread stays, until as many stops are over as there have been.
+std::atomic<int> stops_begun{0};
+std::atomic<int> stops_over{0};
+sem_t stopped;
+void StayHere(int) {
+  const int mine = ++stops_begun;
+  sem_post(&stopped);
+  while (stops_over < mine) poll(nullptr, 0, 1);
+}
+
+// The operating system may take a reader from its core at any instruction, and leave it there as
+// long as it likes: steps go on. With a lock in common this test hangs.
+TEST(ServingLoopTest, AReaderThatIsStoppedAnywhereDelaysNoStep) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer delivers signals late";
+#endif
+  LoopFixture f;
+  sem_init(&stopped, 0, 0);
+  struct sigaction action {};
+  action.sa_handler = StayHere;
+  sigaction(SIGUSR1, &action, nullptr);
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> readings{0};
+  std::thread reader([&] {
+    while (!done) {
+      const LoopSnapshot snapshot = f.loop->Snapshot();
+      const Histogram::Reading reading = f.loop->metrics().step_seconds.Read();
+      if (snapshot.pages_total > 0 && reading.num_bounds > 0) ++readings;
+    }
+  });
+  for (RequestHandle handle = 1; handle <= 300; ++handle) {
+    for (const uint64_t before = readings; readings == before;) std::this_thread::yield();
+    pthread_kill(reader.native_handle(), SIGUSR1);
+    while (sem_wait(&stopped) != 0) {
+    }
+    ASSERT_TRUE(Accepted(f.loop->Submit(handle, MakeRequest(4, 3))));
+    EXPECT_EQ(f.sink.WaitForEnd(handle).token_ids.size(), 3u);
+    ++stops_over;
+  }
+  done = true;
+  reader.join();
+}
+
+TEST(HistogramTest, AValueBelongsToTheFirstBoundThatIsNotBelowIt) {
+  Histogram histogram{1, 2.5, 10};
+  for (const double value : {0.0, 1.0, 1.1, 2.5, 9.0, 10.0, 10.1, 1e9}) histogram.Observe(value);
+  const Histogram::Reading reading = histogram.Read();
+  ASSERT_EQ(reading.num_bounds, 3u);
+  EXPECT_EQ(reading.bounds[1], 2.5);
+  EXPECT_EQ(std::vector<uint64_t>(reading.counts.begin(), reading.counts.begin() + 4),
+            (std::vector<uint64_t>{2, 2, 2, 2}));
+  EXPECT_DOUBLE_EQ(reading.sum, 0.0 + 1.0 + 1.1 + 2.5 + 9.0 + 10.0 + 10.1 + 1e9);
 }
 
 }  // namespace

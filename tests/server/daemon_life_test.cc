@@ -14,6 +14,9 @@
 #include <vector>
 
 #include "server/daemon.h"
+#include "server/http_server.h"
+#include "tests/server/http2_watch.h"
+#include "tests/server/http_get.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -21,6 +24,7 @@ namespace {
 
 using grpc::health::v1::HealthCheckResponse;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 // LoadedModel owns its engine; this is what it owns of the test's.
 class Borrowed final : public StepExecutor {
@@ -38,6 +42,10 @@ struct LifeOptions {
   EngineLimits limits = TestLimits();
   std::chrono::milliseconds shutdown_timeout = std::chrono::hours(1);
   std::chrono::milliseconds engine_lost_linger = std::chrono::hours(1);
+  std::chrono::milliseconds drain_delay{0};
+  std::chrono::milliseconds stall_timeout = std::chrono::hours(1);
+  std::optional<std::chrono::milliseconds> max_connection_age;
+  bool hold_load = false;  // until LetLoad()
   absl::Status load_status;
 };
 
@@ -49,6 +57,12 @@ EngineLimits EndlessLimits() {
   return limits;
 }
 
+// One that nobody has; the daemon is about to take it.
+int FreePort() {
+  const auto server = HttpServer::Start("127.0.0.1:0", {});
+  return std::stoi((*server)->address().substr(std::string("127.0.0.1:").size()));
+}
+
 class RunningDaemon {
  public:
   explicit RunningDaemon(LifeOptions life = {}) : engine(life.limits) {
@@ -58,6 +72,11 @@ class RunningDaemon {
     options_.listen = "unix:" + testing::TempDir() + "/hydrant_life_" + std::to_string(getpid());
     options_.shutdown_timeout = life.shutdown_timeout;
     options_.engine_lost_linger = life.engine_lost_linger;
+    options_.drain_delay = life.drain_delay;
+    options_.stall_timeout = life.stall_timeout;
+    options_.max_connection_age = life.max_connection_age;
+    options_.metrics_listen = "127.0.0.1:" + std::to_string(FreePort());
+    if (!life.hold_load) LetLoad();
     load_status_ = life.load_status;
   }
   ~RunningDaemon() {
@@ -72,6 +91,7 @@ class RunningDaemon {
     thread_ = std::thread([this] {
       status_ = RunDaemon(options_, [this](const DaemonOptions&, const auto&) {
         port_open_.set_value();
+        may_load_.get_future().wait();
         return Load();
       });
     });
@@ -84,6 +104,7 @@ class RunningDaemon {
     return WaitFor([this] { return Health("") == HealthCheckResponse::SERVING; });
   }
 
+  void LetLoad() { may_load_.set_value(); }
   void Terminate() { kill(getpid(), SIGTERM); }
   absl::Status Join() {
     thread_.join();
@@ -103,6 +124,13 @@ class RunningDaemon {
     return WaitFor([&] { return Info().state() == state; });
   }
   const std::string& listen() const { return options_.listen; }
+  HttpReply Get(const std::string& path) { return HttpGet(options_.metrics_listen, path); }
+  // The status of /livez and of /readyz, and what the latter says.
+  std::string Probes() {
+    const HttpReply ready = Get("/readyz");
+    return std::to_string(Get("/livez").status) + " " + std::to_string(ready.status) + " " +
+           ready.body;
+  }
 
   PausableEngine engine;
   std::shared_ptr<grpc::Channel> channel;
@@ -125,6 +153,7 @@ class RunningDaemon {
   absl::Status load_status_;
   absl::Status status_;  // the thread's until it is joined
   std::promise<void> port_open_;
+  std::promise<void> may_load_;
   std::thread thread_;
 };
 
@@ -360,6 +389,90 @@ TEST(Drain, IdleClientsDoNotHoldTheEnd) {
   EXPECT_FALSE(watch->Read(&response));
   watch->Finish();
   unread.ReadToEnd();
+}
+
+// Whoever has not noticed yet that the server is leaving is still served.
+TEST(Drain, WhileBalancersGetToNoticeNewStreamsAreTaken) {
+  LifeOptions options;
+  options.drain_delay = std::chrono::hours(1);
+  RunningDaemon daemon(options);
+  ASSERT_TRUE(daemon.StartAndWait());
+  EXPECT_EQ(daemon.Probes(), "200 200 ready\n");
+  daemon.Terminate();
+  ASSERT_TRUE(daemon.WaitForState(v1::SERVER_STATE_DRAINING));
+  EXPECT_EQ(daemon.Health(""), HealthCheckResponse::NOT_SERVING);
+  EXPECT_THAT(daemon.Probes(), StartsWith("200 503 draining: "));
+  ExpectWhole(RunToEnd(*daemon.stub, TextRequest("late", 20)), 20);
+  daemon.Terminate();  // enough waited
+  EXPECT_TRUE(daemon.Join().ok());
+}
+
+// HTTP/2's word for "no new streams here": a client opens its next ones elsewhere.
+TEST(Drain, ClientsAreToldToGoAway) {
+  RunningDaemon daemon;
+  ASSERT_TRUE(daemon.StartAndWait());
+  Http2Watch connection(daemon.listen());
+  daemon.Terminate();
+  EXPECT_TRUE(connection.WaitForGoaway());
+  EXPECT_TRUE(daemon.Join().ok());
+}
+
+TEST(ConnectionAge, AnOldConnectionIsToldToGoAwayAndItsStreamsGoOn) {
+  LifeOptions options;
+  options.max_connection_age = std::chrono::milliseconds(50);
+  RunningDaemon daemon(options);
+  ASSERT_TRUE(daemon.StartAndWait());
+  Http2Watch connection(daemon.listen());
+  daemon.engine.Pause();
+  OpenStream stream(*daemon.stub, TextRequest("x", 30));
+  EXPECT_TRUE(connection.WaitForGoaway());
+  Http2Watch another(daemon.listen());  // younger than the stream's connection
+  EXPECT_TRUE(another.WaitForGoaway());
+  daemon.engine.Resume();
+  ExpectWhole(stream.ReadToEnd(), 30);
+}
+
+TEST(Probes, TellLoadingFromReady) {
+  LifeOptions options;
+  options.hold_load = true;
+  RunningDaemon daemon(options);
+  daemon.Start();
+  EXPECT_EQ(daemon.Probes(), "200 503 loading: 0 % of the model\n");
+  EXPECT_THAT(daemon.Get("/metrics").body, HasSubstr("hydrant_state{state=\"loading\"} 1\n"));
+  daemon.LetLoad();
+  EXPECT_TRUE(WaitFor([&] { return daemon.Probes() == "200 200 ready\n"; }));
+  EXPECT_THAT(daemon.Get("/metrics").body, HasSubstr("hydrant_state{state=\"ready\"} 1\n"));
+}
+
+// A loop that is stuck is neither live nor ready, and both again when it goes on; one without work
+// is not stuck.
+TEST(Probes, SayWhenNoStepEnds) {
+  LifeOptions options;
+  options.stall_timeout = std::chrono::milliseconds(20);
+  RunningDaemon daemon(options);
+  ASSERT_TRUE(daemon.StartAndWait());
+  EXPECT_EQ(daemon.Probes(), "200 200 ready\n");
+  daemon.engine.Pause();
+  OpenStream stream(*daemon.stub, TextRequest("x", 30));
+  EXPECT_TRUE(WaitFor([&] { return daemon.Get("/readyz").status == 503; }));
+  EXPECT_THAT(daemon.Probes(), StartsWith("503 503 stalled: no step for 0."));
+  EXPECT_THAT(daemon.Probes(), HasSubstr("with 1 requests there"));
+  EXPECT_TRUE(WaitFor([&] { return daemon.Health("") == HealthCheckResponse::NOT_SERVING; }));
+  daemon.engine.Resume();
+  ExpectWhole(stream.ReadToEnd(), 30);
+  EXPECT_EQ(daemon.Probes(), "200 200 ready\n");
+  EXPECT_TRUE(WaitFor([&] { return daemon.Health("") == HealthCheckResponse::SERVING; }));
+}
+
+TEST(Probes, SayThatTheEngineIsLost) {
+  RunningDaemon daemon;
+  ASSERT_TRUE(daemon.StartAndWait());
+  daemon.engine.Lose(absl::InternalError("the device is gone"));
+  ExpectEngineFault(RunToEnd(*daemon.stub, TextRequest("x", 5)));
+  EXPECT_THAT(daemon.Probes(), StartsWith("503 503 engine lost: "));
+  EXPECT_THAT(daemon.Probes(), HasSubstr("the device is gone"));
+  daemon.Terminate();
+  ExpectLost(daemon.Join());
 }
 
 // gRPC would take the socket's file away from the first.

@@ -9,7 +9,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "tests/server/http_get.h"
 #include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
 
@@ -36,12 +39,17 @@ class Daemon {
         }()) {
     const std::string line = process_.WaitForErrorLine("ready after");
     const size_t at = line.find("127.0.0.1:");
-    if (at != std::string::npos) address_ = line.substr(at);
+    if (at != std::string::npos) address_ = line.substr(at, line.find_first_of("\"", at) - at);
     channel_ = grpc::CreateChannel(address_, grpc::InsecureChannelCredentials());
     stub_ = v1::Hydrant::NewStub(channel_);
   }
 
   const std::string& address() const { return address_; }
+  // With --metrics-listen.
+  std::string MetricsAddress() {
+    const std::string line = process_.WaitForErrorLine("metrics and probes on http://");
+    return line.substr(line.find("http://") + std::string("http://").size());
+  }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   v1::Hydrant::Stub& stub() { return *stub_; }
   Subprocess& process() { return process_; }
@@ -294,6 +302,14 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},
            {{"--model", kModel, "--max-num-seqs", "many"}, {"--max-num-seqs", "many"}},
            {{"--model", kModel, "--shutdown-timeout", "-1"}, {"--shutdown-timeout"}},
+           {{"--model", kModel, "--drain-delay", "-1"}, {"--drain-delay", "86400"}},
+           {{"--model", kModel, "--stall-timeout", "0"}, {"--stall-timeout", "0.001"}},
+           {{"--model", kModel, "--max-connection-age", "x"}, {"--max-connection-age", "x"}},
+           {{"--model", kModel, "--log-format", "xml"}, {"--log-format", "xml", "json"}},
+           {{"--model", kModel, "--metrics-listen", "9464"},
+            {"--metrics-listen: '9464' is not host:port"}},
+           {{"--model", kModel, "--metrics-listen", "no.such.host.invalid:1"},
+            {"--metrics-listen: cannot listen on no.such.host.invalid:1"}},
            {{"--model", kModel, "--kv-cache-memory-bytes", "lots"},
             {"--kv-cache-memory-bytes", "lots", "512M"}},
            {{"--model", kModel, "--kv-cache-memory-bytes", "0"}, {"--kv-cache-memory-bytes"}},
@@ -384,6 +400,59 @@ TEST(Daemon, ASecondOneOnThePortRefuses) {
   ASSERT_FALSE(first.address().empty()) << first.process().err();
   ExpectNoStart({"--model", kModel, "--listen", first.address()},
                 {"cannot listen on " + first.address(), "in use"});
+}
+
+TEST(Daemon, AMetricsPortThatIsTakenIsOneClearLine) {
+  Daemon first({"--metrics-listen", "127.0.0.1:0"});
+  ASSERT_FALSE(first.address().empty()) << first.process().err();
+  const std::string address = first.MetricsAddress();
+  ExpectNoStart({"--model", kModel, "--metrics-listen", address},
+                {"--metrics-listen: cannot listen on " + address + ": Address already in use"});
+  EXPECT_EQ(HttpGet(address, "/readyz").body, "ready\n") << "the first one's probes go on";
+}
+
+TEST(Daemon, LogsAsJsonOnRequest) {
+  Daemon daemon({"--log-format", "json"});
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  v1::GenerateRequest request = LongRequest(7);
+  request.set_request_id("a \"quoted\" id");
+  request.mutable_cache()->set_cache_policy("local");
+  request.mutable_cache()->set_max_cache_tokens(64);
+  const StreamResult result = RunToEnd(daemon.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  daemon.process().Signal(SIGTERM);
+  ASSERT_EQ(daemon.process().Wait(), 0);
+  std::istringstream lines(daemon.process().err());
+  int requests = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const nlohmann::json line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(line.is_object()) << text;
+    EXPECT_THAT(line.at("time").get<std::string>(),
+                testing::MatchesRegex("20[0-9-]+T[0-9]+:[0-9]+:[0-9]+\\.[0-9][0-9][0-9]Z"));
+    EXPECT_THAT(line.at("level"), testing::AnyOf("info", "warning")) << text;
+    EXPECT_TRUE(line.at("message").is_string()) << text;
+    if (!line.contains("request_id")) continue;
+    ++requests;
+    EXPECT_EQ(line.at("request_id"), "a \"quoted\" id");
+    EXPECT_EQ(line.at("outcome"), "length");
+    EXPECT_EQ(line.at("cache_policy"), "local");
+    EXPECT_EQ(line.at("prompt_tokens"), 3);
+    EXPECT_EQ(line.at("completion_tokens"), 7);
+    EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
+    EXPECT_GT(line.at("decode_ms"), 0.0);
+  }
+  EXPECT_EQ(requests, 1);
+  EXPECT_THAT(daemon.process().err(), HasSubstr("draining"));
+}
+
+TEST(Daemon, AFailureIsJsonToo) {
+  Subprocess process({HYDRANTD_PATH, "--model", "/no/such\xFF/model.gguf", "--listen",
+                      "127.0.0.1:0", "--log-format", "json", "--log-level", "error"});
+  EXPECT_EQ(process.Wait(), 1);
+  const nlohmann::json line = nlohmann::json::parse(process.err(), nullptr, false);
+  ASSERT_TRUE(line.is_object()) << process.err();
+  EXPECT_EQ(line.at("level"), "critical");
+  EXPECT_THAT(line.at("message").get<std::string>(), HasSubstr("does not exist"));
 }
 
 TEST(Client, GeneratesTokenizesAndReportsUsage) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "load/runner.h"
 #include "load/workload.h"
 #include "tests/server/relay.h"
+#include "tests/server/scrape.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -48,7 +50,7 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
   TestServer server;
   const auto target = Connect(server, "full,h2o:max_cache_tokens=8");
   WorkloadOptions options = Options(1000);
-  options.fault_rates = {0.15, 0.05, 0.0, 0.02, 0.1};
+  options.fault_rates = {0.15, 0.05, 0.0, 0.02, 0.1, 0.1};
   options.fault_deadline = 1e-4;
   options.oversized_tokens = 100'000;
   const Workload workload = *Workload::Create(options);
@@ -61,8 +63,13 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
   EXPECT_EQ(measures.unfinished, 0);
   EXPECT_EQ(measures.completed + measures.faults, 1000);
   EXPECT_GT(measures.faults, 150);
+  int disconnected = 0;
   for (const Outcome& outcome : outcomes) {
     const PlannedRequest request = workload.Make(outcome.index);
+    if (request.fault == Fault::kDisconnect && outcome.ending == Ending::kFault) {
+      EXPECT_EQ(outcome.status, "UNAVAILABLE") << "not a cancel, but a connection that is gone";
+      ++disconnected;
+    }
     EXPECT_EQ(static_cast<int64_t>(outcome.token_ids.size()), outcome.OutputTokens());
     if (outcome.ending != Ending::kCompleted) continue;
     EXPECT_TRUE(outcome.has_usage);
@@ -76,7 +83,123 @@ TEST(LoadTest, AThousandRequestsWithFaultsAllEnd) {
     EXPECT_LE(outcome.sent, outcome.messages.front().at);
     EXPECT_LE(outcome.messages.back().at, outcome.ended);
   }
+  EXPECT_GT(disconnected, 0) << "all answers were faster";
   EXPECT_TRUE(server.WaitUntilEmpty());
+}
+
+// Leaves no race between an answer and a client that gives up: who is to give up asks for more than
+// is ever generated, and does so when the server has begun to answer.
+class Undecided final : public Target {
+ public:
+  explicit Undecided(Target* target) : target_(target) {}
+
+  double Now() override { return target_->Now(); }
+  uint64_t Send(const PlannedRequest& request) override {
+    PlannedRequest sent = request;
+    if (request.fault == Fault::kCancel || request.fault == Fault::kDisconnect ||
+        request.fault == Fault::kDeadline)
+      sent.max_tokens = 1'000'000;
+    return target_->Send(sent);
+  }
+  void Cancel(int64_t index) override { GiveUp(index, &Target::Cancel); }
+  void Disconnect(int64_t index) override { GiveUp(index, &Target::Disconnect); }
+  bool Wait(double until, StreamEvent* event) override {
+    if (!target_->Wait(until, event)) return false;
+    answered_.insert(event->index);
+    if (const auto due = due_.extract(event->index)) (target_->*due.mapped())(event->index);
+    return true;
+  }
+
+ private:
+  void GiveUp(int64_t index, void (Target::*how)(int64_t)) {
+    if (answered_.contains(index)) return (target_->*how)(index);
+    due_[index] = how;
+  }
+
+  Target* const target_;
+  std::set<int64_t> answered_;
+  std::map<int64_t, void (Target::*)(int64_t)> due_;
+};
+
+// What the server counts is what its clients saw: requests by how they ended, errors by reason,
+// tokens; and when all is over every page is free.
+TEST(LoadTest, TheScrapeAgreesWithTheReport) {
+  TestServerOptions server_options;
+  EngineLimits& limits = server_options.limits;
+  limits.max_model_len = limits.prefill_arena_tokens = limits.table_entries = 1 << 20;
+  limits.num_blocks = 1 << 19;
+  TestServer server(server_options);
+  const auto connected = Connect(server, "full,h2o:max_cache_tokens=8");
+  Undecided target(connected.get());
+  WorkloadOptions options = Options(1000);
+  options.fault_rates = {0.1, 0.05, 0.02, 0.02, 0.1, 0.05};
+  options.fault_deadline = 0.5;
+  options.slow_read_delay = 1e-3;
+  options.oversized_tokens = 1'100'000;
+  const Workload workload = *Workload::Create(options);
+  connected->Start();
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 50}, &target);
+  const Measures measures = Measure(outcomes, {});
+  ASSERT_EQ(measures.completed + measures.faults, 1000);
+  std::map<std::string, double> by_status, refused;
+  double tokens_of_completed = 0, tokens_of_others = 0;
+  for (const Outcome& outcome : outcomes) {
+    ++by_status[outcome.status];
+    if (outcome.status == "INVALID_ARGUMENT" || outcome.status == "RESOURCE_EXHAUSTED")
+      ++refused[outcome.reason];
+    (outcome.ending == Ending::kCompleted ? tokens_of_completed : tokens_of_others) +=
+        static_cast<double>(outcome.OutputTokens());
+  }
+
+  Scrape scrape;
+  ASSERT_TRUE(WaitFor([&] {  // the last streams' ends are still being written
+    scrape = ParseScrape(server.MetricsText());
+    return scrape.Sum("hydrant_requests_total") + scrape.Sum("hydrant_requests_refused_total") ==
+           1000;
+  }));
+  const auto ended = [&](const std::string& outcome) {
+    return scrape["hydrant_requests_total{outcome=\"" + outcome + "\"}"];
+  };
+  EXPECT_EQ(ended("length") + ended("stop"), measures.completed);
+  EXPECT_EQ(ended("length") + ended("stop"), by_status["OK"]);
+  // A client whose deadline passes resets its stream, which may come before the server's own clock
+  // says so.
+  EXPECT_EQ(ended("cancelled") + ended("deadline"),
+            by_status["CANCELLED"] + by_status["DEADLINE_EXCEEDED"] + by_status["UNAVAILABLE"]);
+  EXPECT_EQ(ended("slow_reader") + ended("draining") + ended("error"), 0);
+  EXPECT_GT(refused.size(), 0u);
+  for (const auto& [reason, count] : refused)
+    EXPECT_EQ(scrape["hydrant_requests_refused_total{reason=\"" + reason + "\"}"], count) << reason;
+
+  const auto tokens = [&](const std::string& kind, const std::string& outcome) {
+    return scrape["hydrant_request_" + kind + "_tokens_total{outcome=\"" + outcome + "\"}"];
+  };
+  EXPECT_EQ(tokens("prompt", "length") + tokens("prompt", "stop"), measures.input_tokens);
+  EXPECT_EQ(tokens("generation", "length") + tokens("generation", "stop"), tokens_of_completed);
+  EXPECT_GE(tokens("generation", "cancelled") + tokens("generation", "deadline"), tokens_of_others);
+  EXPECT_EQ(scrape.Sum("hydrant_request_generation_tokens_total"),
+            scrape["hydrant_generation_tokens_total"]);
+
+  EXPECT_EQ(scrape["hydrant_pages{state=\"free\"}"], scrape["hydrant_pages_total"]);
+  EXPECT_EQ(scrape.Sum("hydrant_requests"), 0);
+  EXPECT_EQ(scrape["hydrant_queued_tokens"], 0);
+}
+
+TEST(LoadTest, KeptAndEvictedEntriesAreTheReports) {
+  TestServer server;
+  const auto target = Connect(server, "full,h2o:max_cache_tokens=8");
+  const Workload workload = *Workload::Create(Options(200));
+  target->Start();
+  const std::vector<Outcome> outcomes = RunLoad(workload, {.concurrency = 20}, target.get());
+  const Measures measures = Measure(outcomes, {});
+  ASSERT_EQ(measures.completed, 200);
+  const Scrape scrape = ParseScrape(server.MetricsText());
+  EXPECT_EQ(scrape.Sum("hydrant_kept_entries_total"), measures.kv_tokens_kept);
+  EXPECT_EQ(scrape["hydrant_evicted_entries_total{policy=\"h2o\"}"], measures.kv_tokens_evicted);
+  EXPECT_EQ(scrape["hydrant_generation_tokens_total"], measures.output_tokens);
+  EXPECT_EQ(scrape["hydrant_prompt_tokens_total"], measures.input_tokens);
+  EXPECT_EQ(scrape["hydrant_time_to_first_token_seconds_count"], 200);
+  EXPECT_EQ(scrape["hydrant_inter_token_latency_seconds_count"], measures.output_tokens - 200);
 }
 
 TEST(LoadTest, ASlowReaderIsReadToTheEnd) {

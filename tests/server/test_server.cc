@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "google/rpc/status.pb.h"
+#include "server/metrics.h"
 
 namespace hydrant {
 
@@ -70,6 +71,19 @@ std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
 
 std::unique_ptr<v1::Hydrant::Stub> TestServer::NewStub() const {
   return v1::Hydrant::NewStub(NewChannel());
+}
+
+std::string TestServer::MetricsText() const {
+  const ServingState serving = service->Current();
+  const TimeUs now = std::chrono::duration_cast<std::chrono::microseconds>(
+                         std::chrono::steady_clock::now().time_since_epoch())
+                         .count();
+  return hydrant::MetricsText({.version = "test",
+                               .started_at = std::chrono::system_clock::now(),
+                               .serving = serving,
+                               .health = JudgeHealth(serving, now, 60'000'000),
+                               .requests = &service->request_metrics(),
+                               .now = now});
 }
 
 bool TestServer::WaitUntilEmpty() {

@@ -50,6 +50,9 @@ class TestServer {
   std::shared_ptr<grpc::Channel> NewChannel() const;
   v1::Hydrant::Stub& stub() { return *stub_; }
 
+  // What /metrics of a daemon would say.
+  std::string MetricsText() const;
+
   // Ready, nothing waits or runs, all pages are free.
   bool WaitUntilEmpty();
 

@@ -1,0 +1,20 @@
+// The measures of a load under the keys of `vllm bench serve`'s JSON, which all of our files use.
+#ifndef HYDRANT_LOAD_FIGURES_H_
+#define HYDRANT_LOAD_FIGURES_H_
+
+#include "load/measures.h"
+#include "load/timeline.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace hydrant {
+
+// request_goodput is null where there are no objectives.
+nlohmann::ordered_json FiguresJson(const Measures& measures, bool has_objectives);
+// Columns: an array a measure, an element a window; null where nothing happened.
+nlohmann::ordered_json TimelineJson(const Timeline& timeline, bool has_objectives);
+// {"ttft": 500, ...}, of what is set.
+nlohmann::ordered_json ObjectivesJson(const Objectives& objectives);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_LOAD_FIGURES_H_

@@ -1,0 +1,96 @@
+#include "load/load_setup.h"
+
+#include <cmath>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "fmt/format.h"
+#include "load/arrivals.h"
+#include "load/mix.h"
+#include "load/trace.h"
+
+namespace hydrant {
+namespace {
+
+double BurstinessOf(const LoadFlags& flags) {
+  if (flags.burstiness == "inf") return std::numeric_limits<double>::infinity();
+  char* end = nullptr;
+  const double shape = std::strtod(flags.burstiness.c_str(), &end);
+  if (*end != '\0' || !(shape > 0.0 && shape <= 1e6))
+    Fail(kExitUsage,
+         fmt::format("burstiness: '{}' is outside (0, 1e6], and not inf", flags.burstiness));
+  return shape;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file || text.empty()) Fail(kExitUsage, fmt::format("{}: empty, or cannot be read", path));
+  return text;
+}
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", std::localtime(&now));
+  return text;
+}
+
+}  // namespace
+
+void CompleteFlags(LoadFlags* flags) {
+  flags->target.mix = ValueOr(kExitUsage, ParseMix(flags->mix));
+  flags->workload.arm_weights.clear();
+  for (const MixedArm& arm : flags->target.mix) flags->workload.arm_weights.push_back(arm.weight);
+  if (!flags->trace_file.empty())
+    flags->workload.trace = ValueOr(kExitUsage, ReadTrace(flags->trace_file));
+}
+
+std::unique_ptr<HydrantTarget> OpenTarget(const HydrantTargetOptions& options) {
+  absl::StatusOr<std::unique_ptr<HydrantTarget>> target = HydrantTarget::Create(options);
+  const bool away = target.status().code() == absl::StatusCode::kUnavailable;
+  return ValueOr(away ? kExitNoServer : kExitUsage, std::move(target));
+}
+
+Workload MakeWorkload(const LoadFlags& flags, HydrantTarget* target) {
+  WorkloadOptions options = flags.workload;
+  options.vocab_size = target->info().vocab_size;
+  if (!flags.text_file.empty())
+    options.text = ValueOr(kExitNoServer, target->Tokenize(ReadFile(flags.text_file)));
+  return ValueOr(kExitUsage, Workload::Create(std::move(options)));
+}
+
+std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags) {
+  if (!flags.workload.trace.empty()) {
+    return
+        [&flags](int64_t index) { return flags.workload.trace[index].at / flags.trace_rate_scale; };
+  }
+  RateProfile profile = ValueOr(kExitUsage, RateProfile::Parse(flags.request_rate));
+  if (profile.IsUnlimited()) {
+    if (flags.max_concurrency > 0) return nullptr;
+    return [](int64_t) { return 0.0; };
+  }
+  auto arrivals =
+      std::make_shared<Arrivals>(std::move(profile), BurstinessOf(flags), flags.workload.seed);
+  return [arrivals](int64_t) { return arrivals->Next(); };
+}
+
+RunDescription DescribeRun(const LoadFlags& flags, const TargetInfo& info,
+                           std::map<std::string, std::string> given) {
+  RunDescription run;
+  run.model = info.model;
+  run.label = flags.label;
+  run.date = Today();
+  run.request_rate = flags.workload.trace.empty() ? flags.request_rate : "trace";
+  run.burstiness = std::isinf(BurstinessOf(flags)) ? 0.0 : BurstinessOf(flags);
+  run.max_concurrency = flags.max_concurrency;
+  for (const MixedArm& arm : flags.target.mix) run.arms.push_back(arm.name);
+  run.metadata = std::move(given);
+  run.metadata["server_version"] = info.server_version;
+  return run;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,32 @@
+// From flags to what RunLoad() takes. What the user got wrong, and a server that is not there, end
+// the program with a line and its exit code.
+#ifndef HYDRANT_LOAD_LOAD_SETUP_H_
+#define HYDRANT_LOAD_LOAD_SETUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "load/command_line.h"
+#include "load/hydrant_target.h"
+#include "load/report.h"
+#include "load/workload.h"
+
+namespace hydrant {
+
+// Parses --mix and reads --trace: what needs no server.
+void CompleteFlags(LoadFlags* flags);
+std::unique_ptr<HydrantTarget> OpenTarget(const HydrantTargetOptions& options);
+// Reads --text by the target's tokenizer.
+Workload MakeWorkload(const LoadFlags& flags, HydrantTarget* target);
+// When each request is due; null: a closed loop. It refers to the flags.
+std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags);
+// But for what the run itself says. `given`: the options of the command line.
+RunDescription DescribeRun(const LoadFlags& flags, const TargetInfo& info,
+                           std::map<std::string, std::string> given);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_LOAD_LOAD_SETUP_H_

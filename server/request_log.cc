@@ -1,0 +1,25 @@
+#include "server/request_log.h"
+
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+#include "server/json_log.h"
+
+namespace hydrant {
+
+void LogRequest(const RequestRecord& record) {
+  const Usage& usage = *record.usage;
+  if (const std::shared_ptr<spdlog::logger> fields = spdlog::get(kFieldsLogger)) {
+    fields->info(RequestFields(record));
+    return;
+  }
+  spdlog::info(
+      "request {} {}: {} prompt + {} new tokens, kv kept {} evicted {}, {} pages, {} preemptions, "
+      "queue {} ms, prefill {} ms, decode {} ms",
+      record.request_id, record.reason, usage.prompt_tokens, usage.completion_tokens,
+      usage.kv_tokens_kept, usage.kv_tokens_evicted, usage.kv_pages_peak, usage.preemptions,
+      usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000);
+}
+
+}  // namespace hydrant

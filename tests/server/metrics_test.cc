@@ -1,0 +1,277 @@
+// What a scrape says, beside what is known to have happened; and the port that it comes from.
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <thread>
+
+#include "server/http_server.h"
+#include "tests/server/http_get.h"
+#include "tests/server/scrape.h"
+#include "tests/server/test_server.h"
+
+namespace hydrant {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Bucket(const std::string& family, const std::string& bound) {
+  return family + "_bucket{le=\"" + bound + "\"}";
+}
+
+class MetricsTest : public testing::Test {
+ protected:
+  explicit MetricsTest(TestServerOptions options = {}) : server_(std::move(options)) {}
+  Scrape TakeScrape() { return ParseScrape(server_.MetricsText()); }
+
+  TestServer server_;
+};
+
+// docs/metrics.md has a row for every family, with its type and the names of its labels.
+TEST_F(MetricsTest, TheDocumentationListsWhatAScrapeHas) {
+  std::ifstream file("docs/metrics.md");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  static const std::regex kRow(R"(\n\| `([a-z_:0-9]+)` \| (gauge|counter|histogram) \| ([^|]*)\|)");
+  static const std::regex kLabel(R"(`([a-z_]+)`)");
+  std::map<std::string, std::string> types;
+  std::map<std::string, std::set<std::string>> labels;
+  for (std::sregex_iterator row(text.begin(), text.end(), kRow), end; row != end; ++row) {
+    types[(*row)[1]] = (*row)[2];
+    std::set<std::string>& of_row = labels[(*row)[1]];
+    const std::string cell = (*row)[3];
+    for (std::sregex_iterator label(cell.begin(), cell.end(), kLabel); label != end; ++label)
+      of_row.insert((*label)[1]);
+    if ((*row)[1].str().starts_with("vllm:")) of_row.insert("model_name");
+  }
+  EXPECT_GT(types.size(), 40u);
+  const Scrape scrape = TakeScrape();
+  EXPECT_EQ(scrape.types, types);
+
+  static const std::regex kSeriesLabel(R"re([{,]([a-z_]+)=")re");
+  for (const auto& [series, value] : scrape.series) {
+    std::set<std::string> has;
+    for (std::sregex_iterator label(series.begin(), series.end(), kSeriesLabel), end; label != end;
+         ++label) {
+      if ((*label)[1] != "le") has.insert((*label)[1]);
+    }
+    std::string family = series.substr(0, series.find('{'));
+    for (const char* suffix : {"_bucket", "_sum", "_count"}) {
+      const size_t length = std::string(suffix).size();
+      if (family.ends_with(suffix) && !types.contains(family))
+        family.resize(family.size() - length);
+    }
+    EXPECT_EQ(has, labels[family]) << series;
+  }
+}
+
+TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
+  const Scrape scrape = TakeScrape();
+  EXPECT_EQ(scrape["hydrant_build_info{version=\"test\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_ready"], 1);
+  EXPECT_EQ(scrape["hydrant_state{state=\"ready\"}"], 1);
+  EXPECT_EQ(scrape.Sum("hydrant_state"), 1);
+  EXPECT_EQ(scrape["hydrant_pages_total"], 8192);
+  EXPECT_EQ(scrape["hydrant_pages{state=\"free\"}"], 8192);
+  EXPECT_EQ(scrape["hydrant_page_bytes"], 1024);
+  EXPECT_EQ(scrape.Sum("hydrant_requests"), 0);
+  EXPECT_EQ(scrape.Sum("hydrant_requests_total"), 0);
+  EXPECT_EQ(scrape["hydrant_steps_total"], 0);
+  // 8,192 pages over 2 layers times 2 KV heads.
+  EXPECT_EQ(scrape["vllm:cache_config_info{model_name=\"test-model\",block_size=\"16\",num_gpu_"
+                   "blocks=\"2048\"}"],
+            1);
+  EXPECT_GT(scrape["process_start_time_seconds"], 1.7e9);
+  EXPECT_GT(scrape["process_cpu_seconds_total"], 0);
+  EXPECT_GT(scrape["process_resident_memory_bytes"], 1e6);
+}
+
+TEST_F(MetricsTest, WithoutAModelThereIsWhatNeedsNone) {
+  TestServerOptions options;
+  options.ready = false;
+  TestServer loading(options);
+  const Scrape scrape = ParseScrape(loading.MetricsText());
+  EXPECT_EQ(scrape["hydrant_state{state=\"loading\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_ready"], 0);
+  EXPECT_FALSE(scrape.types.contains("hydrant_pages"));
+  const StreamResult refused = RunToEnd(loading.stub(), TextRequest("x", 1));
+  EXPECT_EQ(DetailsOf(refused.status).reason, "LOADING");
+  EXPECT_EQ(
+      ParseScrape(loading.MetricsText())["hydrant_requests_refused_total{reason=\"LOADING\"}"], 1);
+}
+
+// TextRequest("...") reads a token a byte, and one in front of them.
+TEST_F(MetricsTest, ARequestThatFinishedIsCountedOnce) {
+  v1::GenerateRequest request = TextRequest(std::string(39, 'x'), 25);
+  request.mutable_cache()->set_cache_policy("h2o");
+  request.mutable_cache()->set_max_cache_tokens(16);
+  const StreamResult result = RunToEnd(server_.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  const Scrape scrape = TakeScrape();
+  EXPECT_EQ(scrape["hydrant_requests_total{outcome=\"length\"}"], 1);
+  EXPECT_EQ(scrape.Sum("hydrant_requests_total"), 1);
+  EXPECT_EQ(scrape["hydrant_request_prompt_tokens_total{outcome=\"length\"}"], 40);
+  EXPECT_EQ(scrape["hydrant_request_generation_tokens_total{outcome=\"length\"}"], 25);
+  EXPECT_EQ(scrape["hydrant_prompt_tokens_total"], 40);
+  EXPECT_EQ(scrape["hydrant_generation_tokens_total"], 25);
+  EXPECT_EQ(scrape["hydrant_kept_entries_total{policy=\"h2o\"}"], result.usage->kv_tokens_kept());
+  EXPECT_EQ(scrape["hydrant_evicted_entries_total{policy=\"h2o\"}"], 40 + 24 - 16);
+  EXPECT_EQ(scrape.Sum("hydrant_kept_entries_total"), 16);
+  EXPECT_EQ(scrape["hydrant_steps_total"], 25);
+  for (const char* family :
+       {"hydrant_time_to_first_token_seconds", "hydrant_e2e_request_latency_seconds",
+        "hydrant_request_queue_time_seconds", "hydrant_request_prefill_time_seconds",
+        "hydrant_request_decode_time_seconds"}) {
+    EXPECT_EQ(scrape[std::string(family) + "_count"], 1) << family;
+    EXPECT_EQ(scrape[Bucket(family, "+Inf")], 1) << family;
+  }
+  EXPECT_EQ(scrape["hydrant_inter_token_latency_seconds_count"], 24);
+  EXPECT_EQ(scrape["hydrant_step_seconds_count"], 25);
+  EXPECT_EQ(scrape[Bucket("hydrant_batch_sequences", "1")], 25);
+  EXPECT_EQ(scrape["hydrant_batch_tokens_sum"], 40 + 24);
+  EXPECT_EQ(scrape[Bucket("hydrant_batch_tokens", "1")], 24);
+  EXPECT_EQ(scrape[Bucket("hydrant_batch_tokens", "32")], 24);
+  EXPECT_EQ(scrape[Bucket("hydrant_batch_tokens", "64")], 25);
+  size_t bytes = 0;
+  for (const v1::GenerateResponse& event : result.events) bytes += event.ByteSizeLong();
+  EXPECT_EQ(scrape["hydrant_sent_bytes_total"], bytes);
+
+  const std::string model = "{model_name=\"test-model\"";
+  EXPECT_EQ(scrape["vllm:request_success_total" + model + ",finished_reason=\"length\"}"], 1);
+  EXPECT_EQ(scrape["vllm:generation_tokens_total" + model + "}"], 25);
+  EXPECT_EQ(scrape["vllm:time_to_first_token_seconds_count" + model + "}"], 1);
+}
+
+TEST_F(MetricsTest, RefusalsAndFailuresGoByTheirReasons) {
+  v1::GenerateRequest bad = TextRequest("x", 5);
+  bad.mutable_sampling()->set_temperature(-1);
+  EXPECT_FALSE(RunToEnd(server_.stub(), bad).status.ok());
+  v1::GenerateRequest unknown = TextRequest("x", 5);
+  unknown.set_model("another");
+  EXPECT_FALSE(RunToEnd(server_.stub(), unknown).status.ok());
+  EXPECT_FALSE(RunToEnd(server_.stub(), TextRequest(std::string(3000, 'x'), 5)).status.ok());
+
+  server_.engine.Pause();
+  grpc::ClientContext cancelled;
+  const auto reader = server_.stub().Generate(&cancelled, TextRequest("x", 5));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  cancelled.TryCancel();
+  StreamResult rest;
+  ReadRest(&cancelled, reader.get(), &rest);
+  grpc::ClientContext late;
+  late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  EXPECT_EQ(RunToEnd(server_.stub(), TextRequest("x", 5), &late).status.error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  server_.engine.Resume();
+  ASSERT_TRUE(server_.WaitUntilEmpty());
+  server_.engine.Lose(absl::InternalError("gone"));
+  EXPECT_FALSE(RunToEnd(server_.stub(), TextRequest("x", 5)).status.ok());
+
+  const Scrape scrape = TakeScrape();
+  EXPECT_EQ(scrape["hydrant_requests_refused_total{reason=\"UNKNOWN_MODEL\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_requests_refused_total{reason=\"INVALID\"}"], 2);
+  EXPECT_EQ(scrape.Sum("hydrant_requests_refused_total"), 3);
+  EXPECT_EQ(scrape["hydrant_requests_total{outcome=\"cancelled\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_requests_total{outcome=\"deadline\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_requests_total{outcome=\"error\"}"], 1);
+  EXPECT_EQ(scrape.Sum("hydrant_requests_total"), 3);
+  const std::string success =
+      "vllm:request_success_total{model_name=\"test-model\",finished_reason=";
+  EXPECT_EQ(scrape[success + "\"abort\"}"], 2);
+  EXPECT_EQ(scrape[success + "\"error\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_pages{state=\"used\"}"], 0);
+  EXPECT_EQ(scrape["hydrant_ready"], 0) << "the engine is lost";
+}
+
+TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
+  TestServerOptions options;
+  options.limits.max_num_seqs = 2;
+  TestServer server(options);
+  server.engine.Pause();
+  server.engine.AllowSteps(1);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.emplace_back(
+        [&] { EXPECT_TRUE(RunToEnd(*server.NewStub(), TextRequest("abc", 40)).status.ok()); });
+    // One after the other, so that the first step has the first one only.
+    EXPECT_TRUE(WaitFor([&] {
+      const LoopSnapshot loop = server.loop->Snapshot();
+      return loop.running + loop.prefilling + loop.waiting == i + 1;
+    }));
+    if (i == 0) server.engine.WaitUntilHeld();
+  }
+  Scrape scrape = ParseScrape(server.MetricsText());
+  EXPECT_EQ(scrape["hydrant_requests{state=\"running\"}"], 1);
+  EXPECT_EQ(scrape["hydrant_requests{state=\"waiting\"}"], 4);
+  EXPECT_EQ(scrape["hydrant_waiting_requests{reason=\"arrived\"}"], 4);
+  EXPECT_EQ(scrape["hydrant_queued_tokens"], 4 * 4);
+  EXPECT_EQ(scrape["hydrant_pages{state=\"used\"}"], 4) << "a page in each of 4 heads";
+  EXPECT_EQ(scrape.Sum("hydrant_pages"), scrape["hydrant_pages_total"]);
+  EXPECT_GT(scrape["hydrant_step_due_seconds"], 0);
+  EXPECT_EQ(scrape["vllm:kv_cache_usage_perc{model_name=\"test-model\"}"], 4.0 / 8192);
+  EXPECT_EQ(scrape["vllm:num_requests_running{model_name=\"test-model\"}"], 1);
+  EXPECT_EQ(scrape["vllm:num_requests_waiting{model_name=\"test-model\"}"], 4);
+
+  server.engine.AllowSteps(2);  // the one that is held, and the second request's prompt
+  server.engine.WaitUntilHeld();
+  scrape = ParseScrape(server.MetricsText());
+  EXPECT_EQ(scrape["hydrant_requests{state=\"running\"}"], 2);
+  EXPECT_EQ(scrape["hydrant_waiting_requests{reason=\"max_num_seqs\"}"], 3);
+  EXPECT_EQ(scrape.Sum("hydrant_waiting_requests"), 3);
+  server.engine.Resume();
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ParseScrape(server.MetricsText())["hydrant_step_due_seconds"], 0);
+}
+
+class HttpServerTest : public testing::Test {
+ protected:
+  std::unique_ptr<HttpServer> Start() {
+    auto server = HttpServer::Start(
+        "127.0.0.1:0", {{"/yes", [] { return HttpAnswer{.body = "yes\n"}; }},
+                        {"/no", [] { return HttpAnswer{.status = 503, .body = "no\n"}; }}});
+    EXPECT_TRUE(server.ok()) << server.status();
+    return *std::move(server);
+  }
+};
+
+TEST_F(HttpServerTest, AnswersByPathAndClosesTheConnection) {
+  const auto server = Start();
+  const HttpReply yes = HttpGet(server->address(), "/yes");
+  EXPECT_EQ(yes.status, 200);
+  EXPECT_EQ(yes.body, "yes\n");
+  EXPECT_THAT(yes.headers, HasSubstr("Connection: close"));
+  EXPECT_THAT(yes.headers, HasSubstr("Content-Type: text/plain; charset=utf-8"));
+  EXPECT_EQ(HttpGet(server->address(), "/no").status, 503);
+  const HttpReply other = HttpGet(server->address(), "/yes/../etc/passwd");
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(other.body, "there is: /no /yes\n");
+}
+
+TEST_F(HttpServerTest, SaysWhatIsWrongWithAnAddress) {
+  for (const char* bad :
+       {"", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:65536", ":-1"})
+    EXPECT_EQ(HttpServer::Start(bad, {}).status().code(), absl::StatusCode::kInvalidArgument)
+        << bad;
+  const auto server = Start();
+  const absl::Status taken = HttpServer::Start(server->address(), {}).status();
+  EXPECT_EQ(taken.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(std::string(taken.message()),
+            "cannot listen on " + server->address() + ": Address already in use");
+}
+
+// Clients that connect and say nothing get a second each of one of a few threads.
+TEST_F(HttpServerTest, SilentClientsDoNotKeepOthersOutForEver) {
+  const auto server = Start();
+  std::vector<int> silent;
+  for (int i = 0; i < 16; ++i) silent.push_back(ConnectTo(server->address()));
+  EXPECT_EQ(HttpGet(server->address(), "/yes").status, 200);
+  for (const int fd : silent) close(fd);
+}
+
+}  // namespace
+}  // namespace hydrant
