@@ -483,6 +483,7 @@ TEST(Client, GeneratesTokenizesAndReportsUsage) {
     EXPECT_EQ(generate.Wait(), 0) << generate.err();
     EXPECT_THAT(generate.err(), HasSubstr("pages at most"));
   }
+  EXPECT_EQ(run({"health"}), 0);
   EXPECT_EQ(run({"tokenize", "the"}), 0);
   EXPECT_EQ(run({"detokenize", "5", "6"}), 0);
   EXPECT_EQ(run({"detokenize", "99999"}), 2);
@@ -536,6 +537,8 @@ TEST(Client, WithoutAServerItSaysHowToStartOne) {
   Subprocess client({HYDRANT_PATH, "--address", "127.0.0.1:1", "generate", "--prompt", "x"});
   EXPECT_EQ(client.Wait(), 3);
   EXPECT_THAT(client.err(), HasSubstr("no server at 127.0.0.1:1; start one with"));
+  Subprocess health({HYDRANT_PATH, "--address", "127.0.0.1:1", "health"});
+  EXPECT_EQ(health.Wait(), 3);
 }
 
 }  // namespace
