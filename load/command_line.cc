@@ -22,7 +22,8 @@ void AddTargetFlags(CLI::App* app, LoadFlags* flags) {
   const auto group = "Where to";
   app->add_option(
          "--address", flags->target.addresses,
-         "Daemons, or a proxy before them; several, separated by commas, are taken in turn")
+         "Daemons, or a proxy before them; several, separated by commas, are taken in turn. "
+         "http://host:port is a server with OpenAI's API")
       ->delimiter(',')
       ->capture_default_str()
       ->group(group);
@@ -34,6 +35,24 @@ void AddTargetFlags(CLI::App* app, LoadFlags* flags) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str()
       ->group(group);
+  app->add_option("--metrics", flags->metrics,
+                  "Pages of Prometheus metrics to be scraped meanwhile, http://host:port/metrics")
+      ->delimiter(',')
+      ->group(group);
+  app->add_option("--metrics-period", flags->metrics_period, "Seconds between scrapes")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->capture_default_str()
+      ->group(group);
+  const auto openai = "Where to, if it is http:// (the key is read from OPENAI_API_KEY)";
+  app->add_option("--tokenizer", flags->openai.tokenizer,
+                  "The model's GGUF file, tokenizer.json, or the folder that has it")
+      ->check(CLI::ExistingPath)
+      ->group(openai);
+  app->add_option("--model", flags->openai.model, "Default: the first of /v1/models")
+      ->group(openai);
+  app->add_flag("--prompt-ids", flags->openai.prompt_ids,
+                "Send prompts as token ids, which not all servers take")
+      ->group(openai);
 }
 
 void AddWorkloadFlags(CLI::App* app, LoadFlags* flags) {

@@ -8,9 +8,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "load/hydrant_target.h"
+#include "load/openai_target.h"
 #include "load/workload.h"
 
 namespace CLI {
@@ -28,6 +30,11 @@ inline constexpr int kExitInterrupted = 130;
 // What a load is made of. A command has flags beyond these in a struct of its own.
 struct LoadFlags {
   HydrantTargetOptions target;
+  // Where an address begins with http:// or https://; its addresses, temperature, ignore_eos and
+  // wait_seconds are the target's.
+  OpenAiTargetOptions openai;
+  std::vector<std::string> metrics;  // URLs
+  double metrics_period = 1.0;       // seconds
   std::string mix = "full";
   WorkloadOptions workload;
   std::string text_file, trace_file;

@@ -188,7 +188,8 @@ struct HydrantTarget::Impl {
     if (status.ok()) status = stub.GetServerInfo(&server_context, {}, &server);
     if (!status.ok())
       return absl::UnavailableError(DescribeError(status, options.addresses.front()));
-    info = {.model = model.name(),
+    info = {.backend = "hydrant",
+            .model = model.name(),
             .vocab_size = model.vocab_size(),
             .max_model_len = model.max_model_len(),
             .server_version = server.version()};

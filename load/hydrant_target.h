@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "hydrant/v1/hydrant.pb.h"
 #include "load/mix.h"
-#include "load/target.h"
+#include "load/server_target.h"
 
 namespace hydrant {
 
@@ -24,26 +24,17 @@ struct HydrantTargetOptions {
   double wait_seconds = 10.0;  // until each address answers
 };
 
-// What a run has to know before it begins.
-struct TargetInfo {
-  std::string model;
-  uint32_t vocab_size = 0;
-  uint32_t max_model_len = 0;
-  std::string server_version;
-};
-
-class HydrantTarget final : public Target {
+class HydrantTarget final : public ServerTarget {
  public:
   // Waits until every address answers, and asks the first what it serves. Unavailable names the
   // address that does not; InvalidArgument a policy that it does not have.
   static absl::StatusOr<std::unique_ptr<HydrantTarget>> Create(HydrantTargetOptions options);
   ~HydrantTarget() override;
 
-  const TargetInfo& info() const;
-  // The text's token ids, by the first server's tokenizer.
-  absl::StatusOr<std::vector<uint32_t>> Tokenize(const std::string& text);
-  // The clock of Now() begins.
-  void Start();
+  const TargetInfo& info() const override;
+  // By the first server's tokenizer.
+  absl::StatusOr<std::vector<uint32_t>> Tokenize(const std::string& text) override;
+  void Start() override;
 
   double Now() override;
   uint64_t Send(const PlannedRequest& request) override;

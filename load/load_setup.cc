@@ -1,6 +1,8 @@
 #include "load/load_setup.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -49,13 +51,35 @@ void CompleteFlags(LoadFlags* flags) {
     flags->workload.trace = ValueOr(kExitUsage, ReadTrace(flags->trace_file));
 }
 
-std::unique_ptr<HydrantTarget> OpenTarget(const HydrantTargetOptions& options) {
-  absl::StatusOr<std::unique_ptr<HydrantTarget>> target = HydrantTarget::Create(options);
-  const bool away = target.status().code() == absl::StatusCode::kUnavailable;
-  return ValueOr(away ? kExitNoServer : kExitUsage, std::move(target));
+bool IsHttp(const LoadFlags& flags) {
+  const auto is_http = [](const std::string& address) {
+    return address.starts_with("http://") || address.starts_with("https://");
+  };
+  const std::vector<std::string>& all = flags.target.addresses;
+  const auto http = std::count_if(all.begin(), all.end(), is_http);
+  if (http != 0 && http != static_cast<std::ptrdiff_t>(all.size()))
+    Fail(kExitUsage, "address: some begin with http:// and some do not; one kind to a run");
+  return http != 0;
 }
 
-Workload MakeWorkload(const LoadFlags& flags, HydrantTarget* target) {
+std::unique_ptr<ServerTarget> OpenTarget(const LoadFlags& flags) {
+  const auto opened = [](auto target) {
+    const bool away = target.status().code() == absl::StatusCode::kUnavailable;
+    return ValueOr(away ? kExitNoServer : kExitUsage, std::move(target));
+  };
+  if (!IsHttp(flags)) return opened(HydrantTarget::Create(flags.target));
+  if (flags.target.mix.size() != 1 || flags.target.mix[0].name != "full")
+    Fail(kExitUsage, "mix: a server with OpenAI's API knows no cache policies");
+  OpenAiTargetOptions options = flags.openai;
+  options.addresses = flags.target.addresses;
+  options.temperature = flags.target.temperature;
+  options.ignore_eos = flags.target.ignore_eos;
+  options.wait_seconds = flags.target.wait_seconds;
+  if (const char* key = std::getenv("OPENAI_API_KEY")) options.api_key = key;
+  return opened(OpenAiTarget::Create(std::move(options)));
+}
+
+Workload MakeWorkload(const LoadFlags& flags, ServerTarget* target) {
   WorkloadOptions options = flags.workload;
   options.vocab_size = target->info().vocab_size;
   if (!flags.text_file.empty())
@@ -81,6 +105,7 @@ std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags) {
 RunDescription DescribeRun(const LoadFlags& flags, const TargetInfo& info,
                            std::map<std::string, std::string> given) {
   RunDescription run;
+  run.backend = info.backend;
   run.model = info.model;
   run.label = flags.label;
   run.date = Today();

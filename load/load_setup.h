@@ -18,9 +18,10 @@ namespace hydrant {
 
 // Parses --mix and reads --trace: what needs no server.
 void CompleteFlags(LoadFlags* flags);
-std::unique_ptr<HydrantTarget> OpenTarget(const HydrantTargetOptions& options);
+bool IsHttp(const LoadFlags& flags);
+std::unique_ptr<ServerTarget> OpenTarget(const LoadFlags& flags);
 // Reads --text by the target's tokenizer.
-Workload MakeWorkload(const LoadFlags& flags, HydrantTarget* target);
+Workload MakeWorkload(const LoadFlags& flags, ServerTarget* target);
 // When each request is due; null: a closed loop. It refers to the flags.
 std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags);
 // But for what the run itself says. `given`: the options of the command line.

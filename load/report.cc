@@ -1,6 +1,7 @@
 #include "load/report.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "fmt/format.h"
 #include "load/figures.h"
@@ -65,6 +66,31 @@ Json QualityJson(std::span<const Agreement> quality) {
   return rows;
 }
 
+// JSON has no NaN.
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
+Json ServersJson(const std::vector<ServerSeries>& servers) {
+  Json all = Json::array();
+  for (const ServerSeries& server : servers) {
+    Json samples = Json::array();
+    for (const ServerSample& sample : server.samples)
+      samples.push_back({{"at_s", sample.at},
+                         {"running", Number(sample.running)},
+                         {"waiting", Number(sample.waiting)},
+                         {"pages_free", Number(sample.pages_free)},
+                         {"pages_total", Number(sample.pages_total)},
+                         {"cache_usage", Number(sample.cache_usage)}});
+    Json counters = Json::object();
+    for (const auto& [name, grown] : server.counters) counters[name] = Number(grown);
+    all.push_back({{"name", server.url},
+                   {"samples", std::move(samples)},
+                   {"counters", std::move(counters)},
+                   {"failed_scrapes", server.failed},
+                   {"error", server.error}});
+  }
+  return all;
+}
+
 // Everything but what is known of each request by itself.
 Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
                const Objectives& objectives, double warm_up) {
@@ -98,6 +124,7 @@ Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
   }
   report["arms"] = std::move(arms);
   report["quality"] = QualityJson(run.quality);
+  report["server"] = ServersJson(run.servers);
   report["options"] = run.metadata;
   return report;
 }
@@ -143,6 +170,30 @@ std::string Figures(const Measures& m, const Objectives& objectives, const std::
   text += Row("queue", m.queue) + Row("sent late", m.lateness);
   for (const auto& [error, count] : m.errors)
     text += fmt::format("  {} x {}\n", count, Printable(error));
+  return text;
+}
+
+std::string ServersText(const std::vector<ServerSeries>& servers) {
+  std::string text;
+  for (const ServerSeries& server : servers) {
+    text += fmt::format("Metrics of {}: {} scrapes", Printable(server.url), server.samples.size());
+    if (server.failed > 0)
+      text += fmt::format(", {} failed ({})", server.failed, Printable(server.error));
+    double running = 0, most = 0, waiting = 0, usage = 0;
+    for (const ServerSample& sample : server.samples) {
+      running += sample.running / static_cast<double>(server.samples.size());
+      most = std::max(most, sample.running);
+      waiting = std::max(waiting, sample.waiting);
+      usage = std::max(usage, sample.cache_usage);
+    }
+    if (!server.samples.empty() && std::isfinite(running))
+      text += fmt::format(
+          "\n  {:.1f} sequences running on average, {:.0f} at most; {:.0f} waiting at most; at "
+          "most "
+          "{:.0f} % of the cache in use",
+          running, most, waiting, 100 * usage);
+    text += '\n';
+  }
   return text;
 }
 
@@ -215,7 +266,7 @@ std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
   for (size_t i = 0; run.arms.size() > 1 && i < run.arms.size(); ++i)
     text += Figures(Measure(outcomes, objectives, static_cast<int>(i), warm_up), objectives,
                     run.arms[i]);
-  return text + QualityText(run, outcomes, warm_up);
+  return text + ServersText(run.servers) + QualityText(run, outcomes, warm_up);
 }
 
 }  // namespace hydrant

@@ -10,6 +10,7 @@
 #include "load/measures.h"
 #include "load/outcome.h"
 #include "load/quality.h"
+#include "load/server_series.h"
 
 namespace hydrant {
 
@@ -27,6 +28,7 @@ struct RunDescription {
   std::vector<std::string> arms;                // of the mix
   std::map<std::string, std::string> metadata;  // all options, by name
   std::vector<Agreement> quality = {};          // of --check-quality
+  std::vector<ServerSeries> servers = {};       // of --metrics
 };
 
 // The object that `vllm bench serve --save-result --save-detailed` writes, with further keys behind

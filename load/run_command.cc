@@ -11,6 +11,7 @@
 #include "load/live_view.h"
 #include "load/load_setup.h"
 #include "load/measures.h"
+#include "load/metrics_scraper.h"
 #include "load/mix.h"
 #include "load/quality.h"
 #include "load/report.h"
@@ -49,7 +50,8 @@ bool WriteReports(const LoadFlags& flags, const RunDescription& run,
 
 // Some of the run's prompts under full, under full once more, and under each of its policies.
 std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& workload) {
-  HydrantTargetOptions options = flags.target;
+  LoadFlags quality = flags;
+  HydrantTargetOptions& options = quality.target;
   options.temperature = 0.0;
   options.mix = *ParseMix("full,full");
   options.mix[1].name = "full, again";
@@ -64,7 +66,7 @@ std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& work
     PlannedRequest request = workload.Make(i);
     if (request.fault != Fault::kOversized) prompts.push_back(std::move(request));
   }
-  const std::unique_ptr<HydrantTarget> target = OpenTarget(options);
+  const std::unique_ptr<ServerTarget> target = OpenTarget(quality);
   absl::StatusOr<std::vector<Agreement>> agreements = CheckQuality(
       prompts, arms,
       {.concurrency = flags.max_concurrency > 0 ? flags.max_concurrency : kQualityConcurrency,
@@ -80,6 +82,8 @@ std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& work
 int RunCommand(LoadFlags flags, const std::map<std::string, std::string>& given) {
   const Objectives objectives = ValueOr(kExitUsage, Objectives::Parse(flags.goodput));
   CompleteFlags(&flags);
+  if (flags.check_quality > 0 && IsHttp(flags))
+    Fail(kExitUsage, "check-quality: a server with OpenAI's API knows no cache policies");
   NameReports(&flags);
   for (const std::string* path : {&flags.html, &flags.json, &flags.csv}) RequireWritable(*path);
   RunOptions options;
@@ -87,13 +91,15 @@ int RunCommand(LoadFlags flags, const std::map<std::string, std::string>& given)
   if (flags.max_concurrency > 0) options.concurrency = flags.max_concurrency;
   if (flags.max_seconds > 0.0) options.most_seconds = flags.max_seconds;
 
-  const std::unique_ptr<HydrantTarget> target = OpenTarget(flags.target);
+  const std::unique_ptr<ServerTarget> target = OpenTarget(flags);
   const Workload workload = MakeWorkload(flags, target.get());
   LiveView view(workload.size(), flags.quiet ? nullptr : stderr);
   options.on_tick = [&](double now, const std::vector<Outcome>& outcomes, int64_t in_flight) {
     view.Show(now, outcomes, in_flight);
     return !Interrupted();
   };
+  MetricsScraper scraper(flags.metrics, flags.metrics_period);
+  scraper.Start();
   target->Start();
   const std::vector<Outcome> outcomes = RunLoad(workload, options, target.get());
   view.End();
@@ -101,6 +107,7 @@ int RunCommand(LoadFlags flags, const std::map<std::string, std::string>& given)
   RunDescription run = DescribeRun(flags, target->info(), given);
   run.num_prompts = static_cast<int64_t>(outcomes.size());
   run.complete = !Interrupted();
+  run.servers = scraper.Stop();
   const bool quality = flags.check_quality > 0 && !Interrupted();
   if (quality) run.quality = CheckQuality(flags, workload);
   const bool written = WriteReports(flags, run, outcomes, objectives);

@@ -145,8 +145,10 @@ class Run {
     outcome->reason = event.reason;
     outcome->error = event.error;
     outcome->has_usage = event.has_usage;
+    if (event.prompt_tokens > 0) outcome->input_tokens = event.prompt_tokens;
+    if (event.more_tokens > 0 && outcome->HasToken())
+      outcome->messages.back().tokens += static_cast<int32_t>(event.more_tokens);
     if (event.has_usage) {
-      outcome->input_tokens = event.prompt_tokens;
       outcome->queue = event.queue;
       outcome->kv_tokens_kept = event.kv_tokens_kept;
       outcome->kv_tokens_evicted = event.kv_tokens_evicted;

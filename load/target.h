@@ -23,9 +23,10 @@ struct StreamEvent {
   std::string reason = {};
   std::string error = {};
   // With the end, where the server says.
+  int64_t more_tokens = 0;  // that the messages did not tell of; they came with the last one
   bool has_usage = false;
-  int64_t prompt_tokens = 0;
-  double queue = 0.0;  // seconds
+  int64_t prompt_tokens = 0;  // 0: it does not say
+  double queue = 0.0;         // seconds
   int64_t kv_tokens_kept = 0;
   int64_t kv_tokens_evicted = 0;
   int64_t preemptions = 0;
