@@ -69,6 +69,36 @@ TEST_F(MetricsTest, TheDocumentationListsWhatAScrapeHas) {
   }
 }
 
+// vLLM's own names and types, which endpoint pickers read without being told.
+TEST_F(MetricsTest, WhatPickersOfVllmReadIsThere) {
+  const Scrape scrape = TakeScrape();
+  const std::pair<const char*, const char*> expected[] = {
+      {"num_requests_running", "gauge"},
+      {"num_requests_waiting", "gauge"},
+      {"kv_cache_usage_perc", "gauge"},
+      {"cache_config_info", "gauge"},
+      {"num_preemptions_total", "counter"},
+      {"prompt_tokens_total", "counter"},
+      {"generation_tokens_total", "counter"},
+      {"request_success_total", "counter"},
+      {"time_to_first_token_seconds", "histogram"},
+      {"inter_token_latency_seconds", "histogram"},
+      {"e2e_request_latency_seconds", "histogram"},
+      {"request_queue_time_seconds", "histogram"},
+      {"request_prefill_time_seconds", "histogram"},
+      {"request_decode_time_seconds", "histogram"},
+      {"iteration_tokens_total", "histogram"}};
+  for (const auto& [name, type] : expected) {
+    const auto found = scrape.types.find("vllm:" + std::string(name));
+    ASSERT_NE(found, scrape.types.end()) << name;
+    EXPECT_EQ(found->second, type) << name;
+  }
+  for (const auto& [series, value] : scrape.series) {
+    if (!series.starts_with("vllm:")) continue;
+    EXPECT_THAT(series, HasSubstr("{model_name=\"test-model\"")) << series;
+  }
+}
+
 TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
   const Scrape scrape = TakeScrape();
   EXPECT_EQ(scrape["hydrant_build_info{version=\"test\"}"], 1);
