@@ -139,17 +139,21 @@ void AddQuality(const Json& from, ReportFile* report) {
   }
 }
 
-// The figures of the highest rate that kept the objectives.
+// The highest rate that kept the objectives, and what it brought. Its latencies are those of
+// another rate than the other's, and not compared.
 ReportFile::Figures FiguresOfSweptArm(const Json& arm) {
   ReportFile::Figures figures;
   const auto highest = arm.find("highest_rate");
   if (highest == arm.end() || !highest->is_number()) return figures;
-  if (const auto points = arm.find("points"); points != arm.end() && points->is_array()) {
-    for (const Json& point : *points) {
-      if (point.is_object() && point.value("rate", Json()) == *highest) figures = FiguresOf(point);
+  figures["highest_rate"] = highest->get<double>();
+  const auto points = arm.find("points");
+  if (points == arm.end() || !points->is_array()) return figures;
+  for (const Json& point : *points) {
+    if (!point.is_object() || point.value("rate", Json()) != *highest) continue;
+    for (const char* key : {"request_goodput", "output_throughput"}) {
+      if (point.contains(key) && point[key].is_number()) figures[key] = point[key].get<double>();
     }
   }
-  figures["highest_rate"] = highest->get<double>();
   return figures;
 }
 

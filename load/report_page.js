@@ -326,6 +326,10 @@ function drawServers(runs, note = "Scraped while the load ran.") {
   plot(grid, "sequences running (the batch) and waiting", [...lines("running", "running"), ...lines("waiting", "waiting", "dashed")], options);
   const total = servers.map((server, i) => ({name: [server.name, "in all"].filter(n => n).join(" "), neutral: true, points: server.samples.map(sample => [sample.at_s, sample.pages_total])}));
   plot(grid, "free pages", [...lines("pages_free", "free"), ...total], options);
+  // What servers say that have no pages.
+  const used = servers.map(server => ({...server, samples: server.samples.map(sample => ({...sample, used: 100 * (sample.cache_usage ?? NaN)}))}));
+  if (!servers.some(server => server.samples.some(sample => isNumber(sample.pages_free))))
+    plot(grid, "cache in use, %", used.map((server, i) => ({name: server.name, hue: hueOf(i), points: server.samples.map(sample => [sample.at_s, sample.used])})), options);
 }
 
 function drawQuality(runs) {
@@ -348,7 +352,7 @@ function drawOptions(runs) {
 
 // --- Sweeps
 
-function drawSweeps(sweeps) {
+function drawSweepHeads(sweeps) {
   for (const sweep of sweeps) {
     const goal = Object.entries(sweep.goodput ?? {}).map(([kind, ms]) => `${kind} ${ms} ms`).join(", ");
     page.append(made("p", [sweeps.length > 1 ? sweep.name : sweep.model_id, `${percent(sweep.share)} of the requests are to keep ${goal}`,
@@ -357,6 +361,9 @@ function drawSweeps(sweeps) {
     if (sweep.complete === false)
       page.append(made("p", `${sweeps.length > 1 ? `${sweep.name}: p` : "P"}artial: this sweep was broken off; what is shown is a part of it.`, "warning"));
   }
+}
+
+function drawSweeps(sweeps) {
   const arms = sweeps.flatMap(sweep => sweep.arms.map(arm => ({...arm, name: sweeps.length > 1 ? `${sweep.name}: ${arm.name}` : arm.name})));
   arms.forEach((arm, i) => { arm.hue = hueOf(i); arm.points = [...arm.points].sort((a, b) => a.rate - b.rate); });
   const base = arms[0]?.highest_rate;
@@ -429,6 +436,7 @@ document.title = data.title ?? "hydrant-load";
 document.getElementById("title").textContent = document.title;
 const runs = data.runs ?? [];
 if (runs.length) drawHead(runs);
+if (data.sweeps) drawSweepHeads(data.sweeps);
 if (data.comparison) drawComparison(data.comparison);
 if (data.sweeps?.length) drawSweeps(data.sweeps);
 if (runs.length) {

@@ -168,7 +168,12 @@ nlohmann::json SweepOf(const std::string& arm, double rate) {
           {"arms",
            {{{"name", arm},
              {"highest_rate", rate},
-             {"points", {{{"rate", rate}, {"met", true}, {"output_throughput", 7 * rate}}}}}}}};
+             {"points",
+              {{{"rate", rate},
+                {"met", true},
+                {"output_throughput", 7 * rate},
+                {"p99_ttft_ms", 5.0},
+                {"p99_ttft_ms", 5}}}}}}}};
 }
 
 TEST(CompareTest, SweepsByTheRateTheyBear) {
@@ -178,6 +183,7 @@ TEST(CompareTest, SweepsByTheRateTheyBear) {
   EXPECT_THAT(Find(*comparison, 0, "highest_rate").Ratio(1), Optional(2.5));
   EXPECT_THAT(Find(*comparison, 0, "output_throughput").values,
               ElementsAre(Optional(14.0), Optional(35.0)));
+  EXPECT_EQ(comparison->parts[0].measures.size(), 2u) << "latencies are those of different rates";
   EXPECT_THAT(*FindWorse(*comparison, *ParseLimits("10%")), IsEmpty());
   comparison =
       Compare(std::vector<ReportFile>{Parse(SweepOf("full", 5)), Parse(SweepOf("h2o", 2))});
