@@ -47,4 +47,12 @@ bool Connection::WaitUntilServing(double seconds) {
   }
 }
 
+void Connection::Reconnect(double seconds) {
+  // The channel may not have noticed yet, and would fail the next call as well.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  channel_->WaitForConnected(std::chrono::system_clock::now() +
+                             std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                 std::chrono::duration<double>(seconds)));
+}
+
 }  // namespace hydrant

@@ -19,6 +19,8 @@ class Connection {
   v1::Hydrant::Stub& stub() { return *stub_; }
   // Asks the standard health service until it says SERVING; false when `seconds` are over.
   bool WaitUntilServing(double seconds);
+  // After a stream was lost: until there is a connection again, or the time is up.
+  void Reconnect(double seconds);
 
  private:
   std::string address_;

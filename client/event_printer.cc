@@ -15,6 +15,7 @@ namespace hydrant {
 namespace {
 
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
+constexpr double kReconnectSeconds = 5.0;
 
 // What compressing the prompt cost, where it did.
 std::string CompressionText(const v1::Usage& usage) {
@@ -150,10 +151,11 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
                         std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
   Printer printer(options, text);
   v1::GenerateRequest rest = request;
+  bool accepted = false;  // once: without that there is nothing to take up
   for (int resumed = 0;; ++resumed) {
     grpc::ClientContext context;
     if (options.timeout_s > 0) context.set_deadline(deadline);
-    bool accepted = false, finished = false;
+    bool finished = false;
     const v1::GenerateRequest now = rest;
     const auto reader = connection->stub().Generate(&context, now);
     for (v1::GenerateResponse response; reader->Read(&response);) {
@@ -167,6 +169,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
       if (!options.quiet)
         fmt::print(stderr, "[the stream was lost after {} tokens; taking it up again]\n",
                    rest.resume_token_ids_size());
+      connection->Reconnect(kReconnectSeconds);
       continue;
     }
     printer.End(status, context, connection->address());
