@@ -70,9 +70,10 @@ COPY --from=cuda-toolkit /usr/local/cuda-13.0/ /usr/local/cuda-13.0/
 ENV PATH=/usr/local/cuda-13.0/bin:$PATH
 WORKDIR /src
 COPY . .
+ARG PRESET=release
 ARG CUDA_ARCHITECTURES="80-real;90a-real;100-real;90-virtual"
 RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
-    scripts/build --preset release --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
+    scripts/build --preset ${PRESET} --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
       --target hydrant_cuda -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF \
       "-DHYDRANT_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}" && \
     cmake --install build/image --prefix /opt/hydrant --strip && \

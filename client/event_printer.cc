@@ -131,19 +131,47 @@ void PrintJson(const google::protobuf::Message& message) {
   std::fflush(stdout);
 }
 
+namespace {
+
+// Puts into `rest` what asks for the rest of the answer, should the stream be lost.
+void Note(const v1::GenerateResponse& response, v1::GenerateRequest* rest) {
+  if (response.has_accepted()) {
+    rest->clear_request_id();  // where the first one still runs it is taken
+    rest->mutable_sampling()->set_seed(response.accepted().seed());
+  }
+  rest->mutable_resume_token_ids()->MergeFrom(response.delta().token_ids());
+}
+
+}  // namespace
+
 grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
                               const PrintOptions& options, std::string* text) {
-  grpc::ClientContext context;
-  if (options.timeout_s > 0) {
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000)));
-  }
+  const auto deadline = std::chrono::system_clock::now() +
+                        std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
   Printer printer(options, text);
-  const auto reader = connection->stub().Generate(&context, request);
-  for (v1::GenerateResponse response; reader->Read(&response);) printer.Print(response);
-  const grpc::Status status = reader->Finish();
-  printer.End(status, context, connection->address());
-  return status;
+  v1::GenerateRequest rest = request;
+  for (int resumed = 0;; ++resumed) {
+    grpc::ClientContext context;
+    if (options.timeout_s > 0) context.set_deadline(deadline);
+    bool accepted = false, finished = false;
+    const v1::GenerateRequest now = rest;
+    const auto reader = connection->stub().Generate(&context, now);
+    for (v1::GenerateResponse response; reader->Read(&response);) {
+      accepted |= response.has_accepted();
+      finished |= response.has_finished();
+      Note(response, &rest);
+      printer.Print(response);
+    }
+    const grpc::Status status = reader->Finish();
+    if (WasLost(status) && accepted && !finished && resumed < options.resume) {
+      if (!options.quiet)
+        fmt::print(stderr, "[the stream was lost after {} tokens; taking it up again]\n",
+                   rest.resume_token_ids_size());
+      continue;
+    }
+    printer.End(status, context, connection->address());
+    return status;
+  }
 }
 
 }  // namespace hydrant

@@ -16,9 +16,11 @@ struct PrintOptions {
   bool json = false;
   bool quiet = false;    // no usage line
   double timeout_s = 0;  // 0: none
+  int resume = 0;        // times that a stream which was lost may be taken up again
 };
 
-// Prints an error, too. `text` (may be null) receives the whole answer.
+// Takes a stream that was lost up where it ended, perhaps from another replica. Prints an error,
+// too. `text` (may be null) receives the whole answer.
 grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
                               const PrintOptions& options, std::string* text);
 

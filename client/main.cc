@@ -70,7 +70,10 @@ int Report(const grpc::Status& status, const Connection& connection) {
 }
 
 PrintOptions Printing(const ClientFlags& flags) {
-  return {.json = flags.json, .quiet = flags.quiet, .timeout_s = flags.request.timeout_s};
+  return {.json = flags.json,
+          .quiet = flags.quiet,
+          .timeout_s = flags.request.timeout_s,
+          .resume = flags.request.resume};
 }
 
 int Chat(Connection* connection, const ClientFlags& flags) {

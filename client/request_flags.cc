@@ -104,6 +104,10 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--request-id", flags->request_id, "Default: drawn by the server");
   app->add_option("--timeout", flags->timeout_s, "Seconds the whole answer may take")
       ->check(CLI::NonNegativeNumber);
+  app->add_option("--resume", flags->resume,
+                  "Times that a stream which was lost on the way is taken up where it ended")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
   AddSampling(app, flags);
   AddStopping(app, flags);
   AddCache(app, flags);

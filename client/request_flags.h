@@ -33,6 +33,7 @@ struct RequestFlags {
   bool question_agnostic = false;
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
+  int resume = 3;                   // times that a lost stream is taken up again
 };
 
 // REQUIRES: the flags outlive the app's parsing.

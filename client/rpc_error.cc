@@ -58,6 +58,14 @@ std::string ReasonOf(const grpc::Status& status) {
   return {};
 }
 
+bool WasLost(const grpc::Status& status) {
+  // A proxy says INTERNAL or UNKNOWN where the replica behind it has gone.
+  const grpc::StatusCode code = status.error_code();
+  return (code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::INTERNAL ||
+          code == grpc::StatusCode::UNKNOWN) &&
+         ReasonOf(status).empty();
+}
+
 namespace {
 
 // " [QUEUE_FULL, retry in 1.5 s]"

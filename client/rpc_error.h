@@ -13,6 +13,10 @@ const char* CodeName(grpc::StatusCode code);
 // The server's reason word ("QUEUE_FULL"); empty where it gives none.
 std::string ReasonOf(const grpc::Status& status);
 
+// Whether a stream was lost on the way, or could not be opened: a server that ends one gives a
+// reason. Sent again with its seed and the ids received so far it goes on where it ended.
+bool WasLost(const grpc::Status& status);
+
 // One line: what happened, the server's reason word, when to retry.
 std::string DescribeError(const grpc::Status& status, const std::string& address);
 

@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -231,10 +234,28 @@ bool PrintReport(std::string_view text) {
   return written;
 }
 
-void RequireWritable(const std::string& path) {
-  if (path.empty()) return;
-  const absl::Status status = CheckWritable(path);
-  if (!status.ok()) Fail(kExitUsage, std::string(status.message()));
+void NameReports(const std::string& name, const std::string& csv_name, LoadFlags* flags) {
+  if (!flags->report.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(flags->report, error);
+    if (error) Fail(kExitUsage, fmt::format("report: {}: {}", flags->report, error.message()));
+    const std::filesystem::path folder = flags->report;
+    if (flags->html.empty()) flags->html = folder / (name + ".html");
+    if (flags->json.empty()) flags->json = folder / (name + ".json");
+    if (flags->csv.empty()) flags->csv = folder / (csv_name + ".csv");
+  }
+  for (const std::string* path : {&flags->html, &flags->json, &flags->csv}) {
+    if (path->empty()) continue;
+    const absl::Status status = CheckWritable(*path);
+    if (!status.ok()) Fail(kExitUsage, std::string(status.message()));
+  }
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file || text.empty()) Fail(kExitUsage, fmt::format("{}: empty, or cannot be read", path));
+  return text;
 }
 
 }  // namespace hydrant

@@ -73,8 +73,11 @@ void Warn(std::string_view message);
 // returns whether it could.
 bool WriteReport(const std::string& path, std::string_view content);
 bool PrintReport(std::string_view text);  // on stdout
-// Fails where no report could be written there. Empty: nothing is to be.
-void RequireWritable(const std::string& path);
+// --report stands for its three files: `name`.html, `name`.json and `csv_name`.csv. Fails where one
+// of them, or of those that were named, could not be written.
+void NameReports(const std::string& name, const std::string& csv_name, LoadFlags* flags);
+// Fails where it cannot be read, or is empty.
+std::string ReadFile(const std::string& path);
 
 template <typename T>
 T ValueOr(int code, absl::StatusOr<T> value) {

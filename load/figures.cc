@@ -23,6 +23,9 @@ void AddTimes(const char* name, const Distribution& times, Json* to) {
   (*to)[fmt::format("max_{}_ms", name)] = times.max;
 }
 
+// JSON has no NaN.
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+
 // A page of many windows is no larger for digits that nobody sees.
 Json Rounded(double value) { return std::round(value * 1e3) / 1e3; }
 
@@ -110,6 +113,28 @@ Json TimelineJson(const Timeline& timeline, bool has_objectives) {
     json["errors"].push_back({{"name", error}, {"counts", std::move(counts)}});
   }
   return json;
+}
+
+Json ServersJson(const std::vector<ServerSeries>& servers) {
+  Json all = Json::array();
+  for (const ServerSeries& server : servers) {
+    Json samples = Json::array();
+    for (const ServerSample& sample : server.samples)
+      samples.push_back({{"at_s", sample.at},
+                         {"running", Number(sample.running)},
+                         {"waiting", Number(sample.waiting)},
+                         {"pages_free", Number(sample.pages_free)},
+                         {"pages_total", Number(sample.pages_total)},
+                         {"cache_usage", Number(sample.cache_usage)}});
+    Json counters = Json::object();
+    for (const auto& [name, grown] : server.counters) counters[name] = Number(grown);
+    all.push_back({{"name", server.url},
+                   {"samples", std::move(samples)},
+                   {"counters", std::move(counters)},
+                   {"failed_scrapes", server.failed},
+                   {"error", server.error}});
+  }
+  return all;
 }
 
 Json ObjectivesJson(const Objectives& objectives) {

@@ -2,7 +2,10 @@
 #ifndef HYDRANT_LOAD_FIGURES_H_
 #define HYDRANT_LOAD_FIGURES_H_
 
+#include <vector>
+
 #include "load/measures.h"
+#include "load/server_series.h"
 #include "load/timeline.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -12,6 +15,8 @@ namespace hydrant {
 nlohmann::ordered_json FiguresJson(const Measures& measures, bool has_objectives);
 // Columns: an array a measure, an element a window; null where nothing happened.
 nlohmann::ordered_json TimelineJson(const Timeline& timeline, bool has_objectives);
+// An element a page of metrics: {"name", "samples": [{"at_s", "running", ...}], ...}.
+nlohmann::ordered_json ServersJson(const std::vector<ServerSeries>& servers);
 // {"ttft": 500, ...}, of what is set.
 nlohmann::ordered_json ObjectivesJson(const Objectives& objectives);
 

@@ -52,15 +52,7 @@ void NoteUsage(const v1::Usage& usage, StreamEvent* end) {
   end->preemptions = usage.preemptions();
 }
 
-// A server that ends a stream says why. One that was lost on the way, or could not be opened, goes
-// on where it ended when it is sent again with the seed and the ids received so far.
 constexpr char kResumable[] = "RESUMABLE";
-bool WasLost(const grpc::Status& status, const std::string& reason) {
-  const grpc::StatusCode code = status.error_code();
-  return reason.empty() &&
-         (code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::INTERNAL ||
-          code == grpc::StatusCode::UNKNOWN);
-}
 
 // The usage of a stream that ended with an error.
 void NoteTrailer(const grpc::ClientContext& context, StreamEvent* end) {
@@ -143,7 +135,7 @@ struct HydrantTarget::Impl {
     end.ended = true;
     end.status = CodeName(stream->status.error_code());
     end.reason = ReasonOf(stream->status);
-    if (WasLost(stream->status, end.reason)) end.reason = kResumable;
+    if (WasLost(stream->status)) end.reason = kResumable;
     end.error = stream->status.error_message();
     *event = std::move(end);
     streams.erase(stream->index);

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,6 +15,15 @@
 namespace hydrant {
 namespace {
 
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", std::localtime(&now));
+  return text;
+}
+
+}  // namespace
+
 double BurstinessOf(const LoadFlags& flags) {
   if (flags.burstiness == "inf") return std::numeric_limits<double>::infinity();
   char* end = nullptr;
@@ -26,22 +33,6 @@ double BurstinessOf(const LoadFlags& flags) {
          fmt::format("burstiness: '{}' is outside (0, 1e6], and not inf", flags.burstiness));
   return shape;
 }
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file || text.empty()) Fail(kExitUsage, fmt::format("{}: empty, or cannot be read", path));
-  return text;
-}
-
-std::string Today() {
-  const std::time_t now = std::time(nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y%m%d-%H%M%S", std::localtime(&now));
-  return text;
-}
-
-}  // namespace
 
 void CompleteFlags(LoadFlags* flags) {
   flags->target.mix = ValueOr(kExitUsage, ParseMix(flags->mix));

@@ -22,6 +22,8 @@ bool IsHttp(const LoadFlags& flags);
 std::unique_ptr<ServerTarget> OpenTarget(const LoadFlags& flags);
 // Reads --text by the target's tokenizer.
 Workload MakeWorkload(const LoadFlags& flags, ServerTarget* target);
+// --burstiness; infinity: all gaps are alike.
+double BurstinessOf(const LoadFlags& flags);
 // When each request is due; null: a closed loop. It refers to the flags.
 std::function<double(int64_t)> IntendedTimes(const LoadFlags& flags);
 // But for what the run itself says. `given`: the options of the command line.

@@ -10,6 +10,7 @@
 #include "load/command_line.h"
 #include "load/compare_command.h"
 #include "load/run_command.h"
+#include "load/sweep_command.h"
 
 int main(int argc, char** argv) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // errors are reported by status
@@ -26,6 +27,10 @@ int main(int argc, char** argv) {
   CLI::App* const compare_app =
       app.add_subcommand("compare", "Puts reports beside each other, and fails where one is worse");
   hydrant::AddCompareFlags(compare_app, &compare);
+  hydrant::SweepFlags sweep;
+  CLI::App* const sweep_app = app.add_subcommand(
+      "sweep", "Finds the highest rate at which the objectives are kept, policy by policy");
+  hydrant::AddSweepFlags(sweep_app, &sweep);
   app.footer(
       "Examples:\n"
       "  hydrant-load --request-rate 4 --num-prompts 200 --input-len 512 --output-len 128 "
@@ -45,5 +50,7 @@ int main(int argc, char** argv) {
     return hydrant::kExitUsage;
   }
   if (compare_app->parsed()) return hydrant::CompareCommand(compare);
+  if (sweep_app->parsed())
+    return hydrant::SweepCommand(std::move(sweep), hydrant::GivenOptions(*sweep_app));
   return hydrant::RunCommand(std::move(flags), hydrant::GivenOptions(app));
 }

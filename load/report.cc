@@ -66,31 +66,6 @@ Json QualityJson(std::span<const Agreement> quality) {
   return rows;
 }
 
-// JSON has no NaN.
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
-Json ServersJson(const std::vector<ServerSeries>& servers) {
-  Json all = Json::array();
-  for (const ServerSeries& server : servers) {
-    Json samples = Json::array();
-    for (const ServerSample& sample : server.samples)
-      samples.push_back({{"at_s", sample.at},
-                         {"running", Number(sample.running)},
-                         {"waiting", Number(sample.waiting)},
-                         {"pages_free", Number(sample.pages_free)},
-                         {"pages_total", Number(sample.pages_total)},
-                         {"cache_usage", Number(sample.cache_usage)}});
-    Json counters = Json::object();
-    for (const auto& [name, grown] : server.counters) counters[name] = Number(grown);
-    all.push_back({{"name", server.url},
-                   {"samples", std::move(samples)},
-                   {"counters", std::move(counters)},
-                   {"failed_scrapes", server.failed},
-                   {"error", server.error}});
-  }
-  return all;
-}
-
 // Everything but what is known of each request by itself.
 Json Summarise(const RunDescription& run, std::span<const Outcome> outcomes,
                const Objectives& objectives, double warm_up) {
@@ -260,9 +235,9 @@ std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes) 
 std::string ToText(const RunDescription& run, std::span<const Outcome> outcomes,
                    const Objectives& objectives, double warm_up) {
   std::string text = run.complete ? "" : "PARTIAL: the run was broken off.\n";
-  text += Figures(
-      Measure(outcomes, objectives, -1, warm_up), objectives,
-      fmt::format("{}, {} requests, rate {}", run.model, run.num_prompts, run.request_rate));
+  text += Figures(Measure(outcomes, objectives, -1, warm_up), objectives,
+                  fmt::format("{}, {} requests, rate {}", Printable(run.model), run.num_prompts,
+                              run.request_rate));
   for (size_t i = 0; run.arms.size() > 1 && i < run.arms.size(); ++i)
     text += Figures(Measure(outcomes, objectives, static_cast<int>(i), warm_up), objectives,
                     run.arms[i]);

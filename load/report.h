@@ -25,10 +25,10 @@ struct RunDescription {
   int64_t max_concurrency = 0;  // 0: unbounded
   int64_t num_prompts = 0;
   bool complete = true;
-  std::vector<std::string> arms;                // of the mix
-  std::map<std::string, std::string> metadata;  // all options, by name
-  std::vector<Agreement> quality = {};          // of --check-quality
-  std::vector<ServerSeries> servers = {};       // of --metrics
+  std::vector<std::string> arms = {};                // of the mix
+  std::map<std::string, std::string> metadata = {};  // all options, by name
+  std::vector<Agreement> quality = {};               // of --check-quality
+  std::vector<ServerSeries> servers = {};            // of --metrics
 };
 
 // The object that `vllm bench serve --save-result --save-detailed` writes, with further keys behind

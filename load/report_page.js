@@ -315,10 +315,11 @@ function serversOf(run) {
   return names.map(name => ({name, samples: scraped.filter(sample => (sample.name ?? "") === name)}));
 }
 
-function drawServers(runs) {
+// `runs`: each has a name, and what was scraped while it ran.
+function drawServers(runs, note = "Scraped while the load ran.") {
   const servers = runs.flatMap(run => serversOf(run).map(server => ({...server, name: [runs.length > 1 ? run.name : "", server.name].filter(n => n).join(" ")})));
   if (!servers.some(server => server.samples.length)) return;
-  const grid = plots(section("The servers' own metrics", "Scraped while the load ran."), true);
+  const grid = plots(section("The servers' own metrics", note), true);
   const lines = (key, words, dash) => servers.map((server, i) => ({name: [server.name, words].filter(n => n).join(" "), hue: hueOf(i), dash,
                                                                    points: server.samples.map(sample => [sample.at_s, sample[key]])}));
   const options = {xLabel: "s", size: WIDE, named: true};
@@ -382,6 +383,8 @@ function drawSweeps(sweeps) {
   plot(more, "requests in flight", lines(p => p.in_flight), small);
   for (const [kind, words] of KINDS)
     plot(more, `${words}, p99, ms`, lines(p => timeOf(p, kind, "p99")), {...small, log: "auto"});
+  drawServers(arms.map(arm => ({name: arm.name, server: arm.points.find(p => p.rate === arm.highest_rate)?.server})),
+              "Scraped while the probe ran that had the highest rate of those that kept the objectives.");
   for (const sweep of sweeps)
     section(sweeps.length > 1 ? `Probes: ${sweep.name}` : "Probes").append(table(["", "rate", "requests", "good", "kept", "good/s", "tokens/s", "in flight", "failed", "p99 TTFT", "p99 TPOT"],
       sweep.arms.flatMap(arm => [[arm.name], ...arm.points.map(p => ["", shown(p.rate), shown(p.requests), shown(p.good), made("td", percent(p.share), p.met ? "better" : "worse"),

@@ -1,8 +1,6 @@
 #include "load/run_command.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,18 +20,6 @@ namespace hydrant {
 namespace {
 
 constexpr int64_t kQualityConcurrency = 8;
-
-// --report stands for the three files in it.
-void NameReports(LoadFlags* flags) {
-  if (flags->report.empty()) return;
-  std::error_code error;
-  std::filesystem::create_directories(flags->report, error);
-  if (error) Fail(kExitUsage, fmt::format("report: {}: {}", flags->report, error.message()));
-  const std::filesystem::path folder = flags->report;
-  if (flags->html.empty()) flags->html = folder / "report.html";
-  if (flags->json.empty()) flags->json = folder / "report.json";
-  if (flags->csv.empty()) flags->csv = folder / "requests.csv";
-}
 
 // Partial results of a run that was broken off are written as well. Returns whether all could be.
 bool WriteReports(const LoadFlags& flags, const RunDescription& run,
@@ -62,7 +48,8 @@ std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& work
   for (const MixedArm& arm : options.mix) arms.push_back(arm.name);
   std::vector<PlannedRequest> prompts;
   for (int64_t i = 0;
-       i < workload.size() && static_cast<int64_t>(prompts.size()) < flags.check_quality; ++i) {
+       i < workload.size() && static_cast<int64_t>(prompts.size()) < flags.check_quality;
+       i += workload.turns()) {  // a later turn needs the answers before it
     PlannedRequest request = workload.Make(i);
     if (request.fault != Fault::kOversized) prompts.push_back(std::move(request));
   }
@@ -84,8 +71,7 @@ int RunCommand(LoadFlags flags, const std::map<std::string, std::string>& given)
   CompleteFlags(&flags);
   if (flags.check_quality > 0 && IsHttp(flags))
     Fail(kExitUsage, "check-quality: a server with OpenAI's API knows no cache policies");
-  NameReports(&flags);
-  for (const std::string* path : {&flags.html, &flags.json, &flags.csv}) RequireWritable(*path);
+  NameReports("report", "requests", &flags);
   RunOptions options;
   options.intended = IntendedTimes(flags);
   if (flags.max_concurrency > 0) options.concurrency = flags.max_concurrency;

@@ -174,6 +174,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   }
   if (!args.cancel) args.cancel = [](const absl::Status&) {};
   const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(std::move(args));
+  // The connection broke before a message had come: nobody asked for anything wrong.
+  if (!bytes->Valid()) {
+    request_metrics_.ended.Add("cancelled");
+    stream->Refuse({absl::CancelledError("the call ended before its request had come"), ""});
+    return stream.get();
+  }
   if (refusal.has_value()) {
     RefuseGeneration(stream.get(), *refusal);
     return stream.get();

@@ -100,10 +100,10 @@ PRESSES: dict[str, Callable[[], Any]] = {
     "RandomPress": RandomPress,
     "KVzipPress": KVzipPress,
     "KVzipPress(plus)": lambda: KVzipPress(kvzip_plus_normalization=True),
-    "KVgradPress": KVgradPress,
 }
-# Parts and relatives of those, which --presses may name.
+# Parts and relatives of those, which --presses may name; and one that takes as long as all of them together.
 MORE_PRESSES: dict[str, Callable[[], Any]] = {
+    "KVgradPress": KVgradPress,
     "CriticalKVPress(SnapKVPress)": lambda: CriticalKVPress(SnapKVPress()),
     "ChunkKVPress(SnapKVPress)": lambda: ChunkKVPress(SnapKVPress()),
     "CapPress": CapPress,

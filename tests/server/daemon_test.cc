@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "tests/server/http_get.h"
+#include "tests/server/relay.h"
 #include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
 
@@ -482,6 +483,7 @@ TEST(Client, GeneratesTokenizesAndReportsUsage) {
     EXPECT_EQ(generate.Wait(), 0) << generate.err();
     EXPECT_THAT(generate.err(), HasSubstr("pages at most"));
   }
+  EXPECT_EQ(run({"health"}), 0);
   EXPECT_EQ(run({"tokenize", "the"}), 0);
   EXPECT_EQ(run({"detokenize", "5", "6"}), 0);
   EXPECT_EQ(run({"detokenize", "99999"}), 2);
@@ -500,10 +502,43 @@ TEST(Client, WaitsForADaemonThatIsYetToStart) {
   EXPECT_EQ(daemon.Wait(), 0) << daemon.err();
 }
 
+// The connection breaks in the middle of an answer: what comes out is the whole answer, once.
+TEST(Client, AStreamThatIsLostIsTakenUpWhereItEnded) {
+  TestServer server;
+  Relay relay(server.port());
+  const std::vector<std::string> arguments = {HYDRANT_PATH,   "--address", relay.address(),
+                                              "generate",     "--prompt",  "x",
+                                              "--max-tokens", "30"};
+  Subprocess whole(arguments);
+  ASSERT_EQ(whole.Wait(), 0) << whole.err();
+  server.engine.Pause();
+  Subprocess broken(arguments);
+  server.engine.AllowSteps(12);
+  ASSERT_TRUE(broken.WaitForOutput(5));
+  relay.Cut();
+  EXPECT_NE(broken.WaitForErrorLine("the stream was lost after"), "");
+  server.engine.Resume();
+  EXPECT_EQ(broken.Wait(), 0) << broken.err();
+  EXPECT_EQ(broken.out(), whole.out());
+  EXPECT_TRUE(server.WaitUntilEmpty());
+
+  std::vector<std::string> once = arguments;
+  once.insert(once.end(), {"--resume", "0"});
+  server.engine.Pause();
+  Subprocess given_up(once);
+  server.engine.AllowSteps(12);
+  ASSERT_TRUE(given_up.WaitForOutput(5));
+  relay.Cut();
+  server.engine.Resume();
+  EXPECT_NE(given_up.Wait(), 0);
+}
+
 TEST(Client, WithoutAServerItSaysHowToStartOne) {
   Subprocess client({HYDRANT_PATH, "--address", "127.0.0.1:1", "generate", "--prompt", "x"});
   EXPECT_EQ(client.Wait(), 3);
   EXPECT_THAT(client.err(), HasSubstr("no server at 127.0.0.1:1; start one with"));
+  Subprocess health({HYDRANT_PATH, "--address", "127.0.0.1:1", "health"});
+  EXPECT_EQ(health.Wait(), 3);
 }
 
 }  // namespace

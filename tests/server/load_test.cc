@@ -185,6 +185,17 @@ TEST(LoadTest, TheScrapeAgreesWithTheReport) {
   EXPECT_EQ(scrape["hydrant_queued_tokens"], 0);
 }
 
+TEST(LoadTest, AClientThatIsGoneBeforeItAskedIsNotRefused) {
+  TestServer server;
+  const auto target = Connect(server, "full,full");
+  WorkloadOptions options = Options(50);
+  options.output_tokens = 1;
+  options.fault_rates[static_cast<int>(Fault::kDisconnect) - 1] = 1.0;
+  RunLoad(*Workload::Create(options), {.concurrency = 1}, target.get());
+  EXPECT_TRUE(server.WaitUntilEmpty());
+  EXPECT_EQ(server.service->request_metrics().refused.Count("INVALID"), 0u);
+}
+
 TEST(LoadTest, KeptAndEvictedEntriesAreTheReports) {
   TestServer server;
   const auto target = Connect(server, "full,h2o:max_cache_tokens=8");

@@ -58,9 +58,7 @@ Relay::~Relay() {
   stopping_ = true;
   Wake();
   thread_.join();
-  for (const int fd : sockets_) {
-    if (fd >= 0) close(fd);
-  }
+  CloseAll();
   close(listen_fd_);
   close(wake_fd_);
 }
@@ -68,6 +66,18 @@ Relay::~Relay() {
 void Relay::Vanish() {
   vanished_ = true;
   Wake();
+}
+
+void Relay::Cut() {
+  cut_ = true;
+  Wake();
+}
+
+void Relay::CloseAll() {
+  for (const int fd : sockets_) {
+    if (fd >= 0) close(fd);
+  }
+  sockets_.clear();
 }
 
 void Relay::Wake() {
@@ -86,6 +96,7 @@ void Relay::Run() {
     if (fds[0].revents != 0) {
       uint64_t count;
       (void)!read(wake_fd_, &count, sizeof(count));
+      if (cut_.exchange(false)) CloseAll();
       continue;
     }
     for (size_t i = 2; i < fds.size(); ++i) {

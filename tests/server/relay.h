@@ -21,6 +21,8 @@ class Relay {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void Vanish();
+  // Closes every connection, as a proxy whose server died; new ones are carried.
+  void Cut();
   // Pieces of bytes carried from clients to the server so far.
   int pieces_from_clients() const { return pieces_from_clients_; }
 
@@ -28,6 +30,7 @@ class Relay {
   void Run();
   void Accept();
   void Carry(size_t from);
+  void CloseAll();
   void Wake();
 
   const int server_port_;
@@ -36,6 +39,7 @@ class Relay {
   int wake_fd_ = -1;
   std::vector<int> sockets_;  // in pairs, client and server; the thread's alone
   std::atomic<bool> vanished_{false};
+  std::atomic<bool> cut_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<int> pieces_from_clients_{0};
   std::thread thread_;

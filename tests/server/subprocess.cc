@@ -65,6 +65,13 @@ std::string Subprocess::WaitForErrorLine(const std::string& text) {
   }
 }
 
+bool Subprocess::WaitForOutput(size_t bytes) {
+  while (out_.size() < bytes) {
+    if (!ReadSome(out_fd_, &out_)) return false;
+  }
+  return true;
+}
+
 void Subprocess::Signal(int signal) { kill(pid_, signal); }
 
 int Subprocess::Wait() {

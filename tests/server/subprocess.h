@@ -16,6 +16,8 @@ class Subprocess {
 
   // Reads stderr until a line holds `text` and returns that line; "" where stderr ends first.
   std::string WaitForErrorLine(const std::string& text);
+  // Reads stdout until it has so many bytes; false where it ends first.
+  bool WaitForOutput(size_t bytes);
   void Signal(int signal);
   // Reads both streams to their ends and returns the exit code; 128 + n after signal n.
   int Wait();
