@@ -107,6 +107,8 @@ class Daemon {
     loader.join();
     if (!load_status_.ok()) return load_status_;
     const absl::Status engine = Serve();
+    server_->SetServing(false);
+    if (engine.ok()) LetBalancersNotice();
     Drain();
     return engine;
   }
@@ -246,8 +248,7 @@ class Daemon {
 
   // Clients that watch the health, and balancers that ask for it, send nothing new any more; who
   // has not noticed yet is still served.
-  void Leave() {
-    server_->SetServing(false);
+  void LetBalancersNotice() {
     if (options_.drain_delay.count() == 0) return;
     spdlog::info("not serving: requests are taken for another {} ms", options_.drain_delay.count());
     service_.SetLeaving();
@@ -257,7 +258,6 @@ class Daemon {
   }
 
   void Drain() {
-    Leave();
     spdlog::info("draining: running requests have {} ms to end", options_.shutdown_timeout.count());
     service_.SetDraining();
     loop_->StopAdmitting();

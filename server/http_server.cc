@@ -53,11 +53,11 @@ class HttpServer::Impl {
       const int yes = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     });
-    for (const auto& [path, answer] : pages_) {
-      server_.Get(path, [&answer](const httplib::Request&, httplib::Response& response) {
-        HttpAnswer made = answer();
-        response.status = made.status;
-        response.set_content(std::move(made.body), made.content_type);
+    for (const auto& page : pages_) {
+      server_.Get(page.first, [&page](const httplib::Request&, httplib::Response& response) {
+        const HttpAnswer answer = page.second();
+        response.status = answer.status;
+        response.set_content(answer.body, answer.content_type);
       });
     }
     server_.set_error_handler([this](const httplib::Request&, httplib::Response& response) {

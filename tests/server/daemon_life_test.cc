@@ -263,6 +263,7 @@ TEST(EngineLoss, RequestsRightAfterItAreRefusedToo) {
 TEST(EngineLoss, EndsTheDaemonAfterAWhile) {
   LifeOptions options;
   options.engine_lost_linger = std::chrono::milliseconds(1);
+  options.drain_delay = std::chrono::hours(1);  // for balancers of a server that still answers
   RunningDaemon daemon(options);
   ASSERT_TRUE(daemon.StartAndWait());
   daemon.engine.Lose(absl::InternalError("the device is gone"));

@@ -298,6 +298,7 @@ TEST_F(HttpServerTest, SaysWhatIsWrongWithAnAddress) {
 TEST_F(HttpServerTest, SilentClientsDoNotKeepOthersOutForEver) {
   const auto server = Start();
   std::vector<int> silent;
+  silent.reserve(16);
   for (int i = 0; i < 16; ++i) silent.push_back(ConnectTo(server->address()));
   EXPECT_EQ(HttpGet(server->address(), "/yes").status, 200);
   for (const int fd : silent) close(fd);
