@@ -193,7 +193,8 @@ absl::StatusOr<ReportFile> ParseReport(std::string_view text, const std::string&
     if (!report.is_sweep && !(json.contains(field) && json[field].is_number()))
       return Wrong(path, absl::StrCat("it is no report: ", field, " is missing, or no number"));
   }
-  if (const Json label = json.value("label", Json()); label.is_string() && label != "")
+  if (const Json label = json.value("label", Json());
+      label.is_string() && !label.get_ref<const std::string&>().empty())
     report.name = label.get<std::string>();
   report.complete = json.value("complete", Json(true)) != false;
   if (!report.is_sweep) {
