@@ -17,6 +17,7 @@
 
 #include "load/measures.h"
 #include "load/metrics_scraper.h"
+#include "load/probe.h"
 #include "load/runner.h"
 #include "load/workload.h"
 
@@ -195,6 +196,24 @@ TEST(OpenAiTargetTest, FaultsDoWhatTheyAreOrderedTo) {
     }
   }
   EXPECT_EQ(faults.size(), 6u);
+}
+
+TEST(OpenAiTargetTest, ASweepProbesIt) {
+  FakeOpenAi server;
+  const auto target = Connect(server);
+  const Workload workload = MakeWorkload(target.get(), 1'000'000, 5);
+  target->Start();
+  ProbeOptions options;
+  options.objectives = *Objectives::Parse("ttft:30000");
+  options.warm_up = 0.1;
+  options.seconds = 1.0;
+  options.least_requests = 1;
+  const Probe probe = ProbeRate(workload, 30.0, options, target.get());
+  EXPECT_TRUE(probe.complete);
+  EXPECT_TRUE(probe.met);
+  EXPECT_GT(probe.requests, 5);
+  EXPECT_EQ(probe.good, probe.requests);
+  EXPECT_GT(probe.output_tokens_per_second, 0.0);
 }
 
 TEST(OpenAiTargetTest, RefusalsAndBrokenStreamsAreReported) {
