@@ -6,24 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/load/outcomes.h"
+
 namespace hydrant {
 namespace {
 
 using testing::HasSubstr;
 using testing::Pair;
 using testing::UnorderedElementsAre;
-
-// A completed request whose tokens come one by one at these times.
-Outcome Completed(double intended, std::vector<double> times) {
-  Outcome outcome{.intended = intended,
-                  .sent = intended,
-                  .ended = times.back(),
-                  .ending = Ending::kCompleted,
-                  .status = "OK"};
-  outcome.input_tokens = 10;
-  for (const double at : times) outcome.messages.push_back({at, 1});
-  return outcome;
-}
 
 // What numpy.percentile([15, 20, 35, 40, 50], q) gives.
 TEST(QuantileTest, LiesOnTheLineBetweenTheNearest) {
