@@ -62,9 +62,11 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Observe(const Event& event);
   void Append(const Delta& delta);
   void CutOffSlowReader();
+  bool DeadlineHasPassed() const;
   // REQUIRES: mutex_ held, for all below.
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
+  grpc::WriteOptions HowToWrite() const;
   void FinishWithFailure(const Failed& failed);
 
   const Args args_;
