@@ -10,6 +10,7 @@
 #include "load/load_setup.h"
 #include "load/metrics_scraper.h"
 #include "load/mix.h"
+#include "load/option_group.h"
 #include "load/probe.h"
 #include "load/sweep.h"
 #include "load/sweep_report.h"
@@ -146,79 +147,51 @@ class Command {
 };
 
 void AddSearchFlags(CLI::App* app, SweepFlags* flags) {
-  const auto group = "Which rates";
-  app->add_option("--first-rate", flags->search.first, "Requests per second to begin with")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--min-rate", flags->search.least, "None lower is tried")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--max-rate", flags->search.most, "None higher is tried")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--resolution", flags->search.resolution,
-                  "It ends when the rates that are met and not are apart by this share at most")
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--rates", flags->search.rates, "Probe exactly these, separated by commas")
-      ->delimiter(',')
-      ->group(group);
-  app->add_option("--burstiness", flags->load.burstiness,
-                  "Shape of the Gamma distribution of the gaps; 1: Poisson, inf: even")
-      ->capture_default_str()
-      ->group(group);
+  const OptionGroup group(app, "Which rates");
+  group.Option("--first-rate", flags->search.first, "Requests per second to begin with");
+  group.Option("--min-rate", flags->search.least, "None lower is tried");
+  group.Option("--max-rate", flags->search.most, "None higher is tried");
+  group.Option("--resolution", flags->search.resolution,
+               "It ends when the rates that are met and not are apart by this share at most");
+  group.Option("--rates", flags->search.rates, "Probe exactly these, separated by commas")
+      ->delimiter(',');
+  group.Option("--burstiness", flags->load.burstiness,
+               "Shape of the Gamma distribution of the gaps; 1: Poisson, inf: even");
 }
 
 void AddProbeFlags(CLI::App* app, SweepFlags* flags) {
-  const auto group = "A probe";
-  app->add_option("--goodput", flags->load.goodput,
-                  "What a request has to keep (ms): \"ttft:500 tpot:50\"; also itl, e2el")
-      ->required()
-      ->group(group);
-  app->add_option("--share", flags->share, "Of the requests that have to, (0, 1]")
-      ->check(CLI::Range(1e-6, 1.0))
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--warm-up", flags->warm_up, "Seconds whose requests do not count")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--probe-seconds", flags->seconds,
-                  "Seconds after them in which requests are sent")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--min-requests", flags->least_requests, "As long as it takes for so many")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str()
-      ->group(group);
-  app->add_option(
-         "--tries", flags->tries,
-         "A rate that is not met is probed so often, and the best counts: for machines that "
-         "others use too")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str()
-      ->group(group);
-  app->add_option("--drain", flags->drain, "Seconds that the last have to end")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str()
-      ->group(group);
+  const OptionGroup group(app, "A probe");
+  group
+      .Option("--goodput", flags->load.goodput,
+              "What a request has to keep (ms): \"ttft:500 tpot:50\"; also itl, e2el")
+      ->required();
+  group.Option("--share", flags->share, "Of the requests that have to, (0, 1]")
+      ->check(CLI::Range(1e-6, 1.0));
+  group.Option("--warm-up", flags->warm_up, "Seconds whose requests do not count")
+      ->check(CLI::NonNegativeNumber);
+  group.Option("--probe-seconds", flags->seconds, "Seconds after them in which requests are sent")
+      ->check(CLI::PositiveNumber);
+  group.Option("--min-requests", flags->least_requests, "As long as it takes for so many")
+      ->check(CLI::PositiveNumber);
+  group
+      .Option("--tries", flags->tries,
+              "A rate that is not met is probed so often, and the best counts: for machines that "
+              "others use too")
+      ->check(CLI::Range(1, 100));
+  group.Option("--drain", flags->drain, "Seconds that the last have to end")
+      ->check(CLI::NonNegativeNumber);
 }
 
 void AddSweepReportFlags(CLI::App* app, SweepFlags* flags) {
-  const auto group = "What is reported";
-  app->add_option("--report", flags->load.report,
-                  "Write all three files below to this folder: sweep.html, .json, .csv")
-      ->group(group);
-  app->add_option("--html", flags->load.html, "Write a page with plots here")->group(group);
-  app->add_option("--json", flags->load.json, "Write all probes here, after each of them")
-      ->group(group);
-  app->add_option("--csv", flags->load.csv, "Write a line a probe here")->group(group);
-  app->add_flag("--resume", flags->resume, "Go on where the sweep of the JSON file was broken off")
-      ->group(group);
-  app->add_option("--label", flags->load.label, "What this is called in pages and comparisons")
-      ->group(group);
-  app->add_flag("--quiet", flags->load.quiet, "No line a probe")->group(group);
+  const OptionGroup group(app, "What is reported");
+  group.Option("--report", flags->load.report,
+               "Write all three files below to this folder: sweep.html, .json, .csv");
+  group.Option("--html", flags->load.html, "Write a page with plots here");
+  group.Option("--json", flags->load.json, "Write all probes here, after each of them");
+  group.Option("--csv", flags->load.csv, "Write a line a probe here");
+  group.Flag("--resume", flags->resume, "Go on where the sweep of the JSON file was broken off");
+  group.Option("--label", flags->load.label, "What this is called in pages and comparisons");
+  group.Flag("--quiet", flags->load.quiet, "No line a probe");
 }
 
 }  // namespace

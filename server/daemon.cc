@@ -88,7 +88,10 @@ class Daemon {
       : options_(options),
         load_(load),
         router_(options.engine.device == "cuda" ? milliseconds(0) : kStandAside),
-        service_({.version = HYDRANT_VERSION, .flags = options.flags}, &router_) {}
+        service_({.version = HYDRANT_VERSION,
+                  .flags = options.flags,
+                  .connections_age = options.max_connection_age.has_value()},
+                 &router_) {}
 
   absl::Status Run() {
     absl::StatusOr<std::unique_ptr<GrpcServer>> server =

@@ -8,9 +8,11 @@
 #ifndef HYDRANT_SERVER_GENERATE_STREAM_H_
 #define HYDRANT_SERVER_GENERATE_STREAM_H_
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -39,7 +41,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     RequestMetrics* metrics = nullptr;               // outlives the stream's last event
     std::chrono::steady_clock::time_point arrived =  // the call
         std::chrono::steady_clock::now();
-    size_t max_buffered_bytes = 0;             // text and ids waiting for the client to read
+    size_t max_buffered_bytes = 0;  // text and ids waiting for the client to read
+    // Whether gRPC may close the connection with its last stream; null: no. Outlives the stream.
+    const std::atomic<bool>* connections_close = nullptr;
     std::function<void(absl::Status)> cancel;  // asks the loop to end the request; must not block
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
@@ -67,7 +71,10 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
   grpc::WriteOptions HowToWrite() const;
+  void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);
+  std::chrono::microseconds EndGap() const;
+  void FinishAfter(std::chrono::microseconds gap);
 
   const Args args_;
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
@@ -88,7 +95,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool late_ = false;           // the write before was overtaken: nobody shall wait for this client
   bool broken_ = false;         // the client is gone or was cut off: nothing more can be written
   bool finished_sent_ = false;  // only usage is left
-  bool done_ = false;           // Finish() was called
+  bool usage_sent_ = false;     // only the status is left
+  std::optional<grpc::Alarm> end_alarm_;  // until the status may follow
+  bool done_ = false;                     // Finish() was called
   std::optional<std::chrono::steady_clock::time_point> last_token_at_;
 };
 

@@ -104,7 +104,7 @@ std::optional<Refusal> Service::WhyNoGeneration(const ServingState& serving) {
 }
 
 Service::Service(ServiceOptions options, EventRouter* router)
-    : options_(std::move(options)), router_(router) {}
+    : options_(std::move(options)), router_(router), connections_close_(options_.connections_age) {}
 
 void Service::SetLoadFraction(double fraction) {
   const std::lock_guard lock(mutex_);
@@ -127,6 +127,7 @@ void Service::SetLeaving() {
 }
 
 void Service::SetDraining() {
+  connections_close_ = true;
   const std::lock_guard lock(mutex_);
   serving_.state = v1::SERVER_STATE_DRAINING;
   serving_.admits = false;
@@ -152,6 +153,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   args.context = context;
   args.metrics = &request_metrics_;
   args.max_buffered_bytes = options_.max_buffered_bytes_per_stream;
+  args.connections_close = &connections_close_;
   std::optional<Refusal> refusal = WhyNoGeneration(serving);
   Request request;
   if (!refusal.has_value()) {

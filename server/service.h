@@ -27,6 +27,7 @@ struct ServiceOptions {
   std::map<std::string, std::string> flags;  // what GetServerInfo reports
   // A client may leave this much unread beyond what gRPC itself buffers (about 4 MiB).
   size_t max_buffered_bytes_per_stream = size_t{1} << 20;
+  bool connections_age = false;  // gRPC closes those past an age with the last of their streams
 };
 
 class GenerateStream;
@@ -83,6 +84,7 @@ class Service final : public RawService {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::atomic<RequestHandle> next_handle_{0};
   RequestMetrics request_metrics_;
+  std::atomic<bool> connections_close_;  // with their last stream: an age is set, or we drain
 
   mutable std::mutex mutex_;
   ServingState serving_;  // guarded by mutex_

@@ -184,6 +184,23 @@ class OpenStream {
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
 };
 
+// The only stream of a connection.
+class LoneStream {
+ public:
+  void Open(const std::string& address) {
+    grpc::ChannelArguments own;
+    own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ = v1::Hydrant::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own));
+    stream_.emplace(*stub_, TextRequest("x", 30));
+  }
+  StreamResult ReadToEnd() { return stream_->ReadToEnd(); }
+
+ private:
+  std::unique_ptr<v1::Hydrant::Stub> stub_;
+  std::optional<OpenStream> stream_;
+};
+
 void ExpectEngineFault(const StreamResult& result) {
   EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_THAT(result.status.error_message(), HasSubstr("the device is gone"));
@@ -201,6 +218,14 @@ void ExpectWhole(const StreamResult& result, uint32_t tokens) {
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();
   ASSERT_TRUE(result.usage.has_value());
   EXPECT_EQ(result.usage->completion_tokens(), tokens);
+}
+
+// Every client reads as it comes: one that reads later writes later, into what is closed.
+void ExpectAllWhole(std::vector<LoneStream>* streams) {
+  std::vector<std::thread> readers;
+  for (LoneStream& stream : *streams)
+    readers.emplace_back([&stream] { ExpectWhole(stream.ReadToEnd(), 30); });
+  for (std::thread& reader : readers) reader.join();
 }
 
 void ExpectLost(const absl::Status& status) {
@@ -408,6 +433,20 @@ TEST(Drain, WhileBalancersGetToNoticeNewStreamsAreTaken) {
   EXPECT_TRUE(daemon.Join().ok());
 }
 
+// gRPC closes each of their connections with its stream.
+TEST(Drain, TheLastStreamOfEveryConnectionEndsWhole) {
+  RunningDaemon daemon;
+  ASSERT_TRUE(daemon.StartAndWait());
+  daemon.engine.Pause();
+  std::vector<LoneStream> streams(16);
+  for (LoneStream& stream : streams) stream.Open(daemon.listen());
+  daemon.Terminate();
+  ASSERT_TRUE(daemon.WaitForState(v1::SERVER_STATE_DRAINING));
+  daemon.engine.Resume();
+  ExpectAllWhole(&streams);
+  EXPECT_TRUE(daemon.Join().ok());
+}
+
 // HTTP/2's word for "no new streams here": a client opens its next ones elsewhere.
 TEST(Drain, ClientsAreToldToGoAway) {
   RunningDaemon daemon;
@@ -425,24 +464,30 @@ TEST(ConnectionAge, AnOldConnectionIsToldToGoAwayAndItsStreamsGoOn) {
   ASSERT_TRUE(daemon.StartAndWait());
   Http2Watch connection(daemon.listen());
   daemon.engine.Pause();
-  // gRPC closes an old connection with the end of its last stream, and a client that writes just
-  // then loses what it has not read. Another open call keeps the connection, so that this is about
-  // age alone.
-  grpc::ChannelArguments own;
-  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const auto channel =
-      grpc::CreateCustomChannel(daemon.listen(), grpc::InsecureChannelCredentials(), own);
-  grpc::ClientContext watching;
-  const auto watch = grpc::health::v1::Health::NewStub(channel)->Watch(&watching, {});
-  const auto young = v1::Hydrant::NewStub(channel);
-  OpenStream stream(*young, TextRequest("x", 30));
+  LoneStream stream;
+  stream.Open(daemon.listen());
   EXPECT_TRUE(connection.WaitForGoaway());
   Http2Watch another(daemon.listen());  // younger than the stream's connection
   EXPECT_TRUE(another.WaitForGoaway());
   daemon.engine.Resume();
   ExpectWhole(stream.ReadToEnd(), 30);
-  watching.TryCancel();
-  watch->Finish();
+}
+
+// Each is the only stream of its connection.
+TEST(ConnectionAge, TheLastStreamOfAnOldConnectionEndsWhole) {
+  LifeOptions options;
+  options.max_connection_age = std::chrono::milliseconds(500);
+  RunningDaemon daemon(options);
+  ASSERT_TRUE(daemon.StartAndWait());
+  for (int round = 0; round < 3; ++round) {
+    daemon.engine.Pause();
+    std::vector<LoneStream> streams(16);
+    for (LoneStream& stream : streams) stream.Open(daemon.listen());
+    Http2Watch younger(daemon.listen());
+    EXPECT_TRUE(younger.WaitForGoaway());
+    daemon.engine.Resume();
+    ExpectAllWhole(&streams);
+  }
 }
 
 TEST(Probes, TellLoadingFromReady) {

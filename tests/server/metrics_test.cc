@@ -28,6 +28,21 @@ class MetricsTest : public testing::Test {
  protected:
   explicit MetricsTest(TestServerOptions options = {}) : server_(std::move(options)) {}
   Scrape TakeScrape() { return ParseScrape(server_.MetricsText()); }
+  // A request is counted when its end reaches its stream, which is after it has left the loop, and,
+  // where the client gave it up, may be after the client has gone on.
+  Scrape ScrapeWhenEnded(double requests) {
+    Scrape scrape;
+    EXPECT_TRUE(WaitFor([&] {
+      scrape = TakeScrape();
+      return scrape.Sum("hydrant_requests_total") == requests;
+    }));
+    return scrape;
+  }
+
+  // That its clients have gone; else it may answer them to the end first.
+  static void LetTheServerHearOfIt() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
 
   TestServer server_;
 };
@@ -194,15 +209,16 @@ TEST_F(MetricsTest, RefusalsAndFailuresGoByTheirReasons) {
   StreamResult rest;
   ReadRest(&cancelled, reader.get(), &rest);
   grpc::ClientContext late;
-  late.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  late.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
   EXPECT_EQ(RunToEnd(server_.stub(), TextRequest("x", 5), &late).status.error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
+  LetTheServerHearOfIt();
   server_.engine.Resume();
   ASSERT_TRUE(server_.WaitUntilEmpty());
   server_.engine.Lose(absl::InternalError("gone"));
   EXPECT_FALSE(RunToEnd(server_.stub(), TextRequest("x", 5)).status.ok());
 
-  const Scrape scrape = TakeScrape();
+  const Scrape scrape = ScrapeWhenEnded(3);
   EXPECT_EQ(scrape["hydrant_requests_refused_total{reason=\"UNKNOWN_MODEL\"}"], 1);
   EXPECT_EQ(scrape["hydrant_requests_refused_total{reason=\"INVALID\"}"], 2);
   EXPECT_EQ(scrape.Sum("hydrant_requests_refused_total"), 3);
@@ -216,6 +232,26 @@ TEST_F(MetricsTest, RefusalsAndFailuresGoByTheirReasons) {
   EXPECT_EQ(scrape[success + "\"error\"}"], 1);
   EXPECT_EQ(scrape["hydrant_pages{state=\"used\"}"], 0);
   EXPECT_EQ(scrape["hydrant_ready"], 0) << "the engine is lost";
+}
+
+// The client's clock and the server's run out at about the same time: whichever is first, the
+// deadline was the reason.
+TEST_F(MetricsTest, GivingUpAtTheDeadlineIsNoCancellation) {
+  server_.engine.Pause();
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 32; ++i) {
+    clients.emplace_back([this, i] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(1000 + i));
+      EXPECT_EQ(RunToEnd(server_.stub(), TextRequest("x", 5), &context).status.error_code(),
+                grpc::StatusCode::DEADLINE_EXCEEDED);
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  LetTheServerHearOfIt();
+  server_.engine.Resume();
+  // Where the machine is so busy that a call takes long to arrive, its time may seem longer yet.
+  EXPECT_GE(ScrapeWhenEnded(32)["hydrant_requests_total{outcome=\"deadline\"}"], 28);
 }
 
 TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
