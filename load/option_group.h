@@ -16,7 +16,11 @@ class OptionGroup {
   // The value is borrowed until the command line has been parsed, and is the option's default.
   template <typename T>
   CLI::Option* Option(const std::string& name, T& value, const std::string& what) const {
-    return app_->add_option(name, value, what)->capture_default_str()->group(heading_);
+    CLI::Option* option = app_->add_option(name, value, what)->group(heading_);
+    if constexpr (requires { value.empty(); }) {
+      if (value.empty()) return option;  // and says nothing of it
+    }
+    return option->capture_default_str();
   }
   CLI::Option* Flag(const std::string& name, bool& value, const std::string& what) const {
     return app_->add_flag(name, value, what)->group(heading_);
