@@ -14,7 +14,7 @@ import pathlib
 import matplotlib
 
 matplotlib.use("svg")
-matplotlib.rcParams["svg.hashsalt"] = "hydrant"  # the same file from the same figures
+matplotlib.rcParams.update({"svg.hashsalt": "hydrant", "svg.fonttype": "none"})  # the same file from the same figures
 from matplotlib import pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e8b57", "#8a6fb0", "#555555"]
