@@ -223,12 +223,13 @@ void GenerateStream::FinishWithUsage(const Finished& finished) {
 // its streams has ended. A client that answers a message just then (with a window update, a ping)
 // hears that the connection is broken, and drops what it has not read yet. So the status follows
 // the last message when the client has gone quiet: a fiftieth of the stream's time later, which
-// nobody notices, and 20 ms at most.
+// nobody notices, but 1 ms at least and 20 ms at most.
 std::chrono::microseconds GenerateStream::EndGap() const {
   if (args_.connections_close == nullptr || !*args_.connections_close) return {};
   const auto lasted = std::chrono::duration_cast<std::chrono::microseconds>(
       std::chrono::steady_clock::now() - args_.arrived);
-  return std::min<std::chrono::microseconds>(lasted / 50, std::chrono::milliseconds(20));
+  return std::clamp<std::chrono::microseconds>(lasted / 50, std::chrono::milliseconds(1),
+                                               std::chrono::milliseconds(20));
 }
 
 void GenerateStream::FinishAfter(std::chrono::microseconds gap) {
