@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "engine/decode_shape.h"
-#include "engine/kv_state.h"
-#include "engine/memory_plan.h"
-#include "engine/prefill.h"
+#include "engine/engine_sizing.h"
+#include "engine/forward/prefill.h"
+#include "engine/forward/transformer.h"
+#include "engine/pool/kv_state.h"
 #include "engine/step_results.h"
 #include "engine/step_rows.h"
-#include "engine/transformer.h"
 #include "fmt/format.h"
 #include "kernels/dequantize.h"
 

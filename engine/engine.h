@@ -1,6 +1,6 @@
 // The engine: weights, KV pool and the forward pass of one model on one backend. It has no threads
 // of its own and is driven by one thread at a time; it decides nothing about memory (see
-// engine/batch.h).
+// engine/step/batch.h).
 #ifndef HYDRANT_ENGINE_ENGINE_H_
 #define HYDRANT_ENGINE_ENGINE_H_
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/batch.h"
 #include "engine/model/model_source.h"
+#include "engine/step/batch.h"
 #include "kernels/backend.h"
 
 namespace hydrant {

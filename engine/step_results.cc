@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/cache/self_tuning.h"
+#include "engine/cache/policies/self_tuning.h"
 
 namespace hydrant {
 

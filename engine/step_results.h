@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/batch.h"
+#include "engine/step/batch.h"
 #include "kernels/backend.h"
 
 namespace hydrant {

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/batch.h"
-#include "engine/device_array.h"
-#include "engine/kv_state.h"
+#include "engine/pool/kv_state.h"
+#include "engine/step/batch.h"
 #include "kernels/backend.h"
+#include "kernels/device_array.h"
 
 namespace hydrant {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/rope_table.h"
+#include "engine/forward/rope_table.h"
 #include "kernels/dequantize.h"
 #include "scheduler/check.h"
 

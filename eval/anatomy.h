@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/batch.h"
 #include "engine/model/model_source.h"
+#include "engine/step/batch.h"
 #include "kernels/backend.h"
 #include "kernels/thread_pool.h"
 

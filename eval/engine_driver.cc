@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/cache/self_tuning.h"
+#include "engine/cache/policies/self_tuning.h"
 #include "scheduler/check.h"
 
 namespace hydrant {

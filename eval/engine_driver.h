@@ -43,7 +43,8 @@ class EngineDriver {
   TokenId last_token(int slot) const { return sequences_[slot].newest; }
   // Entries that each head kept when the slot's cache was cut, where its plan is ragged then.
   const std::vector<int32_t>& Entries(int slot) const { return sequences_[slot].entries; }
-  // Of the tries of a plan that tunes itself (engine/cache/self_tuning.h), and what they decided.
+  // Of the tries of a plan that tunes itself (engine/cache/policies/self_tuning.h), and what they
+  // decided.
   const std::vector<float>& TrialMasses(int slot) const { return sequences_[slot].trial_masses; }
   const CachePlan& Plan(int slot) const { return sequences_[slot].plan; }
   // What the slot's heads retained ([layers * KV heads]); empty: nothing has left.

@@ -18,8 +18,8 @@
 #include <span>
 #include <vector>
 
-#include "engine/batch.h"
 #include "engine/cache/cache_plan.h"
+#include "engine/step/batch.h"
 #include "scheduler/block_allocator.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/range_allocator.h"

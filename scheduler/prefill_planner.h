@@ -28,7 +28,7 @@ struct OpenPrompt {
   PrefillCursor cursor;
 };
 
-// A run as engine/batch.h wants it: several whole layers, or some tokens of one.
+// A run as engine/step/batch.h wants it: several whole layers, or some tokens of one.
 struct PrefillRun {
   int prompt = 0;  // index into the open prompts
   int layer_begin = 0;

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/batch.h"
+#include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/request.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/self_tuning.h"
+#include "engine/cache/policies/self_tuning.h"
 #include "scheduler/check.h"
 #include "scheduler/mass_summary.h"
 

@@ -41,7 +41,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/batch.h"
+#include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/cache_space.h"
 #include "scheduler/loop_metrics.h"

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/batch.h"
+#include "engine/step/batch.h"
 #include "scheduler/cache_space.h"
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/batch.h"
+#include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"

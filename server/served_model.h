@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/batch.h"
 #include "engine/model/model_config.h"
+#include "engine/step/batch.h"
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 

@@ -84,8 +84,9 @@ struct PromptShape {
   bool fits_twice = false;   // there is room to read it a second time
 };
 
-// A plan that finds its own decay, FIFO share and measuring steps (engine/cache/self_tuning.h):
-// open until the prompt has been read, and the same from then on.
+// A plan that finds its own decay, FIFO share and measuring steps
+// (engine/cache/policies/self_tuning.h): open until the prompt has been read, and the same from
+// then on.
 struct SelfTuning {
   bool on = false;
   bool decided = false;

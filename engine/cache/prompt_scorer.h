@@ -42,7 +42,7 @@ struct PromptLayer {
   int32_t* kept = nullptr;  // [num_kv_heads, stride] positions, of the Select step; until then room
   int32_t* keep = nullptr;  // [num_kv_heads] entries, of the Budget step; until then room
   // Of a plan whose tuning is open: trial t's masses of the layer [num_kv_heads] begin at t *
-  // trial_stride (engine/cache/self_tuning.h).
+  // trial_stride (engine/cache/policies/self_tuning.h).
   float* trial_masses = nullptr;
   int64_t trial_stride = 0;
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/batch.h"
 #include "engine/model/model_source.h"
+#include "engine/step/batch.h"
 
 namespace hydrant {
 

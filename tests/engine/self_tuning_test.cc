@@ -1,6 +1,6 @@
 // How co2 tunes itself: the weights of its trials against averages written out, and what is made of
 // their masses.
-#include "engine/cache/self_tuning.h"
+#include "engine/cache/policies/self_tuning.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "engine/cache/self_tuning.h"
+#include "engine/cache/policies/self_tuning.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
 

@@ -1,4 +1,4 @@
-// An engine without a model that holds the scheduler to every promise of engine/batch.h.
+// An engine without a model that holds the scheduler to every promise of engine/step/batch.h.
 //
 // It keeps the block tables and lengths as the real one does and writes a stamp (whose entry, which
 // position) into every slot of a page. Whoever reads a page and finds another's stamp has been

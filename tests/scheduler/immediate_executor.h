@@ -6,7 +6,7 @@
 #include <deque>
 #include <utility>
 
-#include "engine/batch.h"
+#include "engine/step/batch.h"
 
 namespace hydrant {
 

@@ -1,5 +1,5 @@
-// The scheduler against a fake engine that checks every promise of engine/batch.h, under a fake
-// clock.
+// The scheduler against a fake engine that checks every promise of engine/step/batch.h, under a
+// fake clock.
 #include "scheduler/scheduler.h"
 
 #include <random>

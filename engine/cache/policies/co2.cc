@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "engine/cache/policies/self_tuning.h"
+#include "engine/cache/policy_registry.h"
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+// Of the values that the paper tries.
+constexpr double kDefaultAlpha = 0.2;
+constexpr int64_t kDefaultSteps = 20;
+constexpr double kDefaultFifo = 0.25;
+constexpr int64_t kMostTunedSteps = 64;
+constexpr int64_t kMostSteps = 1 << 20;
+
+// CO2, the cumulative observation oracle (section 4 of its paper): the prompt stays whole for N
+// generated tokens, whose attention is observed too; then the cache shrinks to C, of which the
+// newest rho C are FIFO and the rest have the highest accumulated score, a moving average with
+// decay alpha. How the average starts is left open there: with the column sums, or with their mean
+// over queries. How alpha, N and rho are to be chosen is left open too: see self_tuning.h. Where
+// heads share their budgets it is shared out when the cache shrinks.
+class Co2Policy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    PolicyInfo info = {
+        "co2",
+        "decides after some generated tokens, by a moving average of attention",
+        {MaxCacheTokensParameter(),
+         CacheRatioParameter(),
+         MinCacheTokensParameter(),
+         {"alpha", "decay of the average; 0 adds up", "0.2", "[0, 1]"},
+         {"measurement_steps", "generated tokens before the prompt is cut; if self_tuning, at most",
+          "20, if self_tuning 64", "[0, 1048576]"},
+         {"rho", "share of the budget that is FIFO", "0.25", "[0, 1]"},
+         {"initial_score", "of the prompt's entries", "sum", "sum or mean"},
+         {"self_tuning", "the prompt's own attention chooses alpha, rho and the steps", "false",
+          "false or true"}}};
+    for (PolicyParameter& row : ScopeParameters(kHeadFirst))
+      info.parameters.push_back(std::move(row));
+    return info;
+  }
+
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    constexpr std::array<std::string_view, 2> kNoYes = {"false", "true"};
+    const absl::StatusOr<std::string> self_tuning = ChoiceParam(spec, "self_tuning", kNoYes);
+    if (!self_tuning.ok()) return self_tuning.status();
+    const bool tunes = *self_tuning == "true";
+    const absl::StatusOr<int64_t> steps = IntegerParam(
+        spec, "measurement_steps", tunes ? kMostTunedSteps : kDefaultSteps, 0, kMostSteps);
+    if (!steps.ok()) return steps.status();
+    if (absl::Status status = FillChoices(spec, tunes, plan); !status.ok()) return status;
+    if (absl::Status status = FillScope(spec, kHeadFirst, plan); !status.ok()) return status;
+    if (plan->scope != BudgetScope::kHead && plan->rule.recent == 0) {
+      return absl::InvalidArgumentError(fmt::format(
+          "cache.params.rho: '{}' of {} entries is none, which may leave a head without any where "
+          "heads share a budget; at least {}",
+          spec.params.count("rho") > 0 ? spec.params.at("rho") : "0.25", plan->cap,
+          1.0 / plan->cap));
+    }
+    plan->rule.scored = true;
+    plan->candidates = kNoCap;  // the prompt is whole when it is cut
+    const int64_t whole_until = plan->prompt.tokens + *steps;
+    if (*steps > 0 && whole_until > plan->cap)
+      plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
+    if (!tunes || !CanTune(*plan)) return absl::OkStatus();
+    plan->prompt_score = PromptScore::kTuned;
+    plan->tuning = {.on = true, .most_steps = static_cast<int32_t>(*steps)};
+    plan->mean_scores = false;
+    // Even without a step the cut comes when the choice has been made.
+    plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
+    return absl::OkStatus();
+  }
+
+ private:
+  // What is given, or the defaults: those also hold where there is nothing to tune by.
+  static absl::Status FillChoices(const CacheSpec& spec, bool tunes, CachePlan* plan) {
+    for (const char* name : {"alpha", "rho", "initial_score"}) {
+      if (tunes && spec.params.count(name) > 0) {
+        return absl::InvalidArgumentError(fmt::format(
+            "cache.params.{}: '{}' given, but self_tuning is to choose it; leave one of them out",
+            name, spec.params.at(name)));
+      }
+    }
+    const absl::StatusOr<double> alpha = RealParam(spec, "alpha", kDefaultAlpha, 0.0, 1.0);
+    if (!alpha.ok()) return alpha.status();
+    const absl::StatusOr<double> rho = RealParam(spec, "rho", kDefaultFifo, 0.0, 1.0);
+    if (!rho.ok()) return rho.status();
+    constexpr std::array<std::string_view, 2> kStarts = {"sum", "mean"};
+    const absl::StatusOr<std::string> start = ChoiceParam(spec, "initial_score", kStarts);
+    if (!start.ok()) return start.status();
+    plan->prompt_score = PromptScore::kColumnSums;
+    plan->mean_scores = *start == "mean";
+    if (*alpha > 0.0) {
+      plan->rule.decay = static_cast<float>(1.0 - *alpha);
+      plan->rule.gain = static_cast<float>(*alpha);
+    }
+    plan->rule.recent = static_cast<int32_t>(std::floor(*rho * plan->cap));
+    return absl::OkStatus();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> NewCo2Policy() { return std::make_unique<Co2Policy>(); }
+
+}  // namespace hydrant

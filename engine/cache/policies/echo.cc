@@ -1,0 +1,44 @@
+#include <memory>
+
+#include "engine/cache/policies/probe_score.h"
+#include "engine/cache/policy_registry.h"
+
+namespace hydrant {
+namespace {
+
+// What `reconstruct` finds without a second reading. The queries of the prompt stand for those that
+// will come: each is turned to the position right after the prompt and asked of all its keys, those
+// too that came after it. So a query that looks for what followed a token finds the entry that did
+// follow, as the second reading's would. Expected Attention (arXiv 2510.00636) takes the mean and
+// covariance of the same queries; here it is every one of them, their sum and maxima, weighted, and
+// the budget is shared by all heads of all layers.
+class EchoPolicy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    return {"echo", "keeps what the prompt's own queries attend to when asked again from behind it",
+            ProbeParameters(kEchoMaxWeight)};
+  }
+
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    if (absl::Status status = FillProbe(spec, kEchoMaxWeight, plan); !status.ok()) return status;
+    plan->prompt_score = EchoIfNeeded(*plan);
+    return absl::OkStatus();
+  }
+};
+
+class Asker final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override {
+    return ProbeStatistics(plan, 0);
+  }
+  const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
+};
+constexpr Asker kScorer;
+
+}  // namespace
+
+const PromptScorer* const PromptScore::kEcho = &kScorer;
+
+std::unique_ptr<Policy> NewEchoPolicy() { return std::make_unique<EchoPolicy>(); }
+
+}  // namespace hydrant

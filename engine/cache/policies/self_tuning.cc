@@ -1,0 +1,100 @@
+#include "engine/cache/policies/self_tuning.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace hydrant {
+namespace {
+
+// 0 adds up. The memory of the others is of 1024, 256 and 64 queries.
+constexpr std::array kAlphas = {0.0, 1.0 / 1024, 1.0 / 256, 1.0 / 64};
+constexpr std::array kRhos = {0.1, 0.25, 0.5};
+static_assert(kTrials == kAlphas.size() * kRhos.size() + 1);
+
+// Seen on SmolLM2: retained masses that differ by less foretell no difference in loss.
+constexpr double kNearlyAsMuch = 0.02;
+// Of what can be retained: a choice that misses so much of it is measured as long as may be.
+constexpr double kLargeRegret = 0.1;
+
+// The mean weight of the queries of ages [begin, end) in a moving average; an average of nothing
+// weighs nothing.
+double MeanWeight(double alpha, double begin, double end) {
+  if (alpha == 0.0) return 1.0;
+  if (begin >= end) return 0.0;
+  return (std::pow(1.0 - alpha, begin) - std::pow(1.0 - alpha, end)) / (end - begin);
+}
+
+ScoreWeights WeightsOf(double alpha, int64_t queries, int64_t late) {
+  late = std::min(late, queries);
+  return {static_cast<float>(MeanWeight(alpha, late, queries)),
+          static_cast<float>(MeanWeight(alpha, 0, late))};
+}
+
+double AlphaOf(int trial) { return kAlphas[trial / kRhos.size()]; }
+double RhoOf(int trial) { return kRhos[trial % kRhos.size()]; }
+
+int32_t FifoEntries(const CachePlan& plan, double rho) {
+  // Where heads share a budget, what is protected keeps a head from being empty.
+  const int32_t least = plan.scope == BudgetScope::kHead ? 0 : 1;
+  return std::max(least, static_cast<int32_t>(std::floor(rho * plan.cap)));
+}
+
+double MeanMass(std::span<const float> masses, int trial) {
+  const auto of_trial = masses.subspan(trial * masses.size() / kTrials, masses.size() / kTrials);
+  return std::accumulate(of_trial.begin(), of_trial.end(), 0.0) /
+         static_cast<double>(of_trial.size());
+}
+
+// Of the pairs that retain nearly as much as any the one with the most FIFO entries: the tokens to
+// come, of which the prompt knows nothing, get time to show what they are worth. Of those the best.
+int ChooseTrial(std::span<const float> masses) {
+  double most = 0.0;
+  for (int trial = 0; trial < kTrials - 1; ++trial) most = std::max(most, MeanMass(masses, trial));
+  int best = -1;
+  for (int trial = 0; trial < kTrials - 1; ++trial) {
+    if (MeanMass(masses, trial) < (1.0 - kNearlyAsMuch) * most) continue;
+    const auto rank = [&](int t) { return std::pair(RhoOf(t), MeanMass(masses, t)); };
+    if (best < 0 || rank(trial) > rank(best)) best = trial;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool CanTune(const CachePlan& plan) { return plan.prompt.tokens - kHeldOutQueries > plan.cap; }
+
+Trial TrialOf(const CachePlan& plan, int trial) {
+  if (trial == kTrials - 1) return {.by_held_out = true};
+  return {.weights = WeightsOf(AlphaOf(trial), plan.prompt.tokens - kHeldOutQueries, kLateQueries),
+          .recent = FifoEntries(plan, RhoOf(trial))};
+}
+
+CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
+  const int best = ChooseTrial(masses);
+  CachePlan tuned = plan;
+  SelfTuning& tuning = tuned.tuning;
+  tuning.decided = true;
+  tuning.alpha = AlphaOf(best);
+  tuning.rho = RhoOf(best);
+  tuning.retained = MeanMass(masses, best);
+  tuning.attainable = MeanMass(masses, kTrials - 1);
+  const double regret =
+      tuning.attainable > 0.0 ? 1.0 - std::min(1.0, tuning.retained / tuning.attainable) : 0.0;
+  tuning.steps =
+      static_cast<int32_t>(std::lround(tuning.most_steps * std::min(1.0, regret / kLargeRegret)));
+
+  tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
+  tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
+  tuned.rule.recent = FifoEntries(plan, tuning.rho);
+  tuned.whole_until = static_cast<int32_t>(plan.prompt.tokens + tuning.steps);
+  return tuned;
+}
+
+ScoreWeights StartWeights(const CachePlan& plan) {
+  return WeightsOf(plan.tuning.alpha, plan.prompt.tokens, kLateQueries + kHeldOutQueries);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,81 @@
+#include <algorithm>
+
+#include "engine/cache/policies/self_tuning.h"
+#include "engine/cache/prompt_scorer.h"
+
+namespace hydrant {
+namespace {
+
+// What every trial would have kept before the held-out queries, and what these pay it.
+void TryChoices(const PromptLayer& layer) {
+  const auto [early, late, held_out] = layer.noted;
+  layer.KeepAlike(layer.plan->cap);
+  for (int t = 0; t < kTrials; ++t) {
+    const Trial trial = TrialOf(*layer.plan, t);
+    DeriveScoresArgs add = layer.Derivation();
+    add.b = late;
+    add.weight_a = trial.weights.early;
+    add.weight_b = trial.weights.late;
+    add.n = layer.n - kHeldOutQueries;
+    if (!trial.by_held_out) layer.backend->DeriveScores(add);
+    layer.backend->Select({.scores = trial.by_held_out ? held_out : add.out,
+                           .score_stride = layer.stride,
+                           .num_kv_heads = layer.num_kv_heads,
+                           .n = add.n,
+                           .recent = trial.recent,
+                           .keep = layer.keep,
+                           .kept = layer.kept,
+                           .kept_stride = layer.stride});
+    layer.backend->KeptMass({.paid = held_out,
+                             .paid_stride = layer.stride,
+                             .kept = layer.kept,
+                             .kept_stride = layer.stride,
+                             .keep = layer.keep,
+                             .num_kv_heads = layer.num_kv_heads,
+                             .queries = kHeldOutQueries,
+                             .mass = layer.trial_masses + t * layer.trial_stride});
+  }
+}
+
+// Sums over the early queries, the late ones and those held out. Until it is decided how they count
+// the early ones are the scores, and the others stand beside them.
+class TunedSums final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    const auto n = static_cast<int32_t>(plan.prompt.tokens);
+    const int32_t held_out = n - kHeldOutQueries, late = held_out - kLateQueries;
+    const GroupReduce reduce = plan.rule.reduce;
+    return {{.reduce = reduce, .end_query = late},
+            {.reduce = reduce, .first_query = std::max(0, late), .end_query = held_out},
+            {.reduce = reduce, .first_query = held_out, .end_query = n}};
+  }
+
+  const float* Score(const PromptLayer& layer) const override {
+    const bool open = layer.plan->tuning.IsOpen();
+    if (open) TryChoices(layer);
+    DeriveScoresArgs add = layer.Derivation();
+    add.a = add.out = layer.noted[1];  // held-out queries are late ones now
+    add.b = layer.noted[2];
+    add.weight_b = 1.0f;
+    layer.backend->DeriveScores(add);
+    if (open) return layer.noted[0];
+    const ScoreWeights weights = StartWeights(*layer.plan);
+    add = layer.Derivation();
+    add.b = layer.noted[1];
+    add.weight_a = weights.early;
+    add.weight_b = weights.late;
+    layer.backend->DeriveScores(add);
+    return add.out;
+  }
+
+  const float* Beside(const PromptLayer& layer) const override {
+    return layer.plan->tuning.IsOpen() ? layer.noted[1] : nullptr;
+  }
+};
+constexpr TunedSums kScorer;
+
+}  // namespace
+
+const PromptScorer* const PromptScore::kTuned = &kScorer;
+
+}  // namespace hydrant

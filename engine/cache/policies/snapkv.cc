@@ -1,0 +1,117 @@
+#include "engine/cache/policies/snapkv.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "engine/cache/policy_registry.h"
+#include "engine/cache/prompt_scorer.h"
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int64_t kDefaultWindow = 32;
+constexpr int64_t kDefaultKernel = 7;
+constexpr int64_t kLargestKernel = 63;
+
+absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
+  const absl::StatusOr<int64_t> kernel =
+      IntegerParam(spec, "kernel_size", kDefaultKernel, 1, kLargestKernel);
+  if (!kernel.ok()) return kernel.status();
+  if (*kernel % 2 == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("cache.params.kernel_size: {} is not odd; an odd number in [1, {}]", *kernel,
+                    kLargestKernel));
+  }
+  constexpr std::array<std::string_view, 2> kPoolings = {"max", "avg"};
+  const absl::StatusOr<std::string> pooling = ChoiceParam(spec, "pooling", kPoolings);
+  if (!pooling.ok()) return pooling.status();
+  window->kernel = static_cast<int32_t>(*kernel);
+  window->pooling = *pooling == "avg" ? Pooling::kMean : Pooling::kMax;
+  return absl::OkStatus();
+}
+
+// SnapKV: of the prompt stay its last queries, the observation window, and the entries to which
+// these pay most attention, pooled over neighbours so that passages stay whole. C bounds the prompt
+// alone; what is generated is appended, unless decode_cap sets a cap: then H2O's rule goes on from
+// the pooled scores.
+class SnapKvPolicy final : public Policy {
+ public:
+  PolicyInfo Info() const override {
+    PolicyInfo info = {
+        "snapkv", "keeps of the prompt what its last queries attend to; what is generated stays",
+        SnapKvParameters()};
+    for (PolicyParameter& row : SharingParameters(kHeadFirst))
+      info.parameters.push_back(std::move(row));
+    return info;
+  }
+
+  absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
+    if (absl::Status status = FillSnapKv(spec, plan); !status.ok()) return status;
+    return FillSharing(spec, kHeadFirst, plan);
+  }
+};
+
+class PooledWindow final : public PromptScorer {
+ public:
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    return {WindowSums(plan)};
+  }
+  // The window's own positions are not pooled.
+  const float* Score(const PromptLayer& layer) const override {
+    const WindowScore& window = layer.plan->window;
+    const float* sums = layer.noted[0];
+    const int before = layer.n - window.queries;
+    if (before <= 0) return sums;
+    layer.backend->PoolScores({.scores = sums,
+                               .score_stride = layer.stride,
+                               .num_kv_heads = layer.num_kv_heads,
+                               .n = before,
+                               .kernel = window.kernel,
+                               .pooling = window.pooling,
+                               .out = layer.scores,
+                               .out_stride = layer.stride});
+    for (int head = 0; head < layer.num_kv_heads; ++head) {
+      const int64_t tail = head * layer.stride + before;
+      layer.backend->CopyOnDevice(layer.scores + tail, sums + tail, window.queries * sizeof(float));
+    }
+    return layer.scores;
+  }
+};
+constexpr PooledWindow kScorer;
+
+}  // namespace
+
+const PromptScorer* const PromptScore::kWindow = &kScorer;
+
+absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
+  const int64_t half = std::max(1, plan->budget / 2);
+  const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, half));
+  if (window < 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "cache.protected_window_size: {} leaves no query to choose by; at least 1", window));
+  }
+  plan->prompt_score = PromptScore::kWindow;
+  plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
+  plan->window.queries = plan->rule.recent;
+  if (absl::Status status = FillPooling(spec, &plan->window); !status.ok()) return status;
+  return FillDecodeCap(spec, plan);
+}
+
+std::vector<PolicyParameter> SnapKvParameters() {
+  return {
+      MaxCacheTokensParameter(),
+      CacheRatioParameter(),
+      MinCacheTokensParameter(),
+      {"protected_window_size", "last entries of the prompt, whose queries decide",
+       "32, at most half the budget", "[1, budget]"},
+      {"kernel_size", "positions that are pooled", std::to_string(kDefaultKernel), "odd, [1, 63]"},
+      {"pooling", "of their scores", "max", "max or avg"},
+      DecodeCapParameter()};
+}
+
+std::unique_ptr<Policy> NewSnapKvPolicy() { return std::make_unique<SnapKvPolicy>(); }
+
+}  // namespace hydrant

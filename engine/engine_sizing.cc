@@ -1,0 +1,150 @@
+#include "engine/engine_sizing.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "fmt/format.h"
+
+namespace hydrant {
+namespace {
+
+DType DefaultKvDType(WeightDType dtype) {
+  switch (dtype) {
+    case WeightDType::kFloat32:
+      return DType::kF32;
+    case WeightDType::kBFloat16:
+      return DType::kBF16;
+    case WeightDType::kStored:
+      return DType::kF16;
+  }
+  return DType::kF32;
+}
+
+// Table entries beside each page: rows may be up to twice as wide as what they hold (they grow by
+// doubling), and one of each slot may be moving.
+constexpr int kTableEntriesPerBlock = 8;
+
+int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
+  const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
+  return kTableEntriesPerBlock * blocks + heads * (2 * limits.max_num_seqs + 8);
+}
+
+// A tenth more than the sequences' own: a page begun is a page taken.
+int64_t UsefulBlocks(const EngineLimits& limits) {
+  const int64_t blocks = (limits.max_model_len + limits.block_size - 1) / limits.block_size;
+  const double useful = 1.1 * static_cast<double>(blocks) * limits.num_layers *
+                        limits.num_kv_heads * limits.max_num_seqs;
+  return static_cast<int64_t>(
+      std::min(useful, static_cast<double>(std::numeric_limits<int32_t>::max())));
+}
+
+// Bytes of the device that the pool and its tables may take.
+absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMemory& memory) {
+  const auto total = static_cast<double>(memory.total_bytes);
+  const auto used = total - static_cast<double>(memory.free_bytes);
+  const auto bytes = static_cast<int64_t>(options.gpu_memory_utilization * total - used);
+  if (bytes > 0) return bytes;
+  return absl::ResourceExhaustedError(fmt::format(
+      "gpu_memory_utilization: {} of the device's {} bytes leaves nothing for the KV pool: {} "
+      "bytes "
+      "are in use by weights, activations and other processes",
+      options.gpu_memory_utilization, memory.total_bytes, memory.total_bytes - memory.free_bytes));
+}
+
+}  // namespace
+
+// A GPU has no kernels for the blocks of files: "stored" would be unpacked to floats there.
+WeightDType DefaultedDType(const EngineOptions& options) {
+  return options.dtype.value_or(options.device == "cuda" ? WeightDType::kBFloat16
+                                                         : WeightDType::kStored);
+}
+
+absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config) {
+  KvLayout layout;
+  layout.dtype = options.kv_cache_dtype.value_or(DefaultKvDType(DefaultedDType(options)));
+  if (BlockElements(layout.dtype) != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("kv_cache_dtype: {} is not one of f32, f16, bf16", DTypeName(layout.dtype)));
+  }
+  if (options.block_size < 1 || options.block_size > 256) {
+    return absl::InvalidArgumentError(
+        fmt::format("block_size: {} is outside [1, 256]", options.block_size));
+  }
+  layout.block_size = options.block_size;
+  layout.head_dim = config.head_dim;
+  return layout;
+}
+
+absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config) {
+  EngineLimits limits;
+  limits.num_layers = config.num_layers;
+  limits.num_kv_heads = config.num_kv_heads;
+  limits.learned_positions = config.RotaryDim() == 0;
+  limits.block_size = options.block_size;
+  if (options.max_num_seqs < 1 || options.max_num_seqs > 65536) {
+    return absl::InvalidArgumentError(
+        fmt::format("max_num_seqs: {} is outside [1, 65536]", options.max_num_seqs));
+  }
+  limits.max_num_seqs = options.max_num_seqs;
+  limits.max_model_len = options.max_model_len.value_or(config.max_context);
+  if (limits.max_model_len < 2 || limits.max_model_len > config.max_context) {
+    return absl::InvalidArgumentError(
+        fmt::format("max_model_len: {} is outside [2, {}], the model's context",
+                    limits.max_model_len, config.max_context));
+  }
+  limits.max_shared_statistics = options.max_shared_statistics;
+  limits.prefill_arena_tokens =
+      options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
+  if (limits.prefill_arena_tokens < limits.max_model_len) {
+    return absl::InvalidArgumentError(
+        fmt::format("prefill_arena_tokens: {} is below max_model_len {}",
+                    limits.prefill_arena_tokens, limits.max_model_len));
+  }
+  if (!(options.gpu_memory_utilization > 0 && options.gpu_memory_utilization <= 1)) {
+    return absl::InvalidArgumentError(fmt::format("gpu_memory_utilization: {} is outside (0, 1]",
+                                                  options.gpu_memory_utilization));
+  }
+  return limits;
+}
+
+std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout) {
+  if (options.num_blocks_override.has_value()) return *options.num_blocks_override;
+  if (options.kv_cache_memory_bytes == 0) return std::nullopt;
+  return options.kv_cache_memory_bytes / static_cast<int64_t>(layout.PageBytes());
+}
+
+absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLayout& layout,
+                                        const EngineLimits& limits, Backend* backend) {
+  const absl::StatusOr<DeviceMemory> memory = backend->Memory();
+  if (!memory.ok()) return memory.status();
+  const auto page = static_cast<int64_t>(layout.PageBytes());
+  if (backend->Name() != "cuda") {
+    const int64_t limit = options.kv_cache_memory_limit > 0
+                              ? options.kv_cache_memory_limit
+                              : static_cast<int64_t>(memory->free_bytes / 4);
+    return std::min(UsefulBlocks(limits), limit / page);
+  }
+  const absl::StatusOr<int64_t> bytes = DeviceBytes(options, *memory);
+  if (!bytes.ok()) return bytes.status();
+  constexpr auto kEntry = static_cast<int64_t>(sizeof(int32_t));
+  const int64_t tables = TableEntries(limits, 0) * kEntry;
+  return std::min(UsefulBlocks(limits),
+                  std::max<int64_t>(*bytes - tables, 0) / (page + kTableEntriesPerBlock * kEntry));
+}
+
+absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {
+  const int64_t least = int64_t{limits->num_layers} * limits->num_kv_heads;
+  if (blocks < least || blocks > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        fmt::format("kv_cache_memory_bytes: the pool would hold {} pages of {} bytes; at least {} "
+                    "(one for every KV head of "
+                    "every layer) and at most 2^31 - 1 are needed",
+                    blocks, layout->PageBytes(), least));
+  }
+  layout->num_blocks = static_cast<int>(blocks);
+  limits->num_blocks = layout->num_blocks;
+  limits->table_entries = TableEntries(*limits, blocks);
+  return absl::OkStatus();
+}
+
+}  // namespace hydrant

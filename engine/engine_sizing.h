@@ -1,0 +1,42 @@
+// The sizes that are fixed when an engine is made: what its tables and activations must hold, and
+// how many pages its pool has.
+#ifndef HYDRANT_ENGINE_ENGINE_SIZING_H_
+#define HYDRANT_ENGINE_ENGINE_SIZING_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "engine/model/model_config.h"
+#include "engine/step/batch.h"
+#include "kernels/backend.h"
+#include "kernels/kv_pages.h"
+
+namespace hydrant {
+
+// The dtype of the weights, chosen where the options leave it open.
+WeightDType DefaultedDType(const EngineOptions& options);
+
+// InvalidArgument names the option, its value and the range. The pool's own sizes are left 0.
+absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config);
+absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config);
+
+// What the options ask for; none where they leave it to the device.
+std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout);
+
+// What max_num_seqs full sequences can use, or what the device can give, whichever is less. To be
+// asked when all else is allocated. A host can give kv_cache_memory_limit; a GPU what
+// gpu_memory_utilization leaves, all other users of the GPU counted. ResourceExhausted where that
+// is nothing.
+absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLayout& layout,
+                                        const EngineLimits& limits, Backend* backend);
+
+// Gives the pool its pages, and the tables the room to name them. InvalidArgument where they are
+// too few or too many.
+absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_ENGINE_SIZING_H_

@@ -1,0 +1,196 @@
+#include "engine/forward/prefill.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace hydrant {
+
+absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
+                                                                     const Transformer* model,
+                                                                     const Activations* act,
+                                                                     const EngineLimits& limits) {
+  std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, limits));
+  if (absl::Status status = runner->Allocate(limits); !status.ok()) return status;
+  return runner;
+}
+
+absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
+  const ModelConfig& config = model_->config();
+  const size_t tokens = arena_tokens_;
+  absl::Status status;
+  const auto allocate = [&](auto& array, size_t count) {
+    if (status.ok()) status = array.Allocate(*backend_, count);
+  };
+  allocate(ids_, tokens);
+  allocate(positions_, tokens);
+  allocate(hidden_, tokens * config.hidden_size);
+  allocate(k_, tokens * config.KvDim());
+  allocate(v_, tokens * config.KvDim());
+  allocate(later_positions_, tokens);
+  allocate(later_q_, tokens * config.QDim());
+  if (!status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<PromptCompressor>> compressor =
+      PromptCompressor::Create(backend_, limits);
+  if (!compressor.ok()) return compressor.status();
+  compressor_ = *std::move(compressor);
+  return absl::OkStatus();
+}
+
+void PrefillRunner::Run(std::span<const PrefillSlice> slices, const KvState& kv) {
+  if (slices.empty()) return;
+  int first_layer = model_->config().num_layers;
+  int last_layer = 0;
+  for (const PrefillSlice& slice : slices) {
+    if (slice.layer_begin == 0) Begin(slice, kv);
+    first_layer = std::min(first_layer, slice.layer_begin);
+    last_layer = std::max(last_layer, slice.layer_end);
+  }
+  std::vector<const PrefillSlice*> by_place;
+  for (const PrefillSlice& slice : slices) by_place.push_back(&slice);
+  std::sort(by_place.begin(), by_place.end(), [](const PrefillSlice* a, const PrefillSlice* b) {
+    return a->arena_begin < b->arena_begin;
+  });
+  std::vector<const PrefillSlice*> at_layer;
+  for (int layer = first_layer; layer < last_layer; ++layer) {
+    at_layer.clear();
+    for (const PrefillSlice* slice : by_place) {
+      if (slice->layer_begin <= layer && layer < slice->layer_end) at_layer.push_back(slice);
+    }
+    RunLayer(layer, at_layer, kv);
+  }
+}
+
+const float* PrefillRunner::LastHidden(const PrefillSlice& slice, const CachePlan& plan) const {
+  const size_t row = slice.arena_begin + plan.prompt.tokens - 1;
+  return hidden_.data() + row * model_->config().hidden_size;
+}
+
+// The slice's tokens enter the arena: ids, positions, embeddings.
+void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
+  const int rows = slice.token_end - slice.token_begin;
+  const size_t row = slice.arena_begin + slice.token_begin;
+  std::vector<int32_t> positions(rows);
+  std::iota(positions.begin(), positions.end(), slice.token_begin);
+  ids_.Write(*backend_, row, slice.prompt.subspan(slice.token_begin, rows));
+  positions_.Write(*backend_, row, positions);
+  const auto after = static_cast<int32_t>(
+      std::min<int64_t>(kv.plan(slice.slot).prompt.tokens, max_positions_ - 1));
+  later_positions_.Write(*backend_, row, std::vector<int32_t>(rows, after));
+  model_->Embed(ids_.data() + row, positions_.data() + row, rows,
+                hidden_.data() + row * model_->config().hidden_size);
+}
+
+void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
+                             const KvState& kv) {
+  for (const PrefillSlice* slice : slices) {
+    if (slice->token_begin == 0) compressor_->Begin(*slice, kv);
+  }
+  for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
+  for (const PrefillSlice* slice : slices) {
+    if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
+    Echo(*slice, kv);
+    const size_t start = static_cast<size_t>(slice->arena_begin) * model_->config().head_dim;
+    compressor_->Compress(
+        layer, *slice,
+        {.k = k_.data() + start,
+         .v = v_.data() + start,
+         .head_stride = static_cast<int64_t>(arena_tokens_) * model_->config().head_dim,
+         .head_dim = model_->config().head_dim,
+         .rotary = model_->rotary()},
+        kv);
+    if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);
+  }
+}
+
+// Runs of pieces that follow each other in the arena, at most max_rows_ rows each. A piece ends at
+// its slice's end or at a multiple of kQueryTile, so that column sums do not depend on the cut.
+std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
+    std::span<const PrefillSlice* const> slices) const {
+  std::vector<std::vector<Piece>> runs;
+  int next_row = -1;
+  int room = 0;
+  for (const PrefillSlice* slice : slices) {
+    int begin = slice->token_begin;
+    while (begin < slice->token_end) {
+      const int left = slice->token_end - begin;
+      const bool adjoins = slice->arena_begin + begin == next_row;
+      if (!adjoins || (left > room && room < kQueryTile)) {
+        runs.emplace_back();
+        room = max_rows_;
+      }
+      const int rows = left <= room ? left : room / kQueryTile * kQueryTile;
+      runs.back().push_back({slice, begin, begin + rows});
+      begin += rows;
+      room -= rows;
+      next_row = slice->arena_begin + begin;
+    }
+  }
+  return runs;
+}
+
+void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvState& kv) {
+  const ModelConfig& config = model_->config();
+  const int first = pieces.front().ArenaRow();
+  const int rows = pieces.back().ArenaRow() + pieces.back().rows() - first;
+  float* hidden = hidden_.data() + static_cast<size_t>(first) * config.hidden_size;
+  const KvDestination destination = {
+      .k = k_.data() + static_cast<size_t>(first) * config.head_dim,
+      .v = v_.data() + static_cast<size_t>(first) * config.head_dim,
+      .row_stride = config.head_dim,
+      .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim};
+  model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, destination);
+  const bool echoes = std::any_of(pieces.begin(), pieces.end(),
+                                  [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
+  if (echoes)
+    model_->TurnQueries(later_positions_.data() + first, rows, *act_,
+                        later_q_.data() + static_cast<size_t>(first) * config.QDim());
+  for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, kv);
+  model_->FinishLayer(layer, hidden, rows, *act_);
+}
+
+// What the attention of a prompt's tokens to its keys has in common.
+PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
+                                                const KvState& kv) const {
+  const ModelConfig& config = model_->config();
+  const size_t start = static_cast<size_t>(slice.arena_begin) * config.head_dim;
+  return {.k = k_.data() + start,
+          .v = v_.data() + start,
+          .kv_head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
+          .num_heads = config.num_heads,
+          .num_kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+          .precision = kv.pages().layout.dtype};
+}
+
+// `row`: where the piece begins in the activations of its run.
+void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
+  const size_t first = static_cast<size_t>(row) * model_->config().QDim();
+  PrefillAttentionArgs args = AttentionTo(*piece.slice, kv);
+  args.q = act_->q.data() + first;
+  args.num_queries = piece.rows();
+  args.first_position = piece.begin;
+  args.out = act_->At(act_->attended, first);
+  args.out_dtype = act_->input_dtype;
+  for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
+    args.statistics = pass;
+    backend_->PrefillAttention(args);
+  }
+}
+
+// The layer's queries once more, when all keys are there.
+void PrefillRunner::Echo(const PrefillSlice& slice, const KvState& kv) {
+  const auto n = static_cast<int>(kv.plan(slice.slot).prompt.tokens);
+  PrefillAttentionArgs args = AttentionTo(slice, kv);
+  args.q = later_q_.data() + static_cast<size_t>(slice.arena_begin) * model_->config().QDim();
+  args.num_queries = n;
+  args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
+  args.end_key = n;
+  for (const PromptCompressor::Statistics& pass : compressor_->EchoPasses(slice, kv)) {
+    args.statistics = pass;
+    backend_->PrefillAttention(args);
+  }
+}
+
+}  // namespace hydrant

@@ -1,0 +1,91 @@
+// Reading prompts, layer by layer. The hidden states of every open prompt, and the keys and values
+// of the layer at work, lie in a fixed arena counted in tokens, outside the pool; attention runs
+// from the arena, and only the entries that a request keeps are written into its pages ("compress
+// before paging").
+//
+// Slices that are at the same layer and lie side by side in the arena go through the matrix
+// products as one run of rows.
+#ifndef HYDRANT_ENGINE_FORWARD_PREFILL_H_
+#define HYDRANT_ENGINE_FORWARD_PREFILL_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/compress/prompt_compressor.h"
+#include "engine/forward/transformer.h"
+#include "engine/pool/kv_state.h"
+#include "engine/step/batch.h"
+#include "kernels/backend.h"
+#include "kernels/device_array.h"
+
+namespace hydrant {
+
+class PrefillRunner {
+ public:
+  // A pass of the matrix products takes limits.prefill_rows at most; act holds as many. Borrows
+  // everything else.
+  static absl::StatusOr<std::unique_ptr<PrefillRunner>> Create(Backend* backend,
+                                                               const Transformer* model,
+                                                               const Activations* act,
+                                                               const EngineLimits& limits);
+
+  // Leaves what is kept in the pages of `kv`.
+  void Run(std::span<const PrefillSlice> slices, const KvState& kv);
+
+  // The final hidden state of a prompt whose last slice has run: [hidden].
+  const float* LastHidden(const PrefillSlice& slice, const CachePlan& plan) const;
+  const PromptCompressor& compressor() const { return *compressor_; }
+
+ private:
+  // A part of a slice, within one layer.
+  struct Piece {
+    const PrefillSlice* slice;
+    int begin;  // tokens of the prompt
+    int end;
+    int ArenaRow() const { return slice->arena_begin + begin; }
+    int rows() const { return end - begin; }
+  };
+
+  PrefillRunner(Backend* backend, const Transformer* model, const Activations* act,
+                const EngineLimits& limits)
+      : backend_(backend),
+        model_(model),
+        act_(act),
+        arena_tokens_(limits.prefill_arena_tokens),
+        max_rows_(limits.prefill_rows),
+        max_positions_(limits.max_model_len) {}
+  absl::Status Allocate(const EngineLimits& limits);
+  void Begin(const PrefillSlice& slice, const KvState& kv);
+  void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
+  std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
+  void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
+  void Attend(const Piece& piece, int row, const KvState& kv);
+  bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
+    return !compressor_->EchoPasses(slice, kv).empty();
+  }
+  void Echo(const PrefillSlice& slice, const KvState& kv);
+  PrefillAttentionArgs AttentionTo(const PrefillSlice& slice, const KvState& kv) const;
+
+  Backend* backend_;
+  const Transformer* model_;
+  const Activations* act_;
+  int arena_tokens_;
+  int max_rows_;
+  int max_positions_;
+  DeviceArray<TokenId> ids_;        // [arena]
+  DeviceArray<int32_t> positions_;  // [arena]
+  DeviceArray<float> hidden_;       // [arena, hidden]
+  DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
+  // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
+  // [arena, heads, head_dim].
+  DeviceArray<int32_t> later_positions_;
+  DeviceArray<float> later_q_;
+  std::unique_ptr<PromptCompressor> compressor_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_FORWARD_PREFILL_H_

@@ -1,0 +1,24 @@
+// Cosines and sines of rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2), with
+// the frequency scalings that models use. Computed in double, stored in fp32.
+#ifndef HYDRANT_ENGINE_FORWARD_ROPE_TABLE_H_
+#define HYDRANT_ENGINE_FORWARD_ROPE_TABLE_H_
+
+#include <vector>
+
+#include "engine/model/model_config.h"
+
+namespace hydrant {
+
+struct RopeTable {
+  std::vector<float> cos;  // [num_positions, rotary_dim / 2]
+  std::vector<float> sin;  // [num_positions, rotary_dim / 2]
+};
+
+// Angle a position advances by, per pair of elements: [rotary_dim / 2].
+std::vector<double> RopeFrequencies(const ModelConfig& config);
+
+RopeTable MakeRopeTable(const ModelConfig& config, int num_positions);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_FORWARD_ROPE_TABLE_H_

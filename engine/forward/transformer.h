@@ -1,0 +1,125 @@
+// The weights of a decoder-only transformer on a backend, and the parts of its forward pass that
+// are the same for prefill and decode. Families are told apart by what their ModelConfig says, in
+// four places: the norm, how positions enter (learned rows, RoPE on the whole or a part of a head),
+// the feed-forward, and whether it reads the sum of input and attention or the input alone.
+//
+// Immutable after Create(). Activations are fp32 rows in device memory.
+#ifndef HYDRANT_ENGINE_FORWARD_TRANSFORMER_H_
+#define HYDRANT_ENGINE_FORWARD_TRANSFORMER_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_source.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/backend.h"
+#include "kernels/device_array.h"
+
+namespace hydrant {
+
+// Work space of one pass over at most `rows` rows.
+struct Activations {
+  absl::Status Allocate(Backend& backend, const ModelConfig& config, WeightDType dtype, int rows);
+
+  // What only matrix products read, in the dtype that the backend wants: RowsOf.
+  DType input_dtype = DType::kF32;
+  DeviceArray<uint8_t> normed;    // [rows, hidden]
+  DeviceArray<uint8_t> gated;     // [rows, intermediate]
+  DeviceArray<uint8_t> attended;  // [rows, q_dim]
+  DeviceArray<float> qkv;         // [rows, q_dim + 2 kv_dim]
+  DeviceArray<float> q;           // [rows, q_dim]
+  DeviceArray<float> gate_up;     // [rows, 2 intermediate]; [rows, intermediate] without a gate
+
+  // The place of an element in one of these arrays.
+  void* At(const DeviceArray<uint8_t>& array, size_t element) const {
+    return array.data() + BytesOf(input_dtype, element);
+  }
+};
+
+// Where a run of rows puts its turned keys and its values (kernels/elementwise.h).
+struct KvDestination {
+  float* k = nullptr;
+  float* v = nullptr;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+};
+
+class Transformer {
+ public:
+  // Borrows the backend; keeps the source alive (stored weights point into its file).
+  static absl::StatusOr<std::unique_ptr<Transformer>> Create(
+      Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype,
+      int max_positions, const std::function<void(double)>& progress);
+
+  const ModelConfig& config() const { return source_->config(); }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  Rotary rotary() const {
+    return {.cos = cos_.data(),
+            .sin = sin_.data(),
+            .rotary_dim = config().RotaryDim(),
+            .interleaved = config().rope_pairing == RopePairing::kInterleaved};
+  }
+
+  // ids, positions, hidden: [rows, ...].
+  void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
+  // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
+  void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
+                  const Activations& act, const KvDestination& kv) const;
+  // The queries of the last ProjectQkv() at other positions: q [rows, heads, head_dim].
+  void TurnQueries(const int32_t* positions, int rows, const Activations& act, float* q) const;
+  // hidden += attention output projection of act.attended, hidden += feed-forward.
+  void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
+  // The rows `first`, `first` + 1, ... of act.normed.
+  void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
+  // Of the first rows of act.normed. logits: [rows, vocab].
+  void Logits(const Activations& act, int rows, float* logits) const;
+
+ private:
+  struct Norm {
+    DeviceArray<float> weight;  // [hidden]
+    DeviceArray<float> bias;    // [hidden], of a LayerNorm
+  };
+  struct Linear {
+    std::unique_ptr<Weight> weight;
+    DeviceArray<float> bias;  // [weight's rows], or empty
+  };
+  struct Layer {
+    Norm attn_norm, ffn_norm;
+    Linear qkv, wo;
+    Linear gate_up;  // without a gate: up alone
+    Linear down;
+  };
+
+  Transformer(Backend* backend, std::shared_ptr<const ModelSource> source)
+      : backend_(backend), source_(std::move(source)) {}
+  absl::Status Load(WeightDType dtype, int max_positions,
+                    const std::function<void(double)>& progress);
+  absl::Status CheckFits(WeightDType dtype) const;
+  absl::Status LoadLayer(int index, WeightDType dtype);
+  absl::Status LoadHead(WeightDType dtype);
+  absl::Status LoadNorm(const TensorView& weight, const TensorView& bias, Norm* norm);
+  absl::Status LoadLinear(const std::vector<TensorView>& weights,
+                          const std::vector<TensorView>& biases, WeightDType dtype, Linear* linear);
+  absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
+                                               WeightDType dtype);
+  RopeSplitArgs Splitting(const int32_t* positions, int rows, const Activations& act) const;
+  void Normalise(const float* x, const Norm& norm, int rows, int first,
+                 const Activations& act) const;
+  void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act) const;
+
+  Backend* backend_;
+  std::shared_ptr<const ModelSource> source_;
+  std::vector<Layer> layers_;
+  Norm final_norm_;
+  std::unique_ptr<Weight> embedding_;
+  std::unique_ptr<Weight> positions_;  // null: none are learned
+  std::unique_ptr<Weight> output_;     // null: tied, the embedding serves
+  DeviceArray<float> cos_, sin_;       // empty where RoPE turns nothing
+  int64_t weight_bytes_ = 0;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_FORWARD_TRANSFORMER_H_

@@ -1,0 +1,166 @@
+// What the scheduler asks of the engine in one step, and what comes back. Plain data; the engine
+// decides nothing about memory: every block id, table row and length follows from what is written
+// here.
+//
+// A sequence lives in a slot (0 <= slot < max_num_seqs) from its SlotSetup until the scheduler
+// reuses the slot. Its prompt is read layer by layer (PrefillSlice); when the last slice of a layer
+// is done the engine compresses the layer by the slot's CachePlan and writes the kept entries into
+// the pages that the table already names. Then it decodes, one row a step.
+#ifndef HYDRANT_ENGINE_STEP_BATCH_H_
+#define HYDRANT_ENGINE_STEP_BATCH_H_
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/cache/cache_plan.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kernels/kv_pages.h"
+#include "kernels/prefill_attention.h"
+#include "kernels/sample.h"
+#include "kernels/table_update.h"
+
+namespace hydrant {
+
+inline constexpr TokenId kNoToken = std::numeric_limits<TokenId>::max();
+
+// A new sequence takes a slot: its lengths become 0.
+struct SlotSetup {
+  int slot = 0;
+  CachePlan plan;
+};
+
+// A slot's plan has been decided: from now on it follows this one, which is of the same prompt.
+struct SlotRetune {
+  int slot = 0;
+  CachePlan plan;
+};
+
+// A cache shrinks to its plan's ShrunkEntries(), by the plan's rule: one that was whole until now,
+// to its cap, and the pages past that are no longer the slot's; or one whose heads are at their
+// caps, of which plan.drop entries leave, and the pages stay for those who follow. Comes before
+// anything else that the step does with pages.
+struct SlotShrink {
+  int slot = 0;
+  int32_t next_position = 0;  // tokens seen so far; of a whole cache the entries of every head too
+};
+
+// Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
+// kv_heads + head) * row_width. Sent when a sequence starts, and when its rows move to a wider
+// place (their block ids are then all sent again).
+struct TableRow {
+  int slot = 0;
+  int64_t row_begin = 0;
+  int32_t row_width = 0;
+};
+
+// Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
+// Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
+// several layers spans the whole prompt.
+struct PrefillSlice {
+  int slot = 0;
+  // All that is read, which the plan's prompt begins: it is followed by a probe where the plan
+  // scores by one. Valid during Enqueue().
+  std::span<const TokenId> prompt;
+  int arena_begin = 0;  // where the prompt's tokens lie in the prefill arena, in tokens
+  int layer_begin = 0;
+  int layer_end = 0;
+  int token_begin = 0;   // a multiple of kQueryTile
+  int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
+  SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
+  // What penalties count as the prompt; as valid as `prompt`.
+  std::span<const TokenId> whole_prompt = {};
+  // Other slots that make a cache of their own of the same reading, each by its own plan of a
+  // prompt as long: policies are compared so. They get what a slice of their own would give them,
+  // but for a sampled token. The same in all slices; as valid as `prompt`.
+  std::span<const int> listeners = {};
+
+  bool EndsPrompt(int num_layers) const {
+    return layer_end == num_layers && token_end == static_cast<int>(prompt.size());
+  }
+};
+
+struct DecodeRow {
+  int slot = 0;
+  TokenId token = 0;     // the input; kNoToken: what the slot's last sampled row gave, which the
+                         // host need not know yet
+  int32_t position = 0;  // its position
+  SamplingRow sampling;
+  bool in_prompt = false;  // the input is a part of the prompt that was not compressed with it
+};
+
+// Applied in the order of the members.
+struct Batch {
+  std::vector<SlotSetup> setups;
+  std::vector<TableRow> rows;
+  std::vector<TableUpdate> updates;
+  std::vector<SlotRetune> retunes;    // every slot at most once
+  std::vector<SlotShrink> shrinks;    // likewise
+  std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
+  std::vector<PrefillSlice> prefill;  // every slot at most once
+
+  bool HasWork() const { return !decode.empty() || !prefill.empty(); }
+};
+
+// What has become of a cache: of a prompt that was compressed, or when it shrank.
+struct CacheReport {
+  std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
+  // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
+  // on kept entries (kernels/retained_mass.h); empty: nothing has left.
+  std::vector<float> retained_mass;
+  // [kTrials, layers * KV heads] of a plan whose tuning is open
+  // (engine/cache/policies/self_tuning.h).
+  std::vector<float> trial_masses;
+};
+
+// Token of each row, kNoToken where the logits held no finite value: that sequence has failed, the
+// others have not.
+struct StepResult {
+  std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
+  std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
+                                        // not end its prompt
+  std::vector<CacheReport> prompt_reports;  // of every slice, and behind it of its listeners
+  std::vector<CacheReport> shrink_reports;  // [batch.shrinks.size()]
+};
+
+// The sizes that were fixed when the engine was made; the scheduler works within them.
+struct EngineLimits {
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int block_size = 16;
+  int num_blocks = 0;             // pages of the pool
+  int64_t table_entries = 0;      // size of the table arena
+  int max_num_seqs = 0;           // slots
+  int max_model_len = 0;          // tokens of one sequence, prompt and output
+  int prefill_arena_tokens = 0;   // tokens of all open prompts together; at least max_model_len
+  int max_shared_statistics = 0;  // that the listeners of a slice may want together
+  int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
+  bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
+  int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
+};
+
+// The seam between scheduler and engine; the scheduler's tests put a fake behind it. Steps run one
+// after another, in the order in which they are enqueued; so a page that one step names may be
+// another's in the next.
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+  virtual const EngineLimits& limits() const = 0;
+  // Takes what it needs of the batch. On a host this is where the work is done.
+  // REQUIRES: at most one step has not been collected.
+  virtual void Enqueue(const Batch& batch) = 0;
+  // Waits for the oldest step that has not been collected. An error means that the whole engine is
+  // lost, not one sequence: nothing is in flight afterwards.
+  virtual absl::Status Collect(StepResult* result) = 0;
+
+  absl::Status Execute(const Batch& batch, StepResult* result) {
+    Enqueue(batch);
+    return Collect(result);
+  }
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_STEP_BATCH_H_
