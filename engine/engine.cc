@@ -59,6 +59,7 @@ struct Engine::Impl {
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
   void EnqueueDecode(const DecodeShape& shape);
   void GatherFinalRows(const Batch& batch);
+  void Cut(const SlotCut& cut);
   StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
   void NotePrompts(const Batch& batch);
@@ -164,6 +165,8 @@ void Engine::Enqueue(const Batch& batch) {
   Impl& impl = *impl_;
   const int decoded = static_cast<int>(batch.decode.size());
   impl.kv->Apply(batch);
+  impl.prefill->cutter().samples().SetUp(batch.setups);
+  for (const SlotCut& cut : batch.cuts) impl.Cut(cut);
   const DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
   impl.NotePrompts(batch);
@@ -176,15 +179,21 @@ void Engine::Enqueue(const Batch& batch) {
 
 absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
 
+void Engine::Impl::Cut(const SlotCut& cut) {
+  const CachePlan& plan = kv->plan(cut.slot);
+  prefill->cutter().Cut(plan, plan.life->CutAfter(plan, cut.tokens), cut.slot, cut.tokens, *kv);
+}
+
 StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   StepResults::Report report;
   const CachePlan& plan = kv->plan(slot);
   const PromptCompressor& compressor = prefill->compressor();
-  if (plan.tuning.IsOpen()) report.trial_masses = compressor.trial_masses(slot);
+  report.num_observations = plan.scorer->NumObservations(plan);
+  if (report.num_observations > 0) report.observations = compressor.observations(slot);
   // Samples stand for entries: no mass is theirs alone.
   if (!plan.Compresses() || plan.rule.weighted) return report;
   report.retained_mass = compressor.retained_mass(slot);
-  if (plan.IsRagged()) report.entries = kv->lengths(slot);
+  if (plan.life->ReportsPrompt()) report.entries = kv->lengths(slot);
   return report;
 }
 
@@ -197,9 +206,10 @@ void Engine::Impl::PushResults(const Batch& batch) {
       reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
   }
   // A step later the lengths are the same: a head that has shrunk to its cap stays there.
-  for (const SlotShrink& shrink : batch.shrinks) {
+  for (const SlotCut& cut : batch.cuts) {
     StepResults::Report& report = reports.emplace_back();
-    if (kv->plan(shrink.slot).ShrinksRagged()) report.entries = kv->lengths(shrink.slot);
+    const CachePlan& plan = kv->plan(cut.slot);
+    if (plan.life->HeadsDiffer(plan)) report.entries = kv->lengths(cut.slot);
   }
   results.Push(batch, limits.num_layers, tokens.data(), reports);
 }
@@ -242,13 +252,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     model->ProjectQkv(layer, hidden.data(), rows.rope_positions(), num_rows, act, destination);
     if (shape.weighted) {
-      backend->SubGenInsert({.num_rows = num_rows,
-                             .slots = rows.slots(),
-                             .positions = rows.positions(),
-                             .rules = kv->subgens(),
-                             .layer = layer,
-                             .pages = kv->pages(),
-                             .tables = kv->tables()});
+      prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), layer, *kv);
     }
     backend->DecodeAttention(
         {.num_rows = num_rows,

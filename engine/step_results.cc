@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/cache/policies/self_tuning.h"
+#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 
@@ -23,7 +23,7 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads
     allocate(step.tokens, rows * sizeof(TokenId));
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
-    allocate(step.trials, rows * kTrials * num_heads_ * sizeof(float));
+    allocate(step.observations, rows * kMaxObservations * num_heads_ * sizeof(float));
   }
   return status;
 }
@@ -36,7 +36,7 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
   step.decoded = batch.decode.size();
   step.ends.clear();
   for (const PrefillSlice& slice : batch.prefill) step.ends.push_back(slice.EndsPrompt(num_layers));
-  step.shrinks = batch.shrinks.size();
+  step.cuts = batch.cuts.size();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
     if (from == nullptr) return false;
@@ -47,12 +47,19 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
   for (const Report& report : reports) {
     const bool entries = copy(step.entries, report.entries, num_heads_);
     const bool mass = copy(step.masses, report.retained_mass, num_heads_);
-    const bool trials = copy(step.trials, report.trial_masses, kTrials * num_heads_);
-    step.reports.push_back({entries, mass, trials});
+    if (report.observations != nullptr) {
+      backend_->CopyToHostLater(ObservationsOf(step, step.reports.size()), report.observations,
+                                report.num_observations * num_heads_ * sizeof(float));
+    }
+    step.reports.push_back({entries, mass, report.num_observations});
   }
   const size_t rows = step.decoded + std::count(step.ends.begin(), step.ends.end(), true);
   if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), tokens, rows * sizeof(TokenId));
   backend_->Mark(index);
+}
+
+float* StepResults::ObservationsOf(const Step& step, size_t row) const {
+  return static_cast<float*>(step.observations.get()) + row * kMaxObservations * num_heads_;
 }
 
 CacheReport StepResults::ReadReport(const Step& step, size_t row) const {
@@ -61,10 +68,11 @@ CacheReport StepResults::ReadReport(const Step& step, size_t row) const {
     const auto* from = static_cast<const T*>(rows.get()) + row * count;
     to->assign(from, from + count);
   };
-  const auto [entries, mass, trials] = step.reports[row];
+  const auto [entries, mass, observations] = step.reports[row];
   if (entries) read(step.entries, num_heads_, &report.entries);
   if (mass) read(step.masses, num_heads_, &report.retained_mass);
-  if (trials) read(step.trials, kTrials * num_heads_, &report.trial_masses);
+  const float* from = ObservationsOf(step, row);
+  report.observations.assign(from, from + observations * num_heads_);
   return report;
 }
 
@@ -82,10 +90,10 @@ absl::Status StepResults::Pop(StepResult* result) {
   const TokenId* next = tokens + step.decoded;
   for (const bool ends : step.ends) result->prefill_tokens.push_back(ends ? *next++ : kNoToken);
   result->prompt_reports.clear();
-  result->shrink_reports.clear();
+  result->cut_reports.clear();
   for (size_t i = 0; i < step.reports.size(); ++i) {
-    const bool shrinks = i + step.shrinks >= step.reports.size();
-    auto& reports = shrinks ? result->shrink_reports : result->prompt_reports;
+    const bool cuts = i + step.cuts >= step.reports.size();
+    auto& reports = cuts ? result->cut_reports : result->prompt_reports;
     reports.push_back(ReadReport(step, i));
   }
   return absl::OkStatus();

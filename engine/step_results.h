@@ -25,13 +25,13 @@ class StepResults {
   struct Report {
     const int32_t* entries = nullptr;
     const float* retained_mass = nullptr;
-    const float* trial_masses = nullptr;
+    const float* observations = nullptr;
+    int num_observations = 0;
   };
 
   // Behind the operations of a step. tokens: on the device, of the step's decode rows, then of its
-  // prompts that end; reports: of the slices and
-  // their listeners, in their order, then of the shrinks. REQUIRES: fewer
-  // than kMostInFlight are in flight.
+  // prompts that end; reports: of the slices and their other slots, in their order, then of the
+  // cuts. REQUIRES: fewer than kMostInFlight are in flight.
   void Push(const Batch& batch, int num_layers, const TokenId* tokens,
             std::span<const Report> reports);
   // Waits for the oldest one. After an error none is in flight.
@@ -41,18 +41,19 @@ class StepResults {
   struct Reported {
     bool entries = false;
     bool retained_mass = false;
-    bool trial_masses = false;
+    int observations = 0;
   };
   // In the host's memory.
   struct Step {
     DeviceBuffer tokens;
     DeviceBuffer entries, masses;  // [max_rows, heads]: a row a report
-    DeviceBuffer trials;           // [max_rows, kTrials, heads]
+    DeviceBuffer observations;     // [max_rows, kMaxObservations, heads]
     size_t decoded = 0;
     std::vector<bool> ends;  // its prompt, of the slices
     std::vector<Reported> reports;
-    size_t shrinks = 0;  // the last of the reports
+    size_t cuts = 0;  // the last of the reports
   };
+  float* ObservationsOf(const Step& step, size_t row) const;
   CacheReport ReadReport(const Step& step, size_t row) const;
 
   Backend* backend_ = nullptr;

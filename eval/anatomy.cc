@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/forward/rope_table.h"
 #include "kernels/dequantize.h"
-#include "scheduler/check.h"
+#include "kernels/check.h"
 
 namespace hydrant {
 namespace {

@@ -6,8 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/cache/policies/self_tuning.h"
-#include "scheduler/check.h"
+#include "kernels/check.h"
 
 namespace hydrant {
 
@@ -86,7 +85,7 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   batch_.decode.push_back({slot, token, position, sampling});
   sequences_[slot].position = position + 1;
-  if (sequences_[slot].plan.ShrinksAfter(position)) batch_.shrinks.push_back({slot, position});
+  if (sequences_[slot].plan.CutsAfter(position)) batch_.cuts.push_back({slot, position});
 }
 
 void EngineDriver::Step() {
@@ -102,9 +101,9 @@ void EngineDriver::Step() {
     sequences_[ran.decode[i].slot].newest = result.decode_tokens[i];
     sequences_[ran.decode[i].slot].logits_row = row++;
   }
-  for (size_t i = 0; i < ran.shrinks.size(); ++i) {
-    const std::vector<int32_t>& entries = result.shrink_reports[i].entries;
-    if (!entries.empty()) sequences_[ran.shrinks[i].slot].entries = entries;
+  for (size_t i = 0; i < ran.cuts.size(); ++i) {
+    const std::vector<int32_t>& entries = result.cut_reports[i].entries;
+    if (!entries.empty()) sequences_[ran.cuts[i].slot].entries = entries;
   }
   size_t report = 0;
   for (size_t i = 0; i < ran.prefill.size(); ++i) {
@@ -128,12 +127,14 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
   Sequence& sequence = sequences_[slot];
   sequence.entries = report.entries;
   sequence.retained_mass = report.retained_mass;
-  sequence.trial_masses = report.trial_masses;
-  if (sequence.plan.tuning.IsOpen()) {
-    sequence.plan = Tuned(sequence.plan, report.trial_masses);
-    batch_.retunes.push_back({slot, sequence.plan});
+  sequence.observations = report.observations;
+  if (sequence.plan.open == OpenUntil::kPromptRead) {
+    sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
+    batch_.decisions.push_back({slot, sequence.plan});
   }
-  if (!report.entries.empty() && !sequence.plan.IsDeferred()) GivePagesPast(report.entries, slot);
+  const bool dealt =
+      sequence.plan.life->StackedPages(sequence.plan, 0, engine_->limits().block_size) > 0;
+  if (!report.entries.empty() && dealt) GivePagesPast(report.entries, slot);
 }
 
 // Dealing pages leaves nothing of use in a row past what its head was dealt.

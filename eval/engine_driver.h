@@ -43,9 +43,8 @@ class EngineDriver {
   TokenId last_token(int slot) const { return sequences_[slot].newest; }
   // Entries that each head kept when the slot's cache was cut, where its plan is ragged then.
   const std::vector<int32_t>& Entries(int slot) const { return sequences_[slot].entries; }
-  // Of the tries of a plan that tunes itself (engine/cache/policies/self_tuning.h), and what they
-  // decided.
-  const std::vector<float>& TrialMasses(int slot) const { return sequences_[slot].trial_masses; }
+  // What the scorer of an open plan observed, and the slot's plan, decided by it.
+  const std::vector<float>& Observations(int slot) const { return sequences_[slot].observations; }
   const CachePlan& Plan(int slot) const { return sequences_[slot].plan; }
   // What the slot's heads retained ([layers * KV heads]); empty: nothing has left.
   const std::vector<float>& RetainedMass(int slot) const { return sequences_[slot].retained_mass; }
@@ -70,7 +69,7 @@ class EngineDriver {
     int64_t row_begin = 0;
     int row_width = 0;
     std::vector<float> retained_mass = {};
-    std::vector<float> trial_masses = {};
+    std::vector<float> observations = {};
     std::vector<int> listeners = {};
     std::vector<int32_t> entries = {};  // kept by each head, where its plan is ragged
   };

@@ -23,9 +23,8 @@ class Continuation final : public PromptScorer {
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
     return {{.first_query = static_cast<int32_t>(plan.prompt.tokens)}};
   }
-  const float* Score(const PromptLayer& layer) const override { return layer.noted[0]; }
+  const float* Score(const PromptLayer& layer) const override { return layer.statistics[0]; }
 };
-constexpr Continuation kContinuation;
 
 // ln(sum(exp(logits)))
 double LogSum(std::span<const float> logits) {
@@ -131,8 +130,9 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
                                                     .asked_later = trial.asked_later,
                                                     .fits_twice = fits_twice});
   if (!plan.ok()) return plan;
-  if (arm.is_oracle) plan->prompt_score = &kContinuation;
-  if (trial.append.value_or(options.append) && plan->whole_until == 0 && !plan->rule.weighted) {
+  if (arm.is_oracle) plan->scorer = std::make_shared<Continuation>();
+  const bool cut_later = dynamic_cast<const WholeUntil*>(plan->life.get()) != nullptr;
+  if (trial.append.value_or(options.append) && !cut_later && !plan->rule.weighted) {
     plan->cap = kNoCap;
     plan->rule.scored = false;
   }
@@ -148,7 +148,7 @@ int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) con
   const auto fed = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
   const int64_t width = (plan.MostUntil(fed) + limits.block_size - 1) / limits.block_size;
   // Twice, because where heads share a layer's budget the driver gives what they may need anew.
-  return (plan.IsRagged() ? 2 : 1) * width * limits.num_layers * limits.num_kv_heads;
+  return (plan.life->ReportsPrompt() ? 2 : 1) * width * limits.num_layers * limits.num_kv_heads;
 }
 
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {

@@ -2,9 +2,9 @@
 //
 // The layer's rows of the block table (num_kv_heads * row_width entries, one run) begin with a
 // stack of block ids, as many as all heads together may need. Head 0 takes the first
-// ceil(keep[0] / block_size) of them into its row, head 1 the next, and so on; the ids that are
-// left belong to no head. The host deals the same way when it has read keep: kernels/deal_pages.h's
-// order is part of the contract. What the rows hold past a head's pages is undefined.
+// PagesOf(keep[0]) of them into its row, head 1 the next, and so on: head h's begin at DealtFrom().
+// The ids that are left belong to no head. The host deals the same way when it has read keep. What
+// the rows hold past a head's pages is undefined.
 #ifndef HYDRANT_KERNELS_DEAL_PAGES_H_
 #define HYDRANT_KERNELS_DEAL_PAGES_H_
 
@@ -13,6 +13,14 @@
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
+
+// The place in the layer's stack from which a head is dealt its pages; of head num_kv_heads: from
+// which the rest belongs to none. keep: [num_kv_heads].
+constexpr int64_t DealtFrom(const int32_t* keep, int head, int32_t block_size) {
+  int64_t from = 0;
+  for (int h = 0; h < head; ++h) from += PagesOf(keep[h], block_size);
+  return from;
+}
 
 // REQUIRES: no head takes more than row_width pages, all heads together no more than the stack has.
 struct DealPagesArgs {

@@ -53,6 +53,11 @@ struct KvPages {
   float* log_weights = nullptr;
 };
 
+// Pages that so many entries of one head lie in.
+constexpr int64_t PagesOf(int64_t entries, int64_t block_size) {
+  return (entries + block_size - 1) / block_size;
+}
+
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 
 // Where a rule has a revision, scores are revised after each step, and the victim is chosen by what

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "scheduler/check.h"
+#include "kernels/check.h"
 
 namespace hydrant {
 

@@ -8,21 +8,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "engine/cache/wait_reason.h"
 #include "scheduler/histogram.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
-
-// What the front of the queue lacks. Nobody overtakes, so whoever waits waits for it.
-enum class Shortage : uint8_t {
-  kNothing,     // what waits has arrived since the last step
-  kSequences,   // max_num_seqs run
-  kPages,       // the pool is used up, but for what is kept free for growth
-  kPromptRoom,  // prompts that are being read fill the room for them
-  kTables,      // the block tables are full
-  kCatchUp,     // it was preempted, and comes back when there is room for what it has to replay
-};
-inline constexpr int kNumShortages = 6;
 
 struct LoopMetrics {
   static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -30,7 +20,7 @@ struct LoopMetrics {
   std::atomic<int> running{0};     // decoding
   std::atomic<int> prefilling{0};  // prompt being read
   std::atomic<int> waiting{0};     // queued, preempted ones included
-  std::atomic<Shortage> shortage{Shortage::kNothing};
+  std::atomic<WaitReason> wait_reason{WaitReason::kArrived};
   std::atomic<int64_t> queued_tokens{0};
   std::atomic<int64_t> pages_free{0};
   // Totals since the start.

@@ -71,10 +71,9 @@ struct Usage {
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
   int64_t kv_pages_of_prompt = 0;    // held for these
   std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
-  int32_t heads_kept_whole = 0;        // where min_retained_mass made a head keep its whole prompt
-  std::optional<SelfTuning> tuning{};  // what the cache chose by itself; unset: nothing
-  AutoChoice choice{};                 // of policy `auto`
-  int64_t kv_pages_peak = 0;           // most pages held at once, all layers and heads
+  int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt
+  PolicyReport policy_report{};  // what the cache policy decided by itself
+  int64_t kv_pages_peak = 0;     // most pages held at once, all layers and heads
   int32_t preemptions = 0;
   TimeUs queue_us = 0;    // submission to the first prefill work
   TimeUs prefill_us = 0;  // first prefill work to the first token

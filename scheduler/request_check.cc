@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/cache_space.h"
+#include "engine/cache/cache_space.h"
 #include "scheduler/output_processor.h"
 
 namespace hydrant {
@@ -213,34 +213,6 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
   return probe;
 }
 
-// Shares of its prompt that a request may keep if it leaves that to the scheduler.
-constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
-
-// Its plans, the largest budget first; one that was planned already, where it knows its budget.
-std::vector<CachePlan> PlansByRoom(const Request& request, const CachePlan& planned,
-                                   const EngineLimits& limits) {
-  std::vector<CachePlan> plans;
-  if (!planned.open_budget) return {planned};
-  CacheSpec cache = request.cache;
-  for (const double ratio : kRatiosByRoom) {
-    cache.cache_ratio = ratio;
-    absl::StatusOr<CachePlan> plan = PlanCache(cache, planned.prompt);
-    if (!plan.ok()) continue;
-    // A short prompt keeps everything anyway.
-    if (!plans.empty() && plan->budget == plans.back().budget) continue;
-    const bool repeats = !plans.empty() && !plan->Compresses() && !plans.back().Compresses();
-    if (!repeats) plans.push_back(*std::move(plan));
-  }
-  // What could never hold the request in an empty pool is not offered.
-  const auto total = [&](const CachePlan& plan) {
-    const absl::StatusOr<int64_t> tokens = MaxTotalTokens(request, plan, limits);
-    return tokens.ok() ? *tokens : 0;
-  };
-  const int64_t longest = total(plans.back());
-  std::erase_if(plans, [&](const CachePlan& plan) { return total(plan) < longest; });
-  return plans;
-}
-
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
 
 }  // namespace
@@ -260,9 +232,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   prompt.fits_twice = prompt.asked_later && FitsTwice(prompt.tokens, limits, tokenizer);
   absl::StatusOr<CachePlan> plan = PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
-  std::vector<CachePlan> choices = PlansByRoom(request, *plan, limits);
-  plan = std::move(choices.back());
-  choices.pop_back();
+  plan = Decide(*plan, Observations());
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(*plan, limits);
@@ -271,8 +241,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
-  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), *total,
-                        std::move(choices)};
+  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), *total};
 }
 
 }  // namespace hydrant

@@ -20,16 +20,13 @@ inline constexpr int kMaxStopTokenIds = 1024;
 // A request that was found good, and what follows from it.
 struct CheckedRequest {
   Request request;
-  CachePlan plan;              // of the prompt without its question
+  CachePlan plan;  // of the prompt without its question; one that is open is the least it may be
   std::vector<TokenId> probe;  // what is read after it to score its entries
   // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len
   // (which does not bind a rolling cache, where max_tokens is named: CachePlan::rule),
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
   // then ends with reason `length`).
   int64_t max_total_tokens = 0;
-  // Of a request that leaves its budget to the scheduler: plans of larger budgets than `plan`, the
-  // largest first, with which it could be as long.
-  std::vector<CachePlan> choices = {};
 };
 
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":

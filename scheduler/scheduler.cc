@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/policies/self_tuning.h"
-#include "scheduler/check.h"
+#include "kernels/check.h"
 #include "scheduler/mass_summary.h"
 
 namespace hydrant {
@@ -21,8 +20,8 @@ constexpr double kIdleDecodeBudgetFactor = 4.0;
 constexpr int64_t kCatchUpTokens = 64;
 
 int32_t EntriesOfFullestHead(const Sequence& sequence) {
-  const bool ragged = sequence.plan.IsRagged() || sequence.plan.ShrinksRagged();
-  if (!ragged || !sequence.space.settled || !sequence.space.IsOpen())
+  const bool differ = sequence.plan.life->HeadsDiffer(sequence.plan);
+  if (!differ || !sequence.space.settled || !sequence.space.IsOpen())
     return sequence.plan.EntriesAfter(sequence.num_done);
   int32_t most = 0;
   for (const HeadSpan& span : sequence.space.spans)
@@ -63,7 +62,6 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .handle = handle,
       .arrival = next_arrival_++,
       .plan = checked.plan,
-      .choices = std::move(checked.choices),
       .sampling = ToSamplingRow(request.sampling),
       .output = OutputProcessor(tokenizer_, request.stopping, request.skip_special_tokens),
       .tokens = std::move(request.prompt),
@@ -101,23 +99,23 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.setups.clear();
   batch_.rows.clear();
   batch_.updates.clear();
-  batch_.retunes.clear();
-  batch_.shrinks.clear();
-  shrunk_.clear();
+  batch_.decisions.clear();
+  batch_.cuts.clear();
+  cut_.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
   preempted_in_step_ = false;
 
   EndCancelled(now);
   EndLate(now);
-  RetuneRunning();
-  ShrinkRunning();
+  SendDecisions();
+  CutRunning();
   GrowRunning(now);
   if (!preempted_in_step_) AdmitWaiting();
   in_flight_.push_back(std::move(spare_));
   in_flight_.back().decode.clear();
   in_flight_.back().prefill.clear();
-  in_flight_.back().shrunk = shrunk_;
+  in_flight_.back().cut = cut_;
   ScheduleDecode();
   SchedulePrefill(now);
   if (!batch_.HasWork()) {
@@ -146,23 +144,22 @@ void Scheduler::EndLate(TimeUs now) {
   }
 }
 
-void Scheduler::RetuneRunning() {
+void Scheduler::SendDecisions() {
   for (Sequence* sequence : live_) {
-    if (std::exchange(sequence->is_retuned, false))
-      batch_.retunes.push_back({sequence->space.slot, sequence->plan});
+    if (std::exchange(sequence->was_decided, false))
+      batch_.decisions.push_back({sequence->space.slot, sequence->plan});
   }
 }
 
-void Scheduler::ShrinkRunning() {
+void Scheduler::CutRunning() {
   for (Sequence* sequence : live_) {
     const CachePlan& plan = sequence->plan;
-    if (sequence->state != SequenceState::kRunning || !plan.ShrinksAfter(sequence->num_seen))
-      continue;
+    if (sequence->state != SequenceState::kRunning || !plan.CutsAfter(sequence->num_seen)) continue;
     if (!sequence->MayDecode()) continue;
-    // Where entries are dropped again and again, their pages will be needed again soon.
-    if (plan.drop == 0) space_.Shrink(plan.EntriesAfter(sequence->num_seen + 1), &sequence->space);
-    batch_.shrinks.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
-    shrunk_.push_back(sequence);
+    const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
+    if (cut.bound.has_value()) space_.Cap(*cut.bound, &sequence->space);
+    batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
+    cut_.push_back(CacheOf(*sequence));
   }
 }
 
@@ -186,15 +183,9 @@ void Scheduler::GrowRunning(TimeUs now) {
 
 void Scheduler::Preempt(Sequence* sequence) {
   const auto is_its = [&](const auto& entry) { return entry.slot == sequence->space.slot; };
-  std::erase_if(batch_.retunes, is_its);
-  std::erase_if(batch_.shrinks, is_its);
-  std::erase(shrunk_, sequence);
-  for (StepInFlight& step : in_flight_) {
-    std::replace(step.shrunk.begin(), step.shrunk.end(), sequence, static_cast<Sequence*>(nullptr));
-    for (ScheduledToken& token : step.prefill) {
-      if (token.sequence == sequence) token.is_cache = false;
-    }
-  }
+  std::erase_if(batch_.decisions, is_its);
+  std::erase_if(batch_.cuts, is_its);
+  std::erase(cut_, CacheOf(*sequence));
   space_.Release(&sequence->space);
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
@@ -205,11 +196,11 @@ void Scheduler::Preempt(Sequence* sequence) {
   queued_tokens_ += sequence->NumKnown();
   waiting_.emplace(sequence->arrival, sequence);
   preempted_in_step_ = true;
-  shortage_ = Shortage::kPages;
+  wait_reason_ = WaitReason::kPages;
 }
 
 void Scheduler::AdmitWaiting() {
-  shortage_ = Shortage::kNothing;
+  wait_reason_ = WaitReason::kArrived;
   while (!waiting_.empty()) {
     Sequence* sequence = waiting_.begin()->second;
     if (!TryAdmit(sequence)) return;
@@ -226,32 +217,30 @@ void Scheduler::AdmitWaiting() {
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
   if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) {
-    shortage_ = Shortage::kCatchUp;
+    wait_reason_ = WaitReason::kPreempted;
     return false;
   }
-  if (sequence->choices.empty()) return TryOpen(sequence);
-  CachePlan least = std::exchange(sequence->plan, PlanByRoom(*sequence));
+  if (sequence->plan.open != OpenUntil::kAdmission) return TryOpen(sequence);
+  CachePlan open = std::exchange(sequence->plan, DecideByRoom(*sequence));
   const bool opened = TryOpen(sequence);
-  if (opened) {
-    sequence->choices.clear();  // it keeps the plan, preempted or not
-  } else {
-    sequence->plan = std::move(least);
-  }
+  if (!opened) sequence->plan = std::move(open);  // it is asked again; else it keeps its plan
   return opened;
 }
 
-// Who leaves the budget to us gets the largest whose whole life fits into an equal part of what is
-// free for all who wait; or else the least.
-CachePlan Scheduler::PlanByRoom(const Sequence& sequence) const {
+// Who leaves the budget to us gets one whose whole life fits into an equal part of what is free for
+// all who wait.
+CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
   const int64_t free = std::max<int64_t>(0, space_.NumFreePages() - watermark_pages_);
   const auto waiting = static_cast<int64_t>(waiting_.size());
-  const auto fits = [&](const CachePlan& plan) {
-    return space_.PagesFor(plan, sequence.max_total_tokens - 1) <= free / waiting;
-  };
-  const auto larger = std::find_if(sequence.choices.begin(), sequence.choices.end(), fits);
-  CachePlan plan = larger == sequence.choices.end() ? sequence.plan : *larger;
-  plan.choice.why += absl::StrCat("; ", free, " pages were free for ", waiting, " waiting");
-  return plan;
+  const int64_t tokens = sequence.max_total_tokens - 1;
+  return Decide(sequence.plan, {.fits =
+                                    [&](const CachePlan& plan) {
+                                      return CacheSpace::FitsAlone(limits_, plan, tokens) &&
+                                             space_.PagesFor(plan, tokens) <= free / waiting;
+                                    },
+                                .free_pages = free,
+                                .num_waiting = waiting,
+                                .of_prompt = {}});
 }
 
 bool Scheduler::TryOpen(Sequence* sequence) {
@@ -262,7 +251,7 @@ bool Scheduler::TryOpen(Sequence* sequence) {
                       .final_tokens = sequence->max_total_tokens - 1,
                       .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
                      &sequence->space, &batch_);
-  if (!opened) shortage_ = space_.shortage();
+  if (!opened) wait_reason_ = space_.wait_reason();
   return opened;
 }
 
@@ -291,7 +280,7 @@ void Scheduler::ScheduleDecode() {
                              .sampling = sequence->sampling,
                              .in_prompt = position < sequence->num_prompt_tokens});
     batch_.decode.back().sampling.position = position + 1;
-    in_flight_.back().decode.push_back({sequence, position + 1});
+    in_flight_.back().decode.push_back({CacheOf(*sequence), position + 1});
   }
 }
 
@@ -353,7 +342,7 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
                       layer_done ? 0 : slice.token_end};
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   in_flight_.back().prefill.push_back(
-      {sequence, ends ? sequence->num_context_tokens : kNothing, ends});
+      {CacheOf(*sequence), ends ? sequence->num_context_tokens : kNothing});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
@@ -367,25 +356,28 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(result.decode_tokens.size() == step.decode.size());
   HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
   HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
-  HYDRANT_CHECK(result.shrink_reports.size() == step.shrunk.size());
+  HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];
-    if (row.sequence != nullptr) Sampled(row.sequence, row.index, result.decode_tokens[i], now);
+    Sequence* sequence = Find(row.cache);
+    if (sequence != nullptr) Sampled(sequence, row.index, result.decode_tokens[i], now);
   }
   for (size_t i = 0; i < step.prefill.size(); ++i) {
-    const auto [sequence, index, is_cache] = step.prefill[i];
+    const auto& [cache, index] = step.prefill[i];
+    Sequence* sequence = Find(cache);
     if (sequence == nullptr || index == kNothing) continue;
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
-    if (is_cache) Compressed(sequence, result.prompt_reports[i]);
+    if (Holds(*sequence, cache)) Compressed(sequence, result.prompt_reports[i]);
     Sampled(sequence, index, result.prefill_tokens[i], now);
   }
-  for (size_t i = 0; i < step.shrunk.size(); ++i) {
-    const std::vector<int32_t>& entries = result.shrink_reports[i].entries;
-    if (step.shrunk[i] != nullptr && !entries.empty())
-      space_.ShrinkHeads(entries, &step.shrunk[i]->space);
+  for (size_t i = 0; i < step.cut.size(); ++i) {
+    const std::vector<int32_t>& entries = result.cut_reports[i].entries;
+    Sequence* sequence = Find(step.cut[i]);
+    if (sequence != nullptr && Holds(*sequence, step.cut[i]) && !entries.empty())
+      space_.Cap(entries, &sequence->space);
   }
   spare_ = std::move(step);
   in_flight_.pop_front();
@@ -394,23 +386,23 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
 // The prompt has become a cache.
 void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
   SequenceSpace& space = sequence->space;
-  if (sequence->plan.tuning.IsOpen()) {
-    sequence->plan = Tuned(sequence->plan, report.trial_masses);
-    sequence->is_retuned = true;
+  if (sequence->plan.open == OpenUntil::kPromptRead) {
+    sequence->plan = Decide(sequence->plan, {.fits = {}, .of_prompt = report.observations});
+    sequence->was_decided = true;
   }
   if (!space.settled) space_.Settle(sequence->plan, report.entries, &space);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;
   usage.heads_kept_whole = 0;
-  const bool guarded = sequence->plan.IsRagged() && sequence->plan.min_retained_mass > 0.0f;
+  const std::optional<PageCut> cut = sequence->plan.life->CutPrompt(sequence->plan);
+  const bool guarded = cut.has_value() && cut->min_retained_mass > 0.0f;
   for (const HeadSpan& span : space.spans) {
     usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_context_tokens);
     if (guarded && span.dropped == 0) ++usage.heads_kept_whole;
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
-  if (sequence->plan.tuning.decided) usage.tuning = sequence->plan.tuning;
-  usage.choice = sequence->plan.choice;
+  usage.policy_report = ReportOf(sequence->plan);
 }
 
 // Token number `index` of the sequence has come; one that is known already when it replays.
@@ -481,6 +473,19 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - usage.kv_tokens_kept);
 }
 
+Scheduler::CacheId Scheduler::CacheOf(const Sequence& sequence) {
+  return {sequence.handle, sequence.usage.preemptions};
+}
+
+Sequence* Scheduler::Find(const CacheId& cache) const {
+  const auto it = sequences_.find(cache.handle);
+  return it == sequences_.end() ? nullptr : it->second.get();
+}
+
+bool Scheduler::Holds(const Sequence& sequence, const CacheId& cache) {
+  return sequence.space.IsOpen() && CacheOf(sequence) == cache;
+}
+
 void Scheduler::Remove(Sequence* sequence) {
   if (sequence->IsWaiting()) {
     queued_tokens_ -= sequence->NumKnown();
@@ -488,18 +493,6 @@ void Scheduler::Remove(Sequence* sequence) {
   } else {
     space_.Release(&sequence->space);
     live_.erase(std::find(live_.begin(), live_.end(), sequence));
-  }
-  const auto forget = [sequence](std::vector<Sequence*>& shrunk) {
-    std::replace(shrunk.begin(), shrunk.end(), sequence, static_cast<Sequence*>(nullptr));
-  };
-  forget(shrunk_);
-  for (StepInFlight& step : in_flight_) {
-    forget(step.shrunk);
-    for (auto* tokens : {&step.decode, &step.prefill}) {
-      for (ScheduledToken& token : *tokens) {
-        if (token.sequence == sequence) token.sequence = nullptr;
-      }
-    }
   }
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
   sequences_.erase(sequence->handle);
@@ -518,7 +511,7 @@ SchedulerStats Scheduler::Stats() const {
     ++(sequence->state == SequenceState::kRunning ? stats.running : stats.prefilling);
   }
   stats.waiting = static_cast<int>(waiting_.size());
-  if (!waiting_.empty()) stats.shortage = shortage_;
+  if (!waiting_.empty()) stats.wait_reason = wait_reason_;
   stats.queued_tokens = queued_tokens_;
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();

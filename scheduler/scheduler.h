@@ -7,17 +7,15 @@
 // step counts from Schedule on, its newest token is left to the device, and what is sampled for a
 // sequence that had ended meanwhile is dropped. In Schedule, in this order:
 //   1. cancelled and late requests end, their pages are free;
-//   2. caches that were whole until now shrink; running sequences get the page they need for their
-//   next entry. When pool or tables are dry, the latest-arrived
-//      live sequence is preempted: everything it holds is given up, and it waits in its old place
-//      of the queue;
+//   2. caches are cut whose plans say so now; running sequences get the page they need for their
+//      next entry. When pool or tables are dry, the latest-arrived live sequence is preempted:
+//      everything it holds is given up, and it waits in its old place of the queue;
 //   3. the front of the queue is admitted, and the next, until one does not fit. Nobody overtakes.
-//   All pages of what is
-//      kept of the known tokens are taken at once; a watermark stays free for growth, and for one
-//      that was preempted also what the live ones will want while it catches up, so that it does
-//      not bounce;
+//      All pages of what is kept of the known tokens are taken at once; a watermark stays free for
+//      growth, and for one that was preempted also what the live ones will want while it catches
+//      up, so that it does not bounce;
 //   4. prompts are read under a budget (prefill_planner.h), and every running sequence decodes one
-//   token.
+//      token.
 // A preempted or resumed sequence reads its original prompt again, then its known tokens pass
 // through decode rows one at a time; what is sampled on the way is ignored. With the same seed the
 // stream goes on as if nothing had happened.
@@ -41,9 +39,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/cache/cache_space.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "scheduler/cache_space.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
@@ -55,9 +53,9 @@ namespace hydrant {
 struct SchedulerStats {
   int running = 0;
   int prefilling = 0;
-  int waiting = 0;                         // preempted ones included
-  Shortage shortage = Shortage::kNothing;  // why they wait
-  int64_t queued_tokens = 0;               // known tokens of the waiting ones
+  int waiting = 0;                                // preempted ones included
+  WaitReason wait_reason = WaitReason::kArrived;  // why they wait
+  int64_t queued_tokens = 0;                      // known tokens of the waiting ones
   int64_t pages_total = 0;
   int64_t pages_free = 0;
   uint64_t steps = 0;
@@ -100,14 +98,14 @@ class Scheduler {
  private:
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
-  void RetuneRunning();
-  void ShrinkRunning();
+  void SendDecisions();
+  void CutRunning();
   void GrowRunning(TimeUs now);
   void Preempt(Sequence* sequence);
   void AdmitWaiting();
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
-  CachePlan PlanByRoom(const Sequence& sequence) const;
+  CachePlan DecideByRoom(const Sequence& sequence) const;
   bool HasRoomToCatchUp(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);
@@ -136,27 +134,36 @@ class Scheduler {
   int64_t queued_tokens_ = 0;
   TimeUs next_progress_scan_ = 0;
   bool preempted_in_step_ = false;
-  Shortage shortage_ = Shortage::kNothing;  // of the last admission
+  WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
+
+  // A sequence's cache between an admission and the next preemption. What is in flight names it, so
+  // that a result that comes when the sequence has ended, or holds another cache, finds that out.
+  struct CacheId {
+    RequestHandle handle = 0;
+    int32_t preemptions = 0;  // before
+    bool operator==(const CacheId&) const = default;
+  };
+  static CacheId CacheOf(const Sequence& sequence);
+  Sequence* Find(const CacheId& cache) const;  // the sequence; null: it has ended
+  static bool Holds(const Sequence& sequence, const CacheId& cache);
 
   // What a row of a batch samples.
   struct ScheduledToken {
-    Sequence* sequence = nullptr;  // null: it has ended since
-    int64_t index = 0;             // among the sequence's tokens; kNothing: the prompt goes on
-    bool is_cache = false;  // the prompt becomes the cache that the sequence holds; false once it
-                            // was preempted
+    CacheId cache;
+    int64_t index = 0;  // among the sequence's tokens; kNothing: the prompt goes on
   };
   static constexpr int64_t kNothing = -1;
   struct StepInFlight {
     std::vector<ScheduledToken> decode;   // [batch.decode.size()]
     std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
-    std::vector<Sequence*> shrunk;        // [batch.shrinks.size()]; null: it no longer matters
+    std::vector<CacheId> cut;             // [batch.cuts.size()]
   };
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice);
 
   Batch batch_;
   std::deque<StepInFlight> in_flight_;  // oldest first
   StepInFlight spare_;                  // keeps the memory of one that has come back
-  std::vector<Sequence*> shrunk_;       // of the batch at work, as StepInFlight's
+  std::vector<CacheId> cut_;            // of the batch at work
   std::vector<Sequence*> prefilling_;   // scratch of SchedulePrefill
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;

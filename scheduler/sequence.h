@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/cache/cache_space.h"
 #include "engine/step/batch.h"
-#include "scheduler/cache_space.h"
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
@@ -26,9 +26,7 @@ struct Sequence {
   uint64_t arrival = 0;  // order of Add: first come, first served
   SequenceState state = SequenceState::kWaiting;
   CachePlan plan;
-  std::vector<CachePlan> choices{};  // larger budgets, largest first, to be had if there is room;
-                                     // until it has been admitted
-  SamplingRow sampling;              // position aside
+  SamplingRow sampling;  // position aside
   OutputProcessor output;
   std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
   int32_t num_prompt_tokens = 0;
@@ -39,7 +37,7 @@ struct Sequence {
 
   SequenceSpace space{};
   PrefillCursor cursor{};
-  bool is_retuned = false;  // the engine has not been told yet what the plan has become
+  bool was_decided = false;  // the engine has not been told yet what the plan has become
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
   int64_t num_done = 0;  // the same of the steps that have come back
 
@@ -64,7 +62,7 @@ struct Sequence {
   }
   // Tokens can be sampled: not the last one is on its way, and what the cache is to be is known.
   bool MayDecode() const {
-    return space.settled && !plan.tuning.IsOpen() && num_seen + 1 < max_total_tokens;
+    return space.settled && plan.open != OpenUntil::kPromptRead && num_seen + 1 < max_total_tokens;
   }
 };
 

@@ -178,7 +178,7 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
   LoopSnapshot snapshot{.running = metrics_.running,
                         .prefilling = metrics_.prefilling,
                         .waiting = metrics_.waiting,
-                        .shortage = metrics_.shortage,
+                        .wait_reason = metrics_.wait_reason,
                         .queued_tokens = metrics_.queued_tokens,
                         .pages_total = limits_.num_blocks,
                         .pages_free = metrics_.pages_free,
@@ -296,7 +296,7 @@ void ServingLoop::Impl::ObserveBatch(const Batch& batch) {
 void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.running = stats.running;
   metrics_.prefilling = stats.prefilling;
-  metrics_.shortage = stats.shortage;
+  metrics_.wait_reason = stats.wait_reason;
   metrics_.pages_free = stats.pages_free;
   metrics_.steps = stats.steps;
   metrics_.preemptions = stats.preemptions;

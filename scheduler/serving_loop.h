@@ -27,10 +27,10 @@ class EventSink {
 };
 
 struct LoopSnapshot {
-  int running = 0;                         // decoding
-  int prefilling = 0;                      // prompt being read
-  int waiting = 0;                         // queued, preempted ones included
-  Shortage shortage = Shortage::kNothing;  // why they wait
+  int running = 0;                                // decoding
+  int prefilling = 0;                             // prompt being read
+  int waiting = 0;                                // queued, preempted ones included
+  WaitReason wait_reason = WaitReason::kArrived;  // why they wait
   int64_t queued_tokens = 0;
   int64_t pages_total = 0;
   int64_t pages_free = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "google/protobuf/descriptor.h"
+#include "kernels/check.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -9,6 +11,37 @@ namespace {
 
 uint32_t Count(int32_t value) { return static_cast<uint32_t>(std::max(value, 0)); }
 uint64_t Count64(int64_t value) { return static_cast<uint64_t>(std::max<int64_t>(value, 0)); }
+
+}  // namespace
+
+namespace {
+
+void SetValue(const std::variant<double, std::string>& value,
+              const google::protobuf::FieldDescriptor& field, google::protobuf::Message* block) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *block->GetReflection();
+  if (const std::string* text = std::get_if<std::string>(&value)) {
+    reflection.SetString(block, &field, *text);
+  } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+    reflection.SetUInt32(block, &field, static_cast<uint32_t>(std::get<double>(value)));
+  } else {
+    reflection.SetFloat(block, &field, static_cast<float>(std::get<double>(value)));
+  }
+}
+
+// A policy's report is the message of its name; its values are that message's fields. So a policy
+// that reports something new changes the contract and its own file.
+void SetPolicyReport(const PolicyReport& report, v1::Usage* wire) {
+  if (report.name.empty()) return;
+  const auto* field = v1::Usage::descriptor()->FindFieldByName(report.name);
+  HYDRANT_CHECK(field != nullptr && field->message_type() != nullptr);
+  google::protobuf::Message* block = wire->GetReflection()->MutableMessage(wire, field);
+  for (const auto& [name, value] : report.values) {
+    const auto* of_block = field->message_type()->FindFieldByName(name);
+    HYDRANT_CHECK(of_block != nullptr);
+    SetValue(value, *of_block, block);
+  }
+}
 
 }  // namespace
 
@@ -27,18 +60,7 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_kv_entries_of_prompt(Count64(usage.kv_entries_of_prompt));
   wire.set_kv_pages_of_prompt(Count64(usage.kv_pages_of_prompt));
   wire.set_heads_kept_whole(Count(usage.heads_kept_whole));
-  if (usage.tuning.has_value()) {
-    v1::SelfTuning* tuning = wire.mutable_self_tuning();
-    tuning->set_alpha(static_cast<float>(usage.tuning->alpha));
-    tuning->set_rho(static_cast<float>(usage.tuning->rho));
-    tuning->set_measurement_steps(Count(usage.tuning->steps));
-    tuning->set_retained_mass(static_cast<float>(usage.tuning->retained));
-    tuning->set_attainable_mass(static_cast<float>(usage.tuning->attainable));
-  }
-  if (!usage.choice.policy.empty()) {
-    wire.mutable_auto_choice()->set_policy(usage.choice.policy);
-    wire.mutable_auto_choice()->set_why(usage.choice.why);
-  }
+  SetPolicyReport(usage.policy_report, &wire);
   if (usage.retained_mass.has_value()) {
     v1::RetainedMass* mass = wire.mutable_retained_mass();
     mass->set_mean(usage.retained_mass->mean);

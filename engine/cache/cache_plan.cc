@@ -133,25 +133,20 @@ absl::Status FillGuard(const CacheSpec& spec, const Policy& policy, CachePlan* p
   if (!(mass > 0.0 && mass <= 1.0))
     return Invalid(fmt::format("cache.min_retained_mass: {} is outside (0, 1]", mass));
   if (!policy.Evicts()) return absl::OkStatus();  // all of it is retained
-  const char* why = plan->rule.weighted     ? "keeps samples, whose mass is not known"
-                    : plan->whole_until > 0 ? "does not compress the prompt when it has been read"
-                    : plan->drop > 0        ? "drops as many entries of every head at once"
-                    : plan->rule.revision == Revision::kLayerMean
-                        ? "keeps the same entries in all heads of a layer"
-                        : nullptr;
-  if (why != nullptr) {
+  if (const char* why = policy.WhyNoMassIsGuaranteed(*plan); why != nullptr) {
     return Invalid(
         fmt::format("cache.min_retained_mass: {} given, but policy {} {}", mass, spec.policy, why));
   }
-  plan->min_retained_mass = static_cast<float>(mass);
-  if (spec.max_cache_tokens)
-    plan->most_for_mass = static_cast<int32_t>(std::min<int64_t>(*spec.max_cache_tokens, kNoCap));
+  if (!plan->Compresses()) return absl::OkStatus();
+  plan->life = std::make_shared<FromCandidates>(
+      static_cast<float>(mass),
+      static_cast<int32_t>(std::min<int64_t>(spec.max_cache_tokens.value_or(kNoCap), kNoCap)));
   return absl::OkStatus();
 }
 
 // Ranks for positions are not moved about in pages.
 absl::Status CheckRolling(const CacheSpec& spec, const CachePlan& plan) {
-  if (!plan.rule.rolling || (plan.scope != BudgetScope::kModel && !spec.min_retained_mass))
+  if (!plan.rule.rolling || (plan.share.scope != BudgetScope::kModel && !spec.min_retained_mass))
     return absl::OkStatus();
   return Invalid(
       fmt::format("cache.params.rolling: true does not go with {}",
@@ -160,7 +155,7 @@ absl::Status CheckRolling(const CacheSpec& spec, const CachePlan& plan) {
 
 absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
   const int64_t guarded = int64_t{plan.rule.sinks} + plan.rule.recent;
-  if (plan.scope != BudgetScope::kHead && guarded == 0) {
+  if (plan.share.scope != BudgetScope::kHead && guarded == 0) {
     return Invalid(
         "cache.protected_window_size: 0 may leave a head without any entry where heads share a "
         "budget; at least 1, or sink_tokens at least 1");
@@ -175,71 +170,45 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
 
 }  // namespace
 
+std::shared_ptr<const Lifecycle> CachePlan::DefaultLife() {
+  static const auto life = std::make_shared<const CutAtPrompt>();
+  return life;
+}
+
+std::shared_ptr<const PromptScorer> CachePlan::DefaultScorer() {
+  static const auto scorer = std::make_shared<const PromptScorer>();
+  return scorer;
+}
+
 int32_t CachePlan::LargestBudget() const {
   return layer_budgets.empty() ? budget
                                : *std::max_element(layer_budgets.begin(), layer_budgets.end());
 }
 
-bool CachePlan::Compresses() const {
-  if (whole_until > 0) return false;
-  const int32_t least = layer_budgets.empty()
-                            ? budget
-                            : *std::min_element(layer_budgets.begin(), layer_budgets.end());
-  return prompt.tokens > least;
-}
+bool CachePlan::ReadsProbe() const { return Compresses() && scorer->ReadsProbe(); }
 
-bool CachePlan::ReadsProbe() const { return Compresses() && prompt_score->ReadsProbe(); }
-
-int32_t CachePlan::Candidates() const {
-  const auto n = static_cast<int32_t>(prompt.tokens);
-  return min_retained_mass > 0.0f ? n : std::min(n, candidates);
-}
-
-int32_t CachePlan::WidestKeep() const {
-  const auto n = static_cast<int32_t>(prompt.tokens);
-  if (!IsRagged()) return std::min(n, LargestBudget());
-  return IsDeferred() ? Candidates() : WidestShare(n);
+int32_t CachePlan::MassQueries() const {
+  return static_cast<int32_t>(
+      scorer->EchoSaysMass() ? prompt.tokens : std::min<int64_t>(kMassQueries, prompt.tokens));
 }
 
 int32_t CachePlan::WidestShare(int64_t tokens) const {
   const int64_t heads =
-      int64_t{prompt.num_kv_heads} * (scope == BudgetScope::kModel ? prompt.num_layers : 1);
+      int64_t{prompt.num_kv_heads} * (share.scope == BudgetScope::kModel ? prompt.num_layers : 1);
   const int64_t base = LargestBudget() - Protected();
   const int64_t all =
-      int64_t{floor_ppm} * base + int64_t{kPartsPerMillion - floor_ppm} * base * heads;
+      int64_t{share.floor_ppm} * base + int64_t{kPartsPerMillion - share.floor_ppm} * base * heads;
   return static_cast<int32_t>(
       std::min<int64_t>(tokens, Protected() + (all + kPartsPerMillion - 1) / kPartsPerMillion));
 }
 
-HeadSpan CachePlan::Keeping(int32_t keep) const {
-  const int32_t growth = Growth();
-  return {.dropped = static_cast<int32_t>(prompt.tokens) - keep,
-          .cap = growth == kNoCap ? kNoCap : keep + growth,
-          .drop = drop};
-}
-
-HeadSpan CachePlan::LayerSpan(int layer) const {
-  const int32_t layer_budget = LayerBudget(layer);
-  if (whole_until == 0 && prompt.tokens > layer_budget) return Keeping(layer_budget);
-  const int32_t growth = Growth();
-  return {.dropped = 0, .cap = growth == kNoCap ? kNoCap : layer_budget + growth, .drop = drop};
-}
-
-int32_t CachePlan::EntriesAfter(int64_t tokens) const {
-  if (tokens <= whole_until) return static_cast<int32_t>(tokens);
-  if (ShrinksRagged()) return WidestShare(whole_until);
-  if (IsRagged()) return Keeping(WidestKeep()).EntriesAfter(tokens);
-  int32_t most = LayerSpan(0).EntriesAfter(tokens);
-  for (int layer = 1; layer < static_cast<int>(layer_budgets.size()); ++layer)
-    most = std::max(most, LayerSpan(layer).EntriesAfter(tokens));
-  return most;
-}
-
-int32_t CachePlan::MeanEntriesAfter(int64_t tokens) const {
-  if (ShrinksRagged() && tokens > whole_until) return ShrunkEntries();
-  if (!IsRagged()) return EntriesAfter(tokens);
-  const auto n = static_cast<int32_t>(prompt.tokens);
-  return Keeping(std::min(n, LargestBudget())).EntriesAfter(tokens);
+void CachePlan::ShareBudgets(int32_t candidates) {
+  if (share.scope == BudgetScope::kHead || !Compresses()) return;
+  if (share.scope == BudgetScope::kLayer) {
+    life = std::make_shared<SharedInLayer>();
+  } else {
+    life = std::make_shared<FromCandidates>(candidates);
+  }
 }
 
 absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& prompt) {
@@ -251,6 +220,7 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   if (absl::Status status = CheckRanges(spec); !status.ok()) return status;
   if (absl::Status status = CheckTaken(spec, *policy); !status.ok()) return status;
   CachePlan plan;
+  plan.policy = policy;
   plan.prompt = prompt;
   if (policy->Evicts()) {
     absl::StatusOr<int32_t> capacity = Capacity(spec, prompt.tokens, *policy);
@@ -264,6 +234,14 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   if (absl::Status status = CheckRolling(spec, plan); !status.ok()) return status;
   if (absl::Status status = FillGuard(spec, *policy, &plan); !status.ok()) return status;
   return plan;
+}
+
+CachePlan Decide(const CachePlan& plan, const Observations& observations) {
+  return plan.policy->Decide(plan, observations);
+}
+
+PolicyReport ReportOf(const CachePlan& plan) {
+  return plan.policy == nullptr ? PolicyReport() : plan.policy->Report(plan);
 }
 
 const std::vector<PolicyInfo>& ListPolicies() {

@@ -90,7 +90,6 @@ absl::StatusOr<std::string> ChoiceParam(const CacheSpec& spec, const std::string
 
 namespace {
 
-// Ada-KV's safeguard, as its experiments set it.
 // Of a budget over all layers: entries that a head may come to have, as a multiple of the average.
 // The heads that carry a prompt may want all of it, so at ratios of a twentieth and more it is all.
 constexpr double kDefaultCandidates = 20.0;
@@ -120,10 +119,10 @@ absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> 
   if (!scope.ok()) return scope.status();
   const absl::StatusOr<double> floor = RealParam(spec, "head_floor", default_floor, 0.0, 1.0);
   if (!floor.ok()) return floor.status();
-  plan->scope = *scope == "model"   ? BudgetScope::kModel
-                : *scope == "layer" ? BudgetScope::kLayer
-                                    : BudgetScope::kHead;
-  plan->floor_ppm = static_cast<int32_t>(std::lround(*floor * kPartsPerMillion));
+  plan->share.scope = *scope == "model"   ? BudgetScope::kModel
+                      : *scope == "layer" ? BudgetScope::kLayer
+                                          : BudgetScope::kHead;
+  plan->share.floor_ppm = static_cast<int32_t>(std::lround(*floor * kPartsPerMillion));
   return absl::OkStatus();
 }
 
@@ -134,8 +133,8 @@ absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view
   const absl::StatusOr<double> candidates =
       RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
   if (!candidates.ok()) return candidates.status();
-  plan->candidates = static_cast<int32_t>(
-      std::min<double>(std::ceil(*candidates * plan->budget), static_cast<double>(kNoCap)));
+  plan->ShareBudgets(static_cast<int32_t>(
+      std::min<double>(std::ceil(*candidates * plan->budget), static_cast<double>(kNoCap))));
   return FillGroupReduce(spec, kReductions, plan);
 }
 

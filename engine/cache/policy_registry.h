@@ -1,8 +1,8 @@
 // The policies by name. A policy turns a request's CacheSpec into the plain data that prefill and
 // decode follow; it holds no state, so one object of each serves every request from any thread. A
-// new policy is one file with one factory function, and the scorer if it ranks a prompt in a way of
-// its own (prompt_scorer.h), one row in policy_registry.cc, one row in its test and one row of
-// documentation.
+// new policy is one file with one factory function, with its scorer if it ranks a prompt in a way
+// of its own (prompt_scorer.h) and its lifecycle if it lives in a way of its own (lifecycle.h), one
+// row in policy_registry.cc, one row in its test and one row of documentation.
 #ifndef HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 #define HYDRANT_ENGINE_CACHE_POLICY_REGISTRY_H_
 
@@ -31,6 +31,14 @@ class Policy {
   // plan->prompt is set, plan->budget and plan->cap are C already. Fills in the rest. Errors as
   // PlanCache's.
   virtual absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const = 0;
+  // Why a filled plan cannot promise min_retained_mass ("keeps samples, ..."); null: it can.
+  virtual const char* WhyNoMassIsGuaranteed(const CachePlan& /*plan*/) const { return nullptr; }
+  // What it has left open, decided by what is known now. REQUIRES: the plan is this policy's.
+  virtual CachePlan Decide(const CachePlan& plan, const Observations& /*observations*/) const {
+    return plan;
+  }
+  // What it has decided for the request.
+  virtual PolicyReport Report(const CachePlan& /*plan*/) const { return {}; }
 };
 
 std::unique_ptr<Policy> NewFullPolicy();

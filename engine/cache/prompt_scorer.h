@@ -1,13 +1,15 @@
-// A scorer ranks a prompt's entries, a layer at a time: it says what attention is to note of each
-// key while the layer is read, and makes scores of that afterwards. It holds no state, so one
-// object of each serves every request; what it needs to know of one is in the request's CachePlan.
-// It stands in the file of the policy that brings it, which sets CachePlan::prompt_score.
+// A scorer ranks a prompt's entries, a layer at a time: it says which statistics attention is to
+// gather of each key while the layer is read, and makes scores of them afterwards. It stands in the
+// file of the policy that brings it, which makes one for a request (CachePlan::scorer) and gives it
+// its parameters. It is immutable, so copies of the plan share it across threads.
 #ifndef HYDRANT_ENGINE_CACHE_PROMPT_SCORER_H_
 #define HYDRANT_ENGINE_CACHE_PROMPT_SCORER_H_
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <string_view>
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
@@ -35,20 +37,20 @@ struct PromptLayer {
   int n = 0;  // tokens of the prompt, without a probe
   LayerKv kv;
   int64_t stride = 0;  // elements from head to head
-  // [num_kv_heads, stride] each: what attention noted, in the order of the scorer's Statistics();
-  // past these anything. Where the plan compresses the last is retained mass's.
-  std::array<float*, kMaxColumnStatistics> noted = {};
+  // [num_kv_heads, stride] each, in the order of the scorer's Statistics(); past these anything.
+  // Where the plan compresses the last is retained mass's.
+  std::array<float*, kMaxColumnStatistics> statistics = {};
   float* scores = nullptr;  // [num_kv_heads, stride] room for scores
   int32_t* kept = nullptr;  // [num_kv_heads, stride] positions, of the Select step; until then room
   int32_t* keep = nullptr;  // [num_kv_heads] entries, of the Budget step; until then room
-  // Of a plan whose tuning is open: trial t's masses of the layer [num_kv_heads] begin at t *
-  // trial_stride (engine/cache/policies/self_tuning.h).
-  float* trial_masses = nullptr;
-  int64_t trial_stride = 0;
+  // Of a scorer with observations: the i-th of the layer [num_kv_heads] begins at i *
+  // observation_stride.
+  float* observations = nullptr;
+  int64_t observation_stride = 0;
 
-  // What turns noted[0] into `scores` as it is, to be altered.
+  // What turns statistics[0] into `scores` as it is, to be altered.
   DeriveScoresArgs Derivation() const {
-    return {.a = noted[0],
+    return {.a = statistics[0],
             .layer = layer,
             .num_kv_heads = num_kv_heads,
             .n = n,
@@ -62,41 +64,74 @@ struct PromptLayer {
   }
 };
 
-// What the last queries of the prompt pay, as many as the plan's window has.
-inline ColumnStatistic WindowSums(const CachePlan& plan) {
-  const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  return {.reduce = plan.rule.reduce,
-          .first_query = std::max(0, n - plan.window.queries),
-          .end_query = n};
-}
+// Observations that a scorer may make at most.
+inline constexpr int kMaxObservations = 13;
 
-// The default notes nothing and ranks nothing.
+// Scores that are made of two parts, where the weights of these are known only when the prompt's
+// last layer has been written: score = of_score * score + of_second * second.
+struct ScoreMix {
+  float of_score = 1.0f;
+  float of_second = 1.0f;
+};
+
+// The default gathers nothing and ranks nothing.
 class PromptScorer {
  public:
+  virtual ~PromptScorer() = default;
+  virtual std::string_view Name() const { return "none"; }
+
   // Whether the prompt is to be read again behind an instruction, before anything of it leaves.
   virtual bool ReadsProbe() const { return false; }
-  // What is noted while `read` tokens, the prompt's and a probe's, are read, in the order of
-  // PromptLayer::noted: where to is not the scorer's to say. At most kMaxColumnStatistics, one less
-  // where the plan compresses.
+  // What is gathered while `read` tokens, the prompt's and a probe's, are read, in the order of
+  // PromptLayer::statistics: where to is not the scorer's to say. At most kMaxColumnStatistics, one
+  // less where the plan compresses.
   virtual std::vector<ColumnStatistic> Statistics(const CachePlan& /*plan*/, int /*read*/) const {
     return {};
   }
-  // What is noted of an echo, as many at most, the i-th in the same place as the i-th of the
+  // What is gathered of an echo, as many at most, the i-th in the same place as the i-th of the
   // reading, where there is one: both are then of one kind, and are added or their maximum taken.
   // When a layer has been read, the queries of the prompt are asked once more, as if each came
   // right after the prompt, and so of all its keys. It costs attention without values, no matrix
   // product.
   virtual std::vector<ColumnStatistic> Echo(const CachePlan& /*plan*/) const { return {}; }
+  // Retained mass is of the attention that an echo's queries pay, not the prompt's last.
+  virtual bool EchoSaysMass() const { return false; }
   // Once the layer has been read: [num_kv_heads, stride], one of the layer's arrays; null: nothing
   // is ranked.
   virtual const float* Score(const PromptLayer& /*layer*/) const { return nullptr; }
-  // After Score(), where nothing leaves yet: what decoding is to find beside each entry's score,
-  // likewise.
-  virtual const float* Beside(const PromptLayer& /*layer*/) const { return nullptr; }
+  // Factor of the scores when they are written into pages.
+  virtual float Scale(const CachePlan& /*plan*/) const { return 1.0f; }
+  // After Score(), where nothing leaves yet: a second number that is written beside each entry's
+  // score (its first log weight's place), for decoding or ScoreMix.
+  virtual const float* Second(const PromptLayer& /*layer*/) const { return nullptr; }
+  // Floats a head that Score() leaves in PromptLayer::observations, by which the plan's policy
+  // decides what it has left open (Policy::Decide).
+  virtual int NumObservations(const CachePlan& /*plan*/) const { return 0; }
+  // Once it has decided: how the scores in the pages become those that decoding starts from.
+  virtual ScoreMix Mix(const CachePlan& /*plan*/) const { return {}; }
+};
+
+// By what the last queries of the prompt pay.
+class WindowScorer : public PromptScorer {
+ public:
+  explicit WindowScorer(int32_t queries) : queries_(queries) {}
+  int32_t queries() const { return queries_; }
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    return {Sums(plan)};
+  }
 
  protected:
-  ~PromptScorer() = default;
+  ColumnStatistic Sums(const CachePlan& plan) const {
+    const auto n = static_cast<int32_t>(plan.prompt.tokens);
+    return {.reduce = plan.rule.reduce, .first_query = std::max(0, n - queries_), .end_query = n};
+  }
+
+ private:
+  int32_t queries_;
 };
+
+// By exact accumulated attention (H2O, arXiv 2306.14048); `mean`: divided by the prompt's length.
+std::shared_ptr<const PromptScorer> NewColumnSums(bool mean = false);
 
 }  // namespace hydrant
 

@@ -1,15 +1,14 @@
 // From a prompt that has been read to the cache that is kept of it, a layer at a time, in four pure
 // steps with plain data between them:
 //
-//   Score   what attention noted of each key  ->  scores [kv_heads, n], higher stays
-//   Budget  scores                            ->  keep [kv_heads]
-//   Select  scores, keep                      ->  kept positions of each head
-//   Write   kept positions, scores            ->  pages
+//   Score   statistics of attention to each key  ->  scores [kv_heads, n], higher stays
+//   Budget  scores                               ->  keep [kv_heads]
+//   Select  scores, keep                         ->  kept positions of each head
+//   Write   kept positions, scores               ->  pages
 //
-// Score and Budget are the plan's plug-ins (engine/cache/prompt_scorer.h,
-// engine/compress/prompt_budget.h); nothing here knows one by name. Budgets that span layers, or
-// that are to retain a certain mass, are decided from the pages when the last layer has been
-// written (Finish): until then every head holds the plan's candidates.
+// The plan's scorer ranks (engine/cache/prompt_scorer.h), its life says what is kept of a layer
+// (Lifecycle::CutLayer), and what is cut once more, from the pages, when the last layer has been
+// written (Lifecycle::CutPrompt). Nothing here knows one by name.
 #ifndef HYDRANT_ENGINE_COMPRESS_PROMPT_COMPRESSOR_H_
 #define HYDRANT_ENGINE_COMPRESS_PROMPT_COMPRESSOR_H_
 
@@ -20,9 +19,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/cache/policies/self_tuning.h"
 #include "engine/cache/prompt_scorer.h"
-#include "engine/compress/page_budget.h"
+#include "engine/compress/page_cutter.h"
 #include "engine/pool/kv_state.h"
 #include "engine/step/batch.h"
 #include "kernels/backend.h"
@@ -36,21 +34,26 @@ class PromptCompressor {
   static absl::StatusOr<std::unique_ptr<PromptCompressor>> Create(Backend* backend,
                                                                   const EngineLimits& limits);
 
-  // What attention is to note of a pass over the keys.
+  // What attention is to gather in a pass over the keys.
   using Statistics = std::array<ColumnStatistic, kMaxColumnStatistics>;
   // Before a layer of the slice is read.
   void Begin(const PrefillSlice& slice, const KvState& kv);
-  // What is noted while it is: at least one pass, more where listeners want more.
+  // What is gathered while it is: at least one pass, more where other slots want more.
   std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
-  // What is noted of the echo of the slice's prompt, likewise; none where no slot wants one.
+  // What is gathered of the echo of the slice's prompt, likewise; none where no slot wants one.
   std::vector<Statistics> EchoPasses(const PrefillSlice& slice, const KvState& kv) const;
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
   // When the last layer has been compressed.
   void Finish(const PrefillSlice& slice, const KvState& kv);
 
-  // [kTrials, num_layers * num_kv_heads] of the slot's newest prompt, whose tuning was open.
-  const float* trial_masses(int slot) const { return trials_.data() + slot * kTrials * NumHeads(); }
+  // For caches that are cut while they live.
+  PageCutter& cutter() { return cutter_; }
+
+  // [n, num_layers * num_kv_heads] that the scorer of the slot's newest prompt has observed.
+  const float* observations(int slot) const {
+    return observations_.data() + slot * kMaxObservations * NumHeads();
+  }
   // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/retained_mass.h).
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
@@ -60,16 +63,16 @@ class PromptCompressor {
   absl::Status Allocate();
   size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
 
-  // What is noted in one place, of the reading, of its echo, or of both together.
-  struct Note {
-    int place = 0;  // which of PromptLayer::noted
+  // What is gathered in one place, of the reading, of its echo, or of both together.
+  struct Gathered {
+    int place = 0;  // which of PromptLayer::statistics
     std::optional<ColumnStatistic> reading = {}, echo = {};
     float* out = nullptr;  // [kv_heads, arena], from the slice on
   };
-  static std::vector<Note> NotesFor(const CachePlan& plan, int read);
-  static bool SameNumbers(const Note& a, const Note& b);
-  std::vector<Note> Shared(const PrefillSlice& slice, const KvState& kv) const;
-  std::vector<Note> Noted(const PrefillSlice& slice, const KvState& kv) const;
+  static std::vector<Gathered> StatisticsFor(const CachePlan& plan, int read);
+  static bool SameNumbers(const Gathered& a, const Gathered& b);
+  std::vector<Gathered> Shared(const PrefillSlice& slice, const KvState& kv) const;
+  std::vector<Gathered> GatheredBy(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,
                                    bool of_echo) const;
   void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);
@@ -79,20 +82,21 @@ class PromptCompressor {
   PromptLayer LayerOf(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                       const CachePlan& plan) const;
   void Select(const PromptLayer& layer, const float* scores);
-  void Write(const PromptLayer& layer, const float* scores, bool everything, const KvState& kv);
+  void Write(const PromptLayer& layer, const float* scores, const LayerCut& cut, bool everything,
+             const KvState& kv);
 
   Backend* backend_;
   EngineLimits limits_;
   int arena_tokens_;
-  std::array<DeviceArray<float>, kMaxColumnStatistics> noted_;  // [kv_heads, arena] each
-  // [kv_heads, arena] each: what is noted once for several slots, and then copied into noted_ for
-  // one after the other.
+  std::array<DeviceArray<float>, kMaxColumnStatistics> statistics_;  // [kv_heads, arena] each
+  // [kv_heads, arena] each: what is gathered once for several slots, and then copied into
+  // statistics_ for one after the other.
   std::vector<DeviceArray<float>> shared_;
-  DeviceArray<float> scores_;  // [kv_heads, arena]
-  DeviceArray<int32_t> kept_;  // [kv_heads, arena]
-  DeviceArray<float> mass_;    // [slots, layers, kv_heads]
-  DeviceArray<float> trials_;  // [slots, kTrials, layers, kv_heads]
-  PageBudget budget_;
+  DeviceArray<float> scores_;        // [kv_heads, arena]
+  DeviceArray<int32_t> kept_;        // [kv_heads, arena]
+  DeviceArray<float> mass_;          // [slots, layers, kv_heads]
+  DeviceArray<float> observations_;  // [slots, kMaxObservations, layers, kv_heads]
+  PageCutter cutter_;
 };
 
 }  // namespace hydrant

@@ -38,6 +38,7 @@ class PrefillRunner {
   // The final hidden state of a prompt whose last slice has run: [hidden].
   const float* LastHidden(const PrefillSlice& slice, const CachePlan& plan) const;
   const PromptCompressor& compressor() const { return *compressor_; }
+  PageCutter& cutter() { return compressor_->cutter(); }
 
  private:
   // A part of a slice, within one layer.

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-#include "engine/cache/policies/self_tuning.h"
+#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 
@@ -40,9 +40,7 @@ absl::Status KvState::Allocate() {
   tables_.lengths = allocate(lengths_, heads);
   tables_.victims = allocate(victims_, heads);
   tables_.rules = allocate(rules_, seqs);
-  allocate(subgens_, seqs);
   allocate(updates_, std::max<size_t>(heads, 1024));
-  if (status.ok()) status = budget_.Allocate(backend_, limits_);
   return status;
 }
 
@@ -70,59 +68,33 @@ absl::Status KvState::AllocatePool() {
   return absl::OkStatus();
 }
 
-void KvState::Apply(const Batch& batch) {
-  for (const SlotSetup& setup : batch.setups) SetUp(setup);
-  for (const TableRow& row : batch.rows) {
+void KvState::Apply(const CacheUpdates& updates) {
+  for (const SlotSetup& setup : updates.setups) SetUp(setup);
+  for (const TableRow& row : updates.rows) {
     row_begin_.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
     row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
   }
-  for (size_t begin = 0; begin < batch.updates.size(); begin += updates_.size()) {
-    const size_t count = std::min(updates_.size(), batch.updates.size() - begin);
-    UpdateTable(std::span(batch.updates).subspan(begin, count));
+  for (size_t begin = 0; begin < updates.updates.size(); begin += updates_.size()) {
+    const size_t count = std::min(updates_.size(), updates.updates.size() - begin);
+    UpdateTable(std::span(updates.updates).subspan(begin, count));
   }
-  for (const SlotRetune& retune : batch.retunes) Retune(retune);
-  for (const SlotShrink& shrink : batch.shrinks) Shrink(shrink);
+  for (const SlotDecision& decision : updates.decisions) Decide(decision);
 }
 
-void KvState::Retune(const SlotRetune& retune) {
-  plans_[retune.slot] = retune.plan;
-  rules_.Write(*backend_, retune.slot, std::span(&retune.plan.rule, 1));
-  const ScoreWeights weights = StartWeights(retune.plan);
-  backend_->CombineNotes({.slot = retune.slot,
-                          .weight_score = weights.early,
-                          .weight_note = weights.late,
+void KvState::Decide(const SlotDecision& decision) {
+  plans_[decision.slot] = decision.plan;
+  rules_.Write(*backend_, decision.slot, std::span(&decision.plan.rule, 1));
+  const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
+  backend_->CombineNotes({.slot = decision.slot,
+                          .weight_score = mix.of_score,
+                          .weight_note = mix.of_second,
                           .pages = pages_,
                           .tables = tables_});
 }
 
-void KvState::Shrink(const SlotShrink& shrink) {
+void KvState::SetCaps(int slot, int32_t cap) {
   const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
-  const CachePlan& plan = plans_[shrink.slot];
-  const SlotPages cache = {.slot = shrink.slot,
-                           .tokens = shrink.next_position,
-                           .max_length = plan.drop > 0 ? plan.cap : shrink.next_position,
-                           .pages = pages_,
-                           .tables = tables_};
-  if (plan.ShrinksRagged()) {
-    budget_.Share(plan, cache);
-    budget_.Compact(plan, cache, plan.Growth());
-    return;
-  }
-  caps_.Write(*backend_, shrink.slot * heads, std::vector<int32_t>(heads, plan.cap));
-  if (plan.rule.weighted) return BuildSubGen(shrink);
-  budget_.Set(0, limits_.num_layers, plan.ShrunkEntries());
-  budget_.Compact(plan, cache, -1);
-}
-
-void KvState::BuildSubGen(const SlotShrink& shrink) {
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    backend_->SubGenBuild({.n = shrink.next_position,
-                           .rule = plans_[shrink.slot].subgen,
-                           .slot = shrink.slot,
-                           .layer = layer,
-                           .pages = pages_,
-                           .tables = tables_});
-  }
+  caps_.Write(*backend_, slot * heads, std::vector<int32_t>(heads, cap));
 }
 
 // An entry may change hands within a step: its last update counts.
@@ -144,13 +116,12 @@ void KvState::SetUp(const SlotSetup& setup) {
   const size_t first = setup.slot * heads;
   plans_[setup.slot] = setup.plan;
   rules_.Write(*backend_, setup.slot, std::span(&setup.plan.rule, 1));
-  if (setup.plan.rule.weighted)
-    subgens_.Write(*backend_, setup.slot, std::span(&setup.plan.subgen, 1));
-  // What is whole for a while, or ragged, gets its caps when it shrinks.
+  // What reports gets its caps when it is cut.
+  const Lifecycle& life = *setup.plan.life;
   std::vector<int32_t> caps(heads, kNoCap);
-  if (setup.plan.whole_until == 0 && !setup.plan.IsRagged()) {
+  if (!life.ReportsPrompt()) {
     for (size_t head = 0; head < heads; ++head)
-      caps[head] = setup.plan.LayerSpan(static_cast<int>(head) / limits_.num_kv_heads).cap;
+      caps[head] = life.Opening(setup.plan, static_cast<int>(head) / limits_.num_kv_heads).cap;
   }
   caps_.Write(*backend_, first, caps);
   lengths_.Write(*backend_, first, std::vector<int32_t>(heads, 0));

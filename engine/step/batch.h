@@ -15,46 +15,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/cache/cache_plan.h"
+#include "engine/cache/cache_updates.h"
+#include "engine/cache/engine_limits.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/kv_pages.h"
 #include "kernels/prefill_attention.h"
 #include "kernels/sample.h"
-#include "kernels/table_update.h"
 
 namespace hydrant {
 
 inline constexpr TokenId kNoToken = std::numeric_limits<TokenId>::max();
-
-// A new sequence takes a slot: its lengths become 0.
-struct SlotSetup {
-  int slot = 0;
-  CachePlan plan;
-};
-
-// A slot's plan has been decided: from now on it follows this one, which is of the same prompt.
-struct SlotRetune {
-  int slot = 0;
-  CachePlan plan;
-};
-
-// A cache shrinks to its plan's ShrunkEntries(), by the plan's rule: one that was whole until now,
-// to its cap, and the pages past that are no longer the slot's; or one whose heads are at their
-// caps, of which plan.drop entries leave, and the pages stay for those who follow. Comes before
-// anything else that the step does with pages.
-struct SlotShrink {
-  int slot = 0;
-  int32_t next_position = 0;  // tokens seen so far; of a whole cache the entries of every head too
-};
-
-// Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
-// kv_heads + head) * row_width. Sent when a sequence starts, and when its rows move to a wider
-// place (their block ids are then all sent again).
-struct TableRow {
-  int slot = 0;
-  int64_t row_begin = 0;
-  int32_t row_width = 0;
-};
 
 // Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
 // Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
@@ -91,13 +60,8 @@ struct DecodeRow {
   bool in_prompt = false;  // the input is a part of the prompt that was not compressed with it
 };
 
-// Applied in the order of the members.
-struct Batch {
-  std::vector<SlotSetup> setups;
-  std::vector<TableRow> rows;
-  std::vector<TableUpdate> updates;
-  std::vector<SlotRetune> retunes;    // every slot at most once
-  std::vector<SlotShrink> shrinks;    // likewise
+// The cache's updates come first, then the rows and slices.
+struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
 
@@ -110,9 +74,8 @@ struct CacheReport {
   // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
   // on kept entries (kernels/retained_mass.h); empty: nothing has left.
   std::vector<float> retained_mass;
-  // [kTrials, layers * KV heads] of a plan whose tuning is open
-  // (engine/cache/policies/self_tuning.h).
-  std::vector<float> trial_masses;
+  // [n, layers * KV heads] that the scorer of an open plan has observed (Observations::of_prompt).
+  std::vector<float> observations;
 };
 
 // Token of each row, kNoToken where the logits held no finite value: that sequence has failed, the
@@ -122,23 +85,7 @@ struct StepResult {
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
   std::vector<CacheReport> prompt_reports;  // of every slice, and behind it of its listeners
-  std::vector<CacheReport> shrink_reports;  // [batch.shrinks.size()]
-};
-
-// The sizes that were fixed when the engine was made; the scheduler works within them.
-struct EngineLimits {
-  int num_layers = 0;
-  int num_kv_heads = 0;
-  int block_size = 16;
-  int num_blocks = 0;             // pages of the pool
-  int64_t table_entries = 0;      // size of the table arena
-  int max_num_seqs = 0;           // slots
-  int max_model_len = 0;          // tokens of one sequence, prompt and output
-  int prefill_arena_tokens = 0;   // tokens of all open prompts together; at least max_model_len
-  int max_shared_statistics = 0;  // that the listeners of a slice may want together
-  int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
-  bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
-  int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
+  std::vector<CacheReport> cut_reports;     // [batch.cuts.size()]
 };
 
 // The seam between scheduler and engine; the scheduler's tests put a fake behind it. Steps run one

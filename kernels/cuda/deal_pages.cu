@@ -15,13 +15,9 @@ __global__ void DealPagesKernel(DealPagesArgs args) {
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t width = tables.row_width[args.slot];
   int32_t* rows = args.blocks + (tables.HeadBlocks(args.slot, args.layer, 0) - tables.blocks);
-  const auto pages = [&](int head) {
-    return (args.keep[head] + args.block_size - 1) / args.block_size;
-  };
-  int64_t from = 0;
-  for (int h = 0; h < tables.num_kv_heads; ++h) from += pages(h);
+  int64_t from = DealtFrom(args.keep, tables.num_kv_heads, args.block_size);
   for (int h = tables.num_kv_heads - 1; h >= 0; --h) {
-    const int count = pages(h);
+    const int count = static_cast<int>(PagesOf(args.keep[h], args.block_size));
     from -= count;
     for (int end = count; end > 0; end -= kThreads) {
       const int i = end - 1 - thread;

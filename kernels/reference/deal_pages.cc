@@ -1,5 +1,6 @@
 #include "kernels/deal_pages.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/reference/ops.h"
@@ -12,10 +13,10 @@ void DealPages(const DealPagesArgs& args) {
   int32_t* rows =
       args.blocks + (args.tables.HeadBlocks(args.slot, args.layer, 0) - args.tables.blocks);
   const std::vector<int32_t> stack(rows, rows + static_cast<size_t>(heads) * width);
-  size_t next = 0;
   for (int h = 0; h < heads; ++h) {
-    const int32_t pages = (args.keep[h] + args.block_size - 1) / args.block_size;
-    for (int32_t i = 0; i < pages; ++i) rows[static_cast<size_t>(h) * width + i] = stack[next++];
+    const int32_t* from = stack.data() + DealtFrom(args.keep, h, args.block_size);
+    std::copy_n(from, PagesOf(args.keep[h], args.block_size),
+                rows + static_cast<size_t>(h) * width);
   }
 }
 

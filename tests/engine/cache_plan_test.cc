@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/engine/plan_view.h"
+
 namespace hydrant {
 namespace {
 
@@ -105,25 +107,25 @@ TEST(CachePlan, SnapKvCutsThePromptAlone) {
   CachePlan plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.budget, 100);
   EXPECT_EQ(plan.cap, kNoCap);
-  EXPECT_EQ(plan.LayerSpan(0).dropped, 900);
+  EXPECT_EQ(plan.life->Opening(plan, 0).dropped, 900);
   EXPECT_EQ(plan.EntriesAfter(1000), 100);
   EXPECT_EQ(plan.EntriesAfter(1500), 600);
-  EXPECT_EQ(plan.window.queries, 32);
-  EXPECT_EQ(plan.window.kernel, 7);
-  EXPECT_EQ(plan.window.pooling, Pooling::kMax);
+  EXPECT_EQ(WindowOf(plan), 32);
+  EXPECT_EQ(ScorerAs<PooledWindow>(plan)->kernel(), 7);
+  EXPECT_EQ(ScorerAs<PooledWindow>(plan)->pooling(), Pooling::kMax);
   EXPECT_FALSE(plan.rule.scored);
   plan = *PlanCache(spec, {80});
-  EXPECT_EQ(plan.LayerSpan(0).dropped, 0);
+  EXPECT_EQ(plan.life->Opening(plan, 0).dropped, 0);
   EXPECT_EQ(plan.EntriesAfter(80), 80);
   spec.max_cache_tokens = 20;
   spec.params = {{"decode_cap", "30"}, {"pooling", "avg"}, {"kernel_size", "3"}};
   plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(plan.window.queries, 10) << "at most half the budget unless asked for";
+  EXPECT_EQ(WindowOf(plan), 10) << "at most half the budget unless asked for";
   EXPECT_EQ(plan.EntriesAfter(1000), 20);
   EXPECT_EQ(plan.EntriesAfter(1007), 27);
   EXPECT_EQ(plan.EntriesAfter(2000), 30);
   EXPECT_TRUE(plan.rule.scored);
-  EXPECT_EQ(plan.window.pooling, Pooling::kMean);
+  EXPECT_EQ(ScorerAs<PooledWindow>(plan)->pooling(), Pooling::kMean);
 }
 
 TEST(CachePlan, SnapKvsErrorsNameTheParameter) {
@@ -158,7 +160,7 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 101;
   CachePlan plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(plan.whole_until, 1020);
+  EXPECT_EQ(WholeUntilOf(plan), 1020);
   EXPECT_EQ(plan.EntriesAfter(1000), 1000);
   EXPECT_EQ(plan.EntriesAfter(1020), 1020);
   EXPECT_EQ(plan.EntriesAfter(1021), 101);
@@ -167,16 +169,16 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_EQ(plan.rule.recent, 25);
   EXPECT_FLOAT_EQ(plan.rule.decay, 0.8f);
   EXPECT_FLOAT_EQ(plan.rule.gain, 0.2f);
-  EXPECT_EQ(PlanCache(spec, {81})->whole_until, 0) << "101 entries are within the budget";
-  EXPECT_EQ(PlanCache(spec, {82})->whole_until, 102);
+  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, {81})), 0) << "101 entries are within the budget";
+  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, {82})), 102);
   spec.params = {
       {"alpha", "0"}, {"measurement_steps", "0"}, {"rho", "1"}, {"initial_score", "mean"}};
   plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(plan.whole_until, 0);
+  EXPECT_EQ(WholeUntilOf(plan), 0);
   EXPECT_EQ(plan.rule.decay, 1.0f);
   EXPECT_EQ(plan.rule.gain, 1.0f);
   EXPECT_EQ(plan.rule.recent, 101);
-  EXPECT_TRUE(plan.mean_scores);
+  EXPECT_EQ(plan.scorer->Scale(plan), 1.0f / static_cast<float>(plan.prompt.tokens));
   spec.params = {{"alpha", "1.5"}};
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.alpha: '1.5' is not a number in [0, 1]"));
   for (const char* bad : {"", "nan", "0.1x", "-0.1", "inf"}) {
@@ -193,8 +195,8 @@ TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   spec.params = {{"budget_scope", "layer"}};
   const PromptShape shape = {1000, 3, 4};
   CachePlan plan = *PlanCache(spec, shape);
-  EXPECT_TRUE(plan.ShrinksRagged());
-  EXPECT_FALSE(plan.IsRagged()) << "the prompt is whole first";
+  EXPECT_TRUE(IsCutUnevenly(plan));
+  EXPECT_FALSE(IsReported(plan)) << "the prompt is whole first";
   EXPECT_EQ(plan.EntriesAfter(1020), 1020);
   // 25 protected; of 75, a fifth alike and four fifths of four heads' to one: 25 + 15 + 240.
   EXPECT_EQ(plan.EntriesAfter(1021), 280);
@@ -206,9 +208,9 @@ TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   // Without measuring steps the prompt is cut at once, and all of it is a candidate.
   spec.params["measurement_steps"] = "0";
   plan = *PlanCache(spec, shape);
-  EXPECT_FALSE(plan.ShrinksRagged());
-  EXPECT_TRUE(plan.IsDeferred());
-  EXPECT_EQ(plan.Candidates(), 1000);
+  EXPECT_FALSE(IsCutUnevenly(plan));
+  EXPECT_TRUE(IsFromCandidates(plan));
+  EXPECT_EQ(WidestKeep(plan), 1000);
   spec.params = {{"budget_scope", "layer"}, {"rho", "0.001"}};
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.params.rho: '0.001'"), HasSubstr("at least 0.002")));
@@ -236,7 +238,7 @@ TEST(CachePlan, TovaProtectsNothingUnlessAsked) {
   spec.max_cache_tokens = 64;
   CachePlan plan = *PlanCache(spec, {1000});
   EXPECT_EQ(plan.Protected(), 0);
-  EXPECT_EQ(plan.window.queries, 1);
+  EXPECT_EQ(WindowOf(plan), 1);
   EXPECT_EQ(plan.EntriesAfter(1000), 64);
   EXPECT_EQ(plan.EntriesAfter(2000), 64);
   spec.sink_tokens = 4;
@@ -273,7 +275,7 @@ TEST(CachePlan, RandomProtectsSinksAndHalfOfTheRest) {
   spec.params.clear();
   spec.max_cache_tokens = 64;
   spec.min_retained_mass = 0.5;
-  EXPECT_TRUE(PlanCache(spec, {1000})->IsDeferred());
+  EXPECT_TRUE(IsFromCandidates(*PlanCache(spec, {1000})));
 }
 
 // Down to C - m, up to C, down again.
@@ -281,33 +283,33 @@ TEST(CachePlan, ScissorhandsDropsManyAtOnce) {
   CacheSpec spec = Spec("scissorhands");
   spec.max_cache_tokens = 101;
   CachePlan plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(plan.drop, 50);
+  EXPECT_EQ(DropOf(plan), 50);
   EXPECT_EQ(plan.rule.recent, 10);
   EXPECT_EQ(plan.rule.history, 50);
-  EXPECT_EQ(plan.window.queries, 400);
-  EXPECT_EQ(plan.ShrunkEntries(), 51);
-  EXPECT_EQ(plan.KeptOfPrompt(0), 51);
+  EXPECT_EQ(WindowOf(plan), 400);
+  EXPECT_EQ(plan.life->CutAfter(plan, 1050).keep, std::vector<int32_t>{51});
+  EXPECT_EQ(KeptOfPrompt(plan, 0), 51);
   int32_t held = 51, most = 51;
   for (int64_t tokens = 1000; tokens < 1300; ++tokens) {
     EXPECT_EQ(plan.EntriesAfter(tokens), held);
     EXPECT_EQ(plan.MostUntil(tokens), most);
-    EXPECT_EQ(plan.ShrinksAfter(tokens), held == 101);
-    if (plan.ShrinksAfter(tokens)) held = 51;
+    EXPECT_EQ(plan.CutsAfter(tokens), held == 101);
+    if (plan.CutsAfter(tokens)) held = 51;
     most = std::max(most, ++held);
   }
   plan = *PlanCache(spec, {101});
-  EXPECT_EQ(plan.KeptOfPrompt(0), 101) << "the budget is not exceeded";
-  EXPECT_TRUE(plan.ShrinksAfter(101));
+  EXPECT_EQ(KeptOfPrompt(plan, 0), 101) << "the budget is not exceeded";
+  EXPECT_TRUE(plan.CutsAfter(101));
   EXPECT_EQ(plan.EntriesAfter(102), 52);
-  EXPECT_EQ(plan.window.queries, 50) << "those before the first drop";
-  EXPECT_EQ(PlanCache(spec, {60})->window.queries, 9);
-  EXPECT_EQ(PlanCache(spec, {40})->window.queries, 0);
+  EXPECT_EQ(WindowOf(plan), 50) << "those before the first drop";
+  EXPECT_EQ(WindowOf(*PlanCache(spec, {60})), 9);
+  EXPECT_EQ(WindowOf(*PlanCache(spec, {40})), 0);
   spec.params = {{"history_window", "7"}, {"drop_tokens", "100"}};
   plan = *PlanCache(spec, {1000});
-  EXPECT_EQ(plan.window.queries, 7);
+  EXPECT_EQ(WindowOf(plan), 7);
   EXPECT_EQ(plan.rule.history, 7);
   EXPECT_EQ(plan.rule.recent, 1);
-  EXPECT_EQ(plan.ShrunkEntries(), 1);
+  EXPECT_EQ(plan.life->CutAfter(plan, 1050).keep, std::vector<int32_t>{1});
 }
 
 TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
@@ -346,12 +348,13 @@ TEST(CachePlan, ScissorhandsErrorsNameFieldAndRange) {
 TEST(CachePlan, SubGenSplitsItsBudget) {
   const auto split = [](const CacheSpec& spec) {
     const CachePlan plan = *PlanCache(spec, {1000});
-    EXPECT_EQ(plan.subgen.Capacity(), plan.cap);
-    EXPECT_EQ(plan.rule.recent, plan.subgen.recent);
+    EXPECT_EQ(plan.life->Samples()->Capacity(), plan.cap);
+    EXPECT_EQ(plan.rule.recent, plan.life->Samples()->recent);
     EXPECT_TRUE(plan.rule.weighted);
     EXPECT_FALSE(plan.rule.scored);
-    return std::vector<int>{plan.subgen.recent, plan.subgen.value_samples,
-                            plan.subgen.cluster_samples, plan.subgen.max_clusters};
+    return std::vector<int>{plan.life->Samples()->recent, plan.life->Samples()->value_samples,
+                            plan.life->Samples()->cluster_samples,
+                            plan.life->Samples()->max_clusters};
   };
   CacheSpec spec = Spec("subgen");
   spec.max_cache_tokens = 128;
@@ -366,7 +369,7 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
   spec = Spec("subgen");
   spec.max_cache_tokens = 132;
   spec.sink_tokens = 4;
-  EXPECT_EQ(PlanCache(spec, {1000})->subgen.sinks, 4);
+  EXPECT_EQ(PlanCache(spec, {1000})->life->Samples()->sinks, 4);
   EXPECT_EQ(split(spec), (std::vector<int>{64, 32, 4, 8}));
   for (int budget = 4; budget < 70; ++budget) {
     spec = Spec("subgen");
@@ -380,9 +383,9 @@ TEST(CachePlan, SubGenSplitsItsBudget) {
 TEST(CachePlan, SubGenIsWholeUntilItsBudgetIsExceeded) {
   CacheSpec spec = Spec("subgen");
   spec.max_cache_tokens = 100;
-  EXPECT_EQ(PlanCache(spec, {101})->whole_until, 0);
+  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, {101})), 0);
   const CachePlan plan = *PlanCache(spec, {100});
-  EXPECT_EQ(plan.whole_until, 100);
+  EXPECT_EQ(WholeUntilOf(plan), 100);
   EXPECT_EQ(plan.EntriesAfter(99), 99);
   EXPECT_EQ(plan.EntriesAfter(100), 100);
   EXPECT_EQ(plan.EntriesAfter(5000), 100);
@@ -428,13 +431,13 @@ TEST(CachePlan, KCenterBoundsThePrompt) {
   CacheSpec spec = Spec("subgen-kcenter");
   spec.max_cache_tokens = 33;
   CachePlan plan = *PlanCache(spec, {100});
-  EXPECT_EQ(plan.prompt_score, PromptScore::kKCenter);
+  EXPECT_EQ(plan.scorer->Name(), "k-center");
   EXPECT_EQ(plan.rule.recent, 16);
   EXPECT_EQ(plan.EntriesAfter(100), 33);
   EXPECT_EQ(plan.EntriesAfter(130), 63);
   EXPECT_EQ(PlanCache(spec, {20})->EntriesAfter(20), 20);
   spec.protected_window_size = 33;
-  EXPECT_EQ(PlanCache(spec, {100})->prompt_score, PromptScore::kNone) << "no centre to choose";
+  EXPECT_EQ(PlanCache(spec, {100})->scorer->Name(), "none") << "no centre to choose";
   spec.protected_window_size = 34;
   EXPECT_THAT(ErrorOf(spec),
               AllOf(StartsWith("cache.protected_window_size: 34"), HasSubstr("[0, 33]")));
@@ -486,7 +489,7 @@ TEST(CachePlan, PyramidIsThePublishedOneWithoutItsOvershoot) {
           EXPECT_LE(plan.LargestBudget(), n);
           EXPECT_GE(plan.LayerBudget(layers - 1), 8);
           EXPECT_TRUE(plan.Compresses());
-          EXPECT_FALSE(plan.IsRagged()) << "the host knows what each layer keeps";
+          EXPECT_FALSE(IsReported(plan)) << "the host knows what each layer keeps";
         }
       }
     }
@@ -508,8 +511,8 @@ TEST(CachePlan, PyramidsEdges) {
   spec.max_cache_tokens = 40;
   spec.protected_window_size = 10;
   const CachePlan plan = *PlanCache(spec, {41, 2, 2});
-  EXPECT_EQ(plan.LayerSpan(0), (HeadSpan{.dropped = 0}));
-  EXPECT_EQ(plan.LayerSpan(1), (HeadSpan{.dropped = 2}));
+  EXPECT_EQ(plan.life->Opening(plan, 0), (HeadSpan{.dropped = 0}));
+  EXPECT_EQ(plan.life->Opening(plan, 1), (HeadSpan{.dropped = 2}));
   EXPECT_EQ(plan.EntriesAfter(45), 45) << "of the fullest layer";
   for (const char* bad : {"0", "1001", "-3", "2.5", ""}) {
     spec.params = {{"beta", bad}};
@@ -528,19 +531,19 @@ TEST(CachePlan, AdaIsItsPolicyWithALayersBudget) {
     plain.params = {{"budget_scope", "layer"}};
     const PromptShape prompt = {.tokens = 300, .num_layers = 4, .num_kv_heads = 3};
     const CachePlan a = *PlanCache(plain, prompt), b = *PlanCache(ada, prompt);
-    EXPECT_EQ(b.scope, BudgetScope::kLayer);
-    EXPECT_EQ(b.floor_ppm, 200000);
-    EXPECT_TRUE(b.IsRagged());
-    EXPECT_FALSE(b.IsDeferred());
-    EXPECT_EQ(a.scope, b.scope);
+    EXPECT_EQ(b.share.scope, BudgetScope::kLayer);
+    EXPECT_EQ(b.share.floor_ppm, 200000);
+    EXPECT_TRUE(IsReported(b));
+    EXPECT_FALSE(IsFromCandidates(b));
+    EXPECT_EQ(a.share.scope, b.share.scope);
     EXPECT_EQ(a.layer_budgets, b.layer_budgets);
-    EXPECT_EQ(a.WidestKeep(), b.WidestKeep());
+    EXPECT_EQ(WidestKeep(a), WidestKeep(b));
     EXPECT_EQ(a.cap, b.cap);
     EXPECT_EQ(a.rule.recent, b.rule.recent);
-    EXPECT_EQ(a.prompt_score, b.prompt_score);
+    EXPECT_EQ(a.scorer->Name(), b.scorer->Name());
     ada.params = {{"budget_scope", "head"}};
-    EXPECT_FALSE(PlanCache(ada, prompt)->IsRagged());
-    EXPECT_FALSE(PlanCache(plain, {50, 4, 3})->IsRagged()) << "nothing is to be shared";
+    EXPECT_FALSE(IsReported(*PlanCache(ada, prompt)));
+    EXPECT_FALSE(IsReported(*PlanCache(plain, {50, 4, 3}))) << "nothing is to be shared";
     const std::vector<PolicyInfo>& infos = ListPolicies();
     const auto info = std::find_if(infos.begin(), infos.end(), [&](const PolicyInfo& candidate) {
       return candidate.name == ada.policy;
@@ -557,7 +560,7 @@ TEST(CachePlan, TheWidestHeadOfALayerHasAllTheBest) {
   spec.max_cache_tokens = 40;
   spec.protected_window_size = 10;
   const auto widest = [&](int tokens, int kv_heads) {
-    return PlanCache(spec, {tokens, 2, kv_heads})->WidestKeep();
+    return WidestKeep(*PlanCache(spec, {tokens, 2, kv_heads}));
   };
   EXPECT_EQ(widest(1000, 4), 10 + 6 + 24 * 4);
   EXPECT_EQ(widest(1000, 1), 40);
@@ -577,22 +580,22 @@ TEST(CachePlan, ABudgetOfTheModelHoldsCandidates) {
   spec.max_cache_tokens = 40;
   spec.params = {{"budget_scope", "model"}};
   CachePlan plan = *PlanCache(spec, {1000, 6, 4});
-  EXPECT_EQ(plan.scope, BudgetScope::kModel);
-  EXPECT_TRUE(plan.IsDeferred());
-  EXPECT_EQ(plan.Candidates(), 800);
-  EXPECT_EQ(plan.WidestKeep(), 800);
+  EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
+  EXPECT_TRUE(IsFromCandidates(plan));
+  EXPECT_EQ(WidestKeep(plan), 800);
+  EXPECT_EQ(WidestKeep(plan), 800);
   EXPECT_EQ(plan.Growth(), 0);
   EXPECT_EQ(plan.EntriesAfter(5000), 800) << "every head stays at what it was given";
   EXPECT_EQ(plan.Keeping(7), (HeadSpan{.dropped = 993, .cap = 7}));
-  EXPECT_EQ(PlanCache(spec, {100, 6, 4})->Candidates(), 100);
+  EXPECT_EQ(WidestKeep(*PlanCache(spec, {100, 6, 4})), 100);
   plan = *PlanCache(spec, {40, 6, 4});
-  EXPECT_FALSE(plan.IsDeferred());
-  EXPECT_EQ(plan.WidestKeep(), 40);
+  EXPECT_FALSE(IsFromCandidates(plan));
+  EXPECT_EQ(WidestKeep(plan), 40);
   spec.params["candidates"] = "1.01";
-  EXPECT_EQ(PlanCache(spec, {1000, 6, 4})->Candidates(), 41);
+  EXPECT_EQ(WidestKeep(*PlanCache(spec, {1000, 6, 4})), 41);
   spec.params["candidates"] = "1000";
   spec.max_cache_tokens = std::numeric_limits<int32_t>::max() - 1;
-  EXPECT_EQ(PlanCache(spec, {1000, 6, 4})->Candidates(), 1000) << "no overflow";
+  EXPECT_EQ(WidestKeep(*PlanCache(spec, {1000, 6, 4})), 1000) << "no overflow";
 }
 
 TEST(CachePlan, SharingErrorsNameTheParameter) {
@@ -651,11 +654,11 @@ TEST(CachePlan, ReconstructsDefaults) {
   CacheSpec spec = Spec("reconstruct");
   spec.max_cache_tokens = 20;
   CachePlan plan = *PlanCache(spec, {500, 4, 2});
-  EXPECT_EQ(plan.prompt_score, PromptScore::kProbe);
-  EXPECT_EQ(plan.probe.sum_weight, 1.0f);
-  EXPECT_EQ(plan.probe.max_weight, 5.0f);
-  EXPECT_EQ(plan.scope, BudgetScope::kModel);
-  EXPECT_EQ(plan.Candidates(), 400);
+  EXPECT_EQ(plan.scorer->Name(), "probe");
+  EXPECT_EQ(ProbeOf(plan).sum, 1.0f);
+  EXPECT_EQ(ProbeOf(plan).max, 5.0f);
+  EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
+  EXPECT_EQ(WidestKeep(plan), 400);
   EXPECT_EQ(plan.rule.sinks, 0);
   EXPECT_EQ(plan.rule.recent, 5) << "a quarter of the budget";
   EXPECT_EQ(plan.cap, kNoCap);
@@ -667,8 +670,8 @@ TEST(CachePlan, ReconstructsDefaults) {
   spec.max_cache_tokens = 20;
   spec.params = {{"sum_weight", "0"}, {"max_weight", "1e6"}, {"budget_scope", "head"}};
   plan = *PlanCache(spec, {500, 4, 2});
-  EXPECT_EQ(plan.probe.max_weight, 1e6f);
-  EXPECT_FALSE(plan.IsRagged());
+  EXPECT_EQ(ProbeOf(plan).max, 1e6f);
+  EXPECT_FALSE(IsReported(plan));
   spec.params = {{"sum_weight", "0"}, {"max_weight", "0"}};
   EXPECT_EQ(
       ErrorOf(spec),
@@ -691,25 +694,25 @@ TEST(CachePlan, EchoPlansWithoutASecondReading) {
   CacheSpec spec = Spec("echo");
   spec.max_cache_tokens = 20;
   const CachePlan plan = *PlanCache(spec, {500, 4, 2});
-  EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
+  EXPECT_EQ(plan.scorer->Name(), "echo");
   EXPECT_FALSE(plan.ReadsProbe());
   spec.policy = "reconstruct";
   const CachePlan other = *PlanCache(spec, {500, 4, 2});
   EXPECT_TRUE(other.ReadsProbe());
-  EXPECT_EQ(plan.probe.sum_weight, other.probe.sum_weight);
-  EXPECT_EQ(plan.probe.max_weight, 10.0f);
-  EXPECT_TRUE(plan.probe.value_norms);
-  EXPECT_TRUE(other.probe.value_norms);
-  EXPECT_EQ(plan.scope, BudgetScope::kModel);
-  EXPECT_EQ(plan.Candidates(), other.Candidates());
+  EXPECT_EQ(ProbeOf(plan).sum, ProbeOf(other).sum);
+  EXPECT_EQ(ProbeOf(plan).max, 10.0f);
+  EXPECT_TRUE(ProbeOf(plan).value_norms);
+  EXPECT_TRUE(ProbeOf(other).value_norms);
+  EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
+  EXPECT_EQ(WidestKeep(plan), WidestKeep(other));
   EXPECT_EQ(plan.Protected(), other.Protected());
-  EXPECT_EQ(plan.floor_ppm, 0) << "no head has a part for certain";
-  EXPECT_EQ(other.floor_ppm, 0);
+  EXPECT_EQ(plan.share.floor_ppm, 0) << "no head has a part for certain";
+  EXPECT_EQ(other.share.floor_ppm, 0);
   spec.params = {{"echo", "true"}};
   const CachePlan both = *PlanCache(spec, {500, 4, 2});
-  EXPECT_EQ(both.prompt_score, PromptScore::kProbeAndEcho);
+  EXPECT_EQ(both.scorer->Name(), "probe+echo");
   EXPECT_TRUE(both.ReadsProbe());
-  EXPECT_EQ(PlanCache(spec, {20, 4, 2})->prompt_score, PromptScore::kProbe) << "nothing leaves";
+  EXPECT_EQ(PlanCache(spec, {20, 4, 2})->scorer->Name(), "probe") << "nothing leaves";
   spec.params = {{"echo", "maybe"}};
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.echo: 'maybe'"));
   spec.params = {{"value_norms", "maybe"}};
@@ -722,25 +725,25 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   spec.max_cache_tokens = 50;
   PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 2, .asked_later = true};
   CachePlan plan = *PlanCache(spec, prompt);
-  EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
-  EXPECT_EQ(plan.choice.policy, "echo");
-  EXPECT_EQ(plan.choice.why,
+  EXPECT_EQ(plan.scorer->Name(), "echo");
+  EXPECT_EQ(Reported(ReportOf(plan), "policy"), "echo");
+  EXPECT_EQ(Reported(ReportOf(plan), "why"),
             "all heads share 50 entries a head of 1000; its question comes later, and there is no "
             "room to read it twice");
   prompt.fits_twice = true;
   plan = *PlanCache(spec, prompt);
-  EXPECT_EQ(plan.prompt_score, PromptScore::kProbeAndEcho);
+  EXPECT_EQ(plan.scorer->Name(), "probe+echo");
   EXPECT_TRUE(plan.ReadsProbe());
-  EXPECT_EQ(plan.probe.max_weight, 30.0f);
-  EXPECT_EQ(plan.choice.policy, "reconstruct");
-  EXPECT_EQ(plan.choice.why,
+  EXPECT_EQ(ProbeOf(plan).max, 30.0f);
+  EXPECT_EQ(Reported(ReportOf(plan), "policy"), "reconstruct");
+  EXPECT_EQ(Reported(ReportOf(plan), "why"),
             "all heads share 50 entries a head of 1000; its question comes later, so it is read "
             "twice");
   prompt.asked_later = false;
-  EXPECT_EQ(PlanCache(spec, prompt)->prompt_score, PromptScore::kEcho);
+  EXPECT_EQ(PlanCache(spec, prompt)->scorer->Name(), "echo");
   prompt.asked_later = true;
   spec.max_cache_tokens = 1000;
-  EXPECT_EQ(PlanCache(spec, prompt)->choice.policy, "full");
+  EXPECT_EQ(Reported(ReportOf(*PlanCache(spec, prompt)), "policy"), "full");
   EXPECT_FALSE(PlanCache(spec, prompt)->ReadsProbe());
 }
 
@@ -750,40 +753,41 @@ TEST(CachePlan, AutoTakesABudgetOrAQualityOrNeither) {
   spec.max_cache_tokens = 50;
   CachePlan plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, 50);
-  EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
-  EXPECT_EQ(plan.scope, BudgetScope::kModel);
-  EXPECT_FALSE(plan.open_budget);
-  EXPECT_EQ(plan.choice.policy, "echo");
-  EXPECT_EQ(plan.choice.why, "all heads share 50 entries a head of 1000");
+  EXPECT_EQ(plan.scorer->Name(), "echo");
+  EXPECT_EQ(plan.share.scope, BudgetScope::kModel);
+  EXPECT_FALSE((plan.open == OpenUntil::kAdmission));
+  EXPECT_EQ(Reported(ReportOf(plan), "policy"), "echo");
+  EXPECT_EQ(Reported(ReportOf(plan), "why"), "all heads share 50 entries a head of 1000");
   plan = *PlanCache(spec, {50, 4, 2});
   EXPECT_FALSE(plan.Compresses());
-  EXPECT_EQ(plan.choice.policy, "full");
-  EXPECT_EQ(plan.prompt_score, PromptScore::kNone) << "nothing is asked where nothing leaves";
+  EXPECT_EQ(Reported(ReportOf(plan), "policy"), "full");
+  EXPECT_EQ(plan.scorer->Name(), "none") << "nothing is asked where nothing leaves";
   spec.params = {{"decode_cap", "60"}};
-  EXPECT_EQ(PlanCache(spec, {50, 4, 2})->prompt_score, PromptScore::kEcho);
+  EXPECT_EQ(PlanCache(spec, {50, 4, 2})->scorer->Name(), "echo");
   spec.params.clear();
-  EXPECT_EQ(plan.choice.why, "the prompt has 50 tokens, the budget is 50 entries a head");
+  EXPECT_EQ(Reported(ReportOf(plan), "why"),
+            "the prompt has 50 tokens, the budget is 50 entries a head");
 
   spec.max_cache_tokens.reset();
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, 200) << "a fifth";
-  EXPECT_TRUE(plan.open_budget);
+  EXPECT_TRUE((plan.open == OpenUntil::kAdmission));
   spec.min_retained_mass = 0.9;
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, kDefaultMinCacheTokens);
   EXPECT_EQ(PlanCache(spec, {2000, 4, 2})->budget, 200) << "a tenth";
-  EXPECT_FALSE(plan.open_budget);
-  EXPECT_TRUE(plan.echo_mass);
+  EXPECT_FALSE((plan.open == OpenUntil::kAdmission));
+  EXPECT_TRUE(plan.scorer->EchoSaysMass());
   EXPECT_EQ(plan.MassQueries(), 1000);
-  EXPECT_EQ(plan.most_for_mass, kNoCap);
+  EXPECT_EQ(MostForMass(plan), kNoCap);
   EXPECT_EQ(
-      plan.choice.why,
+      Reported(ReportOf(plan), "why"),
       "all heads share 128 entries a head of 1000, and each keeps more until it retains 0.9 of "
       "the echo's attention");
   spec.max_cache_tokens = 300;  // both: what min_retained_mass means to any policy
   plan = *PlanCache(spec, {1000, 4, 2});
   EXPECT_EQ(plan.budget, 300);
-  EXPECT_EQ(plan.most_for_mass, 300);
+  EXPECT_EQ(MostForMass(plan), 300);
 
   spec = CacheSpec();
   spec.policy = "auto";
@@ -829,19 +833,19 @@ TEST(CachePlan, RetainedMassMayWidenAnyHead) {
   spec.max_cache_tokens = 40;
   spec.min_retained_mass = 0.9;
   CachePlan plan = *PlanCache(spec, {300, 3, 2});
-  EXPECT_FLOAT_EQ(plan.min_retained_mass, 0.9f);
-  EXPECT_TRUE(plan.IsRagged());
-  EXPECT_TRUE(plan.IsDeferred());
-  EXPECT_EQ(plan.Candidates(), 300);
-  EXPECT_EQ(plan.WidestKeep(), 300);
-  EXPECT_EQ(plan.most_for_mass, 40);
+  EXPECT_FLOAT_EQ(MinRetainedMass(plan), 0.9f);
+  EXPECT_TRUE(IsReported(plan));
+  EXPECT_TRUE(IsFromCandidates(plan));
+  EXPECT_EQ(WidestKeep(plan), 300);
+  EXPECT_EQ(WidestKeep(plan), 300);
+  EXPECT_EQ(MostForMass(plan), 40);
   EXPECT_EQ(plan.EntriesAfter(310), 310);
   spec.max_cache_tokens.reset();
   spec.cache_ratio = 0.5;
-  EXPECT_EQ(PlanCache(spec, {300, 3, 2})->most_for_mass, kNoCap);
+  EXPECT_EQ(MostForMass(*PlanCache(spec, {300, 3, 2})), kNoCap);
   spec.max_cache_tokens = 140;
-  EXPECT_EQ(PlanCache(spec, {300, 3, 2})->most_for_mass, 140);
-  EXPECT_FALSE(PlanCache(spec, {100, 3, 2})->IsRagged()) << "nothing leaves";
+  EXPECT_EQ(MostForMass(*PlanCache(spec, {300, 3, 2})), 140);
+  EXPECT_FALSE(IsReported(*PlanCache(spec, {100, 3, 2}))) << "nothing leaves";
   for (const double bad : {0.0, -0.5, 1.0001, std::nan("")}) {
     spec.min_retained_mass = bad;
     EXPECT_THAT(ErrorOf(spec),
@@ -852,7 +856,7 @@ TEST(CachePlan, RetainedMassMayWidenAnyHead) {
   }
   CacheSpec full = Spec("full");
   full.min_retained_mass = 1.0;
-  EXPECT_FALSE(PlanCache(full, {300})->IsRagged());
+  EXPECT_FALSE(IsReported(*PlanCache(full, {300})));
 }
 
 TEST(CachePlan, RetainedMassIsRefusedWhereItIsNotKnown) {
@@ -910,31 +914,33 @@ TEST(CachePlan, SpansAndBoundsAgree) {
     SCOPED_TRACE(testing::Message()
                  << spec.policy << ", C " << plan.budget << ", " << prompt.tokens << " tokens");
     const auto n = static_cast<int32_t>(prompt.tokens);
-    ragged += plan.IsRagged() ? 1 : 0;
-    deferred += plan.IsDeferred() ? 1 : 0;
-    EXPECT_TRUE(plan.IsRagged() || !plan.IsDeferred());
-    EXPECT_TRUE(plan.Compresses() || !plan.IsRagged());
-    EXPECT_LE(plan.WidestKeep(), n);
+    ragged += IsReported(plan) ? 1 : 0;
+    deferred += IsFromCandidates(plan) ? 1 : 0;
+    EXPECT_TRUE(IsReported(plan) || !IsFromCandidates(plan));
+    EXPECT_TRUE(plan.Compresses() || !IsReported(plan));
+    EXPECT_LE(WidestKeep(plan), n);
     if (plan.Compresses()) {
-      EXPECT_LE(plan.Protected(), plan.WidestKeep());
+      EXPECT_LE(plan.Protected(), WidestKeep(plan));
     }
     for (const int64_t tokens : {prompt.tokens, prompt.tokens + 1, prompt.tokens + 300}) {
       int32_t fullest = 0;
       for (int layer = 0; layer < prompt.num_layers; ++layer) {
-        const int32_t held = plan.IsRagged() ? plan.Keeping(plan.WidestKeep()).EntriesAfter(tokens)
-                             : tokens <= plan.whole_until ? static_cast<int32_t>(tokens)
-                             : plan.ShrinksRagged()       ? plan.WidestShare(plan.whole_until)
-                                                    : plan.LayerSpan(layer).EntriesAfter(tokens);
+        const int32_t held = IsReported(plan) ? plan.Keeping(WidestKeep(plan)).EntriesAfter(tokens)
+                             : tokens <= WholeUntilOf(plan) ? static_cast<int32_t>(tokens)
+                             : IsCutUnevenly(plan)          ? plan.WidestShare(WholeUntilOf(plan))
+                             : WholeUntilOf(plan) > 0
+                                 ? static_cast<int32_t>(std::min<int64_t>(tokens, plan.cap))
+                                 : plan.life->Opening(plan, layer).EntriesAfter(tokens);
         fullest = std::max(fullest, held);
       }
       EXPECT_EQ(plan.EntriesAfter(tokens), fullest);
       EXPECT_GE(plan.MostUntil(tokens), plan.EntriesAfter(tokens));
     }
     for (int layer = 0; layer < prompt.num_layers; ++layer) {
-      EXPECT_LE(plan.KeptOfPrompt(layer), n);
-      if (!plan.IsRagged() && plan.whole_until == 0) {
-        EXPECT_LE(plan.KeptOfPrompt(layer), plan.WidestKeep());
-        EXPECT_EQ(plan.KeptOfPrompt(layer), std::min(n, plan.LayerBudget(layer)));
+      EXPECT_LE(KeptOfPrompt(plan, layer), n);
+      if (!IsReported(plan) && WholeUntilOf(plan) == 0) {
+        EXPECT_LE(KeptOfPrompt(plan, layer), WidestKeep(plan));
+        EXPECT_EQ(KeptOfPrompt(plan, layer), std::min(n, plan.LayerBudget(layer)));
       }
     }
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
+#include "tests/engine/plan_view.h"
 
 namespace hydrant {
 namespace {
@@ -68,7 +69,7 @@ TEST(DecodeShapeTest, KeysTellRoundedShapesApart) {
 TEST(DecodeShapeTest, MeanOfARaggedPlanIsItsAverageHead) {
   const PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 8};
   CachePlan plan = PlanOf(SpecOf("ada-snapkv"), prompt);
-  ASSERT_TRUE(plan.IsRagged());
+  ASSERT_TRUE(IsReported(plan));
   EXPECT_EQ(plan.MeanEntriesAfter(1000), 100);
   EXPECT_EQ(plan.MeanEntriesAfter(1007), 107);
   EXPECT_GT(plan.EntriesAfter(1007), 2 * 107);
@@ -87,10 +88,10 @@ TEST(DecodeShapeTest, MeanOfAPlanThatShrinksRaggedIsItsCap) {
   const CachePlan plan =
       PlanOf(SpecOf("co2", {{"measurement_steps", "20"}, {"budget_scope", "model"}}),
              {.tokens = 1000, .num_layers = 4, .num_kv_heads = 8});
-  ASSERT_TRUE(plan.ShrinksRagged());
-  EXPECT_EQ(plan.MeanEntriesAfter(plan.whole_until), plan.whole_until) << "whole until then";
-  EXPECT_EQ(plan.MeanEntriesAfter(plan.whole_until + 1), 100);
-  EXPECT_GT(plan.EntriesAfter(plan.whole_until + 1), 100);
+  ASSERT_TRUE(IsCutUnevenly(plan));
+  EXPECT_EQ(plan.MeanEntriesAfter(WholeUntilOf(plan)), WholeUntilOf(plan)) << "whole until then";
+  EXPECT_EQ(plan.MeanEntriesAfter(WholeUntilOf(plan) + 1), 100);
+  EXPECT_GT(plan.EntriesAfter(WholeUntilOf(plan) + 1), 100);
 }
 
 // No policy's mean is above the bound; where heads do not differ it is the bound.
@@ -103,7 +104,7 @@ TEST(DecodeShapeTest, MeanIsWithinTheBoundOfEveryPolicy) {
         SCOPED_TRACE(info.name + ", " + std::to_string(n) + " of " + std::to_string(tokens));
         EXPECT_GT(plan.MeanEntriesAfter(tokens), 0);
         EXPECT_LE(plan.MeanEntriesAfter(tokens), plan.EntriesAfter(tokens));
-        if (plan.IsRagged() || plan.ShrinksRagged()) continue;
+        if (IsReported(plan) || IsCutUnevenly(plan)) continue;
         EXPECT_EQ(plan.MeanEntriesAfter(tokens), plan.EntriesAfter(tokens));
       }
     }

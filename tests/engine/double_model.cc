@@ -7,8 +7,10 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/cache/policies/self_tuning.h"
 #include "kernels/dequantize.h"
 #include "kernels/random.h"
+#include "tests/engine/plan_view.h"
 
 namespace hydrant {
 namespace {
@@ -201,13 +203,12 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   const ModelConfig& config = model_->config_;
   const int n = static_cast<int>(reading.size()), d = config.head_dim, group = config.GroupSize();
   const auto kept = static_cast<int>(plan_.prompt.tokens);
-  const bool windowed = plan_.prompt_score == PromptScore::kWindow ||
-                        plan_.prompt_score == PromptScore::kLayerMean ||
-                        plan_.prompt_score == PromptScore::kBelowMean;
-  const bool both = plan_.prompt_score == PromptScore::kProbeAndEcho;
-  const bool probed = plan_.prompt_score == PromptScore::kProbe || both;
-  const bool echoed = plan_.prompt_score == PromptScore::kEcho || both;
-  const int first_summed = windowed ? n - plan_.window.queries : probed ? n - kept : 0;
+  const bool windowed = plan_.scorer->Name() == "window" || plan_.scorer->Name() == "layer-mean" ||
+                        plan_.scorer->Name() == "below-mean";
+  const bool both = plan_.scorer->Name() == "probe+echo";
+  const bool probed = plan_.scorer->Name() == "probe" || both;
+  const bool echoed = plan_.scorer->Name() == "echo" || both;
+  const int first_summed = windowed ? n - WindowOf(plan_) : probed ? n - kept : 0;
   Matrix hidden;
   for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(reading[i], i));
   for (int l = 0; l < config.num_layers; ++l) {
@@ -260,7 +261,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       for (Head& head : heads_[l]) {
         for (Entry& entry : head.entries) {
           if (!both) entry.score = entry.most = 0;
-          if (plan_.echo_mass) entry.late = 0;
+          if (plan_.scorer->EchoSaysMass()) entry.late = 0;
         }
       }
       NoteEcho(l, later);
@@ -269,19 +270,18 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       for (Entry& entry : head.entries) {
         if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
       }
-      if (plan_.prompt_score == PromptScore::kWindow) Pool(&head, first_summed);
-      if (plan_.prompt_score == PromptScore::kKCenter) RankByKCenter(&head, n - plan_.rule.recent);
+      if (plan_.scorer->Name() == "window") Pool(&head, first_summed);
+      if (plan_.scorer->Name() == "k-center") RankByKCenter(&head, n - plan_.rule.recent);
       head.entries.resize(kept);
       for (Entry& entry : head.entries) {
         if (probed || echoed)
-          entry.score = plan_.probe.sum_weight * entry.score + plan_.probe.max_weight * entry.most;
-        if (plan_.probe.value_norms)
+          entry.score = ProbeOf(plan_).sum * entry.score + ProbeOf(plan_).max * entry.most;
+        if ((probed || echoed) && ProbeOf(plan_).value_norms)
           entry.score *= std::sqrt(Dot(entry.value.data(), entry.value.data(), d));
       }
-      if (!plan_.mean_scores) continue;
-      for (Entry& entry : head.entries) entry.score /= n;
+      for (Entry& entry : head.entries) entry.score *= plan_.scorer->Scale(plan_);
     }
-    if (plan_.tuning.IsOpen()) {  // the late queries come in when it is decided how
+    if (plan_.open == OpenUntil::kPromptRead) {  // the late queries come in when it is decided how
       for (Head& head : heads_[l]) {
         for (Entry& entry : head.entries)
           entry.score =
@@ -290,7 +290,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
     }
     Revise(l, 0, -1);
   }
-  if (plan_.whole_until == 0) CompressAll(kept);
+  if (WholeUntilOf(plan_) == 0) CompressAll(kept);
   return model_->Logits(hidden[kept - 1]);
 }
 
@@ -315,7 +315,7 @@ void DoubleModel::Sequence::NoteEcho(int layer, const Matrix& queries) {
         for (const Vector& of_head : weights) paid.push_back(of_head[j]);
         entries[j].score += Reduce(paid);
         entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
-        if (plan_.echo_mass)
+        if (plan_.scorer->EchoSaysMass())
           entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / paid.size();
       }
     }
@@ -326,14 +326,15 @@ void DoubleModel::Sequence::NoteEcho(int layer, const Matrix& queries) {
 // lies beyond an edge counts as 0 in a mean.
 void DoubleModel::Sequence::Pool(Head* head, int end) const {
   Vector pooled;
-  const int reach = plan_.window.kernel / 2;
+  const auto& pooled_scorer = *ScorerAs<PooledWindow>(plan_);
+  const int kernel = pooled_scorer.kernel(), reach = kernel / 2;
   for (int j = 0; j < end; ++j) {
     double sum = 0, highest = 0;
     for (int i = std::max(0, j - reach); i <= std::min(end - 1, j + reach); ++i) {
       sum += head->entries[i].score;
       highest = std::max(highest, head->entries[i].score);
     }
-    pooled.push_back(plan_.window.pooling == Pooling::kMax ? highest : sum / plan_.window.kernel);
+    pooled.push_back(pooled_scorer.pooling() == Pooling::kMax ? highest : sum / kernel);
   }
   for (int j = 0; j < end; ++j) head->entries[j].score = pooled[j];
 }
@@ -402,7 +403,7 @@ Matrix DoubleModel::Sequence::TrialMasses() const {
     return mass;
   };
   const auto try_all = [&](double rho, const auto& score_of) {
-    const int least = plan_.scope == BudgetScope::kHead || rho == 0 ? 0 : 1;
+    const int least = plan_.share.scope == BudgetScope::kHead || rho == 0 ? 0 : 1;
     masses.emplace_back();
     for (const std::vector<Head>& layer : heads_) {
       for (const Head& head : layer)
@@ -419,12 +420,12 @@ Matrix DoubleModel::Sequence::TrialMasses() const {
   return masses;
 }
 
-void DoubleModel::Sequence::Retune(const CachePlan& plan) {
+void DoubleModel::Sequence::Decide(const CachePlan& plan) {
   plan_ = plan;
   for (std::vector<Head>& layer : heads_) {
     for (Head& head : layer) {
       for (Entry& entry : head.entries) {
-        entry.score = TwoPartAverage(entry.paid, plan.tuning.alpha, 160,
+        entry.score = TwoPartAverage(entry.paid, SelfTuningOf(plan)->alpha, 160,
                                      static_cast<int>(plan.prompt.tokens));
       }
     }
@@ -452,8 +453,9 @@ std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, i
   for (int l = layer_begin; l < layer_end; ++l) {
     for (const Head& head : heads_[l]) {
       std::vector<int> open = BestFirst(head, n);
-      if (plan_.scope == BudgetScope::kModel && plan_.IsDeferred() && plan_.candidates < n)
-        open.resize(plan_.candidates - guarded);
+      if (plan_.share.scope == BudgetScope::kModel && IsFromCandidates(plan_) &&
+          WidestKeep(plan_) < n)
+        open.resize(WidestKeep(plan_) - guarded);
       for (const int j : open) all.emplace_back(head.entries[j].score, j, -heads);
       ++heads;
     }
@@ -466,7 +468,7 @@ std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, i
   int left = heads * base;
   for (int h = 0; h < heads; ++h) {
     const int64_t millionths =
-        plan_.floor_ppm * int64_t{base} + (1000000 - plan_.floor_ppm) * best[h];
+        plan_.share.floor_ppm * int64_t{base} + (1000000 - plan_.share.floor_ppm) * best[h];
     keep.push_back(static_cast<int>(millionths / 1000000) + guarded);
     left -= keep.back() - guarded;
     remainders.emplace_back(-(millionths % 1000000), h);
@@ -482,11 +484,11 @@ void DoubleModel::Sequence::CompressAll(int n) {
   std::vector<int> keep;
   for (int l = 0; l < layers; ++l) {
     std::vector<int> of_layer(heads, std::min(n, plan_.LayerBudget(l)));
-    if (n > plan_.LayerBudget(l) && plan_.scope == BudgetScope::kLayer)
+    if (n > plan_.LayerBudget(l) && plan_.share.scope == BudgetScope::kLayer)
       of_layer = Shares(l, l + 1, n);
     keep.insert(keep.end(), of_layer.begin(), of_layer.end());
   }
-  if (n > plan_.budget && plan_.scope == BudgetScope::kModel) keep = Shares(0, layers, n);
+  if (n > plan_.budget && plan_.share.scope == BudgetScope::kModel) keep = Shares(0, layers, n);
   for (int l = 0; l < layers; ++l) {
     for (int h = 0; h < heads; ++h) {
       const int kept = keep[l * heads + h];
@@ -514,7 +516,7 @@ void DoubleModel::Sequence::Compress(Head* head, int n, int keep_count) const {
 
 void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
   head->victim_position = -1;
-  if (!plan_.rule.scored || plan_.drop > 0 ||
+  if (!plan_.rule.scored || DropOf(plan_) > 0 ||
       static_cast<int64_t>(head->entries.size()) < head->cap)
     return;
   double lowest = 0;
@@ -594,7 +596,7 @@ void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
       open.emplace_back(entry.score, entry.position);
   }
   std::sort(open.begin(), open.end());
-  for (int i = 0; i < plan_.drop; ++i) {
+  for (int i = 0; i < DropOf(plan_); ++i) {
     std::erase_if(head->entries,
                   [&](const Entry& entry) { return entry.position == open[i].second; });
   }
@@ -604,11 +606,11 @@ void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
 Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   for (std::vector<Head>& layer : heads_) {
     for (Head& head : layer) {
-      if (plan_.drop > 0 && static_cast<int64_t>(head.entries.size()) == head.cap)
+      if (DropOf(plan_) > 0 && static_cast<int64_t>(head.entries.size()) == head.cap)
         DropMany(&head, position);
     }
   }
-  if (position > 0 && position == plan_.whole_until) {
+  if (position > 0 && position == WholeUntilOf(plan_)) {
     CompressAll(position);
   }
   const ModelConfig& config = model_->config_;
@@ -660,7 +662,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
     Revise(l, static_cast<int>(std::min<int64_t>(next_drop, kNoCap) - plan_.rule.history),
            position + 1);
     for (Head& head : heads_[l]) {
-      if (position >= plan_.whole_until) PickVictim(&head, position + 1);
+      if (position >= WholeUntilOf(plan_)) PickVictim(&head, position + 1);
     }
     model_->FinishLayer(layer, attended, &hidden);
   }

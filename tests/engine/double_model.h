@@ -52,7 +52,7 @@ class DoubleModel {
     // layers], the last by what the held-out queries pay.
     Matrix TrialMasses() const;
     // The plan that was decided, and with it the scores.
-    void Retune(const CachePlan& plan);
+    void Decide(const CachePlan& plan);
 
     // Entries are in the order of their positions: an entry's index is its rank.
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }

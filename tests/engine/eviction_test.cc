@@ -11,10 +11,12 @@
 #include <set>
 #include <tuple>
 
+#include "engine/cache/policies/self_tuning.h"
 #include "engine/engine.h"
 #include "eval/engine_driver.h"
 #include "tests/device.h"
 #include "tests/engine/double_model.h"
+#include "tests/engine/plan_view.h"
 #include "tests/engine/random_model.h"
 
 namespace hydrant {
@@ -67,6 +69,7 @@ void RanksToPositions(const DoubleModel::Head& expected, Engine::HeadState* actu
 void CompareTrials(const std::vector<float>& actual, const DoubleModel::Matrix& expected,
                    const CachePlan& decided) {
   ASSERT_EQ(actual.size(), expected.size() * expected[0].size());
+  const SelfTuning& tuning = *SelfTuningOf(decided);
   std::vector<double> means;
   for (size_t t = 0; t < expected.size(); ++t) {
     double sum = 0;
@@ -78,14 +81,14 @@ void CompareTrials(const std::vector<float>& actual, const DoubleModel::Matrix& 
     means.push_back(sum / static_cast<double>(expected[t].size()));
   }
   const double best = *std::max_element(means.begin(), means.end() - 1);
-  EXPECT_GE(decided.tuning.retained, 0.98 * best - 1e-5);
+  EXPECT_GE(tuning.retained, 0.98 * best - 1e-5);
   for (size_t t = 0; t + 1 < means.size(); ++t) {
     const double rho = t % 3 == 0 ? 0.1 : t % 3 == 1 ? 0.25 : 0.5;
-    EXPECT_TRUE(rho < decided.tuning.rho || means[t] < 0.98 * best + 1e-5 ||
-                (rho == decided.tuning.rho && means[t] < decided.tuning.retained + 1e-5))
+    EXPECT_TRUE(rho < tuning.rho || means[t] < 0.98 * best + 1e-5 ||
+                (rho == tuning.rho && means[t] < tuning.retained + 1e-5))
         << "trial " << t << " is nearly as good, and has more FIFO entries or retains more";
   }
-  EXPECT_NEAR(decided.tuning.attainable, means.back(), 1e-5);
+  EXPECT_NEAR(tuning.attainable, means.back(), 1e-5);
   EXPECT_GE(means.back(), best - 1e-9) << "no choice retains more than one that knows";
 }
 
@@ -176,9 +179,9 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
       }
     }
     if (step == kSteps) break;
-    if (step == 0 && plan.tuning.on) {
-      CompareTrials(driver.TrialMasses(slot), expected.TrialMasses(), driver.Plan(slot));
-      expected.Retune(driver.Plan(slot));
+    if (step == 0 && plan.open == OpenUntil::kPromptRead) {
+      CompareTrials(driver.Observations(slot), expected.TrialMasses(), driver.Plan(slot));
+      expected.Decide(driver.Plan(slot));
     }
     const TokenId token =
         static_cast<TokenId>(rng() % config.vocab_size);  // teacher-forced: victims vary more
@@ -572,7 +575,7 @@ TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
       for (int head = 0; head < kKvHeads; ++head) {
         const int32_t kept = entries[layer * kKvHeads + head];
         EXPECT_GE(kept, static_cast<int>(c.floor * (budget - guarded)) + guarded);
-        EXPECT_LE(kept, plan.WidestKeep());
+        EXPECT_LE(kept, WidestKeep(plan));
         sum += kept;
         different.insert(kept);
       }
@@ -753,7 +756,7 @@ TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
       decided.push_back(Decide(engine.get(), &driver, slot, 2));
       EXPECT_TRUE(decided.back() == decided.front()) << "slices of " << slice;
     }
-    EXPECT_EQ(decided.front().entries.empty(), !plan.IsRagged());
+    EXPECT_EQ(decided.front().entries.empty(), !IsReported(plan));
   }
 }
 
@@ -808,8 +811,8 @@ int LeastFor(const DoubleModel::Head& all, const CachePlan& plan, int keep, int 
   double mass = 0;
   for (int i = 0; i < n; ++i) {
     mass += all.entries[std::get<2>(order[i])].late / plan.MassQueries();
-    if (i + 1 < keep || mass < plan.min_retained_mass + margin) continue;
-    return i + 1 <= std::max(keep, plan.most_for_mass) ? i + 1 : n;
+    if (i + 1 < keep || mass < MinRetainedMass(plan) + margin) continue;
+    return i + 1 <= std::max(keep, MostForMass(plan)) ? i + 1 : n;
   }
   return n;
 }
@@ -837,8 +840,11 @@ TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
       CachePlan keep_all = plan;
       keep_all.budget = keep_all.cap = kPrompt;
       keep_all.layer_budgets.clear();
+      keep_all.life = std::make_shared<CutAtPrompt>();
       CachePlan plain = before;
-      plain.candidates = kPrompt;  // all entries are candidates where the mass is to be known
+      // All entries are candidates where the mass is to be known.
+      if (plain.share.scope == BudgetScope::kModel)
+        plain.life = std::make_shared<FromCandidates>(kPrompt);
       DoubleModel::Sequence all(&truth, keep_all), uniform(&truth, plain);
       all.Prefill(reading);
       uniform.Prefill(reading);

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/engine/plan_view.h"
+
 namespace hydrant {
 namespace {
 
@@ -30,26 +32,28 @@ std::vector<float> Masses(const std::vector<std::pair<int, float>>& better, floa
   return masses;
 }
 
+bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
+
 TEST(SelfTuning, IsOpenUntilItIsDecided) {
   const CachePlan plan = PlanOf(1000, 100);
-  EXPECT_TRUE(plan.tuning.IsOpen());
-  EXPECT_EQ(plan.whole_until, 1064) << "64 steps at most";
-  EXPECT_EQ(PlanOf(1000, 100, {{"measurement_steps", "7"}}).whole_until, 1007);
-  EXPECT_EQ(PlanOf(1000, 100, {{"measurement_steps", "0"}}).whole_until, 1000);
+  EXPECT_TRUE(IsOpen(plan));
+  EXPECT_EQ(WholeUntilOf(plan), 1064) << "64 steps at most";
+  EXPECT_EQ(WholeUntilOf(PlanOf(1000, 100, {{"measurement_steps", "7"}})), 1007);
+  EXPECT_EQ(WholeUntilOf(PlanOf(1000, 100, {{"measurement_steps", "0"}})), 1000);
   const CachePlan tuned = Tuned(plan, Masses({{5, 0.3f}}, 0.3f));
-  EXPECT_FALSE(tuned.tuning.IsOpen());
+  EXPECT_FALSE(IsOpen(tuned));
   EXPECT_EQ(tuned.prompt.tokens, 1000);
   EXPECT_EQ(tuned.cap, 100);
 }
 
 // Before the held-out queries there has to be more than the budget holds.
 TEST(SelfTuning, ShortPromptsTakeTheDefaults) {
-  EXPECT_TRUE(PlanOf(133, 100).tuning.IsOpen());
+  EXPECT_TRUE(IsOpen(PlanOf(133, 100)));
   const CachePlan plan = PlanOf(132, 100);
-  EXPECT_FALSE(plan.tuning.on);
+  EXPECT_EQ(SelfTuningOf(plan), nullptr);
   EXPECT_EQ(plan.rule.gain, 0.2f);
   EXPECT_EQ(plan.rule.recent, 25);
-  EXPECT_EQ(plan.whole_until, 132 + 64);
+  EXPECT_EQ(WholeUntilOf(plan), 132 + 64);
 }
 
 TEST(SelfTuning, WeightsAreMeansOfTheMovingAverages) {
@@ -74,13 +78,13 @@ TEST(SelfTuning, TheBestPairIsTaken) {
   const CachePlan plan = PlanOf(1000, 100);
   for (int t = 0; t + 1 < kTrials; ++t) {
     const CachePlan tuned = Tuned(plan, Masses({{t, 0.5f}}, 0.6f));
-    const double alpha = tuned.tuning.alpha;
+    const double alpha = SelfTuningOf(tuned)->alpha;
     EXPECT_EQ(tuned.rule.recent, TrialOf(plan, t).recent) << t;
     EXPECT_FLOAT_EQ(tuned.rule.decay, 1.0 - alpha);
     EXPECT_FLOAT_EQ(tuned.rule.gain, alpha == 0 ? 1.0 : alpha);
     EXPECT_EQ(t / 3, alpha == 0.0 ? 0 : alpha < 0.002 ? 1 : alpha < 0.01 ? 2 : 3);
-    EXPECT_NEAR(tuned.tuning.retained, 0.5, 1e-6);
-    EXPECT_NEAR(tuned.tuning.attainable, 0.6, 1e-6);
+    EXPECT_NEAR(SelfTuningOf(tuned)->retained, 0.5, 1e-6);
+    EXPECT_NEAR(SelfTuningOf(tuned)->attainable, 0.6, 1e-6);
     // The decided plan starts from the average over all queries, the held-out ones late.
     double late = 0;
     for (int age = 0; age < 160; ++age) late += alpha == 0 ? 1 : alpha * std::pow(1 - alpha, age);
@@ -91,13 +95,14 @@ TEST(SelfTuning, TheBestPairIsTaken) {
 // Differences of 2 % foretell nothing; then more is left to the tokens to come.
 TEST(SelfTuning, OfNearEqualsTheOneWithMoreFifoEntriesIsTaken) {
   const CachePlan plan = PlanOf(1000, 100);
-  SelfTuning chosen = Tuned(plan, Masses({{3, 0.500f}, {5, 0.495f}, {8, 0.493f}}, 0.6f)).tuning;
+  SelfTuning chosen =
+      *SelfTuningOf(Tuned(plan, Masses({{3, 0.500f}, {5, 0.495f}, {8, 0.493f}}, 0.6f)));
   EXPECT_EQ(chosen.rho, 0.5);
   EXPECT_EQ(chosen.alpha, 1.0 / 1024);
-  chosen = Tuned(plan, Masses({{3, 0.500f}, {5, 0.485f}, {7, 0.495f}}, 0.6f)).tuning;
+  chosen = *SelfTuningOf(Tuned(plan, Masses({{3, 0.500f}, {5, 0.485f}, {7, 0.495f}}, 0.6f)));
   EXPECT_EQ(chosen.rho, 0.25);
   EXPECT_EQ(chosen.alpha, 1.0 / 256);
-  chosen = Tuned(plan, Masses({}, 0.6f)).tuning;
+  chosen = *SelfTuningOf(Tuned(plan, Masses({}, 0.6f)));
   EXPECT_EQ(chosen.rho, 0.5);
   EXPECT_EQ(chosen.alpha, 0.0) << "the first of equals";
 }
@@ -105,12 +110,12 @@ TEST(SelfTuning, OfNearEqualsTheOneWithMoreFifoEntriesIsTaken) {
 // The farther from what could be retained, the longer it is measured.
 TEST(SelfTuning, StepsFollowTheRegret) {
   const CachePlan plan = PlanOf(1000, 100, {{"measurement_steps", "40"}});
-  EXPECT_EQ(Tuned(plan, Masses({{3, 0.8f}}, 0.8f)).tuning.steps, 0);
-  EXPECT_EQ(Tuned(plan, Masses({{3, 0.76f}}, 0.8f)).tuning.steps, 20);
-  EXPECT_EQ(Tuned(plan, Masses({{3, 0.72f}}, 0.8f)).tuning.steps, 40);
-  EXPECT_EQ(Tuned(plan, Masses({}, 0.8f)).tuning.steps, 40);
-  EXPECT_EQ(Tuned(plan, Masses({{3, 0.76f}}, 0.8f)).whole_until, 1020);
-  EXPECT_EQ(Tuned(plan, std::vector<float>(4 * kTrials, 0.0f)).tuning.steps, 0)
+  EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({{3, 0.8f}}, 0.8f)))->steps, 0);
+  EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f)))->steps, 20);
+  EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({{3, 0.72f}}, 0.8f)))->steps, 40);
+  EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({}, 0.8f)))->steps, 40);
+  EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1020);
+  EXPECT_EQ(SelfTuningOf(Tuned(plan, std::vector<float>(4 * kTrials, 0.0f)))->steps, 0)
       << "nothing is paid";
 }
 

@@ -132,7 +132,7 @@ TEST_P(SubGenEngineTest, LogitsAreTheEstimatorsAtEveryStep) {
       for (int head = 0; head < config.num_kv_heads; ++head) {
         const Engine::HeadState state = engine->ReadHead(slot, layer, head);
         if (position >= c.budget) {
-          ASSERT_NO_FATAL_FAILURE(CheckState(state, plan.subgen, position + 1));
+          ASSERT_NO_FATAL_FAILURE(CheckState(state, *plan.life->Samples(), position + 1));
         }
         expected.head(layer, head) = Adopt(state, config.head_dim, position);
       }

@@ -143,14 +143,14 @@ Question Laboratory::Understand(const Json& asked) const {
     return question;
   }
   question.plan = *plan;
-  if (asked.value("append", false) && question.plan.whole_until == 0) {
+  if (asked.value("append", false) && dynamic_cast<const WholeUntil*>(plan->life.get()) == nullptr) {
     question.plan.cap = kNoCap;
     question.plan.rule.scored = false;
   }
   const auto split = tokens.begin() + static_cast<std::ptrdiff_t>(context);
   question.reading.assign(tokens.begin(), split);
   question.given.assign(split, tokens.end());
-  if (plan->prompt_score == PromptScore::kProbe && plan->Compresses()) {
+  if (plan->scorer->Name() == "probe" && plan->Compresses()) {
     const Ids probe = asked.contains("probe") ? asked["probe"].get<Ids>() : Encode(kInstruction);
     question.reading.insert(question.reading.end(), probe.begin(), probe.end());
     question.reading.insert(question.reading.end(), tokens.begin(), split);
@@ -208,12 +208,9 @@ std::vector<Json> Laboratory::Answer(const std::vector<Question>& questions) con
     double sum = 0;
     for (const float share : mass) sum += share;
     if (!mass.empty()) answer["retained_mass"] = sum / static_cast<double>(mass.size());
-    if (const SelfTuning& chosen = driver.Plan(static_cast<int>(i)).tuning; chosen.decided) {
-      answer["chosen"] = {{"alpha", chosen.alpha},
-                          {"rho", chosen.rho},
-                          {"steps", chosen.steps},
-                          {"retained", chosen.retained},
-                          {"attainable", chosen.attainable}};
+    const PolicyReport report = ReportOf(driver.Plan(static_cast<int>(i)));
+    for (const auto& [name, value] : report.values) {
+      std::visit([&, &of = name](const auto& v) { answer["chosen"][of] = v; }, value);
     }
     answers.push_back(std::move(answer));
   }

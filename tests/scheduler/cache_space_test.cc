@@ -1,5 +1,5 @@
 // Ids and counts: blocks, ranges, and what a sequence holds of them.
-#include "scheduler/cache_space.h"
+#include "engine/cache/cache_space.h"
 
 #include <algorithm>
 #include <map>
@@ -7,9 +7,9 @@
 #include <random>
 #include <set>
 
+#include "engine/cache/block_allocator.h"
+#include "engine/cache/range_allocator.h"
 #include "gtest/gtest.h"
-#include "scheduler/block_allocator.h"
-#include "scheduler/range_allocator.h"
 
 namespace hydrant {
 namespace {
@@ -108,8 +108,8 @@ class CacheSpaceTest : public testing::Test {
   // The table arena as the engine sees it after the batch.
   void Apply() {
     table_.resize(kLimits.table_entries, -1);
-    for (const TableUpdate& update : batch_.updates) table_[update.index] = update.block;
-    batch_ = Batch();
+    for (const TableUpdate& update : updates_.updates) table_[update.index] = update.block;
+    updates_ = CacheUpdates();
   }
   void ExpectTableAgrees(const SequenceSpace& space) {
     for (int head = 0; head < 6; ++head) {
@@ -124,29 +124,30 @@ class CacheSpaceTest : public testing::Test {
   }
 
   CacheSpace space_{kLimits};
-  Batch batch_;
+  CacheUpdates updates_;
   std::vector<int32_t> table_;
 };
 
 TEST_F(CacheSpaceTest, OpensGrowsAndReturns) {
-  const CachePlan full;
+  CachePlan full;
+  full.prompt = {.num_layers = 2, .num_kv_heads = 3};
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(full, 5, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(full, 5, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 2);
   EXPECT_EQ(a.capacity, 8);
-  EXPECT_EQ(batch_.setups.size(), 1u);
-  EXPECT_EQ(batch_.rows.size(), 1u);
-  EXPECT_EQ(batch_.updates.size(), 12u);
+  EXPECT_EQ(updates_.setups.size(), 1u);
+  EXPECT_EQ(updates_.rows.size(), 1u);
+  EXPECT_EQ(updates_.updates.size(), 12u);
   Apply();
   for (int64_t tokens = 6; tokens <= 40; ++tokens) {
-    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_)) << tokens;
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_)) << tokens;
     EXPECT_EQ(a.num_pages, 6 * ((tokens + 3) / 4));
     Apply();
     ExpectTableAgrees(a);
   }
   EXPECT_EQ(space_.NumFreePages(), 0);
-  EXPECT_FALSE(space_.TryGrow(41, &a, &batch_));
-  EXPECT_TRUE(batch_.updates.empty());
+  EXPECT_FALSE(space_.TryGrow(41, &a, &updates_));
+  EXPECT_TRUE(updates_.updates.empty());
   space_.Release(&a);
   EXPECT_EQ(space_.NumFreePages(), 60);
   EXPECT_EQ(space_.NumFreeTableEntries(), 60);
@@ -155,34 +156,35 @@ TEST_F(CacheSpaceTest, OpensGrowsAndReturns) {
 }
 
 TEST_F(CacheSpaceTest, ARefusalChangesNothing) {
-  const CachePlan full;
+  CachePlan full;
+  full.prompt = {.num_layers = 2, .num_kv_heads = 3};
   SequenceSpace a, b, c;
-  ASSERT_TRUE(space_.TryOpen(Args(full, 16, 16), &a, &batch_));  // 24 pages, a row of 4
-  batch_ = Batch();
+  ASSERT_TRUE(space_.TryOpen(Args(full, 16, 16), &a, &updates_));  // 24 pages, a row of 4
+  updates_ = CacheUpdates();
   const auto unchanged = [&] {
     return space_.NumFreePages() == 36 && space_.NumFreeTableEntries() == 36 &&
            space_.NumFreeArenaTokens() == 84 && space_.NumFreeSlots() == 2 &&
-           batch_.setups.empty() && batch_.rows.empty() && batch_.updates.empty();
+           updates_.setups.empty() && updates_.rows.empty() && updates_.updates.empty();
   };
-  EXPECT_FALSE(space_.TryOpen(Args(full, 25, 25), &b, &batch_));  // 42 pages
+  EXPECT_FALSE(space_.TryOpen(Args(full, 25, 25), &b, &updates_));  // 42 pages
   EXPECT_TRUE(unchanged());
   CacheSpace::OpenArgs watermark = Args(full, 24, 24);
   watermark.pages_kept_free = 1;
-  EXPECT_FALSE(space_.TryOpen(watermark, &b, &batch_));
+  EXPECT_FALSE(space_.TryOpen(watermark, &b, &updates_));
   EXPECT_TRUE(unchanged());
   CacheSpace::OpenArgs arena = Args(full, 4, 4);
   arena.prompt_tokens = 85;
-  EXPECT_FALSE(space_.TryOpen(arena, &b, &batch_));
+  EXPECT_FALSE(space_.TryOpen(arena, &b, &updates_));
   EXPECT_TRUE(unchanged());
   ASSERT_TRUE(
-      space_.TryOpen(Args(full, 4, 40), &b, &batch_));  // 6 pages; roomy rows of 3, 18 entries
+      space_.TryOpen(Args(full, 4, 40), &b, &updates_));  // 6 pages; roomy rows of 3, 18 entries
   ASSERT_TRUE(space_.TryOpen(Args(full, 4, 40), &c,
-                             &batch_));  // the same: the table is full, 24 pages are free
-  batch_ = Batch();
-  EXPECT_FALSE(space_.TryGrow(13, &b, &batch_));  // a row of 4 has no place
+                             &updates_));  // the same: the table is full, 24 pages are free
+  updates_ = CacheUpdates();
+  EXPECT_FALSE(space_.TryGrow(13, &b, &updates_));  // a row of 4 has no place
   EXPECT_EQ(space_.NumFreePages(), 24);
-  EXPECT_TRUE(batch_.rows.empty());
-  EXPECT_TRUE(space_.TryGrow(12, &b, &batch_));
+  EXPECT_TRUE(updates_.rows.empty());
+  EXPECT_TRUE(space_.TryGrow(12, &b, &updates_));
   space_.Release(&a);
   space_.Release(&b);
   space_.Release(&c);
@@ -192,12 +194,12 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
   CachePlan plan;
   plan.budget = plan.cap = 7;
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 5, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 5, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 12);
   EXPECT_EQ(a.row_width, 2);
-  batch_ = Batch();
-  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));
-  EXPECT_TRUE(batch_.updates.empty());
+  updates_ = CacheUpdates();
+  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));
+  EXPECT_TRUE(updates_.updates.empty());
   EXPECT_EQ(space_.PagesMissing(a, 1'000'000), 0);
   space_.Release(&a);
 }
@@ -205,14 +207,14 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
 // Of 30 tokens 20 left at once; the rest grows on.
 TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
   CachePlan plan;
-  plan.prompt.tokens = 30;
+  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 10;
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
   for (int64_t tokens = 30; tokens <= 45; ++tokens) {
     EXPECT_EQ(space_.PagesFor(plan, tokens), 6 * ((tokens - 20 + 3) / 4));
     EXPECT_EQ(space_.PagesMissing(a, tokens), space_.PagesFor(plan, tokens) - a.num_pages);
-    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_));
     EXPECT_EQ(a.num_pages, space_.PagesFor(plan, tokens));
   }
   Apply();
@@ -223,38 +225,39 @@ TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
 
 TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   CachePlan plan;
+  plan.prompt = {.num_layers = 2, .num_kv_heads = 3};
   plan.budget = plan.cap = 10;
-  plan.whole_until = 22;
+  plan.life = std::make_shared<WholeUntil>(22);
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &batch_));
-  ASSERT_TRUE(space_.TryGrow(22, &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &updates_));
+  ASSERT_TRUE(space_.TryGrow(22, &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 6);
   const int64_t free = space_.NumFreePages();
-  space_.Shrink(plan.cap, &a);
+  space_.Cap(plan.cap, &a);
   EXPECT_EQ(a.num_pages, 6 * 3);
   EXPECT_EQ(space_.NumFreePages(), free + 6 * 3);
-  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));
+  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 3);
   space_.Release(&a);
-  plan.whole_until = 40;
+  plan.life = std::make_shared<WholeUntil>(40);
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), std::numeric_limits<int64_t>::max());
-  plan.whole_until = 41;
+  plan.life = std::make_shared<WholeUntil>(41);
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
 }
 
 // Entries that are dropped leave their pages to those who follow them.
 TEST_F(CacheSpaceTest, ADroppingCacheKeepsThePagesOfItsCap) {
   CachePlan plan;
-  plan.prompt = {.tokens = 20};
+  plan.prompt = {.tokens = 20, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 6;
   plan.cap = 10;
-  plan.drop = 4;
+  plan.life = std::make_shared<DropsChunks>(4);
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 2);
   for (const int64_t tokens : {22, 23, 24, 25, 28, 29, 1'000'000}) {
     EXPECT_EQ(space_.PagesFor(plan, tokens), 6 * (tokens > 22 ? 3 : 2)) << tokens;
-    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_));
     EXPECT_EQ(a.num_pages, space_.PagesFor(plan, tokens)) << tokens;
   }
   space_.Release(&a);
@@ -267,10 +270,10 @@ TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
   plan.budget = 10;
   plan.layer_budgets = {17, 9};
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
   EXPECT_EQ(a.pages, (std::vector<int32_t>{5, 5, 5, 3, 3, 3}));
   EXPECT_EQ(a.num_pages, space_.PagesFor(plan, 30));
-  ASSERT_TRUE(space_.TryGrow(34, &a, &batch_));
+  ASSERT_TRUE(space_.TryGrow(34, &a, &updates_));
   EXPECT_EQ(a.pages, (std::vector<int32_t>{6, 6, 6, 4, 4, 4}));
   Apply();
   ExpectTableAgrees(a);
@@ -282,11 +285,11 @@ TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 10;
-  plan.scope = BudgetScope::kLayer;
-  plan.floor_ppm = 0;
+  plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 0};
+  plan.ShareBudgets(kNoCap);
   SequenceSpace a;
   const int64_t free = space_.NumFreePages();
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 2 * 9);
   EXPECT_EQ(space_.PagesFor(plan, 30), 2 * 9);
   EXPECT_FALSE(a.settled);
@@ -309,7 +312,7 @@ TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
   EXPECT_EQ(a.num_pages, 5 + 3 + 3 + 3 + 3);
   EXPECT_EQ(space_.NumFreePages(), free - a.num_pages);
   // Every head grows from where it is.
-  ASSERT_TRUE(space_.TryGrow(32, &a, &batch_));
+  ASSERT_TRUE(space_.TryGrow(32, &a, &updates_));
   for (int head = 0; head < 6; ++head) EXPECT_EQ(a.pages[head], (entries[head] + 2 + 3) / 4);
   space_.Release(&a);
   EXPECT_EQ(space_.NumFreePages(), free);
@@ -319,11 +322,11 @@ TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
 TEST_F(CacheSpaceTest, AStackFitsIntoItsLayersRows) {
   CachePlan plan;
   plan.prompt = {.tokens = 12, .num_layers = 2, .num_kv_heads = 3};
-  plan.scope = BudgetScope::kLayer;
-  plan.floor_ppm = 1000000;
+  plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 1000000};
+  plan.life = std::make_shared<SharedInLayer>();
   for (plan.budget = 1; plan.budget < 12; ++plan.budget) {
     SequenceSpace a;
-    ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &batch_));
+    ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &updates_));
     EXPECT_LE(static_cast<int>(a.stacks[0].size()), 3 * a.row_width) << plan.budget;
     Apply();
     for (int layer = 0; layer < 2; ++layer) {
@@ -338,10 +341,11 @@ TEST_F(CacheSpaceTest, AnUnsettledSequenceGivesItsStackBack) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = plan.cap = 10;
-  plan.scope = BudgetScope::kLayer;
+  plan.share.scope = BudgetScope::kLayer;
+  plan.ShareBudgets(kNoCap);
   SequenceSpace a;
   const int64_t free = space_.NumFreePages();
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
   space_.Release(&a);
   EXPECT_EQ(space_.NumFreePages(), free);
 }
@@ -351,10 +355,10 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = plan.cap = 8;
-  plan.scope = BudgetScope::kModel;
-  plan.candidates = 16;
+  plan.share.scope = BudgetScope::kModel;
+  plan.ShareBudgets(16);
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 4);
   Apply();
   ExpectTableAgrees(a);
@@ -362,7 +366,7 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   space_.Settle(plan, entries, &a);
   EXPECT_EQ(a.pages, (std::vector<int32_t>{4, 1, 2, 4, 3, 1}));
   EXPECT_EQ(a.num_pages, 15);
-  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &batch_));  // every head is at its cap
+  ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));  // every head is at its cap
   EXPECT_EQ(a.num_pages, 15);
   space_.Release(&a);
 }
@@ -372,13 +376,14 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
 std::vector<int32_t> DrawEntries(const CachePlan& plan, const EngineLimits& limits,
                                  std::mt19937_64& random) {
   const int heads = limits.num_layers * limits.num_kv_heads;
-  const int sharing = plan.scope == BudgetScope::kModel ? heads : limits.num_kv_heads;
+  const int sharing = plan.share.scope == BudgetScope::kModel ? heads : limits.num_kv_heads;
   std::vector<int32_t> entries(heads, plan.Protected());
   for (int first = 0; first < heads; first += sharing) {
     const int favoured = first + static_cast<int>(random() % sharing);
     for (int left = sharing * (plan.budget - plan.Protected()); left > 0;) {
       int head = random() % 2 == 0 ? favoured : first + static_cast<int>(random() % sharing);
-      while (entries[head] == plan.WidestKeep()) head = first + (head + 1 - first) % sharing;
+      while (entries[head] == plan.life->WidestKeep(plan))
+        head = first + (head + 1 - first) % sharing;
       ++entries[head];
       --left;
     }
@@ -408,16 +413,16 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
                    .num_kv_heads = limits.num_kv_heads};
     plan.budget = 1 + static_cast<int>(random() % (plan.prompt.tokens - 1));
     plan.rule.recent = 1;
-    plan.floor_ppm = 0;
-    plan.scope = random() % 2 == 0 ? BudgetScope::kLayer : BudgetScope::kModel;
-    plan.candidates = 3 * plan.budget;
+    plan.share.floor_ppm = 0;
+    plan.share.scope = random() % 2 == 0 ? BudgetScope::kLayer : BudgetScope::kModel;
+    plan.ShareBudgets(3 * plan.budget);
     if (random() % 2 == 0) plan.cap = plan.budget + static_cast<int>(random() % 60);
     CacheSpace space(limits);
     SequenceSpace a;
-    Batch batch;
+    CacheUpdates updates;
     const int64_t n = plan.prompt.tokens;
     ASSERT_TRUE(space.TryOpen(
-        {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = n + 300}, &a, &batch));
+        {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = n + 300}, &a, &updates));
     const std::vector<int32_t> entries = DrawEntries(plan, limits, random);
     space.Settle(plan, entries, &a);
     const auto pages_at = [&](size_t head, int64_t tokens) -> int32_t {
@@ -432,7 +437,7 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
       for (size_t head = 0; head < entries.size(); ++head)
         missing += pages_at(head, tokens) - a.pages[head];
       EXPECT_EQ(space.PagesMissing(a, tokens), missing);
-      ASSERT_TRUE(space.TryGrow(tokens, &a, &batch));
+      ASSERT_TRUE(space.TryGrow(tokens, &a, &updates));
       for (size_t head = 0; head < entries.size(); ++head) {
         ASSERT_EQ(a.pages[head], pages_at(head, tokens)) << "head " << head << " at " << tokens;
         ASSERT_EQ(pages_at(head, std::min<int64_t>(a.capacity, 1'000'000)), a.pages[head])
@@ -468,9 +473,9 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
                    .num_kv_heads = limits.num_kv_heads};
     plan.budget = 1 + static_cast<int>(random() % 3);
     plan.rule.recent = 1;
-    plan.floor_ppm = 0;
-    plan.scope = random() % 2 == 0 ? BudgetScope::kLayer : BudgetScope::kModel;
-    plan.candidates = 3 * plan.budget;
+    plan.share.floor_ppm = 0;
+    plan.share.scope = random() % 2 == 0 ? BudgetScope::kLayer : BudgetScope::kModel;
+    plan.ShareBudgets(3 * plan.budget);
     SCOPED_TRACE(testing::Message()
                  << "round " << round << ": " << limits.num_layers << " layers of "
                  << limits.num_kv_heads << " heads, C " << plan.budget << " of "
@@ -480,25 +485,26 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
     ++bound;
     CacheSpace space(limits);
     SequenceSpace a;
-    Batch batch;
+    CacheUpdates updates;
     ASSERT_TRUE(space.TryOpen(
-        {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = most}, &a, &batch));
+        {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = most}, &a, &updates));
     space.Settle(plan, DrawEntries(plan, limits, random), &a);
-    ASSERT_TRUE(space.TryGrow(most, &a, &batch));
+    ASSERT_TRUE(space.TryGrow(most, &a, &updates));
     space.Release(&a);
   }
   EXPECT_GT(bound, 1000);
 }
 
 TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
-  const CachePlan full;
+  CachePlan full;
+  full.prompt = {.num_layers = 2, .num_kv_heads = 3};
   SequenceSpace a;
-  ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &batch_));
+  ASSERT_TRUE(space_.TryOpen(Args(full, 4, 99), &a, &updates_));
   const std::vector<int32_t> caps = {4, 5, 8, 9, 40, 40};
   for (int head = 0; head < 6; ++head) a.spans[head].cap = caps[head];
   a.growing.clear();  // what it says of the heads is no longer so
   for (int64_t tokens = 5; tokens <= 30; ++tokens) {
-    ASSERT_TRUE(space_.TryGrow(tokens, &a, &batch_));
+    ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_));
     for (int head = 0; head < 6; ++head) {
       EXPECT_EQ(a.pages[head], (std::min<int64_t>(tokens, caps[head]) + 3) / 4);
     }
@@ -509,9 +515,10 @@ TEST_F(CacheSpaceTest, HeadsWithCapsOfTheirOwnGrowApart) {
 }
 
 TEST_F(CacheSpaceTest, MaxTokensAloneIsWhatReallyFits) {
-  const CachePlan full;
+  CachePlan full;
+  full.prompt = {.num_layers = 2, .num_kv_heads = 3};
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, full), 40);
-  CachePlan capped;
+  CachePlan capped = full;
   capped.cap = 40;
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, capped), std::numeric_limits<int64_t>::max());
   capped.cap = 41;

@@ -5,11 +5,14 @@
 
 #include "engine/cache/policies/self_tuning.h"
 #include "gtest/gtest.h"
+#include "tests/engine/plan_view.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {
 
 namespace {
+
+bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t x = a * 0x9E3779B97F4A7C15ull + b + 0x632BE59BD9B4E019ull;
@@ -45,8 +48,8 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
   ApplySetups(batch);
   ApplyTables(batch);
-  ApplyRetunes(batch);
-  ApplyShrinks(batch, result);
+  ApplyDecisions(batch);
+  ApplyCuts(batch, result);
   CheckArena(batch);
   std::set<int> used;
   result->decode_tokens.clear();
@@ -101,39 +104,39 @@ void FakeEngine::ApplyTables(const Batch& batch) {
   }
 }
 
-void FakeEngine::ApplyRetunes(const Batch& batch) {
-  for (const SlotRetune& retune : batch.retunes) {
-    CachePlan& plan = slots_[retune.slot].plan;
-    EXPECT_TRUE(plan.tuning.IsOpen());
-    EXPECT_TRUE(retune.plan.tuning.decided);
-    EXPECT_EQ(slots_[retune.slot].fed, plan.prompt.tokens);
-    plan = retune.plan;
+void FakeEngine::ApplyDecisions(const Batch& batch) {
+  for (const SlotDecision& decision : batch.decisions) {
+    CachePlan& plan = slots_[decision.slot].plan;
+    EXPECT_TRUE(IsOpen(plan));
+    EXPECT_FALSE(IsOpen(decision.plan));
+    EXPECT_EQ(slots_[decision.slot].fed, plan.prompt.tokens);
+    plan = decision.plan;
   }
 }
 
 // The first entries stay where they are: as good a choice as any. Ragged heads keep what a hash
 // says.
-void FakeEngine::ApplyShrinks(const Batch& batch, StepResult* result) {
-  result->shrink_reports.clear();
-  for (const SlotShrink& shrink : batch.shrinks) {
-    Slot& slot = slots_[shrink.slot];
-    CacheReport& report = result->shrink_reports.emplace_back();
-    EXPECT_FALSE(slot.plan.tuning.IsOpen());
-    EXPECT_EQ(slot.fed, shrink.next_position);
-    if (slot.plan.drop > 0) {
+void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
+  result->cut_reports.clear();
+  for (const SlotCut& cut : batch.cuts) {
+    Slot& slot = slots_[cut.slot];
+    CacheReport& report = result->cut_reports.emplace_back();
+    EXPECT_FALSE(IsOpen(slot.plan));
+    EXPECT_EQ(slot.fed, cut.tokens);
+    if (DropOf(slot.plan) > 0) {
       for (int32_t& length : slot.lengths) {
         EXPECT_EQ(length, slot.plan.cap) << "too early to drop entries";
-        length -= slot.plan.drop;
+        length -= DropOf(slot.plan);
       }
       continue;
     }
-    EXPECT_EQ(slot.fed, slot.plan.whole_until);
+    EXPECT_EQ(slot.fed, WholeUntilOf(slot.plan));
     for (const int32_t length : slot.lengths) {
       EXPECT_EQ(length, slot.fed);
       EXPECT_GE(length, slot.plan.cap);
     }
     std::fill(slot.lengths.begin(), slot.lengths.end(), slot.plan.cap);
-    if (slot.plan.ShrinksRagged()) {
+    if (IsCutUnevenly(slot.plan)) {
       slot.lengths = ShareOut(slot, slot.plan.WidestShare(slot.fed));
       report.entries = slot.lengths;
     }
@@ -181,7 +184,7 @@ void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t p
 std::vector<int32_t> FakeEngine::ShareOut(const Slot& slot, int32_t widest) const {
   const CachePlan& plan = slot.plan;
   std::vector<int32_t> entries(NumHeads());
-  const int sharing = plan.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;
+  const int sharing = plan.share.scope == BudgetScope::kModel ? NumHeads() : limits_.num_kv_heads;
   for (int first = 0; first < NumHeads(); first += sharing) {
     int64_t left = int64_t{sharing} * plan.LayerBudget(first / limits_.num_kv_heads);
     for (int head = first; head < first + sharing; ++head) {
@@ -203,20 +206,21 @@ void FakeEngine::Compress(Slot* slot) {
   const auto n = static_cast<int32_t>(plan.prompt.tokens);
   slot->spans.resize(NumHeads());
   slot->lengths.resize(NumHeads());
-  if (!plan.IsRagged()) {
+  if (!IsReported(plan)) {
     for (int head = 0; head < NumHeads(); ++head) {
-      slot->spans[head] =
-          plan.whole_until > 0 ? HeadSpan() : plan.LayerSpan(head / limits_.num_kv_heads);
+      slot->spans[head] = WholeUntilOf(plan) > 0
+                              ? HeadSpan()
+                              : plan.life->Opening(plan, head / limits_.num_kv_heads);
       slot->lengths[head] = slot->spans[head].EntriesAfter(n);
     }
     return;
   }
-  slot->lengths = ShareOut(*slot, plan.WidestKeep());
+  slot->lengths = ShareOut(*slot, WidestKeep(plan));
   for (int head = 0; head < NumHeads(); ++head) {
-    if (plan.min_retained_mass > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
+    if (MinRetainedMass(plan) > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
     slot->spans[head] = plan.Keeping(slot->lengths[head]);
   }
-  if (!plan.IsDeferred()) DealPages(*slot, slot->lengths);
+  if (!IsFromCandidates(plan)) DealPages(*slot, slot->lengths);
 }
 
 // As kernels/deal_pages.h has it; what a row holds past its pages names nothing.
@@ -239,10 +243,10 @@ CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
   const Slot& slot = slots_[slice.slot];
   CacheReport report;
   if (!slice.EndsPrompt(limits_.num_layers)) return report;
-  for (int i = 0; slot.plan.tuning.IsOpen() && i < kTrials * NumHeads(); ++i)
-    report.trial_masses.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
+  for (int i = 0; IsOpen(slot.plan) && i < kTrials * NumHeads(); ++i)
+    report.observations.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
   if (!slot.plan.Compresses()) return report;
-  if (slot.plan.IsRagged()) report.entries = slot.lengths;
+  if (IsReported(slot.plan)) report.entries = slot.lengths;
   for (const int32_t length : slot.lengths)
     report.retained_mass.push_back(static_cast<float>(length) / static_cast<float>(slot.fed));
   return report;
@@ -280,14 +284,15 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_EQ(row.position, slot.fed);
   EXPECT_EQ(row.sampling.position, slot.fed + 1);
   EXPECT_TRUE(slot.plan.rule.rolling || row.sampling.position < limits_.max_model_len);
-  EXPECT_FALSE(slot.plan.tuning.IsOpen()) << "decodes before its cache is tuned";
-  EXPECT_TRUE(slot.plan.whole_until == 0 || slot.fed != slot.plan.whole_until ||
+  EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
+  EXPECT_TRUE(WholeUntilOf(slot.plan) == 0 || slot.fed != WholeUntilOf(slot.plan) ||
               slot.spans[0].cap != kNoCap)
-      << "the cache was to shrink first";
+      << "the cache was to be cut first";
   for (int head = 0; head < NumHeads(); ++head) {
     const int32_t grown = slot.spans[head].EntriesAfter(slot.fed + 1);
     int32_t& length = slot.lengths[head];
-    EXPECT_TRUE(slot.plan.drop == 0 || grown == length + 1) << "entries were to be dropped first";
+    EXPECT_TRUE(DropOf(slot.plan) == 0 || grown == length + 1)
+        << "entries were to be dropped first";
     // At the cap the victim's slot is overwritten; which one is any pure function of the position.
     const int32_t entry = grown > length ? length : static_cast<int32_t>(row.position % grown);
     length = grown;

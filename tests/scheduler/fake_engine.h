@@ -62,8 +62,8 @@ class FakeEngine : public ImmediateExecutor {
 
   void ApplySetups(const Batch& batch);
   void ApplyTables(const Batch& batch);
-  void ApplyRetunes(const Batch& batch);
-  void ApplyShrinks(const Batch& batch, StepResult* result);
+  void ApplyDecisions(const Batch& batch);
+  void ApplyCuts(const Batch& batch, StepResult* result);
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);

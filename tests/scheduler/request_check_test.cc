@@ -1,5 +1,7 @@
 #include "scheduler/request_check.h"
 
+#include "engine/cache/cache_space.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -140,7 +142,7 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   request.cache.max_cache_tokens = 10;
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-  const auto& [good, plan, probe, total, choices] = std::get<CheckedRequest>(checked);
+  const auto& [good, plan, probe, total] = std::get<CheckedRequest>(checked);
   EXPECT_EQ(plan.prompt.tokens, 30);
   EXPECT_EQ(total, 60);
   const std::string_view instruction = "\n\nRepeat the previous context:";
@@ -202,8 +204,12 @@ TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   const auto budgets = [&](const Request& request, const EngineLimits& limits) {
     const auto checked = std::get<CheckedRequest>(CheckRequest(request, limits, tokenizer));
     Budgets all;
-    for (const CachePlan& plan : checked.choices) all.push_back(plan.budget);
-    all.push_back(checked.plan.budget);
+    const auto offered = [&](const CachePlan& plan) {
+      if (CacheSpace::FitsAlone(limits, plan, checked.max_total_tokens - 1))
+        all.push_back(plan.budget);
+      return false;
+    };
+    EXPECT_EQ(Decide(checked.plan, {.fits = offered, .of_prompt = {}}).budget, checked.plan.budget);
     return all;
   };
   Request request = MakeRequest(100, 10);

@@ -42,7 +42,7 @@ class Model {
       if (!batch.prefill[i].EndsPrompt(32)) continue;
       result->prefill_tokens[i] = 300;
       const CachePlan& plan = plans_.at(batch.prefill[i].slot);
-      if (plan.IsRagged()) result->prompt_reports[i].entries = Entries(plan);
+      if (plan.life->ReportsPrompt()) result->prompt_reports[i].entries = Entries(plan);
     }
   }
 

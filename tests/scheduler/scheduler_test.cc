@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/plan_view.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace hydrant {
@@ -618,12 +619,14 @@ TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
     for (const RequestHandle handle : handles) {
       ASSERT_TRUE(h[handle].finished.has_value());
       const Usage& usage = h[handle].finished->usage;
-      EXPECT_THAT(usage.choice.why, testing::HasSubstr(" pages were free for "));
-      const bool full = usage.choice.policy == "full";
+      EXPECT_THAT(Reported(usage.policy_report, "why"),
+                  testing::HasSubstr(" pages were free for "));
+      const bool full = Reported(usage.policy_report, "policy") == "full";
       EXPECT_EQ(usage.kv_entries_of_prompt == 100 * limits.num_layers * limits.num_kv_heads, full);
       whole += full;
     }
-    EXPECT_EQ(h[handles[0]].finished->usage.choice.policy, clients < 6 ? "full" : "echo");
+    EXPECT_EQ(Reported(h[handles[0]].finished->usage.policy_report, "policy"),
+              clients < 6 ? "full" : "echo");
     EXPECT_EQ(whole == clients, clients < 3);
   }
 }
@@ -645,7 +648,8 @@ TEST_P(SchedulerTest, AnOpenBudgetReadsTwiceWhereSomethingLeaves) {
     h.RunToEnd();
     ASSERT_TRUE(h[a].finished.has_value());
     const Usage& usage = h[a].finished->usage;
-    EXPECT_EQ(usage.choice.policy, room ? "full" : "reconstruct") << usage.choice.why;
+    EXPECT_EQ(Reported(usage.policy_report, "policy"), room ? "full" : "reconstruct")
+        << Reported(usage.policy_report, "why");
     EXPECT_EQ(usage.probe_tokens > 40, !room);
     EXPECT_EQ(usage.kv_entries_of_prompt == 40 * limits.num_layers * limits.num_kv_heads, room);
   }
@@ -701,15 +705,14 @@ TEST_P(SchedulerTest, ATunedCacheIsDecidedBeforeItDecodes) {
   h.RunToEnd();  // the fake engine checks the order
   ASSERT_TRUE(h[a].finished.has_value());
   const Usage& usage = h[a].finished->usage;
-  ASSERT_TRUE(usage.tuning.has_value());
-  EXPECT_TRUE(usage.tuning->decided);
-  EXPECT_LE(usage.tuning->steps, 20);
-  EXPECT_GT(usage.tuning->attainable, 0.0);
+  ASSERT_EQ(usage.policy_report.name, "self_tuning");
+  EXPECT_LE(ReportedNumber(usage.policy_report, "measurement_steps"), 20);
+  EXPECT_GT(ReportedNumber(usage.policy_report, "attainable_mass"), 0.0);
   EXPECT_EQ(usage.kv_tokens_kept, 10);
   EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 80) << "whole until it shrinks";
   const RequestHandle b = h.Add(Co2(41, 40, 10, {{"self_tuning", "true"}}));
   h.RunToEnd();
-  EXPECT_FALSE(h[b].finished->usage.tuning.has_value()) << "too short: the defaults hold";
+  EXPECT_EQ(h[b].finished->usage.policy_report.name, "") << "too short: the defaults hold";
 }
 
 // When a cache shrinks to budgets that heads share, each head's pages past its own share go home.
@@ -772,16 +775,16 @@ TEST_P(SchedulerTest, HeadsAreWholeOnlyWhereTheMassMadeThem) {
   EXPECT_EQ(h[short_enough].finished->usage.heads_kept_whole, 0) << "nothing was to leave";
 }
 
-// Every shortage that was seen between two steps.
-std::set<Shortage> ShortagesUntilTheEnd(SchedulerHarness* h) {
-  std::set<Shortage> seen;
+// Every wait_reason that was seen between two steps.
+std::set<WaitReason> ShortagesUntilTheEnd(SchedulerHarness* h) {
+  std::set<WaitReason> seen;
   for (int i = 0; i < 20000 && !h->scheduler.Empty(); ++i) {
     h->Step();
     const SchedulerStats stats = h->scheduler.Stats();
     if (stats.waiting > 0) {
-      seen.insert(stats.shortage);
+      seen.insert(stats.wait_reason);
     } else {
-      EXPECT_EQ(stats.shortage, Shortage::kNothing);
+      EXPECT_EQ(stats.wait_reason, WaitReason::kArrived);
     }
   }
   return seen;
@@ -797,16 +800,16 @@ TEST_P(SchedulerTest, SaysWhatTheFrontOfTheQueueLacks) {
   EngineLimits limits = Limits();
   EXPECT_THAT(seen(limits), testing::IsEmpty());
   limits.max_num_seqs = 1;
-  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kSequences));
+  EXPECT_THAT(seen(limits), testing::ElementsAre(WaitReason::kMaxNumSeqs));
   limits = Limits();
   limits.num_blocks = 60;  // 40 tokens are 10 pages in each of 4 heads, 60 are 15
-  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kPages));
+  EXPECT_THAT(seen(limits), testing::ElementsAre(WaitReason::kPages));
   limits = Limits();
   limits.prefill_arena_tokens = 79;
-  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kPromptRoom));
+  EXPECT_THAT(seen(limits), testing::ElementsAre(WaitReason::kPrefillArena));
   limits = Limits();
   limits.table_entries = 64;
-  EXPECT_THAT(seen(limits), testing::ElementsAre(Shortage::kTables));
+  EXPECT_THAT(seen(limits), testing::ElementsAre(WaitReason::kBlockTables));
 }
 
 TEST_P(SchedulerTest, SaysWhereAPreemptedOneWaitsForRoomToCatchUp) {
@@ -816,7 +819,7 @@ TEST_P(SchedulerTest, SaysWhereAPreemptedOneWaitsForRoomToCatchUp) {
   SchedulerHarness h(limits, {.watermark = 0.0});
   for (int i = 0; i < 10; ++i) h.Add(MakeRequest(10 + i, 50, i));
   EXPECT_THAT(ShortagesUntilTheEnd(&h),
-              testing::UnorderedElementsAre(Shortage::kPages, Shortage::kCatchUp));
+              testing::UnorderedElementsAre(WaitReason::kPages, WaitReason::kPreempted));
   EXPECT_GT(h.scheduler.Stats().preemptions, 0u);
 }
 

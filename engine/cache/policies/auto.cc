@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/cache/policies/probe_score.h"
 #include "engine/cache/policy_registry.h"
@@ -14,6 +16,9 @@ namespace {
 constexpr double kDefaultRatio = 0.2;
 // Beside a quality: what the few heads that look things up need is known between heads, not within.
 constexpr double kRatioBesideQuality = 0.1;
+
+// Where the room in the pool decides.
+constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
 
 // A question that looks something up needs what one query would pay much, more than what all would
 // pay a little.
@@ -44,24 +49,86 @@ class AutoPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    plan->echo_mass = spec.min_retained_mass.has_value();
-    plan->open_budget = !spec.cache_ratio && !spec.max_cache_tokens && !spec.min_retained_mass;
+    auto state = std::make_shared<AutoState>();
+    const bool open = !spec.cache_ratio && !spec.max_cache_tokens && !spec.min_retained_mass;
+    if (open) {
+      plan->open = OpenUntil::kAdmission;
+      state->by_room = PlansByRoom(spec, plan->prompt);
+    }
     const double max_weight = plan->prompt.asked_later ? kAskedLaterMaxWeight : kEchoMaxWeight;
-    if (absl::Status status = FillProbe(spec, max_weight, plan); !status.ok()) return status;
+    const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, max_weight, plan);
+    if (!weights.ok()) return weights.status();
     const bool twice = plan->Compresses() && plan->prompt.asked_later && plan->prompt.fits_twice;
-    plan->prompt_score = twice ? PromptScore::kProbeAndEcho : EchoIfNeeded(*plan);
-    plan->choice = Choose(spec, *plan, twice);
+    if (EverEvicts(*plan)) {
+      plan->scorer = std::make_shared<ProbeScorer>(
+          *weights, ProbeScorer::Asks{.second_reading = twice,
+                                      .echo = true,
+                                      .echo_says_mass = spec.min_retained_mass.has_value()});
+    }
+    Choose(spec, *plan, twice, state.get());
+    plan->state = std::move(state);
     return absl::OkStatus();
   }
 
- private:
-  static AutoChoice Choose(const CacheSpec& spec, const CachePlan& plan, bool twice) {
-    if (!plan.Compresses()) {
-      return {"full", fmt::format("the prompt has {} tokens, the budget is {} entries a head",
-                                  plan.prompt.tokens, plan.budget)};
+  // The largest budget that fits; the least where none does.
+  CachePlan Decide(const CachePlan& plan, const Observations& observations) const override {
+    const AutoState& state = StateOf(plan);
+    if (plan.open != OpenUntil::kAdmission || state.by_room.empty()) return plan;
+    const auto fitting =
+        observations.fits == nullptr
+            ? state.by_room.end()
+            : std::find_if(state.by_room.begin(), state.by_room.end(), observations.fits);
+    CachePlan chosen = fitting == state.by_room.end() ? state.by_room.back() : *fitting;
+    const auto said = std::make_shared<AutoState>(StateOf(chosen));
+    if (observations.fits == nullptr) {  // the room is to be asked for yet
+      chosen.open = OpenUntil::kAdmission;
+      said->by_room = state.by_room;
+    } else {
+      said->why += fmt::format("; {} pages were free for {} waiting", observations.free_pages,
+                               observations.num_waiting);
     }
-    std::string why =
-        fmt::format("all heads share {} entries a head of {}", plan.budget, plan.prompt.tokens);
+    chosen.state = said;
+    return chosen;
+  }
+
+  PolicyReport Report(const CachePlan& plan) const override {
+    return {"auto_choice", {{"policy", StateOf(plan).policy}, {"why", StateOf(plan).why}}};
+  }
+
+ private:
+  struct AutoState final : PolicyState {
+    std::string policy;  // that it acts as
+    std::string why;
+    std::vector<CachePlan> by_room;  // of an open plan: the largest budget first
+  };
+  static const AutoState& StateOf(const CachePlan& plan) {
+    return static_cast<const AutoState&>(*plan.state);
+  }
+
+  static std::vector<CachePlan> PlansByRoom(const CacheSpec& open, const PromptShape& prompt) {
+    std::vector<CachePlan> plans;
+    CacheSpec spec = open;
+    for (const double ratio : kRatiosByRoom) {
+      spec.cache_ratio = ratio;
+      absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt);
+      if (!plan.ok()) continue;
+      // A short prompt keeps everything anyway.
+      if (!plans.empty() && plan->budget == plans.back().budget) continue;
+      const bool repeats = !plans.empty() && !plan->Compresses() && !plans.back().Compresses();
+      if (!repeats) plans.push_back(*std::move(plan));
+    }
+    return plans;
+  }
+
+  static void Choose(const CacheSpec& spec, const CachePlan& plan, bool twice, AutoState* state) {
+    if (!plan.Compresses()) {
+      state->policy = "full";
+      state->why = fmt::format("the prompt has {} tokens, the budget is {} entries a head",
+                               plan.prompt.tokens, plan.budget);
+      return;
+    }
+    std::string& why = state->why;
+    why = fmt::format("all heads share {} entries a head of {}", plan.budget, plan.prompt.tokens);
     if (spec.min_retained_mass) {
       why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
                          *spec.min_retained_mass);
@@ -70,7 +137,7 @@ class AutoPolicy final : public Policy {
       why += twice ? "; its question comes later, so it is read twice"
                    : "; its question comes later, and there is no room to read it twice";
     }
-    return {twice ? "reconstruct" : "echo", std::move(why)};
+    state->policy = twice ? "reconstruct" : "echo";
   }
 };
 

@@ -55,7 +55,7 @@ class Co2Policy final : public Policy {
     if (!steps.ok()) return steps.status();
     if (absl::Status status = FillChoices(spec, tunes, plan); !status.ok()) return status;
     if (absl::Status status = FillScope(spec, kHeadFirst, plan); !status.ok()) return status;
-    if (plan->scope != BudgetScope::kHead && plan->rule.recent == 0) {
+    if (plan->share.scope != BudgetScope::kHead && plan->rule.recent == 0) {
       return absl::InvalidArgumentError(fmt::format(
           "cache.params.rho: '{}' of {} entries is none, which may leave a head without any where "
           "heads share a budget; at least {}",
@@ -63,17 +63,42 @@ class Co2Policy final : public Policy {
           1.0 / plan->cap));
     }
     plan->rule.scored = true;
-    plan->candidates = kNoCap;  // the prompt is whole when it is cut
-    const int64_t whole_until = plan->prompt.tokens + *steps;
-    if (*steps > 0 && whole_until > plan->cap)
-      plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
-    if (!tunes || !CanTune(*plan)) return absl::OkStatus();
-    plan->prompt_score = PromptScore::kTuned;
-    plan->tuning = {.on = true, .most_steps = static_cast<int32_t>(*steps)};
-    plan->mean_scores = false;
-    // Even without a step the cut comes when the choice has been made.
-    plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
+    const int64_t end = std::min<int64_t>(plan->prompt.tokens + *steps, kNoCap - 1);
+    const bool tuned = tunes && CanTune(*plan);
+    // Of one that tunes itself the cut comes when the choice has been made, even without a step.
+    if (tuned || (*steps > 0 && end > plan->cap)) {
+      plan->life = std::make_shared<WholeUntil>(static_cast<int32_t>(end));
+    } else {
+      plan->ShareBudgets(kNoCap);  // the prompt is whole when it is cut
+    }
+    if (!tuned) return absl::OkStatus();
+    auto state = std::make_shared<SelfTuning>();
+    state->most_steps = static_cast<int32_t>(*steps);
+    plan->open = OpenUntil::kPromptRead;
+    plan->state = std::move(state);
+    plan->scorer = NewTunedSums();
     return absl::OkStatus();
+  }
+
+  const char* WhyNoMassIsGuaranteed(const CachePlan& plan) const override {
+    const bool cut_later = dynamic_cast<const WholeUntil*>(plan.life.get()) != nullptr;
+    return cut_later ? "does not compress the prompt when it has been read" : nullptr;
+  }
+
+  CachePlan Decide(const CachePlan& plan, const Observations& observations) const override {
+    const bool known = plan.open == OpenUntil::kPromptRead && !observations.of_prompt.empty();
+    return known ? Tuned(plan, observations.of_prompt) : plan;
+  }
+
+  PolicyReport Report(const CachePlan& plan) const override {
+    const SelfTuning* tuning = SelfTuningOf(plan);
+    if (tuning == nullptr || plan.open != OpenUntil::kDecided) return {};
+    return {"self_tuning",
+            {{"alpha", tuning->alpha},
+             {"rho", tuning->rho},
+             {"measurement_steps", static_cast<double>(tuning->steps)},
+             {"retained_mass", tuning->retained},
+             {"attainable_mass", tuning->attainable}}};
   }
 
  private:
@@ -93,8 +118,7 @@ class Co2Policy final : public Policy {
     constexpr std::array<std::string_view, 2> kStarts = {"sum", "mean"};
     const absl::StatusOr<std::string> start = ChoiceParam(spec, "initial_score", kStarts);
     if (!start.ok()) return start.status();
-    plan->prompt_score = PromptScore::kColumnSums;
-    plan->mean_scores = *start == "mean";
+    plan->scorer = NewColumnSums(*start == "mean");
     if (*alpha > 0.0) {
       plan->rule.decay = static_cast<float>(1.0 - *alpha);
       plan->rule.gain = static_cast<float>(*alpha);

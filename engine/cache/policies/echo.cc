@@ -20,24 +20,15 @@ class EchoPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    if (absl::Status status = FillProbe(spec, kEchoMaxWeight, plan); !status.ok()) return status;
-    plan->prompt_score = EchoIfNeeded(*plan);
+    const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, kEchoMaxWeight, plan);
+    if (!weights.ok()) return weights.status();
+    if (EverEvicts(*plan))
+      plan->scorer = std::make_shared<ProbeScorer>(*weights, ProbeScorer::Asks{.echo = true});
     return absl::OkStatus();
   }
 };
 
-class Asker final : public PromptScorer {
- public:
-  std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override {
-    return ProbeStatistics(plan, 0);
-  }
-  const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
-};
-constexpr Asker kScorer;
-
 }  // namespace
-
-const PromptScorer* const PromptScore::kEcho = &kScorer;
 
 std::unique_ptr<Policy> NewEchoPolicy() { return std::make_unique<EchoPolicy>(); }
 

@@ -1,5 +1,4 @@
 #include "engine/cache/policy_registry.h"
-#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 namespace {
@@ -11,12 +10,7 @@ class FullPolicy final : public Policy {
   absl::Status Fill(const CacheSpec&, CachePlan*) const override { return absl::OkStatus(); }
 };
 
-class Unranked final : public PromptScorer {};
-constexpr Unranked kScorer;
-
 }  // namespace
-
-const PromptScorer* const PromptScore::kNone = &kScorer;
 
 std::unique_ptr<Policy> NewFullPolicy() { return std::make_unique<FullPolicy>(); }
 

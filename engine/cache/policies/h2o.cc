@@ -28,7 +28,7 @@ class H2oPolicy final : public Policy {
     return info;
   }
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    plan->prompt_score = PromptScore::kColumnSums;
+    plan->scorer = NewColumnSums();
     plan->rule.scored = true;
     const int64_t sinks = std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap);
     const int64_t half = std::max<int64_t>(0, plan->cap - sinks) / 2;
@@ -42,16 +42,25 @@ class H2oPolicy final : public Policy {
 
 class ColumnSums final : public PromptScorer {
  public:
+  explicit ColumnSums(bool mean) : mean_(mean) {}
+  std::string_view Name() const override { return "column-sums"; }
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
     return {{.reduce = plan.rule.reduce, .end_query = static_cast<int32_t>(plan.prompt.tokens)}};
   }
-  const float* Score(const PromptLayer& layer) const override { return layer.noted[0]; }
+  const float* Score(const PromptLayer& layer) const override { return layer.statistics[0]; }
+  float Scale(const CachePlan& plan) const override {
+    return mean_ ? 1.0f / static_cast<float>(plan.prompt.tokens) : 1.0f;
+  }
+
+ private:
+  bool mean_;
 };
-constexpr ColumnSums kScorer;
 
 }  // namespace
 
-const PromptScorer* const PromptScore::kColumnSums = &kScorer;
+std::shared_ptr<const PromptScorer> NewColumnSums(bool mean) {
+  return std::make_shared<ColumnSums>(mean);
+}
 
 std::unique_ptr<Policy> NewH2oPolicy() { return std::make_unique<H2oPolicy>(); }
 

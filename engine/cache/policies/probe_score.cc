@@ -37,7 +37,8 @@ std::vector<PolicyParameter> ProbeParameters(double default_max_weight) {
   return parameters;
 }
 
-absl::Status FillProbe(const CacheSpec& spec, double default_max_weight, CachePlan* plan) {
+absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
+                                       CachePlan* plan) {
   const absl::StatusOr<double> sum =
       RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMostWeight);
   if (!sum.ok()) return sum.status();
@@ -52,33 +53,49 @@ absl::Status FillProbe(const CacheSpec& spec, double default_max_weight, CachePl
   if (!norms.ok()) return norms.status();
   const int64_t quarter = std::max(1, plan->budget / 4);
   const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, quarter));
-  plan->probe = {.sum_weight = static_cast<float>(*sum),
-                 .max_weight = static_cast<float>(*max),
-                 .value_norms = *norms == "true"};
   plan->rule.sinks = static_cast<int32_t>(std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap));
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
   if (absl::Status status = FillDecodeCap(spec, plan); !status.ok()) return status;
-  return FillSharing(spec, kModelFirst, plan, kNoFloor);
+  if (absl::Status status = FillSharing(spec, kModelFirst, plan, kNoFloor); !status.ok())
+    return status;
+  return ProbeWeights{static_cast<float>(*sum), static_cast<float>(*max), *norms == "true"};
 }
 
-const PromptScorer* EchoIfNeeded(const CachePlan& plan) {
-  return plan.Compresses() || plan.cap != kNoCap ? PromptScore::kEcho : PromptScore::kNone;
-}
+namespace {
 
-std::vector<ColumnStatistic> ProbeStatistics(const CachePlan& plan, int32_t first_query) {
+// The sum of what the queries from `first_query` on pay, and the most that one of them pays.
+std::vector<ColumnStatistic> SumAndMax(const CachePlan& plan, int32_t first_query) {
   return {{.reduce = plan.rule.reduce, .first_query = first_query},
           {.kind = ColumnStatistic::Kind::kMax,
            .reduce = GroupReduce::kMax,
            .first_query = first_query}};
 }
 
-const float* ProbeScores(const PromptLayer& layer) {
+}  // namespace
+
+std::string_view ProbeScorer::Name() const {
+  if (!asks_.second_reading) return "echo";
+  return asks_.echo ? "probe+echo" : "probe";
+}
+
+// The second reading ends what is read.
+std::vector<ColumnStatistic> ProbeScorer::Statistics(const CachePlan& plan, int read) const {
+  if (!asks_.second_reading) return {};
+  return SumAndMax(plan, read - static_cast<int32_t>(plan.prompt.tokens));
+}
+
+std::vector<ColumnStatistic> ProbeScorer::Echo(const CachePlan& plan) const {
+  if (!asks_.echo) return {};
+  return SumAndMax(plan, 0);
+}
+
+const float* ProbeScorer::Score(const PromptLayer& layer) const {
   DeriveScoresArgs add = layer.Derivation();
-  add.b = layer.noted[1];
-  add.weight_a = layer.plan->probe.sum_weight;
-  add.weight_b = layer.plan->probe.max_weight;
+  add.b = layer.statistics[1];
+  add.weight_a = weights_.sum;
+  add.weight_b = weights_.max;
   layer.backend->DeriveScores(add);
-  if (layer.plan->probe.value_norms) {
+  if (weights_.value_norms) {
     DeriveScoresArgs weigh = layer.Derivation();
     weigh.step = ScoreStep::kTimesLength;
     weigh.a = layer.scores;

@@ -5,9 +5,10 @@
 #ifndef HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 #define HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 
+#include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
 
@@ -20,17 +21,43 @@ inline constexpr double kSecondReadingMaxWeight = 5.0;
 // The parameters of such a policy: budgets, protected entries, the weights of its scores, what may
 // be appended while decoding, and how heads share.
 std::vector<PolicyParameter> ProbeParameters(double default_max_weight);
-// What those say. The budget is shared by all heads of all layers, and none has a part for certain.
-// Errors as PlanCache's.
-absl::Status FillProbe(const CacheSpec& spec, double default_max_weight, CachePlan* plan);
+// What those say but for the scorer, whose weights are returned. The budget is shared by all heads
+// of all layers, and none has a part for certain. Errors as PlanCache's.
+struct ProbeWeights {
+  float sum = 1.0f;
+  float max = 5.0f;
+  bool value_norms = false;  // times the length of the entry's value
+};
+absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
+                                       CachePlan* plan);
 
-// PromptScore::kEcho, or kNone of a plan by which nothing will ever leave: then nothing is asked.
-// REQUIRES: budget and cap are set.
-const PromptScorer* EchoIfNeeded(const CachePlan& plan);
+// By what the asking queries pay.
+class ProbeScorer final : public PromptScorer {
+ public:
+  struct Asks {
+    bool second_reading = false;  // the queries of a second reading
+    bool echo = false;            // and, or, the prompt's own from behind it
+    bool echo_says_mass = false;  // retained mass is of what an echo's queries pay
+  };
+  ProbeScorer(const ProbeWeights& weights, const Asks& asks) : weights_(weights), asks_(asks) {}
 
-// The two statistics of queries from `first_query` on, and the score that is made of them.
-std::vector<ColumnStatistic> ProbeStatistics(const CachePlan& plan, int32_t first_query);
-const float* ProbeScores(const PromptLayer& layer);
+  const ProbeWeights& weights() const { return weights_; }
+  const Asks& asks() const { return asks_; }
+
+  std::string_view Name() const override;
+  bool ReadsProbe() const override { return asks_.second_reading; }
+  bool EchoSaysMass() const override { return asks_.echo_says_mass; }
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override;
+  std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override;
+  const float* Score(const PromptLayer& layer) const override;
+
+ private:
+  ProbeWeights weights_;
+  Asks asks_;
+};
+
+// Whether anything will ever leave: else nothing is asked. REQUIRES: budget, cap and life are set.
+inline bool EverEvicts(const CachePlan& plan) { return plan.Compresses() || plan.cap != kNoCap; }
 
 }  // namespace hydrant
 

@@ -12,6 +12,7 @@ constexpr int64_t kDefaultSinks = 4;
 // One draw for each entry.
 class Draws final : public PromptScorer {
  public:
+  std::string_view Name() const override { return "draws"; }
   const float* Score(const PromptLayer& layer) const override {
     DeriveScoresArgs draw = layer.Derivation();
     draw.step = ScoreStep::kRandom;
@@ -20,7 +21,6 @@ class Draws final : public PromptScorer {
     return draw.out;
   }
 };
-constexpr Draws kScorer;
 
 // The control arm of a comparison: the first and the last entries stay as with other policies, and
 // of the rest chance decides, for the prompt by one draw for each entry, then by one for each
@@ -46,7 +46,7 @@ class RandomPolicy final : public Policy {
     const int64_t sinks = std::min<int64_t>(
         spec.sink_tokens.value_or(std::min<int64_t>(kDefaultSinks, plan->cap - 1)), kNoCap);
     const int64_t half = std::max<int64_t>(0, plan->cap - sinks) / 2;
-    plan->prompt_score = &kScorer;
+    plan->scorer = std::make_shared<Draws>();
     plan->rule.scored = true;
     plan->rule.revision = Revision::kRandom;
     plan->rule.seed = static_cast<uint64_t>(*seed);

@@ -30,47 +30,16 @@ class ReconstructPolicy final : public Policy {
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     const absl::StatusOr<std::string> echo = ChoiceParam(spec, "echo", kFalseFirst);
     if (!echo.ok()) return echo.status();
-    if (absl::Status status = FillProbe(spec, kSecondReadingMaxWeight, plan); !status.ok())
-      return status;
+    const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, kSecondReadingMaxWeight, plan);
+    if (!weights.ok()) return weights.status();
     const bool both = *echo == "true" && plan->Compresses();
-    plan->prompt_score = both ? PromptScore::kProbeAndEcho : PromptScore::kProbe;
+    plan->scorer = std::make_shared<ProbeScorer>(
+        *weights, ProbeScorer::Asks{.second_reading = true, .echo = both});
     return absl::OkStatus();
   }
 };
 
-// Of the prompt's second reading, with which the probe ends.
-std::vector<ColumnStatistic> OfSecondReading(const CachePlan& plan, int read) {
-  return ProbeStatistics(plan, read - static_cast<int32_t>(plan.prompt.tokens));
-}
-
-class Probe final : public PromptScorer {
- public:
-  bool ReadsProbe() const override { return true; }
-  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override {
-    return OfSecondReading(plan, read);
-  }
-  const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
-};
-constexpr Probe kScorer;
-
-// The queries of both, as if they were one's.
-class ProbeAndEcho final : public PromptScorer {
- public:
-  bool ReadsProbe() const override { return true; }
-  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int read) const override {
-    return OfSecondReading(plan, read);
-  }
-  std::vector<ColumnStatistic> Echo(const CachePlan& plan) const override {
-    return ProbeStatistics(plan, 0);
-  }
-  const float* Score(const PromptLayer& layer) const override { return ProbeScores(layer); }
-};
-constexpr ProbeAndEcho kBothScorer;
-
 }  // namespace
-
-const PromptScorer* const PromptScore::kProbe = &kScorer;
-const PromptScorer* const PromptScore::kProbeAndEcho = &kBothScorer;
 
 std::unique_ptr<Policy> NewReconstructPolicy() { return std::make_unique<ReconstructPolicy>(); }
 

@@ -14,6 +14,26 @@ constexpr int64_t kMostHistory = 1 << 20;
 // The mean of sums of squares is not 1 / length.
 constexpr std::string_view kWeightReductions[] = {"mean", "max"};
 
+// An entry is worth keeping that few of the queries weighed below the mean.
+class BelowMean final : public WindowScorer {
+ public:
+  using WindowScorer::WindowScorer;
+  std::string_view Name() const override { return "below-mean"; }
+  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
+    ColumnStatistic counts = Sums(plan);
+    counts.kind = ColumnStatistic::Kind::kBelowMean;
+    return {counts};
+  }
+  const float* Score(const PromptLayer& layer) const override {
+    DeriveScoresArgs negate = layer.Derivation();
+    negate.weight_a = -1.0f;
+    layer.backend->DeriveScores(negate);
+    return negate.out;
+  }
+  // To be counted on while decoding (kernels/revise_scores.h).
+  const float* Second(const PromptLayer& layer) const override { return layer.statistics[0]; }
+};
+
 // Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, `drop_tokens`
 // entries leave at once, those that most of the last `history_window` queries weighed below the
 // mean of their weights; the last few stay. A prompt beyond the budget is dropped to the same
@@ -48,18 +68,21 @@ class ScissorhandsPolicy final : public Policy {
         IntegerParam(spec, "history_window", kDefaultHistory, 1, kMostHistory);
     if (!history.ok()) return history.status();
     if (absl::Status status = FillProtection(spec, cap - *drop, plan); !status.ok()) return status;
-    plan->drop = static_cast<int32_t>(*drop);
+    plan->life = std::make_shared<DropsChunks>(static_cast<int32_t>(*drop));
     plan->rule.scored = true;
     plan->rule.decay = 0.0f;
     plan->rule.revision = Revision::kBelowMean;
     plan->rule.history = static_cast<int32_t>(std::min(*history, *drop));
-    plan->prompt_score = PromptScore::kBelowMean;
     // Of a prompt within the budget those queries count that will before its first drop.
     const int64_t n = plan->prompt.tokens;
     const int64_t queries = n > cap ? *history : n - (cap - plan->rule.history);
-    plan->window.queries = static_cast<int32_t>(std::clamp<int64_t>(queries, 0, n));
+    plan->scorer =
+        std::make_shared<BelowMean>(static_cast<int32_t>(std::clamp<int64_t>(queries, 0, n)));
     if (n > cap) plan->budget = static_cast<int32_t>(cap - *drop);
     return FillGroupReduce(spec, kWeightReductions, plan);
+  }
+  const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {
+    return "drops as many entries of every head at once";
   }
 
  private:
@@ -81,28 +104,7 @@ class ScissorhandsPolicy final : public Policy {
   }
 };
 
-// An entry is worth keeping that few of the queries weighed below the mean.
-class BelowMean final : public PromptScorer {
- public:
-  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
-    ColumnStatistic counts = WindowSums(plan);
-    counts.kind = ColumnStatistic::Kind::kBelowMean;
-    return {counts};
-  }
-  const float* Score(const PromptLayer& layer) const override {
-    DeriveScoresArgs negate = layer.Derivation();
-    negate.weight_a = -1.0f;
-    layer.backend->DeriveScores(negate);
-    return negate.out;
-  }
-  // To be counted on while decoding (kernels/revise_scores.h).
-  const float* Beside(const PromptLayer& layer) const override { return layer.noted[0]; }
-};
-constexpr BelowMean kScorer;
-
 }  // namespace
-
-const PromptScorer* const PromptScore::kBelowMean = &kScorer;
 
 std::unique_ptr<Policy> NewScissorhandsPolicy() { return std::make_unique<ScissorhandsPolicy>(); }
 

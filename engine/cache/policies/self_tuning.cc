@@ -38,7 +38,7 @@ double RhoOf(int trial) { return kRhos[trial % kRhos.size()]; }
 
 int32_t FifoEntries(const CachePlan& plan, double rho) {
   // Where heads share a budget, what is protected keeps a head from being empty.
-  const int32_t least = plan.scope == BudgetScope::kHead ? 0 : 1;
+  const int32_t least = plan.share.scope == BudgetScope::kHead ? 0 : 1;
   return std::max(least, static_cast<int32_t>(std::floor(rho * plan.cap)));
 }
 
@@ -64,6 +64,10 @@ int ChooseTrial(std::span<const float> masses) {
 
 }  // namespace
 
+const SelfTuning* SelfTuningOf(const CachePlan& plan) {
+  return dynamic_cast<const SelfTuning*>(plan.state.get());
+}
+
 bool CanTune(const CachePlan& plan) { return plan.prompt.tokens - kHeldOutQueries > plan.cap; }
 
 Trial TrialOf(const CachePlan& plan, int trial) {
@@ -75,8 +79,8 @@ Trial TrialOf(const CachePlan& plan, int trial) {
 CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
   const int best = ChooseTrial(masses);
   CachePlan tuned = plan;
-  SelfTuning& tuning = tuned.tuning;
-  tuning.decided = true;
+  const auto state = std::make_shared<SelfTuning>(*SelfTuningOf(plan));
+  SelfTuning& tuning = *state;
   tuning.alpha = AlphaOf(best);
   tuning.rho = RhoOf(best);
   tuning.retained = MeanMass(masses, best);
@@ -89,12 +93,15 @@ CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
   tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
   tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
   tuned.rule.recent = FifoEntries(plan, tuning.rho);
-  tuned.whole_until = static_cast<int32_t>(plan.prompt.tokens + tuning.steps);
+  tuned.life =
+      std::make_shared<WholeUntil>(static_cast<int32_t>(plan.prompt.tokens + tuning.steps));
+  tuned.open = OpenUntil::kDecided;
+  tuned.state = state;
   return tuned;
 }
 
 ScoreWeights StartWeights(const CachePlan& plan) {
-  return WeightsOf(plan.tuning.alpha, plan.prompt.tokens, kLateQueries + kHeldOutQueries);
+  return WeightsOf(SelfTuningOf(plan)->alpha, plan.prompt.tokens, kLateQueries + kHeldOutQueries);
 }
 
 }  // namespace hydrant

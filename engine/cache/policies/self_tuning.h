@@ -6,15 +6,17 @@
 // They also say what the same budget could have retained had it known: the farther off the best
 // pair is, the longer the prompt stays whole to be measured.
 //
-// A moving average over all of a long prompt cannot be noted for every alpha. The queries count in
-// two parts instead, early and late ones, each with the mean weight that the average gives it.
+// A moving average over all of a long prompt cannot be gathered for every alpha. The queries count
+// in two parts instead, early and late ones, each with the mean weight that the average gives it.
 #ifndef HYDRANT_ENGINE_CACHE_POLICIES_SELF_TUNING_H_
 #define HYDRANT_ENGINE_CACHE_POLICIES_SELF_TUNING_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "engine/cache/cache_plan.h"
+#include "engine/cache/prompt_scorer.h"
 
 namespace hydrant {
 
@@ -22,6 +24,23 @@ inline constexpr int kHeldOutQueries = 32;  // the prompt's last: trials are jud
 inline constexpr int kLateQueries = 128;    // before these; all others are early
 // The last one ranks by what the held-out queries pay: no choice retains more.
 inline constexpr int kTrials = 13;
+static_assert(kTrials <= kMaxObservations);
+
+// CachePlan::state of a plan that tunes itself: OpenUntil::kPromptRead, and decided from then on.
+struct SelfTuning final : PolicyState {
+  int32_t most_steps = 0;  // generated tokens for which the prompt may stay whole
+  // Once decided: what was chosen, and the attention of the held-out queries that it would have
+  // retained, and that any choice could have.
+  double alpha = 0.0;
+  double rho = 0.0;
+  int32_t steps = 0;
+  double retained = 0.0;
+  double attainable = 0.0;
+};
+// Null where the plan does not tune itself.
+const SelfTuning* SelfTuningOf(const CachePlan& plan);
+// Its scorer: makes the trials while the plan is open.
+std::shared_ptr<const PromptScorer> NewTunedSums();
 
 // Whether there is anything to choose from before the held-out queries.
 bool CanTune(const CachePlan& plan);
@@ -40,7 +59,7 @@ struct Trial {
 Trial TrialOf(const CachePlan& plan, int trial);
 
 // The plan as the trials decide it. masses: [kTrials, heads] retained by each (kernels/
-// retained_mass.h), any number of heads. REQUIRES: plan.tuning.IsOpen().
+// retained_mass.h), any number of heads. REQUIRES: the plan is open and tunes itself.
 CachePlan Tuned(const CachePlan& plan, std::span<const float> masses);
 
 // Of a decided plan: the scores that decoding starts from, the held-out queries being late ones

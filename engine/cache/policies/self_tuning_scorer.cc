@@ -8,7 +8,7 @@ namespace {
 
 // What every trial would have kept before the held-out queries, and what these pay it.
 void TryChoices(const PromptLayer& layer) {
-  const auto [early, late, held_out] = layer.noted;
+  const auto [early, late, held_out] = layer.statistics;
   layer.KeepAlike(layer.plan->cap);
   for (int t = 0; t < kTrials; ++t) {
     const Trial trial = TrialOf(*layer.plan, t);
@@ -33,7 +33,7 @@ void TryChoices(const PromptLayer& layer) {
                              .keep = layer.keep,
                              .num_kv_heads = layer.num_kv_heads,
                              .queries = kHeldOutQueries,
-                             .mass = layer.trial_masses + t * layer.trial_stride});
+                             .mass = layer.observations + t * layer.observation_stride});
   }
 }
 
@@ -41,6 +41,7 @@ void TryChoices(const PromptLayer& layer) {
 // the early ones are the scores, and the others stand beside them.
 class TunedSums final : public PromptScorer {
  public:
+  std::string_view Name() const override { return "tuned-sums"; }
   std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
     const auto n = static_cast<int32_t>(plan.prompt.tokens);
     const int32_t held_out = n - kHeldOutQueries, late = held_out - kLateQueries;
@@ -51,31 +52,38 @@ class TunedSums final : public PromptScorer {
   }
 
   const float* Score(const PromptLayer& layer) const override {
-    const bool open = layer.plan->tuning.IsOpen();
+    const bool open = IsOpen(*layer.plan);
     if (open) TryChoices(layer);
     DeriveScoresArgs add = layer.Derivation();
-    add.a = add.out = layer.noted[1];  // held-out queries are late ones now
-    add.b = layer.noted[2];
+    add.a = add.out = layer.statistics[1];  // held-out queries are late ones now
+    add.b = layer.statistics[2];
     add.weight_b = 1.0f;
     layer.backend->DeriveScores(add);
-    if (open) return layer.noted[0];
+    if (open) return layer.statistics[0];
     const ScoreWeights weights = StartWeights(*layer.plan);
     add = layer.Derivation();
-    add.b = layer.noted[1];
+    add.b = layer.statistics[1];
     add.weight_a = weights.early;
     add.weight_b = weights.late;
     layer.backend->DeriveScores(add);
     return add.out;
   }
 
-  const float* Beside(const PromptLayer& layer) const override {
-    return layer.plan->tuning.IsOpen() ? layer.noted[1] : nullptr;
+  const float* Second(const PromptLayer& layer) const override {
+    return IsOpen(*layer.plan) ? layer.statistics[1] : nullptr;
   }
+  int NumObservations(const CachePlan& plan) const override { return IsOpen(plan) ? kTrials : 0; }
+  ScoreMix Mix(const CachePlan& plan) const override {
+    const ScoreWeights weights = StartWeights(plan);
+    return {.of_score = weights.early, .of_second = weights.late};
+  }
+
+ private:
+  static bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
 };
-constexpr TunedSums kScorer;
 
 }  // namespace
 
-const PromptScorer* const PromptScore::kTuned = &kScorer;
+std::shared_ptr<const PromptScorer> NewTunedSums() { return std::make_shared<TunedSums>(); }
 
 }  // namespace hydrant

@@ -16,7 +16,12 @@ constexpr int64_t kDefaultWindow = 32;
 constexpr int64_t kDefaultKernel = 7;
 constexpr int64_t kLargestKernel = 63;
 
-absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
+struct PoolingChoice {
+  Pooling pooling = Pooling::kMax;
+  int32_t kernel = 1;
+};
+
+absl::StatusOr<PoolingChoice> ChoosePooling(const CacheSpec& spec) {
   const absl::StatusOr<int64_t> kernel =
       IntegerParam(spec, "kernel_size", kDefaultKernel, 1, kLargestKernel);
   if (!kernel.ok()) return kernel.status();
@@ -28,9 +33,8 @@ absl::Status FillPooling(const CacheSpec& spec, WindowScore* window) {
   constexpr std::array<std::string_view, 2> kPoolings = {"max", "avg"};
   const absl::StatusOr<std::string> pooling = ChoiceParam(spec, "pooling", kPoolings);
   if (!pooling.ok()) return pooling.status();
-  window->kernel = static_cast<int32_t>(*kernel);
-  window->pooling = *pooling == "avg" ? Pooling::kMean : Pooling::kMax;
-  return absl::OkStatus();
+  return PoolingChoice{*pooling == "avg" ? Pooling::kMean : Pooling::kMax,
+                       static_cast<int32_t>(*kernel)};
 }
 
 // SnapKV: of the prompt stay its last queries, the observation window, and the entries to which
@@ -54,37 +58,27 @@ class SnapKvPolicy final : public Policy {
   }
 };
 
-class PooledWindow final : public PromptScorer {
- public:
-  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
-    return {WindowSums(plan)};
-  }
-  // The window's own positions are not pooled.
-  const float* Score(const PromptLayer& layer) const override {
-    const WindowScore& window = layer.plan->window;
-    const float* sums = layer.noted[0];
-    const int before = layer.n - window.queries;
-    if (before <= 0) return sums;
-    layer.backend->PoolScores({.scores = sums,
-                               .score_stride = layer.stride,
-                               .num_kv_heads = layer.num_kv_heads,
-                               .n = before,
-                               .kernel = window.kernel,
-                               .pooling = window.pooling,
-                               .out = layer.scores,
-                               .out_stride = layer.stride});
-    for (int head = 0; head < layer.num_kv_heads; ++head) {
-      const int64_t tail = head * layer.stride + before;
-      layer.backend->CopyOnDevice(layer.scores + tail, sums + tail, window.queries * sizeof(float));
-    }
-    return layer.scores;
-  }
-};
-constexpr PooledWindow kScorer;
-
 }  // namespace
 
-const PromptScorer* const PromptScore::kWindow = &kScorer;
+// The window's own positions are not pooled.
+const float* PooledWindow::Score(const PromptLayer& layer) const {
+  const float* sums = layer.statistics[0];
+  const int before = layer.n - queries();
+  if (before <= 0) return sums;
+  layer.backend->PoolScores({.scores = sums,
+                             .score_stride = layer.stride,
+                             .num_kv_heads = layer.num_kv_heads,
+                             .n = before,
+                             .kernel = kernel_,
+                             .pooling = pooling_,
+                             .out = layer.scores,
+                             .out_stride = layer.stride});
+  for (int head = 0; head < layer.num_kv_heads; ++head) {
+    const int64_t tail = head * layer.stride + before;
+    layer.backend->CopyOnDevice(layer.scores + tail, sums + tail, queries() * sizeof(float));
+  }
+  return layer.scores;
+}
 
 absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
   const int64_t half = std::max(1, plan->budget / 2);
@@ -93,10 +87,10 @@ absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
     return absl::InvalidArgumentError(fmt::format(
         "cache.protected_window_size: {} leaves no query to choose by; at least 1", window));
   }
-  plan->prompt_score = PromptScore::kWindow;
+  const absl::StatusOr<PoolingChoice> choice = ChoosePooling(spec);
+  if (!choice.ok()) return choice.status();
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
-  plan->window.queries = plan->rule.recent;
-  if (absl::Status status = FillPooling(spec, &plan->window); !status.ok()) return status;
+  plan->scorer = std::make_shared<PooledWindow>(plan->rule.recent, choice->pooling, choice->kernel);
   return FillDecodeCap(spec, plan);
 }
 

@@ -22,6 +22,36 @@ struct Split {
   int64_t max_clusters = 0;
 };
 
+// Of a prompt beyond its budget samples are kept at once.
+class SampledPrompt final : public Lifecycle {
+ public:
+  explicit SampledPrompt(const SubGenRule& rule) : rule_(rule) {}
+  LayerCut CutLayer(const CachePlan& plan, int layer) const override {
+    LayerCut cut = Lifecycle::CutLayer(plan, layer);
+    cut.samples = &rule_;
+    return cut;
+  }
+  const SubGenRule* Samples() const override { return &rule_; }
+
+ private:
+  SubGenRule rule_;
+};
+
+// Of another when the budget is full.
+class SampledLater final : public WholeUntil {
+ public:
+  SampledLater(const SubGenRule& rule, int32_t tokens) : WholeUntil(tokens), rule_(rule) {}
+  PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override {
+    PageCut cut = WholeUntil::CutAfter(plan, tokens);
+    cut.samples = &rule_;
+    return cut;
+  }
+  const SubGenRule* Samples() const override { return &rule_; }
+
+ private:
+  SubGenRule rule_;
+};
+
 // SubGen (arXiv 2402.06082, algorithm 1): what leaves the last entries lives on in samples, of
 // values for attention's numerator, of clusters of keys for its denominator (kernels/subgen.h).
 // Half of the budget is the window unless the request says otherwise, a quarter value samples, the
@@ -60,20 +90,27 @@ class SubGenPolicy final : public Policy {
     const absl::StatusOr<int64_t> seed =
         IntegerParam(spec, "sample_seed", 0, 0, std::numeric_limits<int64_t>::max());
     if (!seed.ok()) return seed.status();
-    plan->subgen = {.sinks = static_cast<int32_t>(split->sinks),
-                    .recent = static_cast<int32_t>(split->window),
-                    .value_samples = static_cast<int32_t>(split->value_samples),
-                    .cluster_samples = static_cast<int32_t>(split->cluster_samples),
-                    .max_clusters = static_cast<int32_t>(split->max_clusters),
-                    .radius_squared = static_cast<float>(*delta * *delta),
-                    .growth = static_cast<float>(*growth),
-                    .seed = static_cast<uint64_t>(*seed)};
+    const SubGenRule rule = {.sinks = static_cast<int32_t>(split->sinks),
+                             .recent = static_cast<int32_t>(split->window),
+                             .value_samples = static_cast<int32_t>(split->value_samples),
+                             .cluster_samples = static_cast<int32_t>(split->cluster_samples),
+                             .max_clusters = static_cast<int32_t>(split->max_clusters),
+                             .radius_squared = static_cast<float>(*delta * *delta),
+                             .growth = static_cast<float>(*growth),
+                             .seed = static_cast<uint64_t>(*seed)};
     plan->rule.weighted = true;
-    plan->rule.sinks = plan->subgen.sinks;
-    plan->rule.recent = plan->subgen.recent;
+    plan->rule.sinks = rule.sinks;
+    plan->rule.recent = rule.recent;
     // The stream begins when the budget is exceeded, which may be while decoding.
-    if (plan->prompt.tokens <= plan->budget) plan->whole_until = std::min(plan->budget, kNoCap - 1);
+    if (plan->prompt.tokens > plan->budget) {
+      plan->life = std::make_shared<SampledPrompt>(rule);
+    } else {
+      plan->life = std::make_shared<SampledLater>(rule, std::min(plan->budget, kNoCap - 1));
+    }
     return absl::OkStatus();
+  }
+  const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {
+    return "keeps samples, whose mass is not known";
   }
 
  private:

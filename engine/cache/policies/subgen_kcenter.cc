@@ -7,6 +7,25 @@
 namespace hydrant {
 namespace {
 
+// Of the keys before the last entries, the sooner a centre the higher.
+class KCenterOrder final : public PromptScorer {
+ public:
+  std::string_view Name() const override { return "k-center"; }
+  const float* Score(const PromptLayer& layer) const override {
+    const CachePlan& plan = *layer.plan;
+    if (!plan.Compresses()) return nullptr;
+    layer.backend->KCenter({.k = layer.kv.k,
+                            .kv_head_stride = layer.kv.head_stride,
+                            .num_kv_heads = layer.num_kv_heads,
+                            .head_dim = layer.kv.head_dim,
+                            .n = layer.n - plan.rule.recent,
+                            .centres = plan.budget - plan.rule.recent,
+                            .scores = layer.scores,
+                            .score_stride = layer.stride});
+    return layer.scores;
+  }
+};
+
 // What SubGen's authors measured (arXiv 2402.06082, section 3.2): of the prompt stay the last
 // entries and, of the others, centres of a greedy k-center of their keys (kernels/kcenter.h), so
 // that no key that has left is far from one that stayed. What is generated is appended.
@@ -30,34 +49,13 @@ class SubGenKCenterPolicy final : public Policy {
           "cache.protected_window_size: {} is outside [0, {}], the budget", window, plan->budget));
     }
     plan->rule.recent = static_cast<int32_t>(window);
-    if (window < plan->budget) plan->prompt_score = PromptScore::kKCenter;
+    if (window < plan->budget) plan->scorer = std::make_shared<KCenterOrder>();
     plan->cap = kNoCap;
     return absl::OkStatus();
   }
 };
 
-// Of the keys before the last entries, the sooner a centre the higher.
-class KCenterOrder final : public PromptScorer {
- public:
-  const float* Score(const PromptLayer& layer) const override {
-    const CachePlan& plan = *layer.plan;
-    if (!plan.Compresses()) return nullptr;
-    layer.backend->KCenter({.k = layer.kv.k,
-                            .kv_head_stride = layer.kv.head_stride,
-                            .num_kv_heads = layer.num_kv_heads,
-                            .head_dim = layer.kv.head_dim,
-                            .n = layer.n - plan.rule.recent,
-                            .centres = plan.budget - plan.rule.recent,
-                            .scores = layer.scores,
-                            .score_stride = layer.stride});
-    return layer.scores;
-  }
-};
-constexpr KCenterOrder kScorer;
-
 }  // namespace
-
-const PromptScorer* const PromptScore::kKCenter = &kScorer;
 
 std::unique_ptr<Policy> NewSubGenKCenterPolicy() { return std::make_unique<SubGenKCenterPolicy>(); }
 

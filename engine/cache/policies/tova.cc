@@ -6,6 +6,19 @@
 namespace hydrant {
 namespace {
 
+// What the last query pays, the same for all heads.
+class LayerMean final : public WindowScorer {
+ public:
+  using WindowScorer::WindowScorer;
+  std::string_view Name() const override { return "layer-mean"; }
+  const float* Score(const PromptLayer& layer) const override {
+    DeriveScoresArgs average = layer.Derivation();
+    average.step = ScoreStep::kAverageHeads;
+    layer.backend->DeriveScores(average);
+    return average.out;
+  }
+};
+
 // TOVA, token omission via attention (arXiv 2401.06104): at every step the entry
 // leaves that the newest query weighs least, averaged over all heads of the layer, so that a layer
 // keeps the same tokens in all its heads. Nothing is protected unless asked for.
@@ -23,8 +36,7 @@ class TovaPolicy final : public Policy {
              GroupReduceParameter(kReductions)}};
   }
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    plan->prompt_score = PromptScore::kLayerMean;
-    plan->window.queries = 1;
+    plan->scorer = std::make_shared<LayerMean>(1);
     plan->rule.scored = true;
     plan->rule.decay = 0.0f;
     plan->rule.revision = Revision::kLayerMean;
@@ -34,26 +46,12 @@ class TovaPolicy final : public Policy {
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(0), kNoCap));
     return FillGroupReduce(spec, kReductions, plan);
   }
-};
-
-// What the last query pays, the same for all heads.
-class LayerMean final : public PromptScorer {
- public:
-  std::vector<ColumnStatistic> Statistics(const CachePlan& plan, int /*read*/) const override {
-    return {WindowSums(plan)};
-  }
-  const float* Score(const PromptLayer& layer) const override {
-    DeriveScoresArgs average = layer.Derivation();
-    average.step = ScoreStep::kAverageHeads;
-    layer.backend->DeriveScores(average);
-    return average.out;
+  const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {
+    return "keeps the same entries in all heads of a layer";
   }
 };
-constexpr LayerMean kScorer;
 
 }  // namespace
-
-const PromptScorer* const PromptScore::kLayerMean = &kScorer;
 
 std::unique_ptr<Policy> NewTovaPolicy() { return std::make_unique<TovaPolicy>(); }
 

@@ -6,23 +6,25 @@
 // Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
 // and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
 //
-// How much the heads of a ragged plan keep is known only when the prompt has been compressed. Until
-// then a sequence holds the bound of what they can keep together, and Settle() returns the surplus.
-// Where heads share their layer's budget the pages of a layer are a stack, from which the engine
-// deals (kernels/deal_pages.h), and Settle() deals again in the same order.
-#ifndef HYDRANT_SCHEDULER_CACHE_SPACE_H_
-#define HYDRANT_SCHEDULER_CACHE_SPACE_H_
+// Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
+// when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
+// together, and Settle() returns the surplus. Where heads share their layer's budget the pages of a
+// layer are a stack, from which the engine deals (kernels/deal_pages.h), and Settle() deals again
+// in the same order.
+#ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
+#define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "engine/cache/block_allocator.h"
 #include "engine/cache/cache_plan.h"
-#include "engine/step/batch.h"
-#include "scheduler/block_allocator.h"
-#include "scheduler/loop_metrics.h"
-#include "scheduler/range_allocator.h"
+#include "engine/cache/cache_updates.h"
+#include "engine/cache/engine_limits.h"
+#include "engine/cache/range_allocator.h"
+#include "engine/cache/wait_reason.h"
 
 namespace hydrant {
 
@@ -79,17 +81,17 @@ class CacheSpace {
   };
   // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
   // to the batch.
-  bool TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch);
+  bool TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates);
   // What the last TryOpen() that returned false lacked.
-  Shortage shortage() const { return shortage_; }
+  WaitReason wait_reason() const { return wait_reason_; }
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens.
-  bool TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch);
-  // From now on no head holds more than `cap` entries: pages past that go home.
-  void Shrink(int32_t cap, SequenceSpace* space);
-  // The same where heads share their budget: `caps` [layers * KV heads].
-  void ShrinkHeads(std::span<const int32_t> caps, SequenceSpace* space);
-  // The heads of a ragged plan keep `entries` [layers * KV heads] of the prompt; what they do not
-  // need goes home.
+  bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
+  // From now on no head holds more than its cap, [layers * KV heads] or the same for all: pages
+  // past that go home.
+  void Cap(std::span<const int32_t> caps, SequenceSpace* space);
+  void Cap(int32_t cap, SequenceSpace* space);
+  // The heads of a plan that reports keep `entries` [layers * KV heads] of the prompt; what they do
+  // not need goes home.
   void Settle(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
@@ -98,12 +100,15 @@ class CacheSpace {
 
   // Pages that a sequence of this plan has held at most when it has seen `tokens` tokens, its
   // prompt at least.
-  int64_t PagesFor(const CachePlan& plan, int64_t tokens) const;
+  int64_t PagesFor(const CachePlan& plan, int64_t tokens) const {
+    return plan.life->PagesUntil(plan, tokens, limits_.block_size);
+  }
   // Pages that are still missing until the sequence may have seen `tokens`.
   int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;
   // The longest sequence of this plan that fits if it has pool and tables for itself, in tokens
   // seen; INT64_MAX: any. Less than the prompt: not even that.
   static int64_t MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan);
+  static bool FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens);
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
@@ -113,16 +118,12 @@ class CacheSpace {
   bool IsLivePage(int32_t block) const { return blocks_.IsLive(block); }
 
  private:
-  int64_t PagesOfHead(int64_t entries) const {
-    return (entries + limits_.block_size - 1) / limits_.block_size;
-  }
   int32_t PagesAt(const HeadSpan& span, int64_t tokens) const {
     // In 32 bits, where a division is cheap: one a head and a page.
     const auto block_size = static_cast<uint32_t>(limits_.block_size);
     return static_cast<int32_t>((static_cast<uint32_t>(span.MostUntil(tokens)) + block_size - 1) /
                                 block_size);
   }
-  void DescribeHeads(const CachePlan& plan, SequenceSpace* space) const;
   void ListGrowingHeads(SequenceSpace* space) const;
   void OrderGrowingHeads(SequenceSpace* space) const;
   // When the head's pages are full, in tokens seen.
@@ -132,8 +133,9 @@ class CacheSpace {
   bool HasAllPages(const GrowingHead& growing) const {
     return int64_t{growing.pages} * limits_.block_size >= growing.span.cap;
   }
-  bool WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch);
-  bool StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch);
+  bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
+  bool TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
+                  CacheUpdates* updates);
   void DealPages(std::span<const int32_t> entries, SequenceSpace* space);
   struct Growth {
     int64_t tokens = 0;     // that the sequence is to see
@@ -143,7 +145,7 @@ class CacheSpace {
     bool in_order = false;  // a page each at most: the ring stays in its order
   };
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
-  void PlacePages(const Growth& growth, SequenceSpace* space, Batch* batch);
+  void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
@@ -152,10 +154,10 @@ class CacheSpace {
   RangeAllocator table_;
   RangeAllocator arena_;
   std::vector<int> free_slots_;
-  Shortage shortage_ = Shortage::kNothing;
+  WaitReason wait_reason_ = WaitReason::kArrived;
   std::vector<int32_t> taken_;  // scratch: blocks on their way to their heads
 };
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_SCHEDULER_CACHE_SPACE_H_
+#endif  // HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_

@@ -1,16 +1,16 @@
-#include "scheduler/cache_space.h"
+#include "engine/cache/cache_space.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "scheduler/check.h"
+#include "kernels/check.h"
+#include "kernels/deal_pages.h"
+#include "kernels/kv_pages.h"
 
 namespace hydrant {
 
 namespace {
-
-constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
 
 // A row gets room for half as much again, so that a growing sequence moves a logarithmic number of
 // times.
@@ -18,43 +18,16 @@ int32_t RoomyWidth(int32_t needed, int32_t limit) {
   return std::min<int32_t>(limit, needed + needed / 2 + 2);
 }
 
-// Pages that `heads` heads need at most for `entries` entries together.
-int64_t PagesTogether(int64_t entries, int64_t heads, int64_t block_size) {
-  return (entries + (block_size - 1) * heads) / block_size;
-}
-
-// Block ids a head so that a row holds what a head may get, and a layer's rows its stack.
+// Block ids a head so that a row holds what a head may get of its layer's stack, and a layer's rows
+// the stack. 0: pages are not stacked.
 int32_t StackedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = limits.num_kv_heads, block = limits.block_size;
-  const int64_t stack = PagesTogether(plan.LargestBudget() * heads, heads, block);
+  int64_t stack = plan.life->StackedPages(plan, 0, limits.block_size);
+  if (stack == 0) return 0;
+  for (int layer = 1; layer < limits.num_layers; ++layer)
+    stack = std::max(stack, plan.life->StackedPages(plan, layer, limits.block_size));
   return static_cast<int32_t>(
-      std::max((plan.WidestKeep() + block - 1) / block, (stack + heads - 1) / heads));
-}
-
-int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
-  const int64_t block = limits.block_size, kv_heads = limits.num_kv_heads;
-  const auto alike = [&](int64_t entries) { return (entries + block - 1) / block * kv_heads; };
-  int64_t most = 0, now = 0;  // of all layers
-  int64_t shared = 0;         // entries that the heads of all layers share
-  for (int layer = 0; layer < limits.num_layers; ++layer) {
-    if (plan.IsRagged()) {
-      const HeadSpan average = plan.Keeping(plan.LayerBudget(layer));
-      const int64_t kept = plan.min_retained_mass > 0.0f
-                               ? plan.Keeping(plan.WidestKeep()).MostUntil(tokens)
-                               : average.MostUntil(tokens);
-      shared += kept * kv_heads;
-      now += PagesTogether(kept * kv_heads, kv_heads, block);
-    } else {
-      const HeadSpan span = plan.LayerSpan(layer);
-      now += alike(tokens <= plan.whole_until ? tokens : span.MostUntil(tokens));
-    }
-    if (plan.IsDeferred()) most += alike(plan.Candidates());
-    if (plan.whole_until > 0) most += alike(std::min<int64_t>(tokens, plan.whole_until));
-  }
-  // More than the layers' sum: what rounding leaves in one layer may fill a page of another.
-  if (plan.IsRagged() && plan.scope == BudgetScope::kModel)
-    now = PagesTogether(shared, limits.num_layers * kv_heads, block);
-  return std::max(most, now);
+      std::max(PagesOf(plan.life->WidestKeep(plan), block), (stack + heads - 1) / heads));
 }
 
 }  // namespace
@@ -68,10 +41,6 @@ CacheSpace::CacheSpace(const EngineLimits& limits)
   for (int slot = limits.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
 }
 
-int64_t CacheSpace::PagesFor(const CachePlan& plan, int64_t tokens) const {
-  return PagesOf(limits_, plan, tokens);
-}
-
 int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) const {
   if (tokens <= space.capacity) return 0;
   int64_t missing = 0;
@@ -80,70 +49,57 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
   return missing;
 }
 
-int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
+bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
-  const auto fits = [&](int64_t tokens) {
-    const int64_t width = std::max<int64_t>(
-        (int64_t{plan.MostUntil(tokens)} + limits.block_size - 1) / limits.block_size,
-        plan.IsRagged() ? StackedRowWidth(limits, plan) : 0);
-    return PagesOf(limits, plan, tokens) <= limits.num_blocks &&
-           width * heads <= limits.table_entries;
-  };
+  const int64_t width = std::max<int64_t>(PagesOf(plan.MostUntil(tokens), limits.block_size),
+                                          StackedRowWidth(limits, plan));
+  return plan.life->PagesUntil(plan, tokens, limits.block_size) <= limits.num_blocks &&
+         width * heads <= limits.table_entries;
+}
+
+int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
   int64_t fitting = 0, too_long = int64_t{1} << 40;
-  if (fits(too_long)) return kAnyLength;
+  if (FitsAlone(limits, plan, too_long)) return kAnyLength;
   while (too_long - fitting > 1) {
     const int64_t middle = fitting + (too_long - fitting) / 2;
-    (fits(middle) ? fitting : too_long) = middle;
+    (FitsAlone(limits, plan, middle) ? fitting : too_long) = middle;
   }
   return fitting;
 }
 
-// What a head is to hold: of a ragged plan, until it is settled, whatever it may come to.
-void CacheSpace::DescribeHeads(const CachePlan& plan, SequenceSpace* space) const {
-  space->spans.resize(num_heads_);
-  for (int head = 0; head < num_heads_; ++head) {
-    HeadSpan& span = space->spans[head];
-    if (plan.IsRagged()) {
-      span = plan.Keeping(plan.WidestKeep());
-    } else if (plan.whole_until > 0) {  // what shrinks later is whole until then
-      span = HeadSpan();
-    } else {
-      span = plan.LayerSpan(head / limits_.num_kv_heads);
-    }
-  }
-}
-
-bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batch) {
+bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
   const int64_t pages = PagesFor(plan, args.tokens);
-  const auto lacks = [this](Shortage what) {
-    shortage_ = what;
+  const auto lacks = [this](WaitReason what) {
+    wait_reason_ = what;
     return false;
   };
-  if (free_slots_.empty()) return lacks(Shortage::kSequences);
-  if (pages + args.pages_kept_free > blocks_.NumFree()) return lacks(Shortage::kPages);
+  if (free_slots_.empty()) return lacks(WaitReason::kMaxNumSeqs);
+  if (pages + args.pages_kept_free > blocks_.NumFree()) return lacks(WaitReason::kPages);
   const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
-  if (!arena.has_value()) return lacks(Shortage::kPromptRoom);
+  if (!arena.has_value()) return lacks(WaitReason::kPrefillArena);
 
-  DescribeHeads(plan, space);
+  space->spans.resize(num_heads_);
+  for (int head = 0; head < num_heads_; ++head)
+    space->spans[head] = plan.life->Opening(plan, head / limits_.num_kv_heads);
   space->pages.assign(num_heads_, 0);
   space->row_width = 0;
-  space->row_limit = static_cast<int32_t>(PagesOfHead(plan.MostUntil(args.final_tokens)));
+  space->row_limit =
+      static_cast<int32_t>(PagesOf(plan.MostUntil(args.final_tokens), limits_.block_size));
   space->slot = free_slots_.back();
-  space->settled = !plan.IsRagged();
-  batch->setups.push_back({space->slot, plan});
-  // What shrinks on the way has to be whole first; what is ragged grows once it is settled.
-  int64_t tokens = args.tokens;
-  if (plan.whole_until > 0) tokens = std::min<int64_t>(tokens, plan.whole_until);
-  if (plan.IsRagged()) tokens = plan.prompt.tokens;
-  const bool stacked = plan.IsRagged() && !plan.IsDeferred();
-  const bool placed = stacked ? StackPages(plan, space, batch) : TryGrow(tokens, space, batch);
+  space->settled = !plan.life->ReportsPrompt();
+  updates->setups.push_back({space->slot, plan});
+  // What is cut on the way, or reported, grows on afterwards.
+  const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
+  const int32_t stacked_width = StackedRowWidth(limits_, plan);
+  const bool placed = stacked_width > 0 ? TakeStacks(plan, stacked_width, space, updates)
+                                        : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
-    batch->setups.pop_back();
+    updates->setups.pop_back();
     *space = SequenceSpace();
     arena_.Free(*arena, args.prompt_tokens);
-    return lacks(Shortage::kTables);
+    return lacks(WaitReason::kBlockTables);
   }
   free_slots_.pop_back();
   space->arena_begin = static_cast<int>(*arena);
@@ -152,35 +108,40 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
 }
 
 // A layer's ids lie at the beginning of its rows until the engine deals them.
-bool CacheSpace::StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch) {
-  if (!WidenRow(StackedRowWidth(limits_, plan), space, batch)) return false;
+bool CacheSpace::TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
+                            CacheUpdates* updates) {
+  if (!WidenRow(row_width, space, updates)) return false;
   const int kv_heads = limits_.num_kv_heads;
   space->stacks.resize(limits_.num_layers);
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
     std::vector<int32_t>& stack = space->stacks[layer];
-    stack.resize(
-        PagesTogether(int64_t{plan.LayerBudget(layer)} * kv_heads, kv_heads, limits_.block_size));
+    stack.resize(plan.life->StackedPages(plan, layer, limits_.block_size));
     HYDRANT_CHECK(blocks_.Allocate(stack));
     space->num_pages += static_cast<int64_t>(stack.size());
     const int64_t first = space->TableIndex(layer * kv_heads, 0);
     for (size_t i = 0; i < stack.size(); ++i)
-      batch->updates.push_back({first + static_cast<int64_t>(i), stack[i]});
+      updates->updates.push_back({first + static_cast<int64_t>(i), stack[i]});
   }
   return true;
 }
 
 void CacheSpace::DealPages(std::span<const int32_t> entries, SequenceSpace* space) {
-  for (int head = 0; head < num_heads_; ++head) {
-    std::vector<int32_t>& stack = space->stacks[head / limits_.num_kv_heads];
-    const auto count = static_cast<int32_t>(PagesOfHead(entries[head]));
-    HYDRANT_CHECK(count <= static_cast<int32_t>(stack.size()));
-    for (int32_t i = 0; i < count; ++i) space->blocks[space->BlockIndex(head, i)] = stack[i];
-    stack.erase(stack.begin(), stack.begin() + count);
-    space->pages[head] = count;
-  }
-  for (const std::vector<int32_t>& surplus : space->stacks) {
-    for (const int32_t block : surplus) blocks_.Free(block);
-    space->num_pages -= static_cast<int64_t>(surplus.size());
+  const int kv_heads = limits_.num_kv_heads;
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    const std::vector<int32_t>& stack = space->stacks[layer];
+    const int32_t* keep = entries.data() + layer * kv_heads;
+    for (int h = 0; h < kv_heads; ++h) {
+      const int head = layer * kv_heads + h;
+      const int64_t from = DealtFrom(keep, h, limits_.block_size);
+      const int64_t count = PagesOf(keep[h], limits_.block_size);
+      HYDRANT_CHECK(from + count <= static_cast<int64_t>(stack.size()));
+      for (int32_t i = 0; i < count; ++i)
+        space->blocks[space->BlockIndex(head, i)] = stack[from + i];
+      space->pages[head] = static_cast<int32_t>(count);
+    }
+    const int64_t dealt = DealtFrom(keep, kv_heads, limits_.block_size);
+    for (size_t i = dealt; i < stack.size(); ++i) blocks_.Free(stack[i]);
+    space->num_pages -= static_cast<int64_t>(stack.size()) - dealt;
   }
   space->stacks.clear();
 }
@@ -196,7 +157,7 @@ void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
   if (!space->stacks.empty()) DealPages(entries, space);
   for (int head = 0; head < num_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
-    FreePagesPast(static_cast<int32_t>(PagesOfHead(entries[head])), head, space);
+    FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
   }
   space->settled = true;
   space->growing.clear();
@@ -236,20 +197,20 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
   return growth;
 }
 
-bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, Batch* batch) {
+bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates) {
   if (tokens <= space->capacity) return true;
   if (space->growing.empty()) ListGrowingHeads(space);
   const Growth growth = GrowthTo(tokens, *space);
   if (growth.pages > blocks_.NumFree()) return false;
-  if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, batch))
+  if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, updates))
     return false;
-  PlacePages(growth, space, batch);
+  PlacePages(growth, space, updates);
   return true;
 }
 
 // Moves the rows to a wider place, perhaps over the old one: the engine then gets every id anew, so
 // the old place may be given up first.
-bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, Batch* batch) {
+bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates) {
   const int32_t old_width = space->row_width;
   const int64_t old_size = static_cast<int64_t>(old_width) * num_heads_;
   if (old_size > 0) table_.Free(space->row_begin, old_size);
@@ -269,15 +230,15 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, Batch* bat
   space->row_width = width;
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t i = 0; i < space->pages[head]; ++i) {
-      batch->updates.push_back(
+      updates->updates.push_back(
           {space->TableIndex(head, i), space->blocks[space->BlockIndex(head, i)]});
     }
   }
-  batch->rows.push_back({space->slot, *begin, width});
+  updates->rows.push_back({space->slot, *begin, width});
   return true;
 }
 
-void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, Batch* batch) {
+void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates) {
   taken_.resize(growth.pages);
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   const int32_t* next = taken_.data();
@@ -288,7 +249,7 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, Batch* b
     const int head = growing.head;
     for (const int32_t wanted = PagesAt(growing.span, growth.tokens); growing.pages < wanted;) {
       space->blocks[space->BlockIndex(head, growing.pages)] = *next;
-      batch->updates.push_back({space->TableIndex(head, growing.pages++), *next++});
+      updates->updates.push_back({space->TableIndex(head, growing.pages++), *next++});
     }
     space->pages[head] = growing.pages;
     if (HasAllPages(growing)) ordered = false;  // it is to leave the ring
@@ -299,15 +260,15 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, Batch* b
   space->capacity = heads.empty() ? kAnyLength : FullAt(heads[space->next_growing]);
 }
 
-void CacheSpace::Shrink(int32_t cap, SequenceSpace* space) {
-  ShrinkHeads(std::vector<int32_t>(num_heads_, cap), space);
+void CacheSpace::Cap(int32_t cap, SequenceSpace* space) {
+  Cap(std::vector<int32_t>(num_heads_, cap), space);
 }
 
-void CacheSpace::ShrinkHeads(std::span<const int32_t> caps, SequenceSpace* space) {
+void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {
   HYDRANT_CHECK(static_cast<int>(caps.size()) == num_heads_);
   for (int head = 0; head < num_heads_; ++head) {
     space->spans[head] = {.dropped = 0, .cap = caps[head]};
-    FreePagesPast(static_cast<int32_t>(PagesOfHead(caps[head])), head, space);
+    FreePagesPast(static_cast<int32_t>(PagesOf(caps[head], limits_.block_size)), head, space);
   }
   space->growing.clear();
   space->capacity = 0;

@@ -1,6 +1,6 @@
-#include "scheduler/block_allocator.h"
+#include "engine/cache/block_allocator.h"
 
-#include "scheduler/check.h"
+#include "kernels/check.h"
 
 namespace hydrant {
 

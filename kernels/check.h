@@ -1,7 +1,7 @@
 // HYDRANT_CHECK(condition): a broken invariant of our own ends the process with its place. What a
 // user sends never gets here: that is an absl::Status.
-#ifndef HYDRANT_SCHEDULER_CHECK_H_
-#define HYDRANT_SCHEDULER_CHECK_H_
+#ifndef HYDRANT_KERNELS_CHECK_H_
+#define HYDRANT_KERNELS_CHECK_H_
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,4 +14,4 @@
     }                                                                                    \
   } while (false)
 
-#endif  // HYDRANT_SCHEDULER_CHECK_H_
+#endif  // HYDRANT_KERNELS_CHECK_H_

@@ -1,8 +1,8 @@
-#include "scheduler/range_allocator.h"
+#include "engine/cache/range_allocator.h"
 
 #include <iterator>
 
-#include "scheduler/check.h"
+#include "kernels/check.h"
 
 namespace hydrant {
 

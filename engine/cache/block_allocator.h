@@ -1,8 +1,8 @@
 // Hands out ids of pages ("blocks") of the KV pool; never touches their memory. Owned by the
 // scheduler's thread. free + live = total at all times; the destructor checks that every block has
 // come home.
-#ifndef HYDRANT_SCHEDULER_BLOCK_ALLOCATOR_H_
-#define HYDRANT_SCHEDULER_BLOCK_ALLOCATOR_H_
+#ifndef HYDRANT_ENGINE_CACHE_BLOCK_ALLOCATOR_H_
+#define HYDRANT_ENGINE_CACHE_BLOCK_ALLOCATOR_H_
 
 #include <cstdint>
 #include <span>
@@ -33,4 +33,4 @@ class BlockAllocator {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_SCHEDULER_BLOCK_ALLOCATOR_H_
+#endif  // HYDRANT_ENGINE_CACHE_BLOCK_ALLOCATOR_H_

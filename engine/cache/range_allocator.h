@@ -1,8 +1,8 @@
 // Contiguous ranges of a line of `size` units, first fit; ids only, no memory. Serves the table
 // arena (units: block ids) and the prefill arena (units: tokens). Owned by the scheduler's thread.
 // Free neighbours are always joined; the destructor checks that every range has come home.
-#ifndef HYDRANT_SCHEDULER_RANGE_ALLOCATOR_H_
-#define HYDRANT_SCHEDULER_RANGE_ALLOCATOR_H_
+#ifndef HYDRANT_ENGINE_CACHE_RANGE_ALLOCATOR_H_
+#define HYDRANT_ENGINE_CACHE_RANGE_ALLOCATOR_H_
 
 #include <cstdint>
 #include <map>
@@ -35,4 +35,4 @@ class RangeAllocator {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_SCHEDULER_RANGE_ALLOCATOR_H_
+#endif  // HYDRANT_ENGINE_CACHE_RANGE_ALLOCATOR_H_

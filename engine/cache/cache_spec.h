@@ -1,0 +1,40 @@
+// What a request asks of its KV cache, and what a policy is told of its prompt. Plain data.
+#ifndef HYDRANT_ENGINE_CACHE_CACHE_SPEC_H_
+#define HYDRANT_ENGINE_CACHE_CACHE_SPEC_H_
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace hydrant {
+
+inline constexpr int32_t kNoCap = std::numeric_limits<int32_t>::max();
+inline constexpr int kDefaultMinCacheTokens = 128;
+
+// The cache fields of a request, as the client set them. Unset fields take the policy's defaults.
+struct CacheSpec {
+  std::string policy = "full";
+  std::optional<int64_t> max_cache_tokens;
+  std::optional<double> cache_ratio;
+  std::optional<int64_t> min_cache_tokens;  // floor of the ratio, default 128
+  std::optional<int64_t> sink_tokens;
+  std::optional<int64_t> protected_window_size;
+  std::map<std::string, std::string> params;  // a policy's own parameters by name
+  // Of the attention that the prompt's last queries pay, the share that every head is to retain.
+  std::optional<double> min_retained_mass;
+};
+
+// What a prompt is to its cache.
+struct PromptShape {
+  int64_t tokens = 0;
+  int num_layers = 1;
+  int num_kv_heads = 1;
+  bool asked_later = false;  // a question follows it that it is to be compressed without
+  bool fits_twice = false;   // there is room to read it a second time
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_CACHE_SPEC_H_

@@ -1,0 +1,53 @@
+// What the host tells the engine of its caches in one step: who lives in which slot by which plan,
+// which pages are whose, what has been decided, and which caches are cut. Plain data.
+#ifndef HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
+#define HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cache/cache_plan.h"
+#include "kernels/table_update.h"
+
+namespace hydrant {
+
+// A new sequence takes a slot: its lengths become 0.
+struct SlotSetup {
+  int slot = 0;
+  CachePlan plan;
+};
+
+// Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
+// kv_heads + head) * row_width. Sent when a sequence starts, and when its rows move to a wider
+// place (their block ids are then all sent again).
+struct TableRow {
+  int slot = 0;
+  int64_t row_begin = 0;
+  int32_t row_width = 0;
+};
+
+// A slot's plan is no longer open: from now on it follows this one, which is of the same prompt.
+struct SlotDecision {
+  int slot = 0;
+  CachePlan plan;
+};
+
+// A cache is cut as its plan's life says (Lifecycle::CutAfter). Where that has a bound the pages
+// past it are no longer the slot's. Comes before anything else that the step does with pages.
+struct SlotCut {
+  int slot = 0;
+  int32_t tokens = 0;  // seen so far
+};
+
+// Applied in the order of the members.
+struct CacheUpdates {
+  std::vector<SlotSetup> setups;
+  std::vector<TableRow> rows;
+  std::vector<TableUpdate> updates;
+  std::vector<SlotDecision> decisions;  // every slot at most once
+  std::vector<SlotCut> cuts;            // every slot at most once
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_

@@ -1,0 +1,27 @@
+// The sizes that were fixed when an engine was made; all that lends its memory works within them.
+// Plain data.
+#ifndef HYDRANT_ENGINE_CACHE_ENGINE_LIMITS_H_
+#define HYDRANT_ENGINE_CACHE_ENGINE_LIMITS_H_
+
+#include <cstdint>
+
+namespace hydrant {
+
+struct EngineLimits {
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int block_size = 16;
+  int num_blocks = 0;             // pages of the pool
+  int64_t table_entries = 0;      // size of the table arena
+  int max_num_seqs = 0;           // slots
+  int max_model_len = 0;          // tokens of one sequence, prompt and output
+  int prefill_arena_tokens = 0;   // tokens of all open prompts together; at least max_model_len
+  int max_shared_statistics = 0;  // that the other slots of a slice may want together
+  int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
+  bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
+  int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_ENGINE_LIMITS_H_

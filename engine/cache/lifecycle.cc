@@ -1,0 +1,213 @@
+#include "engine/cache/lifecycle.h"
+
+#include <algorithm>
+
+#include "engine/cache/cache_plan.h"
+#include "kernels/kv_pages.h"
+
+namespace hydrant {
+namespace {
+
+int32_t PromptTokens(const CachePlan& plan) { return static_cast<int32_t>(plan.prompt.tokens); }
+
+// Pages of a layer whose heads hold as many entries each.
+int64_t PagesAlike(const CachePlan& plan, int64_t entries, int block_size) {
+  return PagesOf(entries, block_size) * plan.prompt.num_kv_heads;
+}
+
+// The sum over the layers of what is the same in layers of one budget.
+template <typename OfLayer>
+int64_t SumOverLayers(const CachePlan& plan, const OfLayer& of_layer) {
+  if (plan.layer_budgets.empty()) return of_layer(0) * plan.prompt.num_layers;
+  int64_t sum = 0;
+  for (int layer = 0; layer < plan.prompt.num_layers; ++layer) sum += of_layer(layer);
+  return sum;
+}
+
+template <typename OfLayer>
+int32_t MostOfLayers(const CachePlan& plan, const OfLayer& of_layer) {
+  int32_t most = of_layer(0);
+  for (int layer = 1; layer < static_cast<int>(plan.layer_budgets.size()); ++layer)
+    most = std::max(most, of_layer(layer));
+  return most;
+}
+
+std::vector<int32_t> KeepOfLayers(const CachePlan& plan, int32_t tokens) {
+  std::vector<int32_t> keep(plan.prompt.num_layers);
+  for (int layer = 0; layer < plan.prompt.num_layers; ++layer)
+    keep[layer] = std::min(plan.LayerBudget(layer), tokens);
+  return keep;
+}
+
+}  // namespace
+
+HeadSpan Lifecycle::Opening(const CachePlan& plan, int layer) const {
+  const int32_t budget = plan.LayerBudget(layer), growth = plan.Growth();
+  return {.dropped = std::max(0, PromptTokens(plan) - budget),
+          .cap = growth == kNoCap ? kNoCap : budget + growth};
+}
+
+int64_t Lifecycle::OpeningEnds(const CachePlan& /*plan*/) const { return kAnyLength; }
+
+int32_t Lifecycle::EntriesAfter(const CachePlan& plan, int64_t tokens) const {
+  return MostOfLayers(plan, [&](int layer) { return Opening(plan, layer).EntriesAfter(tokens); });
+}
+
+int32_t Lifecycle::MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const {
+  return EntriesAfter(plan, tokens);
+}
+
+int32_t Lifecycle::MostUntil(const CachePlan& plan, int64_t tokens) const {
+  return MostOfLayers(plan, [&](int layer) { return Opening(plan, layer).MostUntil(tokens); });
+}
+
+int32_t Lifecycle::WidestKeep(const CachePlan& plan) const {
+  return std::min(PromptTokens(plan), plan.LargestBudget());
+}
+
+int64_t Lifecycle::PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const {
+  return SumOverLayers(plan, [&](int layer) {
+    return PagesAlike(plan, Opening(plan, layer).MostUntil(tokens), block_size);
+  });
+}
+
+bool Lifecycle::CutsPrompt(const CachePlan& plan) const {
+  const int32_t least = plan.layer_budgets.empty() ? plan.budget
+                                                   : *std::min_element(plan.layer_budgets.begin(),
+                                                                       plan.layer_budgets.end());
+  return plan.prompt.tokens > least;
+}
+
+LayerCut Lifecycle::CutLayer(const CachePlan& plan, int layer) const {
+  return {.keep = std::min(PromptTokens(plan), plan.LayerBudget(layer))};
+}
+
+HeadSpan ReportedLife::Opening(const CachePlan& plan, int /*layer*/) const {
+  return plan.Keeping(WidestKeep(plan));
+}
+
+int64_t ReportedLife::OpeningEnds(const CachePlan& plan) const { return plan.prompt.tokens; }
+
+int32_t ReportedLife::EntriesAfter(const CachePlan& plan, int64_t tokens) const {
+  return plan.Keeping(WidestKeep(plan)).EntriesAfter(tokens);
+}
+
+// Of heads that keep more than their budget to retain enough, the least they hold.
+int32_t ReportedLife::MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const {
+  return plan.Keeping(std::min(PromptTokens(plan), plan.LargestBudget())).EntriesAfter(tokens);
+}
+
+int32_t ReportedLife::MostUntil(const CachePlan& plan, int64_t tokens) const {
+  return EntriesAfter(plan, tokens);
+}
+
+int64_t SharedInLayer::StackedPages(const CachePlan& plan, int layer, int block_size) const {
+  const int64_t heads = plan.prompt.num_kv_heads;
+  return PagesTogether(plan.LayerBudget(layer) * heads, heads, block_size);
+}
+
+int32_t SharedInLayer::WidestKeep(const CachePlan& plan) const {
+  return plan.WidestShare(plan.prompt.tokens);
+}
+
+int64_t SharedInLayer::PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const {
+  const int64_t heads = plan.prompt.num_kv_heads;
+  return SumOverLayers(plan, [&](int layer) {
+    const int64_t average = plan.Keeping(plan.LayerBudget(layer)).MostUntil(tokens);
+    return PagesTogether(average * heads, heads, block_size);
+  });
+}
+
+LayerCut SharedInLayer::CutLayer(const CachePlan& plan, int layer) const {
+  return {.keep = plan.LayerBudget(layer), .shared = true};
+}
+
+int32_t FromCandidates::WidestKeep(const CachePlan& plan) const {
+  return std::min(PromptTokens(plan), entries_);
+}
+
+int64_t FromCandidates::PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const {
+  const int64_t heads = plan.prompt.num_kv_heads, layers = plan.prompt.num_layers;
+  const auto average = [&](int layer) -> int64_t {
+    const bool any_may_grow = min_retained_mass_ > 0.0f;
+    return plan.Keeping(any_may_grow ? WidestKeep(plan) : plan.LayerBudget(layer))
+        .MostUntil(tokens);
+  };
+  const int64_t candidates = layers * PagesAlike(plan, WidestKeep(plan), block_size);
+  int64_t then = SumOverLayers(
+      plan, [&](int layer) { return PagesTogether(average(layer) * heads, heads, block_size); });
+  // More than the layers' sum: what rounding leaves in one layer may fill a page of another.
+  if (plan.share.scope == BudgetScope::kModel) {
+    const int64_t entries = SumOverLayers(plan, [&](int layer) { return average(layer) * heads; });
+    then = PagesTogether(entries, layers * heads, block_size);
+  }
+  return std::max(candidates, then);
+}
+
+LayerCut FromCandidates::CutLayer(const CachePlan& plan, int /*layer*/) const {
+  return {.keep = WidestKeep(plan)};
+}
+
+std::optional<PageCut> FromCandidates::CutPrompt(const CachePlan& plan) const {
+  return PageCut{.keep = KeepOfLayers(plan, PromptTokens(plan)),
+                 .share = plan.share,
+                 .max_length = WidestKeep(plan),
+                 .growth = plan.Growth(),
+                 .min_retained_mass = min_retained_mass_,
+                 .most_for_mass = most_for_mass_};
+}
+
+bool WholeUntil::HeadsDiffer(const CachePlan& plan) const {
+  return plan.share.scope != BudgetScope::kHead;
+}
+
+int32_t WholeUntil::EntriesAfter(const CachePlan& plan, int64_t tokens) const {
+  if (tokens <= tokens_) return static_cast<int32_t>(tokens);
+  if (HeadsDiffer(plan)) return plan.WidestShare(tokens_);
+  return static_cast<int32_t>(std::min<int64_t>(tokens, plan.cap));
+}
+
+int32_t WholeUntil::MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const {
+  return HeadsDiffer(plan) && tokens > tokens_ ? plan.cap : EntriesAfter(plan, tokens);
+}
+
+int32_t WholeUntil::MostUntil(const CachePlan& plan, int64_t tokens) const {
+  return std::max(EntriesAfter(plan, tokens),
+                  EntriesAfter(plan, std::min<int64_t>(tokens, tokens_)));
+}
+
+int64_t WholeUntil::PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const {
+  const int64_t whole = std::min<int64_t>(tokens, tokens_);
+  const int64_t now = tokens <= tokens_ ? tokens : std::min<int64_t>(tokens, plan.cap);
+  return plan.prompt.num_layers * PagesAlike(plan, std::max(whole, now), block_size);
+}
+
+LayerCut WholeUntil::CutLayer(const CachePlan& plan, int /*layer*/) const {
+  return {.keep = PromptTokens(plan)};
+}
+
+PageCut WholeUntil::CutAfter(const CachePlan& plan, int64_t tokens) const {
+  return {.keep = std::vector<int32_t>(plan.prompt.num_layers, plan.cap),
+          .share = plan.share,
+          .max_length = static_cast<int32_t>(tokens),
+          .growth = 0,
+          .bound = EntriesAfter(plan, tokens + 1)};
+}
+
+HeadSpan DropsChunks::Opening(const CachePlan& plan, int layer) const {
+  HeadSpan span = Lifecycle::Opening(plan, layer);
+  span.drop = drop_;
+  return span;
+}
+
+bool DropsChunks::CutsAfter(const CachePlan& plan, int64_t tokens) const {
+  return Opening(plan, 0).EntriesAfter(tokens) == plan.cap;
+}
+
+PageCut DropsChunks::CutAfter(const CachePlan& plan, int64_t /*tokens*/) const {
+  return {.keep = std::vector<int32_t>(plan.prompt.num_layers, plan.cap - drop_),
+          .share = {},
+          .max_length = plan.cap};
+}
+
+}  // namespace hydrant

@@ -1,0 +1,195 @@
+// How a cache lives: how many entries its heads hold after so many tokens, which pages that takes,
+// and what the engine cuts when. The host counts by it without asking the device; where only the
+// device knows how much a head keeps, a life answers with bounds until the engine has reported.
+//
+//                  prompt is read        prompt has been read      while decoding
+//   CutAtPrompt    layer by layer: every head keeps its budget     grows to its cap, then one
+//                                                                  entry leaves for each that comes
+//   SharedInLayer  layer by layer: the heads of a layer share      the same, caps by report
+//                  its budget and its pages
+//   FromCandidates every head holds      heads share budgets over  the same, caps by report
+//                  candidates            layers, or keep enough
+//                                        attention
+//   WholeUntil     nothing leaves                                  at n tokens it is cut once
+//   DropsChunks    as CutAtPrompt                                  many entries leave at once
+//
+// A policy with a life of its own derives one in its own file (policies/subgen.cc does) and sets
+// CachePlan::life. Lives are immutable: one object may serve many threads and requests. All that is
+// not theirs, budgets above all, they take from the plan. Tokens are those of the sequence that
+// have been seen, its prompt at least.
+#ifndef HYDRANT_ENGINE_CACHE_LIFECYCLE_H_
+#define HYDRANT_ENGINE_CACHE_LIFECYCLE_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "engine/cache/head_budget.h"
+#include "kernels/subgen.h"
+
+namespace hydrant {
+
+struct CachePlan;
+
+inline constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
+
+// What becomes of a layer of a prompt that has been read, before its entries are written.
+struct LayerCut {
+  int32_t keep = 0;  // entries a head keeps ...
+  // ... on average, by where the best of the layer's entries are; the heads are then given their
+  // pages from the layer's stack (kernels/deal_pages.h). Else every head keeps as many.
+  bool shared = false;
+  // Not entries are kept but samples of them.
+  const SubGenRule* samples = nullptr;
+};
+
+// What becomes of entries that lie in pages.
+struct PageCut {
+  std::vector<int32_t> keep;  // [num_layers] entries a head keeps, on average over those that share
+  BudgetShare share;
+  int32_t max_length = 0;  // no head holds more before
+  // The heads' caps become what they keep and so much more; kNoCap: none; -1: they stay.
+  int32_t growth = -1;
+  // No head holds more afterwards: its pages past that go home. Unset: the pages stay.
+  std::optional<int32_t> bound = {};
+  // A head keeps more, up to most_for_mass entries or else all, until it retains that much of the
+  // attention that the prompt's last queries pay. 0: it need not.
+  float min_retained_mass = 0.0f;
+  int32_t most_for_mass = kNoCap;
+  // Not entries are kept but samples of them.
+  const SubGenRule* samples = nullptr;
+};
+
+class Lifecycle {
+ public:
+  virtual ~Lifecycle() = default;
+
+  // --- Counting.
+
+  // A head of the layer, from admission on.
+  virtual HeadSpan Opening(const CachePlan& plan, int layer) const;
+  // That holds while no more tokens than this have been seen; then the heads are cut, or reported.
+  virtual int64_t OpeningEnds(const CachePlan& plan) const;
+  // What each head keeps of the prompt is the engine's to report (CacheReport::entries): until then
+  // the sequence does not decode.
+  virtual bool ReportsPrompt() const { return false; }
+  // Heads may hold different numbers of entries which only reports tell.
+  virtual bool HeadsDiffer(const CachePlan& /*plan*/) const { return ReportsPrompt(); }
+  // Pages from which the heads of a layer are given theirs when they have been counted; 0: every
+  // head has its own.
+  virtual int64_t StackedPages(const CachePlan& /*plan*/, int /*layer*/, int /*block_size*/) const {
+    return 0;
+  }
+  // A bound of the entries that any head holds.
+  virtual int32_t EntriesAfter(const CachePlan& plan, int64_t tokens) const;
+  // About what a head holds on average, in the fullest layer: a device estimates its work by it.
+  virtual int32_t MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const;
+  // The most that any head has held on the way there.
+  virtual int32_t MostUntil(const CachePlan& plan, int64_t tokens) const;
+  // No head keeps more of the prompt.
+  virtual int32_t WidestKeep(const CachePlan& plan) const;
+  // The most pages that all heads have held on the way there.
+  virtual int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const;
+
+  // --- Cutting.
+
+  // Something leaves when the prompt has been read.
+  virtual bool CutsPrompt(const CachePlan& plan) const;
+  virtual LayerCut CutLayer(const CachePlan& plan, int layer) const;
+  // When the prompt's last layer has been written.
+  virtual std::optional<PageCut> CutPrompt(const CachePlan& /*plan*/) const { return std::nullopt; }
+  // Whether the cache is cut when so many tokens have been seen, before the next one comes. Asked
+  // at every step.
+  virtual bool CutsAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return false; }
+  // REQUIRES: CutsAfter(plan, tokens).
+  virtual PageCut CutAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return {}; }
+  // The samples that entries are streamed into while decoding; null: none.
+  virtual const SubGenRule* Samples() const { return nullptr; }
+};
+
+// The default: every head of a layer keeps the layer's budget of the prompt. A prompt within its
+// budget keeps everything.
+using CutAtPrompt = Lifecycle;
+
+// What the lives have in common that report.
+class ReportedLife : public Lifecycle {
+ public:
+  HeadSpan Opening(const CachePlan& plan, int layer) const override;
+  int64_t OpeningEnds(const CachePlan& plan) const override;
+  bool ReportsPrompt() const override { return true; }
+  int32_t EntriesAfter(const CachePlan& plan, int64_t tokens) const override;
+  int32_t MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const override;
+  int32_t MostUntil(const CachePlan& plan, int64_t tokens) const override;
+};
+
+// plan.share says the scope kLayer.
+class SharedInLayer final : public ReportedLife {
+ public:
+  int64_t StackedPages(const CachePlan& plan, int layer, int block_size) const override;
+  int32_t WidestKeep(const CachePlan& plan) const override;
+  int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
+  LayerCut CutLayer(const CachePlan& plan, int layer) const override;
+};
+
+class FromCandidates final : public ReportedLife {
+ public:
+  // entries: that a head holds until all layers have been read, if it has as many.
+  explicit FromCandidates(int32_t entries) : entries_(entries) {}
+  // All entries are candidates, and every head retains min_retained_mass in (0, 1], where
+  // most_for_mass entries suffice for it.
+  FromCandidates(float min_retained_mass, int32_t most_for_mass)
+      : min_retained_mass_(min_retained_mass), most_for_mass_(most_for_mass) {}
+
+  int32_t WidestKeep(const CachePlan& plan) const override;
+  int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
+  LayerCut CutLayer(const CachePlan& plan, int layer) const override;
+  std::optional<PageCut> CutPrompt(const CachePlan& plan) const override;
+
+ private:
+  int32_t entries_ = kNoCap;
+  float min_retained_mass_ = 0.0f;
+  int32_t most_for_mass_ = kNoCap;
+};
+
+// The heads may share what is left, by plan.share. REQUIRES: every head's cap is the budget.
+class WholeUntil : public Lifecycle {
+ public:
+  explicit WholeUntil(int32_t tokens) : tokens_(tokens) {}
+
+  int32_t tokens() const { return tokens_; }
+
+  HeadSpan Opening(const CachePlan&, int /*layer*/) const override { return {}; }
+  int64_t OpeningEnds(const CachePlan&) const override { return tokens_; }
+  bool HeadsDiffer(const CachePlan& plan) const override;
+  int32_t EntriesAfter(const CachePlan& plan, int64_t tokens) const override;
+  int32_t MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const override;
+  int32_t MostUntil(const CachePlan& plan, int64_t tokens) const override;
+  int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
+  bool CutsPrompt(const CachePlan&) const override { return false; }
+  LayerCut CutLayer(const CachePlan& plan, int layer) const override;
+  bool CutsAfter(const CachePlan&, int64_t tokens) const override { return tokens == tokens_; }
+  PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override;
+
+ private:
+  int32_t tokens_;
+};
+
+class DropsChunks final : public Lifecycle {
+ public:
+  // drop: entries that leave at once before a token comes to a head at its cap.
+  explicit DropsChunks(int32_t drop) : drop_(drop) {}
+
+  int32_t drop() const { return drop_; }
+
+  HeadSpan Opening(const CachePlan& plan, int layer) const override;
+  bool CutsAfter(const CachePlan& plan, int64_t tokens) const override;
+  PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override;
+
+ private:
+  int32_t drop_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_LIFECYCLE_H_

@@ -1,0 +1,21 @@
+// Why the front of the queue waits. Nobody overtakes, so whoever waits waits for it.
+#ifndef HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
+#define HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
+
+#include <cstdint>
+
+namespace hydrant {
+
+enum class WaitReason : uint8_t {
+  kArrived,       // since the last step: nothing is lacking yet
+  kMaxNumSeqs,    // so many run
+  kPages,         // the pool is used up, but for what is kept free for growth
+  kPrefillArena,  // prompts that are being read fill the room for them
+  kBlockTables,   // the block tables are full
+  kPreempted,     // it comes back when there is room for what it has to replay
+};
+inline constexpr int kNumWaitReasons = 6;
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_WAIT_REASON_H_

@@ -1,0 +1,98 @@
+#include "engine/compress/head_budgets.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace hydrant {
+
+absl::Status HeadBudgets::Allocate(Backend* backend, const EngineLimits& limits) {
+  backend_ = backend;
+  limits_ = limits;
+  return keep_.Allocate(*backend, static_cast<size_t>(limits.num_layers) * limits.num_kv_heads);
+}
+
+void HeadBudgets::SetAlike(int layer, int32_t keep) {
+  const size_t heads = limits_.num_kv_heads;
+  keep_.Write(*backend_, layer * heads, std::vector<int32_t>(heads, keep));
+}
+
+void HeadBudgets::Share(const CachePlan& plan, int layer, int heads, int32_t base,
+                        int32_t counted) {
+  backend_->ShareBudget({.best = keep(layer),
+                         .counted = counted,
+                         .heads = heads,
+                         .base = base,
+                         .floor_ppm = plan.share.floor_ppm,
+                         .guarded = plan.Protected(),
+                         .keep = keep(layer)});
+}
+
+void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget,
+                             const KvState& kv) {
+  const CachePlan& plan = *layer.plan;
+  backend_->Select({.scores = scores,
+                    .score_stride = layer.stride,
+                    .num_kv_heads = layer.num_kv_heads,
+                    .n = layer.n,
+                    .sinks = plan.rule.sinks,
+                    .recent = plan.rule.recent,
+                    .kept = layer.kept,
+                    .kept_stride = layer.stride,
+                    .counts = keep(layer.layer),
+                    .total = layer.num_kv_heads * layer_budget});
+  Share(plan, layer.layer, layer.num_kv_heads, layer_budget - plan.Protected(), plan.Protected());
+  backend_->DealPages({.keep = keep(layer.layer),
+                       .block_size = kv.pages().layout.block_size,
+                       .slot = layer.slot,
+                       .layer = layer.layer,
+                       .tables = kv.tables(),
+                       .blocks = kv.blocks()});
+}
+
+void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
+                             const KvState& kv) {
+  if (cut.share.scope == BudgetScope::kModel) {
+    ShareLayersOfPages(plan, cut, slot, tokens, 0, limits_.num_layers, kv);
+  } else {
+    for (int layer = 0; layer < limits_.num_layers; ++layer) {
+      if (cut.share.scope == BudgetScope::kLayer) {
+        ShareLayersOfPages(plan, cut, slot, tokens, layer, layer + 1, kv);
+      } else {
+        SetAlike(layer, cut.keep[layer]);
+      }
+    }
+  }
+  if (cut.min_retained_mass <= 0.0f) return;
+  backend_->KeepForMass({.slot = slot,
+                         .queries = plan.MassQueries(),
+                         .min_mass = cut.min_retained_mass,
+                         .most = cut.most_for_mass,
+                         .sinks = plan.rule.sinks,
+                         .recent = plan.rule.recent,
+                         .next_position = tokens,
+                         .max_length = cut.max_length,
+                         .pages = kv.pages(),
+                         .tables = kv.tables(),
+                         .keep = keep(0)});
+}
+
+void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, int slot,
+                                     int32_t tokens, int layer_begin, int layer_end,
+                                     const KvState& kv) {
+  const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
+  const int32_t base = cut.keep[layer_begin] - plan.Protected();
+  backend_->CountBest({.slot = slot,
+                       .layer_begin = layer_begin,
+                       .layer_end = layer_end,
+                       .total = int64_t{heads} * base,
+                       .sinks = plan.rule.sinks,
+                       .recent = plan.rule.recent,
+                       .next_position = tokens,
+                       .max_length = cut.max_length,
+                       .pages = kv.pages(),
+                       .tables = kv.tables(),
+                       .counts = keep(layer_begin)});
+  Share(plan, layer_begin, heads, base, 0);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,40 @@
+#include "engine/compress/page_cutter.h"
+
+#include <vector>
+
+namespace hydrant {
+
+absl::Status PageCutter::Allocate(Backend* backend, const EngineLimits& limits) {
+  backend_ = backend;
+  limits_ = limits;
+  if (absl::Status status = budgets_.Allocate(backend, limits); !status.ok()) return status;
+  return samples_.Allocate(backend, limits);
+}
+
+void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
+                     const KvState& kv) {
+  const SequenceTables& tables = kv.tables();
+  if (cut.samples != nullptr) {
+    const std::vector<int32_t> caps(static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads,
+                                    plan.cap);
+    backend_->CopyToDevice(tables.caps + tables.HeadIndex(slot, 0, 0), caps.data(),
+                           caps.size() * sizeof(int32_t));
+    samples_.BuildPages(*cut.samples, slot, tokens, kv);
+    return;
+  }
+  budgets_.SharePages(plan, cut, slot, tokens, kv);
+  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    backend_->Compact({.keep = budgets_.keep(layer),
+                       .growth = cut.growth == kNoCap ? -1 : cut.growth,
+                       .sinks = plan.rule.sinks,
+                       .recent = plan.rule.recent,
+                       .next_position = tokens,
+                       .max_length = cut.max_length,
+                       .slot = slot,
+                       .layer = layer,
+                       .pages = kv.pages(),
+                       .tables = tables});
+  }
+}
+
+}  // namespace hydrant
