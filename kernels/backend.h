@@ -1,6 +1,6 @@
-// A Backend runs the operations of a step on one device. Each operation has a contract header of
-// its own; the same tests run over every backend, and "reference" (plain loops, double
-// accumulation) is the truth the others are held to.
+// A Backend runs the operations of a step on one device. The operations are listed in
+// kernels/ops.h, each has a contract header of its own; the same tests run over every backend, and
+// "reference" (plain loops, double accumulation) is the truth the others are held to.
 //
 // Operations are enqueued in order; their arguments are taken at once, what they point to on the
 // device must stay until they have run. A fault of the device is sticky: later operations do
@@ -20,26 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/combine_notes.h"
-#include "kernels/compact.h"
-#include "kernels/count_best.h"
-#include "kernels/deal_pages.h"
-#include "kernels/decode_attention.h"
-#include "kernels/derive_scores.h"
-#include "kernels/elementwise.h"
-#include "kernels/kcenter.h"
-#include "kernels/latest_tokens.h"
-#include "kernels/matmul.h"
-#include "kernels/penalize.h"
-#include "kernels/pool_scores.h"
-#include "kernels/prefill_attention.h"
-#include "kernels/retained_mass.h"
-#include "kernels/revise_scores.h"
-#include "kernels/sample.h"
-#include "kernels/select.h"
-#include "kernels/share_budget.h"
-#include "kernels/subgen.h"
-#include "kernels/table_update.h"
+#include "kernels/ops.h"
 #include "kernels/weight.h"
 
 namespace hydrant {
@@ -104,36 +85,9 @@ class Backend {
   virtual void Repeat(uint64_t /*key*/, const std::function<void()>& operations) { operations(); }
   virtual bool RecordsOperations() const { return false; }
 
-  virtual void Matmul(const MatmulArgs& args) = 0;
-  virtual void Embed(const EmbedArgs& args) = 0;
-  virtual void RmsNorm(const RmsNormArgs& args) = 0;
-  virtual void LayerNorm(const LayerNormArgs& args) = 0;
-  virtual void RopeSplit(const RopeSplitArgs& args) = 0;
-  virtual void Swiglu(const SwigluArgs& args) = 0;
-  virtual void Activate(const ActivateArgs& args) = 0;
-  virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
-  virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
-  virtual void ReviseScores(const ReviseScoresArgs& args) = 0;
-  virtual void DeriveScores(const DeriveScoresArgs& args) = 0;
-  virtual void PoolScores(const PoolScoresArgs& args) = 0;
-  virtual void KCenter(const KCenterArgs& args) = 0;
-  virtual void Select(const SelectArgs& args) = 0;
-  virtual void WritePages(const WritePagesArgs& args) = 0;
-  virtual void Compact(const CompactArgs& args) = 0;
-  virtual void ShareBudget(const ShareBudgetArgs& args) = 0;
-  virtual void DealPages(const DealPagesArgs& args) = 0;
-  virtual void CountBest(const CountBestArgs& args) = 0;
-  virtual void RetainedMass(const RetainedMassArgs& args) = 0;
-  virtual void KeptMass(const KeptMassArgs& args) = 0;
-  virtual void KeepForMass(const KeepForMassArgs& args) = 0;
-  virtual void CombineNotes(const CombineNotesArgs& args) = 0;
-  virtual void SubGenBuild(const SubGenBuildArgs& args) = 0;
-  virtual void SubGenInsert(const SubGenInsertArgs& args) = 0;
-  virtual void Penalize(const PenalizeArgs& args) = 0;
-  virtual void Sample(const SampleArgs& args) = 0;
-  virtual void KeepLatest(const LatestTokensArgs& args) = 0;
-  virtual void TakeLatest(const LatestTokensArgs& args) = 0;
-  virtual void UpdateTable(const UpdateTableArgs& args) = 0;
+#define HYDRANT_DECLARE_OP(Op, Args) virtual void Op(const Args& args) = 0;
+  HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
+#undef HYDRANT_DECLARE_OP
 };
 
 std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);
