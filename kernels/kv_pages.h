@@ -33,10 +33,6 @@ struct KvLayout {
   int block_size = 16;
   int num_blocks = 0;
 
-  // Offset in elements of a slot in keys and values.
-  constexpr size_t SlotOffset(int block, int slot) const {
-    return (static_cast<size_t>(block) * block_size + slot) * head_dim;
-  }
   // Bytes of one page: keys, values, positions, scores, log-weights.
   constexpr size_t PageBytes() const {
     return static_cast<size_t>(block_size) *

@@ -16,11 +16,10 @@ namespace hydrant {
 //
 // Where `counts` is given the budget is the layer's (Ada-KV, arXiv 2407.11550, algorithm 1): all
 // heads together keep `total` entries, keep is not read, and counts[h] is written. Each head gets
-// its protected entries and the best `floor` of the others (all it has, if fewer); what is left of
-// `total` goes to the highest of all heads' other entries, on equal scores to the higher position,
-// then to the lower head. The counts sum to `total` exactly, which must hold the protected and the
-// floors and not exceed num_kv_heads * n. (What Ada-KV shares out by its safeguard alpha are the
-// counts of floor 0.)
+// its protected entries; what is left of `total` goes to the highest of all heads' other entries,
+// on equal scores to the higher position, then to the lower head. The counts sum to `total`
+// exactly, which must hold the protected and not exceed num_kv_heads * n. (Ada-KV's safeguard alpha
+// is a second step: kernels/share_budget.h.)
 struct SelectArgs {
   const float* scores = nullptr;  // [num_kv_heads, score_stride]
   int64_t score_stride = 0;       // elements
@@ -33,7 +32,6 @@ struct SelectArgs {
   int64_t kept_stride = 0;        // elements; a row holds what its head may keep, n at most
   int32_t* counts = nullptr;      // [num_kv_heads]; null: keep[h] says what each head keeps
   int total = 0;                  // with counts: entries of all heads, the protected included
-  int floor = 0;                  // with counts: unprotected entries a head gets at least
 };
 
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
