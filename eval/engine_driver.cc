@@ -136,7 +136,7 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
   if (!report.entries.empty() && !sequence.plan.IsDeferred()) GivePagesPast(report.entries, slot);
 }
 
-// Dealing pages leaves nothing of use in a row past what its head was dealt.
+// Assigning pages leaves nothing of use in a row past what its head was assigned.
 void EngineDriver::GivePagesPast(const std::vector<int32_t>& entries, int slot) {
   const Sequence& sequence = sequences_[slot];
   const int block = engine_->limits().block_size;

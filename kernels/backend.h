@@ -58,17 +58,17 @@ class Backend {
   virtual absl::Status Synchronize() = 0;
 
   // Results that the device brings while the host does something else. What CopyToHostLater()
-  // enqueues is in `host`, which is of AllocateHost(), once a later mark has been waited for; a
-  // mark that is set again is a new one. On a host everything is there at once.
-  static constexpr int kMarks = 4;
+  // enqueues is in `host`, which is of AllocateHost(), once an event recorded later has been waited
+  // for; recording an event again makes it a new one. On a host everything is there at once.
+  static constexpr int kEvents = 4;
   virtual absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) { return Allocate(bytes); }
   virtual void CopyToHostLater(void* host, const void* device, size_t bytes) {
     CopyToHost(host, device, bytes);
   }
-  virtual void Mark(int /*mark*/) {}  // [0, kMarks)
-  virtual absl::Status WaitFor(int /*mark*/) { return Synchronize(); }
+  virtual void RecordEvent(int /*event*/) {}  // [0, kEvents)
+  virtual absl::Status WaitForEvent(int /*event*/) { return Synchronize(); }
   // Whether the device works while the host goes on.
-  virtual bool RunsBesideHost() const { return false; }
+  virtual bool IsAsynchronous() const { return false; }
 
   // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes
   // that do not fit.
@@ -79,11 +79,11 @@ class Backend {
   // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
   virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
-  // Enqueues what `operations` enqueues. Under one key these must be the same operations with the
-  // same arguments each time, and copies only on the device: a device that RecordsOperations() may
-  // record them, and later repeat the record without asking.
-  virtual void Repeat(uint64_t /*key*/, const std::function<void()>& operations) { operations(); }
-  virtual bool RecordsOperations() const { return false; }
+  // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
+  // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture
+  // them as a graph, and later launch the graph without calling `record`.
+  virtual void RunGraph(uint64_t /*key*/, const std::function<void()>& record) { record(); }
+  virtual bool SupportsGraphs() const { return false; }
 
 #define HYDRANT_DECLARE_OP(Op, Args) virtual void Op(const Args& args) = 0;
   HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)

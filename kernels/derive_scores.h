@@ -14,7 +14,7 @@ namespace hydrant {
 //                  2401.06104: one kept set for a layer); summed in double, head 0 first
 //   kRandom        uniform in [0, 1) by (seed, layer, h, j) alone
 //   kTimesLength   a[h, j] times the length (L2) of row j of head h, whose squares are summed in
-//                  double from the first on: what an entry is paid weighs as much as what it gives
+//                  double from the first on: the attention an entry receives times what it adds
 enum class ScoreStep : uint8_t { kCombine, kAverageHeads, kRandom, kTimesLength };
 
 struct DeriveScoresArgs {

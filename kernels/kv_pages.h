@@ -10,9 +10,9 @@
 //                                                     null: all are 0; attention reads and writes
 //                                                     them for rows whose rule is weighted, no
 //                                                     others (kernels/decode_attention.h), in whose
-//                                                     slots the first is a place for notes
+//                                                     slots the first holds a second score
 //                                                     (kernels/retained_mass.h, revise_scores.h,
-//                                                     combine_notes.h)
+//                                                     combine_cached_scores.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -67,7 +67,7 @@ enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
 // 2309.17453, section 3.2: positions within the cache). Keys lie in the pages as they were before
 // RoPE, and where a position is spoken of it is the entry's rank among the head's live entries, 0
 // .. length - 1 in the order of their tokens: in `positions`, in sinks and recent (next_pos is the
-// length), and in the angle a key is turned by. When an entry leaves, those above it go down by
+// length), and in the angle a key is rotated by. When an entry leaves, those above it go down by
 // one. The kept set is what it would be by true positions: the first `sinks` and the last `recent`
 // tokens never leave, so they are the lowest and the highest ranks, and ranks order the rest as
 // positions do.

@@ -4,15 +4,15 @@
 #ifndef HYDRANT_KERNELS_OPS_H_
 #define HYDRANT_KERNELS_OPS_H_
 
-#include "kernels/combine_notes.h"
+#include "kernels/assign_pages.h"
+#include "kernels/combine_cached_scores.h"
 #include "kernels/compact.h"
 #include "kernels/count_best.h"
-#include "kernels/deal_pages.h"
 #include "kernels/decode_attention.h"
 #include "kernels/derive_scores.h"
 #include "kernels/elementwise.h"
 #include "kernels/kcenter.h"
-#include "kernels/latest_tokens.h"
+#include "kernels/last_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/penalize.h"
 #include "kernels/pool_scores.h"
@@ -26,36 +26,36 @@
 #include "kernels/table_update.h"
 
 // OP(name, type of its arguments) for each operation.
-#define HYDRANT_FOR_EACH_OP(OP)              \
-  OP(Matmul, MatmulArgs)                     \
-  OP(Embed, EmbedArgs)                       \
-  OP(RmsNorm, RmsNormArgs)                   \
-  OP(LayerNorm, LayerNormArgs)               \
-  OP(RopeSplit, RopeSplitArgs)               \
-  OP(Swiglu, SwigluArgs)                     \
-  OP(Activate, ActivateArgs)                 \
-  OP(PrefillAttention, PrefillAttentionArgs) \
-  OP(DecodeAttention, DecodeAttentionArgs)   \
-  OP(ReviseScores, ReviseScoresArgs)         \
-  OP(DeriveScores, DeriveScoresArgs)         \
-  OP(PoolScores, PoolScoresArgs)             \
-  OP(KCenter, KCenterArgs)                   \
-  OP(Select, SelectArgs)                     \
-  OP(WritePages, WritePagesArgs)             \
-  OP(Compact, CompactArgs)                   \
-  OP(ShareBudget, ShareBudgetArgs)           \
-  OP(DealPages, DealPagesArgs)               \
-  OP(CountBest, CountBestArgs)               \
-  OP(RetainedMass, RetainedMassArgs)         \
-  OP(KeptMass, KeptMassArgs)                 \
-  OP(KeepForMass, KeepForMassArgs)           \
-  OP(CombineNotes, CombineNotesArgs)         \
-  OP(SubGenBuild, SubGenBuildArgs)           \
-  OP(SubGenInsert, SubGenInsertArgs)         \
-  OP(Penalize, PenalizeArgs)                 \
-  OP(Sample, SampleArgs)                     \
-  OP(KeepLatest, LatestTokensArgs)           \
-  OP(TakeLatest, LatestTokensArgs)           \
+#define HYDRANT_FOR_EACH_OP(OP)                    \
+  OP(Matmul, MatmulArgs)                           \
+  OP(Embed, EmbedArgs)                             \
+  OP(RmsNorm, RmsNormArgs)                         \
+  OP(LayerNorm, LayerNormArgs)                     \
+  OP(RopeSplit, RopeSplitArgs)                     \
+  OP(Swiglu, SwigluArgs)                           \
+  OP(Activate, ActivateArgs)                       \
+  OP(PrefillAttention, PrefillAttentionArgs)       \
+  OP(DecodeAttention, DecodeAttentionArgs)         \
+  OP(ReviseScores, ReviseScoresArgs)               \
+  OP(DeriveScores, DeriveScoresArgs)               \
+  OP(PoolScores, PoolScoresArgs)                   \
+  OP(KCenter, KCenterArgs)                         \
+  OP(Select, SelectArgs)                           \
+  OP(WritePages, WritePagesArgs)                   \
+  OP(Compact, CompactArgs)                         \
+  OP(ShareBudget, ShareBudgetArgs)                 \
+  OP(AssignPages, AssignPagesArgs)                 \
+  OP(CountBest, CountBestArgs)                     \
+  OP(RetainedMass, RetainedMassArgs)               \
+  OP(KeptMass, KeptMassArgs)                       \
+  OP(KeepForMass, KeepForMassArgs)                 \
+  OP(CombineCachedScores, CombineCachedScoresArgs) \
+  OP(SubGenBuild, SubGenBuildArgs)                 \
+  OP(SubGenInsert, SubGenInsertArgs)               \
+  OP(Penalize, PenalizeArgs)                       \
+  OP(Sample, SampleArgs)                           \
+  OP(StoreLastTokens, LastTokensArgs)              \
+  OP(ReadLastTokens, LastTokensArgs)               \
   OP(UpdateTable, UpdateTableArgs)
 
 #endif  // HYDRANT_KERNELS_OPS_H_

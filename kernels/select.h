@@ -37,7 +37,7 @@ struct SelectArgs {
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
 // (kernels/kv_pages.h). Scores are written where they are given or the rule is scored; by_position
-// they are positions. Into rolling heads keys go turned back by their position, with their ranks,
+// they are positions. Into rolling heads keys go rotated back by their position, with their ranks,
 // and the first victim is that for rank keep[h].
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
@@ -51,12 +51,13 @@ struct WritePagesArgs {
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
-  // [num_kv_heads, window_stride] what the prompt's last queries paid each position, kept beside
-  // the entry (kernels/retained_mass.h); null: not wanted. Not of a slot that is weighted.
+  // [num_kv_heads, window_stride] the attention each position received from the prompt's last
+  // queries, kept beside the entry (kernels/retained_mass.h); null: not wanted. Not of a slot that
+  // is weighted.
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  Rotary rotary = {};         // what turned k, for rolling slots
+  Rotary rotary = {};         // what rotated k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;

@@ -151,7 +151,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   return true;
 }
 
-// A layer's ids lie at the beginning of its rows until the engine deals them.
+// A layer's ids lie at the beginning of its rows until the engine assigns them.
 bool CacheSpace::StackPages(const CachePlan& plan, SequenceSpace* space, Batch* batch) {
   if (!WidenRow(StackedRowWidth(limits_, plan), space, batch)) return false;
   const int kv_heads = limits_.num_kv_heads;
@@ -169,7 +169,7 @@ bool CacheSpace::StackPages(const CachePlan& plan, SequenceSpace* space, Batch* 
   return true;
 }
 
-void CacheSpace::DealPages(std::span<const int32_t> entries, SequenceSpace* space) {
+void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
   for (int head = 0; head < num_heads_; ++head) {
     std::vector<int32_t>& stack = space->stacks[head / limits_.num_kv_heads];
     const auto count = static_cast<int32_t>(PagesOfHead(entries[head]));
@@ -193,7 +193,7 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
 void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
                         SequenceSpace* space) {
   HYDRANT_CHECK(!space->settled && static_cast<int>(entries.size()) == num_heads_);
-  if (!space->stacks.empty()) DealPages(entries, space);
+  if (!space->stacks.empty()) AssignPages(entries, space);
   for (int head = 0; head < num_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOfHead(entries[head])), head, space);

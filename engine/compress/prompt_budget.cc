@@ -11,7 +11,7 @@ class Alike final : public PromptBudget {
   }
 };
 
-// The heads of a layer share its budget by where the best of its scores are, and are dealt its
+// The heads of a layer share its budget by where the best of its scores are, and are assigned its
 // pages.
 class SharedInLayer final : public PromptBudget {
  public:
@@ -36,12 +36,12 @@ class SharedInLayer final : public PromptBudget {
                                 .floor_ppm = plan.floor_ppm,
                                 .guarded = guarded,
                                 .keep = layer.keep});
-    layer.backend->DealPages({.keep = layer.keep,
-                              .block_size = kv.pages().layout.block_size,
-                              .slot = layer.slot,
-                              .layer = layer.layer,
-                              .tables = kv.tables(),
-                              .blocks = kv.blocks()});
+    layer.backend->AssignPages({.keep = layer.keep,
+                                .block_size = kv.pages().layout.block_size,
+                                .slot = layer.slot,
+                                .layer = layer.layer,
+                                .tables = kv.tables(),
+                                .blocks = kv.blocks()});
   }
 };
 

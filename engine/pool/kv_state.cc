@@ -88,11 +88,11 @@ void KvState::Retune(const SlotRetune& retune) {
   plans_[retune.slot] = retune.plan;
   rules_.Write(*backend_, retune.slot, std::span(&retune.plan.rule, 1));
   const ScoreWeights weights = StartWeights(retune.plan);
-  backend_->CombineNotes({.slot = retune.slot,
-                          .weight_score = weights.early,
-                          .weight_note = weights.late,
-                          .pages = pages_,
-                          .tables = tables_});
+  backend_->CombineCachedScores({.slot = retune.slot,
+                                 .weight_score = weights.early,
+                                 .weight_second = weights.late,
+                                 .pages = pages_,
+                                 .tables = tables_});
 }
 
 void KvState::Shrink(const SlotShrink& shrink) {

@@ -18,7 +18,7 @@
 namespace hydrant {
 namespace {
 
-static_assert(Backend::kMarks == CudaDevice::kMarks);
+static_assert(Backend::kEvents == CudaDevice::kEvents);
 constexpr const char* kModule = "libhydrant_cuda.so";
 
 // A weight and its memory on the device.
@@ -83,14 +83,14 @@ class CudaBackend final : public Backend {
   void CopyToHostLater(void* host, const void* device, size_t bytes) override {
     Run("copying from the device", [&] { return device_->CopyToHostLater(host, device, bytes); });
   }
-  void Mark(int mark) override {
-    Run("marking a step", [&] { return device_->Mark(mark); });
+  void RecordEvent(int event) override {
+    Run("recording an event", [&] { return device_->RecordEvent(event); });
   }
-  absl::Status WaitFor(int mark) override {
-    Run("running the step", [&] { return device_->WaitFor(mark); });
+  absl::Status WaitForEvent(int event) override {
+    Run("running the step", [&] { return device_->WaitForEvent(event); });
     return fault_;
   }
-  bool RunsBesideHost() const override { return true; }
+  bool IsAsynchronous() const override { return true; }
   absl::Status Synchronize() override {
     Run("running the step", [&] { return device_->Synchronize(); });
     return fault_;
@@ -102,14 +102,14 @@ class CudaBackend final : public Backend {
   DType ActivationDType(WeightDType dtype) const override {
     return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   }
-  bool RecordsOperations() const override { return true; }
-  void Repeat(uint64_t key, const std::function<void()>& operations) override {
-    bool repeated = false;
-    Run("repeating operations", [&] { return device_->Replay(key, &repeated); });
-    if (repeated || !fault_.ok()) return;
-    Run("recording operations", [&] { return device_->BeginRecord(key); });
-    operations();
-    Run("recording operations", [&] { return device_->EndRecord(); });
+  bool SupportsGraphs() const override { return true; }
+  void RunGraph(uint64_t key, const std::function<void()>& record) override {
+    bool replayed = false;
+    Run("launching a graph", [&] { return device_->Replay(key, &replayed); });
+    if (replayed || !fault_.ok()) return;
+    Run("capturing a graph", [&] { return device_->BeginCapture(key); });
+    record();
+    Run("capturing a graph", [&] { return device_->EndCapture(); });
   }
 
 #define HYDRANT_ENQUEUE_OP(Op, Args)             \

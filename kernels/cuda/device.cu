@@ -23,8 +23,8 @@ class Device final : public CudaDevice {
     counters_.reset();
     matmul_.reset();
     staging_.reset();
-    for (cudaEvent_t mark : marks_) {
-      if (mark != nullptr) cudaEventDestroy(mark);
+    for (cudaEvent_t event : events_) {
+      if (event != nullptr) cudaEventDestroy(event);
     }
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -65,8 +65,8 @@ class Device final : public CudaDevice {
     if (matmul_ == nullptr) return "cuBLAS does not start";
     staging_ = std::make_unique<Staging>();
     error = staging_->Open();
-    for (cudaEvent_t& mark : marks_) {
-      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
+    for (cudaEvent_t& event : events_) {
+      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     }
     if (error != cudaSuccess)
       return std::string("there is no pinned memory for the CUDA device: ") +
@@ -126,14 +126,14 @@ class Device final : public CudaDevice {
     return cudaMemsetAsync(device, 0, bytes, stream_);
   }
   int Synchronize() override { return cudaStreamSynchronize(stream_); }
-  int Mark(int mark) override { return cudaEventRecord(marks_[mark], stream_); }
-  int WaitFor(int mark) override { return cudaEventSynchronize(marks_[mark]); }
+  int RecordEvent(int event) override { return cudaEventRecord(events_[event], stream_); }
+  int WaitForEvent(int event) override { return cudaEventSynchronize(events_[event]); }
 
   int Replay(uint64_t key, bool* replayed) override {
     return graphs_->Replay(key, WorkSpace(), stream_, replayed);
   }
-  int BeginRecord(uint64_t key) override { return graphs_->Begin(key, stream_); }
-  int EndRecord() override { return graphs_->End(WorkSpace(), stream_); }
+  int BeginCapture(uint64_t key) override { return graphs_->Begin(key, stream_); }
+  int EndCapture() override { return graphs_->End(WorkSpace(), stream_); }
 
 #define HYDRANT_ENQUEUE_OP(Op, Args) \
   int Op(const Args& args) override { return cuda::Op(context_, args); }
@@ -150,7 +150,7 @@ class Device final : public CudaDevice {
   }
 
   cudaStream_t stream_ = nullptr;
-  std::array<cudaEvent_t, kMarks> marks_ = {};
+  std::array<cudaEvent_t, kEvents> events_ = {};
   std::string description_;
   std::unique_ptr<MatmulRunner> matmul_;
   std::unique_ptr<Staging> staging_;

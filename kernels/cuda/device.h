@@ -41,7 +41,7 @@ struct DrawNormalsArgs {
 
 class CudaDevice {
  public:
-  static constexpr int kMarks = 4;
+  static constexpr int kEvents = 4;
 
   virtual ~CudaDevice() = default;
 
@@ -59,17 +59,17 @@ class CudaDevice {
   virtual int CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual int Zero(void* device, size_t bytes) = 0;
   virtual int Synchronize() = 0;
-  virtual int Mark(int mark) = 0;     // [0, kMarks): behind all that was enqueued before
-  virtual int WaitFor(int mark) = 0;  // until the device has come there
+  virtual int RecordEvent(int event) = 0;   // [0, kEvents): behind all that was enqueued before
+  virtual int WaitForEvent(int event) = 0;  // until the device has come there
 
-  // Operations that are enqueued many times in the same way, as a CUDA graph. Replay() enqueues the
-  // record of this key; without one it leaves *replayed false, and the operations are to be
-  // enqueued between BeginRecord() and EndRecord(). Their first time they run as they come, so that
-  // whatever is made at first use is there; the second time they are recorded, and run by
-  // EndRecord().
+  // Operations that are enqueued many times in the same way, as a CUDA graph. Replay() launches the
+  // graph of this key; without one it leaves *replayed false, and the operations are to be enqueued
+  // between BeginCapture() and EndCapture(). Their first time they run as they come, so that
+  // whatever is made at first use is there; the second time they are captured, and run by
+  // EndCapture().
   virtual int Replay(uint64_t key, bool* replayed) = 0;
-  virtual int BeginRecord(uint64_t key) = 0;
-  virtual int EndRecord() = 0;
+  virtual int BeginCapture(uint64_t key) = 0;
+  virtual int EndCapture() = 0;
 
 #define HYDRANT_DECLARE_OP(Op, Args) virtual int Op(const Args& args) = 0;
   HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)

@@ -216,11 +216,11 @@ void FakeEngine::Compress(Slot* slot) {
     if (plan.min_retained_mass > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
     slot->spans[head] = plan.Keeping(slot->lengths[head]);
   }
-  if (!plan.IsDeferred()) DealPages(*slot, slot->lengths);
+  if (!plan.IsDeferred()) AssignPages(*slot, slot->lengths);
 }
 
-// As kernels/deal_pages.h has it; what a row holds past its pages names nothing.
-void FakeEngine::DealPages(const Slot& slot, const std::vector<int32_t>& entries) {
+// As kernels/assign_pages.h has it; what a row holds past its pages names nothing.
+void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
   const int heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
     int32_t* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;
