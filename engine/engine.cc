@@ -48,9 +48,9 @@ struct Engine::Impl {
   // Decode and sampling, max_num_seqs rows each.
   StepRows rows;
   DeviceArray<TokenId> tokens;       // of the sampled rows
-  DeviceArray<TokenId> last_tokens;  // [slots] (kernels/last_tokens.h)
+  DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
   DeviceArray<float> hidden, k, v, logits;
-  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/penalize.h)
+  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
   StepResults results;
   std::vector<StepResults::Report> reports;  // of the step's slices and shrinks
 

@@ -9,10 +9,10 @@
 //   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
 //                                                     null: all are 0; attention reads and writes
 //                                                     them for rows whose rule is weighted, no
-//                                                     others (kernels/decode_attention.h), in whose
-//                                                     slots the first holds a second score
-//                                                     (kernels/retained_mass.h, revise_scores.h,
-//                                                     combine_cached_scores.h)
+//                                                     others (kernels/ops/decode_attention.h), in
+//                                                     whose slots the first holds a second score
+//                                                     (kernels/ops/retained_mass.h,
+//                                                     revise_scores.h, combine_cached_scores.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -52,7 +52,7 @@ struct KvPages {
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 
 // Where a rule has a revision, scores are revised after each step, and the victim is chosen by what
-// they have become (kernels/revise_scores.h).
+// they have become (kernels/ops/revise_scores.h).
 enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
 
 // One rule covers the decode side of most policies:

@@ -9,7 +9,7 @@
 // How much the heads of a ragged plan keep is known only when the prompt has been compressed. Until
 // then a sequence holds the bound of what they can keep together, and Settle() returns the surplus.
 // Where heads share their layer's budget the pages of a layer are a stack, from which the engine
-// assigns (kernels/assign_pages.h), and Settle() assigns again in the same order.
+// assigns (kernels/ops/assign_pages.h), and Settle() assigns again in the same order.
 #ifndef HYDRANT_SCHEDULER_CACHE_SPACE_H_
 #define HYDRANT_SCHEDULER_CACHE_SPACE_H_
 

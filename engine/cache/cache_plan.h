@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/kv_pages.h"
-#include "kernels/pool_scores.h"
-#include "kernels/subgen.h"
+#include "kernels/ops/pool_scores.h"
+#include "kernels/ops/subgen.h"
 
 namespace hydrant {
 
@@ -68,7 +68,7 @@ struct ProbeScore {
 };
 
 // The heads that share a budget of entries. Within one a head gets more than another where more of
-// the best entries are its own (kernels/share_budget.h).
+// the best entries are its own (kernels/ops/share_budget.h).
 enum class BudgetScope : uint8_t {
   kHead,   // every head keeps as many as every other of its layer
   kLayer,  // the heads of a layer (Ada-KV)

@@ -33,13 +33,13 @@ class PageBudget {
   // Every head of the layers keeps as many.
   void Set(int layer_begin, int layer_end, int32_t keep);
   // keep of all layers, which share the plan's budgets within its scope, a layer's or the model's,
-  // by where the best entries are (kernels/count_best.h, share_budget.h); a head's own, of a
+  // by where the best entries are (kernels/ops/count_best.h, share_budget.h); a head's own, of a
   // prompt.
   void Share(const CachePlan& plan, const SlotPages& cache);
   // Heads keep more, where they would retain less of a prompt than the plan says.
   void RaiseForMass(const CachePlan& plan, const SlotPages& cache);
   // Heads keep the best of their entries, and may take up `growth` more; kNoCap: any number, below
-  // 0: what their caps allow already (kernels/compact.h).
+  // 0: what their caps allow already (kernels/ops/compact.h).
   void Compact(const CachePlan& plan, const SlotPages& cache, int32_t growth);
 
  private:

@@ -51,7 +51,7 @@ class PromptCompressor {
 
   // [kTrials, num_layers * num_kv_heads] of the slot's newest prompt, whose tuning was open.
   const float* trial_masses(int slot) const { return trials_.data() + slot * kTrials * NumHeads(); }
-  // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/retained_mass.h).
+  // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/ops/retained_mass.h).
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
  private:

@@ -38,7 +38,7 @@ struct Activations {
   }
 };
 
-// Where a run of rows puts its turned keys and its values (kernels/elementwise.h).
+// Where a run of rows puts its turned keys and its values (kernels/ops/elementwise.h).
 struct KvDestination {
   float* k = nullptr;
   float* v = nullptr;

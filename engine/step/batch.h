@@ -18,9 +18,9 @@
 #include "engine/cache/cache_plan.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/kv_pages.h"
-#include "kernels/prefill_attention.h"
-#include "kernels/sample.h"
-#include "kernels/table_update.h"
+#include "kernels/ops/prefill_attention.h"
+#include "kernels/ops/sample.h"
+#include "kernels/ops/table_update.h"
 
 namespace hydrant {
 
@@ -108,7 +108,7 @@ struct Batch {
 struct CacheReport {
   std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
   // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
-  // on kept entries (kernels/retained_mass.h); empty: nothing has left.
+  // on kept entries (kernels/ops/retained_mass.h); empty: nothing has left.
   std::vector<float> retained_mass;
   // [kTrials, layers * KV heads] of a plan whose tuning is open
   // (engine/cache/policies/self_tuning.h).

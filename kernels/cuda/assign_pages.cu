@@ -1,6 +1,6 @@
-#include "kernels/assign_pages.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/ops/assign_pages.h"
 
 namespace hydrant::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // A block per head.
-#include "kernels/combine_cached_scores.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/ops/combine_cached_scores.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

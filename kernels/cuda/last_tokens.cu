@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/last_tokens.h"
+#include "kernels/ops/last_tokens.h"
 
 namespace hydrant::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // The operations of the CUDA backend, enqueued on a context's stream. Contracts are in the headers
-// of kernels/. They return what the launch returned; a fault while a kernel runs shows at the next
-// synchronisation.
+// of kernels/ops/. They return what the launch returned; a fault while a kernel runs shows at the
+// next synchronisation.
 #ifndef HYDRANT_KERNELS_CUDA_OPS_H_
 #define HYDRANT_KERNELS_CUDA_OPS_H_
 

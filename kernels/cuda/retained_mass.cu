@@ -2,7 +2,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
-#include "kernels/retained_mass.h"
+#include "kernels/ops/retained_mass.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

@@ -1,4 +1,4 @@
-#include "kernels/assign_pages.h"
+#include "kernels/ops/assign_pages.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "kernels/combine_cached_scores.h"
+#include "kernels/ops/combine_cached_scores.h"
 
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"

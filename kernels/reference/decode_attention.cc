@@ -1,4 +1,4 @@
-#include "kernels/decode_attention.h"
+#include "kernels/ops/decode_attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/last_tokens.h"
+#include "kernels/ops/last_tokens.h"
 
 #include "kernels/reference/ops.h"
 

@@ -1,5 +1,5 @@
 // The reference meaning of every operation: plain loops, double accumulation, no threads. Contracts
-// are in the headers of kernels/. Stateless: any thread may call.
+// are in the headers of kernels/ops/. Stateless: any thread may call.
 #ifndef HYDRANT_KERNELS_REFERENCE_OPS_H_
 #define HYDRANT_KERNELS_REFERENCE_OPS_H_
 

@@ -1,4 +1,4 @@
-#include "kernels/retained_mass.h"
+#include "kernels/ops/retained_mass.h"
 
 #include <algorithm>
 #include <cmath>

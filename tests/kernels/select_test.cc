@@ -1,4 +1,4 @@
-#include "kernels/select.h"
+#include "kernels/ops/select.h"
 
 #include <algorithm>
 #include <set>

@@ -1,7 +1,7 @@
 // ShareBudget, AssignPages, CountBest, RetainedMass, KeptMass, KeepForMass and CombineCachedScores
 // of every backend against what their contracts say, computed another way: shares by repeated
 // handing out, best entries by their own rank among all, mass in double.
-#include "kernels/share_budget.h"
+#include "kernels/ops/share_budget.h"
 
 #include <algorithm>
 #include <cmath>

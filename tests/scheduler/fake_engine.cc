@@ -219,7 +219,7 @@ void FakeEngine::Compress(Slot* slot) {
   if (!plan.IsDeferred()) AssignPages(*slot, slot->lengths);
 }
 
-// As kernels/assign_pages.h has it; what a row holds past its pages names nothing.
+// As kernels/ops/assign_pages.h has it; what a row holds past its pages names nothing.
 void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
   const int heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.num_layers; ++layer) {

@@ -95,7 +95,7 @@ class BelowMean final : public PromptScorer {
     layer.backend->DeriveScores(negate);
     return negate.out;
   }
-  // To be counted on while decoding (kernels/revise_scores.h).
+  // To be counted on while decoding (kernels/ops/revise_scores.h).
   const float* Beside(const PromptLayer& layer) const override { return layer.noted[0]; }
 };
 constexpr BelowMean kScorer;

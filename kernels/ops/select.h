@@ -1,6 +1,6 @@
 // Selecting what a compressed prompt keeps, and writing it into pages.
-#ifndef HYDRANT_KERNELS_SELECT_H_
-#define HYDRANT_KERNELS_SELECT_H_
+#ifndef HYDRANT_KERNELS_OPS_SELECT_H_
+#define HYDRANT_KERNELS_OPS_SELECT_H_
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ namespace hydrant {
 // its protected entries; what is left of `total` goes to the highest of all heads' other entries,
 // on equal scores to the higher position, then to the lower head. The counts sum to `total`
 // exactly, which must hold the protected and not exceed num_kv_heads * n. (Ada-KV's safeguard alpha
-// is a second step: kernels/share_budget.h.)
+// is a second step: kernels/ops/share_budget.h.)
 struct SelectArgs {
   const float* scores = nullptr;  // [num_kv_heads, score_stride]
   int64_t score_stride = 0;       // elements
@@ -52,8 +52,8 @@ struct WritePagesArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
   // [num_kv_heads, window_stride] the attention each position received from the prompt's last
-  // queries, kept beside the entry (kernels/retained_mass.h); null: not wanted. Not of a slot that
-  // is weighted.
+  // queries, kept beside the entry (kernels/ops/retained_mass.h); null: not wanted. Not of a slot
+  // that is weighted.
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
@@ -66,4 +66,4 @@ struct WritePagesArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SELECT_H_
+#endif  // HYDRANT_KERNELS_OPS_SELECT_H_

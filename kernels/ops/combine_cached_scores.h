@@ -1,8 +1,8 @@
 // The weighted sum of two scores of each entry that is in its page already, where the weights are
 // known only when the prompt's last layer has been written: the first lies in the entries' scores,
 // the second in their first log-weights.
-#ifndef HYDRANT_KERNELS_COMBINE_CACHED_SCORES_H_
-#define HYDRANT_KERNELS_COMBINE_CACHED_SCORES_H_
+#ifndef HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
+#define HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
 
 #include "kernels/kv_pages.h"
 
@@ -24,4 +24,4 @@ struct CombineCachedScoresArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_COMBINE_CACHED_SCORES_H_
+#endif  // HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_

@@ -26,8 +26,8 @@
 // With BackendOptions::batch_invariant the order of every reduction depends on the row's own data
 // alone (entry order and length), never on the batch. A row's pages for the appended entry are in
 // the table already. Rows name different slots.
-#ifndef HYDRANT_KERNELS_DECODE_ATTENTION_H_
-#define HYDRANT_KERNELS_DECODE_ATTENTION_H_
+#ifndef HYDRANT_KERNELS_OPS_DECODE_ATTENTION_H_
+#define HYDRANT_KERNELS_OPS_DECODE_ATTENTION_H_
 
 #include <cstdint>
 
@@ -65,4 +65,4 @@ struct DecodeAttentionArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_DECODE_ATTENTION_H_
+#endif  // HYDRANT_KERNELS_OPS_DECODE_ATTENTION_H_

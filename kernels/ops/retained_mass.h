@@ -4,8 +4,8 @@
 // queries (WritePagesArgs::window_sums, in the entry's first log-weight, which nothing else reads
 // in a slot that is not weighted). Their sum over a head's entries, divided by the number of
 // queries, is the head's retained mass: in [0, 1] up to rounding, 1 where everything stayed.
-#ifndef HYDRANT_KERNELS_RETAINED_MASS_H_
-#define HYDRANT_KERNELS_RETAINED_MASS_H_
+#ifndef HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
+#define HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 
 #include <cstdint>
 
@@ -44,8 +44,9 @@ struct KeptMassArgs {
 };
 
 // Raises keep[layer, h] to the least number of entries that retains min_mass, best score first
-// after the protected ones (kernels/compact.h: the entries that Compact would keep), but to no more
-// than most; a head that would need more keeps all it has. REQUIRES: keep >= its protected entries.
+// after the protected ones (kernels/ops/compact.h: the entries that Compact would keep), but to no
+// more than most; a head that would need more keeps all it has. REQUIRES: keep >= its protected
+// entries.
 struct KeepForMassArgs {
   int slot = 0;
   int queries = 0;
@@ -66,4 +67,4 @@ struct KeepForMassArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_RETAINED_MASS_H_
+#endif  // HYDRANT_KERNELS_OPS_RETAINED_MASS_H_

@@ -1,7 +1,7 @@
 // The newest token of every sequence, kept on the device, so that a step can be enqueued before the
 // host has seen what the one before it sampled.
-#ifndef HYDRANT_KERNELS_LAST_TOKENS_H_
-#define HYDRANT_KERNELS_LAST_TOKENS_H_
+#ifndef HYDRANT_KERNELS_OPS_LAST_TOKENS_H_
+#define HYDRANT_KERNELS_OPS_LAST_TOKENS_H_
 
 #include <cstdint>
 
@@ -20,4 +20,4 @@ struct LastTokensArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_LAST_TOKENS_H_
+#endif  // HYDRANT_KERNELS_OPS_LAST_TOKENS_H_

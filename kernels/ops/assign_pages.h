@@ -4,10 +4,10 @@
 // reserved block ids, as many as all heads together may need. Head 0 takes the first
 // ceil(keep[0] / block_size) of them into its row, head 1 the next, and so on; the ids that are
 // left belong to no head. The host assigns the same way when it has read keep:
-// kernels/assign_pages.h's order is part of the contract. What the rows hold past a head's pages is
-// undefined.
-#ifndef HYDRANT_KERNELS_ASSIGN_PAGES_H_
-#define HYDRANT_KERNELS_ASSIGN_PAGES_H_
+// kernels/ops/assign_pages.h's order is part of the contract. What the rows hold past a head's
+// pages is undefined.
+#ifndef HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_
+#define HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_
 
 #include <cstdint>
 
@@ -27,4 +27,4 @@ struct AssignPagesArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_ASSIGN_PAGES_H_
+#endif  // HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_

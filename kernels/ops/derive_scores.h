@@ -1,7 +1,7 @@
 // The small steps between what attention noted of a prompt's keys and the scores they are ranked
 // by.
-#ifndef HYDRANT_KERNELS_DERIVE_SCORES_H_
-#define HYDRANT_KERNELS_DERIVE_SCORES_H_
+#ifndef HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
+#define HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
 
 #include <cstdint>
 
@@ -52,4 +52,4 @@ constexpr float UnitFloat(uint64_t bits) {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_DERIVE_SCORES_H_
+#endif  // HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_

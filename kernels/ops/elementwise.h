@@ -1,8 +1,8 @@
 // Normalisation, rotary embedding and the activations of a decoder layer. Rows are fp32; those that
 // only a matrix product reads may be written in the dtype that it wants (Backend::ActivationDType),
 // rounded to nearest even.
-#ifndef HYDRANT_KERNELS_ELEMENTWISE_H_
-#define HYDRANT_KERNELS_ELEMENTWISE_H_
+#ifndef HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
+#define HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
 
 #include <cstdint>
 
@@ -85,4 +85,4 @@ struct ActivateArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_ELEMENTWISE_H_
+#endif  // HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
