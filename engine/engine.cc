@@ -47,10 +47,10 @@ struct Engine::Impl {
 
   // Decode and sampling, max_num_seqs rows each.
   StepRows rows;
-  DeviceArray<TokenId> tokens;  // of the sampled rows
-  DeviceArray<TokenId> latest;  // [slots] (kernels/latest_tokens.h)
+  DeviceArray<TokenId> tokens;       // of the sampled rows
+  DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
   DeviceArray<float> hidden, k, v, logits;
-  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/penalize.h)
+  DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
   StepResults results;
   std::vector<StepResults::Report> reports;  // of the step's slices and shrinks
 
@@ -76,7 +76,7 @@ absl::Status Engine::Impl::Allocate() {
     if (status.ok()) status = array.Allocate(*backend, count);
   };
   allocate(tokens, rows);
-  allocate(latest, rows);
+  allocate(last_tokens, rows);
   allocate(hidden, rows * config.hidden_size);
   allocate(k, rows * config.KvDim());
   allocate(v, rows * config.KvDim());
@@ -115,8 +115,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
       {.num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
   if (!backend.ok()) return backend.status();
   impl->backend = *std::move(backend);
-  if (impl->backend->RunsBesideHost()) limits->prefill_rows = kDevicePrefillRows;
-  const bool runs_ahead = options.async_scheduling.value_or(impl->backend->RunsBesideHost());
+  if (impl->backend->IsAsynchronous()) limits->prefill_rows = kDevicePrefillRows;
+  const bool runs_ahead = options.async_scheduling.value_or(impl->backend->IsAsynchronous());
   limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
   absl::StatusOr<std::unique_ptr<Transformer>> model =
       Transformer::Create(impl->backend.get(), std::move(source), DefaultedDType(options),
@@ -229,14 +229,14 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
   }
   if (shape.rows > 0) shape.mean_entries = static_cast<int>(entries_of_rows / shape.rows);
-  return backend->RecordsOperations() ? RoundedUp(shape, limits.max_num_seqs) : shape;
+  return backend->SupportsGraphs() ? RoundedUp(shape, limits.max_num_seqs) : shape;
 }
 
 void Engine::Impl::Decode(const DecodeShape& shape) {
   if (options.enforce_eager) {
     EnqueueDecode(shape);
   } else {
-    backend->Repeat(shape.Key(), [&] { EnqueueDecode(shape); });
+    backend->RunGraph(shape.Key(), [&] { EnqueueDecode(shape); });
   }
 }
 
@@ -244,8 +244,10 @@ void Engine::Impl::Decode(const DecodeShape& shape) {
 void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   const ModelConfig& config = model->config();
   const int num_rows = shape.rows;
-  backend->TakeLatest(
-      {.tokens = rows.ids(), .slots = rows.slots(), .num_rows = num_rows, .latest = latest.data()});
+  backend->ReadLastTokens({.tokens = rows.ids(),
+                           .slots = rows.slots(),
+                           .num_rows = num_rows,
+                           .last_tokens = last_tokens.data()});
   model->Embed(rows.ids(), rows.positions(), num_rows, hidden.data());
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
@@ -328,10 +330,10 @@ void Engine::Impl::SampleRows(int decoded) {
                    .vocab = model->config().vocab_size,
                    .rows = rows.sampling(),
                    .tokens = tokens.data()});
-  backend->KeepLatest({.tokens = tokens.data(),
-                       .slots = rows.sampled_slots(),
-                       .num_rows = rows.num_sampled(),
-                       .latest = latest.data()});
+  backend->StoreLastTokens({.tokens = tokens.data(),
+                            .slots = rows.sampled_slots(),
+                            .num_rows = rows.num_sampled(),
+                            .last_tokens = last_tokens.data()});
 }
 
 Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {

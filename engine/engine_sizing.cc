@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "fmt/format.h"
+#include "kernels/device_choice.h"
 
 namespace hydrant {
 namespace {
@@ -55,8 +56,8 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
 
 // A GPU has no kernels for the blocks of files: "stored" would be unpacked to floats there.
 WeightDType DefaultedDType(const EngineOptions& options) {
-  return options.dtype.value_or(options.device == "cuda" ? WeightDType::kBFloat16
-                                                         : WeightDType::kStored);
+  return options.dtype.value_or(IsGpu(options.device) ? WeightDType::kBFloat16
+                                                      : WeightDType::kStored);
 }
 
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config) {
@@ -118,7 +119,7 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
   const absl::StatusOr<DeviceMemory> memory = backend->Memory();
   if (!memory.ok()) return memory.status();
   const auto page = static_cast<int64_t>(layout.PageBytes());
-  if (backend->Name() != "cuda") {
+  if (!IsGpu(backend->Name())) {
     const int64_t limit = options.kv_cache_memory_limit > 0
                               ? options.kv_cache_memory_limit
                               : static_cast<int64_t>(memory->free_bytes / 4);

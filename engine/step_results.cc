@@ -6,7 +6,7 @@
 
 namespace hydrant {
 
-static_assert(StepResults::kMostInFlight <= Backend::kMarks);
+static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
 absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads) {
   backend_ = backend;
@@ -55,7 +55,7 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
   }
   const size_t rows = step.decoded + std::count(step.ends.begin(), step.ends.end(), true);
   if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), tokens, rows * sizeof(TokenId));
-  backend_->Mark(index);
+  backend_->RecordEvent(index);
 }
 
 float* StepResults::ObservationsOf(const Step& step, size_t row) const {
@@ -77,7 +77,7 @@ CacheReport StepResults::ReadReport(const Step& step, size_t row) const {
 }
 
 absl::Status StepResults::Pop(StepResult* result) {
-  if (absl::Status status = backend_->WaitFor(oldest_); !status.ok()) {
+  if (absl::Status status = backend_->WaitForEvent(oldest_); !status.ok()) {
     in_flight_ = 0;
     return status;
   }

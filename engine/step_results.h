@@ -18,7 +18,7 @@ class StepResults {
  public:
   static constexpr int kMostInFlight = 2;
 
-  // Borrows the backend and its marks.
+  // Borrows the backend and its events.
   absl::Status Allocate(Backend* backend, int max_rows, int num_heads);
 
   // A CacheReport on the device, null where that is empty.

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/forward/rope_table.h"
-#include "kernels/dequantize.h"
 #include "kernels/check.h"
+#include "kernels/dequantize.h"
 
 namespace hydrant {
 namespace {

@@ -132,12 +132,12 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
     sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
     batch_.decisions.push_back({slot, sequence.plan});
   }
-  const bool dealt =
+  const bool assigned =
       sequence.plan.life->StackedPages(sequence.plan, 0, engine_->limits().block_size) > 0;
-  if (!report.entries.empty() && dealt) GivePagesPast(report.entries, slot);
+  if (!report.entries.empty() && assigned) GivePagesPast(report.entries, slot);
 }
 
-// Dealing pages leaves nothing of use in a row past what its head was dealt.
+// Assigning pages leaves nothing of use in a row past what its head was assigned.
 void EngineDriver::GivePagesPast(const std::vector<int32_t>& entries, int slot) {
   const Sequence& sequence = sequences_[slot];
   const int block = engine_->limits().block_size;

@@ -1,6 +1,6 @@
-// A Backend runs the operations of a step on one device. Each operation has a contract header of
-// its own; the same tests run over every backend, and "reference" (plain loops, double
-// accumulation) is the truth the others are held to.
+// A Backend runs the operations of a step on one device. The operations are listed in
+// kernels/ops.h, each has a contract header of its own; the same tests run over every backend, and
+// "reference" (plain loops, double accumulation) is the truth the others are held to.
 //
 // Operations are enqueued in order; their arguments are taken at once, what they point to on the
 // device must stay until they have run. A fault of the device is sticky: later operations do
@@ -20,26 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/combine_notes.h"
-#include "kernels/compact.h"
-#include "kernels/count_best.h"
-#include "kernels/deal_pages.h"
-#include "kernels/decode_attention.h"
-#include "kernels/derive_scores.h"
-#include "kernels/elementwise.h"
-#include "kernels/kcenter.h"
-#include "kernels/latest_tokens.h"
-#include "kernels/matmul.h"
-#include "kernels/penalize.h"
-#include "kernels/pool_scores.h"
-#include "kernels/prefill_attention.h"
-#include "kernels/retained_mass.h"
-#include "kernels/revise_scores.h"
-#include "kernels/sample.h"
-#include "kernels/select.h"
-#include "kernels/share_budget.h"
-#include "kernels/subgen.h"
-#include "kernels/table_update.h"
+#include "kernels/ops.h"
 #include "kernels/weight.h"
 
 namespace hydrant {
@@ -77,17 +58,17 @@ class Backend {
   virtual absl::Status Synchronize() = 0;
 
   // Results that the device brings while the host does something else. What CopyToHostLater()
-  // enqueues is in `host`, which is of AllocateHost(), once a later mark has been waited for; a
-  // mark that is set again is a new one. On a host everything is there at once.
-  static constexpr int kMarks = 4;
+  // enqueues is in `host`, which is of AllocateHost(), once an event recorded later has been waited
+  // for; recording an event again makes it a new one. On a host everything is there at once.
+  static constexpr int kEvents = 4;
   virtual absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) { return Allocate(bytes); }
   virtual void CopyToHostLater(void* host, const void* device, size_t bytes) {
     CopyToHost(host, device, bytes);
   }
-  virtual void Mark(int /*mark*/) {}  // [0, kMarks)
-  virtual absl::Status WaitFor(int /*mark*/) { return Synchronize(); }
+  virtual void RecordEvent(int /*event*/) {}  // [0, kEvents)
+  virtual absl::Status WaitForEvent(int /*event*/) { return Synchronize(); }
   // Whether the device works while the host goes on.
-  virtual bool RunsBesideHost() const { return false; }
+  virtual bool IsAsynchronous() const { return false; }
 
   // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes
   // that do not fit.
@@ -98,42 +79,15 @@ class Backend {
   // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
   virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
-  // Enqueues what `operations` enqueues. Under one key these must be the same operations with the
-  // same arguments each time, and copies only on the device: a device that RecordsOperations() may
-  // record them, and later repeat the record without asking.
-  virtual void Repeat(uint64_t /*key*/, const std::function<void()>& operations) { operations(); }
-  virtual bool RecordsOperations() const { return false; }
+  // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
+  // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture
+  // them as a graph, and later launch the graph without calling `record`.
+  virtual void RunGraph(uint64_t /*key*/, const std::function<void()>& record) { record(); }
+  virtual bool SupportsGraphs() const { return false; }
 
-  virtual void Matmul(const MatmulArgs& args) = 0;
-  virtual void Embed(const EmbedArgs& args) = 0;
-  virtual void RmsNorm(const RmsNormArgs& args) = 0;
-  virtual void LayerNorm(const LayerNormArgs& args) = 0;
-  virtual void RopeSplit(const RopeSplitArgs& args) = 0;
-  virtual void Swiglu(const SwigluArgs& args) = 0;
-  virtual void Activate(const ActivateArgs& args) = 0;
-  virtual void PrefillAttention(const PrefillAttentionArgs& args) = 0;
-  virtual void DecodeAttention(const DecodeAttentionArgs& args) = 0;
-  virtual void ReviseScores(const ReviseScoresArgs& args) = 0;
-  virtual void DeriveScores(const DeriveScoresArgs& args) = 0;
-  virtual void PoolScores(const PoolScoresArgs& args) = 0;
-  virtual void KCenter(const KCenterArgs& args) = 0;
-  virtual void Select(const SelectArgs& args) = 0;
-  virtual void WritePages(const WritePagesArgs& args) = 0;
-  virtual void Compact(const CompactArgs& args) = 0;
-  virtual void ShareBudget(const ShareBudgetArgs& args) = 0;
-  virtual void DealPages(const DealPagesArgs& args) = 0;
-  virtual void CountBest(const CountBestArgs& args) = 0;
-  virtual void RetainedMass(const RetainedMassArgs& args) = 0;
-  virtual void KeptMass(const KeptMassArgs& args) = 0;
-  virtual void KeepForMass(const KeepForMassArgs& args) = 0;
-  virtual void CombineNotes(const CombineNotesArgs& args) = 0;
-  virtual void SubGenBuild(const SubGenBuildArgs& args) = 0;
-  virtual void SubGenInsert(const SubGenInsertArgs& args) = 0;
-  virtual void Penalize(const PenalizeArgs& args) = 0;
-  virtual void Sample(const SampleArgs& args) = 0;
-  virtual void KeepLatest(const LatestTokensArgs& args) = 0;
-  virtual void TakeLatest(const LatestTokensArgs& args) = 0;
-  virtual void UpdateTable(const UpdateTableArgs& args) = 0;
+#define HYDRANT_DECLARE_OP(Op, Args) virtual void Op(const Args& args) = 0;
+  HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
+#undef HYDRANT_DECLARE_OP
 };
 
 std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);

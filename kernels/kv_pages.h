@@ -9,10 +9,10 @@
 //   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
 //                                                     null: all are 0; attention reads and writes
 //                                                     them for rows whose rule is weighted, no
-//                                                     others (kernels/decode_attention.h), in whose
-//                                                     slots the first is a place for notes
-//                                                     (kernels/retained_mass.h, revise_scores.h,
-//                                                     combine_notes.h)
+//                                                     others (kernels/ops/decode_attention.h), in
+//                                                     whose slots the first holds a second score
+//                                                     (kernels/ops/retained_mass.h,
+//                                                     revise_scores.h, combine_cached_scores.h)
 //
 // Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
 // head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
@@ -33,10 +33,6 @@ struct KvLayout {
   int block_size = 16;
   int num_blocks = 0;
 
-  // Offset in elements of a slot in keys and values.
-  constexpr size_t SlotOffset(int block, int slot) const {
-    return (static_cast<size_t>(block) * block_size + slot) * head_dim;
-  }
   // Bytes of one page: keys, values, positions, scores, log-weights.
   constexpr size_t PageBytes() const {
     return static_cast<size_t>(block_size) *
@@ -61,7 +57,7 @@ constexpr int64_t PagesOf(int64_t entries, int64_t block_size) {
 enum class GroupReduce : uint8_t { kMean, kMax, kSumOfSquares };
 
 // Where a rule has a revision, scores are revised after each step, and the victim is chosen by what
-// they have become (kernels/revise_scores.h).
+// they have become (kernels/ops/revise_scores.h).
 enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
 
 // One rule covers the decode side of most policies:
@@ -76,7 +72,7 @@ enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
 // 2309.17453, section 3.2: positions within the cache). Keys lie in the pages as they were before
 // RoPE, and where a position is spoken of it is the entry's rank among the head's live entries, 0
 // .. length - 1 in the order of their tokens: in `positions`, in sinks and recent (next_pos is the
-// length), and in the angle a key is turned by. When an entry leaves, those above it go down by
+// length), and in the angle a key is rotated by. When an entry leaves, those above it go down by
 // one. The kept set is what it would be by true positions: the first `sinks` and the last `recent`
 // tokens never leave, so they are the lowest and the highest ranks, and ranks order the rest as
 // positions do.

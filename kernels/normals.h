@@ -9,8 +9,6 @@
 
 namespace hydrant {
 
-inline constexpr uint64_t kNormalsStep = 0x9e3779b97f4a7c15u;  // odd, 2^64 / golden ratio
-
 struct NormalStream {
   uint64_t key = 0;
   float stddev = 1.0f;
@@ -20,10 +18,10 @@ struct NormalStream {
 // deviation 1. The sum of twelve 16-bit uniforms, which needs integer arithmetic alone and so has
 // no rounding that differs by machine; no value is beyond 6, the excess kurtosis is -0.1.
 constexpr float NormalAt(uint64_t key, uint64_t index) {
-  const uint64_t counter = key + index * 3 * kNormalsStep;
+  const uint64_t counter = key + index * 3 * kRandomStep;
   uint32_t sum = 0;
   for (int draw = 0; draw < 3; ++draw) {
-    const uint64_t bits = MixBits(counter + draw * kNormalsStep);
+    const uint64_t bits = MixBits(counter + draw * kRandomStep);
     sum += static_cast<uint32_t>((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) +
                                  (bits >> 48));
   }

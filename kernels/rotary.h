@@ -1,5 +1,5 @@
 // Rotary position embedding (RoFormer, arXiv 2104.09864, section 3.2.2) as kernels see it: the
-// tables, which elements make a pair, and how a turn is undone. All pointers are borrowed and
+// tables, which elements make a pair, and how a rotation is undone. All pointers are borrowed and
 // device-resident.
 #ifndef HYDRANT_KERNELS_ROTARY_H_
 #define HYDRANT_KERNELS_ROTARY_H_
@@ -12,14 +12,14 @@ namespace hydrant {
 struct Rotary {
   const float* cos = nullptr;  // [max_positions, rotary_dim / 2]; cos^2 + sin^2 = 1
   const float* sin = nullptr;  // likewise
-  int rotary_dim = 0;          // the first elements of a head turn, an even number; the others stay
-  bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+  int rotary_dim = 0;  // the first elements of a head are rotated, an even number; the others stay
+  bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
 };
 
-// Element `d` of a row that was turned to `position`, turned back. row(i): element i of the row, in
-// the type to compute in.
+// Element `d` of a row that was rotated to `position`, rotated back. row(i): element i of the row,
+// in the type to compute in.
 template <typename Row>
-constexpr auto TurnedBack(const Rotary& rotary, int32_t position, int d, const Row& row) {
+constexpr auto RotatedBack(const Rotary& rotary, int32_t position, int d, const Row& row) {
   if (d >= rotary.rotary_dim) return row(d);
   const int half = rotary.rotary_dim / 2;
   const bool first = rotary.interleaved ? d % 2 == 0 : d < half;

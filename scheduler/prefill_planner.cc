@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 
 namespace hydrant {
 

@@ -19,7 +19,7 @@
 
 namespace hydrant {
 
-enum class SequenceState : uint8_t { kWaiting, kPrefilling, kRunning, kPreempted, kFinished };
+enum class SequenceState : uint8_t { kWaiting, kPrefilling, kRunning, kPreempted };
 
 struct Sequence {
   RequestHandle handle = 0;

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "kernels/device_choice.h"
 #include "server/daemon_options.h"
 #include "server/machine_limits.h"
 
@@ -69,7 +72,7 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--device", engine.device,
                   "auto (cuda where a GPU can be used, else cpu), cuda, cpu, or reference (slow, "
                   "plain loops)")
-      ->check(CLI::IsMember({"auto", "cuda", "cpu", "reference"}))
+      ->check(CLI::IsMember(std::vector<std::string>(kDeviceNames.begin(), kDeviceNames.end())))
       ->capture_default_str()
       ->group(group);
   app->add_option("--threads", engine.num_threads, "Threads of the engine")

@@ -87,7 +87,7 @@ class Daemon {
   Daemon(const DaemonOptions& options, const ModelLoader& load)
       : options_(options),
         load_(load),
-        router_(options.engine.device == "cuda" ? milliseconds(0) : kStandAside),
+        router_(IsGpu(options.engine.device) ? milliseconds(0) : kStandAside),
         service_({.version = HYDRANT_VERSION,
                   .flags = options.flags,
                   .connections_age = options.max_connection_age.has_value()},

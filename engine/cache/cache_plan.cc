@@ -7,7 +7,7 @@
 #include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "kernels/share_budget.h"
+#include "kernels/ops/share_budget.h"
 
 namespace hydrant {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/check.h"
-#include "kernels/deal_pages.h"
 #include "kernels/kv_pages.h"
+#include "kernels/ops/assign_pages.h"
 
 namespace hydrant {
 
@@ -107,7 +107,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   return true;
 }
 
-// A layer's ids lie at the beginning of its rows until the engine deals them.
+// A layer's ids lie at the beginning of its rows until the engine assigns them.
 bool CacheSpace::TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
                             CacheUpdates* updates) {
   if (!WidenRow(row_width, space, updates)) return false;
@@ -125,23 +125,23 @@ bool CacheSpace::TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSp
   return true;
 }
 
-void CacheSpace::DealPages(std::span<const int32_t> entries, SequenceSpace* space) {
+void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
   const int kv_heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
     const std::vector<int32_t>& stack = space->stacks[layer];
     const int32_t* keep = entries.data() + layer * kv_heads;
     for (int h = 0; h < kv_heads; ++h) {
       const int head = layer * kv_heads + h;
-      const int64_t from = DealtFrom(keep, h, limits_.block_size);
+      const int64_t from = AssignedFrom(keep, h, limits_.block_size);
       const int64_t count = PagesOf(keep[h], limits_.block_size);
       HYDRANT_CHECK(from + count <= static_cast<int64_t>(stack.size()));
       for (int32_t i = 0; i < count; ++i)
         space->blocks[space->BlockIndex(head, i)] = stack[from + i];
       space->pages[head] = static_cast<int32_t>(count);
     }
-    const int64_t dealt = DealtFrom(keep, kv_heads, limits_.block_size);
-    for (size_t i = dealt; i < stack.size(); ++i) blocks_.Free(stack[i]);
-    space->num_pages -= static_cast<int64_t>(stack.size()) - dealt;
+    const int64_t assigned = AssignedFrom(keep, kv_heads, limits_.block_size);
+    for (size_t i = assigned; i < stack.size(); ++i) blocks_.Free(stack[i]);
+    space->num_pages -= static_cast<int64_t>(stack.size()) - assigned;
   }
   space->stacks.clear();
 }
@@ -154,7 +154,7 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
 void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
                         SequenceSpace* space) {
   HYDRANT_CHECK(!space->settled && static_cast<int>(entries.size()) == num_heads_);
-  if (!space->stacks.empty()) DealPages(entries, space);
+  if (!space->stacks.empty()) AssignPages(entries, space);
   for (int head = 0; head < num_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);

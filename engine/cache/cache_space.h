@@ -9,8 +9,8 @@
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
 // together, and Settle() returns the surplus. Where heads share their layer's budget the pages of a
-// layer are a stack, from which the engine deals (kernels/deal_pages.h), and Settle() deals again
-// in the same order.
+// layer are a stack, from which the engine assigns (kernels/ops/assign_pages.h), and Settle()
+// assigns again in the same order.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 
@@ -55,8 +55,9 @@ struct SequenceSpace {
   // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
   std::vector<GrowingHead> growing;
   size_t next_growing = 0;
-  std::vector<std::vector<int32_t>> stacks;  // [layers] ids until they are dealt; empty: none are
-  bool settled = true;                       // false: Settle() is to come
+  std::vector<std::vector<int32_t>>
+      stacks;           // [layers] ids until they are assigned; empty: none are
+  bool settled = true;  // false: Settle() is to come
 
   bool IsOpen() const { return slot >= 0; }
   // Where the id of a head's page lies: here, and in the table arena.
@@ -136,7 +137,7 @@ class CacheSpace {
   bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
   bool TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
                   CacheUpdates* updates);
-  void DealPages(std::span<const int32_t> entries, SequenceSpace* space);
+  void AssignPages(std::span<const int32_t> entries, SequenceSpace* space);
   struct Growth {
     int64_t tokens = 0;     // that the sequence is to see
     size_t heads = 0;       // of the ring, from next_growing on, may need pages

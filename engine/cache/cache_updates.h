@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
-#include "kernels/table_update.h"
+#include "kernels/ops/table_update.h"
 
 namespace hydrant {
 

@@ -1,6 +1,6 @@
 // How the heads of a cache share a budget of entries, and how many entries and pages follow from
-// it. The rules by which a device shares are kernels/share_budget.h's; what stands here bounds what
-// they can give, so that pages can be reserved before the device has counted.
+// it. The rules by which a device shares are kernels/ops/share_budget.h's; what stands here bounds
+// what they can give, so that pages can be reserved before the device has counted.
 #ifndef HYDRANT_ENGINE_CACHE_HEAD_BUDGET_H_
 #define HYDRANT_ENGINE_CACHE_HEAD_BUDGET_H_
 

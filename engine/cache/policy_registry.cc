@@ -8,7 +8,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "kernels/share_budget.h"
+#include "kernels/ops/share_budget.h"
 
 namespace hydrant {
 namespace {

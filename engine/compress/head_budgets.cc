@@ -41,12 +41,12 @@ void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int3
                     .counts = keep(layer.layer),
                     .total = layer.num_kv_heads * layer_budget});
   Share(plan, layer.layer, layer.num_kv_heads, layer_budget - plan.Protected(), plan.Protected());
-  backend_->DealPages({.keep = keep(layer.layer),
-                       .block_size = kv.pages().layout.block_size,
-                       .slot = layer.slot,
-                       .layer = layer.layer,
-                       .tables = kv.tables(),
-                       .blocks = kv.blocks()});
+  backend_->AssignPages({.keep = keep(layer.layer),
+                         .block_size = kv.pages().layout.block_size,
+                         .slot = layer.slot,
+                         .layer = layer.layer,
+                         .tables = kv.tables(),
+                         .blocks = kv.blocks()});
 }
 
 void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,

@@ -1,6 +1,6 @@
 // The Budget step: how many entries each head keeps. Heads that share a budget are given it by
 // where the best of their entries are, of a prompt's layer by its scores, later by those in the
-// slot's pages; the rule is one (kernels/share_budget.h). Used by the engine's thread.
+// slot's pages; the rule is one (kernels/ops/share_budget.h). Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_COMPRESS_HEAD_BUDGETS_H_
 #define HYDRANT_ENGINE_COMPRESS_HEAD_BUDGETS_H_
 
@@ -27,7 +27,7 @@ class HeadBudgets {
   // The layer's heads keep as many each.
   void SetAlike(int layer, int32_t keep);
   // The heads of a prompt's layer share layer_budget entries a head, by [num_kv_heads, n] scores,
-  // and are dealt its pages.
+  // and are assigned its pages.
   void ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget,
                   const KvState& kv);
   // All heads of the slot, by what is in its pages when `tokens` have been seen.

@@ -54,7 +54,7 @@ class PromptCompressor {
   const float* observations(int slot) const {
     return observations_.data() + slot * kMaxObservations * NumHeads();
   }
-  // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/retained_mass.h).
+  // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/ops/retained_mass.h).
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
  private:

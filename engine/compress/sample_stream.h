@@ -1,5 +1,5 @@
-// Caches whose entries are samples (kernels/subgen.h): the rule of each slot, and when the engine
-// builds samples and streams tokens into them. Used by the engine's thread.
+// Caches whose entries are samples (kernels/ops/subgen.h): the rule of each slot, and when the
+// engine builds samples and streams tokens into them. Used by the engine's thread.
 #ifndef HYDRANT_ENGINE_COMPRESS_SAMPLE_STREAM_H_
 #define HYDRANT_ENGINE_COMPRESS_SAMPLE_STREAM_H_
 

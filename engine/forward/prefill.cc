@@ -143,8 +143,8 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
   const bool echoes = std::any_of(pieces.begin(), pieces.end(),
                                   [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
   if (echoes)
-    model_->TurnQueries(later_positions_.data() + first, rows, *act_,
-                        later_q_.data() + static_cast<size_t>(first) * config.QDim());
+    model_->RotateQueries(later_positions_.data() + first, rows, *act_,
+                          later_q_.data() + static_cast<size_t>(first) * config.QDim());
   for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
 }

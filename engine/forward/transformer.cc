@@ -250,8 +250,8 @@ void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* posi
   backend_->RopeSplit(split);
 }
 
-void Transformer::TurnQueries(const int32_t* positions, int rows, const Activations& act,
-                              float* q) const {
+void Transformer::RotateQueries(const int32_t* positions, int rows, const Activations& act,
+                                float* q) const {
   RopeSplitArgs split = Splitting(positions, rows, act);
   split.q = q;
   backend_->RopeSplit(split);

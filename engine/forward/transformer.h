@@ -38,7 +38,7 @@ struct Activations {
   }
 };
 
-// Where a run of rows puts its turned keys and its values (kernels/elementwise.h).
+// Where a run of rows puts its turned keys and its values (kernels/ops/elementwise.h).
 struct KvDestination {
   float* k = nullptr;
   float* v = nullptr;
@@ -68,7 +68,7 @@ class Transformer {
   void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
                   const Activations& act, const KvDestination& kv) const;
   // The queries of the last ProjectQkv() at other positions: q [rows, heads, head_dim].
-  void TurnQueries(const int32_t* positions, int rows, const Activations& act, float* q) const;
+  void RotateQueries(const int32_t* positions, int rows, const Activations& act, float* q) const;
   // hidden += attention output projection of act.attended, hidden += feed-forward.
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
   // The rows `first`, `first` + 1, ... of act.normed.

@@ -14,8 +14,8 @@ namespace hydrant {
 namespace {
 
 uint64_t StreamKey(uint64_t seed, std::string_view tensor) {
-  uint64_t key = MixBits(seed + kNormalsStep);
-  for (const char c : tensor) key = MixBits((key ^ static_cast<uint8_t>(c)) + kNormalsStep);
+  uint64_t key = MixBits(seed + kRandomStep);
+  for (const char c : tensor) key = MixBits((key ^ static_cast<uint8_t>(c)) + kRandomStep);
   return key;
 }
 

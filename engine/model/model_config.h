@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/elementwise.h"
+#include "kernels/ops/elementwise.h"
 
 namespace hydrant {
 

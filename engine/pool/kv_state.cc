@@ -85,11 +85,11 @@ void KvState::Decide(const SlotDecision& decision) {
   plans_[decision.slot] = decision.plan;
   rules_.Write(*backend_, decision.slot, std::span(&decision.plan.rule, 1));
   const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
-  backend_->CombineNotes({.slot = decision.slot,
-                          .weight_score = mix.of_score,
-                          .weight_note = mix.of_second,
-                          .pages = pages_,
-                          .tables = tables_});
+  backend_->CombineCachedScores({.slot = decision.slot,
+                                 .weight_score = mix.of_score,
+                                 .weight_second = mix.of_second,
+                                 .pages = pages_,
+                                 .tables = tables_});
 }
 
 void KvState::SetCaps(int slot, int32_t cap) {

@@ -18,8 +18,8 @@
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "kernels/prefill_attention.h"
-#include "kernels/sample.h"
+#include "kernels/ops/prefill_attention.h"
+#include "kernels/ops/sample.h"
 
 namespace hydrant {
 
@@ -72,7 +72,7 @@ struct Batch : CacheUpdates {
 struct CacheReport {
   std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
   // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
-  // on kept entries (kernels/retained_mass.h); empty: nothing has left.
+  // on kept entries (kernels/ops/retained_mass.h); empty: nothing has left.
   std::vector<float> retained_mass;
   // [n, layers * KV heads] that the scorer of an open plan has observed (Observations::of_prompt).
   std::vector<float> observations;

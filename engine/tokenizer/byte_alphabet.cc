@@ -1,6 +1,7 @@
 #include "engine/tokenizer/byte_alphabet.h"
 
 #include <array>
+#include <cstdint>
 
 #include "engine/tokenizer/utf8.h"
 
@@ -13,28 +14,19 @@ constexpr bool StandsForItself(int byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-struct Alphabet {
-  std::array<uint16_t, 256> from_byte{};
-  std::array<int16_t, kAlphabetEnd> to_byte{};
-};
-
-constexpr Alphabet MakeAlphabet() {
-  Alphabet alphabet;
-  for (auto& entry : alphabet.to_byte) entry = -1;
+// By code point; -1 where it stands for no byte.
+constexpr std::array<int16_t, kAlphabetEnd> MakeBytes() {
+  std::array<int16_t, kAlphabetEnd> bytes{};
+  for (auto& entry : bytes) entry = -1;
   int next = 0x100;
-  for (int byte = 0; byte < 256; ++byte) {
-    const int code_point = StandsForItself(byte) ? byte : next++;
-    alphabet.from_byte[byte] = static_cast<uint16_t>(code_point);
-    alphabet.to_byte[code_point] = static_cast<int16_t>(byte);
-  }
-  return alphabet;
+  for (int byte = 0; byte < 256; ++byte)
+    bytes[StandsForItself(byte) ? byte : next++] = static_cast<int16_t>(byte);
+  return bytes;
 }
 
-constexpr Alphabet kAlphabet = MakeAlphabet();
+constexpr std::array<int16_t, kAlphabetEnd> kBytes = MakeBytes();
 
 }  // namespace
-
-char32_t AlphabetFromByte(uint8_t byte) { return kAlphabet.from_byte[byte]; }
 
 std::optional<std::string> BytesFromAlphabet(std::string_view entry) {
   std::string bytes;
@@ -43,7 +35,7 @@ std::optional<std::string> BytesFromAlphabet(std::string_view entry) {
     if (front.kind != Utf8Front::Kind::kCharacter || front.code_point >= kAlphabetEnd) {
       return std::nullopt;
     }
-    const int byte = kAlphabet.to_byte[front.code_point];
+    const int byte = kBytes[front.code_point];
     if (byte < 0) return std::nullopt;
     bytes.push_back(static_cast<char>(byte));
     entry.remove_prefix(front.length);

@@ -5,14 +5,12 @@
 #ifndef HYDRANT_ENGINE_TOKENIZER_BYTE_ALPHABET_H_
 #define HYDRANT_ENGINE_TOKENIZER_BYTE_ALPHABET_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace hydrant {
 
-char32_t AlphabetFromByte(uint8_t byte);
 // The bytes a vocabulary entry stands for; nullopt where it holds a character outside the alphabet.
 std::optional<std::string> BytesFromAlphabet(std::string_view entry);
 

@@ -1,9 +1,9 @@
-// Compact on the cpu (contract: kernels/compact.h): linear-time selection, a task per head; entries
-// moved by a task per few.
+// Compact on the cpu (contract: kernels/ops/compact.h): linear-time selection, a task per head;
+// entries moved by a task per few.
 #ifndef HYDRANT_KERNELS_CPU_COMPACT_H_
 #define HYDRANT_KERNELS_CPU_COMPACT_H_
 
-#include "kernels/compact.h"
+#include "kernels/ops/compact.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

@@ -1,9 +1,9 @@
-// CountBest on the cpu (contract: kernels/count_best.h): one linear-time selection over all heads'
-// entries.
+// CountBest on the cpu (contract: kernels/ops/count_best.h): one linear-time selection over all
+// heads' entries.
 #ifndef HYDRANT_KERNELS_CPU_COUNT_BEST_H_
 #define HYDRANT_KERNELS_CPU_COUNT_BEST_H_
 
-#include "kernels/count_best.h"
+#include "kernels/ops/count_best.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

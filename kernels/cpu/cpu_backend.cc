@@ -1,8 +1,6 @@
 // The cpu backend: assembles the vectorised operations of kernels/cpu over one thread pool.
-#include <cstring>
-
+// What it does not override is the reference's: small lists, where no thread is worth waking.
 #include "absl/strings/str_cat.h"
-#include "kernels/backend.h"
 #include "kernels/cpu/compact.h"
 #include "kernels/cpu/count_best.h"
 #include "kernels/cpu/decode_attention.h"
@@ -16,14 +14,13 @@
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/subgen.h"
-#include "kernels/host_memory.h"
-#include "kernels/reference/ops.h"
+#include "kernels/host_backend.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant {
 namespace {
 
-class CpuBackend : public Backend {
+class CpuBackend final : public HostBackend {
  public:
   explicit CpuBackend(const BackendOptions& options)
       : options_(options), threads_(options.num_threads) {}
@@ -35,22 +32,6 @@ class CpuBackend : public Backend {
                         threads_.num_threads() == 1 ? " thread" : " threads",
                         options_.batch_invariant ? ", batch-invariant" : "");
   }
-
-  absl::StatusOr<DeviceMemory> Memory() override { return HostMemory(); }
-  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
-  void CopyToDevice(void* device, const void* host, size_t bytes) override {
-    if (bytes > 0) std::memcpy(device, host, bytes);
-  }
-  void CopyToHost(void* host, const void* device, size_t bytes) override {
-    if (bytes > 0) std::memcpy(host, device, bytes);
-  }
-  void CopyOnDevice(void* to, const void* from, size_t bytes) override {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
-  void Zero(void* device, size_t bytes) override {
-    if (bytes > 0) std::memset(device, 0, bytes);
-  }
-  absl::Status Synchronize() override { return absl::OkStatus(); }
 
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override {
@@ -81,27 +62,17 @@ class CpuBackend : public Backend {
       reference::ReviseScores(one);
     });
   }
-  void DeriveScores(const DeriveScoresArgs& args) override { reference::DeriveScores(args); }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
   void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Compact(const CompactArgs& args) override { cpu::Compact(args, threads_); }
-  void ShareBudget(const ShareBudgetArgs& args) override { reference::ShareBudget(args); }
-  void DealPages(const DealPagesArgs& args) override { reference::DealPages(args); }
   void CountBest(const CountBestArgs& args) override { cpu::CountBest(args, threads_); }
   void RetainedMass(const RetainedMassArgs& args) override { cpu::RetainedMass(args, threads_); }
-  void KeptMass(const KeptMassArgs& args) override { reference::KeptMass(args); }
   void KeepForMass(const KeepForMassArgs& args) override { cpu::KeepForMass(args, threads_); }
-  void CombineNotes(const CombineNotesArgs& args) override { reference::CombineNotes(args); }
   void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
   void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
-  // A list of a step is short: no thread is worth waking.
-  void Penalize(const PenalizeArgs& args) override { reference::Penalize(args); }
-  void KeepLatest(const LatestTokensArgs& args) override { reference::KeepLatest(args); }
-  void TakeLatest(const LatestTokensArgs& args) override { reference::TakeLatest(args); }
-  void UpdateTable(const UpdateTableArgs& args) override { reference::UpdateTable(args); }
 
  private:
   const BackendOptions options_;

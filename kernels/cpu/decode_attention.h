@@ -1,4 +1,4 @@
-// Decode attention of the cpu backend: the contract is kernels/decode_attention.h.
+// Decode attention of the cpu backend: the contract is kernels/ops/decode_attention.h.
 //
 // A head's entries are cut into parts of kPartEntries, whatever the batch or the number of threads.
 // Each part leaves its own maximum, sum and unnormalised output; the parts are then joined in
@@ -7,7 +7,7 @@
 #ifndef HYDRANT_KERNELS_CPU_DECODE_ATTENTION_H_
 #define HYDRANT_KERNELS_CPU_DECODE_ATTENTION_H_
 
-#include "kernels/decode_attention.h"
+#include "kernels/ops/decode_attention.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

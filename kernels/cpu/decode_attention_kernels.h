@@ -20,7 +20,7 @@ constexpr int RoundUpDim(int head_dim) {
 }
 constexpr int NumParts(int entries) { return (entries + kPartEntries - 1) / kPartEntries; }
 
-// The group's queries, and in a rolling head the part's keys, turned.
+// The group's queries, and in a rolling head the part's keys, rotated.
 constexpr size_t PartScratch(int group, int head_dim, bool rolling) {
   return static_cast<size_t>(group + (rolling ? kPartEntries : 0)) * RoundUpDim(head_dim);
 }
@@ -47,10 +47,10 @@ struct DecodeHead {
   const int32_t* blocks = nullptr;
   const DecodeRule* rule = nullptr;
   float* log_weights = nullptr;  // of the pool's pages; null: none
-  int32_t* victim = nullptr;  // null where none is to be picked
-  int32_t position = 0;       // of the new entry; in a rolling head its rank
-  int32_t rank_above = 0;     // of a rolling head: ranks greater than this go down by one
-  int num_entries = 0;        // the new one included
+  int32_t* victim = nullptr;     // null where none is to be picked
+  int32_t position = 0;          // of the new entry; in a rolling head its rank
+  int32_t rank_above = 0;        // of a rolling head: ranks greater than this go down by one
+  int num_entries = 0;           // the new one included
   int new_entry = 0;
   int parts_left = 0;  // of a head spread over threads; accessed atomically
 

@@ -120,7 +120,7 @@ void Logits(const T* keys, const T* values, const PartRows& rows, int head_dim, 
   }
 }
 
-// Turns the logits of one query head into exp(logit - maximum), in place; whole vectors.
+// Rotates the logits of one query head into exp(logit - maximum), in place; whole vectors.
 HYDRANT_INLINE void Weights(float* logits, int count, float* max_out, float* sum_out) {
   Vec max = Load(logits);
   for (int i = kLanes; i < count; i += kLanes) max = Max(max, Load(logits + i));
@@ -206,25 +206,25 @@ void Output(const T* values, const PartRows& rows, int head_dim, const float* we
 }
 
 // The keys of a rolling head's part as the logits want them.
-struct TurnedKeys {
+struct RotatedKeys {
   const float* data = nullptr;  // null: the pages' own keys will do
   PartRows rows;
 };
 
-// Turns `row` back by a position in place: TurnedBack(), a vector of pairs at a time where they lie
-// apart.
-HYDRANT_INLINE void TurnBack(const Rotary& rotary, int32_t position, float* row) {
+// Rotates `row` back by a position in place: RotatedBack(), a vector of pairs at a time where they
+// lie apart.
+HYDRANT_INLINE void RotateBack(const Rotary& rotary, int32_t position, float* row) {
   const int half = rotary.rotary_dim / 2;
   const float* cos = rotary.cos + static_cast<int64_t>(position) * half;
   const float* sin = rotary.sin + static_cast<int64_t>(position) * half;
-  const auto turn = [&](int pair, float* first, float* second) {
+  const auto rotate = [&](int pair, float* first, float* second) {
     const float a = *first, b = *second;
     *first = a * cos[pair] + b * sin[pair];
     *second = b * cos[pair] - a * sin[pair];
   };
   int pair = 0;
   if (rotary.interleaved) {
-    for (; pair < half; ++pair) turn(pair, row + 2 * pair, row + 2 * pair + 1);
+    for (; pair < half; ++pair) rotate(pair, row + 2 * pair, row + 2 * pair + 1);
     return;
   }
   for (; pair + kLanes <= half; pair += kLanes) {
@@ -233,18 +233,18 @@ HYDRANT_INLINE void TurnBack(const Rotary& rotary, int32_t position, float* row)
     Store(row + pair, Fma(a, c, Mul(b, s)));
     Store(row + half + pair, Sub(Mul(b, c), Mul(a, s)));
   }
-  for (; pair < half; ++pair) turn(pair, row + pair, row + half + pair);
+  for (; pair < half; ++pair) rotate(pair, row + pair, row + half + pair);
 }
 
-// Moves the ranks of a rolling head's part, and turns its keys to `scratch` [kPartEntries,
+// Moves the ranks of a rolling head's part, and rotates its keys to `scratch` [kPartEntries,
 // RoundUpDim(head_dim)].
 template <typename T>
-void TurnKeys(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
-              float* scratch, TurnedKeys* turned) {
+void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
+                float* scratch, RotatedKeys* rotated) {
   const int dim = RoundUpDim(shape.head_dim);
   const T* keys = static_cast<const T*>(shape.keys);
-  turned->data = scratch;
-  turned->rows.count = rows.count;
+  rotated->data = scratch;
+  rotated->rows.count = rows.count;
   for (int i = 0; i < rows.count; ++i) {
     int32_t* rank = shape.positions + rows.offsets[i] / shape.head_dim;
     if (*rank > head.rank_above && part * kPartEntries + i != head.new_entry) --*rank;
@@ -254,23 +254,23 @@ void TurnKeys(const DecodeShape& shape, const DecodeHead& head, int part, const 
       Store(row + d, LoadAs(keys + rows.offsets[i] + d));
     if (d < shape.head_dim)
       Store(row + d, LoadTail(keys + rows.offsets[i] + d, shape.head_dim - d));
-    TurnBack(shape.rotary, head.num_entries - 1 - *rank, row);
-    turned->rows.offsets[i] = static_cast<int64_t>(i) * dim;
+    RotateBack(shape.rotary, head.num_entries - 1 - *rank, row);
+    rotated->rows.offsets[i] = static_cast<int64_t>(i) * dim;
   }
   for (int i = rows.count; i % kLanes != 0; ++i)
-    turned->rows.offsets[i] = turned->rows.offsets[i - 1];
+    rotated->rows.offsets[i] = rotated->rows.offsets[i - 1];
 }
 
 // kGroup of the head's query heads, from the g-th on.
 template <int kGroup, typename T>
 void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
-                 const TurnedKeys& turned, const PartLogWeights& log_weights, const float* q,
+                 const RotatedKeys& rotated, const PartLogWeights& log_weights, const float* q,
                  int g) {
   const int64_t dim = RoundUpDim(shape.head_dim);
   float* weights = head.weights + g * head.weight_stride + part * kPartEntries;
   const T* values = static_cast<const T*>(shape.values);
-  if (turned.data != nullptr) {
-    Logits<kGroup, float>(turned.data, nullptr, turned.rows, shape.head_dim, q + g * dim, dim,
+  if (rotated.data != nullptr) {
+    Logits<kGroup, float>(rotated.data, nullptr, rotated.rows, shape.head_dim, q + g * dim, dim,
                           weights, head.weight_stride);
   } else {
     Logits<kGroup>(static_cast<const T*>(shape.keys), g == 0 ? values : nullptr, rows,
@@ -302,22 +302,22 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   PartLogWeights log_weights;
   FindLogWeights(shape, head, rows, &log_weights);
   const int dim = RoundUpDim(shape.head_dim);
-  TurnedKeys turned;
-  if (head.rule->rolling) TurnKeys<T>(shape, head, part, rows, q + shape.group * dim, &turned);
+  RotatedKeys rotated;
+  if (head.rule->rolling) RotateKeys<T>(shape, head, part, rows, q + shape.group * dim, &rotated);
   for (int g = 0; g < shape.group; ++g) {
     for (int d = 0; d < dim; ++d)
       q[g * dim + d] = d < shape.head_dim ? head.q[g * shape.head_dim + d] * shape.scale : 0.0f;
   }
   int g = 0;
   for (; g + kGroupTile <= shape.group; g += kGroupTile)
-    AttendGroup<kGroupTile, T>(shape, head, part, rows, turned, log_weights, q, g);
+    AttendGroup<kGroupTile, T>(shape, head, part, rows, rotated, log_weights, q, g);
   switch (shape.group - g) {
     case 3:
-      return AttendGroup<3, T>(shape, head, part, rows, turned, log_weights, q, g);
+      return AttendGroup<3, T>(shape, head, part, rows, rotated, log_weights, q, g);
     case 2:
-      return AttendGroup<2, T>(shape, head, part, rows, turned, log_weights, q, g);
+      return AttendGroup<2, T>(shape, head, part, rows, rotated, log_weights, q, g);
     case 1:
-      return AttendGroup<1, T>(shape, head, part, rows, turned, log_weights, q, g);
+      return AttendGroup<1, T>(shape, head, part, rows, rotated, log_weights, q, g);
     default:
       return;
   }

@@ -1,9 +1,9 @@
-// The vectorised operations of kernels/elementwise.h. A row's result depends on that row alone.
+// The vectorised operations of kernels/ops/elementwise.h. A row's result depends on that row alone.
 // Thread-safe as ThreadPool is: one caller at a time per pool.
 #ifndef HYDRANT_KERNELS_CPU_ELEMENTWISE_H_
 #define HYDRANT_KERNELS_CPU_ELEMENTWISE_H_
 
-#include "kernels/elementwise.h"
+#include "kernels/ops/elementwise.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

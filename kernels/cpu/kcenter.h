@@ -1,8 +1,8 @@
-// KCenter on the cpu (contract: kernels/kcenter.h).
+// KCenter on the cpu (contract: kernels/ops/kcenter.h).
 #ifndef HYDRANT_KERNELS_CPU_KCENTER_H_
 #define HYDRANT_KERNELS_CPU_KCENTER_H_
 
-#include "kernels/kcenter.h"
+#include "kernels/ops/kcenter.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

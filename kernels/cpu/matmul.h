@@ -31,7 +31,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "kernels/matmul.h"
+#include "kernels/ops/matmul.h"
 #include "kernels/thread_pool.h"
 #include "kernels/weight.h"
 

@@ -62,8 +62,6 @@ constexpr BlockTraits BlockTraitsOf(DType dtype) {
   }
 }
 
-constexpr bool IsBlockFormat(DType dtype) { return BlockTraitsOf(dtype).low_bits != 0; }
-
 // Byte offsets inside a group.
 struct GroupLayout {
   size_t high;

@@ -1,8 +1,9 @@
-// PoolScores on the cpu (contract: kernels/pool_scores.h): a task per piece of a head's positions.
+// PoolScores on the cpu (contract: kernels/ops/pool_scores.h): a task per piece of a head's
+// positions.
 #ifndef HYDRANT_KERNELS_CPU_POOL_SCORES_H_
 #define HYDRANT_KERNELS_CPU_POOL_SCORES_H_
 
-#include "kernels/pool_scores.h"
+#include "kernels/ops/pool_scores.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

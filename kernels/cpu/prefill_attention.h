@@ -1,4 +1,4 @@
-// Prefill attention of the cpu backend: the contract is kernels/prefill_attention.h. fp32
+// Prefill attention of the cpu backend: the contract is kernels/ops/prefill_attention.h. fp32
 // throughout.
 //
 // The unit of work is a tile: kQueryTile queries of the query heads that share one KV head. A tile
@@ -9,7 +9,7 @@
 #ifndef HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_H_
 #define HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_H_
 
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 
 namespace hydrant::cpu {
 

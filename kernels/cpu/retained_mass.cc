@@ -26,7 +26,7 @@ Head HeadOf(const SequenceTables& tables, int slot, int head) {
 
 struct Entry {
   uint64_t rank;
-  int64_t paid;
+  int64_t received;
 };
 
 int32_t EnoughFor(const KeepForMassArgs& args, const Head& head, int64_t need) {
@@ -43,7 +43,7 @@ int32_t EnoughFor(const KeepForMassArgs& args, const Head& head, int64_t need) {
             [](const Entry& a, const Entry& b) { return a.rank > b.rank; });
   int64_t sum = 0;
   int32_t enough = 0;
-  while (enough < head.length && sum < need) sum += entries[enough++].paid;
+  while (enough < head.length && sum < need) sum += entries[enough++].received;
   return sum < need || enough > args.most ? head.length : enough;
 }
 

@@ -1,8 +1,8 @@
-// RetainedMass and KeepForMass on the cpu (contract: kernels/retained_mass.h): a task per head.
+// RetainedMass and KeepForMass on the cpu (contract: kernels/ops/retained_mass.h): a task per head.
 #ifndef HYDRANT_KERNELS_CPU_RETAINED_MASS_H_
 #define HYDRANT_KERNELS_CPU_RETAINED_MASS_H_
 
-#include "kernels/retained_mass.h"
+#include "kernels/ops/retained_mass.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

@@ -11,8 +11,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/ops/sample_weight.h"
 #include "kernels/random.h"
-#include "kernels/sample_weight.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/sample.cc"

@@ -1,13 +1,13 @@
-// Sample on the cpu (contract: kernels/sample.h): vectorised passes over the vocabulary, and
+// Sample on the cpu (contract: kernels/ops/sample.h): vectorised passes over the vocabulary, and
 // selection instead of sorting. Same tokens as the reference for the same logits
-// (kernels/sample_weight.h).
+// (kernels/ops/sample_weight.h).
 #ifndef HYDRANT_KERNELS_CPU_SAMPLE_H_
 #define HYDRANT_KERNELS_CPU_SAMPLE_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/sample.h"
+#include "kernels/ops/sample.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

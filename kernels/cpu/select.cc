@@ -35,7 +35,7 @@ void SelectHead(const SelectArgs& args, int head) {
   for (int32_t i = recent_begin; i < args.n; ++i) *kept++ = i;
 }
 
-// An unprotected entry of some head, beyond its head's floor.
+// An unprotected entry of some head.
 struct Candidate {
   uint64_t rank;
   int head;
@@ -48,13 +48,11 @@ class SharedSelection {
       : args_(args),
         begin_(std::min(args.sinks, args.n)),
         end_(std::max(begin_, args.n - args.recent)),
-        floor_(std::min(args.floor, end_ - begin_)),
         cuts_(args.num_kv_heads, UINT64_MAX) {}
 
   void Run(ThreadPool& threads) {
     const int heads = args_.num_kv_heads;
-    threads.ParallelFor(heads, [&](int head, int) { CutAtFloor(head); });
-    const int left = args_.total - heads * (args_.n - (end_ - begin_) + floor_);
+    const int left = args_.total - heads * (args_.n - (end_ - begin_));
     if (left > 0) ShareOut(left);
     threads.ParallelFor(heads, [&](int head, int) { Write(head); });
   }
@@ -64,23 +62,11 @@ class SharedSelection {
     return RankKey(args_.scores[head * args_.score_stride + position], position);
   }
 
-  void CutAtFloor(int head) {
-    if (floor_ == 0) return;
-    std::vector<uint64_t> ranks;
-    ranks.reserve(end_ - begin_);
-    for (int32_t i = begin_; i < end_; ++i) ranks.push_back(RankOf(head, i));
-    std::nth_element(ranks.begin(), ranks.begin() + (floor_ - 1), ranks.end(), std::greater<>());
-    cuts_[head] = ranks[floor_ - 1];
-  }
-
   void ShareOut(int left) {
     std::vector<Candidate> candidates;
-    candidates.reserve(static_cast<size_t>(args_.num_kv_heads) * (end_ - begin_ - floor_));
+    candidates.reserve(static_cast<size_t>(args_.num_kv_heads) * (end_ - begin_));
     for (int head = 0; head < args_.num_kv_heads; ++head) {
-      for (int32_t i = begin_; i < end_; ++i) {
-        const uint64_t rank = RankOf(head, i);
-        if (rank < cuts_[head]) candidates.push_back({rank, head});
-      }
+      for (int32_t i = begin_; i < end_; ++i) candidates.push_back({RankOf(head, i), head});
     }
     const auto last = candidates.begin() + (left - 1);
     std::nth_element(candidates.begin(), last, candidates.end(),
@@ -89,7 +75,7 @@ class SharedSelection {
                      });
     // Of the entries that rank as the last one does, those of higher heads go.
     for (int head = 0; head < args_.num_kv_heads; ++head)
-      cuts_[head] = std::min(cuts_[head], last->rank + (head > last->head ? 1 : 0));
+      cuts_[head] = last->rank + (head > last->head ? 1 : 0);
   }
 
   void Write(int head) {
@@ -103,7 +89,7 @@ class SharedSelection {
   }
 
   const SelectArgs& args_;
-  const int32_t begin_, end_, floor_;
+  const int32_t begin_, end_;
   std::vector<uint64_t> cuts_;  // of each head the lowest rank that stays
 };
 

@@ -1,9 +1,9 @@
-// Select and WritePages on the cpu (contracts: kernels/select.h): linear-time selection, one task
-// per head; pages written with vectorised narrowing, a task per few pages.
+// Select and WritePages on the cpu (contracts: kernels/ops/select.h): linear-time selection, one
+// task per head; pages written with vectorised narrowing, a task per few pages.
 #ifndef HYDRANT_KERNELS_CPU_SELECT_H_
 #define HYDRANT_KERNELS_CPU_SELECT_H_
 
-#include "kernels/select.h"
+#include "kernels/ops/select.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

@@ -1,7 +1,7 @@
 #include "kernels/cpu/subgen.h"
 
 #include "kernels/cpu/squared_distances.h"
-#include "kernels/subgen_head.h"
+#include "kernels/ops/subgen_head.h"
 
 namespace hydrant::cpu {
 

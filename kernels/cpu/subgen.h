@@ -1,8 +1,8 @@
-// SubGenBuild and SubGenInsert on the cpu (contract: kernels/subgen.h): a task per head.
+// SubGenBuild and SubGenInsert on the cpu (contract: kernels/ops/subgen.h): a task per head.
 #ifndef HYDRANT_KERNELS_CPU_SUBGEN_H_
 #define HYDRANT_KERNELS_CPU_SUBGEN_H_
 
-#include "kernels/subgen.h"
+#include "kernels/ops/subgen.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant::cpu {

@@ -69,8 +69,8 @@ void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t offset)
 }
 
 // Entries [begin, end) of one head: keys, values and positions.
-// turned: [head_dim] of the caller's, for a rolling slot.
-void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, float* turned) {
+// rotated: [head_dim] of the caller's, for a rolling slot.
+void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, float* rotated) {
   const KvPages& pages = args.pages;
   const bool rolling = args.tables.rules[args.slot].rolling;
   const size_t d = pages.layout.head_dim;
@@ -84,10 +84,10 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
     const float* key = args.k + in;
     if (rolling) {
       for (size_t i = 0; i < d; ++i) {
-        turned[i] =
-            TurnedBack(args.rotary, position, static_cast<int>(i), [key](int j) { return key[j]; });
+        rotated[i] = RotatedBack(args.rotary, position, static_cast<int>(i),
+                                 [key](int j) { return key[j]; });
       }
-      key = turned;
+      key = rotated;
     }
     StoreRow(pages.layout.dtype, key, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
@@ -155,9 +155,9 @@ void WritePages(const WritePagesArgs& args, ThreadPool& threads) {
     const int begin = task % tasks_per_head * kEntriesPerTask;
     const int end = std::min(begin + kEntriesPerTask, args.keep[head]);
     if (begin >= end) return;
-    std::vector<float> turned(args.tables.rules[args.slot].rolling ? args.pages.layout.head_dim
-                                                                   : 0);
-    HWY_DYNAMIC_DISPATCH(WriteEntries)(args, head, begin, end, turned.data());
+    std::vector<float> rotated(args.tables.rules[args.slot].rolling ? args.pages.layout.head_dim
+                                                                    : 0);
+    HWY_DYNAMIC_DISPATCH(WriteEntries)(args, head, begin, end, rotated.data());
   });
   threads.ParallelFor(heads, [&](int head, int) { FinishHead(args, head); });
 }

@@ -18,20 +18,16 @@
 namespace hydrant {
 namespace {
 
-static_assert(Backend::kMarks == CudaDevice::kMarks);
+static_assert(Backend::kEvents == CudaDevice::kEvents);
 constexpr const char* kModule = "libhydrant_cuda.so";
 
 // A weight and its memory on the device.
-class OwnedCudaWeight final : public Weight {
+class OwnedCudaWeight final : public CudaWeight {
  public:
-  OwnedCudaWeight(const CudaWeight& weight, DeviceBuffer buffer)
-      : Weight(weight.rows(), weight.cols(), weight.bytes()),
-        weight_(weight),
-        buffer_(std::move(buffer)) {}
-  const CudaWeight& weight() const { return weight_; }
+  OwnedCudaWeight(int rows, int cols, DType dtype, DeviceBuffer buffer)
+      : CudaWeight(rows, cols, dtype, buffer.get()), buffer_(std::move(buffer)) {}
 
  private:
-  CudaWeight weight_;
   DeviceBuffer buffer_;
 };
 
@@ -87,14 +83,14 @@ class CudaBackend final : public Backend {
   void CopyToHostLater(void* host, const void* device, size_t bytes) override {
     Run("copying from the device", [&] { return device_->CopyToHostLater(host, device, bytes); });
   }
-  void Mark(int mark) override {
-    Run("marking a step", [&] { return device_->Mark(mark); });
+  void RecordEvent(int event) override {
+    Run("recording an event", [&] { return device_->RecordEvent(event); });
   }
-  absl::Status WaitFor(int mark) override {
-    Run("running the step", [&] { return device_->WaitFor(mark); });
+  absl::Status WaitForEvent(int event) override {
+    Run("running the step", [&] { return device_->WaitForEvent(event); });
     return fault_;
   }
-  bool RunsBesideHost() const override { return true; }
+  bool IsAsynchronous() const override { return true; }
   absl::Status Synchronize() override {
     Run("running the step", [&] { return device_->Synchronize(); });
     return fault_;
@@ -106,110 +102,22 @@ class CudaBackend final : public Backend {
   DType ActivationDType(WeightDType dtype) const override {
     return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   }
-  bool RecordsOperations() const override { return true; }
-  void Repeat(uint64_t key, const std::function<void()>& operations) override {
-    bool repeated = false;
-    Run("repeating operations", [&] { return device_->Replay(key, &repeated); });
-    if (repeated || !fault_.ok()) return;
-    Run("recording operations", [&] { return device_->BeginRecord(key); });
-    operations();
-    Run("recording operations", [&] { return device_->EndRecord(); });
+  bool SupportsGraphs() const override { return true; }
+  void RunGraph(uint64_t key, const std::function<void()>& record) override {
+    bool replayed = false;
+    Run("launching a graph", [&] { return device_->Replay(key, &replayed); });
+    if (replayed || !fault_.ok()) return;
+    Run("capturing a graph", [&] { return device_->BeginCapture(key); });
+    record();
+    Run("capturing a graph", [&] { return device_->EndCapture(); });
   }
 
-  void Matmul(const MatmulArgs& args) override {
-    MatmulArgs device_args = args;
-    device_args.weight = &static_cast<const OwnedCudaWeight*>(args.weight)->weight();
-    Run("Matmul", [&] { return device_->Matmul(device_args); });
+#define HYDRANT_ENQUEUE_OP(Op, Args)             \
+  void Op(const Args& args) override {           \
+    Run(#Op, [&] { return device_->Op(args); }); \
   }
-  void Embed(const EmbedArgs& args) override {
-    EmbedArgs device_args = args;
-    device_args.table = &static_cast<const OwnedCudaWeight*>(args.table)->weight();
-    Run("Embed", [&] { return device_->Embed(device_args); });
-  }
-  void RmsNorm(const RmsNormArgs& args) override {
-    Run("RmsNorm", [&] { return device_->RmsNorm(args); });
-  }
-  void LayerNorm(const LayerNormArgs& args) override {
-    Run("LayerNorm", [&] { return device_->LayerNorm(args); });
-  }
-  void RopeSplit(const RopeSplitArgs& args) override {
-    Run("RopeSplit", [&] { return device_->RopeSplit(args); });
-  }
-  void Swiglu(const SwigluArgs& args) override {
-    Run("Swiglu", [&] { return device_->Swiglu(args); });
-  }
-  void Activate(const ActivateArgs& args) override {
-    Run("Activate", [&] { return device_->Activate(args); });
-  }
-  void PrefillAttention(const PrefillAttentionArgs& args) override {
-    Run("PrefillAttention", [&] { return device_->PrefillAttention(args); });
-  }
-  void DecodeAttention(const DecodeAttentionArgs& args) override {
-    Run("DecodeAttention", [&] { return device_->DecodeAttention(args); });
-  }
-  void ReviseScores(const ReviseScoresArgs& args) override {
-    Run("ReviseScores", [&] { return device_->ReviseScores(args); });
-  }
-  void DeriveScores(const DeriveScoresArgs& args) override {
-    Run("DeriveScores", [&] { return device_->DeriveScores(args); });
-  }
-  void PoolScores(const PoolScoresArgs& args) override {
-    Run("PoolScores", [&] { return device_->PoolScores(args); });
-  }
-  void KCenter(const KCenterArgs& args) override {
-    Run("KCenter", [&] { return device_->KCenter(args); });
-  }
-  void Select(const SelectArgs& args) override {
-    Run("Select", [&] { return device_->Select(args); });
-  }
-  void WritePages(const WritePagesArgs& args) override {
-    Run("WritePages", [&] { return device_->WritePages(args); });
-  }
-  void Compact(const CompactArgs& args) override {
-    Run("Compact", [&] { return device_->Compact(args); });
-  }
-  void ShareBudget(const ShareBudgetArgs& args) override {
-    Run("ShareBudget", [&] { return device_->ShareBudget(args); });
-  }
-  void DealPages(const DealPagesArgs& args) override {
-    Run("DealPages", [&] { return device_->DealPages(args); });
-  }
-  void CountBest(const CountBestArgs& args) override {
-    Run("CountBest", [&] { return device_->CountBest(args); });
-  }
-  void RetainedMass(const RetainedMassArgs& args) override {
-    Run("RetainedMass", [&] { return device_->RetainedMass(args); });
-  }
-  void KeptMass(const KeptMassArgs& args) override {
-    Run("KeptMass", [&] { return device_->KeptMass(args); });
-  }
-  void CombineNotes(const CombineNotesArgs& args) override {
-    Run("CombineNotes", [&] { return device_->CombineNotes(args); });
-  }
-  void KeepForMass(const KeepForMassArgs& args) override {
-    Run("KeepForMass", [&] { return device_->KeepForMass(args); });
-  }
-  void SubGenBuild(const SubGenBuildArgs& args) override {
-    Run("SubGenBuild", [&] { return device_->SubGenBuild(args); });
-  }
-  void SubGenInsert(const SubGenInsertArgs& args) override {
-    Run("SubGenInsert", [&] { return device_->SubGenInsert(args); });
-  }
-  void Penalize(const PenalizeArgs& args) override {
-    Run("Penalize", [&] { return device_->Penalize(args); });
-  }
-  void Sample(const SampleArgs& args) override {
-    Run("Sample", [&] { return device_->Sample(args); });
-  }
-  void KeepLatest(const LatestTokensArgs& args) override {
-    Run("KeepLatest", [&] { return device_->KeepLatest(args); });
-  }
-  void TakeLatest(const LatestTokensArgs& args) override {
-    Run("TakeLatest", [&] { return device_->TakeLatest(args); });
-  }
-  void UpdateTable(const UpdateTableArgs& args) override {
-    Run("UpdateTable", [&] { return device_->UpdateTable(args); });
-  }
+  HYDRANT_FOR_EACH_OP(HYDRANT_ENQUEUE_OP)
+#undef HYDRANT_ENQUEUE_OP
 
  private:
   // After the first fault nothing more is enqueued: what it would read is not there.
@@ -269,8 +177,7 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const 
     at += BytesOf(dtype, count);
   }
   if (absl::Status status = Synchronize(); !status.ok()) return status;
-  const CudaWeight weight(rows, cols, dtype, buffer->get());
-  return std::make_unique<OwnedCudaWeight>(weight, *std::move(buffer));
+  return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, *std::move(buffer));
 }
 
 // A machine without a driver must not pay for loading cuBLAS to find that out.

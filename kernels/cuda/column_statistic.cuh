@@ -1,10 +1,10 @@
-// The arithmetic of a ColumnStatistic (kernels/prefill_attention.h), one weight at a time.
+// The arithmetic of a ColumnStatistic (kernels/ops/prefill_attention.h), one weight at a time.
 #ifndef HYDRANT_KERNELS_CUDA_COLUMN_STATISTIC_CUH_
 #define HYDRANT_KERNELS_CUDA_COLUMN_STATISTIC_CUH_
 
 #include <cuda_runtime.h>
 
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 
 namespace hydrant::cuda {
 

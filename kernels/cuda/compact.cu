@@ -4,12 +4,12 @@
 // moves need no order.
 #include <algorithm>
 
-#include "kernels/compact.h"
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/finish_heads.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
+#include "kernels/ops/compact.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

@@ -1,11 +1,11 @@
 // All heads' unprotected entries are ranked together, digit by digit (shared_search.cuh). Then
 // every head counts its entries above the last rank that stays; of the entries at exactly that
 // rank, one a head at most, the lower heads' stay.
-#include "kernels/count_best.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
 #include "kernels/cuda/shared_search.cuh"
+#include "kernels/ops/count_best.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/decode_attention.h"
+#include "kernels/ops/decode_attention.h"
 
 namespace hydrant::cuda {
 

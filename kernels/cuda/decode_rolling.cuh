@@ -1,5 +1,5 @@
 // What the decode kernel does otherwise for rolling heads (kernels/kv_pages.h): ranks instead of
-// positions, and logits of keys that are turned on the way.
+// positions, and logits of keys that are rotated on the way.
 #ifndef HYDRANT_KERNELS_CUDA_DECODE_ROLLING_CUH_
 #define HYDRANT_KERNELS_CUDA_DECODE_ROLLING_CUH_
 
@@ -17,9 +17,9 @@ __device__ inline int32_t RankAfter(const DecodeUnit& unit, int entry, int32_t s
   return stored > rank_above ? stored - 1 : stored;
 }
 
-// weights[h, e] = q[h] k[e] for all query heads of the group, all entries of the block, k[e] turned
-// back by its distance to the new entry. A warp per entry. Not inlined, and its arguments copies:
-// the registers of other heads' blocks are not to pay for it.
+// weights[h, e] = q[h] k[e] for all query heads of the group, all entries of the block, k[e]
+// rotated back by its distance to the new entry. A warp per entry. Not inlined, and its arguments
+// copies: the registers of other heads' blocks are not to pay for it.
 template <DType kDType>
 __device__ __noinline__ void RollingLogits(const DecodeLaunch& launch, DecodeUnit unit,
                                            DecodeShared shared, int32_t rank_above) {
@@ -42,7 +42,7 @@ __device__ __noinline__ void RollingLogits(const DecodeLaunch& launch, DecodeUni
 #pragma unroll
     for (int i = 0; i < kMostDims; ++i) {
       const int d = lane + i * kWarpSize;
-      key[i] = d < head_dim ? TurnedBack(args.rotary, unit.length - 1 - rank, d, element) : 0.0f;
+      key[i] = d < head_dim ? RotatedBack(args.rotary, unit.length - 1 - rank, d, element) : 0.0f;
     }
     for (int h = 0; h < launch.group; ++h) {
       float sum = 0.0f;

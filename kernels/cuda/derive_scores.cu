@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/derive_scores.h"
+#include "kernels/ops/derive_scores.h"
 #include "kernels/random.h"
 
 namespace hydrant::cuda {

@@ -7,7 +7,6 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/graphs.h"
-#include "kernels/cuda/matmul_kernels.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/staging.h"
 
@@ -24,8 +23,8 @@ class Device final : public CudaDevice {
     counters_.reset();
     matmul_.reset();
     staging_.reset();
-    for (cudaEvent_t mark : marks_) {
-      if (mark != nullptr) cudaEventDestroy(mark);
+    for (cudaEvent_t event : events_) {
+      if (event != nullptr) cudaEventDestroy(event);
     }
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -66,8 +65,8 @@ class Device final : public CudaDevice {
     if (matmul_ == nullptr) return "cuBLAS does not start";
     staging_ = std::make_unique<Staging>();
     error = staging_->Open();
-    for (cudaEvent_t& mark : marks_) {
-      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
+    for (cudaEvent_t& event : events_) {
+      if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     }
     if (error != cudaSuccess)
       return std::string("there is no pinned memory for the CUDA device: ") +
@@ -78,6 +77,7 @@ class Device final : public CudaDevice {
     context_.scratch = scratch_.get();
     counters_ = std::make_unique<Counters>();
     context_.counters = counters_.get();
+    context_.matmul = matmul_.get();
     context_.batch_invariant = options.batch_invariant;
     return "";
   }
@@ -126,73 +126,21 @@ class Device final : public CudaDevice {
     return cudaMemsetAsync(device, 0, bytes, stream_);
   }
   int Synchronize() override { return cudaStreamSynchronize(stream_); }
-  int Mark(int mark) override { return cudaEventRecord(marks_[mark], stream_); }
-  int WaitFor(int mark) override { return cudaEventSynchronize(marks_[mark]); }
+  int RecordEvent(int event) override { return cudaEventRecord(events_[event], stream_); }
+  int WaitForEvent(int event) override { return cudaEventSynchronize(events_[event]); }
 
   int Replay(uint64_t key, bool* replayed) override {
     return graphs_->Replay(key, WorkSpace(), stream_, replayed);
   }
-  int BeginRecord(uint64_t key) override { return graphs_->Begin(key, stream_); }
-  int EndRecord() override { return graphs_->End(WorkSpace(), stream_); }
+  int BeginCapture(uint64_t key) override { return graphs_->Begin(key, stream_); }
+  int EndCapture() override { return graphs_->End(WorkSpace(), stream_); }
 
-  int Matmul(const MatmulArgs& args) override {
-    const cudaError_t error = matmul_->Run(context_, args);
-    if (error != cudaSuccess || args.bias == nullptr) return error;
-    return cuda::AddBias(stream_, args.bias, args.m, args.weight->rows(), args.y);
-  }
-  int Embed(const EmbedArgs& args) override { return cuda::Embed(context_, args); }
-  int RmsNorm(const RmsNormArgs& args) override { return cuda::RmsNorm(context_, args); }
-  int LayerNorm(const LayerNormArgs& args) override { return cuda::LayerNorm(context_, args); }
-  int RopeSplit(const RopeSplitArgs& args) override { return cuda::RopeSplit(context_, args); }
-  int Swiglu(const SwigluArgs& args) override { return cuda::Swiglu(context_, args); }
-  int Activate(const ActivateArgs& args) override { return cuda::Activate(context_, args); }
-  int PrefillAttention(const PrefillAttentionArgs& args) override {
-    return cuda::PrefillAttention(context_, args);
-  }
-  int DecodeAttention(const DecodeAttentionArgs& args) override {
-    return cuda::DecodeAttention(context_, args);
-  }
-  int ReviseScores(const ReviseScoresArgs& args) override {
-    return cuda::ReviseScores(context_, args);
-  }
-  int DeriveScores(const DeriveScoresArgs& args) override {
-    return cuda::DeriveScores(context_, args);
-  }
-  int PoolScores(const PoolScoresArgs& args) override { return cuda::PoolScores(context_, args); }
-  int KCenter(const KCenterArgs& args) override { return cuda::KCenter(context_, args); }
-  int Select(const SelectArgs& args) override { return cuda::Select(context_, args); }
-  int WritePages(const WritePagesArgs& args) override { return cuda::WritePages(context_, args); }
-  int Compact(const CompactArgs& args) override { return cuda::Compact(context_, args); }
-  int ShareBudget(const ShareBudgetArgs& args) override {
-    return cuda::ShareBudget(context_, args);
-  }
-  int DealPages(const DealPagesArgs& args) override { return cuda::DealPages(context_, args); }
-  int CountBest(const CountBestArgs& args) override { return cuda::CountBest(context_, args); }
-  int RetainedMass(const RetainedMassArgs& args) override {
-    return cuda::RetainedMass(context_, args);
-  }
-  int KeptMass(const KeptMassArgs& args) override { return cuda::KeptMass(context_, args); }
-  int CombineNotes(const CombineNotesArgs& args) override {
-    return cuda::CombineNotes(context_, args);
-  }
-  int KeepForMass(const KeepForMassArgs& args) override {
-    return cuda::KeepForMass(context_, args);
-  }
-  int SubGenBuild(const SubGenBuildArgs& args) override {
-    return cuda::SubGenBuild(context_, args);
-  }
-  int SubGenInsert(const SubGenInsertArgs& args) override {
-    return cuda::SubGenInsert(context_, args);
-  }
-  int Penalize(const PenalizeArgs& args) override { return cuda::Penalize(context_, args); }
-  int Sample(const SampleArgs& args) override { return cuda::Sample(context_, args); }
+#define HYDRANT_ENQUEUE_OP(Op, Args) \
+  int Op(const Args& args) override { return cuda::Op(context_, args); }
+  HYDRANT_FOR_EACH_OP(HYDRANT_ENQUEUE_OP)
+#undef HYDRANT_ENQUEUE_OP
   int DrawNormals(const DrawNormalsArgs& args) override {
     return cuda::DrawNormals(context_, args);
-  }
-  int KeepLatest(const LatestTokensArgs& args) override { return cuda::KeepLatest(context_, args); }
-  int TakeLatest(const LatestTokensArgs& args) override { return cuda::TakeLatest(context_, args); }
-  int UpdateTable(const UpdateTableArgs& args) override {
-    return cuda::UpdateTable(context_, args);
   }
 
  private:
@@ -202,7 +150,7 @@ class Device final : public CudaDevice {
   }
 
   cudaStream_t stream_ = nullptr;
-  std::array<cudaEvent_t, kMarks> marks_ = {};
+  std::array<cudaEvent_t, kEvents> events_ = {};
   std::string description_;
   std::unique_ptr<MatmulRunner> matmul_;
   std::unique_ptr<Staging> staging_;

@@ -10,31 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/combine_notes.h"
-#include "kernels/compact.h"
-#include "kernels/count_best.h"
-#include "kernels/deal_pages.h"
-#include "kernels/decode_attention.h"
-#include "kernels/derive_scores.h"
-#include "kernels/elementwise.h"
-#include "kernels/kcenter.h"
-#include "kernels/latest_tokens.h"
-#include "kernels/matmul.h"
-#include "kernels/penalize.h"
-#include "kernels/pool_scores.h"
-#include "kernels/prefill_attention.h"
-#include "kernels/retained_mass.h"
-#include "kernels/revise_scores.h"
-#include "kernels/sample.h"
-#include "kernels/select.h"
-#include "kernels/share_budget.h"
-#include "kernels/subgen.h"
-#include "kernels/table_update.h"
+#include "kernels/ops.h"
 
 namespace hydrant {
 
 // A weight matrix in device memory, row-major: f32 or bf16.
-class CudaWeight final : public Weight {
+class CudaWeight : public Weight {
  public:
   CudaWeight(int rows, int cols, DType dtype, const void* data)
       : Weight(rows, cols, BytesOf(dtype, static_cast<size_t>(rows) * cols)),
@@ -60,7 +41,7 @@ struct DrawNormalsArgs {
 
 class CudaDevice {
  public:
-  static constexpr int kMarks = 4;
+  static constexpr int kEvents = 4;
 
   virtual ~CudaDevice() = default;
 
@@ -78,49 +59,22 @@ class CudaDevice {
   virtual int CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual int Zero(void* device, size_t bytes) = 0;
   virtual int Synchronize() = 0;
-  virtual int Mark(int mark) = 0;     // [0, kMarks): behind all that was enqueued before
-  virtual int WaitFor(int mark) = 0;  // until the device has come there
+  virtual int RecordEvent(int event) = 0;   // [0, kEvents): behind all that was enqueued before
+  virtual int WaitForEvent(int event) = 0;  // until the device has come there
 
-  // Operations that are enqueued many times in the same way, as a CUDA graph. Replay() enqueues the
-  // record of this key; without one it leaves *replayed false, and the operations are to be
-  // enqueued between BeginRecord() and EndRecord(). Their first time they run as they come, so that
-  // whatever is made at first use is there; the second time they are recorded, and run by
-  // EndRecord().
+  // Operations that are enqueued many times in the same way, as a CUDA graph. Replay() launches the
+  // graph of this key; without one it leaves *replayed false, and the operations are to be enqueued
+  // between BeginCapture() and EndCapture(). Their first time they run as they come, so that
+  // whatever is made at first use is there; the second time they are captured, and run by
+  // EndCapture().
   virtual int Replay(uint64_t key, bool* replayed) = 0;
-  virtual int BeginRecord(uint64_t key) = 0;
-  virtual int EndRecord() = 0;
+  virtual int BeginCapture(uint64_t key) = 0;
+  virtual int EndCapture() = 0;
 
-  virtual int Matmul(const MatmulArgs& args) = 0;
-  virtual int Embed(const EmbedArgs& args) = 0;
-  virtual int RmsNorm(const RmsNormArgs& args) = 0;
-  virtual int LayerNorm(const LayerNormArgs& args) = 0;
-  virtual int RopeSplit(const RopeSplitArgs& args) = 0;
-  virtual int Swiglu(const SwigluArgs& args) = 0;
-  virtual int Activate(const ActivateArgs& args) = 0;
-  virtual int PrefillAttention(const PrefillAttentionArgs& args) = 0;
-  virtual int DecodeAttention(const DecodeAttentionArgs& args) = 0;
-  virtual int ReviseScores(const ReviseScoresArgs& args) = 0;
-  virtual int DeriveScores(const DeriveScoresArgs& args) = 0;
-  virtual int PoolScores(const PoolScoresArgs& args) = 0;
-  virtual int KCenter(const KCenterArgs& args) = 0;
-  virtual int Select(const SelectArgs& args) = 0;
-  virtual int WritePages(const WritePagesArgs& args) = 0;
-  virtual int Compact(const CompactArgs& args) = 0;
-  virtual int ShareBudget(const ShareBudgetArgs& args) = 0;
-  virtual int DealPages(const DealPagesArgs& args) = 0;
-  virtual int CountBest(const CountBestArgs& args) = 0;
-  virtual int RetainedMass(const RetainedMassArgs& args) = 0;
-  virtual int KeptMass(const KeptMassArgs& args) = 0;
-  virtual int CombineNotes(const CombineNotesArgs& args) = 0;
-  virtual int KeepForMass(const KeepForMassArgs& args) = 0;
-  virtual int SubGenBuild(const SubGenBuildArgs& args) = 0;
-  virtual int SubGenInsert(const SubGenInsertArgs& args) = 0;
-  virtual int Penalize(const PenalizeArgs& args) = 0;
-  virtual int Sample(const SampleArgs& args) = 0;
+#define HYDRANT_DECLARE_OP(Op, Args) virtual int Op(const Args& args) = 0;
+  HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
+#undef HYDRANT_DECLARE_OP
   virtual int DrawNormals(const DrawNormalsArgs& args) = 0;
-  virtual int KeepLatest(const LatestTokensArgs& args) = 0;
-  virtual int TakeLatest(const LatestTokensArgs& args) = 0;
-  virtual int UpdateTable(const UpdateTableArgs& args) = 0;
 };
 
 struct CudaDeviceOptions {

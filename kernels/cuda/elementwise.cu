@@ -57,7 +57,7 @@ __device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
   return args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
 }
 
-// A block per row; a thread turns pairs of all heads, then copies what does not turn.
+// A block per row; a thread rotates pairs of all heads, then copies the rest.
 __global__ void RopeSplitKernel(RopeSplitArgs args) {
   const int row = static_cast<int>(blockIdx.x);
   const int half = args.rotary_dim / 2;

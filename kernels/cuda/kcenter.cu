@@ -5,7 +5,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/nearest.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/kcenter.h"
+#include "kernels/ops/kcenter.h"
 
 namespace hydrant::cuda {
 namespace {

@@ -63,6 +63,12 @@ cudaError_t RoundToBF16(cudaStream_t stream, const float* x, int64_t count, uint
                 count, out);
 }
 
+cudaError_t Matmul(const Context& context, const MatmulArgs& args) {
+  const cudaError_t error = context.matmul->Run(context, args);
+  if (error != cudaSuccess || args.bias == nullptr) return error;
+  return AddBias(context.stream, args.bias, args.m, args.weight->rows(), args.y);
+}
+
 cudaError_t Embed(const Context& context, const EmbedArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const auto& table = static_cast<const CudaWeight&>(*args.table);

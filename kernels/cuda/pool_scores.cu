@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/pool_scores.h"
+#include "kernels/ops/pool_scores.h"
 
 namespace hydrant::cuda {
 namespace {

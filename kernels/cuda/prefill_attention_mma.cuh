@@ -10,7 +10,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 
 namespace hydrant::cuda {
 

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/page_element.cuh"
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

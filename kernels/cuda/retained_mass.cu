@@ -2,7 +2,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
-#include "kernels/retained_mass.h"
+#include "kernels/ops/retained_mass.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {
@@ -24,7 +24,8 @@ struct Head {
         length(tables.lengths[tables.HeadIndex(slot, head / tables.num_kv_heads,
                                                head % tables.num_kv_heads)]) {}
 
-  // Calls visit(index of the slot, what was paid) for all entries, by all threads of a block.
+  // Calls visit(index of the slot, the attention received) for all entries, by all threads of a
+  // block.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
     for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
@@ -40,7 +41,7 @@ __global__ void RetainedMassKernel(RetainedMassArgs args) {
   __syncthreads();
   Mass mine = 0;
   Head(args.pages, args.tables, args.slot, static_cast<int>(blockIdx.x))
-      .ForEach([&](size_t, Mass paid) { mine += paid; });
+      .ForEach([&](size_t, Mass received) { mine += received; });
   atomicAdd(&sum, mine);
   __syncthreads();
   if (threadIdx.x == 0)
@@ -52,10 +53,10 @@ __global__ void KeptMassKernel(KeptMassArgs args) {
   if (threadIdx.x == 0) sum = 0;
   __syncthreads();
   const int h = static_cast<int>(blockIdx.x);
-  const float* paid = args.paid + h * args.paid_stride;
+  const float* received = args.window_sums + h * args.window_stride;
   Mass mine = 0;
   for (int i = static_cast<int>(threadIdx.x); i < args.keep[h]; i += kThreads)
-    mine += static_cast<Mass>(MassUnits(paid[args.kept[h * args.kept_stride + i]]));
+    mine += static_cast<Mass>(MassUnits(received[args.kept[h * args.kept_stride + i]]));
   atomicAdd(&sum, mine);
   __syncthreads();
   if (threadIdx.x == 0)
@@ -72,12 +73,12 @@ __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
     guarded = above = 0;
   }
   __syncthreads();
-  head.ForEach([&](size_t index, Mass paid) {
+  head.ForEach([&](size_t index, Mass received) {
     if (!args.IsProtected(args.pages.positions[index])) {
-      atomicAdd(&open_mass, paid);
+      atomicAdd(&open_mass, received);
       return;
     }
-    atomicAdd(&guarded_mass, paid);
+    atomicAdd(&guarded_mass, received);
     atomicAdd(&guarded, 1);
   });
   __syncthreads();
@@ -86,20 +87,24 @@ __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
   int32_t enough = head.length;
   if (static_cast<long long>(open_mass) >= left) {
     const auto for_each = [&](auto visit) {
-      head.ForEach([&](size_t index, Mass paid) {
+      head.ForEach([&](size_t index, Mass received) {
         const int32_t position = args.pages.positions[index];
-        if (!args.IsProtected(position)) visit(RankKey(args.pages.scores[index], position), paid);
+        if (!args.IsProtected(position))
+          visit(RankKey(args.pages.scores[index], position), received);
       });
     };
     search.Find(static_cast<Mass>(left), [&](auto visit) {
-      for_each([&](uint64_t rank, Mass paid) { visit(static_cast<uint32_t>(rank >> 32), paid); });
+      for_each([&](uint64_t rank, Mass received) {
+        visit(static_cast<uint32_t>(rank >> 32), received);
+      });
     });
     const uint32_t score = search.threshold();
     const Mass remaining = search.remaining();
     __syncthreads();
     search.Find(remaining, [&](auto visit) {
-      for_each([&](uint64_t rank, Mass paid) {
-        if (static_cast<uint32_t>(rank >> 32) == score) visit(static_cast<uint32_t>(rank), paid);
+      for_each([&](uint64_t rank, Mass received) {
+        if (static_cast<uint32_t>(rank >> 32) == score)
+          visit(static_cast<uint32_t>(rank), received);
       });
     });
     const uint64_t cut = static_cast<uint64_t>(score) << 32 | search.threshold();

@@ -1,7 +1,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/victim.cuh"
-#include "kernels/revise_scores.h"
+#include "kernels/ops/revise_scores.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

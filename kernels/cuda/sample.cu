@@ -1,13 +1,13 @@
 // A block per row. Cuts are kept as a threshold on the logits' order and a quota of those equal to
-// it, found by radix searches; sums are of integers (kernels/sample_weight.h), so the order in
+// it, found by radix searches; sums are of integers (kernels/ops/sample_weight.h), so the order in
 // which threads come changes nothing.
 #include <cfloat>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
+#include "kernels/ops/sample_weight.h"
 #include "kernels/random.h"
-#include "kernels/sample_weight.h"
 
 namespace hydrant::cuda {
 namespace {

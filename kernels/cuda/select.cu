@@ -67,67 +67,48 @@ __global__ void SelectKernel(SelectArgs args) {
   WriteKept(args, head, sums, [&](uint64_t rank) { return rank >= cut; });
 }
 
-// In work space.
-struct LayerSearch {
-  uint64_t* floors;  // [num_kv_heads] the lowest rank that a head's floor keeps
-  SharedSearch search;
-};
-
-__global__ void FloorKernel(SelectArgs args, LayerSearch layer, int floor, int left) {
-  __shared__ RadixSearch<int> search;
-  const int head = static_cast<int>(blockIdx.x);
-  const uint64_t cut = FindCut(args, head, floor, search);
-  if (threadIdx.x != 0) return;
-  layer.floors[head] = cut;
-  if (head == 0) layer.search.progress[0] = {0, left};
-}
-
-// Counts one digit (the 8 bits from `shift`) of the ranks that begin with the prefix and that no
-// floor keeps. Blocks along x over a head's entries, along y over the heads.
-__global__ void CountDigitKernel(SelectArgs args, LayerSearch layer, int digit, int shift,
-                                 int last_shift) {
+// Counts one digit (the 8 bits from `shift`) of the ranks that begin with the prefix. `left`: the
+// unprotected entries that all heads keep. Blocks along x over a head's entries, along y over the
+// heads.
+__global__ void CountDigitKernel(SelectArgs args, SharedSearch search, int left, int digit,
+                                 int shift, int last_shift) {
   __shared__ unsigned histogram[256];
   __shared__ Progress shared;
   const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
-  const Progress known = digit == 0
-                             ? layer.search.progress[0]
-                             : After(layer.search, digit - 1, last_shift, histogram, &shared);
+  Progress known = {0, left};
+  if (digit > 0) known = After(search, digit - 1, last_shift, histogram, &shared);
   __syncthreads();
-  if (digit > 0 && thread == 0 && head == 0 && blockIdx.x == 0)
-    layer.search.progress[digit] = known;
+  if (thread == 0 && head == 0 && blockIdx.x == 0) search.progress[digit] = known;
   histogram[thread] = 0;
   __syncthreads();
   const OpenRange open(args);
-  const uint64_t floor = layer.floors[head];
   const uint64_t mask = digit == 0 ? 0 : ~uint64_t{0} << (shift + 8);
   const int begin = open.begin + static_cast<int>(blockIdx.x) * kEntriesPerBlock;
   const int end = min(begin + kEntriesPerBlock, open.end);
   for (int i = begin + thread; i < end; i += kCountThreads) {
     const uint64_t rank = RankOf(args, head, i);
-    if (rank < floor && (rank & mask) == known.prefix)
-      atomicAdd(&histogram[rank >> shift & 255], 1u);
+    if ((rank & mask) == known.prefix) atomicAdd(&histogram[rank >> shift & 255], 1u);
   }
   __syncthreads();
   if (histogram[thread] != 0)
-    atomicAdd(&layer.search.histograms[digit * 256 + thread], histogram[thread]);
+    atomicAdd(&search.histograms[digit * 256 + thread], histogram[thread]);
 }
 
-// A block per head. digits == 0: the floors take the whole total.
-__global__ void SelectOfLayerKernel(SelectArgs args, LayerSearch layer, int digits,
+// A block per head. digits == 0: what is protected takes the whole total.
+__global__ void SelectOfLayerKernel(SelectArgs args, SharedSearch search, int digits,
                                     int last_shift) {
   __shared__ unsigned histogram[256];
   __shared__ Progress shared;
   __shared__ int sums[kWarps + 1];
   const int head = static_cast<int>(blockIdx.x);
-  uint64_t cut = layer.floors[head];
+  uint64_t cut = UINT64_MAX;
   if (digits > 0) {
-    const Progress last = After(layer.search, digits - 1, last_shift, histogram, &shared);
+    const Progress last = After(search, digits - 1, last_shift, histogram, &shared);
     // Entries of exactly the last rank, one a head at most: the lower heads' stay.
     const int position = static_cast<int>(static_cast<uint32_t>(last.prefix));
     int before = 0;
-    for (int h = 0; h < head; ++h)
-      before += last.prefix < layer.floors[h] && RankOf(args, h, position) == last.prefix ? 1 : 0;
-    cut = min(cut, before < last.left ? last.prefix : last.prefix + 1);
+    for (int h = 0; h < head; ++h) before += RankOf(args, h, position) == last.prefix ? 1 : 0;
+    cut = before < last.left ? last.prefix : last.prefix + 1;
   }
   const int count = WriteKept(args, head, sums, [&](uint64_t rank) { return rank >= cut; });
   if (threadIdx.x == 0) args.counts[head] = count;
@@ -135,33 +116,28 @@ __global__ void SelectOfLayerKernel(SelectArgs args, LayerSearch layer, int digi
 
 cudaError_t SelectOfLayer(const Context& context, const SelectArgs& args) {
   const OpenRange open(args);
-  const int heads = args.num_kv_heads, floor = args.floor < open.size() ? args.floor : open.size();
-  const int left = args.total - heads * (args.n - open.size() + floor);
+  const int heads = args.num_kv_heads;
+  const int left = args.total - heads * (args.n - open.size());
   Digits digits(args.n);
   if (left <= 0) digits.count = 0;
   ScratchLayout layout;
-  const size_t floors = layout.Add<uint64_t>(heads);
   const size_t histograms = layout.Add<unsigned>(256 * digits.shifts.size());
   const size_t progress = layout.Add<Progress>(digits.shifts.size() + 1);
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
-  const LayerSearch layer{At<uint64_t>(scratch, floors),
-                          {At<unsigned>(scratch, histograms), At<Progress>(scratch, progress)}};
-  error = cudaMemsetAsync(layer.search.histograms, 0, 256 * digits.shifts.size() * sizeof(unsigned),
+  const SharedSearch search{At<unsigned>(scratch, histograms), At<Progress>(scratch, progress)};
+  error = cudaMemsetAsync(search.histograms, 0, 256 * digits.shifts.size() * sizeof(unsigned),
                           context.stream);
-  if (error == cudaSuccess)
-    error = Launch(FloorKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, layer, floor,
-                   left);
   int last_shift = 0;
   for (int digit = 0; digit < digits.count && error == cudaSuccess; ++digit) {
     const dim3 grid(CeilDiv(open.size(), kEntriesPerBlock), heads);
-    error = Launch(CountDigitKernel, grid, dim3(kCountThreads), 0, context.stream, args, layer,
-                   digit, digits.shifts[digit], last_shift);
+    error = Launch(CountDigitKernel, grid, dim3(kCountThreads), 0, context.stream, args, search,
+                   left, digit, digits.shifts[digit], last_shift);
     last_shift = digits.shifts[digit];
   }
   if (error != cudaSuccess) return error;
-  return Launch(SelectOfLayerKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, layer,
+  return Launch(SelectOfLayerKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, search,
                 digits.count, last_shift);
 }
 

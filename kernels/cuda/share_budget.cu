@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/share_budget.h"
+#include "kernels/ops/share_budget.h"
 
 namespace hydrant::cuda {
 namespace {

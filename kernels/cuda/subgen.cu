@@ -4,7 +4,7 @@
 #include "kernels/cuda/nearest.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_element.cuh"
-#include "kernels/subgen.h"
+#include "kernels/ops/subgen.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {

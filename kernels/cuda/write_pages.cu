@@ -27,7 +27,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     const size_t from = head * args.kv_head_stride + static_cast<size_t>(position) * d;
     for (int i = lane; i < d; i += kWarpSize) {
       const auto element = [&](int j) { return args.k[from + j]; };
-      const float key = rule.rolling ? TurnedBack(args.rotary, position, i, element) : element(i);
+      const float key = rule.rolling ? RotatedBack(args.rotary, position, i, element) : element(i);
       StoreElement(pages.layout.dtype, pages.keys, index * d + i, key);
       StoreElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
     }
@@ -35,9 +35,9 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     const int32_t place = rule.rolling ? entry : position;
     pages.positions[index] = place;
     if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
-      const float paid =
+      const float received =
           rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-      reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(paid, 0.0f);
+      reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(received, 0.0f);
     }
     if (rule.scored && rule.by_position) {
       pages.scores[index] = static_cast<float>(place);

@@ -1,4 +1,4 @@
-#include "kernels/compact.h"
+#include "kernels/ops/compact.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/count_best.h"
+#include "kernels/ops/count_best.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "kernels/decode_attention.h"
+#include "kernels/ops/decode_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ struct Head {
           LoadPageElement(args.pages.layout.dtype, args.pages.keys, offset + j));
     };
     if (!rule.rolling) return element(i);
-    return TurnedBack(args.rotary, length - 1 - Position(entry), i, element);
+    return RotatedBack(args.rotary, length - 1 - Position(entry), i, element);
   }
   size_t ElementOffset(int entry) const {
     return PageIndex(args.pages.layout, blocks, entry) * args.pages.layout.head_dim;

@@ -1,4 +1,4 @@
-#include "kernels/derive_scores.h"
+#include "kernels/ops/derive_scores.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "kernels/kcenter.h"
+#include "kernels/ops/kcenter.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
-#include "kernels/penalize.h"
+#include "kernels/ops/penalize.h"
 
+#include "kernels/ops/sample.h"
 #include "kernels/reference/ops.h"
-#include "kernels/sample.h"
 
 namespace hydrant::reference {
 

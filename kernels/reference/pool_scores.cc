@@ -1,4 +1,4 @@
-#include "kernels/pool_scores.h"
+#include "kernels/ops/pool_scores.h"
 
 #include <algorithm>
 #include <limits>

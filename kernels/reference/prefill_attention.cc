@@ -1,4 +1,4 @@
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 
 #include <algorithm>
 #include <cstddef>

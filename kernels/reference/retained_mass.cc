@@ -1,4 +1,4 @@
-#include "kernels/retained_mass.h"
+#include "kernels/ops/retained_mass.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ struct Entry {
   bool guarded;
   float score;
   int32_t position;
-  int64_t paid;
+  int64_t received;
 };
 
 }  // namespace
@@ -38,10 +38,10 @@ void RetainedMass(const RetainedMassArgs& args) {
 
 void KeptMass(const KeptMassArgs& args) {
   for (int h = 0; h < args.num_kv_heads; ++h) {
-    const float* paid = args.paid + h * args.paid_stride;
+    const float* received = args.window_sums + h * args.window_stride;
     int64_t sum = 0;
     for (int32_t i = 0; i < args.keep[h]; ++i)
-      sum += MassUnits(paid[args.kept[h * args.kept_stride + i]]);
+      sum += MassUnits(received[args.kept[h * args.kept_stride + i]]);
     args.mass[h] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
   }
 }
@@ -68,7 +68,7 @@ void KeepForMass(const KeepForMassArgs& args) {
     });
     int64_t sum = 0;
     int32_t enough = 0;
-    while (enough < length && sum < need) sum += entries[enough++].paid;
+    while (enough < length && sum < need) sum += entries[enough++].received;
     if (sum < need || enough > args.most) enough = length;
     args.keep[head] = std::max(args.keep[head], enough);
   }

@@ -1,4 +1,4 @@
-#include "kernels/revise_scores.h"
+#include "kernels/ops/revise_scores.h"
 
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-#include "kernels/sample.h"
+#include "kernels/ops/sample.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/ops/sample_weight.h"
 #include "kernels/random.h"
 #include "kernels/reference/ops.h"
-#include "kernels/sample_weight.h"
 
 namespace hydrant::reference {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/select.h"
+#include "kernels/ops/select.h"
 
 #include <algorithm>
 #include <cmath>
@@ -32,7 +32,7 @@ void SelectHead(const SelectArgs& args, int head) {
   std::copy(order.begin(), order.end(), args.kept + head * args.kept_stride);
 }
 
-// Sets counts: floors first, then what is left of the total, one best entry at a time.
+// Sets counts: what is protected first, then what is left of the total, one best entry at a time.
 void ShareTotal(const SelectArgs& args) {
   struct Entry {
     float score;
@@ -40,24 +40,19 @@ void ShareTotal(const SelectArgs& args) {
     int head;
   };
   const int begin = std::min(args.sinks, args.n), end = std::max(begin, args.n - args.recent);
-  const int floor = std::min(args.floor, end - begin);
-  std::vector<Entry> others;  // of all heads, beyond their floors
+  const int guarded = args.n - (end - begin);
+  std::vector<Entry> open;  // of all heads
   for (int h = 0; h < args.num_kv_heads; ++h) {
-    std::vector<Entry> open;
     for (int i = begin; i < end; ++i)
       open.push_back({Score(args.scores[h * args.score_stride + i]), i, h});
-    std::sort(open.begin(), open.end(), [](const Entry& a, const Entry& b) {
-      return a.score != b.score ? a.score > b.score : a.position > b.position;
-    });
-    others.insert(others.end(), open.begin() + floor, open.end());
-    args.counts[h] = args.n - (end - begin) + floor;
+    args.counts[h] = guarded;
   }
-  std::sort(others.begin(), others.end(), [](const Entry& a, const Entry& b) {
+  std::sort(open.begin(), open.end(), [](const Entry& a, const Entry& b) {
     if (a.score != b.score) return a.score > b.score;
     return a.position != b.position ? a.position > b.position : a.head < b.head;
   });
-  const int left = args.total - args.num_kv_heads * (args.n - (end - begin) + floor);
-  for (int i = 0; i < left; ++i) ++args.counts[others[i].head];
+  const int left = args.total - args.num_kv_heads * guarded;
+  for (int i = 0; i < left; ++i) ++args.counts[open[i].head];
 }
 
 }  // namespace

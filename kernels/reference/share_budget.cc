@@ -1,4 +1,4 @@
-#include "kernels/share_budget.h"
+#include "kernels/ops/share_budget.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,8 +1,8 @@
-#include "kernels/subgen.h"
+#include "kernels/ops/subgen.h"
 
+#include "kernels/ops/subgen_head.h"
 #include "kernels/reference/ops.h"
 #include "kernels/reference/squared_distances.h"
-#include "kernels/subgen_head.h"
 
 namespace hydrant::reference {
 

@@ -17,7 +17,7 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
   const size_t in = head * args.kv_head_stride + static_cast<size_t>(position) * d;
   const auto element = [&](int i) { return static_cast<double>(args.k[in + i]); };
   for (int i = 0; i < d; ++i) {
-    const double key = rule.rolling ? TurnedBack(args.rotary, position, i, element) : element(i);
+    const double key = rule.rolling ? RotatedBack(args.rotary, position, i, element) : element(i);
     StorePageElement(pages.layout.dtype, pages.keys, index * d + i, static_cast<float>(key));
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }

@@ -580,7 +580,7 @@ void DoubleModel::Sequence::Revise(int l, int first, int next_position) {
 }
 
 // The draws of the prompt (next_position < 0) and of the steps after it. The formulas of
-// kernels/derive_scores.h and kernels/revise_scores.h: what is random can only be repeated.
+// kernels/ops/derive_scores.h and kernels/ops/revise_scores.h: what is random can only be repeated.
 double DoubleModel::Sequence::Draw(int layer, int head, int next_position, int position) const {
   uint64_t key = plan_.rule.seed ^ (uint64_t(layer) << 40) ^ (uint64_t(head) << 20);
   if (next_position >= 0) key = SubBits(key, next_position);

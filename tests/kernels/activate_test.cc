@@ -4,8 +4,8 @@
 #include <cstring>
 #include <numbers>
 
-#include "kernels/elementwise.h"
 #include "kernels/float16.h"
+#include "kernels/ops/elementwise.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {

@@ -64,30 +64,30 @@ TEST_P(BackendMemoryTest, TakesHostMemoryAtOnce) {
   EXPECT_EQ(array.Read(), kept);
 }
 
-// Each result is what it was when its copy was enqueued, and there when its mark has been passed.
+// Each result is what it was when its copy was enqueued, and there when its event has been passed.
 TEST_P(BackendMemoryTest, BringsResultsLater) {
   auto array = Upload(std::vector<uint32_t>(5, 0));
   std::vector<DeviceBuffer> results;
-  for (int mark = 0; mark < Backend::kMarks; ++mark) {
+  for (int event = 0; event < Backend::kEvents; ++event) {
     auto buffer = backend().AllocateHost(5 * sizeof(uint32_t));
     ASSERT_TRUE(buffer.ok()) << buffer.status();
     results.push_back(*std::move(buffer));
   }
-  const auto value = [](int round, int mark, int i) {
-    return static_cast<uint32_t>(round * 100 + mark * 10 + i);
+  const auto value = [](int round, int event, int i) {
+    return static_cast<uint32_t>(round * 100 + event * 10 + i);
   };
   for (int round = 1; round <= 3; ++round) {
-    for (int mark = 0; mark < Backend::kMarks; ++mark) {
+    for (int event = 0; event < Backend::kEvents; ++event) {
       std::vector<uint32_t> host(5);
-      for (int i = 0; i < 5; ++i) host[i] = value(round, mark, i);
+      for (int i = 0; i < 5; ++i) host[i] = value(round, event, i);
       backend().CopyToDevice(array.data(), host.data(), 5 * sizeof(uint32_t));
-      backend().CopyToHostLater(results[mark].get(), array.data(), 5 * sizeof(uint32_t));
-      backend().Mark(mark);
+      backend().CopyToHostLater(results[event].get(), array.data(), 5 * sizeof(uint32_t));
+      backend().RecordEvent(event);
     }
-    for (int mark = 0; mark < Backend::kMarks; ++mark) {
-      ASSERT_TRUE(backend().WaitFor(mark).ok());
-      const auto* result = static_cast<const uint32_t*>(results[mark].get());
-      for (int i = 0; i < 5; ++i) EXPECT_EQ(result[i], value(round, mark, i));
+    for (int event = 0; event < Backend::kEvents; ++event) {
+      ASSERT_TRUE(backend().WaitForEvent(event).ok());
+      const auto* result = static_cast<const uint32_t*>(results[event].get());
+      for (int i = 0; i < 5; ++i) EXPECT_EQ(result[i], value(round, event, i));
     }
   }
 }
@@ -111,19 +111,19 @@ TEST_P(BackendMemoryTest, NamesItself) {
 
 HYDRANT_FOR_EACH_BACKEND(BackendMemoryTest);
 
-class RepeatTest : public BackendTest {
+class GraphTest : public BackendTest {
  protected:
-  // b = 2 a + b by way of a record; `calls` counts how often the operations were asked for.
-  void Repeat(uint64_t key, const Weight& twice, const float* a, float* b, int* calls) {
-    backend().Repeat(key, [&] {
+  // b = 2 a + b by way of a graph; `calls` counts how often the operations were asked for.
+  void RunGraph(uint64_t key, const Weight& twice, const float* a, float* b, int* calls) {
+    backend().RunGraph(key, [&] {
       ++*calls;
       backend().Matmul({.x = a, .m = 1, .weight = &twice, .y = b, .accumulate = true});
     });
   }
 };
 
-// A record does with today's contents what the operations did, also after work space has moved.
-TEST_P(RepeatTest, DoesTheSameEachTime) {
+// A graph does with today's contents what the operations did, also after work space has moved.
+TEST_P(GraphTest, DoesTheSameEachTime) {
   const float values[] = {2.0f};
   const WeightPart part = {DType::kF32, values, 1, 1, {}};
   const auto twice = backend().PackWeight(std::span(&part, 1), WeightDType::kBFloat16);
@@ -134,12 +134,12 @@ TEST_P(RepeatTest, DoesTheSameEachTime) {
   float expected = 0.0f;
   const auto repeat = [&](uint64_t key, float value) {
     backend().CopyToDevice(a.data(), &value, sizeof(value));
-    Repeat(key, **twice, a.data(), b.data(), &calls);
+    RunGraph(key, **twice, a.data(), b.data(), &calls);
     expected += 2 * value;
     EXPECT_EQ(b.Read(), std::vector<float>{expected});
   };
   for (int i = 1; i <= 5; ++i) repeat(7, static_cast<float>(i));
-  EXPECT_EQ(calls, backend().RecordsOperations() ? 2 : 5);
+  EXPECT_EQ(calls, backend().SupportsGraphs() ? 2 : 5);
   repeat(8, 10.0f);
   repeat(7, 20.0f);
   // A product of many rows needs more work space than there was.
@@ -148,13 +148,13 @@ TEST_P(RepeatTest, DoesTheSameEachTime) {
   auto y = Output(kRows);
   backend().Matmul({.x = x.data(), .m = kRows, .weight = twice->get(), .y = y.data()});
   for (int i = 1; i <= 4; ++i) repeat(7, static_cast<float>(i));
-  // More keys than a device keeps records for.
+  // More keys than a device keeps graphs for.
   for (uint64_t key = 100; key < 900; ++key) repeat(key, 1.0f);
   for (uint64_t key = 100; key < 900; key += 300) repeat(key, 1.0f);
   EXPECT_TRUE(backend().Synchronize().ok());
 }
 
-HYDRANT_FOR_EACH_BACKEND(RepeatTest);
+HYDRANT_FOR_EACH_BACKEND(GraphTest);
 
 TEST(CreateBackendTest, RefusesUnknownNames) {
   const auto backend = CreateBackend("gpu", {});

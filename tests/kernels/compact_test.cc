@@ -1,6 +1,6 @@
 // Compact of every backend against plain sorting: which entries stay, that each keeps its bits, and
 // that nothing else in the pool changes.
-#include "kernels/compact.h"
+#include "kernels/ops/compact.h"
 
 #include <algorithm>
 #include <bit>

@@ -67,8 +67,8 @@ struct World {
   std::vector<float> cos, sin;  // of rolling rows
   Rotary rotary;                // tables aside
 
-  // `width` blocks for every head of every sequence, dealt in random order from a pool with some to
-  // spare.
+  // `width` blocks for every head of every sequence, assigned in random order from a pool with some
+  // to spare.
   World(const Shape& s, int num_seqs, int width, Rng& rng) : shape(s) {
     const int rows = num_seqs * kLayers * s.num_kv_heads;
     layout = {s.dtype, s.head_dim, s.block_size, rows * width + 7};

@@ -1,5 +1,5 @@
 // DeriveScores of every backend against plain arithmetic, to the bit; what lies past n stays.
-#include "kernels/derive_scores.h"
+#include "kernels/ops/derive_scores.h"
 
 #include <cmath>
 #include <set>

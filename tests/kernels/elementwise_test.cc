@@ -1,4 +1,4 @@
-#include "kernels/elementwise.h"
+#include "kernels/ops/elementwise.h"
 
 #include <algorithm>
 #include <cfloat>

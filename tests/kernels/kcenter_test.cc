@@ -1,5 +1,5 @@
 // KCenter of every backend against a search in double precision over all pairs.
-#include "kernels/kcenter.h"
+#include "kernels/ops/kcenter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

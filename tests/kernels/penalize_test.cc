@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "kernels/sample.h"
+#include "kernels/ops/sample.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {

@@ -1,5 +1,5 @@
 // PoolScores of every backend against windows written out, and against values worked by hand.
-#include "kernels/pool_scores.h"
+#include "kernels/ops/pool_scores.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

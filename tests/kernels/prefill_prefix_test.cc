@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/float16.h"
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {

@@ -1,6 +1,6 @@
 // ReviseScores of every backend against plain loops over heads as lists, to the bit; what belongs
 // to nobody in the step must stay as it was.
-#include "kernels/revise_scores.h"
+#include "kernels/ops/revise_scores.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "kernels/sample.h"
+#include "kernels/ops/sample.h"
 
 #include <algorithm>
 #include <cfloat>
@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "kernels/ops/sample_weight.h"
 #include "kernels/random.h"
-#include "kernels/sample_weight.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {

@@ -1,4 +1,4 @@
-#include "kernels/select.h"
+#include "kernels/ops/select.h"
 
 #include <algorithm>
 #include <set>
@@ -47,7 +47,7 @@ class SelectTest : public BackendTest {
 class SelectOfLayerTest : public BackendTest {
  protected:
   std::vector<std::vector<int32_t>> Run(const std::vector<std::vector<float>>& scores, int sinks,
-                                        int recent, int total, int floor) {
+                                        int recent, int total) {
     const int heads = static_cast<int>(scores.size()), n = static_cast<int>(scores[0].size());
     const int64_t score_stride = n + 5, kept_stride = n + 3;
     std::vector<float> flat(heads * score_stride, INFINITY);  // the padding would win
@@ -65,8 +65,7 @@ class SelectOfLayerTest : public BackendTest {
                       .kept = kept.data(),
                       .kept_stride = kept_stride,
                       .counts = counts.data(),
-                      .total = total,
-                      .floor = floor});
+                      .total = total});
     const std::vector<int32_t> out = kept.Read(), count = counts.Read();
     std::vector<std::vector<int32_t>> result;
     for (int h = 0; h < heads; ++h) {
@@ -83,10 +82,10 @@ class SelectOfLayerTest : public BackendTest {
   }
 };
 
-// Drops one entry of the layer at a time, of those that heads above their floor may lose: the
-// lowest score, of equals the lower position, then the higher head.
+// Drops one unprotected entry of the layer at a time: the lowest score, of equals the lower
+// position, then the higher head.
 std::vector<std::vector<int32_t>> DropOneByOne(const std::vector<std::vector<float>>& scores,
-                                               int sinks, int recent, int total, int floor) {
+                                               int sinks, int recent, int total) {
   struct Entry {
     float score;
     int32_t position;
@@ -95,22 +94,17 @@ std::vector<std::vector<int32_t>> DropOneByOne(const std::vector<std::vector<flo
   };
   const int heads = static_cast<int>(scores.size()), n = static_cast<int>(scores[0].size());
   std::set<Entry> open;
-  std::vector<int> spare(heads, -floor);
   std::vector<std::set<int32_t>> live(heads);
   for (int h = 0; h < heads; ++h) {
     for (int i = 0; i < n; ++i) {
       live[h].insert(i);
       if (i < sinks || i >= n - recent) continue;
       open.insert({std::isnan(scores[h][i]) ? -INFINITY : scores[h][i], i, -h});
-      ++spare[h];
     }
   }
   int count = heads * n;
   for (auto lowest = open.begin(); count > total; ++lowest) {
-    const int h = -lowest->minus_head;
-    if (spare[h] <= 0) continue;
-    live[h].erase(lowest->position);
-    --spare[h];
+    live[-lowest->minus_head].erase(lowest->position);
     --count;
   }
   std::vector<std::vector<int32_t>> kept;
@@ -127,12 +121,12 @@ TEST_P(SelectOfLayerTest, EqualsDroppingOneByOne) {
     const int heads = 1 + static_cast<int>(engine() % 5);
     const int sinks = static_cast<int>(engine() % 6), recent = static_cast<int>(engine() % 12);
     const int open = std::max(0, n - sinks - recent);
-    const int floor = trial % 3 == 0 ? 0 : static_cast<int>(engine() % (open + 3));
-    const int least = heads * (n - open + std::min(floor, open));
+    const int least = heads * (n - open);
     const int total = least + static_cast<int>(engine() % (heads * n - least + 1));
     std::vector<std::vector<float>> scores(heads);
     for (int h = 0; h < heads; ++h) {
-      // Heads of different height, so that floors bind; few values, so that ties are everywhere.
+      // Heads of different height, so that some keep little; few values, so that ties are
+      // everywhere.
       const float lift = trial % 2 == 0 ? static_cast<float>(h) : 0.0f;
       for (int i = 0; i < n; ++i) {
         const uint64_t kind = engine() % 40;
@@ -143,10 +137,9 @@ TEST_P(SelectOfLayerTest, EqualsDroppingOneByOne) {
                                         : static_cast<float>(engine() % 4) - 2.0f + lift);
       }
     }
-    ASSERT_EQ(Run(scores, sinks, recent, total, floor),
-              DropOneByOne(scores, sinks, recent, total, floor))
+    ASSERT_EQ(Run(scores, sinks, recent, total), DropOneByOne(scores, sinks, recent, total))
         << "trial " << trial << " n " << n << " heads " << heads << " sinks " << sinks << " recent "
-        << recent << " total " << total << " floor " << floor;
+        << recent << " total " << total;
   }
 }
 
@@ -159,33 +152,27 @@ TEST_P(SelectOfLayerTest, LongPrompt) {
     scores.push_back(RandomFloats(n, 31 + h, 1e-4f));
     for (float& score : scores[h]) score += 100.0f;
   }
-  for (const int floor : {0, 400, 1000})
-    EXPECT_EQ(Run(scores, 4, 64, 3300, floor), DropOneByOne(scores, 4, 64, 3300, floor)) << floor;
+  for (const int total : {3 * 68, 3 * 68 + 1, 3300, 3 * n - 1, 3 * n})
+    EXPECT_EQ(Run(scores, 4, 64, total), DropOneByOne(scores, 4, 64, total)) << total;
 }
 
 // All scores equal: the newest positions stay, the last place goes to the lower heads.
 TEST_P(SelectOfLayerTest, EqualScoresGoToNewPositionsThenLowHeads) {
   const std::vector<std::vector<float>> scores(4, std::vector<float>(10, 0.5f));
-  const auto kept = Run(scores, 1, 2, 4 * 3 + 6, 0);
+  const auto kept = Run(scores, 1, 2, 4 * 3 + 6);
   EXPECT_EQ(kept[0], (std::vector<int32_t>{0, 6, 7, 8, 9}));
   EXPECT_EQ(kept[1], kept[0]);
   EXPECT_EQ(kept[2], (std::vector<int32_t>{0, 7, 8, 9}));
   EXPECT_EQ(kept[3], kept[2]);
 }
 
-TEST_P(SelectOfLayerTest, FloorsAndOneHead) {
+TEST_P(SelectOfLayerTest, EmptyHeadsAndOneHead) {
   const std::vector<std::vector<float>> scores = {{9, 8, 7, 6}, {1, 4, 3, 2}};
-  const auto all_to_the_floor = Run(scores, 0, 0, 4, 2);
-  EXPECT_EQ(all_to_the_floor[0], (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(all_to_the_floor[1], (std::vector<int32_t>{1, 2}));
-  const auto one_forced = Run(scores, 0, 0, 4, 1);
-  EXPECT_EQ(one_forced[0], (std::vector<int32_t>{0, 1, 2}));
-  EXPECT_EQ(one_forced[1], std::vector<int32_t>{1});
-  const auto unbound = Run(scores, 0, 0, 4, 0);
-  EXPECT_EQ(unbound[0].size(), 4u);
-  EXPECT_TRUE(unbound[1].empty());
-  EXPECT_EQ(Run({{3, 1, 2}}, 0, 0, 2, 0)[0], (std::vector<int32_t>{0, 2}));
-  EXPECT_EQ(Run({{3, 1, 2}}, 2, 2, 3, 5)[0], (std::vector<int32_t>{0, 1, 2}));
+  const auto kept = Run(scores, 0, 0, 4);
+  EXPECT_EQ(kept[0].size(), 4u);
+  EXPECT_TRUE(kept[1].empty());
+  EXPECT_EQ(Run({{3, 1, 2}}, 0, 0, 2)[0], (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(Run({{3, 1, 2}}, 2, 2, 3)[0], (std::vector<int32_t>{0, 1, 2}));
 }
 
 // Evicts one entry at a time by the victim rule's order: the lowest score, then the lower position.

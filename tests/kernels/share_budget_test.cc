@@ -1,7 +1,7 @@
-// ShareBudget, DealPages, CountBest, RetainedMass, KeptMass, KeepForMass and CombineNotes of every
-// backend against what their contracts say, computed another way: shares by repeated handing out,
-// best entries by their own rank among all, mass in double.
-#include "kernels/share_budget.h"
+// ShareBudget, AssignPages, CountBest, RetainedMass, KeptMass, KeepForMass and CombineCachedScores
+// of every backend against what their contracts say, computed another way: shares by repeated
+// handing out, best entries by their own rank among all, mass in double.
+#include "kernels/ops/share_budget.h"
 
 #include <algorithm>
 #include <cmath>
@@ -79,7 +79,7 @@ class PagedBudgetTest : public BackendTest {
   struct Entry {
     int32_t position;
     float score;
-    float paid;
+    float received;
   };
 
   void Make(int layers, int heads, int n, bool few_scores, uint64_t seed) {
@@ -110,11 +110,11 @@ class PagedBudgetTest : public BackendTest {
                     std::uniform_real_distribution<float>(0.0f, 1.0f)(rng)};
         if (few_scores) entry.score = static_cast<float>(rng() % 4) - 1.0f;
         if (rng() % 30 == 0) entry.score = kNan;
-        if (rng() % 10 == 0) entry.paid = 0.0f;
+        if (rng() % 10 == 0) entry.received = 0.0f;
         const size_t slot = blocks_[h * width_ + e / kBlock] * kBlock + e % kBlock;
         positions_[slot] = entry.position;
         scores_[slot] = entry.score;
-        weights_[2 * slot] = entry.paid;
+        weights_[2 * slot] = entry.received;
         if (std::isnan(entry.score)) entry.score = -INFINITY;
         entries_[h].push_back(entry);
       }
@@ -207,7 +207,7 @@ TEST_P(PagedBudgetTest, RetainedMassIsWhatTheEntriesWerePaid) {
   const std::vector<float> actual = mass.Read();
   for (int h = 0; h < 6; ++h) {
     double sum = 0;
-    for (const Entry& e : entries_[h]) sum += e.paid;
+    for (const Entry& e : entries_[h]) sum += e.received;
     EXPECT_NEAR(actual[h], sum / 9, 1e-6 * (1 + sum)) << "head " << h;
   }
 }
@@ -217,28 +217,28 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
   const uint64_t seed = 45;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 rng(seed);
-  std::vector<float> paid(kHeads * kStride, kNan);
+  std::vector<float> received(kHeads * kStride, kNan);
   std::vector<int32_t> kept(kHeads * kTokens,
                             kStride - 1);  // past the count lies what is no number
   const std::vector<int32_t> keep = {0, 17, 300};
   std::vector<double> expected(kHeads, 0.0);
   for (int h = 0; h < kHeads; ++h) {
     for (int j = 0; j < kTokens; ++j)
-      paid[h * kStride + j] = std::uniform_real_distribution<float>(0.0f, 2.0f)(rng);
+      received[h * kStride + j] = std::uniform_real_distribution<float>(0.0f, 2.0f)(rng);
     std::vector<int32_t> order(kTokens);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), rng);
     for (int i = 0; i < keep[h]; ++i) {
       kept[h * kTokens + i] = order[i];
-      expected[h] += paid[h * kStride + order[i]] / 7.0;
+      expected[h] += received[h * kStride + order[i]] / 7.0;
     }
   }
-  auto device_paid = Upload(paid);
+  auto device_received = Upload(received);
   auto device_kept = Upload(kept);
   auto device_keep = Upload(keep);
   auto mass = Upload(std::vector<float>(kHeads, -1.0f));
-  backend().KeptMass({.paid = device_paid.data(),
-                      .paid_stride = kStride,
+  backend().KeptMass({.window_sums = device_received.data(),
+                      .window_stride = kStride,
                       .kept = device_kept.data(),
                       .kept_stride = kTokens,
                       .keep = device_keep.data(),
@@ -251,24 +251,24 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
 }
 
 // The bits of what DeriveScores would have made of the two parts.
-TEST_P(PagedBudgetTest, NotesAreCombinedWithScores) {
+TEST_P(PagedBudgetTest, SecondScoresAreAddedToScores) {
   Make(3, 2, 130, false, 46);
   RetainedMassArgs cache;
   Fill(&cache);
   const std::vector<float> before = Scores();
-  const float of_score = 0.37f, of_note = 1.9f;
-  backend().CombineNotes({.slot = cache.slot,
-                          .weight_score = of_score,
-                          .weight_note = of_note,
-                          .pages = cache.pages,
-                          .tables = cache.tables});
-  auto notes = before;
-  for (size_t i = 0; i < notes.size(); ++i) notes[i] = weights_[2 * i];
-  auto a = Upload(before), b = Upload(notes), combined = Upload(before);
+  const float of_score = 0.37f, of_second = 1.9f;
+  backend().CombineCachedScores({.slot = cache.slot,
+                                 .weight_score = of_score,
+                                 .weight_second = of_second,
+                                 .pages = cache.pages,
+                                 .tables = cache.tables});
+  auto second = before;
+  for (size_t i = 0; i < second.size(); ++i) second[i] = weights_[2 * i];
+  auto a = Upload(before), b = Upload(second), combined = Upload(before);
   backend().DeriveScores({.a = a.data(),
                           .b = b.data(),
                           .weight_a = of_score,
-                          .weight_b = of_note,
+                          .weight_b = of_second,
                           .num_kv_heads = 1,
                           .n = static_cast<int>(before.size()),
                           .out = combined.data(),
@@ -309,7 +309,7 @@ TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
         std::vector<std::tuple<bool, float, int32_t, float>> order;
         for (const Entry& e : entries_[h])
           order.emplace_back(e.position < sinks || e.position >= n_ - recent, e.score, e.position,
-                             e.paid);
+                             e.received);
         std::sort(order.rbegin(), order.rend());
         const auto mass_of = [&](int count) {
           double mass = 0;
@@ -332,7 +332,7 @@ TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
   }
 }
 
-TEST_P(PagedBudgetTest, PagesAreDealtInOrder) {
+TEST_P(PagedBudgetTest, PagesAreAssignedInOrder) {
   for (const std::vector<int32_t>& keep : {std::vector<int32_t>{5, 1, 0, 9},
                                            {0, 0, 0, 20},
                                            {20, 0, 0, 0},
@@ -346,7 +346,7 @@ TEST_P(PagedBudgetTest, PagesAreDealtInOrder) {
     auto row_begin = Upload(std::vector<int64_t>{0, 3});
     auto row_width = Upload(std::vector<int32_t>{1, kWidth});
     auto device_keep = Upload(keep);
-    DealPagesArgs args;
+    AssignPagesArgs args;
     args.keep = device_keep.data();
     args.block_size = kBlock;
     args.slot = kSlot;
@@ -357,15 +357,15 @@ TEST_P(PagedBudgetTest, PagesAreDealtInOrder) {
                    .row_begin = row_begin.data(),
                    .row_width = row_width.data()};
     args.blocks = blocks.data();
-    backend().DealPages(args);
-    const std::vector<int32_t> dealt = blocks.Read();
+    backend().AssignPages(args);
+    const std::vector<int32_t> assigned = blocks.Read();
     const int first = 3 + kLayer * heads * kWidth;
     int next = table[first];
     for (int h = 0; h < heads; ++h) {
       for (int i = 0; i < (keep[h] + kBlock - 1) / kBlock; ++i)
-        EXPECT_EQ(dealt[first + h * kWidth + i], next++) << "head " << h << " page " << i;
+        EXPECT_EQ(assigned[first + h * kWidth + i], next++) << "head " << h << " page " << i;
     }
-    for (int i = 0; i < first; ++i) EXPECT_EQ(dealt[i], table[i]) << "not the layer's";
+    for (int i = 0; i < first; ++i) EXPECT_EQ(assigned[i], table[i]) << "not the layer's";
   }
 }
 

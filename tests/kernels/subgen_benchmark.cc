@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/subgen.h"
+#include "kernels/ops/subgen.h"
 
 namespace hydrant {
 namespace {

@@ -1,6 +1,6 @@
 // SubGen of every backend against a model of algorithm 1 in double precision that works on token
 // numbers, not on pages, and draws by the same keys; and against what the paper proves.
-#include "kernels/subgen.h"
+#include "kernels/ops/subgen.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kernels/float16.h"
-#include "kernels/select.h"
+#include "kernels/ops/select.h"
 #include "tests/kernels/backend_test.h"
 
 namespace hydrant {

@@ -281,7 +281,7 @@ TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
 }
 
 // Three heads share 3 * 10 entries: 39 fourths of a page at most, which are 9 pages.
-TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
+TEST_F(CacheSpaceTest, ALayersStackIsAssignedAndItsSurplusComesHome) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 10;
@@ -303,12 +303,12 @@ TEST_F(CacheSpaceTest, ALayersStackIsDealtAndItsSurplusComesHome) {
     for (int i = 0; i < pages; ++i) expected.push_back(table_[a.TableIndex(3 * layer, 0) + i]);
   }
   space_.Settle(plan, entries, &a);
-  std::vector<int32_t> dealt;
+  std::vector<int32_t> assigned;
   for (int head = 0; head < 6; ++head) {
     EXPECT_EQ(a.pages[head], (entries[head] + 3) / 4);
-    for (int i = 0; i < a.pages[head]; ++i) dealt.push_back(a.blocks[a.BlockIndex(head, i)]);
+    for (int i = 0; i < a.pages[head]; ++i) assigned.push_back(a.blocks[a.BlockIndex(head, i)]);
   }
-  EXPECT_EQ(dealt, expected);
+  EXPECT_EQ(assigned, expected);
   EXPECT_EQ(a.num_pages, 5 + 3 + 3 + 3 + 3);
   EXPECT_EQ(space_.NumFreePages(), free - a.num_pages);
   // Every head grows from where it is.

@@ -220,11 +220,11 @@ void FakeEngine::Compress(Slot* slot) {
     if (MinRetainedMass(plan) > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
     slot->spans[head] = plan.Keeping(slot->lengths[head]);
   }
-  if (!IsFromCandidates(plan)) DealPages(*slot, slot->lengths);
+  if (!IsFromCandidates(plan)) AssignPages(*slot, slot->lengths);
 }
 
-// As kernels/deal_pages.h has it; what a row holds past its pages names nothing.
-void FakeEngine::DealPages(const Slot& slot, const std::vector<int32_t>& entries) {
+// As kernels/ops/assign_pages.h has it; what a row holds past its pages names nothing.
+void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
   const int heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
     int32_t* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;

@@ -70,7 +70,7 @@ class FakeEngine : public ImmediateExecutor {
   void CheckArena(const Batch& batch);
   int NumHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
   void Compress(Slot* slot);
-  void DealPages(const Slot& slot, const std::vector<int32_t>& entries);
+  void AssignPages(const Slot& slot, const std::vector<int32_t>& entries);
   CacheReport Report(const PrefillSlice& slice) const;
   void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
   // Checks that all entries of the slot are its own; returns a hash of the positions they hold.

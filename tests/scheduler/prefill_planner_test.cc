@@ -4,7 +4,7 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/prefill_attention.h"
 
 namespace hydrant {
 namespace {

@@ -1,13 +1,12 @@
 #include "scheduler/request_check.h"
 
-#include "engine/cache/cache_space.h"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <string_view>
 
+#include "engine/cache/cache_space.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
 #include "tests/scheduler/scheduler_harness.h"

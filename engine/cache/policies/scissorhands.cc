@@ -30,7 +30,7 @@ class BelowMean final : public WindowScorer {
     layer.backend->DeriveScores(negate);
     return negate.out;
   }
-  // To be counted on while decoding (kernels/revise_scores.h).
+  // To be counted on while decoding (kernels/ops/revise_scores.h).
   const float* Second(const PromptLayer& layer) const override { return layer.statistics[0]; }
 };
 

@@ -26,8 +26,8 @@ void TryChoices(const PromptLayer& layer) {
                            .keep = layer.keep,
                            .kept = layer.kept,
                            .kept_stride = layer.stride});
-    layer.backend->KeptMass({.paid = held_out,
-                             .paid_stride = layer.stride,
+    layer.backend->KeptMass({.window_sums = held_out,
+                             .window_stride = layer.stride,
                              .kept = layer.kept,
                              .kept_stride = layer.stride,
                              .keep = layer.keep,

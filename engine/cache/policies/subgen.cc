@@ -7,7 +7,7 @@
 namespace hydrant {
 namespace {
 
-constexpr int64_t kLeastWindow = 2;  // kernels/subgen.h
+constexpr int64_t kLeastWindow = 2;  // kernels/ops/subgen.h
 constexpr int64_t kLeastBudget = kLeastWindow + 2;
 constexpr int64_t kDefaultClusterSamples = 4;
 constexpr double kLargestRadius = 1e9;
@@ -53,7 +53,7 @@ class SampledLater final : public WholeUntil {
 };
 
 // SubGen (arXiv 2402.06082, algorithm 1): what leaves the last entries lives on in samples, of
-// values for attention's numerator, of clusters of keys for its denominator (kernels/subgen.h).
+// values for attention's numerator, of clusters of keys for its denominator (kernels/ops/subgen.h).
 // Half of the budget is the window unless the request says otherwise, a quarter value samples, the
 // rest clusters of four samples; what does not make a cluster joins the window.
 class SubGenPolicy final : public Policy {

@@ -27,8 +27,8 @@ class KCenterOrder final : public PromptScorer {
 };
 
 // What SubGen's authors measured (arXiv 2402.06082, section 3.2): of the prompt stay the last
-// entries and, of the others, centres of a greedy k-center of their keys (kernels/kcenter.h), so
-// that no key that has left is far from one that stayed. What is generated is appended.
+// entries and, of the others, centres of a greedy k-center of their keys (kernels/ops/kcenter.h),
+// so that no key that has left is far from one that stayed. What is generated is appended.
 class SubGenKCenterPolicy final : public Policy {
  public:
   PolicyInfo Info() const override {

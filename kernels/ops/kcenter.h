@@ -7,8 +7,8 @@
 // so that Select() keeps the first centres. A squared distance is a sum in fp32 (of the reference
 // in double, then rounded), in an order that follows from head_dim alone; one that is no number
 // does not count.
-#ifndef HYDRANT_KERNELS_KCENTER_H_
-#define HYDRANT_KERNELS_KCENTER_H_
+#ifndef HYDRANT_KERNELS_OPS_KCENTER_H_
+#define HYDRANT_KERNELS_OPS_KCENTER_H_
 
 #include <cstdint>
 
@@ -27,4 +27,4 @@ struct KCenterArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_KCENTER_H_
+#endif  // HYDRANT_KERNELS_OPS_KCENTER_H_

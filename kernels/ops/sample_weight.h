@@ -4,15 +4,15 @@
 // highest) / temperature <= 0. Integers add up to the same sum in any order, so a vector unit,
 // several threads and a plain loop agree exactly on every cut and draw. 2^18 candidates lose at
 // most 2^-27 of the probability, and sums stay below 2^63 for a vocabulary of 2^19.
-#ifndef HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
-#define HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
+#ifndef HYDRANT_KERNELS_OPS_SAMPLE_WEIGHT_H_
+#define HYDRANT_KERNELS_OPS_SAMPLE_WEIGHT_H_
 
 #include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
 
-#include "kernels/sample.h"
+#include "kernels/ops/sample.h"
 
 namespace hydrant {
 
@@ -85,4 +85,4 @@ constexpr bool IsUnrestricted(const SamplingRow& row, int vocab) {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SAMPLE_WEIGHT_H_
+#endif  // HYDRANT_KERNELS_OPS_SAMPLE_WEIGHT_H_

@@ -7,8 +7,8 @@
 // published code does (PyTorch's avg_pool1d counts its zero padding). That code pools the positions
 // before the observation window alone: n is theirs, then. A mean is summed in double, in ascending
 // order, so that every backend gives the same bits. A max passes over NaN (all NaN: -infinity).
-#ifndef HYDRANT_KERNELS_POOL_SCORES_H_
-#define HYDRANT_KERNELS_POOL_SCORES_H_
+#ifndef HYDRANT_KERNELS_OPS_POOL_SCORES_H_
+#define HYDRANT_KERNELS_OPS_POOL_SCORES_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ struct PoolScoresArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_POOL_SCORES_H_
+#endif  // HYDRANT_KERNELS_OPS_POOL_SCORES_H_

@@ -1,8 +1,8 @@
 // How a slot's best entries are spread over the heads of some layers, from the scores in their
-// pages: what Select counts over a prompt's scratch (kernels/select.h), for budgets that span
+// pages: what Select counts over a prompt's scratch (kernels/ops/select.h), for budgets that span
 // layers and are decided when the last one has been written.
-#ifndef HYDRANT_KERNELS_COUNT_BEST_H_
-#define HYDRANT_KERNELS_COUNT_BEST_H_
+#ifndef HYDRANT_KERNELS_OPS_COUNT_BEST_H_
+#define HYDRANT_KERNELS_OPS_COUNT_BEST_H_
 
 #include <cstdint>
 
@@ -34,4 +34,4 @@ struct CountBestArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_COUNT_BEST_H_
+#endif  // HYDRANT_KERNELS_OPS_COUNT_BEST_H_

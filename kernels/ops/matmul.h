@@ -1,8 +1,8 @@
 // y = x * W^T + bias, or y += x * W^T + bias. fp32 in and out, but for x where the backend wants it
 // rounded (Backend::ActivationDType); what W is made of decides the arithmetic (kernels/weight.h).
 // With a batch-invariant backend a row of y depends on its own row of x alone, whatever m is.
-#ifndef HYDRANT_KERNELS_MATMUL_H_
-#define HYDRANT_KERNELS_MATMUL_H_
+#ifndef HYDRANT_KERNELS_OPS_MATMUL_H_
+#define HYDRANT_KERNELS_OPS_MATMUL_H_
 
 #include "kernels/dtype.h"
 #include "kernels/weight.h"
@@ -30,4 +30,4 @@ struct EmbedArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_MATMUL_H_
+#endif  // HYDRANT_KERNELS_OPS_MATMUL_H_

@@ -1,7 +1,7 @@
 // The changes of a step to the block table: one small list, applied before anything reads the
 // table.
-#ifndef HYDRANT_KERNELS_TABLE_UPDATE_H_
-#define HYDRANT_KERNELS_TABLE_UPDATE_H_
+#ifndef HYDRANT_KERNELS_OPS_TABLE_UPDATE_H_
+#define HYDRANT_KERNELS_OPS_TABLE_UPDATE_H_
 
 #include <cstdint>
 
@@ -21,4 +21,4 @@ struct UpdateTableArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_TABLE_UPDATE_H_
+#endif  // HYDRANT_KERNELS_OPS_TABLE_UPDATE_H_

@@ -1,12 +1,12 @@
 // SubGen in plain code, over the pages of one head (the algorithm and the layout of its state:
-// kernels/subgen.h). Host backends differ in how they add squares, which is their Distances:
+// kernels/ops/subgen.h). Host backends differ in how they add squares, which is their Distances:
 //
 //   static void SquaredDistances(const float* row, const float* rows, int count, int head_dim,
 //                                float* out);   // rows: [count, head_dim], out: [count]
 //
 // One object works on one head for the length of one operation, in a thread's scratch.
-#ifndef HYDRANT_KERNELS_SUBGEN_HEAD_H_
-#define HYDRANT_KERNELS_SUBGEN_HEAD_H_
+#ifndef HYDRANT_KERNELS_OPS_SUBGEN_HEAD_H_
+#define HYDRANT_KERNELS_OPS_SUBGEN_HEAD_H_
 
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,8 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/ops/subgen.h"
 #include "kernels/page_element.h"
-#include "kernels/subgen.h"
 #include "kernels/victim.h"
 
 namespace hydrant {
@@ -342,4 +342,4 @@ void InsertSubGenHead(const SubGenInsertArgs& args, int row, int head) {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SUBGEN_HEAD_H_
+#endif  // HYDRANT_KERNELS_OPS_SUBGEN_HEAD_H_

@@ -23,8 +23,8 @@
 // A prefix that lies in pages already may come before the scratch's keys: every query sees all live
 // entries of its KV head there, then keys 0 .. first_position + i as ever. Positions count within
 // the suffix, so that its slicing changes no bit either.
-#ifndef HYDRANT_KERNELS_PREFILL_ATTENTION_H_
-#define HYDRANT_KERNELS_PREFILL_ATTENTION_H_
+#ifndef HYDRANT_KERNELS_OPS_PREFILL_ATTENTION_H_
+#define HYDRANT_KERNELS_OPS_PREFILL_ATTENTION_H_
 
 #include <array>
 #include <cstdint>
@@ -99,4 +99,4 @@ struct PrefillAttentionArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_PREFILL_ATTENTION_H_
+#endif  // HYDRANT_KERNELS_OPS_PREFILL_ATTENTION_H_

@@ -1,6 +1,6 @@
 // Selecting what a compressed prompt keeps, and writing it into pages.
-#ifndef HYDRANT_KERNELS_SELECT_H_
-#define HYDRANT_KERNELS_SELECT_H_
+#ifndef HYDRANT_KERNELS_OPS_SELECT_H_
+#define HYDRANT_KERNELS_OPS_SELECT_H_
 
 #include <cstdint>
 
@@ -16,11 +16,10 @@ namespace hydrant {
 //
 // Where `counts` is given the budget is the layer's (Ada-KV, arXiv 2407.11550, algorithm 1): all
 // heads together keep `total` entries, keep is not read, and counts[h] is written. Each head gets
-// its protected entries and the best `floor` of the others (all it has, if fewer); what is left of
-// `total` goes to the highest of all heads' other entries, on equal scores to the higher position,
-// then to the lower head. The counts sum to `total` exactly, which must hold the protected and the
-// floors and not exceed num_kv_heads * n. (What Ada-KV shares out by its safeguard alpha are the
-// counts of floor 0.)
+// its protected entries; what is left of `total` goes to the highest of all heads' other entries,
+// on equal scores to the higher position, then to the lower head. The counts sum to `total`
+// exactly, which must hold the protected and not exceed num_kv_heads * n. (Ada-KV's safeguard alpha
+// is a second step: kernels/ops/share_budget.h.)
 struct SelectArgs {
   const float* scores = nullptr;  // [num_kv_heads, score_stride]
   int64_t score_stride = 0;       // elements
@@ -33,13 +32,12 @@ struct SelectArgs {
   int64_t kept_stride = 0;        // elements; a row holds what its head may keep, n at most
   int32_t* counts = nullptr;      // [num_kv_heads]; null: keep[h] says what each head keeps
   int total = 0;                  // with counts: entries of all heads, the protected included
-  int floor = 0;                  // with counts: unprotected entries a head gets at least
 };
 
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
 // (kernels/kv_pages.h). Scores are written where they are given or the rule is scored; by_position
-// they are positions. Into rolling heads keys go turned back by their position, with their ranks,
+// they are positions. Into rolling heads keys go rotated back by their position, with their ranks,
 // and the first victim is that for rank keep[h].
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
@@ -53,12 +51,13 @@ struct WritePagesArgs {
   int64_t kept_stride = 0;
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int32_t growth = -1;            // >= 0: the heads' caps become keep + growth first
-  // [num_kv_heads, window_stride] what the prompt's last queries paid each position, kept beside
-  // the entry (kernels/retained_mass.h); null: not wanted. Not of a slot that is weighted.
+  // [num_kv_heads, window_stride] the attention each position received from the prompt's last
+  // queries, kept beside the entry (kernels/ops/retained_mass.h); null: not wanted. Not of a slot
+  // that is weighted.
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  Rotary rotary = {};         // what turned k, for rolling slots
+  Rotary rotary = {};         // what rotated k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;
@@ -67,4 +66,4 @@ struct WritePagesArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SELECT_H_
+#endif  // HYDRANT_KERNELS_OPS_SELECT_H_

@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/deal_pages.h"
+#include "kernels/ops/assign_pages.h"
 
 namespace hydrant::cuda {
 namespace {
@@ -10,12 +10,12 @@ constexpr int kThreads = 256;
 // One block, from the last head to the first: a head's pages come from below its row, or from its
 // very place, so nothing is overwritten that a lower head still needs. Within a head from the last
 // page to the first, a tile at a time, read before it is written.
-__global__ void DealPagesKernel(DealPagesArgs args) {
+__global__ void AssignPagesKernel(AssignPagesArgs args) {
   const SequenceTables& tables = args.tables;
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t width = tables.row_width[args.slot];
   int32_t* rows = args.blocks + (tables.HeadBlocks(args.slot, args.layer, 0) - tables.blocks);
-  int64_t from = DealtFrom(args.keep, tables.num_kv_heads, args.block_size);
+  int64_t from = AssignedFrom(args.keep, tables.num_kv_heads, args.block_size);
   for (int h = tables.num_kv_heads - 1; h >= 0; --h) {
     const int count = static_cast<int>(PagesOf(args.keep[h], args.block_size));
     from -= count;
@@ -31,8 +31,8 @@ __global__ void DealPagesKernel(DealPagesArgs args) {
 
 }  // namespace
 
-cudaError_t DealPages(const Context& context, const DealPagesArgs& args) {
-  return Launch(DealPagesKernel, dim3(1), dim3(kThreads), 0, context.stream, args);
+cudaError_t AssignPages(const Context& context, const AssignPagesArgs& args) {
+  return Launch(AssignPagesKernel, dim3(1), dim3(kThreads), 0, context.stream, args);
 }
 
 }  // namespace hydrant::cuda

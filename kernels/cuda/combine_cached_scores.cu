@@ -1,7 +1,7 @@
 // A block per head.
-#include "kernels/combine_notes.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/ops/combine_cached_scores.h"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void CombineNotesKernel(CombineNotesArgs args) {
+__global__ void CombineCachedScoresKernel(CombineCachedScoresArgs args) {
   const SequenceTables& tables = args.tables;
   const int layer = static_cast<int>(blockIdx.x) / tables.num_kv_heads;
   const int h = static_cast<int>(blockIdx.x) % tables.num_kv_heads;
@@ -18,16 +18,16 @@ __global__ void CombineNotesKernel(CombineNotesArgs args) {
   for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
     const size_t index = PageIndex(args.pages.layout, blocks, entry);
     float score = args.weight_score * args.pages.scores[index];
-    score += args.weight_note * args.pages.log_weights[2 * index];
+    score += args.weight_second * args.pages.log_weights[2 * index];
     args.pages.scores[index] = score;
   }
 }
 
 }  // namespace
 
-cudaError_t CombineNotes(const Context& context, const CombineNotesArgs& args) {
+cudaError_t CombineCachedScores(const Context& context, const CombineCachedScoresArgs& args) {
   const int heads = args.tables.num_layers * args.tables.num_kv_heads;
-  return Launch(CombineNotesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args);
+  return Launch(CombineCachedScoresKernel, dim3(heads), dim3(kThreads), 0, context.stream, args);
 }
 
 }  // namespace hydrant::cuda

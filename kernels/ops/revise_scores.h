@@ -21,14 +21,14 @@
 // Where length == cap, victims[...] = the victim for position + 1 (kernels/kv_pages.h) by the new
 // scores. Rows without a revision, and padding, are left alone. REQUIRES: rules with a revision are
 // scored, not by_position, not rolling, not weighted.
-#ifndef HYDRANT_KERNELS_REVISE_SCORES_H_
-#define HYDRANT_KERNELS_REVISE_SCORES_H_
+#ifndef HYDRANT_KERNELS_OPS_REVISE_SCORES_H_
+#define HYDRANT_KERNELS_OPS_REVISE_SCORES_H_
 
 #include <cstdint>
 
-#include "kernels/derive_scores.h"
 #include "kernels/kv_pages.h"
-#include "kernels/prefill_attention.h"
+#include "kernels/ops/derive_scores.h"
+#include "kernels/ops/prefill_attention.h"
 #include "kernels/random.h"
 
 namespace hydrant {
@@ -62,4 +62,4 @@ constexpr int32_t StepsCounted(const DecodeRule& rule, int32_t length, int32_t c
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_REVISE_SCORES_H_
+#endif  // HYDRANT_KERNELS_OPS_REVISE_SCORES_H_

@@ -1,11 +1,11 @@
-#include "kernels/combine_notes.h"
+#include "kernels/ops/combine_cached_scores.h"
 
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
 
 namespace hydrant::reference {
 
-void CombineNotes(const CombineNotesArgs& args) {
+void CombineCachedScores(const CombineCachedScoresArgs& args) {
   const SequenceTables& tables = args.tables;
   for (int layer = 0; layer < tables.num_layers; ++layer) {
     for (int h = 0; h < tables.num_kv_heads; ++h) {
@@ -13,7 +13,7 @@ void CombineNotes(const CombineNotesArgs& args) {
       for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e) {
         const size_t index = PageIndex(args.pages.layout, blocks, e);
         const float part = args.weight_score * args.pages.scores[index];
-        args.pages.scores[index] = part + args.weight_note * args.pages.log_weights[2 * index];
+        args.pages.scores[index] = part + args.weight_second * args.pages.log_weights[2 * index];
       }
     }
   }

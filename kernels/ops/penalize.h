@@ -5,8 +5,8 @@
 //   then: logit -= frequency * c + presence * (c > 0)   (OpenAI's API)
 // What a sequence has seen is kept on the device, a number for each token of the vocabulary: the
 // output's count, up to kMostCounted, and kInPrompt.
-#ifndef HYDRANT_KERNELS_PENALIZE_H_
-#define HYDRANT_KERNELS_PENALIZE_H_
+#ifndef HYDRANT_KERNELS_OPS_PENALIZE_H_
+#define HYDRANT_KERNELS_OPS_PENALIZE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -55,4 +55,4 @@ constexpr float PenalizedLogit(float logit, uint16_t seen, const Penalties& pena
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_PENALIZE_H_
+#endif  // HYDRANT_KERNELS_OPS_PENALIZE_H_

@@ -13,8 +13,8 @@
 // lengths[...] is keep[h], and where the rule is scored and keep[h] == cap, victims[...] is chosen
 // anew for next_position. So a cap may shrink: the host writes the new one first. The pages past
 // keep[h] are the host's to take back.
-#ifndef HYDRANT_KERNELS_COMPACT_H_
-#define HYDRANT_KERNELS_COMPACT_H_
+#ifndef HYDRANT_KERNELS_OPS_COMPACT_H_
+#define HYDRANT_KERNELS_OPS_COMPACT_H_
 
 #include <cstdint>
 
@@ -43,4 +43,4 @@ struct CompactArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_COMPACT_H_
+#endif  // HYDRANT_KERNELS_OPS_COMPACT_H_

@@ -15,8 +15,8 @@
 //      does not count. Zeros give the same bits as none. (The new entry counts: the denominator is
 //      never 0.)
 //      Rolling heads: the new entry has rank length - 1 (length: after the step), the ranks above
-//      an overwritten one go down by one, and a logit is that of the key turned back by its
-//      distance, in ranks, to the new entry: q and k are not turned. (Turning q by its rank and
+//      an overwritten one go down by one, and a logit is that of the key rotated back by its
+//      distance, in ranks, to the new entry: q and k are not rotated. (Rotating q by its rank and
 //      every key by its own gives the same products.)
 //   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h); w is the entry's
 //      share of the denominator. by_position: score = position.
@@ -26,8 +26,8 @@
 // With BackendOptions::batch_invariant the order of every reduction depends on the row's own data
 // alone (entry order and length), never on the batch. A row's pages for the appended entry are in
 // the table already. Rows name different slots.
-#ifndef HYDRANT_KERNELS_DECODE_ATTENTION_H_
-#define HYDRANT_KERNELS_DECODE_ATTENTION_H_
+#ifndef HYDRANT_KERNELS_OPS_DECODE_ATTENTION_H_
+#define HYDRANT_KERNELS_OPS_DECODE_ATTENTION_H_
 
 #include <cstdint>
 
@@ -41,7 +41,7 @@ struct DecodeAttentionArgs {
   const int32_t* slots = nullptr;  // [num_rows] sequence slot of each row; below 0 the row is
                                    // padding: nothing is stored, and its part of out is undefined
   const int32_t* positions = nullptr;  // [num_rows] position of the new token; rolling rows: unread
-  const float* q = nullptr;  // [num_rows, num_heads, head_dim], turned by RoPE unless rolling
+  const float* q = nullptr;  // [num_rows, num_heads, head_dim], rotated by RoPE unless rolling
   const float* k = nullptr;  // [num_rows, num_kv_heads, head_dim], likewise
   const float* v = nullptr;  // [num_rows, num_kv_heads, head_dim]
   int layer = 0;
@@ -65,4 +65,4 @@ struct DecodeAttentionArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_DECODE_ATTENTION_H_
+#endif  // HYDRANT_KERNELS_OPS_DECODE_ATTENTION_H_

@@ -1,4 +1,4 @@
-// KeepLatest and TakeLatest of every backend, beside what their contract says in words.
+// StoreLastTokens and ReadLastTokens of every backend, beside what their contract says in words.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace hydrant {
 namespace {
 
-class LatestTokensTest : public BackendTest {
+class LastTokensTest : public BackendTest {
  protected:
   // `count` different slots below 1000, a fifth of them replaced by padding.
   static std::vector<int32_t> RandomSlots(int count, std::mt19937* rng) {
@@ -26,7 +26,7 @@ class LatestTokensTest : public BackendTest {
   }
 };
 
-TEST_P(LatestTokensTest, KeepsOneTokenASlot) {
+TEST_P(LastTokensTest, KeepsOneTokenASlot) {
   for (const int count : {0, 1, 255, 256, 257, 600}) {
     std::mt19937 rng(count);
     const std::vector<int32_t> slots = RandomSlots(count, &rng);
@@ -37,43 +37,43 @@ TEST_P(LatestTokensTest, KeepsOneTokenASlot) {
     for (int i = 0; i < count; ++i) {
       if (slots[i] >= 0) expected[slots[i]] = tokens[i];
     }
-    auto latest = Upload(before);
+    auto last_tokens = Upload(before);
     auto device_tokens = Upload(tokens);
     auto device_slots = Upload(slots);
-    backend().KeepLatest({.tokens = device_tokens.data(),
-                          .slots = device_slots.data(),
-                          .num_rows = count,
-                          .latest = latest.data()});
-    EXPECT_EQ(latest.Read(), expected) << count << " rows";
+    backend().StoreLastTokens({.tokens = device_tokens.data(),
+                               .slots = device_slots.data(),
+                               .num_rows = count,
+                               .last_tokens = last_tokens.data()});
+    EXPECT_EQ(last_tokens.Read(), expected) << count << " rows";
     EXPECT_EQ(device_tokens.Read(), tokens);
   }
 }
 
-TEST_P(LatestTokensTest, TakesWhereTheHostDoesNotKnow) {
+TEST_P(LastTokensTest, TakesWhereTheHostDoesNotKnow) {
   for (const int count : {0, 1, 255, 256, 257, 600}) {
     std::mt19937 rng(count);
     const std::vector<int32_t> slots = RandomSlots(count, &rng);
-    std::vector<uint32_t> latest(1000), tokens(count);
-    for (uint32_t& token : latest) token = rng() % 7 == 0 ? UINT32_MAX : rng() % 1000;
+    std::vector<uint32_t> last_tokens(1000), tokens(count);
+    for (uint32_t& token : last_tokens) token = rng() % 7 == 0 ? UINT32_MAX : rng() % 1000;
     for (uint32_t& token : tokens) token = rng() % 2 == 0 ? UINT32_MAX : rng() % 1000;
     std::vector<uint32_t> expected = tokens;
     for (int i = 0; i < count; ++i) {
       if (slots[i] < 0 || tokens[i] != UINT32_MAX) continue;
-      expected[i] = latest[slots[i]] == UINT32_MAX ? 0 : latest[slots[i]];
+      expected[i] = last_tokens[slots[i]] == UINT32_MAX ? 0 : last_tokens[slots[i]];
     }
-    auto device_latest = Upload(latest);
+    auto device_last_tokens = Upload(last_tokens);
     auto device_tokens = Upload(tokens);
     auto device_slots = Upload(slots);
-    backend().TakeLatest({.tokens = device_tokens.data(),
-                          .slots = device_slots.data(),
-                          .num_rows = count,
-                          .latest = device_latest.data()});
+    backend().ReadLastTokens({.tokens = device_tokens.data(),
+                              .slots = device_slots.data(),
+                              .num_rows = count,
+                              .last_tokens = device_last_tokens.data()});
     EXPECT_EQ(device_tokens.Read(), expected) << count << " rows";
-    EXPECT_EQ(device_latest.Read(), latest);
+    EXPECT_EQ(device_last_tokens.Read(), last_tokens);
   }
 }
 
-HYDRANT_FOR_EACH_BACKEND(LatestTokensTest);
+HYDRANT_FOR_EACH_BACKEND(LastTokensTest);
 
 }  // namespace
 }  // namespace hydrant

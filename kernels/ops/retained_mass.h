@@ -1,11 +1,11 @@
 // How much attention a compressed cache retains, and how much must stay so that it retains enough.
 //
-// WritePages leaves with every entry of a prompt what the prompt's last queries paid it
-// (WritePagesArgs::window_sums, in the entry's first log-weight, which nothing else reads in a slot
-// that is not weighted). Their sum over a head's entries, divided by the number of queries, is the
-// head's retained mass: in [0, 1] up to rounding, 1 where everything stayed.
-#ifndef HYDRANT_KERNELS_RETAINED_MASS_H_
-#define HYDRANT_KERNELS_RETAINED_MASS_H_
+// WritePages leaves with every entry of a prompt the attention it received from the prompt's last
+// queries (WritePagesArgs::window_sums, in the entry's first log-weight, which nothing else reads
+// in a slot that is not weighted). Their sum over a head's entries, divided by the number of
+// queries, is the head's retained mass: in [0, 1] up to rounding, 1 where everything stayed.
+#ifndef HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
+#define HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 
 #include <cstdint>
 
@@ -29,11 +29,12 @@ struct RetainedMassArgs {
   float* mass = nullptr;  // [num_layers, num_kv_heads]
 };
 
-// The same of a prompt's scratch, for a choice that is only tried: mass[h] = what the kept
-// positions of a layer were paid, divided by the number of queries.
+// The same of a prompt's scratch, for a choice that is only tried: mass[h] = the attention that the
+// kept positions of a layer received, divided by the number of queries.
 struct KeptMassArgs {
-  const float* paid = nullptr;    // [num_kv_heads, paid_stride] by position
-  int64_t paid_stride = 0;        // elements
+  // [num_kv_heads, window_stride] the attention each position received from the last queries
+  const float* window_sums = nullptr;
+  int64_t window_stride = 0;      // elements
   const int32_t* kept = nullptr;  // [num_kv_heads, kept_stride] positions
   int64_t kept_stride = 0;        // elements
   const int32_t* keep = nullptr;  // [num_kv_heads] how many there are
@@ -43,8 +44,9 @@ struct KeptMassArgs {
 };
 
 // Raises keep[layer, h] to the least number of entries that retains min_mass, best score first
-// after the protected ones (kernels/compact.h: the entries that Compact would keep), but to no more
-// than most; a head that would need more keeps all it has. REQUIRES: keep >= its protected entries.
+// after the protected ones (kernels/ops/compact.h: the entries that Compact would keep), but to no
+// more than most; a head that would need more keeps all it has. REQUIRES: keep >= its protected
+// entries.
 struct KeepForMassArgs {
   int slot = 0;
   int queries = 0;
@@ -65,4 +67,4 @@ struct KeepForMassArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_RETAINED_MASS_H_
+#endif  // HYDRANT_KERNELS_OPS_RETAINED_MASS_H_

@@ -1,7 +1,7 @@
 // The small steps between what attention noted of a prompt's keys and the scores they are ranked
 // by.
-#ifndef HYDRANT_KERNELS_DERIVE_SCORES_H_
-#define HYDRANT_KERNELS_DERIVE_SCORES_H_
+#ifndef HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
+#define HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@ namespace hydrant {
 //                  2401.06104: one kept set for a layer); summed in double, head 0 first
 //   kRandom        uniform in [0, 1) by (seed, layer, h, j) alone
 //   kTimesLength   a[h, j] times the length (L2) of row j of head h, whose squares are summed in
-//                  double from the first on: what an entry is paid weighs as much as what it gives
+//                  double from the first on: the attention an entry receives times what it adds
 enum class ScoreStep : uint8_t { kCombine, kAverageHeads, kRandom, kTimesLength };
 
 struct DeriveScoresArgs {
@@ -52,4 +52,4 @@ constexpr float UnitFloat(uint64_t bits) {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_DERIVE_SCORES_H_
+#endif  // HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_

@@ -6,8 +6,8 @@
 //
 // rounded by largest remainder, on equal remainders to the lower head, so that the shares sum to
 // heads * base exactly. Whole numbers throughout: every backend gives the same.
-#ifndef HYDRANT_KERNELS_SHARE_BUDGET_H_
-#define HYDRANT_KERNELS_SHARE_BUDGET_H_
+#ifndef HYDRANT_KERNELS_OPS_SHARE_BUDGET_H_
+#define HYDRANT_KERNELS_OPS_SHARE_BUDGET_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ struct ShareBudgetArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SHARE_BUDGET_H_
+#endif  // HYDRANT_KERNELS_OPS_SHARE_BUDGET_H_

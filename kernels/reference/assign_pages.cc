@@ -1,4 +1,4 @@
-#include "kernels/deal_pages.h"
+#include "kernels/ops/assign_pages.h"
 
 #include <algorithm>
 #include <vector>
@@ -7,14 +7,14 @@
 
 namespace hydrant::reference {
 
-void DealPages(const DealPagesArgs& args) {
+void AssignPages(const AssignPagesArgs& args) {
   const int heads = args.tables.num_kv_heads;
   const int32_t width = args.tables.row_width[args.slot];
   int32_t* rows =
       args.blocks + (args.tables.HeadBlocks(args.slot, args.layer, 0) - args.tables.blocks);
   const std::vector<int32_t> stack(rows, rows + static_cast<size_t>(heads) * width);
   for (int h = 0; h < heads; ++h) {
-    const int32_t* from = stack.data() + DealtFrom(args.keep, h, args.block_size);
+    const int32_t* from = stack.data() + AssignedFrom(args.keep, h, args.block_size);
     std::copy_n(from, PagesOf(args.keep[h], args.block_size),
                 rows + static_cast<size_t>(h) * width);
   }

@@ -27,7 +27,7 @@
 // them at once.
 //
 // All state lies in the head's own slots. It holds Capacity() entries, all with log weights
-// (kernels/decode_attention.h):
+// (kernels/ops/decode_attention.h):
 //
 //   ExactEntry(p)      the token at p: its own key, value and position; log weights (0, 0)
 //   ValueEntry(j)      value sample j: key, value and position of its token; score |v|^2, 0 for
@@ -41,8 +41,8 @@
 //
 // Distances and |v|^2 are sums of squares in fp32 (of the reference in double, then rounded), in an
 // order that follows from head_dim alone. A distance that is no number counts as infinite.
-#ifndef HYDRANT_KERNELS_SUBGEN_H_
-#define HYDRANT_KERNELS_SUBGEN_H_
+#ifndef HYDRANT_KERNELS_OPS_SUBGEN_H_
+#define HYDRANT_KERNELS_OPS_SUBGEN_H_
 
 #include <cstdint>
 
@@ -137,4 +137,4 @@ struct SubGenInsertArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SUBGEN_H_
+#endif  // HYDRANT_KERNELS_OPS_SUBGEN_H_

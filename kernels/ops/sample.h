@@ -5,12 +5,12 @@
 // rank by logit, ties to the lower id; the draw walks them by id. NaN counts as -infinity. The draw
 // uses one uniform number made from (seed, position) alone, so a row's token never depends on the
 // batch, and a resumed stream repeats itself.
-#ifndef HYDRANT_KERNELS_SAMPLE_H_
-#define HYDRANT_KERNELS_SAMPLE_H_
+#ifndef HYDRANT_KERNELS_OPS_SAMPLE_H_
+#define HYDRANT_KERNELS_OPS_SAMPLE_H_
 
 #include <cstdint>
 
-#include "kernels/penalize.h"
+#include "kernels/ops/penalize.h"
 
 namespace hydrant {
 
@@ -34,4 +34,4 @@ struct SampleArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_SAMPLE_H_
+#endif  // HYDRANT_KERNELS_OPS_SAMPLE_H_

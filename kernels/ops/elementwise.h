@@ -1,8 +1,8 @@
 // Normalisation, rotary embedding and the activations of a decoder layer. Rows are fp32; those that
 // only a matrix product reads may be written in the dtype that it wants (Backend::ActivationDType),
 // rounded to nearest even.
-#ifndef HYDRANT_KERNELS_ELEMENTWISE_H_
-#define HYDRANT_KERNELS_ELEMENTWISE_H_
+#ifndef HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
+#define HYDRANT_KERNELS_OPS_ELEMENTWISE_H_
 
 #include <cstdint>
 
@@ -35,8 +35,8 @@ struct LayerNormArgs {
   DType out_dtype = DType::kF32;  // or what the backend wants
 };
 
-// Splits the fused projection, turns queries and keys by their positions (RoPE) and stores all
-// three. Of each head the first rotary_dim elements turn, the rest is copied.
+// Splits the fused projection, rotates queries and keys by their positions (RoPE) and stores all
+// three. Of each head the first rotary_dim elements rotate, the rest is copied.
 struct RopeSplitArgs {
   const float* qkv =
       nullptr;  // [m, (num_heads + 2 * num_kv_heads) * head_dim]: queries, keys, values
@@ -47,7 +47,7 @@ struct RopeSplitArgs {
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
-  int rotary_dim = 0;          // even, at most head_dim; 0: nothing turns, no table is read
+  int rotary_dim = 0;          // even, at most head_dim; 0: nothing is rotated, no table is read
   bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
   float* q = nullptr;          // [m, num_heads, head_dim]
   float* k = nullptr;          // row i of head h at k + i * kv_row_stride + h * kv_head_stride;
@@ -85,4 +85,4 @@ struct ActivateArgs {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_KERNELS_ELEMENTWISE_H_
+#endif  // HYDRANT_KERNELS_OPS_ELEMENTWISE_H_

@@ -1,0 +1,61 @@
+// The list of all operations, with their contracts. The pure virtuals of Backend, the declarations
+// of kernels/reference and kernels/cuda, the interface of the CUDA device and all that forwards
+// from one to the other are made of it.
+#ifndef HYDRANT_KERNELS_OPS_H_
+#define HYDRANT_KERNELS_OPS_H_
+
+#include "kernels/ops/assign_pages.h"
+#include "kernels/ops/combine_cached_scores.h"
+#include "kernels/ops/compact.h"
+#include "kernels/ops/count_best.h"
+#include "kernels/ops/decode_attention.h"
+#include "kernels/ops/derive_scores.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/kcenter.h"
+#include "kernels/ops/last_tokens.h"
+#include "kernels/ops/matmul.h"
+#include "kernels/ops/penalize.h"
+#include "kernels/ops/pool_scores.h"
+#include "kernels/ops/prefill_attention.h"
+#include "kernels/ops/retained_mass.h"
+#include "kernels/ops/revise_scores.h"
+#include "kernels/ops/sample.h"
+#include "kernels/ops/select.h"
+#include "kernels/ops/share_budget.h"
+#include "kernels/ops/subgen.h"
+#include "kernels/ops/table_update.h"
+
+// OP(name, type of its arguments) for each operation.
+#define HYDRANT_FOR_EACH_OP(OP)                    \
+  OP(Matmul, MatmulArgs)                           \
+  OP(Embed, EmbedArgs)                             \
+  OP(RmsNorm, RmsNormArgs)                         \
+  OP(LayerNorm, LayerNormArgs)                     \
+  OP(RopeSplit, RopeSplitArgs)                     \
+  OP(Swiglu, SwigluArgs)                           \
+  OP(Activate, ActivateArgs)                       \
+  OP(PrefillAttention, PrefillAttentionArgs)       \
+  OP(DecodeAttention, DecodeAttentionArgs)         \
+  OP(ReviseScores, ReviseScoresArgs)               \
+  OP(DeriveScores, DeriveScoresArgs)               \
+  OP(PoolScores, PoolScoresArgs)                   \
+  OP(KCenter, KCenterArgs)                         \
+  OP(Select, SelectArgs)                           \
+  OP(WritePages, WritePagesArgs)                   \
+  OP(Compact, CompactArgs)                         \
+  OP(ShareBudget, ShareBudgetArgs)                 \
+  OP(AssignPages, AssignPagesArgs)                 \
+  OP(CountBest, CountBestArgs)                     \
+  OP(RetainedMass, RetainedMassArgs)               \
+  OP(KeptMass, KeptMassArgs)                       \
+  OP(KeepForMass, KeepForMassArgs)                 \
+  OP(CombineCachedScores, CombineCachedScoresArgs) \
+  OP(SubGenBuild, SubGenBuildArgs)                 \
+  OP(SubGenInsert, SubGenInsertArgs)               \
+  OP(Penalize, PenalizeArgs)                       \
+  OP(Sample, SampleArgs)                           \
+  OP(StoreLastTokens, LastTokensArgs)              \
+  OP(ReadLastTokens, LastTokensArgs)               \
+  OP(UpdateTable, UpdateTableArgs)
+
+#endif  // HYDRANT_KERNELS_OPS_H_

@@ -1,0 +1,27 @@
+// The weighted sum of two scores of each entry that is in its page already, where the weights are
+// known only when the prompt's last layer has been written: the first lies in the entries' scores,
+// the second in their first log-weights.
+#ifndef HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
+#define HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
+
+#include "kernels/kv_pages.h"
+
+namespace hydrant {
+
+// For every entry of every head of a slot:
+//
+//   score = weight_score * score + weight_second * log_weights[0]
+//
+// in fp32 without contraction: the bits of DeriveScores' kCombine. REQUIRES: the slot is not
+// weighted.
+struct CombineCachedScoresArgs {
+  int slot = 0;
+  float weight_score = 1.0f;
+  float weight_second = 1.0f;
+  KvPages pages;
+  SequenceTables tables;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_OPS_COMBINE_CACHED_SCORES_H_
