@@ -9,7 +9,7 @@
 #include "kernels/dequantize.h"
 #include "scheduler/check.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 constexpr int kQueriesATask = 32;
@@ -390,4 +390,4 @@ std::vector<double> PlainForward::OutputNorms(const Reading& reading, int layer)
   return norms;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -20,7 +20,7 @@
 #include "kernels/backend.h"
 #include "kernels/thread_pool.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 // What a pass over `tokens` tokens noted. Rows are its queries: those of the tokens from `first`
 // on; keys and values are there of all.
@@ -121,6 +121,6 @@ class PlainForward {
   std::vector<double> frequencies_;  // [head_dim / 2] of RoPE
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_ANATOMY_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // What all arms need of a layer, one row an arm and query.
@@ -124,4 +124,4 @@ std::vector<std::vector<AttentionLoss>> AttentionLosses(const Reading& reading, 
   return losses;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

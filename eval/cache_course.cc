@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // The mean over a group of what it pays in each step: [steps][query + 1].
@@ -91,4 +91,4 @@ std::vector<double> ReplacementIndices(const std::vector<std::vector<int32_t>>& 
   return indices;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -10,7 +10,7 @@
 #include "eval/anatomy.h"
 #include "eval/attention_loss.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 // Of a layer: entries a head and step, on average. An entry is activated in a step where its weight
 // with the full cache, the mean over the group, exceeds `gamma` times the layer's largest of all
@@ -41,6 +41,6 @@ std::vector<EntryClasses> ClassifyEntries(const Reading& reading, const HeldEntr
 // is passed over.
 std::vector<double> ReplacementIndices(const std::vector<std::vector<int32_t>>& moments, int fifo);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_CACHE_COURSE_H_

@@ -9,7 +9,7 @@
 #include "engine/cache/policies/self_tuning.h"
 #include "scheduler/check.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 EngineDriver::EngineDriver(Engine* engine, uint64_t seed)
     : engine_(engine), free_blocks_(engine->limits().num_blocks) {
@@ -169,4 +169,4 @@ std::span<const float> EngineDriver::LogitsRow(int slot) {
   return {logits_.data() + sequences_[slot].logits_row * vocab, vocab};
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -12,7 +12,7 @@
 
 #include "engine/engine.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 class EngineDriver {
  public:
@@ -87,6 +87,6 @@ class EngineDriver {
   std::vector<float> logits_;  // of the last step, once asked for
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_ENGINE_DRIVER_H_

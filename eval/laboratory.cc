@@ -10,7 +10,7 @@
 #include "engine/model/model_source.h"
 #include "eval/engine_driver.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // As the daemon has it.
@@ -289,4 +289,4 @@ void Laboratory::Impl::Generate(const Trial& trial, std::span<Plotted> group, En
   }
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -10,7 +10,7 @@
 #include "eval/numbers.h"
 #include "eval/sketch.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -172,4 +172,4 @@ nlohmann::json StudyLengths(std::span<const TokenId> text, PlainForward* forward
           {"clusters", clusters}};
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -24,7 +24,7 @@
 #include "eval/tasks.h"
 #include "fmt/ranges.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -460,6 +460,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
-int main(int argc, char** argv) { return hydrant::Main(argc, argv); }
+int main(int argc, char** argv) { return hydrant::eval::Main(argc, argv); }

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // The `count` largest of the candidates, ties to the lower position.
@@ -142,4 +142,4 @@ std::vector<double> CollectedAttention(const Reading& reading, int m, ThreadPool
   return collected;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -25,7 +25,7 @@
 
 #include "eval/anatomy.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 enum class MaskPattern : uint8_t { kLocal, kStrided, kFixed, kTopK };
 
@@ -49,6 +49,6 @@ Visibility MakeMask(const MaskRule& rule, int layers, int kv_heads, int group,
 // Of the first m tokens of a reading from token 0 on, what the m queries have paid.
 std::vector<double> CollectedAttention(const Reading& reading, int m, ThreadPool* threads);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_MASKS_H_

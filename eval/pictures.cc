@@ -14,7 +14,7 @@
 #include "eval/numbers.h"
 #include "fmt/format.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -392,4 +392,4 @@ absl::StatusOr<Json> DrawAnatomy(const std::string& name, const std::string& tex
   return drawn;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -210,4 +210,4 @@ std::vector<Difference> Results::Compare(const std::vector<std::string>& against
   return differences;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -15,7 +15,7 @@
 #include "eval/laboratory.h"
 #include "eval/tasks.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 struct Measured {
   std::string task;
@@ -92,6 +92,6 @@ class Results {
   std::map<Key, size_t> index_;
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_RESULTS_H_

@@ -20,6 +20,8 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
+
 constexpr double kMargin = 1e-5;
 
 struct Case {

@@ -25,7 +25,7 @@
 #include "tests/engine/double_model.h"
 #include "tests/engine/random_model.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using ::testing::ElementsAre;
@@ -804,4 +804,4 @@ TEST_F(TinyLaboratory, APageOfPictures) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::eval

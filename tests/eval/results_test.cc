@@ -12,7 +12,7 @@
 
 #include "eval/report.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using ::testing::HasSubstr;
@@ -247,4 +247,4 @@ TEST(Report, MarksWhatIsClearlyBetterOrWorse) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::eval

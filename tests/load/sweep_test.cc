@@ -1,4 +1,4 @@
-#include "load/sweep.h"
+#include "load/run/sweep.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "load/probe.h"
-#include "load/rate_search.h"
-#include "load/sweep_report.h"
+#include "load/report/sweep_report.h"
+#include "load/run/probe.h"
+#include "load/run/rate_search.h"
 #include "nlohmann/json.hpp"
 #include "tests/load/queue_target.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::ElementsAre;
@@ -293,4 +293,4 @@ TEST(SweepReportTest, AllFacesSayTheSame) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load
