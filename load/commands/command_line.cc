@@ -20,6 +20,52 @@ namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
+void AddPromptFlags(const OptionGroup& group, LoadFlags* flags) {
+  WorkloadOptions& options = flags->workload;
+  group.Option("--num-prompts", options.num_requests, "Requests");
+  group.Option("--input-len", options.input_tokens, "Tokens of a prompt");
+  group.Option("--output-len", options.output_tokens, "Tokens to be generated");
+  group.Option("--range-ratio", options.range_ratio,
+               "Lengths vary by this share of them, evenly, [0, 1)");
+  group
+      .Option("--text", flags->text_file,
+              "Prompts are pieces of this text file; else they are drawn token ids")
+      ->check(CLI::ExistingFile);
+  group.Option("--num-prefixes", options.shared_prefixes,
+               "So many prefixes are shared by all requests");
+  group.Option("--prefix-len", options.shared_prefix_tokens,
+               "Tokens of each, before the --input-len others");
+}
+
+void AddConversationFlags(const OptionGroup& group, WorkloadOptions* options) {
+  group.Option("--turns", options->turns,
+               "Requests of a conversation: each has all that was said before and --input-len "
+               "tokens more");
+  group.Option("--think-time", options->think_seconds,
+               "Seconds between an answer and the next turn, on average");
+}
+
+void AddAnswerFlags(const OptionGroup& group, LoadFlags* flags) {
+  group.Option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3");
+  group.Option("--temperature", flags->target.temperature, "0: greedy");
+  group.Flag("!--honour-eos", flags->target.ignore_eos,
+             "An answer may end before its --output-len");
+}
+
+void AddTraceFlags(const OptionGroup& group, LoadFlags* flags) {
+  group
+      .Option("--trace", flags->trace_file, "Replay times and lengths: Azure CSV or Mooncake JSONL")
+      ->check(CLI::ExistingFile);
+  group
+      .Option("--trace-rate-scale", flags->trace_rate_scale,
+              "The trace runs this many times as fast")
+      ->check(CLI::PositiveNumber);
+  group
+      .Option("--trace-length-scale", flags->workload.trace_length_scale,
+              "Its lengths are multiplied by this")
+      ->check(CLI::PositiveNumber);
+}
+
 }  // namespace
 
 void AddTargetFlags(CLI::App* app, LoadFlags* flags) {
@@ -51,41 +97,11 @@ void AddTargetFlags(CLI::App* app, LoadFlags* flags) {
 
 void AddWorkloadFlags(CLI::App* app, LoadFlags* flags) {
   const OptionGroup group(app, "What is asked");
-  WorkloadOptions& options = flags->workload;
-  group.Option("--num-prompts", options.num_requests, "Requests");
-  group.Option("--input-len", options.input_tokens, "Tokens of a prompt");
-  group.Option("--output-len", options.output_tokens, "Tokens to be generated");
-  group.Option("--range-ratio", options.range_ratio,
-               "Lengths vary by this share of them, evenly, [0, 1)");
-  group
-      .Option("--text", flags->text_file,
-              "Prompts are pieces of this text file; else they are drawn token ids")
-      ->check(CLI::ExistingFile);
-  group.Option("--num-prefixes", options.shared_prefixes,
-               "So many prefixes are shared by all requests");
-  group.Option("--prefix-len", options.shared_prefix_tokens,
-               "Tokens of each, before the --input-len others");
-  group.Option("--turns", options.turns,
-               "Requests of a conversation: each has all that was said before and --input-len "
-               "tokens more");
-  group.Option("--think-time", options.think_seconds,
-               "Seconds between an answer and the next turn, on average");
-  group.Option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3");
-  group.Option("--temperature", flags->target.temperature, "0: greedy");
-  group.Flag("!--honour-eos", flags->target.ignore_eos,
-             "An answer may end before its --output-len");
-  group
-      .Option("--trace", flags->trace_file, "Replay times and lengths: Azure CSV or Mooncake JSONL")
-      ->check(CLI::ExistingFile);
-  group
-      .Option("--trace-rate-scale", flags->trace_rate_scale,
-              "The trace runs this many times as fast")
-      ->check(CLI::PositiveNumber);
-  group
-      .Option("--trace-length-scale", options.trace_length_scale,
-              "Its lengths are multiplied by this")
-      ->check(CLI::PositiveNumber);
-  group.Option("--seed", options.seed, "One seed is one load");
+  AddPromptFlags(group, flags);
+  AddConversationFlags(group, &flags->workload);
+  AddAnswerFlags(group, flags);
+  AddTraceFlags(group, flags);
+  group.Option("--seed", flags->workload.seed, "One seed is one load");
 }
 
 void AddArrivalFlags(CLI::App* app, LoadFlags* flags) {

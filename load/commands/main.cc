@@ -15,6 +15,18 @@
 namespace hydrant::load {
 namespace {
 
+constexpr char kFooter[] =
+    "Examples:\n"
+    "  hydrant-load --request-rate 4 --num-prompts 200 --input-len 512 --output-len 128 "
+    "--goodput \"ttft:500 tpot:50\"\n"
+    "  hydrant-load --mix full@1,h2o:cache_ratio=0.2@1 --max-concurrency 16 --text book.txt "
+    "--json result.json\n"
+    "  hydrant-load --trace AzureLLMInferenceTrace_conv.csv --trace-rate-scale 2 --max-seconds "
+    "300 --cancel-rate 0.05\n"
+    "Exit status: 0 all well; 1 requests failed, or a report could not be written; 2 wrong "
+    "options; 3 no server;\n"
+    "130 broken off (what there was is reported, marked PARTIAL).";
+
 int Main(int argc, char** argv) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // errors are reported by status
   CatchInterrupts();
@@ -34,17 +46,7 @@ int Main(int argc, char** argv) {
   CLI::App* const sweep_app = app.add_subcommand(
       "sweep", "Finds the highest rate at which the objectives are kept, policy by policy");
   AddSweepFlags(sweep_app, &sweep);
-  app.footer(
-      "Examples:\n"
-      "  hydrant-load --request-rate 4 --num-prompts 200 --input-len 512 --output-len 128 "
-      "--goodput \"ttft:500 tpot:50\"\n"
-      "  hydrant-load --mix full@1,h2o:cache_ratio=0.2@1 --max-concurrency 16 --text book.txt "
-      "--json result.json\n"
-      "  hydrant-load --trace AzureLLMInferenceTrace_conv.csv --trace-rate-scale 2 --max-seconds "
-      "300 --cancel-rate 0.05\n"
-      "Exit status: 0 all well; 1 requests failed, or a report could not be written; 2 wrong "
-      "options; 3 no server;\n"
-      "130 broken off (what there was is reported, marked PARTIAL).");
+  app.footer(kFooter);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
