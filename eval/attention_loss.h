@@ -35,7 +35,8 @@ struct AttentionLoss {
 };
 
 // [arms][layers], over the queries from `first_query` on.
-std::vector<std::vector<AttentionLoss>> AttentionLosses(const Reading& reading, int first_query,
+std::vector<std::vector<AttentionLoss>> AttentionLosses(const Activations& activations,
+                                                        int first_query,
                                                         const std::vector<HeldEntries>& arms,
                                                         PlainForward* forward);
 

@@ -35,8 +35,8 @@ class ProgressBar {
   Clock::time_point start_ = Clock::now();
 };
 
-Measured MeasuredOf(const Case& asked, const std::string& arm, double budget,
-                    const Outcome& outcome) {
+CaseResult CaseResultOf(const Case& asked, const std::string& arm, double budget,
+                        const Outcome& outcome) {
   return {.task = asked.task,
           .number = asked.number,
           .arm = arm,
@@ -67,7 +67,7 @@ void RunCase(const Flags& flags, const Case& asked, Laboratory* laboratory, Resu
   const std::vector<Outcome> outcomes = laboratory->Run(asked.trial, arms);
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (!outcomes[i].refused.ok()) continue;
-    const absl::Status status = results->Add(MeasuredOf(
+    const absl::Status status = results->Add(CaseResultOf(
         asked, i == 0 ? "full" : arms[i - 1].name, i == 0 ? 1.0 : budgets[i - 1], outcomes[i]));
     if (!status.ok()) Fail(std::string(status.message()));
   }

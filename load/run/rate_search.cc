@@ -38,7 +38,7 @@ absl::Status CheckRateSearch(const RateSearchOptions& options) {
 
 std::optional<double> RateSearch::Next() const {
   if (!options_.rates.empty())
-    return noted_ < options_.rates.size() ? std::optional(options_.rates[noted_]) : std::nullopt;
+    return added_ < options_.rates.size() ? std::optional(options_.rates[added_]) : std::nullopt;
   const std::optional<double> met = highest_met();
   if (!met && !lowest_failed_) return options_.first;
   if (!lowest_failed_)
@@ -52,8 +52,8 @@ std::optional<double> RateSearch::Next() const {
   return Readable(std::sqrt(*met * *lowest_failed_));
 }
 
-void RateSearch::Note(double rate, bool met) {
-  ++noted_;
+void RateSearch::Add(double rate, bool met) {
+  ++added_;
   if (met) {
     met_.push_back(rate);
   } else {

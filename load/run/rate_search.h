@@ -30,7 +30,7 @@ class RateSearch {
   // What to try next; nothing: the search is over.
   std::optional<double> Next() const;
   // What came of it.
-  void Note(double rate, bool met);
+  void Add(double rate, bool met);
 
   // The lowest rate that was not borne; unset: all were.
   std::optional<double> lowest_failed() const { return lowest_failed_; }
@@ -41,7 +41,7 @@ class RateSearch {
   RateSearchOptions options_;
   std::vector<double> met_;
   std::optional<double> lowest_failed_;
-  size_t noted_ = 0;
+  size_t added_ = 0;
 };
 
 }  // namespace hydrant::load

@@ -28,7 +28,7 @@ bool Sweep(const RateSearchOptions& search, const std::vector<SweptArm>& known,
       const bool is_new = !probe.has_value();
       if (is_new) probe = calls.probe(i, *rate);
       if (!probe) return false;
-      rates.Note(*rate, probe->met);
+      rates.Add(*rate, probe->met);
       arm.probes.push_back(*std::move(probe));
       arm.highest_met = rates.highest_met();
       arm.lowest_failed = rates.lowest_failed();

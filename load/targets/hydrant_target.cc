@@ -43,7 +43,7 @@ struct Stream {
   uint64_t unseen = 0;  // bytes of messages that made no event
 };
 
-void NoteUsage(const v1::Usage& usage, StreamEvent* end) {
+void SetUsage(const v1::Usage& usage, StreamEvent* end) {
   end->has_usage = true;
   end->prompt_tokens = usage.prompt_tokens();
   end->queue = static_cast<double>(usage.queue_us()) * 1e-6;
@@ -55,13 +55,13 @@ void NoteUsage(const v1::Usage& usage, StreamEvent* end) {
 constexpr char kResumable[] = "RESUMABLE";
 
 // The usage of a stream that ended with an error.
-void NoteTrailer(const grpc::ClientContext& context, StreamEvent* end) {
+void SetFromTrailer(const grpc::ClientContext& context, StreamEvent* end) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto found = trailers.find("hydrant-usage-bin");
   v1::Usage usage;
   if (found != trailers.end() &&
       usage.ParseFromArray(found->second.data(), static_cast<int>(found->second.size())))
-    NoteUsage(usage, end);
+    SetUsage(usage, end);
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ struct HydrantTarget::Impl {
   bool Take(Stream* stream, StreamEvent* event) {
     const v1::GenerateResponse& response = stream->response;
     stream->unseen += response.ByteSizeLong();
-    if (response.has_usage()) NoteUsage(response.usage(), &stream->end);
+    if (response.has_usage()) SetUsage(response.usage(), &stream->end);
     const auto& ids = response.delta().token_ids();
     if (ids.empty()) return false;
     *event = {.index = stream->index,
@@ -128,7 +128,7 @@ struct HydrantTarget::Impl {
 
   void End(Stream* stream, StreamEvent* event) {
     StreamEvent& end = stream->end;
-    if (!stream->status.ok()) NoteTrailer(stream->context, &end);
+    if (!stream->status.ok()) SetFromTrailer(stream->context, &end);
     end.index = stream->index;
     end.at = Now();
     end.bytes = stream->unseen;

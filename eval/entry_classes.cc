@@ -1,4 +1,4 @@
-#include "eval/cache_course.h"
+#include "eval/entry_classes.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,17 +8,18 @@ namespace hydrant::eval {
 namespace {
 
 // The mean over a group of what it pays in each step: [steps][query + 1].
-std::vector<std::vector<double>> GroupWeights(const Reading& reading, int layer, int kv_head,
-                                              int first_query) {
-  const GroupAttention keys(reading.Keys(layer, kv_head), reading.tokens, reading.head_dim);
+std::vector<std::vector<double>> GroupWeights(const Activations& activations, int layer,
+                                              int kv_head, int first_query) {
+  const GroupAttention keys(activations.Keys(layer, kv_head), activations.tokens,
+                            activations.head_dim);
   std::vector<std::vector<double>> steps;
-  std::vector<double> weights(reading.tokens);
-  for (int query = first_query; query < reading.tokens; ++query) {
+  std::vector<double> weights(activations.tokens);
+  for (int query = first_query; query < activations.tokens; ++query) {
     std::vector<double>& mean = steps.emplace_back(query + 1, 0.0);
-    for (int g = 0; g < reading.Group(); ++g) {
-      keys.Weights(reading.Query(layer, kv_head * reading.Group() + g, query), query + 1,
+    for (int g = 0; g < activations.Group(); ++g) {
+      keys.Weights(activations.Query(layer, kv_head * activations.Group() + g, query), query + 1,
                    weights.data());
-      for (int j = 0; j <= query; ++j) mean[j] += weights[j] / reading.Group();
+      for (int j = 0; j <= query; ++j) mean[j] += weights[j] / activations.Group();
     }
   }
   return steps;
@@ -29,25 +30,26 @@ char ClassOf(bool activated, bool cached) {
   return cached ? 'g' : '.';
 }
 
-EntryClasses ClassifyLayer(const Reading& reading, const HeldEntries& held, int layer, double gamma,
-                           std::vector<HeadCourse>* shown) {
+EntryClasses ClassifyLayer(const Activations& activations, const HeldEntries& held, int layer,
+                           double gamma, std::vector<HeadClasses>* shown) {
   std::vector<std::vector<std::vector<double>>> heads;  // [kv_heads][steps][query + 1]
   double largest = 0;
-  for (int head = 0; head < reading.kv_heads; ++head) {
-    heads.push_back(GroupWeights(reading, layer, head, held.context));
+  for (int head = 0; head < activations.kv_heads; ++head) {
+    heads.push_back(GroupWeights(activations, layer, head, held.context));
     for (const std::vector<double>& step : heads.back())
       largest = std::max(largest, *std::max_element(step.begin(), step.end()));
   }
   EntryClasses classes;
   classes.threshold = gamma * largest;
-  std::vector<uint8_t> cached(reading.tokens);
-  const double share = 1.0 / (reading.kv_heads * std::max(1, reading.tokens - held.context));
-  for (int head = 0; head < reading.kv_heads; ++head) {
-    const auto course = std::find_if(shown->begin(), shown->end(), [&](const HeadCourse& each) {
-      return each.layer == layer && each.kv_head == head;
-    });
+  std::vector<uint8_t> cached(activations.tokens);
+  const double share =
+      1.0 / (activations.kv_heads * std::max(1, activations.tokens - held.context));
+  for (int head = 0; head < activations.kv_heads; ++head) {
+    const auto head_classes = std::find_if(
+        shown->begin(), shown->end(),
+        [&](const HeadClasses& each) { return each.layer == layer && each.kv_head == head; });
     for (const std::vector<double>& step : heads[head]) {
-      held.Mark(layer * reading.kv_heads + head, static_cast<int>(step.size()) - 1,
+      held.Mark(layer * activations.kv_heads + head, static_cast<int>(step.size()) - 1,
                 {cached.data(), step.size()});
       std::string line;
       for (size_t j = 0; j < step.size(); ++j) {
@@ -56,7 +58,7 @@ EntryClasses ClassifyLayer(const Reading& reading, const HeldEntries& held, int 
         classes.activated_uncached += line.back() == 'o' ? share : 0;
         classes.inactive_cached += line.back() == 'g' ? share : 0;
       }
-      if (course != shown->end()) course->steps.push_back(std::move(line));
+      if (head_classes != shown->end()) head_classes->steps.push_back(std::move(line));
     }
   }
   return classes;
@@ -64,12 +66,12 @@ EntryClasses ClassifyLayer(const Reading& reading, const HeldEntries& held, int 
 
 }  // namespace
 
-std::vector<EntryClasses> ClassifyEntries(const Reading& reading, const HeldEntries& held,
+std::vector<EntryClasses> ClassifyEntries(const Activations& activations, const HeldEntries& held,
                                           double gamma, ThreadPool* threads,
-                                          std::vector<HeadCourse>* shown) {
-  std::vector<EntryClasses> classes(reading.layers);
-  threads->ParallelFor(reading.layers, [&](int layer, int /*thread*/) {
-    classes[layer] = ClassifyLayer(reading, held, layer, gamma, shown);
+                                          std::vector<HeadClasses>* shown) {
+  std::vector<EntryClasses> classes(activations.layers);
+  threads->ParallelFor(activations.layers, [&](int layer, int /*thread*/) {
+    classes[layer] = ClassifyLayer(activations, held, layer, gamma, shown);
   });
   return classes;
 }

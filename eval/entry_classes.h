@@ -1,7 +1,7 @@
 // How a cache does while tokens are generated, as CO2 looks at it (Yamazaki and Venkataraman 2024,
 // sections 3.2 and 3.3): which entries are needed and which are held, and which are replaced.
-#ifndef HYDRANT_EVAL_CACHE_COURSE_H_
-#define HYDRANT_EVAL_CACHE_COURSE_H_
+#ifndef HYDRANT_EVAL_ENTRY_CLASSES_H_
+#define HYDRANT_EVAL_ENTRY_CLASSES_H_
 
 #include <cstdint>
 #include <string>
@@ -24,16 +24,16 @@ struct EntryClasses {
 
 // What is seen of one head: a line a step, in it a character an entry: 'b' activated and cached,
 // 'o' activated and not cached, 'g' inactive and cached, '.' neither.
-struct HeadCourse {
+struct HeadClasses {
   int layer = 0;
   int kv_head = 0;
   std::vector<std::string> steps;
 };
 
-// Steps are the queries after the context. `shown`: heads whose course is filled in.
-std::vector<EntryClasses> ClassifyEntries(const Reading& reading, const HeldEntries& held,
+// Steps are the queries after the context. `shown`: heads whose steps are filled in.
+std::vector<EntryClasses> ClassifyEntries(const Activations& activations, const HeldEntries& held,
                                           double gamma, ThreadPool* threads,
-                                          std::vector<HeadCourse>* shown);
+                                          std::vector<HeadClasses>* shown);
 
 // The rank of each entry that was replaced among the entries that the score could choose from, by
 // their positions, oldest first: 0 to 1, 1 the one that had just left the `fifo` newest. `moments`:
@@ -43,4 +43,4 @@ std::vector<double> ReplacementIndices(const std::vector<std::vector<int32_t>>& 
 
 }  // namespace hydrant::eval
 
-#endif  // HYDRANT_EVAL_CACHE_COURSE_H_
+#endif  // HYDRANT_EVAL_ENTRY_CLASSES_H_
