@@ -1,20 +1,9 @@
-"use strict";
+// The plots and tables of a report: of runs, of sweeps, of a comparison.
 const data = JSON.parse(document.getElementById("data").textContent);
 const page = document.getElementById("page");
 
-// Elements. Text is set as text, never as markup: part of it comes from servers.
-function made(name, text, className) {
-  const element = document.createElement(name);
-  if (text !== undefined) element.textContent = text;
-  if (className) element.className = className;
-  return element;
-}
-function drawn(name, attributes, text) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
+const made = (name, text, className) => tag(name, text, className ? {class: className} : {});
+
 function section(title, note) {
   const whole = made("section");
   whole.append(made("h2", title));
@@ -46,21 +35,6 @@ function shown(value) {
 }
 const percent = share => isNumber(share) ? `${(100 * share).toFixed(1)} %` : "–";
 
-// Where a scale is marked.
-function marks(low, high, log, count = 5) {
-  const found = [];
-  if (log) {
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); ++power)
-      for (const digit of [1, 2, 5]) found.push(+(digit * 10 ** power).toPrecision(3));
-    const inside = found.filter(v => v >= low * 0.999 && v <= high * 1.001);
-    return inside.length > 8 ? inside.filter(v => Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9) : inside;
-  }
-  const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find(f => f * power >= rough * 0.999) * power;
-  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) found.push(+v.toPrecision(12));
-  return found;
-}
-
 const WIDE = {width: 900, height: 230}, NARROW = {width: 440, height: 230};
 const LEFT = 56, RIGHT = 12, ABOVE = 10, BELOW = 36;
 
@@ -76,21 +50,13 @@ function axes(points, {size = WIDE, xLabel, ticks, logX = false, log = false, sh
   let first = xLabel === "s" ? 0 : Math.min(...xs), last = Math.max(...xs);
   if (logX && last > first) [first, last] = [first / 1.1, last * 1.1];
   if (first === last) [first, last] = logX ? [first / 2, last * 2] : [first - 0.5, last + 0.5];
-  const scale = (low, high, from, to, logarithmic) => {
-    const f = logarithmic ? Math.log : v => v;
-    return v => from + (to - from) * (f(v) - f(low)) / (f(high) - f(low));
-  };
   const margin = ticks ? 18 : 0;
   const x = scale(first, last, LEFT + margin, width - RIGHT - margin, logX);
   const y = scale(bottom, top, height - BELOW, ABOVE, log);
   if (shade && shade[1] > shade[0])
     svg.append(drawn("rect", {x: x(shade[0]), width: Math.min(x(shade[1]), width - RIGHT) - x(shade[0]), y: ABOVE, height: height - ABOVE - BELOW, class: "shade"}));
-  for (const v of marks(bottom, top, log)) {
-    svg.append(drawn("line", {x1: LEFT, x2: width - RIGHT, y1: y(v), y2: y(v), class: "grid"}));
-    svg.append(drawn("text", {x: LEFT - 6, y: y(v) + 4, "text-anchor": "end"}, shown(v)));
-  }
-  for (const [at, name] of ticks ?? marks(first, last, logX, width / 90).map(v => [v, shown(v)]))
-    svg.append(drawn("text", {x: x(at), y: height - 20, "text-anchor": "middle"}, name));
+  drawGrid(svg, marks(bottom, top, log), y, LEFT, width - RIGHT, shown);
+  drawTicks(svg, ticks ?? marks(first, last, logX, width / 90).map(v => [v, shown(v)]), x, height - 20);
   svg.append(drawn("text", {x: (LEFT + width - RIGHT) / 2, y: height - 4, "text-anchor": "middle"}, xLabel));
   return {svg, x, y};
 }
