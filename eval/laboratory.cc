@@ -9,6 +9,7 @@
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
 #include "eval/engine_driver.h"
+#include "scheduler/cache_space.h"
 
 namespace hydrant::eval {
 namespace {
@@ -66,7 +67,6 @@ struct Laboratory::Impl {
   std::vector<TokenId> instruction;
 
   absl::StatusOr<CachePlan> PlanOf(const Arm& arm, const Trial& trial) const;
-  int64_t PagesOf(const CachePlan& plan, const Trial& trial) const;
   void RunGroup(const Trial& trial, std::span<PlannedArm> group, std::vector<Outcome>* outcomes);
   void Prefill(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver) const;
   Outcome AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const;
@@ -143,19 +143,13 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   return plan;
 }
 
-int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) const {
-  const EngineLimits& limits = engine->limits();
-  const auto fed = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
-  const int64_t width = (plan.MostUntil(fed) + limits.block_size - 1) / limits.block_size;
-  // Twice, because where heads share a layer's budget the driver gives what they may need anew.
-  return (plan.IsRagged() ? 2 : 1) * width * limits.num_layers * limits.num_kv_heads;
-}
-
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {
   std::vector<Outcome> outcomes(arms.size() + 1);
   const EngineLimits& limits = impl_->engine->limits();
+  const CacheSpace space(limits);
+  const auto tokens = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
   std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial)}};
-  const int64_t of_full = impl_->PagesOf(group[0].plan, trial);
+  const int64_t of_full = space.PagesFor(group[0].plan, tokens);
   int64_t pages = of_full;
   // As many side by side as the pool bears; the full cache is in every group, to be compared with.
   const auto run = [&] {
@@ -169,7 +163,7 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
       outcomes[i + 1].refused = plan.status();
       continue;
     }
-    const int64_t needed = impl_->PagesOf(*plan, trial);
+    const int64_t needed = space.PagesFor(*plan, tokens);
     if (pages + needed > limits.num_blocks ||
         group.size() == static_cast<size_t>(limits.max_num_seqs))
       run();

@@ -59,10 +59,10 @@ int64_t PagesOf(const EngineLimits& limits, const CachePlan& plan, int64_t token
 
 }  // namespace
 
-CacheSpace::CacheSpace(const EngineLimits& limits)
+CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuffle_seed)
     : limits_(limits),
       num_heads_(limits.num_layers * limits.num_kv_heads),
-      blocks_(limits.num_blocks),
+      blocks_(limits.num_blocks, shuffle_seed),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
   for (int slot = limits.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
@@ -123,7 +123,8 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   };
   if (free_slots_.empty()) return lacks(Shortage::kSequences);
   if (pages + args.pages_kept_free > blocks_.NumFree()) return lacks(Shortage::kPages);
-  const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
+  const std::optional<int64_t> arena =
+      args.prompt_tokens > 0 ? arena_.Allocate(args.prompt_tokens) : 0;
   if (!arena.has_value()) return lacks(Shortage::kPromptRoom);
 
   DescribeHeads(plan, space);
@@ -142,7 +143,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, Batch* batc
   if (!placed) {  // only table space can lack here
     batch->setups.pop_back();
     *space = SequenceSpace();
-    arena_.Free(*arena, args.prompt_tokens);
+    if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
     return lacks(Shortage::kTables);
   }
   free_slots_.pop_back();
