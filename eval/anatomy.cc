@@ -9,7 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/dequantize.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 constexpr int kQueriesATask = 32;
@@ -233,52 +233,53 @@ void PlainForward::Rotate(float* head, int position) const {
 }
 
 // Sorts the rows of a projection by heads, behind those that were read before.
-void PlainForward::NoteHeads(int layer, const std::vector<float>& qkv, const Reading* before,
-                             Reading* reading) {
-  const int d = reading->head_dim, first = reading->first, n = reading->tokens;
-  const int width = (reading->heads + 2 * reading->kv_heads) * d;
-  for (int head = 0; head < reading->kv_heads && first > 0; ++head) {
-    const size_t to = (static_cast<size_t>(layer) * reading->kv_heads + head) * n * d;
-    std::copy_n(before->Keys(layer, head), first * d, &reading->keys[to]);
-    std::copy_n(before->Values(layer, head), first * d, &reading->values[to]);
+void PlainForward::StoreHeads(int layer, const std::vector<float>& qkv, const Activations* before,
+                              Activations* activations) {
+  const int d = activations->head_dim, first = activations->first, n = activations->tokens;
+  const int width = (activations->heads + 2 * activations->kv_heads) * d;
+  for (int head = 0; head < activations->kv_heads && first > 0; ++head) {
+    const size_t to = (static_cast<size_t>(layer) * activations->kv_heads + head) * n * d;
+    std::copy_n(before->Keys(layer, head), first * d, &activations->keys[to]);
+    std::copy_n(before->Values(layer, head), first * d, &activations->values[to]);
   }
   threads_.ParallelFor(n - first, [&](int row, int /*thread*/) {
     const int token = first + row;
     const float* projected = &qkv[static_cast<size_t>(row) * width];
-    for (int head = 0; head < reading->heads; ++head) {
-      float* query = const_cast<float*>(reading->Query(layer, head, token));
+    for (int head = 0; head < activations->heads; ++head) {
+      float* query = const_cast<float*>(activations->Query(layer, head, token));
       std::copy_n(projected + head * d, d, query);
       Rotate(query, token);
     }
-    for (int head = 0; head < reading->kv_heads; ++head) {
-      const size_t to = ((static_cast<size_t>(layer) * reading->kv_heads + head) * n + token) * d;
-      std::copy_n(projected + (reading->heads + head) * d, d, &reading->keys[to]);
-      std::copy_n(projected + (reading->heads + reading->kv_heads + head) * d, d,
-                  &reading->values[to]);
-      Rotate(&reading->keys[to], token);
+    for (int head = 0; head < activations->kv_heads; ++head) {
+      const size_t to =
+          ((static_cast<size_t>(layer) * activations->kv_heads + head) * n + token) * d;
+      std::copy_n(projected + (activations->heads + head) * d, d, &activations->keys[to]);
+      std::copy_n(projected + (activations->heads + activations->kv_heads + head) * d, d,
+                  &activations->values[to]);
+      Rotate(&activations->keys[to], token);
     }
   });
 }
 
-void PlainForward::Attend(int layer, const Visibility& visible, Reading* reading) {
-  const int d = reading->head_dim, n = reading->tokens, group = reading->Group();
-  const int rows = reading->Rows();
+void PlainForward::Attend(int layer, const AttentionMask& visible, Activations* activations) {
+  const int d = activations->head_dim, n = activations->tokens, group = activations->Group();
+  const int rows = activations->Rows();
   // Who hides keys hears of the queries of a head in their order.
   const int queries = visible ? rows : kQueriesATask;
   const int tasks = (rows + queries - 1) / queries;
   std::vector<GroupAttention> heads;
-  for (int head = 0; head < reading->kv_heads; ++head)
-    heads.emplace_back(reading->Keys(layer, head), n, d);
-  threads_.ParallelFor(tasks * reading->kv_heads, [&](int task, int /*thread*/) {
-    const int kv_head = task % reading->kv_heads;
-    const int begin = reading->first + task / reading->kv_heads * queries;
+  for (int head = 0; head < activations->kv_heads; ++head)
+    heads.emplace_back(activations->Keys(layer, head), n, d);
+  threads_.ParallelFor(tasks * activations->kv_heads, [&](int task, int /*thread*/) {
+    const int kv_head = task % activations->kv_heads;
+    const int begin = activations->first + task / activations->kv_heads * queries;
     std::vector<double> weights;
     std::vector<uint8_t> seen;
     for (int query = begin; query < std::min(n, begin + queries); ++query) {
       const int count = query + 1;
       weights.resize(static_cast<size_t>(group) * count);
       for (int g = 0; g < group; ++g)
-        heads[kv_head].Weights(reading->Query(layer, kv_head * group + g, query), count,
+        heads[kv_head].Weights(activations->Query(layer, kv_head * group + g, query), count,
                                &weights[static_cast<size_t>(g) * count]);
       if (visible) {
         seen.assign(weights.size(), 1);
@@ -288,10 +289,10 @@ void PlainForward::Attend(int layer, const Visibility& visible, Reading* reading
                &weights[static_cast<size_t>(g) * count]);
       }
       for (int g = 0; g < group; ++g) {
-        const size_t row = static_cast<size_t>(layer) * rows + query - reading->first;
+        const size_t row = static_cast<size_t>(layer) * rows + query - activations->first;
         WeighValues(&weights[static_cast<size_t>(g) * count], count,
-                    reading->Values(layer, kv_head), d,
-                    &reading->attended[(row * reading->heads + kv_head * group + g) * d]);
+                    activations->Values(layer, kv_head), d,
+                    &activations->attended[(row * activations->heads + kv_head * group + g) * d]);
       }
     }
   });
@@ -311,76 +312,76 @@ void PlainForward::FeedForward(const Layer& layer, std::vector<float>* hidden) {
   for (size_t i = 0; i < added.size(); ++i) (*hidden)[i] += added[i];
 }
 
-Reading PlainForward::Read(std::span<const TokenId> tokens, const Visibility& visible,
-                           const Reading* before, int first, int layers) {
+Activations PlainForward::Read(std::span<const TokenId> tokens, const AttentionMask& visible,
+                               const Activations* before, int first, int layers) {
   HYDRANT_CHECK(first == 0 || (before != nullptr && before->tokens >= first));
-  Reading reading;
-  reading.layers = layers > 0 ? layers : config().num_layers;
-  reading.heads = config().num_heads;
-  reading.kv_heads = config().num_kv_heads;
-  reading.head_dim = config().head_dim;
-  reading.tokens = static_cast<int>(tokens.size());
-  reading.first = first;
-  const size_t rows = reading.Rows(), n = tokens.size(), l = reading.layers;
-  reading.queries.resize(l * config().QDim() * rows);
-  reading.keys.resize(l * config().KvDim() * n);
-  reading.values.resize(reading.keys.size());
-  reading.attended.resize(reading.queries.size());
+  Activations activations;
+  activations.layers = layers > 0 ? layers : config().num_layers;
+  activations.heads = config().num_heads;
+  activations.kv_heads = config().num_kv_heads;
+  activations.head_dim = config().head_dim;
+  activations.tokens = static_cast<int>(tokens.size());
+  activations.first = first;
+  const size_t rows = activations.Rows(), n = tokens.size(), l = activations.layers;
+  activations.queries.resize(l * config().QDim() * rows);
+  activations.keys.resize(l * config().KvDim() * n);
+  activations.values.resize(activations.keys.size());
+  activations.attended.resize(activations.queries.size());
   std::vector<float> hidden(rows * config().hidden_size);
   backend_->Embed({.ids = tokens.data() + first,
                    .m = static_cast<int>(rows),
                    .table = embedding_.get(),
                    .out = hidden.data()});
-  for (int i = 0; i < reading.layers; ++i) {
+  for (int i = 0; i < activations.layers; ++i) {
     const Layer& layer = layers_[i];
     // Keys are found at their place in the one before: as many layers and tokens there as here.
-    NoteHeads(i, Multiply(*layer.qkv, Normalised(hidden, layer.attn_norm)), before, &reading);
-    Attend(i, visible, &reading);
+    StoreHeads(i, Multiply(*layer.qkv, Normalised(hidden, layer.attn_norm)), before, &activations);
+    Attend(i, visible, &activations);
     const size_t width = rows * config().QDim();
-    const std::vector<float> added = Output(i, {&reading.attended[i * width], width});
+    const std::vector<float> added = Output(i, {&activations.attended[i * width], width});
     for (size_t j = 0; j < added.size(); ++j) hidden[j] += added[j];
     FeedForward(layer, &hidden);
   }
-  reading.hidden = Normalised(hidden, final_norm_);
-  return reading;
+  activations.hidden = Normalised(hidden, final_norm_);
+  return activations;
 }
 
-std::vector<float> PlainForward::Logits(const Reading& reading, int token) {
+std::vector<float> PlainForward::Logits(const Activations& activations, int token) {
   const size_t width = config().hidden_size;
   return Multiply(output_ ? *output_ : *embedding_,
-                  {&reading.hidden[(token - reading.first) * width], width});
+                  {&activations.hidden[(token - activations.first) * width], width});
 }
 
-std::vector<double> PlainForward::Surprise(const Reading& reading,
-                                           std::span<const TokenId> tokens) {
+std::vector<double> PlainForward::NegativeLogLikelihoods(const Activations& activations,
+                                                         std::span<const TokenId> tokens) {
   const size_t width = config().hidden_size, vocab = config().vocab_size;
-  std::vector<double> surprise(std::max(0, reading.Rows() - 1));
-  for (size_t begin = 0; begin < surprise.size(); begin += kRowsOfLogits) {
-    const size_t rows = std::min<size_t>(kRowsOfLogits, surprise.size() - begin);
-    const std::vector<float> logits =
-        Multiply(output_ ? *output_ : *embedding_, {&reading.hidden[begin * width], rows * width});
+  std::vector<double> nll(std::max(0, activations.Rows() - 1));
+  for (size_t begin = 0; begin < nll.size(); begin += kRowsOfLogits) {
+    const size_t rows = std::min<size_t>(kRowsOfLogits, nll.size() - begin);
+    const std::vector<float> logits = Multiply(output_ ? *output_ : *embedding_,
+                                               {&activations.hidden[begin * width], rows * width});
     threads_.ParallelFor(static_cast<int>(rows), [&](int row, int /*thread*/) {
       const float* of_row = &logits[row * vocab];
       const double top = *std::max_element(of_row, of_row + vocab);
       double sum = 0;
       for (size_t i = 0; i < vocab; ++i) sum += std::exp(of_row[i] - top);
-      surprise[begin + row] = std::log(sum) + top - of_row[tokens[reading.first + begin + row + 1]];
+      nll[begin + row] = std::log(sum) + top - of_row[tokens[activations.first + begin + row + 1]];
     });
   }
-  return surprise;
+  return nll;
 }
 
 std::vector<float> PlainForward::Output(int layer, std::span<const float> x) {
   return Multiply(*layers_[layer].wo, x);
 }
 
-std::vector<double> PlainForward::OutputNorms(const Reading& reading, int layer) {
-  const int n = reading.tokens, hidden = config().hidden_size;
-  std::vector<double> norms(static_cast<size_t>(reading.heads) * n);
-  for (int head = 0; head < reading.heads; ++head) {
-    const std::vector<float> rows = Multiply(
-        *layers_[layer].wo_of_head[head],
-        {reading.Values(layer, head / reading.Group()), static_cast<size_t>(n) * reading.head_dim});
+std::vector<double> PlainForward::OutputNorms(const Activations& activations, int layer) {
+  const int n = activations.tokens, hidden = config().hidden_size;
+  std::vector<double> norms(static_cast<size_t>(activations.heads) * n);
+  for (int head = 0; head < activations.heads; ++head) {
+    const std::vector<float> rows = Multiply(*layers_[layer].wo_of_head[head],
+                                             {activations.Values(layer, head / activations.Group()),
+                                              static_cast<size_t>(n) * activations.head_dim});
     for (int j = 0; j < n; ++j) {
       for (int i = 0; i < hidden; ++i)
         norms[static_cast<size_t>(head) * n + j] +=
@@ -390,4 +391,4 @@ std::vector<double> PlainForward::OutputNorms(const Reading& reading, int layer)
   return norms;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

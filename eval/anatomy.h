@@ -20,11 +20,11 @@
 #include "kernels/backend.h"
 #include "kernels/thread_pool.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
-// What a pass over `tokens` tokens noted. Rows are its queries: those of the tokens from `first`
+// What a pass over `tokens` tokens computed. Rows are its queries: those of the tokens from `first`
 // on; keys and values are there of all.
-struct Reading {
+struct Activations {
   int layers = 0;
   int heads = 0;
   int kv_heads = 0;
@@ -54,8 +54,9 @@ struct Reading {
 // seeing all up to itself; `visible` [group, query + 1] is 1 everywhere and may be made 0 where
 // something is not to be seen, but not everything in a row. Called for the queries of a KV head in
 // their order; for several KV heads at once.
-using Visibility = std::function<void(int layer, int kv_head, int query,
-                                      std::span<const double> weights, std::span<uint8_t> visible)>;
+using AttentionMask =
+    std::function<void(int layer, int kv_head, int query, std::span<const double> weights,
+                       std::span<uint8_t> visible)>;
 
 // Softmax attention to the keys of one KV head, in double.
 class GroupAttention {
@@ -79,18 +80,19 @@ class PlainForward {
 
   // Reads the tokens from `first` on, through the first `layers` layers (0: all). What stands
   // before `first` is taken from `before`, which has read it. REQUIRES: as many layers there
-  Reading Read(std::span<const TokenId> tokens, const Visibility& visible = nullptr,
-               const Reading* before = nullptr, int first = 0, int layers = 0);
+  Activations Read(std::span<const TokenId> tokens, const AttentionMask& visible = nullptr,
+                   const Activations* before = nullptr, int first = 0, int layers = 0);
 
   // [vocab] of a row that has passed all layers.
-  std::vector<float> Logits(const Reading& reading, int token);
-  // -ln p(tokens[i + 1]) for i in [reading.first, tokens - 1), nats.
-  std::vector<double> Surprise(const Reading& reading, std::span<const TokenId> tokens);
+  std::vector<float> Logits(const Activations& activations, int token);
+  // -ln p(tokens[i + 1]) for i in [activations.first, tokens - 1), nats.
+  std::vector<double> NegativeLogLikelihoods(const Activations& activations,
+                                             std::span<const TokenId> tokens);
 
   // y [m, hidden] = x [m, heads * head_dim] W_O.
   std::vector<float> Output(int layer, std::span<const float> x);
   // The L1 norms of the rows of V W_O, one for each of `n` tokens and each query head: [heads, n].
-  std::vector<double> OutputNorms(const Reading& reading, int layer);
+  std::vector<double> OutputNorms(const Activations& activations, int layer);
 
   const ModelConfig& config() const { return source_->config(); }
   ThreadPool& threads() { return threads_; }
@@ -108,8 +110,9 @@ class PlainForward {
   std::vector<float> Multiply(const Weight& weight, std::span<const float> x);
   std::vector<float> Normalised(std::span<const float> x, const std::vector<float>& weight) const;
   void Rotate(float* head, int position) const;
-  void NoteHeads(int layer, const std::vector<float>& qkv, const Reading* before, Reading* reading);
-  void Attend(int layer, const Visibility& visible, Reading* reading);
+  void StoreHeads(int layer, const std::vector<float>& qkv, const Activations* before,
+                  Activations* activations);
+  void Attend(int layer, const AttentionMask& visible, Activations* activations);
   void FeedForward(const Layer& layer, std::vector<float>* hidden);
 
   std::shared_ptr<const ModelSource> source_;
@@ -121,6 +124,6 @@ class PlainForward {
   std::vector<double> frequencies_;  // [head_dim / 2] of RoPE
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_ANATOMY_H_

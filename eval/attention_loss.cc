@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // What all arms need of a layer, one row an arm and query.
@@ -12,28 +12,29 @@ struct LayerWork {
   std::vector<double> gone;       // [arms, rows, heads]
 };
 
-void CompareHead(const Reading& reading, int layer, int kv_head, int first_query,
+void CompareHead(const Activations& activations, int layer, int kv_head, int first_query,
                  const std::vector<HeldEntries>& arms, LayerWork* work) {
-  const int d = reading.head_dim, n = reading.tokens, heads = reading.heads;
+  const int d = activations.head_dim, n = activations.tokens, heads = activations.heads;
   const int rows = n - first_query;
-  const GroupAttention keys(reading.Keys(layer, kv_head), n, d);
-  std::vector<double> weights(static_cast<size_t>(reading.Group()) * n);
+  const GroupAttention keys(activations.Keys(layer, kv_head), n, d);
+  std::vector<double> weights(static_cast<size_t>(activations.Group()) * n);
   std::vector<uint8_t> held(n);
   for (int query = first_query; query < n; ++query) {
     const size_t count = query + 1;
-    for (int g = 0; g < reading.Group(); ++g)
-      keys.Weights(reading.Query(layer, kv_head * reading.Group() + g, query), query + 1,
+    for (int g = 0; g < activations.Group(); ++g)
+      keys.Weights(activations.Query(layer, kv_head * activations.Group() + g, query), query + 1,
                    &weights[g * count]);
     for (size_t arm = 0; arm < arms.size(); ++arm) {
-      arms[arm].Mark(layer * reading.kv_heads + kv_head, query, {held.data(), count});
-      for (int g = 0; g < reading.Group(); ++g) {
-        const int head = kv_head * reading.Group() + g;
+      arms[arm].Mark(layer * activations.kv_heads + kv_head, query, {held.data(), count});
+      for (int g = 0; g < activations.Group(); ++g) {
+        const int head = kv_head * activations.Group() + g;
         const size_t row = (arm * rows + query - first_query) * heads + head;
-        const size_t noted =
-            (static_cast<size_t>(layer) * reading.Rows() + query - reading.first) * heads + head;
+        const size_t attended_row =
+            (static_cast<size_t>(layer) * activations.Rows() + query - activations.first) * heads +
+            head;
         work->gone[row] = EvictionDifference(
-            {&weights[g * count], count}, {held.data(), count}, reading.Values(layer, kv_head),
-            &reading.attended[noted * d], d, &work->difference[row * d]);
+            {&weights[g * count], count}, {held.data(), count}, activations.Values(layer, kv_head),
+            &activations.attended[attended_row * d], d, &work->difference[row * d]);
       }
     }
   }
@@ -79,26 +80,28 @@ double EvictionDifference(std::span<const double> weights, std::span<const uint8
   return gone / (gone + stays);
 }
 
-std::vector<std::vector<AttentionLoss>> AttentionLosses(const Reading& reading, int first_query,
+std::vector<std::vector<AttentionLoss>> AttentionLosses(const Activations& activations,
+                                                        int first_query,
                                                         const std::vector<HeldEntries>& arms,
                                                         PlainForward* forward) {
-  const int heads = reading.heads, d = reading.head_dim, n = reading.tokens;
+  const int heads = activations.heads, d = activations.head_dim, n = activations.tokens;
   const size_t rows = n - first_query, width = static_cast<size_t>(heads) * d;
   const size_t hidden = forward->config().hidden_size;
   std::vector<std::vector<AttentionLoss>> losses(arms.size(),
-                                                 std::vector<AttentionLoss>(reading.layers));
+                                                 std::vector<AttentionLoss>(activations.layers));
   LayerWork work;
   work.difference.resize(arms.size() * rows * width);
   work.gone.resize(arms.size() * rows * heads);
-  for (int layer = 0; layer < reading.layers; ++layer) {
-    forward->threads().ParallelFor(reading.kv_heads, [&](int kv_head, int /*thread*/) {
-      CompareHead(reading, layer, kv_head, first_query, arms, &work);
+  for (int layer = 0; layer < activations.layers; ++layer) {
+    forward->threads().ParallelFor(activations.kv_heads, [&](int kv_head, int /*thread*/) {
+      CompareHead(activations, layer, kv_head, first_query, arms, &work);
     });
-    std::vector<double> norms = forward->OutputNorms(reading, layer);
+    std::vector<double> norms = forward->OutputNorms(activations, layer);
     RunningMaximum(&norms, n);
-    const size_t noted = static_cast<size_t>(layer) * reading.Rows() + first_query - reading.first;
+    const size_t attended_row =
+        static_cast<size_t>(layer) * activations.Rows() + first_query - activations.first;
     const std::vector<float> outputs =
-        forward->Output(layer, {&reading.attended[noted * width], rows * width});
+        forward->Output(layer, {&activations.attended[attended_row * width], rows * width});
     for (size_t arm = 0; arm < arms.size(); ++arm) {
       const std::vector<float> apart =
           forward->Output(layer, {&work.difference[arm * rows * width], rows * width});
@@ -124,4 +127,4 @@ std::vector<std::vector<AttentionLoss>> AttentionLosses(const Reading& reading, 
   return losses;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

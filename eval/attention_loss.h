@@ -15,7 +15,7 @@
 
 #include "eval/anatomy.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 // Which entries the heads hold: Outcome::held, and how many tokens the context has.
 struct HeldEntries {
@@ -35,7 +35,8 @@ struct AttentionLoss {
 };
 
 // [arms][layers], over the queries from `first_query` on.
-std::vector<std::vector<AttentionLoss>> AttentionLosses(const Reading& reading, int first_query,
+std::vector<std::vector<AttentionLoss>> AttentionLosses(const Activations& activations,
+                                                        int first_query,
                                                         const std::vector<HeldEntries>& arms,
                                                         PlainForward* forward);
 
@@ -44,6 +45,6 @@ std::vector<std::vector<AttentionLoss>> AttentionLosses(const Reading& reading, 
 double EvictionDifference(std::span<const double> weights, std::span<const uint8_t> held,
                           const float* values, const float* attended, int head_dim, float* out);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_ATTENTION_LOSS_H_

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 constexpr int kIterations = 300;
@@ -132,4 +132,4 @@ Centres GreedyCentres(const Points& points, int k) {
   return centres;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace hydrant {
+namespace hydrant::eval {
 
 struct Points {
   const float* rows = nullptr;  // [n, d]
@@ -33,6 +33,6 @@ Centres GreedyCentres(const Points& points, int k);
 
 double DistanceSquared(const float* a, const float* b, int d);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_CLUSTERS_H_

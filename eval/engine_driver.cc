@@ -1,65 +1,49 @@
 #include "eval/engine_driver.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "kernels/check.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 EngineDriver::EngineDriver(Engine* engine, uint64_t seed)
-    : engine_(engine), free_blocks_(engine->limits().num_blocks) {
-  std::iota(free_blocks_.begin(), free_blocks_.end(), 0);
-  std::shuffle(free_blocks_.begin(), free_blocks_.end(), std::mt19937_64(seed));
+    : engine_(engine), space_(engine->limits(), seed) {}
+
+EngineDriver::~EngineDriver() {
+  for (Sequence& sequence : sequences_) space_.Release(&sequence.space);
 }
 
 int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
                       const SamplingRow& sampling) {
-  const int n = static_cast<int>(prompt.size());
-  const auto kept = static_cast<int>(plan.prompt.tokens);  // the rest is a probe
-  HYDRANT_CHECK(kept == n || (kept < n && plan.ReadsProbe()));
-  HYDRANT_CHECK(next_arena_token_ + n <= engine_->limits().prefill_arena_tokens);
-  const int slot = Place(plan, new_tokens);
+  const auto n = static_cast<int64_t>(prompt.size());
+  // What is longer than the plan's prompt is a probe.
+  HYDRANT_CHECK(plan.prompt.tokens == n || (plan.prompt.tokens < n && plan.ReadsProbe()));
+  const int slot = Open(plan, n, new_tokens);
   sequences_[slot].prompt = std::move(prompt);
   sequences_[slot].sampling = sampling;
-  sequences_[slot].arena_begin = next_arena_token_;
-  next_arena_token_ += n;
   return slot;
 }
 
 int EngineDriver::Listen(int slot, const CachePlan& plan, int new_tokens) {
   HYDRANT_CHECK(plan.prompt.tokens == sequences_[slot].plan.prompt.tokens);
-  const int listener = Place(plan, new_tokens);
+  const int listener = Open(plan, 0, new_tokens);
   sequences_[listener].sampling = sequences_[slot].sampling;
   sequences_[slot].listeners.push_back(listener);
   return listener;
 }
 
-// A slot, and pages for all that its plan may hold.
-int EngineDriver::Place(const CachePlan& plan, int new_tokens) {
-  const EngineLimits& limits = engine_->limits();
-  const int slot = static_cast<int>(sequences_.size());
-  const int32_t entries = plan.MostUntil(plan.prompt.tokens + new_tokens);
-  const int width = (entries + limits.block_size - 1) / limits.block_size;
-  const int64_t count = int64_t{width} * limits.num_layers * limits.num_kv_heads;
-  HYDRANT_CHECK(slot < limits.max_num_seqs);
-  HYDRANT_CHECK(count <= static_cast<int64_t>(free_blocks_.size()));
-  HYDRANT_CHECK(next_table_entry_ + count <= limits.table_entries);
-  batch_.setups.push_back({slot, plan});
-  batch_.rows.push_back({slot, next_table_entry_, width});
-  for (int64_t i = 0; i < count; ++i) {
-    batch_.updates.push_back({next_table_entry_ + i, free_blocks_.back()});
-    free_blocks_.pop_back();
-  }
-  sequences_.push_back({.position = static_cast<int>(plan.prompt.tokens),
-                        .plan = plan,
-                        .row_begin = next_table_entry_,
-                        .row_width = width});
-  next_table_entry_ += count;
-  return slot;
+int EngineDriver::Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens) {
+  Sequence sequence = {.position = static_cast<int>(plan.prompt.tokens), .plan = plan};
+  const CacheSpace::OpenArgs args = {.plan = &plan,
+                                     .prompt_tokens = arena_tokens,
+                                     .tokens = plan.prompt.tokens,
+                                     .final_tokens = plan.prompt.tokens + new_tokens};
+  HYDRANT_CHECK(space_.TryOpen(args, &sequence.space, &batch_));
+  HYDRANT_CHECK(sequence.space.slot == static_cast<int>(sequences_.size()));
+  sequences_.push_back(std::move(sequence));
+  return sequences_.back().space.slot;
 }
 
 void EngineDriver::PrefillAll(int slot) {
@@ -72,8 +56,9 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
   const Sequence& sequence = sequences_[slot];
   SamplingRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
-  batch_.prefill.push_back({slot, sequence.prompt, sequence.arena_begin, layer_begin, layer_end,
-                            token_begin, token_end, sampling, sequence.prompt, sequence.listeners});
+  batch_.prefill.push_back({slot, sequence.prompt, sequence.space.arena_begin, layer_begin,
+                            layer_end, token_begin, token_end, sampling, sequence.prompt,
+                            sequence.listeners});
 }
 
 void EngineDriver::Decode(int slot) {
@@ -81,11 +66,17 @@ void EngineDriver::Decode(int slot) {
 }
 
 void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
-  SamplingRow sampling = sequences_[slot].sampling;
+  Sequence& sequence = sequences_[slot];
+  SamplingRow sampling = sequence.sampling;
   sampling.position = position + 1;
+  if (sequence.plan.CutsAfter(position)) {
+    const PageCut cut = sequence.plan.life->CutAfter(sequence.plan, position);
+    if (cut.bound.has_value()) space_.Cap(*cut.bound, &sequence.space);
+    batch_.cuts.push_back({slot, position});
+  }
+  HYDRANT_CHECK(space_.TryGrow(position + 1, &sequence.space, &batch_));
   batch_.decode.push_back({slot, token, position, sampling});
-  sequences_[slot].position = position + 1;
-  if (sequences_[slot].plan.CutsAfter(position)) batch_.cuts.push_back({slot, position});
+  sequence.position = position + 1;
 }
 
 void EngineDriver::Step() {
@@ -103,7 +94,10 @@ void EngineDriver::Step() {
   }
   for (size_t i = 0; i < ran.cuts.size(); ++i) {
     const std::vector<int32_t>& entries = result.cut_reports[i].entries;
-    if (!entries.empty()) sequences_[ran.cuts[i].slot].entries = entries;
+    if (entries.empty()) continue;
+    Sequence& sequence = sequences_[ran.cuts[i].slot];
+    sequence.entries = entries;
+    space_.Cap(entries, &sequence.space);
   }
   size_t report = 0;
   for (size_t i = 0; i < ran.prefill.size(); ++i) {
@@ -132,23 +126,7 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
     sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
     batch_.decisions.push_back({slot, sequence.plan});
   }
-  const bool assigned =
-      sequence.plan.life->StackedPages(sequence.plan, 0, engine_->limits().block_size) > 0;
-  if (!report.entries.empty() && assigned) GivePagesPast(report.entries, slot);
-}
-
-// Assigning pages leaves nothing of use in a row past what its head was assigned.
-void EngineDriver::GivePagesPast(const std::vector<int32_t>& entries, int slot) {
-  const Sequence& sequence = sequences_[slot];
-  const int block = engine_->limits().block_size;
-  for (size_t head = 0; head < entries.size(); ++head) {
-    for (int page = (entries[head] + block - 1) / block; page < sequence.row_width; ++page) {
-      HYDRANT_CHECK(!free_blocks_.empty());
-      const auto row = sequence.row_begin + static_cast<int64_t>(head) * sequence.row_width;
-      batch_.updates.push_back({row + page, free_blocks_.back()});
-      free_blocks_.pop_back();
-    }
-  }
+  if (!sequence.space.settled) space_.Settle(sequence.plan, report.entries, &sequence.space);
 }
 
 std::vector<TokenId> EngineDriver::Generate(int slot, int count) {
@@ -170,4 +148,4 @@ std::span<const float> EngineDriver::LogitsRow(int slot) {
   return {logits_.data() + sequences_[slot].logits_row * vocab, vocab};
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -1,25 +1,27 @@
-// Drives an Engine without the scheduler, for the laboratory and for tests: gives sequences slots,
-// arena room and (shuffled) pages for all they may need, and runs steps of the caller's making.
-// What does not fit, or an engine that fails, ends the process.
+// Drives an Engine without the scheduler, for the laboratory and for tests: sequences get slots,
+// arena room and pages as the scheduler's would (CacheSpace, page ids shuffled), and it runs steps
+// of the caller's making. What does not fit, or an engine that fails, ends the process.
 #ifndef HYDRANT_EVAL_ENGINE_DRIVER_H_
 #define HYDRANT_EVAL_ENGINE_DRIVER_H_
 
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <span>
 #include <vector>
 
+#include "engine/cache/cache_space.h"
 #include "engine/engine.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 class EngineDriver {
  public:
+  // `seed`: of the order of page ids.
   EngineDriver(Engine* engine, uint64_t seed);
+  ~EngineDriver();
 
-  // Takes the next slot; pages for prompt and `new_tokens` tokens. The prompt is read by
-  // Prefill*().
+  // Takes the next slot, with pages for the prompt; `new_tokens` are expected after it. The prompt
+  // is read by Prefill*().
   int Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
           const SamplingRow& sampling = Greedy());
 
@@ -61,31 +63,26 @@ class EngineDriver {
   struct Sequence {
     std::vector<TokenId> prompt = {};
     SamplingRow sampling = {};
-    int arena_begin = 0;
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;
     int logits_row = -1;
     CachePlan plan = {};
-    int64_t row_begin = 0;
-    int row_width = 0;
+    SequenceSpace space = {};
     std::vector<float> retained_mass = {};
     std::vector<float> observations = {};
     std::vector<int> listeners = {};
     std::vector<int32_t> entries = {};  // kept by each head, where its plan is ragged
   };
-  int Place(const CachePlan& plan, int new_tokens);
+  int Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens);
   void TakeReport(int slot, const CacheReport& report);
-  void GivePagesPast(const std::vector<int32_t>& entries, int slot);
 
   Engine* engine_;
-  std::vector<int32_t> free_blocks_;
-  int64_t next_table_entry_ = 0;
-  int next_arena_token_ = 0;
+  CacheSpace space_;
   std::vector<Sequence> sequences_;
   Batch batch_;
   std::vector<float> logits_;  // of the last step, once asked for
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_ENGINE_DRIVER_H_

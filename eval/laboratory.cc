@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/cache/cache_space.h"
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
 #include "eval/engine_driver.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // As the daemon has it.
@@ -49,7 +50,7 @@ double Divergence(std::span<const float> full, std::span<const float> other) {
 }
 
 // An arm of a trial, with the plan that PlanCache made of it.
-struct Plotted {
+struct PlannedArm {
   size_t outcome = 0;  // its place in the answer
   CachePlan plan;
   bool is_oracle = false;
@@ -65,14 +66,13 @@ struct Laboratory::Impl {
   std::vector<TokenId> instruction;
 
   absl::StatusOr<CachePlan> PlanOf(const Arm& arm, const Trial& trial) const;
-  int64_t PagesOf(const CachePlan& plan, const Trial& trial) const;
-  void RunGroup(const Trial& trial, std::span<Plotted> group, std::vector<Outcome>* outcomes);
-  void Read(const Trial& trial, std::span<Plotted> group, EngineDriver* driver) const;
-  Outcome Compressed(const Plotted& arm, EngineDriver* driver) const;
+  void RunGroup(const Trial& trial, std::span<PlannedArm> group, std::vector<Outcome>* outcomes);
+  void Prefill(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver) const;
+  Outcome AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const;
   std::vector<std::vector<int32_t>> Held(int slot) const;
-  void Give(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
-            std::vector<Outcome>* outcomes) const;
-  void Generate(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
+  void TeacherForce(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver,
+                    std::vector<Outcome>* outcomes) const;
+  void Generate(const Trial& trial, std::span<PlannedArm> group, EngineDriver* driver,
                 std::vector<Outcome>* outcomes) const;
 };
 
@@ -143,19 +143,13 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   return plan;
 }
 
-int64_t Laboratory::Impl::PagesOf(const CachePlan& plan, const Trial& trial) const {
-  const EngineLimits& limits = engine->limits();
-  const auto fed = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
-  const int64_t width = (plan.MostUntil(fed) + limits.block_size - 1) / limits.block_size;
-  // Twice, because where heads share a layer's budget the driver gives what they may need anew.
-  return (plan.life->ReportsPrompt() ? 2 : 1) * width * limits.num_layers * limits.num_kv_heads;
-}
-
 std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>& arms) {
   std::vector<Outcome> outcomes(arms.size() + 1);
   const EngineLimits& limits = impl_->engine->limits();
-  std::vector<Plotted> group = {{0, *impl_->PlanOf({}, trial)}};
-  const int64_t of_full = impl_->PagesOf(group[0].plan, trial);
+  const CacheSpace space(limits);
+  const auto tokens = static_cast<int64_t>(trial.tokens.size()) + trial.generate;
+  std::vector<PlannedArm> group = {{0, *impl_->PlanOf({}, trial)}};
+  const int64_t of_full = space.PagesFor(group[0].plan, tokens);
   int64_t pages = of_full;
   // As many side by side as the pool bears; the full cache is in every group, to be compared with.
   const auto run = [&] {
@@ -169,7 +163,7 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
       outcomes[i + 1].refused = plan.status();
       continue;
     }
-    const int64_t needed = impl_->PagesOf(*plan, trial);
+    const int64_t needed = space.PagesFor(*plan, tokens);
     if (pages + needed > limits.num_blocks ||
         group.size() == static_cast<size_t>(limits.max_num_seqs))
       run();
@@ -180,35 +174,35 @@ std::vector<Outcome> Laboratory::Run(const Trial& trial, const std::vector<Arm>&
   return outcomes;
 }
 
-void Laboratory::Impl::RunGroup(const Trial& trial, std::span<Plotted> group,
+void Laboratory::Impl::RunGroup(const Trial& trial, std::span<PlannedArm> group,
                                 std::vector<Outcome>* outcomes) {
   EngineDriver driver(engine.get(), 1);
-  Read(trial, group, &driver);
-  for (const Plotted& arm : group) {
+  Prefill(trial, group, &driver);
+  for (const PlannedArm& arm : group) {
     Outcome& outcome = (*outcomes)[arm.outcome];
-    outcome = Compressed(arm, &driver);
+    outcome = AfterPrefill(arm, &driver);
     if (trial.traced && !arm.plan.rule.weighted) outcome.held.push_back(Held(arm.slot));
   }
-  Give(trial, group, &driver, outcomes);
+  TeacherForce(trial, group, &driver, outcomes);
   Generate(trial, group, &driver, outcomes);
 }
 
 // The context once for all arms, or with a probe behind it where one of them wants that; and once
 // more, with what follows behind it, for the oracles.
-void Laboratory::Impl::Read(const Trial& trial, std::span<Plotted> group,
-                            EngineDriver* driver) const {
+void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
+                               EngineDriver* driver) const {
   const auto context_end = trial.tokens.begin() + trial.context;
   const int more = static_cast<int>(trial.tokens.size()) - trial.context + trial.generate;
   std::vector<TokenId> plain(trial.tokens.begin(), context_end);
   for (const bool oracles : {false, true}) {
-    std::vector<Plotted*> readers;
-    for (Plotted& arm : group) {
+    std::vector<PlannedArm*> readers;
+    for (PlannedArm& arm : group) {
       if (arm.is_oracle == oracles) readers.push_back(&arm);
     }
     if (readers.empty()) continue;
     // Who reads most leads.
     const auto leader = std::find_if(readers.begin(), readers.end(),
-                                     [](const Plotted* arm) { return arm->plan.ReadsProbe(); });
+                                     [](const PlannedArm* arm) { return arm->plan.ReadsProbe(); });
     std::vector<TokenId> reading = plain;
     if (leader != readers.end()) {
       std::iter_swap(readers.begin(), leader);
@@ -228,7 +222,7 @@ void Laboratory::Impl::Read(const Trial& trial, std::span<Plotted> group,
   driver->Step();
 }
 
-Outcome Laboratory::Impl::Compressed(const Plotted& arm, EngineDriver* driver) const {
+Outcome Laboratory::Impl::AfterPrefill(const PlannedArm& arm, EngineDriver* driver) const {
   Outcome outcome;
   outcome.kept = engine->ReadLengths(arm.slot);
   for (const int32_t entries : outcome.kept) outcome.entries += entries;
@@ -252,15 +246,15 @@ std::vector<std::vector<int32_t>> Laboratory::Impl::Held(int slot) const {
 }
 
 // The tokens after the context, the same to all.
-void Laboratory::Impl::Give(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
-                            std::vector<Outcome>* outcomes) const {
+void Laboratory::Impl::TeacherForce(const Trial& trial, std::span<PlannedArm> group,
+                                    EngineDriver* driver, std::vector<Outcome>* outcomes) const {
   const int end = static_cast<int>(trial.tokens.size());
   const double given = std::max(1, end - trial.context);
   for (int position = trial.context; position < end; ++position) {
     const TokenId token = trial.tokens[position];
     const std::span<const float> full = driver->LogitsRow(group[0].slot);
     const size_t best = Best(full);
-    for (const Plotted& arm : group) {
+    for (const PlannedArm& arm : group) {
       const std::span<const float> logits = driver->LogitsRow(arm.slot);
       Outcome& outcome = (*outcomes)[arm.outcome];
       outcome.nll += (LogSum(logits) - logits[token]) / given;
@@ -269,18 +263,18 @@ void Laboratory::Impl::Give(const Trial& trial, std::span<Plotted> group, Engine
       driver->DecodeToken(arm.slot, token, position);
     }
     driver->Step();
-    for (const Plotted& arm : group) {
+    for (const PlannedArm& arm : group) {
       Outcome& outcome = (*outcomes)[arm.outcome];
       if (!outcome.held.empty() && arm.plan.cap != kNoCap) outcome.held.push_back(Held(arm.slot));
     }
   }
-  for (const Plotted& arm : group) (*outcomes)[arm.outcome].agreement /= given;
+  for (const PlannedArm& arm : group) (*outcomes)[arm.outcome].agreement /= given;
 }
 
-void Laboratory::Impl::Generate(const Trial& trial, std::span<Plotted> group, EngineDriver* driver,
-                                std::vector<Outcome>* outcomes) const {
+void Laboratory::Impl::Generate(const Trial& trial, std::span<PlannedArm> group,
+                                EngineDriver* driver, std::vector<Outcome>* outcomes) const {
   for (int i = 0; i < trial.generate; ++i) {
-    for (const Plotted& arm : group) {
+    for (const PlannedArm& arm : group) {
       const TokenId token = driver->last_token(arm.slot);
       (*outcomes)[arm.outcome].text += tokenizer->TokenBytes(token, true, false);
       if (i + 1 < trial.generate) driver->Decode(arm.slot);
@@ -289,4 +283,4 @@ void Laboratory::Impl::Generate(const Trial& trial, std::span<Plotted> group, En
   }
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

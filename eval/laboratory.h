@@ -15,7 +15,7 @@
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 // A cache to be tried.
 struct Arm {
@@ -85,6 +85,6 @@ class Laboratory {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_LABORATORY_H_

@@ -10,7 +10,7 @@
 #include "eval/numbers.h"
 #include "eval/sketch.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -45,18 +45,19 @@ std::vector<int> Largest(const std::vector<double>& values, int count, int recen
   return entries;
 }
 
-// A head of a long reading.
+// A head of a long pass.
 struct LongHead {
-  const Reading& reading;
+  const Activations& activations;
   int layer = 0;
   int kv_head = 0;
   GroupAttention keys;
 
   Head First(int n) const {
-    return {reading.Keys(layer, kv_head), reading.Values(layer, kv_head), n, reading.head_dim};
+    return {activations.Keys(layer, kv_head), activations.Values(layer, kv_head), n,
+            activations.head_dim};
   }
   const float* Query(int group_head, int token) const {
-    return reading.Query(layer, kv_head * reading.Group() + group_head, token);
+    return activations.Query(layer, kv_head * activations.Group() + group_head, token);
   }
 };
 
@@ -79,7 +80,7 @@ Errors MeasureErrors(const LongHead& long_head, int n, int memory,
   Errors errors;
   std::vector<double> weights(n);
   for (int query = n; query < n + kSketchQueries; ++query) {
-    const float* q = long_head.Query(query % long_head.reading.Group(), query);
+    const float* q = long_head.Query(query % long_head.activations.Group(), query);
     const std::vector<double> exact = AttendToAll(head, q);
     for (const SubGenSketch& sketch : sketches)
       errors["subgen"].push_back(RelativeError(sketch.Attend(q), exact));
@@ -96,7 +97,7 @@ Errors MeasureErrors(const LongHead& long_head, int n, int memory,
 }
 
 std::vector<LengthPoint> MeasureHead(const LongHead& head, const std::vector<int>& lengths) {
-  const int group = head.reading.Group();
+  const int group = head.activations.Group();
   std::vector<LengthPoint> points;
   std::vector<double> collected(lengths.back(), 0.0), weights(lengths.back());
   double radius = 0;
@@ -141,15 +142,18 @@ nlohmann::json StudyLengths(std::span<const TokenId> text, PlainForward* forward
   if (lengths.empty()) return nullptr;
   const int layers = std::min(kSketchLayers, forward->config().num_layers);
   const int tokens = lengths.back() + kSketchQueries;
-  progress(fmt::format("reading {} tokens, {} layers", tokens, layers));
-  const Reading reading = forward->Read(text.subspan(0, tokens), nullptr, nullptr, 0, layers);
+  progress(fmt::format("activations {} tokens, {} layers", tokens, layers));
+  const Activations activations =
+      forward->Read(text.subspan(0, tokens), nullptr, nullptr, 0, layers);
   progress("SubGen's errors");
   std::vector<std::vector<LengthPoint>> heads(layers);
   forward->threads().ParallelFor(layers, [&](int layer, int /*thread*/) {
-    const int kv_head = layer % reading.kv_heads;
-    heads[layer] = MeasureHead(
-        {reading, layer, kv_head, {reading.Keys(layer, kv_head), tokens, reading.head_dim}},
-        lengths);
+    const int kv_head = layer % activations.kv_heads;
+    heads[layer] = MeasureHead({activations,
+                                layer,
+                                kv_head,
+                                {activations.Keys(layer, kv_head), tokens, activations.head_dim}},
+                               lengths);
   });
   Json share = Json::array(), memory = Json::array(), clusters = Json::array();
   for (size_t i = 0; i < lengths.size(); ++i) {
@@ -172,4 +176,4 @@ nlohmann::json StudyLengths(std::span<const TokenId> text, PlainForward* forward
           {"clusters", clusters}};
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -10,7 +10,7 @@
 
 #include "eval/anatomy.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 inline constexpr int kLongestStudy = 4016;  // tokens that are of use
 
@@ -18,6 +18,6 @@ inline constexpr int kLongestStudy = 4016;  // tokens that are of use
 nlohmann::json StudyLengths(std::span<const TokenId> text, PlainForward* forward,
                             const std::function<void(const std::string&)>& progress);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_LENGTH_STUDY_H_

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 // The `count` largest of the candidates, ties to the lower position.
@@ -116,30 +116,30 @@ bool PatternShows(const MaskRule& rule, int b, int i, int j) {
   return i - j < near || (far > 0 && (i - j) % stride == 0);
 }
 
-Visibility MakeMask(const MaskRule& rule, int layers, int kv_heads, int group,
-                    const std::vector<double>& collected) {
+AttentionMask MakeMask(const MaskRule& rule, int layers, int kv_heads, int group,
+                       const std::vector<double>& collected) {
   auto mask = std::make_shared<Mask>(rule, layers, kv_heads, group, collected);
   return
       [mask](int layer, int kv_head, int query, std::span<const double> weights,
              std::span<uint8_t> visible) { mask->Show(layer, kv_head, query, weights, visible); };
 }
 
-std::vector<double> CollectedAttention(const Reading& reading, int m, ThreadPool* threads) {
-  std::vector<double> collected(static_cast<size_t>(reading.layers) * reading.kv_heads * m);
-  threads->ParallelFor(reading.layers * reading.kv_heads, [&](int task, int /*thread*/) {
-    const int layer = task / reading.kv_heads, kv_head = task % reading.kv_heads;
-    const GroupAttention keys(reading.Keys(layer, kv_head), m, reading.head_dim);
+std::vector<double> CollectedAttention(const Activations& activations, int m, ThreadPool* threads) {
+  std::vector<double> collected(static_cast<size_t>(activations.layers) * activations.kv_heads * m);
+  threads->ParallelFor(activations.layers * activations.kv_heads, [&](int task, int /*thread*/) {
+    const int layer = task / activations.kv_heads, kv_head = task % activations.kv_heads;
+    const GroupAttention keys(activations.Keys(layer, kv_head), m, activations.head_dim);
     std::vector<double> weights(m);
     double* sums = &collected[static_cast<size_t>(task) * m];
     for (int query = 0; query < m; ++query) {
-      for (int g = 0; g < reading.Group(); ++g) {
-        keys.Weights(reading.Query(layer, kv_head * reading.Group() + g, query), query + 1,
+      for (int g = 0; g < activations.Group(); ++g) {
+        keys.Weights(activations.Query(layer, kv_head * activations.Group() + g, query), query + 1,
                      weights.data());
-        for (int j = 0; j <= query; ++j) sums[j] += weights[j] / reading.Group();
+        for (int j = 0; j <= query; ++j) sums[j] += weights[j] / activations.Group();
       }
     }
   });
   return collected;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

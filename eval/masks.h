@@ -25,7 +25,7 @@
 
 #include "eval/anatomy.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 enum class MaskPattern : uint8_t { kLocal, kStrided, kFixed, kTopK };
 
@@ -43,12 +43,12 @@ bool PatternShows(const MaskRule& rule, int b, int i, int j);
 
 // `collected` [layers, kv_heads, m]: the attention that the first m keys have got of the queries
 // before, the mean over the group (CollectedAttention); empty: none yet.
-Visibility MakeMask(const MaskRule& rule, int layers, int kv_heads, int group,
-                    const std::vector<double>& collected);
+AttentionMask MakeMask(const MaskRule& rule, int layers, int kv_heads, int group,
+                       const std::vector<double>& collected);
 
-// Of the first m tokens of a reading from token 0 on, what the m queries have paid.
-std::vector<double> CollectedAttention(const Reading& reading, int m, ThreadPool* threads);
+// Of the first m tokens of a pass from token 0 on, what the m queries have paid.
+std::vector<double> CollectedAttention(const Activations& activations, int m, ThreadPool* threads);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_MASKS_H_

@@ -11,7 +11,7 @@
 
 #include "fmt/format.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 // Enough digits for a plot.
 inline double Short(double value) {
@@ -41,6 +41,6 @@ inline int Entries(double share, int tokens) {
   return std::max(2, static_cast<int>(std::ceil(share * tokens)));
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_NUMBERS_H_

@@ -7,14 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "eval/attention_loss.h"
-#include "eval/cache_course.h"
 #include "eval/clusters.h"
+#include "eval/entry_classes.h"
 #include "eval/length_study.h"
 #include "eval/masks.h"
 #include "eval/numbers.h"
 #include "fmt/format.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 constexpr int kWindow = 32;      // queries by whose weights concentration is measured
 constexpr int kCentres = 16;     // SubGen, figure 1
 constexpr double kGamma = 0.01;  // CO2, section 3.2
-constexpr double kCourseBudget = 0.2;
+constexpr double kClassesBudget = 0.2;
 constexpr double kMaskBudgets[] = {0.05, 0.1, 0.2, 0.4};
 constexpr double kWholeBudget = 0.2;  // of the masks over a whole text
 constexpr int kHistogram = 20;
@@ -45,7 +45,7 @@ struct Subject {
   std::vector<TokenId> longer;  // as much as there is, up to the longest sketch
   Laboratory* laboratory;
   PlainForward* forward;
-  Reading reading;                // of `tokens`
+  Activations activations;        // of `tokens`
   std::vector<double> collected;  // CollectedAttention of the context
   double full_nll = 0;            // of what follows, by the plain pass
 
@@ -59,6 +59,55 @@ struct Subject {
 };
 
 // (a) Ada-KV, theorem 3.1.
+
+// What eviction under a policy costs: means over layers and queries, and its row of the table.
+struct PolicyLoss {
+  double loss = 0;
+  double relative = 0;  // over the output's own norm
+  double lost = 0;      // nats a token
+  Json row;
+};
+
+PolicyLoss LossOf(const std::string& policy, const std::vector<AttentionLoss>& layers,
+                  double lost) {
+  std::vector<double> of_layers, bounds, own_bounds, shares;
+  double worst = 0;
+  for (const AttentionLoss& layer : layers) {
+    of_layers.push_back(layer.loss);
+    bounds.push_back(layer.bound);
+    own_bounds.push_back(layer.own_bound);
+    shares.push_back(layer.norm > 0 ? layer.loss / layer.norm : 0.0);
+    worst = std::max(worst, layer.worst);
+  }
+  PolicyLoss of = {.loss = Mean(of_layers), .relative = Mean(shares), .lost = lost, .row = {}};
+  of.row = {{"policy", policy},
+            {"loss", Short(of.loss)},
+            {"relative", Short(of.relative)},
+            {"bound", Short(Mean(bounds))},
+            {"own_bound", Short(Mean(own_bounds))},
+            {"worst", Short(worst)},
+            {"lost", Short(of.lost)},
+            {"layers", ShortAll(of_layers)},
+            {"bounds", ShortAll(bounds)}};
+  return of;
+}
+
+Json LossesJson(double budget, const std::vector<PolicyLoss>& policies) {
+  Json rows = Json::array();
+  std::vector<double> loss, relative, lost;
+  for (const PolicyLoss& policy : policies) {
+    rows.push_back(policy.row);
+    loss.push_back(policy.loss);
+    relative.push_back(policy.relative);
+    lost.push_back(policy.lost);
+  }
+  std::sort(rows.begin(), rows.end(),
+            [](const Json& a, const Json& b) { return a["relative"] < b["relative"]; });
+  return {{"budget", budget},
+          {"rows", rows},
+          {"rank_of_loss", Short(RankCorrelation(loss, lost))},
+          {"rank_of_relative", Short(RankCorrelation(relative, lost))}};
+}
 
 Json LossesAt(const Subject& subject, double budget, std::vector<std::string>* refused) {
   std::vector<Arm> arms = subject.options.arms;
@@ -75,38 +124,12 @@ Json LossesAt(const Subject& subject, double budget, std::vector<std::string>* r
     measured.push_back(i);
   }
   const auto losses =
-      AttentionLosses(subject.reading, subject.options.length - 1, held, subject.forward);
-  Json rows = Json::array();
-  std::vector<double> loss, relative, lost;
-  for (size_t i = 0; i < measured.size(); ++i) {
-    std::vector<double> of_layers, bounds, own_bounds, shares;
-    double worst = 0;
-    for (const AttentionLoss& layer : losses[i]) {
-      of_layers.push_back(layer.loss);
-      bounds.push_back(layer.bound);
-      own_bounds.push_back(layer.own_bound);
-      shares.push_back(layer.norm > 0 ? layer.loss / layer.norm : 0.0);
-      worst = std::max(worst, layer.worst);
-    }
-    loss.push_back(Mean(of_layers));
-    relative.push_back(Mean(shares));
-    lost.push_back(outcomes[measured[i] + 1].nll - outcomes[0].nll);
-    rows.push_back({{"policy", arms[measured[i]].name},
-                    {"loss", Short(loss.back())},
-                    {"relative", Short(relative.back())},
-                    {"bound", Short(Mean(bounds))},
-                    {"own_bound", Short(Mean(own_bounds))},
-                    {"worst", Short(worst)},
-                    {"lost", Short(lost.back())},
-                    {"layers", ShortAll(of_layers)},
-                    {"bounds", ShortAll(bounds)}});
-  }
-  std::sort(rows.begin(), rows.end(),
-            [](const Json& a, const Json& b) { return a["relative"] < b["relative"]; });
-  return {{"budget", budget},
-          {"rows", rows},
-          {"rank_of_loss", Short(RankCorrelation(loss, lost))},
-          {"rank_of_relative", Short(RankCorrelation(relative, lost))}};
+      AttentionLosses(subject.activations, subject.options.length - 1, held, subject.forward);
+  std::vector<PolicyLoss> policies;
+  for (size_t i = 0; i < measured.size(); ++i)
+    policies.push_back(
+        LossOf(arms[measured[i]].name, losses[i], outcomes[measured[i] + 1].nll - outcomes[0].nll));
+  return LossesJson(budget, policies);
 }
 
 Json Losses(const Subject& subject) {
@@ -124,29 +147,29 @@ Json Losses(const Subject& subject) {
 // (b) Ada-KV, figure 1.
 
 Json Concentration(const Subject& subject) {
-  const Reading& reading = subject.reading;
+  const Activations& activations = subject.activations;
   const int n = subject.options.length, first = std::max(0, n - kWindow);
-  const size_t heads = static_cast<size_t>(reading.layers) * reading.heads;
+  const size_t heads = static_cast<size_t>(activations.layers) * activations.heads;
   std::vector<double> share95(heads), share99(heads);
   subject.forward->threads().ParallelFor(
-      reading.layers * reading.kv_heads, [&](int task, int /*thread*/) {
-        const int layer = task / reading.kv_heads, kv_head = task % reading.kv_heads;
-        const GroupAttention keys(reading.Keys(layer, kv_head), n, reading.head_dim);
+      activations.layers * activations.kv_heads, [&](int task, int /*thread*/) {
+        const int layer = task / activations.kv_heads, kv_head = task % activations.kv_heads;
+        const GroupAttention keys(activations.Keys(layer, kv_head), n, activations.head_dim);
         std::vector<double> weights(n);
-        for (int g = 0; g < reading.Group(); ++g) {
-          const int head = kv_head * reading.Group() + g;
+        for (int g = 0; g < activations.Group(); ++g) {
+          const int head = kv_head * activations.Group() + g;
           std::vector<double> sums(n, 0.0);
           for (int query = first; query < n; ++query) {
-            keys.Weights(reading.Query(layer, head, query), query + 1, weights.data());
+            keys.Weights(activations.Query(layer, head, query), query + 1, weights.data());
             for (int j = 0; j <= query; ++j) sums[j] += weights[j];
           }
-          const size_t at = static_cast<size_t>(layer) * reading.heads + head;
+          const size_t at = static_cast<size_t>(layer) * activations.heads + head;
           share95[at] = static_cast<double>(EntriesHolding(sums, 0.95)) / n;
           share99[at] = static_cast<double>(EntriesHolding(sums, 0.99)) / n;
         }
       });
-  return {{"layers", reading.layers},
-          {"heads", reading.heads},
+  return {{"layers", activations.layers},
+          {"heads", activations.heads},
           {"share95", ShortAll(share95)},
           {"share99", ShortAll(share99)}};
 }
@@ -168,30 +191,30 @@ double RelativeRadius(const Points& points) {
 }
 
 Json KeyClusters(const Subject& subject) {
-  const Reading& reading = subject.reading;
-  const int n = reading.tokens, d = reading.head_dim;
-  const size_t heads = static_cast<size_t>(reading.layers) * reading.kv_heads;
+  const Activations& activations = subject.activations;
+  const int n = activations.tokens, d = activations.head_dim;
+  const size_t heads = static_cast<size_t>(activations.layers) * activations.kv_heads;
   std::vector<double> keys(heads), values(heads), ratios(heads);
   subject.forward->threads().ParallelFor(static_cast<int>(heads), [&](int head, int /*thread*/) {
-    const int layer = head / reading.kv_heads, kv_head = head % reading.kv_heads;
-    keys[head] = RelativeRadius({reading.Keys(layer, kv_head), n, d});
-    values[head] = RelativeRadius({reading.Values(layer, kv_head), n, d});
+    const int layer = head / activations.kv_heads, kv_head = head % activations.kv_heads;
+    keys[head] = RelativeRadius({activations.Keys(layer, kv_head), n, d});
+    values[head] = RelativeRadius({activations.Values(layer, kv_head), n, d});
     ratios[head] = values[head] > 0 ? keys[head] / values[head] : 0.0;
   });
   Json shown = Json::array();
   // The same depths as the paper's five.
   for (int i = 0; i < 5; ++i) {
-    const int layer = i * (reading.layers - 1) / 4;
-    if (i > 0 && layer == (i - 1) * (reading.layers - 1) / 4) continue;
-    const int kv_head = (i * 7 + 1) % reading.kv_heads;
+    const int layer = i * (activations.layers - 1) / 4;
+    if (i > 0 && layer == (i - 1) * (activations.layers - 1) / 4) continue;
+    const int kv_head = (i * 7 + 1) % activations.kv_heads;
     shown.push_back({{"layer", layer},
                      {"head", kv_head},
-                     {"keys", PointsPicture({reading.Keys(layer, kv_head), n, d})},
-                     {"values", PointsPicture({reading.Values(layer, kv_head), n, d})}});
+                     {"keys", PointsPicture({activations.Keys(layer, kv_head), n, d})},
+                     {"values", PointsPicture({activations.Values(layer, kv_head), n, d})}});
   }
   return {{"centres", kCentres},
-          {"layers", reading.layers},
-          {"heads", reading.kv_heads},
+          {"layers", activations.layers},
+          {"heads", activations.kv_heads},
           {"keys", ShortAll(keys)},
           {"values", ShortAll(values)},
           {"ratios", ShortAll(ratios)},
@@ -204,8 +227,8 @@ Json KeyClusters(const Subject& subject) {
 Json Replacements(const Subject& subject, const Outcome& outcome, int fifo) {
   std::vector<double> indices;
   std::vector<std::vector<double>> of_layers;
-  const int kv_heads = subject.reading.kv_heads;
-  for (int layer = 0; layer < subject.reading.layers; ++layer) {
+  const int kv_heads = subject.activations.kv_heads;
+  for (int layer = 0; layer < subject.activations.layers; ++layer) {
     std::vector<double>& of_layer = of_layers.emplace_back();
     for (int head = 0; head < kv_heads; ++head) {
       std::vector<std::vector<int32_t>> moments;
@@ -234,38 +257,37 @@ Json Replacements(const Subject& subject, const Outcome& outcome, int fifo) {
           {"late_of_layers", ShortAll(late)}};
 }
 
-Json Courses(const Subject& subject) {
-  const Reading& reading = subject.reading;
+Json EntryCourses(const Subject& subject) {
+  const Activations& activations = subject.activations;
   std::vector<Arm> arms(2);
   arms[0].name = arms[0].cache.policy = "h2o";
   arms[1].name = arms[1].cache.policy = "co2";
   for (Arm& arm : arms) {
-    arm.cache.cache_ratio = kCourseBudget;
+    arm.cache.cache_ratio = kClassesBudget;
     arm.cache.min_cache_tokens = 0;
   }
   Trial trial = subject.MakeTrial();
   trial.append = false;
   const std::vector<Outcome> outcomes = subject.laboratory->Run(trial, arms);
-  const int budget = Entries(kCourseBudget, subject.options.length);
+  const int budget = Entries(kClassesBudget, subject.options.length);
   Json policies = Json::array();
   for (size_t i = 0; i < arms.size(); ++i) {
     const Outcome& outcome = outcomes[i + 1];
     if (!outcome.refused.ok()) continue;
     // The paper's layers 6 and 17 of 32.
-    std::vector<HeadCourse> shown = {{reading.layers * 6 / 32, 0, {}},
-                                     {reading.layers * 17 / 32, 0, {}}};
+    std::vector<HeadClasses> shown = {{activations.layers * 6 / 32, 0, {}},
+                                      {activations.layers * 17 / 32, 0, {}}};
     if (shown[0].layer == shown[1].layer) shown.pop_back();
     const std::vector<EntryClasses> classes =
-        ClassifyEntries(reading, {&outcome.held, subject.options.length}, kGamma,
+        ClassifyEntries(activations, {&outcome.held, subject.options.length}, kGamma,
                         &subject.forward->threads(), &shown);
     Json layers = Json::array(), courses = Json::array();
     for (const EntryClasses& layer : classes) {
       layers.push_back(ShortAll({layer.activated_cached, layer.activated_uncached,
                                  layer.inactive_cached, layer.threshold}));
     }
-    for (const HeadCourse& course : shown) {
-      courses.push_back(
-          {{"layer", course.layer}, {"head", course.kv_head}, {"steps", course.steps}});
+    for (const HeadClasses& head : shown) {
+      courses.push_back({{"layer", head.layer}, {"head", head.kv_head}, {"steps", head.steps}});
     }
     const int fifo = arms[i].name == "h2o" ? budget / 2 : budget / 4;
     policies.push_back({{"policy", arms[i].name},
@@ -273,22 +295,23 @@ Json Courses(const Subject& subject) {
                         {"courses", courses},
                         {"replaced", Replacements(subject, outcome, fifo)}});
   }
-  return {{"budget", kCourseBudget}, {"gamma", kGamma}, {"policies", policies}};
+  return {{"budget", kClassesBudget}, {"gamma", kGamma}, {"policies", policies}};
 }
 
 // (e) H2O, tables 2 and 8.
 
 double MaskedLoss(const Subject& subject, const MaskRule& rule, bool whole) {
-  const Reading& reading = subject.reading;
+  const Activations& activations = subject.activations;
   const int context = subject.options.length;
-  const Visibility mask = MakeMask(rule, reading.layers, reading.kv_heads, reading.Group(),
-                                   whole ? std::vector<double>() : subject.collected);
-  const Reading masked =
-      subject.forward->Read(subject.tokens, mask, whole ? nullptr : &reading, whole ? 0 : context);
-  std::vector<double> surprise = subject.forward->Surprise(masked, subject.tokens);
+  const AttentionMask mask =
+      MakeMask(rule, activations.layers, activations.kv_heads, activations.Group(),
+               whole ? std::vector<double>() : subject.collected);
+  const Activations masked = subject.forward->Read(
+      subject.tokens, mask, whole ? nullptr : &activations, whole ? 0 : context);
+  std::vector<double> nll = subject.forward->NegativeLogLikelihoods(masked, subject.tokens);
   // The first token that follows is foretold by the context's last, which saw everything.
-  if (whole) surprise.erase(surprise.begin(), surprise.begin() + context);
-  return Mean(surprise) - subject.full_nll;
+  if (whole) nll.erase(nll.begin(), nll.begin() + context);
+  return Mean(nll) - subject.full_nll;
 }
 
 Json Masks(const Subject& subject) {
@@ -364,7 +387,7 @@ absl::StatusOr<Json> DrawAnatomy(const std::string& name, const std::string& tex
                      .longer = Middle(text, std::max(all, longest), *laboratory),
                      .laboratory = laboratory,
                      .forward = forward,
-                     .reading = {},
+                     .activations = {},
                      .collected = {},
                      .full_nll = 0};
   if (static_cast<int>(subject.longer.size()) < all) {
@@ -374,11 +397,11 @@ absl::StatusOr<Json> DrawAnatomy(const std::string& name, const std::string& tex
   }
   subject.tokens.assign(subject.longer.begin(), subject.longer.begin() + all);
   options.progress("plain forward pass");
-  subject.reading = forward->Read(subject.tokens);
-  subject.collected = CollectedAttention(subject.reading, options.length, &forward->threads());
-  std::vector<double> surprise = forward->Surprise(subject.reading, subject.tokens);
-  surprise.erase(surprise.begin(), surprise.begin() + options.length);
-  subject.full_nll = Mean(surprise);
+  subject.activations = forward->Read(subject.tokens);
+  subject.collected = CollectedAttention(subject.activations, options.length, &forward->threads());
+  std::vector<double> nll = forward->NegativeLogLikelihoods(subject.activations, subject.tokens);
+  nll.erase(nll.begin(), nll.begin() + options.length);
+  subject.full_nll = Mean(nll);
 
   Json drawn = {{"text", name}, {"context", options.length}, {"given", options.given}};
   options.progress("concentration and key clusters");
@@ -386,10 +409,10 @@ absl::StatusOr<Json> DrawAnatomy(const std::string& name, const std::string& tex
   drawn["clusters"] = KeyClusters(subject);
   drawn["loss"] = Losses(subject);
   options.progress("activated and cached entries");
-  drawn["courses"] = Courses(subject);
+  drawn["courses"] = EntryCourses(subject);
   drawn["masks"] = Masks(subject);
   drawn["sketches"] = StudyLengths(subject.longer, forward, options.progress);
   return drawn;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -13,7 +13,7 @@
 #include "eval/anatomy.h"
 #include "eval/laboratory.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 struct AnatomyOptions {
   std::vector<Arm> arms;        // policies whose losses are compared, without budgets
@@ -34,6 +34,6 @@ int EntriesHolding(std::vector<double> weights, double share);
 // Spearman's: the correlation of the ranks, equal values sharing theirs; 0 where all are equal.
 double RankCorrelation(const std::vector<double>& a, const std::vector<double>& b);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_PICTURES_H_

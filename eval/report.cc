@@ -8,7 +8,7 @@
 #include "eval/report_page.h"
 #include "fmt/format.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -164,4 +164,4 @@ std::string TextReport(const std::vector<Difference>& differences) {
   return text;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -9,7 +9,7 @@
 
 #include "eval/results.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 struct ReportHead {
   std::string title;
@@ -32,6 +32,6 @@ std::string TextReport(const std::vector<Summary>& summaries);
 std::string CsvReport(const std::vector<Difference>& differences);
 std::string TextReport(const std::vector<Difference>& differences);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_REPORT_H_

@@ -1,16 +1,9 @@
-// The anatomy of texts (eval/pictures.h), below the plots of the tasks. Uses the page's element().
+// The anatomy of texts (eval/pictures.h), below the plots of the tasks (eval/report_page.js).
 
 const tint = (i, count) => `hsl(${(360 * i) / count + 10} ${62 + 12 * (i % 2)}% ${[40, 52, 33][i % 3]}%)`;
 // As in the plots above, where the policy is in them.
 const hue = (policy, i, count) => arms.includes(policy) ? colour(policy) : tint(i, count);
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
-
-function tag(name, text, attributes = {}) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
 
 function table(head, rows) {
   const made = tag("table"), row = (cells, kind) => {
@@ -23,51 +16,29 @@ function table(head, rows) {
   return made;
 }
 
-// Round values for the marks of an axis.
-function marks(low, high, log) {
-  const found = [];
-  if (log) {
-    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); ++power)
-      for (const digit of [1, 2, 5]) found.push(digit * 10 ** power);
-    const inside = found.filter(v => v >= low * 0.999 && v <= high * 1.001);
-    return inside.length > 8 ? inside.filter(v => Math.abs(Math.log10(v) % 1) < 1e-9) : inside;
-  }
-  const rough = (high - low) / 5 || 1, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].find(f => f * power >= rough) * power;
-  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) found.push(v);
-  return found;
-}
 const plain = v => +v.toPrecision(3) + "";
 
 // series: [{name, points: [[x, y]], dash, dots}]; at: {x, y: {log, label, format, low, high}, width, height}
 function lines(series, at) {
   const width = at.width ?? 900, height = at.height ?? 300, left = 62, right = 25, above = 12, below = 40;
-  const svg = element("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": at.y.label});
+  const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": at.y.label});
   const range = (axis, k) => {
     const values = series.flatMap(s => s.points.map(p => p[k])).filter(v => !axis.log || v > 0);
     return [axis.low ?? Math.min(...values), axis.high ?? Math.max(...values)];
   };
-  const scale = (axis, [low, high], begin, end) => v => {
-    const f = axis.log ? Math.log : w => w;
-    return begin + (end - begin) * (high > low ? (f(Math.max(v, axis.log ? low : v)) - f(low)) / (f(high) - f(low)) : 0.5);
-  };
   const xs = range(at.x, 0), ys = range(at.y, 1);
-  const x = scale(at.x, xs, left, width - right), y = scale(at.y, ys, height - below, above);
-  for (const v of marks(ys[0], ys[1], at.y.log)) {
-    svg.append(element("line", {x1: left, x2: width - right, y1: y(v), y2: y(v), stroke: "#e5e5e5"}));
-    svg.append(element("text", {x: left - 6, y: y(v) + 4, "text-anchor": "end"}, (at.y.format ?? plain)(v)));
-  }
-  for (const v of at.x.marks ?? marks(xs[0], xs[1], at.x.log))
-    svg.append(element("text", {x: x(v), y: height - below + 16, "text-anchor": "middle"}, (at.x.format ?? plain)(v)));
-  svg.append(element("text", {x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle"}, at.x.label));
+  const x = scale(...xs, left, width - right, at.x.log), y = scale(...ys, height - below, above, at.y.log);
+  drawGrid(svg, marks(...ys, at.y.log), y, left, width - right, at.y.format ?? plain);
+  drawTicks(svg, (at.x.marks ?? marks(...xs, at.x.log)).map(v => [v, (at.x.format ?? plain)(v)]), x, height - below + 16);
+  svg.append(drawn("text", {x: (left + width - right) / 2, y: height - 6, "text-anchor": "middle"}, at.x.label));
   series.forEach((s, i) => {
     const stroke = s.colour ?? tint(i, series.length);
     if (!s.dots)
-      svg.append(element("polyline", {points: s.points.map(p => `${x(p[0])},${y(p[1])}`).join(" "), fill: "none", stroke,
+      svg.append(drawn("polyline", {points: s.points.map(p => `${x(p[0])},${y(p[1])}`).join(" "), fill: "none", stroke,
                                       "stroke-width": 2, "stroke-dasharray": s.dash ?? "none"}));
     for (const p of s.dots || s.points.length < 12 ? s.points : []) {
-      const dot = element("circle", {cx: x(p[0]), cy: y(p[1]), r: s.dots ? 4.5 : 3, fill: stroke});
-      dot.append(element("title", {}, `${s.name}: ${(at.x.format ?? plain)(p[0])}, ${(at.y.format ?? plain)(p[1])}`));
+      const dot = drawn("circle", {cx: x(p[0]), cy: y(p[1]), r: s.dots ? 4.5 : 3, fill: stroke});
+      dot.append(drawn("title", {}, `${s.name}: ${(at.x.format ?? plain)(p[0])}, ${(at.y.format ?? plain)(p[1])}`));
       svg.append(dot);
     }
   });
@@ -83,7 +54,7 @@ function nameAll(svg, labels, end) {
     let line = label.y + 4;
     while (placed.some(p => Math.abs(p.line - line) < 11 && p.left < left + wide && left < p.left + p.wide)) line -= 2;
     placed.push({left, wide, line});
-    svg.append(element("text", {x: left, y: line}, label.text));
+    svg.append(drawn("text", {x: left, y: line}, label.text));
   }
 }
 
@@ -101,19 +72,19 @@ function legendOf(series) {
 // Cells of value(layer, head), a column a layer.
 function heads(layers, count, value, say, darkest, lightest = 0) {
   const cell = Math.min(26, 860 / layers), left = 40, above = 18;
-  const svg = element("svg", {viewBox: `0 0 900 ${above + cell * count + 4}`});
+  const svg = drawn("svg", {viewBox: `0 0 900 ${above + cell * count + 4}`});
   for (let layer = 0; layer < layers; ++layer) {
-    if (layer % 5 === 0) svg.append(element("text", {x: left + cell * layer, y: 12}, layer));
+    if (layer % 5 === 0) svg.append(drawn("text", {x: left + cell * layer, y: 12}, layer));
     for (let head = 0; head < count; ++head) {
       const v = value(layer, head);
-      const box = element("rect", {x: left + cell * layer, y: above + cell * head, width: cell - 2, height: cell - 2,
+      const box = drawn("rect", {x: left + cell * layer, y: above + cell * head, width: cell - 2, height: cell - 2,
                                    fill: `hsl(215 70% ${95 - 65 * (darkest > lightest ? (v - lightest) / (darkest - lightest) : 0)}%)`});
-      box.append(element("title", {}, `layer ${layer}, head ${head}: ${say(v)}`));
+      box.append(drawn("title", {}, `layer ${layer}, head ${head}: ${say(v)}`));
       svg.append(box);
     }
   }
   for (let head = 0; head < count; ++head)
-    svg.append(element("text", {x: 4, y: above + cell * head + cell * 0.65}, `h${head}`));
+    svg.append(drawn("text", {x: 4, y: above + cell * head + cell * 0.65}, `h${head}`));
   return svg;
 }
 
@@ -172,16 +143,16 @@ function drawConcentration(to, c) {
 
 function points(cloud, title) {
   const size = 176, pad = 8, above = 16;
-  const svg = element("svg", {viewBox: `0 0 ${size} ${size + above}`, role: "img", "aria-label": title, style: "width: 19.4%"});
+  const svg = drawn("svg", {viewBox: `0 0 ${size} ${size + above}`, role: "img", "aria-label": title, style: "width: 19.4%"});
   const wide = Math.max(Math.max(...cloud.x) - Math.min(...cloud.x), Math.max(...cloud.y) - Math.min(...cloud.y)) || 1;
   const centre = v => (Math.max(...v) + Math.min(...v)) / 2, mx = centre(cloud.x), my = centre(cloud.y);
   const place = (v, m) => size / 2 + (size - 2 * pad) * (v - m) / wide;
-  svg.append(element("rect", {x: 0.5, y: above, width: size - 1, height: size - 1, fill: "#fafafa", stroke: "#ddd"}));
-  svg.append(element("text", {x: 2, y: 11, style: "font-size: 10px"}, title));
-  cloud.x.forEach((v, i) => svg.append(element("circle", {cx: place(v, mx), cy: above + place(cloud.y[i], my), r: 1.6,
+  svg.append(drawn("rect", {x: 0.5, y: above, width: size - 1, height: size - 1, fill: "#fafafa", stroke: "#ddd"}));
+  svg.append(drawn("text", {x: 2, y: 11, style: "font-size: 10px"}, title));
+  cloud.x.forEach((v, i) => svg.append(drawn("circle", {cx: place(v, mx), cy: above + place(cloud.y[i], my), r: 1.6,
     fill: `hsl(${215 + 100 * i / cloud.x.length} 65% 55%)`, opacity: 0.6})));
   for (const i of cloud.centres)
-    svg.append(element("circle", {cx: place(cloud.x[i], mx), cy: above + place(cloud.y[i], my), r: 3, fill: "#2a2", stroke: "#fff"}));
+    svg.append(drawn("circle", {cx: place(cloud.x[i], mx), cy: above + place(cloud.y[i], my), r: 3, fill: "#2a2", stroke: "#fff"}));
   return svg;
 }
 
@@ -222,25 +193,22 @@ function course(steps, context) {
 
 function bars(policy, most) {
   const height = 170, left = 62, above = 8, below = 34, layers = policy.layers, step = (900 - left - 15) / layers.length;
-  const svg = element("svg", {viewBox: `0 0 900 ${height}`});
-  const y = v => above + (height - above - below) * (1 - v / most);
-  for (const v of marks(0, most)) {
-    svg.append(element("line", {x1: left, x2: 885, y1: y(v), y2: y(v), stroke: "#e5e5e5"}));
-    svg.append(element("text", {x: left - 6, y: y(v) + 4, "text-anchor": "end"}, plain(v)));
-  }
+  const svg = drawn("svg", {viewBox: `0 0 900 ${height}`});
+  const y = scale(0, most, height - below, above);
+  drawGrid(svg, marks(0, most), y, left, 885, plain);
   layers.forEach(([held, missed, wasted], layer) => {
     let sum = 0;
     for (const [value, kind] of [[held, "b"], [missed, "o"], [wasted, "g"]]) {
-      const bar = element("rect", {x: left + step * layer, width: step * 0.8, y: y(sum + value), height: Math.max(0, y(sum) - y(sum + value)),
+      const bar = drawn("rect", {x: left + step * layer, width: step * 0.8, y: y(sum + value), height: Math.max(0, y(sum) - y(sum + value)),
                                    fill: classColours[kind]});
-      bar.append(element("title", {}, `layer ${layer}: ${held.toFixed(1)} activated and cached, ${missed.toFixed(1)} missed, ` +
+      bar.append(drawn("title", {}, `layer ${layer}: ${held.toFixed(1)} activated and cached, ${missed.toFixed(1)} missed, ` +
         `${wasted.toFixed(1)} cached for nothing`));
       svg.append(bar);
       sum += value;
     }
-    if (layer % 5 === 0) svg.append(element("text", {x: left + step * (layer + 0.4), y: height - below + 14, "text-anchor": "middle"}, layer));
+    if (layer % 5 === 0) svg.append(drawn("text", {x: left + step * (layer + 0.4), y: height - below + 14, "text-anchor": "middle"}, layer));
   });
-  svg.append(element("text", {x: 470, y: height - 4, "text-anchor": "middle"}, "layer"));
+  svg.append(drawn("text", {x: 470, y: height - 4, "text-anchor": "middle"}, "layer"));
   return svg;
 }
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Json = nlohmann::json;
@@ -20,7 +20,7 @@ constexpr auto kReplace = Json::error_handler_t::replace;
 // Of a normal distribution: 95 % lie within so many deviations.
 constexpr double kDeviations = 1.96;
 
-Json ToJson(const Measured& m) {
+Json ToJson(const CaseResult& m) {
   return {{"task", m.task},
           {"case", m.number},
           {"arm", m.arm},
@@ -48,9 +48,9 @@ absl::Status Read(const Json& line, const char* field, Value* value) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Measured> FromJson(const Json& line) {
+absl::StatusOr<CaseResult> FromJson(const Json& line) {
   if (!line.is_object()) return absl::InvalidArgumentError("not a JSON object");
-  Measured m;
+  CaseResult m;
   absl::Status status;
   status.Update(Read(line, "task", &m.task));
   status.Update(Read(line, "case", &m.number));
@@ -112,7 +112,7 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
           absl::StrCat(path, " was made with other settings: ", line,
                        "; choose another --out or take that one away"));
     }
-    const absl::StatusOr<Measured> measured = FromJson(json);
+    const absl::StatusOr<CaseResult> measured = FromJson(json);
     if (!measured.ok())
       return absl::InvalidArgumentError(
           absl::StrCat(path, ", line ", number, ": ", measured.status().message()));
@@ -122,7 +122,7 @@ absl::StatusOr<Results> Results::Open(const std::string& path, const Json& setti
 }
 
 // False: it is there already.
-bool Results::Insert(const Measured& m) {
+bool Results::Insert(const CaseResult& m) {
   if (!index_.emplace(Key{m.task, m.number, m.arm, m.budget}, measured_.size()).second)
     return false;
   measured_.push_back(m);
@@ -134,14 +134,14 @@ bool Results::Has(const std::string& task, int number, const std::string& arm,
   return index_.count({task, number, arm, budget}) > 0;
 }
 
-absl::Status Results::Add(const Measured& measured) {
+absl::Status Results::Add(const CaseResult& measured) {
   if (!Insert(measured)) return absl::OkStatus();
   std::ofstream file(path_, std::ios::app);
   file << ToJson(measured).dump(-1, ' ', false, kReplace) << std::endl;
   return file ? absl::OkStatus() : absl::DataLossError(absl::StrCat("cannot write ", path_));
 }
 
-const Measured* Results::Find(const Key& key) const {
+const CaseResult* Results::Find(const Key& key) const {
   const auto at = index_.find(key);
   return at == index_.end() ? nullptr : &measured_[at->second];
 }
@@ -152,10 +152,10 @@ std::vector<Summary> Results::Summarize() const {
   };
   std::vector<Summary> summaries;
   std::vector<Values> values;
-  for (const Measured& m : measured_) {
-    const Measured* full = Find({m.task, m.number, kFull, 1.0});
+  for (const CaseResult& m : measured_) {
+    const CaseResult* full = Find({m.task, m.number, kFull, 1.0});
     if (m.arm == kFull || full == nullptr) continue;
-    const Measured& base = *full;
+    const CaseResult& base = *full;
     auto same = std::find_if(summaries.begin(), summaries.end(), [&](const Summary& s) {
       return s.task == m.task && s.arm == m.arm && s.budget == m.budget;
     });
@@ -194,10 +194,10 @@ std::vector<Difference> Results::Compare(const std::vector<std::string>& against
       if (summary.arm == other) continue;
       Difference made = {summary.task, summary.arm, other, summary.budget, summary.retrieval};
       std::vector<double> more;
-      for (const Measured& m : measured_) {
+      for (const CaseResult& m : measured_) {
         if (m.task != made.task || m.arm != made.arm || m.budget != made.budget) continue;
-        const Measured* full = Find({m.task, m.number, kFull, 1.0});
-        const Measured* base = Find({m.task, m.number, other, m.budget});
+        const CaseResult* full = Find({m.task, m.number, kFull, 1.0});
+        const CaseResult* base = Find({m.task, m.number, other, m.budget});
         if (full == nullptr || base == nullptr) continue;
         if (!made.retrieval) more.push_back(m.nll - base->nll);
         if (made.retrieval && full->found > 0)
@@ -210,4 +210,4 @@ std::vector<Difference> Results::Compare(const std::vector<std::string>& against
   return differences;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -15,9 +15,9 @@
 #include "eval/laboratory.h"
 #include "eval/tasks.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
-struct Measured {
+struct CaseResult {
   std::string task;
   int number = 0;
   std::string arm;
@@ -75,7 +75,7 @@ class Results {
 
   bool Has(const std::string& task, int number, const std::string& arm, double budget) const;
   // Appends it to the file.
-  absl::Status Add(const Measured& measured);
+  absl::Status Add(const CaseResult& measured);
   // Tasks, arms and budgets in the order in which they were first measured. full: the arm that
   // others are compared with.
   std::vector<Summary> Summarize() const;
@@ -84,14 +84,14 @@ class Results {
 
  private:
   using Key = std::tuple<std::string, int, std::string, double>;
-  bool Insert(const Measured& measured);
-  const Measured* Find(const Key& key) const;
+  bool Insert(const CaseResult& measured);
+  const CaseResult* Find(const Key& key) const;
 
   std::string path_;
-  std::vector<Measured> measured_;
+  std::vector<CaseResult> measured_;
   std::map<Key, size_t> index_;
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_RESULTS_H_

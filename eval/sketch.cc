@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 const float* Row(const float* rows, int row, int d) { return rows + static_cast<int64_t>(row) * d; }
@@ -140,4 +140,4 @@ double RelativeError(const std::vector<double>& estimate, const std::vector<doub
   return length > 0 ? std::sqrt(apart / length) : 0.0;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -14,7 +14,7 @@
 
 #include "eval/clusters.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 // Keys and values of a head, [n, d] each.
 struct Head {
@@ -63,6 +63,6 @@ class SubGenSketch {
 // |estimate - exact| / |exact|
 double RelativeError(const std::vector<double>& estimate, const std::vector<double>& exact);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_SKETCH_H_

@@ -10,7 +10,7 @@
 
 #include "fmt/format.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using Ids = std::vector<TokenId>;
@@ -341,4 +341,4 @@ std::string CasesAsJson(const std::vector<Case>& cases) {
   return lines;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::eval

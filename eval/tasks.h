@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "eval/laboratory.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 
 struct Case {
   std::string task;
@@ -46,6 +46,6 @@ absl::StatusOr<std::vector<Case>> MakeCases(const std::string& task, const TaskO
 // context, generate, expected, answers, as above.
 std::string CasesAsJson(const std::vector<Case>& cases);
 
-}  // namespace hydrant
+}  // namespace hydrant::eval
 
 #endif  // HYDRANT_EVAL_TASKS_H_

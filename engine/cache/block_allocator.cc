@@ -1,11 +1,17 @@
 #include "engine/cache/block_allocator.h"
 
+#include <algorithm>
+#include <random>
+
 #include "kernels/check.h"
 
 namespace hydrant {
 
-BlockAllocator::BlockAllocator(int num_blocks) : free_(num_blocks), live_(num_blocks, false) {
-  for (int i = 0; i < num_blocks; ++i) free_[i] = num_blocks - 1 - i;  // low ids leave first
+BlockAllocator::BlockAllocator(int num_blocks, std::optional<uint64_t> shuffle_seed)
+    : free_(num_blocks), live_(num_blocks, false) {
+  for (int i = 0; i < num_blocks; ++i) free_[i] = num_blocks - 1 - i;
+  if (shuffle_seed.has_value())
+    std::shuffle(free_.begin(), free_.end(), std::mt19937_64(*shuffle_seed));
 }
 
 BlockAllocator::~BlockAllocator() { HYDRANT_CHECK(free_.size() == live_.size()); }

@@ -5,6 +5,7 @@
 #define HYDRANT_ENGINE_CACHE_BLOCK_ALLOCATOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,7 +13,9 @@ namespace hydrant {
 
 class BlockAllocator {
  public:
-  explicit BlockAllocator(int num_blocks);
+  // Low ids leave first; with a seed, in an order drawn from it: for tests that no result depends
+  // on where pages lie.
+  explicit BlockAllocator(int num_blocks, std::optional<uint64_t> shuffle_seed = std::nullopt);
   ~BlockAllocator();
   BlockAllocator(const BlockAllocator&) = delete;
   BlockAllocator& operator=(const BlockAllocator&) = delete;

@@ -32,10 +32,10 @@ int32_t StackedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
 
 }  // namespace
 
-CacheSpace::CacheSpace(const EngineLimits& limits)
+CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuffle_seed)
     : limits_(limits),
       num_heads_(limits.num_layers * limits.num_kv_heads),
-      blocks_(limits.num_blocks),
+      blocks_(limits.num_blocks, shuffle_seed),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
   for (int slot = limits.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
@@ -77,7 +77,8 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   };
   if (free_slots_.empty()) return lacks(WaitReason::kMaxNumSeqs);
   if (pages + args.pages_kept_free > blocks_.NumFree()) return lacks(WaitReason::kPages);
-  const std::optional<int64_t> arena = arena_.Allocate(args.prompt_tokens);
+  const std::optional<int64_t> arena =
+      args.prompt_tokens > 0 ? arena_.Allocate(args.prompt_tokens) : 0;
   if (!arena.has_value()) return lacks(WaitReason::kPrefillArena);
 
   space->spans.resize(num_heads_);
@@ -98,7 +99,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
     *space = SequenceSpace();
-    arena_.Free(*arena, args.prompt_tokens);
+    if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
     return lacks(WaitReason::kBlockTables);
   }
   free_slots_.pop_back();

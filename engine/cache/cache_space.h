@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -71,11 +72,13 @@ struct SequenceSpace {
 
 class CacheSpace {
  public:
-  explicit CacheSpace(const EngineLimits& limits);
+  // `shuffle_seed`: the order in which page ids leave is drawn from it (BlockAllocator).
+  explicit CacheSpace(const EngineLimits& limits,
+                      std::optional<uint64_t> shuffle_seed = std::nullopt);
 
   struct OpenArgs {
     const CachePlan* plan = nullptr;
-    int64_t prompt_tokens = 0;  // room in the prefill arena
+    int64_t prompt_tokens = 0;  // room in the prefill arena; 0: another reads it
     int64_t tokens = 0;         // pages for what is held until then, all at once
     int64_t final_tokens = 0;   // what it may see in its whole life
     int64_t pages_kept_free = 0;

@@ -19,6 +19,8 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
+
 EngineOptions Options(const std::string& device) {
   EngineOptions options;
   options.device = device;

@@ -22,6 +22,8 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
+
 constexpr double kMargin = 1e-5;
 
 struct Case {

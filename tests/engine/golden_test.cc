@@ -16,6 +16,7 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
 using Json = nlohmann::json;
 
 Json ReadJson(const std::string& path) {

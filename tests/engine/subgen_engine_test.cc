@@ -17,6 +17,8 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
+
 struct Case {
   const char* name;
   int heads, kv_heads;

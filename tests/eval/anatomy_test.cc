@@ -13,9 +13,9 @@
 #include <set>
 
 #include "eval/attention_loss.h"
-#include "eval/cache_course.h"
 #include "eval/clusters.h"
 #include "eval/engine_driver.h"
+#include "eval/entry_classes.h"
 #include "eval/laboratory.h"
 #include "eval/length_study.h"
 #include "eval/masks.h"
@@ -25,7 +25,7 @@
 #include "tests/engine/double_model.h"
 #include "tests/engine/random_model.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using ::testing::ElementsAre;
@@ -84,45 +84,45 @@ TEST_P(PlainForwardTest, LogitsAreThoseOfTheDoubleModel) {
   const auto source = MakeRandomModel(Config(), kSeed);
   const auto forward = Forward(source);
   const std::vector<TokenId> tokens = SomeTokens(45, Config().vocab_size, kSeed);
-  const Reading reading = forward->Read(tokens);
+  const Activations activations = forward->Read(tokens);
   const DoubleModel model(*source);
   const auto plan = PlanCache(
       {}, {static_cast<int64_t>(tokens.size()), Config().num_layers, Config().num_kv_heads});
   ASSERT_TRUE(plan.ok());
   DoubleModel::Sequence sequence(&model, *plan);
-  ExpectNear(forward->Logits(reading, 44), sequence.Prefill(tokens), 1e-4);
+  ExpectNear(forward->Logits(activations, 44), sequence.Prefill(tokens), 1e-4);
   // Keys are turned, values are as they were projected.
   const int d = Config().head_dim;
   for (int head = 0; head < Config().num_kv_heads; ++head) {
     const DoubleModel::Entry& entry = sequence.head(1, head).entries[17];
-    const float* key = reading.Keys(1, head) + 17 * d;
-    const float* value = reading.Values(1, head) + 17 * d;
+    const float* key = activations.Keys(1, head) + 17 * d;
+    const float* value = activations.Values(1, head) + 17 * d;
     ExpectNear(std::vector<float>(key, key + d), entry.key, 1e-4);
     ExpectNear(std::vector<float>(value, value + d), entry.value, 1e-4);
   }
 }
 
-TEST_P(PlainForwardTest, SurpriseIsThatOfTheLogits) {
+TEST_P(PlainForwardTest, NegativeLogLikelihoodsAreThoseOfTheLogits) {
   const auto forward = Forward(MakeRandomModel(Config(), 3));
   const std::vector<TokenId> tokens = SomeTokens(20, Config().vocab_size, 3);
-  const Reading reading = forward->Read(tokens);
-  const std::vector<double> surprise = forward->Surprise(reading, tokens);
-  ASSERT_EQ(surprise.size(), 19u);
-  const std::vector<float> logits = forward->Logits(reading, 12);
+  const Activations activations = forward->Read(tokens);
+  const std::vector<double> nll = forward->NegativeLogLikelihoods(activations, tokens);
+  ASSERT_EQ(nll.size(), 19u);
+  const std::vector<float> logits = forward->Logits(activations, 12);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
-  EXPECT_NEAR(surprise[12], std::log(sum) - logits[tokens[13]], 1e-5);
+  EXPECT_NEAR(nll[12], std::log(sum) - logits[tokens[13]], 1e-5);
 }
 
 TEST_P(PlainForwardTest, WhatWasReadBeforeNeedNotBeReadAgain) {
   const auto forward = Forward(MakeRandomModel(Config(), 4));
   const std::vector<TokenId> tokens = SomeTokens(50, Config().vocab_size, 4);
-  const Reading whole = forward->Read(tokens);
-  const Reading rest = forward->Read(tokens, nullptr, &whole, 33);
+  const Activations whole = forward->Read(tokens);
+  const Activations rest = forward->Read(tokens, nullptr, &whole, 33);
   EXPECT_EQ(rest.Rows(), 17);
   for (const int token : {33, 40, 49})
     ExpectNear(forward->Logits(rest, token), forward->Logits(whole, token), 1e-5);
-  const Reading shallow = forward->Read(tokens, nullptr, nullptr, 0, 1);
+  const Activations shallow = forward->Read(tokens, nullptr, nullptr, 0, 1);
   EXPECT_EQ(shallow.keys,
             std::vector<float>(whole.keys.begin(), whole.keys.begin() + whole.keys.size() / 2));
 }
@@ -130,8 +130,8 @@ TEST_P(PlainForwardTest, WhatWasReadBeforeNeedNotBeReadAgain) {
 TEST_P(PlainForwardTest, SeeingEverythingChangesNothing) {
   const auto forward = Forward(MakeRandomModel(Config(), 5));
   const std::vector<TokenId> tokens = SomeTokens(40, Config().vocab_size, 5);
-  const Reading plain = forward->Read(tokens);
-  const Visibility all = [](int, int, int, std::span<const double> weights, std::span<uint8_t>) {
+  const Activations plain = forward->Read(tokens);
+  const AttentionMask all = [](int, int, int, std::span<const double> weights, std::span<uint8_t>) {
     const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
     EXPECT_NEAR(sum, std::round(sum), 1e-9) << "weights sum to one in every head";
   };
@@ -142,7 +142,7 @@ TEST_P(PlainForwardTest, SeeingEverythingChangesNothing) {
       const MaskRule rule = {
           .pattern = pattern, .heavy_hitters = heavy, .budget = 80, .tokens = 40};
       SCOPED_TRACE(NameOf(rule));
-      const Visibility mask =
+      const AttentionMask mask =
           MakeMask(rule, plain.layers, plain.kv_heads, plain.Group(), std::vector<double>());
       ExpectNear(forward->Read(tokens, mask).hidden, plain.hidden, 1e-6);
     }
@@ -166,7 +166,7 @@ TEST(PlainForward, LogitsAreTheEngines) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   const ModelConfig& config = source->config();
   const std::vector<TokenId> tokens = SomeTokens(90, config.vocab_size, 6);
-  const Reading reading = forward->Read(tokens);
+  const Activations activations = forward->Read(tokens);
   EngineDriver driver(engine->get(), 1);
   const std::vector<TokenId> prompt(tokens.begin(), tokens.begin() + 80);
   const auto full = PlanCache({}, {80, config.num_layers, config.num_kv_heads});
@@ -179,7 +179,7 @@ TEST(PlainForward, LogitsAreTheEngines) {
   driver.PrefillAll(slot);
   driver.Step();
   for (int position = 80; position < 90; ++position) {
-    ExpectNear(forward->Logits(reading, position - 1), driver.Logits(slot), 2e-4);
+    ExpectNear(forward->Logits(activations, position - 1), driver.Logits(slot), 2e-4);
     driver.DecodeToken(slot, tokens[position], position);
     driver.DecodeToken(compressed, tokens[position], position);
     driver.Step();
@@ -255,7 +255,7 @@ TEST(Masks, LocalWithHeavyHittersIsGreedyEviction) {
   constexpr int kTokens = 90, kGroup = 3, kBudget = 11, kRecent = 5;
   const MaskRule rule = {
       .pattern = MaskPattern::kLocal, .heavy_hitters = true, .budget = kBudget, .tokens = kTokens};
-  const Visibility mask = MakeMask(rule, 1, 1, kGroup, {});
+  const AttentionMask mask = MakeMask(rule, 1, 1, kGroup, {});
   std::set<int> held;
   std::vector<double> score(kTokens, 0.0);
   for (int query = 0; query < kTokens; ++query) {
@@ -338,20 +338,21 @@ class TinyLaboratory : public testing::Test {
 // The engine's cache, with its kernels, its pages and its victims, and a mask over plain attention
 // must foretell the same.
 TEST_F(TinyLaboratory, LocalWithHeavyHittersForetellsAsTheEnginesH2oDoes) {
-  const Reading plain = forward_->Read(trial_.tokens);
+  const Activations plain = forward_->Read(trial_.tokens);
   const auto collected = CollectedAttention(plain, trial_.context, &forward_->threads());
   const double given = static_cast<double>(trial_.tokens.size()) - trial_.context;
-  const double first = forward_->Surprise(plain, trial_.tokens)[trial_.context - 1];
+  const double first = forward_->NegativeLogLikelihoods(plain, trial_.tokens)[trial_.context - 1];
   for (const int budget : {12, 31}) {
     const std::vector<Outcome> outcomes = laboratory_->Run(trial_, {Named("h2o", budget)});
     const MaskRule rule = {.pattern = MaskPattern::kLocal,
                            .heavy_hitters = true,
                            .budget = budget,
                            .tokens = static_cast<int>(trial_.tokens.size())};
-    const Visibility mask = MakeMask(rule, plain.layers, plain.kv_heads, plain.Group(), collected);
-    const Reading masked = forward_->Read(trial_.tokens, mask, &plain, trial_.context);
-    const std::vector<double> surprise = forward_->Surprise(masked, trial_.tokens);
-    const double nll = (first + std::accumulate(surprise.begin(), surprise.end(), 0.0)) / given;
+    const AttentionMask mask =
+        MakeMask(rule, plain.layers, plain.kv_heads, plain.Group(), collected);
+    const Activations masked = forward_->Read(trial_.tokens, mask, &plain, trial_.context);
+    const std::vector<double> nlls = forward_->NegativeLogLikelihoods(masked, trial_.tokens);
+    const double nll = (first + std::accumulate(nlls.begin(), nlls.end(), 0.0)) / given;
     EXPECT_NEAR(nll, outcomes[1].nll, 1e-4);
     EXPECT_GT(std::abs(outcomes[0].nll - outcomes[1].nll), 1e-3) << "or nothing is compared";
   }
@@ -397,7 +398,7 @@ TEST(AttentionLoss, IsItsDefinitionAndWithinTheBound) {
   const auto source = MakeRandomModel(config, kSeed);
   const auto forward = Forward(source);
   const int n = 60, context = 59, d = config.head_dim, group = 3;
-  const Reading reading = forward->Read(SomeTokens(n, config.vocab_size, kSeed));
+  const Activations activations = forward->Read(SomeTokens(n, config.vocab_size, kSeed));
   for (const double keep : {0.9, 0.3, 0.05}) {
     std::vector<std::vector<std::vector<int32_t>>> moments(2);
     for (auto& moment : moments) {
@@ -409,7 +410,7 @@ TEST(AttentionLoss, IsItsDefinitionAndWithinTheBound) {
       }
     }
     const HeldEntries held = {&moments, context};
-    const auto losses = AttentionLosses(reading, context, {held}, forward.get());
+    const auto losses = AttentionLosses(activations, context, {held}, forward.get());
     for (int layer = 0; layer < config.num_layers; ++layer) {
       const TensorView wo = source->Layer(layer)->wo;
       std::vector<float> w(wo.NumElements());
@@ -418,9 +419,9 @@ TEST(AttentionLoss, IsItsDefinitionAndWithinTheBound) {
       std::vector<double> y(hidden, 0.0), cut(hidden, 0.0);
       double largest = 0, gone = 0;
       for (int head = 0; head < 6; ++head) {
-        const float* keys = reading.Keys(layer, head / group);
-        const float* values = reading.Values(layer, head / group);
-        const float* query = reading.Query(layer, head, n - 1);
+        const float* keys = activations.Keys(layer, head / group);
+        const float* values = activations.Values(layer, head / group);
+        const float* query = activations.Query(layer, head, n - 1);
         std::vector<double> weights(n), kept(n, 0.0);
         for (int j = 0; j < n; ++j) {
           double logit = 0;
@@ -488,7 +489,7 @@ TEST(AttentionLoss, OfAHeadOfRandomNumbers) {
 }
 
 TEST_F(TinyLaboratory, EveryPolicysLossIsWithinTheBound) {
-  const Reading reading = forward_->Read(trial_.tokens);
+  const Activations activations = forward_->Read(trial_.tokens);
   std::vector<Arm> arms;
   for (const PolicyInfo& info : ListPolicies()) {
     if (info.name != "full" && info.name != "subgen") arms.push_back(Named(info.name, 40));
@@ -498,7 +499,7 @@ TEST_F(TinyLaboratory, EveryPolicysLossIsWithinTheBound) {
     const std::vector<Outcome> outcomes = laboratory_->Run(trial_, arms);
     std::vector<HeldEntries> held;
     for (const Outcome& outcome : outcomes) held.push_back({&outcome.held, trial_.context});
-    const auto losses = AttentionLosses(reading, trial_.context - 1, held, forward_.get());
+    const auto losses = AttentionLosses(activations, trial_.context - 1, held, forward_.get());
     for (const AttentionLoss& layer : losses[0]) {
       EXPECT_EQ(layer.loss, 0) << "of the full cache";
       EXPECT_EQ(layer.bound, 0);
@@ -547,13 +548,13 @@ TEST(ReplacementIndex, OfSequencesMadeByHand) {
 }
 
 TEST_F(TinyLaboratory, ClassesOfEntries) {
-  const Reading reading = forward_->Read(trial_.tokens);
+  const Activations activations = forward_->Read(trial_.tokens);
   const std::vector<Outcome> outcomes = laboratory_->Run(trial_, {Named("h2o", 20)});
   const HeldEntries held = {&outcomes[1].held, trial_.context};
-  const auto classify = [&](double gamma, std::vector<HeadCourse>* shown) {
-    return ClassifyEntries(reading, held, gamma, &forward_->threads(), shown);
+  const auto classify = [&](double gamma, std::vector<HeadClasses>* shown) {
+    return ClassifyEntries(activations, held, gamma, &forward_->threads(), shown);
   };
-  std::vector<HeadCourse> none;
+  std::vector<HeadClasses> none;
   for (const EntryClasses& layer : classify(0.0, &none)) {
     EXPECT_NEAR(layer.activated_cached, 20, 1e-9) << "every weight exceeds 0";
     EXPECT_EQ(layer.inactive_cached, 0);
@@ -564,17 +565,17 @@ TEST_F(TinyLaboratory, ClassesOfEntries) {
     EXPECT_NEAR(layer.inactive_cached, 20, 1e-9);
   }
   // By hand, of one head at one step.
-  std::vector<HeadCourse> shown = {{1, 0, {}}};
+  std::vector<HeadClasses> shown = {{1, 0, {}}};
   const EntryClasses classes = classify(0.05, &shown)[1];
   ASSERT_EQ(shown[0].steps.size(), 40u);
-  const int query = trial_.context + 7, group = reading.Group();
-  const GroupAttention keys(reading.Keys(1, 0), reading.tokens, reading.head_dim);
+  const int query = trial_.context + 7, group = activations.Group();
+  const GroupAttention keys(activations.Keys(1, 0), activations.tokens, activations.head_dim);
   std::vector<double> weights(query + 1), mean(query + 1, 0.0);
   for (int g = 0; g < group; ++g) {
-    keys.Weights(reading.Query(1, g, query), query + 1, weights.data());
+    keys.Weights(activations.Query(1, g, query), query + 1, weights.data());
     for (int j = 0; j <= query; ++j) mean[j] += weights[j] / group;
   }
-  const std::vector<int32_t>& now = outcomes[1].held[8][reading.kv_heads];
+  const std::vector<int32_t>& now = outcomes[1].held[8][activations.kv_heads];
   const std::string& line = shown[0].steps[7];
   ASSERT_EQ(line.size(), mean.size());
   for (int j = 0; j <= query; ++j) {
@@ -804,4 +805,4 @@ TEST_F(TinyLaboratory, APageOfPictures) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::eval

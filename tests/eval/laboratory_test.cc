@@ -12,7 +12,7 @@
 
 #include "eval/tasks.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using ::testing::HasSubstr;
@@ -222,4 +222,4 @@ TEST(Tasks, ErrorsSayWhatToGive) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::eval

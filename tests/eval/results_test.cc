@@ -12,7 +12,7 @@
 
 #include "eval/report.h"
 
-namespace hydrant {
+namespace hydrant::eval {
 namespace {
 
 using ::testing::HasSubstr;
@@ -25,9 +25,9 @@ class ResultsTest : public ::testing::Test {
     EXPECT_TRUE(results.ok()) << results.status();
     return *std::move(results);
   }
-  static Measured Of(int number, const std::string& arm, double budget, double nll,
-                     double found = 0) {
-    Measured measured;
+  static CaseResult Of(int number, const std::string& arm, double budget, double nll,
+                       double found = 0) {
+    CaseResult measured;
     measured.task = "perplexity";
     measured.number = number;
     measured.arm = arm;
@@ -72,7 +72,7 @@ TEST_F(ResultsTest, DifferencesArePairedWithTheFullCache) {
 TEST_F(ResultsTest, WhatTheFullCacheDoesNotFindDoesNotCount) {
   Results results = Open();
   for (int number = 0; number < 3; ++number) {
-    Measured full = Of(number, "full", 1.0, 0, number == 2 ? 0.0 : 1.0);
+    CaseResult full = Of(number, "full", 1.0, 0, number == 2 ? 0.0 : 1.0);
     full.text = "12345";
     ASSERT_TRUE(results.Add(full).ok());
     ASSERT_TRUE(results.Add(Of(number, "h2o", 0.2, 0, number == 1 ? 0.0 : 1.0)).ok());
@@ -122,7 +122,7 @@ TEST_F(ResultsTest, ArmsAreComparedOverTheCasesThatBothHave) {
 TEST_F(ResultsTest, FoundIsComparedOverWhatTheFullCacheFinds) {
   Results results = Open();
   for (int number = 0; number < 5; ++number) {
-    Measured full = Of(number, "full", 1.0, 0, number == 0 ? 0.0 : 0.5);
+    CaseResult full = Of(number, "full", 1.0, 0, number == 0 ? 0.0 : 0.5);
     full.text = "12345";
     ASSERT_TRUE(results.Add(full).ok());
     ASSERT_TRUE(results.Add(Of(number, "h2o", 0.2, 0, number < 2 ? 0.5 : 0.0)).ok());
@@ -247,4 +247,4 @@ TEST(Report, MarksWhatIsClearlyBetterOrWorse) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::eval

@@ -18,6 +18,8 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
+
 constexpr int kWindows = 16;
 constexpr int kWindow = 2048;
 

@@ -41,6 +41,7 @@
 namespace hydrant {
 namespace {
 
+using eval::EngineDriver;
 using Json = nlohmann::json;
 using Flags = std::map<std::string, std::string>;
 using Ids = std::vector<TokenId>;

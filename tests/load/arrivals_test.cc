@@ -1,4 +1,4 @@
-#include "load/arrivals.h"
+#include "load/run/arrivals.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 constexpr double kEven = std::numeric_limits<double>::infinity();
@@ -104,4 +104,4 @@ TEST(RateProfileTest, SaysWhatItCannotRead) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

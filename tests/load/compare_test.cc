@@ -1,4 +1,4 @@
-#include "load/compare.h"
+#include "load/report/compare.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "load/report_file.h"
+#include "load/report/report_file.h"
 #include "nlohmann/json.hpp"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST(CompareTest, SweepsByTheRateTheyBear) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -15,7 +15,7 @@
 #include "fmt/format.h"
 #include "hydrant/v1/hydrant.grpc.pb.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -173,4 +173,4 @@ FakeServer::~FakeServer() {
 
 int FakeServer::port() const { return impl_->port; }
 
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-namespace hydrant {
+namespace hydrant::load {
 
 struct FakePace {
   double messages_per_second = 5.0;  // of each stream
@@ -25,6 +25,6 @@ class FakeServer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::load
 
 #endif  // HYDRANT_TESTS_LOAD_FAKE_SERVER_H_

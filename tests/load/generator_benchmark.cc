@@ -19,15 +19,15 @@
 #include <thread>
 #include <vector>
 
-#include "load/arrivals.h"
-#include "load/hydrant_target.h"
-#include "load/measures.h"
-#include "load/mix.h"
-#include "load/runner.h"
-#include "load/workload.h"
+#include "load/run/arrivals.h"
+#include "load/run/measures.h"
+#include "load/run/runner.h"
+#include "load/run/workload.h"
+#include "load/targets/hydrant_target.h"
+#include "load/targets/mix.h"
 #include "tests/load/fake_server.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 constexpr FakePace kPace = {.messages_per_second = 5.0, .tokens_per_message = 5};
@@ -127,7 +127,7 @@ bool MeasureStreams(int port, int streams, double seconds) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load
 
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 60;
@@ -138,14 +138,14 @@ int main(int argc, char** argv) {
   std::vector<int> sizes;
   for (int i = 2; i < argc; ++i) sizes.push_back(std::atoi(argv[i]));
   if (sizes.empty()) sizes = {500, 2000, 4000};
-  const int port = hydrant::ForkServer();
-  hydrant::TakeCore(0);
+  const int port = hydrant::load::ForkServer();
+  hydrant::load::TakeCore(0);
   fmt::print(
       "| streams | open at most | messages/s | tokens/s | sent late, ms: p50 / p99 / max | between "
       "messages, ms: p50 / p99 (sent every {:.0f}) | of a core | failed "
       "|\n|---|---|---|---|---|---|---|---|\n",
       1000 / hydrant::kPace.messages_per_second);
   bool ok = true;
-  for (const int streams : sizes) ok &= hydrant::MeasureStreams(port, streams, seconds);
+  for (const int streams : sizes) ok &= hydrant::load::MeasureStreams(port, streams, seconds);
   return ok ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-#include "load/measures.h"
+#include "load/run/measures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "tests/load/outcomes.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
@@ -101,4 +101,4 @@ TEST(ObjectivesTest, AllOfThemHaveToBeMet) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

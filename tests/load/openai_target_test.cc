@@ -1,5 +1,5 @@
 // Against an HTTP server that answers as OpenAI's API does, word for word as its tokens come.
-#include "load/openai_target.h"
+#include "load/targets/openai_target.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,13 +15,13 @@
 #include <thread>
 #include <vector>
 
-#include "load/measures.h"
-#include "load/metrics_scraper.h"
-#include "load/probe.h"
-#include "load/runner.h"
-#include "load/workload.h"
+#include "load/run/measures.h"
+#include "load/run/probe.h"
+#include "load/run/runner.h"
+#include "load/run/workload.h"
+#include "load/targets/metrics_scraper.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
@@ -266,4 +266,4 @@ TEST(MetricsScraperTest, CountersCountFromTheFirstScrape) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "load/outcome.h"
+#include "load/run/outcome.h"
 
-namespace hydrant {
+namespace hydrant::load {
 
 // A completed request whose tokens come one by one at these times.
 inline Outcome Completed(double intended, std::vector<double> times, int arm = 0) {
@@ -32,6 +32,6 @@ inline Outcome Failed(double intended, double ended, const std::string& reason,
   return outcome;
 }
 
-}  // namespace hydrant
+}  // namespace hydrant::load
 
 #endif  // HYDRANT_TESTS_LOAD_OUTCOMES_H_

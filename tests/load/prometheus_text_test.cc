@@ -1,4 +1,4 @@
-#include "load/prometheus_text.h"
+#include "load/targets/prometheus_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <string>
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
@@ -44,4 +44,4 @@ TEST(PrometheusTextTest, SaysWhichLineIsWrong) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -1,4 +1,4 @@
-#include "load/quality.h"
+#include "load/run/quality.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
@@ -113,4 +113,4 @@ TEST(CheckQualityTest, SaysWhyThereIsNothingToCompare) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

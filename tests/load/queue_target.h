@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <deque>
 
-#include "load/target.h"
+#include "load/run/target.h"
 
-namespace hydrant {
+namespace hydrant::load {
 
 class QueueTarget final : public Target {
  private:
@@ -65,6 +65,6 @@ class QueueTarget final : public Target {
   std::deque<Job> queue_;  // ascending in index
 };
 
-}  // namespace hydrant
+}  // namespace hydrant::load
 
 #endif  // HYDRANT_TESTS_LOAD_QUEUE_TARGET_H_

@@ -1,4 +1,4 @@
-#include "load/report.h"
+#include "load/report/report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "load/report_file.h"
-#include "load/write_file.h"
+#include "load/report/report_file.h"
+#include "load/report/write_file.h"
 #include "nlohmann/json.hpp"
 #include "tests/load/outcomes.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
@@ -189,4 +189,4 @@ TEST(WriteFileTest, AFullDiskIsNamed) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

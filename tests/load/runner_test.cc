@@ -1,4 +1,4 @@
-#include "load/runner.h"
+#include "load/run/runner.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "load/arrivals.h"
-#include "load/measures.h"
+#include "load/run/arrivals.h"
+#include "load/run/measures.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 // A server in made-up time: a request in service gets a token every `step` seconds, all requests of
@@ -315,4 +315,4 @@ TEST(RunnerTest, NothingIsSentAfterTheLastSecond) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

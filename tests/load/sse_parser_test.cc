@@ -1,4 +1,4 @@
-#include "load/sse_parser.h"
+#include "load/targets/sse_parser.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::ElementsAre;
@@ -30,4 +30,4 @@ TEST(SseParserTest, BytesMayBeCutAnywhere) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -1,4 +1,4 @@
-#include "load/sweep.h"
+#include "load/run/sweep.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "load/probe.h"
-#include "load/rate_search.h"
-#include "load/sweep_report.h"
+#include "load/report/sweep_report.h"
+#include "load/run/probe.h"
+#include "load/run/rate_search.h"
 #include "nlohmann/json.hpp"
 #include "tests/load/queue_target.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::ElementsAre;
@@ -25,7 +25,7 @@ std::vector<double> Tried(const RateSearchOptions& options, double capacity, Rat
   std::vector<double> tried;
   while (const std::optional<double> rate = search->Next()) {
     tried.push_back(*rate);
-    search->Note(*rate, *rate <= capacity);
+    search->Add(*rate, *rate <= capacity);
     if (tried.size() > 100) break;
   }
   EXPECT_LE(tried.size(), 100u) << "it does not end; first " << options.first;
@@ -71,9 +71,9 @@ TEST(RateSearchTest, EndsAtItsBounds) {
 
 TEST(RateSearchTest, ARateAboveOneThatFailedDoesNotCount) {
   RateSearch list({.rates = {1, 2, 4}});
-  list.Note(1, true);
-  list.Note(2, false);
-  list.Note(4, true);
+  list.Add(1, true);
+  list.Add(2, false);
+  list.Add(4, true);
   EXPECT_EQ(list.highest_met(), 1);
 }
 
@@ -293,4 +293,4 @@ TEST(SweepReportTest, AllFacesSayTheSame) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

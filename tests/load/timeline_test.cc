@@ -1,4 +1,4 @@
-#include "load/timeline.h"
+#include "load/run/timeline.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "tests/load/outcomes.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 TEST(TimelineTest, EverythingFallsIntoItsWindow) {
@@ -82,4 +82,4 @@ TEST(TimelineTest, NothingIsLost) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -1,4 +1,4 @@
-#include "load/trace.h"
+#include "load/run/trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::ElementsAre;
@@ -98,4 +98,4 @@ TEST(TraceTest, ReadsThePublishedTraces) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -1,4 +1,4 @@
-#include "load/workload.h"
+#include "load/run/workload.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::StartsWith;
@@ -168,4 +168,4 @@ TEST(WorkloadTest, SaysWhichOptionIsWrong) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -27,6 +27,23 @@ TEST(BlockAllocatorTest, AllOrNothing) {
   EXPECT_EQ(blocks.NumFree(), 5);
 }
 
+TEST(BlockAllocatorTest, ASeedIsAnOrderOfAllIds) {
+  const auto order = [](uint64_t seed) {
+    BlockAllocator blocks(100, seed);
+    std::vector<int32_t> ids(100);
+    EXPECT_TRUE(blocks.Allocate(ids));
+    for (const int32_t id : ids) blocks.Free(id);
+    return ids;
+  };
+  EXPECT_EQ(order(1), order(1));
+  EXPECT_NE(order(1), order(2));
+  std::vector<int32_t> ascending(100);
+  std::iota(ascending.begin(), ascending.end(), 0);
+  std::vector<int32_t> sorted = order(1);
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(sorted, ascending);
+}
+
 TEST(BlockAllocatorDeathTest, DoubleFreeAndLostBlocksEndTheProcess) {
   std::vector<int32_t> ids(1);
   EXPECT_DEATH(

@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "load/hydrant_target.h"
-#include "load/measures.h"
-#include "load/mix.h"
-#include "load/runner.h"
-#include "load/workload.h"
+#include "load/run/measures.h"
+#include "load/run/runner.h"
+#include "load/run/workload.h"
+#include "load/targets/hydrant_target.h"
+#include "load/targets/mix.h"
 #include "tests/server/relay.h"
 #include "tests/server/scrape.h"
 #include "tests/server/test_server.h"
 
-namespace hydrant {
+namespace hydrant::load {
 namespace {
 
 using testing::HasSubstr;
@@ -322,4 +322,4 @@ TEST(MixTest, FieldsAreFieldsAndTheRestAreParameters) {
 }
 
 }  // namespace
-}  // namespace hydrant
+}  // namespace hydrant::load

@@ -1,0 +1,149 @@
+// The plots and tables of the tasks.
+
+const $ = id => document.getElementById(id);
+const arms = [...new Set(data.summaries.map(s => s.arm))];
+const colour = arm => {
+  if (arm === "oracle") return "#000";
+  const i = arms.filter(a => a !== "oracle").indexOf(arm);
+  return `hsl(${(i * 137.5) % 360} 65% ${i % 2 ? 35 : 50}%)`;
+};
+const hidden = new Set();
+$("title").textContent = data.title;
+$("settings").textContent = data.settings;
+$("incomplete").hidden = data.complete;
+
+// Where the scale ends: at the highest arm of those that are not several times as high as most are,
+// for one that collapses would press all others to the ground. And the arms that go beyond it.
+function scaleOf(shown, value) {
+  const tops = arms.map(arm => [arm, Math.max(...shown.filter(s => s.arm === arm).map(s => value(s).mean + value(s).half_width))])
+    .filter(([, top]) => isFinite(top)).sort((a, b) => a[1] - b[1]);
+  const median = tops.length ? tops[tops.length >> 1][1] : 0;
+  const within = tops.filter(([, top]) => top <= 3 * median);
+  return {most: Math.max(0.01, ...within.map(([, top]) => top)), beyond: tops.filter(t => !within.includes(t)).map(([arm]) => arm)};
+}
+
+// Lines of `value(summary)` over the budgets.
+function plot(summaries, title, value, bottom, top) {
+  const width = 900, height = 320, left = 55, right = 25, above = 12, below = 36;
+  const svg = drawn("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title});
+  const shown = summaries.filter(s => !hidden.has(s.arm));
+  const budgets = [...new Set(summaries.map(s => s.budget))].sort((a, b) => a - b);
+  const margin = 2 * arms.length;
+  const x = scale(budgets[0], budgets[budgets.length - 1], left + margin, width - right - margin, true);
+  const {most, beyond} = top === undefined ? scaleOf(shown, value) : {most: top, beyond: []};
+  const least = bottom ?? Math.min(0, ...shown.map(s => value(s).mean - value(s).half_width));
+  const inside = scale(least, most, height - below, above), y = v => inside(Math.min(most, Math.max(least, v)));
+  // Beside each other, so that bars can be told apart.
+  const beside = arm => 2.5 * (arms.indexOf(arm) - (arms.length - 1) / 2);
+  drawGrid(svg, marks(least, most), y, left, width - right, v => +v.toFixed(3));
+  if (beyond.length)
+    svg.append(drawn("text", {x: width - right, y: above + 10, "text-anchor": "end"}, `beyond the scale: ${beyond.join(", ")}`));
+  drawTicks(svg, budgets.map(b => [b, `${+(100 * b).toFixed(1)} %`]), x, height - 18);
+  svg.append(drawn("text", {x: (left + width) / 2, y: height - 3, "text-anchor": "middle"}, "entries kept"));
+  for (const arm of arms) {
+    const points = shown.filter(s => s.arm === arm && value(s).count > 0).sort((a, b) => a.budget - b.budget);
+    if (!points.length) continue;
+    const stroke = colour(arm);
+    svg.append(drawn("polyline", {points: points.map(s => `${x(s.budget) + beside(arm)},${y(value(s).mean)}`).join(" "), fill: "none",
+                                    stroke, "stroke-width": 2, "stroke-dasharray": arm === "oracle" ? "5 4" : "none"}));
+    for (const s of points) {
+      const v = value(s);
+      svg.append(drawn("line", {x1: x(s.budget) + beside(arm), x2: x(s.budget) + beside(arm), y1: y(v.mean - v.half_width), y2: y(v.mean + v.half_width),
+                                  stroke, opacity: 0.4}));
+      const dot = drawn("circle", {cx: x(s.budget) + beside(arm), cy: y(v.mean), r: 3.5, fill: stroke});
+      dot.append(drawn("title", {}, `${arm} at ${(100 * s.budget).toFixed(0)} %: ${v.mean.toFixed(3)} ± ${v.half_width.toFixed(3)} (${v.count})`));
+      svg.append(dot);
+    }
+  }
+  return svg;
+}
+
+function drawTasks() {
+  $("tasks").replaceChildren();
+  for (const task of [...new Set(data.summaries.map(s => s.task))]) {
+    const summaries = data.summaries.filter(s => s.task === task);
+    const section = document.createElement("section");
+    const add = (title, value, bottom, top) => {
+      const heading = document.createElement("h2");
+      heading.textContent = `${task}: ${title}`;
+      section.append(heading, plot(summaries, title, value, bottom, top));
+    };
+    if (summaries[0].retrieval) {
+      add("share found of what the full cache finds", s => s.found, 0, 1);
+    } else {
+      add("nats a token lost over the full cache", s => s.lost);
+      add("next tokens as with the full cache", s => s.agreement, undefined, 1);
+    }
+    $("tasks").append(section);
+  }
+}
+
+// Tables of what an arm has more than another: a row an arm, a column a budget.
+function drawDifferences() {
+  const distinct = values => [...new Set(values)];
+  for (const against of distinct(data.differences.map(d => d.against))) {
+    for (const task of distinct(data.differences.map(d => d.task))) {
+      const those = data.differences.filter(d => d.against === against && d.task === task);
+      if (!those.length) continue;
+      const retrieval = those[0].retrieval;
+      const budgets = distinct(those.map(d => d.budget)).sort((a, b) => a - b);
+      const table = document.createElement("table");
+      const row = cells => { const line = document.createElement("tr"); line.append(...cells); table.append(line); };
+      row(["policy", ...budgets.map(b => `${+(100 * b).toFixed(1)} %`)].map(name => tag("th", name)));
+      for (const arm of distinct(those.map(d => d.arm)))
+        row([tag("td", arm), ...budgets.map(budget => {
+          const d = those.find(other => other.arm === arm && other.budget === budget);
+          const cell = tag("td", d ? d.cell : "-");
+          if (d) Object.assign(cell, {className: d.verdict, title: `${d.count} cases`});
+          return cell;
+        })]);
+      $("differences").append(tag("h2", `${task}: ${retrieval ? "found more" : "nats a token more"} than ${against}`), table);
+    }
+  }
+  if (data.differences.length) {
+    $("differences").append(tag("p", "Means and 95 % intervals over the same cases; what is clearly better is green, what is clearly worse red.", {class: "note"}));
+  }
+}
+
+function drawHeads() {
+  const s = data.summaries[$("heads").value];
+  const cell = 22, left = 40, above = 18;
+  const svg = drawn("svg", {viewBox: `0 0 ${left + cell * data.layers + 10} ${above + cell * data.heads + 10}`});
+  const most = Math.max(...s.kept);
+  for (let layer = 0; layer < data.layers; ++layer) {
+    if (layer % 5 === 0) svg.append(drawn("text", {x: left + cell * layer, y: 12}, layer));
+    for (let head = 0; head < data.heads; ++head) {
+      const kept = s.kept[layer * data.heads + head];
+      const box = drawn("rect", {x: left + cell * layer, y: above + cell * head, width: cell - 2, height: cell - 2,
+                                   fill: `hsl(215 70% ${95 - 65 * (most > 0 ? kept / most : 0)}%)`});
+      box.append(drawn("title", {}, `layer ${layer}, head ${head}: ${kept.toFixed(0)} entries, ${(100 * kept / data.context).toFixed(1)} %`));
+      svg.append(box);
+    }
+  }
+  for (let head = 0; head < data.heads; ++head)
+    svg.append(drawn("text", {x: 4, y: above + cell * head + 14}, `h${head}`));
+  $("heat").replaceChildren(svg);
+}
+
+for (const arm of arms) {
+  const label = document.createElement("label");
+  label.innerHTML = `<b style="background:${colour(arm)}"></b> `;
+  label.append(arm);
+  label.onclick = () => {
+    hidden.has(arm) ? hidden.delete(arm) : hidden.add(arm);
+    label.style.opacity = hidden.has(arm) ? 0.3 : 1;
+    drawTasks();
+  };
+  $("legend").append(label);
+}
+data.summaries.forEach((s, i) => {
+  const option = document.createElement("option");
+  option.value = i;
+  option.textContent = `${s.arm} at ${+(100 * s.budget).toFixed(1)} %, ${s.task}`;
+  $("heads").append(option);
+});
+$("heads").onchange = drawHeads;
+drawTasks();
+drawDifferences();
+if (data.summaries.length) drawHeads();
+for (const id of ["about", "kept"]) $(id).hidden = !data.summaries.length;

@@ -1,0 +1,89 @@
+#include "load/targets/mix.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace hydrant::load {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+// Sets a scalar field of the message from text; false where it is no number of its kind.
+bool SetField(const FieldDescriptor& field, const std::string& text, v1::Cache* cache) {
+  const google::protobuf::Reflection& reflection = *cache->GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32: {
+      uint32_t value = 0;
+      if (!absl::SimpleAtoi(text, &value)) return false;
+      reflection.SetUInt32(cache, &field, value);
+      return true;
+    }
+    case FieldDescriptor::CPPTYPE_DOUBLE: {
+      double value = 0.0;
+      if (!absl::SimpleAtod(text, &value)) return false;
+      reflection.SetDouble(cache, &field, value);
+      return true;
+    }
+    case FieldDescriptor::CPPTYPE_BOOL: {
+      bool value = false;
+      if (!absl::SimpleAtob(text, &value)) return false;
+      reflection.SetBool(cache, &field, value);
+      return true;
+    }
+    default:
+      return false;
+  }
+}
+
+absl::Status Wrong(const std::string& arm, std::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("mix: '", arm, "': ", absl::string_view(why.data(), why.size())));
+}
+
+absl::StatusOr<MixedArm> ParseArm(const std::string& text) {
+  const std::pair<std::string, std::string> weighted =
+      absl::StrSplit(text, absl::MaxSplits('@', 1));
+  MixedArm arm;
+  arm.name = weighted.first;
+  if (!weighted.second.empty() || text.back() == '@') {
+    if (!absl::SimpleAtod(weighted.second, &arm.weight) || !(arm.weight > 0.0 && arm.weight <= 1e9))
+      return Wrong(text, "what follows @ is its weight, a number above 0");
+  }
+  const std::vector<std::string> parts = absl::StrSplit(arm.name, ':');
+  if (parts[0].empty()) return Wrong(text, "it begins with the name of a policy");
+  arm.cache.set_cache_policy(parts[0]);
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::pair<std::string, std::string> setting =
+        absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (setting.first.empty() || setting.second.empty())
+      return Wrong(text, "settings are written name=value");
+    const FieldDescriptor* field = arm.cache.GetDescriptor()->FindFieldByName(setting.first);
+    if (field == nullptr || field->is_repeated()) {
+      (*arm.cache.mutable_params())[setting.first] = setting.second;
+    } else if (!SetField(*field, setting.second, &arm.cache)) {
+      return Wrong(text,
+                   absl::StrCat(setting.first, ": '", setting.second, "' is no value for it"));
+    }
+  }
+  return arm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MixedArm>> ParseMix(std::string_view text) {
+  std::vector<MixedArm> mix;
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::string_view(text.data(), text.size()), ',');
+  for (const std::string& part : parts) {
+    if (part.empty()) return Wrong(part, "it begins with the name of a policy");
+    absl::StatusOr<MixedArm> arm = ParseArm(part);
+    if (!arm.ok()) return arm.status();
+    mix.push_back(*std::move(arm));
+  }
+  return mix;
+}
+
+}  // namespace hydrant::load
