@@ -33,6 +33,11 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   const auto set_millis = [builder](const char* name, auto time) {
     if (time.has_value()) builder->AddChannelArgument(name, static_cast<int>(time->count()));
   };
+  // gRPC inflates a message before it looks at its size: a megabyte on the wire can be gigabytes.
+  // So none is inflated, and a call that names an encoding is refused before its message is read.
+  for (const auto encoding : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE})
+    builder->SetCompressionAlgorithmSupportStatus(encoding, false);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_connection_age_grace);
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
