@@ -21,6 +21,7 @@
 #include "kernels/device_choice.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
+#include "server/descriptor_limit.h"
 #include "server/health.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
@@ -28,6 +29,7 @@
 #include "server/service.h"
 #include "server/warm_up.h"
 
+#include "server/port_watch.h"
 namespace hydrant {
 namespace {
 
@@ -114,9 +116,12 @@ class Daemon {
     if (engine.ok()) LetBalancersNotice();
     Drain();
     return engine;
+    port_watch_ = std::make_unique<PortWatch>(server_->LocalAddress());
   }
 
  private:
+    spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
+                 DescriptorsForConnections(DescriptorLimit()));
   std::string Address() const {
     if (options_.listen.starts_with("unix:")) return options_.listen;
     return options_.listen.substr(0, options_.listen.find_last_of(':') + 1) +
@@ -138,7 +143,7 @@ class Daemon {
   }
 
   Health CurrentHealth() const {
-    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs());
+    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs(), port_watch_->state());
   }
 
   HttpAnswer Probe(bool Health::*good) const {
@@ -149,12 +154,13 @@ class Daemon {
   HttpAnswer Metrics() const {
     const ServingState serving = service_.Current();
     const TimeUs now = SteadyUs();
-    const MetricsArgs args{.version = HYDRANT_VERSION,
-                           .started_at = started_at_,
-                           .serving = serving,
-                           .health = JudgeHealth(serving, now, StallTimeoutUs()),
-                           .requests = &service_.request_metrics(),
-                           .now = now};
+    const MetricsArgs args{
+        .version = HYDRANT_VERSION,
+        .started_at = started_at_,
+        .serving = serving,
+        .health = JudgeHealth(serving, now, StallTimeoutUs(), port_watch_->state()),
+        .requests = &service_.request_metrics(),
+        .now = now};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
 
@@ -236,17 +242,13 @@ class Daemon {
     return loop_->Snapshot().engine_status;
   }
 
-  // gRPC's health service says what /readyz says.
+  // gRPC's health service says what /readyz says, but to who is connected a full port is no matter.
   void ShowHealth() {
     const Health health = CurrentHealth();
-    if (health.ready == shown_ready_) return;
-    shown_ready_ = health.ready;
-    server_->SetServing(health.ready);
-    if (health.ready) {
-      spdlog::info("steps again: serving");
-    } else {
-      spdlog::error("not serving: {}", health.why);
-    }
+    if (health.serves != shown_.serves) server_->SetServing(health.serves);
+    if (health.ready && !shown_.ready) spdlog::info("ready again");
+    if (!health.ready && shown_.ready) spdlog::error("not ready: {}", health.why);
+    shown_ = health;
   }
 
   // Clients that watch the health, and balancers that ask for it, send nothing new any more; who
@@ -284,13 +286,15 @@ class Daemon {
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<GrpcServer> server_;
-  std::unique_ptr<HttpServer> metrics_server_;  // null: nobody asked for it
-  bool shown_ready_ = true;                     // by gRPC's health service, once ready
+  std::unique_ptr<PortWatch> port_watch_;
+  std::unique_ptr<HttpServer> metrics_server_;   // null: nobody asked for it
+  Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready
 
   absl::Status load_status_;  // the loader's until loaded_
   std::atomic<bool> loaded_{false};
 };
 
+    port_watch_->Stop();
 }  // namespace
 
 void BlockSignals() {

@@ -13,6 +13,7 @@
 
 #include "server/daemon.h"
 #include "server/daemon_options.h"
+#include "server/descriptor_limit.h"
 #include "server/json_log.h"
 
 namespace {
@@ -61,6 +62,7 @@ int main(int argc, char** argv) {
   }
   SetUpLog(*line.options);
   RouteLibraryLogs();
+  hydrant::RaiseDescriptorLimit();
   const absl::Status status = hydrant::RunDaemon(*line.options);
   const std::string why(status.message());
   if (!status.ok() && line.options->log_json) spdlog::critical("hydrantd: {}", why);

@@ -2,9 +2,11 @@
 // hydrant talks to it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -29,14 +31,30 @@ constexpr char kGguf[] = "models/hydrant-tiny.gguf";
 
 class Daemon {
  public:
-  explicit Daemon(std::vector<std::string> flags = {}, const std::string& model = kModel,
-                  const std::string& device = "reference")
+struct Limits {
+  int open_files = 0;       // 0: the test's own
+  int soft_open_files = 0;  // 0: no lower than the other
+};
+
+// In front of a program's arguments.
+std::vector<std::string> LimitedBy(const Limits& limits) {
+  if (limits.open_files == 0) return {};
+  const int soft = limits.soft_open_files == 0 ? limits.open_files : limits.soft_open_files;
+  const std::string script =
+      "ulimit -Sn " + std::to_string(soft) + " && ulimit -Hn " + std::to_string(limits.open_files);
+  return {"/bin/sh", "-c", script + " && exec \"$@\"", "sh"};
+}
+
+  explicit Daemon(const std::vector<std::string>& flags = {}, const std::string& model = kModel,
+                  const std::string& device = "reference", const Limits& limits = {})
       : process_([&] {
-          std::vector<std::string> arguments = {HYDRANTD_PATH, "--model",     model,
+          std::vector<std::string> arguments = LimitedBy(limits);
+          const std::vector<std::string> own = {HYDRANTD_PATH, "--model",     model,
                                                 "--listen",    "127.0.0.1:0", "--device",
                                                 device,        "--threads",   "1"};
           arguments.insert(arguments.end(), flags.begin(), flags.end());
           return arguments;
+          arguments.insert(arguments.end(), own.begin(), own.end());
         }()) {
     const std::string line = process_.WaitForErrorLine("ready after");
     const size_t at = line.find("127.0.0.1:");
@@ -48,6 +66,8 @@ class Daemon {
   const std::string& address() const { return address_; }
   // With --metrics-listen.
   std::string MetricsAddress() {
+  explicit Daemon(const Limits& limits, const std::vector<std::string>& flags = {})
+      : Daemon(flags, kModel, "reference", limits) {}
     const std::string line = process_.WaitForErrorLine("metrics and probes on http://");
     return line.substr(line.find("http://") + std::string("http://").size());
   }
@@ -451,6 +471,74 @@ TEST(Daemon, AFailureIsJsonToo) {
                       "127.0.0.1:0", "--log-format", "json", "--log-level", "error"});
   EXPECT_EQ(process.Wait(), 1);
   const nlohmann::json line = nlohmann::json::parse(process.err(), nullptr, false);
+// Clients of HTTP/2 that have introduced themselves and ask nothing.
+class IdleConnections {
+ public:
+  IdleConnections(const std::string& address, int count) {
+    constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+    for (int i = 0; i < count; ++i) {
+      fds_.push_back(ConnectTo(address));
+      (void)!send(fds_.back(), kHello.data(), kHello.size(), MSG_NOSIGNAL);
+    }
+  }
+  ~IdleConnections() { Close(); }
+  IdleConnections(const IdleConnections&) = delete;
+  IdleConnections& operator=(const IdleConnections&) = delete;
+  // Until the server has closed the last of them.
+  bool LastIsClosed() const {
+    char byte;
+    for (ssize_t count; (count = recv(fds_.back(), &byte, 1, 0)) != 0;) {
+      if (count < 0) return errno == ECONNRESET;
+    }
+    return true;
+  }
+  void Close() {
+    for (const int fd : fds_) close(fd);
+    fds_.clear();
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+// Of a stub with a connection of its own.
+grpc::Status NewConnectionsAnswer(const std::string& address) {
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto stub = v1::Hydrant::NewStub(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  v1::GetServerInfoResponse info;
+  return stub->GetServerInfo(&context, {}, &info);
+}
+
+// More connections than the process may have descriptors: those that have one go on, the others are
+// refused and not kept waiting, the probes go on and say why, and all is well when they are gone.
+TEST(Descriptors, WhenTheyRunOutTheDaemonIsFullAndNotDeaf) {
+  Daemon daemon(Limits{.open_files = 128}, {"--metrics-listen", "127.0.0.1:0"});
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  const std::string metrics = daemon.MetricsAddress();
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok());
+  IdleConnections idle(daemon.address(), 200);
+  EXPECT_TRUE(idle.LastIsClosed());
+  EXPECT_NE(daemon.process().WaitForErrorLine("a connection was refused"), "");
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok()) << "over the old connection";
+  EXPECT_TRUE(WaitFor([&] { return HttpGet(metrics, "/readyz").status == 503; }));
+  EXPECT_THAT(HttpGet(metrics, "/readyz").body, StartsWith("full: "));
+  EXPECT_EQ(HttpGet(metrics, "/livez").status, 200);
+  EXPECT_EQ(HealthOf(daemon.channel(), ""), grpc::health::v1::HealthCheckResponse::SERVING);
+  idle.Close();
+  EXPECT_TRUE(WaitFor([&] { return NewConnectionsAnswer(daemon.address()).ok(); }));
+  EXPECT_TRUE(WaitFor([&] { return HttpGet(metrics, "/readyz").status == 200; }));
+}
+
+TEST(Descriptors, TheSoftLimitIsRaised) {
+  Daemon daemon(Limits{.open_files = 256, .soft_open_files = 64});
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  EXPECT_THAT(daemon.process().err(), HasSubstr("256 files may be open, 192 of them connections"));
+}
+
   ASSERT_TRUE(line.is_object()) << process.err();
   EXPECT_EQ(line.at("level"), "critical");
   EXPECT_THAT(line.at("message").get<std::string>(), HasSubstr("does not exist"));
