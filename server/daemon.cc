@@ -8,10 +8,12 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -19,17 +21,18 @@
 #include <utility>
 
 #include "kernels/device_choice.h"
+#include "server/descriptor_limit.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
-#include "server/descriptor_limit.h"
 #include "server/health.h"
 #include "server/http_server.h"
+#include "server/machine_limits.h"
 #include "server/metrics.h"
 #include "server/model_loader.h"
+#include "server/port_watch.h"
 #include "server/service.h"
 #include "server/warm_up.h"
 
-#include "server/port_watch.h"
 namespace hydrant {
 namespace {
 
@@ -41,11 +44,16 @@ constexpr milliseconds kDrainInterval{20};
 constexpr milliseconds kStandAside{10};            // host backends compute on the cores that send
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
-sigset_t StopSignals() {
+// Those of the second row are ignored, with a line in the log: a terminal that closes, or a script
+// that wants logs rotated, is no reason to drop streams. SIGQUIT stays the way to a core dump.
+constexpr std::array kStopSignals{SIGTERM, SIGINT};
+constexpr std::array kIgnoredSignals{SIGHUP, SIGUSR1, SIGUSR2};
+
+sigset_t HandledSignals() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  for (const int signal : kStopSignals) sigaddset(&set, signal);
+  for (const int signal : kIgnoredSignals) sigaddset(&set, signal);
   return set;
 }
 
@@ -53,7 +61,7 @@ sigset_t StopSignals() {
 class Wakeups {
  public:
   Wakeups() {
-    const sigset_t set = StopSignals();
+    const sigset_t set = HandledSignals();
     signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     event_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
@@ -69,14 +77,19 @@ class Wakeups {
     (void)!write(event_fd_, &one, sizeof(one));
   }
 
-  // True where a signal has come. Returns false after a Notify() or when the time is up.
+  // True where a signal to stop has come. Returns false after a Notify(), a signal that is ignored,
+  // or when the time is up.
   bool WaitForSignal(milliseconds time) {
     std::array<pollfd, 2> fds{pollfd{signal_fd_, POLLIN, 0}, pollfd{event_fd_, POLLIN, 0}};
     (void)poll(fds.data(), fds.size(), static_cast<int>(time.count()));
     uint64_t count;
     (void)!read(event_fd_, &count, sizeof(count));
     signalfd_siginfo info;
-    return read(signal_fd_, &info, sizeof(info)) == sizeof(info);
+    if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return false;
+    const int number = static_cast<int>(info.ssi_signo);
+    if (std::ranges::find(kStopSignals, number) != kStopSignals.end()) return true;
+    spdlog::warn("SIG{} is ignored; SIGTERM ends this process", sigabbrev_np(number));
+    return false;
   }
 
  private:
@@ -103,9 +116,13 @@ class Daemon {
                           &service_);
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
+    port_watch_ = std::make_unique<PortWatch>(server_->LocalAddress());
     if (const absl::Status status = StartMetrics(); !status.ok()) return status;
     spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION, Address(),
                  options_.model_path);
+    spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
+                 DescriptorsForConnections(DescriptorLimit()));
+    WarnOfManyThreads();
     std::thread loader([this] { Load(); });
     const bool stopped_early = WaitUntilLoaded();
     if (stopped_early) LeaveWhileLoading();
@@ -116,16 +133,22 @@ class Daemon {
     if (engine.ok()) LetBalancersNotice();
     Drain();
     return engine;
-    port_watch_ = std::make_unique<PortWatch>(server_->LocalAddress());
   }
 
  private:
-    spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
-                 DescriptorsForConnections(DescriptorLimit()));
   std::string Address() const {
     if (options_.listen.starts_with("unix:")) return options_.listen;
     return options_.listen.substr(0, options_.listen.find_last_of(':') + 1) +
            std::to_string(server_->port());
+  }
+
+  void WarnOfManyThreads() const {
+    const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
+    if (options_.engine.num_threads <= std::ceil(machine.cpus)) return;
+    spdlog::warn(
+        "--threads {} is more than the {:.4g} CPUs this process may use ({}): they will wait for "
+        "each other",
+        options_.engine.num_threads, machine.cpus, machine.cpu_source);
   }
 
   absl::Status StartMetrics() {
@@ -271,6 +294,7 @@ class Daemon {
       if (wakeups_.WaitForSignal(kDrainInterval)) break;  // a second signal: no more patience
     }
     loop_->Stop();
+    port_watch_->Stop();
     server_->Shutdown(kLastMessagesGrace);
     spdlog::info("stopped");
   }
@@ -294,11 +318,10 @@ class Daemon {
   std::atomic<bool> loaded_{false};
 };
 
-    port_watch_->Stop();
 }  // namespace
 
 void BlockSignals() {
-  const sigset_t set = StopSignals();
+  const sigset_t set = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
 }

@@ -13,6 +13,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
@@ -29,8 +31,6 @@ using testing::StartsWith;
 constexpr char kModel[] = "tests/data/engine/tiny_mha";
 constexpr char kGguf[] = "models/hydrant-tiny.gguf";
 
-class Daemon {
- public:
 struct Limits {
   int open_files = 0;       // 0: the test's own
   int soft_open_files = 0;  // 0: no lower than the other
@@ -45,6 +45,8 @@ std::vector<std::string> LimitedBy(const Limits& limits) {
   return {"/bin/sh", "-c", script + " && exec \"$@\"", "sh"};
 }
 
+class Daemon {
+ public:
   explicit Daemon(const std::vector<std::string>& flags = {}, const std::string& model = kModel,
                   const std::string& device = "reference", const Limits& limits = {})
       : process_([&] {
@@ -52,9 +54,9 @@ std::vector<std::string> LimitedBy(const Limits& limits) {
           const std::vector<std::string> own = {HYDRANTD_PATH, "--model",     model,
                                                 "--listen",    "127.0.0.1:0", "--device",
                                                 device,        "--threads",   "1"};
+          arguments.insert(arguments.end(), own.begin(), own.end());
           arguments.insert(arguments.end(), flags.begin(), flags.end());
           return arguments;
-          arguments.insert(arguments.end(), own.begin(), own.end());
         }()) {
     const std::string line = process_.WaitForErrorLine("ready after");
     const size_t at = line.find("127.0.0.1:");
@@ -64,10 +66,10 @@ std::vector<std::string> LimitedBy(const Limits& limits) {
   }
 
   const std::string& address() const { return address_; }
-  // With --metrics-listen.
-  std::string MetricsAddress() {
   explicit Daemon(const Limits& limits, const std::vector<std::string>& flags = {})
       : Daemon(flags, kModel, "reference", limits) {}
+  // With --metrics-listen.
+  std::string MetricsAddress() {
     const std::string line = process_.WaitForErrorLine("metrics and probes on http://");
     return line.substr(line.find("http://") + std::string("http://").size());
   }
@@ -310,6 +312,11 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", "/no/such/model.gguf"}, {"/no/such/model.gguf", "does not exist"}},
            {{"--model", kModel, "--tokenizer", "/no/tokenizer"}, {"/no/tokenizer"}},
            {{"--model", kModel, "--listen", "256.1.1.1:1"}, {"256.1.1.1:1"}},
+           {{"--model", kModel, "--listen", "127.0.0.1:99999"},
+            {"--listen: '127.0.0.1:99999' is not host:port with a port from 0 to 65535"}},
+           {{"--model", kModel, "--listen", "127.0.0.1:x"}, {"--listen: '127.0.0.1:x'"}},
+           {{"--model", kModel, "--metrics-listen", "127.0.0.1:99999"},
+            {"--metrics-listen: '127.0.0.1:99999'", "65535"}},
            {{"--model", kModel, "--port", "70000"}, {"--port", "70000", "65535"}},
            {{"--model", kModel, "--frobnicate"}, {"--frobnicate"}},
            {{"--model", kModel, "stray"}, {"stray"}},
@@ -343,6 +350,38 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kGguf, "--max-model-len", "1"}, {"--max-model-len", "1"}}}) {
     ExpectNoStart(c.flags, c.mentions);
   }
+}
+
+// "nan" is a number to a parser, and neither below nor above any limit.
+TEST(Daemon, RefusesNumbersThatAreNone) {
+  for (const char* flag :
+       {"--stall-timeout", "--drain-delay", "--shutdown-timeout", "--max-connection-age",
+        "--max-connection-age-grace", "--watermark", "--gpu-memory-utilization"}) {
+    for (const char* value : {"nan", "-nan", "inf", "-inf", "-1", "1e300", "x"})
+      ExpectNoStart({"--model", kModel, std::string(flag) + "=" + value}, {flag, value, "from"});
+  }
+}
+
+TEST(Daemon, IgnoresSignalsThatDoNotAskItToStop) {
+  Daemon daemon;
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  for (const auto& [signal, line] :
+       {std::pair(SIGHUP, "SIGHUP is ignored"), std::pair(SIGUSR1, "SIGUSR1 is ignored"),
+        std::pair(SIGUSR2, "SIGUSR2 is ignored")}) {
+    daemon.process().Signal(signal);
+    EXPECT_NE(daemon.process().WaitForErrorLine(line), "");
+  }
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok());
+  daemon.process().Signal(SIGTERM);
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+}
+
+TEST(Daemon, SaysThatThreadsAreMoreThanCpus) {
+  Daemon few;
+  EXPECT_THAT(few.process().err(), Not(HasSubstr("--threads")));
+  Subprocess many({HYDRANTD_PATH, "--model", kModel, "--listen", "127.0.0.1:0", "--device",
+                   "reference", "--threads", "1000"});
+  EXPECT_NE(many.WaitForErrorLine("--threads 1000 is more than the "), "");
 }
 
 // A device that is not there is found before a model that is not there either.
@@ -432,45 +471,6 @@ TEST(Daemon, AMetricsPortThatIsTakenIsOneClearLine) {
   EXPECT_EQ(HttpGet(address, "/readyz").body, "ready\n") << "the first one's probes go on";
 }
 
-TEST(Daemon, LogsAsJsonOnRequest) {
-  Daemon daemon({"--log-format", "json"});
-  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
-  v1::GenerateRequest request = LongRequest(7);
-  request.set_request_id("a \"quoted\" id");
-  request.mutable_cache()->set_cache_policy("local");
-  request.mutable_cache()->set_max_cache_tokens(64);
-  const StreamResult result = RunToEnd(daemon.stub(), request);
-  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
-  daemon.process().Signal(SIGTERM);
-  ASSERT_EQ(daemon.process().Wait(), 0);
-  std::istringstream lines(daemon.process().err());
-  int requests = 0;
-  for (std::string text; std::getline(lines, text);) {
-    const nlohmann::json line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-    ASSERT_TRUE(line.is_object()) << text;
-    EXPECT_THAT(line.at("time").get<std::string>(),
-                testing::MatchesRegex("20[0-9-]+T[0-9]+:[0-9]+:[0-9]+\\.[0-9][0-9][0-9]Z"));
-    EXPECT_THAT(line.at("level"), testing::AnyOf("info", "warning")) << text;
-    EXPECT_TRUE(line.at("message").is_string()) << text;
-    if (!line.contains("request_id")) continue;
-    ++requests;
-    EXPECT_EQ(line.at("request_id"), "a \"quoted\" id");
-    EXPECT_EQ(line.at("outcome"), "length");
-    EXPECT_EQ(line.at("cache_policy"), "local");
-    EXPECT_EQ(line.at("prompt_tokens"), 3);
-    EXPECT_EQ(line.at("completion_tokens"), 7);
-    EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
-    EXPECT_GT(line.at("decode_ms"), 0.0);
-  }
-  EXPECT_EQ(requests, 1);
-  EXPECT_THAT(daemon.process().err(), HasSubstr("draining"));
-}
-
-TEST(Daemon, AFailureIsJsonToo) {
-  Subprocess process({HYDRANTD_PATH, "--model", "/no/such\xFF/model.gguf", "--listen",
-                      "127.0.0.1:0", "--log-format", "json", "--log-level", "error"});
-  EXPECT_EQ(process.Wait(), 1);
-  const nlohmann::json line = nlohmann::json::parse(process.err(), nullptr, false);
 // Clients of HTTP/2 that have introduced themselves and ask nothing.
 class IdleConnections {
  public:
@@ -539,6 +539,45 @@ TEST(Descriptors, TheSoftLimitIsRaised) {
   EXPECT_THAT(daemon.process().err(), HasSubstr("256 files may be open, 192 of them connections"));
 }
 
+TEST(Daemon, LogsAsJsonOnRequest) {
+  Daemon daemon({"--log-format", "json"});
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  v1::GenerateRequest request = LongRequest(7);
+  request.set_request_id("a \"quoted\" id");
+  request.mutable_cache()->set_cache_policy("local");
+  request.mutable_cache()->set_max_cache_tokens(64);
+  const StreamResult result = RunToEnd(daemon.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  daemon.process().Signal(SIGTERM);
+  ASSERT_EQ(daemon.process().Wait(), 0);
+  std::istringstream lines(daemon.process().err());
+  int requests = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const nlohmann::json line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(line.is_object()) << text;
+    EXPECT_THAT(line.at("time").get<std::string>(),
+                testing::MatchesRegex("20[0-9-]+T[0-9]+:[0-9]+:[0-9]+\\.[0-9][0-9][0-9]Z"));
+    EXPECT_THAT(line.at("level"), testing::AnyOf("info", "warning")) << text;
+    EXPECT_TRUE(line.at("message").is_string()) << text;
+    if (!line.contains("request_id")) continue;
+    ++requests;
+    EXPECT_EQ(line.at("request_id"), "a \"quoted\" id");
+    EXPECT_EQ(line.at("outcome"), "length");
+    EXPECT_EQ(line.at("cache_policy"), "local");
+    EXPECT_EQ(line.at("prompt_tokens"), 3);
+    EXPECT_EQ(line.at("completion_tokens"), 7);
+    EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
+    EXPECT_GT(line.at("decode_ms"), 0.0);
+  }
+  EXPECT_EQ(requests, 1);
+  EXPECT_THAT(daemon.process().err(), HasSubstr("draining"));
+}
+
+TEST(Daemon, AFailureIsJsonToo) {
+  Subprocess process({HYDRANTD_PATH, "--model", "/no/such\xFF/model.gguf", "--listen",
+                      "127.0.0.1:0", "--log-format", "json", "--log-level", "error"});
+  EXPECT_EQ(process.Wait(), 1);
+  const nlohmann::json line = nlohmann::json::parse(process.err(), nullptr, false);
   ASSERT_TRUE(line.is_object()) << process.err();
   EXPECT_EQ(line.at("level"), "critical");
   EXPECT_THAT(line.at("message").get<std::string>(), HasSubstr("does not exist"));
