@@ -26,6 +26,7 @@
 #include "server/grpc_server.h"
 #include "server/health.h"
 #include "server/http_server.h"
+#include "server/idle_trim.h"
 #include "server/machine_limits.h"
 #include "server/metrics.h"
 #include "server/model_loader.h"
@@ -249,9 +250,11 @@ class Daemon {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
-      const absl::Status engine = loop_->Snapshot().engine_status;
+      const LoopSnapshot loop = loop_->Snapshot();
+      const absl::Status& engine = loop.engine_status;
       if (engine.ok()) {
         ShowHealth();
+        idle_trim_.Look(loop_->Idle(), loop.steps);
         continue;
       }
       spdlog::error("{}; this process will end", std::string(engine.message()));
@@ -311,7 +314,8 @@ class Daemon {
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<PortWatch> port_watch_;
-  std::unique_ptr<HttpServer> metrics_server_;   // null: nobody asked for it
+  std::unique_ptr<HttpServer> metrics_server_;  // null: nobody asked for it
+  IdleTrim idle_trim_;
   Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready
 
   absl::Status load_status_;  // the loader's until loaded_

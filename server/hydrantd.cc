@@ -14,6 +14,7 @@
 #include "server/daemon.h"
 #include "server/daemon_options.h"
 #include "server/descriptor_limit.h"
+#include "server/idle_trim.h"
 #include "server/json_log.h"
 
 namespace {
@@ -54,6 +55,7 @@ void RouteLibraryLogs() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hydrant::LimitHeaps();
   hydrant::BlockSignals();
   const hydrant::CommandLine line = hydrant::ParseCommandLine(argc, argv);
   if (!line.options.has_value()) {
