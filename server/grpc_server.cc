@@ -17,6 +17,9 @@ namespace hydrant {
 namespace {
 
 constexpr char kServiceName[] = "hydrant.v1.Hydrant";
+// What the kernel holds for a connection beyond what is on its way. Its own limit is megabytes, and
+// a client that does not read would be found out that much later.
+constexpr int kUnsentBytes = 128 << 10;
 
 void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
   // Whoever connects and says nothing holds a descriptor: not for gRPC's two minutes.
@@ -73,6 +76,7 @@ void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& 
   };
   for (const int fd : sockets.fds()) {
     set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
     set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, options.keepalive_timeout_ms);
     set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
     set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
