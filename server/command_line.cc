@@ -7,6 +7,7 @@
 
 #include "kernels/device_choice.h"
 #include "server/daemon_options.h"
+#include "server/listening_sockets.h"
 #include "server/machine_limits.h"
 
 namespace hydrant {
@@ -21,7 +22,21 @@ Then, in another terminal:
 
 Threads default to the CPUs that affinity and cgroup allow, the KV cache to a quarter of the memory that is
 available, or less where max-num-seqs sequences of max-model-len tokens need less. On a GPU it takes what weights
-and activations leave of --gpu-memory-utilization.)";
+and activations leave of --gpu-memory-utilization.
+
+SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP, SIGUSR1 and SIGUSR2 are ignored; SIGQUIT ends it
+with a core dump.)";
+
+// CLI::Range compares, and nothing compares with "nan": it would pass.
+CLI::Validator Within(double least, double most) {
+  const auto check = [least, most](const std::string& text) -> std::string {
+    double value = 0;
+    const bool is_number = CLI::detail::lexical_cast(text, value);
+    if (is_number && value >= least && value <= most) return {};
+    return fmt::format("{} is not a number from {} to {}", text, least, most);
+  };
+  return {check, fmt::format("FLOAT in [{} - {}]", least, most)};
+}
 
 // The texts of the flags, before they become options.
 struct Flags {
@@ -109,7 +124,7 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
                   "Share of a GPU's memory that weights, activations and KV pool may fill; other "
                   "processes count")
-      ->check(CLI::Range(0.01, 1.0))
+      ->check(Within(0.01, 1.0))
       ->capture_default_str()
       ->group(group);
   app->add_option("--num-gpu-blocks-override", flags->num_gpu_blocks_override,
@@ -145,7 +160,7 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options) {
       ->group(group);
   app->add_option("--watermark", scheduler.watermark,
                   "Share of the pages kept free at admission, [0, 0.5]")
-      ->check(CLI::Range(0.0, 0.5))
+      ->check(Within(0.0, 0.5))
       ->capture_default_str()
       ->group(group);
 }
@@ -166,30 +181,30 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--stall-timeout", flags->stall_timeout_s,
                   "Seconds without a step, with requests there, after which health says no; more "
                   "than the longest step takes")
-      ->check(CLI::Range(0.001, 86400.0))
+      ->check(Within(0.001, 86400.0))
       ->capture_default_str()
       ->group(group);
   app->add_option("--drain-delay", flags->drain_delay_s,
                   "Seconds after SIGTERM in which health says no and new requests are still taken, "
                   "so that balancers get to notice")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Within(0.0, 86400.0))
       ->capture_default_str()
       ->group(group);
   app->add_option("--shutdown-timeout", flags->shutdown_timeout_s,
                   "Seconds that running requests get to end after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Within(0.0, 86400.0))
       ->capture_default_str()
       ->group(group);
   app->add_option("--max-connection-age", flags->max_connection_age_s,
                   "Seconds after which a client is told to connect anew, so that a balancer of "
                   "connections gets to choose again; its streams go on; 0: never")
-      ->check(CLI::Range(0.0, 2e6))
+      ->check(Within(0.0, 2e6))
       ->capture_default_str()
       ->group(group);
   app->add_option("--max-connection-age-grace", flags->max_connection_age_grace_s,
                   "Seconds that the streams of such a connection get to end; more than the "
                   "longest takes; 0: as long as they take")
-      ->check(CLI::Range(0.0, 2e6))
+      ->check(Within(0.0, 2e6))
       ->capture_default_str()
       ->group(group);
   app->add_option("--log-format", flags->log_format,
@@ -203,14 +218,23 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
 }
 
-void ApplyListen(const Flags& flags, DaemonOptions* options) {
-  if (options->listen.starts_with("unix:")) return;
+// Names the flag whose address it is.
+absl::Status CheckHostPort(const char* flag, const std::string& listen) {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(listen);
+  if (parsed.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{}: {}", flag, std::string(parsed.status().message())));
+}
+
+absl::Status ApplyListen(const Flags& flags, DaemonOptions* options) {
+  if (options->listen.starts_with("unix:")) return absl::OkStatus();
   const size_t colon = options->listen.find_last_of(':');
   std::string host = options->listen.substr(0, colon);
   std::string port = colon == std::string::npos ? "50051" : options->listen.substr(colon + 1);
   if (!flags.host.empty()) host = flags.host;
   if (flags.port >= 0) port = std::to_string(flags.port);
   options->listen = host + ":" + port;
+  return CheckHostPort("--listen", options->listen);
 }
 
 std::chrono::milliseconds Millis(double seconds) {
@@ -247,8 +271,11 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
     options->max_connection_age_grace = Millis(flags.max_connection_age_grace_s);
   options->log_json = flags.log_format == "json";
   options->shutdown_timeout = Millis(flags.shutdown_timeout_s);
-  ApplyListen(flags, options);
-  return absl::OkStatus();
+  if (!options->metrics_listen.empty()) {
+    const absl::Status metrics = CheckHostPort("--metrics-listen", options->metrics_listen);
+    if (!metrics.ok()) return metrics;
+  }
+  return ApplyListen(flags, options);
 }
 
 // Every option by its name, as given or by default.

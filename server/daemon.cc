@@ -8,10 +8,12 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -19,12 +21,16 @@
 #include <utility>
 
 #include "kernels/device_choice.h"
+#include "server/descriptor_limit.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
 #include "server/health.h"
 #include "server/http_server.h"
+#include "server/idle_trim.h"
+#include "server/machine_limits.h"
 #include "server/metrics.h"
 #include "server/model_loader.h"
+#include "server/port_watch.h"
 #include "server/service.h"
 #include "server/warm_up.h"
 
@@ -39,11 +45,16 @@ constexpr milliseconds kDrainInterval{20};
 constexpr milliseconds kStandAside{10};            // host backends compute on the cores that send
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
-sigset_t StopSignals() {
+// Those of the second row are ignored, with a line in the log: a terminal that closes, or a script
+// that wants logs rotated, is no reason to drop streams. SIGQUIT stays the way to a core dump.
+constexpr std::array kStopSignals{SIGTERM, SIGINT};
+constexpr std::array kIgnoredSignals{SIGHUP, SIGUSR1, SIGUSR2};
+
+sigset_t HandledSignals() {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGINT);
+  for (const int signal : kStopSignals) sigaddset(&set, signal);
+  for (const int signal : kIgnoredSignals) sigaddset(&set, signal);
   return set;
 }
 
@@ -51,7 +62,7 @@ sigset_t StopSignals() {
 class Wakeups {
  public:
   Wakeups() {
-    const sigset_t set = StopSignals();
+    const sigset_t set = HandledSignals();
     signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     event_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
@@ -67,14 +78,19 @@ class Wakeups {
     (void)!write(event_fd_, &one, sizeof(one));
   }
 
-  // True where a signal has come. Returns false after a Notify() or when the time is up.
+  // True where a signal to stop has come. Returns false after a Notify(), a signal that is ignored,
+  // or when the time is up.
   bool WaitForSignal(milliseconds time) {
     std::array<pollfd, 2> fds{pollfd{signal_fd_, POLLIN, 0}, pollfd{event_fd_, POLLIN, 0}};
     (void)poll(fds.data(), fds.size(), static_cast<int>(time.count()));
     uint64_t count;
     (void)!read(event_fd_, &count, sizeof(count));
     signalfd_siginfo info;
-    return read(signal_fd_, &info, sizeof(info)) == sizeof(info);
+    if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return false;
+    const int number = static_cast<int>(info.ssi_signo);
+    if (std::ranges::find(kStopSignals, number) != kStopSignals.end()) return true;
+    spdlog::warn("SIG{} is ignored; SIGTERM ends this process", sigabbrev_np(number));
+    return false;
   }
 
  private:
@@ -101,9 +117,13 @@ class Daemon {
                           &service_);
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
+    port_watch_ = std::make_unique<PortWatch>(server_->LocalAddress());
     if (const absl::Status status = StartMetrics(); !status.ok()) return status;
     spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION, Address(),
                  options_.model_path);
+    spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
+                 DescriptorsForConnections(DescriptorLimit()));
+    WarnOfManyThreads();
     std::thread loader([this] { Load(); });
     const bool stopped_early = WaitUntilLoaded();
     if (stopped_early) LeaveWhileLoading();
@@ -123,6 +143,15 @@ class Daemon {
            std::to_string(server_->port());
   }
 
+  void WarnOfManyThreads() const {
+    const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
+    if (options_.engine.num_threads <= std::ceil(machine.cpus)) return;
+    spdlog::warn(
+        "--threads {} is more than the {:.4g} CPUs this process may use ({}): they will wait for "
+        "each other",
+        options_.engine.num_threads, machine.cpus, machine.cpu_source);
+  }
+
   absl::Status StartMetrics() {
     if (options_.metrics_listen.empty()) return absl::OkStatus();
     absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(
@@ -138,7 +167,7 @@ class Daemon {
   }
 
   Health CurrentHealth() const {
-    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs());
+    return JudgeHealth(service_.Current(), SteadyUs(), StallTimeoutUs(), port_watch_->state());
   }
 
   HttpAnswer Probe(bool Health::*good) const {
@@ -149,12 +178,13 @@ class Daemon {
   HttpAnswer Metrics() const {
     const ServingState serving = service_.Current();
     const TimeUs now = SteadyUs();
-    const MetricsArgs args{.version = HYDRANT_VERSION,
-                           .started_at = started_at_,
-                           .serving = serving,
-                           .health = JudgeHealth(serving, now, StallTimeoutUs()),
-                           .requests = &service_.request_metrics(),
-                           .now = now};
+    const MetricsArgs args{
+        .version = HYDRANT_VERSION,
+        .started_at = started_at_,
+        .serving = serving,
+        .health = JudgeHealth(serving, now, StallTimeoutUs(), port_watch_->state()),
+        .requests = &service_.request_metrics(),
+        .now = now};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
 
@@ -220,9 +250,11 @@ class Daemon {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
-      const absl::Status engine = loop_->Snapshot().engine_status;
+      const LoopSnapshot loop = loop_->Snapshot();
+      const absl::Status& engine = loop.engine_status;
       if (engine.ok()) {
         ShowHealth();
+        idle_trim_.Look(loop_->Idle(), loop.steps);
         continue;
       }
       spdlog::error("{}; this process will end", std::string(engine.message()));
@@ -236,17 +268,13 @@ class Daemon {
     return loop_->Snapshot().engine_status;
   }
 
-  // gRPC's health service says what /readyz says.
+  // gRPC's health service says what /readyz says, but to who is connected a full port is no matter.
   void ShowHealth() {
     const Health health = CurrentHealth();
-    if (health.ready == shown_ready_) return;
-    shown_ready_ = health.ready;
-    server_->SetServing(health.ready);
-    if (health.ready) {
-      spdlog::info("steps again: serving");
-    } else {
-      spdlog::error("not serving: {}", health.why);
-    }
+    if (health.serves != shown_.serves) server_->SetServing(health.serves);
+    if (health.ready && !shown_.ready) spdlog::info("ready again");
+    if (!health.ready && shown_.ready) spdlog::error("not ready: {}", health.why);
+    shown_ = health;
   }
 
   // Clients that watch the health, and balancers that ask for it, send nothing new any more; who
@@ -269,6 +297,7 @@ class Daemon {
       if (wakeups_.WaitForSignal(kDrainInterval)) break;  // a second signal: no more patience
     }
     loop_->Stop();
+    port_watch_->Stop();
     server_->Shutdown(kLastMessagesGrace);
     spdlog::info("stopped");
   }
@@ -284,8 +313,10 @@ class Daemon {
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<PortWatch> port_watch_;
   std::unique_ptr<HttpServer> metrics_server_;  // null: nobody asked for it
-  bool shown_ready_ = true;                     // by gRPC's health service, once ready
+  IdleTrim idle_trim_;
+  Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready
 
   absl::Status load_status_;  // the loader's until loaded_
   std::atomic<bool> loaded_{false};
@@ -294,7 +325,7 @@ class Daemon {
 }  // namespace
 
 void BlockSignals() {
-  const sigset_t set = StopSignals();
+  const sigset_t set = HandledSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
 }

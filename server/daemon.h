@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-// SIGTERM and SIGINT must be blocked in the calling thread before any other thread exists
+// The signals it knows must be blocked in the calling thread before any other thread exists
 // (BlockSignals()); they are read from a descriptor, so nothing runs in a signal handler. Returns
 // OK after a drain, or why the daemon could not serve.
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load = LoadModel);

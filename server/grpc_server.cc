@@ -4,25 +4,26 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "server/descriptor_limit.h"
 
 namespace hydrant {
 namespace {
 
 constexpr char kServiceName[] = "hydrant.v1.Hydrant";
+// What the kernel holds for a connection beyond what is on its way. Its own limit is megabytes, and
+// a client that does not read would be found out that much later.
+constexpr int kUnsentBytes = 128 << 10;
 
 void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
-  // Two daemons on one port would share the connections by chance; the second one must fail
-  // instead.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Whoever connects and says nothing holds a descriptor: not for gRPC's two minutes.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_timeout_ms);
   // Without these a client that vanished is served for minutes.
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time_ms);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout_ms);
@@ -35,27 +36,13 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   };
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
   set_millis(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_connection_age_grace);
+  // gRPC inflates a message before it looks at its size: a megabyte on the wire can be gigabytes.
+  // So none is inflated, and a call that names an encoding is refused before its message is read.
+  for (const auto encoding : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE})
+    builder->SetCompressionAlgorithmSupportStatus(encoding, false);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
   builder->SetMaxSendMessageSize(-1);
-}
-
-// gRPC removes a socket's file before it binds, also one that a living server listens on: the
-// second daemon would take the first one's place.
-bool SomeoneListensOn(const std::string& listen) {
-  constexpr std::string_view kUnix = "unix:";
-  if (!listen.starts_with(kUnix)) return false;
-  std::string path = listen.substr(kUnix.size());
-  if (path.starts_with("//")) path.erase(0, 2);
-  sockaddr_un address{};
-  if (path.size() >= sizeof(address.sun_path)) return false;  // gRPC says no
-  address.sun_family = AF_UNIX;
-  std::copy(path.begin(), path.end(), address.sun_path);
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool answered =
-      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
-  close(fd);
-  return answered;
 }
 
 // Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be
@@ -81,17 +68,30 @@ class StartThreadsAsBatch {
   bool changed_ = false;
 };
 
-absl::Status CannotListen(const std::string& listen) {
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", listen,
-                   ": the address is in use, not of this machine, or not host:port"));
+// What gRPC would set on a listener of its own; accepted sockets inherit it. A client that vanished
+// while it had no call gets no ping of gRPC's: the kernel's find it within a minute and a half.
+void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& sockets) {
+  const auto set = [](int fd, int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));  // a unix socket has none of these
+  };
+  for (const int fd : sockets.fds()) {
+    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytes);
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, options.keepalive_timeout_ms);
+    set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 60);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+    set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                               Service* service) {
-  if (SomeoneListensOn(options.listen)) return CannotListen(options.listen);
+  absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(options.listen);
+  if (!sockets.ok()) return sockets.status();
+  SetSocketOptions(options, *sockets);
   const StartThreadsAsBatch batch;
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
@@ -102,18 +102,29 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   (void)library;
   grpc::ServerBuilder builder;
   SetArguments(options, &builder);
-  int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  std::unique_ptr<Gate> gate = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr) return CannotListen(options.listen);
-  std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(server), port));
+  if (server == nullptr) return absl::InternalError("gRPC could not start its server");
+  std::unique_ptr<GrpcServer> started(
+      new GrpcServer(std::move(server), std::move(gate), *std::move(sockets)));
   started->SetServing(false);  // gRPC's health service begins as SERVING
   return started;
 }
 
-GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, int port)
-    : server_(std::move(server)), port_(port) {}
+GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Gate> gate,
+                       ListeningSockets sockets)
+    : server_(std::move(server)),
+      gate_(std::move(gate)),
+      local_address_(sockets.LocalAddress()),
+      acceptor_(std::make_unique<Acceptor>(
+          std::move(sockets), DescriptorsForConnections(DescriptorLimit()), [this](int fd) {
+            Gate::NewConnectionParameters connection;
+            connection.fd = fd;
+            gate_->HandleNewConnection(&connection);
+          })) {}
 
 GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -124,6 +135,7 @@ void GrpcServer::SetServing(bool serving) {
 }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
+  acceptor_->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
 }

@@ -1,5 +1,6 @@
 // The gRPC server: one address, our service, the standard health service and reflection. The port
-// opens in Start(), with health NOT_SERVING. Thread safe.
+// opens in Start(), with health NOT_SERVING. Connections are accepted by an Acceptor, and gRPC gets
+// their sockets. Thread safe.
 #ifndef HYDRANT_SERVER_GRPC_SERVER_H_
 #define HYDRANT_SERVER_GRPC_SERVER_H_
 
@@ -9,11 +10,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/acceptor.h"
 #include "server/service.h"
 
 namespace grpc {
 class Server;
+namespace experimental {
+class ExternalConnectionAcceptor;
 }
+}  // namespace grpc
 
 namespace hydrant {
 
@@ -22,6 +27,7 @@ struct GrpcServerOptions {
   // A connection that answers no ping for this long is closed, and its requests are cancelled.
   int keepalive_time_ms = 10'000;
   int keepalive_timeout_ms = 5'000;
+  int handshake_timeout_ms = 10'000;  // for a new connection to say that it speaks HTTP/2
   // After this a connection gets a GOAWAY, and its client opens another; streams that are open then
   // may go on for `grace`. Unset: for ever. gRPC varies the age by a tenth.
   std::optional<std::chrono::milliseconds> max_connection_age = {};
@@ -36,16 +42,22 @@ class GrpcServer {
                                                            Service* service);
   ~GrpcServer();  // Shutdown() at once
 
-  int port() const { return port_; }
+  int port() const { return acceptor_->sockets().port(); }  // 0 for unix:
+  // Where this process itself can connect.
+  ListeningSockets::Address LocalAddress() const { return local_address_; }
   void SetServing(bool serving);
   // No new calls; cancels those still open after `grace`, then returns when all have ended.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, int port);
+  using Gate = grpc::experimental::ExternalConnectionAcceptor;
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Gate> gate,
+             ListeningSockets sockets);
 
-  std::unique_ptr<grpc::Server> server_;
-  int port_;
+  const std::unique_ptr<grpc::Server> server_;
+  const std::unique_ptr<Gate> gate_;  // through which gRPC gets connections
+  const ListeningSockets::Address local_address_;
+  const std::unique_ptr<Acceptor> acceptor_;
 };
 
 }  // namespace hydrant

@@ -4,7 +4,10 @@
 
 namespace hydrant {
 
-Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout_us) {
+Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout_us,
+                   PortState port) {
+  if (port == PortState::kSilent)
+    return {.live = false, .why = "deaf: the gRPC port does not answer new connections"};
   if (serving.state == v1::SERVER_STATE_LOADING)
     return {.why = fmt::format("loading: {:.0f} % of the model", serving.load_fraction * 100)};
   if (serving.state == v1::SERVER_STATE_ENGINE_LOST)
@@ -25,7 +28,9 @@ Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout
   }
   if (serving.state == v1::SERVER_STATE_DRAINING)
     return {.why = "draining: the running requests are brought to their end"};
-  return {.ready = true, .why = "ready"};
+  if (port == PortState::kRefuses)
+    return {.serves = true, .why = "full: new connections are refused, too many are open"};
+  return {.ready = true, .serves = true, .why = "ready"};
 }
 
 }  // namespace hydrant

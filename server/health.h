@@ -6,6 +6,7 @@
 #include <string>
 
 #include "scheduler/request.h"
+#include "server/port_watch.h"
 #include "server/serving_state.h"
 
 namespace hydrant {
@@ -13,12 +14,15 @@ namespace hydrant {
 struct Health {
   bool live = true;      // a restart would not help
   bool ready = false;    // balancers shall send requests here
+  bool serves = false;   // requests over connections that are open: gRPC's health
   std::string why = {};  // one line for people; begins with the state
 };
 
-// `now` is the steady clock's. The loop counts as stuck when requests are there and no step has
-// ended for `stall_timeout_us`.
-Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout_us);
+// A port that refuses is not ready, but those who are connected lose nothing. `now` is the steady
+// clock's. The loop counts as stuck when requests are there and no step has ended for
+// `stall_timeout_us`.
+Health JudgeHealth(const ServingState& serving, TimeUs now, TimeUs stall_timeout_us,
+                   PortState port);
 
 }  // namespace hydrant
 

@@ -1,113 +1,197 @@
 #include "server/http_server.h"
 
-#include <fmt/format.h>
-#include <httplib.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <charconv>
-#include <cstring>
+#include <chrono>
+#include <list>
 #include <thread>
 #include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/listening_sockets.h"
 
 namespace hydrant {
 namespace {
 
-constexpr int kThreads = 8;
-constexpr time_t kPatienceSeconds = 1;  // with a client that does not send, or does not read
+using Clock = std::chrono::steady_clock;
 
-struct HostPort {
-  std::string host;  // without the brackets of IPv6
-  int port = 0;
-};
+constexpr size_t kMaxConnections = 64;
+constexpr size_t kMaxRequestBytes = 8192;
+constexpr int kPauseMs = 100;  // after accept() has failed: what it lacks may come back
 
-absl::StatusOr<HostPort> ParseListen(const std::string& listen) {
-  const size_t colon = listen.find_last_of(':');
-  HostPort parsed;
-  const char* const end = listen.data() + listen.size();
-  const char* const begin = colon == listen.npos ? end : listen.data() + colon + 1;
-  const auto [stop, error] = std::from_chars(begin, end, parsed.port);
-  if (begin == end || error != std::errc() || stop != end || parsed.port < 0 || parsed.port > 65535)
-    return absl::InvalidArgumentError(
-        fmt::format("'{}' is not host:port with a port from 0 to 65535", listen));
-  parsed.host = listen.substr(0, colon);
-  if (parsed.host.starts_with('[') && parsed.host.ends_with(']'))
-    parsed.host = parsed.host.substr(1, parsed.host.size() - 2);
-  if (parsed.host.empty()) parsed.host = "0.0.0.0";
-  return parsed;
+std::string Reply(const HttpAnswer& answer) {
+  const char* word = answer.status == 200   ? "OK"
+                     : answer.status == 503 ? "Service Unavailable"
+                     : answer.status == 404 ? "Not Found"
+                                            : "Bad Request";
+  return absl::StrCat(
+      "HTTP/1.1 ", answer.status, " ", word, "\r\nContent-Type: ", answer.content_type,
+      "\r\nContent-Length: ", answer.body.size(), "\r\nConnection: close\r\n\r\n", answer.body);
 }
+
+// One request and its answer, read and written as far as the socket goes each time.
+class Connection {
+ public:
+  Connection(int fd, Clock::time_point deadline) : fd_(fd), deadline_(deadline) {}
+  ~Connection() { close(fd_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  int fd() const { return fd_; }
+  Clock::time_point deadline() const { return deadline_; }
+  pollfd Waits() const { return {fd_, static_cast<short>(unsent_.empty() ? POLLIN : POLLOUT), 0}; }
+
+  // False where the connection is over. `answer_to` makes an answer of a request's head.
+  template <typename AnswerTo>
+  bool GoOn(const AnswerTo& answer_to) {
+    if (unsent_.empty()) {
+      if (!Read()) return false;
+      if (request_.find("\r\n\r\n") == request_.npos) return request_.size() < kMaxRequestBytes;
+      unsent_ = answer_to(std::string_view(request_));
+    }
+    return Write();
+  }
+
+ private:
+  bool Read() {
+    std::array<char, 4096> buffer;
+    const ssize_t count = recv(fd_, buffer.data(), buffer.size(), 0);
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
+    request_.append(buffer.data(), static_cast<size_t>(count));
+    return count > 0;
+  }
+  bool Write() {
+    const ssize_t count = send(fd_, unsent_.data(), unsent_.size(), MSG_NOSIGNAL);
+    if (count < 0) return errno == EAGAIN || errno == EINTR;
+    unsent_.erase(0, static_cast<size_t>(count));
+    return !unsent_.empty();
+  }
+
+  const int fd_;
+  const Clock::time_point deadline_;
+  std::string request_, unsent_;
+};
 
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  explicit Impl(Pages pages) : pages_(std::move(pages)) {
-    server_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-    server_.set_keep_alive_max_count(1);
-    server_.set_keep_alive_timeout(kPatienceSeconds);
-    server_.set_read_timeout(kPatienceSeconds);
-    server_.set_write_timeout(kPatienceSeconds);
-    server_.set_payload_max_length(1024);
-    // The library would share the port with whoever has it.
-    server_.set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    });
-    for (const auto& page : pages_) {
-      server_.Get(page.first, [&page](const httplib::Request&, httplib::Response& response) {
-        const HttpAnswer answer = page.second();
-        response.status = answer.status;
-        response.set_content(answer.body, answer.content_type);
-      });
-    }
-    server_.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
-      if (response.status == 404) response.set_content(PageList(), "text/plain; charset=utf-8");
-    });
-  }
+  Impl(ListeningSockets sockets, std::string address, Pages pages, std::chrono::milliseconds time)
+      : sockets_(std::move(sockets)),
+        address_(std::move(address)),
+        pages_(std::move(pages)),
+        time_(time),
+        stop_fd_(eventfd(0, EFD_CLOEXEC)),
+        thread_([this] { Run(); }) {}
   ~Impl() {
-    if (!thread_.joinable()) return;
-    server_.stop();
+    const uint64_t one = 1;
+    (void)!write(stop_fd_, &one, sizeof(one));
     thread_.join();
-  }
-
-  absl::Status Listen(const std::string& listen) {
-    const absl::StatusOr<HostPort> to = ParseListen(listen);
-    if (!to.ok()) return to.status();
-    errno = 0;
-    const int port = to->port == 0                              ? server_.bind_to_any_port(to->host)
-                     : server_.bind_to_port(to->host, to->port) ? to->port
-                                                                : -1;
-    if (port < 0)
-      return absl::UnavailableError(
-          fmt::format("cannot listen on {}: {}", listen,
-                      errno == 0 ? "the host is not known" : std::strerror(errno)));
-    address_ = listen.substr(0, listen.find_last_of(':') + 1) + std::to_string(port);
-    thread_ = std::thread([this] { server_.listen_after_bind(); });
-    // stop() before that would be forgotten.
-    while (!server_.is_running()) std::this_thread::yield();
-    return absl::OkStatus();
+    close(stop_fd_);
   }
 
   const std::string& address() const { return address_; }
 
  private:
+  void Run() {
+    std::vector<pollfd> polled;
+    while (true) {
+      polled.assign({{stop_fd_, POLLIN, 0}});
+      for (const int fd : sockets_.fds()) polled.push_back({fd, POLLIN, 0});
+      for (const Connection& one : connections_) polled.push_back(one.Waits());
+      if (poll(polled.data(), polled.size(), MillisToDeadline()) < 0) continue;
+      if (polled[0].revents != 0) return;
+      Serve(polled.data() + 1 + sockets_.fds().size());
+      EndOverdue();
+      bool can_accept = true;
+      for (size_t i = 0; i < sockets_.fds().size(); ++i) {
+        if (polled[1 + i].revents != 0) can_accept = Accept(sockets_.fds()[i]) && can_accept;
+      }
+      if (!can_accept && poll(polled.data(), 1, kPauseMs) > 0) return;
+    }
+  }
+
+  // For poll(): -1 where nobody waits. All have the same time, so the first one's is up first.
+  int MillisToDeadline() const {
+    if (connections_.empty()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(connections_.front().deadline() -
+                                                                   Clock::now());
+    return static_cast<int>(std::max<int64_t>(left.count(), 0));
+  }
+
+  // `polled`: of every connection, in their order.
+  void Serve(const pollfd* polled) {
+    const auto answer_to = [this](std::string_view head) { return AnswerTo(head); };
+    for (auto it = connections_.begin(); it != connections_.end(); ++polled) {
+      const bool goes_on = polled->revents == 0 || it->GoOn(answer_to);
+      it = goes_on ? std::next(it) : connections_.erase(it);
+    }
+  }
+
+  void EndOverdue() {
+    const auto now = Clock::now();
+    while (!connections_.empty() && connections_.front().deadline() <= now)
+      connections_.pop_front();
+  }
+
+  // False where nothing can be accepted for now. The oldest connection makes room for a new one:
+  // whoever asks as soon as it is connected is not among them.
+  bool Accept(int listening) {
+    const int fd = accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+      const bool no_descriptor = errno == EMFILE || errno == ENFILE;
+      if (no_descriptor && !connections_.empty()) connections_.pop_front();
+      return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+    }
+    if (connections_.size() == kMaxConnections) connections_.pop_front();
+    connections_.emplace_back(fd, Clock::now() + time_);
+    return true;
+  }
+
+  std::string AnswerTo(std::string_view head) const {
+    const std::string_view line = head.substr(0, head.find("\r\n"));
+    const size_t begin = line.find(' '), end = line.rfind(' ');
+    if (line.substr(0, begin) != "GET" || end <= begin)
+      return Reply({.status = 400, .body = "only GET is served here\n"});
+    const std::string_view target = line.substr(begin + 1, end - begin - 1);
+    const auto page = pages_.find(std::string(target.substr(0, target.find('?'))));
+    return Reply(page != pages_.end() ? page->second()
+                                      : HttpAnswer{.status = 404, .body = PageList()});
+  }
+
   std::string PageList() const {
     std::string list = "there is:";
     for (const auto& [path, answer] : pages_) list += " " + path;
     return list + "\n";
   }
 
+  const ListeningSockets sockets_;
+  const std::string address_;
   const Pages pages_;
-  httplib::Server server_;
-  std::string address_;
+  const std::chrono::milliseconds time_;
+  std::list<Connection> connections_;  // the oldest first; the thread's
+  int stop_fd_ = -1;
   std::thread thread_;
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
-                                                              Pages pages) {
-  auto impl = std::make_unique<Impl>(std::move(pages));
-  if (const absl::Status status = impl->Listen(listen); !status.ok()) return status;
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+                                                              Pages pages,
+                                                              std::chrono::milliseconds time) {
+  // A probe comes over the network.
+  if (const auto to = ParseHostPort(listen); !to.ok()) return to.status();
+  absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(listen);
+  if (!sockets.ok()) return sockets.status();
+  std::string address =
+      absl::StrCat(listen.substr(0, listen.find_last_of(':') + 1), sockets->port());
+  return std::unique_ptr<HttpServer>(new HttpServer(
+      std::make_unique<Impl>(*std::move(sockets), std::move(address), std::move(pages), time)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

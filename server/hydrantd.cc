@@ -13,6 +13,8 @@
 
 #include "server/daemon.h"
 #include "server/daemon_options.h"
+#include "server/descriptor_limit.h"
+#include "server/idle_trim.h"
 #include "server/json_log.h"
 
 namespace {
@@ -53,6 +55,7 @@ void RouteLibraryLogs() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  hydrant::LimitHeaps();
   hydrant::BlockSignals();
   const hydrant::CommandLine line = hydrant::ParseCommandLine(argc, argv);
   if (!line.options.has_value()) {
@@ -61,6 +64,7 @@ int main(int argc, char** argv) {
   }
   SetUpLog(*line.options);
   RouteLibraryLogs();
+  hydrant::RaiseDescriptorLimit();
   const absl::Status status = hydrant::RunDaemon(*line.options);
   const std::string why(status.message());
   if (!status.ok() && line.options->log_json) spdlog::critical("hydrantd: {}", why);

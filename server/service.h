@@ -25,7 +25,7 @@ namespace hydrant {
 struct ServiceOptions {
   std::string version;
   std::map<std::string, std::string> flags;  // what GetServerInfo reports
-  // A client may leave this much unread beyond what gRPC itself buffers (about 4 MiB).
+  // A client may leave this much unread beyond what gRPC and the kernel buffer (some 256 KiB).
   size_t max_buffered_bytes_per_stream = size_t{1} << 20;
   bool connections_age = false;  // gRPC closes those past an age with the last of their streams
 };

@@ -12,6 +12,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/wire_message.h"
@@ -142,6 +143,26 @@ TEST(MessageSize, TheDaemonsLimitIsSixteenMebibytes) {
   const grpc::Status status = server.stub().Tokenize(&first, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr(std::to_string(16 << 20)));
+}
+
+// 20 MB that are 20 KB on the wire, and a message of no size at all: compressed ones are not
+// inflated to see.
+TEST(Compression, OfRequestsIsRefusedByNameAndTheConnectionLives) {
+  TestServer server;
+  for (const auto& [algorithm, name] :
+       {std::pair(GRPC_COMPRESS_GZIP, "gzip"), std::pair(GRPC_COMPRESS_DEFLATE, "deflate")}) {
+    for (const size_t bytes : {size_t{1000}, size_t{20'000'000}}) {
+      grpc::ClientContext context;
+      context.set_compression_algorithm(algorithm);
+      v1::TokenizeRequest request;
+      v1::TokenizeResponse response;
+      request.set_text(std::string(bytes, 'x'));
+      const grpc::Status status = server.stub().Tokenize(&context, request, &response);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << name << " " << bytes;
+      EXPECT_THAT(status.error_message(), HasSubstr(name)) << bytes;
+    }
+  }
+  EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 2)).status.ok());
 }
 
 // Reflection as its clients speak it. The messages' classes are in gRPC's library, their headers

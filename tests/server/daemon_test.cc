@@ -2,15 +2,19 @@
 // hydrant talks to it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
@@ -27,14 +31,30 @@ using testing::StartsWith;
 constexpr char kModel[] = "tests/data/engine/tiny_mha";
 constexpr char kGguf[] = "models/hydrant-tiny.gguf";
 
+struct Limits {
+  int open_files = 0;       // 0: the test's own
+  int soft_open_files = 0;  // 0: no lower than the other
+};
+
+// In front of a program's arguments.
+std::vector<std::string> LimitedBy(const Limits& limits) {
+  if (limits.open_files == 0) return {};
+  const int soft = limits.soft_open_files == 0 ? limits.open_files : limits.soft_open_files;
+  const std::string script =
+      "ulimit -Sn " + std::to_string(soft) + " && ulimit -Hn " + std::to_string(limits.open_files);
+  return {"/bin/sh", "-c", script + " && exec \"$@\"", "sh"};
+}
+
 class Daemon {
  public:
-  explicit Daemon(std::vector<std::string> flags = {}, const std::string& model = kModel,
-                  const std::string& device = "reference")
+  explicit Daemon(const std::vector<std::string>& flags = {}, const std::string& model = kModel,
+                  const std::string& device = "reference", const Limits& limits = {})
       : process_([&] {
-          std::vector<std::string> arguments = {HYDRANTD_PATH, "--model",     model,
+          std::vector<std::string> arguments = LimitedBy(limits);
+          const std::vector<std::string> own = {HYDRANTD_PATH, "--model",     model,
                                                 "--listen",    "127.0.0.1:0", "--device",
                                                 device,        "--threads",   "1"};
+          arguments.insert(arguments.end(), own.begin(), own.end());
           arguments.insert(arguments.end(), flags.begin(), flags.end());
           return arguments;
         }()) {
@@ -46,6 +66,8 @@ class Daemon {
   }
 
   const std::string& address() const { return address_; }
+  explicit Daemon(const Limits& limits, const std::vector<std::string>& flags = {})
+      : Daemon(flags, kModel, "reference", limits) {}
   // With --metrics-listen.
   std::string MetricsAddress() {
     const std::string line = process_.WaitForErrorLine("metrics and probes on http://");
@@ -290,6 +312,11 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", "/no/such/model.gguf"}, {"/no/such/model.gguf", "does not exist"}},
            {{"--model", kModel, "--tokenizer", "/no/tokenizer"}, {"/no/tokenizer"}},
            {{"--model", kModel, "--listen", "256.1.1.1:1"}, {"256.1.1.1:1"}},
+           {{"--model", kModel, "--listen", "127.0.0.1:99999"},
+            {"--listen: '127.0.0.1:99999' is not host:port with a port from 0 to 65535"}},
+           {{"--model", kModel, "--listen", "127.0.0.1:x"}, {"--listen: '127.0.0.1:x'"}},
+           {{"--model", kModel, "--metrics-listen", "127.0.0.1:99999"},
+            {"--metrics-listen: '127.0.0.1:99999'", "65535"}},
            {{"--model", kModel, "--port", "70000"}, {"--port", "70000", "65535"}},
            {{"--model", kModel, "--frobnicate"}, {"--frobnicate"}},
            {{"--model", kModel, "stray"}, {"stray"}},
@@ -323,6 +350,38 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kGguf, "--max-model-len", "1"}, {"--max-model-len", "1"}}}) {
     ExpectNoStart(c.flags, c.mentions);
   }
+}
+
+// "nan" is a number to a parser, and neither below nor above any limit.
+TEST(Daemon, RefusesNumbersThatAreNone) {
+  for (const char* flag :
+       {"--stall-timeout", "--drain-delay", "--shutdown-timeout", "--max-connection-age",
+        "--max-connection-age-grace", "--watermark", "--gpu-memory-utilization"}) {
+    for (const char* value : {"nan", "-nan", "inf", "-inf", "-1", "1e300", "x"})
+      ExpectNoStart({"--model", kModel, std::string(flag) + "=" + value}, {flag, value, "from"});
+  }
+}
+
+TEST(Daemon, IgnoresSignalsThatDoNotAskItToStop) {
+  Daemon daemon;
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  for (const auto& [signal, line] :
+       {std::pair(SIGHUP, "SIGHUP is ignored"), std::pair(SIGUSR1, "SIGUSR1 is ignored"),
+        std::pair(SIGUSR2, "SIGUSR2 is ignored")}) {
+    daemon.process().Signal(signal);
+    EXPECT_NE(daemon.process().WaitForErrorLine(line), "");
+  }
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok());
+  daemon.process().Signal(SIGTERM);
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+}
+
+TEST(Daemon, SaysThatThreadsAreMoreThanCpus) {
+  Daemon few;
+  EXPECT_THAT(few.process().err(), Not(HasSubstr("--threads")));
+  Subprocess many({HYDRANTD_PATH, "--model", kModel, "--listen", "127.0.0.1:0", "--device",
+                   "reference", "--threads", "1000"});
+  EXPECT_NE(many.WaitForErrorLine("--threads 1000 is more than the "), "");
 }
 
 // A device that is not there is found before a model that is not there either.
@@ -410,6 +469,74 @@ TEST(Daemon, AMetricsPortThatIsTakenIsOneClearLine) {
   ExpectNoStart({"--model", kModel, "--metrics-listen", address},
                 {"--metrics-listen: cannot listen on " + address + ": Address already in use"});
   EXPECT_EQ(HttpGet(address, "/readyz").body, "ready\n") << "the first one's probes go on";
+}
+
+// Clients of HTTP/2 that have introduced themselves and ask nothing.
+class IdleConnections {
+ public:
+  IdleConnections(const std::string& address, int count) {
+    constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+    for (int i = 0; i < count; ++i) {
+      fds_.push_back(ConnectTo(address));
+      (void)!send(fds_.back(), kHello.data(), kHello.size(), MSG_NOSIGNAL);
+    }
+  }
+  ~IdleConnections() { Close(); }
+  IdleConnections(const IdleConnections&) = delete;
+  IdleConnections& operator=(const IdleConnections&) = delete;
+  // Until the server has closed the last of them.
+  bool LastIsClosed() const {
+    char byte;
+    for (ssize_t count; (count = recv(fds_.back(), &byte, 1, 0)) != 0;) {
+      if (count < 0) return errno == ECONNRESET;
+    }
+    return true;
+  }
+  void Close() {
+    for (const int fd : fds_) close(fd);
+    fds_.clear();
+  }
+
+ private:
+  std::vector<int> fds_;
+};
+
+// Of a stub with a connection of its own.
+grpc::Status NewConnectionsAnswer(const std::string& address) {
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto stub = v1::Hydrant::NewStub(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  v1::GetServerInfoResponse info;
+  return stub->GetServerInfo(&context, {}, &info);
+}
+
+// More connections than the process may have descriptors: those that have one go on, the others are
+// refused and not kept waiting, the probes go on and say why, and all is well when they are gone.
+TEST(Descriptors, WhenTheyRunOutTheDaemonIsFullAndNotDeaf) {
+  Daemon daemon(Limits{.open_files = 128}, {"--metrics-listen", "127.0.0.1:0"});
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  const std::string metrics = daemon.MetricsAddress();
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok());
+  IdleConnections idle(daemon.address(), 200);
+  EXPECT_TRUE(idle.LastIsClosed());
+  EXPECT_NE(daemon.process().WaitForErrorLine("a connection was refused"), "");
+  EXPECT_TRUE(RunToEnd(daemon.stub(), LongRequest(3)).status.ok()) << "over the old connection";
+  EXPECT_TRUE(WaitFor([&] { return HttpGet(metrics, "/readyz").status == 503; }));
+  EXPECT_THAT(HttpGet(metrics, "/readyz").body, StartsWith("full: "));
+  EXPECT_EQ(HttpGet(metrics, "/livez").status, 200);
+  EXPECT_EQ(HealthOf(daemon.channel(), ""), grpc::health::v1::HealthCheckResponse::SERVING);
+  idle.Close();
+  EXPECT_TRUE(WaitFor([&] { return NewConnectionsAnswer(daemon.address()).ok(); }));
+  EXPECT_TRUE(WaitFor([&] { return HttpGet(metrics, "/readyz").status == 200; }));
+}
+
+TEST(Descriptors, TheSoftLimitIsRaised) {
+  Daemon daemon(Limits{.open_files = 256, .soft_open_files = 64});
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  EXPECT_THAT(daemon.process().err(), HasSubstr("256 files may be open, 192 of them connections"));
 }
 
 TEST(Daemon, LogsAsJsonOnRequest) {

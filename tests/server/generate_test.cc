@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/server/log_watch.h"
+#include "tests/server/never_reads.h"
 #include "tests/server/test_server.h"
 
 namespace hydrant {
@@ -375,6 +376,27 @@ TEST_P(StalledClient, HarmsNobody) {
 
 INSTANTIATE_TEST_SUITE_P(Generate, StalledClient,
                          testing::Values(std::chrono::microseconds(0), std::chrono::seconds(3)));
+
+// Through a real socket, HTTP/2's own limits being out of the way: what the kernel and gRPC take in
+// for a client that reads nothing counts too.
+TEST(Generate, AClientThatNeverReadsIsCutOffAtTheBytesThatTheDocumentsSay) {
+  TestServerOptions options;
+  options.limits.max_model_len = 1 << 16;
+  options.limits.num_blocks = 1 << 15;
+  options.limits.table_entries = 1 << 17;
+  options.limits.prefill_arena_tokens = 1 << 16;
+  options.max_buffered_bytes = 1 << 20;
+  options.next_token = [](int32_t) { return ByteTokenizer::kLong; };  // 4 KiB a token
+  TestServer server(options);
+  const NeverReads client(server.address(), "/hydrant.v1.Hydrant/Generate",
+                          TextRequest("x", 30000).SerializeAsString(), 64 << 10);
+  const RequestMetrics& metrics = server.service->request_metrics();
+  EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("slow_reader") == 1; }));
+  EXPECT_TRUE(server.WaitUntilEmpty());
+  // What it was given but for its last 1 MiB went to gRPC and the kernel, the client's own
+  // included.
+  EXPECT_LT(metrics.sent_bytes, 1u << 20);
+}
 
 TEST(Generate, OneHundredAndFiftyStreamsAtOnce) {
   constexpr int kStreams = 150;

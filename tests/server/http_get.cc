@@ -10,13 +10,17 @@
 
 namespace hydrant {
 
-int ConnectTo(const std::string& address) {
+bool Connect(int socket, const std::string& address) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + address.rfind(':') + 1)));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
+}
+
+int ConnectTo(const std::string& address) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
+  if (Connect(fd, address)) return fd;
   close(fd);
   return -1;
 }

@@ -16,6 +16,8 @@ struct HttpReply {
 // `address` is 127.0.0.1:port. Reads until the server closes the connection.
 HttpReply HttpGet(const std::string& address, const std::string& path);
 
+// False: refused.
+bool Connect(int socket, const std::string& address);
 // A connection that says nothing; the caller closes it. -1: refused.
 int ConnectTo(const std::string& address);
 

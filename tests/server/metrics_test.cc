@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <regex>
@@ -296,10 +298,20 @@ TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
 
 class HttpServerTest : public testing::Test {
  protected:
-  std::unique_ptr<HttpServer> Start() {
-    auto server = HttpServer::Start(
-        "127.0.0.1:0", {{"/yes", [] { return HttpAnswer{.body = "yes\n"}; }},
-                        {"/no", [] { return HttpAnswer{.status = 503, .body = "no\n"}; }}});
+  // Sends and reads until the server closes the connection.
+  static std::string SendAndReceive(int fd, const std::string& request) {
+    (void)!send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+    std::string text(4096, '\0');
+    const ssize_t count = recv(fd, text.data(), text.size(), MSG_WAITALL);
+    text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
+    return text;
+  }
+  std::unique_ptr<HttpServer> Start(std::chrono::milliseconds time = std::chrono::seconds(5)) {
+    auto server =
+        HttpServer::Start("127.0.0.1:0",
+                          {{"/yes", [] { return HttpAnswer{.body = "yes\n"}; }},
+                           {"/no", [] { return HttpAnswer{.status = 503, .body = "no\n"}; }}},
+                          time);
     EXPECT_TRUE(server.ok()) << server.status();
     return *std::move(server);
   }
@@ -330,14 +342,45 @@ TEST_F(HttpServerTest, SaysWhatIsWrongWithAnAddress) {
             "cannot listen on " + server->address() + ": Address already in use");
 }
 
-// Clients that connect and say nothing get a second each of one of a few threads.
-TEST_F(HttpServerTest, SilentClientsDoNotKeepOthersOutForEver) {
-  const auto server = Start();
-  std::vector<int> silent;
-  silent.reserve(16);
-  for (int i = 0; i < 16; ++i) silent.push_back(ConnectTo(server->address()));
+// As many as any number of threads there could be, silent in the middle of a request.
+TEST_F(HttpServerTest, ClientsThatGoOnForEverKeepNobodyWaiting) {
+  const auto server = Start(std::chrono::hours(1));
+  std::vector<int> slow;
+  for (int i = 0; i < 200; ++i) {
+    slow.push_back(ConnectTo(server->address()));
+    (void)!send(slow.back(), "GET /yes", 8, MSG_NOSIGNAL);
+    if (i % 20 != 0) continue;
+    EXPECT_EQ(HttpGet(server->address(), "/yes").status, 200) << i;
+  }
   EXPECT_EQ(HttpGet(server->address(), "/yes").status, 200);
-  for (const int fd : silent) close(fd);
+  // The youngest are served when they come to their end.
+  EXPECT_EQ(SendAndReceive(slow.back(), " HTTP/1.1\r\n\r\n").substr(0, 15), "HTTP/1.1 200 OK");
+  for (const int fd : slow) close(fd);
+}
+
+// However it spends it: a byte now and then wins nothing.
+TEST_F(HttpServerTest, AConnectionHasItsTime) {
+  const auto server = Start(std::chrono::milliseconds(30));
+  const int drips = ConnectTo(server->address()), silent = ConnectTo(server->address());
+  EXPECT_TRUE(WaitFor([&] { return send(drips, "G", 1, MSG_NOSIGNAL) < 0; }));
+  EXPECT_EQ(SendAndReceive(silent, ""), "");
+  close(drips);
+  close(silent);
+}
+
+TEST_F(HttpServerTest, RefusesWhatIsNoGet) {
+  const auto server = Start();
+  const auto status_of = [&](const std::string& request) {
+    const int fd = ConnectTo(server->address());
+    const std::string reply = SendAndReceive(fd, request);
+    close(fd);
+    return reply.substr(0, reply.find("\r\n"));
+  };
+  for (const char* bad :
+       {"POST /yes HTTP/1.1\r\n\r\n", "GET\r\n\r\n", "\r\n\r\n", "GET /yes\r\n\r\n"})
+    EXPECT_EQ(status_of(bad), "HTTP/1.1 400 Bad Request") << bad;
+  EXPECT_EQ(status_of("GET /yes?x=1 HTTP/1.1\r\nA: b\r\n\r\n"), "HTTP/1.1 200 OK");
+  EXPECT_EQ(status_of(std::string(100'000, 'x')), "");
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ std::string TestServer::MetricsText() const {
   return hydrant::MetricsText({.version = "test",
                                .started_at = std::chrono::system_clock::now(),
                                .serving = serving,
-                               .health = JudgeHealth(serving, now, 60'000'000),
+                               .health = JudgeHealth(serving, now, 60'000'000, PortState::kAnswers),
                                .requests = &service->request_metrics(),
                                .now = now});
 }

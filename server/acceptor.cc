@@ -1,0 +1,95 @@
+#include "server/acceptor.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace hydrant {
+namespace {
+
+constexpr std::chrono::seconds kBetweenComplaints{10};
+constexpr int kPauseMs = 100;  // after accept() has failed: what it lacks may come back
+
+// These are the connection's fault, or nobody's; accept(2) tells of the rest.
+bool IsHarmless(int error) {
+  return error == EAGAIN || error == EINTR || error == ECONNABORTED || error == EPROTO ||
+         error == ENETDOWN || error == ENETUNREACH || error == EHOSTDOWN || error == EHOSTUNREACH ||
+         error == ENOPROTOOPT || error == ENONET || error == EOPNOTSUPP;
+}
+
+}  // namespace
+
+bool Acceptor::Complaints::Due() {
+  ++count_;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_) return false;
+  next_ = now + kBetweenComplaints;
+  return true;
+}
+
+Acceptor::Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take)
+    : sockets_(std::move(sockets)),
+      max_descriptors_(max_descriptors),
+      take_(std::move(take)),
+      stop_fd_(eventfd(0, EFD_CLOEXEC)),
+      thread_([this] { Run(); }) {}
+
+void Acceptor::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  (void)!write(stop_fd_, &one, sizeof(one));
+  thread_.join();
+  close(stop_fd_);
+  sockets_.Close();
+}
+
+void Acceptor::Run() {
+  std::vector<pollfd> polled{{stop_fd_, POLLIN, 0}};
+  for (const int fd : sockets_.fds()) polled.push_back({fd, POLLIN, 0});
+  while (true) {
+    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (polled[0].revents != 0) return;
+    bool can_accept = true;
+    for (size_t i = 1; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) can_accept = AcceptFrom(polled[i].fd) && can_accept;
+    }
+    // The connection still waits, so the sockets would be ready at once.
+    if (!can_accept && poll(polled.data(), 1, kPauseMs) > 0) return;
+  }
+}
+
+bool Acceptor::AcceptFrom(int listening) {
+  const int fd = accept4(listening, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int error = errno;
+  if (fd < 0) {
+    if (IsHarmless(error)) return true;
+    if (failed_.Due())
+      spdlog::error("cannot accept connections: {} ({} times so far); trying again",
+                    std::strerror(error), failed_.count());
+    return false;
+  }
+  // The kernel gives the lowest number that is free: so many descriptors are open at least.
+  if (fd >= max_descriptors_) {
+    Refuse(fd);
+  } else {
+    take_(fd);
+  }
+  return true;
+}
+
+void Acceptor::Refuse(int fd) {
+  close(fd);
+  if (!refused_.Due()) return;
+  spdlog::error(
+      "a connection was refused ({} so far): {} descriptors are open, the rest is kept for files "
+      "and probes; raise the limit (ulimit -n, LimitNOFILE), or have clients share connections",
+      refused_.count(), max_descriptors_);
+}
+
+}  // namespace hydrant

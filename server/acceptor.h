@@ -1,0 +1,57 @@
+// Accepts connections on a thread of its own and hands them on, for as long as the process lives:
+// gRPC's own listener gives up for good when accept() fails once, and it fails when there are no
+// descriptors left. Here some are always left: a connection that would use them is closed at once.
+//
+// Thread safe.
+#ifndef HYDRANT_SERVER_ACCEPTOR_H_
+#define HYDRANT_SERVER_ACCEPTOR_H_
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "server/listening_sockets.h"
+
+namespace hydrant {
+
+class Acceptor {
+ public:
+  // `take` gets a socket that does not block, and owns it; called on the acceptor's thread.
+  // `max_descriptors` as from DescriptorsForConnections().
+  Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take);
+  ~Acceptor() { Stop(); }
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  const ListeningSockets& sockets() const { return sockets_; }
+  // Closes the sockets; `take` is not called any more when it returns. Not from two threads.
+  void Stop();
+
+ private:
+  // At most a line every ten seconds: whoever opens connections could fill the log otherwise.
+  class Complaints {
+   public:
+    bool Due();
+    int64_t count() const { return count_; }
+
+   private:
+    int64_t count_ = 0;
+    std::chrono::steady_clock::time_point next_{};
+  };
+
+  void Run();
+  // False where nothing can be accepted for now.
+  bool AcceptFrom(int listening);
+  void Refuse(int fd);
+
+  ListeningSockets sockets_;
+  const int max_descriptors_;
+  const std::function<void(int fd)> take_;
+  Complaints refused_, failed_;  // the thread's
+  int stop_fd_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_ACCEPTOR_H_
