@@ -131,8 +131,8 @@ bool MeasureStreams(int port, int streams, double seconds) {
 
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 60;
-  if (seconds <= 1.5 * hydrant::kStreamSeconds) {
-    fmt::print(stderr, "seconds: more than {}\n", 1.5 * hydrant::kStreamSeconds);
+  if (seconds <= 1.5 * hydrant::load::kStreamSeconds) {
+    fmt::print(stderr, "seconds: more than {}\n", 1.5 * hydrant::load::kStreamSeconds);
     return 2;
   }
   std::vector<int> sizes;
@@ -144,7 +144,7 @@ int main(int argc, char** argv) {
       "| streams | open at most | messages/s | tokens/s | sent late, ms: p50 / p99 / max | between "
       "messages, ms: p50 / p99 (sent every {:.0f}) | of a core | failed "
       "|\n|---|---|---|---|---|---|---|---|\n",
-      1000 / hydrant::kPace.messages_per_second);
+      1000 / hydrant::load::kPace.messages_per_second);
   bool ok = true;
   for (const int streams : sizes) ok &= hydrant::load::MeasureStreams(port, streams, seconds);
   return ok ? 0 : 1;
