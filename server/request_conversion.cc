@@ -1,7 +1,6 @@
 #include "server/request_conversion.h"
 
 #include <algorithm>
-#include <limits>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -41,12 +40,6 @@ absl::Status CheckTokenIds(const ServedModel& model,
   return absl::OkStatus();
 }
 
-// Wire counts are uint32, the scheduler's int32: anything above means "as many as can be".
-int32_t Saturate(uint32_t value) {
-  constexpr uint32_t kMax = std::numeric_limits<int32_t>::max();
-  return static_cast<int32_t>(value < kMax ? value : kMax);
-}
-
 SamplingParams ConvertSampling(const v1::Sampling& wire) {
   SamplingParams params;
   if (wire.has_temperature()) params.temperature = wire.temperature();
@@ -62,8 +55,8 @@ SamplingParams ConvertSampling(const v1::Sampling& wire) {
 
 StoppingParams ConvertStopping(const v1::Stopping& wire) {
   StoppingParams params;
-  if (wire.has_max_tokens()) params.max_tokens = Saturate(wire.max_tokens());
-  if (wire.has_min_tokens()) params.min_tokens = Saturate(wire.min_tokens());
+  if (wire.has_max_tokens()) params.max_tokens = wire.max_tokens();
+  if (wire.has_min_tokens()) params.min_tokens = wire.min_tokens();
   params.stop.assign(wire.stop().begin(), wire.stop().end());
   params.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   params.include_stop_str_in_output = wire.include_stop_str_in_output();
@@ -127,7 +120,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
 }
 
 // How many of a chat's tokens come after what it shares with the chat without its last message.
-absl::StatusOr<int32_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
+absl::StatusOr<int64_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
                                        const std::vector<TokenId>& prompt) {
   if (wire.prompt_case() != v1::GenerateRequest::kChat) {
     return Invalid(
@@ -156,13 +149,13 @@ absl::StatusOr<int32_t> QuestionOfChat(const ServedModel& model, const v1::Gener
   const absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
   if (!ids.ok()) return AtField("chat", ids.status());
   const auto shared = std::mismatch(prompt.begin(), prompt.end(), ids->begin(), ids->end()).first;
-  return static_cast<int32_t>(prompt.end() - shared);
+  return prompt.end() - shared;
 }
 
-absl::StatusOr<int32_t> QuestionTokens(const ServedModel& model, const v1::GenerateRequest& wire,
+absl::StatusOr<int64_t> QuestionTokens(const ServedModel& model, const v1::GenerateRequest& wire,
                                        const std::vector<TokenId>& prompt) {
   if (wire.cache().question_agnostic()) return QuestionOfChat(model, wire, prompt);
-  return Saturate(wire.cache().question_tokens());
+  return wire.cache().question_tokens();
 }
 
 absl::Status CheckRequestId(const std::string& id) {
@@ -226,7 +219,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   }
   absl::StatusOr<std::vector<TokenId>> prompt = EncodePrompt(model, wire);
   if (!prompt.ok()) return prompt.status();
-  const absl::StatusOr<int32_t> question = QuestionTokens(model, wire, *prompt);
+  const absl::StatusOr<int64_t> question = QuestionTokens(model, wire, *prompt);
   if (!question.ok()) return question.status();
   request.question_tokens = *question;
   request.prompt = *std::move(prompt);
