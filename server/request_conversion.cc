@@ -1,6 +1,7 @@
 #include "server/request_conversion.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -86,8 +87,22 @@ absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const st
                               ", and the answer needs one)"));
 }
 
+// Before a text is tokenized, which takes a second for 10 MB: could it fit at all?
+absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
+                              const std::string& field) {
+  const std::optional<int64_t> longest = model.tokenizer->MostBytesPerToken();
+  if (!longest.has_value()) return absl::OkStatus();
+  const int64_t tokens = model.limits.max_model_len - 1;
+  const int64_t limit = tokens * *longest;
+  if (static_cast<int64_t>(text.size()) <= limit) return absl::OkStatus();
+  return Invalid(absl::StrCat(field, ": has ", text.size(), " bytes; more than ", limit,
+                              " cannot fit into ", tokens, " tokens (max_model_len is ",
+                              model.limits.max_model_len, "); shorten it"));
+}
+
 absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text) {
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
+  if (auto s = CheckPromptBytes(model, text, "text"); !s.ok()) return s;
   absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, EncodeOptions{});
   if (!ids.ok()) return AtField("text", ids.status());
   if (auto s = CheckPromptLength(model, ids->size(), "text"); !s.ok()) return s;
@@ -108,6 +123,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
     case v1::GenerateRequest::kChat: {
       absl::StatusOr<std::string> rendered = RenderChat(model, wire.chat(), "chat");
       if (!rendered.ok()) return rendered.status();
+      if (auto s = CheckPromptBytes(model, *rendered, "chat"); !s.ok()) return s;
       absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
       if (auto s = CheckPromptLength(model, ids->size(), "chat"); !s.ok()) return s;
