@@ -256,6 +256,13 @@ Failed Invalid(absl::Status status) { return {.status = std::move(status), .reas
 
 }  // namespace
 
+std::optional<int32_t> CheckedRequest::CacheTokens() const {
+  const bool decided_later =
+      !choices.empty() || (plan.Compresses() && plan.min_retained_mass > 0.0f);
+  if (decided_later || plan.budget == kNoCap) return std::nullopt;
+  return plan.budget;
+}
+
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
                                                   const Tokenizer& tokenizer) {
   const TokenId vocab = tokenizer.VocabSize();

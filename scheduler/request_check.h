@@ -4,6 +4,7 @@
 #define HYDRANT_SCHEDULER_REQUEST_CHECK_H_
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct CheckedRequest {
   // Of a request that leaves its budget to the scheduler: plans of larger budgets than `plan`, the
   // largest first, with which it could be as long.
   std::vector<CachePlan> choices = {};
+
+  // C, the entries a KV head keeps of the prompt, on average over those that share a budget; unset
+  // where nothing is ever evicted, and where it is decided only later: at admission (`choices`), or
+  // when the prompt has been read (min_retained_mass).
+  std::optional<int32_t> CacheTokens() const;
 };
 
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/cache_plan.h"
 #include "server/generate_stream.h"
 #include "server/model_info.h"
 #include "server/request_conversion.h"
@@ -217,12 +216,6 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   accepted.set_request_id(request.request_id);
   accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
-  const absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache,
-                {.tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens});
-  if (plan.ok() && plan->budget != kNoCap)
-    accepted.set_cache_tokens(static_cast<uint32_t>(plan->budget));
-
   router_->Add(handle, stream);
   const auto outcome = serving.loop->Submit(handle, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
@@ -230,6 +223,8 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
     RefuseGeneration(stream.get(), {failed->status, failed->reason, failed->retry_after_us});
     return;
   }
+  const std::optional<int32_t> cache_tokens = std::get<Queued>(outcome).cache_tokens;
+  if (cache_tokens.has_value()) accepted.set_cache_tokens(static_cast<uint32_t>(*cache_tokens));
   stream->Open(std::move(accepted));
 }
 
