@@ -54,6 +54,15 @@ std::string UsageLine(const v1::Usage& usage) {
       usage.preemptions() > 0 ? fmt::format(", {} preemptions", usage.preemptions()) : "");
 }
 
+// Where the answer was cut, and not at an end of its own.
+std::string LimitLine(const v1::GenerateRequest& request, const v1::Usage& usage) {
+  const uint32_t limit = request.stopping().max_tokens();
+  if (limit == 0 || usage.completion_tokens() < limit) return {};
+  return fmt::format(
+      "[cut at {} tokens: --max-tokens raises the limit, 0 lifts it; Ctrl-C ends an answer]",
+      limit);
+}
+
 // A line that is overwritten; only for a person at a terminal.
 void ShowProgress(const v1::Progress& progress, bool* shown) {
   if (isatty(STDERR_FILENO) == 0) return;
@@ -69,7 +78,8 @@ void ShowProgress(const v1::Progress& progress, bool* shown) {
 
 class Printer {
  public:
-  Printer(const PrintOptions& options, std::string* text) : options_(options), text_(text) {}
+  Printer(const PrintOptions& options, const v1::GenerateRequest& request, std::string* text)
+      : options_(options), request_(request), text_(text) {}
 
   void Print(const v1::GenerateResponse& response) {
     if (response.has_delta() && text_ != nullptr) text_->append(response.delta().text());
@@ -86,6 +96,7 @@ class Printer {
       std::fwrite(response.delta().text().data(), 1, response.delta().text().size(), stdout);
       std::fflush(stdout);
     }
+    if (response.has_finished()) reason_ = response.finished().reason();
     if (response.has_usage()) PrintUsage(response.usage());
   }
 
@@ -113,12 +124,18 @@ class Printer {
     if (options_.json) return;
     fmt::print("\n");
     std::fflush(stdout);
-    if (!options_.quiet) fmt::print(stderr, "{}\n", UsageLine(usage));
+    if (options_.quiet) return;
+    fmt::print(stderr, "{}\n", UsageLine(usage));
+    if (reason_ != v1::FINISH_REASON_LENGTH) return;
+    const std::string limit = LimitLine(request_, usage);
+    if (!limit.empty()) fmt::print(stderr, "{}\n", limit);
   }
 
   const PrintOptions& options_;
+  const v1::GenerateRequest& request_;
   std::string* const text_;
   bool progress_shown_ = false;
+  v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;
 };
 
 }  // namespace
@@ -149,7 +166,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
                               const PrintOptions& options, std::string* text) {
   const auto deadline = std::chrono::system_clock::now() +
                         std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
-  Printer printer(options, text);
+  Printer printer(options, request, text);
   v1::GenerateRequest rest = request;
   bool accepted = false;  // once: without that there is nothing to take up
   for (int resumed = 0;; ++resumed) {

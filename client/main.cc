@@ -20,6 +20,7 @@
 #include "client/event_printer.h"
 #include "client/request_flags.h"
 #include "client/rpc_error.h"
+#include "client/server_info.h"
 
 namespace hydrant {
 namespace {
@@ -38,6 +39,7 @@ struct ClientFlags {
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::vector<uint32_t> ids;
+  std::string policy;  // that `info` is to detail
   bool plain = false, no_special = false, keep_special = false;
 };
 
@@ -129,69 +131,6 @@ int Detokenize(Connection* connection, const ClientFlags& flags) {
   return 0;
 }
 
-std::string StateName(v1::ServerState state) {
-  const std::string name = v1::ServerState_Name(state);
-  constexpr std::string_view kPrefix = "SERVER_STATE_";
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-}
-
-void PrintModel(const v1::GetModelInfoResponse& model) {
-  fmt::print("model     {} ({}): {} layers, {} query / {} KV heads of {}, vocabulary {}\n",
-             model.name(), model.architecture(), model.num_layers(), model.num_heads(),
-             model.num_kv_heads(), model.head_dim(), model.vocab_size());
-  fmt::print("context   {} tokens here, {} trained; chat template: {}\n", model.max_model_len(),
-             model.max_context(), model.has_chat_template() ? model.chat_template() : "none");
-}
-
-void PrintServer(const v1::GetServerInfoResponse& server) {
-  fmt::print("server    hydrantd {}, {}, up {:.0f} s\n", server.version(),
-             StateName(server.state()), server.uptime_us() * 1e-6);
-  if (server.state() == v1::SERVER_STATE_LOADING)
-    fmt::print("loading   {:.0f} %\n", server.load_fraction() * 100);
-  if (server.has_pool()) {
-    const v1::LoadInfo& load = server.load();
-    fmt::print("engine    {}\n", server.engine());
-    fmt::print("pool      {} of {} pages free, {} entries and {} bytes each\n",
-               server.pool().pages_free(), server.pool().pages_total(), server.pool().block_size(),
-               server.pool().page_bytes());
-    fmt::print(
-        "load      {} running, {} reading, {} waiting; {} prompt and {} new tokens so far, {} "
-        "preemptions\n",
-        load.running(), load.prefilling(), load.waiting(), load.prompt_tokens(),
-        load.generation_tokens(), load.preemptions());
-  }
-}
-
-void PrintPolicies(const v1::GetServerInfoResponse& server) {
-  fmt::print("policies\n");
-  for (const v1::PolicyInfo& policy : server.policies()) {
-    fmt::print("  {:<12} {}\n", policy.name(), policy.description());
-    for (const v1::PolicyParameter& p : policy.parameters()) {
-      fmt::print("    {:<22} {} (default {}, {})\n", p.name(), p.description(), p.default_value(),
-                 p.range());
-    }
-  }
-}
-
-int Info(Connection* connection, const ClientFlags& flags) {
-  v1::GetServerInfoResponse server;
-  grpc::ClientContext server_context;
-  const grpc::Status status = connection->stub().GetServerInfo(&server_context, {}, &server);
-  if (!status.ok()) return Report(status, *connection);
-  v1::GetModelInfoResponse model;
-  grpc::ClientContext model_context;
-  const bool has_model = connection->stub().GetModelInfo(&model_context, {}, &model).ok();
-  if (flags.json) {
-    PrintJson(server);
-    if (has_model) PrintJson(model);
-    return 0;
-  }
-  PrintServer(server);
-  if (has_model) PrintModel(model);
-  PrintPolicies(server);
-  return 0;
-}
-
 CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   app->require_subcommand(1);
   app->fallthrough();
@@ -223,7 +162,9 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   detokenize->add_option("ids", flags->ids, "Token ids")->required();
   detokenize->add_flag("--keep-special-tokens", flags->keep_special, "Special tokens as text");
 
-  app->add_subcommand("info", "The server, its model, pool, load and policies");
+  CLI::App* info =
+      app->add_subcommand("info", "The server, its model, pool, load and cache policies");
+  info->add_option("policy", flags->policy, "Its parameters, with defaults and ranges");
   app->add_subcommand("health", "Whether it takes requests: exit code 0 yes, 3 no");
   return app;
 }
@@ -247,7 +188,8 @@ int Run(const std::string& command, const ClientFlags& flags) {
   if (command == "tokenize") return Tokenize(&connection, flags);
   if (command == "detokenize") return Detokenize(&connection, flags);
   if (command == "health") return Health(&connection);
-  return Info(&connection, flags);
+  if (!flags.policy.empty()) return PrintPolicy(&connection, flags.policy, flags.json);
+  return PrintInfo(&connection, flags.json);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "client/request_flags.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 namespace hydrant {
 namespace {
@@ -32,7 +35,9 @@ void AddSampling(CLI::App* app, RequestFlags* flags) {
 void AddStopping(CLI::App* app, RequestFlags* flags) {
   const auto group = "Stopping";
   app->add_option("--max-tokens", flags->max_tokens,
-                  "Default: to the end of the text or the context")
+                  fmt::format("Ends an answer that is still not at its end; default {}; 0: as long "
+                              "as the context allows. Ctrl-C ends it at any time",
+                              kDefaultMaxTokens))
       ->group(group);
   app->add_option("--min-tokens", flags->min_tokens, "Default 0")->group(group);
   app->add_option("--stop", flags->stop, "A string that ends the text; may be repeated")
@@ -81,6 +86,13 @@ void AddCache(CLI::App* app, RequestFlags* flags) {
       ->group(group);
 }
 
+// What --min-tokens asks for is no accident.
+void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
+  const uint32_t otherwise = std::max(kDefaultMaxTokens, flags.min_tokens.value_or(0));
+  const uint32_t max_tokens = flags.max_tokens.value_or(otherwise);
+  if (max_tokens > 0) stopping->set_max_tokens(max_tokens);
+}
+
 void FillCache(const RequestFlags& flags, v1::Cache* cache) {
   if (flags.policy) cache->set_cache_policy(*flags.policy);
   if (flags.cache_ratio) cache->set_cache_ratio(*flags.cache_ratio);
@@ -127,7 +139,7 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling->set_seed(*flags.seed);
   v1::Stopping* stopping = request.mutable_stopping();
-  if (flags.max_tokens) stopping->set_max_tokens(*flags.max_tokens);
+  FillMaxTokens(flags, stopping);
   if (flags.min_tokens) stopping->set_min_tokens(*flags.min_tokens);
   for (const std::string& stop : flags.stop) stopping->add_stop(stop);
   for (const uint32_t id : flags.stop_token_ids) stopping->add_stop_token_ids(id);

@@ -15,13 +15,17 @@ class App;
 
 namespace hydrant {
 
+// Where --max-tokens is not given: a model that does not find its end would fill its whole context.
+inline constexpr uint32_t kDefaultMaxTokens = 512;
+
 struct RequestFlags {
   std::optional<std::string> model, request_id;
   std::optional<double> temperature, top_p, min_p;
   std::optional<double> repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<int32_t> top_k;
   std::optional<uint64_t> seed;
-  std::optional<uint32_t> max_tokens, min_tokens;
+  std::optional<uint32_t> max_tokens;  // 0: no limit but the server's
+  std::optional<uint32_t> min_tokens;
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token_ids;
   bool include_stop = false, ignore_eos = false, keep_special_tokens = false;

@@ -44,7 +44,7 @@ class OutputProcessor {
   IncrementalDetokenizer detokenizer_;
   StopMatcher matcher_;
   std::vector<TokenId> ending_ids_;  // sorted
-  int min_tokens_;
+  int64_t min_tokens_;
   int num_tokens_ = 0;
   std::optional<TokenId> matched_token_id_;
 };

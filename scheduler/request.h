@@ -31,8 +31,9 @@ struct SamplingParams {
 };
 
 struct StoppingParams {
-  std::optional<int32_t> max_tokens{};  // >= 1; unset: to the end of the text or of max_model_len
-  int32_t min_tokens = 0;  // end-of-generation ids and stop strings do not end the text before
+  // Wide enough for what a client can send, so that an error names the number that was sent.
+  std::optional<int64_t> max_tokens{};  // >= 1; unset: to the end of the text or of max_model_len
+  int64_t min_tokens = 0;  // end-of-generation ids and stop strings do not end the text before
   std::vector<std::string> stop{};  // strings, none empty
   std::vector<TokenId> stop_token_ids{};
   bool include_stop_str_in_output = false;
@@ -47,7 +48,7 @@ struct Request {
   CacheSpec cache;
   // The prompt's last tokens, which the cache does not know of when it compresses what comes before
   // them; then they are fed one by one.
-  int32_t question_tokens = 0;
+  int64_t question_tokens = 0;
   SamplingParams sampling;
   StoppingParams stopping;
   bool skip_special_tokens = true;

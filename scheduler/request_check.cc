@@ -78,12 +78,13 @@ absl::Status CheckStopStrings(const std::vector<std::string>& stop) {
 }
 
 absl::Status CheckStopping(const StoppingParams& stopping, TokenId vocab) {
-  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  if (stopping.max_tokens.has_value() && *stopping.max_tokens < 1) {
-    return OutsideError("stopping.max_tokens", *stopping.max_tokens, "[1, 2147483647]");
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();  // what a request can say
+  if (stopping.max_tokens.has_value() && Outside<int64_t>(*stopping.max_tokens, 1, kMost)) {
+    return OutsideError("stopping.max_tokens", *stopping.max_tokens,
+                        absl::StrCat("[1, ", kMost, "]"));
   }
-  const int32_t most = stopping.max_tokens.value_or(kMost);
-  if (Outside(stopping.min_tokens, 0, most)) {
+  const int64_t most = stopping.max_tokens.value_or(kMost);
+  if (Outside<int64_t>(stopping.min_tokens, 0, most)) {
     return OutsideError("stopping.min_tokens", stopping.min_tokens,
                         absl::StrCat("[0, ", most, "]"));
   }
@@ -139,8 +140,18 @@ absl::Status CheckResume(const Request& request, int64_t max_total_tokens,
   return absl::OkStatus();
 }
 
+// C, as the request has it where it is more than a plan counts.
+int64_t BudgetAskedFor(const CacheSpec& cache, const CachePlan& plan) {
+  if (plan.cap != kNoCap) return plan.cap;
+  const int64_t floor = cache.min_cache_tokens.value_or(0);
+  return cache.cache_ratio && floor >= kNoCap
+             ? std::min(floor, cache.max_cache_tokens.value_or(floor))
+             : cache.max_cache_tokens.value_or(kNoCap);
+}
+
 // The angles that the engine knows are those of max_model_len positions.
-absl::Status CheckRolling(const CachePlan& plan, const EngineLimits& limits) {
+absl::Status CheckRolling(const CacheSpec& cache, const CachePlan& plan,
+                          const EngineLimits& limits) {
   if (!plan.rule.rolling) return absl::OkStatus();
   if (limits.learned_positions) {
     return absl::InvalidArgumentError(
@@ -148,9 +159,9 @@ absl::Status CheckRolling(const CachePlan& plan, const EngineLimits& limits) {
         "counted within the cache; leave it out");
   }
   if (plan.cap <= limits.max_model_len) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cache.params.rolling: a budget of ", plan.cap,
-                                                 " entries a head exceeds max_model_len ",
-                                                 limits.max_model_len));
+  return absl::InvalidArgumentError(
+      absl::StrCat("cache.params.rolling: a budget of ", BudgetAskedFor(cache, plan),
+                   " entries a head exceeds max_model_len ", limits.max_model_len));
 }
 
 // The length limit, or NEVER_FITS. The last token of a sequence is never fed back, so its cache
@@ -217,6 +228,14 @@ Failed Invalid(absl::Status status) { return {.status = std::move(status), .reas
 
 }  // namespace
 
+std::optional<int32_t> CheckedRequest::CacheTokens() const {
+  const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
+  const bool decided_later = plan.open == OpenUntil::kAdmission ||
+                             (cut.has_value() && cut->min_retained_mass > 0.0f);
+  if (decided_later || plan.budget == kNoCap) return std::nullopt;
+  return plan.budget;
+}
+
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
                                                   const Tokenizer& tokenizer) {
   const TokenId vocab = tokenizer.VocabSize();
@@ -235,7 +254,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   plan = Decide(*plan, Observations());
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
-  status = CheckRolling(*plan, limits);
+  status = CheckRolling(request.cache, *plan, limits);
   if (!status.ok()) return Invalid(std::move(status));
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};

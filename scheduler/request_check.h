@@ -4,6 +4,7 @@
 #define HYDRANT_SCHEDULER_REQUEST_CHECK_H_
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -27,6 +28,11 @@ struct CheckedRequest {
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
   // then ends with reason `length`).
   int64_t max_total_tokens = 0;
+
+  // C, the entries a KV head keeps of the prompt, on average over those that share a budget; unset
+  // where nothing is ever evicted, and where it is decided only later: at admission, or when the
+  // prompt has been read.
+  std::optional<int32_t> CacheTokens() const;
 };
 
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":

@@ -71,7 +71,8 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .last_heard_at = now,
   });
   sequence->num_prompt_tokens = static_cast<int32_t>(sequence->tokens.size());
-  sequence->num_context_tokens = sequence->num_prompt_tokens - request.question_tokens;
+  sequence->num_context_tokens =
+      sequence->num_prompt_tokens - static_cast<int32_t>(request.question_tokens);
   if (!checked.probe.empty()) {
     sequence->probed.assign(sequence->tokens.begin(),
                             sequence->tokens.begin() + sequence->num_context_tokens);

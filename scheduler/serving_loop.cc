@@ -63,7 +63,7 @@ class ServingLoop::Impl {
   }
   ~Impl() { Stop(); }
 
-  std::variant<std::monostate, Failed> Submit(RequestHandle handle, Request request);
+  std::variant<Queued, Failed> Submit(RequestHandle handle, Request request);
   void Cancel(RequestHandle handle, absl::Status why);
   LoopSnapshot Snapshot() const;
   const LoopMetrics& metrics() const { return metrics_; }
@@ -140,12 +140,12 @@ std::optional<Failed> ServingLoop::Impl::Refusal() const {
   return std::nullopt;
 }
 
-std::variant<std::monostate, Failed> ServingLoop::Impl::Submit(RequestHandle handle,
-                                                               Request request) {
+std::variant<Queued, Failed> ServingLoop::Impl::Submit(RequestHandle handle, Request request) {
   std::variant<CheckedRequest, Failed> checked =
       CheckRequest(std::move(request), limits_, *tokenizer_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
   Arrival arrival{handle, std::move(std::get<CheckedRequest>(checked)), Now()};
+  const Queued queued{.cache_tokens = arrival.request.CacheTokens()};
   const std::string& request_id = arrival.request.request.request_id;
   std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Failed> refused = Refusal();
@@ -159,7 +159,7 @@ std::variant<std::monostate, Failed> ServingLoop::Impl::Submit(RequestHandle han
   if (!seed.has_value()) seed = seeds_();
   inbox_.arrivals.push_back(std::move(arrival));
   wake_.notify_one();
-  return std::monostate();
+  return queued;
 }
 
 void ServingLoop::Impl::Cancel(RequestHandle handle, absl::Status why) {
@@ -356,7 +356,7 @@ absl::StatusOr<std::unique_ptr<ServingLoop>> ServingLoop::Start(StepExecutor* ex
 ServingLoop::ServingLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ServingLoop::~ServingLoop() = default;
 
-std::variant<std::monostate, Failed> ServingLoop::Submit(RequestHandle handle, Request request) {
+std::variant<Queued, Failed> ServingLoop::Submit(RequestHandle handle, Request request) {
   return impl_->Submit(handle, std::move(request));
 }
 void ServingLoop::Cancel(RequestHandle handle, absl::Status why) {

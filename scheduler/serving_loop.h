@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -47,6 +48,11 @@ struct LoopSnapshot {
   absl::Status engine_status = {};  // not ok: the engine is lost, nothing is served any more
 };
 
+// What is known of a request that was taken.
+struct Queued {
+  std::optional<int32_t> cache_tokens;  // CheckedRequest::CacheTokens()
+};
+
 class ServingLoop {
  public:
   // Borrowed: executor, tokenizer, sink outlive the loop.
@@ -59,7 +65,7 @@ class ServingLoop {
   // Checks and queues. On refusal the Failed (status, reason, retry time) comes back at once and no
   // event follows. `handle` is chosen by the caller (unique), so that events can be routed before
   // Submit returns.
-  std::variant<std::monostate, Failed> Submit(RequestHandle handle, Request request);
+  std::variant<Queued, Failed> Submit(RequestHandle handle, Request request);
   // Idempotent; unknown handles are ignored. The request ends with Failed{CANCELLED} (status code
   // given) and its pages are free within two steps.
   void Cancel(RequestHandle handle, absl::Status why);

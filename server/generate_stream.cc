@@ -2,6 +2,7 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/server_context.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,10 +28,27 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
 
 GenerateStream::GenerateStream(Args args) : args_(std::move(args)) { delta_.set_index(0); }
 
+bool GenerateStream::EndIfGone() {
+  const std::lock_guard lock(mutex_);
+  if (!gone_.has_value()) return false;
+  const bool late = absl::IsDeadlineExceeded(*gone_);
+  args_.metrics->ended.Add(late ? "deadline" : "cancelled");
+  done_ = true;
+  Finish(ToGrpcStatus({*gone_, late ? "DEADLINE" : "CANCELLED"}));
+  return true;
+}
+
+void GenerateStream::SetRequest(const std::string& request_id, const std::string& policy) {
+  const std::lock_guard lock(mutex_);
+  request_id_ = request_id;
+  policy_ = policy;
+}
+
 void GenerateStream::Open(v1::Accepted accepted) {
   const std::lock_guard lock(mutex_);
   accepted_ = std::move(accepted);
   open_ = true;
+  if (gone_.has_value()) Cancel(*gone_);
   Advance();
 }
 
@@ -53,10 +71,10 @@ void GenerateStream::Observe(const Event& event) {
     }
     last_token_at_ = now;
   } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
-    args_.metrics->Ended(args_.policy, *finished);
+    args_.metrics->Ended(policy_, *finished);
     args_.metrics->end_to_end.Observe(since(args_.arrived));
   } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
-    args_.metrics->Ended(args_.policy, *failed);
+    args_.metrics->Ended(policy_, *failed);
   }
 }
 
@@ -68,15 +86,15 @@ void GenerateStream::OnEvent(Event event) {
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
     progress_ = ToWireProgress(*progress);  // an older one that was not sent is out of date
   } else if (auto* finished = std::get_if<Finished>(&event.what)) {
-    LogRequest({.request_id = args_.request_id,
-                .policy = args_.policy,
+    LogRequest({.request_id = request_id_,
+                .policy = policy_,
                 .outcome = OutcomeOf(*finished),
                 .reason = OutcomeOf(*finished),
                 .usage = &finished->usage});
     end_ = std::move(*finished);
   } else if (auto* failed = std::get_if<Failed>(&event.what)) {
-    LogRequest({.request_id = args_.request_id,
-                .policy = args_.policy,
+    LogRequest({.request_id = request_id_,
+                .policy = policy_,
                 .outcome = OutcomeOf(*failed),
                 .reason = failed->reason,
                 .usage = &failed->usage});
@@ -109,7 +127,7 @@ void GenerateStream::CutOffSlowReader() {
                                        args_.max_buffered_bytes, " bytes wait to be sent");
   broken_ = true;
   delta_.Clear();
-  args_.cancel(absl::ResourceExhaustedError(why));
+  Cancel(absl::ResourceExhaustedError(why));
   // A status sent with Finish() would wait behind the unread data; the core's cancellation does
   // not.
   grpc_call_cancel_with_status(args_.context->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, why.c_str(),
@@ -136,11 +154,18 @@ bool GenerateStream::DeadlineHasPassed() const {
 }
 
 void GenerateStream::OnCancel() {
-  args_.cancel(DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
-                                   : absl::CancelledError("the client has gone"));
   const std::lock_guard lock(mutex_);
+  gone_ = DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
+                              : absl::CancelledError("the client has gone");
   broken_ = true;
+  Cancel(*gone_);
   Advance();
+}
+
+void GenerateStream::Cancel(const absl::Status& why) {
+  args_.cancel(why);
+  spdlog::debug("request {} is to end: {}", request_id_.empty() ? "(not read yet)" : request_id_,
+                std::string(why.message()));
 }
 
 // No other call of gRPC follows, and done_ keeps the router's away from the dead call.

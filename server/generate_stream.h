@@ -36,22 +36,27 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  public:
   struct Args {
     grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
-    std::string request_id;
-    std::string policy;                              // of its cache, as the request named it
     RequestMetrics* metrics = nullptr;               // outlives the stream's last event
     std::chrono::steady_clock::time_point arrived =  // the call
         std::chrono::steady_clock::now();
     size_t max_buffered_bytes = 0;  // text and ids waiting for the client to read
     // Whether gRPC may close the connection with its last stream; null: no. Outlives the stream.
     const std::atomic<bool>* connections_close = nullptr;
-    std::function<void(absl::Status)> cancel;  // asks the loop to end the request; must not block
+    // Asks the loop to end the request, which it may not know yet; must not block.
+    std::function<void(absl::Status)> cancel;
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
-  // The loop has taken the request: `accepted` goes out first, then what has come meanwhile.
-  void Open(v1::Accepted accepted);
+  // A request may wait before anybody reads it. Where its client has gone meanwhile the stream is
+  // ended here, and nothing else is to be called. Returns whether it was.
+  bool EndIfGone();
   // The loop or the checks said no; no event follows.
   void Refuse(const Refusal& refusal);
+  // What the request is, before it is submitted. `policy`: of its cache, as the request named it.
+  void SetRequest(const std::string& request_id, const std::string& policy);
+  // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
+  // client that went while it was read is made up for here: the loop did not know of it then.
+  void Open(v1::Accepted accepted);
 
   void OnEvent(Event event) override;
   void OnStepEnd(const std::shared_ptr<Delivery>& delivery) override;
@@ -68,6 +73,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void CutOffSlowReader();
   bool DeadlineHasPassed() const;
   // REQUIRES: mutex_ held, for all below.
+  void Cancel(const absl::Status& why);
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
   grpc::WriteOptions HowToWrite() const;
@@ -80,7 +86,11 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
 
   std::mutex mutex_;
-  // Guarded by mutex_. What waits to be sent, in the order in which it goes out:
+  // Guarded by mutex_.
+  std::string request_id_;
+  std::string policy_;
+  std::optional<absl::Status> gone_;  // the client, and why
+  // What waits to be sent, in the order in which it goes out:
   std::optional<v1::Accepted> accepted_;
   v1::Delta delta_;
   std::optional<v1::Progress> progress_;

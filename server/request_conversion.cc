@@ -1,7 +1,7 @@
 #include "server/request_conversion.h"
 
 #include <algorithm>
-#include <limits>
+#include <optional>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -41,12 +41,6 @@ absl::Status CheckTokenIds(const ServedModel& model,
   return absl::OkStatus();
 }
 
-// Wire counts are uint32, the scheduler's int32: anything above means "as many as can be".
-int32_t Saturate(uint32_t value) {
-  constexpr uint32_t kMax = std::numeric_limits<int32_t>::max();
-  return static_cast<int32_t>(value < kMax ? value : kMax);
-}
-
 SamplingParams ConvertSampling(const v1::Sampling& wire) {
   SamplingParams params;
   if (wire.has_temperature()) params.temperature = wire.temperature();
@@ -62,8 +56,8 @@ SamplingParams ConvertSampling(const v1::Sampling& wire) {
 
 StoppingParams ConvertStopping(const v1::Stopping& wire) {
   StoppingParams params;
-  if (wire.has_max_tokens()) params.max_tokens = Saturate(wire.max_tokens());
-  if (wire.has_min_tokens()) params.min_tokens = Saturate(wire.min_tokens());
+  if (wire.has_max_tokens()) params.max_tokens = wire.max_tokens();
+  if (wire.has_min_tokens()) params.min_tokens = wire.min_tokens();
   params.stop.assign(wire.stop().begin(), wire.stop().end());
   params.stop_token_ids.assign(wire.stop_token_ids().begin(), wire.stop_token_ids().end());
   params.include_stop_str_in_output = wire.include_stop_str_in_output();
@@ -93,8 +87,22 @@ absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const st
                               ", and the answer needs one)"));
 }
 
+// Before a text is tokenized, which takes a second for 10 MB: could it fit at all?
+absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
+                              const std::string& field) {
+  const std::optional<int64_t> longest = model.tokenizer->MostBytesPerToken();
+  if (!longest.has_value()) return absl::OkStatus();
+  const int64_t tokens = model.limits.max_model_len - 1;
+  const int64_t limit = tokens * *longest;
+  if (static_cast<int64_t>(text.size()) <= limit) return absl::OkStatus();
+  return Invalid(absl::StrCat(field, ": has ", text.size(), " bytes; more than ", limit,
+                              " cannot fit into ", tokens, " tokens (max_model_len is ",
+                              model.limits.max_model_len, "); shorten it"));
+}
+
 absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text) {
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
+  if (auto s = CheckPromptBytes(model, text, "text"); !s.ok()) return s;
   absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, EncodeOptions{});
   if (!ids.ok()) return AtField("text", ids.status());
   if (auto s = CheckPromptLength(model, ids->size(), "text"); !s.ok()) return s;
@@ -115,6 +123,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
     case v1::GenerateRequest::kChat: {
       absl::StatusOr<std::string> rendered = RenderChat(model, wire.chat(), "chat");
       if (!rendered.ok()) return rendered.status();
+      if (auto s = CheckPromptBytes(model, *rendered, "chat"); !s.ok()) return s;
       absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
       if (auto s = CheckPromptLength(model, ids->size(), "chat"); !s.ok()) return s;
@@ -127,7 +136,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
 }
 
 // How many of a chat's tokens come after what it shares with the chat without its last message.
-absl::StatusOr<int32_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
+absl::StatusOr<int64_t> QuestionOfChat(const ServedModel& model, const v1::GenerateRequest& wire,
                                        const std::vector<TokenId>& prompt) {
   if (wire.prompt_case() != v1::GenerateRequest::kChat) {
     return Invalid(
@@ -156,13 +165,13 @@ absl::StatusOr<int32_t> QuestionOfChat(const ServedModel& model, const v1::Gener
   const absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
   if (!ids.ok()) return AtField("chat", ids.status());
   const auto shared = std::mismatch(prompt.begin(), prompt.end(), ids->begin(), ids->end()).first;
-  return static_cast<int32_t>(prompt.end() - shared);
+  return prompt.end() - shared;
 }
 
-absl::StatusOr<int32_t> QuestionTokens(const ServedModel& model, const v1::GenerateRequest& wire,
+absl::StatusOr<int64_t> QuestionTokens(const ServedModel& model, const v1::GenerateRequest& wire,
                                        const std::vector<TokenId>& prompt) {
   if (wire.cache().question_agnostic()) return QuestionOfChat(model, wire, prompt);
-  return Saturate(wire.cache().question_tokens());
+  return wire.cache().question_tokens();
 }
 
 absl::Status CheckRequestId(const std::string& id) {
@@ -226,7 +235,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   }
   absl::StatusOr<std::vector<TokenId>> prompt = EncodePrompt(model, wire);
   if (!prompt.ok()) return prompt.status();
-  const absl::StatusOr<int32_t> question = QuestionTokens(model, wire, *prompt);
+  const absl::StatusOr<int64_t> question = QuestionTokens(model, wire, *prompt);
   if (!question.ok()) return question.status();
   request.question_tokens = *question;
   request.prompt = *std::move(prompt);

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/cache_plan.h"
 #include "server/generate_stream.h"
 #include "server/model_info.h"
 #include "server/request_conversion.h"
@@ -20,6 +20,13 @@ namespace {
 
 constexpr TimeUs kLoadingRetryUs = 1'000'000;
 constexpr TimeUs kDrainingRetryUs = 5'000'000;
+constexpr TimeUs kOverloadRetryUs = 1'000'000;
+
+// A shorter request is read where it arrives: that takes about a millisecond, as long as handing
+// it to another thread may take on a busy machine.
+constexpr size_t kShortRequestBytes = 16 << 10;
+// One more than can be kept busy by a single text.
+constexpr int kRequestWorkers = 2;
 
 // A stable word for refusals that are made before the scheduler sees the request.
 std::string ReasonOf(const absl::Status& status) {
@@ -49,23 +56,16 @@ std::optional<TimeUs> SteadyDeadline(std::chrono::system_clock::time_point deadl
 
 // Finishes a unary call: parses, asks, answers.
 template <typename In, typename Ask>
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
-                                 const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response,
-                                 const Ask& ask) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+void Answer(grpc::ServerUnaryReactor* reactor, grpc::CallbackServerContext* context,
+            const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
+  if (context->IsCancelled()) return reactor->Finish(grpc::Status::CANCELLED);
   In message;
-  if (absl::Status parsed = ParseWire(bytes, &message); !parsed.ok()) {
-    reactor->Finish(ToGrpcStatus(Refused(parsed)));
-    return reactor;
-  }
+  if (absl::Status parsed = ParseWire(bytes, &message); !parsed.ok())
+    return reactor->Finish(ToGrpcStatus(Refused(parsed)));
   auto answer = ask(message);
-  if (!answer.ok()) {
-    reactor->Finish(ToGrpcStatus(Refused(answer.status())));
-    return reactor;
-  }
+  if (!answer.ok()) return reactor->Finish(ToGrpcStatus(Refused(answer.status())));
   *response = ToWire(*answer);
   reactor->Finish(grpc::Status::OK);
-  return reactor;
 }
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Refusal& refusal) {
@@ -104,7 +104,10 @@ std::optional<Refusal> Service::WhyNoGeneration(const ServingState& serving) {
 }
 
 Service::Service(ServiceOptions options, EventRouter* router)
-    : options_(std::move(options)), router_(router), connections_close_(options_.connections_age) {}
+    : options_(std::move(options)),
+      router_(router),
+      connections_close_(options_.connections_age),
+      workers_(kRequestWorkers, options_.max_waiting_request_bytes) {}
 
 void Service::SetLoadFraction(double fraction) {
   const std::lock_guard lock(mutex_);
@@ -145,50 +148,59 @@ ServingState Service::Current() const {
   return serving_;
 }
 
+std::optional<Refusal> Service::RunWhereItFits(size_t request_bytes, std::function<void()> job) {
+  if (request_bytes <= kShortRequestBytes) {
+    job();
+    return std::nullopt;
+  }
+  if (workers_.Run(request_bytes, std::move(job))) return std::nullopt;
+  return Refusal{absl::ResourceExhaustedError(absl::StrCat(
+                     "queue full: this request has ", request_bytes,
+                     " bytes, and long requests of up to ", workers_.max_waiting_bytes(),
+                     " bytes wait to be tokenized already; send it again later")),
+                 "QUEUE_FULL", kOverloadRetryUs};
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* bytes) {
   const ServingState serving = Current();
   const RequestHandle handle = NextHandle();
-  GenerateStream::Args args;
-  args.context = context;
-  args.metrics = &request_metrics_;
-  args.max_buffered_bytes = options_.max_buffered_bytes_per_stream;
-  args.connections_close = &connections_close_;
-  std::optional<Refusal> refusal = WhyNoGeneration(serving);
-  Request request;
-  if (!refusal.has_value()) {
-    v1::GenerateRequest wire;
-    absl::Status parsed = ParseWire(*bytes, &wire);
-    absl::StatusOr<Request> converted =
-        parsed.ok() ? ConvertGenerateRequest(*serving.model, wire) : parsed;
-    if (converted.ok()) {
-      request = *std::move(converted);
-      args.request_id = request.request_id;
-      args.policy = request.cache.policy;
-      args.cancel = [loop = serving.loop, handle,
-                     id = request.request_id](const absl::Status& why) {
-        loop->Cancel(handle, why);
-        spdlog::debug("request {} is to end: {}", id, std::string(why.message()));
-      };
-    } else {
-      refusal = Refused(converted.status());
-    }
-  }
-  if (!args.cancel) args.cancel = [](const absl::Status&) {};
-  const std::shared_ptr<GenerateStream> stream = GenerateStream::Create(std::move(args));
+  const std::shared_ptr<GenerateStream> stream =
+      GenerateStream::Create({.context = context,
+                              .metrics = &request_metrics_,
+                              .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
+                              .connections_close = &connections_close_,
+                              .cancel = [loop = serving.loop, handle](const absl::Status& why) {
+                                if (loop != nullptr) loop->Cancel(handle, why);
+                              }});
   // The connection broke before a message had come: nobody asked for anything wrong.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");
     stream->Refuse({absl::CancelledError("the call ended before its request had come"), ""});
     return stream.get();
   }
-  if (refusal.has_value()) {
-    RefuseGeneration(stream.get(), *refusal);
-    return stream.get();
+  std::optional<Refusal> refusal = WhyNoGeneration(serving);
+  // The call, and so its context, its bytes and what `serving` points to, stay until the job has
+  // ended the stream or submitted the request.
+  if (!refusal.has_value()) {
+    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, stream, handle, serving] {
+      if (!stream->EndIfGone()) Read(*bytes, context->deadline(), stream, handle, serving);
+    });
   }
-  request.deadline = SteadyDeadline(context->deadline());
-  Submit(stream, handle, serving, std::move(request));
+  if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
   return stream.get();
+}
+
+void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
+                   const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
+                   const ServingState& serving) {
+  v1::GenerateRequest wire;
+  const absl::Status parsed = ParseWire(bytes, &wire);
+  absl::StatusOr<Request> request =
+      parsed.ok() ? ConvertGenerateRequest(*serving.model, wire) : parsed;
+  if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
+  request->deadline = SteadyDeadline(deadline);
+  Submit(stream, handle, serving, *std::move(request));
 }
 
 // Counted before the client hears of it.
@@ -199,16 +211,11 @@ void Service::RefuseGeneration(GenerateStream* stream, const Refusal& refusal) {
 
 void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
                      const ServingState& serving, Request request) {
+  stream->SetRequest(request.request_id, request.cache.policy);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
-  const absl::StatusOr<CachePlan> plan =
-      PlanCache(request.cache,
-                {.tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens});
-  if (plan.ok() && plan->budget != kNoCap)
-    accepted.set_cache_tokens(static_cast<uint32_t>(plan->budget));
-
   router_->Add(handle, stream);
   const auto outcome = serving.loop->Submit(handle, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
@@ -216,7 +223,22 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
     RefuseGeneration(stream.get(), {failed->status, failed->reason, failed->retry_after_us});
     return;
   }
+  const std::optional<int32_t> cache_tokens = std::get<Queued>(outcome).cache_tokens;
+  if (cache_tokens.has_value()) accepted.set_cache_tokens(static_cast<uint32_t>(*cache_tokens));
   stream->Open(std::move(accepted));
+}
+
+template <typename In, typename Ask>
+grpc::ServerUnaryReactor* Service::Unary(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                         Ask ask) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const std::optional<Refusal> refusal =
+      RunWhereItFits(bytes->Length(), [reactor, context, bytes, response, ask = std::move(ask)] {
+        Answer<In>(reactor, context, *bytes, response, ask);
+      });
+  if (refusal.has_value()) reactor->Finish(ToGrpcStatus(*refusal));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context,
@@ -224,9 +246,10 @@ grpc::ServerUnaryReactor* Service::Tokenize(grpc::CallbackServerContext* context
                                             grpc::ByteBuffer* response) {
   const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  return Answer<v1::TokenizeRequest>(
-      context, *bytes, response,
-      [&](const v1::TokenizeRequest& wire) { return hydrant::Tokenize(*serving.model, wire); });
+  return Unary<v1::TokenizeRequest>(context, bytes, response,
+                                    [model = serving.model](const v1::TokenizeRequest& wire) {
+                                      return hydrant::Tokenize(*model, wire);
+                                    });
 }
 
 grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* context,
@@ -234,9 +257,10 @@ grpc::ServerUnaryReactor* Service::Detokenize(grpc::CallbackServerContext* conte
                                               grpc::ByteBuffer* response) {
   const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  return Answer<v1::DetokenizeRequest>(
-      context, *bytes, response,
-      [&](const v1::DetokenizeRequest& wire) { return hydrant::Detokenize(*serving.model, wire); });
+  return Unary<v1::DetokenizeRequest>(context, bytes, response,
+                                      [model = serving.model](const v1::DetokenizeRequest& wire) {
+                                        return hydrant::Detokenize(*model, wire);
+                                      });
 }
 
 grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* context,
@@ -244,22 +268,22 @@ grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* con
                                                 grpc::ByteBuffer* response) {
   const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
-  return Answer<v1::GetModelInfoRequest>(
-      context, *bytes, response,
-      [&](const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {
-        if (auto s = CheckModelName(*serving.model, wire.model()); !s.ok()) return s;
-        return DescribeModel(*serving.model);
+  return Unary<v1::GetModelInfoRequest>(
+      context, bytes, response,
+      [model = serving.model](
+          const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {
+        if (auto s = CheckModelName(*model, wire.model()); !s.ok()) return s;
+        return DescribeModel(*model);
       });
 }
 
 grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* bytes,
                                                  grpc::ByteBuffer* response) {
-  const ServingState serving = Current();
-  return Answer<v1::GetServerInfoRequest>(
-      context, *bytes, response,
-      [&](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
-        return ServerInfo(serving);
+  return Unary<v1::GetServerInfoRequest>(
+      context, bytes, response,
+      [this](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
+        return ServerInfo(Current());
       });
 }
 

@@ -1,13 +1,15 @@
 // The methods of hydrant.v1.Hydrant. Knows the states of the daemon (loading, ready, draining,
-// lost) and says no by itself in all but `ready`; takes no tensor and waits for nobody. Thread
-// safe.
+// lost) and says no by itself in all but `ready`; takes no tensor and waits for nobody. What takes
+// long it does on threads of its own, for gRPC's carry everybody's streams. Thread safe.
 #ifndef HYDRANT_SERVER_SERVICE_H_
 #define HYDRANT_SERVER_SERVICE_H_
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,6 +18,7 @@
 #include "scheduler/serving_loop.h"
 #include "server/event_router.h"
 #include "server/request_metrics.h"
+#include "server/request_workers.h"
 #include "server/served_model.h"
 #include "server/serving_state.h"
 #include "server/status_details.h"
@@ -27,6 +30,9 @@ struct ServiceOptions {
   std::map<std::string, std::string> flags;  // what GetServerInfo reports
   // A client may leave this much unread beyond what gRPC and the kernel buffer (some 256 KiB).
   size_t max_buffered_bytes_per_stream = size_t{1} << 20;
+  // Long requests wait for a thread that tokenizes them; beyond this many bytes of them the server
+  // refuses more. gRPC takes messages of up to 16 MiB.
+  size_t max_waiting_request_bytes = size_t{64} << 20;
   bool connections_age = false;  // gRPC closes those past an age with the last of their streams
 };
 
@@ -74,7 +80,18 @@ class Service final : public RawService {
  private:
   static std::optional<Refusal> WhyNoModel(const ServingState& serving);
   static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
+  // Here and now where the request is short, else on a worker; or says why not.
+  std::optional<Refusal> RunWhereItFits(size_t request_bytes, std::function<void()> job);
+  // Of type In; `ask` turns it into the response, or says why not.
+  template <typename In, typename Ask>
+  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                  Ask ask);
   void RefuseGeneration(GenerateStream* stream, const Refusal& refusal);
+  // Parses, renders, tokenizes, checks; then submits.
+  void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
+            const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
+            const ServingState& serving);
   void Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
               const ServingState& serving, Request request);
   v1::GetServerInfoResponse ServerInfo(const ServingState& serving) const;
@@ -88,6 +105,8 @@ class Service final : public RawService {
 
   mutable std::mutex mutex_;
   ServingState serving_;  // guarded by mutex_
+
+  RequestWorkers workers_;  // last: its jobs use all of the above
 };
 
 }  // namespace hydrant

@@ -76,6 +76,12 @@ absl::Status CheckKeepsEverything(const CacheSpec& spec) {
         "cache.cache_ratio: {} given, but policy full keeps every entry; leave it unset or 1",
         *spec.cache_ratio));
   }
+  if (spec.min_cache_tokens) {
+    return Invalid(
+        fmt::format("cache.min_cache_tokens: {} given, but policy full keeps every entry; leave it "
+                    "unset",
+                    *spec.min_cache_tokens));
+  }
   return absl::OkStatus();
 }
 
@@ -165,7 +171,8 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
       fmt::format("cache.{}: the budget of {} entries a head is below sink_tokens + "
                   "protected_window_size = {} + {}",
                   spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", plan.budget,
-                  plan.rule.sinks, plan.rule.recent));
+                  spec.sink_tokens.value_or(plan.rule.sinks),
+                  spec.protected_window_size.value_or(plan.rule.recent)));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "engine/tokenizer/pretokenizer.h"
 #include "engine/tokenizer/sentencepiece_library.h"
 #include "engine/tokenizer/subword_model.h"
+#include "engine/tokenizer/text_shrinkage.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace hydrant {
@@ -77,6 +78,7 @@ class PipelineTokenizer final : public Tokenizer {
     if (!model.ok()) return model.status();
     model_ = *std::move(model);
     if (const absl::Status status = LoadAdded(spec); !status.ok()) return status;
+    shrinkage_ = TextShrinkage(spec);
     return LoadSpecialIds(spec);
   }
 
@@ -108,6 +110,10 @@ class PipelineTokenizer final : public Tokenizer {
   bool IsSpecial(TokenId id) const override { return id < special_.size() && special_[id]; }
   int64_t bos_id() const override { return bos_id_; }
   const std::vector<TokenId>& eog_ids() const override { return eog_ids_; }
+  std::optional<int64_t> MostBytesPerToken() const override {
+    if (!shrinkage_.has_value()) return std::nullopt;
+    return *shrinkage_ * longest_;
+  }
   std::string TokenText(TokenId id) const override {
     const auto found = added_texts_.find(id);
     return found == added_texts_.end() ? "" : found->second;
@@ -124,9 +130,16 @@ class PipelineTokenizer final : public Tokenizer {
     }
     texts_.resize(size);
     special_.resize(size, false);
-    for (size_t id = 0; id < spec.vocab.size(); ++id) texts_[id] = spec.vocab[id].text;
+    for (size_t id = 0; id < spec.vocab.size(); ++id) {
+      texts_[id] = spec.vocab[id].text;
+      NoteLength(spec.byte_level ? BytesFromAlphabet(texts_[id]).value_or(texts_[id]) : texts_[id]);
+    }
     decoder_ = spec.decoder;
     return absl::OkStatus();
+  }
+
+  void NoteLength(std::string_view token) {
+    longest_ = std::max(longest_, static_cast<int64_t>(token.size()));
   }
 
   absl::Status LoadAdded(const TokenizerSpec& spec) {
@@ -147,6 +160,7 @@ class PipelineTokenizer final : public Tokenizer {
       texts_[token.id] = token.content;
       special_[token.id] = special_[token.id] || token.special;
       added_texts_[token.id] = token.content;
+      NoteLength(token.content);
       if (!token.normalized) {
         raw.push_back(token);
         continue;
@@ -154,6 +168,7 @@ class PipelineTokenizer final : public Tokenizer {
       auto content = normalizer_.Apply(token.content);
       if (!content.ok()) return content.status();
       normalized.push_back(token);
+      NoteLength(*content);
       normalized.back().content = *std::move(content);
     }
     raw_added_ = AddedTokenFinder(std::move(raw));
@@ -216,6 +231,8 @@ class PipelineTokenizer final : public Tokenizer {
   absl::flat_hash_map<TokenId, std::string> added_texts_;
   std::vector<TokenId> prefix_, suffix_, eog_ids_;
   int64_t bos_id_ = -1;
+  int64_t longest_ = 4;  // bytes of a token as it is matched; an unknown character has up to 4
+  std::optional<int64_t> shrinkage_;  // of the text on its way there (text_shrinkage.h)
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ class Tokenizer {
   virtual int64_t bos_id() const = 0;  // -1: none
   virtual const std::vector<TokenId>& eog_ids()
       const = 0;  // every end-of-generation id of the files, sorted
+  // Encode() makes a token of at most so many bytes of text; nullopt: of any number.
+  virtual std::optional<int64_t> MostBytesPerToken() const { return std::nullopt; }
   // The literal text of a special or added token such as "<s>"; "" if the id has none.
   virtual std::string TokenText(TokenId id) const = 0;
 };

@@ -39,7 +39,7 @@ TEST(RequestCheckTest, BadValuesAreNamedWithTheirRange) {
        [](Request& r) { r.sampling.frequency_penalty = kNan; }},
       {"sampling.top_k: -2 is outside [-1, 2147483647] (0 or -1: all)",
        [](Request& r) { r.sampling.top_k = -2; }},
-      {"stopping.max_tokens: 0 is outside [1, 2147483647]",
+      {"stopping.max_tokens: 0 is outside [1, 4294967295]",
        [](Request& r) { r.stopping.max_tokens = 0; }},
       {"stopping.min_tokens: -1 is outside [0, 10]",
        [](Request& r) { r.stopping.min_tokens = -1; }},

@@ -102,10 +102,10 @@ struct LoopFixture {
   std::unique_ptr<ServingLoop> loop;
 };
 
-bool Accepted(const std::variant<std::monostate, Failed>& answer) {
-  return std::holds_alternative<std::monostate>(answer);
+bool Accepted(const std::variant<Queued, Failed>& answer) {
+  return std::holds_alternative<Queued>(answer);
 }
-const std::string& ReasonOf(const std::variant<std::monostate, Failed>& answer) {
+const std::string& ReasonOf(const std::variant<Queued, Failed>& answer) {
   return std::get<Failed>(answer).reason;
 }
 

@@ -1,10 +1,13 @@
 // A tokenizer whose ids 0..255 are bytes; 256 is "<s>" (begins a text), 257 "</s>" (ends it), 258 a
 // text of 4 KiB. And a chat template of one line a message, of which a user has to send one.
-// Immutable.
+// Immutable once it is used.
 #ifndef HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
 #define HYDRANT_TESTS_SERVER_BYTE_TOKENIZER_H_
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +23,7 @@ class ByteTokenizer final : public Tokenizer {
 
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions& options) const override {
+    if (before_encode) before_encode(text);
     if (absl::Status valid = ValidateUtf8(text); !valid.ok()) return valid;
     std::vector<TokenId> ids;
     if (options.add_special_tokens) ids.push_back(kBos);
@@ -43,9 +47,13 @@ class ByteTokenizer final : public Tokenizer {
   bool IsSpecial(TokenId id) const override { return id == kBos || id == kEos; }
   int64_t bos_id() const override { return kBos; }
   const std::vector<TokenId>& eog_ids() const override { return eog_; }
+  std::optional<int64_t> MostBytesPerToken() const override { return 3; }  // "<s>"
   std::string TokenText(TokenId id) const override {
     return id == kBos ? "<s>" : id == kEos ? "</s>" : "";
   }
+
+  // Set before use; may block.
+  std::function<void(std::string_view text)> before_encode;
 
  private:
   std::vector<TokenId> eog_ = {kEos};

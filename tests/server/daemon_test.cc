@@ -660,6 +660,61 @@ TEST(Client, AStreamThatIsLostIsTakenUpWhereItEnded) {
   EXPECT_NE(given_up.Wait(), 0);
 }
 
+// A model that does not find its end would go on for as long as its context is.
+TEST(Client, AnAnswerHasALimitUnlessItIsLifted) {
+  TestServer server;
+  const auto generate = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {HYDRANT_PATH, "--address", server.address(),
+                                          "generate",   "--prompt",  "x"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    auto run = std::make_unique<Subprocess>(arguments);
+    EXPECT_EQ(run->Wait(), 0) << run->err();
+    return run;
+  };
+  // A letter a token, and the line's end.
+  const auto unset = generate({});
+  EXPECT_EQ(unset->out().size(), 512u + 1u);
+  EXPECT_THAT(unset->err(), HasSubstr("cut at 512 tokens: --max-tokens raises the limit"));
+  EXPECT_THAT(unset->err(), HasSubstr("Ctrl-C"));
+  EXPECT_EQ(generate({"--max-tokens", "600"})->out().size(), 600u + 1u);
+  EXPECT_EQ(generate({"--min-tokens", "700"})->out().size(), 700u + 1u);
+  const auto lifted = generate({"--max-tokens", "0"});  // 2 tokens of the 2,048 are the prompt's
+  EXPECT_EQ(lifted->out().size(), 2046u + 1u);
+  EXPECT_THAT(lifted->err(), Not(HasSubstr("cut at")));
+  const auto stopped = generate({"--stop", "klm"});
+  EXPECT_THAT(stopped->err(), Not(HasSubstr("cut at")));
+}
+
+TEST(Client, InfoNamesThePoliciesAndDetailsOne) {
+  TestServer server;
+  const auto info = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {HYDRANT_PATH, "--address", server.address(), "info"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<Subprocess>(arguments);
+  };
+  const auto all = info({});
+  EXPECT_EQ(all->Wait(), 0) << all->err();
+  for (const PolicyInfo& policy : ListPolicies())
+    EXPECT_THAT(all->out(), HasSubstr("\n  " + policy.name + " "));
+  EXPECT_THAT(all->out(), Not(HasSubstr("protected_window_size")));
+  EXPECT_LE(std::count(all->out().begin(), all->out().end(), '\n'), ListPolicies().size() + 8)
+      << "a line for each";
+
+  const auto h2o = info({"h2o"});
+  EXPECT_EQ(h2o->Wait(), 0) << h2o->err();
+  EXPECT_THAT(h2o->out(), StartsWith("h2o: "));
+  EXPECT_THAT(h2o->out(), HasSubstr("protected_window_size"));
+  EXPECT_THAT(h2o->out(), Not(HasSubstr("snapkv")));
+
+  const auto json = info({"h2o", "--json"});
+  EXPECT_EQ(json->Wait(), 0) << json->err();
+  EXPECT_EQ(nlohmann::json::parse(json->out(), nullptr, false)["name"], "h2o");
+
+  const auto unknown = info({"h3o"});
+  EXPECT_EQ(unknown->Wait(), 2);
+  EXPECT_THAT(unknown->err(), HasSubstr("'h3o' is no policy of the server; one of full, local, "));
+}
+
 TEST(Client, WithoutAServerItSaysHowToStartOne) {
   Subprocess client({HYDRANT_PATH, "--address", "127.0.0.1:1", "generate", "--prompt", "x"});
   EXPECT_EQ(client.Wait(), 3);

@@ -17,7 +17,9 @@
 namespace hydrant {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 struct BadField {
   std::string name;
@@ -163,6 +165,8 @@ std::vector<BadField> BadFields() {
        "needs max_cache_tokens or cache_ratio"},
       {"BudgetForFull", [](R* r) { r->mutable_cache()->set_max_cache_tokens(100); },
        "cache.max_cache_tokens", "full keeps every entry"},
+      {"FloorOfNoShare", [](R* r) { r->mutable_cache()->set_min_cache_tokens(64); },
+       "cache.min_cache_tokens", "64 given, but policy full keeps every entry"},
       {"ParamOfAnotherPolicy",
        [](R* r) {
          r->mutable_cache()->set_cache_policy("local");
@@ -320,6 +324,56 @@ TEST_P(BadFieldTest, IsNamed) {
 }
 INSTANTIATE_TEST_SUITE_P(Errors, BadFieldTest, testing::ValuesIn(BadFields()),
                          [](const auto& info) { return info.param.name; });
+
+struct CountField {
+  const char* name;
+  std::function<void(v1::GenerateRequest*, uint32_t)> set;
+};
+
+// The largest number that a count can be is above what the scheduler counts with. Whoever reads the
+// refusal looks for the number that was sent.
+TEST(Errors, TheLargestCountIsNamedAsItWasSent) {
+  using R = v1::GenerateRequest;
+  constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();
+  const CountField fields[] = {
+      {"stopping.max_tokens", [](R* r, uint32_t n) { r->mutable_stopping()->set_max_tokens(n); }},
+      {"stopping.min_tokens", [](R* r, uint32_t n) { r->mutable_stopping()->set_min_tokens(n); }},
+      {"cache.question_tokens",
+       [](R* r, uint32_t n) { r->mutable_cache()->set_question_tokens(n); }},
+      {"cache.max_cache_tokens",
+       [](R* r, uint32_t n) { r->mutable_cache()->set_max_cache_tokens(n); }},
+      {"cache.min_cache_tokens",
+       [](R* r, uint32_t n) {
+         r->mutable_cache()->clear_max_cache_tokens();
+         if (r->cache().has_cache_policy()) r->mutable_cache()->set_cache_ratio(0.5);
+         r->mutable_cache()->set_min_cache_tokens(n);
+       }},
+      {"cache.sink_tokens", [](R* r, uint32_t n) { r->mutable_cache()->set_sink_tokens(n); }},
+      {"cache.protected_window_size",
+       [](R* r, uint32_t n) { r->mutable_cache()->set_protected_window_size(n); }}};
+  TestServerOptions options;
+  options.limits.num_blocks = 16;  // 64 tokens of a whole cache
+  TestServer server(options);
+  int refused = 0;
+  for (const PolicyInfo& policy : ListPolicies()) {
+    for (const CountField& field : fields) {
+      SCOPED_TRACE(policy.name + ", " + field.name);
+      R request = TextRequest("x", 10);
+      if (policy.name != "full") Budget(&request, policy.name);
+      field.set(&request, kMost);
+      if (policy.name == "streaming")
+        (*request.mutable_cache()->mutable_params())["rolling"] = "true";
+      const grpc::Status status = RunToEnd(server.stub(), request).status;
+      if (status.ok()) continue;
+      ++refused;
+      EXPECT_THAT(status.error_message(), Not(HasSubstr("2147483647")));
+      // A field that the policy does not have is refused by its name.
+      EXPECT_THAT(status.error_message(),
+                  AnyOf(HasSubstr("does not take it"), HasSubstr(std::to_string(kMost))));
+    }
+  }
+  EXPECT_GT(refused, 40);
+}
 
 TEST(Errors, AnotherModelIsNotFound) {
   TestServer server;

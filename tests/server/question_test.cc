@@ -154,6 +154,48 @@ TEST_P(Question, OfNothingUnlessAskedFor) {
   EXPECT_EQ(zero.token_ids, unset.token_ids);
 }
 
+// What the first message says of the cache is what is kept, or it says nothing.
+TEST(CacheTokens, AreSaidWhereTheyAreKnown) {
+  RandomModelServer server(/*full_caches=*/2);
+  const auto run = [&](const std::string& policy, const auto& set) {
+    v1::GenerateRequest request = TextRequest(std::string(699, 'x'), 1);  // and one in front
+    request.mutable_cache()->set_cache_policy(policy);
+    set(request.mutable_cache());
+    StreamResult result = RunToEnd(*server.stub, request);
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    if (result.events.empty()) result.events.emplace_back();
+    if (!result.usage.has_value()) result.usage.emplace();
+    return result;
+  };
+  const auto said = [](const StreamResult& result) { return result.events[0].accepted(); };
+  const auto kept = [&](const StreamResult& result) {
+    return result.usage->kv_entries_of_prompt() / server.NumHeads();
+  };
+  // The pool has room for all of it: no budget is needed.
+  const StreamResult open = run("auto", [](v1::Cache*) {});
+  EXPECT_FALSE(said(open).has_cache_tokens()) << said(open).cache_tokens();
+  EXPECT_EQ(kept(open), 700u);
+  const StreamResult asked_later =
+      run("auto", [](v1::Cache* cache) { cache->set_question_tokens(100); });
+  EXPECT_FALSE(said(asked_later).has_cache_tokens()) << said(asked_later).cache_tokens();
+  for (const char* policy : {"auto", "h2o"}) {
+    const StreamResult quality = run(policy, [](v1::Cache* cache) {
+      cache->set_cache_ratio(0.2);
+      cache->set_min_retained_mass(1.0);
+    });
+    EXPECT_FALSE(said(quality).has_cache_tokens()) << policy;
+    EXPECT_GT(kept(quality), 600u) << policy;  // nearly all of it, for all of the attention
+  }
+  for (const char* policy : {"auto", "h2o", "snapkv", "pyramidkv", "ada-snapkv", "reconstruct"}) {
+    const StreamResult known = run(policy, [](v1::Cache* cache) {
+      cache->set_cache_ratio(0.2);
+      cache->set_question_tokens(100);
+    });
+    EXPECT_EQ(said(known).cache_tokens(), 128u) << policy;  // of 600: 120 and the floor
+    EXPECT_EQ(kept(known), 128u) << policy;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, Question,
                          testing::Values("h2o", "snapkv", "reconstruct", "echo", "auto"),
                          [](const auto& info) { return info.param; });

@@ -40,6 +40,7 @@ TestServer::TestServer(TestServerOptions options)
   ServiceOptions service_options;
   service_options.version = "test";
   service_options.max_buffered_bytes_per_stream = options.max_buffered_bytes;
+  service_options.max_waiting_request_bytes = options.max_waiting_request_bytes;
   service = std::make_unique<Service>(service_options, &router);
   GrpcServerOptions server_options = options.grpc;
   server_options.listen = "127.0.0.1:0";

@@ -29,6 +29,7 @@ struct TestServerOptions {
   EngineLimits limits = TestLimits();
   SchedulerOptions scheduler;
   size_t max_buffered_bytes = size_t{1} << 20;
+  size_t max_waiting_request_bytes = ServiceOptions().max_waiting_request_bytes;
   bool chat = true;
   bool ready = true;
   std::chrono::microseconds stand_aside{0};

@@ -74,6 +74,7 @@ class AutoPolicy final : public Policy {
   CachePlan Decide(const CachePlan& plan, const Observations& observations) const override {
     const AutoState& state = StateOf(plan);
     if (plan.open != OpenUntil::kAdmission || state.by_room.empty()) return plan;
+    if (state.by_room.size() == 1) return state.by_room.front();  // as a short prompt's
     const auto fitting =
         observations.fits == nullptr
             ? state.by_room.end()

@@ -88,10 +88,9 @@ class ScissorhandsPolicy final : public Policy {
  private:
   // Of the `keep` entries that stay when others are dropped.
   static absl::Status FillProtection(const CacheSpec& spec, int64_t keep, CachePlan* plan) {
-    const int64_t sinks = std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap);
+    const int64_t sinks = spec.sink_tokens.value_or(0);
     const int64_t room = std::max<int64_t>(0, keep - sinks);
-    const int64_t recent = std::min<int64_t>(
-        spec.protected_window_size.value_or(std::min(kDefaultRecent, room)), kNoCap);
+    const int64_t recent = spec.protected_window_size.value_or(std::min(kDefaultRecent, room));
     if (sinks + recent > keep) {
       return absl::InvalidArgumentError(
           fmt::format("cache.{}: sink_tokens + protected_window_size = {} + {} is above the {} "

@@ -35,6 +35,85 @@ std::string JsonError(const std::string& json) {
   return std::string(MakePipelineTokenizer(*spec).status().message());
 }
 
+// How much text a token may stand for, by the parts of a tokenizer.
+TEST(MostBytesPerToken, IsTheLongestTokenTimesWhatTheNormalizerShortens) {
+  const auto most = [](const std::string& model, const std::string& rest = "") {
+    auto spec = ParseTokenizerJson(R"({"model":{"type":"BPE",)" + model + "}" + rest + "}");
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    auto tokenizer = MakePipelineTokenizer(*spec);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return (*tokenizer)->MostBytesPerToken();
+  };
+  const std::string vocab = R"("vocab":{"a":0,"b":1,"abbab":2,"?":3},"merges":[],)";
+  const std::string unknown = vocab + R"("unk_token":"?")";
+  EXPECT_EQ(most(unknown), 5);
+  EXPECT_EQ(most(R"("vocab":{"a":0,"?":1},"merges":[],"unk_token":"?")"), 4)
+      << "an unknown character";
+  EXPECT_EQ(most(unknown, R"(,"added_tokens":[{"id":4,"content":"<seven>","special":true}])"), 7);
+  EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"NFC"})"), 4 * 5);
+  EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"Prepend","prepend":"_"})"), 5);
+  EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"Replace","pattern":{"String":"cde"},)"
+                          R"("content":"a"})"),
+            3 * 5);
+  // Text that leaves no token has no bound.
+  EXPECT_EQ(most(vocab + R"("fuse_unk":false)"), std::nullopt) << "unknown characters are dropped";
+  EXPECT_EQ(most(unknown + R"(,"fuse_unk":true)"), std::nullopt);
+  EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"Replace","pattern":{"String":"c"},)"
+                          R"("content":""})"),
+            std::nullopt);
+  EXPECT_EQ(most(unknown, R"(,"normalizer":{"type":"Replace","pattern":{"Regex":"c+"},)"
+                          R"("content":"a"})"),
+            std::nullopt);
+  EXPECT_EQ(most(unknown, R"(,"added_tokens":[{"id":4,"content":"<x>","special":true,)"
+                          R"("rstrip":true}])"),
+            std::nullopt);
+  EXPECT_EQ(most(unknown, R"(,"pre_tokenizer":{"type":"Split","pattern":{"String":"c"},)"
+                          R"("behavior":"Removed"})"),
+            std::nullopt);
+}
+
+// Of each tokenizer that has one, by texts of characters that normal forms shorten most, and of
+// white space.
+TEST(MostBytesPerToken, HoldsForTheTokenizersThatThereAre) {
+  constexpr unsigned kSeed = 20251123;
+  SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
+  std::mt19937 random(kSeed);
+  const std::string pieces[] = {" ",
+                                "    ",
+                                "\n",
+                                "the ",
+                                "\xE1\xBE\xBE\xCC\x88\xCC\x81",
+                                "\xE2\x84\xAA",
+                                "\xE1\xBF\xAF",
+                                "\xF0\x9D\x90\x80",
+                                "<s>",
+                                "</s>",
+                                "<|endoftext|>",
+                                "\xE2\x96\x81",
+                                "0",
+                                "zz",
+                                "=====",
+                                "\xEC\x9E\xA5"};
+  int bounded = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(testing::kGoldenFolder)) {
+    auto tokenizer = TokenizerFromPath(entry.path().string());
+    if (!tokenizer.ok()) continue;
+    const std::optional<int64_t> most = (*tokenizer)->MostBytesPerToken();
+    if (!most.has_value()) continue;
+    ++bounded;
+    for (int i = 0; i < 200; ++i) {
+      std::string text;
+      const std::string& often = pieces[random() % std::size(pieces)];
+      for (int j = 0; j < 40; ++j)
+        text += random() % 4 == 0 ? pieces[random() % std::size(pieces)] : often;
+      const auto ids = (*tokenizer)->Encode(text, {.add_special_tokens = false});
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      EXPECT_LE(text.size(), ids->size() * *most) << entry.path() << ": " << text;
+    }
+  }
+  EXPECT_GT(bounded, 2);
+}
+
 TEST(TokenizerJson, ErrorsNameTheField) {
   const auto with = [](const std::string& model, const std::string& rest = "") {
     return JsonError(R"({"model":{"type":"BPE",)" + model + "}" + rest + "}");
