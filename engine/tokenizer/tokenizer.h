@@ -40,6 +40,9 @@ class Tokenizer {
   virtual TokenId VocabSize() const = 0;  // ids are below it
   virtual bool IsSpecial(TokenId id) const = 0;
   virtual int64_t bos_id() const = 0;  // -1: none
+  // The one that chat templates write: tokenizer_config.json's eos_token, or the metadata's. -1:
+  // none.
+  virtual int64_t eos_id() const { return -1; }
   virtual const std::vector<TokenId>& eog_ids()
       const = 0;  // every end-of-generation id of the files, sorted
   // The literal text of a special or added token such as "<s>"; "" if the id has none.
