@@ -213,6 +213,7 @@ class GgufLlamaSource final : public ModelSource {
   absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.outer.final_norm; }
   absl::StatusOr<TensorView> Output() const override { return tensors_.outer.output; }
   absl::StatusOr<LayerTensors> Layer(int layer) const override { return tensors_.Layer(layer); }
+  absl::Status CheckUnchanged() const override { return file_->CheckUnchanged(); }
   const GgufFile* gguf() const override { return file_.get(); }
 
  private:

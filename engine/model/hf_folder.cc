@@ -139,6 +139,11 @@ class HfFolderSource final : public ModelSource {
   }
   absl::StatusOr<TensorView> Output() const override { return tensors_.outer.output; }
   absl::StatusOr<LayerTensors> Layer(int layer) const override { return tensors_.Layer(layer); }
+  absl::Status CheckUnchanged() const override {
+    absl::Status status;
+    for (const auto& [name, file] : shards_.files) status.Update(file->CheckUnchanged());
+    return status;
+  }
   std::string folder() const override { return folder_; }
 
  private:
