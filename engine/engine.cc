@@ -100,6 +100,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
     return absl::InvalidArgumentError(
         fmt::format("threads: {} is outside [1, 1024]", options.num_threads));
   }
+  if (const int ids = options.sampled_vocab.value_or(config.vocab_size);
+      ids < 1 || ids > config.vocab_size) {
+    return absl::InvalidArgumentError(fmt::format(
+        "sampled_vocab: {} is outside [1, {}], the model's vocabulary", ids, config.vocab_size));
+  }
   absl::StatusOr<KvLayout> layout = PlanLayout(options, config);
   if (!layout.ok()) return layout.status();
   absl::StatusOr<EngineLimits> limits = PlanLimits(options, config);
@@ -115,6 +120,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
       {.num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
   if (!backend.ok()) return backend.status();
   impl->backend = *std::move(backend);
+  if (asked_blocks.has_value()) {
+    if (absl::Status status = CheckPoolFits(options, *layout, *limits, impl->backend.get());
+        !status.ok())
+      return status;
+  }
   if (impl->backend->IsAsynchronous()) limits->prefill_rows = kDevicePrefillRows;
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->IsAsynchronous());
   limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
@@ -327,7 +337,8 @@ void Engine::Impl::SampleRows(int decoded) {
   PenalizeRows(decoded);
   backend->Sample({.logits = logits.data(),
                    .num_rows = rows.num_sampled(),
-                   .vocab = model->config().vocab_size,
+                   .vocab = options.sampled_vocab.value_or(model->config().vocab_size),
+                   .row_stride = model->config().vocab_size,
                    .rows = rows.sampling(),
                    .tokens = tokens.data()});
   backend->StoreLastTokens({.tokens = tokens.data(),

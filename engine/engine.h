@@ -30,8 +30,13 @@ struct EngineOptions {
   std::optional<int> num_blocks_override;  // ... or in pages, which wins. Neither: what
                                            // max_num_seqs full sequences can use, but no more than
   int64_t kv_cache_memory_limit = 0;       // on a host: this; 0: a quarter of the free memory
+  int64_t host_memory_bytes = 0;           // what a pool that is asked for may take of the host's
+                                           // memory; 0: all that the machine has
   double gpu_memory_utilization = 0.9;     // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
+  // Tokens are drawn from the ids below it: models pad their vocabularies past what their
+  // tokenizers know. Unset: all of the model's.
+  std::optional<int> sampled_vocab;
   // Two steps in flight instead of one; unset: where the device works beside the host.
   std::optional<bool> async_scheduling;
   bool enforce_eager = false;        // enqueue every operation of every step, record none (GPU)

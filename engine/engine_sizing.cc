@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <string_view>
 
 #include "fmt/format.h"
 #include "kernels/device_choice.h"
+#include "kernels/host_memory.h"
 
 namespace hydrant {
 namespace {
@@ -50,6 +53,22 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
       "bytes "
       "are in use by weights, activations and other processes",
       options.gpu_memory_utilization, memory.total_bytes, memory.total_bytes - memory.free_bytes));
+}
+
+// Beside each table entry, and each page: the lists of engine/pool/kv_state.h and of the
+// scheduler's free pages.
+constexpr int64_t kHostBytesPerEntry = sizeof(uint64_t);
+constexpr int64_t kHostBytesPerBlock = sizeof(int32_t) + 1;
+
+absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limits, int64_t bytes,
+                          int64_t limit, std::string_view whose) {
+  const std::string asked =
+      options.num_blocks_override.has_value()
+          ? fmt::format("num_gpu_blocks_override: {}", *options.num_blocks_override)
+          : fmt::format("kv_cache_memory_bytes: {}", options.kv_cache_memory_bytes);
+  return absl::ResourceExhaustedError(
+      fmt::format("{}: {} pages take {} bytes of {} memory with their tables, the limit is {}",
+                  asked, limits.num_blocks, bytes, whose, limit));
 }
 
 }  // namespace
@@ -112,6 +131,25 @@ std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout&
   if (options.num_blocks_override.has_value()) return *options.num_blocks_override;
   if (options.kv_cache_memory_bytes == 0) return std::nullopt;
   return options.kv_cache_memory_bytes / static_cast<int64_t>(layout.PageBytes());
+}
+
+absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
+                           const EngineLimits& limits, Backend* backend) {
+  const absl::StatusOr<DeviceMemory> memory = backend->Memory();
+  if (!memory.ok()) return memory.status();
+  const bool on_host = backend->Name() != "cuda";
+  const int64_t pool = limits.num_blocks * static_cast<int64_t>(layout.PageBytes()) +
+                       limits.table_entries * static_cast<int64_t>(sizeof(int32_t));
+  const int64_t bookkeeping =
+      limits.table_entries * kHostBytesPerEntry + limits.num_blocks * kHostBytesPerBlock;
+  const int64_t host = options.host_memory_bytes > 0
+                           ? options.host_memory_bytes
+                           : static_cast<int64_t>(HostMemory().total_bytes);
+  const int64_t device = on_host ? host : static_cast<int64_t>(memory->total_bytes);
+  if (!on_host && pool > device) return PoolTooLarge(options, limits, pool, device, "the device's");
+  const int64_t of_host = on_host ? pool + bookkeeping : bookkeeping;
+  return of_host > host ? PoolTooLarge(options, limits, of_host, host, "the host's")
+                        : absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLayout& layout,

@@ -26,6 +26,12 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
 // What the options ask for; none where they leave it to the device.
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout);
 
+// ResourceExhausted, with the option, its value and the limit, where the pool that is asked for
+// would not fit into memory with its tables and the host's bookkeeping. To be asked before any of
+// it, or a weight, is allocated. REQUIRES: SetPool
+absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
+                           const EngineLimits& limits, Backend* backend);
+
 // What max_num_seqs full sequences can use, or what the device can give, whichever is less. To be
 // asked when all else is allocated. A host can give kv_cache_memory_limit; a GPU what
 // gpu_memory_utilization leaves, all other users of the GPU counted. ResourceExhausted where that

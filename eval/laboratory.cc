@@ -88,6 +88,7 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
   if (!tokenizer.ok()) return tokenizer.status();
   impl->tokenizer = *std::move(tokenizer);
   EngineOptions engine = options.engine;
+  engine.sampled_vocab = static_cast<int>(impl->tokenizer->VocabSize());
   engine.max_num_seqs = options.max_arms + 1;
   engine.max_shared_statistics = 3 * engine.max_num_seqs;
   // A reading, a probe behind it, and the oracles' own.

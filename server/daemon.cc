@@ -245,6 +245,7 @@ class Daemon {
   // Until a signal comes, or the engine has been lost for a while; returns how the engine is then.
   // A lost one does not come back, but whoever watches shall see it before the process ends.
   absl::Status Serve() {
+    signal(SIGABRT, SIG_DFL);  // the start has its own word for it (server/hydrantd.cc)
     service_.SetReady(&model_->served, loop_.get());
     server_->SetServing(true);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();

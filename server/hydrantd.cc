@@ -5,11 +5,17 @@
 #include <spdlog/async.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "server/daemon.h"
 #include "server/daemon_options.h"
@@ -52,10 +58,48 @@ void RouteLibraryLogs() {
       });
 }
 
+// The last resort, where memory or threads run out in a library, or in a table too small to have a
+// check of its own: one line instead of a core dump.
+[[noreturn]] void OnUncaught() {
+  try {
+    if (const std::exception_ptr exception = std::current_exception()) {
+      std::rethrow_exception(exception);
+    }
+    std::fputs("hydrantd: ended by std::terminate\n", stderr);
+  } catch (const std::bad_alloc&) {
+    std::fputs(
+        "hydrantd: out of memory: lower --kv-cache-memory-bytes, --max-num-seqs or "
+        "--max-model-len, or raise the limit of the process (ulimit -v)\n",
+        stderr);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr,
+                 "hydrantd: the system refuses a thread or the like: %s; raise the limits of the "
+                 "process (ulimit -v, ulimit -u)\n",
+                 error.what());
+  } catch (const std::exception& exception) {
+    std::fprintf(stderr, "hydrantd: %s\n", exception.what());
+  } catch (...) {
+    std::fputs("hydrantd: ended by an unknown exception\n", stderr);
+  }
+  std::_Exit(EXIT_FAILURE);
+}
+
+// gRPC aborts where it gets no memory or no thread, and says why to its own log alone. The daemon
+// takes this off again when it serves: from then on an abort leaves a core dump.
+void OnAbortAtStart(int) {
+  constexpr std::string_view kLine =
+      "hydrantd: a library gave up at the start, most likely for want of memory or threads: raise "
+      "the limits of the process (ulimit -v, ulimit -u)\n";
+  (void)!write(STDERR_FILENO, kLine.data(), kLine.size());
+  _exit(EXIT_FAILURE);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   hydrant::LimitHeaps();
+  std::set_terminate(OnUncaught);
+  std::signal(SIGABRT, OnAbortAtStart);
   hydrant::BlockSignals();
   const hydrant::CommandLine line = hydrant::ParseCommandLine(argc, argv);
   if (!line.options.has_value()) {

@@ -38,11 +38,11 @@ void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
                                         : std::string(text.status().message());
     return;
   }
-  const std::string bos =
-      tokenizer.bos_id() >= 0 ? tokenizer.TokenText(static_cast<TokenId>(tokenizer.bos_id())) : "";
-  const std::string eos =
-      tokenizer.eog_ids().empty() ? "" : tokenizer.TokenText(tokenizer.eog_ids().front());
-  absl::StatusOr<std::unique_ptr<ChatTemplate>> recognised = RecogniseChatTemplate(*text, bos, eos);
+  const auto text_of = [&](int64_t id) {
+    return id >= 0 ? tokenizer.TokenText(static_cast<TokenId>(id)) : "";
+  };
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> recognised =
+      RecogniseChatTemplate(*text, text_of(tokenizer.bos_id()), text_of(tokenizer.eos_id()));
   if (recognised.ok()) {
     loaded->chat_template = *std::move(recognised);
   } else {
@@ -98,7 +98,10 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   OpenChatTemplate(*source, loaded.get());
 
   EngineOptions engine_options = options.engine;
-  engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(ReadMachineLimits("", AffinityCpus()));
+  engine_options.sampled_vocab = static_cast<int>(loaded->tokenizer->VocabSize());
+  const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
+  engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(machine);
+  engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
 

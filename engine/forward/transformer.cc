@@ -113,7 +113,7 @@ absl::Status Transformer::Load(WeightDType dtype, int max_positions,
     if (absl::Status status = sin_.AllocateFrom(*backend_, rope.sin); !status.ok()) return status;
   }
   if (progress) progress(1.0);
-  return absl::OkStatus();
+  return source_->CheckUnchanged();
 }
 
 // Said before the first of them is read. A system that promises more memory than it has would kill

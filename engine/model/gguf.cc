@@ -187,6 +187,9 @@ const std::map<std::string, GgufValue, std::less<>>& GgufFile::metadata() const 
 const std::map<std::string, TensorView, std::less<>>& GgufFile::tensors() const {
   return impl_->tensors;
 }
+absl::Status GgufFile::CheckUnchanged() const {
+  return impl_->file == nullptr ? absl::OkStatus() : impl_->file->CheckUnchanged();
+}
 bool GgufFile::Has(std::string_view key) const {
   return impl_->metadata.find(key) != impl_->metadata.end();
 }

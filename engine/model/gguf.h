@@ -45,6 +45,7 @@ class GgufFile {
   absl::StatusOr<std::vector<int64_t>> GetInts(std::string_view key) const;
   absl::StatusOr<std::vector<double>> GetFloats(std::string_view key) const;
   bool Has(std::string_view key) const;
+  absl::Status CheckUnchanged() const;  // as MappedFile's
 
  private:
   struct Impl;

@@ -1,11 +1,15 @@
 #include "engine/model/gguf_llama.h"
 
+#include <algorithm>
 #include <limits>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/gguf_value.h"
 #include "engine/model/model_tensors.h"
 #include "engine/model/text.h"
 #include "kernels/dequantize.h"
@@ -40,30 +44,65 @@ absl::Status ReadOptionalFloat(const GgufFile& file, const std::string& key, dou
   return absl::OkStatus();
 }
 
-bool IsZero(const GgufValue& value) {
-  if (const bool* flag = std::get_if<bool>(&value)) return !*flag;
-  if (const int64_t* number = std::get_if<int64_t>(&value)) return *number == 0;
-  if (const double* number = std::get_if<double>(&value)) return *number == 0.0;
-  return false;
+// Keys of the llama namespace that are read below, or change nothing in the forward pass.
+constexpr std::string_view kKnownKeys[] = {"llama.block_count",
+                                           "llama.embedding_length",
+                                           "llama.feed_forward_length",
+                                           "llama.context_length",
+                                           "llama.attention.head_count",
+                                           "llama.attention.head_count_kv",
+                                           "llama.attention.key_length",
+                                           "llama.attention.value_length",
+                                           "llama.attention.layer_norm_rms_epsilon",
+                                           "llama.rope.dimension_count",
+                                           "llama.rope.freq_base",
+                                           "llama.rope.scale_linear",
+                                           "llama.rope.scaling.type",
+                                           "llama.rope.scaling.factor",
+                                           "llama.vocab_size",          // the embedding says it
+                                           "llama.tensor_data_layout",  // of the file before
+                                           "llama.rope.scaling.original_context_length",
+                                           "llama.rope.scaling.finetuned"};
+
+// Keys that change nothing where they have this value.
+constexpr std::pair<std::string_view, double> kNeutralValues[] = {
+    {"llama.attention.causal", 1},
+    {"llama.attention.sliding_window", 0},
+    {"llama.attention.scale", 0},
+    {"llama.attention.clamp_kqv", 0},
+    {"llama.attention.max_alibi_bias", 0},
+    {"llama.logit_scale", 0},
+    {"llama.embedding_scale", 0},
+    {"llama.residual_scale", 0},
+    {"llama.attn_logit_softcapping", 0},
+    {"llama.final_logit_softcapping", 0},
+    {"llama.expert_count", 0},
+    {"llama.expert_used_count", 0},
+    {"llama.pooling_type", 0},
+    {"llama.use_parallel_residual", 0},
+    {"llama.rope.scaling.attn_factor", 1}};
+
+std::optional<double> NumberOf(const GgufValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
+  if (const int64_t* number = std::get_if<int64_t>(&value)) return static_cast<double>(*number);
+  if (const double* number = std::get_if<double>(&value)) return *number;
+  return std::nullopt;
 }
 
-// Keys of the format that would change the arithmetic: refused rather than ignored.
-absl::Status CheckNothingUnusual(const GgufFile& file) {
-  static constexpr const char* kKeys[] = {"llama.expert_count",
-                                          "llama.attention.sliding_window",
-                                          "llama.attention.scale",
-                                          "llama.attention.clamp_kqv",
-                                          "llama.attention.max_alibi_bias",
-                                          "llama.logit_scale",
-                                          "llama.embedding_scale",
-                                          "llama.residual_scale",
-                                          "llama.attn_logit_softcapping",
-                                          "llama.final_logit_softcapping"};
-  for (const char* key : kKeys) {
-    const auto it = file.metadata().find(key);
-    if (it == file.metadata().end() || IsZero(it->second)) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("metadata key '", key, "' is set; this is not supported"));
+std::string ValueText(const GgufValue& value) {
+  if (const std::optional<double> number = NumberOf(value)) return absl::StrCat(*number);
+  if (const std::string* text = std::get_if<std::string>(&value)) return Quoted(*text);
+  return absl::StrCat("an ", std::string(GgufTypeName(value)));
+}
+
+// What nobody knows may be what makes the model another one: refused rather than ignored.
+absl::Status CheckKeys(const GgufFile& file) {
+  for (const auto& [key, value] : file.metadata()) {
+    if (!key.starts_with("llama.") || std::ranges::count(kKnownKeys, key) > 0) continue;
+    const std::pair neutral(std::string_view(key), NumberOf(value).value_or(-1));
+    if (std::ranges::count(kNeutralValues, neutral) > 0) continue;
+    return absl::UnimplementedError(absl::StrCat("metadata key ", Quoted(key), " is ",
+                                                 ValueText(value), "; this is not supported"));
   }
   return absl::OkStatus();
 }
@@ -107,27 +146,32 @@ absl::Status ReadSizes(const GgufFile& file, ModelConfig* c) {
   return absl::OkStatus();
 }
 
+// llama.cpp takes a factor without a type for a linear one.
+absl::Status ReadRopeScaling(const GgufFile& file, ModelConfig* c) {
+  std::string type = "linear";
+  const bool has_type = file.Has("llama.rope.scaling.type");
+  if (has_type) {
+    absl::StatusOr<std::string> named = file.GetString("llama.rope.scaling.type");
+    if (!named.ok()) return named.status();
+    type = *std::move(named);
+  }
+  if (type == "none") return absl::OkStatus();
+  if (type != "linear") {
+    return absl::UnimplementedError(absl::StrCat("llama.rope.scaling.type is ", Quoted(type),
+                                                 ", 'none' and 'linear' are supported"));
+  }
+  constexpr char kFactor[] = "llama.rope.scaling.factor";
+  constexpr char kOldFactor[] = "llama.rope.scale_linear";
+  if (has_type && !file.Has(kFactor) && !file.Has(kOldFactor)) {
+    return absl::NotFoundError(absl::StrCat("metadata key '", kFactor, "' is missing"));
+  }
+  return ReadOptionalFloat(file, file.Has(kFactor) ? kFactor : kOldFactor, &c->rope_linear_factor);
+}
+
 absl::Status ReadRope(const GgufFile& file, ModelConfig* c) {
   if (absl::Status s = ReadOptionalFloat(file, "llama.rope.freq_base", &c->rope_theta); !s.ok())
     return s;
-  // The key of files from before rope.scaling.*.
-  if (absl::Status s = ReadOptionalFloat(file, "llama.rope.scale_linear", &c->rope_linear_factor);
-      !s.ok())
-    return s;
-  if (file.Has("llama.rope.scaling.type")) {
-    const absl::StatusOr<std::string> type = file.GetString("llama.rope.scaling.type");
-    if (!type.ok()) return type.status();
-    if (*type != "none" && *type != "linear") {
-      return absl::UnimplementedError(absl::StrCat("llama.rope.scaling.type is ", Quoted(*type),
-                                                   ", 'none' and 'linear' are supported"));
-    }
-    if (*type == "none") c->rope_linear_factor = 1.0;
-    if (*type == "linear") {
-      const absl::StatusOr<double> factor = file.GetFloat("llama.rope.scaling.factor");
-      if (!factor.ok()) return factor.status();
-      c->rope_linear_factor = *factor;
-    }
-  }
+  if (absl::Status s = ReadRopeScaling(file, c); !s.ok()) return s;
   const auto it = file.tensors().find(kRopeFreqs);
   if (it == file.tensors().end()) return absl::OkStatus();
   const TensorView& view = it->second;
@@ -169,6 +213,7 @@ class GgufLlamaSource final : public ModelSource {
   absl::StatusOr<TensorView> FinalNorm() const override { return tensors_.outer.final_norm; }
   absl::StatusOr<TensorView> Output() const override { return tensors_.outer.output; }
   absl::StatusOr<LayerTensors> Layer(int layer) const override { return tensors_.Layer(layer); }
+  absl::Status CheckUnchanged() const override { return file_->CheckUnchanged(); }
   const GgufFile* gguf() const override { return file_.get(); }
 
  private:
@@ -190,7 +235,7 @@ absl::StatusOr<ModelConfig> ReadGgufLlamaConfig(const GgufFile& file) {
   config.architecture = *architecture;
   config.name = file.GetString("general.name").value_or("");
   config.rope_pairing = RopePairing::kInterleaved;
-  if (absl::Status s = CheckNothingUnusual(file); !s.ok()) return s;
+  if (absl::Status s = CheckKeys(file); !s.ok()) return s;
   if (absl::Status s = ReadSizes(file, &config); !s.ok()) return s;
   if (absl::Status s = ReadVocabulary(file, &config); !s.ok()) return s;
   if (absl::Status s = ReadRope(file, &config); !s.ok()) return s;

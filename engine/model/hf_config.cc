@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,7 +10,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
-#include "engine/model/hf_fields.h"
 #include "engine/model/json_text.h"
 #include "engine/model/mapped_file.h"
 #include "engine/model/text.h"
@@ -22,12 +22,14 @@ using nlohmann::json;
 struct Family {
   const char* architecture;
   const char* model_type;
-  absl::Status (*read)(const json& root, ModelConfig* config);
+  absl::Status (*read)(HfFields& root, ModelConfig* config);
+  std::span<const IdleField> (*idle)();
 };
-constexpr Family kFamilies[] = {{"LlamaForCausalLM", "llama", ReadHfLlama},
-                                {"MistralForCausalLM", "mistral", ReadHfMistral},
-                                {"OPTForCausalLM", "opt", ReadHfOpt},
-                                {"GPTNeoXForCausalLM", "gpt_neox", ReadHfGptNeox}};
+constexpr Family kFamilies[] = {
+    {"LlamaForCausalLM", "llama", ReadHfLlama, IdleHfLlamaFields},
+    {"MistralForCausalLM", "mistral", ReadHfMistral, IdleHfLlamaFields},
+    {"OPTForCausalLM", "opt", ReadHfOpt, IdleHfOptFields},
+    {"GPTNeoXForCausalLM", "gpt_neox", ReadHfGptNeox, IdleHfGptNeoxFields}};
 
 absl::Status UnknownFamily(const char* key, const std::string& value,
                            const char* Family::*supported) {
@@ -38,28 +40,35 @@ absl::Status UnknownFamily(const char* key, const std::string& value,
       absl::StrCat(key, " is ", Quoted(value), "; supported are ", list));
 }
 
-// By architectures, or else by model_type.
-absl::StatusOr<const Family*> FindFamily(const json& root) {
-  if (const json* list = FindField(root, "architectures")) {
-    if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
-      return WrongField("architectures", *list, "an array of one string");
-    }
-    const auto name = list->front().get<std::string>();
-    for (const Family& family : kFamilies) {
-      if (name == family.architecture) return &family;
-    }
-    return UnknownFamily("architectures", name, &Family::architecture);
-  }
-  std::string type;
-  if (absl::Status s = ReadString(root, "model_type", &type); !s.ok()) return s;
-  if (type.empty()) return absl::NotFoundError("architectures is missing");
+absl::StatusOr<const Family*> FindFamily(const char* key, const std::string& value,
+                                         const char* Family::*name) {
   for (const Family& family : kFamilies) {
-    if (type == family.model_type) return &family;
+    if (value == family.*name) return &family;
   }
-  return UnknownFamily("model_type", type, &Family::model_type);
+  return UnknownFamily(key, value, name);
 }
 
-absl::Status ReadWeightType(const json& root, HfConfig* config) {
+// By architectures and model_type, or by the one that is there. transformers goes by model_type:
+// granite, for one, is no Llama whatever its architectures says.
+absl::StatusOr<const Family*> FindFamily(HfFields& root) {
+  std::string type;
+  if (absl::Status s = ReadString(root, "model_type", &type); !s.ok()) return s;
+  const json* list = root.Find("architectures");
+  if (list == nullptr) {
+    if (type.empty()) return absl::NotFoundError("architectures is missing");
+    return FindFamily("model_type", type, &Family::model_type);
+  }
+  if (!list->is_array() || list->size() != 1 || !list->front().is_string())
+    return WrongField("architectures", *list, "an array of one string");
+  const absl::StatusOr<const Family*> family =
+      FindFamily("architectures", list->front().get<std::string>(), &Family::architecture);
+  if (!family.ok() || type.empty() || type == (*family)->model_type) return family;
+  return absl::UnimplementedError(absl::StrCat(
+      "model_type is ", Quoted(type), ", but architectures is ", Quoted((*family)->architecture),
+      ", of model_type ", Quoted((*family)->model_type)));
+}
+
+absl::Status ReadWeightType(HfFields& root, HfConfig* config) {
   std::string type = "float32";
   if (absl::Status s = ReadString(root, "torch_dtype", &type); !s.ok()) return s;
   if (absl::Status s = ReadString(root, "dtype", &type); !s.ok()) return s;
@@ -78,7 +87,7 @@ absl::Status ReadWeightType(const json& root, HfConfig* config) {
 
 }  // namespace
 
-absl::Status ReadHfSizes(const json& root, const char* intermediate_key, ModelConfig* c) {
+absl::Status ReadHfSizes(HfFields& root, const char* intermediate_key, ModelConfig* c) {
   const std::pair<const char*, int*> fields[] = {{"num_hidden_layers", &c->num_layers},
                                                  {"hidden_size", &c->hidden_size},
                                                  {intermediate_key, &c->intermediate_size},
@@ -101,7 +110,7 @@ absl::Status SetHeadDim(ModelConfig* c) {
                                                  c->hidden_size));
 }
 
-absl::Status ReadHfActivation(const json& root, const char* key, const char* otherwise,
+absl::Status ReadHfActivation(HfFields& root, const char* key, const char* otherwise,
                               ModelConfig* config) {
   std::string name = otherwise;
   if (absl::Status s = ReadString(root, key, &name); !s.ok()) return s;
@@ -125,17 +134,20 @@ absl::Status ReadHfActivation(const json& root, const char* key, const char* oth
 absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text) {
   const absl::StatusOr<json> root = ParseJsonObject(json_text);
   if (!root.ok()) return root.status();
-  const absl::StatusOr<const Family*> family = FindFamily(*root);
+  HfFields fields(*root);
+  const absl::StatusOr<const Family*> family = FindFamily(fields);
   if (!family.ok()) return family.status();
-  if (root->contains("quantization_config")) {
+  if (fields.Find("quantization_config") != nullptr) {
     return absl::UnimplementedError(
         "quantization_config is set; only F32, F16 and BF16 weights are supported");
   }
   HfConfig config;
   config.model.rope_pairing = RopePairing::kHalfSplit;
-  if (absl::Status s = ReadString(*root, "_name_or_path", &config.model.name); !s.ok()) return s;
-  if (absl::Status s = (*family)->read(*root, &config.model); !s.ok()) return s;
-  if (absl::Status s = ReadWeightType(*root, &config); !s.ok()) return s;
+  if (absl::Status s = ReadString(fields, "_name_or_path", &config.model.name); !s.ok()) return s;
+  if (absl::Status s = (*family)->read(fields, &config.model); !s.ok()) return s;
+  if (absl::Status s = ReadWeightType(fields, &config); !s.ok()) return s;
+  const std::span<const IdleField> idle[] = {IdleHfFields(), (*family)->idle()};
+  if (absl::Status s = fields.RefuseUnread(idle); !s.ok()) return s;
   if (absl::Status s = ValidateConfig(config.model); !s.ok()) return s;
   return config;
 }

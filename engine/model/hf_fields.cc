@@ -1,5 +1,6 @@
 #include "engine/model/hf_fields.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -9,19 +10,52 @@ namespace hydrant {
 
 using nlohmann::json;
 
-const json* FindField(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
+namespace {
+
+std::string ValueText(const json& value) {
+  return Quoted(value.dump(-1, ' ', true, json::error_handler_t::replace));
+}
+
+bool IsIdle(const IdleField& field, const std::string& key, const json& value) {
+  return key == field.key && (field.only == nullptr || value == json::parse(field.only));
+}
+
+}  // namespace
+
+const json* HfFields::Find(const char* key) {
+  read_.insert(key);
+  const auto it = object_.find(key);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+bool HfFields::Contains(const char* key) {
+  read_.insert(key);
+  return object_.contains(key);
+}
+
+absl::Status HfFields::RefuseUnread(std::span<const std::span<const IdleField>> idle) const {
+  for (const auto& [key, value] : object_.items()) {
+    if (value.is_null() || read_.contains(key)) continue;
+    const auto is_idle = [&](std::span<const IdleField> table) {
+      return std::any_of(table.begin(), table.end(),
+                         [&](const IdleField& field) { return IsIdle(field, key, value); });
+    };
+    if (std::any_of(idle.begin(), idle.end(), is_idle)) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(Quoted(key), " is ", ValueText(value),
+                     "; it is not known what this field changes in the model. Where it changes "
+                     "nothing, take it out of the file"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WrongField(const char* key, const json& value, const char* wanted) {
   return absl::InvalidArgumentError(
-      absl::StrCat(key, " is ", Quoted(value.dump(-1, ' ', true, json::error_handler_t::replace)),
-                   ", wanted ", wanted));
+      absl::StrCat(key, " is ", ValueText(value), ", wanted ", wanted));
 }
 
-absl::Status ReadInt(const json& object, const char* key, bool required, int* out) {
-  const json* value = FindField(object, key);
+absl::Status ReadInt(HfFields& fields, const char* key, bool required, int* out) {
+  const json* value = fields.Find(key);
   if (value == nullptr) {
     return required ? absl::NotFoundError(absl::StrCat(key, " is missing")) : absl::OkStatus();
   }
@@ -33,8 +67,8 @@ absl::Status ReadInt(const json& object, const char* key, bool required, int* ou
   return absl::OkStatus();
 }
 
-absl::Status ReadReal(const json& object, const char* key, bool required, double* out) {
-  const json* value = FindField(object, key);
+absl::Status ReadReal(HfFields& fields, const char* key, bool required, double* out) {
+  const json* value = fields.Find(key);
   if (value == nullptr) {
     return required ? absl::NotFoundError(absl::StrCat(key, " is missing")) : absl::OkStatus();
   }
@@ -43,25 +77,25 @@ absl::Status ReadReal(const json& object, const char* key, bool required, double
   return absl::OkStatus();
 }
 
-absl::Status ReadBool(const json& object, const char* key, bool* out) {
-  const json* value = FindField(object, key);
+absl::Status ReadBool(HfFields& fields, const char* key, bool* out) {
+  const json* value = fields.Find(key);
   if (value == nullptr) return absl::OkStatus();
   if (!value->is_boolean()) return WrongField(key, *value, "true or false");
   *out = value->get<bool>();
   return absl::OkStatus();
 }
 
-absl::Status ReadString(const json& object, const char* key, std::string* out) {
-  const json* value = FindField(object, key);
+absl::Status ReadString(HfFields& fields, const char* key, std::string* out) {
+  const json* value = fields.Find(key);
   if (value == nullptr) return absl::OkStatus();
   if (!value->is_string()) return WrongField(key, *value, "a string");
   *out = value->get<std::string>();
   return absl::OkStatus();
 }
 
-absl::Status WantValue(const json& root, const char* key, bool wanted, const char* why) {
+absl::Status WantValue(HfFields& fields, const char* key, bool wanted, const char* why) {
   bool value = wanted;
-  if (absl::Status s = ReadBool(root, key, &value); !s.ok()) return s;
+  if (absl::Status s = ReadBool(fields, key, &value); !s.ok()) return s;
   if (value == wanted) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(key, " is ", value ? "true" : "false", "; ", why));
 }

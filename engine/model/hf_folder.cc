@@ -1,5 +1,6 @@
 #include "engine/model/hf_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -106,6 +107,21 @@ absl::StatusOr<Shards> OpenShards(const std::string& folder) {
       absl::StrCat("folder ", Quoted(folder), " has neither ", kSingleFile, " nor ", kIndexFile));
 }
 
+// A file may hold an output matrix although its config.json says that it is the embedding. Where
+// the two differ transformers believes the file.
+absl::Status UntieWhereTheyDiffer(const TensorNames& names, const Shards& shards,
+                                  ModelConfig* config) {
+  if (!config->tied_embeddings || !shards.file_of.contains(names.output)) return absl::OkStatus();
+  const absl::StatusOr<TensorView> embedding = shards.Find(names.embedding);
+  if (!embedding.ok()) return embedding.status();
+  const absl::StatusOr<TensorView> output = shards.Find(names.output);
+  if (!output.ok()) return output.status();
+  config->tied_embeddings = embedding->dtype == output->dtype &&
+                            embedding->shape == output->shape &&
+                            std::ranges::equal(embedding->bytes, output->bytes);
+  return absl::OkStatus();
+}
+
 class HfFolderSource final : public ModelSource {
  public:
   HfFolderSource(std::string folder, ModelConfig config, Shards shards, ModelTensors tensors)
@@ -123,6 +139,11 @@ class HfFolderSource final : public ModelSource {
   }
   absl::StatusOr<TensorView> Output() const override { return tensors_.outer.output; }
   absl::StatusOr<LayerTensors> Layer(int layer) const override { return tensors_.Layer(layer); }
+  absl::Status CheckUnchanged() const override {
+    absl::Status status;
+    for (const auto& [name, file] : shards_.files) status.Update(file->CheckUnchanged());
+    return status;
+  }
   std::string folder() const override { return folder_; }
 
  private:
@@ -144,10 +165,10 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& fol
     names = bare;
   std::vector<std::string> present;
   for (const auto& [name, file] : shards->file_of) present.push_back(name);
+  if (absl::Status s = UntieWhereTheyDiffer(names, *shards, &config->model); !s.ok())
+    return WithContext(s, Quoted(folder));
   const bool tied = config->model.tied_embeddings;
-  const auto ignored = [&](const std::string& name) {
-    return tied && name == names.output;  // transformers drops it too
-  };
+  const auto ignored = [&](const std::string& name) { return tied && name == names.output; };
   if (absl::Status s = CheckNoStrangers(config->model, names, present, ignored); !s.ok()) {
     return WithContext(s, Quoted(folder));
   }

@@ -2,15 +2,25 @@
 // layer side by side. Pythia models are of this family.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
-#include "engine/model/hf_fields.h"
 
 namespace hydrant {
 namespace {
 
-using nlohmann::json;
+// transformers writes these from those above, and does not read them again: another value there
+// says that the file is not what it seems.
+absl::Status WantAgreement(HfFields& root, const char* key, double used) {
+  double said = used;
+  if (absl::Status s = ReadReal(root, key, false, &said); !s.ok()) return s;
+  if (said == used) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat(key, " is ", said,
+                   ", but transformers reads it in rope_parameters, rotary_emb_base"
+                   " and rotary_pct alone, which say ",
+                   used));
+}
 
 // rotary_pct and rotary_emb_base, which rope_parameters replaced in transformers 5.
-absl::Status ReadRotary(const json& root, ModelConfig* c) {
+absl::Status ReadRotary(HfFields& root, ModelConfig* c) {
   double rotated = 0.25;
   if (absl::Status s = ReadReal(root, "rotary_emb_base", false, &c->rope_theta); !s.ok()) return s;
   if (absl::Status s = ReadReal(root, "rotary_pct", false, &rotated); !s.ok()) return s;
@@ -20,12 +30,13 @@ absl::Status ReadRotary(const json& root, ModelConfig* c) {
         absl::StrCat("rotary_pct (partial_rotary_factor) is ", rotated, ", the limit is 0 to 1"));
   }
   c->rotary_dim = static_cast<int>(c->head_dim * rotated);
-  return absl::OkStatus();
+  if (absl::Status s = WantAgreement(root, "rope_theta", c->rope_theta); !s.ok()) return s;
+  return WantAgreement(root, "partial_rotary_factor", rotated);
 }
 
 }  // namespace
 
-absl::Status ReadHfGptNeox(const json& root, ModelConfig* c) {
+absl::Status ReadHfGptNeox(HfFields& root, ModelConfig* c) {
   c->architecture = "gpt_neox";
   c->max_context = 2048;
   c->norm = NormKind::kLayer;

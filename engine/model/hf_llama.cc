@@ -1,15 +1,12 @@
 // Llama, and Mistral without a sliding window, whose arithmetic is the same.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
-#include "engine/model/hf_fields.h"
 #include "engine/model/text.h"
 
 namespace hydrant {
 namespace {
 
-using nlohmann::json;
-
-absl::Status CheckSameArithmetic(const json& root, bool is_mistral) {
+absl::Status CheckSameArithmetic(HfFields& root, bool is_mistral) {
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     if (absl::Status s = WantValue(root, key, false, "biases are not supported"); !s.ok()) return s;
   }
@@ -20,20 +17,16 @@ absl::Status CheckSameArithmetic(const json& root, bool is_mistral) {
         absl::StrCat("hidden_act is ", Quoted(activation), ", only 'silu' is supported"));
   }
   // A Mistral file that does not mention the window has one of 4096.
-  if (is_mistral && !root.contains("sliding_window")) {
+  if (is_mistral && !root.Contains("sliding_window")) {
     return absl::UnimplementedError(
         "sliding_window is missing, which means 4096 for Mistral; only null is supported");
   }
-  if (const json* window = FindField(root, "sliding_window"); window != nullptr && *window != 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        "sliding_window is ", Quoted(window->dump(-1, ' ', true, json::error_handler_t::replace)),
-        ", only null is supported"));
-  }
-  return absl::OkStatus();
+  const nlohmann::json* window = root.Find("sliding_window");
+  return window == nullptr ? absl::OkStatus() : WrongField("sliding_window", *window, "null");
 }
 
 // Defaults of transformers' LlamaConfig where a field is optional there and models rely on it.
-absl::Status ReadSizes(const json& root, bool is_mistral, ModelConfig* c) {
+absl::Status ReadSizes(HfFields& root, bool is_mistral, ModelConfig* c) {
   c->max_context = 2048;
   c->norm_eps = 1e-6;
   if (absl::Status s = ReadHfSizes(root, "intermediate_size", c); !s.ok()) return s;
@@ -42,7 +35,7 @@ absl::Status ReadSizes(const json& root, bool is_mistral, ModelConfig* c) {
     return s;
   if (absl::Status s = ReadInt(root, "num_key_value_heads", is_mistral, &c->num_kv_heads); !s.ok())
     return s;
-  if (FindField(root, "head_dim") != nullptr) {
+  if (root.Find("head_dim") != nullptr) {
     if (absl::Status s = ReadInt(root, "head_dim", true, &c->head_dim); !s.ok()) return s;
   } else if (absl::Status s = SetHeadDim(c); !s.ok()) {
     return s;
@@ -51,15 +44,14 @@ absl::Status ReadSizes(const json& root, bool is_mistral, ModelConfig* c) {
   return ReadBool(root, "tie_word_embeddings", &c->tied_embeddings);
 }
 
-absl::Status ReadLlamaOrMistral(const json& root, bool is_mistral, ModelConfig* config) {
+absl::Status ReadLlamaOrMistral(HfFields& root, bool is_mistral, ModelConfig* config) {
   config->architecture = "llama";
   if (absl::Status s = CheckSameArithmetic(root, is_mistral); !s.ok()) return s;
   if (absl::Status s = ReadSizes(root, is_mistral, config); !s.ok()) return s;
   double rotated = 1.0;
+  if (absl::Status s = ReadReal(root, "rope_theta", false, &config->rope_theta); !s.ok()) return s;
   if (absl::Status s = ReadReal(root, "partial_rotary_factor", false, &rotated); !s.ok()) return s;
-  if (rotated == 1.0) {
-    if (absl::Status s = ReadHfRope(root, config, &rotated); !s.ok()) return s;
-  }
+  if (absl::Status s = ReadHfRope(root, config, &rotated); !s.ok()) return s;
   if (rotated == 1.0) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("partial_rotary_factor is ", rotated, ", only 1 is supported"));
@@ -67,11 +59,11 @@ absl::Status ReadLlamaOrMistral(const json& root, bool is_mistral, ModelConfig* 
 
 }  // namespace
 
-absl::Status ReadHfLlama(const json& root, ModelConfig* config) {
+absl::Status ReadHfLlama(HfFields& root, ModelConfig* config) {
   return ReadLlamaOrMistral(root, false, config);
 }
 
-absl::Status ReadHfMistral(const json& root, ModelConfig* config) {
+absl::Status ReadHfMistral(HfFields& root, ModelConfig* config) {
   return ReadLlamaOrMistral(root, true, config);
 }
 

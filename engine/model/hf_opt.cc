@@ -2,14 +2,11 @@
 // everywhere. The 350m model normalises after them and projects its embeddings: it is refused.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
-#include "engine/model/hf_fields.h"
 
 namespace hydrant {
 namespace {
 
-using nlohmann::json;
-
-absl::Status CheckArithmetic(const json& root, int hidden_size) {
+absl::Status CheckArithmetic(HfFields& root, int hidden_size) {
   const struct {
     const char* key;
     bool wanted;
@@ -33,7 +30,7 @@ absl::Status CheckArithmetic(const json& root, int hidden_size) {
 
 }  // namespace
 
-absl::Status ReadHfOpt(const json& root, ModelConfig* c) {
+absl::Status ReadHfOpt(HfFields& root, ModelConfig* c) {
   c->architecture = "opt";
   c->max_context = 2048;
   c->norm = NormKind::kLayer;

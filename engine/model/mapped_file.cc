@@ -6,14 +6,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/map_guard.h"
 #include "engine/model/text.h"
 
 namespace hydrant {
 namespace {
 
-// Closes the descriptor on every path; the map outlives it.
+// Closes the descriptor on every path but the good one.
 class ScopedFd {
  public:
   explicit ScopedFd(int fd) : fd_(fd) {}
@@ -23,6 +25,7 @@ class ScopedFd {
   ScopedFd(const ScopedFd&) = delete;
   ScopedFd& operator=(const ScopedFd&) = delete;
   int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -32,7 +35,7 @@ class ScopedFd {
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
   // O_NONBLOCK: opening a FIFO by mistake must not hang; it has no effect on a regular file.
-  const ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Quoted(path)));
   struct stat info = {};
   if (fstat(fd.get(), &info) != 0) {
@@ -49,10 +52,32 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   if (base == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", Quoted(path)));
   }
-  return std::unique_ptr<MappedFile>(
-      new MappedFile(std::span<const uint8_t>(static_cast<const uint8_t*>(base), size)));
+  const std::span<const uint8_t> bytes(static_cast<const uint8_t*>(base), size);
+  return std::unique_ptr<MappedFile>(new MappedFile(path, fd.Release(), bytes, info.st_mtim));
 }
 
-MappedFile::~MappedFile() { munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size()); }
+MappedFile::MappedFile(std::string path, int fd, std::span<const uint8_t> bytes, timespec written)
+    : path_(std::move(path)), fd_(fd), bytes_(bytes), written_(written) {
+  GuardMap(bytes_, path_);
+}
+
+MappedFile::~MappedFile() {
+  UnguardMap(bytes_);
+  munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
+  close(fd_);
+}
+
+absl::Status MappedFile::CheckUnchanged() const {
+  struct stat info = {};
+  if (fstat(fd_, &info) != 0)
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot examine ", Quoted(path_)));
+  if (static_cast<size_t>(info.st_size) == bytes_.size() &&
+      info.st_mtim.tv_sec == written_.tv_sec && info.st_mtim.tv_nsec == written_.tv_nsec) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      Quoted(path_), " was written while it was read: it had ", bytes_.size(), " bytes and has ",
+      info.st_size, ". Start again, and replace model files by renaming"));
+}
 
 }  // namespace hydrant

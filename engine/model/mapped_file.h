@@ -1,9 +1,11 @@
 // A file mapped read-only into memory. Owns the map; the bytes live as long as the object.
-// Immutable, so any thread may read. The file must not be shortened while it is open: a read past
-// its new end raises SIGBUS, as with every memory-mapped file. Replace model files by renaming,
-// which leaves an open map intact.
+// Immutable, so any thread may read. The file must not be shortened or written while it is open: a
+// read past its new end ends the process (engine/model/map_guard.h). Replace model files by
+// renaming, which leaves an open map intact.
 #ifndef HYDRANT_ENGINE_MODEL_MAPPED_FILE_H_
 #define HYDRANT_ENGINE_MODEL_MAPPED_FILE_H_
+
+#include <time.h>
 
 #include <cstdint>
 #include <memory>
@@ -25,9 +27,17 @@ class MappedFile {
 
   std::span<const uint8_t> bytes() const { return bytes_; }
 
+  // FailedPrecondition where the file's size or time of writing is another than at Open(): what was
+  // read may be half of one file and half of another, or zeros.
+  absl::Status CheckUnchanged() const;
+
  private:
-  explicit MappedFile(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-  std::span<const uint8_t> bytes_;
+  MappedFile(std::string path, int fd, std::span<const uint8_t> bytes, timespec written);
+
+  const std::string path_;
+  const int fd_;  // owned
+  const std::span<const uint8_t> bytes_;
+  const timespec written_;
 };
 
 }  // namespace hydrant

@@ -47,6 +47,9 @@ class ModelSource {
   // Shapes are checked against config(); the message names the tensor, the shape found and the
   // shape wanted.
   virtual absl::StatusOr<LayerTensors> Layer(int layer) const = 0;
+  // FailedPrecondition where a file was written since it was opened, and what was read of it may be
+  // anything. To be asked when all has been read.
+  virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
   // Null unless the source is a GGUF file; the tokenizer and chat template are in its metadata.
   virtual const GgufFile* gguf() const { return nullptr; }
   // The folder that holds tokenizer.json etc.; empty for a GGUF file.

@@ -190,6 +190,10 @@ absl::StatusOr<TensorView> SafetensorsFile::Find(const std::string& name) const 
   return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
 }
 
+absl::Status SafetensorsFile::CheckUnchanged() const {
+  return file_ == nullptr ? absl::OkStatus() : file_->CheckUnchanged();
+}
+
 std::vector<std::string> SafetensorsFile::Names() const {
   std::vector<std::string> names;
   for (const auto& [name, view] : tensors_) names.push_back(name);

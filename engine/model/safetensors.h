@@ -29,6 +29,7 @@ class SafetensorsFile {
   // The bytes need not be aligned: the format promises nothing.
   absl::StatusOr<TensorView> Find(const std::string& name) const;
   std::vector<std::string> Names() const;
+  absl::Status CheckUnchanged() const;  // as MappedFile's
 
  private:
   SafetensorsFile() = default;

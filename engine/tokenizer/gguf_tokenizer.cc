@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/gguf.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/pretokenizer.h"
@@ -55,7 +56,7 @@ absl::Status SetPreTokenizer(const std::string& name, TokenizerSpec* spec) {
   const auto found = kPatterns.find(name);
   if (found == kPatterns.end()) {
     return absl::UnimplementedError(
-        absl::StrCat("tokenizer.ggml.pre \"", name, "\" is not supported"));
+        absl::StrCat("tokenizer.ggml.pre ", Quoted(name), " is not supported"));
   }
   if (name == "smollm" || name == "starcoder" || name == "refact") {
     spec->pre_tokenizers.push_back(SplitBy(kDigitPattern));
@@ -113,7 +114,7 @@ absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
     const size_t space = merge.find(' ', 1);
     if (space == std::string::npos) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tokenizer.ggml.merges: \"", merge, "\" is not a pair"));
+          absl::StrCat("tokenizer.ggml.merges: ", Quoted(merge), " is not a pair"));
     }
     spec->merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
   }
@@ -143,24 +144,23 @@ absl::Status ReadSpecialIds(const GgufFile& file, bool add_bos_by_default, Token
   auto bos = SpecialId(file, "bos", size);
   if (!bos.ok()) return bos.status();
   spec->bos_id = *bos;
-  int64_t eos = -1;
   for (const char* name : {"eos", "eot", "eom"}) {
     auto id = SpecialId(file, name, size);
     if (!id.ok()) return id.status();
     if (*id >= 0) spec->eog_ids.push_back(static_cast<TokenId>(*id));
-    if (name == std::string("eos")) eos = *id;
+    if (name == std::string("eos")) spec->eos_id = *id;
   }
   auto add_bos =
       Flag(file, "tokenizer.ggml.add_bos_token", add_bos_by_default && spec->bos_id >= 0);
   auto add_eos = Flag(file, "tokenizer.ggml.add_eos_token", false);
   if (!add_bos.ok()) return add_bos.status();
   if (!add_eos.ok()) return add_eos.status();
-  if ((*add_bos && spec->bos_id < 0) || (*add_eos && eos < 0)) {
+  if ((*add_bos && spec->bos_id < 0) || (*add_eos && spec->eos_id < 0)) {
     return absl::InvalidArgumentError(
         "tokenizer.ggml: a token is to be added whose id the file does not give");
   }
   if (*add_bos) spec->prefix = {static_cast<TokenId>(spec->bos_id)};
-  if (*add_eos) spec->suffix = {static_cast<TokenId>(eos)};
+  if (*add_eos) spec->suffix = {static_cast<TokenId>(spec->eos_id)};
   return absl::OkStatus();
 }
 
@@ -187,7 +187,7 @@ absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufFile& file) {
   const bool sentence_piece = *model == "llama";
   if (!sentence_piece && *model != "gpt2") {
     return absl::UnimplementedError(
-        absl::StrCat("tokenizer.ggml.model \"", *model, "\" is not supported"));
+        absl::StrCat("tokenizer.ggml.model ", Quoted(*model), " is not supported"));
   }
   if (sentence_piece) spec.algorithm = TokenizerSpec::Algorithm::kMergeScores;
   if (absl::Status status = ReadVocab(file, &spec); !status.ok()) return status;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/json_fields.h"
 #include "engine/tokenizer/pretokenizer.h"
 
@@ -13,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 absl::Status Unsupported(const std::string& what, const std::string& type) {
-  return absl::UnimplementedError(absl::StrCat(what, " \"", type, "\" is not supported"));
+  return absl::UnimplementedError(absl::StrCat(what, " ", Quoted(type), " is not supported"));
 }
 
 // Calls `read(component, type)` for a component or, in order, for the members of a (nested)
@@ -105,7 +106,7 @@ absl::StatusOr<SplitBehavior> ReadBehavior(const std::string& name) {
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
   return absl::InvalidArgumentError(
-      absl::StrCat("pre_tokenizer Split: unknown behavior \"", name, "\""));
+      absl::StrCat("pre_tokenizer Split: unknown behavior ", Quoted(name)));
 }
 
 absl::StatusOr<PrependScheme> ReadPrependScheme(JsonFields* fields) {
@@ -115,7 +116,7 @@ absl::StatusOr<PrependScheme> ReadPrependScheme(JsonFields* fields) {
   if (name == "first") return PrependScheme::kFirst;
   if (name == "never") return PrependScheme::kNever;
   return absl::InvalidArgumentError(
-      absl::StrCat("Metaspace: unknown prepend_scheme \"", name, "\""));
+      absl::StrCat("Metaspace: unknown prepend_scheme ", Quoted(name)));
 }
 
 absl::Status ReadMetaspace(JsonFields* fields, TokenizerSpec* spec) {
@@ -189,7 +190,9 @@ absl::Status AppendIds(const Json& ids, const std::string& where, std::vector<To
     return absl::InvalidArgumentError(absl::StrCat(where, " is not a list of ids"));
   for (const Json& id : ids) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxVocabSize) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": ", id.dump(), " is not an id"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": ", Quoted(id.dump(-1, ' ', true, Json::error_handler_t::replace)),
+                       " is not an id"));
     }
     out->push_back(id.get<TokenId>());
   }
@@ -223,7 +226,7 @@ absl::Status ReadTemplate(const Json& component, TokenizerSpec* spec) {
     const auto token = tokens->find(name);
     if (token == tokens->end() || !token->is_object() || !token->contains("ids")) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, ".special_tokens lacks \"", name, "\""));
+          absl::StrCat(where, ".special_tokens lacks ", Quoted(name)));
     }
     const absl::Status status = AppendIds((*token)["ids"], where + ".special_tokens",
                                           after_text ? &spec->suffix : &spec->prefix);

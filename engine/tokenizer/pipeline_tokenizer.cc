@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/byte_alphabet.h"
 #include "engine/tokenizer/normalizer.h"
@@ -109,6 +110,7 @@ class PipelineTokenizer final : public Tokenizer {
   TokenId VocabSize() const override { return static_cast<TokenId>(texts_.size()); }
   bool IsSpecial(TokenId id) const override { return id < special_.size() && special_[id]; }
   int64_t bos_id() const override { return bos_id_; }
+  int64_t eos_id() const override { return eos_id_; }
   const std::vector<TokenId>& eog_ids() const override { return eog_ids_; }
   std::optional<int64_t> MostBytesPerToken() const override {
     if (!shrinkage_.has_value()) return std::nullopt;
@@ -153,8 +155,8 @@ class PipelineTokenizer final : public Tokenizer {
       }
       const auto [known, is_new] = contents.emplace(token.content, token.id);
       if (!is_new && known->second != token.id) {
-        return absl::InvalidArgumentError(absl::StrCat("added_tokens: \"", token.content,
-                                                       "\" has two ids, ", known->second, " and ",
+        return absl::InvalidArgumentError(absl::StrCat("added_tokens: ", Quoted(token.content),
+                                                       " has two ids, ", known->second, " and ",
                                                        token.id));
       }
       texts_[token.id] = token.content;
@@ -183,11 +185,13 @@ class PipelineTokenizer final : public Tokenizer {
           what, ": id ", id, " is outside the vocabulary of ", texts_.size(), " tokens"));
     };
     absl::Status status = check(spec.bos_id, "BOS");
+    status.Update(check(spec.eos_id, "EOS"));
     for (const TokenId id : spec.prefix) status.Update(check(id, "post_processor"));
     for (const TokenId id : spec.suffix) status.Update(check(id, "post_processor"));
     for (const TokenId id : spec.eog_ids) status.Update(check(id, "end of generation"));
     if (!status.ok()) return status;
     bos_id_ = spec.bos_id;
+    eos_id_ = spec.eos_id;
     prefix_ = spec.prefix;
     suffix_ = spec.suffix;
     eog_ids_ = spec.eog_ids;
@@ -230,7 +234,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::vector<bool> special_;
   absl::flat_hash_map<TokenId, std::string> added_texts_;
   std::vector<TokenId> prefix_, suffix_, eog_ids_;
-  int64_t bos_id_ = -1;
+  int64_t bos_id_ = -1, eos_id_ = -1;
   int64_t longest_ = 4;  // bytes of a token as it is matched; an unknown character has up to 4
   std::optional<int64_t> shrinkage_;  // of the text on its way there (text_shrinkage.h)
 };

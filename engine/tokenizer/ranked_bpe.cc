@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/byte_alphabet.h"
 #include "engine/tokenizer/merge_queue.h"
 #include "engine/tokenizer/subword_model.h"
@@ -34,7 +35,7 @@ class RankedBpe final : public SubwordModel {
       if (entry.kind == TokenKind::kAbsent || entry.kind == TokenKind::kControl) continue;
       if (!ids.emplace(entry.text, static_cast<TokenId>(id)).second) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "vocabulary: \"", entry.text, "\" has two ids, ", ids[entry.text], " and ", id));
+            "vocabulary: ", Quoted(entry.text), " has two ids, ", ids[entry.text], " and ", id));
       }
     }
     if (const absl::Status status = LoadMerges(spec, ids); !status.ok()) return status;
@@ -79,9 +80,9 @@ class RankedBpe final : public SubwordModel {
       const auto a = ids.find(left), b = ids.find(right), ab = ids.find(left + right);
       for (const auto& [found, text] : {std::pair(a, left), {b, right}, {ab, left + right}}) {
         if (found == ids.end()) {
-          return absl::InvalidArgumentError(absl::StrCat("merges: entry ", rank, " (\"", left,
-                                                         "\" + \"", right, "\") needs \"", text,
-                                                         "\", which the vocabulary lacks"));
+          return absl::InvalidArgumentError(
+              absl::StrCat("merges: entry ", rank, " (", Quoted(left), " + ", Quoted(right),
+                           ") needs ", Quoted(text), ", which the vocabulary lacks"));
         }
       }
       // A pair listed twice keeps its later rank, as in the reference.

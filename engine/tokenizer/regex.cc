@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/utf8.h"
 
 namespace hydrant {
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(std::string_view pattern) 
                           &offset, context.get()));
   if (!code) {
     return absl::InvalidArgumentError(
-        absl::StrCat("regular expression \"", std::string(pattern), "\": ", ErrorText(error)));
+        absl::StrCat("regular expression ", Quoted(pattern), ": ", ErrorText(error)));
   }
   // Without JIT support on this machine the interpreter gives the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);

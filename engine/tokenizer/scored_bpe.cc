@@ -2,6 +2,7 @@
 #include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/merge_queue.h"
 #include "engine/tokenizer/subword_model.h"
 #include "engine/tokenizer/utf8.h"
@@ -23,8 +24,9 @@ class ScoredBpe final : public SubwordModel {
       }
       const Piece piece{static_cast<TokenId>(id), entry.score, entry.kind == TokenKind::kUnused};
       if (!pieces_.emplace(entry.text, piece).second) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "vocabulary: \"", entry.text, "\" has two ids, ", pieces_[entry.text].id, " and ", id));
+        return absl::InvalidArgumentError(absl::StrCat("vocabulary: ", Quoted(entry.text),
+                                                       " has two ids, ", pieces_[entry.text].id,
+                                                       " and ", id));
       }
     }
     return absl::OkStatus();

@@ -182,30 +182,29 @@ absl::Status ChooseAlgorithm(const Settings& settings, std::string_view file, To
   return CheckCharacterMap(settings.character_map);
 }
 
-void Apply(const Settings& settings, SentencePieceModel* model) {
-  TokenizerSpec& spec = model->spec;
-  const auto size = static_cast<int64_t>(spec.vocab.size());
+void Apply(const Settings& settings, TokenizerSpec* spec) {
+  const auto size = static_cast<int64_t>(spec->vocab.size());
   const auto known = [size](int32_t id) {
     return id >= 0 && id < size ? int64_t{id} : int64_t{-1};
   };
-  spec.byte_fallback = settings.byte_fallback;
-  spec.unknown_id = known(settings.unknown_id);
-  spec.bos_id = known(settings.bos_id);
-  model->eos_id = known(settings.eos_id);
-  spec.decoder.byte_fallback = true;
-  spec.decoder.replacements.emplace_back(kMark, " ");
-  spec.decoder.strip_first_space = settings.add_dummy_prefix;
+  spec->byte_fallback = settings.byte_fallback;
+  spec->unknown_id = known(settings.unknown_id);
+  spec->bos_id = known(settings.bos_id);
+  spec->eos_id = known(settings.eos_id);
+  spec->decoder.byte_fallback = true;
+  spec->decoder.replacements.emplace_back(kMark, " ");
+  spec->decoder.strip_first_space = settings.add_dummy_prefix;
 }
 
 }  // namespace
 
-absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(std::string_view bytes) {
-  SentencePieceModel model;
+absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes) {
+  TokenizerSpec spec;
   Settings settings;
   WireReader reader(bytes);
   while (const std::optional<WireField> field = reader.Next()) {
     if (field->number == 1) {
-      if (absl::Status status = ReadPiece(field->bytes, &model.spec); !status.ok()) return status;
+      if (absl::Status status = ReadPiece(field->bytes, &spec); !status.ok()) return status;
     }
     if (field->number == 2 && !ReadTrainer(field->bytes, &settings))
       return Corrupt("the trainer's settings are cut short");
@@ -214,12 +213,12 @@ absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(std::string_view bytes
     if (field->number == 5) settings.rewrites_output = !field->bytes.empty();
   }
   if (reader.failed()) return Corrupt("is no SentencePiece model, or cut short");
-  if (model.spec.vocab.empty()) return Corrupt("has no pieces");
+  if (spec.vocab.empty()) return Corrupt("has no pieces");
   absl::Status status = CheckSupported(settings);
-  status.Update(ChooseAlgorithm(settings, bytes, &model.spec));
+  status.Update(ChooseAlgorithm(settings, bytes, &spec));
   if (!status.ok()) return status;
-  Apply(settings, &model);
-  return model;
+  Apply(settings, &spec);
+  return spec;
 }
 
 }  // namespace hydrant

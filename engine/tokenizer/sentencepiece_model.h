@@ -12,14 +12,9 @@
 
 namespace hydrant {
 
-struct SentencePieceModel {
-  TokenizerSpec spec;  // without prefix and suffix
-  int64_t eos_id = -1;
-};
-
-// InvalidArgument where the bytes are no such message; Unimplemented where its output could not be
-// streamed.
-absl::StatusOr<SentencePieceModel> ReadSentencePieceModel(std::string_view bytes);
+// Without prefix, suffix and ends of generation. InvalidArgument where the bytes are no such
+// message; Unimplemented where its output could not be streamed.
+absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes);
 
 }  // namespace hydrant
 

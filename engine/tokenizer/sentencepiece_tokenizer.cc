@@ -1,18 +1,30 @@
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
 
+#include <algorithm>
+
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_model.h"
 
 namespace hydrant {
+namespace {
+
+int64_t IdOf(const TokenizerSpec& spec, std::string_view text, int64_t otherwise) {
+  const auto found = std::ranges::find(spec.vocab, text, &VocabEntry::text);
+  return text.empty() || found == spec.vocab.end() ? otherwise : found - spec.vocab.begin();
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(
     std::string_view model, const SentencePieceOptions& options) {
-  absl::StatusOr<SentencePieceModel> read = ReadSentencePieceModel(model);
+  absl::StatusOr<TokenizerSpec> read = ReadSentencePieceModel(model);
   if (!read.ok()) return read.status();
-  TokenizerSpec& spec = read->spec;
+  TokenizerSpec& spec = *read;
+  spec.bos_id = IdOf(spec, options.bos_token, spec.bos_id);
+  spec.eos_id = IdOf(spec, options.eos_token, spec.eos_id);
   if (options.add_bos && spec.bos_id >= 0) spec.prefix = {static_cast<TokenId>(spec.bos_id)};
-  if (options.add_eos && read->eos_id >= 0) spec.suffix = {static_cast<TokenId>(read->eos_id)};
-  if (read->eos_id >= 0) spec.eog_ids.push_back(static_cast<TokenId>(read->eos_id));
+  if (options.add_eos && spec.eos_id >= 0) spec.suffix = {static_cast<TokenId>(spec.eos_id)};
+  if (spec.eos_id >= 0) spec.eog_ids.push_back(static_cast<TokenId>(spec.eos_id));
   for (const TokenId id : options.eog_ids) {
     if (id < spec.vocab.size()) spec.eog_ids.push_back(id);
   }

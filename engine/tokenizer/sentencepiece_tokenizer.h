@@ -3,6 +3,7 @@
 #define HYDRANT_ENGINE_TOKENIZER_SENTENCEPIECE_TOKENIZER_H_
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace hydrant {
 struct SentencePieceOptions {
   bool add_bos = true;
   bool add_eos = false;
-  std::vector<TokenId> eog_ids;  // besides the model's EOS
+  std::string bos_token, eos_token;  // texts that stand for BOS and EOS in place of the model's
+  std::vector<TokenId> eog_ids;      // besides the model's EOS
 };
 
 // `model`: the bytes of the file. InvalidArgument or Unimplemented as ReadSentencePieceModel.

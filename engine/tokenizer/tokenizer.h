@@ -41,6 +41,9 @@ class Tokenizer {
   virtual TokenId VocabSize() const = 0;  // ids are below it
   virtual bool IsSpecial(TokenId id) const = 0;
   virtual int64_t bos_id() const = 0;  // -1: none
+  // The one that chat templates write: tokenizer_config.json's eos_token, or the metadata's. -1:
+  // none.
+  virtual int64_t eos_id() const { return -1; }
   virtual const std::vector<TokenId>& eog_ids()
       const = 0;  // every end-of-generation id of the files, sorted
   // Encode() makes a token of at most so many bytes of text; nullopt: of any number.

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
@@ -22,8 +23,12 @@ constexpr uintmax_t kMaxFileBytes = 256u << 20;
 
 absl::StatusOr<std::string> ReadFile(const fs::path& path) {
   std::error_code error;
-  if (!fs::is_regular_file(path, error))
+  if (!fs::exists(path, error))
     return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
+  if (!fs::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": is neither a regular file nor a folder"));
+  }
   const uintmax_t size = fs::file_size(path, error);
   if (error || size > kMaxFileBytes) {
     return absl::InvalidArgumentError(
@@ -80,7 +85,9 @@ absl::Status AppendIds(const Json& config, const char* field, std::vector<TokenI
   if (found == config.end() || found->is_null()) return absl::OkStatus();
   for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= kMaxVocabSize) {
-      return absl::InvalidArgumentError(absl::StrCat(field, ": ", id.dump(), " is not a token id"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": ", Quoted(id.dump(-1, ' ', true, Json::error_handler_t::replace)),
+                       " is not a token id"));
     }
     ids->push_back(id.get<TokenId>());
   }
@@ -99,17 +106,20 @@ int64_t FindToken(const TokenizerSpec& spec, const std::string& text) {
   return -1;
 }
 
+// tokenizer_config.json names BOS and EOS; where it does not, config.json's first ids are those.
 absl::Status AddConfigs(const Configs& configs, TokenizerSpec* spec) {
+  std::vector<TokenId> bos, eos;
+  absl::Status status = AppendIds(configs.model, "bos_token_id", &bos);
+  status.Update(AppendIds(configs.model, "eos_token_id", &eos));
+  status.Update(AppendIds(configs.generation, "eos_token_id", &spec->eog_ids));
+  if (!status.ok()) return status;
   spec->bos_id = FindToken(*spec, NamedToken(configs.tokenizer, "bos_token"));
-  std::vector<TokenId> bos;
-  if (absl::Status status = AppendIds(configs.model, "bos_token_id", &bos); !status.ok())
-    return status;
   if (spec->bos_id < 0 && !bos.empty()) spec->bos_id = bos[0];
-  const int64_t eos = FindToken(*spec, NamedToken(configs.tokenizer, "eos_token"));
-  if (eos >= 0) spec->eog_ids.push_back(static_cast<TokenId>(eos));
-  absl::Status status = AppendIds(configs.generation, "eos_token_id", &spec->eog_ids);
-  status.Update(AppendIds(configs.model, "eos_token_id", &spec->eog_ids));
-  return status;
+  spec->eos_id = FindToken(*spec, NamedToken(configs.tokenizer, "eos_token"));
+  if (spec->eos_id < 0 && !eos.empty()) spec->eos_id = eos[0];
+  if (spec->eos_id >= 0) eos.push_back(static_cast<TokenId>(spec->eos_id));
+  spec->eog_ids.insert(spec->eog_ids.end(), eos.begin(), eos.end());
+  return absl::OkStatus();
 }
 
 bool FlagOf(const Json& config, const char* field, bool otherwise) {
@@ -187,6 +197,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(const fs::path& pat
   SentencePieceOptions options;
   options.add_bos = FlagOf(configs->tokenizer, "add_bos_token", true);
   options.add_eos = FlagOf(configs->tokenizer, "add_eos_token", false);
+  options.bos_token = NamedToken(configs->tokenizer, "bos_token");
+  options.eos_token = NamedToken(configs->tokenizer, "eos_token");
   absl::Status status = AppendIds(configs->generation, "eos_token_id", &options.eog_ids);
   status.Update(AppendIds(configs->model, "eos_token_id", &options.eog_ids));
   if (!status.ok()) return status;

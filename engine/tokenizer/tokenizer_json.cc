@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/text.h"
 #include "engine/tokenizer/json_components.h"
 #include "engine/tokenizer/json_fields.h"
 #include "engine/tokenizer/pretokenizer.h"
@@ -33,7 +34,8 @@ absl::StatusOr<Json> ParseWithUniqueKeys(std::string_view text,
   if (root.is_discarded()) return absl::InvalidArgumentError("not valid JSON");
   if (!root.is_object()) return absl::InvalidArgumentError("not a JSON object");
   if (!twice.empty())
-    return absl::InvalidArgumentError(absl::StrCat("vocabulary: \"", twice, "\" is listed twice"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("vocabulary: ", Quoted(twice), " is listed twice"));
   return root;
 }
 
@@ -41,7 +43,7 @@ absl::Status ReadVocab(const Json& vocab, TokenizerSpec* spec) {
   if (!vocab.is_object()) return absl::InvalidArgumentError("model.vocab: not an object");
   for (const auto& [text, value] : vocab.items()) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() >= kMaxVocabSize) {
-      return absl::InvalidArgumentError(absl::StrCat("model.vocab: \"", text, "\" has the id ",
+      return absl::InvalidArgumentError(absl::StrCat("model.vocab: ", Quoted(text), " has the id ",
                                                      value.dump(), "; ids are 0 to ",
                                                      kMaxVocabSize - 1));
     }
@@ -49,8 +51,8 @@ absl::Status ReadVocab(const Json& vocab, TokenizerSpec* spec) {
     if (id >= spec->vocab.size()) spec->vocab.resize(id + 1);
     VocabEntry& entry = spec->vocab[id];
     if (entry.kind != TokenKind::kAbsent) {
-      return absl::InvalidArgumentError(absl::StrCat("model.vocab: \"", text, "\" and \"",
-                                                     entry.text, "\" have the same id ", id));
+      return absl::InvalidArgumentError(absl::StrCat("model.vocab: ", Quoted(text), " and ",
+                                                     Quoted(entry.text), " have the same id ", id));
     }
     entry = {text, TokenKind::kNormal, 0};
   }
@@ -61,9 +63,8 @@ absl::Status AddMerge(std::string_view line, size_t rank, TokenizerSpec* spec) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || space == 0 || space + 1 == line.size() ||
       line.find(' ', space + 1) != std::string_view::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("merges: entry ", rank,
-                                                   " is not two texts with a space between: \"",
-                                                   std::string(line), "\""));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "merges: entry ", rank, " is not two texts with a space between: ", Quoted(line)));
   }
   spec->merges.emplace_back(line.substr(0, space), line.substr(space + 1));
   return absl::OkStatus();
@@ -93,7 +94,7 @@ absl::Status ReadModel(const Json& model, TokenizerSpec* spec) {
   JsonFields fields(model, "model");
   const std::string type = fields.String("type", "BPE");
   if (type != "BPE")
-    return absl::UnimplementedError(absl::StrCat("model.type \"", type, "\" is not supported"));
+    return absl::UnimplementedError(absl::StrCat("model.type ", Quoted(type), " is not supported"));
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!fields.String(affix, "").empty()) {
       return absl::UnimplementedError(absl::StrCat("model.", affix, " is not supported"));
@@ -142,9 +143,9 @@ absl::Status ReadAddedTokens(const Json& list, TokenizerSpec* spec) {
     token.id = static_cast<TokenId>(id);
     if (token.id < spec->vocab.size() && spec->vocab[token.id].kind != TokenKind::kAbsent &&
         spec->vocab[token.id].text != token.content) {
-      return absl::InvalidArgumentError(absl::StrCat(where, " \"", token.content,
-                                                     "\" has the id of \"",
-                                                     spec->vocab[token.id].text, "\", ", id));
+      return absl::InvalidArgumentError(absl::StrCat(where, " ", Quoted(token.content),
+                                                     " has the id of ",
+                                                     Quoted(spec->vocab[token.id].text), ", ", id));
     }
     spec->added.push_back(std::move(token));
   }

@@ -91,7 +91,7 @@ struct TokenizerSpec {
 
   DecoderSpec decoder;
   std::vector<TokenId> prefix, suffix;  // added by add_special_tokens
-  int64_t bos_id = -1;
+  int64_t bos_id = -1, eos_id = -1;     // of chat templates
   std::vector<TokenId> eog_ids;
 };
 

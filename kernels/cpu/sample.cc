@@ -281,8 +281,7 @@ void Sampler::Sample(const SampleArgs& args, ThreadPool& threads) {
   scratch_.resize(threads.num_threads());
   const size_t vocab = args.vocab;
   threads.ParallelFor(args.num_rows, [&](int row, int thread) {
-    args.tokens[row] =
-        SampleRow(args.logits + row * vocab, vocab, args.rows[row], scratch_[thread]);
+    args.tokens[row] = SampleRow(args.Row(row), vocab, args.rows[row], scratch_[thread]);
   });
 }
 

@@ -75,7 +75,7 @@ class RowSampler {
   };
 
   __device__ RowSampler(const SampleArgs& args, Shared* shared)
-      : logits_(args.logits + static_cast<size_t>(blockIdx.x) * args.vocab),
+      : logits_(args.Row(static_cast<int>(blockIdx.x))),
         vocab_(args.vocab),
         row_(args.rows[blockIdx.x]),
         token_(args.tokens + blockIdx.x),

@@ -25,11 +25,16 @@ struct SamplingRow {
 };
 
 struct SampleArgs {
-  const float* logits = nullptr;  // [num_rows, vocab]
+  const float* logits = nullptr;  // [num_rows, row_stride], of which the first vocab count
   int num_rows = 0;
   int vocab = 0;
+  int row_stride = 0;                 // at least vocab; 0: vocab
   const SamplingRow* rows = nullptr;  // [num_rows]
   uint32_t* tokens = nullptr;  // [num_rows]; UINT32_MAX where a row's logits hold no finite value
+
+  constexpr const float* Row(int row) const {
+    return logits + static_cast<int64_t>(row) * (row_stride > 0 ? row_stride : vocab);
+  }
 };
 
 }  // namespace hydrant

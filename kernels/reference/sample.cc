@@ -83,8 +83,7 @@ uint32_t SampleRow(const float* logits, int vocab, const SamplingRow& row) {
 
 void Sample(const SampleArgs& args) {
   for (int i = 0; i < args.num_rows; ++i) {
-    args.tokens[i] =
-        SampleRow(args.logits + static_cast<size_t>(i) * args.vocab, args.vocab, args.rows[i]);
+    args.tokens[i] = SampleRow(args.Row(i), args.vocab, args.rows[i]);
   }
 }
 

@@ -333,6 +333,36 @@ TEST_P(EngineTest, PenaltiesApplyToPromptAndOutput) {
   }
 }
 
+// Logits stay whole; only the choice is narrower.
+TEST_P(EngineTest, IdsPastTheSampledVocabularyAreNeverDrawn) {
+  EngineOptions options = Options(device());
+  options.sampled_vocab = 10;
+  const auto model = MakeRandomModel(config(), 23);
+  const auto narrow = MakeEngine(model, options), whole = MakeEngine(model, Options(device()));
+  EngineDriver a(narrow.get(), 1), b(whole.get(), 1);
+  for (const float temperature : {0.0f, 5.0f}) {
+    const std::vector<TokenId> prompt = RandomTokens(12, config().vocab_size, 5);
+    const CachePlan plan = Plan("full", 0, 12);
+    const int slot = a.Add(prompt, plan, 20, {.temperature = temperature});
+    ASSERT_EQ(b.Add(prompt, plan, 20), slot);
+    a.PrefillAll(slot);
+    b.PrefillAll(slot);
+    for (int step = 0; step < 20; ++step) {
+      a.Step();
+      b.Step();
+      const std::vector<float> logits = a.Logits(slot);
+      EXPECT_EQ(logits, b.Logits(slot));
+      ASSERT_LT(a.last_token(slot), 10u);
+      if (temperature == 0.0f) {
+        EXPECT_EQ(a.last_token(slot),
+                  std::max_element(logits.begin(), logits.begin() + 10) - logits.begin());
+      }
+      a.Decode(slot);
+      b.DecodeToken(slot, a.last_token(slot), 12 + step);
+    }
+  }
+}
+
 TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   const auto engine = MakeEngine(model, WithoutAskedPool("cpu"));

@@ -4,6 +4,7 @@
 #include <cfloat>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "kernels/ops/sample_weight.h"
@@ -14,7 +15,9 @@ namespace hydrant {
 namespace {
 
 std::vector<uint32_t> RunOn(Backend& backend, const std::vector<float>& logits,
-                            const std::vector<SamplingRow>& rows) {
+                            const std::vector<SamplingRow>& rows,
+                            std::optional<int> vocab = std::nullopt) {
+  const int stride = static_cast<int>(logits.size() / rows.size());
   DeviceArray<float> logits_device(backend, logits);
   std::vector<uint8_t> bytes(rows.size() * sizeof(SamplingRow));
   std::copy_n(reinterpret_cast<const uint8_t*>(rows.data()), bytes.size(), bytes.begin());
@@ -22,7 +25,8 @@ std::vector<uint32_t> RunOn(Backend& backend, const std::vector<float>& logits,
   DeviceArray<uint32_t> tokens(backend, std::vector<uint32_t>(rows.size(), 123456789));
   backend.Sample({.logits = logits_device.data(),
                   .num_rows = static_cast<int>(rows.size()),
-                  .vocab = static_cast<int>(logits.size() / rows.size()),
+                  .vocab = vocab.value_or(stride),
+                  .row_stride = vocab.has_value() ? stride : 0,
                   .rows = reinterpret_cast<const SamplingRow*>(rows_device.data()),
                   .tokens = tokens.data()});
   return tokens.Read();
@@ -91,6 +95,21 @@ std::vector<SamplingRow> Settings() {
           {.temperature = 0.9f, .top_p = 0.9117f, .min_p = 0.0231f},
           {.temperature = 0.9f, .top_p = 0.8117f, .top_k = 20},
           {.temperature = 1.3f, .top_p = 0.7117f, .min_p = 0.0131f, .top_k = 30}};
+}
+
+// What stands past the vocabulary, higher than all else or no number, is not looked at.
+TEST_P(SampleTest, RowsMayBeWiderThanTheVocabulary) {
+  for (const int vocab : {1, 17, 300}) {
+    const std::vector<SamplingRow> rows = Settings();
+    std::vector<float> narrow, wide;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      const std::vector<float> logits = RandomFloats(vocab, 100 + static_cast<int>(row));
+      narrow.insert(narrow.end(), logits.begin(), logits.end());
+      wide.insert(wide.end(), logits.begin(), logits.end());
+      wide.insert(wide.end(), 9, row % 2 == 0 ? 1000.0f : NAN);
+    }
+    EXPECT_EQ(RunOn(backend(), wide, rows, vocab), Run(narrow, rows)) << vocab;
+  }
 }
 
 TEST_P(SampleTest, GreedyTakesTheHighest) {

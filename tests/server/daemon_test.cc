@@ -311,6 +311,9 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
   for (const Case& c : std::vector<Case>{
            {{"--model", "/no/such/model.gguf"}, {"/no/such/model.gguf", "does not exist"}},
            {{"--model", kModel, "--tokenizer", "/no/tokenizer"}, {"/no/tokenizer"}},
+           {{"--model", kModel, "--tokenizer", "/dev/zero"}, {"/dev/zero", "regular file"}},
+           {{"--model", kModel, "--num-gpu-blocks-override", "1073741824", "--block-size", "256"},
+            {"num_gpu_blocks_override: 1073741824", "the limit is"}},
            {{"--model", kModel, "--listen", "256.1.1.1:1"}, {"256.1.1.1:1"}},
            {{"--model", kModel, "--listen", "127.0.0.1:99999"},
             {"--listen: '127.0.0.1:99999' is not host:port with a port from 0 to 65535"}},
@@ -382,6 +385,20 @@ TEST(Daemon, SaysThatThreadsAreMoreThanCpus) {
   Subprocess many({HYDRANTD_PATH, "--model", kModel, "--listen", "127.0.0.1:0", "--device",
                    "reference", "--threads", "1000"});
   EXPECT_NE(many.WaitForErrorLine("--threads 1000 is more than the "), "");
+}
+
+// Too little address space for gRPC's threads, for the daemon's, for the weights, for the pool.
+TEST(Daemon, WithoutMemoryItEndsWithALine) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers map more than any limit leaves";
+#endif
+  for (const char* kibibytes : {"150000", "200000", "300000", "400000", "600000"}) {
+    const std::string command = std::string("ulimit -v ") + kibibytes + " && exec \"$@\"";
+    Subprocess process({"/bin/sh", "-c", command, "sh", HYDRANTD_PATH, "--model", kModel,
+                        "--listen", "127.0.0.1:0", "--device", "cpu", "--threads", "1"});
+    EXPECT_EQ(process.Wait(), 1) << kibibytes << ": " << process.err();
+    EXPECT_THAT(process.err(), HasSubstr("hydrantd: ")) << kibibytes;
+  }
 }
 
 // A device that is not there is found before a model that is not there either.

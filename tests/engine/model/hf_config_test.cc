@@ -102,6 +102,73 @@ TEST(HfConfigTest, MistralOnlyWithoutSlidingWindow) {
   EXPECT_TRUE(ParseHfConfig(root.dump()).ok());
 }
 
+// transformers 5: rope_scaling, where it says anything, stands for all of rope_parameters.
+TEST(HfConfigTest, RopeScalingReplacesRopeParameters) {
+  auto config = ParseWith(
+      R"({"rope_theta":null,"rope_scaling":{"rope_type":"linear","factor":4},
+          "rope_parameters":{"rope_type":"default","rope_theta":250000}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->model.rope_linear_factor, 4);
+  EXPECT_EQ(config->model.rope_theta, 10000);
+  config = ParseWith(
+      R"({"rope_theta":30000,"rope_scaling":{"rope_type":"linear","factor":4},
+          "rope_parameters":{"rope_type":"default","rope_theta":250000}})");
+  EXPECT_EQ(config->model.rope_theta, 30000);
+  config = ParseWith(
+      R"({"rope_scaling":{},"rope_parameters":{"rope_type":"linear","factor":2,"rope_theta":500}})");
+  EXPECT_EQ(config->model.rope_linear_factor, 2);
+  EXPECT_EQ(config->model.rope_theta, 500);
+}
+
+// config.json files as they were published, whole.
+TEST(HfConfigTest, PublishedFilesLoad) {
+  for (const char* text :
+       {// TinyLlama 1.1B chat
+        R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"bos_token_id":1,
+    "eos_token_id":2,"hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,
+    "intermediate_size":5632,"max_position_embeddings":2048,"model_type":"llama",
+    "num_attention_heads":32,"num_hidden_layers":22,"num_key_value_heads":4,"pretraining_tp":1,
+    "rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000.0,"tie_word_embeddings":false,
+    "torch_dtype":"bfloat16","transformers_version":"4.35.0","use_cache":true,"vocab_size":32000})",
+        // SmolLM2 135M instruct
+        R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,
+    "bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":576,
+    "initializer_range":0.041666666666666664,"intermediate_size":1536,"is_llama_config":true,
+    "max_position_embeddings":8192,"mlp_bias":false,"model_type":"llama","num_attention_heads":9,
+    "num_hidden_layers":30,"num_key_value_heads":3,"pad_token_id":2,"pretraining_tp":1,
+    "rms_norm_eps":1e-05,"rope_interleaved":false,"rope_scaling":null,"rope_theta":100000,
+    "tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers.js_config":
+    {"kv_cache_dtype":{"q4f16":"float16","fp16":"float16"}},"transformers_version":"4.42.3",
+    "use_cache":true,"vocab_size":49152})",
+        // Mistral 7B v0.3
+        R"({"architectures":["MistralForCausalLM"],"attention_dropout":0.0,"bos_token_id":1,
+    "eos_token_id":2,"hidden_act":"silu","hidden_size":4096,"initializer_range":0.02,
+    "intermediate_size":14336,"max_position_embeddings":32768,"model_type":"mistral",
+    "num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,"rms_norm_eps":1e-05,
+    "rope_theta":1000000.0,"sliding_window":null,"tie_word_embeddings":false,
+    "torch_dtype":"bfloat16","transformers_version":"4.42.0.dev0","use_cache":true,
+    "vocab_size":32768})",
+        // OPT 125m
+        R"({"_name_or_path":"facebook/opt-125m","_remove_final_layer_norm":false,
+    "activation_dropout":0.0,"activation_function":"relu","architectures":["OPTForCausalLM"],
+    "attention_dropout":0.0,"bos_token_id":2,"do_layer_norm_before":true,"dropout":0.1,
+    "eos_token_id":2,"ffn_dim":3072,"hidden_size":768,"init_std":0.02,"layerdrop":0.0,
+    "max_position_embeddings":2048,"model_type":"opt","num_attention_heads":12,
+    "num_hidden_layers":12,"pad_token_id":1,"prefix":"</s>","torch_dtype":"float16",
+    "transformers_version":"4.21.0.dev0","use_cache":true,"vocab_size":50272,
+    "word_embed_proj_dim":768})",
+        // GPT-NeoX 20B
+        R"({"architectures":["GPTNeoXForCausalLM"],"attention_probs_dropout_prob":0,
+    "bos_token_id":0,"eos_token_id":0,"hidden_act":"gelu_fast","hidden_dropout_prob":0,
+    "hidden_size":6144,"initializer_range":0.02,"intermediate_size":24576,"layer_norm_eps":1e-05,
+    "max_position_embeddings":2048,"model_type":"gpt_neox","num_attention_heads":64,
+    "num_hidden_layers":44,"rotary_emb_base":10000,"rotary_pct":0.25,"tie_word_embeddings":false,
+    "torch_dtype":"float16","transformers_version":"4.19.0.dev0","use_cache":true,
+    "vocab_size":50432})"}) {
+    EXPECT_EQ(ParseHfConfig(text).status(), absl::OkStatus()) << text;
+  }
+}
+
 struct BadConfig {
   const char* patch;
   const char* message;
@@ -151,6 +218,15 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"rope_scaling":{"rope_type":"linear"}})", "rope_scaling: factor is missing"},
         BadConfig{R"({"rope_scaling":{"rope_type":"llama3","factor":8}})",
                   "rope_scaling: low_freq_factor is missing"},
+        BadConfig{R"({"model_type":"granite","attention_multiplier":0.0078125})",
+                  "model_type is 'granite', but architectures is 'LlamaForCausalLM', of model_type "
+                  "'llama'"},
+        BadConfig{R"({"logits_scaling":8})", "'logits_scaling' is '8'"},
+        BadConfig{R"({"is_encoder_decoder":true})", "'is_encoder_decoder' is 'true'"},
+        BadConfig{R"({"rope_interleaved":true})", "'rope_interleaved' is 'true'"},
+        BadConfig{R"({"rotary_emb_base":500})", "'rotary_emb_base' is '500'"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"linear","factor":2,"attention_factor":2}})",
+                  "rope_scaling: 'attention_factor' is '2'"},
         BadConfig{R"({"rope_scaling":7})", "rope_scaling is '7', wanted an object"},
         BadConfig{R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})",
                   "differs by kind of layer"},
@@ -235,6 +311,8 @@ TEST(HfConfigTest, GptNeoxRotaryUnderBothNames) {
                        {"rope_type":"default","rope_theta":500,"partial_rotary_factor":0.5}})"),
             std::pair(128, 500.0));
   EXPECT_EQ(rotary(R"({"rotary_pct":0})").first, 0);
+  // As transformers 4.4x wrote them beside the old names.
+  EXPECT_EQ(rotary(R"({"rope_theta":10000,"partial_rotary_factor":0.25})"), std::pair(64, 10000.0));
 }
 
 TEST(HfConfigTest, ActivationsUnderTheirNames) {
@@ -277,6 +355,10 @@ TEST(HfConfigTest, WhatOptAndGptNeoxDoNotSupportIsNamed) {
       {Neox, R"({"rotary_pct":0.02})", "rotary_dim is 5, it must be even"},
       {Neox, R"({"rotary_pct":"x"})", "rotary_pct is '"},
       {Neox, R"({"rope_scaling":{"type":"dynamic","factor":2}})", "rope_type is 'dynamic'"},
+      // transformers does not look at it here.
+      {Neox, R"({"rope_theta":25000})", "rope_theta is 25000, but transformers reads it in"},
+      {Neox, R"({"partial_rotary_factor":0.5})", "partial_rotary_factor is 0.5, but transformers"},
+      {Neox, R"({"num_key_value_heads":2})", "'num_key_value_heads' is '2'"},
       {Neox, R"({"layer_norm_eps":0})", "norm_eps is 0"},
       {Neox, R"({"intermediate_size":null})", "intermediate_size is missing"},
   };

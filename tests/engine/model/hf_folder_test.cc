@@ -181,6 +181,31 @@ TEST_F(HfFolderCopyTest, UntiedWithoutOutputIsRefused) {
   EXPECT_THAT(Message(), HasSubstr("tensor 'lm_head.weight' is missing"));
 }
 
+// transformers ties the two where they are equal, whatever config.json says.
+TEST_F(HfFolderCopyTest, AnOutputOfItsOwnIsUsedThoughTheConfigSaysTied) {
+  Copy("hf_single");
+  Replace("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  auto source = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_FALSE((*source)->config().tied_embeddings);
+  const TensorView embedding = *(*source)->Embedding(), output = *(*source)->Output();
+  ASSERT_EQ(embedding.bytes.size(), output.bytes.size());
+  EXPECT_NE(std::memcmp(embedding.bytes.data(), output.bytes.data(), output.bytes.size()), 0);
+  ExpectAllGolden(**source);
+  // The file's output becomes a copy of its embedding.
+  std::string text = Read("model.safetensors");
+  const char* begin = reinterpret_cast<const char*>((*source)->Embedding()->bytes.data());
+  const std::string wanted(begin, embedding.bytes.size());
+  const std::string old(reinterpret_cast<const char*>(output.bytes.data()), output.bytes.size());
+  const size_t at = text.find(old);
+  ASSERT_NE(at, std::string::npos);
+  source->reset();
+  Write("model.safetensors", text.replace(at, old.size(), wanted));
+  source = OpenModel(folder_, LoadFormat::kAuto);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_TRUE((*source)->config().tied_embeddings);
+}
+
 TEST_F(HfFolderCopyTest, CutFilesAreRefused) {
   Copy("hf_single");
   const std::string text = Read("model.safetensors");

@@ -253,7 +253,11 @@ TEST(GgufLlamaTest, OtherModelsAreRefusedByName) {
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { AddF32(w, "blk.0.attn_q.bias", {8}); })),
               HasSubstr("tensor 'blk.0.attn_q.bias' is not part of"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddUint32("llama.expert_count", 8); })),
-              HasSubstr("'llama.expert_count' is set"));
+              HasSubstr("'llama.expert_count' is 8"));
+  EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddBool("llama.attention.causal", false); })),
+              HasSubstr("'llama.attention.causal' is 0"));
+  EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddFloat("llama.rope.new\n", 2.5); })),
+              HasSubstr("'llama.rope.new\\n' is 2.5; this is not supported"));
   EXPECT_THAT(
       OpenMessage(with([](GgufWriter& w) { w.AddString("llama.rope.scaling.type", "yarn"); })),
       HasSubstr("llama.rope.scaling.type is 'yarn'"));
@@ -271,6 +275,48 @@ TEST(GgufLlamaTest, OtherModelsAreRefusedByName) {
   EXPECT_THAT(OpenMessage(bare.Build()), HasSubstr("tensor 'token_embd.weight' is missing"));
 }
 
+void AddLayerMatrices(GgufWriter& writer) {
+  for (const char* name :
+       {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
+    AddF32(writer, std::string("blk.0.") + name + ".weight", {8, 8});
+  }
+}
+
+// As llama.cpp reads them.
+TEST(GgufLlamaTest, KeysOfRopeScaling) {
+  const auto factor = [](const std::function<void(GgufWriter&)>& change) {
+    GgufWriter writer;
+    AddMinimalConfig(writer);
+    change(writer);
+    AddF32(writer, "token_embd.weight", {10, 8});
+    for (const char* name : {"output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"})
+      AddF32(writer, std::string(name) + ".weight", {8});
+    AddLayerMatrices(writer);
+    const std::string path = TempPath("gguf");
+    WriteFile(path, writer.Build());
+    const auto source = OpenModel(path, LoadFormat::kAuto);
+    EXPECT_TRUE(source.ok()) << source.status();
+    return source.ok() ? (*source)->config().rope_linear_factor : 0.0;
+  };
+  EXPECT_EQ(factor([](GgufWriter&) {}), 1);
+  EXPECT_EQ(factor([](GgufWriter& w) { w.AddFloat("llama.rope.scale_linear", 2); }), 2);
+  EXPECT_EQ(factor([](GgufWriter& w) { w.AddFloat("llama.rope.scaling.factor", 4); }), 4);
+  EXPECT_EQ(factor([](GgufWriter& w) {
+              w.AddString("llama.rope.scaling.type", "none");
+              w.AddFloat("llama.rope.scaling.factor", 4);
+            }),
+            1);
+  EXPECT_EQ(factor([](GgufWriter& w) {
+              w.AddFloat("llama.rope.scale_linear", 2);
+              w.AddFloat("llama.rope.scaling.factor", 4);
+              w.AddUint32("llama.rope.scaling.original_context_length", 8);
+              w.AddFloat("llama.rope.scaling.attn_factor", 1);
+              w.AddUint32("llama.expert_count", 0);
+              w.AddBool("llama.attention.causal", true);
+            }),
+            4);
+}
+
 TEST(GgufLlamaTest, NormsAreConvertedToFloat) {
   GgufWriter writer;
   AddMinimalConfig(writer);
@@ -281,10 +327,7 @@ TEST(GgufLlamaTest, NormsAreConvertedToFloat) {
     writer.AddTensor(std::string("blk.0.") + name + ".weight", {8}, DType::kBF16,
                      Quantize(DType::kBF16, norm));
   }
-  for (const char* name :
-       {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}) {
-    AddF32(writer, std::string("blk.0.") + name + ".weight", {8, 8});
-  }
+  AddLayerMatrices(writer);
   const std::string path = TempPath("gguf");
   WriteFile(path, writer.Build());
   const auto source = OpenModel(path, LoadFormat::kAuto);

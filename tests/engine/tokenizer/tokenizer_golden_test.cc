@@ -155,6 +155,7 @@ TEST_P(OwnGguf, EncodesAsHuggingFace) {
   auto tokenizer = TokenizerFromGguf(**file);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   ExpectGolden(**tokenizer, name, {});
+  EXPECT_EQ((*tokenizer)->eos_id(), 2);
   EXPECT_EQ((*tokenizer)->eog_ids(), (std::vector<TokenId>{0, 2}));
 }
 

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "engine/model/gguf.h"
@@ -21,6 +22,7 @@
 namespace hydrant {
 namespace {
 
+using nlohmann::json;
 using ::testing::HasSubstr;
 
 std::unique_ptr<Tokenizer> Own(const std::string& name) {
@@ -29,8 +31,8 @@ std::unique_ptr<Tokenizer> Own(const std::string& name) {
   return *std::move(tokenizer);
 }
 
-std::string JsonError(const std::string& json) {
-  auto spec = ParseTokenizerJson(json);
+std::string JsonError(const std::string& text) {
+  auto spec = ParseTokenizerJson(text);
   if (!spec.ok()) return std::string(spec.status().message());
   return std::string(MakePipelineTokenizer(*spec).status().message());
 }
@@ -123,28 +125,66 @@ TEST(TokenizerJson, ErrorsNameTheField) {
   EXPECT_THAT(JsonError("{"), HasSubstr("not valid JSON"));
   EXPECT_THAT(JsonError("[]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(JsonError("{}"), HasSubstr("model"));
-  EXPECT_THAT(JsonError(R"({"model":{"type":"Unigram"}})"), HasSubstr("\"Unigram\""));
+  EXPECT_THAT(JsonError(R"({"model":{"type":"Unigram"}})"), HasSubstr("'Unigram'"));
   EXPECT_THAT(with(R"("vocab":{"a":0,"b":0},"merges":[])"), HasSubstr("same id 0"));
-  EXPECT_THAT(with(R"("vocab":{"a":0,"a":1},"merges":[])"), HasSubstr("\"a\" is listed twice"));
+  EXPECT_THAT(with(R"("vocab":{"a":0,"a":1},"merges":[])"), HasSubstr("'a' is listed twice"));
   EXPECT_THAT(with(R"("vocab":{"a":-1},"merges":[])"), HasSubstr("ids are 0 to"));
   EXPECT_THAT(with(R"("vocab":{"a":4294967295},"merges":[])"), HasSubstr("ids are 0 to"));
   EXPECT_THAT(with(R"("vocab":{},"merges":[])"), HasSubstr("empty"));
-  EXPECT_THAT(with(R"("vocab":{"a":0},"merges":["a b"])"), HasSubstr("needs \"b\""));
+  EXPECT_THAT(with(R"("vocab":{"a":0},"merges":["a b"])"), HasSubstr("needs 'b'"));
   EXPECT_THAT(with(R"("vocab":{"a":0},"merges":["ab"])"), HasSubstr("entry 0"));
   EXPECT_THAT(with(R"("vocab":{"a":0},"merges":[3])"), HasSubstr("entry 0"));
   EXPECT_THAT(with(ok, R"(,"pre_tokenizer":{"type":"UnicodeScripts"})"),
-              HasSubstr("\"UnicodeScripts\""));
-  EXPECT_THAT(with(ok, R"(,"normalizer":{"type":"Nmt"})"), HasSubstr("\"Nmt\""));
-  EXPECT_THAT(with(ok, R"(,"decoder":{"type":"CTC"})"), HasSubstr("\"CTC\""));
-  EXPECT_THAT(with(ok, R"(,"post_processor":{"type":"Odd"})"), HasSubstr("\"Odd\""));
+              HasSubstr("'UnicodeScripts'"));
+  EXPECT_THAT(with(ok, R"(,"normalizer":{"type":"Nmt"})"), HasSubstr("'Nmt'"));
+  EXPECT_THAT(with(ok, R"(,"decoder":{"type":"CTC"})"), HasSubstr("'CTC'"));
+  EXPECT_THAT(with(ok, R"(,"post_processor":{"type":"Odd"})"), HasSubstr("'Odd'"));
   EXPECT_THAT(with(ok, R"(,"added_tokens":[{"id":7}, {"id":-2,"content":"x"}])"),
               HasSubstr("added_tokens[1].id"));
   EXPECT_THAT(with(ok, R"(,"added_tokens":[{"id":1,"content":"x"}])"),
-              HasSubstr("has the id of \"b\""));
+              HasSubstr("has the id of 'b'"));
   EXPECT_THAT(
       with(ok,
            R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"),
       HasSubstr("(a"));
+}
+
+// What a file holds may be long and of any bytes; the message is a line all the same.
+TEST(TokenizerErrors, AreOneShortLine) {
+  const std::string text = std::string("x\n\x1b[2J") + std::string(1 << 20, 'y');
+  std::vector<std::string> errors;
+  for (const auto& bytes : {testing::GgufBytes().Text("tokenizer.ggml.model", text),
+                            testing::GgufBytes()
+                                .Text("tokenizer.ggml.model", "gpt2")
+                                .Texts("tokenizer.ggml.tokens", {"a"})
+                                .Text("tokenizer.ggml.pre", text),
+                            testing::GgufBytes()
+                                .Text("tokenizer.ggml.model", "gpt2")
+                                .Texts("tokenizer.ggml.tokens", {"a"})
+                                .Texts("tokenizer.ggml.merges", {text}),
+                            testing::GgufBytes()
+                                .Text("tokenizer.ggml.model", "gpt2")
+                                .Texts("tokenizer.ggml.tokens", {text, text})
+                                .Texts("tokenizer.ggml.merges", {})}) {
+    const auto data = bytes.Finish();
+    errors.emplace_back(TokenizerFromGguf(**GgufFile::Parse(data)).status().message());
+  }
+  for (const json& root :
+       {json{{"model", {{"type", text}}}},
+        json{{"model", {{"type", "BPE"}, {"vocab", {{"a", 0}}}, {"merges", {text}}}}},
+        json{{"model", {{"type", "BPE"}, {"vocab", {{text, 0}, {"b", 0}}}, {"merges", {}}}}}}) {
+    errors.push_back(JsonError(root.dump()));
+  }
+  for (const std::string& error : errors) {
+    EXPECT_FALSE(error.empty());
+    EXPECT_LT(error.size(), 600u);
+    for (const char c : error) ASSERT_GE(c, ' ') << error.substr(0, 100);
+  }
+}
+
+TEST(TokenizerErrors, ADeviceIsNoTokenizer) {
+  EXPECT_THAT(std::string(TokenizerFromPath("/dev/zero").status().message()),
+              HasSubstr("/dev/zero: is neither a regular file nor a folder"));
 }
 
 TEST(Gguf, ErrorsNameTheKey) {
@@ -162,8 +202,8 @@ TEST(Gguf, ErrorsNameTheKey) {
   };
   EXPECT_EQ(error(base()), "");
   EXPECT_THAT(error(testing::GgufBytes().Text("tokenizer.ggml.model", "rwkv")),
-              HasSubstr("\"rwkv\""));
-  EXPECT_THAT(error(base().Text("tokenizer.ggml.pre", "chameleon")), HasSubstr("\"chameleon\""));
+              HasSubstr("'rwkv'"));
+  EXPECT_THAT(error(base().Text("tokenizer.ggml.pre", "chameleon")), HasSubstr("'chameleon'"));
   EXPECT_THAT(error(base().Number("tokenizer.ggml.eos_token_id", 3)),
               HasSubstr("eos_token_id is 3"));
   EXPECT_THAT(error(base().Numbers("tokenizer.ggml.token_type", {1})), HasSubstr("1 token types"));
@@ -292,11 +332,16 @@ TEST(Folder, ReadsTheConfigurationBeside) {
   write("tokenizer.json",
         testing::ReadTestFile(std::string(testing::kGoldenFolder) + "qwen2.tokenizer.json"));
   write("tokenizer_config.json", R"({"bos_token":{"content":"<|im_start|>"},"chat_template":"T"})");
+  write("config.json", R"({"eos_token_id":[2,0]})");
+  EXPECT_EQ((*TokenizerFromPath(folder))->eos_id(), 2) << "where no token is named";
+  write("tokenizer_config.json", R"({"bos_token":{"content":"<|im_start|>"},
+                                     "eos_token":"<|im_end|>","chat_template":"T"})");
   write("generation_config.json", R"({"eos_token_id":[2,5]})");
   write("config.json", R"({"eos_token_id":6})");
   auto tokenizer = TokenizerFromPath(folder);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   EXPECT_EQ((*tokenizer)->bos_id(), 1);
+  EXPECT_EQ((*tokenizer)->eos_id(), 2) << "not the lowest end of generation";
   EXPECT_EQ((*tokenizer)->eog_ids(), (std::vector<TokenId>{0, 2, 5, 6}));
   write("generation_config.json", R"({"eos_token_id":99999})");
   EXPECT_THAT(std::string(TokenizerFromPath(folder).status().message()),
@@ -332,6 +377,23 @@ TEST(SentencePiece, CorruptCharacterMapsHarmNobody) {
   }
   std::filesystem::remove(path);
   EXPECT_GT(refused, 0);
+}
+
+TEST(SentencePiece, TheConfigurationMayNameOtherTokens) {
+  const std::string folder = ::testing::TempDir() + "hydrant_spm_folder";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/tokenizer.model", std::ios::binary)
+      << testing::ReadTestFile(std::string(testing::kGoldenFolder) + "spm.model");
+  EXPECT_EQ((*TokenizerFromPath(folder))->bos_id(), 1);
+  EXPECT_EQ((*TokenizerFromPath(folder))->eos_id(), 2);
+  std::ofstream(folder + "/tokenizer_config.json")
+      << R"({"bos_token":"</s>","eos_token":{"content":"<s>"}})";
+  const auto tokenizer = TokenizerFromPath(folder);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->bos_id(), 2);
+  EXPECT_EQ((*tokenizer)->eos_id(), 1);
+  EXPECT_EQ(*(*tokenizer)->Encode("", {}), std::vector<TokenId>{2});
+  std::filesystem::remove_all(folder);
 }
 
 TEST(SentencePiece, CorruptModelIsRefused) {

@@ -1,0 +1,102 @@
+// The fields of a config.json that change nothing in the forward pass of transformers' models: what
+// training, generation, other tasks and other programs keep there. Names as in transformers'
+// configuration classes and in published files.
+#include "engine/model/hf_families.h"
+
+namespace hydrant {
+namespace {
+
+constexpr IdleField kAny[] = {
+    // Where the file comes from, and with what it is loaded.
+    {"transformers_version"},
+    {"_commit_hash"},
+    {"auto_map"},
+    {"custom_pipelines"},
+    {"name_or_path"},
+    {"unsloth_version"},
+    {"unsloth_fixed"},
+    {"transformers.js_config"},
+    {"tokenizer_class"},
+    {"use_bfloat16"},
+    {"torchscript"},
+    {"return_dict"},
+    {"output_attentions"},
+    {"output_hidden_states"},
+    {"_attn_implementation"},
+    {"_attn_implementation_autoset"},
+    {"attn_implementation"},
+    {"gradient_checkpointing"},
+    {"chunk_size_feed_forward"},
+    {"use_cache"},
+    // Of text, not of numbers: the tokenizer and the scheduler look at these.
+    {"bos_token_id"},
+    {"eos_token_id"},
+    {"pad_token_id"},
+    {"sep_token_id"},
+    {"unk_token_id"},
+    {"decoder_start_token_id"},
+    {"prefix"},
+    {"task_specific_params"},
+    {"max_length"},
+    {"min_length"},
+    {"do_sample"},
+    {"early_stopping"},
+    {"num_beams"},
+    {"num_beam_groups"},
+    {"diversity_penalty"},
+    {"temperature"},
+    {"top_k"},
+    {"top_p"},
+    {"typical_p"},
+    {"repetition_penalty"},
+    {"length_penalty"},
+    {"no_repeat_ngram_size"},
+    {"encoder_no_repeat_ngram_size"},
+    {"bad_words_ids"},
+    {"num_return_sequences"},
+    {"output_scores"},
+    {"return_dict_in_generate"},
+    {"forced_bos_token_id"},
+    {"forced_eos_token_id"},
+    {"remove_invalid_values"},
+    {"exponential_decay_length_penalty"},
+    {"suppress_tokens"},
+    {"begin_suppress_tokens"},
+    // Training, and tasks other than the next token.
+    {"attention_dropout"},
+    {"finetuning_task"},
+    {"id2label"},
+    {"label2id"},
+    {"num_labels"},
+    {"problem_type"},
+    {"tf_legacy_loss"},
+    // Other models: nothing where they say that this is none of them.
+    {"is_encoder_decoder", "false"},
+    {"is_decoder"},
+    {"add_cross_attention", "false"},
+    {"tie_encoder_decoder", "false"},
+    {"pruned_heads", "{}"},
+};
+
+constexpr IdleField kLlama[] = {
+    {"pretraining_tp"},       // the slices of a product that is whole now
+    {"max_sequence_length"},  // older files', beside max_position_embeddings
+    {"is_llama_config"},      // these two are of the program that trained SmolLM2
+    {"rope_interleaved", "false"},
+};
+
+constexpr IdleField kOpt[] = {{"dropout"}, {"activation_dropout"}, {"layerdrop"}};
+
+constexpr IdleField kGptNeox[] = {{"hidden_dropout"},
+                                  {"classifier_dropout"},
+                                  {"attention_probs_dropout_prob"},
+                                  {"hidden_dropout_prob"}};
+
+}  // namespace
+
+std::span<const IdleField> IdleHfFields() { return kAny; }
+std::span<const IdleField> IdleHfLlamaFields() { return kLlama; }
+std::span<const IdleField> IdleHfOptFields() { return kOpt; }
+std::span<const IdleField> IdleHfGptNeoxFields() { return kGptNeox; }
+
+}  // namespace hydrant
