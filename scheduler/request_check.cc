@@ -256,8 +256,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
       .num_layers = limits.num_layers,
       .num_kv_heads = limits.num_kv_heads,
-      .asked_later = request.question_tokens > 0};
-  prompt.fits_twice = prompt.asked_later && FitsTwice(prompt.tokens, limits, tokenizer);
+      .question_tokens = request.question_tokens};
+  prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
   absl::StatusOr<CachePlan> plan = PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
   std::vector<CachePlan> choices = PlansByRoom(request, *plan, limits);

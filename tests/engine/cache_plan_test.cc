@@ -187,6 +187,22 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
+// A question is seen while the prompt is whole, but measures nothing: steps are generated tokens.
+TEST(CachePlan, Co2MeasuresAfterTheQuestion) {
+  CacheSpec spec = Spec("co2");
+  spec.max_cache_tokens = 101;
+  PromptShape shape = {.tokens = 1000, .question_tokens = 30};
+  CachePlan plan = *PlanCache(spec, shape);
+  EXPECT_EQ(plan.whole_until, 1050);
+  EXPECT_EQ(plan.MostUntil(5000), 1050);
+  EXPECT_EQ(plan.EntriesAfter(1051), 101);
+  shape.tokens = 60;
+  EXPECT_EQ(PlanCache(spec, shape)->whole_until, 110) << "the budget is exceeded by then";
+  spec.params = {{"measurement_steps", "0"}};
+  shape.tokens = 1000;
+  EXPECT_EQ(PlanCache(spec, shape)->whole_until, 0) << "cut at once, before the question";
+}
+
 TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 100;
@@ -735,7 +751,7 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   CacheSpec spec;
   spec.policy = "auto";
   spec.max_cache_tokens = 50;
-  PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 2, .asked_later = true};
+  PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 2, .question_tokens = 5};
   CachePlan plan = *PlanCache(spec, prompt);
   EXPECT_EQ(plan.prompt_score, PromptScore::kEcho);
   EXPECT_EQ(plan.choice.policy, "echo");
@@ -751,9 +767,9 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   EXPECT_EQ(plan.choice.why,
             "all heads share 50 entries a head of 1000; its question comes later, so it is read "
             "twice");
-  prompt.asked_later = false;
+  prompt.question_tokens = 0;
   EXPECT_EQ(PlanCache(spec, prompt)->prompt_score, PromptScore::kEcho);
-  prompt.asked_later = true;
+  prompt.question_tokens = 5;
   spec.max_cache_tokens = 1000;
   EXPECT_EQ(PlanCache(spec, prompt)->choice.policy, "full");
   EXPECT_FALSE(PlanCache(spec, prompt)->ReadsProbe());

@@ -46,9 +46,9 @@ class AutoPolicy final : public Policy {
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     plan->echo_mass = spec.min_retained_mass.has_value();
     plan->open_budget = !spec.cache_ratio && !spec.max_cache_tokens && !spec.min_retained_mass;
-    const double max_weight = plan->prompt.asked_later ? kAskedLaterMaxWeight : kEchoMaxWeight;
+    const double max_weight = plan->prompt.AskedLater() ? kAskedLaterMaxWeight : kEchoMaxWeight;
     if (absl::Status status = FillProbe(spec, max_weight, plan); !status.ok()) return status;
-    const bool twice = plan->Compresses() && plan->prompt.asked_later && plan->prompt.fits_twice;
+    const bool twice = plan->Compresses() && plan->prompt.AskedLater() && plan->prompt.fits_twice;
     plan->prompt_score = twice ? PromptScore::kProbeAndEcho : EchoIfNeeded(*plan);
     plan->choice = Choose(spec, *plan, twice);
     return absl::OkStatus();
@@ -66,7 +66,7 @@ class AutoPolicy final : public Policy {
       why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
                          *spec.min_retained_mass);
     }
-    if (plan.prompt.asked_later) {
+    if (plan.prompt.AskedLater()) {
       why += twice ? "; its question comes later, so it is read twice"
                    : "; its question comes later, and there is no room to read it twice";
     }

@@ -64,15 +64,14 @@ class Co2Policy final : public Policy {
     }
     plan->rule.scored = true;
     plan->candidates = kNoCap;  // the prompt is whole when it is cut
-    const int64_t whole_until = plan->prompt.tokens + *steps;
-    if (*steps > 0 && whole_until > plan->cap)
-      plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
+    const int32_t whole_until = WholeUntil(plan->prompt, *steps);
+    if (*steps > 0 && whole_until > plan->cap) plan->whole_until = whole_until;
     if (!tunes || !CanTune(*plan)) return absl::OkStatus();
     plan->prompt_score = PromptScore::kTuned;
     plan->tuning = {.on = true, .most_steps = static_cast<int32_t>(*steps)};
     plan->mean_scores = false;
     // Even without a step the cut comes when the choice has been made.
-    plan->whole_until = static_cast<int32_t>(std::min<int64_t>(whole_until, kNoCap - 1));
+    plan->whole_until = whole_until;
     return absl::OkStatus();
   }
 

@@ -64,6 +64,11 @@ int ChooseTrial(std::span<const float> masses) {
 
 }  // namespace
 
+int32_t WholeUntil(const PromptShape& prompt, int64_t steps) {
+  const int64_t tokens = prompt.tokens + (steps > 0 ? prompt.question_tokens + steps : 0);
+  return static_cast<int32_t>(std::min<int64_t>(tokens, kNoCap - 1));
+}
+
 bool CanTune(const CachePlan& plan) { return plan.prompt.tokens - kHeldOutQueries > plan.cap; }
 
 Trial TrialOf(const CachePlan& plan, int trial) {
@@ -89,7 +94,7 @@ CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
   tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
   tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
   tuned.rule.recent = FifoEntries(plan, tuning.rho);
-  tuned.whole_until = static_cast<int32_t>(plan.prompt.tokens + tuning.steps);
+  tuned.whole_until = WholeUntil(plan.prompt, tuning.steps);
   return tuned;
 }
 

@@ -23,6 +23,10 @@ inline constexpr int kLateQueries = 128;    // before these; all others are earl
 // The last one ranks by what the held-out queries pay: no choice retains more.
 inline constexpr int kTrials = 13;
 
+// Tokens that have been seen when the cut comes: the prompt, the question that follows it, if one
+// does, and `steps` generated tokens. With 0 steps the cut comes before the question.
+int32_t WholeUntil(const PromptShape& prompt, int64_t steps);
+
 // Whether there is anything to choose from before the held-out queries.
 bool CanTune(const CachePlan& plan);
 
