@@ -128,7 +128,7 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
   absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = context,
                                                     .num_layers = limits.num_layers,
                                                     .num_kv_heads = limits.num_kv_heads,
-                                                    .asked_later = trial.asked_later,
+                                                    .question_tokens = trial.question_tokens,
                                                     .fits_twice = fits_twice});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->scorer = std::make_shared<Continuation>();

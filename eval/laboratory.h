@@ -35,7 +35,7 @@ struct Trial {
   std::vector<TokenId> expected = {};  // of what is generated: for the oracle
   bool traced = false;                 // Outcome::held is wanted
   std::optional<bool> append = {};     // instead of the options' own
-  bool asked_later = false;            // what follows the context is a question about it
+  int question_tokens = 0;             // of those after the context: a question about it
 };
 
 // What an arm made of a trial.

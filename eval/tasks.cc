@@ -78,7 +78,7 @@ Case Ask(const Maker& maker, Ids context, const std::string& question,
   Case made;
   const Ids asked = maker.laboratory.Encode(question);
   made.trial.context = static_cast<int>(context.size() + (seen ? asked.size() : 0));
-  made.trial.asked_later = !seen;
+  made.trial.question_tokens = seen ? 0 : static_cast<int>(asked.size());
   made.trial.tokens = std::move(context);
   made.trial.tokens.insert(made.trial.tokens.end(), asked.begin(), asked.end());
   // After a space, unless the question has opened a bracket for it.

@@ -230,8 +230,8 @@ Failed Invalid(absl::Status status) { return {.status = std::move(status), .reas
 
 std::optional<int32_t> CheckedRequest::CacheTokens() const {
   const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
-  const bool decided_later = plan.open == OpenUntil::kAdmission ||
-                             (cut.has_value() && cut->min_retained_mass > 0.0f);
+  const bool decided_later =
+      plan.open == OpenUntil::kAdmission || (cut.has_value() && cut->min_retained_mass > 0.0f);
   if (decided_later || plan.budget == kNoCap) return std::nullopt;
   return plan.budget;
 }
@@ -247,8 +247,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
       .num_layers = limits.num_layers,
       .num_kv_heads = limits.num_kv_heads,
-      .asked_later = request.question_tokens > 0};
-  prompt.fits_twice = prompt.asked_later && FitsTwice(prompt.tokens, limits, tokenizer);
+      .question_tokens = request.question_tokens};
+  prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
   absl::StatusOr<CachePlan> plan = PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
   plan = Decide(*plan, Observations());

@@ -147,11 +147,12 @@ void AddModel(const ServedModel& model, Families* to) {
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
   constexpr const char* kReasons[kNumWaitReasons] = {"arrived",     "max_num_seqs", "pages",
-                                                   "prompt_room", "block_tables", "catch_up"};
+                                                     "prompt_room", "block_tables", "catch_up"};
   to->Gauge("hydrant_waiting_requests",
             "Requests that wait, by what the one at the front of the queue lacks.");
   for (int i = 0; i < kNumWaitReasons; ++i)
-    to->Value(i == static_cast<int>(loop.wait_reason) ? loop.waiting : 0, {{"reason", kReasons[i]}});
+    to->Value(i == static_cast<int>(loop.wait_reason) ? loop.waiting : 0,
+              {{"reason", kReasons[i]}});
 }
 
 void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, Families* to) {

@@ -31,8 +31,10 @@ struct PromptShape {
   int64_t tokens = 0;
   int num_layers = 1;
   int num_kv_heads = 1;
-  bool asked_later = false;  // a question follows it that it is to be compressed without
-  bool fits_twice = false;   // there is room to read it a second time
+  int64_t question_tokens = 0;  // that follow it: a question that it is to be compressed without
+  bool fits_twice = false;      // there is room to read it a second time
+
+  bool AskedLater() const { return question_tokens > 0; }
 };
 
 }  // namespace hydrant

@@ -11,9 +11,11 @@
 //   kMax        the maximum of w, and of what is there, which is at least 0 (the importance of
 //               KVzip, arXiv 2505.23416).
 //   kBelowMean  the number of w below 1 / (number of keys that query i sees), the mean of its
-//               weights (Scissorhands, arXiv 2305.17118, algorithm 2). A weight within
-//               kBelowMeanMargin of it counts as the mean, so that equal weights do on every
-//               backend.
+//               weights (Scissorhands, arXiv 2305.17118, algorithm 2): those with
+//               w * keys < 1 - kBelowMeanMargin. The margin is for rounding alone. A weight that is
+//               the mean, as that of a lone key or of keys with equal logits, is off by a few units
+//               of fp32's last place, upwards or down as the backend sums; it must not count on one
+//               backend and not on another.
 // A statistic costs what the tiles with queries in its range cost.
 //
 // Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's
@@ -35,7 +37,7 @@
 namespace hydrant {
 
 inline constexpr int kQueryTile = 32;
-inline constexpr float kBelowMeanMargin = 1.0f / 1024;
+inline constexpr float kBelowMeanMargin = 1.0f / 65536;  // 128 units of fp32's last place
 inline constexpr int kMaxColumnStatistics = 3;
 
 struct ColumnStatistic {

@@ -189,6 +189,22 @@ TEST(CachePlan, Co2KeepsThePromptForAWhile) {
   EXPECT_THAT(ErrorOf(spec), StartsWith("cache.params.measurement_steps: '-1'"));
 }
 
+// A question is seen while the prompt is whole, but measures nothing: steps are generated tokens.
+TEST(CachePlan, Co2MeasuresAfterTheQuestion) {
+  CacheSpec spec = Spec("co2");
+  spec.max_cache_tokens = 101;
+  PromptShape shape = {.tokens = 1000, .question_tokens = 30};
+  CachePlan plan = *PlanCache(spec, shape);
+  EXPECT_EQ(WholeUntilOf(plan), 1050);
+  EXPECT_EQ(plan.MostUntil(5000), 1050);
+  EXPECT_EQ(plan.EntriesAfter(1051), 101);
+  shape.tokens = 60;
+  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, shape)), 110) << "the budget is exceeded by then";
+  spec.params = {{"measurement_steps", "0"}};
+  shape.tokens = 1000;
+  EXPECT_EQ(WholeUntilOf(*PlanCache(spec, shape)), 0) << "cut at once, before the question";
+}
+
 TEST(CachePlan, Co2SharesItsBudgetWhenItCuts) {
   CacheSpec spec = Spec("co2");
   spec.max_cache_tokens = 100;
@@ -443,28 +459,25 @@ TEST(CachePlan, KCenterBoundsThePrompt) {
               AllOf(StartsWith("cache.protected_window_size: 34"), HasSubstr("[0, 33]")));
 }
 
-// The published formula, in its own words (arXiv 2406.02069, its code): base = C - window; the last
-// layer's part is base / beta, the first layer's what brings the mean back to base; both give way
-// where the first layer's exceeds the prompt; whole steps in between.
-std::vector<int> PublishedPyramid(int budget, int window, int n, int beta, int layers) {
+// The paper's line (arXiv 2406.02069, section 4.2) in real numbers, where base = C - window: the
+// last layer's part is base / beta, the first layer's what brings the mean back to base; both give
+// way where the first layer's exceeds the prompt.
+std::vector<double> PyramidLine(int budget, int window, int n, int beta, int layers) {
   const int base = budget - window;
-  int least = base / beta, most = 2 * base - least;
-  if (most >= n - window) {
-    most = n - window;
-    least = 2 * base - most;
-  }
-  const int steps = (most - least) / (layers - 1);
-  std::vector<int> keep;
-  for (int layer = 0; layer < layers; ++layer) keep.push_back(most - layer * steps + window);
-  return keep;
+  const int most = std::min(2 * base - base / beta, n - window);
+  std::vector<double> line;
+  for (int layer = 0; layer < layers; ++layer)
+    line.push_back(window + most - layer * 2.0 * (most - base) / (layers - 1));
+  return line;
 }
 
-// The published total overshoots: 32 * 120 entries beside the windows become 4,016.
-TEST(CachePlan, PyramidIsThePublishedOneWithoutItsOvershoot) {
-  for (const int layers : {2, 3, 12, 32, 61}) {
-    for (const int budget : {9, 40, 128, 1000}) {
-      for (const int beta : {1, 2, 20, 1000}) {
-        for (const int n : {budget + 1, budget + 7, 2 * budget - 8, 5000}) {
+// Every layer's part is the line's to less than an entry, up in the lower half and down in the
+// upper one; they never rise, and add up to the budget.
+TEST(CachePlan, PyramidIsThePapersLine) {
+  for (const int layers : {2, 3, 12, 30, 32, 61}) {
+    for (const int budget : {9, 10, 20, 40, 51, 128, 1000}) {
+      for (const int beta : {1, 2, 3, 20, 1000}) {
+        for (const int n : {budget + 1, budget + 7, 2 * budget - 8, 253, 5000}) {
           if (n <= budget) continue;
           SCOPED_TRACE(testing::Message() << layers << " layers, C " << budget << ", beta " << beta
                                           << ", " << n << " tokens");
@@ -473,19 +486,20 @@ TEST(CachePlan, PyramidIsThePublishedOneWithoutItsOvershoot) {
           spec.protected_window_size = 8;
           spec.params = {{"beta", std::to_string(beta)}};
           const CachePlan plan = *PlanCache(spec, {n, layers, 2});
-          std::vector<int> expected = PublishedPyramid(budget, 8, n, beta, layers);
-          const int least = 2 * (budget - 8) - (expected[0] - 8) + 8;
-          int excess = std::accumulate(expected.begin(), expected.end(), -layers * budget);
-          if (layers == 32 && budget == 128 && beta == 20 && n == 5000) {
-            EXPECT_EQ(excess, 4016 - 3840);
+          const std::vector<int32_t>& keep = plan.layer_budgets;
+          const std::vector<double> line = PyramidLine(budget, 8, n, beta, layers);
+          ASSERT_EQ(keep.size(), line.size());
+          EXPECT_EQ(std::accumulate(keep.begin(), keep.end(), 0), layers * budget);
+          EXPECT_TRUE(std::is_sorted(keep.rbegin(), keep.rend()));
+          EXPECT_EQ(keep.front(), std::lround(line.front()));
+          EXPECT_EQ(keep.back(), std::lround(line.back()));
+          for (int layer = 0; layer < layers; ++layer) {
+            const double up = keep[layer] - line[layer];
+            EXPECT_LT(std::abs(up), 1.0 - 1e-6) << "layer " << layer;
+            if (std::abs(up) < 1e-6) continue;
+            EXPECT_EQ(up > 0, 2 * layer < layers - 1) << "layer " << layer;
           }
-          for (int layer = 0; excess > 0; layer = (layer + 1) % layers) {
-            if (expected[layer] == least) continue;
-            --expected[layer];
-            --excess;
-          }
-          EXPECT_EQ(plan.layer_budgets, expected);
-          EXPECT_EQ(plan.LargestBudget(), *std::max_element(expected.begin(), expected.end()));
+          EXPECT_EQ(plan.LargestBudget(), keep.front());
           EXPECT_LE(plan.LargestBudget(), n);
           EXPECT_GE(plan.LayerBudget(layers - 1), 8);
           EXPECT_TRUE(plan.Compresses());
@@ -494,6 +508,23 @@ TEST(CachePlan, PyramidIsThePublishedOneWithoutItsOvershoot) {
       }
     }
   }
+}
+
+// A fifth of 253 tokens in 30 layers: beta tells pyramids apart though a step is less than two
+// entries.
+TEST(CachePlan, ASmallPyramidIsAsSteepAsItsBeta) {
+  CacheSpec spec = Spec("pyramidkv");
+  spec.cache_ratio = 0.2;
+  spec.min_cache_tokens = 0;
+  const auto ends = [&](const char* beta) {
+    spec.params = {{"beta", beta}};
+    const CachePlan plan = *PlanCache(spec, {253, 30, 3});
+    return std::pair(plan.layer_budgets.front() - plan.rule.recent,
+                     plan.layer_budgets.back() - plan.rule.recent);
+  };
+  EXPECT_EQ(ends("20"), std::pair(51, 1));
+  EXPECT_EQ(ends("3"), std::pair(44, 8));
+  EXPECT_EQ(ends("1000"), std::pair(52, 0));
 }
 
 TEST(CachePlan, PyramidsEdges) {
@@ -723,7 +754,7 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   CacheSpec spec;
   spec.policy = "auto";
   spec.max_cache_tokens = 50;
-  PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 2, .asked_later = true};
+  PromptShape prompt = {.tokens = 1000, .num_layers = 4, .num_kv_heads = 2, .question_tokens = 5};
   CachePlan plan = *PlanCache(spec, prompt);
   EXPECT_EQ(plan.scorer->Name(), "echo");
   EXPECT_EQ(Reported(ReportOf(plan), "policy"), "echo");
@@ -739,9 +770,9 @@ TEST(CachePlan, AutoReadsTwiceWhatIsAskedAboutLater) {
   EXPECT_EQ(Reported(ReportOf(plan), "why"),
             "all heads share 50 entries a head of 1000; its question comes later, so it is read "
             "twice");
-  prompt.asked_later = false;
+  prompt.question_tokens = 0;
   EXPECT_EQ(PlanCache(spec, prompt)->scorer->Name(), "echo");
-  prompt.asked_later = true;
+  prompt.question_tokens = 5;
   spec.max_cache_tokens = 1000;
   EXPECT_EQ(Reported(ReportOf(*PlanCache(spec, prompt)), "policy"), "full");
   EXPECT_FALSE(PlanCache(spec, prompt)->ReadsProbe());

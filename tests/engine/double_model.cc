@@ -545,7 +545,7 @@ double DoubleModel::Sequence::Logit(Vector query, const Head& head, size_t rank)
 
 void DoubleModel::Sequence::NoteIfBelowMean(double weight, int length, int query,
                                             Entry* entry) const {
-  if (weight * length < 1.0 - 1.0 / 1024) entry->below_mean.push_back(query);
+  if (weight * length < 1.0 - 1.0 / 65536) entry->below_mean.push_back(query);
 }
 
 // What the scores of a layer become when the newest query's weights are in: `first` is the oldest

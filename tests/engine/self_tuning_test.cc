@@ -119,6 +119,15 @@ TEST(SelfTuning, StepsFollowTheRegret) {
       << "nothing is paid";
 }
 
+// A question's tokens are no measuring steps. Where nothing is to be measured the cut comes before
+// it.
+TEST(SelfTuning, StepsAreThoseAfterTheQuestion) {
+  CachePlan plan = PlanOf(1000, 100, {{"measurement_steps", "40"}});
+  plan.prompt.question_tokens = 30;
+  EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1050);
+  EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.8f}}, 0.8f))), 1000);
+}
+
 // Where heads share, FIFO entries keep each of them alive.
 TEST(SelfTuning, SharedBudgetsKeepARecentEntry) {
   const CachePlan plan = PlanOf(1000, 5, {{"budget_scope", "model"}});

@@ -144,7 +144,8 @@ Question Laboratory::Understand(const Json& asked) const {
     return question;
   }
   question.plan = *plan;
-  if (asked.value("append", false) && dynamic_cast<const WholeUntil*>(plan->life.get()) == nullptr) {
+  if (asked.value("append", false) &&
+      dynamic_cast<const WholeUntil*>(plan->life.get()) == nullptr) {
     question.plan.cap = kNoCap;
     question.plan.rule.scored = false;
   }

@@ -588,6 +588,28 @@ TEST_P(PrefillAttentionTest, EqualWeightsAreNotBelowTheMean) {
   }
 }
 
+// One key is paid 1/4,000 to 1/2,000 less than the mean by every query that sees others beside it.
+// All of these count, the first query, which sees no other key, does not.
+TEST_P(PrefillAttentionTest, WeightsLittleBelowTheMeanCount) {
+  const Shape& s = GetParam();
+  const int n = 70;
+  Prompt prompt(s, n, kSeed);
+  std::fill(prompt.q.begin(), prompt.q.end(), 1.0f);
+  for (int h = 0; h < s.num_kv_heads; ++h) {
+    std::fill_n(&prompt.k[h * prompt.KvStride()], n * s.head_dim, 0.0f);
+    prompt.k[h * prompt.KvStride()] = -5e-4f * std::sqrt(static_cast<float>(s.head_dim));
+  }
+  prompt.Ask({.kind = Kind::kBelowMean});
+  RunOnBackend(&prompt);
+  for (int h = 0; h < s.num_kv_heads; ++h) {
+    for (int j = 0; j < n; ++j) {
+      EXPECT_EQ(prompt.more_out[0][static_cast<size_t>(h) * prompt.capacity + j],
+                j == 0 ? static_cast<float>(n - 1) : 0.0f)
+          << "key " << j;
+    }
+  }
+}
+
 // Zero keys: s_j = sum over i >= j of 1 / (i + 1), and the total is the number of queries.
 TEST_P(PrefillAttentionTest, ZeroKeysGiveHarmonicColumnSums) {
   const Shape& s = GetParam();

@@ -170,7 +170,7 @@ class ReviseScoresTest : public BackendTest {
     const float before =
         first || positions_[place] == row.position ? 0.0f : log_weights_[2 * place];
     return before +
-           (scores_[place] * static_cast<float>(length) < 1.0f - 1.0f / 1024 ? 1.0f : 0.0f);
+           (scores_[place] * static_cast<float>(length) < 1.0f - 1.0f / 65536 ? 1.0f : 0.0f);
   }
   int32_t ExpectedVictim(size_t slot, int head) const {
     const Row& row = rows_[slot];
@@ -286,6 +286,23 @@ TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
           << "step " << step << " entry " << e;
     }
   }
+}
+
+// A weight that rounding has made less than the mean is the mean; one that is a little less counts.
+TEST_P(ReviseScoresTest, TheMeanItselfIsNotBelowTheMean) {
+  constexpr int32_t kEntries = 49;
+  const DecodeRule rule = {
+      .decay = 0.0f, .scored = true, .revision = Revision::kBelowMean, .history = 1};
+  Make({Alike(rule, 1, kEntries, kEntries)}, 16, 4);
+  const float mean = 1.0f / kEntries;
+  for (int32_t e = 0; e < kEntries; ++e) {
+    scores_[Place(0, 0, e)] = e % 3 == 0   ? mean
+                              : e % 3 == 1 ? mean * (1.0f - 4e-7f)
+                                           : mean * (1.0f - 1.0f / 4096);
+  }
+  Run({0});
+  for (int32_t e = 0; e < kEntries; ++e)
+    EXPECT_EQ(scores_[Place(0, 0, e)], e % 3 == 2 ? -1.0f : 0.0f) << "entry " << e;
 }
 
 TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {

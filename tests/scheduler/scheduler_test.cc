@@ -715,6 +715,21 @@ TEST_P(SchedulerTest, ATunedCacheIsDecidedBeforeItDecodes) {
   EXPECT_EQ(h[b].finished->usage.policy_report.name, "") << "too short: the defaults hold";
 }
 
+// A question's tokens do not count as measured steps: the cache shrinks when it and five tokens of
+// the answer are in it.
+TEST_P(SchedulerTest, ACacheIsMeasuredByTheAnswerNotByTheQuestion) {
+  SchedulerHarness h(Limits());
+  Request request = Co2(60, 30, 10, {{"measurement_steps", "5"}});
+  request.question_tokens = 8;
+  const RequestHandle a = h.Add(request);
+  h.RunToEnd();
+  ASSERT_TRUE(h[a].finished.has_value());
+  const Usage& usage = h[a].finished->usage;
+  EXPECT_EQ(usage.kv_pages_peak, 4 * 17) << "65 tokens of every head, in pages of 4";
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 52) << "the context's";
+  EXPECT_EQ(usage.kv_tokens_kept, 10);
+}
+
 // When a cache shrinks to budgets that heads share, each head's pages past its own share go home.
 TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
   for (const char* scope : {"layer", "model"}) {

@@ -55,10 +55,10 @@ class AutoPolicy final : public Policy {
       plan->open = OpenUntil::kAdmission;
       state->by_room = PlansByRoom(spec, plan->prompt);
     }
-    const double max_weight = plan->prompt.asked_later ? kAskedLaterMaxWeight : kEchoMaxWeight;
+    const double max_weight = plan->prompt.AskedLater() ? kAskedLaterMaxWeight : kEchoMaxWeight;
     const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, max_weight, plan);
     if (!weights.ok()) return weights.status();
-    const bool twice = plan->Compresses() && plan->prompt.asked_later && plan->prompt.fits_twice;
+    const bool twice = plan->Compresses() && plan->prompt.AskedLater() && plan->prompt.fits_twice;
     if (EverEvicts(*plan)) {
       plan->scorer = std::make_shared<ProbeScorer>(
           *weights, ProbeScorer::Asks{.second_reading = twice,
@@ -134,7 +134,7 @@ class AutoPolicy final : public Policy {
       why += fmt::format(", and each keeps more until it retains {} of the echo's attention",
                          *spec.min_retained_mass);
     }
-    if (plan.prompt.asked_later) {
+    if (plan.prompt.AskedLater()) {
       why += twice ? "; its question comes later, so it is read twice"
                    : "; its question comes later, and there is no room to read it twice";
     }

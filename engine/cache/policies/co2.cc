@@ -63,11 +63,11 @@ class Co2Policy final : public Policy {
           1.0 / plan->cap));
     }
     plan->rule.scored = true;
-    const int64_t end = std::min<int64_t>(plan->prompt.tokens + *steps, kNoCap - 1);
+    const int32_t end = MeasuredUntil(plan->prompt, *steps);
     const bool tuned = tunes && CanTune(*plan);
     // Of one that tunes itself the cut comes when the choice has been made, even without a step.
     if (tuned || (*steps > 0 && end > plan->cap)) {
-      plan->life = std::make_shared<WholeUntil>(static_cast<int32_t>(end));
+      plan->life = std::make_shared<WholeUntil>(end);
     } else {
       plan->ShareBudgets(kNoCap);  // the prompt is whole when it is cut
     }

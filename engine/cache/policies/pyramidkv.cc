@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "engine/cache/policies/snapkv.h"
@@ -11,24 +10,20 @@ namespace {
 constexpr int64_t kDefaultBeta = 20;
 constexpr int64_t kMostBeta = 1000;
 
-// Entries beside the window that each layer keeps: falling evenly from the first layer to the last,
-// whose part is 1 / beta of the average, `base`, or what the first layer leaves it if it keeps all
-// of `most`. The published steps are whole numbers and add up to more than num_layers * base; what
-// they are too many is taken off one by one, from the first layer on.
+// Entries beside the window that each layer keeps: on the line from the first layer's, `highest`,
+// to the last one's, which is base / beta, or what the first layer leaves it if it keeps all of
+// `most`. Entries are whole: the line is rounded up in the lower half of the layers, and as much
+// down in the upper half, so that the layers keep num_layers * base together. (The authors' code
+// rounds the step between two layers instead. With few entries and many layers its step is 1 or 0
+// whatever beta is, and with more its layers add up to more than the budget.)
 std::vector<int32_t> Pyramid(int32_t base, int32_t most, int64_t beta, int num_layers) {
   const int64_t wanted = 2 * int64_t{base} - base / beta;
   const int64_t highest = std::min<int64_t>(wanted, most);
-  const int64_t lowest = 2 * int64_t{base} - highest;
-  const int64_t step = num_layers > 1 ? (highest - lowest) / (num_layers - 1) : 0;
-  std::vector<int32_t> layers(num_layers);
-  for (int layer = 0; layer < num_layers; ++layer)
-    layers[layer] = static_cast<int32_t>(num_layers > 1 ? highest - layer * step : base);
-  int64_t excess =
-      std::accumulate(layers.begin(), layers.end(), int64_t{0}) - int64_t{num_layers} * base;
-  for (int layer = 0; excess > 0; layer = (layer + 1) % num_layers) {
-    if (layers[layer] <= lowest) continue;
-    --layers[layer];
-    --excess;
+  const int64_t fall = 2 * (highest - base);      // to the last layer
+  std::vector<int32_t> layers(num_layers, base);  // which the middle one of an odd number keeps
+  for (int low = 0, high = num_layers - 1; low < high; ++low, --high) {
+    layers[low] = static_cast<int32_t>(highest - low * fall / (num_layers - 1));
+    layers[high] = 2 * base - layers[low];
   }
   return layers;
 }

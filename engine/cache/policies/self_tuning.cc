@@ -68,6 +68,11 @@ const SelfTuning* SelfTuningOf(const CachePlan& plan) {
   return dynamic_cast<const SelfTuning*>(plan.state.get());
 }
 
+int32_t MeasuredUntil(const PromptShape& prompt, int64_t steps) {
+  const int64_t tokens = prompt.tokens + (steps > 0 ? prompt.question_tokens + steps : 0);
+  return static_cast<int32_t>(std::min<int64_t>(tokens, kNoCap - 1));
+}
+
 bool CanTune(const CachePlan& plan) { return plan.prompt.tokens - kHeldOutQueries > plan.cap; }
 
 Trial TrialOf(const CachePlan& plan, int trial) {
@@ -93,8 +98,7 @@ CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
   tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
   tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
   tuned.rule.recent = FifoEntries(plan, tuning.rho);
-  tuned.life =
-      std::make_shared<WholeUntil>(static_cast<int32_t>(plan.prompt.tokens + tuning.steps));
+  tuned.life = std::make_shared<WholeUntil>(MeasuredUntil(plan.prompt, tuning.steps));
   tuned.open = OpenUntil::kDecided;
   tuned.state = state;
   return tuned;

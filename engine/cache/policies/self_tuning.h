@@ -42,6 +42,10 @@ const SelfTuning* SelfTuningOf(const CachePlan& plan);
 // Its scorer: makes the trials while the plan is open.
 std::shared_ptr<const PromptScorer> NewTunedSums();
 
+// Tokens that have been seen when the cut comes: the prompt, the question that follows it, if one
+// does, and `steps` generated tokens. With 0 steps the cut comes before the question.
+int32_t MeasuredUntil(const PromptShape& prompt, int64_t steps);
+
 // Whether there is anything to choose from before the held-out queries.
 bool CanTune(const CachePlan& plan);
 
