@@ -62,7 +62,7 @@ struct Engine::Impl {
   void Cut(const SlotCut& cut);
   StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
-  void NotePrompts(const Batch& batch);
+  void MarkPromptTokens(const Batch& batch);
   void SampleRows(int decoded);
   void PenalizeRows(int decoded);
 };
@@ -179,7 +179,7 @@ void Engine::Enqueue(const Batch& batch) {
   for (const SlotCut& cut : batch.cuts) impl.Cut(cut);
   const DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
-  impl.NotePrompts(batch);
+  impl.MarkPromptTokens(batch);
   if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
   impl.GatherFinalRows(batch);
@@ -211,8 +211,7 @@ void Engine::Impl::PushResults(const Batch& batch) {
   reports.clear();
   for (const PrefillSlice& slice : batch.prefill) {
     const bool ends = slice.EndsPrompt(limits.num_layers);
-    reports.push_back(ends ? ReportPrompt(slice.slot) : StepResults::Report());
-    for (const int slot : slice.listeners)
+    for (const int slot : slice.Slots())
       reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
   }
   // A step later the lengths are the same: a head that has shrunk to its cap stays there.
@@ -308,7 +307,7 @@ void Engine::Impl::GatherFinalRows(const Batch& batch) {
 }
 
 // A prompt that begins is all that its sequence has seen, where that will matter.
-void Engine::Impl::NotePrompts(const Batch& batch) {
+void Engine::Impl::MarkPromptTokens(const Batch& batch) {
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.layer_begin > 0 || slice.token_begin > 0 || !slice.sampling.penalties.Any()) continue;
     std::vector<uint16_t> prompt(model->config().vocab_size, 0);

@@ -35,7 +35,7 @@ void Softmax(double* logits, int count) {
   for (int j = 0; j < count; ++j) logits[j] /= sum;
 }
 
-// What is not seen pays nothing, the rest pays for it.
+// What is not seen gets no weight, the rest gets it instead.
 void Hide(const uint8_t* visible, int count, double* weights) {
   double sum = 0;
   for (int j = 0; j < count; ++j) sum += weights[j] = visible[j] != 0 ? weights[j] : 0.0;

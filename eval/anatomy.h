@@ -1,6 +1,6 @@
 // A plain forward pass of the llama family whose attention can be looked at: queries, keys and
-// values of every head, the weight that each query pays to each key, and, where somebody wants to
-// know what would happen, which keys a query may see. Attention is written here anew, from the
+// values of every head, the attention weight of each query on each key, and, where somebody wants
+// to know what would happen, which keys a query may see. Attention is written here anew, from the
 // formula and in double precision; of the engine it shares the reading of weights, and of the
 // kernels the products with them.
 //
@@ -32,7 +32,7 @@ struct Activations {
   int tokens = 0;
   int first = 0;
   std::vector<float> queries;   // [layers, heads, rows, head_dim], turned by RoPE
-  std::vector<float> keys;      // [layers, kv_heads, tokens, head_dim], likewise
+  std::vector<float> keys;      // [layers, kv_heads, tokens, head_dim], the same
   std::vector<float> values;    // [layers, kv_heads, tokens, head_dim]
   std::vector<float> attended;  // [layers, rows, heads * head_dim], before W_O
   std::vector<float> hidden;    // [rows, hidden], after the last norm
@@ -50,7 +50,7 @@ struct Activations {
   }
 };
 
-// Which keys the query heads of a KV head see. `weights` [group, query + 1]: what each would pay,
+// Which keys the query heads of a KV head see. `weights` [group, query + 1]: what each would be,
 // seeing all up to itself; `visible` [group, query + 1] is 1 everywhere and may be made 0 where
 // something is not to be seen, but not everything in a row. Called for the queries of a KV head in
 // their order; for several KV heads at once.

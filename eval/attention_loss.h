@@ -2,7 +2,7 @@
 // what has left, and the bound of Ada-KV (arXiv 2407.11550, section 3.2, equation 8 and theorem
 // 3.1), for queries as the full cache has them:
 //
-//   |y - y'|_1 <= 2 C sum_h (1 - F_h)      F_h the weight that query head h pays to what is held
+//   |y - y'|_1 <= 2 C sum_h (1 - F_h)      F_h the weight of query head h on what is held
 //
 // C is the largest row norm, |v_j W_O^h|_1, of any entry j and query head h of the layer that the
 // query can see; V is that of h's KV head. Beside it the same with each head's own C_h, which is

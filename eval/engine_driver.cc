@@ -26,12 +26,12 @@ int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int ne
   return slot;
 }
 
-int EngineDriver::Listen(int slot, const CachePlan& plan, int new_tokens) {
+int EngineDriver::AddSharing(int slot, const CachePlan& plan, int new_tokens) {
   HYDRANT_CHECK(plan.prompt.tokens == sequences_[slot].plan.prompt.tokens);
-  const int listener = Open(plan, 0, new_tokens);
-  sequences_[listener].sampling = sequences_[slot].sampling;
-  sequences_[slot].listeners.push_back(listener);
-  return listener;
+  const int sharing = Open(plan, 0, new_tokens);
+  sequences_[sharing].sampling = sequences_[slot].sampling;
+  sequences_[slot].sharing_slots.push_back(sharing);
+  return sharing;
 }
 
 int EngineDriver::Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens) {
@@ -58,7 +58,7 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
   batch_.prefill.push_back({slot, sequence.prompt, sequence.space.arena_begin, layer_begin,
                             layer_end, token_begin, token_end, sampling, sequence.prompt,
-                            sequence.listeners});
+                            sequence.sharing_slots});
 }
 
 void EngineDriver::Decode(int slot) {
@@ -102,10 +102,8 @@ void EngineDriver::Step() {
   size_t report = 0;
   for (size_t i = 0; i < ran.prefill.size(); ++i) {
     const PrefillSlice& slice = ran.prefill[i];
-    std::vector<int> slots = {slice.slot};
-    slots.insert(slots.end(), slice.listeners.begin(), slice.listeners.end());
     const bool ends = slice.EndsPrompt(engine_->limits().num_layers);
-    for (const int slot : slots) {
+    for (const int slot : slice.Slots()) {
       const CacheReport& of_slot = result.prompt_reports[report++];
       if (!ends) continue;
       sequences_[slot].newest = result.prefill_tokens[i];
@@ -126,7 +124,7 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
     sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
     batch_.decisions.push_back({slot, sequence.plan});
   }
-  if (!sequence.space.settled) space_.Settle(sequence.plan, report.entries, &sequence.space);
+  if (!sequence.space.lengths_known) space_.SetKept(sequence.plan, report.entries, &sequence.space);
 }
 
 std::vector<TokenId> EngineDriver::Generate(int slot, int count) {

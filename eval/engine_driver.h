@@ -26,8 +26,8 @@ class EngineDriver {
           const SamplingRow& sampling = Greedy());
 
   // Takes the next slot for another cache of the reading of `slot`, which has not begun: its plan
-  // is of as long a prompt (PrefillSlice::listeners).
-  int Listen(int slot, const CachePlan& plan, int new_tokens);
+  // is of as long a prompt (PrefillSlice::sharing_slots).
+  int AddSharing(int slot, const CachePlan& plan, int new_tokens);
 
   // Adds a slice to the step being built; all layers and tokens, or the given part.
   void PrefillAll(int slot);
@@ -70,7 +70,7 @@ class EngineDriver {
     SequenceSpace space = {};
     std::vector<float> retained_mass = {};
     std::vector<float> observations = {};
-    std::vector<int> listeners = {};
+    std::vector<int> sharing_slots = {};
     std::vector<int32_t> entries = {};  // kept by each head, where its plan is ragged
   };
   int Open(const CachePlan& plan, int64_t arena_tokens, int new_tokens);

@@ -7,7 +7,7 @@
 namespace hydrant::eval {
 namespace {
 
-// The mean over a group of what it pays in each step: [steps][query + 1].
+// The mean over a group of its weights in each step: [steps][query + 1].
 std::vector<std::vector<double>> GroupWeights(const Activations& activations, int layer,
                                               int kv_head, int first_query) {
   const GroupAttention keys(activations.Keys(layer, kv_head), activations.tokens,

@@ -17,7 +17,7 @@ namespace {
 // As the daemon has it.
 constexpr std::string_view kProbeInstruction = "\n\nRepeat the previous context:";
 
-// What the queries after the prompt pay: known to nobody who has to choose.
+// The attention of the queries after the prompt: unknown to whoever has to choose.
 class Continuation final : public PromptScorer {
  public:
   bool ReadsProbe() const override { return true; }
@@ -217,7 +217,7 @@ void Laboratory::Impl::Prefill(const Trial& trial, std::span<PlannedArm> group,
     }
     readers[0]->slot = driver->Add(std::move(reading), readers[0]->plan, more);
     for (size_t i = 1; i < readers.size(); ++i)
-      readers[i]->slot = driver->Listen(readers[0]->slot, readers[i]->plan, more);
+      readers[i]->slot = driver->AddSharing(readers[0]->slot, readers[i]->plan, more);
     driver->PrefillAll(readers[0]->slot);
   }
   driver->Step();

@@ -1,6 +1,6 @@
 // The laboratory: one model in process, without scheduler or server, on which policies are
-// compared. A prompt is read once for all of them (PrefillSlice::listeners); then every cache goes
-// on beside the others in one batch, the full one among them, fed the same tokens or its own.
+// compared. A prompt is read once for all of them (PrefillSlice::sharing_slots); then every cache
+// goes on beside the others in one batch, the full one among them, fed the same tokens or its own.
 #ifndef HYDRANT_EVAL_LABORATORY_H_
 #define HYDRANT_EVAL_LABORATORY_H_
 
@@ -21,7 +21,7 @@ namespace hydrant::eval {
 struct Arm {
   std::string name;
   CacheSpec cache;
-  // The ceiling: entries are chosen by the attention that what follows will pay them, C in every
+  // The ceiling: entries are chosen by the attention of what follows, C in every
   // head, or over all heads where the params' budget_scope says so. Else `cache` says C alone.
   bool is_oracle = false;
 };
@@ -47,7 +47,7 @@ struct Outcome {
   std::string text;           // generated
   int64_t entries = 0;        // of all heads, when the context had been compressed
   double retained_mass = 1;   // mean over the heads
-  std::vector<int32_t> kept;  // [layers * KV heads] entries of each head, likewise
+  std::vector<int32_t> kept;  // [layers * KV heads] entries of each head, then
   // Of a traced trial: the positions that each head holds, ascending, when the context has been
   // compressed and after each given token (what its query attended to); the first moment alone
   // where nothing leaves after it. Empty where entries are samples. [moments][layers * KV heads]

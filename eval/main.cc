@@ -34,7 +34,7 @@ std::vector<std::string> ReadTexts(const std::vector<std::string>& paths) {
   return texts;
 }
 
-// Before any work, so that a model it does not know is refused at once; null: nobody asked.
+// Before any work, so that a model it does not know is refused at once; null: it was not asked for.
 std::unique_ptr<PlainForward> OpenAnatomy(const Flags& flags) {
   if (!flags.anatomy) return nullptr;
   auto source = OpenModel(flags.model, LoadFormat::kAuto);

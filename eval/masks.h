@@ -14,7 +14,7 @@
 //
 // b is the budget, or with heavy hitters floor(budget / 2); then the rest goes to those of the
 // other entries that have collected most attention from the queries before, the mean over a KV
-// head's group, ties to the lower position. A query's weights are what it pays to what it sees.
+// head's group, ties to the lower position. A query's weights are on what it sees.
 // With the local pattern that is H2O's greedy eviction: who has left can collect nothing more.
 #ifndef HYDRANT_EVAL_MASKS_H_
 #define HYDRANT_EVAL_MASKS_H_
@@ -46,7 +46,7 @@ bool PatternShows(const MaskRule& rule, int b, int i, int j);
 AttentionMask MakeMask(const MaskRule& rule, int layers, int kv_heads, int group,
                        const std::vector<double>& collected);
 
-// Of the first m tokens of a pass from token 0 on, what the m queries have paid.
+// Of the first m tokens of a pass from token 0 on, the sum of the m queries' weights.
 std::vector<double> CollectedAttention(const Activations& activations, int m, ThreadPool* threads);
 
 }  // namespace hydrant::eval

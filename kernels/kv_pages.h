@@ -62,9 +62,9 @@ enum class Revision : uint8_t { kNone, kLayerMean, kRandom, kBelowMean };
 
 // One rule covers the decode side of most policies:
 //   w      = group_reduce over the query heads of this KV head of the attention weight on a slot
-//   score  = decay * score + gain * w          (a new entry starts from 0, then takes its own
-//   weight) victim = lowest score among entries with pos >= sinks and pos <= next_pos - recent;
-//   ties go to the lower position
+//   score  = decay * score + gain * w
+//   victim = lowest score among entries with pos >= sinks and pos <= next_pos - recent
+// A new entry starts from score 0, then takes its own weight. Ties go to the lower position.
 // With by_position the score is the position itself: the victim is the oldest entry that is no
 // sink.
 //

@@ -11,7 +11,7 @@ namespace hydrant {
 
 struct Rotary {
   const float* cos = nullptr;  // [max_positions, rotary_dim / 2]; cos^2 + sin^2 = 1
-  const float* sin = nullptr;  // likewise
+  const float* sin = nullptr;  // the same
   int rotary_dim = 0;  // the first elements of a head are rotated, an even number; the others stay
   bool interleaved = false;  // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
 };

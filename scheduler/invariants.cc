@@ -58,7 +58,7 @@ absl::Status Scheduler::CheckInvariants() const {
           return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
       }
     }
-    for (const std::vector<int32_t>& stack : space.stacks) {
+    for (const std::vector<int32_t>& stack : space.shared_pages) {
       num_pages += static_cast<int64_t>(stack.size());
       for (const int32_t block : stack) pages.Take(block, 1);
     }

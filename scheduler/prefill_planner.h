@@ -2,7 +2,7 @@
 //
 // The unit of cost is one token through one layer, dearer the more context it attends to: 1 +
 // position / kAttentionScale. The prompt that was opened first may take half the budget; what is
-// left goes to the shortest remaining prompt first, and what nobody wants back to the oldest. So a
+// left goes to the shortest remaining prompt first, and what is left over to the oldest. So a
 // short prompt behind a long one is read in a step or two, and the long one still gets half the
 // speed until the end.
 #ifndef HYDRANT_SCHEDULER_PREFILL_PLANNER_H_

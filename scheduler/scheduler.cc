@@ -12,16 +12,16 @@ namespace hydrant {
 
 namespace {
 
-// Prefill may take this much more of a step while nobody waits for a decoded token. Bounded, so
-// that cancels are seen.
+// Prefill may take this much more of a step while no sequence waits for a decoded token. Bounded,
+// so that cancels are seen.
 constexpr double kIdleDecodeBudgetFactor = 4.0;
 // A preempted sequence comes back when the live ones have room for this many tokens, and twice what
 // it has to replay.
-constexpr int64_t kCatchUpTokens = 64;
+constexpr int64_t kRecomputeAheadTokens = 64;
 
 int32_t EntriesOfFullestHead(const Sequence& sequence) {
   const bool differ = sequence.plan.life->HeadsDiffer(sequence.plan);
-  if (!differ || !sequence.space.settled || !sequence.space.IsOpen())
+  if (!differ || !sequence.space.lengths_known || !sequence.space.IsOpen())
     return sequence.plan.EntriesAfter(sequence.num_done);
   int32_t most = 0;
   for (const HeadSpan& span : sequence.space.spans)
@@ -209,7 +209,7 @@ void Scheduler::AdmitWaiting() {
     queued_tokens_ -= sequence->NumKnown();
     sequence->state = SequenceState::kPrefilling;
     sequence->usage.probe_tokens =
-        static_cast<int32_t>(sequence->Reading().size()) - sequence->num_context_tokens;
+        static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
     sequence->usage.kv_pages_peak =
         std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
     live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
@@ -217,7 +217,7 @@ void Scheduler::AdmitWaiting() {
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
-  if (sequence->state == SequenceState::kPreempted && !HasRoomToCatchUp(*sequence)) {
+  if (sequence->state == SequenceState::kPreempted && !HasRoomToRecompute(*sequence)) {
     wait_reason_ = WaitReason::kPreempted;
     return false;
   }
@@ -247,7 +247,7 @@ CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
 bool Scheduler::TryOpen(Sequence* sequence) {
   const bool opened =
       space_.TryOpen({.plan = &sequence->plan,
-                      .prompt_tokens = static_cast<int64_t>(sequence->Reading().size()),
+                      .prompt_tokens = static_cast<int64_t>(sequence->PrefillTokens().size()),
                       .tokens = sequence->NumKnown(),
                       .final_tokens = sequence->max_total_tokens - 1,
                       .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
@@ -256,9 +256,10 @@ bool Scheduler::TryOpen(Sequence* sequence) {
   return opened;
 }
 
-bool Scheduler::HasRoomToCatchUp(const Sequence& sequence) const {
+bool Scheduler::HasRoomToRecompute(const Sequence& sequence) const {
   if (live_.empty()) return true;
-  const int64_t ahead = kCatchUpTokens + 2 * (sequence.NumKnown() - sequence.num_context_tokens);
+  const int64_t ahead =
+      kRecomputeAheadTokens + 2 * (sequence.NumKnown() - sequence.num_context_tokens);
   int64_t room = space_.NumFreePages() - watermark_pages_;
   room -= space_.PagesFor(sequence.plan,
                           std::min(sequence.NumKnown() + ahead, sequence.max_total_tokens - 1));
@@ -291,7 +292,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   for (Sequence* sequence : live_) {
     if (sequence->state != SequenceState::kPrefilling) continue;
     prefilling_.push_back(sequence);
-    open_prompts_.push_back({static_cast<int>(sequence->Reading().size()), sequence->cursor});
+    open_prompts_.push_back({static_cast<int>(sequence->PrefillTokens().size()), sequence->cursor});
   }
   if (prefilling_.empty()) return;
   const double budget =
@@ -300,7 +301,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget)) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,
-                              .prompt = sequence->Reading(),
+                              .prompt = sequence->PrefillTokens(),
                               .arena_begin = sequence->space.arena_begin,
                               .layer_begin = run.layer_begin,
                               .layer_end = run.layer_end,
@@ -328,7 +329,7 @@ void Scheduler::SendProgress(TimeUs now) {
   for (const auto& [arrival, sequence] : waiting_) send(sequence, ++queue_position, 0);
   for (Sequence* sequence : live_) {
     // A reading that is longer than the prompt counts as much.
-    const auto reading = static_cast<int64_t>(sequence->Reading().size());
+    const auto reading = static_cast<int64_t>(sequence->PrefillTokens().size());
     int64_t done = reading * limits_.num_layers;
     if (sequence->state != SequenceState::kRunning)
       done = sequence->cursor.layer * reading + sequence->cursor.token;
@@ -391,7 +392,7 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
     sequence->plan = Decide(sequence->plan, {.fits = {}, .of_prompt = report.observations});
     sequence->was_decided = true;
   }
-  if (!space.settled) space_.Settle(sequence->plan, report.entries, &space);
+  if (!space.lengths_known) space_.SetKept(sequence->plan, report.entries, &space);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;

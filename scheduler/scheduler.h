@@ -10,7 +10,8 @@
 //   2. caches are cut whose plans say so now; running sequences get the page they need for their
 //      next entry. When pool or tables are dry, the latest-arrived live sequence is preempted:
 //      everything it holds is given up, and it waits in its old place of the queue;
-//   3. the front of the queue is admitted, and the next, until one does not fit. Nobody overtakes.
+//   3. the front of the queue is admitted, and the next, until one does not fit: first come, first
+//   served.
 //      All pages of what is kept of the known tokens are taken at once; a watermark stays free for
 //      growth, and for one that was preempted also what the live ones will want while it catches
 //      up, so that it does not bounce;
@@ -106,7 +107,7 @@ class Scheduler {
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
   CachePlan DecideByRoom(const Sequence& sequence) const;
-  bool HasRoomToCatchUp(const Sequence& sequence) const;
+  bool HasRoomToRecompute(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);

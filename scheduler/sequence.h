@@ -1,8 +1,8 @@
 // One request's life in the scheduler. Plain data, owned and changed by Scheduler alone.
 //
-//   WAITING --admitted--> PREFILLING --prompt read--> RUNNING --> FINISHED
-//                              \__________________________/--preempted--> PREEMPTED --admitted-->
-//                              PREFILLING
+//   WAITING ----admitted--> PREFILLING --prompt read--> RUNNING --> FINISHED
+//   PREEMPTED --admitted------^    \______________________/
+//       ^------------------------------ preempted
 #ifndef HYDRANT_SCHEDULER_SEQUENCE_H_
 #define HYDRANT_SCHEDULER_SEQUENCE_H_
 
@@ -52,7 +52,7 @@ struct Sequence {
     return {tokens.data(), static_cast<size_t>(num_prompt_tokens)};
   }
   // What prefill reads.
-  std::span<const TokenId> Reading() const {
+  std::span<const TokenId> PrefillTokens() const {
     if (plan.ReadsProbe()) return probed;
     return {tokens.data(), static_cast<size_t>(num_context_tokens)};
   }
@@ -62,7 +62,8 @@ struct Sequence {
   }
   // Tokens can be sampled: not the last one is on its way, and what the cache is to be is known.
   bool MayDecode() const {
-    return space.settled && plan.open != OpenUntil::kPromptRead && num_seen + 1 < max_total_tokens;
+    return space.lengths_known && plan.open != OpenUntil::kPromptRead &&
+           num_seen + 1 < max_total_tokens;
   }
 };
 

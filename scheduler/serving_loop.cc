@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 #include <utility>
 
@@ -55,7 +54,6 @@ class ServingLoop::Impl {
         sink_(sink),
         limits_(executor->limits()),
         gate_(options),
-        seeds_(std::random_device{}()),
         scheduler_(limits_, options, tokenizer) {
     metrics_.pages_free = limits_.num_blocks;
     metrics_.last_step_end = Now();
@@ -109,7 +107,6 @@ class ServingLoop::Impl {
   std::condition_variable wake_;
   Inbox inbox_;
   RequestGate gate_;
-  std::mt19937_64 seeds_;  // for requests that name none
   bool draining_ = false;
   bool stopping_ = false;
   bool delivering_ = false;
@@ -155,8 +152,6 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(RequestHandle handle, Req
   if (refused.has_value()) return *std::move(refused);
   if (metrics_.step_due_since == 0) metrics_.step_due_since = arrival.submitted_at;
   ShowQueue();
-  std::optional<uint64_t>& seed = arrival.request.request.sampling.seed;
-  if (!seed.has_value()) seed = seeds_();
   inbox_.arrivals.push_back(std::move(arrival));
   wake_.notify_one();
   return queued;

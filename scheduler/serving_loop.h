@@ -71,7 +71,7 @@ class ServingLoop {
   void Cancel(RequestHandle handle, absl::Status why);
 
   LoopSnapshot Snapshot() const;       // takes no lock
-  const LoopMetrics& metrics() const;  // likewise
+  const LoopMetrics& metrics() const;  // the same
 
   void StopAdmitting();  // further Submit calls are refused with DRAINING
   bool Idle() const;     // nothing queued or running

@@ -315,7 +315,7 @@ class Daemon {
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<PortWatch> port_watch_;
-  std::unique_ptr<HttpServer> metrics_server_;  // null: nobody asked for it
+  std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for
   IdleTrim idle_trim_;
   Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready
 

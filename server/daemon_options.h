@@ -28,7 +28,7 @@ struct DaemonOptions {
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::chrono::milliseconds engine_lost_linger{5'000};  // NOT_SERVING, before the process ends
   std::optional<std::chrono::milliseconds> max_connection_age;        // unset: for ever
-  std::optional<std::chrono::milliseconds> max_connection_age_grace;  // likewise
+  std::optional<std::chrono::milliseconds> max_connection_age_grace;  // the same
   std::string log_level = "info";
   bool log_json = false;
   EngineOptions engine;

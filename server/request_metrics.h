@@ -52,7 +52,7 @@ class RequestMetrics {
   LabelledCounter refused;            // by reason
   LabelledCounter ended;              // by outcome
   LabelledCounter prompt_tokens;      // of ended requests, by outcome
-  LabelledCounter generation_tokens;  // likewise
+  LabelledCounter generation_tokens;  // the same
   LabelledCounter evicted, kept;      // usage's entries of ended requests, by policy
   std::atomic<uint64_t> sent_bytes{0};
 

@@ -20,12 +20,12 @@ int32_t RoomyWidth(int32_t needed, int32_t limit) {
 
 // Block ids a head so that a row holds what a head may get of its layer's stack, and a layer's rows
 // the stack. 0: pages are not stacked.
-int32_t StackedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
+int32_t SharedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = limits.num_kv_heads, block = limits.block_size;
-  int64_t stack = plan.life->StackedPages(plan, 0, limits.block_size);
+  int64_t stack = plan.life->SharedPages(plan, 0, limits.block_size);
   if (stack == 0) return 0;
   for (int layer = 1; layer < limits.num_layers; ++layer)
-    stack = std::max(stack, plan.life->StackedPages(plan, layer, limits.block_size));
+    stack = std::max(stack, plan.life->SharedPages(plan, layer, limits.block_size));
   return static_cast<int32_t>(
       std::max(PagesOf(plan.life->WidestKeep(plan), block), (stack + heads - 1) / heads));
 }
@@ -52,7 +52,7 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const int64_t width = std::max<int64_t>(PagesOf(plan.MostUntil(tokens), limits.block_size),
-                                          StackedRowWidth(limits, plan));
+                                          SharedRowWidth(limits, plan));
   return plan.life->PagesUntil(plan, tokens, limits.block_size) <= limits.num_blocks &&
          width * heads <= limits.table_entries;
 }
@@ -89,13 +89,13 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   space->row_limit =
       static_cast<int32_t>(PagesOf(plan.MostUntil(args.final_tokens), limits_.block_size));
   space->slot = free_slots_.back();
-  space->settled = !plan.life->ReportsPrompt();
+  space->lengths_known = !plan.life->ReportsPrompt();
   updates->setups.push_back({space->slot, plan});
   // What is cut on the way, or reported, grows on afterwards.
   const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
-  const int32_t stacked_width = StackedRowWidth(limits_, plan);
-  const bool placed = stacked_width > 0 ? TakeStacks(plan, stacked_width, space, updates)
-                                        : TryGrow(tokens, space, updates);
+  const int32_t shared_width = SharedRowWidth(limits_, plan);
+  const bool placed = shared_width > 0 ? TakeSharedPages(plan, shared_width, space, updates)
+                                       : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
     *space = SequenceSpace();
@@ -109,14 +109,14 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
 }
 
 // A layer's ids lie at the beginning of its rows until the engine assigns them.
-bool CacheSpace::TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
-                            CacheUpdates* updates) {
+bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
+                                 CacheUpdates* updates) {
   if (!WidenRow(row_width, space, updates)) return false;
   const int kv_heads = limits_.num_kv_heads;
-  space->stacks.resize(limits_.num_layers);
+  space->shared_pages.resize(limits_.num_layers);
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    std::vector<int32_t>& stack = space->stacks[layer];
-    stack.resize(plan.life->StackedPages(plan, layer, limits_.block_size));
+    std::vector<int32_t>& stack = space->shared_pages[layer];
+    stack.resize(plan.life->SharedPages(plan, layer, limits_.block_size));
     HYDRANT_CHECK(blocks_.Allocate(stack));
     space->num_pages += static_cast<int64_t>(stack.size());
     const int64_t first = space->TableIndex(layer * kv_heads, 0);
@@ -129,7 +129,7 @@ bool CacheSpace::TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSp
 void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
   const int kv_heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    const std::vector<int32_t>& stack = space->stacks[layer];
+    const std::vector<int32_t>& stack = space->shared_pages[layer];
     const int32_t* keep = entries.data() + layer * kv_heads;
     for (int h = 0; h < kv_heads; ++h) {
       const int head = layer * kv_heads + h;
@@ -144,7 +144,7 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* sp
     for (size_t i = assigned; i < stack.size(); ++i) blocks_.Free(stack[i]);
     space->num_pages -= static_cast<int64_t>(stack.size()) - assigned;
   }
-  space->stacks.clear();
+  space->shared_pages.clear();
 }
 
 void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
@@ -152,15 +152,15 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
     blocks_.Free(space->blocks[space->BlockIndex(head, --pages)]);
 }
 
-void CacheSpace::Settle(const CachePlan& plan, std::span<const int32_t> entries,
-                        SequenceSpace* space) {
-  HYDRANT_CHECK(!space->settled && static_cast<int>(entries.size()) == num_heads_);
-  if (!space->stacks.empty()) AssignPages(entries, space);
+void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
+                         SequenceSpace* space) {
+  HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == num_heads_);
+  if (!space->shared_pages.empty()) AssignPages(entries, space);
   for (int head = 0; head < num_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
   }
-  space->settled = true;
+  space->lengths_known = true;
   space->growing.clear();
   space->capacity = 0;
 }
@@ -288,7 +288,7 @@ void CacheSpace::Release(SequenceSpace* space) {
       blocks_.Free(space->blocks[space->BlockIndex(head, i)]);
     }
   }
-  for (const std::vector<int32_t>& stack : space->stacks) {
+  for (const std::vector<int32_t>& stack : space->shared_pages) {
     for (const int32_t block : stack) blocks_.Free(block);
   }
   table_.Free(space->row_begin, static_cast<int64_t>(space->row_width) * num_heads_);

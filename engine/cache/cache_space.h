@@ -8,8 +8,8 @@
 //
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
-// together, and Settle() returns the surplus. Where heads share their layer's budget the pages of a
-// layer are a stack, from which the engine assigns (kernels/ops/assign_pages.h), and Settle()
+// together, and SetKept() returns the surplus. Where heads share their layer's budget the pages of
+// a layer are a stack, from which the engine assigns (kernels/ops/assign_pages.h), and SetKept()
 // assigns again in the same order.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
@@ -57,8 +57,8 @@ struct SequenceSpace {
   std::vector<GrowingHead> growing;
   size_t next_growing = 0;
   std::vector<std::vector<int32_t>>
-      stacks;           // [layers] ids until they are assigned; empty: none are
-  bool settled = true;  // false: Settle() is to come
+      shared_pages;           // [layers] ids until they are assigned; empty: none are
+  bool lengths_known = true;  // false: SetKept() is to come
 
   bool IsOpen() const { return slot >= 0; }
   // Where the id of a head's page lies: here, and in the table arena.
@@ -96,7 +96,7 @@ class CacheSpace {
   void Cap(int32_t cap, SequenceSpace* space);
   // The heads of a plan that reports keep `entries` [layers * KV heads] of the prompt; what they do
   // not need goes home.
-  void Settle(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
+  void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
   // it.
@@ -138,8 +138,8 @@ class CacheSpace {
     return int64_t{growing.pages} * limits_.block_size >= growing.span.cap;
   }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
-  bool TakeStacks(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
-                  CacheUpdates* updates);
+  bool TakeSharedPages(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
+                       CacheUpdates* updates);
   void AssignPages(std::span<const int32_t> entries, SequenceSpace* space);
   struct Growth {
     int64_t tokens = 0;     // that the sequence is to see

@@ -22,7 +22,7 @@ struct CacheSpec {
   std::optional<int64_t> sink_tokens;
   std::optional<int64_t> protected_window_size;
   std::map<std::string, std::string> params;  // a policy's own parameters by name
-  // Of the attention that the prompt's last queries pay, the share that every head is to retain.
+  // Of the attention of the prompt's last queries, the share that every head is to retain.
   std::optional<double> min_retained_mass;
 };
 

@@ -54,7 +54,7 @@ struct PageCut {
   // No head holds more afterwards: its pages past that go home. Unset: the pages stay.
   std::optional<int32_t> bound = {};
   // A head keeps more, up to most_for_mass entries or else all, until it retains that much of the
-  // attention that the prompt's last queries pay. 0: it need not.
+  // attention of the prompt's last queries. 0: it need not.
   float min_retained_mass = 0.0f;
   int32_t most_for_mass = kNoCap;
   // Not entries are kept but samples of them.
@@ -78,7 +78,7 @@ class Lifecycle {
   virtual bool HeadsDiffer(const CachePlan& /*plan*/) const { return ReportsPrompt(); }
   // Pages from which the heads of a layer are given theirs when they have been counted; 0: every
   // head has its own.
-  virtual int64_t StackedPages(const CachePlan& /*plan*/, int /*layer*/, int /*block_size*/) const {
+  virtual int64_t SharedPages(const CachePlan& /*plan*/, int /*layer*/, int /*block_size*/) const {
     return 0;
   }
   // A bound of the entries that any head holds.
@@ -126,7 +126,7 @@ class ReportedLife : public Lifecycle {
 // plan.share says the scope kLayer.
 class SharedInLayer final : public ReportedLife {
  public:
-  int64_t StackedPages(const CachePlan& plan, int layer, int block_size) const override;
+  int64_t SharedPages(const CachePlan& plan, int layer, int block_size) const override;
   int32_t WidestKeep(const CachePlan& plan) const override;
   int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;

@@ -94,7 +94,7 @@ class PromptScorer {
   // right after the prompt, and so of all its keys. It costs attention without values, no matrix
   // product.
   virtual std::vector<ColumnStatistic> Echo(const CachePlan& /*plan*/) const { return {}; }
-  // Retained mass is of the attention that an echo's queries pay, not the prompt's last.
+  // Retained mass is of the attention of an echo's queries, not the prompt's last.
   virtual bool EchoSaysMass() const { return false; }
   // Once the layer has been read: [num_kv_heads, stride], one of the layer's arrays; null: nothing
   // is ranked.
@@ -111,7 +111,7 @@ class PromptScorer {
   virtual ScoreMix Mix(const CachePlan& /*plan*/) const { return {}; }
 };
 
-// By what the last queries of the prompt pay.
+// By the attention of the prompt's last queries.
 class WindowScorer : public PromptScorer {
  public:
   explicit WindowScorer(int32_t queries) : queries_(queries) {}

@@ -1,4 +1,4 @@
-// Why the front of the queue waits. Nobody overtakes, so whoever waits waits for it.
+// Why the front of the queue waits. It is first come, first served, so all who wait wait for it.
 #ifndef HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
 #define HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
 

@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-// The last: what the last queries pay, by which retained mass is measured.
+// The last: the attention of the last queries, by which retained mass is measured.
 constexpr int kMassStatistic = kMaxColumnStatistics - 1;
 
 // Whether that is kept beside the entries. A weighted slot has its own use for the place.
@@ -16,12 +16,6 @@ bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<Co
   if (!a.has_value() || !b.has_value()) return a.has_value() == b.has_value();
   return a->kind == b->kind && a->reduce == b->reduce && a->end_query == b->end_query &&
          std::max(a->first_query, 0) == std::max(b->first_query, 0);
-}
-
-std::vector<int> SlotsOf(const PrefillSlice& slice) {
-  std::vector<int> slots = {slice.slot};
-  slots.insert(slots.end(), slice.listeners.begin(), slice.listeners.end());
-  return slots;
 }
 
 }  // namespace
@@ -81,7 +75,7 @@ bool PromptCompressor::SameNumbers(const Gathered& a, const Gathered& b) {
 std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSlice& slice,
                                                                  const KvState& kv) const {
   std::vector<Gathered> distinct;
-  for (const int slot : SlotsOf(slice)) {
+  for (const int slot : slice.Slots()) {
     for (const Gathered& one :
          StatisticsFor(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
       const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
@@ -96,7 +90,7 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSl
 // All that is gathered for the slice, and where.
 std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const PrefillSlice& slice,
                                                                      const KvState& kv) const {
-  if (!slice.listeners.empty()) return Shared(slice, kv);
+  if (!slice.sharing_slots.empty()) return Shared(slice, kv);
   std::vector<Gathered> all =
       StatisticsFor(kv.plan(slice.slot), static_cast<int>(slice.prompt.size()));
   for (Gathered& one : all) one.out = statistics_[one.place].data() + slice.arena_begin;
@@ -176,8 +170,8 @@ PromptLayer PromptCompressor::LayerOf(int slot, int layer, const PrefillSlice& s
 
 void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                                 const KvState& kv) {
-  for (const int slot : SlotsOf(slice)) {
-    if (!slice.listeners.empty()) TakeShared(slice, slot, kv);
+  for (const int slot : slice.Slots()) {
+    if (!slice.sharing_slots.empty()) TakeShared(slice, slot, kv);
     CompressSlot(slot, layer, slice, layer_kv, kv);
   }
 }
@@ -240,7 +234,7 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
 }
 
 void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
-  for (const int slot : SlotsOf(slice)) FinishSlot(slot, kv);
+  for (const int slot : slice.Slots()) FinishSlot(slot, kv);
 }
 
 void PromptCompressor::FinishSlot(int slot, const KvState& kv) {

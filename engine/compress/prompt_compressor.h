@@ -40,7 +40,8 @@ class PromptCompressor {
   void Begin(const PrefillSlice& slice, const KvState& kv);
   // What is gathered while it is: at least one pass, more where other slots want more.
   std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
-  // What is gathered of the echo of the slice's prompt, likewise; none where no slot wants one.
+  // What is gathered of the echo of the slice's prompt, in the same way; none where no slot wants
+  // one.
   std::vector<Statistics> EchoPasses(const PrefillSlice& slice, const KvState& kv) const;
   // When the whole layer has been read.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);

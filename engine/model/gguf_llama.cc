@@ -95,7 +95,7 @@ std::string ValueText(const GgufValue& value) {
   return absl::StrCat("an ", std::string(GgufTypeName(value)));
 }
 
-// What nobody knows may be what makes the model another one: refused rather than ignored.
+// An unknown key may change what the model computes: refused rather than ignored.
 absl::Status CheckKeys(const GgufFile& file) {
   for (const auto& [key, value] : file.metadata()) {
     if (!key.starts_with("llama.") || std::ranges::count(kKnownKeys, key) > 0) continue;
@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> MakeGgufLlamaSource(std::unique_ptr
     // attn_rot_embd: rotation tables in old files, which are computed here.
     return name == kRopeFreqs || name.ends_with(".attn_rot_embd");
   };
-  if (absl::Status s = CheckNoStrangers(*config, GgufLlamaNames(), present, ignored); !s.ok())
+  if (absl::Status s = CheckNoUnknownTensors(*config, GgufLlamaNames(), present, ignored); !s.ok())
     return s;
   const auto find = [&file](const std::string& name) -> absl::StatusOr<TensorView> {
     const auto it = file->tensors().find(name);

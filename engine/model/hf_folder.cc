@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& fol
     return WithContext(s, Quoted(folder));
   const bool tied = config->model.tied_embeddings;
   const auto ignored = [&](const std::string& name) { return tied && name == names.output; };
-  if (absl::Status s = CheckNoStrangers(config->model, names, present, ignored); !s.ok()) {
+  if (absl::Status s = CheckNoUnknownTensors(config->model, names, present, ignored); !s.ok()) {
     return WithContext(s, Quoted(folder));
   }
   absl::StatusOr<ModelTensors> tensors = GatherTensors(

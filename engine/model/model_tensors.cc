@@ -242,9 +242,9 @@ absl::StatusOr<ModelTensors> GatherTensors(const ModelConfig& config, const Tens
   return tensors;
 }
 
-absl::Status CheckNoStrangers(const ModelConfig& config, const TensorNames& names,
-                              const std::vector<std::string>& present,
-                              const std::function<bool(const std::string&)>& ignored) {
+absl::Status CheckNoUnknownTensors(const ModelConfig& config, const TensorNames& names,
+                                   const std::vector<std::string>& present,
+                                   const std::function<bool(const std::string&)>& ignored) {
   std::set<std::string> known;
   for (const ExpectedTensor& tensor : ExpectedOuterTensors(config, names))
     known.insert(tensor.name);

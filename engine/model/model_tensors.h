@@ -71,9 +71,9 @@ absl::StatusOr<ModelTensors> GatherTensors(const ModelConfig& config, const Tens
 // Refuses a model that holds a tensor this code would not use: a bias, a norm or an expert left out
 // silently would change the answers. Names that `ignored` accepts, and the names' own
 // ignored_endings, are passed over.
-absl::Status CheckNoStrangers(const ModelConfig& config, const TensorNames& names,
-                              const std::vector<std::string>& present,
-                              const std::function<bool(const std::string&)>& ignored);
+absl::Status CheckNoUnknownTensors(const ModelConfig& config, const TensorNames& names,
+                                   const std::vector<std::string>& present,
+                                   const std::function<bool(const std::string&)>& ignored);
 
 }  // namespace hydrant
 

@@ -44,8 +44,8 @@ absl::Status KvState::Allocate() {
   return status;
 }
 
-// One piece of memory, so that the device's granularity is paid once. Its arrays begin where the
-// widest access of a kernel may.
+// One piece of memory, so that the device's granularity is received once. Its arrays begin where
+// the widest access of a kernel may.
 absl::Status KvState::AllocatePool() {
   constexpr size_t kAlignment = 256;
   const size_t slots = static_cast<size_t>(pages_.layout.num_blocks) * pages_.layout.block_size;

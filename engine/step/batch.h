@@ -41,10 +41,18 @@ struct PrefillSlice {
   SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
   // What penalties count as the prompt; as valid as `prompt`.
   std::span<const TokenId> whole_prompt = {};
-  // Other slots that make a cache of their own of the same reading, each by its own plan of a
-  // prompt as long: policies are compared so. They get what a slice of their own would give them,
-  // but for a sampled token. The same in all slices; as valid as `prompt`.
-  std::span<const int> listeners = {};
+  // Shared prefill: other slots that make a cache of their own of the same prefill, each by its own
+  // plan of a prompt as long. Policies are compared so. They get what a slice of their own would
+  // give them, but for a sampled token; their reports come behind the slice's own. The same in all
+  // slices; as valid as `prompt`.
+  std::span<const int> sharing_slots = {};
+
+  // Its own slot and those that share it, in the order of their reports.
+  std::vector<int> Slots() const {
+    std::vector<int> slots = {slot};
+    slots.insert(slots.end(), sharing_slots.begin(), sharing_slots.end());
+    return slots;
+  }
 
   bool EndsPrompt(int num_layers) const {
     return layer_end == num_layers && token_end == static_cast<int>(prompt.size());
@@ -71,7 +79,7 @@ struct Batch : CacheUpdates {
 // What has become of a cache: of a prompt that was compressed, or when it shrank.
 struct CacheReport {
   std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
-  // [layers * KV heads] of the attention that the prompt's last queries pay, the share that falls
+  // [layers * KV heads] of the attention of the prompt's last queries, the share that falls
   // on kept entries (kernels/ops/retained_mass.h); empty: nothing has left.
   std::vector<float> retained_mass;
   // [n, layers * KV heads] that the scorer of an open plan has observed (Observations::of_prompt).
@@ -84,7 +92,7 @@ struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
-  std::vector<CacheReport> prompt_reports;  // of every slice, and behind it of its listeners
+  std::vector<CacheReport> prompt_reports;  // of every slice's Slots()
   std::vector<CacheReport> cut_reports;     // [batch.cuts.size()]
 };
 

@@ -284,7 +284,7 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
       continue;
     }
     float* shares = head.shares + (logits - head.weights);
-    float numerator_sum = 0.0f;  // nobody asks for it
+    float numerator_sum = 0.0f;  // not used
     LogWeighted(logits, log_weights.denominators, rows.count, shares, &head.part_max[row],
                 &head.part_sum[row]);
     LogWeighted(logits, log_weights.numerators, rows.count, logits, &head.part_numerator_max[row],

@@ -151,7 +151,8 @@ void DenseColumns(const PanelArgs& args, int panel, int first_column, int end_co
     HYDRANT_ROWS(6)
     HYDRANT_ROWS(7)
     HYDRANT_ROWS(8)
-    HYDRANT_ROWS(9) HYDRANT_ROWS(10) HYDRANT_ROWS(11)
+    HYDRANT_ROWS(9)
+    HYDRANT_ROWS(10) HYDRANT_ROWS(11)
 #undef HYDRANT_ROWS
         default : break;
   }

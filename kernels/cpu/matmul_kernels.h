@@ -48,7 +48,7 @@ struct PanelArgs {
   const float* x;               // [m, cols]
   QuantizedRows quantized;      // kBlocks
   const uint16_t* x_bf16;       // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
-  const uint16_t* x_bf16_rest;  // x - x_bf16, likewise
+  const uint16_t* x_bf16_rest;  // x - x_bf16, the same
   int first_row, end_row;       // of x; first_row is a multiple of kTileRows
   float* y;                     // row i of x, row j of W: y[i * y_stride + j]
   int64_t y_stride;

@@ -103,7 +103,8 @@ void EveryTile(const PanelArgs& args) {
       HYDRANT_ROWS(6)
       HYDRANT_ROWS(7)
 #undef HYDRANT_ROWS
-          default : break;
+      default:
+        break;
     }
   }
 }

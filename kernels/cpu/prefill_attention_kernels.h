@@ -48,7 +48,7 @@ struct PrefillTile {
   int end_key = 0;                  // no query sees this one or one after it
   int num_queries = 0;              // <= kQueryTile
   const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query
-  const float* prefix_v = nullptr;  // likewise
+  const float* prefix_v = nullptr;  // the same
   int num_prefix_keys = 0;
   std::array<TileStatistic, kMaxColumnStatistics> statistics = {};
 

@@ -29,7 +29,7 @@ struct ExactArgs {
   PrefillAttentionArgs args;  // BehindPrefix()
   PrefixPlaces prefix;
   const float* prefix_k = nullptr;  // [num_kv_heads, places, head_dim]
-  const float* prefix_v = nullptr;  // likewise
+  const float* prefix_v = nullptr;  // the same
   float* log_sum_exp = nullptr;     // [num_heads, num_queries], of powers of two; null: not wanted
 };
 

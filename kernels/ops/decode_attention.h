@@ -42,7 +42,7 @@ struct DecodeAttentionArgs {
                                    // padding: nothing is stored, and its part of out is undefined
   const int32_t* positions = nullptr;  // [num_rows] position of the new token; rolling rows: unread
   const float* q = nullptr;  // [num_rows, num_heads, head_dim], rotated by RoPE unless rolling
-  const float* k = nullptr;  // [num_rows, num_kv_heads, head_dim], likewise
+  const float* k = nullptr;  // [num_rows, num_kv_heads, head_dim], the same
   const float* v = nullptr;  // [num_rows, num_kv_heads, head_dim]
   int layer = 0;
   int num_heads = 0;

@@ -1,5 +1,5 @@
-// The small steps between what attention noted of a prompt's keys and the scores they are ranked
-// by.
+// The small steps between what attention has gathered of a prompt's keys and the scores they are
+// ranked by.
 #ifndef HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
 #define HYDRANT_KERNELS_OPS_DERIVE_SCORES_H_
 
@@ -20,7 +20,7 @@ enum class ScoreStep : uint8_t { kCombine, kAverageHeads, kRandom, kTimesLength 
 struct DeriveScoresArgs {
   ScoreStep step = ScoreStep::kCombine;
   const float* a = nullptr;  // [num_kv_heads, stride]
-  const float* b = nullptr;  // likewise
+  const float* b = nullptr;  // the same
   float weight_a = 1.0f;
   float weight_b = 0.0f;
   uint64_t seed = 0;

@@ -52,7 +52,7 @@ struct RopeSplitArgs {
   float* q = nullptr;          // [m, num_heads, head_dim]
   float* k = nullptr;          // row i of head h at k + i * kv_row_stride + h * kv_head_stride;
                                // null: keys and values are not wanted
-  float* v = nullptr;          // likewise
+  float* v = nullptr;          // the same
   int64_t kv_row_stride = 0;   // elements
   int64_t kv_head_stride = 0;  // elements
 };

@@ -72,7 +72,7 @@ struct PagedPrefix {
 struct PrefillAttentionArgs {
   const float* q = nullptr;    // [num_queries, num_heads, head_dim], turned by RoPE
   const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim
-  const float* v = nullptr;    // likewise
+  const float* v = nullptr;    // the same
   int64_t kv_head_stride = 0;  // elements
   int num_queries = 0;
   int first_position = 0;  // a multiple of kQueryTile

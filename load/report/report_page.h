@@ -10,7 +10,7 @@
 namespace hydrant::load {
 
 // `data`: {"title"; "runs": reports as load/report/report.h writes them, each with a "name";
-// "sweeps": likewise, of load/report/sweep_report.h; "comparison": of load/report/compare.h}, any
+// "sweeps": the same, of load/report/sweep_report.h; "comparison": of load/report/compare.h}, any
 // of them absent.
 std::string ReportPage(const nlohmann::ordered_json& data);
 

@@ -56,7 +56,7 @@ struct Measures {
   uint64_t bytes_sent = 0;
   uint64_t bytes_received = 0;
   int64_t kv_tokens_kept = 0;     // of completed requests, the sum
-  int64_t kv_tokens_evicted = 0;  // likewise
+  int64_t kv_tokens_evicted = 0;  // the same
   int64_t preemptions = 0;
   std::map<std::string, int64_t> errors = {};  // "RESOURCE_EXHAUSTED QUEUE_FULL", of failed ones
   // Of completed requests.

@@ -45,7 +45,7 @@ struct Outcome {
   int64_t kv_tokens_evicted = 0;
   int64_t preemptions = 0;
   std::string text = {};                 // where it is wanted
-  std::vector<uint32_t> token_ids = {};  // likewise
+  std::vector<uint32_t> token_ids = {};  // the same
 
   int64_t OutputTokens() const {
     int64_t tokens = 0;

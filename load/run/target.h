@@ -42,7 +42,7 @@ class Target {
   virtual uint64_t Send(const PlannedRequest& request) = 0;
   // The stream ends soon, if it has not ended yet.
   virtual void Cancel(int64_t index) = 0;
-  // Likewise, and its connection is gone. Of a request with Fault::kDisconnect.
+  // The same, and its connection is gone. Of a request with Fault::kDisconnect.
   virtual void Disconnect(int64_t index) = 0;
   // The next event of any stream; false when it is `until` first.
   virtual bool Wait(double until, StreamEvent* event) = 0;

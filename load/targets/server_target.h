@@ -16,7 +16,7 @@ struct TargetInfo {
   std::string model = {};
   uint32_t vocab_size = 0;
   uint32_t max_model_len = 0;       // 0: the server does not say
-  std::string server_version = {};  // "": likewise
+  std::string server_version = {};  // "": the same
 };
 
 class ServerTarget : public Target {

@@ -243,16 +243,17 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           }
         }
         for (int j = 0; j <= i; ++j) {
-          Vector paid;
-          for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
+          Vector received;
+          for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
           if (i < kept && i >= kept - 32)
-            entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / group;
+            entries[j].late += std::accumulate(received.begin(), received.end(), 0.0) / group;
           if (i < first_summed) continue;
-          entries[j].score += Reduce(paid);
-          entries[j].paid.resize(i, 0.0);
-          entries[j].paid.push_back(Reduce(paid));
-          NoteIfBelowMean(Reduce(paid), i + 1, i, &entries[j]);
-          entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
+          entries[j].score += Reduce(received);
+          entries[j].received.resize(i, 0.0);
+          entries[j].received.push_back(Reduce(received));
+          CountIfBelowMean(Reduce(received), i + 1, i, &entries[j]);
+          entries[j].most =
+              std::max(entries[j].most, *std::max_element(received.begin(), received.end()));
         }
       }
       model_->FinishLayer(layer, attended, &hidden[i]);
@@ -264,7 +265,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           if (plan_.scorer->EchoSaysMass()) entry.late = 0;
         }
       }
-      NoteEcho(l, later);
+      AddEcho(l, later);
     }
     for (Head& head : heads_[l]) {
       for (Entry& entry : head.entries) {
@@ -285,7 +286,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       for (Head& head : heads_[l]) {
         for (Entry& entry : head.entries)
           entry.score =
-              std::accumulate(entry.paid.begin(), entry.paid.end() - std::min(n, 160), 0.0);
+              std::accumulate(entry.received.begin(), entry.received.end() - std::min(n, 160), 0.0);
       }
     }
     Revise(l, 0, -1);
@@ -296,7 +297,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
 
 // Adds to sum and most what the prompt's queries, turned to the position after it, pay all its
 // keys.
-void DoubleModel::Sequence::NoteEcho(int layer, const Matrix& queries) {
+void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
   const ModelConfig& config = model_->config_;
   const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
   for (int h = 0; h < config.num_kv_heads; ++h) {
@@ -311,12 +312,14 @@ void DoubleModel::Sequence::NoteEcho(int layer, const Matrix& queries) {
         weights.push_back(Softmax(logits));
       }
       for (int j = 0; j < kept; ++j) {
-        Vector paid;
-        for (const Vector& of_head : weights) paid.push_back(of_head[j]);
-        entries[j].score += Reduce(paid);
-        entries[j].most = std::max(entries[j].most, *std::max_element(paid.begin(), paid.end()));
+        Vector received;
+        for (const Vector& of_head : weights) received.push_back(of_head[j]);
+        entries[j].score += Reduce(received);
+        entries[j].most =
+            std::max(entries[j].most, *std::max_element(received.begin(), received.end()));
         if (plan_.scorer->EchoSaysMass())
-          entries[j].late += std::accumulate(paid.begin(), paid.end(), 0.0) / paid.size();
+          entries[j].late +=
+              std::accumulate(received.begin(), received.end(), 0.0) / received.size();
       }
     }
   }
@@ -367,7 +370,7 @@ void DoubleModel::Sequence::RankByKCenter(Head* head, int end) const {
 
 // Of the queries before `end`: their moving average, where the `late` last ones and all others each
 // have one weight, the mean of what theirs would be.
-double DoubleModel::Sequence::TwoPartAverage(const Vector& paid, double alpha, int late,
+double DoubleModel::Sequence::TwoPartAverage(const Vector& received, double alpha, int late,
                                              int end) const {
   double average = 0;
   for (const auto& [first, last] :
@@ -375,7 +378,7 @@ double DoubleModel::Sequence::TwoPartAverage(const Vector& paid, double alpha, i
     double weights = 0, sum = 0;
     for (int i = first; i < last; ++i) {
       weights += alpha == 0 ? 1.0 : alpha * std::pow(1.0 - alpha, end - 1 - i);
-      sum += paid[i];
+      sum += received[i];
     }
     if (first < last) average += sum * weights / (last - first);
   }
@@ -390,12 +393,12 @@ Matrix DoubleModel::Sequence::TrialMasses() const {
     std::vector<std::pair<double, int>> open;
     double mass = 0;
     for (int j = 0; j < end; ++j) {
-      const Vector& paid = head.entries[j].paid;
-      held_out.push_back(std::accumulate(paid.begin() + end, paid.end(), 0.0) / 32);
+      const Vector& received = head.entries[j].received;
+      held_out.push_back(std::accumulate(received.begin() + end, received.end(), 0.0) / 32);
       if (j >= end - recent) {
         mass += held_out[j];
       } else {
-        open.emplace_back(score_of(paid), j);
+        open.emplace_back(score_of(received), j);
       }
     }
     std::sort(open.rbegin(), open.rend());
@@ -413,10 +416,12 @@ Matrix DoubleModel::Sequence::TrialMasses() const {
   };
   for (const double alpha : {0.0, 1.0 / 1024, 1.0 / 256, 1.0 / 64}) {
     for (const double rho : {0.1, 0.25, 0.5})
-      try_all(rho, [&](const Vector& paid) { return TwoPartAverage(paid, alpha, 128, end); });
+      try_all(rho,
+              [&](const Vector& received) { return TwoPartAverage(received, alpha, 128, end); });
   }
-  try_all(0.0,
-          [&](const Vector& paid) { return std::accumulate(paid.begin() + end, paid.end(), 0.0); });
+  try_all(0.0, [&](const Vector& received) {
+    return std::accumulate(received.begin() + end, received.end(), 0.0);
+  });
   return masses;
 }
 
@@ -425,7 +430,7 @@ void DoubleModel::Sequence::Decide(const CachePlan& plan) {
   for (std::vector<Head>& layer : heads_) {
     for (Head& head : layer) {
       for (Entry& entry : head.entries) {
-        entry.score = TwoPartAverage(entry.paid, SelfTuningOf(plan)->alpha, 160,
+        entry.score = TwoPartAverage(entry.received, SelfTuningOf(plan)->alpha, 160,
                                      static_cast<int>(plan.prompt.tokens));
       }
     }
@@ -543,8 +548,8 @@ double DoubleModel::Sequence::Logit(Vector query, const Head& head, size_t rank)
   return Dot(query.data(), key.data(), key.size()) / std::sqrt(key.size());
 }
 
-void DoubleModel::Sequence::NoteIfBelowMean(double weight, int length, int query,
-                                            Entry* entry) const {
+void DoubleModel::Sequence::CountIfBelowMean(double weight, int length, int query,
+                                             Entry* entry) const {
   if (weight * length < 1.0 - 1.0 / 65536) entry->below_mean.push_back(query);
 }
 
@@ -649,12 +654,12 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         }
       }
       for (size_t j = 0; j < head.entries.size(); ++j) {
-        Vector paid;
-        for (int g = 0; g < group; ++g) paid.push_back(weights[g][j]);
+        Vector received;
+        for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
         head.entries[j].score =
-            plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(paid);
-        NoteIfBelowMean(Reduce(paid), static_cast<int>(head.entries.size()), position,
-                        &head.entries[j]);
+            plan_.rule.decay * head.entries[j].score + plan_.rule.gain * Reduce(received);
+        CountIfBelowMean(Reduce(received), static_cast<int>(head.entries.size()), position,
+                         &head.entries[j]);
       }
     }
     const int64_t next_drop =

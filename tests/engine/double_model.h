@@ -27,11 +27,11 @@ class DoubleModel {
     int position;
     Vector key, value;  // key: turned by its position; under a rolling rule as before RoPE
     double score = 0;
-    double most = 0;  // of what one query paid
-    double late = 0;  // what the queries of retained mass paid, mean over the group
+    double most = 0;  // of what one query received
+    double late = 0;  // what the queries of retained mass received, mean over the group
     double numerator = 0, denominator = 0;  // log weights
-    Vector paid = {};                       // by each query of the prompt, 0 before its own
-    std::vector<int> below_mean = {};       // queries since the last drop that paid less than 1 / n
+    Vector received = {};                   // by each query of the prompt, 0 before its own
+    std::vector<int> below_mean = {};  // queries since the last drop that received less than 1 / n
   };
   struct Head {
     std::vector<Entry> entries;
@@ -58,15 +58,15 @@ class DoubleModel {
     Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
 
    private:
-    void NoteEcho(int layer, const Matrix& queries);
+    void AddEcho(int layer, const Matrix& queries);
     void Pool(Head* head, int end) const;
     void RankByKCenter(Head* head, int end) const;
-    double TwoPartAverage(const Vector& paid, double alpha, int late, int end) const;
+    double TwoPartAverage(const Vector& received, double alpha, int late, int end) const;
     std::vector<int> BestFirst(const Head& head, int n) const;
     std::vector<int> Shares(int layer_begin, int layer_end, int n) const;
     void CompressAll(int n);
     void Compress(Head* head, int n, int keep) const;
-    void NoteIfBelowMean(double weight, int length, int query, Entry* entry) const;
+    void CountIfBelowMean(double weight, int length, int query, Entry* entry) const;
     void Revise(int layer, int first, int next_position);
     double Draw(int layer, int head, int next_position, int position) const;
     void DropMany(Head* head, int next_position) const;

@@ -526,7 +526,7 @@ TEST(EvictionOracle, AGroupOfOneHasOneReduction) {
 }
 
 // The prompt, and behind it what a probe reads.
-std::vector<TokenId> Reading(const CachePlan& plan, int vocab, uint64_t seed) {
+std::vector<TokenId> PrefillTokens(const CachePlan& plan, int vocab, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::vector<TokenId> reading(plan.prompt.tokens);
   for (TokenId& token : reading) token = static_cast<TokenId>(rng() % vocab);
@@ -565,7 +565,7 @@ TEST_P(RaggedOracle, AdaCapsSumUpAndProtect) {
     c.spec.protected_window_size = c.recent;
     const CachePlan plan = *PlanCache(c.spec, {kPrompt, 2, kKvHeads});
     EngineDriver driver(engine.get(), 1);
-    const int slot = driver.Add(Reading(plan, engine->config().vocab_size, 86), plan, kSteps);
+    const int slot = driver.Add(PrefillTokens(plan, engine->config().vocab_size, 86), plan, kSteps);
     driver.PrefillAll(slot);
     driver.Step();
     const std::vector<int32_t> entries = driver.Entries(slot);
@@ -644,7 +644,7 @@ TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
     const CachePlan plan =
         *PlanCache(Cache("h2o", 25, {{"head_floor", "1"}, {"budget_scope", scope}}), {90, 2, 2});
     EngineDriver driver(engine.get(), 1);
-    const int slot = driver.Add(Reading(plan, engine->config().vocab_size, 90), plan, 1);
+    const int slot = driver.Add(PrefillTokens(plan, engine->config().vocab_size, 90), plan, 1);
     driver.PrefillAll(slot);
     driver.Step();
     decided.push_back(Decide(engine.get(), &driver, slot, 2));
@@ -655,7 +655,8 @@ TEST_P(RaggedOracle, AModelsBudgetWithAWholeFloorIsUniform) {
 }
 
 // One reading may serve many: each slot has the cache, and goes on with the logits, that a reading
-// of its own would have given it. In whatever slices, which the listeners of a probe see as well.
+// of its own would have given it. In whatever slices, which the sharing slots of a probe see as
+// well.
 TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
   constexpr int kPrompt = 200, kSteps = 30;
   std::vector<CacheSpec> caches = RaggedCaches(30);
@@ -685,11 +686,11 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
     for (size_t i = 0; i < slots.size(); ++i) decided[i].logits = driver->Logits(slots[i]);
     return decided;
   };
-  const std::vector<TokenId> reading = Reading(plans[0], vocab, 94);
+  const std::vector<TokenId> reading = PrefillTokens(plans[0], vocab, 94);
   std::vector<Decided> alone;
   for (const CachePlan& plan : plans) {
     EngineDriver driver(engine.get(), 1);
-    const int slot = driver.Add(Reading(plan, vocab, 94), plan, kSteps);
+    const int slot = driver.Add(PrefillTokens(plan, vocab, 94), plan, kSteps);
     driver.PrefillAll(slot);
     driver.Step();
     alone.push_back(go_on(&driver, {slot})[0]);
@@ -698,7 +699,7 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
     EngineDriver driver(engine.get(), 2);
     std::vector<int> slots = {driver.Add(reading, plans[0], kSteps)};
     for (size_t i = 1; i < plans.size(); ++i)
-      slots.push_back(driver.Listen(slots[0], plans[i], kSteps));
+      slots.push_back(driver.AddSharing(slots[0], plans[i], kSteps));
     const int n = static_cast<int>(reading.size());
     for (int layer = 0; sliced && layer < 2; ++layer) {
       for (int begin = 0; begin < n; begin += kQueryTile) {
@@ -742,7 +743,7 @@ TEST_P(RaggedOracle, SlicingAPromptDecidesNothing) {
     for (const int slice : {100'000, kQueryTile, 0}) {
       const auto engine = OracleEngine(87, 2, GetParam());
       EngineDriver driver(engine.get(), 1);
-      const std::vector<TokenId> reading = Reading(plan, engine->config().vocab_size, 87);
+      const std::vector<TokenId> reading = PrefillTokens(plan, engine->config().vocab_size, 87);
       const auto n = static_cast<int>(reading.size());
       const int slot = driver.Add(reading, plan, 1);
       if (slice == 0) {  // both layers at once
@@ -770,7 +771,7 @@ TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
       SCOPED_TRACE(testing::Message() << cache.policy << ", " << prompt << " tokens");
       const auto engine = OracleEngine(88, 2, GetParam());
       const CachePlan plan = *PlanCache(cache, {prompt, 2, 2});
-      const std::vector<TokenId> reading = Reading(plan, engine->config().vocab_size, 88);
+      const std::vector<TokenId> reading = PrefillTokens(plan, engine->config().vocab_size, 88);
       EngineDriver driver(engine.get(), 1);
       const int slot = driver.Add(reading, plan, 1);
       driver.PrefillAll(slot);
@@ -795,7 +796,7 @@ TEST_P(RaggedOracle, RetainedMassIsWhatTheLastQueriesPay) {
   const auto engine = OracleEngine(88, 2, GetParam());
   EngineDriver driver(engine.get(), 1);
   const CachePlan plan = *PlanCache(Cache("ada-h2o", 40), {40, 2, 2});
-  const int slot = driver.Add(Reading(plan, engine->config().vocab_size, 88), plan, 1);
+  const int slot = driver.Add(PrefillTokens(plan, engine->config().vocab_size, 88), plan, 1);
   driver.PrefillAll(slot);
   driver.Step();
   EXPECT_TRUE(driver.RetainedMass(slot).empty()) << "nothing has left";
@@ -833,7 +834,7 @@ TEST_P(RaggedOracle, HeadsKeepWhatTheMassAsksForAndNoMore) {
       const CachePlan plan = *PlanCache(cache, {kPrompt, 2, 2});
       ASSERT_EQ(plan.budget, 14);
       const auto engine = OracleEngine(89, 2, GetParam());
-      const std::vector<TokenId> reading = Reading(plan, engine->config().vocab_size, 89);
+      const std::vector<TokenId> reading = PrefillTokens(plan, engine->config().vocab_size, 89);
       EngineDriver driver(engine.get(), 1);
       const int slot = driver.Add(reading, plan, 1);
       driver.PrefillAll(slot);

@@ -116,7 +116,7 @@ TEST(SelfTuning, StepsFollowTheRegret) {
   EXPECT_EQ(SelfTuningOf(Tuned(plan, Masses({}, 0.8f)))->steps, 40);
   EXPECT_EQ(WholeUntilOf(Tuned(plan, Masses({{3, 0.76f}}, 0.8f))), 1020);
   EXPECT_EQ(SelfTuningOf(Tuned(plan, std::vector<float>(4 * kTrials, 0.0f)))->steps, 0)
-      << "nothing is paid";
+      << "nothing is received";
 }
 
 // A question's tokens are no measuring steps. Where nothing is to be measured the cut comes before

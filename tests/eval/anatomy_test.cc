@@ -175,7 +175,7 @@ TEST(PlainForward, LogitsAreTheEngines) {
   spec.max_cache_tokens = 23;
   const auto h2o = PlanCache(spec, {80, config.num_layers, config.num_kv_heads});
   ASSERT_TRUE(full.ok() && h2o.ok());
-  const int slot = driver.Add(prompt, *full, 10), compressed = driver.Listen(slot, *h2o, 10);
+  const int slot = driver.Add(prompt, *full, 10), compressed = driver.AddSharing(slot, *h2o, 10);
   driver.PrefillAll(slot);
   driver.Step();
   for (int position = 80; position < 90; ++position) {

@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/prompt_scorer.h"
 #include "engine/engine.h"
 #include "engine/model/gguf.h"
 #include "engine/model/model_source.h"

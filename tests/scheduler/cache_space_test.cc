@@ -298,7 +298,7 @@ TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
 }
 
 // Three heads share 3 * 10 entries: 39 fourths of a page at most, which are 9 pages.
-TEST_F(CacheSpaceTest, ALayersStackIsAssignedAndItsSurplusComesHome) {
+TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 10;
@@ -309,7 +309,7 @@ TEST_F(CacheSpaceTest, ALayersStackIsAssignedAndItsSurplusComesHome) {
   ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 2 * 9);
   EXPECT_EQ(space_.PagesFor(plan, 30), 2 * 9);
-  EXPECT_FALSE(a.settled);
+  EXPECT_FALSE(a.lengths_known);
   Apply();
   // Kernel order: the first head's pages from the bottom of the stack, the next head's after them.
   const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
@@ -319,7 +319,7 @@ TEST_F(CacheSpaceTest, ALayersStackIsAssignedAndItsSurplusComesHome) {
     for (int h = 0; h < 3; ++h) pages += (entries[3 * layer + h] + 3) / 4;
     for (int i = 0; i < pages; ++i) expected.push_back(table_[a.TableIndex(3 * layer, 0) + i]);
   }
-  space_.Settle(plan, entries, &a);
+  space_.SetKept(plan, entries, &a);
   std::vector<int32_t> assigned;
   for (int head = 0; head < 6; ++head) {
     EXPECT_EQ(a.pages[head], (entries[head] + 3) / 4);
@@ -336,7 +336,7 @@ TEST_F(CacheSpaceTest, ALayersStackIsAssignedAndItsSurplusComesHome) {
 }
 
 // Where all heads get alike, a layer's stack may be longer than what its heads' pages add up to.
-TEST_F(CacheSpaceTest, AStackFitsIntoItsLayersRows) {
+TEST_F(CacheSpaceTest, SharedPagesFitIntoTheirLayersRows) {
   CachePlan plan;
   plan.prompt = {.tokens = 12, .num_layers = 2, .num_kv_heads = 3};
   plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 1000000};
@@ -344,17 +344,17 @@ TEST_F(CacheSpaceTest, AStackFitsIntoItsLayersRows) {
   for (plan.budget = 1; plan.budget < 12; ++plan.budget) {
     SequenceSpace a;
     ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &updates_));
-    EXPECT_LE(static_cast<int>(a.stacks[0].size()), 3 * a.row_width) << plan.budget;
+    EXPECT_LE(static_cast<int>(a.shared_pages[0].size()), 3 * a.row_width) << plan.budget;
     Apply();
     for (int layer = 0; layer < 2; ++layer) {
-      for (size_t i = 0; i < a.stacks[layer].size(); ++i)
-        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.stacks[layer][i]) << plan.budget;
+      for (size_t i = 0; i < a.shared_pages[layer].size(); ++i)
+        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.shared_pages[layer][i]) << plan.budget;
     }
     space_.Release(&a);
   }
 }
 
-TEST_F(CacheSpaceTest, AnUnsettledSequenceGivesItsStackBack) {
+TEST_F(CacheSpaceTest, ASequenceOfUnknownLengthsGivesItsPagesBack) {
   CachePlan plan;
   plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = plan.cap = 10;
@@ -380,7 +380,7 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   Apply();
   ExpectTableAgrees(a);
   const std::vector<int32_t> entries = {16, 1, 5, 16, 9, 1};
-  space_.Settle(plan, entries, &a);
+  space_.SetKept(plan, entries, &a);
   EXPECT_EQ(a.pages, (std::vector<int32_t>{4, 1, 2, 4, 3, 1}));
   EXPECT_EQ(a.num_pages, 15);
   ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));  // every head is at its cap
@@ -441,7 +441,7 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
     ASSERT_TRUE(space.TryOpen(
         {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = n + 300}, &a, &updates));
     const std::vector<int32_t> entries = DrawEntries(plan, limits, random);
-    space.Settle(plan, entries, &a);
+    space.SetKept(plan, entries, &a);
     const auto pages_at = [&](size_t head, int64_t tokens) -> int32_t {
       int64_t held = entries[head] + tokens - n;
       if (plan.cap != kNoCap)
@@ -505,7 +505,7 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
     CacheUpdates updates;
     ASSERT_TRUE(space.TryOpen(
         {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = most}, &a, &updates));
-    space.Settle(plan, DrawEntries(plan, limits, random), &a);
+    space.SetKept(plan, DrawEntries(plan, limits, random), &a);
     ASSERT_TRUE(space.TryGrow(most, &a, &updates));
     space.Release(&a);
   }

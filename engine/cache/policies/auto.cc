@@ -20,8 +20,8 @@ constexpr double kRatioBesideQuality = 0.1;
 // Where the room in the pool decides.
 constexpr double kRatiosByRoom[] = {1.0, 0.4, 0.2, 0.1};
 
-// A question that looks something up needs what one query would pay much, more than what all would
-// pay a little.
+// A question that looks something up needs what one query would attend to strongly, more than what
+// all would attend to weakly.
 constexpr double kAskedLaterMaxWeight = 30.0;
 
 // For users who name a target and no policy. It acts as `echo`, whose scores lose least of what
@@ -31,8 +31,8 @@ constexpr double kAskedLaterMaxWeight = 30.0;
 // the prompt (docs/quality.md):
 //   a memory target (max_cache_tokens, cache_ratio): the heads share that many entries;
 //   a quality target (min_retained_mass): the heads share a tenth, and each keeps more where that
-//     does not retain as much of what the prompt's queries pay when asked from behind it, so that a
-//     prompt whose attention is concentrated takes less memory;
+//     does not retain as much of the attention of the prompt's queries when asked from behind it,
+//     so that a prompt whose attention is concentrated takes less memory;
 //   neither: a fifth, or what the scheduler finds room for;
 //   a prompt within its budget keeps everything.
 class AutoPolicy final : public Policy {

@@ -26,9 +26,9 @@ std::vector<PolicyParameter> ProbeParameters(double default_max_weight) {
       {"sink_tokens", "first entries that never leave", "0", "[0, budget]"},
       {"protected_window_size", "last entries of the prompt that never leave",
        "8, at most a quarter of the budget", "[1, budget]"},
-      {"sum_weight", "of the sum of what the asking queries pay", "1", "[0, 1e6]"},
-      {"max_weight", "of the most that one of them pays", fmt::format("{:g}", default_max_weight),
-       "[0, 1e6]"},
+      {"sum_weight", "of the sum of the asking queries' attention", "1", "[0, 1e6]"},
+      {"max_weight", "of the largest weight of one of them",
+       fmt::format("{:g}", default_max_weight), "[0, 1e6]"},
       {"value_norms", "scores are multiplied by the length of the entry's value", "true",
        "true, false"},
       DecodeCapParameter()};
@@ -63,7 +63,7 @@ absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max
 
 namespace {
 
-// The sum of what the queries from `first_query` on pay, and the most that one of them pays.
+// The attention from the queries from `first_query` on: its sum, and its largest weight.
 std::vector<ColumnStatistic> SumAndMax(const CachePlan& plan, int32_t first_query) {
   return {{.reduce = plan.rule.reduce, .first_query = first_query},
           {.kind = ColumnStatistic::Kind::kMax,

@@ -1,7 +1,7 @@
 // What policies have in common that ask of a whole prompt, by a second reading of it or by an echo
-// of the first, what of it will be looked at: scores are the sum of what the asking queries pay an
-// entry and the most that one of them pays, weighted, and may be multiplied by the length of the
-// entry's value, for an output takes both (VATP, arXiv 2406.12335, which takes the L1 norm).
+// of the first, what of it will be looked at: scores are the sum of the asking queries' attention
+// to an entry and its largest weight, weighted, and may be multiplied by the length of the entry's
+// value, for an output takes both (VATP, arXiv 2406.12335, which takes the L1 norm).
 #ifndef HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 #define HYDRANT_ENGINE_CACHE_POLICIES_PROBE_SCORE_H_
 
@@ -31,13 +31,13 @@ struct ProbeWeights {
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
                                        CachePlan* plan);
 
-// By what the asking queries pay.
+// By the attention of the asking queries.
 class ProbeScorer final : public PromptScorer {
  public:
   struct Asks {
     bool second_reading = false;  // the queries of a second reading
     bool echo = false;            // and, or, the prompt's own from behind it
-    bool echo_says_mass = false;  // retained mass is of what an echo's queries pay
+    bool echo_says_mass = false;  // retained mass is of an echo's attention
   };
   ProbeScorer(const ProbeWeights& weights, const Asks& asks) : weights_(weights), asks_(asks) {}
 

@@ -37,8 +37,8 @@ class BelowMean final : public WindowScorer {
 // Scissorhands (arXiv 2305.17118, algorithms 1 and 2): when a head is at its budget, `drop_tokens`
 // entries leave at once, those that most of the last `history_window` queries weighed below the
 // mean of their weights (kernels/ops/prefill_attention.h: kBelowMean); the last few stay. A prompt
-// beyond the budget is dropped to the same number, budget - drop_tokens. Of what a query paid
-// before a drop nothing is remembered after it, so no more than drop_tokens queries count while
+// beyond the budget is dropped to the same number, budget - drop_tokens. Of what a query attended
+// to before a drop nothing is remembered after it, so no more than drop_tokens queries count while
 // decoding.
 class ScissorhandsPolicy final : public Policy {
  public:

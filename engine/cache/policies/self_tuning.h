@@ -2,7 +2,7 @@
 // gets. Its paper (section 4) leaves the choice to the user; here the request's own attention makes
 // it. The prompt's last queries are held out and stand for the tokens to come. What every pair of
 // alpha and rho would have kept of the prompt before them is tried in each layer, and a pair is
-// taken whose choices these queries pay the most attention, or nearly as much and more are FIFO.
+// taken whose choices these queries attend to most, or nearly as much and more are FIFO.
 // They also say what the same budget could have retained had it known: the farther off the best
 // pair is, the longer the prompt stays whole to be measured.
 //
@@ -22,7 +22,7 @@ namespace hydrant {
 
 inline constexpr int kHeldOutQueries = 32;  // the prompt's last: trials are judged by them
 inline constexpr int kLateQueries = 128;    // before these; all others are early
-// The last one ranks by what the held-out queries pay: no choice retains more.
+// The last one ranks by the attention of the held-out queries: no choice retains more.
 inline constexpr int kTrials = 13;
 static_assert(kTrials <= kMaxObservations);
 
@@ -57,7 +57,7 @@ struct ScoreWeights {
 struct Trial {
   ScoreWeights weights = {};
   int32_t recent = 0;
-  bool by_held_out = false;  // the scores are what the held-out queries pay
+  bool by_held_out = false;  // the scores are the attention of the held-out queries
 };
 // 0 <= trial < kTrials, of the CanTune() plan's prompt without its held-out queries.
 Trial TrialOf(const CachePlan& plan, int trial);

@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-// What every trial would have kept before the held-out queries, and what these pay it.
+// What every trial would have kept before the held-out queries, and how much these attend to it.
 void TryChoices(const PromptLayer& layer) {
   const auto [early, late, held_out] = layer.statistics;
   layer.KeepAlike(layer.plan->cap);

@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// What the last queries pay, pooled over neighbours before the window.
+// The attention of the last queries, pooled over neighbours before the window.
 class PooledWindow final : public WindowScorer {
  public:
   // kernel: odd, positions that are pooled; 1: none.

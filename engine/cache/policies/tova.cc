@@ -6,7 +6,7 @@
 namespace hydrant {
 namespace {
 
-// What the last query pays, the same for all heads.
+// The attention of the last query, the same for all heads.
 class LayerMean final : public WindowScorer {
  public:
   using WindowScorer::WindowScorer;
