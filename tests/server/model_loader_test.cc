@@ -75,7 +75,7 @@ TEST_F(ModelLoaderTest, IdsThatTheTokenizerLacksAreNeverDrawn) {
   ASSERT_NE(loaded, nullptr);
   auto* engine = dynamic_cast<Engine*>(loaded->engine.get());
   ASSERT_NE(engine, nullptr);
-  EngineDriver driver(engine, 1);
+  eval::EngineDriver driver(engine, 1);
   const CachePlan plan = *PlanCache(CacheSpec{}, {3});
   const int slot = driver.Add({5, 6, 7}, plan, 200, {.temperature = 1e6f, .seed = 1});
   driver.PrefillAll(slot);
