@@ -132,8 +132,8 @@ absl::StatusOr<CachePlan> Laboratory::Impl::PlanOf(const Arm& arm, const Trial& 
                                                     .fits_twice = fits_twice});
   if (!plan.ok()) return plan;
   if (arm.is_oracle) plan->scorer = std::make_shared<Continuation>();
-  const bool cut_later = dynamic_cast<const WholeUntil*>(plan->life.get()) != nullptr;
-  if (trial.append.value_or(options.append) && !cut_later && !plan->rule.weighted) {
+  if (trial.append.value_or(options.append) && !plan->life->CutsWithoutCaps() &&
+      !plan->rule.weighted) {
     plan->cap = kNoCap;
     plan->rule.scored = false;
   }

@@ -104,6 +104,8 @@ class Lifecycle {
   virtual bool CutsAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return false; }
   // REQUIRES: CutsAfter(plan, tokens).
   virtual PageCut CutAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return {}; }
+  // Such a cut comes although no head is at its cap: it does so without caps, too.
+  virtual bool CutsWithoutCaps() const { return false; }
   // The samples that entries are streamed into while decoding; null: none.
   virtual const SubGenRule* Samples() const { return nullptr; }
 };
@@ -170,6 +172,7 @@ class WholeUntil : public Lifecycle {
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;
   bool CutsAfter(const CachePlan&, int64_t tokens) const override { return tokens == tokens_; }
   PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override;
+  bool CutsWithoutCaps() const override { return true; }
 
  private:
   int32_t tokens_;

@@ -916,6 +916,46 @@ TEST(CachePlan, RetainedMassIsRefusedWhereItIsNotKnown) {
   EXPECT_TRUE(PlanCache(spec, {300}).ok());
 }
 
+// Token by token, a head of each layer by the cuts that the life announces: what the life says of
+// their lengths beforehand has to agree. REQUIRES: heads do not differ.
+void ExpectLengthsAgree(const CachePlan& plan) {
+  constexpr int kBlock = 16;
+  struct Head {
+    int32_t length, cap;
+  };
+  std::vector<Head> heads;
+  for (int layer = 0; layer < plan.prompt.num_layers; ++layer) {
+    const HeadSpan span = plan.life->Opening(plan, layer);
+    heads.push_back({span.EntriesAfter(plan.prompt.tokens), span.cap});
+  }
+  int32_t most = 0;
+  for (int64_t seen = plan.prompt.tokens; seen <= plan.prompt.tokens + 300; ++seen) {
+    int32_t fullest = 0;
+    int64_t pages = 0;
+    for (const Head& head : heads) {
+      fullest = std::max(fullest, head.length);
+      pages += PagesOf(head.length, kBlock) * plan.prompt.num_kv_heads;
+    }
+    most = std::max(most, fullest);
+    ASSERT_EQ(plan.EntriesAfter(seen), fullest) << "after " << seen;
+    ASSERT_GE(plan.MostUntil(seen), most) << "after " << seen;
+    ASSERT_GE(plan.life->PagesUntil(plan, seen, kBlock), pages) << "after " << seen;
+    const bool cuts = plan.CutsAfter(seen);
+    const PageCut cut = cuts ? plan.life->CutAfter(plan, seen) : PageCut();
+    for (size_t layer = 0; layer < heads.size(); ++layer) {
+      Head& head = heads[layer];
+      if (cuts) {
+        ASSERT_LE(cut.keep[layer], head.length) << "after " << seen;
+        ASSERT_LE(head.length, cut.max_length) << "after " << seen;
+        head.length = cut.keep[layer];
+      }
+      if (cuts && cut.growth >= 0) head.cap = head.length + cut.growth;
+      if (head.length < head.cap) ++head.length;
+      ASSERT_LE(head.length, cut.bound.value_or(kNoCap)) << "after " << seen;
+    }
+  }
+}
+
 // What holds of every plan, whatever the policy: the fullest head is some head's; spans agree with
 // what the layers keep; nobody keeps more than the widest.
 TEST(CachePlan, SpansAndBoundsAgree) {
@@ -953,26 +993,28 @@ TEST(CachePlan, SpansAndBoundsAgree) {
     if (plan.Compresses()) {
       EXPECT_LE(plan.Protected(), WidestKeep(plan));
     }
+    if (!plan.life->HeadsDiffer(plan)) ExpectLengthsAgree(plan);
     for (const int64_t tokens : {prompt.tokens, prompt.tokens + 1, prompt.tokens + 300}) {
-      int32_t fullest = 0;
-      for (int layer = 0; layer < prompt.num_layers; ++layer) {
-        const int32_t held = IsReported(plan) ? plan.Keeping(WidestKeep(plan)).EntriesAfter(tokens)
-                             : tokens <= WholeUntilOf(plan) ? static_cast<int32_t>(tokens)
-                             : IsCutUnevenly(plan)          ? plan.WidestShare(WholeUntilOf(plan))
-                             : WholeUntilOf(plan) > 0
-                                 ? static_cast<int32_t>(std::min<int64_t>(tokens, plan.cap))
-                                 : plan.life->Opening(plan, layer).EntriesAfter(tokens);
-        fullest = std::max(fullest, held);
+      if (plan.life->HeadsDiffer(plan)) {
+        const int32_t widest =
+            IsReported(plan)               ? plan.Keeping(WidestKeep(plan)).EntriesAfter(tokens)
+            : tokens <= WholeUntilOf(plan) ? static_cast<int32_t>(tokens)
+                                           : plan.WidestShare(WholeUntilOf(plan));
+        EXPECT_EQ(plan.EntriesAfter(tokens), widest);
       }
-      EXPECT_EQ(plan.EntriesAfter(tokens), fullest);
       EXPECT_GE(plan.MostUntil(tokens), plan.EntriesAfter(tokens));
+    }
+    CachePlan uncapped = plan;
+    uncapped.cap = kNoCap;
+    for (int64_t seen = n; seen <= n + 300; ++seen) {
+      EXPECT_TRUE(!uncapped.CutsAfter(seen) || plan.life->CutsWithoutCaps()) << seen;
     }
     for (int layer = 0; layer < prompt.num_layers; ++layer) {
       EXPECT_LE(KeptOfPrompt(plan, layer), n);
-      if (!IsReported(plan) && WholeUntilOf(plan) == 0) {
-        EXPECT_LE(KeptOfPrompt(plan, layer), WidestKeep(plan));
-        EXPECT_EQ(KeptOfPrompt(plan, layer), std::min(n, plan.LayerBudget(layer)));
-      }
+      if (IsReported(plan)) continue;
+      const int32_t budget = std::min(n, plan.LayerBudget(layer));
+      EXPECT_EQ(KeptOfPrompt(plan, layer), plan.Compresses() ? budget : n);
+      EXPECT_LE(budget, WidestKeep(plan));
     }
   }
   EXPECT_GT(ragged, 100);

@@ -145,8 +145,7 @@ Question Laboratory::Understand(const Json& asked) const {
     return question;
   }
   question.plan = *plan;
-  if (asked.value("append", false) &&
-      dynamic_cast<const WholeUntil*>(plan->life.get()) == nullptr) {
+  if (asked.value("append", false) && !plan->life->CutsWithoutCaps()) {
     question.plan.cap = kNoCap;
     question.plan.rule.scored = false;
   }

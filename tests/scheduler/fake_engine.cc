@@ -123,25 +123,21 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
     CacheReport& report = result->cut_reports.emplace_back();
     EXPECT_FALSE(IsOpen(slot.plan));
     EXPECT_EQ(slot.fed, cut.tokens);
-    if (DropOf(slot.plan) > 0) {
-      for (int32_t& length : slot.lengths) {
-        EXPECT_EQ(length, slot.plan.cap) << "too early to drop entries";
-        length -= DropOf(slot.plan);
-      }
-      continue;
+    EXPECT_TRUE(slot.plan.CutsAfter(cut.tokens)) << "too early, or too late";
+    slot.cut_at = slot.fed;
+    const PageCut how = slot.plan.life->CutAfter(slot.plan, cut.tokens);
+    for (int head = 0; head < NumHeads(); ++head) {
+      int32_t& length = slot.lengths[head];
+      EXPECT_LE(length, how.max_length);
+      EXPECT_GE(length, how.keep[head / limits_.num_kv_heads]);
+      length = how.keep[head / limits_.num_kv_heads];
     }
-    EXPECT_EQ(slot.fed, WholeUntilOf(slot.plan));
-    for (const int32_t length : slot.lengths) {
-      EXPECT_EQ(length, slot.fed);
-      EXPECT_GE(length, slot.plan.cap);
-    }
-    std::fill(slot.lengths.begin(), slot.lengths.end(), slot.plan.cap);
-    if (IsCutUnevenly(slot.plan)) {
+    if (slot.plan.life->HeadsDiffer(slot.plan)) {
       slot.lengths = ShareOut(slot, slot.plan.WidestShare(slot.fed));
       report.entries = slot.lengths;
     }
-    for (int head = 0; head < NumHeads(); ++head)
-      slot.spans[head] = {.dropped = 0, .cap = slot.lengths[head]};
+    for (int head = 0; head < NumHeads() && how.growth >= 0; ++head)
+      slot.caps[head] = how.growth == kNoCap ? kNoCap : slot.lengths[head] + how.growth;
   }
 }
 
@@ -204,21 +200,20 @@ std::vector<int32_t> FakeEngine::ShareOut(const Slot& slot, int32_t widest) cons
 void FakeEngine::Compress(Slot* slot) {
   const CachePlan& plan = slot->plan;
   const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  slot->spans.resize(NumHeads());
+  slot->caps.resize(NumHeads());
   slot->lengths.resize(NumHeads());
   if (!IsReported(plan)) {
     for (int head = 0; head < NumHeads(); ++head) {
-      slot->spans[head] = WholeUntilOf(plan) > 0
-                              ? HeadSpan()
-                              : plan.life->Opening(plan, head / limits_.num_kv_heads);
-      slot->lengths[head] = slot->spans[head].EntriesAfter(n);
+      const HeadSpan span = plan.life->Opening(plan, head / limits_.num_kv_heads);
+      slot->caps[head] = span.cap;
+      slot->lengths[head] = span.EntriesAfter(n);
     }
     return;
   }
   slot->lengths = ShareOut(*slot, WidestKeep(plan));
   for (int head = 0; head < NumHeads(); ++head) {
     if (MinRetainedMass(plan) > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
-    slot->spans[head] = plan.Keeping(slot->lengths[head]);
+    slot->caps[head] = plan.Keeping(slot->lengths[head]).cap;
   }
   if (!IsFromCandidates(plan)) AssignPages(*slot, slot->lengths);
 }
@@ -285,17 +280,15 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_EQ(row.sampling.position, slot.fed + 1);
   EXPECT_TRUE(slot.plan.rule.rolling || row.sampling.position < limits_.max_model_len);
   EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
-  EXPECT_TRUE(WholeUntilOf(slot.plan) == 0 || slot.fed != WholeUntilOf(slot.plan) ||
-              slot.spans[0].cap != kNoCap)
+  EXPECT_TRUE(!slot.plan.CutsAfter(slot.fed) || slot.cut_at == slot.fed)
       << "the cache was to be cut first";
   for (int head = 0; head < NumHeads(); ++head) {
-    const int32_t grown = slot.spans[head].EntriesAfter(slot.fed + 1);
     int32_t& length = slot.lengths[head];
-    EXPECT_TRUE(DropOf(slot.plan) == 0 || grown == length + 1)
-        << "entries were to be dropped first";
     // At the cap the victim's slot is overwritten; which one is any pure function of the position.
-    const int32_t entry = grown > length ? length : static_cast<int32_t>(row.position % grown);
-    length = grown;
+    const bool grows = length < slot.caps[head];
+    const int32_t entry = grows ? length : static_cast<int32_t>(row.position % length);
+    if (grows) ++length;
+    EXPECT_LE(length, slot.plan.EntriesAfter(slot.fed + 1));
     WriteEntry(slot, head, entry, row.position);
   }
   // A sequence that has failed goes on with token 0 until the host knows.

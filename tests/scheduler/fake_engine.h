@@ -48,9 +48,10 @@ class FakeEngine : public ImmediateExecutor {
     CachePlan plan;
     int64_t row_begin = -1;
     int32_t row_width = 0;
-    std::vector<HeadSpan> spans;   // [heads] once the prompt is read
-    std::vector<int32_t> lengths;  // [heads]
+    std::vector<int32_t> lengths;  // [heads] once the prompt is read
+    std::vector<int32_t> caps;     // [heads]
     int64_t fed = 0;               // tokens seen
+    int64_t cut_at = -1;           // tokens seen when it was cut last
     uint64_t history = 0;
     int layer = 0;  // prefill cursor
     int token = 0;
