@@ -13,6 +13,7 @@
 #include "engine/step_rows.h"
 #include "fmt/format.h"
 #include "kernels/dequantize.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -105,54 +106,40 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
     return absl::InvalidArgumentError(fmt::format(
         "sampled_vocab: {} is outside [1, {}], the model's vocabulary", ids, config.vocab_size));
   }
-  absl::StatusOr<KvLayout> layout = PlanLayout(options, config);
-  if (!layout.ok()) return layout.status();
-  absl::StatusOr<EngineLimits> limits = PlanLimits(options, config);
-  if (!limits.ok()) return limits.status();
-  const std::optional<int64_t> asked_blocks = AskedBlocks(options, *layout);
+  HYDRANT_ASSIGN_OR_RETURN(KvLayout layout, PlanLayout(options, config));
+  HYDRANT_ASSIGN_OR_RETURN(EngineLimits limits, PlanLimits(options, config));
+  const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
   if (asked_blocks.has_value()) {
-    if (absl::Status status = SetPool(*asked_blocks, &*layout, &*limits); !status.ok())
-      return status;
+    HYDRANT_RETURN_IF_ERROR(SetPool(*asked_blocks, &layout, &limits));
   }
 
-  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(
-      options.device,
-      {.num_threads = options.num_threads, .batch_invariant = options.batch_invariant});
-  if (!backend.ok()) return backend.status();
-  impl->backend = *std::move(backend);
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->backend, CreateBackend(options.device, {.num_threads = options.num_threads,
+                                                    .batch_invariant = options.batch_invariant}));
   if (asked_blocks.has_value()) {
-    if (absl::Status status = CheckPoolFits(options, *layout, *limits, impl->backend.get());
-        !status.ok())
-      return status;
+    HYDRANT_RETURN_IF_ERROR(CheckPoolFits(options, layout, limits, impl->backend.get()));
   }
-  if (impl->backend->IsAsynchronous()) limits->prefill_rows = kDevicePrefillRows;
+  if (impl->backend->IsAsynchronous()) limits.prefill_rows = kDevicePrefillRows;
   const bool runs_ahead = options.async_scheduling.value_or(impl->backend->IsAsynchronous());
-  limits->max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
-  absl::StatusOr<std::unique_ptr<Transformer>> model =
-      Transformer::Create(impl->backend.get(), std::move(source), DefaultedDType(options),
-                          limits->max_model_len, progress);
-  if (!model.ok()) return model.status();
-  impl->model = *std::move(model);
-  impl->limits = *limits;
-  if (absl::Status status = impl->Allocate(); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<PrefillRunner>> prefill =
-      PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act, *limits);
-  if (!prefill.ok()) return prefill.status();
-  impl->prefill = *std::move(prefill);
+  limits.max_steps_in_flight = runs_ahead ? StepResults::kMostInFlight : 1;
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->model, Transformer::Create(impl->backend.get(), std::move(source),
+                                       DefaultedDType(options), limits.max_model_len, progress));
+  impl->limits = limits;
+  HYDRANT_RETURN_IF_ERROR(impl->Allocate());
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->prefill,
+      PrefillRunner::Create(impl->backend.get(), impl->model.get(), &impl->act, limits));
 
   // The pool comes last: it may take what all else has left.
   if (!asked_blocks.has_value()) {
-    const absl::StatusOr<int64_t> blocks =
-        AutomaticBlocks(options, *layout, *limits, impl->backend.get());
-    if (!blocks.ok()) return blocks.status();
-    if (absl::Status status = SetPool(*blocks, &*layout, &*limits); !status.ok()) return status;
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t blocks,
+                             AutomaticBlocks(options, layout, limits, impl->backend.get()));
+    HYDRANT_RETURN_IF_ERROR(SetPool(blocks, &layout, &limits));
   }
-  impl->limits = *limits;
-  impl->layout = *layout;
-  absl::StatusOr<std::unique_ptr<KvState>> kv =
-      KvState::Create(impl->backend.get(), *layout, *limits);
-  if (!kv.ok()) return kv.status();
-  impl->kv = *std::move(kv);
+  impl->limits = limits;
+  impl->layout = layout;
+  HYDRANT_ASSIGN_OR_RETURN(impl->kv, KvState::Create(impl->backend.get(), layout, limits));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

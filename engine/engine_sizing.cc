@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "kernels/device_choice.h"
 #include "kernels/host_memory.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -135,8 +136,7 @@ std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout&
 
 absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
                            const EngineLimits& limits, Backend* backend) {
-  const absl::StatusOr<DeviceMemory> memory = backend->Memory();
-  if (!memory.ok()) return memory.status();
+  HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend->Memory());
   const bool on_host = backend->Name() != "cuda";
   const int64_t pool = limits.num_blocks * static_cast<int64_t>(layout.PageBytes()) +
                        limits.table_entries * static_cast<int64_t>(sizeof(int32_t));
@@ -145,7 +145,7 @@ absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
   const int64_t host = options.host_memory_bytes > 0
                            ? options.host_memory_bytes
                            : static_cast<int64_t>(HostMemory().total_bytes);
-  const int64_t device = on_host ? host : static_cast<int64_t>(memory->total_bytes);
+  const int64_t device = on_host ? host : static_cast<int64_t>(memory.total_bytes);
   if (!on_host && pool > device) return PoolTooLarge(options, limits, pool, device, "the device's");
   const int64_t of_host = on_host ? pool + bookkeeping : bookkeeping;
   return of_host > host ? PoolTooLarge(options, limits, of_host, host, "the host's")
@@ -154,21 +154,19 @@ absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
 
 absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLayout& layout,
                                         const EngineLimits& limits, Backend* backend) {
-  const absl::StatusOr<DeviceMemory> memory = backend->Memory();
-  if (!memory.ok()) return memory.status();
+  HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend->Memory());
   const auto page = static_cast<int64_t>(layout.PageBytes());
   if (!IsGpu(backend->Name())) {
     const int64_t limit = options.kv_cache_memory_limit > 0
                               ? options.kv_cache_memory_limit
-                              : static_cast<int64_t>(memory->free_bytes / 4);
+                              : static_cast<int64_t>(memory.free_bytes / 4);
     return std::min(UsefulBlocks(limits), limit / page);
   }
-  const absl::StatusOr<int64_t> bytes = DeviceBytes(options, *memory);
-  if (!bytes.ok()) return bytes.status();
+  HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, DeviceBytes(options, memory));
   constexpr auto kEntry = static_cast<int64_t>(sizeof(int32_t));
   const int64_t tables = TableEntries(limits, 0) * kEntry;
   return std::min(UsefulBlocks(limits),
-                  std::max<int64_t>(*bytes - tables, 0) / (page + kTableEntriesPerBlock * kEntry));
+                  std::max<int64_t>(bytes - tables, 0) / (page + kTableEntriesPerBlock * kEntry));
 }
 
 absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {

@@ -8,6 +8,7 @@
 #include "engine/forward/rope_table.h"
 #include "kernels/check.h"
 #include "kernels/dequantize.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant::eval {
 namespace {
@@ -123,44 +124,36 @@ absl::StatusOr<std::unique_ptr<PlainForward>> PlainForward::Create(
   if (!backend.ok()) return backend.status();
   std::unique_ptr<PlainForward> forward(
       new PlainForward(std::move(source), *std::move(backend), num_threads));
-  if (absl::Status status = forward->Load(); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(forward->Load());
   return forward;
 }
 
 absl::Status PlainForward::Load() {
-  const auto embedding = source_->Embedding();
-  if (!embedding.ok()) return embedding.status();
-  if (embedding->bytes.empty())
+  HYDRANT_ASSIGN_OR_RETURN(const auto embedding, source_->Embedding());
+  if (embedding.bytes.empty())
     return absl::UnimplementedError("the plain forward pass wants a model with weights");
   const auto pack = [&](const TensorView& tensor) {
     const WeightPart part = PartOf(tensor);
     return backend_->PackWeight({&part, 1}, WeightDType::kStored);
   };
-  auto table = pack(*embedding);
-  if (!table.ok()) return table.status();
-  embedding_ = *std::move(table);
+  HYDRANT_ASSIGN_OR_RETURN(embedding_, pack(embedding));
   if (!config().tied_embeddings) {
-    const auto output = source_->Output();
-    if (!output.ok()) return output.status();
-    auto packed = pack(*output);
-    if (!packed.ok()) return packed.status();
-    output_ = *std::move(packed);
+    HYDRANT_ASSIGN_OR_RETURN(const auto output, source_->Output());
+    HYDRANT_ASSIGN_OR_RETURN(output_, pack(output));
   }
-  const auto norm = source_->FinalNorm();
-  if (!norm.ok()) return norm.status();
-  final_norm_ = Floats(*norm);
+  HYDRANT_ASSIGN_OR_RETURN(const auto norm, source_->FinalNorm());
+  final_norm_ = Floats(norm);
   frequencies_ = RopeFrequencies(config());
   for (int layer = 0; layer < config().num_layers; ++layer) {
-    if (absl::Status status = LoadLayer(layer); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(LoadLayer(layer));
   }
   return absl::OkStatus();
 }
 
 absl::Status PlainForward::LoadLayer(int layer) {
-  const auto tensors = source_->Layer(layer);
-  if (!tensors.ok()) return tensors.status();
-  Layer loaded = {.attn_norm = Floats(tensors->attn_norm),
-                  .ffn_norm = Floats(tensors->ffn_norm),
+  HYDRANT_ASSIGN_OR_RETURN(const auto tensors, source_->Layer(layer));
+  Layer loaded = {.attn_norm = Floats(tensors.attn_norm),
+                  .ffn_norm = Floats(tensors.ffn_norm),
                   .qkv = nullptr,
                   .wo = nullptr,
                   .gate_up = nullptr,
@@ -172,7 +165,7 @@ absl::Status PlainForward::LoadLayer(int layer) {
     if (packed.ok()) *into = *std::move(packed);
     return packed.status();
   };
-  const LayerTensors& t = *tensors;
+  const LayerTensors& t = tensors;
   const std::vector<WeightPart> qkv = {PartOf(t.wq), PartOf(t.wk), PartOf(t.wv)};
   const std::vector<WeightPart> wo = {PartOf(t.wo)}, down = {PartOf(t.down)};
   const std::vector<WeightPart> gate_up = {PartOf(t.gate), PartOf(t.up)};

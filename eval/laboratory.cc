@@ -10,6 +10,7 @@
 #include "engine/cache/prompt_scorer.h"
 #include "engine/model/model_source.h"
 #include "eval/engine_driver.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant::eval {
 namespace {
@@ -80,22 +81,18 @@ absl::StatusOr<std::unique_ptr<Laboratory>> Laboratory::Create(const std::string
                                                                const LaboratoryOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  auto opened = OpenModel(model, LoadFormat::kAuto);
-  if (!opened.ok()) return opened.status();
-  const std::shared_ptr<const ModelSource> source = *std::move(opened);
-  auto tokenizer = source->gguf() != nullptr ? TokenizerFromGguf(*source->gguf())
-                                             : TokenizerFromPath(source->folder());
-  if (!tokenizer.ok()) return tokenizer.status();
-  impl->tokenizer = *std::move(tokenizer);
+  HYDRANT_ASSIGN_OR_RETURN(const std::shared_ptr<const ModelSource> source,
+                           OpenModel(model, LoadFormat::kAuto));
+  HYDRANT_ASSIGN_OR_RETURN(impl->tokenizer, source->gguf() != nullptr
+                                                ? TokenizerFromGguf(*source->gguf())
+                                                : TokenizerFromPath(source->folder()));
   EngineOptions engine = options.engine;
   engine.sampled_vocab = static_cast<int>(impl->tokenizer->VocabSize());
   engine.max_num_seqs = options.max_arms + 1;
   engine.max_shared_statistics = 3 * engine.max_num_seqs;
   // A reading, a probe behind it, and the oracles' own.
   engine.prefill_arena_tokens = 4 * engine.max_model_len.value_or(source->config().max_context);
-  auto created = Engine::Create(source, engine, nullptr);
-  if (!created.ok()) return created.status();
-  impl->engine = *std::move(created);
+  HYDRANT_ASSIGN_OR_RETURN(impl->engine, Engine::Create(source, engine, nullptr));
   std::unique_ptr<Laboratory> laboratory(new Laboratory(std::move(impl)));
   laboratory->impl_->instruction = laboratory->Encode(kProbeInstruction);
   return laboratory;

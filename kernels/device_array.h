@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 
@@ -17,15 +18,13 @@ class DeviceArray {
  public:
   // Zeroed. Replaces what was held.
   absl::Status Allocate(Backend& backend, size_t count) {
-    absl::StatusOr<DeviceBuffer> buffer = backend.Allocate(count * sizeof(T));
-    if (!buffer.ok()) return buffer.status();
-    buffer_ = *std::move(buffer);
+    HYDRANT_ASSIGN_OR_RETURN(buffer_, backend.Allocate(count * sizeof(T)));
     count_ = count;
     return absl::OkStatus();
   }
 
   absl::Status AllocateFrom(Backend& backend, std::span<const T> host) {
-    if (absl::Status status = Allocate(backend, host.size()); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(Allocate(backend, host.size()));
     backend.CopyToDevice(data(), host.data(), host.size_bytes());
     return absl::OkStatus();
   }

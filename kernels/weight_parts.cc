@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/float16.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -48,7 +49,7 @@ absl::Status CheckWeightParts(std::span<const WeightPart> parts) {
   if (parts.empty()) return absl::InvalidArgumentError("a weight needs at least one part");
   int64_t rows = 0;
   for (const WeightPart& part : parts) {
-    if (absl::Status status = CheckPart(part); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(CheckPart(part));
     if (part.cols != parts[0].cols) {
       return absl::InvalidArgumentError(absl::StrCat("stacked weight parts have ", parts[0].cols,
                                                      " and ", part.cols,
@@ -64,7 +65,7 @@ absl::Status CheckWeightParts(std::span<const WeightPart> parts) {
 }
 
 absl::StatusOr<StoredParts> StoredParts::Make(std::span<const WeightPart> parts) {
-  if (absl::Status status = CheckWeightParts(parts); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(CheckWeightParts(parts));
   StoredParts stored;
   stored.parts_.assign(parts.begin(), parts.end());
   for (WeightPart& part : stored.parts_) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/cache/cache_space.h"
+#include "kernels/status_macros.h"
 #include "scheduler/output_processor.h"
 
 namespace hydrant {
@@ -93,8 +94,7 @@ absl::Status CheckStopping(const StoppingParams& stopping, TokenId vocab) {
         absl::StrCat("stopping.stop_token_ids: ", stopping.stop_token_ids.size(),
                      " ids exceed the limit of ", kMaxStopTokenIds));
   }
-  absl::Status status = CheckStopStrings(stopping.stop);
-  if (!status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(CheckStopStrings(stopping.stop));
   return CheckIds("stopping.stop_token_ids", stopping.stop_token_ids, vocab);
 }
 
@@ -115,8 +115,7 @@ absl::Status CheckTokens(const Request& request, const EngineLimits& limits, Tok
     return OutsideError("cache.question_tokens", request.question_tokens,
                         absl::StrCat("[0, ", longest_question, "], the prompt's tokens but one"));
   }
-  absl::Status status = CheckIds("prompt", request.prompt, vocab);
-  if (!status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(CheckIds("prompt", request.prompt, vocab));
   return CheckIds("resume_token_ids", request.resume_token_ids, vocab);
 }
 
@@ -210,17 +209,16 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
                                            const CachePlan& plan, const EngineLimits& limits,
                                            const Tokenizer& tokenizer) {
   if (!plan.ReadsProbe()) return std::vector<TokenId>();
-  absl::StatusOr<std::vector<TokenId>> probe = ProbeInstruction(tokenizer);
-  if (!probe.ok()) return probe.status();
-  const int64_t longest = LongestReadTwice(probe->size(), limits);
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> probe, ProbeInstruction(tokenizer));
+  const int64_t longest = LongestReadTwice(probe.size(), limits);
   if (plan.prompt.tokens > longest) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cache.cache_policy: ", plan.prompt.tokens, " prompt tokens, an instruction of ",
-        probe->size(), " and their repetition exceed the context of ",
+        probe.size(), " and their repetition exceed the context of ",
         std::min(limits.max_model_len, limits.prefill_arena_tokens), "; prompts of up to ", longest,
         " tokens can be scored by a probe"));
   }
-  probe->insert(probe->end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
+  probe.insert(probe.end(), prompt.begin(), prompt.begin() + plan.prompt.tokens);
   return probe;
 }
 

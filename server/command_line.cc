@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/device_choice.h"
+#include "kernels/status_macros.h"
 #include "server/daemon_options.h"
 #include "server/listening_sockets.h"
 #include "server/machine_limits.h"
@@ -272,8 +273,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   options->log_json = flags.log_format == "json";
   options->shutdown_timeout = Millis(flags.shutdown_timeout_s);
   if (!options->metrics_listen.empty()) {
-    const absl::Status metrics = CheckHostPort("--metrics-listen", options->metrics_listen);
-    if (!metrics.ok()) return metrics;
+    HYDRANT_RETURN_IF_ERROR(CheckHostPort("--metrics-listen", options->metrics_listen));
   }
   return ApplyListen(flags, options);
 }

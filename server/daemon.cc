@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "kernels/device_choice.h"
+#include "kernels/status_macros.h"
 #include "server/descriptor_limit.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
@@ -110,15 +111,13 @@ class Daemon {
                  &router_) {}
 
   absl::Status Run() {
-    absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-        GrpcServer::Start({.listen = options_.listen,
-                           .max_connection_age = options_.max_connection_age,
-                           .max_connection_age_grace = options_.max_connection_age_grace},
-                          &service_);
-    if (!server.ok()) return server.status();
-    server_ = *std::move(server);
+    HYDRANT_ASSIGN_OR_RETURN(
+        server_, GrpcServer::Start({.listen = options_.listen,
+                                    .max_connection_age = options_.max_connection_age,
+                                    .max_connection_age_grace = options_.max_connection_age_grace},
+                                   &service_));
     port_watch_ = std::make_unique<PortWatch>(server_->LocalAddress());
-    if (const absl::Status status = StartMetrics(); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(StartMetrics());
     spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION, Address(),
                  options_.model_path);
     spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
@@ -204,14 +203,11 @@ class Daemon {
   }
 
   absl::Status TryLoad() {
-    absl::StatusOr<std::unique_ptr<LoadedModel>> model =
-        load_(options_, [this](double fraction) { service_.SetLoadFraction(fraction); });
-    if (!model.ok()) return model.status();
-    model_ = *std::move(model);
-    absl::StatusOr<std::unique_ptr<ServingLoop>> loop = ServingLoop::Start(
-        model_->engine.get(), model_->tokenizer.get(), options_.scheduler, &router_);
-    if (!loop.ok()) return loop.status();
-    loop_ = *std::move(loop);
+    HYDRANT_ASSIGN_OR_RETURN(
+        model_, load_(options_, [this](double fraction) { service_.SetLoadFraction(fraction); }));
+    HYDRANT_ASSIGN_OR_RETURN(
+        loop_, ServingLoop::Start(model_->engine.get(), model_->tokenizer.get(), options_.scheduler,
+                                  &router_));
     const absl::Status warm =
         WarmUp(loop_.get(), &router_, service_.NextHandle(), *model_->tokenizer);
     if (!warm.ok())
@@ -333,11 +329,10 @@ void BlockSignals() {
 
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
   // First: a device that is not there is known before a model of gigabytes is read.
-  absl::StatusOr<DeviceChoice> device = ChooseDevice(options.engine.device);
-  if (!device.ok()) return device.status();
-  spdlog::info("device {}: {}, because {}", options.engine.device, device->name, device->reason);
+  HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
+  spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);
   DaemonOptions chosen = options;
-  chosen.engine.device = std::move(device->name);
+  chosen.engine.device = std::move(device.name);
   return Daemon(chosen, load).Run();
 }
 

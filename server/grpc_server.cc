@@ -11,6 +11,7 @@
 
 #include <utility>
 
+#include "kernels/status_macros.h"
 #include "server/descriptor_limit.h"
 
 namespace hydrant {
@@ -89,9 +90,8 @@ void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& 
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                               Service* service) {
-  absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(options.listen);
-  if (!sockets.ok()) return sockets.status();
-  SetSocketOptions(options, *sockets);
+  HYDRANT_ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(options.listen));
+  SetSocketOptions(options, sockets);
   const StartThreadsAsBatch batch;
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
   std::unique_ptr<GrpcServer> started(
-      new GrpcServer(std::move(server), std::move(gate), *std::move(sockets)));
+      new GrpcServer(std::move(server), std::move(gate), std::move(sockets)));
   started->SetServing(false);  // gRPC's health service begins as SERVING
   return started;
 }

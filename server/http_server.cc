@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "server/listening_sockets.h"
 
 namespace hydrant {
@@ -185,13 +186,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
                                                               Pages pages,
                                                               std::chrono::milliseconds time) {
   // A probe comes over the network.
-  if (const auto to = ParseHostPort(listen); !to.ok()) return to.status();
-  absl::StatusOr<ListeningSockets> sockets = ListeningSockets::Open(listen);
-  if (!sockets.ok()) return sockets.status();
+  HYDRANT_RETURN_IF_ERROR(ParseHostPort(listen).status());
+  HYDRANT_ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(listen));
   std::string address =
-      absl::StrCat(listen.substr(0, listen.find_last_of(':') + 1), sockets->port());
+      absl::StrCat(listen.substr(0, listen.find_last_of(':') + 1), sockets.port());
   return std::unique_ptr<HttpServer>(new HttpServer(
-      std::make_unique<Impl>(*std::move(sockets), std::move(address), std::move(pages), time)));
+      std::make_unique<Impl>(std::move(sockets), std::move(address), std::move(pages), time)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

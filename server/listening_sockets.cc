@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -85,9 +86,8 @@ absl::StatusOr<ListeningSockets> ListeningSockets::Open(const std::string& liste
   if (listen.starts_with("unix:")) {
     status = sockets.OpenUnix(UnixPath(listen));
   } else {
-    const absl::StatusOr<HostPort> to = ParseHostPort(listen);
-    if (!to.ok()) return to.status();
-    status = sockets.OpenHost(*to);
+    HYDRANT_ASSIGN_OR_RETURN(const HostPort to, ParseHostPort(listen));
+    status = sockets.OpenHost(to);
   }
   if (!status.ok()) return CannotListen(listen, std::string(status.message()).c_str());
   return sockets;

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -102,10 +103,10 @@ absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
 
 absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text) {
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
-  if (auto s = CheckPromptBytes(model, text, "text"); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
   absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, EncodeOptions{});
   if (!ids.ok()) return AtField("text", ids.status());
-  if (auto s = CheckPromptLength(model, ids->size(), "text"); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids->size(), "text"));
   return ids;
 }
 
@@ -116,17 +117,16 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
       return EncodeText(model, wire.text());
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = wire.token_ids().ids();
-      if (auto s = CheckPromptLength(model, ids.size(), "token_ids"); !s.ok()) return s;
-      if (auto s = CheckTokenIds(model, ids, "token_ids.ids"); !s.ok()) return s;
+      HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids.size(), "token_ids"));
+      HYDRANT_RETURN_IF_ERROR(CheckTokenIds(model, ids, "token_ids.ids"));
       return std::vector<TokenId>(ids.begin(), ids.end());
     }
     case v1::GenerateRequest::kChat: {
-      absl::StatusOr<std::string> rendered = RenderChat(model, wire.chat(), "chat");
-      if (!rendered.ok()) return rendered.status();
-      if (auto s = CheckPromptBytes(model, *rendered, "chat"); !s.ok()) return s;
-      absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, *rendered);
+      HYDRANT_ASSIGN_OR_RETURN(std::string rendered, RenderChat(model, wire.chat(), "chat"));
+      HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, rendered, "chat"));
+      absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
-      if (auto s = CheckPromptLength(model, ids->size(), "chat"); !s.ok()) return s;
+      HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids->size(), "chat"));
       return ids;
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
@@ -225,20 +225,17 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
 
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
                                                const v1::GenerateRequest& wire) {
-  if (auto s = CheckModelName(model, wire.model()); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckModelName(model, wire.model()));
   Request request;
   if (wire.has_request_id()) {
-    if (auto s = CheckRequestId(wire.request_id()); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(CheckRequestId(wire.request_id()));
     request.request_id = wire.request_id();
   } else {
     request.request_id = absl::StrCat("r-", absl::Hex(Draw64(), absl::kZeroPad16));
   }
-  absl::StatusOr<std::vector<TokenId>> prompt = EncodePrompt(model, wire);
-  if (!prompt.ok()) return prompt.status();
-  const absl::StatusOr<int64_t> question = QuestionTokens(model, wire, *prompt);
-  if (!question.ok()) return question.status();
-  request.question_tokens = *question;
-  request.prompt = *std::move(prompt);
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> prompt, EncodePrompt(model, wire));
+  HYDRANT_ASSIGN_OR_RETURN(request.question_tokens, QuestionTokens(model, wire, prompt));
+  request.prompt = std::move(prompt);
   request.resume_token_ids.assign(wire.resume_token_ids().begin(), wire.resume_token_ids().end());
   request.sampling = ConvertSampling(wire.sampling());
   request.stopping = ConvertStopping(wire.stopping());
@@ -250,7 +247,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
 
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
                                               const v1::TokenizeRequest& wire) {
-  if (auto s = CheckModelName(model, wire.model()); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckModelName(model, wire.model()));
   v1::TokenizeResponse response;
   absl::StatusOr<std::vector<TokenId>> ids;
   switch (wire.input_case()) {
@@ -264,11 +261,10 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
       break;
     }
     case v1::TokenizeRequest::kChat: {
-      absl::StatusOr<std::string> rendered = RenderChat(model, wire.chat(), "chat");
-      if (!rendered.ok()) return rendered.status();
-      ids = EncodeChat(model, *rendered);
+      HYDRANT_ASSIGN_OR_RETURN(std::string rendered, RenderChat(model, wire.chat(), "chat"));
+      ids = EncodeChat(model, rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
-      response.set_rendered_chat(*rendered);
+      response.set_rendered_chat(rendered);
       break;
     }
     case v1::TokenizeRequest::INPUT_NOT_SET:
@@ -280,8 +276,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
 
 absl::StatusOr<v1::DetokenizeResponse> Detokenize(const ServedModel& model,
                                                   const v1::DetokenizeRequest& wire) {
-  if (auto s = CheckModelName(model, wire.model()); !s.ok()) return s;
-  if (auto s = CheckTokenIds(model, wire.token_ids(), "token_ids"); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckModelName(model, wire.model()));
+  HYDRANT_RETURN_IF_ERROR(CheckTokenIds(model, wire.token_ids(), "token_ids"));
   const bool skip_special = !wire.has_skip_special_tokens() || wire.skip_special_tokens();
   v1::DetokenizeResponse response;
   response.set_text(

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 #include "server/generate_stream.h"
 #include "server/model_info.h"
 #include "server/request_conversion.h"
@@ -272,7 +273,7 @@ grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* con
       context, bytes, response,
       [model = serving.model](
           const v1::GetModelInfoRequest& wire) -> absl::StatusOr<v1::GetModelInfoResponse> {
-        if (auto s = CheckModelName(*model, wire.model()); !s.ok()) return s;
+        HYDRANT_RETURN_IF_ERROR(CheckModelName(*model, wire.model()));
         return DescribeModel(*model);
       });
 }

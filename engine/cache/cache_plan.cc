@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "kernels/ops/share_budget.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -224,22 +225,21 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
     return Invalid(
         fmt::format("cache.cache_policy: '{}' is unknown; one of {}", spec.policy, PolicyNames()));
   }
-  if (absl::Status status = CheckRanges(spec); !status.ok()) return status;
-  if (absl::Status status = CheckTaken(spec, *policy); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(CheckRanges(spec));
+  HYDRANT_RETURN_IF_ERROR(CheckTaken(spec, *policy));
   CachePlan plan;
   plan.policy = policy;
   plan.prompt = prompt;
   if (policy->Evicts()) {
-    absl::StatusOr<int32_t> capacity = Capacity(spec, prompt.tokens, *policy);
-    if (!capacity.ok()) return capacity.status();
-    plan.budget = plan.cap = *capacity;
-  } else if (absl::Status status = CheckKeepsEverything(spec); !status.ok()) {
-    return status;
+    HYDRANT_ASSIGN_OR_RETURN(int32_t capacity, Capacity(spec, prompt.tokens, *policy));
+    plan.budget = plan.cap = capacity;
+  } else {
+    HYDRANT_RETURN_IF_ERROR(CheckKeepsEverything(spec));
   }
-  if (absl::Status status = policy->Fill(spec, &plan); !status.ok()) return status;
-  if (absl::Status status = CheckProtection(spec, plan); !status.ok()) return status;
-  if (absl::Status status = CheckRolling(spec, plan); !status.ok()) return status;
-  if (absl::Status status = FillGuard(spec, *policy, &plan); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(policy->Fill(spec, &plan));
+  HYDRANT_RETURN_IF_ERROR(CheckProtection(spec, plan));
+  HYDRANT_RETURN_IF_ERROR(CheckRolling(spec, plan));
+  HYDRANT_RETURN_IF_ERROR(FillGuard(spec, *policy, &plan));
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "kernels/ops/share_budget.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -100,11 +101,10 @@ constexpr int64_t kMostDecodeCap = 1 << 30;
 
 absl::Status FillGroupReduce(const CacheSpec& spec, std::span<const std::string_view> reductions,
                              CachePlan* plan) {
-  const absl::StatusOr<std::string> reduce = ChoiceParam(spec, "group_reduce", reductions);
-  if (!reduce.ok()) return reduce.status();
-  plan->rule.reduce = *reduce == "max"              ? GroupReduce::kMax
-                      : *reduce == "sum_of_squares" ? GroupReduce::kSumOfSquares
-                                                    : GroupReduce::kMean;
+  HYDRANT_ASSIGN_OR_RETURN(const std::string reduce, ChoiceParam(spec, "group_reduce", reductions));
+  plan->rule.reduce = reduce == "max"              ? GroupReduce::kMax
+                      : reduce == "sum_of_squares" ? GroupReduce::kSumOfSquares
+                                                   : GroupReduce::kMean;
   return absl::OkStatus();
 }
 
@@ -115,26 +115,23 @@ PolicyParameter GroupReduceParameter(std::span<const std::string_view> reduction
 
 absl::Status FillScope(const CacheSpec& spec, std::span<const std::string_view> scopes,
                        CachePlan* plan, double default_floor) {
-  const absl::StatusOr<std::string> scope = ChoiceParam(spec, "budget_scope", scopes);
-  if (!scope.ok()) return scope.status();
-  const absl::StatusOr<double> floor = RealParam(spec, "head_floor", default_floor, 0.0, 1.0);
-  if (!floor.ok()) return floor.status();
-  plan->share.scope = *scope == "model"   ? BudgetScope::kModel
-                      : *scope == "layer" ? BudgetScope::kLayer
-                                          : BudgetScope::kHead;
-  plan->share.floor_ppm = static_cast<int32_t>(std::lround(*floor * kPartsPerMillion));
+  HYDRANT_ASSIGN_OR_RETURN(const std::string scope, ChoiceParam(spec, "budget_scope", scopes));
+  HYDRANT_ASSIGN_OR_RETURN(const double floor,
+                           RealParam(spec, "head_floor", default_floor, 0.0, 1.0));
+  plan->share.scope = scope == "model"   ? BudgetScope::kModel
+                      : scope == "layer" ? BudgetScope::kLayer
+                                         : BudgetScope::kHead;
+  plan->share.floor_ppm = static_cast<int32_t>(std::lround(floor * kPartsPerMillion));
   return absl::OkStatus();
 }
 
 absl::Status FillSharing(const CacheSpec& spec, std::span<const std::string_view> scopes,
                          CachePlan* plan, double default_floor) {
-  if (absl::Status status = FillScope(spec, scopes, plan, default_floor); !status.ok())
-    return status;
-  const absl::StatusOr<double> candidates =
-      RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates);
-  if (!candidates.ok()) return candidates.status();
+  HYDRANT_RETURN_IF_ERROR(FillScope(spec, scopes, plan, default_floor));
+  HYDRANT_ASSIGN_OR_RETURN(const double candidates,
+                           RealParam(spec, "candidates", kDefaultCandidates, 1.0, kMostCandidates));
   plan->ShareBudgets(static_cast<int32_t>(
-      std::min<double>(std::ceil(*candidates * plan->budget), static_cast<double>(kNoCap))));
+      std::min<double>(std::ceil(candidates * plan->budget), static_cast<double>(kNoCap))));
   return FillGroupReduce(spec, kReductions, plan);
 }
 
@@ -159,10 +156,9 @@ std::vector<PolicyParameter> SharingParameters(std::span<const std::string_view>
 }
 
 absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
-  const absl::StatusOr<int64_t> cap =
-      IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap);
-  if (!cap.ok()) return cap.status();
-  plan->cap = static_cast<int32_t>(*cap);
+  HYDRANT_ASSIGN_OR_RETURN(const int64_t cap,
+                           IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap));
+  plan->cap = static_cast<int32_t>(cap);
   plan->rule.scored = plan->cap != kNoCap;
   return absl::OkStatus();
 }

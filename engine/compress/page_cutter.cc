@@ -2,12 +2,14 @@
 
 #include <vector>
 
+#include "kernels/status_macros.h"
+
 namespace hydrant {
 
 absl::Status PageCutter::Allocate(Backend* backend, const EngineLimits& limits) {
   backend_ = backend;
   limits_ = limits;
-  if (absl::Status status = budgets_.Allocate(backend, limits); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(budgets_.Allocate(backend, limits));
   return samples_.Allocate(backend, limits);
 }
 

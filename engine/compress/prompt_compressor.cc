@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/status_macros.h"
+
 namespace hydrant {
 namespace {
 
@@ -23,7 +25,7 @@ bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<Co
 absl::StatusOr<std::unique_ptr<PromptCompressor>> PromptCompressor::Create(
     Backend* backend, const EngineLimits& limits) {
   std::unique_ptr<PromptCompressor> compressor(new PromptCompressor(backend, limits));
-  if (absl::Status status = compressor->Allocate(); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(compressor->Allocate());
   return compressor;
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/status_macros.h"
+
 namespace hydrant {
 
 absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* backend,
@@ -11,7 +13,7 @@ absl::StatusOr<std::unique_ptr<PrefillRunner>> PrefillRunner::Create(Backend* ba
                                                                      const Activations* act,
                                                                      const EngineLimits& limits) {
   std::unique_ptr<PrefillRunner> runner(new PrefillRunner(backend, model, act, limits));
-  if (absl::Status status = runner->Allocate(limits); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(runner->Allocate(limits));
   return runner;
 }
 
@@ -30,10 +32,7 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(later_positions_, tokens);
   allocate(later_q_, tokens * config.QDim());
   if (!status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<PromptCompressor>> compressor =
-      PromptCompressor::Create(backend_, limits);
-  if (!compressor.ok()) return compressor.status();
-  compressor_ = *std::move(compressor);
+  HYDRANT_ASSIGN_OR_RETURN(compressor_, PromptCompressor::Create(backend_, limits));
   return absl::OkStatus();
 }
 

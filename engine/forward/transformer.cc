@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/forward/rope_table.h"
 #include "kernels/dequantize.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -58,10 +59,9 @@ absl::StatusOr<uint64_t> WeightBytes(const ModelSource& source, WeightDType dtyp
   add(source.Positions());
   if (!source.config().tied_embeddings) add(source.Output());
   for (int i = 0; i < source.config().num_layers && status.ok(); ++i) {
-    const absl::StatusOr<LayerTensors> layer = source.Layer(i);
-    if (!layer.ok()) return layer.status();
-    for (const TensorView& tensor : {layer->wq, layer->wk, layer->wv, layer->wqkv, layer->wo,
-                                     layer->gate, layer->up, layer->down}) {
+    HYDRANT_ASSIGN_OR_RETURN(const LayerTensors layer, source.Layer(i));
+    for (const TensorView& tensor :
+         {layer.wq, layer.wk, layer.wv, layer.wqkv, layer.wo, layer.gate, layer.up, layer.down}) {
       add(tensor);
     }
   }
@@ -92,25 +92,24 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
     Backend* backend, std::shared_ptr<const ModelSource> source, WeightDType dtype,
     int max_positions, const std::function<void(double)>& progress) {
   std::unique_ptr<Transformer> model(new Transformer(backend, std::move(source)));
-  if (absl::Status status = model->Load(dtype, max_positions, progress); !status.ok())
-    return status;
+  HYDRANT_RETURN_IF_ERROR(model->Load(dtype, max_positions, progress));
   return model;
 }
 
 absl::Status Transformer::Load(WeightDType dtype, int max_positions,
                                const std::function<void(double)>& progress) {
-  if (absl::Status status = CheckFits(dtype); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(CheckFits(dtype));
   const int num_layers = config().num_layers;
   layers_.resize(num_layers);
   for (int layer = 0; layer < num_layers; ++layer) {
-    if (absl::Status status = LoadLayer(layer, dtype); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(LoadLayer(layer, dtype));
     if (progress) progress((layer + 1.0) / (num_layers + 1.0));
   }
-  if (absl::Status status = LoadHead(dtype); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(LoadHead(dtype));
   if (config().RotaryDim() > 0) {
     const RopeTable rope = MakeRopeTable(config(), max_positions);
-    if (absl::Status status = cos_.AllocateFrom(*backend_, rope.cos); !status.ok()) return status;
-    if (absl::Status status = sin_.AllocateFrom(*backend_, rope.sin); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(cos_.AllocateFrom(*backend_, rope.cos));
+    HYDRANT_RETURN_IF_ERROR(sin_.AllocateFrom(*backend_, rope.sin));
   }
   if (progress) progress(1.0);
   return source_->CheckUnchanged();
@@ -119,19 +118,15 @@ absl::Status Transformer::Load(WeightDType dtype, int max_positions,
 // Said before the first of them is read. A system that promises more memory than it has would kill
 // the process in the middle.
 absl::Status Transformer::CheckFits(WeightDType dtype) const {
-  const absl::StatusOr<uint64_t> wanted = WeightBytes(*source_, dtype);
-  if (!wanted.ok()) return wanted.status();
-  const absl::StatusOr<DeviceMemory> memory = backend_->Memory();
-  if (!memory.ok()) return memory.status();
-  if (*wanted <= memory->total_bytes) return absl::OkStatus();
+  HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, WeightBytes(*source_, dtype));
+  HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend_->Memory());
+  if (wanted <= memory.total_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the weights need ", *wanted, " bytes, the device has ", memory->total_bytes));
+      absl::StrCat("the weights need ", wanted, " bytes, the device has ", memory.total_bytes));
 }
 
 absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
-  const absl::StatusOr<LayerTensors> tensors = source_->Layer(index);
-  if (!tensors.ok()) return tensors.status();
-  const LayerTensors& t = *tensors;
+  HYDRANT_ASSIGN_OR_RETURN(const LayerTensors t, source_->Layer(index));
   Layer& layer = layers_[index];
   absl::Status status = LoadNorm(t.attn_norm, t.attn_norm_bias, &layer.attn_norm);
   if (status.ok()) status = LoadNorm(t.ffn_norm, t.ffn_norm_bias, &layer.ffn_norm);
@@ -151,15 +146,12 @@ absl::Status Transformer::LoadHead(WeightDType dtype) {
   const auto pack = [&](const absl::StatusOr<TensorView>& tensor, std::unique_ptr<Weight>* weight) {
     if (!tensor.ok()) return tensor.status();
     if (!tensor->Exists()) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<Weight>> packed = Pack({*tensor}, dtype);
-    if (!packed.ok()) return packed.status();
-    *weight = *std::move(packed);
+    HYDRANT_ASSIGN_OR_RETURN(*weight, Pack({*tensor}, dtype));
     return absl::OkStatus();
   };
-  const absl::StatusOr<TensorView> norm = source_->FinalNorm(), bias = source_->FinalNormBias();
-  if (!norm.ok()) return norm.status();
-  if (!bias.ok()) return bias.status();
-  absl::Status status = LoadNorm(*norm, *bias, &final_norm_);
+  HYDRANT_ASSIGN_OR_RETURN(const TensorView norm, source_->FinalNorm());
+  HYDRANT_ASSIGN_OR_RETURN(const TensorView bias, source_->FinalNormBias());
+  absl::Status status = LoadNorm(norm, bias, &final_norm_);
   if (status.ok()) status = pack(source_->Embedding(), &embedding_);
   if (status.ok()) status = pack(source_->Positions(), &positions_);
   if (status.ok() && !config().tied_embeddings) status = pack(source_->Output(), &output_);
@@ -174,9 +166,7 @@ absl::Status Transformer::LoadNorm(const TensorView& weight, const TensorView& b
 absl::Status Transformer::LoadLinear(const std::vector<TensorView>& weights,
                                      const std::vector<TensorView>& biases, WeightDType dtype,
                                      Linear* linear) {
-  absl::StatusOr<std::unique_ptr<Weight>> weight = Pack(weights, dtype);
-  if (!weight.ok()) return weight.status();
-  linear->weight = *std::move(weight);
+  HYDRANT_ASSIGN_OR_RETURN(linear->weight, Pack(weights, dtype));
   return LoadVectors(*backend_, biases, &linear->bias);
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 
@@ -38,7 +39,7 @@ class ByteReader {
   // A uint64 length and that many bytes.
   absl::Status ReadString(std::string_view field, uint64_t max_length, std::string* out) {
     uint64_t length = 0;
-    if (absl::Status s = Read(field, &length); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(Read(field, &length));
     if (length > max_length) {
       return absl::InvalidArgumentError(absl::StrCat("length of ", std::string(field), " is ",
                                                      length, " bytes, the limit is ", max_length));

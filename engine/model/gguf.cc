@@ -9,6 +9,7 @@
 #include "engine/model/gguf_value.h"
 #include "engine/model/mapped_file.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -33,11 +34,11 @@ absl::StatusOr<Header> ReadHeader(ByteReader& reader) {
   uint32_t magic = 0;
   uint32_t version = 0;
   Header header;
-  if (absl::Status s = reader.Read("the magic number", &magic); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the magic number", &magic));
   if (magic != kMagic) {
     return absl::InvalidArgumentError("not a GGUF file: it does not begin with the bytes GGUF");
   }
-  if (absl::Status s = reader.Read("the version", &version); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the version", &version));
   if (version != kVersion) {
     if ((version & 0xffff) == 0 && version != 0) {
       return absl::UnimplementedError(
@@ -46,8 +47,8 @@ absl::StatusOr<Header> ReadHeader(ByteReader& reader) {
     return absl::UnimplementedError(
         absl::StrCat("GGUF version is ", version, ", only version 3 is supported"));
   }
-  if (absl::Status s = reader.Read("the tensor count", &header.tensor_count); !s.ok()) return s;
-  if (absl::Status s = reader.Read("the metadata count", &header.pair_count); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the tensor count", &header.tensor_count));
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the metadata count", &header.pair_count));
   if (header.pair_count > reader.remaining() / kMinPairBytes) {
     return absl::InvalidArgumentError(absl::StrCat("metadata count ", header.pair_count,
                                                    " does not fit the ", reader.remaining(),
@@ -82,8 +83,7 @@ struct GgufFile::Impl {
 absl::Status GgufFile::Impl::ReadMetadata(ByteReader& reader, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) {
     std::string key;
-    if (absl::Status s = reader.ReadString("a metadata key", kMaxKeyLength, &key); !s.ok())
-      return s;
+    HYDRANT_RETURN_IF_ERROR(reader.ReadString("a metadata key", kMaxKeyLength, &key));
     if (key.empty())
       return absl::InvalidArgumentError(absl::StrCat("metadata key ", i, " is empty"));
     const std::string context = absl::StrCat("metadata key ", Quoted(key));
@@ -119,13 +119,12 @@ absl::Status GgufFile::Impl::ReadTensors(std::span<const uint8_t> bytes, ByteRea
                                          uint64_t count) {
   if (count == 0)
     return absl::OkStatus();  // a vocabulary alone; it may lack the padding before the data
-  const absl::StatusOr<uint64_t> alignment = Alignment();
-  if (!alignment.ok()) return alignment.status();
+  HYDRANT_ASSIGN_OR_RETURN(const uint64_t alignment, Alignment());
   std::vector<GgufTensorEntry> entries(count);
   for (GgufTensorEntry& entry : entries) {
-    if (absl::Status s = ReadGgufTensorEntry(reader, *alignment, &entry); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ReadGgufTensorEntry(reader, alignment, &entry));
   }
-  const uint64_t padding = (*alignment - reader.position() % *alignment) % *alignment;
+  const uint64_t padding = (alignment - reader.position() % alignment) % alignment;
   const uint64_t available = reader.remaining() < padding ? 0 : reader.remaining() - padding;
   const uint64_t data_start = reader.position() + padding;
   for (const GgufTensorEntry& entry : entries) {
@@ -146,10 +145,9 @@ absl::Status GgufFile::Impl::ReadTensors(std::span<const uint8_t> bytes, ByteRea
 
 absl::Status GgufFile::Impl::Load(std::span<const uint8_t> bytes) {
   ByteReader reader(bytes);
-  const absl::StatusOr<Header> header = ReadHeader(reader);
-  if (!header.ok()) return header.status();
-  if (absl::Status s = ReadMetadata(reader, header->pair_count); !s.ok()) return s;
-  return ReadTensors(bytes, reader, header->tensor_count);
+  HYDRANT_ASSIGN_OR_RETURN(const Header header, ReadHeader(reader));
+  HYDRANT_RETURN_IF_ERROR(ReadMetadata(reader, header.pair_count));
+  return ReadTensors(bytes, reader, header.tensor_count);
 }
 
 template <typename T>
@@ -167,17 +165,16 @@ GgufFile::GgufFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GgufFile::~GgufFile() = default;
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<std::unique_ptr<GgufFile>> gguf = Parse((*file)->bytes());
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  absl::StatusOr<std::unique_ptr<GgufFile>> gguf = Parse(file->bytes());
   if (!gguf.ok()) return WithContext(gguf.status(), Quoted(path));
-  (*gguf)->impl_->file = *std::move(file);
+  (*gguf)->impl_->file = std::move(file);
   return gguf;
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(std::span<const uint8_t> bytes) {
   auto impl = std::make_unique<Impl>();
-  if (absl::Status s = impl->Load(bytes); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(impl->Load(bytes));
   return std::unique_ptr<GgufFile>(new GgufFile(std::move(impl)));
 }
 
@@ -195,45 +192,41 @@ bool GgufFile::Has(std::string_view key) const {
 }
 
 absl::StatusOr<int64_t> GgufFile::GetInt(std::string_view key) const {
-  const absl::StatusOr<const int64_t*> value = impl_->Find<int64_t>(key, "integer");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const int64_t* value, impl_->Find<int64_t>(key, "integer"));
+  return *value;
 }
 
 absl::StatusOr<double> GgufFile::GetFloat(std::string_view key) const {
-  const absl::StatusOr<const double*> value = impl_->Find<double>(key, "float");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const double* value, impl_->Find<double>(key, "float"));
+  return *value;
 }
 
 absl::StatusOr<std::string> GgufFile::GetString(std::string_view key) const {
-  const absl::StatusOr<const std::string*> value = impl_->Find<std::string>(key, "string");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const std::string* value, impl_->Find<std::string>(key, "string"));
+  return *value;
 }
 
 absl::StatusOr<bool> GgufFile::GetBool(std::string_view key) const {
-  const absl::StatusOr<const bool*> value = impl_->Find<bool>(key, "bool");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const bool* value, impl_->Find<bool>(key, "bool"));
+  return *value;
 }
 
 absl::StatusOr<std::vector<std::string>> GgufFile::GetStrings(std::string_view key) const {
-  const auto value = impl_->Find<std::vector<std::string>>(key, "array of string");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const auto value,
+                           impl_->Find<std::vector<std::string>>(key, "array of string"));
+  return *value;
 }
 
 absl::StatusOr<std::vector<int64_t>> GgufFile::GetInts(std::string_view key) const {
-  const auto value = impl_->Find<std::vector<int64_t>>(key, "array of integer");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const auto value,
+                           impl_->Find<std::vector<int64_t>>(key, "array of integer"));
+  return *value;
 }
 
 absl::StatusOr<std::vector<double>> GgufFile::GetFloats(std::string_view key) const {
-  const auto value = impl_->Find<std::vector<double>>(key, "array of float");
-  if (!value.ok()) return value.status();
-  return **value;
+  HYDRANT_ASSIGN_OR_RETURN(const auto value,
+                           impl_->Find<std::vector<double>>(key, "array of float"));
+  return *value;
 }
 
 }  // namespace hydrant

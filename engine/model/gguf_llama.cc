@@ -13,6 +13,7 @@
 #include "engine/model/model_tensors.h"
 #include "engine/model/text.h"
 #include "kernels/dequantize.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -20,14 +21,13 @@ namespace {
 constexpr char kRopeFreqs[] = "rope_freqs.weight";
 
 absl::Status ReadInt(const GgufFile& file, const std::string& key, int* out) {
-  const absl::StatusOr<int64_t> value = file.GetInt(key);
-  if (!value.ok()) return value.status();
+  HYDRANT_ASSIGN_OR_RETURN(const int64_t value, file.GetInt(key));
   constexpr int kMax = std::numeric_limits<int>::max();
-  if (*value < 0 || *value > kMax) {
+  if (value < 0 || value > kMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("metadata key ", Quoted(key), " is ", *value, ", the limit is 0 to ", kMax));
+        absl::StrCat("metadata key ", Quoted(key), " is ", value, ", the limit is 0 to ", kMax));
   }
-  *out = static_cast<int>(*value);
+  *out = static_cast<int>(value);
   return absl::OkStatus();
 }
 
@@ -38,9 +38,7 @@ absl::Status ReadOptionalInt(const GgufFile& file, const std::string& key, int* 
 
 absl::Status ReadOptionalFloat(const GgufFile& file, const std::string& key, double* out) {
   if (!file.Has(key)) return absl::OkStatus();
-  const absl::StatusOr<double> value = file.GetFloat(key);
-  if (!value.ok()) return value.status();
-  *out = *value;
+  HYDRANT_ASSIGN_OR_RETURN(*out, file.GetFloat(key));
   return absl::OkStatus();
 }
 
@@ -115,16 +113,13 @@ absl::Status ReadSizes(const GgufFile& file, ModelConfig* c) {
       {"llama.attention.head_count", &c->num_heads},
       {"llama.context_length", &c->max_context}};
   for (const auto& [key, field] : required) {
-    if (absl::Status s = ReadInt(file, key, field); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ReadInt(file, key, field));
   }
   c->num_kv_heads = c->num_heads;
-  if (absl::Status s = ReadOptionalInt(file, "llama.attention.head_count_kv", &c->num_kv_heads);
-      !s.ok())
-    return s;
+  HYDRANT_RETURN_IF_ERROR(ReadOptionalInt(file, "llama.attention.head_count_kv", &c->num_kv_heads));
 
   if (file.Has("llama.attention.key_length")) {
-    if (absl::Status s = ReadInt(file, "llama.attention.key_length", &c->head_dim); !s.ok())
-      return s;
+    HYDRANT_RETURN_IF_ERROR(ReadInt(file, "llama.attention.key_length", &c->head_dim));
   } else if (c->num_heads > 0 && c->hidden_size % c->num_heads == 0) {
     c->head_dim = c->hidden_size / c->num_heads;
   } else {
@@ -134,15 +129,13 @@ absl::Status ReadSizes(const GgufFile& file, ModelConfig* c) {
   }
   for (const char* key : {"llama.attention.value_length", "llama.rope.dimension_count"}) {
     int value = c->head_dim;
-    if (absl::Status s = ReadOptionalInt(file, key, &value); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ReadOptionalInt(file, key, &value));
     if (value != c->head_dim) {
       return absl::UnimplementedError(absl::StrCat(
           key, " is ", value, ", it must equal the head dimension, which is ", c->head_dim));
     }
   }
-  const absl::StatusOr<double> eps = file.GetFloat("llama.attention.layer_norm_rms_epsilon");
-  if (!eps.ok()) return eps.status();
-  c->norm_eps = *eps;
+  HYDRANT_ASSIGN_OR_RETURN(c->norm_eps, file.GetFloat("llama.attention.layer_norm_rms_epsilon"));
   return absl::OkStatus();
 }
 
@@ -151,9 +144,7 @@ absl::Status ReadRopeScaling(const GgufFile& file, ModelConfig* c) {
   std::string type = "linear";
   const bool has_type = file.Has("llama.rope.scaling.type");
   if (has_type) {
-    absl::StatusOr<std::string> named = file.GetString("llama.rope.scaling.type");
-    if (!named.ok()) return named.status();
-    type = *std::move(named);
+    HYDRANT_ASSIGN_OR_RETURN(type, file.GetString("llama.rope.scaling.type"));
   }
   if (type == "none") return absl::OkStatus();
   if (type != "linear") {
@@ -169,9 +160,8 @@ absl::Status ReadRopeScaling(const GgufFile& file, ModelConfig* c) {
 }
 
 absl::Status ReadRope(const GgufFile& file, ModelConfig* c) {
-  if (absl::Status s = ReadOptionalFloat(file, "llama.rope.freq_base", &c->rope_theta); !s.ok())
-    return s;
-  if (absl::Status s = ReadRopeScaling(file, c); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadOptionalFloat(file, "llama.rope.freq_base", &c->rope_theta));
+  HYDRANT_RETURN_IF_ERROR(ReadRopeScaling(file, c));
   const auto it = file.tensors().find(kRopeFreqs);
   if (it == file.tensors().end()) return absl::OkStatus();
   const TensorView& view = it->second;
@@ -226,44 +216,39 @@ class GgufLlamaSource final : public ModelSource {
 
 absl::StatusOr<ModelConfig> ReadGgufLlamaConfig(const GgufFile& file) {
   ModelConfig config;
-  const absl::StatusOr<std::string> architecture = file.GetString("general.architecture");
-  if (!architecture.ok()) return architecture.status();
-  if (*architecture != "llama") {
-    return absl::UnimplementedError(absl::StrCat("general.architecture is ", Quoted(*architecture),
+  HYDRANT_ASSIGN_OR_RETURN(const std::string architecture, file.GetString("general.architecture"));
+  if (architecture != "llama") {
+    return absl::UnimplementedError(absl::StrCat("general.architecture is ", Quoted(architecture),
                                                  ", only 'llama' is supported"));
   }
-  config.architecture = *architecture;
+  config.architecture = architecture;
   config.name = file.GetString("general.name").value_or("");
   config.rope_pairing = RopePairing::kInterleaved;
-  if (absl::Status s = CheckKeys(file); !s.ok()) return s;
-  if (absl::Status s = ReadSizes(file, &config); !s.ok()) return s;
-  if (absl::Status s = ReadVocabulary(file, &config); !s.ok()) return s;
-  if (absl::Status s = ReadRope(file, &config); !s.ok()) return s;
-  if (absl::Status s = ValidateConfig(config); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckKeys(file));
+  HYDRANT_RETURN_IF_ERROR(ReadSizes(file, &config));
+  HYDRANT_RETURN_IF_ERROR(ReadVocabulary(file, &config));
+  HYDRANT_RETURN_IF_ERROR(ReadRope(file, &config));
+  HYDRANT_RETURN_IF_ERROR(ValidateConfig(config));
   return config;
 }
 
 absl::StatusOr<std::unique_ptr<ModelSource>> MakeGgufLlamaSource(std::unique_ptr<GgufFile> file) {
-  absl::StatusOr<ModelConfig> config = ReadGgufLlamaConfig(*file);
-  if (!config.ok()) return config.status();
+  HYDRANT_ASSIGN_OR_RETURN(ModelConfig config, ReadGgufLlamaConfig(*file));
   std::vector<std::string> present;
   for (const auto& [name, view] : file->tensors()) present.push_back(name);
   const auto ignored = [](const std::string& name) {
     // attn_rot_embd: rotation tables in old files, which are computed here.
     return name == kRopeFreqs || name.ends_with(".attn_rot_embd");
   };
-  if (absl::Status s = CheckNoUnknownTensors(*config, GgufLlamaNames(), present, ignored); !s.ok())
-    return s;
+  HYDRANT_RETURN_IF_ERROR(CheckNoUnknownTensors(config, GgufLlamaNames(), present, ignored));
   const auto find = [&file](const std::string& name) -> absl::StatusOr<TensorView> {
     const auto it = file->tensors().find(name);
     if (it == file->tensors().end())
       return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
     return it->second;
   };
-  absl::StatusOr<ModelTensors> tensors = GatherTensors(*config, GgufLlamaNames(), find);
-  if (!tensors.ok()) return tensors.status();
-  return std::make_unique<GgufLlamaSource>(std::move(file), *std::move(config),
-                                           *std::move(tensors));
+  HYDRANT_ASSIGN_OR_RETURN(ModelTensors tensors, GatherTensors(config, GgufLlamaNames(), find));
+  return std::make_unique<GgufLlamaSource>(std::move(file), std::move(config), std::move(tensors));
 }
 
 }  // namespace hydrant

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -61,7 +62,7 @@ std::string GgmlTypeName(uint32_t type) {
 
 absl::Status ReadShape(ByteReader& reader, GgufTensorEntry* entry) {
   uint32_t num_dims = 0;
-  if (absl::Status s = reader.Read("the number of dimensions", &num_dims); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the number of dimensions", &num_dims));
   if (num_dims < 1 || num_dims > kMaxDims) {
     return absl::InvalidArgumentError(
         absl::StrCat("number of dimensions is ", num_dims, ", the limit is 1 to ", kMaxDims));
@@ -72,7 +73,7 @@ absl::Status ReadShape(ByteReader& reader, GgufTensorEntry* entry) {
   entry->shape.resize(num_dims);
   for (uint32_t i = 0; i < num_dims; ++i) {
     uint64_t dim = 0;
-    if (absl::Status s = reader.Read("a dimension", &dim); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(reader.Read("a dimension", &dim));
     if (dim < 1 || dim > kMaxElements / elements) {
       return absl::InvalidArgumentError(absl::StrCat(
           "dimension ", i, " is ", dim, ", the limit is 1 to ", kMaxElements / elements));
@@ -84,9 +85,9 @@ absl::Status ReadShape(ByteReader& reader, GgufTensorEntry* entry) {
 }
 
 absl::Status ReadTensorBody(ByteReader& reader, uint64_t alignment, GgufTensorEntry* entry) {
-  if (absl::Status s = ReadShape(reader, entry); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadShape(reader, entry));
   uint32_t type = 0;
-  if (absl::Status s = reader.Read("the type", &type); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the type", &type));
   const std::optional<DType> dtype = DTypeFromGgml(type);
   if (!dtype) {
     return absl::UnimplementedError(absl::StrCat("type ", GgmlTypeName(type),
@@ -103,7 +104,7 @@ absl::Status ReadTensorBody(ByteReader& reader, uint64_t alignment, GgufTensorEn
   uint64_t elements = 1;
   for (int64_t dim : entry->shape) elements *= static_cast<uint64_t>(dim);
   entry->num_bytes = BytesOf(*dtype, elements);
-  if (absl::Status s = reader.Read("the offset", &entry->offset); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the offset", &entry->offset));
   if (entry->offset % alignment != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("offset ", entry->offset, " is not a multiple of the alignment ", alignment));
@@ -116,9 +117,7 @@ absl::Status ReadTensorBody(ByteReader& reader, uint64_t alignment, GgufTensorEn
 }  // namespace
 
 absl::Status ReadGgufTensorEntry(ByteReader& reader, uint64_t alignment, GgufTensorEntry* entry) {
-  if (absl::Status s = reader.ReadString("a tensor name", kMaxNameLength, &entry->name); !s.ok()) {
-    return s;
-  }
+  HYDRANT_RETURN_IF_ERROR(reader.ReadString("a tensor name", kMaxNameLength, &entry->name));
   if (entry->name.empty()) return absl::InvalidArgumentError("a tensor name is empty");
   return WithContext(ReadTensorBody(reader, alignment, entry),
                      absl::StrCat("tensor ", Quoted(entry->name)));

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -60,7 +61,7 @@ uint64_t MinValueBytes(uint32_t type) {
 template <typename T>
 absl::Status ReadInteger(ByteReader& reader, GgufValue* out) {
   T value = 0;
-  if (absl::Status s = reader.Read("a value", &value); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("a value", &value));
   if constexpr (std::is_same_v<T, uint64_t>) {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       *out = value;
@@ -74,14 +75,14 @@ absl::Status ReadInteger(ByteReader& reader, GgufValue* out) {
 template <typename T>
 absl::Status ReadReal(ByteReader& reader, GgufValue* out) {
   T value = 0;
-  if (absl::Status s = reader.Read("a value", &value); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("a value", &value));
   *out = static_cast<double>(value);
   return absl::OkStatus();
 }
 
 absl::Status ReadBool(ByteReader& reader, GgufValue* out) {
   uint8_t value = 0;
-  if (absl::Status s = reader.Read("a value", &value); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("a value", &value));
   if (value > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("a bool is ", int{value}, ", it must be 0 or 1"));
@@ -116,7 +117,7 @@ absl::Status ReadScalar(ByteReader& reader, uint32_t type, GgufValue* out) {
       return ReadBool(reader, out);
     case kString: {
       std::string text;
-      if (absl::Status s = reader.ReadString("a string", kNoLimit, &text); !s.ok()) return s;
+      HYDRANT_RETURN_IF_ERROR(reader.ReadString("a string", kNoLimit, &text));
       *out = std::move(text);
       return absl::OkStatus();
     }
@@ -134,7 +135,7 @@ absl::StatusOr<std::vector<T>> ReadElements(ByteReader& reader, uint32_t type, u
   values.reserve(count);
   GgufValue value;
   for (uint64_t i = 0; i < count; ++i) {
-    if (absl::Status s = ReadScalar(reader, type, &value); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ReadScalar(reader, type, &value));
     if constexpr (std::is_same_v<T, uint64_t>) {
       const int64_t* small = std::get_if<int64_t>(&value);
       values.push_back(small ? static_cast<uint64_t>(*small) : std::get<uint64_t>(value));
@@ -147,24 +148,23 @@ absl::StatusOr<std::vector<T>> ReadElements(ByteReader& reader, uint32_t type, u
 
 template <typename T>
 absl::Status ReadElementsInto(ByteReader& reader, uint32_t type, uint64_t count, GgufValue* out) {
-  absl::StatusOr<std::vector<T>> values = ReadElements<T>(reader, type, count);
-  if (!values.ok()) return values.status();
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<T> values, ReadElements<T>(reader, type, count));
   if constexpr (std::is_same_v<T, uint64_t>) {
     constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
-    if (std::all_of(values->begin(), values->end(), [](uint64_t v) { return v <= kMax; })) {
-      *out = std::vector<int64_t>(values->begin(), values->end());
+    if (std::all_of(values.begin(), values.end(), [](uint64_t v) { return v <= kMax; })) {
+      *out = std::vector<int64_t>(values.begin(), values.end());
       return absl::OkStatus();
     }
   }
-  *out = *std::move(values);
+  *out = std::move(values);
   return absl::OkStatus();
 }
 
 absl::Status ReadArray(ByteReader& reader, GgufValue* out) {
   uint32_t type = 0;
   uint64_t count = 0;
-  if (absl::Status s = reader.Read("an array's element type", &type); !s.ok()) return s;
-  if (absl::Status s = reader.Read("an array's length", &count); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("an array's element type", &type));
+  HYDRANT_RETURN_IF_ERROR(reader.Read("an array's length", &count));
   if (type == kArray) return absl::UnimplementedError("arrays of arrays are not supported");
   const uint64_t element_bytes = MinValueBytes(type);
   if (element_bytes == 0) {
@@ -194,7 +194,7 @@ absl::Status ReadArray(ByteReader& reader, GgufValue* out) {
 
 absl::Status ReadGgufValue(ByteReader& reader, GgufValue* out) {
   uint32_t type = 0;
-  if (absl::Status s = reader.Read("the value type", &type); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.Read("the value type", &type));
   return type == kArray ? ReadArray(reader, out) : ReadScalar(reader, type, out);
 }
 

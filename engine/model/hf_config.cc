@@ -13,6 +13,7 @@
 #include "engine/model/json_text.h"
 #include "engine/model/mapped_file.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -52,7 +53,7 @@ absl::StatusOr<const Family*> FindFamily(const char* key, const std::string& val
 // granite, for one, is no Llama whatever its architectures says.
 absl::StatusOr<const Family*> FindFamily(HfFields& root) {
   std::string type;
-  if (absl::Status s = ReadString(root, "model_type", &type); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadString(root, "model_type", &type));
   const json* list = root.Find("architectures");
   if (list == nullptr) {
     if (type.empty()) return absl::NotFoundError("architectures is missing");
@@ -70,13 +71,13 @@ absl::StatusOr<const Family*> FindFamily(HfFields& root) {
 
 absl::Status ReadWeightType(HfFields& root, HfConfig* config) {
   std::string type = "float32";
-  if (absl::Status s = ReadString(root, "torch_dtype", &type); !s.ok()) return s;
-  if (absl::Status s = ReadString(root, "dtype", &type); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadString(root, "torch_dtype", &type));
+  HYDRANT_RETURN_IF_ERROR(ReadString(root, "dtype", &type));
   // Half precision is stored as bfloat16 in dummy weights: the same bytes, and nothing else uses
   // this field.
   config->weight_dtype = type == "bfloat16" || type == "float16" ? DType::kBF16 : DType::kF32;
   for (const char* key : {"init_std", "initializer_range"}) {  // OPT's name, and the others'
-    if (absl::Status s = ReadReal(root, key, false, &config->initializer_range); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ReadReal(root, key, false, &config->initializer_range));
   }
   if (!(config->initializer_range > 0 && config->initializer_range <= 10)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -94,7 +95,7 @@ absl::Status ReadHfSizes(HfFields& root, const char* intermediate_key, ModelConf
                                                  {"num_attention_heads", &c->num_heads},
                                                  {"vocab_size", &c->vocab_size}};
   for (const auto& [key, out] : fields) {
-    if (absl::Status s = ReadInt(root, key, true, out); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ReadInt(root, key, true, out));
   }
   c->num_kv_heads = c->num_heads;
   return absl::OkStatus();
@@ -113,7 +114,7 @@ absl::Status SetHeadDim(ModelConfig* c) {
 absl::Status ReadHfActivation(HfFields& root, const char* key, const char* otherwise,
                               ModelConfig* config) {
   std::string name = otherwise;
-  if (absl::Status s = ReadString(root, key, &name); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadString(root, key, &name));
   constexpr std::pair<const char*, Activation> kNames[] = {
       {"relu", Activation::kRelu},          {"gelu", Activation::kGelu},
       {"gelu_new", Activation::kGeluTanh},  {"gelu_pytorch_tanh", Activation::kGeluTanh},
@@ -132,30 +133,27 @@ absl::Status ReadHfActivation(HfFields& root, const char* key, const char* other
 }
 
 absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text) {
-  const absl::StatusOr<json> root = ParseJsonObject(json_text);
-  if (!root.ok()) return root.status();
-  HfFields fields(*root);
-  const absl::StatusOr<const Family*> family = FindFamily(fields);
-  if (!family.ok()) return family.status();
+  HYDRANT_ASSIGN_OR_RETURN(const json root, ParseJsonObject(json_text));
+  HfFields fields(root);
+  HYDRANT_ASSIGN_OR_RETURN(const Family* family, FindFamily(fields));
   if (fields.Find("quantization_config") != nullptr) {
     return absl::UnimplementedError(
         "quantization_config is set; only F32, F16 and BF16 weights are supported");
   }
   HfConfig config;
   config.model.rope_pairing = RopePairing::kHalfSplit;
-  if (absl::Status s = ReadString(fields, "_name_or_path", &config.model.name); !s.ok()) return s;
-  if (absl::Status s = (*family)->read(fields, &config.model); !s.ok()) return s;
-  if (absl::Status s = ReadWeightType(fields, &config); !s.ok()) return s;
-  const std::span<const IdleField> idle[] = {IdleHfFields(), (*family)->idle()};
-  if (absl::Status s = fields.RefuseUnread(idle); !s.ok()) return s;
-  if (absl::Status s = ValidateConfig(config.model); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadString(fields, "_name_or_path", &config.model.name));
+  HYDRANT_RETURN_IF_ERROR(family->read(fields, &config.model));
+  HYDRANT_RETURN_IF_ERROR(ReadWeightType(fields, &config));
+  const std::span<const IdleField> idle[] = {IdleHfFields(), family->idle()};
+  HYDRANT_RETURN_IF_ERROR(fields.RefuseUnread(idle));
+  HYDRANT_RETURN_IF_ERROR(ValidateConfig(config.model));
   return config;
 }
 
 absl::StatusOr<HfConfig> ReadHfConfig(const std::string& path) {
-  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
-  if (!file.ok()) return file.status();
-  const std::span<const uint8_t> bytes = (*file)->bytes();
+  HYDRANT_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  const std::span<const uint8_t> bytes = file->bytes();
   constexpr size_t kMaxBytes = size_t{1} << 20;  // real ones are about a kilobyte
   if (bytes.size() > kMaxBytes) {
     return absl::InvalidArgumentError(

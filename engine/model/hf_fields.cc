@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 
@@ -95,7 +96,7 @@ absl::Status ReadString(HfFields& fields, const char* key, std::string* out) {
 
 absl::Status WantValue(HfFields& fields, const char* key, bool wanted, const char* why) {
   bool value = wanted;
-  if (absl::Status s = ReadBool(fields, key, &value); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadBool(fields, key, &value));
   if (value == wanted) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(key, " is ", value ? "true" : "false", "; ", why));
 }

@@ -15,6 +15,7 @@
 #include "engine/model/model_tensors.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -44,20 +45,18 @@ struct Shards {
 };
 
 absl::StatusOr<Shards> OpenSingle(const std::string& folder) {
-  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-      SafetensorsFile::Open(absl::StrCat(folder, "/", kSingleFile));
-  if (!file.ok()) return file.status();
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file,
+                           SafetensorsFile::Open(absl::StrCat(folder, "/", kSingleFile)));
   Shards shards;
-  for (const std::string& name : (*file)->Names()) shards.file_of[name] = kSingleFile;
-  shards.files[kSingleFile] = *std::move(file);
+  for (const std::string& name : file->Names()) shards.file_of[name] = kSingleFile;
+  shards.files[kSingleFile] = std::move(file);
   return shards;
 }
 
 // tensor name → file name; a file name must stay inside the folder.
 absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const std::string& path) {
-  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
-  if (!file.ok()) return file.status();
-  const std::span<const uint8_t> bytes = (*file)->bytes();
+  HYDRANT_ASSIGN_OR_RETURN(const std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  const std::span<const uint8_t> bytes = file->bytes();
   const absl::StatusOr<nlohmann::json> root =
       ParseJsonObject(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   if (!root.ok()) return WithContext(root.status(), Quoted(path));
@@ -82,20 +81,17 @@ absl::StatusOr<std::map<std::string, std::string>> ReadWeightMap(const std::stri
 
 absl::StatusOr<Shards> OpenIndexed(const std::string& folder) {
   const std::string index = absl::StrCat(folder, "/", kIndexFile);
-  absl::StatusOr<std::map<std::string, std::string>> map = ReadWeightMap(index);
-  if (!map.ok()) return map.status();
+  HYDRANT_ASSIGN_OR_RETURN(auto map, ReadWeightMap(index));
   Shards shards;
-  shards.file_of = *std::move(map);
+  shards.file_of = std::move(map);
   for (const auto& [tensor, name] : shards.file_of) {
     if (shards.files.contains(name)) continue;
     if (shards.files.size() == kMaxShards) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(index), " names more than ", kMaxShards, " files"));
     }
-    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-        SafetensorsFile::Open(absl::StrCat(folder, "/", name));
-    if (!file.ok()) return file.status();
-    shards.files[name] = *std::move(file);
+    HYDRANT_ASSIGN_OR_RETURN(shards.files[name],
+                             SafetensorsFile::Open(absl::StrCat(folder, "/", name)));
   }
   return shards;
 }
@@ -112,13 +108,10 @@ absl::StatusOr<Shards> OpenShards(const std::string& folder) {
 absl::Status UntieWhereTheyDiffer(const TensorNames& names, const Shards& shards,
                                   ModelConfig* config) {
   if (!config->tied_embeddings || !shards.file_of.contains(names.output)) return absl::OkStatus();
-  const absl::StatusOr<TensorView> embedding = shards.Find(names.embedding);
-  if (!embedding.ok()) return embedding.status();
-  const absl::StatusOr<TensorView> output = shards.Find(names.output);
-  if (!output.ok()) return output.status();
-  config->tied_embeddings = embedding->dtype == output->dtype &&
-                            embedding->shape == output->shape &&
-                            std::ranges::equal(embedding->bytes, output->bytes);
+  HYDRANT_ASSIGN_OR_RETURN(const TensorView embedding, shards.Find(names.embedding));
+  HYDRANT_ASSIGN_OR_RETURN(const TensorView output, shards.Find(names.output));
+  config->tied_embeddings = embedding.dtype == output.dtype && embedding.shape == output.shape &&
+                            std::ranges::equal(embedding.bytes, output.bytes);
   return absl::OkStatus();
 }
 
@@ -156,26 +149,24 @@ class HfFolderSource final : public ModelSource {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder) {
-  absl::StatusOr<HfConfig> config = ReadHfConfig(absl::StrCat(folder, "/config.json"));
-  if (!config.ok()) return config.status();
-  absl::StatusOr<Shards> shards = OpenShards(folder);
-  if (!shards.ok()) return shards.status();
-  TensorNames names = HuggingFaceNames(config->model);
-  if (const TensorNames bare = names.WithoutOuterModule(); shards->file_of.contains(bare.embedding))
+  HYDRANT_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(absl::StrCat(folder, "/config.json")));
+  HYDRANT_ASSIGN_OR_RETURN(Shards shards, OpenShards(folder));
+  TensorNames names = HuggingFaceNames(config.model);
+  if (const TensorNames bare = names.WithoutOuterModule(); shards.file_of.contains(bare.embedding))
     names = bare;
   std::vector<std::string> present;
-  for (const auto& [name, file] : shards->file_of) present.push_back(name);
-  if (absl::Status s = UntieWhereTheyDiffer(names, *shards, &config->model); !s.ok())
+  for (const auto& [name, file] : shards.file_of) present.push_back(name);
+  if (absl::Status s = UntieWhereTheyDiffer(names, shards, &config.model); !s.ok())
     return WithContext(s, Quoted(folder));
-  const bool tied = config->model.tied_embeddings;
+  const bool tied = config.model.tied_embeddings;
   const auto ignored = [&](const std::string& name) { return tied && name == names.output; };
-  if (absl::Status s = CheckNoUnknownTensors(config->model, names, present, ignored); !s.ok()) {
+  if (absl::Status s = CheckNoUnknownTensors(config.model, names, present, ignored); !s.ok()) {
     return WithContext(s, Quoted(folder));
   }
   absl::StatusOr<ModelTensors> tensors = GatherTensors(
-      config->model, names, [&](const std::string& name) { return shards->Find(name); });
+      config.model, names, [&](const std::string& name) { return shards.Find(name); });
   if (!tensors.ok()) return WithContext(tensors.status(), Quoted(folder));
-  return std::make_unique<HfFolderSource>(folder, std::move(config->model), *std::move(shards),
+  return std::make_unique<HfFolderSource>(folder, std::move(config.model), std::move(shards),
                                           *std::move(tensors));
 }
 

@@ -2,6 +2,7 @@
 // layer side by side. Pythia models are of this family.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 // says that the file is not what it seems.
 absl::Status WantAgreement(HfFields& root, const char* key, double used) {
   double said = used;
-  if (absl::Status s = ReadReal(root, key, false, &said); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadReal(root, key, false, &said));
   if (said == used) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat(key, " is ", said,
@@ -22,15 +23,15 @@ absl::Status WantAgreement(HfFields& root, const char* key, double used) {
 // rotary_pct and rotary_emb_base, which rope_parameters replaced in transformers 5.
 absl::Status ReadRotary(HfFields& root, ModelConfig* c) {
   double rotated = 0.25;
-  if (absl::Status s = ReadReal(root, "rotary_emb_base", false, &c->rope_theta); !s.ok()) return s;
-  if (absl::Status s = ReadReal(root, "rotary_pct", false, &rotated); !s.ok()) return s;
-  if (absl::Status s = ReadHfRope(root, c, &rotated); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rotary_emb_base", false, &c->rope_theta));
+  HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rotary_pct", false, &rotated));
+  HYDRANT_RETURN_IF_ERROR(ReadHfRope(root, c, &rotated));
   if (!(rotated >= 0.0 && rotated <= 1.0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rotary_pct (partial_rotary_factor) is ", rotated, ", the limit is 0 to 1"));
   }
   c->rotary_dim = static_cast<int>(c->head_dim * rotated);
-  if (absl::Status s = WantAgreement(root, "rope_theta", c->rope_theta); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(WantAgreement(root, "rope_theta", c->rope_theta));
   return WantAgreement(root, "partial_rotary_factor", rotated);
 }
 

@@ -2,6 +2,7 @@
 // everywhere. The 350m model normalises after them and projects its embeddings: it is refused.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -17,11 +18,10 @@ absl::Status CheckArithmetic(HfFields& root, int hidden_size) {
       {"enable_bias", true, "a model without biases is not supported"},
       {"layer_norm_elementwise_affine", true, "norms without weights are not supported"}};
   for (const auto& flag : flags) {
-    if (absl::Status s = WantValue(root, flag.key, flag.wanted, flag.why); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(WantValue(root, flag.key, flag.wanted, flag.why));
   }
   int embedding_dim = hidden_size;
-  if (absl::Status s = ReadInt(root, "word_embed_proj_dim", false, &embedding_dim); !s.ok())
-    return s;
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "word_embed_proj_dim", false, &embedding_dim));
   if (embedding_dim == hidden_size) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("word_embed_proj_dim is ", embedding_dim,
                                                ", hidden_size is ", hidden_size,
@@ -38,12 +38,11 @@ absl::Status ReadHfOpt(HfFields& root, ModelConfig* c) {
   c->rotary_dim = 0;
   c->learned_positions = true;
   c->tied_embeddings = true;
-  if (absl::Status s = ReadHfSizes(root, "ffn_dim", c); !s.ok()) return s;
-  if (absl::Status s = ReadInt(root, "max_position_embeddings", false, &c->max_context); !s.ok())
-    return s;
-  if (absl::Status s = SetHeadDim(c); !s.ok()) return s;
-  if (absl::Status s = CheckArithmetic(root, c->hidden_size); !s.ok()) return s;
-  if (absl::Status s = ReadHfActivation(root, "activation_function", "relu", c); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadHfSizes(root, "ffn_dim", c));
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "max_position_embeddings", false, &c->max_context));
+  HYDRANT_RETURN_IF_ERROR(SetHeadDim(c));
+  HYDRANT_RETURN_IF_ERROR(CheckArithmetic(root, c->hidden_size));
+  HYDRANT_RETURN_IF_ERROR(ReadHfActivation(root, "activation_function", "relu", c));
   return ReadBool(root, "tie_word_embeddings", &c->tied_embeddings);
 }
 

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -14,18 +15,16 @@ constexpr IdleField kIdle[] = {
 
 absl::Status ReadLlama3(HfFields& rope, Llama3RopeScaling* out) {
   out->enabled = true;
-  if (absl::Status s = ReadReal(rope, "factor", true, &out->factor); !s.ok()) return s;
-  if (absl::Status s = ReadReal(rope, "low_freq_factor", true, &out->low_freq_factor); !s.ok())
-    return s;
-  if (absl::Status s = ReadReal(rope, "high_freq_factor", true, &out->high_freq_factor); !s.ok())
-    return s;
+  HYDRANT_RETURN_IF_ERROR(ReadReal(rope, "factor", true, &out->factor));
+  HYDRANT_RETURN_IF_ERROR(ReadReal(rope, "low_freq_factor", true, &out->low_freq_factor));
+  HYDRANT_RETURN_IF_ERROR(ReadReal(rope, "high_freq_factor", true, &out->high_freq_factor));
   return ReadInt(rope, "original_max_position_embeddings", true, &out->original_context);
 }
 
 absl::Status ReadScaling(HfFields& rope, ModelConfig* c) {
   std::string type = "default";
-  if (absl::Status s = ReadString(rope, "type", &type); !s.ok()) return s;  // the older name
-  if (absl::Status s = ReadString(rope, "rope_type", &type); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadString(rope, "type", &type));  // the older name
+  HYDRANT_RETURN_IF_ERROR(ReadString(rope, "rope_type", &type));
   if (type == "default") return absl::OkStatus();
   if (type == "linear") return ReadReal(rope, "factor", true, &c->rope_linear_factor);
   if (type == "llama3") return ReadLlama3(rope, &c->llama3);
@@ -41,9 +40,9 @@ absl::Status ReadObject(const json& object, ModelConfig* c, double* rotated) {
     }
   }
   HfFields rope(object);
-  if (absl::Status s = ReadReal(rope, "rope_theta", false, &c->rope_theta); !s.ok()) return s;
-  if (absl::Status s = ReadReal(rope, "partial_rotary_factor", false, rotated); !s.ok()) return s;
-  if (absl::Status s = ReadScaling(rope, c); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ReadReal(rope, "rope_theta", false, &c->rope_theta));
+  HYDRANT_RETURN_IF_ERROR(ReadReal(rope, "partial_rotary_factor", false, rotated));
+  HYDRANT_RETURN_IF_ERROR(ReadScaling(rope, c));
   const std::span<const IdleField> idle[] = {kIdle};
   return rope.RefuseUnread(idle);
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -46,7 +47,7 @@ absl::Status CheckSizes(const ModelConfig& c) {
       {"max_context", c.max_context, 1, kMaxContext},
   };
   for (const auto& f : fields) {
-    if (absl::Status s = CheckInt(f.field, f.value, f.low, f.high); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(CheckInt(f.field, f.value, f.low, f.high));
   }
   if (c.head_dim % 2 != 0) {
     return absl::InvalidArgumentError(
@@ -68,16 +69,11 @@ absl::Status CheckSizes(const ModelConfig& c) {
 
 absl::Status CheckLlama3(const Llama3RopeScaling& scaling) {
   if (!scaling.enabled) return absl::OkStatus();
-  if (absl::Status s = CheckReal("llama3 rope factor", scaling.factor, 1.0, 1e6); !s.ok()) return s;
-  if (absl::Status s = CheckReal("llama3 rope low_freq_factor", scaling.low_freq_factor, 1e-6, 1e6);
-      !s.ok()) {
-    return s;
-  }
-  if (absl::Status s =
-          CheckReal("llama3 rope high_freq_factor", scaling.high_freq_factor, 1e-6, 1e6);
-      !s.ok()) {
-    return s;
-  }
+  HYDRANT_RETURN_IF_ERROR(CheckReal("llama3 rope factor", scaling.factor, 1.0, 1e6));
+  HYDRANT_RETURN_IF_ERROR(
+      CheckReal("llama3 rope low_freq_factor", scaling.low_freq_factor, 1e-6, 1e6));
+  HYDRANT_RETURN_IF_ERROR(
+      CheckReal("llama3 rope high_freq_factor", scaling.high_freq_factor, 1e-6, 1e6));
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
     return absl::InvalidArgumentError(
         absl::StrCat("llama3 rope high_freq_factor is ", scaling.high_freq_factor,
@@ -87,10 +83,9 @@ absl::Status CheckLlama3(const Llama3RopeScaling& scaling) {
 }
 
 absl::Status CheckRope(const ModelConfig& c) {
-  if (absl::Status s = CheckReal("rope_theta", c.rope_theta, 1.0, 1e12); !s.ok()) return s;
-  if (absl::Status s = CheckReal("rope_linear_factor", c.rope_linear_factor, 1e-3, 1e6); !s.ok())
-    return s;
-  if (absl::Status s = CheckLlama3(c.llama3); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckReal("rope_theta", c.rope_theta, 1.0, 1e12));
+  HYDRANT_RETURN_IF_ERROR(CheckReal("rope_linear_factor", c.rope_linear_factor, 1e-3, 1e6));
+  HYDRANT_RETURN_IF_ERROR(CheckLlama3(c.llama3));
   if (c.rope_freq_factors.empty()) return absl::OkStatus();
   if (c.rope_freq_factors.size() != static_cast<size_t>(c.RotaryDim() / 2)) {
     return absl::InvalidArgumentError(
@@ -99,8 +94,7 @@ absl::Status CheckRope(const ModelConfig& c) {
   }
   for (size_t i = 0; i < c.rope_freq_factors.size(); ++i) {
     const std::string field = absl::StrCat("rope_freq_factors[", i, "]");
-    if (absl::Status s = CheckReal(field.c_str(), c.rope_freq_factors[i], 1e-6, 1e9); !s.ok())
-      return s;
+    HYDRANT_RETURN_IF_ERROR(CheckReal(field.c_str(), c.rope_freq_factors[i], 1e-6, 1e9));
   }
   return absl::OkStatus();
 }
@@ -113,8 +107,8 @@ absl::Status ValidateConfig(const ModelConfig& config) {
     return absl::UnimplementedError(absl::StrCat("architecture is ", Quoted(config.architecture),
                                                  ", llama, opt and gpt_neox are supported"));
   }
-  if (absl::Status s = CheckSizes(config); !s.ok()) return s;
-  if (absl::Status s = CheckReal("norm_eps", config.norm_eps, 1e-12, 0.1); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(CheckSizes(config));
+  HYDRANT_RETURN_IF_ERROR(CheckReal("norm_eps", config.norm_eps, 1e-12, 0.1));
   return CheckRope(config);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/model/hf_config.h"
 #include "engine/model/hf_folder.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -20,15 +21,13 @@ namespace fs = std::filesystem;
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenDummy(const fs::path& path, bool is_folder,
                                                        uint64_t seed) {
   const fs::path config_path = is_folder ? path / "config.json" : path;
-  absl::StatusOr<HfConfig> config = ReadHfConfig(config_path.string());
-  if (!config.ok()) return config.status();
-  return MakeDummySource(*std::move(config), config_path.parent_path().string(), seed);
+  HYDRANT_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(config_path.string()));
+  return MakeDummySource(std::move(config), config_path.parent_path().string(), seed);
 }
 
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<std::unique_ptr<ModelSource>> source = MakeGgufLlamaSource(*std::move(file));
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  absl::StatusOr<std::unique_ptr<ModelSource>> source = MakeGgufLlamaSource(std::move(file));
   if (!source.ok()) return WithContext(source.status(), Quoted(path));
   return source;
 }

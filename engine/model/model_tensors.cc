@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
 #include "kernels/dequantize.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -50,16 +51,15 @@ absl::Status Align(const std::string& name, ModelTensors* owner, TensorView* vie
 
 absl::Status Gather(const ExpectedTensor& expected, const FindTensor& find, ModelTensors* owner,
                     TensorView* out) {
-  absl::StatusOr<TensorView> found = find(expected.name);
-  if (!found.ok()) return found.status();
-  if (found->shape != expected.shape) {
+  HYDRANT_ASSIGN_OR_RETURN(TensorView found, find(expected.name));
+  if (found.shape != expected.shape) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", Quoted(expected.name), " has shape ", ShapeText(found->shape),
+        absl::StrCat("tensor ", Quoted(expected.name), " has shape ", ShapeText(found.shape),
                      ", the configuration wants ", ShapeText(expected.shape)));
   }
-  *out = *std::move(found);
+  *out = std::move(found);
   if (expected.shape.size() == 1) {
-    if (absl::Status s = ToFloat(expected.name, owner, out); !s.ok()) return s;
+    HYDRANT_RETURN_IF_ERROR(ToFloat(expected.name, owner, out));
   }
   return Align(expected.name, owner, out);
 }
@@ -226,8 +226,7 @@ absl::StatusOr<ModelTensors> GatherTensors(const ModelConfig& config, const Tens
   ModelTensors tensors;
   OuterTensors& outer = tensors.outer;
   for (const ExpectedTensor& expected : ExpectedOuterTensors(config, names)) {
-    if (absl::Status s = Gather(expected, find, &tensors, &(outer.*expected.outer)); !s.ok())
-      return s;
+    HYDRANT_RETURN_IF_ERROR(Gather(expected, find, &tensors, &(outer.*expected.outer)));
   }
   if (config.tied_embeddings) outer.output = outer.embedding;
   if (outer.positions.Exists())
@@ -236,7 +235,7 @@ absl::StatusOr<ModelTensors> GatherTensors(const ModelConfig& config, const Tens
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (const ExpectedTensor& expected : ExpectedLayerTensors(config, names, layer)) {
       TensorView& target = tensors.layers[layer].*expected.role;
-      if (absl::Status s = Gather(expected, find, &tensors, &target); !s.ok()) return s;
+      HYDRANT_RETURN_IF_ERROR(Gather(expected, find, &tensors, &target));
     }
   }
   return tensors;

@@ -11,6 +11,7 @@
 #include "engine/model/byte_reader.h"
 #include "engine/model/json_text.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -99,8 +100,8 @@ absl::Status ParseEntry(const json& value, uint64_t data_bytes, Entry* entry) {
         absl::StrCat("dtype ", Quoted(entry->type_name), " is unknown"));
   entry->type = *type;
   uint64_t elements = 0;
-  if (absl::Status s = ParseShape(value["shape"], entry, &elements); !s.ok()) return s;
-  if (absl::Status s = ParseOffsets(value["data_offsets"], data_bytes, entry); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(ParseShape(value["shape"], entry, &elements));
+  HYDRANT_RETURN_IF_ERROR(ParseOffsets(value["data_offsets"], data_bytes, entry));
   const uint64_t wanted = elements * type->element_bytes;
   if (entry->end - entry->begin != wanted) {
     return absl::InvalidArgumentError(absl::StrCat("data_offsets span ", entry->end - entry->begin,
@@ -147,30 +148,28 @@ absl::Status CheckNoOverlap(const std::vector<Entry>& entries) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
-  if (!file.ok()) return file.status();
-  absl::StatusOr<std::unique_ptr<SafetensorsFile>> parsed = Parse((*file)->bytes());
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> parsed = Parse(file->bytes());
   if (!parsed.ok()) return WithContext(parsed.status(), Quoted(path));
-  (*parsed)->file_ = *std::move(file);
+  (*parsed)->file_ = std::move(file);
   return parsed;
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Parse(
     std::span<const uint8_t> bytes) {
   auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile());
-  if (absl::Status s = file->Load(bytes); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(file->Load(bytes));
   return file;
 }
 
 absl::Status SafetensorsFile::Load(std::span<const uint8_t> bytes) {
   ByteReader reader(bytes);
   std::string text;
-  if (absl::Status s = reader.ReadString("the header", kMaxHeaderBytes, &text); !s.ok()) return s;
+  HYDRANT_RETURN_IF_ERROR(reader.ReadString("the header", kMaxHeaderBytes, &text));
   const std::span<const uint8_t> data = bytes.subspan(reader.position());
-  absl::StatusOr<std::vector<Entry>> entries = ParseHeader(text, data.size());
-  if (!entries.ok()) return entries.status();
-  if (absl::Status s = CheckNoOverlap(*entries); !s.ok()) return s;
-  for (const Entry& entry : *entries) {
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<Entry> entries, ParseHeader(text, data.size()));
+  HYDRANT_RETURN_IF_ERROR(CheckNoOverlap(entries));
+  for (const Entry& entry : entries) {
     if (entry.type.dtype) {
       tensors_[entry.name] = {*entry.type.dtype, entry.shape,
                               data.subspan(entry.begin, entry.end - entry.begin)};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/cache/prompt_scorer.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 
@@ -21,7 +22,7 @@ KvState::KvState(Backend* backend, const KvLayout& layout, const EngineLimits& l
 absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend, const KvLayout& layout,
                                                          const EngineLimits& limits) {
   std::unique_ptr<KvState> state(new KvState(backend, layout, limits));
-  if (absl::Status status = state->Allocate(); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(state->Allocate());
   return state;
 }
 
@@ -59,7 +60,7 @@ absl::Status KvState::AllocatePool() {
   const size_t keys = place(vector_bytes), values = place(vector_bytes);
   const size_t positions = place(slots * sizeof(int32_t)), scores = place(slots * sizeof(float));
   const size_t log_weights = place(2 * slots * sizeof(float));
-  if (absl::Status status = pool_.Allocate(*backend_, size); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(pool_.Allocate(*backend_, size));
   pages_.keys = pool_.data() + keys;
   pages_.values = pool_.data() + values;
   pages_.positions = reinterpret_cast<int32_t*>(pool_.data() + positions);

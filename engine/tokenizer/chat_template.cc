@@ -6,6 +6,7 @@
 #include "engine/tokenizer/chat_families.h"
 #include "engine/tokenizer/jinja_canonical.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -57,7 +58,7 @@ class FamilyTemplate final : public ChatTemplate {
 
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
                                      bool add_generation_prompt) const override {
-    if (const absl::Status status = Check(messages); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(Check(messages));
     return family_.render(context_, messages, add_generation_prompt);
   }
 
@@ -115,10 +116,9 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> RecogniseChatTemplate(std::string_
   auto canonical = CanonicalJinja(source);
   if (!canonical.ok()) return unknown;
   for (const ChatFamily& family : KnownChatFamilies()) {
-    auto pattern = CanonicalJinja(family.source);
-    if (!pattern.ok()) return pattern.status();
+    HYDRANT_ASSIGN_OR_RETURN(auto pattern, CanonicalJinja(family.source));
     ChatContext context{std::string(bos), std::string(eos), ""};
-    if (MatchesFamily(*canonical, *pattern, &context.default_system)) {
+    if (MatchesFamily(*canonical, pattern, &context.default_system)) {
       return std::make_unique<FamilyTemplate>(family, std::move(context));
     }
   }

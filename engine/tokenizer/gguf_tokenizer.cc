@@ -7,6 +7,7 @@
 #include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/pretokenizer.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -71,31 +72,26 @@ absl::Status SetPreTokenizer(const std::string& name, TokenizerSpec* spec) {
 }
 
 absl::Status ReadVocab(const GgufFile& file, TokenizerSpec* spec) {
-  auto tokens = file.GetStrings("tokenizer.ggml.tokens");
-  if (!tokens.ok()) return tokens.status();
-  std::vector<int64_t> types(tokens->size(), kNormal);
-  std::vector<double> scores(tokens->size(), 0.0);
+  HYDRANT_ASSIGN_OR_RETURN(auto tokens, file.GetStrings("tokenizer.ggml.tokens"));
+  std::vector<int64_t> types(tokens.size(), kNormal);
+  std::vector<double> scores(tokens.size(), 0.0);
   if (file.Has("tokenizer.ggml.token_type")) {
-    auto listed = file.GetInts("tokenizer.ggml.token_type");
-    if (!listed.ok()) return listed.status();
-    types = *std::move(listed);
+    HYDRANT_ASSIGN_OR_RETURN(types, file.GetInts("tokenizer.ggml.token_type"));
   }
   if (spec->algorithm == TokenizerSpec::Algorithm::kMergeScores) {
-    auto listed = file.GetFloats("tokenizer.ggml.scores");
-    if (!listed.ok()) return listed.status();
-    scores = *std::move(listed);
+    HYDRANT_ASSIGN_OR_RETURN(scores, file.GetFloats("tokenizer.ggml.scores"));
   }
-  if (types.size() != tokens->size() || scores.size() != tokens->size()) {
-    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml: ", tokens->size(), " tokens, ",
+  if (types.size() != tokens.size() || scores.size() != tokens.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml: ", tokens.size(), " tokens, ",
                                                    types.size(), " token types, ", scores.size(),
                                                    " scores"));
   }
-  if (tokens->size() > kMaxVocabSize) {
-    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.tokens: ", tokens->size(),
+  if (tokens.size() > kMaxVocabSize) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.ggml.tokens: ", tokens.size(),
                                                    " tokens; the limit is ", kMaxVocabSize));
   }
-  for (size_t id = 0; id < tokens->size(); ++id) {
-    const std::string& text = (*tokens)[id];
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const std::string& text = tokens[id];
     spec->vocab.push_back({text, KindOf(types[id]), static_cast<float>(scores[id])});
     if (KindOf(types[id]) != TokenKind::kControl) continue;
     AddedToken added;
@@ -108,9 +104,8 @@ absl::Status ReadVocab(const GgufFile& file, TokenizerSpec* spec) {
 }
 
 absl::Status ReadMerges(const GgufFile& file, TokenizerSpec* spec) {
-  auto merges = file.GetStrings("tokenizer.ggml.merges");
-  if (!merges.ok()) return merges.status();
-  for (const std::string& merge : *merges) {
+  HYDRANT_ASSIGN_OR_RETURN(auto merges, file.GetStrings("tokenizer.ggml.merges"));
+  for (const std::string& merge : merges) {
     const size_t space = merge.find(' ', 1);
     if (space == std::string::npos) {
       return absl::InvalidArgumentError(
@@ -126,13 +121,12 @@ absl::StatusOr<int64_t> SpecialId(const GgufFile& file, const std::string& name,
                                   size_t vocab_size) {
   const std::string key = absl::StrCat("tokenizer.ggml.", name, "_token_id");
   if (!file.Has(key)) return -1;
-  auto id = file.GetInt(key);
-  if (!id.ok()) return id.status();
-  if (*id < 0 || static_cast<uint64_t>(*id) >= vocab_size) {
+  HYDRANT_ASSIGN_OR_RETURN(auto id, file.GetInt(key));
+  if (id < 0 || static_cast<uint64_t>(id) >= vocab_size) {
     return absl::InvalidArgumentError(
-        absl::StrCat(key, " is ", *id, "; the vocabulary has ", vocab_size, " tokens"));
+        absl::StrCat(key, " is ", id, "; the vocabulary has ", vocab_size, " tokens"));
   }
-  return *id;
+  return id;
 }
 
 absl::StatusOr<bool> Flag(const GgufFile& file, const std::string& key, bool otherwise) {
@@ -141,83 +135,69 @@ absl::StatusOr<bool> Flag(const GgufFile& file, const std::string& key, bool oth
 
 absl::Status ReadSpecialIds(const GgufFile& file, bool add_bos_by_default, TokenizerSpec* spec) {
   const size_t size = spec->vocab.size();
-  auto bos = SpecialId(file, "bos", size);
-  if (!bos.ok()) return bos.status();
-  spec->bos_id = *bos;
+  HYDRANT_ASSIGN_OR_RETURN(spec->bos_id, SpecialId(file, "bos", size));
   for (const char* name : {"eos", "eot", "eom"}) {
-    auto id = SpecialId(file, name, size);
-    if (!id.ok()) return id.status();
-    if (*id >= 0) spec->eog_ids.push_back(static_cast<TokenId>(*id));
-    if (name == std::string("eos")) spec->eos_id = *id;
+    HYDRANT_ASSIGN_OR_RETURN(auto id, SpecialId(file, name, size));
+    if (id >= 0) spec->eog_ids.push_back(static_cast<TokenId>(id));
+    if (name == std::string("eos")) spec->eos_id = id;
   }
-  auto add_bos =
-      Flag(file, "tokenizer.ggml.add_bos_token", add_bos_by_default && spec->bos_id >= 0);
-  auto add_eos = Flag(file, "tokenizer.ggml.add_eos_token", false);
-  if (!add_bos.ok()) return add_bos.status();
-  if (!add_eos.ok()) return add_eos.status();
-  if ((*add_bos && spec->bos_id < 0) || (*add_eos && spec->eos_id < 0)) {
+  HYDRANT_ASSIGN_OR_RETURN(auto add_bos, Flag(file, "tokenizer.ggml.add_bos_token",
+                                              add_bos_by_default && spec->bos_id >= 0));
+  HYDRANT_ASSIGN_OR_RETURN(auto add_eos, Flag(file, "tokenizer.ggml.add_eos_token", false));
+  if ((add_bos && spec->bos_id < 0) || (add_eos && spec->eos_id < 0)) {
     return absl::InvalidArgumentError(
         "tokenizer.ggml: a token is to be added whose id the file does not give");
   }
-  if (*add_bos) spec->prefix = {static_cast<TokenId>(spec->bos_id)};
-  if (*add_eos) spec->suffix = {static_cast<TokenId>(spec->eos_id)};
+  if (add_bos) spec->prefix = {static_cast<TokenId>(spec->bos_id)};
+  if (add_eos) spec->suffix = {static_cast<TokenId>(spec->eos_id)};
   return absl::OkStatus();
 }
 
 absl::Status ReadSentencePiece(const GgufFile& file, TokenizerSpec* spec) {
-  auto prefix = Flag(file, "tokenizer.ggml.add_space_prefix", true);
-  if (!prefix.ok()) return prefix.status();
-  auto unknown = SpecialId(file, "unknown", spec->vocab.size());
-  if (!unknown.ok()) return unknown.status();
-  spec->unknown_id = *unknown;
+  HYDRANT_ASSIGN_OR_RETURN(auto prefix, Flag(file, "tokenizer.ggml.add_space_prefix", true));
+  HYDRANT_ASSIGN_OR_RETURN(spec->unknown_id, SpecialId(file, "unknown", spec->vocab.size()));
   spec->byte_fallback = true;
-  if (*prefix)
-    spec->normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
+  if (prefix) spec->normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
   spec->normalizers.push_back({NormalizerSpec::Kind::kReplace, " ", std::string(kMark)});
   spec->decoder.byte_fallback = true;
   spec->decoder.replacements.emplace_back(kMark, " ");
-  spec->decoder.strip_first_space = *prefix;
+  spec->decoder.strip_first_space = prefix;
   return absl::OkStatus();
 }
 
 absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufFile& file) {
-  auto model = file.GetString("tokenizer.ggml.model");
-  if (!model.ok()) return model.status();
+  HYDRANT_ASSIGN_OR_RETURN(auto model, file.GetString("tokenizer.ggml.model"));
   TokenizerSpec spec;
-  const bool sentence_piece = *model == "llama";
-  if (!sentence_piece && *model != "gpt2") {
+  const bool sentence_piece = model == "llama";
+  if (!sentence_piece && model != "gpt2") {
     return absl::UnimplementedError(
-        absl::StrCat("tokenizer.ggml.model ", Quoted(*model), " is not supported"));
+        absl::StrCat("tokenizer.ggml.model ", Quoted(model), " is not supported"));
   }
   if (sentence_piece) spec.algorithm = TokenizerSpec::Algorithm::kMergeScores;
-  if (absl::Status status = ReadVocab(file, &spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(ReadVocab(file, &spec));
   bool add_bos_by_default = true;
   if (sentence_piece) {
-    if (absl::Status status = ReadSentencePiece(file, &spec); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(ReadSentencePiece(file, &spec));
   } else {
     std::string pre = "default";
     if (file.Has("tokenizer.ggml.pre")) {
-      auto named = file.GetString("tokenizer.ggml.pre");
-      if (!named.ok()) return named.status();
-      pre = *std::move(named);
+      HYDRANT_ASSIGN_OR_RETURN(pre, file.GetString("tokenizer.ggml.pre"));
     }
-    if (absl::Status status = SetPreTokenizer(pre, &spec); !status.ok()) return status;
-    if (absl::Status status = ReadMerges(file, &spec); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(SetPreTokenizer(pre, &spec));
+    HYDRANT_RETURN_IF_ERROR(ReadMerges(file, &spec));
     spec.byte_level = true;
     spec.decoder.byte_alphabet = true;
     add_bos_by_default = spec.ignore_merges;  // Llama 3
   }
-  if (absl::Status status = ReadSpecialIds(file, add_bos_by_default, &spec); !status.ok())
-    return status;
+  HYDRANT_RETURN_IF_ERROR(ReadSpecialIds(file, add_bos_by_default, &spec));
   return spec;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& file) {
-  auto spec = SpecFromGguf(file);
-  if (!spec.ok()) return spec.status();
-  return MakePipelineTokenizer(*spec);
+  HYDRANT_ASSIGN_OR_RETURN(auto spec, SpecFromGguf(file));
+  return MakePipelineTokenizer(spec);
 }
 
 absl::StatusOr<std::string> ChatTemplateSourceFromGguf(const GgufFile& file) {

@@ -7,6 +7,7 @@
 #include "engine/model/text.h"
 #include "engine/tokenizer/json_fields.h"
 #include "engine/tokenizer/pretokenizer.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -27,15 +28,14 @@ absl::Status ForEachComponent(
     return absl::InvalidArgumentError(absl::StrCat(where, ": nested more than 8 deep"));
   JsonFields fields(component, where);
   const std::string type = fields.String("type", "");
-  if (!fields.status().ok()) return fields.status();
+  HYDRANT_RETURN_IF_ERROR(fields.status());
   if (type != "Sequence") return read(component, type);
   const Json* members = fields.Find(list_name);
   if (members == nullptr || !members->is_array()) {
     return absl::InvalidArgumentError(absl::StrCat(where, ".", list_name, " is not a list"));
   }
   for (const Json& member : *members) {
-    const absl::Status status = ForEachComponent(member, where, list_name, read, depth + 1);
-    if (!status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(ForEachComponent(member, where, list_name, read, depth + 1));
   }
   return absl::OkStatus();
 }
@@ -87,10 +87,9 @@ absl::Status ReadOneNormalizer(const Json& component, const std::string& type,
     step.kind = Kind::kPrepend;
     step.content = fields.String("prepend", "");
   } else if (type == "Replace") {
-    auto pattern = ReadPattern(component, "normalizer Replace");
-    if (!pattern.ok()) return pattern.status();
-    step.kind = pattern->is_regex ? Kind::kReplaceRegex : Kind::kReplace;
-    step.pattern = pattern->text;
+    HYDRANT_ASSIGN_OR_RETURN(auto pattern, ReadPattern(component, "normalizer Replace"));
+    step.kind = pattern.is_regex ? Kind::kReplaceRegex : Kind::kReplace;
+    step.pattern = pattern.text;
     step.content = fields.String("content", "");
   } else {
     return Unsupported("normalizer", type);
@@ -123,9 +122,7 @@ absl::Status ReadMetaspace(JsonFields* fields, TokenizerSpec* spec) {
   PreTokenizerSpec escape;
   escape.kind = PreTokenizerSpec::Kind::kEscapeSpaces;
   escape.replacement = fields->String("replacement", "▁");
-  auto scheme = ReadPrependScheme(fields);
-  if (!scheme.ok()) return scheme.status();
-  escape.prepend = *scheme;
+  HYDRANT_ASSIGN_OR_RETURN(escape.prepend, ReadPrependScheme(fields));
   spec->pre_tokenizers.push_back(escape);
   if (fields->Bool("split", true)) {
     PreTokenizerSpec split;
@@ -167,16 +164,12 @@ absl::Status ReadOnePreTokenizer(const Json& component, const std::string& type,
                                                              : SplitBehavior::kContiguous;
   } else if (type == "Punctuation") {
     split.regex = R"([\p{P}!-/:-@\[-`{-~])";
-    auto behavior = ReadBehavior(fields.String("behavior", "Isolated"));
-    if (!behavior.ok()) return behavior.status();
-    split.behavior = *behavior;
+    HYDRANT_ASSIGN_OR_RETURN(split.behavior, ReadBehavior(fields.String("behavior", "Isolated")));
   } else if (type == "Split") {
-    auto pattern = ReadPattern(component, "pre_tokenizer Split");
-    if (!pattern.ok()) return pattern.status();
-    auto behavior = ReadBehavior(fields.String("behavior", ""));
-    if (!behavior.ok()) return behavior.status();
-    split.regex = pattern->is_regex ? pattern->text : QuoteForRegex(pattern->text);
-    split.behavior = *behavior;
+    HYDRANT_ASSIGN_OR_RETURN(auto pattern, ReadPattern(component, "pre_tokenizer Split"));
+    HYDRANT_ASSIGN_OR_RETURN(auto behavior, ReadBehavior(fields.String("behavior", "")));
+    split.regex = pattern.is_regex ? pattern.text : QuoteForRegex(pattern.text);
+    split.behavior = behavior;
     split.invert = fields.Bool("invert", false);
   } else {
     return Unsupported("pre_tokenizer", type);
@@ -228,9 +221,8 @@ absl::Status ReadTemplate(const Json& component, TokenizerSpec* spec) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ".special_tokens lacks ", Quoted(name)));
     }
-    const absl::Status status = AppendIds((*token)["ids"], where + ".special_tokens",
-                                          after_text ? &spec->suffix : &spec->prefix);
-    if (!status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(AppendIds((*token)["ids"], where + ".special_tokens",
+                                      after_text ? &spec->suffix : &spec->prefix));
   }
   if (!after_text)
     return absl::InvalidArgumentError(absl::StrCat(where, ".single has no place for the text"));
@@ -246,9 +238,8 @@ absl::Status ReadClsSep(const Json& component, TokenizerSpec* spec) {
       return absl::InvalidArgumentError(
           absl::StrCat("post_processor.", name, " is not a token and its id"));
     }
-    const absl::Status status =
-        AppendIds(Json::array({(*pair)[1]}), absl::StrCat("post_processor.", name), out);
-    if (!status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(
+        AppendIds(Json::array({(*pair)[1]}), absl::StrCat("post_processor.", name), out));
   }
   return absl::OkStatus();
 }
@@ -261,13 +252,12 @@ absl::Status ReadOneDecoder(const Json& component, const std::string& type, Toke
   } else if (type == "ByteFallback") {
     decoder.byte_fallback = true;
   } else if (type == "Replace") {
-    auto pattern = ReadPattern(component, "decoder Replace");
-    if (!pattern.ok()) return pattern.status();
-    if (pattern->is_regex)
-      return Unsupported("decoder Replace with a regular expression", pattern->text);
-    if (pattern->text.empty())
+    HYDRANT_ASSIGN_OR_RETURN(auto pattern, ReadPattern(component, "decoder Replace"));
+    if (pattern.is_regex)
+      return Unsupported("decoder Replace with a regular expression", pattern.text);
+    if (pattern.text.empty())
       return absl::InvalidArgumentError("decoder Replace has an empty pattern");
-    decoder.replacements.emplace_back(pattern->text, fields.String("content", ""));
+    decoder.replacements.emplace_back(pattern.text, fields.String("content", ""));
   } else if (type == "Strip") {
     if (fields.String("content", "") != " " || fields.Int("start", 0) != 1 ||
         fields.Int("stop", 0) != 0) {
@@ -276,12 +266,11 @@ absl::Status ReadOneDecoder(const Json& component, const std::string& type, Toke
     decoder.strip_first_space = true;
   } else if (type == "Metaspace") {
     const std::string replacement = fields.String("replacement", "▁");
-    auto scheme = ReadPrependScheme(&fields);
-    if (!scheme.ok()) return scheme.status();
+    HYDRANT_ASSIGN_OR_RETURN(auto scheme, ReadPrependScheme(&fields));
     if (replacement.empty())
       return absl::InvalidArgumentError("decoder Metaspace has an empty replacement");
     decoder.replacements.emplace_back(replacement, " ");
-    if (*scheme != PrependScheme::kNever) decoder.drop_in_first = replacement;
+    if (scheme != PrependScheme::kNever) decoder.drop_in_first = replacement;
   } else if (type != "Fuse") {
     return Unsupported("decoder", type);
   }

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/tokenizer/unicode.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -22,7 +23,7 @@ std::string ReplaceAll(std::string_view text, std::string_view pattern, std::str
 absl::StatusOr<std::string> ReplaceMatches(const std::string& text, const Regex& regex,
                                            std::string_view content) {
   std::vector<Regex::Match> matches;
-  if (const absl::Status status = regex.FindAll(text, &matches); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(regex.FindAll(text, &matches));
   std::string out;
   size_t done = 0;
   for (const auto& [begin, end] : matches) {
@@ -50,7 +51,7 @@ absl::StatusOr<Normalizer> Normalizer::Create(const std::vector<NormalizerSpec>&
       }
       step.regex = *std::move(regex);
     }
-    if (const absl::Status status = ValidateUtf8(spec.content); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(ValidateUtf8(spec.content));
     normalizer.steps_.push_back(std::move(step));
   }
   return normalizer;
@@ -79,9 +80,7 @@ absl::StatusOr<std::string> Normalizer::Apply(std::string text) const {
         text = ReplaceAll(text, step.spec.pattern, step.spec.content);
         break;
       case Kind::kReplaceRegex: {
-        auto replaced = ReplaceMatches(text, *step.regex, step.spec.content);
-        if (!replaced.ok()) return replaced.status();
-        text = *std::move(replaced);
+        HYDRANT_ASSIGN_OR_RETURN(text, ReplaceMatches(text, *step.regex, step.spec.content));
         break;
       }
     }

@@ -14,6 +14,7 @@
 #include "engine/tokenizer/subword_model.h"
 #include "engine/tokenizer/text_shrinkage.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -68,24 +69,18 @@ absl::StatusOr<std::unique_ptr<SubwordModel>> MakeSubwordModel(const TokenizerSp
 class PipelineTokenizer final : public Tokenizer {
  public:
   absl::Status Load(const TokenizerSpec& spec) {
-    if (const absl::Status status = LoadTexts(spec); !status.ok()) return status;
-    auto normalizer = Normalizer::Create(spec.normalizers);
-    if (!normalizer.ok()) return normalizer.status();
-    normalizer_ = *std::move(normalizer);
-    auto pre_tokenizer = PreTokenizer::Create(spec.pre_tokenizers);
-    if (!pre_tokenizer.ok()) return pre_tokenizer.status();
-    pre_tokenizer_ = *std::move(pre_tokenizer);
-    auto model = MakeSubwordModel(spec);
-    if (!model.ok()) return model.status();
-    model_ = *std::move(model);
-    if (const absl::Status status = LoadAdded(spec); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(LoadTexts(spec));
+    HYDRANT_ASSIGN_OR_RETURN(normalizer_, Normalizer::Create(spec.normalizers));
+    HYDRANT_ASSIGN_OR_RETURN(pre_tokenizer_, PreTokenizer::Create(spec.pre_tokenizers));
+    HYDRANT_ASSIGN_OR_RETURN(model_, MakeSubwordModel(spec));
+    HYDRANT_RETURN_IF_ERROR(LoadAdded(spec));
     shrinkage_ = TextShrinkage(spec);
     return LoadSpecialIds(spec);
   }
 
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               const EncodeOptions& options) const override {
-    if (const absl::Status status = ValidateUtf8(text); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(ValidateUtf8(text));
     std::vector<TokenId> ids;
     ids.reserve(text.size() / 3);
     for (const auto& section : raw_added_.Split(text, options.parse_special_tokens)) {
@@ -93,10 +88,9 @@ class PipelineTokenizer final : public Tokenizer {
         ids.push_back(*section.id);
         continue;
       }
-      const absl::Status status =
-          EncodeSection(text.substr(section.begin, section.end - section.begin), section.begin == 0,
-                        options.parse_special_tokens, &ids);
-      if (!status.ok()) return status;
+      HYDRANT_RETURN_IF_ERROR(EncodeSection(text.substr(section.begin, section.end - section.begin),
+                                            section.begin == 0, options.parse_special_tokens,
+                                            &ids));
     }
     if (options.add_special_tokens) ids = SurroundOnce(prefix_, std::move(ids), suffix_);
     return ids;
@@ -167,11 +161,10 @@ class PipelineTokenizer final : public Tokenizer {
         raw.push_back(token);
         continue;
       }
-      auto content = normalizer_.Apply(token.content);
-      if (!content.ok()) return content.status();
+      HYDRANT_ASSIGN_OR_RETURN(auto content, normalizer_.Apply(token.content));
       normalized.push_back(token);
-      NoteLength(*content);
-      normalized.back().content = *std::move(content);
+      NoteLength(content);
+      normalized.back().content = std::move(content);
     }
     raw_added_ = AddedTokenFinder(std::move(raw));
     normalized_added_ = AddedTokenFinder(std::move(normalized));
@@ -206,19 +199,18 @@ class PipelineTokenizer final : public Tokenizer {
   // A stretch without raw added tokens: normalized, searched for normalized ones, split and merged.
   absl::Status EncodeSection(std::string_view text, bool opens_text, bool parse_special,
                              std::vector<TokenId>* ids) const {
-    auto normalized = normalizer_.Apply(std::string(text));
-    if (!normalized.ok()) return normalized.status();
-    for (const auto& section : normalized_added_.Split(*normalized, parse_special)) {
+    HYDRANT_ASSIGN_OR_RETURN(auto normalized, normalizer_.Apply(std::string(text)));
+    for (const auto& section : normalized_added_.Split(normalized, parse_special)) {
       if (section.id.has_value()) {
         ids->push_back(*section.id);
         continue;
       }
-      auto list =
-          pre_tokenizer_.Apply(normalized->substr(section.begin, section.end - section.begin),
-                               opens_text && section.begin == 0);
-      if (!list.ok()) return list.status();
-      for (const PieceList::Piece& piece : list->pieces) {
-        model_->Encode(std::string_view(list->text).substr(piece.begin, piece.end - piece.begin),
+      HYDRANT_ASSIGN_OR_RETURN(
+          auto list,
+          pre_tokenizer_.Apply(normalized.substr(section.begin, section.end - section.begin),
+                               opens_text && section.begin == 0));
+      for (const PieceList::Piece& piece : list.pieces) {
+        model_->Encode(std::string_view(list.text).substr(piece.begin, piece.end - piece.begin),
                        ids);
       }
     }
@@ -243,7 +235,7 @@ class PipelineTokenizer final : public Tokenizer {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(const TokenizerSpec& spec) {
   auto tokenizer = std::make_unique<PipelineTokenizer>();
-  if (const absl::Status status = tokenizer->Load(spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(tokenizer->Load(spec));
   return tokenizer;
 }
 

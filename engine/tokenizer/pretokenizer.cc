@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 
@@ -93,7 +94,7 @@ absl::Status SplitPieces(const PreTokenizerSpec& spec, const Regex& regex, Piece
   for (const Piece& piece : list->pieces) {
     const std::string_view text(list->text.data() + piece.begin, piece.end - piece.begin);
     matches.clear();
-    if (const absl::Status status = regex.FindAll(text, &matches); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(regex.FindAll(text, &matches));
     for (const Part& part : Behave(AllParts(matches, text.size(), spec.invert), spec.behavior)) {
       if (part.begin == part.end) continue;
       pieces.push_back(
@@ -175,9 +176,7 @@ absl::StatusOr<PieceList> PreTokenizer::Apply(std::string text, bool opens_text)
   for (const Step& step : steps_) {
     switch (step.spec.kind) {
       case PreTokenizerSpec::Kind::kSplit:
-        if (const absl::Status status = SplitPieces(step.spec, *step.regex, &list); !status.ok()) {
-          return status;
-        }
+        HYDRANT_RETURN_IF_ERROR(SplitPieces(step.spec, *step.regex, &list));
         break;
       case PreTokenizerSpec::Kind::kPrefixSpace:
         PrefixSpace(&list);

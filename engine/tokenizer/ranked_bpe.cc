@@ -9,6 +9,7 @@
 #include "engine/tokenizer/merge_queue.h"
 #include "engine/tokenizer/subword_model.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -38,7 +39,7 @@ class RankedBpe final : public SubwordModel {
             "vocabulary: ", Quoted(entry.text), " has two ids, ", ids[entry.text], " and ", id));
       }
     }
-    if (const absl::Status status = LoadMerges(spec, ids); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(LoadMerges(spec, ids));
     if (spec.byte_fallback) byte_tokens_ = FindByteTokens(spec);
     LoadPieces(ids);
     return absl::OkStatus();
@@ -209,7 +210,7 @@ class RankedBpe final : public SubwordModel {
 
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeRankedBpe(const TokenizerSpec& spec) {
   auto model = std::make_unique<RankedBpe>();
-  if (const absl::Status status = model->Load(spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(model->Load(spec));
   return model;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -95,14 +96,13 @@ absl::StatusOr<std::unique_ptr<Regex>> Regex::Compile(std::string_view pattern) 
     return absl::InvalidArgumentError(absl::StrCat("regular expression of ", pattern.size(),
                                                    " bytes; the limit is ", kMaxPatternBytes));
   }
-  if (const absl::Status status = ValidateUtf8(pattern); !status.ok()) return status;
-  absl::StatusOr<std::string> translated = TranslateRegex(pattern);
-  if (!translated.ok()) return translated.status();
+  HYDRANT_RETURN_IF_ERROR(ValidateUtf8(pattern));
+  HYDRANT_ASSIGN_OR_RETURN(std::string translated, TranslateRegex(pattern));
   CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
+  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                           &offset, context.get()));
   if (!code) {
@@ -120,10 +120,9 @@ absl::Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) 
   Matcher matcher(impl_->code.get());
   size_t from = 0, last_end = std::string_view::npos;
   while (from <= text.size()) {
-    auto match = matcher.Next(text, from);
-    if (!match.ok()) return match.status();
-    if (!match->has_value()) break;
-    const auto [begin, end] = **match;
+    HYDRANT_ASSIGN_OR_RETURN(auto match, matcher.Next(text, from));
+    if (!match.has_value()) break;
+    const auto [begin, end] = *match;
     const bool empty = end <= begin;
     if (!(empty && begin == last_end)) matches->push_back({begin, empty ? begin : end});
     last_end = end;

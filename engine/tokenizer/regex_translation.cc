@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/tokenizer/regex.h"
 #include "engine/tokenizer/unicode_additions.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -13,7 +14,7 @@ class Translator {
 
   absl::StatusOr<std::string> Run() {
     while (!rest_.empty()) {
-      if (const absl::Status status = Step(); !status.ok()) return status;
+      HYDRANT_RETURN_IF_ERROR(Step());
     }
     return out_;
   }

@@ -6,6 +6,7 @@
 #include "engine/tokenizer/merge_queue.h"
 #include "engine/tokenizer/subword_model.h"
 #include "engine/tokenizer/utf8.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -115,7 +116,7 @@ class ScoredBpe final : public SubwordModel {
 
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeScoredBpe(const TokenizerSpec& spec) {
   auto model = std::make_unique<ScoredBpe>();
-  if (const absl::Status status = model->Load(spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(model->Load(spec));
   return model;
 }
 

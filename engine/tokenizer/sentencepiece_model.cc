@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/tokenizer/sentencepiece_character_map.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -204,7 +205,7 @@ absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes) {
   WireReader reader(bytes);
   while (const std::optional<WireField> field = reader.Next()) {
     if (field->number == 1) {
-      if (absl::Status status = ReadPiece(field->bytes, &spec); !status.ok()) return status;
+      HYDRANT_RETURN_IF_ERROR(ReadPiece(field->bytes, &spec));
     }
     if (field->number == 2 && !ReadTrainer(field->bytes, &settings))
       return Corrupt("the trainer's settings are cut short");

@@ -4,6 +4,7 @@
 
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_model.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -17,9 +18,7 @@ int64_t IdOf(const TokenizerSpec& spec, std::string_view text, int64_t otherwise
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(
     std::string_view model, const SentencePieceOptions& options) {
-  absl::StatusOr<TokenizerSpec> read = ReadSentencePieceModel(model);
-  if (!read.ok()) return read.status();
-  TokenizerSpec& spec = *read;
+  HYDRANT_ASSIGN_OR_RETURN(TokenizerSpec spec, ReadSentencePieceModel(model));
   spec.bos_id = IdOf(spec, options.bos_token, spec.bos_id);
   spec.eos_id = IdOf(spec, options.eos_token, spec.eos_id);
   if (options.add_bos && spec.bos_id >= 0) spec.prefix = {static_cast<TokenId>(spec.bos_id)};

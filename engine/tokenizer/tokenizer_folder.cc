@@ -12,6 +12,7 @@
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
 #include "engine/tokenizer/tokenizer_json.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -61,9 +62,7 @@ absl::StatusOr<Configs> ReadConfigs(const fs::path& folder) {
   for (const auto& [name, out] : {std::pair("tokenizer_config.json", &configs.tokenizer),
                                   std::pair("generation_config.json", &configs.generation),
                                   std::pair("config.json", &configs.model)}) {
-    auto config = ReadConfig(folder / name);
-    if (!config.ok()) return config.status();
-    *out = *std::move(config);
+    HYDRANT_ASSIGN_OR_RETURN(*out, ReadConfig(folder / name));
   }
   return configs;
 }
@@ -128,15 +127,12 @@ bool FlagOf(const Json& config, const char* field, bool otherwise) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(const fs::path& path) {
-  auto text = ReadFile(path);
-  if (!text.ok()) return text.status();
-  auto configs = ReadConfigs(path.parent_path());
-  if (!configs.ok()) return configs.status();
-  auto spec = ParseTokenizerJson(*text);
-  if (!spec.ok()) return spec.status();
-  if (absl::Status status = AddConfigs(*configs, &*spec); !status.ok()) return status;
-  if (spec->bos_id < 0 && spec->prefix.size() == 1) spec->bos_id = spec->prefix[0];
-  return MakePipelineTokenizer(*spec);
+  HYDRANT_ASSIGN_OR_RETURN(auto text, ReadFile(path));
+  HYDRANT_ASSIGN_OR_RETURN(auto configs, ReadConfigs(path.parent_path()));
+  HYDRANT_ASSIGN_OR_RETURN(auto spec, ParseTokenizerJson(text));
+  HYDRANT_RETURN_IF_ERROR(AddConfigs(configs, &spec));
+  if (spec.bos_id < 0 && spec.prefix.size() == 1) spec.bos_id = spec.prefix[0];
+  return MakePipelineTokenizer(spec);
 }
 
 // The tokens to which tokenizer_config.json gives a part.
@@ -171,38 +167,32 @@ void AddSpecials(const Configs& configs, TokenizerSpec* spec) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(const fs::path& folder) {
-  auto vocab = ReadFile(folder / "vocab.json");
-  if (!vocab.ok()) return vocab.status();
-  auto merges = ReadFile(folder / "merges.txt");
-  if (!merges.ok()) return merges.status();
-  auto configs = ReadConfigs(folder);
-  if (!configs.ok()) return configs.status();
-  auto spec = ParseVocabAndMerges(*vocab, *merges);
-  if (!spec.ok()) return spec.status();
-  AddSpecials(*configs, &*spec);
-  if (absl::Status status = AddConfigs(*configs, &*spec); !status.ok()) return status;
-  if (FlagOf(configs->tokenizer, "add_bos_token", false)) {
-    if (spec->bos_id < 0)
+  HYDRANT_ASSIGN_OR_RETURN(auto vocab, ReadFile(folder / "vocab.json"));
+  HYDRANT_ASSIGN_OR_RETURN(auto merges, ReadFile(folder / "merges.txt"));
+  HYDRANT_ASSIGN_OR_RETURN(auto configs, ReadConfigs(folder));
+  HYDRANT_ASSIGN_OR_RETURN(auto spec, ParseVocabAndMerges(vocab, merges));
+  AddSpecials(configs, &spec);
+  HYDRANT_RETURN_IF_ERROR(AddConfigs(configs, &spec));
+  if (FlagOf(configs.tokenizer, "add_bos_token", false)) {
+    if (spec.bos_id < 0)
       return absl::InvalidArgumentError("tokenizer_config.json: add_bos_token without a bos_token");
-    spec->prefix = {static_cast<TokenId>(spec->bos_id)};
+    spec.prefix = {static_cast<TokenId>(spec.bos_id)};
   }
-  return MakePipelineTokenizer(*spec);
+  return MakePipelineTokenizer(spec);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(const fs::path& path) {
-  auto model = ReadFile(path);
-  if (!model.ok()) return model.status();
-  auto configs = ReadConfigs(path.parent_path());
-  if (!configs.ok()) return configs.status();
+  HYDRANT_ASSIGN_OR_RETURN(auto model, ReadFile(path));
+  HYDRANT_ASSIGN_OR_RETURN(auto configs, ReadConfigs(path.parent_path()));
   SentencePieceOptions options;
-  options.add_bos = FlagOf(configs->tokenizer, "add_bos_token", true);
-  options.add_eos = FlagOf(configs->tokenizer, "add_eos_token", false);
-  options.bos_token = NamedToken(configs->tokenizer, "bos_token");
-  options.eos_token = NamedToken(configs->tokenizer, "eos_token");
-  absl::Status status = AppendIds(configs->generation, "eos_token_id", &options.eog_ids);
-  status.Update(AppendIds(configs->model, "eos_token_id", &options.eog_ids));
+  options.add_bos = FlagOf(configs.tokenizer, "add_bos_token", true);
+  options.add_eos = FlagOf(configs.tokenizer, "add_eos_token", false);
+  options.bos_token = NamedToken(configs.tokenizer, "bos_token");
+  options.eos_token = NamedToken(configs.tokenizer, "eos_token");
+  absl::Status status = AppendIds(configs.generation, "eos_token_id", &options.eog_ids);
+  status.Update(AppendIds(configs.model, "eos_token_id", &options.eog_ids));
   if (!status.ok()) return status;
-  return MakeSentencePieceTokenizer(*model, options);
+  return MakeSentencePieceTokenizer(model, options);
 }
 
 }  // namespace
@@ -227,11 +217,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromPath(const std::string& 
 absl::StatusOr<std::string> ChatTemplateSourceFromFolder(const std::string& folder) {
   auto text = ReadFile(fs::path(folder) / "chat_template.jinja");
   if (text.ok() || !absl::IsNotFound(text.status())) return text;
-  auto config = ReadConfig(fs::path(folder) / "tokenizer_config.json");
-  if (!config.ok()) return config.status();
-  const auto found = config->find("chat_template");
-  if (found != config->end() && found->is_string()) return found->get<std::string>();
-  if (found != config->end() && found->is_array()) {  // several, by name
+  HYDRANT_ASSIGN_OR_RETURN(auto config, ReadConfig(fs::path(folder) / "tokenizer_config.json"));
+  const auto found = config.find("chat_template");
+  if (found != config.end() && found->is_string()) return found->get<std::string>();
+  if (found != config.end() && found->is_array()) {  // several, by name
     for (const Json& item : *found) {
       if (item.is_object() && NamedToken(item, "name") == "default")
         return NamedToken(item, "template");

@@ -9,6 +9,7 @@
 #include "engine/tokenizer/json_components.h"
 #include "engine/tokenizer/json_fields.h"
 #include "engine/tokenizer/pretokenizer.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -75,10 +76,7 @@ absl::Status ReadMerges(const Json& merges, TokenizerSpec* spec) {
   for (const Json& merge : merges) {
     const size_t rank = spec->merges.size();
     if (merge.is_string()) {
-      if (const absl::Status status = AddMerge(merge.get_ref<const std::string&>(), rank, spec);
-          !status.ok()) {
-        return status;
-      }
+      HYDRANT_RETURN_IF_ERROR(AddMerge(merge.get_ref<const std::string&>(), rank, spec));
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
                merge[1].is_string()) {
       spec->merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
@@ -109,11 +107,11 @@ absl::Status ReadModel(const Json& model, TokenizerSpec* spec) {
   spec->ignore_merges = fields.Bool("ignore_merges", false);
   spec->fuse_unknown = fields.Bool("fuse_unk", false);
   const std::string unknown = fields.String("unk_token", "");
-  if (!fields.status().ok()) return fields.status();
+  HYDRANT_RETURN_IF_ERROR(fields.status());
   if (!model.contains("vocab")) return absl::InvalidArgumentError("model.vocab: missing");
   if (!model.contains("merges")) return absl::InvalidArgumentError("model.merges: missing");
-  if (const absl::Status status = ReadVocab(model["vocab"], spec); !status.ok()) return status;
-  if (const absl::Status status = ReadMerges(model["merges"], spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(ReadVocab(model["vocab"], spec));
+  HYDRANT_RETURN_IF_ERROR(ReadMerges(model["merges"], spec));
   if (unknown.empty()) return absl::OkStatus();
   for (size_t id = 0; id < spec->vocab.size(); ++id) {
     if (spec->vocab[id].text == unknown) spec->unknown_id = static_cast<int64_t>(id);
@@ -135,7 +133,7 @@ absl::Status ReadAddedTokens(const Json& list, TokenizerSpec* spec) {
     token.lstrip = fields.Bool("lstrip", false);
     token.rstrip = fields.Bool("rstrip", false);
     token.normalized = fields.Bool("normalized", !token.special);
-    if (!fields.status().ok()) return fields.status();
+    HYDRANT_RETURN_IF_ERROR(fields.status());
     if (id < 0 || id >= kMaxVocabSize) {
       return absl::InvalidArgumentError(
           absl::StrCat(where, ".id is ", id, "; ids are 0 to ", kMaxVocabSize - 1));
@@ -155,22 +153,18 @@ absl::Status ReadAddedTokens(const Json& list, TokenizerSpec* spec) {
 }  // namespace
 
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
-  auto root = ParseWithUniqueKeys(json, {"model", "vocab"});
-  if (!root.ok()) return root.status();
+  HYDRANT_ASSIGN_OR_RETURN(auto root, ParseWithUniqueKeys(json, {"model", "vocab"}));
   const auto part = [&](const char* name) {
-    const auto found = root->find(name);
-    return found == root->end() ? Json() : *found;
+    const auto found = root.find(name);
+    return found == root.end() ? Json() : *found;
   };
   TokenizerSpec spec;
-  if (absl::Status status = ReadModel(part("model"), &spec); !status.ok()) return status;
-  if (absl::Status status = ReadAddedTokens(part("added_tokens"), &spec); !status.ok())
-    return status;
-  if (absl::Status status = ReadNormalizer(part("normalizer"), &spec); !status.ok()) return status;
-  if (absl::Status status = ReadPreTokenizer(part("pre_tokenizer"), &spec); !status.ok())
-    return status;
-  if (absl::Status status = ReadPostProcessor(part("post_processor"), &spec); !status.ok())
-    return status;
-  if (absl::Status status = ReadDecoder(part("decoder"), &spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(ReadModel(part("model"), &spec));
+  HYDRANT_RETURN_IF_ERROR(ReadAddedTokens(part("added_tokens"), &spec));
+  HYDRANT_RETURN_IF_ERROR(ReadNormalizer(part("normalizer"), &spec));
+  HYDRANT_RETURN_IF_ERROR(ReadPreTokenizer(part("pre_tokenizer"), &spec));
+  HYDRANT_RETURN_IF_ERROR(ReadPostProcessor(part("post_processor"), &spec));
+  HYDRANT_RETURN_IF_ERROR(ReadDecoder(part("decoder"), &spec));
   if (spec.byte_level && spec.unknown_id >= 0) {
     // The reference would give unknown bytes this id; no byte-level model that is in use names one.
     return absl::UnimplementedError(
@@ -181,10 +175,9 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
 
 absl::StatusOr<TokenizerSpec> ParseVocabAndMerges(std::string_view vocab_json,
                                                   std::string_view merges) {
-  auto vocab = ParseWithUniqueKeys(vocab_json, {});
-  if (!vocab.ok()) return vocab.status();
+  HYDRANT_ASSIGN_OR_RETURN(auto vocab, ParseWithUniqueKeys(vocab_json, {}));
   TokenizerSpec spec;
-  if (absl::Status status = ReadVocab(*vocab, &spec); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(ReadVocab(vocab, &spec));
   size_t line_number = 0;
   while (!merges.empty()) {
     const size_t end = std::min(merges.find('\n'), merges.size());
@@ -193,8 +186,7 @@ absl::StatusOr<TokenizerSpec> ParseVocabAndMerges(std::string_view vocab_json,
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     const bool header = line_number++ == 0 && line.substr(0, 8) == "#version";
     if (line.empty() || header) continue;
-    if (absl::Status status = AddMerge(line, spec.merges.size(), &spec); !status.ok())
-      return status;
+    HYDRANT_RETURN_IF_ERROR(AddMerge(line, spec.merges.size(), &spec));
   }
   spec.byte_level = true;
   spec.decoder.byte_alphabet = true;

@@ -15,6 +15,7 @@
 #include "kernels/cpu/select.h"
 #include "kernels/cpu/subgen.h"
 #include "kernels/host_backend.h"
+#include "kernels/status_macros.h"
 #include "kernels/thread_pool.h"
 
 namespace hydrant {
@@ -83,7 +84,7 @@ class CpuBackend final : public HostBackend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options) {
-  if (absl::Status status = cpu::CheckIsa(); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(cpu::CheckIsa());
   cpu::DetectIsa();  // before the first dispatched operation
   return std::make_unique<CpuBackend>(options);
 }

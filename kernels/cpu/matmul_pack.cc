@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_weight.h"
+#include "kernels/status_macros.h"
 #include "kernels/weight_parts.h"
 
 namespace hydrant::cpu {
@@ -120,9 +121,8 @@ absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> g
                                                    WeightDType dtype,
                                                    bool /*batch_invariant: all paths are*/,
                                                    ThreadPool& pool) {
-  const absl::StatusOr<StoredParts> stored = StoredParts::Make(given);
-  if (!stored.ok()) return stored.status();
-  const std::span<const WeightPart> parts = stored->get();
+  HYDRANT_ASSIGN_OR_RETURN(const StoredParts stored, StoredParts::Make(given));
+  const std::span<const WeightPart> parts = stored.get();
   std::vector<Segment> segments;
   int rows = 0;
   size_t bytes = 0;
@@ -133,12 +133,11 @@ absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> g
            (format != PanelFormat::kBlocks || parts[end].dtype == parts[first].dtype)) {
       ++end;
     }
-    absl::StatusOr<Segment> segment =
-        PackSegment(parts.subspan(first, end - first), format, rows, pool);
-    if (!segment.ok()) return segment.status();
-    rows += segment->rows;
-    bytes += segment->panel_bytes * segment->NumPanels();
-    segments.push_back(*std::move(segment));
+    HYDRANT_ASSIGN_OR_RETURN(Segment segment,
+                             PackSegment(parts.subspan(first, end - first), format, rows, pool));
+    rows += segment.rows;
+    bytes += segment.panel_bytes * segment.NumPanels();
+    segments.push_back(std::move(segment));
     first = end;
   }
   return std::make_unique<PackedWeight>(rows, parts[0].cols, bytes, dtype == WeightDType::kBFloat16,

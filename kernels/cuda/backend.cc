@@ -13,6 +13,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
+#include "kernels/status_macros.h"
 #include "kernels/weight_parts.h"
 
 namespace hydrant {
@@ -155,14 +156,14 @@ std::vector<uint8_t> ConvertPart(const WeightPart& part, DType dtype) {
 
 absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const WeightPart> parts,
                                                                 WeightDType weight_dtype) {
-  if (absl::Status status = CheckWeightParts(parts); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(CheckWeightParts(parts));
   const DType dtype = weight_dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   int rows = 0;
   for (const WeightPart& part : parts) rows += part.rows;
   const int cols = parts[0].cols;
-  absl::StatusOr<DeviceBuffer> buffer = Allocate(BytesOf(dtype, static_cast<size_t>(rows) * cols));
-  if (!buffer.ok()) return buffer.status();
-  auto* at = static_cast<uint8_t*>(buffer->get());
+  HYDRANT_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                           Allocate(BytesOf(dtype, static_cast<size_t>(rows) * cols)));
+  auto* at = static_cast<uint8_t*>(buffer.get());
   for (const WeightPart& part : parts) {
     const int64_t count = int64_t{part.rows} * part.cols;
     if (part.normals.has_value()) {
@@ -172,12 +173,12 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const 
     } else {
       const std::vector<uint8_t> bytes = ConvertPart(part, dtype);
       CopyToDevice(at, bytes.data(), bytes.size());
-      if (absl::Status status = Synchronize(); !status.ok()) return status;  // `bytes` goes
+      HYDRANT_RETURN_IF_ERROR(Synchronize());  // `bytes` goes
     }
     at += BytesOf(dtype, count);
   }
-  if (absl::Status status = Synchronize(); !status.ok()) return status;
-  return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, *std::move(buffer));
+  HYDRANT_RETURN_IF_ERROR(Synchronize());
+  return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, std::move(buffer));
 }
 
 // A machine without a driver must not pay for loading cuBLAS to find that out.

@@ -9,6 +9,7 @@
 #include "kernels/float16.h"
 #include "kernels/page_element.h"
 #include "kernels/reference/ops.h"
+#include "kernels/status_macros.h"
 #include "kernels/weight_parts.h"
 
 namespace hydrant::reference {
@@ -34,9 +35,8 @@ float RoundToBF16(float value) { return BF16ToFloat(FloatToBF16(value)); }
 
 absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> given,
                                                    WeightDType dtype) {
-  const absl::StatusOr<StoredParts> stored = StoredParts::Make(given);
-  if (!stored.ok()) return stored.status();
-  const std::span<const WeightPart> parts = stored->get();
+  HYDRANT_ASSIGN_OR_RETURN(const StoredParts stored, StoredParts::Make(given));
+  const std::span<const WeightPart> parts = stored.get();
   const int cols = parts[0].cols;
   int rows = 0;
   for (const WeightPart& part : parts) rows += part.rows;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace hydrant::load {
@@ -183,9 +184,7 @@ absl::StatusOr<Json> ParseJson(std::string_view text, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<ReportFile> ParseReport(std::string_view text, const std::string& path) {
-  absl::StatusOr<Json> parsed = ParseJson(text, path);
-  if (!parsed.ok()) return parsed.status();
-  Json& json = *parsed;
+  HYDRANT_ASSIGN_OR_RETURN(Json json, ParseJson(text, path));
   if (!json.is_object()) return Wrong(path, "it is no report: not a JSON object");
   ReportFile report{.name = path};
   report.is_sweep = json.value("kind", Json()) == "sweep";
@@ -203,7 +202,7 @@ absl::StatusOr<ReportFile> ParseReport(std::string_view text, const std::string&
       report.figures["failed"] =
           json["num_prompts"].get<double>() - json["completed"].get<double>();
   }
-  if (absl::Status status = AddArms(json, path, &report); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(AddArms(json, path, &report));
   AddQuality(json, &report);
   AddSettings(json, &report);
   AddErrors(json, &report);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 #include "load/report/figures.h"
 #include "load/report/report_page.h"
 #include "nlohmann/json.hpp"
@@ -213,7 +214,7 @@ absl::StatusOr<std::vector<SweptArm>> ParseSweep(std::string_view text, const st
   if (!json.is_object() || json.value("kind", Json()) != "sweep" || !json.contains("arms") ||
       !json["arms"].is_array())
     return Wrong(path, "it is no sweep");
-  if (absl::Status same = CheckSame(json, sweep, path); !same.ok()) return same;
+  HYDRANT_RETURN_IF_ERROR(CheckSame(json, sweep, path));
   std::vector<SweptArm> arms;
   for (const Json& arm : json["arms"]) {
     if (!arm.is_object() || !arm.value("name", Json()).is_string() ||

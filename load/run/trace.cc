@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "kernels/status_macros.h"
 #include "nlohmann/json.hpp"
 
 namespace hydrant::load {
@@ -58,7 +59,7 @@ absl::StatusOr<TracedRequest> ParseAzureLine(const Place& place, std::string_vie
     const auto& [field, number] = numbers[i];
     if (!absl::SimpleAtoi(cells[i + 1], number))
       return place.Error(field, absl::StrCat("'", Excerpt(cells[i + 1]), "' is no whole number"));
-    if (absl::Status status = CheckTokens(place, field, *number); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(CheckTokens(place, field, *number));
   }
   return request;
 }
@@ -82,7 +83,7 @@ absl::StatusOr<TracedRequest> ParseMooncakeLine(const Place& place, std::string_
     if (length == nullptr || !length->is_number_integer())
       return place.Error(field, "missing, or no whole number");
     *to = length->get<int64_t>();
-    if (absl::Status status = CheckTokens(place, field, *to); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(CheckTokens(place, field, *to));
   }
   const auto hashes = row.find("hash_ids");
   if (hashes == row.end()) return request;
@@ -125,10 +126,9 @@ absl::StatusOr<std::vector<TracedRequest>> ParseTrace(std::string_view text,
                                         "' nor a JSON object"));
       }
     }
-    absl::StatusOr<TracedRequest> request =
-        *azure ? ParseAzureLine(place, line) : ParseMooncakeLine(place, line);
-    if (!request.ok()) return request.status();
-    requests.push_back(*std::move(request));
+    HYDRANT_ASSIGN_OR_RETURN(TracedRequest request,
+                             *azure ? ParseAzureLine(place, line) : ParseMooncakeLine(place, line));
+    requests.push_back(std::move(request));
   }
   if (requests.empty()) return absl::InvalidArgumentError(absl::StrCat(name, ": holds no request"));
   CountFromTheFirst(&requests);

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant::load {
 namespace {
@@ -162,7 +163,7 @@ absl::StatusOr<Workload> Workload::Create(WorkloadOptions options) {
   if (!options.trace.empty())
     options.num_requests =
         std::min<int64_t>(options.num_requests, static_cast<int64_t>(options.trace.size()));
-  if (absl::Status status = Check(options); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(Check(options));
   return Workload(std::move(options));
 }
 

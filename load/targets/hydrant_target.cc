@@ -13,6 +13,7 @@
 #include "client/connection.h"
 #include "client/rpc_error.h"
 #include "hydrant/v1/hydrant.grpc.pb.h"
+#include "kernels/status_macros.h"
 #include "load/targets/own_connection.h"
 
 namespace hydrant::load {
@@ -224,8 +225,8 @@ HydrantTarget::~HydrantTarget() {
 absl::StatusOr<std::unique_ptr<HydrantTarget>> HydrantTarget::Create(HydrantTargetOptions options) {
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
-  if (absl::Status status = impl->Connect(); !status.ok()) return status;
-  if (absl::Status status = impl->Ask(); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(impl->Connect());
+  HYDRANT_RETURN_IF_ERROR(impl->Ask());
   return std::unique_ptr<HydrantTarget>(new HydrantTarget(std::move(impl)));
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant::load {
 namespace {
@@ -79,9 +80,8 @@ absl::StatusOr<std::vector<MixedArm>> ParseMix(std::string_view text) {
       absl::StrSplit(absl::string_view(text.data(), text.size()), ',');
   for (const std::string& part : parts) {
     if (part.empty()) return Wrong(part, "it begins with the name of a policy");
-    absl::StatusOr<MixedArm> arm = ParseArm(part);
-    if (!arm.ok()) return arm.status();
-    mix.push_back(*std::move(arm));
+    HYDRANT_ASSIGN_OR_RETURN(MixedArm arm, ParseArm(part));
+    mix.push_back(std::move(arm));
   }
   return mix;
 }

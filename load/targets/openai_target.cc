@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/gguf.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "kernels/status_macros.h"
 #include "load/targets/http_get.h"
 #include "load/targets/sse_parser.h"
 
@@ -72,9 +73,8 @@ std::string MessageOf(const std::string& body) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizer(const std::string& path) {
   if (!absl::EndsWith(path, ".gguf")) return TokenizerFromPath(path);
-  const absl::StatusOr<std::unique_ptr<GgufFile>> file = GgufFile::Open(path);
-  if (!file.ok()) return file.status();
-  return TokenizerFromGguf(**file);
+  HYDRANT_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  return TokenizerFromGguf(*file);
 }
 
 }  // namespace
@@ -283,7 +283,7 @@ absl::StatusOr<std::unique_ptr<OpenAiTarget>> OpenAiTarget::Create(OpenAiTargetO
   if (!tokenizer.ok())
     return absl::InvalidArgumentError(absl::StrCat("tokenizer: ", tokenizer.status().message()));
   impl->tokenizer = *std::move(tokenizer);
-  if (absl::Status status = impl->Connect(); !status.ok()) return status;
+  HYDRANT_RETURN_IF_ERROR(impl->Connect());
   impl->info = {.backend = "openai",
                 .model = impl->options.model,
                 .vocab_size = static_cast<uint32_t>(impl->tokenizer->VocabSize())};
@@ -293,9 +293,8 @@ absl::StatusOr<std::unique_ptr<OpenAiTarget>> OpenAiTarget::Create(OpenAiTargetO
 const TargetInfo& OpenAiTarget::info() const { return impl_->info; }
 
 absl::StatusOr<std::vector<uint32_t>> OpenAiTarget::Tokenize(const std::string& text) {
-  const auto ids = impl_->tokenizer->Encode(text, kPlainText);
-  if (!ids.ok()) return ids.status();
-  return std::vector<uint32_t>(ids->begin(), ids->end());
+  HYDRANT_ASSIGN_OR_RETURN(const auto ids, impl_->tokenizer->Encode(text, kPlainText));
+  return std::vector<uint32_t>(ids.begin(), ids.end());
 }
 
 void OpenAiTarget::Start() { impl_->start = Clock::now(); }

@@ -8,6 +8,7 @@
 #include "engine/cache/policies/probe_score.h"
 #include "engine/cache/policy_registry.h"
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -56,14 +57,13 @@ class AutoPolicy final : public Policy {
       state->by_room = PlansByRoom(spec, plan->prompt);
     }
     const double max_weight = plan->prompt.AskedLater() ? kAskedLaterMaxWeight : kEchoMaxWeight;
-    const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, max_weight, plan);
-    if (!weights.ok()) return weights.status();
+    HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights, FillProbe(spec, max_weight, plan));
     const bool twice = plan->Compresses() && plan->prompt.AskedLater() && plan->prompt.fits_twice;
     if (EverEvicts(*plan)) {
       plan->scorer = std::make_shared<ProbeScorer>(
-          *weights, ProbeScorer::Asks{.second_reading = twice,
-                                      .echo = true,
-                                      .echo_says_mass = spec.min_retained_mass.has_value()});
+          weights, ProbeScorer::Asks{.second_reading = twice,
+                                     .echo = true,
+                                     .echo_says_mass = spec.min_retained_mass.has_value()});
     }
     Choose(spec, *plan, twice, state.get());
     plan->state = std::move(state);

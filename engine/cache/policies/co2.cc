@@ -7,6 +7,7 @@
 #include "engine/cache/policies/self_tuning.h"
 #include "engine/cache/policy_registry.h"
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -47,14 +48,14 @@ class Co2Policy final : public Policy {
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
     constexpr std::array<std::string_view, 2> kNoYes = {"false", "true"};
-    const absl::StatusOr<std::string> self_tuning = ChoiceParam(spec, "self_tuning", kNoYes);
-    if (!self_tuning.ok()) return self_tuning.status();
-    const bool tunes = *self_tuning == "true";
-    const absl::StatusOr<int64_t> steps = IntegerParam(
-        spec, "measurement_steps", tunes ? kMostTunedSteps : kDefaultSteps, 0, kMostSteps);
-    if (!steps.ok()) return steps.status();
-    if (absl::Status status = FillChoices(spec, tunes, plan); !status.ok()) return status;
-    if (absl::Status status = FillScope(spec, kHeadFirst, plan); !status.ok()) return status;
+    HYDRANT_ASSIGN_OR_RETURN(const std::string self_tuning,
+                             ChoiceParam(spec, "self_tuning", kNoYes));
+    const bool tunes = self_tuning == "true";
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t steps,
+                             IntegerParam(spec, "measurement_steps",
+                                          tunes ? kMostTunedSteps : kDefaultSteps, 0, kMostSteps));
+    HYDRANT_RETURN_IF_ERROR(FillChoices(spec, tunes, plan));
+    HYDRANT_RETURN_IF_ERROR(FillScope(spec, kHeadFirst, plan));
     if (plan->share.scope != BudgetScope::kHead && plan->rule.recent == 0) {
       return absl::InvalidArgumentError(fmt::format(
           "cache.params.rho: '{}' of {} entries is none, which may leave a head without any where "
@@ -63,17 +64,17 @@ class Co2Policy final : public Policy {
           1.0 / plan->cap));
     }
     plan->rule.scored = true;
-    const int32_t end = MeasuredUntil(plan->prompt, *steps);
+    const int32_t end = MeasuredUntil(plan->prompt, steps);
     const bool tuned = tunes && CanTune(*plan);
     // Of one that tunes itself the cut comes when the choice has been made, even without a step.
-    if (tuned || (*steps > 0 && end > plan->cap)) {
+    if (tuned || (steps > 0 && end > plan->cap)) {
       plan->life = std::make_shared<WholeUntil>(end);
     } else {
       plan->ShareBudgets(kNoCap);  // the prompt is whole when it is cut
     }
     if (!tuned) return absl::OkStatus();
     auto state = std::make_shared<SelfTuning>();
-    state->most_steps = static_cast<int32_t>(*steps);
+    state->most_steps = static_cast<int32_t>(steps);
     plan->open = OpenUntil::kPromptRead;
     plan->state = std::move(state);
     plan->scorer = NewTunedSums();
@@ -111,19 +112,16 @@ class Co2Policy final : public Policy {
             name, spec.params.at(name)));
       }
     }
-    const absl::StatusOr<double> alpha = RealParam(spec, "alpha", kDefaultAlpha, 0.0, 1.0);
-    if (!alpha.ok()) return alpha.status();
-    const absl::StatusOr<double> rho = RealParam(spec, "rho", kDefaultFifo, 0.0, 1.0);
-    if (!rho.ok()) return rho.status();
+    HYDRANT_ASSIGN_OR_RETURN(const double alpha, RealParam(spec, "alpha", kDefaultAlpha, 0.0, 1.0));
+    HYDRANT_ASSIGN_OR_RETURN(const double rho, RealParam(spec, "rho", kDefaultFifo, 0.0, 1.0));
     constexpr std::array<std::string_view, 2> kStarts = {"sum", "mean"};
-    const absl::StatusOr<std::string> start = ChoiceParam(spec, "initial_score", kStarts);
-    if (!start.ok()) return start.status();
-    plan->scorer = NewColumnSums(*start == "mean");
-    if (*alpha > 0.0) {
-      plan->rule.decay = static_cast<float>(1.0 - *alpha);
-      plan->rule.gain = static_cast<float>(*alpha);
+    HYDRANT_ASSIGN_OR_RETURN(const std::string start, ChoiceParam(spec, "initial_score", kStarts));
+    plan->scorer = NewColumnSums(start == "mean");
+    if (alpha > 0.0) {
+      plan->rule.decay = static_cast<float>(1.0 - alpha);
+      plan->rule.gain = static_cast<float>(alpha);
     }
-    plan->rule.recent = static_cast<int32_t>(std::floor(*rho * plan->cap));
+    plan->rule.recent = static_cast<int32_t>(std::floor(rho * plan->cap));
     return absl::OkStatus();
   }
 };

@@ -2,6 +2,7 @@
 
 #include "engine/cache/policies/probe_score.h"
 #include "engine/cache/policy_registry.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -20,10 +21,9 @@ class EchoPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, kEchoMaxWeight, plan);
-    if (!weights.ok()) return weights.status();
+    HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights, FillProbe(spec, kEchoMaxWeight, plan));
     if (EverEvicts(*plan))
-      plan->scorer = std::make_shared<ProbeScorer>(*weights, ProbeScorer::Asks{.echo = true});
+      plan->scorer = std::make_shared<ProbeScorer>(weights, ProbeScorer::Asks{.echo = true});
     return absl::OkStatus();
   }
 };

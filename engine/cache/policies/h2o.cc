@@ -3,6 +3,7 @@
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -35,7 +36,7 @@ class H2oPolicy final : public Policy {
     plan->rule.sinks = static_cast<int32_t>(sinks);
     plan->rule.recent =
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(half), kNoCap));
-    if (absl::Status status = FillRolling(spec, plan); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(FillRolling(spec, plan));
     return FillSharing(spec, kHeadFirst, plan);
   }
 };

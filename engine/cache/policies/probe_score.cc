@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -39,26 +40,22 @@ std::vector<PolicyParameter> ProbeParameters(double default_max_weight) {
 
 absl::StatusOr<ProbeWeights> FillProbe(const CacheSpec& spec, double default_max_weight,
                                        CachePlan* plan) {
-  const absl::StatusOr<double> sum =
-      RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMostWeight);
-  if (!sum.ok()) return sum.status();
-  const absl::StatusOr<double> max =
-      RealParam(spec, "max_weight", default_max_weight, 0.0, kMostWeight);
-  if (!max.ok()) return max.status();
-  if (*sum == 0.0 && *max == 0.0) {
+  HYDRANT_ASSIGN_OR_RETURN(const double sum,
+                           RealParam(spec, "sum_weight", kDefaultSumWeight, 0.0, kMostWeight));
+  HYDRANT_ASSIGN_OR_RETURN(const double max,
+                           RealParam(spec, "max_weight", default_max_weight, 0.0, kMostWeight));
+  if (sum == 0.0 && max == 0.0) {
     return absl::InvalidArgumentError(
         "cache.params.max_weight: 0, and sum_weight is 0 too, ranks nothing; one of them above 0");
   }
-  const absl::StatusOr<std::string> norms = ChoiceParam(spec, "value_norms", kTrueFirst);
-  if (!norms.ok()) return norms.status();
+  HYDRANT_ASSIGN_OR_RETURN(const std::string norms, ChoiceParam(spec, "value_norms", kTrueFirst));
   const int64_t quarter = std::max(1, plan->budget / 4);
   const int64_t window = spec.protected_window_size.value_or(std::min(kDefaultWindow, quarter));
   plan->rule.sinks = static_cast<int32_t>(std::min<int64_t>(spec.sink_tokens.value_or(0), kNoCap));
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
-  if (absl::Status status = FillDecodeCap(spec, plan); !status.ok()) return status;
-  if (absl::Status status = FillSharing(spec, kModelFirst, plan, kNoFloor); !status.ok())
-    return status;
-  return ProbeWeights{static_cast<float>(*sum), static_cast<float>(*max), *norms == "true"};
+  HYDRANT_RETURN_IF_ERROR(FillDecodeCap(spec, plan));
+  HYDRANT_RETURN_IF_ERROR(FillSharing(spec, kModelFirst, plan, kNoFloor));
+  return ProbeWeights{static_cast<float>(sum), static_cast<float>(max), norms == "true"};
 }
 
 namespace {

@@ -3,6 +3,7 @@
 
 #include "engine/cache/policies/snapkv.h"
 #include "engine/cache/policy_registry.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -44,14 +45,14 @@ class PyramidKvPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    if (absl::Status status = FillSnapKv(spec, plan); !status.ok()) return status;
-    if (absl::Status status = FillSharing(spec, kHeadOrLayer, plan); !status.ok()) return status;
-    const absl::StatusOr<int64_t> beta = IntegerParam(spec, "beta", kDefaultBeta, 1, kMostBeta);
-    if (!beta.ok()) return beta.status();
+    HYDRANT_RETURN_IF_ERROR(FillSnapKv(spec, plan));
+    HYDRANT_RETURN_IF_ERROR(FillSharing(spec, kHeadOrLayer, plan));
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t beta,
+                             IntegerParam(spec, "beta", kDefaultBeta, 1, kMostBeta));
     const int32_t window = plan->rule.recent;
     if (plan->prompt.tokens <= plan->budget || window > plan->budget) return absl::OkStatus();
     plan->layer_budgets =
-        Pyramid(plan->budget - window, static_cast<int32_t>(plan->prompt.tokens) - window, *beta,
+        Pyramid(plan->budget - window, static_cast<int32_t>(plan->prompt.tokens) - window, beta,
                 plan->prompt.num_layers);
     for (int32_t& entries : plan->layer_budgets) entries += window;
     return absl::OkStatus();

@@ -3,6 +3,7 @@
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -40,16 +41,15 @@ class RandomPolicy final : public Policy {
          {"seed", "of the draws", "0", "[0, 9223372036854775807]"}}};
   }
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    const absl::StatusOr<int64_t> seed =
-        IntegerParam(spec, "seed", 0, 0, std::numeric_limits<int64_t>::max());
-    if (!seed.ok()) return seed.status();
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t seed,
+                             IntegerParam(spec, "seed", 0, 0, std::numeric_limits<int64_t>::max()));
     const int64_t sinks = std::min<int64_t>(
         spec.sink_tokens.value_or(std::min<int64_t>(kDefaultSinks, plan->cap - 1)), kNoCap);
     const int64_t half = std::max<int64_t>(0, plan->cap - sinks) / 2;
     plan->scorer = std::make_shared<Draws>();
     plan->rule.scored = true;
     plan->rule.revision = Revision::kRandom;
-    plan->rule.seed = static_cast<uint64_t>(*seed);
+    plan->rule.seed = static_cast<uint64_t>(seed);
     plan->rule.sinks = static_cast<int32_t>(sinks);
     plan->rule.recent =
         static_cast<int32_t>(std::min<int64_t>(spec.protected_window_size.value_or(half), kNoCap));

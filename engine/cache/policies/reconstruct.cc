@@ -5,6 +5,7 @@
 
 #include "engine/cache/policies/probe_score.h"
 #include "engine/cache/policy_registry.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -28,13 +29,12 @@ class ReconstructPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    const absl::StatusOr<std::string> echo = ChoiceParam(spec, "echo", kFalseFirst);
-    if (!echo.ok()) return echo.status();
-    const absl::StatusOr<ProbeWeights> weights = FillProbe(spec, kSecondReadingMaxWeight, plan);
-    if (!weights.ok()) return weights.status();
-    const bool both = *echo == "true" && plan->Compresses();
+    HYDRANT_ASSIGN_OR_RETURN(const std::string echo, ChoiceParam(spec, "echo", kFalseFirst));
+    HYDRANT_ASSIGN_OR_RETURN(const ProbeWeights weights,
+                             FillProbe(spec, kSecondReadingMaxWeight, plan));
+    const bool both = echo == "true" && plan->Compresses();
     plan->scorer = std::make_shared<ProbeScorer>(
-        *weights, ProbeScorer::Asks{.second_reading = true, .echo = both});
+        weights, ProbeScorer::Asks{.second_reading = true, .echo = both});
     return absl::OkStatus();
   }
 };

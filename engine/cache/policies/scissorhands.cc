@@ -4,6 +4,7 @@
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -63,23 +64,22 @@ class ScissorhandsPolicy final : public Policy {
           fmt::format("cache.{}: a budget of {} entries a head leaves nothing to drop; at least 2",
                       spec.cache_ratio ? "cache_ratio" : "max_cache_tokens", cap));
     }
-    const absl::StatusOr<int64_t> drop = IntegerParam(spec, "drop_tokens", cap / 2, 1, cap - 1);
-    if (!drop.ok()) return drop.status();
-    const absl::StatusOr<int64_t> history =
-        IntegerParam(spec, "history_window", kDefaultHistory, 1, kMostHistory);
-    if (!history.ok()) return history.status();
-    if (absl::Status status = FillProtection(spec, cap - *drop, plan); !status.ok()) return status;
-    plan->life = std::make_shared<DropsChunks>(static_cast<int32_t>(*drop));
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t drop,
+                             IntegerParam(spec, "drop_tokens", cap / 2, 1, cap - 1));
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t history, IntegerParam(spec, "history_window",
+                                                                 kDefaultHistory, 1, kMostHistory));
+    HYDRANT_RETURN_IF_ERROR(FillProtection(spec, cap - drop, plan));
+    plan->life = std::make_shared<DropsChunks>(static_cast<int32_t>(drop));
     plan->rule.scored = true;
     plan->rule.decay = 0.0f;
     plan->rule.revision = Revision::kBelowMean;
-    plan->rule.history = static_cast<int32_t>(std::min(*history, *drop));
+    plan->rule.history = static_cast<int32_t>(std::min(history, drop));
     // Of a prompt within the budget those queries count that will before its first drop.
     const int64_t n = plan->prompt.tokens;
-    const int64_t queries = n > cap ? *history : n - (cap - plan->rule.history);
+    const int64_t queries = n > cap ? history : n - (cap - plan->rule.history);
     plan->scorer =
         std::make_shared<BelowMean>(static_cast<int32_t>(std::clamp<int64_t>(queries, 0, n)));
-    if (n > cap) plan->budget = static_cast<int32_t>(cap - *drop);
+    if (n > cap) plan->budget = static_cast<int32_t>(cap - drop);
     return FillGroupReduce(spec, kWeightReductions, plan);
   }
   const char* WhyNoMassIsGuaranteed(const CachePlan&) const override {

@@ -8,6 +8,7 @@
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -22,19 +23,17 @@ struct PoolingChoice {
 };
 
 absl::StatusOr<PoolingChoice> ChoosePooling(const CacheSpec& spec) {
-  const absl::StatusOr<int64_t> kernel =
-      IntegerParam(spec, "kernel_size", kDefaultKernel, 1, kLargestKernel);
-  if (!kernel.ok()) return kernel.status();
-  if (*kernel % 2 == 0) {
+  HYDRANT_ASSIGN_OR_RETURN(const int64_t kernel,
+                           IntegerParam(spec, "kernel_size", kDefaultKernel, 1, kLargestKernel));
+  if (kernel % 2 == 0) {
     return absl::InvalidArgumentError(
-        fmt::format("cache.params.kernel_size: {} is not odd; an odd number in [1, {}]", *kernel,
+        fmt::format("cache.params.kernel_size: {} is not odd; an odd number in [1, {}]", kernel,
                     kLargestKernel));
   }
   constexpr std::array<std::string_view, 2> kPoolings = {"max", "avg"};
-  const absl::StatusOr<std::string> pooling = ChoiceParam(spec, "pooling", kPoolings);
-  if (!pooling.ok()) return pooling.status();
-  return PoolingChoice{*pooling == "avg" ? Pooling::kMean : Pooling::kMax,
-                       static_cast<int32_t>(*kernel)};
+  HYDRANT_ASSIGN_OR_RETURN(const std::string pooling, ChoiceParam(spec, "pooling", kPoolings));
+  return PoolingChoice{pooling == "avg" ? Pooling::kMean : Pooling::kMax,
+                       static_cast<int32_t>(kernel)};
 }
 
 // SnapKV: of the prompt stay its last queries, the observation window, and the entries to which
@@ -53,7 +52,7 @@ class SnapKvPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    if (absl::Status status = FillSnapKv(spec, plan); !status.ok()) return status;
+    HYDRANT_RETURN_IF_ERROR(FillSnapKv(spec, plan));
     return FillSharing(spec, kHeadFirst, plan);
   }
 };
@@ -87,10 +86,9 @@ absl::Status FillSnapKv(const CacheSpec& spec, CachePlan* plan) {
     return absl::InvalidArgumentError(fmt::format(
         "cache.protected_window_size: {} leaves no query to choose by; at least 1", window));
   }
-  const absl::StatusOr<PoolingChoice> choice = ChoosePooling(spec);
-  if (!choice.ok()) return choice.status();
+  HYDRANT_ASSIGN_OR_RETURN(const PoolingChoice choice, ChoosePooling(spec));
   plan->rule.recent = static_cast<int32_t>(std::min<int64_t>(window, kNoCap));
-  plan->scorer = std::make_shared<PooledWindow>(plan->rule.recent, choice->pooling, choice->kernel);
+  plan->scorer = std::make_shared<PooledWindow>(plan->rule.recent, choice.pooling, choice.kernel);
   return FillDecodeCap(spec, plan);
 }
 

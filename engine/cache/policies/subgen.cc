@@ -3,6 +3,7 @@
 
 #include "engine/cache/policy_registry.h"
 #include "fmt/format.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -80,24 +81,21 @@ class SubGenPolicy final : public Policy {
   }
 
   absl::Status Fill(const CacheSpec& spec, CachePlan* plan) const override {
-    const absl::StatusOr<Split> split = SplitBudget(spec, plan->budget);
-    if (!split.ok()) return split.status();
-    const absl::StatusOr<double> delta = RealParam(spec, "delta", 0.0, 0.0, kLargestRadius);
-    if (!delta.ok()) return delta.status();
-    const absl::StatusOr<double> growth =
-        RealParam(spec, "delta_growth", 2.0, kLeastGrowth, kLargestGrowth);
-    if (!growth.ok()) return growth.status();
-    const absl::StatusOr<int64_t> seed =
-        IntegerParam(spec, "sample_seed", 0, 0, std::numeric_limits<int64_t>::max());
-    if (!seed.ok()) return seed.status();
-    const SubGenRule rule = {.sinks = static_cast<int32_t>(split->sinks),
-                             .recent = static_cast<int32_t>(split->window),
-                             .value_samples = static_cast<int32_t>(split->value_samples),
-                             .cluster_samples = static_cast<int32_t>(split->cluster_samples),
-                             .max_clusters = static_cast<int32_t>(split->max_clusters),
-                             .radius_squared = static_cast<float>(*delta * *delta),
-                             .growth = static_cast<float>(*growth),
-                             .seed = static_cast<uint64_t>(*seed)};
+    HYDRANT_ASSIGN_OR_RETURN(const Split split, SplitBudget(spec, plan->budget));
+    HYDRANT_ASSIGN_OR_RETURN(const double delta,
+                             RealParam(spec, "delta", 0.0, 0.0, kLargestRadius));
+    HYDRANT_ASSIGN_OR_RETURN(const double growth,
+                             RealParam(spec, "delta_growth", 2.0, kLeastGrowth, kLargestGrowth));
+    HYDRANT_ASSIGN_OR_RETURN(const int64_t seed, IntegerParam(spec, "sample_seed", 0, 0,
+                                                              std::numeric_limits<int64_t>::max()));
+    const SubGenRule rule = {.sinks = static_cast<int32_t>(split.sinks),
+                             .recent = static_cast<int32_t>(split.window),
+                             .value_samples = static_cast<int32_t>(split.value_samples),
+                             .cluster_samples = static_cast<int32_t>(split.cluster_samples),
+                             .max_clusters = static_cast<int32_t>(split.max_clusters),
+                             .radius_squared = static_cast<float>(delta * delta),
+                             .growth = static_cast<float>(growth),
+                             .seed = static_cast<uint64_t>(seed)};
     plan->rule.weighted = true;
     plan->rule.sinks = rule.sinks;
     plan->rule.recent = rule.recent;
