@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""A folder includes only those below it, and no two folders include each other.
+
+usage: layout_test.py ROOT
+"""
+import pathlib
+import re
+import sys
+
+# From the top down, with what each may include beside itself. kernels/ and engine/ know no gRPC.
+BELOW = {
+    "server": {"scheduler", "engine", "proto"},
+    "scheduler": {"engine/cache", "engine/step", "engine/tokenizer"},
+    "client": {"engine/tokenizer", "kernels", "proto"},
+    "load/commands": {"load/report", "load/targets", "load/run", "client", "engine/tokenizer", "engine/model"},
+    "load/report": {"load/run"},
+    "load/targets": {"load/run", "client", "proto"},
+    "load/run": {"engine/tokenizer", "engine/model"},
+    "eval": {"engine"},
+    "engine": {"engine/forward"},
+    "engine/forward": {"engine/compress"},
+    "engine/compress": {"engine/step", "engine/pool"},
+    "engine/step": {"engine/cache", "engine/tokenizer"},
+    "engine/pool": {"engine/cache"},
+    "engine/cache": {"engine/cache/policies"},
+    "engine/cache/policies": {"kernels"},
+    "engine/tokenizer": {"engine/model"},
+    "engine/model": {"kernels"},
+    "kernels": set(),
+}
+# What a folder's files see of the one that holds their interface: policies implement the registry's.
+PLUG_INS = {("engine/cache/policies", "engine/cache")}
+
+
+def folder_of(path):
+    """The folder of the layout that a file belongs to: the longest that its path begins with."""
+    parts = path.split("/")[:-1]
+    for length in range(len(parts), 0, -1):
+        if "/".join(parts[:length]) in BELOW:
+            return "/".join(parts[:length])
+    return parts[0] if parts else ""
+
+
+def reachable(folder, seen=None):
+    seen = set() if seen is None else seen
+    for below in BELOW.get(folder, ()):
+        if below not in seen:
+            seen.add(below)
+            reachable(below, seen)
+    return seen
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    wrong, checked = [], 0
+    for folder in BELOW:
+        if folder in reachable(folder):
+            wrong.append(f"the layout itself has a circle through {folder}")
+    for path in sorted(root.glob("*/**/*")):
+        name = path.relative_to(root).as_posix()
+        if path.suffix not in {".cc", ".h", ".cu", ".cuh"} or name.split("/")[0] in {"tests", "build", "examples"}:
+            continue
+        here = folder_of(name)
+        if here not in BELOW:
+            continue
+        for included in re.findall(r'^#include "([^"]+/[^"]+)"', path.read_text(encoding="utf-8"), re.M):
+            there = folder_of(included)
+            if there not in BELOW or there == here:
+                continue
+            checked += 1
+            if there not in reachable(here) and (here, there) not in PLUG_INS:
+                wrong.append(f"{name} includes {included}: {there} is not below {here}")
+    print("\n".join(wrong))
+    print(f"{checked} includes between folders, {len(wrong)} wrong")
+    return 1 if wrong or checked < 100 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
