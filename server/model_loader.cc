@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "engine/engine.h"
 #include "server/machine_limits.h"
 #include "server/status_details.h"
@@ -65,9 +66,16 @@ absl::Status EngineError(const absl::Status& status) {
                   std::string(status.message()))};
 }
 
+// A name goes into every answer and log line: what a file says is not taken where it is no name.
+bool IsName(std::string_view text) {
+  constexpr size_t kMostBytes = 256;
+  return !text.empty() && text.size() <= kMostBytes &&
+         std::none_of(text.begin(), text.end(), [](char c) { return absl::ascii_iscntrl(c); });
+}
+
 std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
   if (!options.served_model_name.empty()) return options.served_model_name;
-  if (!config.name.empty()) return ToValidUtf8(config.name);
+  if (IsName(config.name)) return ToValidUtf8(config.name);
   std::filesystem::path path(options.model_path);
   if (!path.has_filename()) path = path.parent_path();  // "folder/"
   return ToValidUtf8(path.stem().string());

@@ -69,6 +69,21 @@ TEST_F(ModelLoaderTest, ChatTemplatesWriteTheEndThatTheTokenizerNames) {
   }
 }
 
+TEST_F(ModelLoaderTest, ANameThatIsNoneIsNotServed) {
+  const std::string of_folder = fs::path(folder_).stem().string();
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"a/b", "a/b"}, {std::string(100'000, 'x'), of_folder}, {"two\\nlines", of_folder}};
+  for (const auto& [name, served] : cases) {
+    Write("config.json", R"({"model_type":"llama","hidden_size":32,"intermediate_size":32,
+        "num_hidden_layers":1,"num_attention_heads":2,"vocab_size":1000,
+        "max_position_embeddings":256,"_name_or_path":")" +
+                             name + "\"}");
+    const auto loaded = Load();
+    ASSERT_NE(loaded, nullptr);
+    EXPECT_EQ(loaded->served.name, served);
+  }
+}
+
 // At this temperature every id of the model is about as likely as any other.
 TEST_F(ModelLoaderTest, IdsThatTheTokenizerLacksAreNeverDrawn) {
   const auto loaded = Load();
