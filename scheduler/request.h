@@ -27,7 +27,7 @@ struct SamplingParams {
       1.0;  // [0.001, 10]; divides the positive logits of tokens in prompt or output
   double presence_penalty = 0.0;   // [-2, 2]; off the logits of tokens in the output
   double frequency_penalty = 0.0;  // [-2, 2]; so for each time that they are there
-  std::optional<uint64_t> seed{};  // unset: 0; the server draws one for clients that name none
+  std::optional<uint64_t> seed{};  // unset: drawn at submission
 };
 
 struct StoppingParams {

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -39,6 +40,16 @@ absl::Status CheckLimits(const EngineLimits& limits) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": ", value, " is below 1"));
   }
   return absl::OkStatus();
+}
+
+// Of a request that names none: any of 2^64, from any thread.
+uint64_t DrawSeed() {
+  thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seeds{device(), device(), device(), device()};
+    return std::mt19937_64(seeds);
+  }();
+  return generator();
 }
 
 }  // namespace
@@ -142,7 +153,9 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(RequestHandle handle, Req
       CheckRequest(std::move(request), limits_, *tokenizer_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
   Arrival arrival{handle, std::move(std::get<CheckedRequest>(checked)), Now()};
-  const Queued queued{.cache_tokens = arrival.request.CacheTokens()};
+  std::optional<uint64_t>& seed = arrival.request.request.sampling.seed;
+  if (!seed.has_value()) seed = DrawSeed();
+  const Queued queued{.cache_tokens = arrival.request.CacheTokens(), .seed = *seed};
   const std::string& request_id = arrival.request.request.request_id;
   std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Failed> refused = Refusal();

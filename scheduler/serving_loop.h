@@ -51,6 +51,7 @@ struct LoopSnapshot {
 // What is known of a request that was taken.
 struct Queued {
   std::optional<int32_t> cache_tokens;  // CheckedRequest::CacheTokens()
+  uint64_t seed = 0;                    // of its sampling, drawn where the request named none
 };
 
 class ServingLoop {

@@ -51,7 +51,7 @@ SamplingParams ConvertSampling(const v1::Sampling& wire) {
   if (wire.has_repetition_penalty()) params.repetition_penalty = wire.repetition_penalty();
   if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
   if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
-  params.seed = wire.has_seed() ? wire.seed() : Draw64();
+  if (wire.has_seed()) params.seed = wire.seed();
   return params;
 }
 

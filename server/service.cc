@@ -216,7 +216,6 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
-  if (request.sampling.seed.has_value()) accepted.set_seed(*request.sampling.seed);
   router_->Add(handle, stream);
   const auto outcome = serving.loop->Submit(handle, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
@@ -224,8 +223,10 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
     RefuseGeneration(stream.get(), {failed->status, failed->reason, failed->retry_after_us});
     return;
   }
-  const std::optional<int32_t> cache_tokens = std::get<Queued>(outcome).cache_tokens;
-  if (cache_tokens.has_value()) accepted.set_cache_tokens(static_cast<uint32_t>(*cache_tokens));
+  const auto& queued = std::get<Queued>(outcome);
+  accepted.set_seed(queued.seed);
+  if (queued.cache_tokens.has_value())
+    accepted.set_cache_tokens(static_cast<uint32_t>(*queued.cache_tokens));
   stream->Open(std::move(accepted));
 }
 

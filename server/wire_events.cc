@@ -12,10 +12,6 @@ namespace {
 uint32_t Count(int32_t value) { return static_cast<uint32_t>(std::max(value, 0)); }
 uint64_t Count64(int64_t value) { return static_cast<uint64_t>(std::max<int64_t>(value, 0)); }
 
-}  // namespace
-
-namespace {
-
 void SetValue(const std::variant<double, std::string>& value,
               const google::protobuf::FieldDescriptor& field, google::protobuf::Message* block) {
   using google::protobuf::FieldDescriptor;

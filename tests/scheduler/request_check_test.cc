@@ -202,6 +202,7 @@ TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   using Budgets = std::vector<int>;
   const auto budgets = [&](const Request& request, const EngineLimits& limits) {
     const auto checked = std::get<CheckedRequest>(CheckRequest(request, limits, tokenizer));
+    if (checked.plan.open != OpenUntil::kAdmission) return Budgets{checked.plan.budget};
     Budgets all;
     const auto offered = [&](const CachePlan& plan) {
       if (CacheSpace::FitsAlone(limits, plan, checked.max_total_tokens - 1))
