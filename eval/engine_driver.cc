@@ -71,7 +71,7 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   if (sequence.plan.CutsAfter(position)) {
     const PageCut cut = sequence.plan.life->CutAfter(sequence.plan, position);
-    if (cut.bound.has_value()) space_.Cap(*cut.bound, &sequence.space);
+    if (cut.then.has_value()) space_.Cut(*cut.then, position, &sequence.space);
     batch_.cuts.push_back({slot, position});
   }
   HYDRANT_CHECK(space_.TryGrow(position + 1, &sequence.space, &batch_));

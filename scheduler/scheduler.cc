@@ -158,7 +158,7 @@ void Scheduler::CutRunning() {
     if (sequence->state != SequenceState::kRunning || !plan.CutsAfter(sequence->num_seen)) continue;
     if (!sequence->MayDecode()) continue;
     const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
-    if (cut.bound.has_value()) space_.Cap(*cut.bound, &sequence->space);
+    if (cut.then.has_value()) space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
     batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
     cut_.push_back(CacheOf(*sequence));
   }

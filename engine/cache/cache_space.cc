@@ -261,16 +261,19 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
   space->capacity = heads.empty() ? kAnyLength : FullAt(heads[space->next_growing]);
 }
 
-void CacheSpace::Cap(int32_t cap, SequenceSpace* space) {
-  Cap(std::vector<int32_t>(num_heads_, cap), space);
+void CacheSpace::Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
+  for (int head = 0; head < num_heads_; ++head) CutHead(head, then, tokens, space);
 }
 
 void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {
   HYDRANT_CHECK(static_cast<int>(caps.size()) == num_heads_);
-  for (int head = 0; head < num_heads_; ++head) {
-    space->spans[head] = {.dropped = 0, .cap = caps[head]};
-    FreePagesPast(static_cast<int32_t>(PagesOf(caps[head], limits_.block_size)), head, space);
-  }
+  for (int head = 0; head < num_heads_; ++head)
+    CutHead(head, {.cap = caps[head]}, kAnyLength, space);
+}
+
+void CacheSpace::CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
+  space->spans[head] = then;
+  FreePagesPast(PagesAt(then, tokens), head, space);
   space->growing.clear();
   space->capacity = 0;
 }

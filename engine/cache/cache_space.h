@@ -90,10 +90,11 @@ class CacheSpace {
   WaitReason wait_reason() const { return wait_reason_; }
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens.
   bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
-  // From now on no head holds more than its cap, [layers * KV heads] or the same for all: pages
-  // past that go home.
+  // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
+  // pages past what it holds go home.
+  void Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space);
+  // Where heads differ, when it is reported what each holds at most, [layers * KV heads].
   void Cap(std::span<const int32_t> caps, SequenceSpace* space);
-  void Cap(int32_t cap, SequenceSpace* space);
   // The heads of a plan that reports keep `entries` [layers * KV heads] of the prompt; what they do
   // not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
@@ -150,6 +151,7 @@ class CacheSpace {
   };
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
   void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
+  void CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space);
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;

@@ -32,8 +32,9 @@ struct SlotDecision {
   CachePlan plan;
 };
 
-// A cache is cut as its plan's life says (Lifecycle::CutAfter). Where that has a bound the pages
-// past it are no longer the slot's. Comes before anything else that the step does with pages.
+// A cache is cut as its plan's life says (Lifecycle::CutAfter). Pages past what its
+// heads then hold are no longer the slot's, where the cut says so (PageCut::then). Comes before
+// anything else that the step does with pages.
 struct SlotCut {
   int slot = 0;
   int32_t tokens = 0;  // seen so far

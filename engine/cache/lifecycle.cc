@@ -191,7 +191,7 @@ PageCut WholeUntil::CutAfter(const CachePlan& plan, int64_t tokens) const {
           .share = plan.share,
           .max_length = static_cast<int32_t>(tokens),
           .growth = 0,
-          .bound = EntriesAfter(plan, tokens + 1)};
+          .then = HeadSpan{.cap = EntriesAfter(plan, tokens + 1)}};
 }
 
 HeadSpan DropsChunks::Opening(const CachePlan& plan, int layer) const {

@@ -51,8 +51,9 @@ struct PageCut {
   int32_t max_length = 0;  // no head holds more before
   // The heads' caps become what they keep and so much more; kNoCap: none; -1: they stay.
   int32_t growth = -1;
-  // No head holds more afterwards: its pages past that go home. Unset: the pages stay.
-  std::optional<int32_t> bound = {};
+  // A head from then on: its pages past what it then holds go home. Where heads differ, one that
+  // holds as much as any may; their reports follow. Unset: heads go on as before, their pages stay.
+  std::optional<HeadSpan> then = {};
   // A head keeps more, up to most_for_mass entries or else all, until it retains that much of the
   // attention of the prompt's last queries. 0: it need not.
   float min_retained_mass = 0.0f;

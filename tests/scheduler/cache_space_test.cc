@@ -250,7 +250,7 @@ TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   ASSERT_TRUE(space_.TryGrow(22, &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 6);
   const int64_t free = space_.NumFreePages();
-  space_.Cap(plan.cap, &a);
+  space_.Cut({.cap = plan.cap}, 22, &a);
   EXPECT_EQ(a.num_pages, 6 * 3);
   EXPECT_EQ(space_.NumFreePages(), free + 6 * 3);
   ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));
@@ -260,6 +260,24 @@ TEST_F(CacheSpaceTest, ShrinkingBringsPagesHome) {
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), std::numeric_limits<int64_t>::max());
   plan.life = std::make_shared<WholeUntil>(41);
   EXPECT_EQ(CacheSpace::MaxTokensAlone(kLimits, plan), 40);
+}
+
+// A life that is cut and grows, again and again, holds what it needs each time.
+TEST_F(CacheSpaceTest, WhatIsCutGrowsAgain) {
+  CachePlan plan;
+  plan.prompt = {.num_layers = 2, .num_kv_heads = 3};
+  plan.life = std::make_shared<WholeUntil>(20);
+  SequenceSpace a;
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 20, 99), &a, &updates_));
+  for (int64_t tokens = 20; tokens <= 80; tokens += 20) {
+    space_.Cut({.dropped = static_cast<int32_t>(tokens) - 5}, tokens, &a);  // 5 stay
+    EXPECT_EQ(a.num_pages, 6 * 2) << tokens;
+    ASSERT_TRUE(space_.TryGrow(tokens + 20, &a, &updates_));
+    EXPECT_EQ(a.num_pages, 6 * 7) << tokens;
+  }
+  Apply();
+  ExpectTableAgrees(a);
+  space_.Release(&a);
 }
 
 // Entries that are dropped leave their pages to those who follow them.
