@@ -387,18 +387,26 @@ TEST(Daemon, SaysThatThreadsAreMoreThanCpus) {
   EXPECT_NE(many.WaitForErrorLine("--threads 1000 is more than the "), "");
 }
 
-// Too little address space for gRPC's threads, for the daemon's, for the weights, for the pool.
+// Too little address space for gRPC's threads, for the daemon's, for the weights, for the pool. How
+// little is too little depends on the machine: a daemon that serves after all is stopped.
 TEST(Daemon, WithoutMemoryItEndsWithALine) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers map more than any limit leaves";
 #endif
-  for (const char* kibibytes : {"150000", "200000", "300000", "400000", "600000"}) {
-    const std::string command = std::string("ulimit -v ") + kibibytes + " && exec \"$@\"";
+  constexpr int kServed = 124;  // of timeout(1)
+  int ended = 0;
+  for (const char* kibibytes : {"100000", "150000", "200000", "250000", "350000"}) {
+    const std::string command =
+        std::string("ulimit -v ") + kibibytes + " && exec timeout 10 \"$@\"";
     Subprocess process({"/bin/sh", "-c", command, "sh", HYDRANTD_PATH, "--model", kModel,
                         "--listen", "127.0.0.1:0", "--device", "cpu", "--threads", "1"});
-    EXPECT_EQ(process.Wait(), 1) << kibibytes << ": " << process.err();
+    const int code = process.Wait();
+    if (code == kServed) continue;
+    ++ended;
+    EXPECT_EQ(code, 1) << kibibytes << ": " << process.err();
     EXPECT_THAT(process.err(), HasSubstr("hydrantd: ")) << kibibytes;
   }
+  EXPECT_GT(ended, 1);
 }
 
 // A device that is not there is found before a model that is not there either.
