@@ -35,7 +35,9 @@ bool HfFields::Contains(const char* key) {
 }
 
 absl::Status HfFields::RefuseUnread(std::span<const std::span<const IdleField>> idle) const {
-  for (const auto& [key, value] : object_.items()) {
+  for (const auto& item : object_.items()) {
+    const std::string& key = item.key();
+    const auto& value = item.value();
     if (value.is_null() || read_.contains(key)) continue;
     const auto is_idle = [&](std::span<const IdleField> table) {
       return std::any_of(table.begin(), table.end(),
