@@ -14,7 +14,7 @@
 //   the prompt has been compressed, whatever the policy does while decoding.
 // -> {"id", "nll": mean over the given tokens in nats, "tokens": generated, "text": the same,
 //     "entries": kept by all heads together, "retained_mass": mean over the heads,
-//     "chosen": {alpha, rho, steps, retained, attainable} where the plan tuned itself,
+//     "chosen": what the policy reports of its choices (PolicyReport), if it makes any,
 //     "kept": [layer][head][..] positions, where `positions`}
 // {"id": any, "text": "..."} -> {"id", "tokens": [..]}, without special tokens
 // What is refused is answered by {"id", "error"}. --max-tokens bounds what is read for a line,
