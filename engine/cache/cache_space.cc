@@ -18,16 +18,16 @@ int32_t RoomyWidth(int32_t needed, int32_t limit) {
   return std::min<int32_t>(limit, needed + needed / 2 + 2);
 }
 
-// Block ids a head so that a row holds what a head may get of its layer's stack, and a layer's rows
-// the stack. 0: pages are not stacked.
+// Block ids a head so that a row holds what a head may get of its layer's shared pages, and a
+// layer's rows all of them. 0: heads share no pages.
 int32_t SharedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = limits.num_kv_heads, block = limits.block_size;
-  int64_t stack = plan.life->SharedPages(plan, 0, limits.block_size);
-  if (stack == 0) return 0;
+  int64_t shared = plan.life->SharedPages(plan, 0, limits.block_size);
+  if (shared == 0) return 0;
   for (int layer = 1; layer < limits.num_layers; ++layer)
-    stack = std::max(stack, plan.life->SharedPages(plan, layer, limits.block_size));
+    shared = std::max(shared, plan.life->SharedPages(plan, layer, limits.block_size));
   return static_cast<int32_t>(
-      std::max(PagesOf(plan.life->WidestKeep(plan), block), (stack + heads - 1) / heads));
+      std::max(PagesOf(plan.life->WidestKeep(plan), block), (shared + heads - 1) / heads));
 }
 
 }  // namespace
@@ -115,13 +115,13 @@ bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, Seque
   const int kv_heads = limits_.num_kv_heads;
   space->shared_pages.resize(limits_.num_layers);
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    std::vector<int32_t>& stack = space->shared_pages[layer];
-    stack.resize(plan.life->SharedPages(plan, layer, limits_.block_size));
-    HYDRANT_CHECK(blocks_.Allocate(stack));
-    space->num_pages += static_cast<int64_t>(stack.size());
+    std::vector<int32_t>& shared = space->shared_pages[layer];
+    shared.resize(plan.life->SharedPages(plan, layer, limits_.block_size));
+    HYDRANT_CHECK(blocks_.Allocate(shared));
+    space->num_pages += static_cast<int64_t>(shared.size());
     const int64_t first = space->TableIndex(layer * kv_heads, 0);
-    for (size_t i = 0; i < stack.size(); ++i)
-      updates->updates.push_back({first + static_cast<int64_t>(i), stack[i]});
+    for (size_t i = 0; i < shared.size(); ++i)
+      updates->updates.push_back({first + static_cast<int64_t>(i), shared[i]});
   }
   return true;
 }
@@ -129,20 +129,20 @@ bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, Seque
 void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
   const int kv_heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.num_layers; ++layer) {
-    const std::vector<int32_t>& stack = space->shared_pages[layer];
+    const std::vector<int32_t>& shared = space->shared_pages[layer];
     const int32_t* keep = entries.data() + layer * kv_heads;
     for (int h = 0; h < kv_heads; ++h) {
       const int head = layer * kv_heads + h;
       const int64_t from = AssignedFrom(keep, h, limits_.block_size);
       const int64_t count = PagesOf(keep[h], limits_.block_size);
-      HYDRANT_CHECK(from + count <= static_cast<int64_t>(stack.size()));
+      HYDRANT_CHECK(from + count <= static_cast<int64_t>(shared.size()));
       for (int32_t i = 0; i < count; ++i)
-        space->blocks[space->BlockIndex(head, i)] = stack[from + i];
+        space->blocks[space->BlockIndex(head, i)] = shared[from + i];
       space->pages[head] = static_cast<int32_t>(count);
     }
     const int64_t assigned = AssignedFrom(keep, kv_heads, limits_.block_size);
-    for (size_t i = assigned; i < stack.size(); ++i) blocks_.Free(stack[i]);
-    space->num_pages -= static_cast<int64_t>(stack.size()) - assigned;
+    for (size_t i = assigned; i < shared.size(); ++i) blocks_.Free(shared[i]);
+    space->num_pages -= static_cast<int64_t>(shared.size()) - assigned;
   }
   space->shared_pages.clear();
 }
@@ -291,8 +291,8 @@ void CacheSpace::Release(SequenceSpace* space) {
       blocks_.Free(space->blocks[space->BlockIndex(head, i)]);
     }
   }
-  for (const std::vector<int32_t>& stack : space->shared_pages) {
-    for (const int32_t block : stack) blocks_.Free(block);
+  for (const std::vector<int32_t>& shared : space->shared_pages) {
+    for (const int32_t block : shared) blocks_.Free(block);
   }
   table_.Free(space->row_begin, static_cast<int64_t>(space->row_width) * num_heads_);
   free_slots_.push_back(space->slot);

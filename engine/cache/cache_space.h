@@ -9,7 +9,7 @@
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
 // together, and SetKept() returns the surplus. Where heads share their layer's budget the pages of
-// a layer are a stack, from which the engine assigns (kernels/ops/assign_pages.h), and SetKept()
+// a layer are shared, from which the engine assigns (kernels/ops/assign_pages.h), and SetKept()
 // assigns again in the same order.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_

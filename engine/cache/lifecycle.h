@@ -38,7 +38,7 @@ inline constexpr int64_t kAnyLength = std::numeric_limits<int64_t>::max();
 struct LayerCut {
   int32_t keep = 0;  // entries a head keeps ...
   // ... on average, by where the best of the layer's entries are; the heads are then given their
-  // pages from the layer's stack (kernels/ops/assign_pages.h). Else every head keeps as many.
+  // pages from the layer's (kernels/ops/assign_pages.h). Else every head keeps as many.
   bool shared = false;
   // Not entries are kept but samples of them.
   const SubGenRule* samples = nullptr;
