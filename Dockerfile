@@ -1,4 +1,5 @@
-# hydrantd, its client and its load generator in a container. The model is not in the image: mount it at /models.
+# hydrantd, its client and its load generator in a container. The model is not in the image: mount it at /models,
+# or a cache for models of the Hugging Face hub (docs/hub.md).
 #
 #   docker build -t hydrant .                  CPU
 #   docker build -t hydrant:cuda --target cuda .
@@ -40,8 +41,8 @@ RUN --mount=type=cache,id=hydrant-apt-run,target=/var/cache/apt,sharing=locked \
     --mount=type=cache,id=hydrant-apt-lists-run,target=/var/lib/apt,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      libabsl20220623 libcurl4 libfmt9 libgrpc++1.51 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
-      libprotobuf32 libsentencepiece0 libspdlog1.10 libutf8proc2 tini
+      ca-certificates libabsl20220623 libcurl4 libfmt9 libgrpc++1.51 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
+      libprotobuf32 libsentencepiece0 libspdlog1.10 libssl3 libutf8proc2 tini
 # Where the command line client, and with it the health check, find the daemon.
 ENV HYDRANT_ADDRESS=127.0.0.1:50051
 # gRPC; metrics and probes.

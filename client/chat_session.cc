@@ -40,7 +40,7 @@ int ChatInteractively(Connection* connection, const v1::GenerateRequest& request
                       const std::string& system, const PrintOptions& options) {
   if (isatty(STDIN_FILENO) != 0)
     fmt::print(stderr, "Ctrl-D or /exit ends the chat, /clear forgets it.\n");
-  v1::Chat history;
+  v1::Chat history = request.chat();
   AddSystem(&history, system);
   int exit_code = 0;
   ShowPrompt();
@@ -48,7 +48,7 @@ int ChatInteractively(Connection* connection, const v1::GenerateRequest& request
     if (line == "/exit") break;
     if (line.empty()) continue;
     if (line == "/clear") {
-      history.Clear();
+      history = request.chat();
       AddSystem(&history, system);
       continue;
     }

@@ -1,6 +1,6 @@
 // hydrant: the command line client. Text goes to stdout, everything about it to stderr. Exit codes:
 // 0 done, 1 failed, 2 the request was refused as wrong, 3 no server, or one that is starting or
-// stopping.
+// stopping, 130 a pull was interrupted.
 #include <fmt/format.h>
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
@@ -18,6 +18,7 @@
 #include "client/chat_session.h"
 #include "client/connection.h"
 #include "client/event_printer.h"
+#include "client/pull_command.h"
 #include "client/request_flags.h"
 #include "client/rpc_error.h"
 #include "client/server_info.h"
@@ -35,11 +36,14 @@ struct ClientFlags {
   bool quiet = false;
   RequestFlags request;
   std::string system;
+  std::string tools_file;  // of chat
+  std::optional<std::string> template_kwargs;
   std::vector<std::string> words;  // the message of chat, the text of tokenize
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::vector<uint32_t> ids;
   std::string policy;  // that `info` is to detail
+  std::string model;   // that `pull` is to fetch
   bool plain = false, no_special = false, keep_special = false;
 };
 
@@ -79,7 +83,17 @@ PrintOptions Printing(const ClientFlags& flags) {
 }
 
 int Chat(Connection* connection, const ClientFlags& flags) {
-  const v1::GenerateRequest request = MakeRequest(flags.request);
+  v1::GenerateRequest request = MakeRequest(flags.request);
+  if (flags.template_kwargs.has_value())
+    request.mutable_chat()->set_template_kwargs_json(*flags.template_kwargs);
+  if (!flags.tools_file.empty()) {
+    std::ifstream file(flags.tools_file, std::ios::binary);
+    if (!file) {
+      fmt::print(stderr, "hydrant: cannot read --tools {}\n", flags.tools_file);
+      return kExitUsage;
+    }
+    request.mutable_chat()->set_tools_json(ReadAll(file));
+  }
   if (flags.words.empty())
     return ChatInteractively(connection, request, flags.system, Printing(flags));
   return ChatOnce(connection, request, flags.system, Join(flags.words), Printing(flags));
@@ -145,6 +159,13 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   CLI::App* chat = app->add_subcommand("chat", "Ask a chat model once, or talk to it line by line");
   chat->add_option("message", flags->words, "The question; none: a conversation");
   chat->add_option("--system", flags->system, "A system message");
+  chat->add_option("--tools", flags->tools_file,
+                   "A file with a JSON array: what the model may call");
+  chat->add_option("--template-kwargs", flags->template_kwargs,
+                   "A JSON object of variables of the model's chat template");
+  chat->add_flag_callback(
+      "--no-thinking", [flags] { flags->template_kwargs = R"({"enable_thinking":false})"; },
+      "The same as --template-kwargs '{\"enable_thinking\":false}'");
   AddRequestFlags(chat, &flags->request);
 
   CLI::App* generate = app->add_subcommand("generate", "Continue a text");
@@ -165,6 +186,12 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   CLI::App* info =
       app->add_subcommand("info", "The server, its model, pool, load and cache policies");
   info->add_option("policy", flags->policy, "Its parameters, with defaults and ranges");
+  CLI::App* pull = app->add_subcommand(
+      "pull", "Fetch a model of the Hugging Face hub into this machine's cache; needs no daemon");
+  pull->add_option("model", flags->model,
+                   "ORG/NAME[@REVISION][:FILE]; FILE is a file or a GGUF's quantisation, as "
+                   "Q4_K_M. HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE count")
+      ->required();
   app->add_subcommand("health", "Whether it takes requests: exit code 0 yes, 3 no");
   return app;
 }
@@ -177,6 +204,7 @@ int Health(Connection* connection) {
 }
 
 int Run(const std::string& command, const ClientFlags& flags) {
+  if (command == "pull") return PullModel(flags.model, flags.json, flags.quiet);
   Connection connection(flags.address);
   if (flags.wait_s > 0 && !connection.WaitUntilServing(flags.wait_s)) {
     fmt::print(stderr, "hydrant: no server was ready at {} within {} s\n", flags.address,
@@ -205,7 +233,8 @@ int main(int argc, char** argv) {
       "  hydrant chat \"What is the capital of France?\"\n"
       "  hydrant chat --policy h2o --cache-ratio 0.2 --max-tokens 200 < questions.txt\n"
       "  hydrant generate --prompt \"Once upon a time\" --temperature 0 --max-tokens 50\n"
-      "  hydrant info --json --wait 60");
+      "  hydrant info --json --wait 60\n"
+      "  hydrant pull HuggingFaceTB/SmolLM2-135M-Instruct");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,6 +12,11 @@ function(hydrant_flags target)
       target_compile_options(${target} PRIVATE -Wno-restrict)
     endif()
   endif()
+  if(HYDRANT_FUZZERS)
+    # A fuzzer finds its way by what it reaches in the libraries.
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+    target_link_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
   if(HYDRANT_SANITIZE)
     # What is undefined ends a test as an error does.
     target_compile_options(${target} PUBLIC -fsanitize=${HYDRANT_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)

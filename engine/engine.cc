@@ -30,6 +30,10 @@ std::string_view WeightDTypeName(WeightDType dtype) {
       return "bfloat16";
     case WeightDType::kStored:
       return "stored";
+    case WeightDType::kQ8_0:
+      return "q8_0";
+    case WeightDType::kQ4_0:
+      return "q4_0";
   }
   return "?";
 }
@@ -252,25 +256,24 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
     if (shape.weighted) {
       prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), layer, *kv);
     }
-    backend->DecodeAttention(
-        {.num_rows = num_rows,
-         .slots = rows.slots(),
-         .positions = rows.positions(),
-         .q = act.q.data(),
-         .k = k.data(),
-         .v = v.data(),
-         .layer = layer,
-         .num_heads = config.num_heads,
-         .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
-         .rotary = model->rotary(),
-         .pages = kv->pages(),
-         .tables = kv->tables(),
-         .max_entries = shape.max_entries,
-         .max_scored_entries = shape.max_scored_entries,
-         .weighted = shape.weighted,
-         .out = act.attended.data(),
-         .out_dtype = act.input_dtype,
-         .mean_entries = shape.mean_entries});
+    backend->DecodeAttention({.num_rows = num_rows,
+                              .slots = rows.slots(),
+                              .positions = rows.positions(),
+                              .q = act.q.data(),
+                              .k = k.data(),
+                              .v = v.data(),
+                              .layer = layer,
+                              .num_heads = config.num_heads,
+                              .scale = static_cast<float>(config.AttentionScale()),
+                              .rotary = model->RotaryOf(layer),
+                              .pages = kv->pages(),
+                              .tables = kv->tables(),
+                              .max_entries = shape.max_entries,
+                              .max_scored_entries = shape.max_scored_entries,
+                              .weighted = shape.weighted,
+                              .out = act.attended.data(),
+                              .out_dtype = act.input_dtype,
+                              .mean_entries = shape.mean_entries});
     if (shape.revised) {
       backend->ReviseScores({.num_rows = num_rows,
                              .slots = rows.slots(),

@@ -20,6 +20,8 @@ DType DefaultKvDType(WeightDType dtype) {
     case WeightDType::kBFloat16:
       return DType::kBF16;
     case WeightDType::kStored:
+    case WeightDType::kQ8_0:
+    case WeightDType::kQ4_0:
       return DType::kF16;
   }
   return DType::kF32;
@@ -107,11 +109,13 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
         fmt::format("max_num_seqs: {} is outside [1, 65536]", options.max_num_seqs));
   }
   limits.max_num_seqs = options.max_num_seqs;
-  limits.max_model_len = options.max_model_len.value_or(config.max_context);
-  if (limits.max_model_len < 2 || limits.max_model_len > config.max_context) {
-    return absl::InvalidArgumentError(
-        fmt::format("max_model_len: {} is outside [2, {}], the model's context",
-                    limits.max_model_len, config.max_context));
+  const int longest = config.ContextWithinWindows();
+  limits.max_model_len = options.max_model_len.value_or(longest);
+  if (limits.max_model_len < 2 || limits.max_model_len > longest) {
+    return absl::InvalidArgumentError(fmt::format(
+        "max_model_len: {} is outside [2, {}], the model's {}", limits.max_model_len, longest,
+        longest < config.max_context ? "sliding window; longer sequences are not supported"
+                                     : "context"));
   }
   limits.max_shared_statistics = options.max_shared_statistics;
   limits.prefill_arena_tokens =

@@ -18,15 +18,15 @@ constexpr int kRowsOfLogits = 64;
 
 std::vector<float> Floats(const TensorView& tensor) {
   std::vector<float> values(tensor.NumElements());
-  DequantizeRow(tensor.dtype, tensor.bytes.data(), tensor.NumElements(), values.data());
+  const int64_t cols = tensor.shape.back();
+  std::vector<uint8_t> row(BytesOf(tensor.dtype, cols));
+  for (int64_t i = 0; i < tensor.NumElements() / cols; ++i) {
+    if (tensor.maker != nullptr) tensor.maker->Make(tensor.first_made + i, row.data());
+    DequantizeRow(tensor.dtype,
+                  tensor.maker != nullptr ? row.data() : &tensor.bytes[i * row.size()], cols,
+                  &values[i * cols]);
+  }
   return values;
-}
-
-WeightPart PartOf(const TensorView& tensor) {
-  return {.dtype = tensor.dtype,
-          .data = tensor.bytes.data(),
-          .rows = static_cast<int>(tensor.shape[0]),
-          .cols = static_cast<int>(tensor.shape[1])};
 }
 
 void Softmax(double* logits, int count) {
@@ -107,6 +107,22 @@ void GroupAttention::Weights(const float* query, int count, double* weights) con
   Softmax(weights, count);
 }
 
+namespace {
+
+bool ComputesAsLlama(const ModelConfig& c) {
+  const bool plain_norms = c.norm == NormKind::kRms && c.norm_placement == NormPlacement::kBefore &&
+                           c.qk_norm == QkNorm::kNone;
+  const bool no_biases = !c.biases.qkv && !c.biases.attention_output && !c.biases.feed_forward;
+  const bool swiglu = c.gated && c.activation == Activation::kSilu && !c.parallel_residual;
+  const bool whole_rope = c.layer_kinds.empty() && c.RotaryDim() == c.head_dim &&
+                          !c.learned_positions && c.rope.attention_factor == 1.0;
+  const bool no_scales = !c.attention_scale.has_value() && c.embedding_scale == 1.0 &&
+                         c.residual_scale == 1.0 && c.logit_scale == 1.0;
+  return plain_norms && no_biases && swiglu && whole_rope && no_scales;
+}
+
+}  // namespace
+
 PlainForward::PlainForward(std::shared_ptr<const ModelSource> source,
                            std::unique_ptr<Backend> backend, int num_threads)
     : source_(std::move(source)), backend_(std::move(backend)), threads_(num_threads) {}
@@ -114,9 +130,9 @@ PlainForward::PlainForward(std::shared_ptr<const ModelSource> source,
 absl::StatusOr<std::unique_ptr<PlainForward>> PlainForward::Create(
     std::shared_ptr<const ModelSource> source, int num_threads) {
   const ModelConfig& config = source->config();
-  if (config.architecture != "llama") {
+  if (!ComputesAsLlama(config)) {
     return absl::UnimplementedError(
-        absl::StrCat("the plain forward pass knows the llama family alone, and this model is ",
+        absl::StrCat("the plain forward pass knows what Llama computes alone, and this model is ",
                      config.architecture));
   }
   auto backend = CreateBackend("cpu", {.num_threads = num_threads});
@@ -143,7 +159,7 @@ absl::Status PlainForward::Load() {
   }
   HYDRANT_ASSIGN_OR_RETURN(const auto norm, source_->FinalNorm());
   final_norm_ = Floats(norm);
-  frequencies_ = RopeFrequencies(config());
+  frequencies_ = RopeFrequencies(config().rope, config().RotaryDim(), config().max_context);
   for (int layer = 0; layer < config().num_layers; ++layer) {
     HYDRANT_RETURN_IF_ERROR(LoadLayer(layer));
   }

@@ -22,7 +22,7 @@ volatile std::sig_atomic_t interrupted = 0;
 
 // What is compared, on what.
 void AddComparisonFlags(CLI::App* app, Flags* flags) {
-  app->add_option("--model", flags->model, "a GGUF file or a Hugging Face folder");
+  app->add_option("--model", flags->model, "a GGUF file, a Hugging Face folder, or hf:ORG/NAME");
   app->add_option("--text", flags->texts, "a plain UTF-8 text; may be repeated")->take_all();
   app->add_option("--tasks", flags->tasks, "see --list-tasks; none: of --anatomy alone")
       ->delimiter(',')
@@ -55,8 +55,8 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
          "folder of results.jsonl, results.csv and report.html; a run that was stopped goes on")
       ->capture_default_str();
   app->add_option("--device", flags->device, "cpu or cuda")->capture_default_str();
-  app->add_option("--dtype", flags->dtype, "of the weights: bfloat16, float32, stored")
-      ->check(CLI::IsMember({"bfloat16", "float32", "stored"}))
+  app->add_option("--dtype", flags->dtype, "of the weights: bfloat16, float32, stored, q8_0, q4_0")
+      ->check(CLI::IsMember({"bfloat16", "float32", "stored", "q8_0", "q4_0"}))
       ->capture_default_str();
   app->add_option("--threads", flags->threads, "of the cpu")
       ->check(CLI::Range(1, 1024))
@@ -124,7 +124,8 @@ Arm ParseArm(const std::string& text) {
 }
 
 void CheckFlags(const Flags& flags) {
-  if (flags.model.empty()) Fail("--model: which? A GGUF file or a Hugging Face folder", kExitUsage);
+  if (flags.model.empty())
+    Fail("--model: which? A GGUF file, a Hugging Face folder, or hf:ORG/NAME", kExitUsage);
   if (flags.texts.empty()) Fail("--text: at least one plain text file is needed", kExitUsage);
   if (flags.budgets.empty() || flags.policies.empty() || flags.tasks.empty())
     Fail("--budgets, --policies, --tasks: each needs at least one", kExitUsage);

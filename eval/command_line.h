@@ -22,7 +22,8 @@ inline constexpr int kExitUsage = 2;
 inline constexpr char kNoTask[] = "none";  // of --tasks: --anatomy alone
 
 struct Flags {
-  std::string model;
+  std::string model;       // as it was given
+  std::string model_path;  // where it is on this machine
   std::vector<std::string> texts;
   std::vector<std::string> tasks = {"perplexity", "needle", "needle-unseen"};
   std::vector<std::string> policies = {"h2o",

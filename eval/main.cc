@@ -4,12 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/hub/byte_text.h"
+#include "engine/hub/pull.h"
 #include "engine/model/model_source.h"
 #include "eval/anatomy.h"
 #include "eval/command_line.h"
@@ -34,10 +39,38 @@ std::vector<std::string> ReadTexts(const std::vector<std::string>& paths) {
   return texts;
 }
 
+// Shows how a model of the hub comes, a line every ten seconds.
+class FetchProgress final : public hub::PullListener {
+ public:
+  void OnPlan(const hub::PullPlan& plan) override {
+    meter_.emplace(plan.total_bytes, plan.present_bytes, shown_);
+  }
+  void OnProgress(const std::string& file, int64_t bytes) override {
+    const auto now = std::chrono::steady_clock::now();
+    meter_->Update(bytes, now);
+    if (now - shown_ < std::chrono::seconds(10)) return;
+    shown_ = now;
+    fmt::print(stderr, "{}: {}\n", meter_->Text(), file);
+  }
+  void OnNote(const std::string& line) override { fmt::print(stderr, "{}\n", line); }
+  bool Cancelled() override { return Interrupted(); }
+
+ private:
+  std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
+  std::optional<hub::TransferMeter> meter_;  // from the plan on
+};
+
+std::string PathOfModel(const std::string& model) {
+  FetchProgress progress;
+  const auto path = hub::ResolveModelPath(model, &progress);
+  if (!path.ok()) Fail("--model: " + std::string(path.status().message()));
+  return *path;
+}
+
 // Before any work, so that a model it does not know is refused at once; null: it was not asked for.
 std::unique_ptr<PlainForward> OpenAnatomy(const Flags& flags) {
   if (!flags.anatomy) return nullptr;
-  auto source = OpenModel(flags.model, LoadFormat::kAuto);
+  auto source = OpenModel(flags.model_path, LoadFormat::kAuto);
   if (!source.ok()) Fail(std::string(source.status().message()));
   auto forward = PlainForward::Create(*std::move(source), flags.threads);
   if (!forward.ok()) Fail("--anatomy: " + std::string(forward.status().message()));
@@ -110,6 +143,8 @@ LaboratoryOptions OptionsOf(const Flags& flags) {
   options.engine.num_threads = flags.threads;
   options.engine.dtype = flags.dtype == "float32"  ? WeightDType::kFloat32
                          : flags.dtype == "stored" ? WeightDType::kStored
+                         : flags.dtype == "q8_0"   ? WeightDType::kQ8_0
+                         : flags.dtype == "q4_0"   ? WeightDType::kQ4_0
                                                    : WeightDType::kBFloat16;
   options.engine.kv_cache_dtype = DType::kF32;
   options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
@@ -134,11 +169,12 @@ nlohmann::json SettingsOf(const Flags& flags) {
           {"append", flags.append}};
 }
 
-int Run(const Flags& flags) {
+int Run(Flags flags) {
   CheckFlags(flags);
   const std::vector<std::string> texts = ReadTexts(flags.texts);
+  flags.model_path = PathOfModel(flags.model);
   const std::unique_ptr<PlainForward> forward = OpenAnatomy(flags);
-  const auto laboratory = Laboratory::Create(flags.model, OptionsOf(flags));
+  const auto laboratory = Laboratory::Create(flags.model_path, OptionsOf(flags));
   if (!laboratory.ok()) Fail(std::string(laboratory.status().message()));
   const std::vector<Case> cases = MakeAllCases(flags, texts, **laboratory);
   if (!flags.write_cases.empty()) {
@@ -172,7 +208,7 @@ int Main(int argc, char** argv) {
     PrintLists(flags);
     return 0;
   }
-  return Run(flags);
+  return Run(std::move(flags));
 }
 
 }  // namespace

@@ -71,9 +71,14 @@ class Backend {
   virtual bool IsAsynchronous() const { return false; }
 
   // Stacks the parts on top of each other (equal cols) into one matrix. InvalidArgument on shapes
-  // that do not fit.
+  // that do not fit, and where a value is not finite.
   virtual absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                              WeightDType dtype) = 0;
+
+  // What PackWeight keeps rows of `stored` as: how much memory they will take.
+  virtual DType PackedDType(DType stored, WeightDType dtype, int cols) const {
+    return KeptDType(stored, dtype, cols);
+  }
 
   // The dtype in which Matmul takes its rows as they are, beside weights packed as `dtype`: what
   // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.

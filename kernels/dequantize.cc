@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/codebooks.h"
 #include "kernels/float16.h"
 
 namespace hydrant {
@@ -140,6 +141,73 @@ void DecodeQ6_K(const uint8_t* block, float* out) {
   }
 }
 
+// The two low bits of value i of a q2_k or q3_k block: two halves of 128 values in 32 bytes each,
+// four values to a byte, 32 apart.
+int LowPair(const uint8_t* quants, int i) {
+  return quants[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+// 16 bytes of scales (low nibbles) and minima (high ones) | 64 bytes of bit pairs | f16 d | f16
+// dmin
+void DecodeQ2_K(const uint8_t* block, float* out) {
+  const float d = LoadF16(block + 80);
+  const float dmin = LoadF16(block + 82);
+  for (int i = 0; i < 256; ++i) {
+    const uint8_t packed = block[i / 16];
+    const float scale = d * static_cast<float>(packed & 15);
+    const float offset = dmin * static_cast<float>(packed >> 4);
+    out[i] = scale * static_cast<float>(LowPair(block + 16, i)) - offset;
+  }
+}
+
+// 32 bytes of third bits | 64 bytes of bit pairs | 12 bytes of scales | f16 d. Bit i / 32 of byte
+// i % 32 is the third bit of value i. Sixteen 6-bit scales: nibbles in bytes 0-7, the low ones
+// first, and the pairs above them in bytes 8-11.
+void DecodeQ3_K(const uint8_t* block, float* out) {
+  const float d = LoadF16(block + 108);
+  const uint8_t* packed = block + 96;
+  for (int i = 0; i < 256; ++i) {
+    const int s = i / 16;
+    const int nibble = packed[s % 8] >> s / 8 * 4 & 15;
+    const int pair = packed[8 + s % 4] >> s / 4 * 2 & 3;
+    const float scale = d * static_cast<float>((nibble | pair << 4) - 32);
+    const int quant = LowPair(block + 32, i) | (block[i % 32] >> i / 32 & 1) << 2;
+    out[i] = scale * static_cast<float>(quant - 4);
+  }
+}
+
+// Nibbles as in the formats of 32, through a codebook.
+void DecodeCodes(const uint8_t* nibbles, const int (&values)[16], float scale, float* out) {
+  for (int j = 0; j < 16; ++j) {
+    out[j] = scale * static_cast<float>(values[nibbles[j] & 15]);
+    out[j + 16] = scale * static_cast<float>(values[nibbles[j] >> 4]);
+  }
+}
+
+void DecodeIQ4_NL(const uint8_t* block, float* out) {  // f16 d | 16 bytes of nibbles
+  DecodeCodes(block + 2, kIq4NlValues, LoadF16(block), out);
+}
+
+// f16 d | u16 upper bit pairs of the scales | 4 bytes of their nibbles | 8 x 16 bytes of nibbles
+void DecodeIQ4_XS(const uint8_t* block, float* out) {
+  const float d = LoadF16(block);
+  const uint16_t pairs = Load<uint16_t>(block + 2);
+  for (int group = 0; group < 8; ++group) {
+    const int nibble = block[4 + group / 2] >> group % 2 * 4 & 15;
+    const float scale = d * static_cast<float>((nibble | (pairs >> 2 * group & 3) << 4) - 32);
+    DecodeCodes(block + 8 + group * 16, kIq4NlValues, scale, out + group * 32);
+  }
+}
+
+void DecodeMXFP4(const uint8_t* block, float* out) {  // u8 exponent | 16 bytes of nibbles
+  DecodeCodes(block + 1, kMxfp4Values, HalfE8M0ToFloat(block[0]), out);
+}
+
+void DecodeF8_E4M3(const uint8_t* block, float* out) {  // f32 scale | 128 e4m3fn
+  const float scale = Load<float>(block);
+  for (int j = 0; j < 128; ++j) out[j] = E4M3ToFloat(block[4 + j]) * scale;
+}
+
 template <void (*Decode)(const uint8_t*, float*)>
 void DecodeBlocks(DType dtype, const uint8_t* src, int64_t count, float* dst) {
   const DTypeTraits traits = TraitsOf(dtype);
@@ -177,6 +245,18 @@ void DequantizeRow(DType dtype, const uint8_t* src, int64_t count, float* dst) {
       return DecodeBlocks<DecodeQ5_K>(dtype, src, count, dst);
     case DType::kQ6_K:
       return DecodeBlocks<DecodeQ6_K>(dtype, src, count, dst);
+    case DType::kQ2_K:
+      return DecodeBlocks<DecodeQ2_K>(dtype, src, count, dst);
+    case DType::kQ3_K:
+      return DecodeBlocks<DecodeQ3_K>(dtype, src, count, dst);
+    case DType::kIQ4_NL:
+      return DecodeBlocks<DecodeIQ4_NL>(dtype, src, count, dst);
+    case DType::kIQ4_XS:
+      return DecodeBlocks<DecodeIQ4_XS>(dtype, src, count, dst);
+    case DType::kMXFP4:
+      return DecodeBlocks<DecodeMXFP4>(dtype, src, count, dst);
+    case DType::kF8_E4M3:
+      return DecodeBlocks<DecodeF8_E4M3>(dtype, src, count, dst);
   }
 }
 

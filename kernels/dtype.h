@@ -9,8 +9,8 @@
 
 namespace hydrant {
 
-// The block formats are GGUF's: a row is a whole number of blocks, each holding BlockElements()
-// values.
+// The block formats are GGUF's, but for kF8_E4M3: a row is a whole number of blocks, each holding
+// BlockElements() values.
 enum class DType : uint8_t {
   kF32,
   kF16,
@@ -22,7 +22,13 @@ enum class DType : uint8_t {
   kQ8_0,
   kQ4_K,
   kQ5_K,
-  kQ6_K
+  kQ6_K,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
+  kF8_E4M3  // of no file: an fp32 scale, then 128 e4m3fn values (engine/model/hf_fp8.h)
 };
 
 struct DTypeTraits {
@@ -55,6 +61,18 @@ constexpr DTypeTraits TraitsOf(DType dtype) {
       return {"q5_k", 256, 176};
     case DType::kQ6_K:
       return {"q6_k", 256, 210};
+    case DType::kQ2_K:
+      return {"q2_k", 256, 84};
+    case DType::kQ3_K:
+      return {"q3_k", 256, 110};
+    case DType::kIQ4_NL:
+      return {"iq4_nl", 32, 18};
+    case DType::kIQ4_XS:
+      return {"iq4_xs", 256, 136};
+    case DType::kMXFP4:
+      return {"mxfp4", 32, 17};
+    case DType::kF8_E4M3:
+      return {"f8_e4m3", 128, 132};
   }
   return {"?", 1, 0};
 }

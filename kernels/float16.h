@@ -1,7 +1,7 @@
-// Half precision (IEEE binary16) and bfloat16 to and from float, bit by bit. Plain code for
-// loading, references and tests; backends have their own vector forms. Exact widening; narrowing
-// rounds to nearest, ties to even, NaN stays NaN, overflow becomes infinity. No denormal float is
-// ever an intermediate, so flush-to-zero modes change nothing.
+// Half precision (IEEE binary16) and bfloat16 to and from float, and eight-bit floats to float, bit
+// by bit. Plain code for loading, references and tests; backends have their own vector forms. Exact
+// widening; narrowing rounds to nearest, ties to even, NaN stays NaN, overflow becomes infinity. No
+// denormal float is ever an intermediate, so flush-to-zero modes change nothing.
 #ifndef HYDRANT_KERNELS_FLOAT16_H_
 #define HYDRANT_KERNELS_FLOAT16_H_
 
@@ -53,6 +53,22 @@ inline uint16_t FloatToBF16(float value) {
   if ((bits & 0x7fffffffu) > 0x7f800000u)
     return static_cast<uint16_t>(bits >> 16 | 0x0040u);  // NaN, made quiet
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// e4m3fn (OCP 8-bit Floating Point Specification 1.0, 5.1): no infinities, NaN is 0x7f and 0xff. As
+// the bits of a half its exponent's bias is 15 instead of 7: 2^8 too small.
+inline float E4M3ToFloat(uint8_t bits) {
+  if ((bits & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
+  const auto half = static_cast<uint16_t>((bits & 0x80) << 8 | (bits & 0x7f) << 7);
+  return F16ToFloat(half) * 256.0f;
+}
+
+// Half of the power of two that an e8m0 exponent says (OCP Microscaling Formats 1.0,
+// 5.4.1; ggml's e8m0_to_fp32_half): 2^(e - 128). The first two are denormal, built of their bits;
+// 255, which is NaN there, is 2^127, as in ggml.
+inline float HalfE8M0ToFloat(uint8_t exponent) {
+  const uint32_t e = exponent;
+  return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
 }
 
 }  // namespace hydrant

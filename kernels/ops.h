@@ -32,7 +32,6 @@
   OP(RmsNorm, RmsNormArgs)                         \
   OP(LayerNorm, LayerNormArgs)                     \
   OP(RopeSplit, RopeSplitArgs)                     \
-  OP(Swiglu, SwigluArgs)                           \
   OP(Activate, ActivateArgs)                       \
   OP(PrefillAttention, PrefillAttentionArgs)       \
   OP(DecodeAttention, DecodeAttentionArgs)         \

@@ -1,19 +1,23 @@
 #include "kernels/weight_parts.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
-#include <new>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/dequantize.h"
 #include "kernels/float16.h"
+#include "kernels/quantize.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
 
 absl::Status CheckPart(const WeightPart& part) {
-  if (part.rows < 1 || part.cols < 1 || (part.data == nullptr && !part.normals.has_value())) {
+  const bool has_rows = part.data != nullptr || part.normals.has_value() || part.maker != nullptr;
+  if (part.rows < 1 || part.cols < 1 || !has_rows) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a weight part is ", part.rows, " x ", part.cols, (part.data ? "" : " without data"),
         "; it needs at least one row and one column of data"));
@@ -31,9 +35,10 @@ absl::Status CheckPart(const WeightPart& part) {
   return absl::OkStatus();
 }
 
-void Draw(const NormalStream& normals, DType dtype, uint64_t count, uint8_t* out) {
-  for (uint64_t i = 0; i < count; ++i) {
-    const float value = NormalAt(normals.key, i) * normals.stddev;
+// Values first, first + 1, ... of a stream.
+void Draw(const NormalStream& normals, DType dtype, uint64_t first, int count, uint8_t* out) {
+  for (int i = 0; i < count; ++i) {
+    const float value = NormalAt(normals.key, first + i) * normals.stddev;
     if (dtype == DType::kF32) {
       std::memcpy(out + i * sizeof(value), &value, sizeof(value));
     } else {
@@ -42,6 +47,21 @@ void Draw(const NormalStream& normals, DType dtype, uint64_t count, uint8_t* out
     }
   }
 }
+
+// The row as the part has it.
+const uint8_t* StoredRow(const WeightPart& part, int row, uint8_t* scratch) {
+  if (part.data != nullptr)
+    return static_cast<const uint8_t*>(part.data) + row * BytesOf(part.dtype, part.cols);
+  if (part.normals.has_value()) {
+    Draw(*part.normals, part.dtype, static_cast<uint64_t>(row) * part.cols, part.cols, scratch);
+  } else {
+    part.maker->Make(part.first_made + row, scratch);
+  }
+  return scratch;
+}
+
+// No row of any dtype is larger than this; a multiple of 64.
+size_t MostRowBytes(int cols) { return (BytesOf(DType::kF32, cols) + 63) / 64 * 64; }
 
 }  // namespace
 
@@ -64,24 +84,47 @@ absl::Status CheckWeightParts(std::span<const WeightPart> parts) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StoredParts> StoredParts::Make(std::span<const WeightPart> parts) {
+absl::StatusOr<WeightRows> WeightRows::Make(std::span<const WeightPart> parts, WeightDType dtype) {
   HYDRANT_RETURN_IF_ERROR(CheckWeightParts(parts));
-  StoredParts stored;
-  stored.parts_.assign(parts.begin(), parts.end());
-  for (WeightPart& part : stored.parts_) {
-    if (!part.normals.has_value()) continue;
-    const uint64_t count = static_cast<uint64_t>(part.rows) * part.cols;
-    const size_t size = BytesOf(part.dtype, count);
-    stored.drawn_.emplace_back(new (std::nothrow) uint8_t[size]);
-    if (stored.drawn_.back() == nullptr) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a drawn weight of ", size, " bytes"));
-    }
-    Draw(*part.normals, part.dtype, count, stored.drawn_.back().get());
-    part.data = stored.drawn_.back().get();
-    part.normals.reset();
-  }
-  return stored;
+  WeightRows rows;
+  rows.parts_.assign(parts.begin(), parts.end());
+  rows.dtype_ = dtype;
+  for (const WeightPart& part : parts) rows.rows_ += part.rows;
+  return rows;
+}
+
+// A stored row; where it is quantised, its floats and its blocks.
+size_t WeightRows::scratch_bytes() const {
+  return (Quantises(dtype_) ? 3 : 1) * MostRowBytes(cols());
+}
+
+WeightRows::Row WeightRows::Get(int row, uint8_t* scratch) const {
+  size_t i = 0;
+  while (row >= parts_[i].rows) row -= parts_[i++].rows;
+  const WeightPart& part = parts_[i];
+  const uint8_t* stored = StoredRow(part, row, scratch);
+  const DType kept = KeptDType(part.dtype, dtype_, part.cols);
+  if (!Quantises(dtype_) || kept == part.dtype) return {part.dtype, stored};
+  auto* floats = reinterpret_cast<float*>(scratch + MostRowBytes(part.cols));
+  uint8_t* blocks = scratch + 2 * MostRowBytes(part.cols);
+  DequantizeRow(part.dtype, stored, part.cols, floats);
+  QuantizeRow(kept, floats, part.cols, blocks);
+  return {kept, blocks};
+}
+
+absl::Status WeightRows::CheckFinite(int row) const {
+  std::vector<float> scratch(scratch_bytes() / sizeof(float)), values(cols());
+  const Row bytes = Get(row, reinterpret_cast<uint8_t*>(scratch.data()));
+  DequantizeRow(bytes.dtype, bytes.bytes, cols(), values.data());
+  const auto bad =
+      std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return absl::OkStatus();
+  size_t i = 0;
+  while (row >= parts_[i].rows) row -= parts_[i++].rows;
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor '", std::string(parts_[i].name), "': the value in row ", row,
+                   ", column ", bad - values.begin(), " is ", *bad, " as ",
+                   std::string(DTypeName(bytes.dtype)), "; weights must be finite"));
 }
 
 }  // namespace hydrant

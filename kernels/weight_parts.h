@@ -2,8 +2,8 @@
 #ifndef HYDRANT_KERNELS_WEIGHT_PARTS_H_
 #define HYDRANT_KERNELS_WEIGHT_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,21 +13,45 @@
 
 namespace hydrant {
 
-// InvalidArgument where the parts cannot be stacked, or are neither stored nor drawn.
+// InvalidArgument where the parts cannot be stacked, or are neither stored nor drawn nor made.
 absl::Status CheckWeightParts(std::span<const WeightPart> parts);
 
-// Checked parts with bytes behind every one: those that are drawn have been.
-class StoredParts {
+// The rows of a weight's parts, counted through, as they are to be packed: where a file has them
+// so, or drawn, made or quantised in scratch. Immutable, so any thread may read.
+class WeightRows {
  public:
-  // The errors of CheckWeightParts(), and ResourceExhausted.
-  static absl::StatusOr<StoredParts> Make(std::span<const WeightPart> parts);
-  // Valid as long as this is; `normals` is empty in all.
-  std::span<const WeightPart> get() const { return parts_; }
+  struct Row {
+    DType dtype;
+    const uint8_t* bytes;  // valid as long as the parts' data and the scratch
+  };
+
+  // The errors of CheckWeightParts().
+  static absl::StatusOr<WeightRows> Make(std::span<const WeightPart> parts, WeightDType dtype);
+
+  int rows() const { return rows_; }
+  int cols() const { return parts_.front().cols; }
+  std::span<const WeightPart> parts() const { return parts_; }
+
+  // Bytes of scratch for one row; a multiple of 64.
+  size_t scratch_bytes() const;
+  Row Get(int row, uint8_t* scratch) const;
+  // InvalidArgument, with the tensor's name and the place, where a value of the row is not finite.
+  absl::Status CheckFinite(int row) const;
 
  private:
+  WeightRows() = default;
+
   std::vector<WeightPart> parts_;
-  std::vector<std::unique_ptr<uint8_t[]>> drawn_;
+  WeightDType dtype_ = WeightDType::kStored;
+  int rows_ = 0;
 };
+
+// Whether all are; `values` may be scanned fast, as no branch depends on them.
+inline bool AllFinite(std::span<const float> values) {
+  float sum = 0.0f;  // of zeros, or NaN
+  for (const float value : values) sum += value * 0.0f;
+  return sum == 0.0f;
+}
 
 }  // namespace hydrant
 

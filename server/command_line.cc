@@ -18,6 +18,7 @@ constexpr char kExamples[] = R"(Examples:
   hydrantd --model model.gguf
   hydrantd --model ./Llama-3.2-1B --dtype bfloat16 --kv-cache-memory-bytes 2G --listen 0.0.0.0:50051
   hydrantd --model ./Llama-3.2-1B --load-format dummy        (random weights: for load tests)
+  hydrantd --model hf:HuggingFaceTB/SmolLM2-135M-Instruct    (fetched into the cache of huggingface_hub)
 Then, in another terminal:
   hydrant chat "What is the capital of France?"
 
@@ -62,7 +63,8 @@ struct Flags {
 void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Model";
   app->add_option("--model", options->model_path,
-                  "A .gguf file, or a Hugging Face folder with config.json")
+                  "A .gguf file, a Hugging Face folder with config.json, or "
+                  "hf:ORG/NAME[@REVISION][:FILE] of the Hugging Face hub, fetched once")
       ->required()
       ->group(group);
   app->add_option("--load-format", flags->load_format,
@@ -74,7 +76,7 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
                   "A folder or file with the tokenizer; default: the model's own")
       ->group(group);
   app->add_option("--served-model-name", options->served_model_name,
-                  "The name clients may use; default: the model's own")
+                  "The name clients may use; default: the hub's, or the model's own")
       ->group(group);
   app->add_option("--max-model-len", flags->max_model_len,
                   "Tokens of one sequence, prompt and output; default: the model's context")
@@ -97,9 +99,10 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option(
          "--dtype", flags->dtype,
-         "Weights: stored (as in the file; a GPU unpacks it to float32), bfloat16, float32, or "
-         "auto: bfloat16 on a GPU, else stored")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "stored"}))
+         "Weights: stored (as in the files), bfloat16, float32; q8_0 or q4_0: stored, but floats "
+         "are quantised while they are loaded (with q4_0 the vocabulary's rows as q8_0); a GPU "
+         "unpacks all but bfloat16 to float32; auto: bfloat16 on a GPU, else stored")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "stored", "q8_0", "q4_0"}))
       ->capture_default_str()
       ->group(group);
   app->add_option("--async-scheduling", flags->async_scheduling,
@@ -248,6 +251,8 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.dtype == "float32") engine.dtype = WeightDType::kFloat32;
   if (flags.dtype == "bfloat16") engine.dtype = WeightDType::kBFloat16;
   if (flags.dtype == "stored") engine.dtype = WeightDType::kStored;
+  if (flags.dtype == "q8_0") engine.dtype = WeightDType::kQ8_0;
+  if (flags.dtype == "q4_0") engine.dtype = WeightDType::kQ4_0;
   if (flags.async_scheduling != "auto") engine.async_scheduling = flags.async_scheduling == "on";
   if (flags.kv_cache_dtype == "float32") engine.kv_cache_dtype = DType::kF32;
   if (flags.kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;

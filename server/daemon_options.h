@@ -17,10 +17,10 @@
 namespace hydrant {
 
 struct DaemonOptions {
-  std::string model_path;
+  std::string model_path;  // or "hf:ORG/NAME", a model of the Hugging Face hub
   LoadFormat load_format = LoadFormat::kAuto;
   std::string tokenizer_path;     // "": the model's own
-  std::string served_model_name;  // "": the model's own name, else its file's
+  std::string served_model_name;  // "": the hub's name, the model's own, else its file's
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen;                       // host:port; "": no metrics, no probes
   std::chrono::milliseconds stall_timeout{60'000};  // without a step, with requests there

@@ -23,7 +23,7 @@ v1::GetModelInfoResponse DescribeModel(const ServedModel& model) {
   const std::vector<TokenId>& eog = model.tokenizer->eog_ids();
   info.mutable_eog_token_ids()->Assign(eog.begin(), eog.end());
   if (model.chat_template != nullptr)
-    info.set_chat_template(std::string(model.chat_template->Family()));
+    info.set_chat_template(std::string(model.chat_template->Names()));
   return info;
 }
 

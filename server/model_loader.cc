@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "engine/chat/chat_template_files.h"
 #include "engine/engine.h"
 #include "server/machine_limits.h"
+#include "server/model_fetch.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -27,27 +29,29 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const DaemonOptions& op
   return TokenizerFromPath(source.folder());
 }
 
-// A model without a template we know still serves text and token ids.
+// A model without a template that can be rendered still serves text and token ids.
 void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
   const Tokenizer& tokenizer = *loaded->tokenizer;
-  const absl::StatusOr<std::string> text = source.gguf() != nullptr
-                                               ? ChatTemplateSourceFromGguf(*source.gguf())
-                                               : ChatTemplateSourceFromFolder(source.folder());
-  if (!text.ok()) {
-    loaded->served.no_chat_reason = absl::IsNotFound(text.status())
+  absl::StatusOr<ChatTemplateSource> read = source.gguf() != nullptr
+                                                ? ReadChatTemplates(*source.gguf())
+                                                : ReadChatTemplates(source.folder());
+  if (!read.ok()) {
+    loaded->served.no_chat_reason = absl::IsNotFound(read.status())
                                         ? "the model has no chat template"
-                                        : std::string(text.status().message());
+                                        : std::string(read.status().message());
     return;
   }
-  const auto text_of = [&](int64_t id) {
-    return id >= 0 ? tokenizer.TokenText(static_cast<TokenId>(id)) : "";
-  };
-  absl::StatusOr<std::unique_ptr<ChatTemplate>> recognised =
-      RecogniseChatTemplate(*text, text_of(tokenizer.bos_id()), text_of(tokenizer.eos_id()));
-  if (recognised.ok()) {
-    loaded->chat_template = *std::move(recognised);
+  // What the configuration does not name, the tokenizer may know.
+  for (const auto& [name, id] :
+       {std::pair("bos_token", tokenizer.bos_id()), std::pair("eos_token", tokenizer.eos_id())}) {
+    if (id >= 0)
+      read->special_tokens.try_emplace(name, tokenizer.TokenText(static_cast<TokenId>(id)));
+  }
+  absl::StatusOr<std::unique_ptr<ChatTemplate>> made = MakeChatTemplate(*read);
+  if (made.ok()) {
+    loaded->chat_template = *std::move(made);
   } else {
-    loaded->served.no_chat_reason = std::string(recognised.status().message());
+    loaded->served.no_chat_reason = std::string(made.status().message());
   }
 }
 
@@ -84,7 +88,10 @@ std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
-    const DaemonOptions& options, const std::function<void(double)>& progress) {
+    const DaemonOptions& given, const std::function<void(double)>& progress) {
+  const absl::StatusOr<DaemonOptions> local = WithLocalModel(given);
+  if (!local.ok()) return Within("--model " + given.model_path, local.status());
+  const DaemonOptions& options = *local;
   absl::StatusOr<std::unique_ptr<ModelSource>> opened =
       OpenModel(options.model_path, options.load_format);
   if (!opened.ok()) return Within("--model " + options.model_path, opened.status());

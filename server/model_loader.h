@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "engine/chat/chat_template.h"
 #include "engine/step/batch.h"
-#include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/daemon_options.h"
 #include "server/served_model.h"
@@ -23,7 +23,8 @@ struct LoadedModel {
   ServedModel served;  // points to the above
 };
 
-// `progress` hears a fraction in [0, 1]. An error is one line that names the file or the flag.
+// A model of the hub is fetched first. `progress` hears a fraction in [0, 1] of the loading. An
+// error is one line that names the file or the flag.
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const DaemonOptions& options,
                                                        const std::function<void(double)>& progress);
 

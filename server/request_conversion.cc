@@ -174,6 +174,18 @@ absl::StatusOr<int64_t> QuestionTokens(const ServedModel& model, const v1::Gener
   return wire.cache().question_tokens();
 }
 
+ChatMessage ConvertMessage(const v1::ChatMessage& wire) {
+  ChatMessage message{.role = wire.role(), .content = wire.content()};
+  // An assistant that calls tools may have said nothing.
+  if (!wire.has_content() && wire.tool_calls_size() > 0) message.content.reset();
+  if (wire.has_reasoning()) message.reasoning = wire.reasoning();
+  for (const v1::ToolCall& call : wire.tool_calls())
+    message.tool_calls.push_back({call.id(), call.name(), call.arguments_json()});
+  if (wire.has_tool_call_id()) message.tool_call_id = wire.tool_call_id();
+  if (wire.has_name()) message.name = wire.name();
+  return message;
+}
+
 absl::Status CheckRequestId(const std::string& id) {
   if (id.empty()) return Invalid("request_id: is empty; leave it unset to have one drawn");
   if (id.size() > kMaxRequestIdBytes) {
@@ -204,16 +216,20 @@ absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat&
   }
   if (chat.messages_size() == 0)
     return Invalid(field + ".messages: is empty; a chat needs at least one message");
-  std::vector<ChatMessage> messages;
+  Conversation conversation;
   for (int i = 0; i < chat.messages_size(); ++i) {
-    const v1::ChatMessage& message = chat.messages(i);
-    if (message.role().empty())
+    if (chat.messages(i).role().empty())
       return Invalid(absl::StrCat(field, ".messages[", i, "].role: is not set"));
-    messages.push_back({message.role(), message.content()});
+    conversation.messages.push_back(ConvertMessage(chat.messages(i)));
   }
-  const bool open = !chat.has_add_generation_prompt() || chat.add_generation_prompt();
-  absl::StatusOr<std::string> text = model.chat_template->Render(messages, open);
-  if (!text.ok()) return AtField(field + ".messages", text.status());
+  if (chat.has_add_generation_prompt())
+    conversation.add_generation_prompt = chat.add_generation_prompt();
+  if (chat.has_tools_json()) conversation.tools_json = chat.tools_json();
+  if (chat.has_template_kwargs_json())
+    conversation.template_kwargs_json = chat.template_kwargs_json();
+  absl::StatusOr<std::string> text = model.chat_template->Render(conversation);
+  if (!text.ok())
+    return absl::Status(text.status().code(), absl::StrCat(field, ".", text.status().message()));
   return text;
 }
 

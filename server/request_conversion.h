@@ -18,7 +18,8 @@ namespace hydrant {
 // NotFound where `name` is set and is not the served model's.
 absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 
-// The prompt text of a chat. FailedPrecondition where the model has no template we know.
+// The prompt text of a chat. FailedPrecondition where the model has no template that can be
+// rendered.
 absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat& chat,
                                        const std::string& field);
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/chat/chat_template.h"
 #include "engine/model/model_config.h"
 #include "engine/step/batch.h"
-#include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace hydrant {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/text/utf8.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "engine/tokenizer/utf8.h"
+#include "engine/text/utf8.h"
 
 namespace hydrant {
 namespace {

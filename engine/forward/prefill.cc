@@ -96,7 +96,7 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
          .v = v_.data() + start,
          .head_stride = static_cast<int64_t>(arena_tokens_) * model_->config().head_dim,
          .head_dim = model_->config().head_dim,
-         .rotary = model_->rotary()},
+         .rotary = model_->RotaryOf(layer)},
         kv);
     if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);
   }
@@ -142,7 +142,7 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
   const bool echoes = std::any_of(pieces.begin(), pieces.end(),
                                   [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
   if (echoes)
-    model_->RotateQueries(later_positions_.data() + first, rows, *act_,
+    model_->RotateQueries(layer, later_positions_.data() + first, rows, *act_,
                           later_q_.data() + static_cast<size_t>(first) * config.QDim());
   for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
@@ -159,7 +159,7 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
           .num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
-          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim))),
+          .scale = static_cast<float>(config.AttentionScale()),
           .precision = kv.pages().layout.dtype};
 }
 

@@ -14,10 +14,12 @@ struct RopeTable {
   std::vector<float> sin;  // [num_positions, rotary_dim / 2]
 };
 
-// Angle a position advances by, per pair of elements: [rotary_dim / 2].
-std::vector<double> RopeFrequencies(const ModelConfig& config);
+// Angle a position advances by, per pair of elements: [rotary_dim / 2]. num_positions: as many as a
+// sequence may have.
+std::vector<double> RopeFrequencies(const Rope& rope, int rotary_dim, int num_positions);
 
-RopeTable MakeRopeTable(const ModelConfig& config, int num_positions);
+// Without the rope's attention_factor, so that cos^2 + sin^2 = 1.
+RopeTable MakeRopeTable(const Rope& rope, int rotary_dim, int num_positions);
 
 }  // namespace hydrant
 

@@ -1,26 +1,35 @@
 #include "engine/forward/transformer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "engine/forward/rope_table.h"
+#include "engine/model/gguf.h"
+#include "engine/model/text.h"
 #include "kernels/dequantize.h"
 #include "kernels/status_macros.h"
+#include "kernels/weight_parts.h"
 
 namespace hydrant {
 namespace {
 
 // One after the other; of absent tensors there is nothing.
 absl::Status LoadVectors(Backend& backend, const std::vector<TensorView>& tensors,
-                         DeviceArray<float>* out) {
+                         DeviceArray<float>* out, double scale = 1.0) {
   std::vector<float> values;
   for (const TensorView& tensor : tensors) {
     if (!tensor.Exists()) continue;
     const size_t end = values.size();
     values.resize(end + tensor.NumElements());
     DequantizeRow(tensor.dtype, tensor.bytes.data(), tensor.NumElements(), values.data() + end);
+    if (AllFinite(std::span(values).subspan(end))) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Quoted(tensor.name), " holds a value that is infinite or not a number"));
   }
-  return values.empty() ? absl::OkStatus() : out->AllocateFrom(backend, values);
+  if (values.empty()) return absl::OkStatus();
+  for (float& value : values) value = static_cast<float>(value * scale);
+  return out->AllocateFrom(backend, values);
 }
 
 // A fused projection's rows [head, (query, key, value), head_dim] as the projections of all
@@ -35,34 +44,41 @@ std::vector<TensorView> SplitFused(const TensorView& fused, const ModelConfig& c
   return parts;
 }
 
-uint64_t BytesAs(WeightDType dtype, const TensorView& tensor) {
-  switch (dtype) {
-    case WeightDType::kFloat32:
-      return BytesOf(DType::kF32, tensor.NumElements());
-    case WeightDType::kBFloat16:
-      return BytesOf(DType::kBF16, tensor.NumElements());
-    case WeightDType::kStored:
-      return BytesOf(tensor.dtype, tensor.NumElements());
-  }
-  return 0;
+// Look-ups are not where the bytes are: with four bits, the rows of the vocabulary keep eight, as
+// elsewhere in the field.
+WeightDType VocabularyDType(WeightDType dtype) {
+  return dtype == WeightDType::kQ4_0 ? WeightDType::kQ8_0 : dtype;
+}
+
+// Learned positions are few: they are not quantised.
+WeightDType PositionsDType(WeightDType dtype) {
+  return Quantises(dtype) ? WeightDType::kStored : dtype;
+}
+
+// What to call the files in messages.
+std::string PathOf(const ModelSource& source) {
+  return source.gguf() != nullptr ? source.gguf()->path() : source.folder();
 }
 
 // Of the matrices; norms and biases are nothing beside them.
-absl::StatusOr<uint64_t> WeightBytes(const ModelSource& source, WeightDType dtype) {
+absl::StatusOr<uint64_t> WeightBytes(const Backend& backend, const ModelSource& source,
+                                     WeightDType dtype) {
   absl::Status status;
   uint64_t sum = 0;
-  const auto add = [&](const absl::StatusOr<TensorView>& tensor) {
-    if (tensor.ok() && tensor->Exists()) sum += BytesAs(dtype, *tensor);
+  const auto add = [&](const absl::StatusOr<TensorView>& tensor, WeightDType as) {
     status.Update(tensor.status());
+    if (!tensor.ok() || !tensor->Exists()) return;
+    const int cols = static_cast<int>(tensor->shape[1]);
+    sum += BytesOf(backend.PackedDType(tensor->dtype, as, cols), tensor->NumElements());
   };
-  add(source.Embedding());
-  add(source.Positions());
-  if (!source.config().tied_embeddings) add(source.Output());
+  add(source.Embedding(), VocabularyDType(dtype));
+  add(source.Positions(), PositionsDType(dtype));
+  if (!source.config().tied_embeddings) add(source.Output(), VocabularyDType(dtype));
   for (int i = 0; i < source.config().num_layers && status.ok(); ++i) {
     HYDRANT_ASSIGN_OR_RETURN(const LayerTensors layer, source.Layer(i));
     for (const TensorView& tensor :
          {layer.wq, layer.wk, layer.wv, layer.wqkv, layer.wo, layer.gate, layer.up, layer.down}) {
-      add(tensor);
+      add(tensor, dtype);
     }
   }
   if (!status.ok()) return status;
@@ -83,7 +99,8 @@ absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, 
   allocate(qkv, n * (config.QDim() + 2 * config.KvDim()));
   allocate(q, n * config.QDim());
   allocate(attended, BytesOf(input_dtype, n * config.QDim()));
-  allocate(gate_up, n * (config.activation.has_value() ? 1 : 2) * config.intermediate_size);
+  allocate(gate_up, n * (config.gated ? 2 : 1) * config.intermediate_size);
+  if (config.norm_placement != NormPlacement::kBefore) allocate(projected, n * config.hidden_size);
   allocate(gated, BytesOf(input_dtype, n * config.intermediate_size));
   return status;
 }
@@ -98,29 +115,45 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
 
 absl::Status Transformer::Load(WeightDType dtype, int max_positions,
                                const std::function<void(double)>& progress) {
-  HYDRANT_RETURN_IF_ERROR(CheckFits(dtype));
-  const int num_layers = config().num_layers;
-  layers_.resize(num_layers);
-  for (int layer = 0; layer < num_layers; ++layer) {
-    HYDRANT_RETURN_IF_ERROR(LoadLayer(layer, dtype));
-    if (progress) progress((layer + 1.0) / (num_layers + 1.0));
-  }
-  HYDRANT_RETURN_IF_ERROR(LoadHead(dtype));
+  HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, CheckFits(dtype));
+  progress_ = [&](int64_t bytes) {
+    // What a backend pads counts too.
+    if (progress) progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(wanted)));
+  };
+  if (absl::Status s = LoadWeights(dtype); !s.ok()) return WithContext(s, Quoted(PathOf(*source_)));
+  progress_ = nullptr;
   if (config().RotaryDim() > 0) {
-    const RopeTable rope = MakeRopeTable(config(), max_positions);
-    HYDRANT_RETURN_IF_ERROR(cos_.AllocateFrom(*backend_, rope.cos));
-    HYDRANT_RETURN_IF_ERROR(sin_.AllocateFrom(*backend_, rope.sin));
+    HYDRANT_RETURN_IF_ERROR(LoadRope(config().rope, max_positions, &rope_));
+    if (config().sliding_rope.has_value())
+      HYDRANT_RETURN_IF_ERROR(LoadRope(*config().sliding_rope, max_positions, &sliding_rope_));
   }
   if (progress) progress(1.0);
   return source_->CheckUnchanged();
 }
 
+absl::Status Transformer::LoadRope(const Rope& rope, int max_positions, DeviceRope* out) {
+  const RopeTable table = MakeRopeTable(rope, config().RotaryDim(), max_positions);
+  HYDRANT_RETURN_IF_ERROR(out->cos.AllocateFrom(*backend_, table.cos));
+  return out->sin.AllocateFrom(*backend_, table.sin);
+}
+
+absl::Status Transformer::LoadWeights(WeightDType dtype) {
+  layers_.resize(config().num_layers);
+  for (int layer = 0; layer < config().num_layers; ++layer) {
+    HYDRANT_RETURN_IF_ERROR(LoadLayer(layer, dtype));
+    source_->ReleasePages();  // else the file would lie in memory beside what was made of it
+  }
+  const absl::Status status = LoadHead(dtype);
+  source_->ReleasePages();
+  return status;
+}
+
 // Said before the first of them is read. A system that promises more memory than it has would kill
 // the process in the middle.
-absl::Status Transformer::CheckFits(WeightDType dtype) const {
-  HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, WeightBytes(*source_, dtype));
+absl::StatusOr<uint64_t> Transformer::CheckFits(WeightDType dtype) const {
+  HYDRANT_ASSIGN_OR_RETURN(const uint64_t wanted, WeightBytes(*backend_, *source_, dtype));
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend_->Memory());
-  if (wanted <= memory.total_bytes) return absl::OkStatus();
+  if (wanted <= memory.total_bytes) return wanted;
   return absl::ResourceExhaustedError(
       absl::StrCat("the weights need ", wanted, " bytes, the device has ", memory.total_bytes));
 }
@@ -128,8 +161,7 @@ absl::Status Transformer::CheckFits(WeightDType dtype) const {
 absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
   HYDRANT_ASSIGN_OR_RETURN(const LayerTensors t, source_->Layer(index));
   Layer& layer = layers_[index];
-  absl::Status status = LoadNorm(t.attn_norm, t.attn_norm_bias, &layer.attn_norm);
-  if (status.ok()) status = LoadNorm(t.ffn_norm, t.ffn_norm_bias, &layer.ffn_norm);
+  absl::Status status = LoadNorms(t, &layer);
   if (status.ok() && t.wqkv.Exists()) {
     status =
         LoadLinear(SplitFused(t.wqkv, config()), SplitFused(t.bqkv, config()), dtype, &layer.qkv);
@@ -137,25 +169,40 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
     status = LoadLinear({t.wq, t.wk, t.wv}, {t.bq, t.bk, t.bv}, dtype, &layer.qkv);
   }
   if (status.ok()) status = LoadLinear({t.wo}, {t.bo}, dtype, &layer.wo);
-  if (status.ok()) status = LoadLinear({t.gate, t.up}, {t.up_bias}, dtype, &layer.gate_up);
+  if (status.ok())
+    status = LoadLinear({t.gate, t.up}, {t.gate_bias, t.up_bias}, dtype, &layer.gate_up);
   if (status.ok()) status = LoadLinear({t.down}, {t.down_bias}, dtype, &layer.down);
   return status;
 }
 
 absl::Status Transformer::LoadHead(WeightDType dtype) {
-  const auto pack = [&](const absl::StatusOr<TensorView>& tensor, std::unique_ptr<Weight>* weight) {
+  const auto pack = [&](const absl::StatusOr<TensorView>& tensor, WeightDType as,
+                        std::unique_ptr<Weight>* weight) {
     if (!tensor.ok()) return tensor.status();
     if (!tensor->Exists()) return absl::OkStatus();
-    HYDRANT_ASSIGN_OR_RETURN(*weight, Pack({*tensor}, dtype));
+    HYDRANT_ASSIGN_OR_RETURN(*weight, Pack({*tensor}, as));
     return absl::OkStatus();
   };
+  const WeightDType vocabulary = VocabularyDType(dtype);
   HYDRANT_ASSIGN_OR_RETURN(const TensorView norm, source_->FinalNorm());
   HYDRANT_ASSIGN_OR_RETURN(const TensorView bias, source_->FinalNormBias());
-  absl::Status status = LoadNorm(norm, bias, &final_norm_);
-  if (status.ok()) status = pack(source_->Embedding(), &embedding_);
-  if (status.ok()) status = pack(source_->Positions(), &positions_);
-  if (status.ok() && !config().tied_embeddings) status = pack(source_->Output(), &output_);
+  const double scale = config().logit_scale;
+  absl::Status status = LoadVectors(*backend_, {norm}, &final_norm_.weight, scale);
+  if (status.ok()) status = LoadVectors(*backend_, {bias}, &final_norm_.bias, scale);
+  if (status.ok()) status = pack(source_->Embedding(), vocabulary, &embedding_);
+  if (status.ok()) status = pack(source_->Positions(), PositionsDType(dtype), &positions_);
+  if (status.ok() && !config().tied_embeddings)
+    status = pack(source_->Output(), vocabulary, &output_);
   return status;
+}
+
+absl::Status Transformer::LoadNorms(const LayerTensors& t, Layer* layer) {
+  HYDRANT_RETURN_IF_ERROR(LoadNorm(t.attn_norm, t.attn_norm_bias, &layer->attn_norm));
+  HYDRANT_RETURN_IF_ERROR(LoadNorm(t.ffn_norm, t.ffn_norm_bias, &layer->ffn_norm));
+  HYDRANT_RETURN_IF_ERROR(LoadNorm(t.attn_post_norm, {}, &layer->attn_post_norm));
+  HYDRANT_RETURN_IF_ERROR(LoadNorm(t.ffn_post_norm, {}, &layer->ffn_post_norm));
+  HYDRANT_RETURN_IF_ERROR(LoadVectors(*backend_, {t.q_norm}, &layer->q_norm));
+  return LoadVectors(*backend_, {t.k_norm}, &layer->k_norm);
 }
 
 absl::Status Transformer::LoadNorm(const TensorView& weight, const TensorView& bias, Norm* norm) {
@@ -176,32 +223,47 @@ absl::StatusOr<std::unique_ptr<Weight>> Transformer::Pack(const std::vector<Tens
   std::vector<WeightPart> weight_parts;
   weight_parts.reserve(parts.size());
   for (const TensorView& part : parts) {
-    if (!part.Exists()) continue;
-    weight_parts.push_back({part.dtype, part.bytes.data(), static_cast<int>(part.shape[0]),
-                            static_cast<int>(part.shape[1]), part.normals});
+    if (part.Exists()) weight_parts.push_back(PartOf(part));
   }
-  absl::StatusOr<std::unique_ptr<Weight>> weight = backend_->PackWeight(weight_parts, dtype);
-  if (weight.ok()) weight_bytes_ += (*weight)->bytes();
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<Weight> weight,
+                           backend_->PackWeight(weight_parts, dtype));
+  weight_bytes_ += static_cast<int64_t>(weight->bytes());
+  progress_(weight_bytes_);
   return weight;
 }
 
 void Transformer::Embed(const TokenId* ids, const int32_t* positions, int rows,
                         float* hidden) const {
-  backend_->Embed({.ids = ids, .m = rows, .table = embedding_.get(), .out = hidden});
+  const double divisor = config().residual_scale;
+  backend_->Embed({.ids = ids,
+                   .m = rows,
+                   .table = embedding_.get(),
+                   .out = hidden,
+                   .scale = static_cast<float>(config().embedding_scale / divisor)});
   if (positions_ == nullptr) return;
   backend_->Embed({.ids = reinterpret_cast<const uint32_t*>(positions),  // none is negative
                    .m = rows,
                    .table = positions_.get(),
                    .out = hidden,
-                   .accumulate = true});
+                   .accumulate = true,
+                   .scale = static_cast<float>(1.0 / divisor)});
 }
 
+// Where there is no norm, the rows in the dtype that matrix products want.
 void Transformer::Normalise(const float* x, const Norm& norm, int rows, int first,
                             const Activations& act) const {
   const int n = config().hidden_size;
-  const auto eps = static_cast<float>(config().norm_eps);
+  const double divisor = config().residual_scale;
+  const auto eps = static_cast<float>(config().norm_eps / (divisor * divisor));
   void* out = act.At(act.normed, static_cast<size_t>(first) * n);
-  if (config().norm == NormKind::kRms) {
+  if (norm.weight.size() == 0) {
+    backend_->Activate({.x = x,
+                        .activation = Activation::kIdentity,
+                        .m = rows,
+                        .n = n,
+                        .out = out,
+                        .out_dtype = act.input_dtype});
+  } else if (config().norm == NormKind::kRms) {
     backend_->RmsNorm({.x = x,
                        .weight = norm.weight.data(),
                        .m = rows,
@@ -231,7 +293,8 @@ void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* posi
                     .weight = weights.qkv.weight.get(),
                     .y = act.qkv.data(),
                     .bias = weights.qkv.bias.data()});
-  RopeSplitArgs split = Splitting(positions, rows, act);
+  if (config().qk_norm != QkNorm::kNone) NormaliseHeads(weights, rows, act);
+  RopeSplitArgs split = Splitting(layer, positions, rows, act);
   split.q = act.q.data();
   split.k = kv.k;
   split.v = kv.v;
@@ -240,74 +303,97 @@ void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* posi
   backend_->RopeSplit(split);
 }
 
-void Transformer::RotateQueries(const int32_t* positions, int rows, const Activations& act,
-                                float* q) const {
-  RopeSplitArgs split = Splitting(positions, rows, act);
+// Queries and keys of act.qkv, in place.
+void Transformer::NormaliseHeads(const Layer& layer, int rows, const Activations& act) const {
+  const bool whole = config().qk_norm == QkNorm::kWhole;
+  const auto normalise = [&](const DeviceArray<float>& weight, int first, int heads) {
+    float* const x = act.qkv.data() + first;
+    backend_->RmsNorm({.x = x,
+                       .weight = weight.data(),
+                       .m = rows,
+                       .n = whole ? heads * config().head_dim : config().head_dim,
+                       .eps = static_cast<float>(config().norm_eps),
+                       .out = x,
+                       .groups = whole ? 1 : heads,
+                       .row_stride = config().QDim() + 2 * config().KvDim()});
+  };
+  normalise(layer.q_norm, 0, config().num_heads);
+  normalise(layer.k_norm, config().QDim(), config().num_kv_heads);
+}
+
+void Transformer::RotateQueries(int layer, const int32_t* positions, int rows,
+                                const Activations& act, float* q) const {
+  RopeSplitArgs split = Splitting(layer, positions, rows, act);
   split.q = q;
   backend_->RopeSplit(split);
 }
 
-// Of act.qkv, outputs aside.
-RopeSplitArgs Transformer::Splitting(const int32_t* positions, int rows,
+// Of act.qkv, outputs aside. Queries and keys are to be multiplied by the attention factor: queries
+// are, by its square.
+RopeSplitArgs Transformer::Splitting(int layer, const int32_t* positions, int rows,
                                      const Activations& act) const {
+  const Rotary rotary = RotaryOf(layer);
+  const double factor = config().RopeOf(layer).attention_factor;
   return {.qkv = act.qkv.data(),
           .positions = positions,
-          .cos = cos_.data(),
-          .sin = sin_.data(),
+          .cos = rotary.cos,
+          .sin = rotary.sin,
           .m = rows,
           .num_heads = config().num_heads,
           .num_kv_heads = config().num_kv_heads,
           .head_dim = config().head_dim,
-          .rotary_dim = config().RotaryDim(),
-          .interleaved = config().rope_pairing == RopePairing::kInterleaved};
+          .rotary_dim = rotary.rotary_dim,
+          .interleaved = rotary.interleaved,
+          .query_scale = static_cast<float>(factor * factor)};
 }
 
 void Transformer::FinishLayer(int layer, float* hidden, int rows, const Activations& act) const {
   const Layer& weights = layers_[layer];
   const bool parallel = config().parallel_residual;
   if (parallel) Normalise(hidden, weights.ffn_norm, rows, 0, act);
-  backend_->Matmul({.x = act.attended.data(),
-                    .x_dtype = act.input_dtype,
-                    .m = rows,
-                    .weight = weights.wo.weight.get(),
-                    .y = hidden,
-                    .accumulate = true,
-                    .bias = weights.wo.bias.data()});
+  AddProjection(weights.wo, act.attended.data(), weights.attn_post_norm, hidden, rows, act);
   if (!parallel) Normalise(hidden, weights.ffn_norm, rows, 0, act);
   FeedForward(weights, hidden, rows, act);
+}
+
+// hidden += norm of x's projection, or the projection alone where there is no norm.
+void Transformer::AddProjection(const Linear& linear, const void* x, const Norm& post_norm,
+                                float* hidden, int rows, const Activations& act) const {
+  const bool normed = post_norm.weight.size() > 0;
+  backend_->Matmul({.x = x,
+                    .x_dtype = act.input_dtype,
+                    .m = rows,
+                    .weight = linear.weight.get(),
+                    .y = normed ? act.projected.data() : hidden,
+                    .accumulate = !normed,
+                    .bias = linear.bias.data()});
+  if (!normed) return;
+  backend_->RmsNorm({.x = act.projected.data(),
+                     .weight = post_norm.weight.data(),
+                     .m = rows,
+                     .n = config().hidden_size,
+                     .eps = static_cast<float>(config().norm_eps),
+                     .out = hidden,
+                     .accumulate = true});
 }
 
 // hidden += feed-forward of act.normed.
 void Transformer::FeedForward(const Layer& layer, float* hidden, int rows,
                               const Activations& act) const {
-  const int n = config().intermediate_size;
   backend_->Matmul({.x = act.normed.data(),
                     .x_dtype = act.input_dtype,
                     .m = rows,
                     .weight = layer.gate_up.weight.get(),
                     .y = act.gate_up.data(),
                     .bias = layer.gate_up.bias.data()});
-  if (config().activation.has_value()) {
-    backend_->Activate({.x = act.gate_up.data(),
-                        .activation = *config().activation,
-                        .m = rows,
-                        .n = n,
-                        .out = act.gated.data(),
-                        .out_dtype = act.input_dtype});
-  } else {
-    backend_->Swiglu({.gate_up = act.gate_up.data(),
+  backend_->Activate({.x = act.gate_up.data(),
+                      .activation = config().activation,
+                      .gated = config().gated,
                       .m = rows,
-                      .n = n,
+                      .n = config().intermediate_size,
                       .out = act.gated.data(),
                       .out_dtype = act.input_dtype});
-  }
-  backend_->Matmul({.x = act.gated.data(),
-                    .x_dtype = act.input_dtype,
-                    .m = rows,
-                    .weight = layer.down.weight.get(),
-                    .y = hidden,
-                    .accumulate = true,
-                    .bias = layer.down.bias.data()});
+  AddProjection(layer.down, act.gated.data(), layer.ffn_post_norm, hidden, rows, act);
 }
 
 void Transformer::FinalNorm(const float* hidden, int rows, int first,

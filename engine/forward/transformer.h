@@ -1,7 +1,12 @@
 // The weights of a decoder-only transformer on a backend, and the parts of its forward pass that
-// are the same for prefill and decode. Families are told apart by what their ModelConfig says, in
-// four places: the norm, how positions enter (learned rows, RoPE on the whole or a part of a head),
-// the feed-forward, and whether it reads the sum of input and attention or the input alone.
+// are the same for prefill and decode. Families are told apart by what their ModelConfig says: the
+// norms and where they stand, how positions enter (learned rows, RoPE on the whole or a part of a
+// head, in all or in some of the layers), the feed-forward, and whether it reads the sum of input
+// and attention or the input alone.
+//
+// Two scales cost nothing here. The logits' is in the last norm's weights. Rows are kept divided by
+// the residual scale r: what attention and feed-forward add is then added as it is, embeddings are
+// multiplied by 1 / r, and a norm of x / r with eps / r^2 is the norm of x with eps.
 //
 // Immutable after Create(). Activations are fp32 rows in device memory.
 #ifndef HYDRANT_ENGINE_FORWARD_TRANSFORMER_H_
@@ -31,6 +36,7 @@ struct Activations {
   DeviceArray<float> qkv;         // [rows, q_dim + 2 kv_dim]
   DeviceArray<float> q;           // [rows, q_dim]
   DeviceArray<float> gate_up;     // [rows, 2 intermediate]; [rows, intermediate] without a gate
+  DeviceArray<float> projected;   // [rows, hidden], where it is normalised before it is added
 
   // The place of an element in one of these arrays.
   void* At(const DeviceArray<uint8_t>& array, size_t element) const {
@@ -55,10 +61,12 @@ class Transformer {
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
-  Rotary rotary() const {
-    return {.cos = cos_.data(),
-            .sin = sin_.data(),
-            .rotary_dim = config().RotaryDim(),
+  Rotary RotaryOf(int layer) const {
+    const bool sliding = &config().RopeOf(layer) != &config().rope;
+    const DeviceRope& rope = sliding ? sliding_rope_ : rope_;
+    return {.cos = rope.cos.data(),
+            .sin = rope.sin.data(),
+            .rotary_dim = config().RotaryDimOf(layer),
             .interleaved = config().rope_pairing == RopePairing::kInterleaved};
   }
 
@@ -68,8 +76,10 @@ class Transformer {
   void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
                   const Activations& act, const KvDestination& kv) const;
   // The queries of the last ProjectQkv() at other positions: q [rows, heads, head_dim].
-  void RotateQueries(const int32_t* positions, int rows, const Activations& act, float* q) const;
-  // hidden += attention output projection of act.attended, hidden += feed-forward.
+  void RotateQueries(int layer, const int32_t* positions, int rows, const Activations& act,
+                     float* q) const;
+  // hidden += attention output projection of act.attended, hidden += feed-forward; with norms of
+  // what is added, where the model has them.
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
   // The rows `first`, `first` + 1, ... of act.normed.
   void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
@@ -86,25 +96,38 @@ class Transformer {
     DeviceArray<float> bias;  // [weight's rows], or empty
   };
   struct Layer {
-    Norm attn_norm, ffn_norm;
+    Norm attn_norm, ffn_norm;            // empty where the model has none there
+    Norm attn_post_norm, ffn_post_norm;  // the same
+    DeviceArray<float> q_norm, k_norm;   // the same; [head_dim], or [q_dim] and [kv_dim]
     Linear qkv, wo;
     Linear gate_up;  // without a gate: up alone
     Linear down;
+  };
+
+  struct DeviceRope {
+    DeviceArray<float> cos, sin;  // [max_positions, rotary_dim / 2]
   };
 
   Transformer(Backend* backend, std::shared_ptr<const ModelSource> source)
       : backend_(backend), source_(std::move(source)) {}
   absl::Status Load(WeightDType dtype, int max_positions,
                     const std::function<void(double)>& progress);
-  absl::Status CheckFits(WeightDType dtype) const;
+  absl::StatusOr<uint64_t> CheckFits(WeightDType dtype) const;  // what they take
+  absl::Status LoadWeights(WeightDType dtype);
   absl::Status LoadLayer(int index, WeightDType dtype);
+  absl::Status LoadRope(const Rope& rope, int max_positions, DeviceRope* out);
   absl::Status LoadHead(WeightDType dtype);
+  absl::Status LoadNorms(const LayerTensors& tensors, Layer* layer);
   absl::Status LoadNorm(const TensorView& weight, const TensorView& bias, Norm* norm);
   absl::Status LoadLinear(const std::vector<TensorView>& weights,
                           const std::vector<TensorView>& biases, WeightDType dtype, Linear* linear);
   absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
                                                WeightDType dtype);
-  RopeSplitArgs Splitting(const int32_t* positions, int rows, const Activations& act) const;
+  RopeSplitArgs Splitting(int layer, const int32_t* positions, int rows,
+                          const Activations& act) const;
+  void NormaliseHeads(const Layer& layer, int rows, const Activations& act) const;
+  void AddProjection(const Linear& linear, const void* x, const Norm& post_norm, float* hidden,
+                     int rows, const Activations& act) const;
   void Normalise(const float* x, const Norm& norm, int rows, int first,
                  const Activations& act) const;
   void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act) const;
@@ -116,8 +139,9 @@ class Transformer {
   std::unique_ptr<Weight> embedding_;
   std::unique_ptr<Weight> positions_;  // null: none are learned
   std::unique_ptr<Weight> output_;     // null: tied, the embedding serves
-  DeviceArray<float> cos_, sin_;       // empty where RoPE turns nothing
+  DeviceRope rope_, sliding_rope_;     // empty where RoPE turns nothing, or there is but one
   int64_t weight_bytes_ = 0;
+  std::function<void(int64_t)> progress_;  // hears weight_bytes_ while they are loaded
 };
 
 }  // namespace hydrant

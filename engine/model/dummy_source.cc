@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/hf_config.h"
 #include "engine/model/model_tensors.h"
 #include "kernels/normals.h"
 #include "kernels/random.h"
@@ -19,6 +20,10 @@ uint64_t StreamKey(uint64_t seed, std::string_view tensor) {
   return key;
 }
 
+int LongestNorm(const ModelConfig& config) {
+  return std::max({config.hidden_size, config.QDim(), config.KvDim()});
+}
+
 int LongestBias(const ModelConfig& config) {
   return std::max({config.hidden_size, config.intermediate_size, 3 * config.QDim()});
 }
@@ -29,7 +34,7 @@ class DummySource final : public ModelSource {
       : config_(std::move(config)),
         folder_(std::move(folder)),
         seed_(seed),
-        ones_(config_.model.hidden_size, 1.0f),
+        ones_(LongestNorm(config_.model), 1.0f),
         zeros_(LongestBias(config_.model), 0.0f) {}
 
   const ModelConfig& config() const override { return config_.model; }
@@ -74,17 +79,17 @@ class DummySource final : public ModelSource {
 
   TensorView View(const ExpectedTensor& tensor) const {
     if (tensor.shape.size() == 1) {
-      const std::vector<float>& values = tensor.name.ends_with(".bias") ? zeros_ : ones_;
+      const std::vector<float>& values = tensor.IsBias() ? zeros_ : ones_;
       return {DType::kF32,
               tensor.shape,
               {reinterpret_cast<const uint8_t*>(values.data()), tensor.shape[0] * sizeof(float)},
               std::nullopt};
     }
     const auto stddev = static_cast<float>(config_.initializer_range);
-    return {config_.weight_dtype,
-            tensor.shape,
-            {},
-            NormalStream{StreamKey(seed_, tensor.name), stddev}};
+    // The parts of a fused tensor are not alike.
+    const std::string name =
+        tensor.first_row == 0 ? tensor.name : absl::StrCat(tensor.name, "[", tensor.first_row, "]");
+    return {config_.weight_dtype, tensor.shape, {}, NormalStream{StreamKey(seed_, name), stddev}};
   }
 
   const HfConfig config_;

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/byte_reader.h"
+#include "engine/model/gguf_split.h"
 #include "engine/model/gguf_tensor_entry.h"
 #include "engine/model/gguf_value.h"
 #include "engine/model/mapped_file.h"
@@ -66,7 +67,9 @@ absl::StatusOr<Header> ReadHeader(ByteReader& reader) {
 }  // namespace
 
 struct GgufFile::Impl {
-  std::unique_ptr<MappedFile> file;  // null where the caller keeps the bytes
+  std::string path;
+  std::unique_ptr<MappedFile> file;             // null where the caller keeps the bytes
+  std::vector<std::unique_ptr<GgufFile>> rest;  // of a split model
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::map<std::string, TensorView, std::less<>> tensors;
 
@@ -164,12 +167,65 @@ absl::StatusOr<const T*> GgufFile::Impl::Find(std::string_view key, std::string_
 GgufFile::GgufFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GgufFile::~GgufFile() = default;
 
-absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenOne(const std::string& path) {
   HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   absl::StatusOr<std::unique_ptr<GgufFile>> gguf = Parse(file->bytes());
   if (!gguf.ok()) return WithContext(gguf.status(), Quoted(path));
+  (*gguf)->impl_->path = path;
   (*gguf)->impl_->file = std::move(file);
   return gguf;
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
+  HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> named, OpenOne(path));
+  const absl::StatusOr<GgufSplit> split = ReadGgufSplit(*named);
+  if (!split.ok()) return WithContext(split.status(), Quoted(path));
+  if (split->count == 1) return named;
+  HYDRANT_ASSIGN_OR_RETURN(const std::vector<std::string> paths, GgufSplitPaths(path, *split));
+  std::vector<std::unique_ptr<GgufFile>> files;
+  for (int64_t no = 0; no < split->count; ++no) {
+    if (no == split->no) {
+      files.push_back(std::move(named));
+      continue;
+    }
+    absl::StatusOr<std::unique_ptr<GgufFile>> file = OpenOne(paths[no]);
+    if (!file.ok()) {
+      return WithContext(file.status(),
+                         absl::StrCat("file ", no + 1, " of the ", split->count, " of the model"));
+    }
+    files.push_back(*std::move(file));
+  }
+  return Join(std::move(files));
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Join(
+    std::vector<std::unique_ptr<GgufFile>> files) {
+  if (files.empty()) return absl::InvalidArgumentError("there are no files to join");
+  GgufFile& first = *files.front();
+  HYDRANT_ASSIGN_OR_RETURN(const GgufSplit split, ReadGgufSplit(first));
+  if (static_cast<size_t>(split.count) != files.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("metadata key 'split.count' is ", split.count,
+                                                   ", there are ", files.size(), " files"));
+  }
+  for (size_t no = 0; no < files.size(); ++no) {
+    if (absl::Status s = CheckGgufSplit(first, *files[no], static_cast<int64_t>(no)); !s.ok())
+      return WithContext(s, Quoted(files[no]->path()));
+    if (no == 0) continue;
+    for (const auto& [name, view] : files[no]->tensors()) {
+      if (first.impl_->tensors.emplace(name, view).second) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          Quoted(files[no]->path()), ": tensor ", Quoted(name), " appears in a file before, too"));
+    }
+  }
+  if (static_cast<size_t>(split.tensors) != first.tensors().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Quoted(first.path()), ": metadata key 'split.tensors.count' is ",
+                     split.tensors, ", the ", split.count, " files have ", first.tensors().size()));
+  }
+  std::unique_ptr<GgufFile> joined = std::move(files.front());
+  files.erase(files.begin());
+  joined->impl_->rest = std::move(files);
+  return joined;
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(std::span<const uint8_t> bytes) {
@@ -184,9 +240,17 @@ const std::map<std::string, GgufValue, std::less<>>& GgufFile::metadata() const 
 const std::map<std::string, TensorView, std::less<>>& GgufFile::tensors() const {
   return impl_->tensors;
 }
-absl::Status GgufFile::CheckUnchanged() const {
-  return impl_->file == nullptr ? absl::OkStatus() : impl_->file->CheckUnchanged();
+void GgufFile::ReleasePages() const {
+  if (impl_->file != nullptr) impl_->file->ReleasePages();
+  for (const std::unique_ptr<GgufFile>& file : impl_->rest) file->ReleasePages();
 }
+
+absl::Status GgufFile::CheckUnchanged() const {
+  absl::Status status = impl_->file == nullptr ? absl::OkStatus() : impl_->file->CheckUnchanged();
+  for (const std::unique_ptr<GgufFile>& file : impl_->rest) status.Update(file->CheckUnchanged());
+  return status;
+}
+const std::string& GgufFile::path() const { return impl_->path; }
 bool GgufFile::Has(std::string_view key) const {
   return impl_->metadata.find(key) != impl_->metadata.end();
 }

@@ -15,8 +15,8 @@ namespace {
 constexpr uint64_t kMaxNameLength = 64;  // the specification's limit
 constexpr uint32_t kMaxDims = 4;
 
-// ggml's numbers of the types kept here. The others are old formats without a user or need a
-// codebook.
+// ggml's numbers of the types kept here. The others are old formats without a user, no types of
+// files, or need a codebook of vectors.
 std::optional<DType> DTypeFromGgml(uint32_t type) {
   switch (type) {
     case 0:
@@ -33,14 +33,24 @@ std::optional<DType> DTypeFromGgml(uint32_t type) {
       return DType::kQ5_1;
     case 8:
       return DType::kQ8_0;
+    case 10:
+      return DType::kQ2_K;
+    case 11:
+      return DType::kQ3_K;
     case 12:
       return DType::kQ4_K;
     case 13:
       return DType::kQ5_K;
     case 14:
       return DType::kQ6_K;
+    case 20:
+      return DType::kIQ4_NL;
+    case 23:
+      return DType::kIQ4_XS;
     case 30:
       return DType::kBF16;
+    case 39:
+      return DType::kMXFP4;
     default:
       return std::nullopt;
   }
@@ -49,11 +59,9 @@ std::optional<DType> DTypeFromGgml(uint32_t type) {
 // Names of well-known types that are refused, so that the message says more than a number.
 std::string GgmlTypeName(uint32_t type) {
   static constexpr std::pair<uint32_t, std::string_view> kNames[] = {
-      {9, "q8_1"},    {10, "q2_k"},    {11, "q3_k"},  {15, "q8_k"},   {16, "iq2_xxs"},
-      {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"}, {20, "iq4_nl"}, {21, "iq3_s"},
-      {22, "iq2_s"},  {23, "iq4_xs"},  {24, "i8"},    {25, "i16"},    {26, "i32"},
-      {27, "i64"},    {28, "f64"},     {29, "iq1_m"}, {34, "tq1_0"},  {35, "tq2_0"},
-      {39, "mxfp4"}};
+      {9, "q8_1"},   {15, "q8_k"},  {16, "iq2_xxs"}, {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"},
+      {21, "iq3_s"}, {22, "iq2_s"}, {24, "i8"},      {25, "i16"},    {26, "i32"},     {27, "i64"},
+      {28, "f64"},   {29, "iq1_m"}, {34, "tq1_0"},   {35, "tq2_0"},  {40, "nvfp4"}};
   for (const auto& [number, name] : kNames) {
     if (number == type) return absl::StrCat(std::string(name), " (", type, ")");
   }
@@ -92,7 +100,8 @@ absl::Status ReadTensorBody(ByteReader& reader, uint64_t alignment, GgufTensorEn
   if (!dtype) {
     return absl::UnimplementedError(absl::StrCat("type ", GgmlTypeName(type),
                                                  " is not supported; f32, f16, bf16, q4_0, q4_1, "
-                                                 "q5_0, q5_1, q8_0, q4_k, q5_k and q6_k are"));
+                                                 "q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, "
+                                                 "iq4_nl, iq4_xs and mxfp4 are"));
   }
   entry->dtype = *dtype;
   const int block = BlockElements(*dtype);

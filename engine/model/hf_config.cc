@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -20,53 +21,46 @@ namespace {
 
 using nlohmann::json;
 
-struct Family {
-  const char* architecture;
-  const char* model_type;
-  absl::Status (*read)(HfFields& root, ModelConfig* config);
-  std::span<const IdleField> (*idle)();
-};
-constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", ReadHfLlama, IdleHfLlamaFields},
-    {"MistralForCausalLM", "mistral", ReadHfMistral, IdleHfLlamaFields},
-    {"OPTForCausalLM", "opt", ReadHfOpt, IdleHfOptFields},
-    {"GPTNeoXForCausalLM", "gpt_neox", ReadHfGptNeox, IdleHfGptNeoxFields}};
+std::vector<HfFamily> Families() {
+  std::vector<HfFamily> families;
+  for (const std::span<const HfFamily> some :
+       {HfLlamaFamilies(), HfQwenFamilies(), HfGraniteFamilies(), HfSmolLm3Family(), HfPhi3Family(),
+        HfOlmoFamilies(), HfGemmaFamilies(), HfOptFamily(), HfGptNeoxFamily()}) {
+    families.insert(families.end(), some.begin(), some.end());
+  }
+  return families;
+}
 
-absl::Status UnknownFamily(const char* key, const std::string& value,
-                           const char* Family::*supported) {
+absl::StatusOr<HfFamily> FindFamily(const char* key, const std::string& value,
+                                    const char* HfFamily::*name) {
   std::string list;
-  for (const Family& family : kFamilies)
-    absl::StrAppend(&list, list.empty() ? "" : ", ", family.*supported);
+  for (const HfFamily& family : Families()) {
+    if (value == family.*name) return family;
+    absl::StrAppend(&list, list.empty() ? "" : ", ", family.*name);
+  }
   return absl::UnimplementedError(
       absl::StrCat(key, " is ", Quoted(value), "; supported are ", list));
 }
 
-absl::StatusOr<const Family*> FindFamily(const char* key, const std::string& value,
-                                         const char* Family::*name) {
-  for (const Family& family : kFamilies) {
-    if (value == family.*name) return &family;
-  }
-  return UnknownFamily(key, value, name);
-}
-
 // By architectures and model_type, or by the one that is there. transformers goes by model_type:
 // granite, for one, is no Llama whatever its architectures says.
-absl::StatusOr<const Family*> FindFamily(HfFields& root) {
+absl::StatusOr<HfFamily> FindFamily(HfFields& root) {
   std::string type;
   HYDRANT_RETURN_IF_ERROR(ReadString(root, "model_type", &type));
+  const bool has_type = root.Find("model_type") != nullptr;
   const json* list = root.Find("architectures");
   if (list == nullptr) {
-    if (type.empty()) return absl::NotFoundError("architectures is missing");
-    return FindFamily("model_type", type, &Family::model_type);
+    if (!has_type) return absl::NotFoundError("architectures is missing");
+    return FindFamily("model_type", type, &HfFamily::model_type);
   }
   if (!list->is_array() || list->size() != 1 || !list->front().is_string())
     return WrongField("architectures", *list, "an array of one string");
-  const absl::StatusOr<const Family*> family =
-      FindFamily("architectures", list->front().get<std::string>(), &Family::architecture);
-  if (!family.ok() || type.empty() || type == (*family)->model_type) return family;
-  return absl::UnimplementedError(absl::StrCat(
-      "model_type is ", Quoted(type), ", but architectures is ", Quoted((*family)->architecture),
-      ", of model_type ", Quoted((*family)->model_type)));
+  const absl::StatusOr<HfFamily> family =
+      FindFamily("architectures", list->front().get<std::string>(), &HfFamily::architecture);
+  if (!family.ok() || !has_type || type == family->model_type) return family;
+  return absl::UnimplementedError(
+      absl::StrCat("model_type is ", Quoted(type), ", but architectures is ",
+                   Quoted(family->architecture), ", of model_type ", Quoted(family->model_type)));
 }
 
 absl::Status ReadWeightType(HfFields& root, HfConfig* config) {
@@ -118,7 +112,8 @@ absl::Status ReadHfActivation(HfFields& root, const char* key, const char* other
   constexpr std::pair<const char*, Activation> kNames[] = {
       {"relu", Activation::kRelu},          {"gelu", Activation::kGelu},
       {"gelu_new", Activation::kGeluTanh},  {"gelu_pytorch_tanh", Activation::kGeluTanh},
-      {"gelu_fast", Activation::kGeluTanh},
+      {"gelu_fast", Activation::kGeluTanh}, {"silu", Activation::kSilu},
+      {"swish", Activation::kSilu},
   };
   std::string list;
   for (const auto& [known, activation] : kNames) {
@@ -132,20 +127,25 @@ absl::Status ReadHfActivation(HfFields& root, const char* key, const char* other
       absl::StrCat(key, " is ", Quoted(name), "; supported are ", list));
 }
 
+const TensorNames& HuggingFaceNames(const ModelConfig& config) {
+  for (const HfFamily& family : Families()) {
+    if (config.architecture == family.model_type) return family.names();
+  }
+  return HfLlamaNames();
+}
+
 absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text) {
   HYDRANT_ASSIGN_OR_RETURN(const json root, ParseJsonObject(json_text));
   HfFields fields(root);
-  HYDRANT_ASSIGN_OR_RETURN(const Family* family, FindFamily(fields));
-  if (fields.Find("quantization_config") != nullptr) {
-    return absl::UnimplementedError(
-        "quantization_config is set; only F32, F16 and BF16 weights are supported");
-  }
+  HYDRANT_ASSIGN_OR_RETURN(const HfFamily family, FindFamily(fields));
   HfConfig config;
+  HYDRANT_RETURN_IF_ERROR(ReadHfQuantization(fields, &config.quantization));
   config.model.rope_pairing = RopePairing::kHalfSplit;
   HYDRANT_RETURN_IF_ERROR(ReadString(fields, "_name_or_path", &config.model.name));
-  HYDRANT_RETURN_IF_ERROR(family->read(fields, &config.model));
+  config.model.architecture = family.model_type;
+  HYDRANT_RETURN_IF_ERROR(family.read(fields, &config.model));
   HYDRANT_RETURN_IF_ERROR(ReadWeightType(fields, &config));
-  const std::span<const IdleField> idle[] = {IdleHfFields(), family->idle()};
+  const std::span<const IdleField> idle[] = {IdleHfFields(), family.idle};
   HYDRANT_RETURN_IF_ERROR(fields.RefuseUnread(idle));
   HYDRANT_RETURN_IF_ERROR(ValidateConfig(config.model));
   return config;

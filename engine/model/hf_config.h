@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "engine/model/hf_quantization.h"
 #include "engine/model/model_config.h"
+#include "engine/model/model_tensors.h"
 #include "kernels/dtype.h"
 
 namespace hydrant {
@@ -16,12 +18,16 @@ struct HfConfig {
   DType weight_dtype =
       DType::kF32;  // torch_dtype (dtype in newer files); used for dummy weights alone
   double initializer_range = 0.02;
+  HfQuantization quantization;
 };
 
 // The families of hf_families.h. Anything in the file that would change the arithmetic in a way not
 // implemented is refused by its name.
 absl::StatusOr<HfConfig> ParseHfConfig(std::string_view json_text);
 absl::StatusOr<HfConfig> ReadHfConfig(const std::string& path);  // errors name the path
+
+// How the family of such a configuration names its tensors.
+const TensorNames& HuggingFaceNames(const ModelConfig& config);
 
 }  // namespace hydrant
 

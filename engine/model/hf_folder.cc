@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_config.h"
+#include "engine/model/hf_quantized_tensors.h"
 #include "engine/model/json_text.h"
 #include "engine/model/mapped_file.h"
 #include "engine/model/model_tensors.h"
@@ -33,14 +34,30 @@ bool Exists(const std::string& path) {
 struct Shards {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files;  // by file name
   std::map<std::string, std::string> file_of;                     // tensor name to file name
+  HfQuantization quantization;
 
+  // Borrows this.
+  RawTensors Raw() const {
+    return {.has = [this](const std::string& name) { return file_of.contains(name); },
+            .find = [this](const std::string& name) -> absl::StatusOr<RawTensor> {
+              const auto it = file_of.find(name);
+              if (it == file_of.end())
+                return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
+              return files.at(it->second)->FindRaw(name);
+            }};
+  }
+  // By the families' names.
+  bool Has(const std::string& name) const { return HasTensor(quantization, Raw(), name); }
   absl::StatusOr<TensorView> Find(const std::string& name) const {
+    absl::StatusOr<TensorView> view = FindTensorOf(quantization, Raw(), name);
     const auto it = file_of.find(name);
-    if (it == file_of.end())
-      return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
-    absl::StatusOr<TensorView> view = files.at(it->second)->Find(name);
-    if (!view.ok()) return WithContext(view.status(), Quoted(it->second));
+    if (!view.ok() && it != file_of.end()) return WithContext(view.status(), Quoted(it->second));
     return view;
+  }
+  absl::StatusOr<std::vector<std::string>> Names() const {
+    std::vector<std::string> present;
+    for (const auto& [name, file] : file_of) present.push_back(name);
+    return FamilyNames(quantization, Raw(), present);
   }
 };
 
@@ -107,10 +124,11 @@ absl::StatusOr<Shards> OpenShards(const std::string& folder) {
 // the two differ transformers believes the file.
 absl::Status UntieWhereTheyDiffer(const TensorNames& names, const Shards& shards,
                                   ModelConfig* config) {
-  if (!config->tied_embeddings || !shards.file_of.contains(names.output)) return absl::OkStatus();
+  if (!config->tied_embeddings || !shards.Has(names.output)) return absl::OkStatus();
   HYDRANT_ASSIGN_OR_RETURN(const TensorView embedding, shards.Find(names.embedding));
   HYDRANT_ASSIGN_OR_RETURN(const TensorView output, shards.Find(names.output));
   config->tied_embeddings = embedding.dtype == output.dtype && embedding.shape == output.shape &&
+                            output.maker == nullptr &&
                             std::ranges::equal(embedding.bytes, output.bytes);
   return absl::OkStatus();
 }
@@ -137,6 +155,9 @@ class HfFolderSource final : public ModelSource {
     for (const auto& [name, file] : shards_.files) status.Update(file->CheckUnchanged());
     return status;
   }
+  void ReleasePages() const override {
+    for (const auto& [name, file] : shards_.files) file->ReleasePages();
+  }
   std::string folder() const override { return folder_; }
 
  private:
@@ -151,16 +172,17 @@ class HfFolderSource final : public ModelSource {
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder) {
   HYDRANT_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(absl::StrCat(folder, "/config.json")));
   HYDRANT_ASSIGN_OR_RETURN(Shards shards, OpenShards(folder));
+  shards.quantization = config.quantization;
   TensorNames names = HuggingFaceNames(config.model);
   if (const TensorNames bare = names.WithoutOuterModule(); shards.file_of.contains(bare.embedding))
     names = bare;
-  std::vector<std::string> present;
-  for (const auto& [name, file] : shards.file_of) present.push_back(name);
+  const absl::StatusOr<std::vector<std::string>> present = shards.Names();
+  if (!present.ok()) return WithContext(present.status(), Quoted(folder));
   if (absl::Status s = UntieWhereTheyDiffer(names, shards, &config.model); !s.ok())
     return WithContext(s, Quoted(folder));
   const bool tied = config.model.tied_embeddings;
   const auto ignored = [&](const std::string& name) { return tied && name == names.output; };
-  if (absl::Status s = CheckNoUnknownTensors(config.model, names, present, ignored); !s.ok()) {
+  if (absl::Status s = CheckNoUnknownTensors(config.model, names, *present, ignored); !s.ok()) {
     return WithContext(s, Quoted(folder));
   }
   absl::StatusOr<ModelTensors> tensors = GatherTensors(

@@ -23,25 +23,24 @@ absl::Status WantAgreement(HfFields& root, const char* key, double used) {
 // rotary_pct and rotary_emb_base, which rope_parameters replaced in transformers 5.
 absl::Status ReadRotary(HfFields& root, ModelConfig* c) {
   double rotated = 0.25;
-  HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rotary_emb_base", false, &c->rope_theta));
+  HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rotary_emb_base", false, &c->rope.theta));
   HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rotary_pct", false, &rotated));
-  HYDRANT_RETURN_IF_ERROR(ReadHfRope(root, c, &rotated));
+  HYDRANT_RETURN_IF_ERROR(ReadHfRope(root, {}, c, &rotated));
   if (!(rotated >= 0.0 && rotated <= 1.0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rotary_pct (partial_rotary_factor) is ", rotated, ", the limit is 0 to 1"));
   }
   c->rotary_dim = static_cast<int>(c->head_dim * rotated);
-  HYDRANT_RETURN_IF_ERROR(WantAgreement(root, "rope_theta", c->rope_theta));
+  HYDRANT_RETURN_IF_ERROR(WantAgreement(root, "rope_theta", c->rope.theta));
   return WantAgreement(root, "partial_rotary_factor", rotated);
 }
 
-}  // namespace
-
-absl::Status ReadHfGptNeox(HfFields& root, ModelConfig* c) {
-  c->architecture = "gpt_neox";
+absl::Status ReadGptNeox(HfFields& root, ModelConfig* c) {
   c->max_context = 2048;
   c->norm = NormKind::kLayer;
   c->norm_eps = 1e-5;
+  c->biases = {true, true, true};
+  c->gated = false;
   c->parallel_residual = true;
   absl::Status status = ReadHfSizes(root, "intermediate_size", c);
   if (status.ok()) status = ReadInt(root, "max_position_embeddings", false, &c->max_context);
@@ -54,5 +53,33 @@ absl::Status ReadHfGptNeox(HfFields& root, ModelConfig* c) {
   if (status.ok()) status = ReadHfActivation(root, "hidden_act", "gelu", c);
   return status.ok() ? ReadRotary(root, c) : status;
 }
+
+// attention.bias and attention.masked_bias are the causal mask.
+const TensorNames& Names() {
+  static const auto& names = *new TensorNames{
+      .embedding = "gpt_neox.embed_in.weight",
+      .final_norm = "gpt_neox.final_layer_norm.weight",
+      .output = "embed_out.weight",
+      .layer_prefix = "gpt_neox.layers.",
+      .attn_norm = "input_layernorm.weight",
+      .wo = "attention.dense.weight",
+      .wqkv = "attention.query_key_value.weight",
+      .ffn_norm = "post_attention_layernorm.weight",
+      .up = "mlp.dense_h_to_4h.weight",
+      .down = "mlp.dense_4h_to_h.weight",
+      .ignored_endings = {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}};
+  return names;
+}
+
+constexpr IdleField kIdle[] = {{"hidden_dropout"},
+                               {"classifier_dropout"},
+                               {"attention_probs_dropout_prob"},
+                               {"hidden_dropout_prob"}};
+
+constexpr HfFamily kFamilies[] = {{"GPTNeoXForCausalLM", "gpt_neox", ReadGptNeox, Names, kIdle}};
+
+}  // namespace
+
+std::span<const HfFamily> HfGptNeoxFamily() { return kFamilies; }
 
 }  // namespace hydrant

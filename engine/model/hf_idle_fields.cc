@@ -78,25 +78,8 @@ constexpr IdleField kAny[] = {
     {"pruned_heads", "{}"},
 };
 
-constexpr IdleField kLlama[] = {
-    {"pretraining_tp"},       // the slices of a product that is whole now
-    {"max_sequence_length"},  // older files', beside max_position_embeddings
-    {"is_llama_config"},      // these two are of the program that trained SmolLM2
-    {"rope_interleaved", "false"},
-};
-
-constexpr IdleField kOpt[] = {{"dropout"}, {"activation_dropout"}, {"layerdrop"}};
-
-constexpr IdleField kGptNeox[] = {{"hidden_dropout"},
-                                  {"classifier_dropout"},
-                                  {"attention_probs_dropout_prob"},
-                                  {"hidden_dropout_prob"}};
-
 }  // namespace
 
 std::span<const IdleField> IdleHfFields() { return kAny; }
-std::span<const IdleField> IdleHfLlamaFields() { return kLlama; }
-std::span<const IdleField> IdleHfOptFields() { return kOpt; }
-std::span<const IdleField> IdleHfGptNeoxFields() { return kGptNeox; }
 
 }  // namespace hydrant

@@ -28,13 +28,12 @@ absl::Status CheckArithmetic(HfFields& root, int hidden_size) {
                                                "; projected embeddings are not supported"));
 }
 
-}  // namespace
-
-absl::Status ReadHfOpt(HfFields& root, ModelConfig* c) {
-  c->architecture = "opt";
+absl::Status ReadOpt(HfFields& root, ModelConfig* c) {
   c->max_context = 2048;
   c->norm = NormKind::kLayer;
   c->norm_eps = 1e-5;  // no file says it
+  c->biases = {true, true, true};
+  c->gated = false;
   c->rotary_dim = 0;
   c->learned_positions = true;
   c->tied_embeddings = true;
@@ -45,5 +44,34 @@ absl::Status ReadHfOpt(HfFields& root, ModelConfig* c) {
   HYDRANT_RETURN_IF_ERROR(ReadHfActivation(root, "activation_function", "relu", c));
   return ReadBool(root, "tie_word_embeddings", &c->tied_embeddings);
 }
+
+// Position p has row p + 2: the first two are from the padding of the code OPT was trained with.
+// Some of the published files were saved without "model.".
+const TensorNames& Names() {
+  static const auto& names = *new TensorNames{.embedding = "model.decoder.embed_tokens.weight",
+                                              .final_norm = "model.decoder.final_layer_norm.weight",
+                                              .output = "lm_head.weight",
+                                              .positions = "model.decoder.embed_positions.weight",
+                                              .unused_positions = 2,
+                                              .layer_prefix = "model.decoder.layers.",
+                                              .attn_norm = "self_attn_layer_norm.weight",
+                                              .wq = "self_attn.q_proj.weight",
+                                              .wk = "self_attn.k_proj.weight",
+                                              .wv = "self_attn.v_proj.weight",
+                                              .wo = "self_attn.out_proj.weight",
+                                              .ffn_norm = "final_layer_norm.weight",
+                                              .up = "fc1.weight",
+                                              .down = "fc2.weight",
+                                              .outer_module = "model."};
+  return names;
+}
+
+constexpr IdleField kIdle[] = {{"dropout"}, {"activation_dropout"}, {"layerdrop"}};
+
+constexpr HfFamily kFamilies[] = {{"OPTForCausalLM", "opt", ReadOpt, Names, kIdle}};
+
+}  // namespace
+
+std::span<const HfFamily> HfOptFamily() { return kFamilies; }
 
 }  // namespace hydrant

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
@@ -60,12 +61,17 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<nlohmann::jso
 
 }  // namespace
 
-absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text) {
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
   nlohmann::json root;
   StrictBuilder builder(root);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
     return absl::InvalidArgumentError(builder.error().empty() ? "not valid JSON" : builder.error());
   }
+  return root;
+}
+
+absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text) {
+  HYDRANT_ASSIGN_OR_RETURN(nlohmann::json root, ParseJson(text));
   if (!root.is_object()) return absl::InvalidArgumentError("not a JSON object");
   return root;
 }

@@ -10,8 +10,10 @@
 
 namespace hydrant {
 
-// The text must be one object. Keys that appear twice in one object and nesting beyond 32 are
-// refused.
+// One value of any kind. Keys that appear twice in one object and nesting beyond 32 are refused.
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
+
+// The same, of text that must be one object.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
 
 }  // namespace hydrant

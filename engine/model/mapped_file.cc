@@ -67,6 +67,10 @@ MappedFile::~MappedFile() {
   close(fd_);
 }
 
+void MappedFile::ReleasePages() const {
+  madvise(const_cast<uint8_t*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);  // a hint: may fail
+}
+
 absl::Status MappedFile::CheckUnchanged() const {
   struct stat info = {};
   if (fstat(fd_, &info) != 0)

@@ -30,6 +30,9 @@ class MappedFile {
   // FailedPrecondition where the file's size or time of writing is another than at Open(): what was
   // read may be half of one file and half of another, or zeros.
   absl::Status CheckUnchanged() const;
+  // What has been read may leave this process's memory; it comes back from the file when it is read
+  // again.
+  void ReleasePages() const;
 
  private:
   MappedFile(std::string path, int fd, std::span<const uint8_t> bytes, timespec written);

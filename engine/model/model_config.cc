@@ -1,9 +1,11 @@
 #include "engine/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "engine/model/text.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -82,34 +84,104 @@ absl::Status CheckLlama3(const Llama3RopeScaling& scaling) {
   return CheckInt("llama3 rope original_context", scaling.original_context, 1, kMaxContext);
 }
 
-absl::Status CheckRope(const ModelConfig& c) {
-  HYDRANT_RETURN_IF_ERROR(CheckReal("rope_theta", c.rope_theta, 1.0, 1e12));
-  HYDRANT_RETURN_IF_ERROR(CheckReal("rope_linear_factor", c.rope_linear_factor, 1e-3, 1e6));
-  HYDRANT_RETURN_IF_ERROR(CheckLlama3(c.llama3));
-  if (c.rope_freq_factors.empty()) return absl::OkStatus();
-  if (c.rope_freq_factors.size() != static_cast<size_t>(c.RotaryDim() / 2)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rope_freq_factors has ", c.rope_freq_factors.size(),
-                     " values, half of rotary_dim is ", c.RotaryDim() / 2));
+absl::Status CheckYarn(const YarnRopeScaling& yarn) {
+  if (!yarn.enabled) return absl::OkStatus();
+  HYDRANT_RETURN_IF_ERROR(CheckReal("yarn rope factor", yarn.factor, 1.0, 1e6));
+  HYDRANT_RETURN_IF_ERROR(CheckReal("yarn rope beta_slow", yarn.beta_slow, 1e-6, 1e6));
+  HYDRANT_RETURN_IF_ERROR(CheckReal("yarn rope beta_fast", yarn.beta_fast, yarn.beta_slow, 1e6));
+  return CheckInt("yarn rope original_context", yarn.original_context, 1, kMaxContext);
+}
+
+absl::Status CheckFactors(const char* name, const std::vector<float>& factors,
+                          const ModelConfig& c) {
+  if (factors.empty()) return absl::OkStatus();
+  if (factors.size() != static_cast<size_t>(c.RotaryDim() / 2)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " has ", factors.size(), " values, half of rotary_dim is ", c.RotaryDim() / 2));
   }
-  for (size_t i = 0; i < c.rope_freq_factors.size(); ++i) {
-    const std::string field = absl::StrCat("rope_freq_factors[", i, "]");
-    HYDRANT_RETURN_IF_ERROR(CheckReal(field.c_str(), c.rope_freq_factors[i], 1e-6, 1e9));
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const std::string field = absl::StrCat(name, "[", i, "]");
+    HYDRANT_RETURN_IF_ERROR(CheckReal(field.c_str(), factors[i], 1e-6, 1e9));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLongRope(const LongRopeScaling& scaling, const ModelConfig& c) {
+  if (scaling.short_factors.empty() != scaling.long_factors.empty()) {
+    return absl::InvalidArgumentError("of the two sets of LongRoPE factors one is missing");
+  }
+  if (scaling.short_factors.empty()) return absl::OkStatus();
+  HYDRANT_RETURN_IF_ERROR(CheckFactors("rope short_factor", scaling.short_factors, c));
+  HYDRANT_RETURN_IF_ERROR(CheckFactors("rope long_factor", scaling.long_factors, c));
+  return CheckInt("longrope original_context", scaling.original_context, 1, kMaxContext);
+}
+
+absl::Status CheckRope(const Rope& rope, const ModelConfig& c) {
+  HYDRANT_RETURN_IF_ERROR(CheckReal("rope_theta", rope.theta, 1.0, 1e12));
+  HYDRANT_RETURN_IF_ERROR(CheckReal("rope_linear_factor", rope.linear_factor, 1e-3, 1e6));
+  HYDRANT_RETURN_IF_ERROR(CheckReal("rope attention_factor", rope.attention_factor, 1e-3, 1e3));
+  HYDRANT_RETURN_IF_ERROR(CheckLlama3(rope.llama3));
+  HYDRANT_RETURN_IF_ERROR(CheckYarn(rope.yarn));
+  HYDRANT_RETURN_IF_ERROR(CheckLongRope(rope.long_rope, c));
+  return CheckFactors("rope_freq_factors", rope.freq_factors, c);
+}
+
+absl::Status CheckLayerKinds(const ModelConfig& c) {
+  if (!c.layer_kinds.empty() && c.layer_kinds.size() != static_cast<size_t>(c.num_layers)) {
+    return absl::InvalidArgumentError(absl::StrCat("layer_kinds has ", c.layer_kinds.size(),
+                                                   " values, num_layers is ", c.num_layers));
+  }
+  for (int layer = 0; layer < c.num_layers; ++layer) {
+    const std::string field = absl::StrCat("sliding_window of layer ", layer);
+    HYDRANT_RETURN_IF_ERROR(CheckInt(field.c_str(), c.KindOf(layer).window, 0, kMaxContext));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScales(const ModelConfig& c) {
+  if (c.residual_scale != 1.0 && c.norm_placement != NormPlacement::kBefore) {
+    return absl::UnimplementedError(absl::StrCat("residual_scale is ", c.residual_scale,
+                                                 " beside norms of what is added; only 1 is "
+                                                 "supported there"));
+  }
+  const std::pair<const char*, double> scales[] = {{"attention_scale", c.AttentionScale()},
+                                                   {"embedding_scale", c.embedding_scale},
+                                                   {"residual_scale", c.residual_scale},
+                                                   {"logit_scale", c.logit_scale}};
+  for (const auto& [field, value] : scales) {
+    HYDRANT_RETURN_IF_ERROR(CheckReal(field, value, 1e-9, 1e9));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status ValidateConfig(const ModelConfig& config) {
-  if (config.architecture != "llama" && config.architecture != "opt" &&
-      config.architecture != "gpt_neox") {
-    return absl::UnimplementedError(absl::StrCat("architecture is ", Quoted(config.architecture),
-                                                 ", llama, opt and gpt_neox are supported"));
+double ModelConfig::AttentionScale() const {
+  return attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+}
+
+int ModelConfig::ContextWithinWindows() const {
+  int context = max_context;
+  for (const LayerKind& kind : layer_kinds) {
+    if (kind.window > 0) context = std::min(context, kind.window);
   }
+  return context;
+}
+
+void SetWindow(int window, ModelConfig* config) {
+  if (window == 0 || window >= config->max_context) return;  // then every query sees all keys
+  config->layer_kinds.resize(config->num_layers);
+  for (LayerKind& kind : config->layer_kinds) kind.window = window;
+}
+
+absl::Status ValidateConfig(const ModelConfig& config) {
   HYDRANT_RETURN_IF_ERROR(CheckSizes(config));
   HYDRANT_RETURN_IF_ERROR(CheckReal("norm_eps", config.norm_eps, 1e-12, 0.1));
-  return CheckRope(config);
+  HYDRANT_RETURN_IF_ERROR(CheckScales(config));
+  HYDRANT_RETURN_IF_ERROR(CheckLayerKinds(config));
+  if (config.sliding_rope.has_value())
+    HYDRANT_RETURN_IF_ERROR(CheckRope(*config.sliding_rope, config));
+  return CheckRope(config.rope, config);
 }
 
 }  // namespace hydrant

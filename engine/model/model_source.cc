@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/dummy_source.h"
 #include "engine/model/gguf.h"
-#include "engine/model/gguf_llama.h"
+#include "engine/model/gguf_model.h"
 #include "engine/model/hf_config.h"
 #include "engine/model/hf_folder.h"
 #include "engine/model/text.h"
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ModelSource>> OpenDummy(const fs::path& path, boo
 
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenGguf(const std::string& path) {
   HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
-  absl::StatusOr<std::unique_ptr<ModelSource>> source = MakeGgufLlamaSource(std::move(file));
+  absl::StatusOr<std::unique_ptr<ModelSource>> source = MakeGgufSource(std::move(file));
   if (!source.ok()) return WithContext(source.status(), Quoted(path));
   return source;
 }

@@ -21,13 +21,16 @@ class GgufFile;
 // inputs]; norms and biases are f32, a bias is as long as what it is added to.
 struct LayerTensors {
   TensorView attn_norm, attn_norm_bias;  // [hidden]
+  TensorView attn_post_norm;             // [hidden]
   TensorView wq, wk, wv;                 // [q_dim, hidden], [kv_dim, hidden], [kv_dim, hidden]
   TensorView bq, bk, bv;
   // Instead of these three, rows in the order [head, (query, key, value), head_dim].
   TensorView wqkv, bqkv;               // [3 q_dim, hidden]
+  TensorView q_norm, k_norm;           // [head_dim], or [q_dim] and [kv_dim]
   TensorView wo, bo;                   // [hidden, q_dim]
   TensorView ffn_norm, ffn_norm_bias;  // [hidden]
-  TensorView gate;                     // [inter, hidden]
+  TensorView ffn_post_norm;            // [hidden]
+  TensorView gate, gate_bias;          // [inter, hidden]
   TensorView up, up_bias;              // [inter, hidden]
   TensorView down, down_bias;          // [hidden, inter]
 };
@@ -50,6 +53,8 @@ class ModelSource {
   // FailedPrecondition where a file was written since it was opened, and what was read of it may be
   // anything. To be asked when all has been read.
   virtual absl::Status CheckUnchanged() const { return absl::OkStatus(); }
+  // What has been read of the files may leave this process's memory; it comes back when it is read.
+  virtual void ReleasePages() const {}
   // Null unless the source is a GGUF file; the tokenizer and chat template are in its metadata.
   virtual const GgufFile* gguf() const { return nullptr; }
   // The folder that holds tokenizer.json etc.; empty for a GGUF file.

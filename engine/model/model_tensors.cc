@@ -26,14 +26,18 @@ absl::Status NoMemory(const std::string& name, size_t size) {
 }
 
 // Norms and biases are few and small, and every kernel wants them in f32.
-absl::Status ToFloat(const std::string& name, ModelTensors* owner, TensorView* view) {
-  if (view->dtype == DType::kF32) return absl::OkStatus();
+absl::Status ToFloat(const std::string& name, double offset, ModelTensors* owner,
+                     TensorView* view) {
+  if (view->dtype == DType::kF32 && offset == 0) return absl::OkStatus();
   const int64_t count = view->NumElements();
   const size_t size = static_cast<size_t>(count) * sizeof(float);
   uint8_t* bytes = Allocate(owner, size);
   if (bytes == nullptr) return NoMemory(name, size);
-  DequantizeRow(view->dtype, view->bytes.data(), count, reinterpret_cast<float*>(bytes));
-  *view = {DType::kF32, view->shape, {bytes, size}};
+  auto* const values = reinterpret_cast<float*>(bytes);
+  DequantizeRow(view->dtype, view->bytes.data(), count, values);
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(values[i] + offset);
+  view->dtype = DType::kF32;
+  view->bytes = {bytes, size};
   return absl::OkStatus();
 }
 
@@ -52,14 +56,16 @@ absl::Status Align(const std::string& name, ModelTensors* owner, TensorView* vie
 absl::Status Gather(const ExpectedTensor& expected, const FindTensor& find, ModelTensors* owner,
                     TensorView* out) {
   HYDRANT_ASSIGN_OR_RETURN(TensorView found, find(expected.name));
-  if (found.shape != expected.shape) {
+  if (found.shape != expected.StoredShape()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", Quoted(expected.name), " has shape ", ShapeText(found.shape),
-                     ", the configuration wants ", ShapeText(expected.shape)));
+                     ", the configuration wants ", ShapeText(expected.StoredShape())));
   }
-  *out = std::move(found);
+  *out = expected.whole_rows == 0 ? std::move(found)
+                                  : found.Rows(expected.first_row, expected.shape[0]);
+  out->name = expected.name;
   if (expected.shape.size() == 1) {
-    HYDRANT_RETURN_IF_ERROR(ToFloat(expected.name, owner, out));
+    HYDRANT_RETURN_IF_ERROR(ToFloat(expected.name, expected.offset, owner, out));
   }
   return Align(expected.name, owner, out);
 }
@@ -79,27 +85,14 @@ TensorNames TensorNames::WithoutOuterModule() const {
   return names;
 }
 
-const TensorNames& GgufLlamaNames() {
-  static const auto& names = *new TensorNames{.embedding = "token_embd.weight",
-                                              .final_norm = "output_norm.weight",
-                                              .output = "output.weight",
-                                              .layer_prefix = "blk.",
-                                              .attn_norm = "attn_norm.weight",
-                                              .wq = "attn_q.weight",
-                                              .wk = "attn_k.weight",
-                                              .wv = "attn_v.weight",
-                                              .wo = "attn_output.weight",
-                                              .ffn_norm = "ffn_norm.weight",
-                                              .gate = "ffn_gate.weight",
-                                              .up = "ffn_up.weight",
-                                              .down = "ffn_down.weight"};
-  return names;
+std::vector<int64_t> ExpectedTensor::StoredShape() const {
+  std::vector<int64_t> stored = shape;
+  if (whole_rows != 0) stored[0] = whole_rows;
+  return stored;
 }
 
-namespace {
-
 // Rotation tables (inv_freq) are computed here.
-const TensorNames& LlamaNames() {
+const TensorNames& HfLlamaNames() {
   static const auto& names = *new TensorNames{.embedding = "model.embed_tokens.weight",
                                               .final_norm = "model.norm.weight",
                                               .output = "lm_head.weight",
@@ -109,6 +102,8 @@ const TensorNames& LlamaNames() {
                                               .wk = "self_attn.k_proj.weight",
                                               .wv = "self_attn.v_proj.weight",
                                               .wo = "self_attn.o_proj.weight",
+                                              .q_norm = "self_attn.q_norm.weight",
+                                              .k_norm = "self_attn.k_norm.weight",
                                               .ffn_norm = "post_attention_layernorm.weight",
                                               .gate = "mlp.gate_proj.weight",
                                               .up = "mlp.up_proj.weight",
@@ -117,94 +112,106 @@ const TensorNames& LlamaNames() {
   return names;
 }
 
-// Position p has row p + 2: the first two are from the padding of the code OPT was trained with.
-// Some of the published files were saved without "model.".
-const TensorNames& OptNames() {
-  static const auto& names = *new TensorNames{.embedding = "model.decoder.embed_tokens.weight",
-                                              .final_norm = "model.decoder.final_layer_norm.weight",
-                                              .output = "lm_head.weight",
-                                              .positions = "model.decoder.embed_positions.weight",
-                                              .unused_positions = 2,
-                                              .layer_prefix = "model.decoder.layers.",
-                                              .attn_norm = "self_attn_layer_norm.weight",
-                                              .wq = "self_attn.q_proj.weight",
-                                              .wk = "self_attn.k_proj.weight",
-                                              .wv = "self_attn.v_proj.weight",
-                                              .wo = "self_attn.out_proj.weight",
-                                              .ffn_norm = "final_layer_norm.weight",
-                                              .up = "fc1.weight",
-                                              .down = "fc2.weight",
-                                              .biases = true,
-                                              .outer_module = "model."};
-  return names;
-}
-
-// attention.bias and attention.masked_bias are the causal mask.
-const TensorNames& GptNeoxNames() {
-  static const auto& names = *new TensorNames{
-      .embedding = "gpt_neox.embed_in.weight",
-      .final_norm = "gpt_neox.final_layer_norm.weight",
-      .output = "embed_out.weight",
-      .layer_prefix = "gpt_neox.layers.",
-      .attn_norm = "input_layernorm.weight",
-      .wqkv = "attention.query_key_value.weight",
-      .wo = "attention.dense.weight",
-      .ffn_norm = "post_attention_layernorm.weight",
-      .up = "mlp.dense_h_to_4h.weight",
-      .down = "mlp.dense_4h_to_h.weight",
-      .biases = true,
-      .ignored_endings = {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"}};
-  return names;
-}
+namespace {
 
 // "x.weight" becomes "x.bias".
 std::string BiasName(const std::string& weight) {
   return weight.substr(0, weight.rfind('.')) + ".bias";
 }
 
-}  // namespace
+using Role = TensorView LayerTensors::*;
 
-const TensorNames& HuggingFaceNames(const ModelConfig& config) {
-  if (config.architecture == "opt") return OptNames();
-  if (config.architecture == "gpt_neox") return GptNeoxNames();
-  return LlamaNames();
+// Collects a layer's tensors.
+class LayerList {
+ public:
+  LayerList(const TensorNames& names, int layer) : names_(names), layer_(layer) {}
+
+  void AddNorm(bool wanted, const std::string& name, int64_t size, Role weight,
+               Role bias = nullptr) {
+    if (!wanted || name.empty()) return;
+    const std::string full = names_.InLayer(layer_, name);
+    tensors_.push_back(
+        {.name = full, .shape = {size}, .role = weight, .offset = names_.norm_offset});
+    if (bias != nullptr) tensors_.push_back({BiasName(full), {size}, bias});
+  }
+
+  struct Part {
+    int64_t rows;
+    Role weight, bias;
+  };
+  // Matrices that follow each other in one tensor, or the one that is all of it.
+  void AddMatrices(const std::string& name, const std::vector<Part>& parts, int64_t cols,
+                   bool biased) {
+    if (name.empty()) return;
+    const std::string full = names_.InLayer(layer_, name);
+    int64_t whole = 0, first = 0;
+    for (const Part& part : parts) whole += part.rows;
+    const int64_t whole_rows = parts.size() > 1 ? whole : 0;
+    for (const Part& part : parts) {
+      tensors_.push_back({full, {part.rows, cols}, part.weight, nullptr, first, whole_rows});
+      if (biased)
+        tensors_.push_back({BiasName(full), {part.rows}, part.bias, nullptr, first, whole_rows});
+      first += part.rows;
+    }
+  }
+
+  std::vector<ExpectedTensor> Take() { return std::move(tensors_); }
+
+ private:
+  const TensorNames& names_;
+  const int layer_;
+  std::vector<ExpectedTensor> tensors_;
+};
+
+void AddNorms(const ModelConfig& c, const TensorNames& names, LayerList* list) {
+  using L = LayerTensors;
+  const bool before = c.norm_placement != NormPlacement::kAfter;
+  const bool after = c.norm_placement != NormPlacement::kBefore;
+  const bool biased = c.norm == NormKind::kLayer;
+  const int h = c.hidden_size;
+  list->AddNorm(before, names.attn_norm, h, &L::attn_norm, biased ? &L::attn_norm_bias : nullptr);
+  list->AddNorm(before, names.ffn_norm, h, &L::ffn_norm, biased ? &L::ffn_norm_bias : nullptr);
+  list->AddNorm(after, names.attn_post_norm, h, &L::attn_post_norm);
+  list->AddNorm(after, names.ffn_post_norm, h, &L::ffn_post_norm);
+  const bool whole = c.qk_norm == QkNorm::kWhole, normed = c.qk_norm != QkNorm::kNone;
+  list->AddNorm(normed, names.q_norm, whole ? c.QDim() : c.head_dim, &L::q_norm);
+  list->AddNorm(normed, names.k_norm, whole ? c.KvDim() : c.head_dim, &L::k_norm);
 }
+
+}  // namespace
 
 std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& c, const TensorNames& names,
                                                  int layer) {
   using L = LayerTensors;
-  const int h = c.hidden_size, inter = c.intermediate_size;
-  const struct {
-    const std::string& name;
-    std::vector<int64_t> shape;
-    TensorView L::*weight;
-    TensorView L::*bias;
-  } rows[] = {{names.attn_norm, {h}, &L::attn_norm, &L::attn_norm_bias},
-              {names.wq, {c.QDim(), h}, &L::wq, &L::bq},
-              {names.wk, {c.KvDim(), h}, &L::wk, &L::bk},
-              {names.wv, {c.KvDim(), h}, &L::wv, &L::bv},
-              {names.wqkv, {3 * c.QDim(), h}, &L::wqkv, &L::bqkv},
-              {names.wo, {h, c.QDim()}, &L::wo, &L::bo},
-              {names.ffn_norm, {h}, &L::ffn_norm, &L::ffn_norm_bias},
-              {names.gate, {inter, h}, &L::gate, nullptr},
-              {names.up, {inter, h}, &L::up, &L::up_bias},
-              {names.down, {h, inter}, &L::down, &L::down_bias}};
-  std::vector<ExpectedTensor> expected;
-  for (const auto& row : rows) {
-    if (row.name.empty()) continue;
-    const std::string name = names.InLayer(layer, row.name);
-    expected.push_back({name, row.shape, row.weight});
-    if (names.biases) expected.push_back({BiasName(name), {row.shape[0]}, row.bias});
-  }
-  return expected;
+  using Part = LayerList::Part;
+  const int64_t h = c.hidden_size, inter = c.intermediate_size, q = c.QDim(), kv = c.KvDim();
+  const Part wq{q, &L::wq, &L::bq}, wk{kv, &L::wk, &L::bk}, wv{kv, &L::wv, &L::bv};
+  const Part gate{inter, &L::gate, &L::gate_bias}, up{inter, &L::up, &L::up_bias};
+  LayerList list(names, layer);
+  AddNorms(c, names, &list);
+  list.AddMatrices(names.wq, {wq}, h, c.biases.qkv);
+  list.AddMatrices(names.wk, {wk}, h, c.biases.qkv);
+  list.AddMatrices(names.wv, {wv}, h, c.biases.qkv);
+  list.AddMatrices(names.q_k_v, {wq, wk, wv}, h, c.biases.qkv);
+  list.AddMatrices(names.wqkv, {{3 * q, &L::wqkv, &L::bqkv}}, h, c.biases.qkv);
+  list.AddMatrices(names.wo, {{h, &L::wo, &L::bo}}, q, c.biases.attention_output);
+  if (c.gated) list.AddMatrices(names.gate, {gate}, h, c.biases.feed_forward);
+  list.AddMatrices(names.up, {up}, h, c.biases.feed_forward);
+  list.AddMatrices(names.gate_up, {gate, up}, h, c.biases.feed_forward);
+  list.AddMatrices(names.down, {{h, &L::down, &L::down_bias}}, inter, c.biases.feed_forward);
+  return list.Take();
 }
 
 std::vector<ExpectedTensor> ExpectedOuterTensors(const ModelConfig& c, const TensorNames& names) {
   using O = OuterTensors;
   const int h = c.hidden_size;
-  std::vector<ExpectedTensor> outer = {{names.embedding, {c.vocab_size, h}, nullptr, &O::embedding},
-                                       {names.final_norm, {h}, nullptr, &O::final_norm}};
-  if (names.biases)
+  std::vector<ExpectedTensor> outer = {
+      {names.embedding, {c.vocab_size, h}, nullptr, &O::embedding}};
+  outer.push_back({.name = names.final_norm,
+                   .shape = {h},
+                   .outer = &O::final_norm,
+                   .offset = names.norm_offset});
+  if (c.norm == NormKind::kLayer)
     outer.push_back({BiasName(names.final_norm), {h}, nullptr, &O::final_norm_bias});
   if (!names.positions.empty())
     outer.push_back(

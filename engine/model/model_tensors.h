@@ -17,15 +17,20 @@
 namespace hydrant {
 
 // How a format names the tensors of a family; an empty name is of a tensor that it lacks. A layer's
-// tensor is layer_prefix + number + "." + its own name.
+// tensor is layer_prefix + number + "." + its own name. Of the names that are there those count
+// which the configuration asks for. The bias of "x.weight" is "x.bias".
 struct TensorNames {
   std::string embedding = {}, final_norm = {}, output = {};
   std::string positions = {};
   int unused_positions = 0;  // rows of `positions` before that of position 0
   std::string layer_prefix = {};
-  std::string attn_norm = {}, wq = {}, wk = {}, wv = {}, wqkv = {}, wo = {};
-  std::string ffn_norm = {}, gate = {}, up = {}, down = {};
-  bool biases = false;  // beside every norm and every matrix of a layer: "x.bias" to "x.weight"
+  std::string attn_norm = {}, attn_post_norm = {}, wq = {}, wk = {}, wv = {}, wo = {};
+  std::string wqkv = {};   // a head's query, key and value, then the next head's
+  std::string q_k_v = {};  // all rows of wq, then those of wk, then those of wv
+  std::string q_norm = {}, k_norm = {};
+  std::string ffn_norm = {}, ffn_post_norm = {}, gate = {}, up = {}, down = {};
+  std::string gate_up = {};  // all rows of gate, then those of up
+  double norm_offset = 0;    // what the weights of norms are to be increased by
   std::vector<std::string> ignored_endings = {};  // of names of tensors that hold no weights
   std::string outer_module = {};  // the names' beginning, which some files leave out
 
@@ -33,20 +38,28 @@ struct TensorNames {
   TensorNames WithoutOuterModule() const;
 };
 
-const TensorNames& GgufLlamaNames();
-const TensorNames& HuggingFaceNames(const ModelConfig& config);  // by its architecture
+// Of Llama and of those that differ from it in other things (hf_families.h has the other
+// families').
+const TensorNames& HfLlamaNames();
 
 // The tensors outside the layers (ModelSource).
 struct OuterTensors {
   TensorView embedding, positions, final_norm, final_norm_bias, output;
 };
 
-// A tensor a configuration asks for.
+// A tensor a configuration asks for, or a part of one.
 struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;
   TensorView LayerTensors::*role = nullptr;   // null for those outside the layers
   TensorView OuterTensors::*outer = nullptr;  // null for those of a layer
+  int64_t first_row = 0;                      // of it, in the tensor of that name
+  int64_t whole_rows = 0;                     // which has so many; 0: it is the whole
+  double offset = 0;                          // to be added to its values
+
+  bool IsBias() const { return name.ends_with(".bias"); }
+  // What a file should have under the name.
+  std::vector<int64_t> StoredShape() const;
 };
 std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& config,
                                                  const TensorNames& names, int layer);

@@ -11,6 +11,7 @@
 #include "engine/model/byte_reader.h"
 #include "engine/model/json_text.h"
 #include "engine/model/text.h"
+#include "kernels/dequantize.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -22,28 +23,21 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the format's 
 constexpr size_t kMaxDims = 8;
 constexpr uint64_t kMaxElements = uint64_t{1} << 48;
 
-struct StoredType {
-  int element_bytes;
-  std::optional<DType> dtype;  // what we compute with; none: known to the format, not to us
-};
-
-std::optional<StoredType> ParseType(std::string_view name) {
-  static constexpr std::pair<std::string_view, int> kOthers[] = {
-      {"F64", 8}, {"I64", 8}, {"U64", 8}, {"I32", 4},  {"U32", 4},     {"I16", 2},
-      {"U16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
-  if (name == "F32") return StoredType{4, DType::kF32};
-  if (name == "F16") return StoredType{2, DType::kF16};
-  if (name == "BF16") return StoredType{2, DType::kBF16};
-  for (const auto& [other, bytes] : kOthers) {
-    if (name == other) return StoredType{bytes, std::nullopt};
+// Of an element; none: not known.
+std::optional<int> ElementBytes(std::string_view type) {
+  static constexpr std::pair<std::string_view, int> kTypes[] = {
+      {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8},     {"I64", 8},
+      {"U64", 8}, {"I32", 4}, {"U32", 4},  {"I16", 2},     {"U16", 2},
+      {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  for (const auto& [known, bytes] : kTypes) {
+    if (type == known) return bytes;
   }
   return std::nullopt;
 }
 
 struct Entry {
   std::string name;
-  std::string type_name;
-  StoredType type;
+  std::string type;
   std::vector<int64_t> shape;
   uint64_t begin = 0;  // in the data section
   uint64_t end = 0;
@@ -93,19 +87,17 @@ absl::Status ParseEntry(const json& value, uint64_t data_bytes, Entry* entry) {
       return absl::InvalidArgumentError(absl::StrCat(field, " is missing"));
   }
   if (!value["dtype"].is_string()) return absl::InvalidArgumentError("dtype is not a string");
-  entry->type_name = value["dtype"].get<std::string>();
-  const std::optional<StoredType> type = ParseType(entry->type_name);
-  if (!type)
-    return absl::UnimplementedError(
-        absl::StrCat("dtype ", Quoted(entry->type_name), " is unknown"));
-  entry->type = *type;
+  entry->type = value["dtype"].get<std::string>();
+  const std::optional<int> element_bytes = ElementBytes(entry->type);
+  if (!element_bytes)
+    return absl::UnimplementedError(absl::StrCat("dtype ", Quoted(entry->type), " is unknown"));
   uint64_t elements = 0;
   HYDRANT_RETURN_IF_ERROR(ParseShape(value["shape"], entry, &elements));
   HYDRANT_RETURN_IF_ERROR(ParseOffsets(value["data_offsets"], data_bytes, entry));
-  const uint64_t wanted = elements * type->element_bytes;
+  const uint64_t wanted = elements * static_cast<uint64_t>(*element_bytes);
   if (entry->end - entry->begin != wanted) {
     return absl::InvalidArgumentError(absl::StrCat("data_offsets span ", entry->end - entry->begin,
-                                                   " bytes, ", entry->type_name, " of shape ",
+                                                   " bytes, ", entry->type, " of shape ",
                                                    ShapeText(entry->shape), " needs ", wanted));
   }
   return absl::OkStatus();
@@ -147,6 +139,24 @@ absl::Status CheckNoOverlap(const std::vector<Entry>& entries) {
 
 }  // namespace
 
+std::optional<DType> FloatTypeOf(const RawTensor& tensor) {
+  if (tensor.type == "F32") return DType::kF32;
+  if (tensor.type == "F16") return DType::kF16;
+  if (tensor.type == "BF16") return DType::kBF16;
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<float>> FloatsOf(const RawTensor& tensor) {
+  const std::optional<DType> dtype = FloatTypeOf(tensor);
+  if (!dtype.has_value()) {
+    return absl::UnimplementedError(
+        absl::StrCat("dtype ", tensor.type, "; F32, F16 and BF16 are supported"));
+  }
+  std::vector<float> values(tensor.bytes.size() / TraitsOf(*dtype).block_bytes);
+  DequantizeRow(*dtype, tensor.bytes.data(), static_cast<int64_t>(values.size()), values.data());
+  return values;
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   absl::StatusOr<std::unique_ptr<SafetensorsFile>> parsed = Parse(file->bytes());
@@ -170,23 +180,27 @@ absl::Status SafetensorsFile::Load(std::span<const uint8_t> bytes) {
   HYDRANT_ASSIGN_OR_RETURN(std::vector<Entry> entries, ParseHeader(text, data.size()));
   HYDRANT_RETURN_IF_ERROR(CheckNoOverlap(entries));
   for (const Entry& entry : entries) {
-    if (entry.type.dtype) {
-      tensors_[entry.name] = {*entry.type.dtype, entry.shape,
-                              data.subspan(entry.begin, entry.end - entry.begin)};
-    } else {
-      unsupported_[entry.name] = entry.type_name;
-    }
+    tensors_[entry.name] = {entry.type, entry.shape,
+                            data.subspan(entry.begin, entry.end - entry.begin)};
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorView> SafetensorsFile::Find(const std::string& name) const {
+absl::StatusOr<RawTensor> SafetensorsFile::FindRaw(const std::string& name) const {
   if (const auto it = tensors_.find(name); it != tensors_.end()) return it->second;
-  if (const auto it = unsupported_.find(name); it != unsupported_.end()) {
-    return absl::UnimplementedError(absl::StrCat("tensor ", Quoted(name), " has dtype ", it->second,
-                                                 "; F32, F16 and BF16 are supported"));
-  }
   return absl::NotFoundError(absl::StrCat("tensor ", Quoted(name), " is missing"));
+}
+
+absl::StatusOr<TensorView> SafetensorsFile::Find(const std::string& name) const {
+  HYDRANT_ASSIGN_OR_RETURN(const RawTensor tensor, FindRaw(name));
+  const std::optional<DType> dtype = FloatTypeOf(tensor);
+  if (dtype.has_value()) return TensorView{*dtype, tensor.shape, tensor.bytes};
+  return absl::UnimplementedError(absl::StrCat("tensor ", Quoted(name), " has dtype ", tensor.type,
+                                               "; F32, F16 and BF16 are supported"));
+}
+
+void SafetensorsFile::ReleasePages() const {
+  if (file_ != nullptr) file_->ReleasePages();
 }
 
 absl::Status SafetensorsFile::CheckUnchanged() const {
@@ -195,8 +209,7 @@ absl::Status SafetensorsFile::CheckUnchanged() const {
 
 std::vector<std::string> SafetensorsFile::Names() const {
   std::vector<std::string> names;
-  for (const auto& [name, view] : tensors_) names.push_back(name);
-  for (const auto& [name, type] : unsupported_) names.push_back(name);
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }
 

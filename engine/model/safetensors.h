@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +20,18 @@
 
 namespace hydrant {
 
+// A tensor as it lies in a file, of any type.
+struct RawTensor {
+  std::string type;  // the format's name: "F32", "I32", "F8_E4M3"
+  std::vector<int64_t> shape;
+  std::span<const uint8_t> bytes;  // of any alignment
+};
+
+// None unless the type is F32, F16 or BF16.
+std::optional<DType> FloatTypeOf(const RawTensor& tensor);
+// Unimplemented unless it is one of these.
+absl::StatusOr<std::vector<float>> FloatsOf(const RawTensor& tensor);
+
 class SafetensorsFile {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
@@ -28,16 +41,17 @@ class SafetensorsFile {
   // NotFound where the name is missing, Unimplemented where its data type is not F32, F16 or BF16.
   // The bytes need not be aligned: the format promises nothing.
   absl::StatusOr<TensorView> Find(const std::string& name) const;
+  absl::StatusOr<RawTensor> FindRaw(const std::string& name) const;
   std::vector<std::string> Names() const;
   absl::Status CheckUnchanged() const;  // as MappedFile's
+  void ReleasePages() const;            // the same
 
  private:
   SafetensorsFile() = default;
   absl::Status Load(std::span<const uint8_t> bytes);
 
   std::unique_ptr<MappedFile> file_;  // null where the caller keeps the bytes
-  std::map<std::string, TensorView, std::less<>> tensors_;
-  std::map<std::string, std::string, std::less<>> unsupported_;  // name to data type
+  std::map<std::string, RawTensor, std::less<>> tensors_;
 };
 
 }  // namespace hydrant

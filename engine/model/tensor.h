@@ -1,15 +1,18 @@
-// A typed view of a tensor in a model file, or of one that is drawn. Borrows the bytes from the
-// file that made it.
+// A typed view of a tensor in a model file, or of one that is drawn, or made when it is packed.
+// Borrows the bytes from the file that made it.
 #ifndef HYDRANT_ENGINE_MODEL_TENSOR_H_
 #define HYDRANT_ENGINE_MODEL_TENSOR_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/dtype.h"
 #include "kernels/normals.h"
+#include "kernels/weight.h"
 
 namespace hydrant {
 
@@ -20,6 +23,9 @@ struct TensorView {
   std::span<const uint8_t> bytes;  // exactly BytesOf(dtype, number of elements), or none
   std::optional<NormalStream> normals =
       {};  // where there are no bytes: what the elements are, in order
+  std::shared_ptr<const RowMaker> maker = {};  // or who makes the rows
+  int64_t first_made = 0;                      // the maker's number of the first
+  std::string name = {};                       // for messages
 
   int64_t NumElements() const {
     int64_t n = 1;
@@ -28,16 +34,30 @@ struct TensorView {
   }
   // A model need not have every tensor that some model has.
   bool Exists() const { return !shape.empty(); }
-  // Rows `first` to `first` + `count` - 1. REQUIRES: it has bytes; a row is a whole number of
-  // blocks
+  // Rows `first` to `first` + `count` - 1. REQUIRES: it has bytes or a maker; a row is a whole
+  // number of blocks
   TensorView Rows(int64_t first, int64_t count) const {
     TensorView rows = *this;
     rows.shape[0] = count;
+    rows.first_made += first;
+    if (maker != nullptr) return rows;
     const size_t row_bytes = bytes.size() / shape[0];
     rows.bytes = bytes.subspan(first * row_bytes, count * row_bytes);
     return rows;
   }
 };
+
+// A matrix as backends take it. Borrows the view.
+inline WeightPart PartOf(const TensorView& tensor) {
+  return {.dtype = tensor.dtype,
+          .data = tensor.bytes.data(),
+          .rows = static_cast<int>(tensor.shape[0]),
+          .cols = static_cast<int>(tensor.shape[1]),
+          .normals = tensor.normals,
+          .maker = tensor.maker.get(),
+          .first_made = tensor.first_made,
+          .name = tensor.name};
+}
 
 }  // namespace hydrant
 

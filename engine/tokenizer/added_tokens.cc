@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/unicode.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace hydrant {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/text/utf8.h"
 
 namespace hydrant {
 namespace {

@@ -1,6 +1,6 @@
 #include "engine/tokenizer/detokenizer.h"
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/text/utf8.h"
 
 namespace hydrant {
 

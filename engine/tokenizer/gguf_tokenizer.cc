@@ -1,79 +1,19 @@
 // GGUF metadata ("tokenizer.ggml.*") to a TokenizerSpec.
-#include <map>
-
 #include "absl/strings/str_cat.h"
 #include "engine/model/gguf.h"
 #include "engine/model/text.h"
-#include "engine/tokenizer/chat_template.h"
+#include "engine/tokenizer/gguf_added_tokens.h"
+#include "engine/tokenizer/gguf_pretokenizers.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
-#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/space_escaping.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
 
-constexpr std::string_view kMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
-
-// tokenizer.ggml.token_type
-enum GgufTokenType {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
-
-TokenKind KindOf(int64_t type) {
-  switch (type) {
-    case kUnknown:
-    case kControl:
-    case kUserDefined:
-      return TokenKind::kControl;
-    case kUnused:
-      return TokenKind::kUnused;
-    case kByte:
-      return TokenKind::kByte;
-    default:
-      return TokenKind::kNormal;
-  }
-}
-
-PreTokenizerSpec SplitBy(std::string_view regex) {
-  PreTokenizerSpec split;
-  split.regex = std::string(regex);
-  return split;
-}
-
-// The split rules by the names converters write into tokenizer.ggml.pre.
-absl::Status SetPreTokenizer(const std::string& name, TokenizerSpec* spec) {
-  static const std::map<std::string, std::string_view> kPatterns = {
-      {"default", kGpt2Pattern},  {"gpt-2", kGpt2Pattern},
-      {"olmo", kGpt2Pattern},     {"llama-bpe", kLlama3Pattern},
-      {"llama3", kLlama3Pattern}, {"llama-v3", kLlama3Pattern},
-      {"qwen2", kQwen2Pattern},   {"deepseek-r1-qwen", kQwen2Pattern},
-      {"smollm", kGpt2Pattern},   {"starcoder", kGpt2Pattern},
-      {"refact", kGpt2Pattern}};
-  const auto found = kPatterns.find(name);
-  if (found == kPatterns.end()) {
-    return absl::UnimplementedError(
-        absl::StrCat("tokenizer.ggml.pre ", Quoted(name), " is not supported"));
-  }
-  if (name == "smollm" || name == "starcoder" || name == "refact") {
-    spec->pre_tokenizers.push_back(SplitBy(kDigitPattern));
-  }
-  spec->pre_tokenizers.push_back(SplitBy(found->second));
-  // The published tokenizers of these families normalise or look words up first; GGUF does not say
-  // so.
-  if (found->second == kQwen2Pattern)
-    spec->normalizers.push_back({NormalizerSpec::Kind::kNfc, "", ""});
-  if (found->second == kLlama3Pattern) spec->ignore_merges = true;
-  return absl::OkStatus();
-}
-
 absl::Status ReadVocab(const GgufFile& file, TokenizerSpec* spec) {
   HYDRANT_ASSIGN_OR_RETURN(auto tokens, file.GetStrings("tokenizer.ggml.tokens"));
-  std::vector<int64_t> types(tokens.size(), kNormal);
+  std::vector<int64_t> types(tokens.size(), kGgufNormal);
   std::vector<double> scores(tokens.size(), 0.0);
   if (file.Has("tokenizer.ggml.token_type")) {
     HYDRANT_ASSIGN_OR_RETURN(types, file.GetInts("tokenizer.ggml.token_type"));
@@ -91,14 +31,7 @@ absl::Status ReadVocab(const GgufFile& file, TokenizerSpec* spec) {
                                                    " tokens; the limit is ", kMaxVocabSize));
   }
   for (size_t id = 0; id < tokens.size(); ++id) {
-    const std::string& text = tokens[id];
-    spec->vocab.push_back({text, KindOf(types[id]), static_cast<float>(scores[id])});
-    if (KindOf(types[id]) != TokenKind::kControl) continue;
-    AddedToken added;
-    added.id = static_cast<TokenId>(id);
-    added.content = text;
-    added.special = types[id] != kUserDefined;
-    spec->added.push_back(std::move(added));
+    AppendGgufToken(tokens[id], types[id], static_cast<float>(scores[id]), spec);
   }
   return absl::OkStatus();
 }
@@ -157,11 +90,37 @@ absl::Status ReadSentencePiece(const GgufFile& file, TokenizerSpec* spec) {
   HYDRANT_ASSIGN_OR_RETURN(auto prefix, Flag(file, "tokenizer.ggml.add_space_prefix", true));
   HYDRANT_ASSIGN_OR_RETURN(spec->unknown_id, SpecialId(file, "unknown", spec->vocab.size()));
   spec->byte_fallback = true;
-  if (prefix) spec->normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
-  spec->normalizers.push_back({NormalizerSpec::Kind::kReplace, " ", std::string(kMark)});
+  EscapeSpaces(prefix, /*first_only=*/false, spec);
   spec->decoder.byte_fallback = true;
-  spec->decoder.replacements.emplace_back(kMark, " ");
+  spec->decoder.replacements.emplace_back(kSpaceMark, " ");
   spec->decoder.strip_first_space = prefix;
+  return absl::OkStatus();
+}
+
+// Of the byte-level kind. `pre` gets the name of its rules, `add_bos` their default.
+absl::Status ReadBytePairs(const GgufFile& file, std::string* pre, bool* add_bos,
+                           TokenizerSpec* spec) {
+  *pre = "default";
+  if (file.Has("tokenizer.ggml.pre")) {
+    HYDRANT_ASSIGN_OR_RETURN(*pre, file.GetString("tokenizer.ggml.pre"));
+  }
+  HYDRANT_RETURN_IF_ERROR(ApplyGgufPreTokenizer(*pre, spec, add_bos));
+  HYDRANT_RETURN_IF_ERROR(ReadMerges(file, spec));
+  AdmitMergedTokens(spec);
+  spec->byte_level = true;
+  spec->decoder.byte_alphabet = true;
+  return absl::OkStatus();
+}
+
+// What other kinds of models have would change the ids.
+absl::Status CheckIdle(const GgufFile& file) {
+  for (const char* name : {"remove_extra_whitespaces", "add_sep_token"}) {
+    const std::string key = absl::StrCat("tokenizer.ggml.", name);
+    HYDRANT_ASSIGN_OR_RETURN(auto set, Flag(file, key, false));
+    if (set) return absl::UnimplementedError(absl::StrCat(key, " is not supported"));
+  }
+  if (file.Has("tokenizer.ggml.precompiled_charsmap"))
+    return absl::UnimplementedError("tokenizer.ggml.precompiled_charsmap is not supported");
   return absl::OkStatus();
 }
 
@@ -170,25 +129,20 @@ absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufFile& file) {
   TokenizerSpec spec;
   const bool sentence_piece = model == "llama";
   if (!sentence_piece && model != "gpt2") {
-    return absl::UnimplementedError(
-        absl::StrCat("tokenizer.ggml.model ", Quoted(model), " is not supported"));
+    return absl::UnimplementedError(absl::StrCat("tokenizer.ggml.model ", Quoted(model),
+                                                 " is not supported; known: gpt2, llama"));
   }
+  HYDRANT_RETURN_IF_ERROR(CheckIdle(file));
   if (sentence_piece) spec.algorithm = TokenizerSpec::Algorithm::kMergeScores;
   HYDRANT_RETURN_IF_ERROR(ReadVocab(file, &spec));
-  bool add_bos_by_default = true;
-  if (sentence_piece) {
-    HYDRANT_RETURN_IF_ERROR(ReadSentencePiece(file, &spec));
-  } else {
-    std::string pre = "default";
-    if (file.Has("tokenizer.ggml.pre")) {
-      HYDRANT_ASSIGN_OR_RETURN(pre, file.GetString("tokenizer.ggml.pre"));
-    }
-    HYDRANT_RETURN_IF_ERROR(SetPreTokenizer(pre, &spec));
-    HYDRANT_RETURN_IF_ERROR(ReadMerges(file, &spec));
-    spec.byte_level = true;
-    spec.decoder.byte_alphabet = true;
-    add_bos_by_default = spec.ignore_merges;  // Llama 3
+  std::string architecture, pre;
+  if (file.Has("general.architecture")) {
+    HYDRANT_ASSIGN_OR_RETURN(architecture, file.GetString("general.architecture"));
   }
+  bool add_bos_by_default = true;
+  HYDRANT_RETURN_IF_ERROR(sentence_piece ? ReadSentencePiece(file, &spec)
+                                         : ReadBytePairs(file, &pre, &add_bos_by_default, &spec));
+  SetGgufStripping(architecture, pre, &spec);
   HYDRANT_RETURN_IF_ERROR(ReadSpecialIds(file, add_bos_by_default, &spec));
   return spec;
 }
@@ -198,10 +152,6 @@ absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufFile& file) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& file) {
   HYDRANT_ASSIGN_OR_RETURN(auto spec, SpecFromGguf(file));
   return MakePipelineTokenizer(spec);
-}
-
-absl::StatusOr<std::string> ChatTemplateSourceFromGguf(const GgufFile& file) {
-  return file.GetString("tokenizer.chat_template");
 }
 
 }  // namespace hydrant

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
 #include "engine/tokenizer/json_fields.h"
-#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/split_patterns.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {

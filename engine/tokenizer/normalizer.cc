@@ -1,8 +1,8 @@
 #include "engine/tokenizer/normalizer.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/unicode.h"
-#include "engine/tokenizer/utf8.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/byte_alphabet.h"
 #include "engine/tokenizer/normalizer.h"
@@ -13,7 +14,6 @@
 #include "engine/tokenizer/sentencepiece_library.h"
 #include "engine/tokenizer/subword_model.h"
 #include "engine/tokenizer/text_shrinkage.h"
-#include "engine/tokenizer/utf8.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -158,7 +158,7 @@ class PipelineTokenizer final : public Tokenizer {
       added_texts_[token.id] = token.content;
       NoteLength(token.content);
       if (!token.normalized) {
-        raw.push_back(token);
+        (token.escaped ? normalized : raw).push_back(token);
         continue;
       }
       HYDRANT_ASSIGN_OR_RETURN(auto content, normalizer_.Apply(token.content));
@@ -188,9 +188,8 @@ class PipelineTokenizer final : public Tokenizer {
     prefix_ = spec.prefix;
     suffix_ = spec.suffix;
     eog_ids_ = spec.eog_ids;
-    for (const auto& [id, text] : added_texts_) {
-      if (IsKnownEndOfGeneration(text)) eog_ids_.push_back(id);
-    }
+    const std::vector<TokenId> known = KnownEndsOfGeneration(spec.added);
+    eog_ids_.insert(eog_ids_.end(), known.begin(), known.end());
     std::sort(eog_ids_.begin(), eog_ids_.end());
     eog_ids_.erase(std::unique(eog_ids_.begin(), eog_ids_.end()), eog_ids_.end());
     return absl::OkStatus();

@@ -14,9 +14,9 @@ namespace hydrant {
 // InvalidArgument or Unimplemented names the part of the spec that cannot be used.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(const TokenizerSpec& spec);
 
-// Whether generation conventionally ends at a special token of this text ("<|im_end|>", "</s>",
+// The ids of those added tokens at which generation conventionally ends ("<|im_end|>", "</s>",
 // ...).
-bool IsKnownEndOfGeneration(std::string_view text);
+std::vector<TokenId> KnownEndsOfGeneration(const std::vector<AddedToken>& tokens);
 
 // Puts `prefix` and `suffix` around `ids` where they are not there already (no BOS is ever
 // doubled).

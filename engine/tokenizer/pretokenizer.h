@@ -14,12 +14,6 @@
 
 namespace hydrant {
 
-// The split patterns of the model families, as published in their tokenizer.json files.
-extern const std::string_view kGpt2Pattern;
-extern const std::string_view kLlama3Pattern;
-extern const std::string_view kQwen2Pattern;
-extern const std::string_view kDigitPattern;  // one character of category N
-
 // Text and the pieces it is cut into, in order; no piece is empty.
 struct PieceList {
   struct Piece {

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
-#include "engine/tokenizer/utf8.h"
+#include "engine/text/utf8.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {

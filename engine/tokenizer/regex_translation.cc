@@ -1,5 +1,5 @@
-// From Oniguruma's reading of a pattern to PCRE2's: \p{L}, \p{N} and \s become explicit classes
-// that agree on every code point, and what cannot be made to agree is refused.
+// From Oniguruma's reading of a pattern to PCRE2's: \d, \s and the general categories become
+// explicit classes that agree on every code point, and what cannot be made to agree is refused.
 #include "absl/strings/str_cat.h"
 #include "engine/tokenizer/regex.h"
 #include "engine/tokenizer/unicode_additions.h"
@@ -7,6 +7,21 @@
 
 namespace hydrant {
 namespace {
+
+// What PCRE2's own tables lack of a general category.
+std::string_view AdditionsTo(std::string_view category) {
+  if (category == "L" || category == "Letter") return kNewLetters;
+  if (category == "Lu") return kNewCapitals;
+  if (category == "Ll") return kNewSmallLetters;
+  if (category == "Lm") return kNewModifierLetters;
+  if (category == "Lo") return kNewOtherLetters;
+  if (category == "M") return kNewMarks;
+  if (category == "N" || category == "Number") return kNewNumbers;
+  if (category == "Nd") return kNewDigits;
+  if (category == "P") return kNewPunctuation;
+  if (category == "S") return kNewSymbols;
+  return "";
+}
 
 class Translator {
  public:
@@ -72,6 +87,7 @@ class Translator {
         return Property();
       case 'd':
       case 'D':
+        return Digit(/*negative=*/rest_[1] == 'D');
       case 'n':
       case 'r':
       case 't':
@@ -92,6 +108,16 @@ class Translator {
     return absl::OkStatus();
   }
 
+  absl::Status Digit(bool negative) {
+    if (negative && in_class_) {
+      Copy(2);  // inexact, as \P{...} in a class
+      return absl::OkStatus();
+    }
+    Members(absl::StrCat("\\p{Nd}", std::string(kNewDigits)), negative);
+    rest_.remove_prefix(2);
+    return absl::OkStatus();
+  }
+
   absl::Status Property() {
     const size_t close = rest_.find('}');
     if (rest_.size() < 3 || rest_[2] != '{' || close == std::string_view::npos) {
@@ -105,14 +131,11 @@ class Translator {
     }
     const std::string property =
         absl::StrCat(negative && in_class_ ? "\\P{" : "\\p{", std::string(name), "}");
-    std::string_view additions;
-    if (name == "L" || name == "Letter") additions = kNewLetters;
-    if (name == "N" || name == "Number") additions = kNewNumbers;
     if (negative && in_class_) {
       // A class cannot hold "not these"; for letters newer than PCRE2 this one form stays inexact.
       out_ += property;
     } else {
-      Members(absl::StrCat(property, std::string(additions)), negative);
+      Members(absl::StrCat(property, std::string(AdditionsTo(name))), negative);
     }
     rest_.remove_prefix(close + 1);
     return absl::OkStatus();

@@ -3,9 +3,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/text.h"
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/merge_queue.h"
 #include "engine/tokenizer/subword_model.h"
-#include "engine/tokenizer/utf8.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {

@@ -6,12 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/tokenizer/sentencepiece_character_map.h"
+#include "engine/tokenizer/space_escaping.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
-
-constexpr std::string_view kMark = "\xE2\x96\x81";  // U+2581, which stands for a space
 
 absl::Status Corrupt(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("tokenizer.model: ", what));
@@ -102,6 +101,11 @@ struct Settings {
   }
 };
 
+// Gemma's model has these as the user's own symbols; its published tokenizers as special tokens.
+bool IsMarkOfTurn(std::string_view text) {
+  return text == "<start_of_turn>" || text == "<end_of_turn>";
+}
+
 // ModelProto.SentencePiece: 1 the text, 2 the score, 3 the type (the numbers GGUF took over).
 absl::Status ReadPiece(std::string_view bytes, TokenizerSpec* spec) {
   enum { kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
@@ -125,7 +129,8 @@ absl::Status ReadPiece(std::string_view bytes, TokenizerSpec* spec) {
     AddedToken added;
     added.id = static_cast<TokenId>(id);
     added.content = entry.text;
-    added.special = type != kUserDefined;
+    added.special = type != kUserDefined || IsMarkOfTurn(entry.text);
+    added.escaped = type == kUserDefined;
     spec->added.push_back(std::move(added));
   }
   spec->vocab.push_back(std::move(entry));
@@ -168,12 +173,11 @@ absl::Status CheckSupported(const Settings& settings) {
 }
 
 // Who encodes, and from what.
-absl::Status ChooseAlgorithm(const Settings& settings, std::string_view file, TokenizerSpec* spec) {
+absl::Status ChooseAlgorithm(const Settings& settings, std::string_view file,
+                             bool prefix_first_only, TokenizerSpec* spec) {
   if (!settings.NeedLibrary()) {
     spec->algorithm = TokenizerSpec::Algorithm::kMergeScores;
-    if (settings.add_dummy_prefix)
-      spec->normalizers.push_back({NormalizerSpec::Kind::kPrepend, "", std::string(kMark)});
-    spec->normalizers.push_back({NormalizerSpec::Kind::kReplace, " ", std::string(kMark)});
+    EscapeSpaces(settings.add_dummy_prefix, prefix_first_only, spec);
     return absl::OkStatus();
   }
   spec->algorithm = TokenizerSpec::Algorithm::kSentencePiece;
@@ -193,13 +197,14 @@ void Apply(const Settings& settings, TokenizerSpec* spec) {
   spec->bos_id = known(settings.bos_id);
   spec->eos_id = known(settings.eos_id);
   spec->decoder.byte_fallback = true;
-  spec->decoder.replacements.emplace_back(kMark, " ");
+  spec->decoder.replacements.emplace_back(kSpaceMark, " ");
   spec->decoder.strip_first_space = settings.add_dummy_prefix;
 }
 
 }  // namespace
 
-absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes) {
+absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes,
+                                                     bool prefix_first_only) {
   TokenizerSpec spec;
   Settings settings;
   WireReader reader(bytes);
@@ -216,7 +221,7 @@ absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes) {
   if (reader.failed()) return Corrupt("is no SentencePiece model, or cut short");
   if (spec.vocab.empty()) return Corrupt("has no pieces");
   absl::Status status = CheckSupported(settings);
-  status.Update(ChooseAlgorithm(settings, bytes, &spec));
+  status.Update(ChooseAlgorithm(settings, bytes, prefix_first_only, &spec));
   if (!status.ok()) return status;
   Apply(settings, &spec);
   return spec;

@@ -12,9 +12,11 @@
 
 namespace hydrant {
 
-// Without prefix, suffix and ends of generation. InvalidArgument where the bytes are no such
-// message; Unimplemented where its output could not be streamed.
-absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes);
+// Without prefix, suffix and ends of generation. `prefix_first_only`: as EscapeSpaces
+// (space_escaping.h). InvalidArgument where the bytes are no such message; Unimplemented where its
+// output could not be streamed.
+absl::StatusOr<TokenizerSpec> ReadSentencePieceModel(std::string_view bytes,
+                                                     bool prefix_first_only);
 
 }  // namespace hydrant
 

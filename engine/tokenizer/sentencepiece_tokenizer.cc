@@ -18,7 +18,8 @@ int64_t IdOf(const TokenizerSpec& spec, std::string_view text, int64_t otherwise
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeSentencePieceTokenizer(
     std::string_view model, const SentencePieceOptions& options) {
-  HYDRANT_ASSIGN_OR_RETURN(TokenizerSpec spec, ReadSentencePieceModel(model));
+  HYDRANT_ASSIGN_OR_RETURN(TokenizerSpec spec,
+                           ReadSentencePieceModel(model, options.prefix_first_only));
   spec.bos_id = IdOf(spec, options.bos_token, spec.bos_id);
   spec.eos_id = IdOf(spec, options.eos_token, spec.eos_id);
   if (options.add_bos && spec.bos_id >= 0) spec.prefix = {static_cast<TokenId>(spec.bos_id)};

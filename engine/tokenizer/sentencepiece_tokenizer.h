@@ -15,6 +15,7 @@ namespace hydrant {
 struct SentencePieceOptions {
   bool add_bos = true;
   bool add_eos = false;
+  bool prefix_first_only = false;    // tokenizer_config.json's "legacy": false (space_escaping.h)
   std::string bos_token, eos_token;  // texts that stand for BOS and EOS in place of the model's
   std::vector<TokenId> eog_ids;      // besides the model's EOS
 };

@@ -39,20 +39,6 @@ std::optional<int64_t> ShrinkageOf(const NormalizerSpec& step) {
 
 bool OccursInUtf8(int byte) { return byte != 0xC0 && byte != 0xC1 && byte < 0xF5; }
 
-// Of a vocabulary in the byte alphabet: no byte of a text is dropped.
-bool EveryByteHasAToken(const TokenizerSpec& spec) {
-  std::array<bool, 256> known{};
-  for (const VocabEntry& entry : spec.vocab) {
-    if (entry.kind == TokenKind::kAbsent || entry.kind == TokenKind::kControl) continue;
-    const std::optional<std::string> bytes = BytesFromAlphabet(entry.text);
-    if (bytes.has_value() && bytes->size() == 1) known[static_cast<uint8_t>((*bytes)[0])] = true;
-  }
-  for (int byte = 0; byte < 256; ++byte) {
-    if (OccursInUtf8(byte) && !known[byte]) return false;
-  }
-  return true;
-}
-
 bool EveryByteFallsBack(const TokenizerSpec& spec) {
   if (!spec.byte_fallback) return false;
   const std::vector<int64_t> ids = FindByteTokens(spec);
@@ -77,6 +63,19 @@ bool KeepsUnknownText(const TokenizerSpec& spec) {
 }
 
 }  // namespace
+
+bool EveryByteHasAToken(const TokenizerSpec& spec) {
+  std::array<bool, 256> known{};
+  for (const VocabEntry& entry : spec.vocab) {
+    if (entry.kind == TokenKind::kAbsent || entry.kind == TokenKind::kControl) continue;
+    const std::optional<std::string> bytes = BytesFromAlphabet(entry.text);
+    if (bytes.has_value() && bytes->size() == 1) known[static_cast<uint8_t>((*bytes)[0])] = true;
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    if (OccursInUtf8(byte) && !known[byte]) return false;
+  }
+  return true;
+}
 
 std::optional<int64_t> TextShrinkage(const TokenizerSpec& spec) {
   const bool strips =

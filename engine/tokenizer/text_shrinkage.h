@@ -16,6 +16,9 @@ namespace hydrant {
 // fused), so that no length is too much.
 std::optional<int64_t> TextShrinkage(const TokenizerSpec& spec);
 
+// Of a vocabulary in the byte alphabet: whether every byte that UTF-8 has is a token.
+bool EveryByteHasAToken(const TokenizerSpec& spec);
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_ENGINE_TOKENIZER_TEXT_SHRINKAGE_H_

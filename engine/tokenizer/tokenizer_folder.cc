@@ -1,14 +1,13 @@
 // Finds the tokenizer files of a Hugging Face folder and what the configuration files beside them
-// add: BOS, the ends of generation, the chat template.
+// add: BOS, the ends of generation.
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "engine/model/small_file.h"
 #include "engine/model/text.h"
-#include "engine/tokenizer/chat_template.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/sentencepiece_tokenizer.h"
 #include "engine/tokenizer/tokenizer_json.h"
@@ -22,37 +21,6 @@ using Json = nlohmann::json;
 
 constexpr uintmax_t kMaxFileBytes = 256u << 20;
 
-absl::StatusOr<std::string> ReadFile(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(path, error))
-    return absl::NotFoundError(absl::StrCat(path.string(), ": no such file"));
-  if (!fs::is_regular_file(path, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": is neither a regular file nor a folder"));
-  }
-  const uintmax_t size = fs::file_size(path, error);
-  if (error || size > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": larger than ", kMaxFileBytes, " bytes"));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream bytes;
-  bytes << stream.rdbuf();
-  if (!stream) return absl::UnavailableError(absl::StrCat(path.string(), ": cannot be read"));
-  return std::move(bytes).str();
-}
-
-// An empty object where there is no such file.
-absl::StatusOr<Json> ReadConfig(const fs::path& path) {
-  auto text = ReadFile(path);
-  if (absl::IsNotFound(text.status())) return Json::object();
-  if (!text.ok()) return text.status();
-  Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
-  return config;
-}
-
 struct Configs {
   Json tokenizer, generation, model;
 };
@@ -62,7 +30,14 @@ absl::StatusOr<Configs> ReadConfigs(const fs::path& folder) {
   for (const auto& [name, out] : {std::pair("tokenizer_config.json", &configs.tokenizer),
                                   std::pair("generation_config.json", &configs.generation),
                                   std::pair("config.json", &configs.model)}) {
-    HYDRANT_ASSIGN_OR_RETURN(*out, ReadConfig(folder / name));
+    HYDRANT_ASSIGN_OR_RETURN(*out, ReadConfigFile(folder / name, kMaxFileBytes));
+  }
+  // Models that see pictures too keep what concerns text apart.
+  for (const char* field : {"bos_token_id", "eos_token_id"}) {
+    const auto text = configs.model.find("text_config");
+    if (text == configs.model.end() || !text->is_object()) break;
+    if (text->contains(field) && !configs.model.contains(field))
+      configs.model[field] = (*text)[field];
   }
   return configs;
 }
@@ -127,7 +102,7 @@ bool FlagOf(const Json& config, const char* field, bool otherwise) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromTokenizerJson(const fs::path& path) {
-  HYDRANT_ASSIGN_OR_RETURN(auto text, ReadFile(path));
+  HYDRANT_ASSIGN_OR_RETURN(auto text, ReadSmallFile(path, kMaxFileBytes));
   HYDRANT_ASSIGN_OR_RETURN(auto configs, ReadConfigs(path.parent_path()));
   HYDRANT_ASSIGN_OR_RETURN(auto spec, ParseTokenizerJson(text));
   HYDRANT_RETURN_IF_ERROR(AddConfigs(configs, &spec));
@@ -167,8 +142,8 @@ void AddSpecials(const Configs& configs, TokenizerSpec* spec) {
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(const fs::path& folder) {
-  HYDRANT_ASSIGN_OR_RETURN(auto vocab, ReadFile(folder / "vocab.json"));
-  HYDRANT_ASSIGN_OR_RETURN(auto merges, ReadFile(folder / "merges.txt"));
+  HYDRANT_ASSIGN_OR_RETURN(auto vocab, ReadSmallFile(folder / "vocab.json", kMaxFileBytes));
+  HYDRANT_ASSIGN_OR_RETURN(auto merges, ReadSmallFile(folder / "merges.txt", kMaxFileBytes));
   HYDRANT_ASSIGN_OR_RETURN(auto configs, ReadConfigs(folder));
   HYDRANT_ASSIGN_OR_RETURN(auto spec, ParseVocabAndMerges(vocab, merges));
   AddSpecials(configs, &spec);
@@ -182,11 +157,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> FromVocabAndMerges(const fs::path& fo
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> FromSentencePiece(const fs::path& path) {
-  HYDRANT_ASSIGN_OR_RETURN(auto model, ReadFile(path));
+  HYDRANT_ASSIGN_OR_RETURN(auto model, ReadSmallFile(path, kMaxFileBytes));
   HYDRANT_ASSIGN_OR_RETURN(auto configs, ReadConfigs(path.parent_path()));
   SentencePieceOptions options;
   options.add_bos = FlagOf(configs.tokenizer, "add_bos_token", true);
   options.add_eos = FlagOf(configs.tokenizer, "add_eos_token", false);
+  options.prefix_first_only = !FlagOf(configs.tokenizer, "legacy", true);
   options.bos_token = NamedToken(configs.tokenizer, "bos_token");
   options.eos_token = NamedToken(configs.tokenizer, "eos_token");
   absl::Status status = AppendIds(configs.generation, "eos_token_id", &options.eog_ids);
@@ -212,21 +188,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromPath(const std::string& 
   if (fs::exists(given / "vocab.json", error)) return FromVocabAndMerges(given);
   return absl::NotFoundError(absl::StrCat(
       path, ": has no tokenizer.json, tokenizer.model, or vocab.json with merges.txt"));
-}
-
-absl::StatusOr<std::string> ChatTemplateSourceFromFolder(const std::string& folder) {
-  auto text = ReadFile(fs::path(folder) / "chat_template.jinja");
-  if (text.ok() || !absl::IsNotFound(text.status())) return text;
-  HYDRANT_ASSIGN_OR_RETURN(auto config, ReadConfig(fs::path(folder) / "tokenizer_config.json"));
-  const auto found = config.find("chat_template");
-  if (found != config.end() && found->is_string()) return found->get<std::string>();
-  if (found != config.end() && found->is_array()) {  // several, by name
-    for (const Json& item : *found) {
-      if (item.is_object() && NamedToken(item, "name") == "default")
-        return NamedToken(item, "template");
-    }
-  }
-  return absl::NotFoundError(absl::StrCat(folder, ": no chat template"));
 }
 
 }  // namespace hydrant

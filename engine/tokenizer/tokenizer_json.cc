@@ -8,7 +8,8 @@
 #include "engine/model/text.h"
 #include "engine/tokenizer/json_components.h"
 #include "engine/tokenizer/json_fields.h"
-#include "engine/tokenizer/pretokenizer.h"
+#include "engine/tokenizer/split_patterns.h"
+#include "engine/tokenizer/text_shrinkage.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -165,10 +166,11 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
   HYDRANT_RETURN_IF_ERROR(ReadPreTokenizer(part("pre_tokenizer"), &spec));
   HYDRANT_RETURN_IF_ERROR(ReadPostProcessor(part("post_processor"), &spec));
   HYDRANT_RETURN_IF_ERROR(ReadDecoder(part("decoder"), &spec));
-  if (spec.byte_level && spec.unknown_id >= 0) {
-    // The reference would give unknown bytes this id; no byte-level model that is in use names one.
+  if (spec.byte_level && spec.unknown_id >= 0 && !EveryByteHasAToken(spec)) {
+    // The reference would give unknown bytes this id.
     return absl::UnimplementedError(
-        "model.unk_token together with a ByteLevel pre_tokenizer is not supported");
+        "model.unk_token with a ByteLevel pre_tokenizer is not supported where bytes have no "
+        "token");
   }
   return spec;
 }

@@ -37,7 +37,8 @@ struct AddedToken {
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
-  bool normalized = false;
+  bool normalized = false;  // is looked for in normalized text, normalized itself
+  bool escaped = false;     // is looked for in normalized text as it is written
 };
 
 struct NormalizerSpec {

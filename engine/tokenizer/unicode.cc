@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/unicode_additions.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace hydrant {
 namespace {

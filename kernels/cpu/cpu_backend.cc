@@ -45,7 +45,6 @@ class CpuBackend final : public HostBackend {
   void RmsNorm(const RmsNormArgs& args) override { cpu::RmsNorm(args, threads_); }
   void LayerNorm(const LayerNormArgs& args) override { cpu::LayerNorm(args, threads_); }
   void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
-  void Swiglu(const SwigluArgs& args) override { cpu::Swiglu(args, threads_); }
   void Activate(const ActivateArgs& args) override { cpu::Activate(args, threads_); }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
     cpu::PrefillAttention(args, threads_);

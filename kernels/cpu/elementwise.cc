@@ -54,17 +54,18 @@ double Sum(const float* x, size_t n) {
   return sum;
 }
 
-void RmsNormRow(const float* x, const float* weight, size_t n, float eps, float* out) {
+void RmsNormRun(const float* x, const float* weight, size_t n, float eps, bool accumulate,
+                float* out) {
   const D d;
   const double mean = SumOfSquares(x, n, 0.0) / static_cast<double>(n);
   const float scale = static_cast<float>(1.0 / std::sqrt(mean + eps));
   const auto scale_v = hn::Set(d, scale);
   size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    const auto normalised = hn::Mul(hn::LoadU(d, x + i), scale_v);
-    hn::StoreU(hn::Mul(normalised, hn::LoadU(d, weight + i)), d, out + i);
+    const auto scaled = hn::Mul(hn::Mul(hn::LoadU(d, x + i), scale_v), hn::LoadU(d, weight + i));
+    hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, out + i), scaled) : scaled, d, out + i);
   }
-  for (; i < n; ++i) out[i] = x[i] * scale * weight[i];
+  for (; i < n; ++i) out[i] = (accumulate ? out[i] : 0.0f) + x[i] * scale * weight[i];
 }
 
 void LayerNormRow(const float* x, const float* weight, const float* bias, size_t n, float eps,
@@ -85,37 +86,43 @@ void LayerNormRow(const float* x, const float* weight, const float* bias, size_t
 }
 
 // Pairs (i, i + half).
-void RotateHalves(const float* in, const float* cos, const float* sin, size_t half, float* out) {
+void RotateHalves(const float* in, const float* cos, const float* sin, float scale, size_t half,
+                  float* out) {
   const D d;
+  const auto scale_v = hn::Set(d, scale);
   size_t i = 0;
   for (; i + hn::Lanes(d) <= half; i += hn::Lanes(d)) {
     const auto a = hn::LoadU(d, in + i), b = hn::LoadU(d, in + half + i);
-    const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+    const auto c = hn::Mul(scale_v, hn::LoadU(d, cos + i));
+    const auto s = hn::Mul(scale_v, hn::LoadU(d, sin + i));
     hn::StoreU(hn::MulSub(a, c, hn::Mul(b, s)), d, out + i);
     hn::StoreU(hn::MulAdd(b, c, hn::Mul(a, s)), d, out + half + i);
   }
   for (; i < half; ++i) {
-    out[i] = in[i] * cos[i] - in[half + i] * sin[i];
-    out[half + i] = in[half + i] * cos[i] + in[i] * sin[i];
+    const float c = scale * cos[i], s = scale * sin[i];
+    out[i] = in[i] * c - in[half + i] * s;
+    out[half + i] = in[half + i] * c + in[i] * s;
   }
 }
 
 // Pairs (2i, 2i + 1).
-void RotateNeighbours(const float* in, const float* cos, const float* sin, size_t half,
+void RotateNeighbours(const float* in, const float* cos, const float* sin, float scale, size_t half,
                       float* out) {
   const D d;
+  const auto scale_v = hn::Set(d, scale);
   size_t i = 0;
   for (; i + hn::Lanes(d) <= half; i += hn::Lanes(d)) {
     hn::Vec<D> a, b;
     hn::LoadInterleaved2(d, in + 2 * i, a, b);
-    const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+    const auto c = hn::Mul(scale_v, hn::LoadU(d, cos + i));
+    const auto s = hn::Mul(scale_v, hn::LoadU(d, sin + i));
     hn::StoreInterleaved2(hn::MulSub(a, c, hn::Mul(b, s)), hn::MulAdd(b, c, hn::Mul(a, s)), d,
                           out + 2 * i);
   }
   for (; i < half; ++i) {
-    const float a = in[2 * i], b = in[2 * i + 1];
-    out[2 * i] = a * cos[i] - b * sin[i];
-    out[2 * i + 1] = b * cos[i] + a * sin[i];
+    const float a = in[2 * i], b = in[2 * i + 1], c = scale * cos[i], s = scale * sin[i];
+    out[2 * i] = a * c - b * s;
+    out[2 * i + 1] = b * c + a * s;
   }
 }
 
@@ -126,46 +133,30 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   const float* cos = args.cos + args.positions[row] * half;
   const float* sin = args.sin + args.positions[row] * half;
   const auto turn = args.interleaved ? RotateNeighbours : RotateHalves;
-  const auto rotate = [&](const float* from, float* to) {
-    turn(from, cos, sin, half, to);
+  const auto rotate = [&](const float* from, float scale, float* to) {
+    turn(from, cos, sin, scale, half, to);
     std::memcpy(to + turned, from + turned, rest_bytes);
   };
   for (int h = 0; h < args.num_heads; ++h, in += d) {
-    rotate(in, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
+    rotate(in, args.query_scale, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
   }
   if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-    rotate(in, args.k + kv_row + h * args.kv_head_stride);
+    rotate(in, 1.0f, args.k + kv_row + h * args.kv_head_stride);
   }
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
     std::memcpy(args.v + kv_row + h * args.kv_head_stride, in, d * sizeof(float));
   }
 }
 
-// silu(gate) * up of one vector. Below -88, where exp(-gate) leaves the range of Exp, silu is
-// smaller than 1e-36 and becomes 0.
-hn::Vec<D> SwigluVector(hn::Vec<D> gate, hn::Vec<D> up) {
+// Below -88, where exp(-x) leaves the range of Exp, the result is smaller than 1e-36 and becomes 0.
+hn::Vec<D> Silu(hn::Vec<D> x) {
   const D d;
   const auto lowest = hn::Set(d, -88.0f);
-  const auto exponential = hn::Exp(d, hn::Neg(hn::Max(gate, lowest)));
-  const auto silu = hn::Div(gate, hn::Add(hn::Set(d, 1.0f), exponential));
-  return hn::Mul(hn::IfThenZeroElse(hn::Lt(gate, lowest), silu), up);
-}
-
-void SwigluRow(const float* gate, const float* up, size_t n, float* out) {
-  const D d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(SwigluVector(hn::LoadU(d, gate + i), hn::LoadU(d, up + i)), d, out + i);
-  }
-  if (i == n) return;
-  HWY_ALIGN float gate_rest[hn::MaxLanes(d)] = {}, up_rest[hn::MaxLanes(d)] = {};
-  std::memcpy(gate_rest, gate + i, (n - i) * sizeof(float));
-  std::memcpy(up_rest, up + i, (n - i) * sizeof(float));
-  hn::Store(SwigluVector(hn::Load(d, gate_rest), hn::Load(d, up_rest)), d, gate_rest);
-  std::memcpy(out + i, gate_rest, (n - i) * sizeof(float));
+  const auto exponential = hn::Exp(d, hn::Neg(hn::Max(x, lowest)));
+  const auto result = hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), result);
 }
 
 // P(X > z) * 2 of the normal distribution, z = |x| / sqrt(2): erfc by formula 7.1.26 of Abramowitz
@@ -202,27 +193,38 @@ hn::Vec<D> GeluTanh(hn::Vec<D> x) {
 
 hn::Vec<D> Relu(hn::Vec<D> x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(D())), x); }
 
+// out = function(x), or function(x) * up where there is an `up`.
 template <typename Function>
-void MapRow(const Function& function, const float* x, size_t n, float* out) {
+void MapRow(const Function& function, const float* x, const float* up, size_t n, float* out) {
   const D d;
+  const size_t lanes = hn::Lanes(d);
+  const auto map = [&](const float* x_lanes, const float* up_lanes) {
+    const auto result = function(hn::LoadU(d, x_lanes));
+    return up == nullptr ? result : hn::Mul(result, hn::LoadU(d, up_lanes));
+  };
   size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d))
-    hn::StoreU(function(hn::LoadU(d, x + i)), d, out + i);
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(map(x + i, up == nullptr ? nullptr : up + i), d, out + i);
   if (i == n) return;
-  HWY_ALIGN float rest[hn::MaxLanes(d)] = {};
-  std::memcpy(rest, x + i, (n - i) * sizeof(float));
-  hn::Store(function(hn::Load(d, rest)), d, rest);
-  std::memcpy(out + i, rest, (n - i) * sizeof(float));
+  HWY_ALIGN float x_rest[hn::MaxLanes(d)] = {}, up_rest[hn::MaxLanes(d)] = {};
+  std::memcpy(x_rest, x + i, (n - i) * sizeof(float));
+  if (up != nullptr) std::memcpy(up_rest, up + i, (n - i) * sizeof(float));
+  hn::Store(map(x_rest, up_rest), d, x_rest);
+  std::memcpy(out + i, x_rest, (n - i) * sizeof(float));
 }
 
-void ActivateRow(Activation activation, const float* x, size_t n, float* out) {
+void ActivateRow(Activation activation, const float* x, const float* up, size_t n, float* out) {
   switch (activation) {
     case Activation::kRelu:
-      return MapRow(Relu, x, n, out);
+      return MapRow(Relu, x, up, n, out);
     case Activation::kGelu:
-      return MapRow(Gelu, x, n, out);
+      return MapRow(Gelu, x, up, n, out);
     case Activation::kGeluTanh:
-      return MapRow(GeluTanh, x, n, out);
+      return MapRow(GeluTanh, x, up, n, out);
+    case Activation::kSilu:
+      return MapRow(Silu, x, up, n, out);
+    case Activation::kIdentity:
+      return MapRow([](hn::Vec<D> lanes) { return lanes; }, x, up, n, out);
   }
 }
 
@@ -235,16 +237,17 @@ namespace hydrant::cpu {
 namespace {
 HWY_EXPORT(ActivateRow);
 HWY_EXPORT(LayerNormRow);
-HWY_EXPORT(RmsNormRow);
+HWY_EXPORT(RmsNormRun);
 HWY_EXPORT(RopeSplitRow);
-HWY_EXPORT(SwigluRow);
 }  // namespace
 
 void RmsNorm(const RmsNormArgs& args, ThreadPool& threads) {
-  const size_t n = args.n;
-  ParallelRows(threads, args.m, args.n, [&](int row) {
-    HWY_DYNAMIC_DISPATCH(RmsNormRow)
-    (args.x + row * n, args.weight, n, args.eps, static_cast<float*>(args.out) + row * n);
+  ParallelRows(threads, args.m * args.groups, args.n, [&](int run) {
+    const int64_t first =
+        run / args.groups * args.RowStride() + static_cast<int64_t>(run % args.groups) * args.n;
+    HWY_DYNAMIC_DISPATCH(RmsNormRun)
+    (args.x + first, args.weight, args.n, args.eps, args.accumulate,
+     static_cast<float*>(args.out) + first);
   });
 }
 
@@ -265,19 +268,12 @@ void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads) {
   });
 }
 
-void Swiglu(const SwigluArgs& args, ThreadPool& threads) {
-  const size_t n = args.n;
-  ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
-    const float* gate = args.gate_up + row * 2 * n;
-    HWY_DYNAMIC_DISPATCH(SwigluRow)(gate, gate + n, n, static_cast<float*>(args.out) + row * n);
-  });
-}
-
 void Activate(const ActivateArgs& args, ThreadPool& threads) {
-  const size_t n = args.n;
+  const size_t n = args.n, width = args.gated ? 2 * n : n;
   ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
+    const float* x = args.x + row * width;
     HWY_DYNAMIC_DISPATCH(ActivateRow)
-    (args.activation, args.x + row * n, n, static_cast<float*>(args.out) + row * n);
+    (args.activation, x, args.gated ? x + n : nullptr, n, static_cast<float*>(args.out) + row * n);
   });
 }
 

@@ -11,7 +11,6 @@ namespace hydrant::cpu {
 void RmsNorm(const RmsNormArgs& args, ThreadPool& threads);
 void LayerNorm(const LayerNormArgs& args, ThreadPool& threads);
 void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads);
-void Swiglu(const SwigluArgs& args, ThreadPool& threads);
 void Activate(const ActivateArgs& args, ThreadPool& threads);
 
 }  // namespace hydrant::cpu

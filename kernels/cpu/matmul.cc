@@ -24,6 +24,7 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.f32) onto->f32 = from.f32;
   if (from.f16) onto->f16 = from.f16;
   if (from.bf16_widened) onto->bf16_widened = from.bf16_widened;
+  if (from.f8) onto->f8 = from.f8;
   if (from.bf16) onto->bf16 = from.bf16;
   if (from.round_bf16) onto->round_bf16 = from.round_bf16;
   if (from.blocks) onto->blocks = from.blocks;
@@ -130,6 +131,8 @@ Kernel KernelOf(PanelFormat format, bool round_activations, int m, bool batch_in
       return kernels.f16;
     case PanelFormat::kBF16:
       return round_activations && kernels.bf16 ? kernels.bf16 : kernels.bf16_widened;
+    case PanelFormat::kF8:
+      return kernels.f8;
     case PanelFormat::kBlocks:
       return BlocksKernel(m, batch_invariant);
   }
@@ -240,8 +243,11 @@ void Embed(const EmbedArgs& args, ThreadPool& pool) {
       UnpackRow(segment->format, segment->dtype,
                 segment->panels.get() + segment->panel_bytes * (in_segment / kPanelRows),
                 in_segment % kPanelRows, table.cols(), unpacked);
-      if (!args.accumulate) continue;
-      for (int j = 0; j < table.cols(); ++j) out[j] += unpacked[j];
+      if (args.accumulate) {
+        for (int j = 0; j < table.cols(); ++j) out[j] += args.scale * unpacked[j];
+      } else if (args.scale != 1.0f) {
+        for (int j = 0; j < table.cols(); ++j) out[j] *= args.scale;
+      }
     }
   });
 }

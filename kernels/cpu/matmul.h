@@ -17,7 +17,9 @@
 //              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are
 //              each split into two bf16 terms and three of the four products are taken, which
 //              leaves out at most 2^-15 of |x| |w|; the weights are split panel by panel in
-//              scratch. f32, f16, bf16 as a file's own types: as kFloat32, widened in registers.
+//              scratch. f32, f16, bf16 and f8_e4m3 as a file's own types: as kFloat32, widened in
+//              registers.
+//   kQ8_0, kQ4_0   as kStored, after KeptDType().
 //
 // With batch_invariant an output's bits depend on its own row of x alone, whatever m and the number
 // of threads. Without it that fails only at the 32 rows named above.
@@ -38,8 +40,8 @@
 namespace hydrant::cpu {
 
 // The bytes of the parts are copied: they need not outlive the call.
-// InvalidArgument: no parts, unequal cols, sizes below 1, cols that are no whole number of blocks.
-// ResourceExhausted: no memory.
+// InvalidArgument: no parts, unequal cols, sizes below 1, cols that are no whole number of blocks,
+// a value that is not finite. ResourceExhausted: no memory.
 absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                    WeightDType dtype, bool batch_invariant,
                                                    ThreadPool& pool);

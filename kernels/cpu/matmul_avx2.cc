@@ -16,6 +16,13 @@ struct Avx2 {
   static F LoadF16(const uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static F LoadF8(const uint8_t* p) {
+    const __m128i bytes = _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m128i magnitude = _mm_slli_epi16(_mm_and_si128(bytes, _mm_set1_epi16(0x7f)), 7);
+    const __m128i sign = _mm_slli_epi16(_mm_srli_epi16(bytes, 7), 15);
+    return _mm256_cvtph_ps(_mm_or_si128(sign, magnitude));
+  }
+  static F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static void LoadBf16Pair(const uint16_t* p, F* even, F* odd) {
     const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     *even = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
@@ -29,23 +36,37 @@ struct Avx2 {
 
 __m256i Load32(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
+// Two bits of values 4 step .. 4 step + 3 of eight rows.
+inline __m256i PairOf(const uint8_t* pairs, int step) {
+  return _mm256_and_si256(_mm256_srli_epi16(Load32(pairs + step / 4 * 64), step % 4 * 2),
+                          _mm256_set1_epi8(3));
+}
+
 // The unsigned quants of values 4 step .. 4 step + 3 of eight rows: one byte each, four to a row.
 // `low` and `high` point at the eight rows' half of the block's vectors.
 template <DType dtype>
 inline __m256i UnpackStep(const uint8_t* low, const uint8_t* high, int step) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   if constexpr (kTraits.low_bits == 8) return Load32(low + step * 64);
-  const __m256i vector = Load32(low + step % 4 * 64);
-  __m256i quants =
-      _mm256_and_si256(step < 4 ? vector : _mm256_srli_epi16(vector, 4), _mm256_set1_epi8(15));
+  __m256i quants;
+  if constexpr (kTraits.low_bits == 2) {
+    quants = PairOf(low, step);
+  } else {
+    const __m256i vector = Load32(low + step % 4 * 64);
+    quants =
+        _mm256_and_si256(step < 4 ? vector : _mm256_srli_epi16(vector, 4), _mm256_set1_epi8(15));
+  }
   if constexpr (kTraits.high_bits == 1) {
     const __m256i bit =
         _mm256_and_si256(_mm256_srli_epi16(Load32(high), step), _mm256_set1_epi8(1));
-    quants = _mm256_or_si256(quants, _mm256_slli_epi16(bit, 4));
+    quants = _mm256_or_si256(quants, _mm256_slli_epi16(bit, kTraits.low_bits));
   } else if constexpr (kTraits.high_bits == 2) {
-    const __m256i pair = _mm256_srli_epi16(Load32(high + step / 4 * 64), step % 4 * 2);
-    quants =
-        _mm256_or_si256(quants, _mm256_slli_epi16(_mm256_and_si256(pair, _mm256_set1_epi8(3)), 4));
+    quants = _mm256_or_si256(quants, _mm256_slli_epi16(PairOf(high, step), 4));
+  }
+  if constexpr (kTraits.codebook != Codebook::kNone) {
+    static constexpr CodeBytes kCodes = CodeBytesOf(kTraits);
+    const __m128i codes = _mm_load_si128(reinterpret_cast<const __m128i*>(kCodes.bytes));
+    quants = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codes), quants);
   }
   return quants;
 }
@@ -62,26 +83,54 @@ __m256 LoadI8(const uint8_t* p) {
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 
+// 2^(e - 128), as HalfE8M0ToFloat().
+__m256 LoadExponents(const uint8_t* p) {
+  const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i one = _mm256_set1_epi32(1);
+  const __m256i usual = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+  const __m256i denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(denormal, usual, _mm256_cmpgt_epi32(e, one)));
+}
+
+// The low four bits of bytes, and the high ones.
+__m256 LoadLowNibbles(const uint8_t* p) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15)));
+}
+__m256 LoadHighNibbles(const uint8_t* p) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4));
+}
+
 // Scale of eight rows (from row 8 * side of the group) in a block, or in half a block.
 template <DType dtype>
 inline __m256 ScaleOf(const uint8_t* group, const GroupLayout& layout, int block, int half,
                       int side) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
-  if constexpr (!kTraits.super) return LoadHalves(group + layout.scale + block * 32 + side * 16);
+  if constexpr (kTraits.scale_bytes == 1)
+    return LoadExponents(group + layout.scale + block * 16 + side * 8);
+  if constexpr (!kTraits.super()) return LoadHalves(group + layout.scale + block * 32 + side * 16);
   const __m256 scale = LoadHalves(group + layout.scale + block / 8 * 32 + side * 16);
-  const uint8_t* sub = group + layout.sub_scale;
-  if constexpr (kTraits.halves)
-    return _mm256_mul_ps(scale, LoadI8(sub + (block * 2 + half) * 16 + side * 8));
-  return _mm256_mul_ps(scale, LoadU8(sub + block * 16 + side * 8));
+  const int sub_block = kTraits.halves ? block * 2 + half : block;
+  const uint8_t* sub = group + layout.sub_scale + sub_block * 16 + side * 8;
+  if constexpr (kTraits.sub == SubScales::kSigned) return _mm256_mul_ps(scale, LoadI8(sub));
+  if constexpr (kTraits.sub == SubScales::kNibbles)
+    return _mm256_mul_ps(scale, LoadLowNibbles(sub));
+  return _mm256_mul_ps(scale, LoadU8(sub));
 }
 
 template <DType dtype>
-inline __m256 MinOf(const uint8_t* group, const GroupLayout& layout, int block, int side) {
+inline __m256 MinOf(const uint8_t* group, const GroupLayout& layout, int block, int half,
+                    int side) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
-  if constexpr (!kTraits.super) return LoadHalves(group + layout.min + block * 32 + side * 16);
+  if constexpr (!kTraits.super()) return LoadHalves(group + layout.min + block * 32 + side * 16);
   const __m256 min = LoadHalves(group + layout.min + block / 8 * 32 + side * 16);
-  const __m256 product = _mm256_mul_ps(min, LoadU8(group + layout.sub_min + block * 16 + side * 8));
-  return _mm256_sub_ps(_mm256_setzero_ps(), product);
+  const int sub_block = kTraits.halves ? block * 2 + half : block;
+  const size_t at = sub_block * 16 + side * 8;
+  const __m256 sub = kTraits.sub == SubScales::kNibbles
+                         ? LoadHighNibbles(group + layout.sub_scale + at)
+                         : LoadU8(group + layout.sub_min + at);
+  return _mm256_sub_ps(_mm256_setzero_ps(), _mm256_mul_ps(min, sub));
 }
 
 // kRows rows of x by eight rows of a group. Products of 16-bit integers, summed exactly in 32 bits
@@ -128,12 +177,14 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
         const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[r]));
         sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), factor, sums[r]);
       }
-    }
-    if constexpr (kTraits.has_min) {
-      const __m256 min = MinOf<dtype>(group, layout, block, side);
+      if constexpr (kTraits.has_min) {
+        const __m256 min = MinOf<dtype>(group, layout, block, half, side);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-        sums[r] = _mm256_fmadd_ps(min, _mm256_set1_ps(x.scaled_sums[r]), sums[r]);
+        for (int r = 0; r < kRows; ++r) {
+          const __m256 sum = _mm256_set1_ps(ScaledSumOf<dtype>(x, r, half));
+          sums[r] = _mm256_fmadd_ps(min, sum, sums[r]);
+        }
+      }
     }
   }
 #pragma GCC unroll 16
@@ -207,6 +258,7 @@ const MatmulKernels& MatmulKernelsAvx2() {
   static constexpr MatmulKernels kKernels = {.f32 = Dense<Avx2, PanelFormat::kF32>,
                                              .f16 = Dense<Avx2, PanelFormat::kF16>,
                                              .bf16_widened = Dense<Avx2, PanelFormat::kBF16>,
+                                             .f8 = Dense<Avx2, PanelFormat::kF8>,
                                              .bf16 = nullptr,
                                              .round_bf16 = nullptr,
                                              .blocks = ForFormat<BlockRange>,

@@ -109,6 +109,7 @@ const MatmulKernels& MatmulKernelsAvx512Bf16() {
   static constexpr MatmulKernels kKernels = {.f32 = nullptr,
                                              .f16 = nullptr,
                                              .bf16_widened = nullptr,
+                                             .f8 = nullptr,
                                              .bf16 = Bf16,
                                              .round_bf16 = RoundBf16,
                                              .blocks = nullptr,

@@ -56,11 +56,13 @@ void BlocksTile(const PanelArgs& args, int row, int panel) {
         const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[r]));
         sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sums[r]);
       }
-    }
-    if constexpr (kTraits.has_min) {
-      const __m512 min = MinOf<dtype>(group, layout, block);
-      for (int r = 0; r < kRows; ++r)
-        sums[r] = _mm512_fmadd_ps(min, _mm512_set1_ps(x.scaled_sums[r]), sums[r]);
+      if constexpr (kTraits.has_min) {
+        const __m512 min = MinOf<dtype>(group, layout, block, half);
+        for (int r = 0; r < kRows; ++r) {
+          const __m512 sum = _mm512_set1_ps(ScaledSumOf<dtype>(x, r, half));
+          sums[r] = _mm512_fmadd_ps(min, sum, sums[r]);
+        }
+      }
     }
   }
   for (int r = 0; r < kRows; ++r) StoreRow(args, row + r, panel, sums[r]);
@@ -112,6 +114,7 @@ const MatmulKernels& MatmulKernelsAvx512Vnni() {
   static constexpr MatmulKernels kKernels = {.f32 = nullptr,
                                              .f16 = nullptr,
                                              .bf16_widened = nullptr,
+                                             .f8 = nullptr,
                                              .bf16 = nullptr,
                                              .round_bf16 = nullptr,
                                              .blocks = ForFormat<BlockRange>,

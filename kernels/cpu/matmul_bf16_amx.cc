@@ -192,12 +192,15 @@ void SplitPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks,
     UnpackBlock<dtype>(group, layout, block, quants);
     const __m512 scales[2] = {ScaleOf<dtype>(group, layout, block, 0),
                               ScaleOf<dtype>(group, layout, block, kTraits.halves ? 1 : 0)};
-    __m512 min = _mm512_setzero_ps();
-    if constexpr (kTraits.has_min) min = MinOf<dtype>(group, layout, block);
+    __m512 mins[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    if constexpr (kTraits.has_min) {
+      mins[0] = MinOf<dtype>(group, layout, block, 0);
+      mins[1] = kTraits.halves ? MinOf<dtype>(group, layout, block, 1) : mins[0];
+    }
     const auto value = [&](int s, __m512i shifted) __attribute__((always_inline)) {
       __m512i quant = _mm512_and_si512(shifted, byte);
       if constexpr (kTraits.offset != 0) quant = _mm512_sub_epi32(quant, offset);
-      return _mm512_fmadd_ps(_mm512_cvtepi32_ps(quant), scales[s / 4], min);
+      return _mm512_fmadd_ps(_mm512_cvtepi32_ps(quant), scales[s / 4], mins[s / 4]);
     };
 #pragma GCC unroll 8
     for (int s = 0; s < 8; ++s) {
@@ -247,6 +250,7 @@ const MatmulKernels& MatmulKernelsAmxBf16() {
   static constexpr MatmulKernels kKernels = {.f32 = nullptr,
                                              .f16 = nullptr,
                                              .bf16_widened = nullptr,
+                                             .f8 = nullptr,
                                              .bf16 = Bf16,
                                              .round_bf16 = nullptr,
                                              .blocks = nullptr,

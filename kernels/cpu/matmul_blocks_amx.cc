@@ -18,7 +18,7 @@ struct BlockShape {
   static constexpr int kUnitBytes = kSteps * 64;  // weights that share a scale, unpacked
   static constexpr size_t PanelScratch(int num_blocks) {
     const size_t units = static_cast<size_t>(num_blocks) * kHalves;
-    return units * (kUnitBytes + 64) + (kTraits.has_min ? static_cast<size_t>(num_blocks) * 64 : 0);
+    return units * (kUnitBytes + 64 + (kTraits.has_min ? 64 : 0));
   }
 };
 
@@ -27,7 +27,7 @@ constexpr size_t kProductBytes = 4 * kTileBytes;
 struct UnpackedPanel {
   int8_t* quants;  // [unit][step][16 rows][4], offset subtracted
   float* scales;   // [unit][16]
-  float* mins;     // [block][16]
+  float* mins;     // [unit][16]
 };
 
 template <DType dtype>
@@ -56,9 +56,10 @@ void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks
     for (int half = 0; half < Shape::kHalves; ++half) {
       _mm512_store_ps(out.scales + (block * Shape::kHalves + half) * 16,
                       ScaleOf<dtype>(group, layout, block, half));
+      if constexpr (Shape::kTraits.has_min)
+        _mm512_store_ps(out.mins + (block * Shape::kHalves + half) * 16,
+                        MinOf<dtype>(group, layout, block, half));
     }
-    if constexpr (Shape::kTraits.has_min)
-      _mm512_store_ps(out.mins + block * 16, MinOf<dtype>(group, layout, block));
   }
 }
 
@@ -106,8 +107,6 @@ void BlocksTile(const PanelArgs& args, int row, int panel, const UnpackedPanel& 
   const int num_units = num_blocks * Shape::kHalves;
   const size_t first_block = static_cast<size_t>(row / kTileRows) * num_blocks;
   const uint8_t* x = args.quantized.quants + first_block * kTileBytes;
-  const float* x_scales = args.quantized.scales + first_block * kTileRows;
-  const float* x_sums = args.quantized.scaled_sums + first_block * kTileRows;
   int32_t* products[2] = {reinterpret_cast<int32_t*>(args.scratch),
                           reinterpret_cast<int32_t*>(args.scratch + 2 * kTileBytes)};
   __m512 sums[kRows];
@@ -118,21 +117,22 @@ void BlocksTile(const PanelArgs& args, int row, int panel, const UnpackedPanel& 
   };
   const auto add = [&](int unit, const int32_t* p) __attribute__((always_inline)) {
     const int block = unit / Shape::kHalves;
+    const BlockOfRows rows = BlockOfRowsAt(args.quantized, row, num_blocks, block);
     const __m512 scale = _mm512_load_ps(weights.scales + unit * 16);
-    const float* scales = x_scales + block * kTileRows;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const __m512i high = _mm512_slli_epi32(_mm512_load_si512(p + r * 16), 8);
       const __m512i dot = _mm512_add_epi32(high, _mm512_load_si512(p + 256 + r * 16));
-      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(scales[r]));
+      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(rows.scales[r]));
       sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sums[r]);
     }
     if constexpr (Shape::kTraits.has_min) {
-      const __m512 min = _mm512_load_ps(weights.mins + block * 16);
-      const float* scaled_sums = x_sums + block * kTileRows;
+      const __m512 min = _mm512_load_ps(weights.mins + unit * 16);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r)
-        sums[r] = _mm512_fmadd_ps(min, _mm512_set1_ps(scaled_sums[r]), sums[r]);
+      for (int r = 0; r < kRows; ++r) {
+        const __m512 sum = _mm512_set1_ps(ScaledSumOf<dtype>(rows, r, unit % Shape::kHalves));
+        sums[r] = _mm512_fmadd_ps(min, sum, sums[r]);
+      }
     }
   };
 
@@ -203,6 +203,7 @@ const MatmulKernels& MatmulKernelsAmxInt8() {
   static constexpr MatmulKernels kKernels = {.f32 = nullptr,
                                              .f16 = nullptr,
                                              .bf16_widened = nullptr,
+                                             .f8 = nullptr,
                                              .bf16 = nullptr,
                                              .round_bf16 = nullptr,
                                              .blocks = nullptr,

@@ -1,6 +1,6 @@
 // Matmul over float panels with fp32 multiply-add, written once over a vector type V:
-//   V::F, V::kWidth (8 or 16 floats), Zero, Broadcast, Load, LoadF16, LoadBf16Pair, Fma, Add,
-//   Store.
+//   V::F, V::kWidth (8 or 16 floats), Zero, Broadcast, Load, LoadF16, LoadBf16Pair, Fma, Add, Mul,
+//   Store; LoadF8: e4m3fn bits as the half that has them, 2^-8 of their value.
 // Register tile: kRows rows of x by kPanels panels. Included by files compiled for one instruction
 // set each.
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_DENSE_INL_H_
@@ -40,15 +40,20 @@ inline void StorePanel(const PanelArgs& args, int row, int panel, const PanelVec
 template <PanelFormat format>
 constexpr int kColumnStep = format == PanelFormat::kBF16 ? 2 : 1;
 
-// The weights of columns [k, k + step) of one panel.
+// The weights of columns [k, k + step) of one panel of `cols` columns.
 template <class V, PanelFormat format>
-inline void LoadColumns(const uint8_t* panel, int k, PanelVectors<V>* out) {
+inline void LoadColumns(const uint8_t* panel, int k, int cols, PanelVectors<V>* out) {
   for (int v = 0; v < PanelVectors<V>::kVectors; ++v) {
     const size_t at = static_cast<size_t>(k) * kPanelRows + v * V::kWidth;
     if constexpr (format == PanelFormat::kF32) {
       out[0].v[v] = V::Load(reinterpret_cast<const float*>(panel) + at);
     } else if constexpr (format == PanelFormat::kF16) {
       out[0].v[v] = V::LoadF16(reinterpret_cast<const uint16_t*>(panel) + at);
+    } else if constexpr (format == PanelFormat::kF8) {
+      const uint8_t* scales = panel + static_cast<size_t>(cols) * kPanelRows;
+      const size_t scale_at = static_cast<size_t>(k / kF8Columns) * kPanelRows + v * V::kWidth;
+      out[0].v[v] =
+          V::Mul(V::LoadF8(panel + at), V::Load(reinterpret_cast<const float*>(scales) + scale_at));
     } else {
       V::LoadBf16Pair(reinterpret_cast<const uint16_t*>(panel) + at + v * V::kWidth, &out[0].v[v],
                       &out[1].v[v]);
@@ -100,14 +105,14 @@ void DenseTile(const PanelArgs& args, int row, int panel, int first_column, int 
   for (; k + kStep <= end_column; k += kStep) {
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p)
-      LoadColumns<V, format>(weights + p * args.panel_bytes, k, w[p]);
+      LoadColumns<V, format>(weights + p * args.panel_bytes, k, args.cols, w[p]);
 #pragma GCC unroll 16
     for (int s = 0; s < kStep; ++s) multiply_column(k, w, s);
   }
   if (k < end_column) {
 #pragma GCC unroll 16
     for (int p = 0; p < kPanels; ++p)
-      LoadColumns<V, format>(weights + p * args.panel_bytes, k, w[p]);
+      LoadColumns<V, format>(weights + p * args.panel_bytes, k, args.cols, w[p]);
     multiply_column(k, w, 0);
   }
 #pragma GCC unroll 16
@@ -152,9 +157,11 @@ void DenseColumns(const PanelArgs& args, int panel, int first_column, int end_co
     HYDRANT_ROWS(7)
     HYDRANT_ROWS(8)
     HYDRANT_ROWS(9)
-    HYDRANT_ROWS(10) HYDRANT_ROWS(11)
+    HYDRANT_ROWS(10)
+    HYDRANT_ROWS(11)
 #undef HYDRANT_ROWS
-        default : break;
+    default:
+      break;
   }
 }
 

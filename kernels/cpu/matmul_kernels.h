@@ -24,8 +24,11 @@ enum class PanelFormat : uint8_t {
   kF32,     // [panel][cols][16] float
   kF16,     // [panel][cols][16] half
   kBF16,    // [panel][cols / 2, rounded up to a multiple of 16][16][2] bf16, times fp32 activations
+  kF8,      // [panel][cols][16] e4m3fn, then [panel][cols / 128][16] float: 256 times their scales
   kBlocks,  // matmul_blocks.h
 };
+
+inline constexpr int kF8Columns = BlockElements(DType::kF8_E4M3);  // that share a scale
 
 // A row of activations for block weights, 32 values at a time: x ~= scale * i, i a 16-bit integer.
 //   quants  [tile][block][16 rows][64 bytes]  in the order the instruction set wants
@@ -62,7 +65,8 @@ struct MatmulKernels {
   void (*f32)(const PanelArgs&);
   void (*f16)(const PanelArgs&);
   void (*bf16_widened)(const PanelArgs&);  // fp32 activations
-  void (*bf16)(const PanelArgs&);          // bf16 activations, from x_bf16
+  void (*f8)(const PanelArgs&);
+  void (*bf16)(const PanelArgs&);  // bf16 activations, from x_bf16
   // Rows [first_row, end_row) of x to bf16 tiles; `rest`, where wanted, takes what that left over,
   // as bf16 too.
   void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out,

@@ -1,7 +1,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <limits>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -18,65 +18,74 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-PanelFormat FormatOf(DType dtype, WeightDType weight_dtype) {
-  if (weight_dtype == WeightDType::kFloat32) return PanelFormat::kF32;
-  if (weight_dtype == WeightDType::kBFloat16) return PanelFormat::kBF16;
-  switch (dtype) {
+PanelFormat FormatOf(DType kept) {
+  switch (kept) {
     case DType::kF32:
       return PanelFormat::kF32;
     case DType::kF16:
       return PanelFormat::kF16;
     case DType::kBF16:
       return PanelFormat::kBF16;
+    case DType::kF8_E4M3:
+      return PanelFormat::kF8;
     default:
       return PanelFormat::kBlocks;
   }
 }
 
-// Parts that share a segment, and their rows counted through.
-class RowSource {
- public:
-  explicit RowSource(std::span<const WeightPart> parts) : parts_(parts) {}
-
-  void Find(int row, DType* dtype, const uint8_t** data) const {
-    size_t i = 0;
-    while (row >= parts_[i].rows) row -= parts_[i++].rows;
-    *dtype = parts_[i].dtype;
-    *data = static_cast<const uint8_t*>(parts_[i].data) +
-            row * BytesOf(parts_[i].dtype, parts_[i].cols);
-  }
-
- private:
-  std::span<const WeightPart> parts_;
+// What a thread packs a panel in.
+struct PackScratch {
+  float* values;  // [16, cols]
+  uint8_t* rows;  // [16, WeightRows::scratch_bytes()]
 };
 
-absl::StatusOr<Segment> PackSegment(std::span<const WeightPart> parts, PanelFormat format,
-                                    int first_row, ThreadPool& pool) {
-  const int cols = parts[0].cols;
+// False where a value may not be finite.
+bool PackPanelOf(const Segment& segment, const WeightRows& rows, int panel, PackScratch scratch) {
+  DType dtypes[kPanelRows];
+  const uint8_t* bytes[kPanelRows];
+  const int num_rows = std::min(kPanelRows, segment.rows - panel * kPanelRows);
+  for (int r = 0; r < num_rows; ++r) {
+    const WeightRows::Row row = rows.Get(segment.first_row + panel * kPanelRows + r,
+                                         scratch.rows + r * rows.scratch_bytes());
+    dtypes[r] = row.dtype;
+    bytes[r] = row.bytes;
+  }
+  return PackPanel(segment.format, segment.dtype, dtypes, bytes, num_rows, rows.cols(),
+                   scratch.values, segment.panels.get() + segment.panel_bytes * panel);
+}
+
+absl::Status CheckPanelFinite(const Segment& segment, const WeightRows& rows, int panel) {
+  const int end = std::min(segment.rows, (panel + 1) * kPanelRows);
+  for (int row = panel * kPanelRows; row < end; ++row)
+    HYDRANT_RETURN_IF_ERROR(rows.CheckFinite(segment.first_row + row));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Segment> PackSegment(const WeightRows& rows, DType kept, int first_row, int num_rows,
+                                    ThreadPool& pool) {
+  const int cols = rows.cols();
   Segment segment;
-  segment.format = format;
-  segment.dtype = parts[0].dtype;
+  segment.format = FormatOf(kept);
+  segment.dtype = kept;
   segment.first_row = first_row;
-  for (const WeightPart& part : parts) segment.rows += part.rows;
-  segment.panel_bytes = PanelBytes(format, segment.dtype, cols);
+  segment.rows = num_rows;
+  segment.panel_bytes = PanelBytes(segment.format, kept, cols);
   const size_t bytes = segment.panel_bytes * segment.NumPanels();
   segment.panels = AllocatePanels(bytes);
-  const size_t scratch_floats = static_cast<size_t>(kPanelRows) * cols;
-  AlignedBytes scratch = AllocateAligned(scratch_floats * sizeof(float) * pool.num_threads());
+  const size_t value_bytes = static_cast<size_t>(kPanelRows) * cols * sizeof(float);
+  const size_t scratch_bytes = value_bytes + kPanelRows * rows.scratch_bytes();
+  AlignedBytes scratch = AllocateAligned(scratch_bytes * pool.num_threads());
   if (segment.panels == nullptr || scratch == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for a weight of ", segment.rows,
                                                      " x ", cols, ": ", bytes, " bytes"));
   }
-  const RowSource source(parts);
+  std::atomic<int> suspect = -1;  // a panel that may hold a value that is not finite
   pool.ParallelFor(segment.NumPanels(), [&](int panel, int thread) {
-    DType dtypes[kPanelRows];
-    const uint8_t* rows[kPanelRows];
-    const int num_rows = std::min(kPanelRows, segment.rows - panel * kPanelRows);
-    for (int r = 0; r < num_rows; ++r) source.Find(panel * kPanelRows + r, &dtypes[r], &rows[r]);
-    PackPanel(format, segment.dtype, dtypes, rows, num_rows, cols,
-              reinterpret_cast<float*>(scratch.get()) + scratch_floats * thread,
-              segment.panels.get() + segment.panel_bytes * panel);
+    uint8_t* own = scratch.get() + scratch_bytes * thread;
+    if (!PackPanelOf(segment, rows, panel, {reinterpret_cast<float*>(own), own + value_bytes}))
+      suspect = panel;
   });
+  if (suspect >= 0) HYDRANT_RETURN_IF_ERROR(CheckPanelFinite(segment, rows, suspect));
   return segment;
 }
 
@@ -121,27 +130,25 @@ absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> g
                                                    WeightDType dtype,
                                                    bool /*batch_invariant: all paths are*/,
                                                    ThreadPool& pool) {
-  HYDRANT_ASSIGN_OR_RETURN(const StoredParts stored, StoredParts::Make(given));
-  const std::span<const WeightPart> parts = stored.get();
+  HYDRANT_ASSIGN_OR_RETURN(const WeightRows rows, WeightRows::Make(given, dtype));
+  const std::span<const WeightPart> parts = rows.parts();
+  const auto kept = [&](size_t i) { return KeptDType(parts[i].dtype, dtype, parts[i].cols); };
   std::vector<Segment> segments;
-  int rows = 0;
+  int first_row = 0;
   size_t bytes = 0;
   for (size_t first = 0; first < parts.size();) {
-    const PanelFormat format = FormatOf(parts[first].dtype, dtype);
-    size_t end = first + 1;
-    while (end < parts.size() && FormatOf(parts[end].dtype, dtype) == format &&
-           (format != PanelFormat::kBlocks || parts[end].dtype == parts[first].dtype)) {
-      ++end;
-    }
+    size_t end = first;
+    int num_rows = 0;
+    for (; end < parts.size() && kept(end) == kept(first); ++end) num_rows += parts[end].rows;
     HYDRANT_ASSIGN_OR_RETURN(Segment segment,
-                             PackSegment(parts.subspan(first, end - first), format, rows, pool));
-    rows += segment.rows;
+                             PackSegment(rows, kept(first), first_row, num_rows, pool));
+    first_row += num_rows;
     bytes += segment.panel_bytes * segment.NumPanels();
     segments.push_back(std::move(segment));
     first = end;
   }
-  return std::make_unique<PackedWeight>(rows, parts[0].cols, bytes, dtype == WeightDType::kBFloat16,
-                                        std::move(segments));
+  return std::make_unique<PackedWeight>(rows.rows(), rows.cols(), bytes,
+                                        dtype == WeightDType::kBFloat16, std::move(segments));
 }
 
 }  // namespace hydrant::cpu

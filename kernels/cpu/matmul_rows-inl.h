@@ -34,6 +34,14 @@ inline int32_t SumOf(const BlockOfRows& x, int r, int half) {
   return x.half_sums[0][r] + x.half_sums[1][r];
 }
 
+// The same sum, scaled: what a minimum is multiplied by.
+template <DType dtype>
+inline float ScaledSumOf(const BlockOfRows& x, int r, int half) {
+  if constexpr (BlockTraitsOf(dtype).halves)
+    return x.scales[r] * static_cast<float>(x.half_sums[half][r]);
+  return x.scaled_sums[r];
+}
+
 // i = round(x / scale), |i| <= kQuantLimit, so that i = 256 * high + low with both in int8.
 inline constexpr float kQuantLimit = 32639.0f;
 
@@ -128,6 +136,16 @@ void ForFormat(const PanelArgs& args) {
       return Range<DType::kQ5_K>::Run(args);
     case DType::kQ6_K:
       return Range<DType::kQ6_K>::Run(args);
+    case DType::kQ2_K:
+      return Range<DType::kQ2_K>::Run(args);
+    case DType::kQ3_K:
+      return Range<DType::kQ3_K>::Run(args);
+    case DType::kIQ4_NL:
+      return Range<DType::kIQ4_NL>::Run(args);
+    case DType::kIQ4_XS:
+      return Range<DType::kIQ4_XS>::Run(args);
+    case DType::kMXFP4:
+      return Range<DType::kMXFP4>::Run(args);
     default:
       return;
   }

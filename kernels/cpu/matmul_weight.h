@@ -61,8 +61,8 @@ class PackedWeight : public Weight {
 size_t PanelBytes(PanelFormat format, DType dtype, int cols);
 
 // Sixteen rows (fewer in a last panel) as files store them, turned into a panel; what is past
-// num_rows becomes zero. `scratch` holds 16 * cols floats.
-void PackPanel(PanelFormat format, DType packed_dtype, const DType* row_dtypes,
+// num_rows becomes zero. `scratch` holds 16 * cols floats. False where a value may not be finite.
+bool PackPanel(PanelFormat format, DType packed_dtype, const DType* row_dtypes,
                const uint8_t* const* rows, int num_rows, int cols, float* scratch, uint8_t* panel);
 
 // The values of one row of a panel, exactly.

@@ -100,6 +100,10 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                      WeightDType dtype) override;
 
+  // There are no kernels for blocks: they are unpacked.
+  DType PackedDType(DType /*stored*/, WeightDType dtype, int /*cols*/) const override {
+    return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
+  }
   DType ActivationDType(WeightDType dtype) const override {
     return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   }
@@ -136,14 +140,16 @@ class CudaBackend final : public Backend {
   absl::Status fault_;
 };
 
-// One part's rows, dequantised, in the weight's dtype.
-std::vector<uint8_t> ConvertPart(const WeightPart& part, DType dtype) {
-  const size_t row_bytes = BytesOf(part.dtype, part.cols);
-  std::vector<float> row(part.cols);
-  std::vector<uint8_t> out(BytesOf(dtype, static_cast<size_t>(part.rows) * part.cols));
-  for (int i = 0; i < part.rows; ++i) {
-    DequantizeRow(part.dtype, static_cast<const uint8_t*>(part.data) + i * row_bytes, part.cols,
-                  row.data());
+// Rows [first, first + count) of a weight, dequantised, in `dtype`.
+absl::StatusOr<std::vector<uint8_t>> ConvertRows(const WeightRows& weight, int first, int count,
+                                                 DType dtype) {
+  std::vector<float> row(weight.cols());
+  std::vector<uint8_t> scratch(weight.scratch_bytes());
+  std::vector<uint8_t> out(BytesOf(dtype, static_cast<size_t>(count) * weight.cols()));
+  for (int i = 0; i < count; ++i) {
+    const WeightRows::Row stored = weight.Get(first + i, scratch.data());
+    DequantizeRow(stored.dtype, stored.bytes, weight.cols(), row.data());
+    if (!AllFinite(row)) HYDRANT_RETURN_IF_ERROR(weight.CheckFinite(first + i));
     if (dtype == DType::kF32) {
       std::copy(row.begin(), row.end(), reinterpret_cast<float*>(out.data()) + i * row.size());
       continue;
@@ -156,26 +162,27 @@ std::vector<uint8_t> ConvertPart(const WeightPart& part, DType dtype) {
 
 absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const WeightPart> parts,
                                                                 WeightDType weight_dtype) {
-  HYDRANT_RETURN_IF_ERROR(CheckWeightParts(parts));
-  const DType dtype = weight_dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
-  int rows = 0;
-  for (const WeightPart& part : parts) rows += part.rows;
-  const int cols = parts[0].cols;
+  HYDRANT_ASSIGN_OR_RETURN(const WeightRows weight, WeightRows::Make(parts, weight_dtype));
+  const int rows = weight.rows(), cols = weight.cols();
+  const DType dtype = PackedDType(parts[0].dtype, weight_dtype, cols);
   HYDRANT_ASSIGN_OR_RETURN(DeviceBuffer buffer,
                            Allocate(BytesOf(dtype, static_cast<size_t>(rows) * cols)));
   auto* at = static_cast<uint8_t*>(buffer.get());
+  int first_row = 0;
   for (const WeightPart& part : parts) {
     const int64_t count = int64_t{part.rows} * part.cols;
-    if (part.normals.has_value()) {
+    if (part.normals.has_value() && !Quantises(weight_dtype)) {
       Run("drawing weights", [&] {
         return device_->DrawNormals({*part.normals, part.dtype == DType::kBF16, dtype, count, at});
       });
     } else {
-      const std::vector<uint8_t> bytes = ConvertPart(part, dtype);
+      HYDRANT_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
+                               ConvertRows(weight, first_row, part.rows, dtype));
       CopyToDevice(at, bytes.data(), bytes.size());
       HYDRANT_RETURN_IF_ERROR(Synchronize());  // `bytes` goes
     }
     at += BytesOf(dtype, count);
+    first_row += part.rows;
   }
   HYDRANT_RETURN_IF_ERROR(Synchronize());
   return std::make_unique<OwnedCudaWeight>(rows, cols, dtype, std::move(buffer));

@@ -18,18 +18,23 @@ __device__ double BlockSum(double sum, double* partial) {
   return sum;
 }
 
-// A block per row. Sums are double: squares of large activations leave the range of floats. The
+// A block per run. Sums are double: squares of large activations leave the range of floats. The
 // order of the sum depends on n alone.
 __global__ void RmsNormKernel(RmsNormArgs args) {
   __shared__ double partial[kThreads / kWarpSize];
-  const float* x = args.x + static_cast<size_t>(blockIdx.x) * args.n;
+  const int run = static_cast<int>(blockIdx.x);
+  const size_t first = run / args.groups * args.RowStride() +
+                       static_cast<size_t>(run % args.groups) * args.n;
+  const float* x = args.x + first;
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0.0;
   for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]) * x[j];
   const double scale = 1.0 / sqrt(BlockSum(sum, partial) / args.n + static_cast<double>(args.eps));
-  for (int j = thread; j < args.n; j += kThreads)
-    StoreElement(args.out_dtype, args.out, static_cast<size_t>(blockIdx.x) * args.n + j,
-                 static_cast<float>(x[j] * scale * args.weight[j]));
+  for (int j = thread; j < args.n; j += kThreads) {
+    const double before = args.accumulate ? static_cast<float*>(args.out)[first + j] : 0.0;
+    StoreElement(args.out_dtype, args.out, first + j,
+                 static_cast<float>(before + x[j] * scale * args.weight[j]));
+  }
 }
 
 // As RmsNormKernel, with the mean before it.
@@ -72,9 +77,10 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const int second = args.interleaved ? 2 * pair + 1 : pair + half;
     const float* from = in + head * args.head_dim;
     float* to = TurnedHead(args, row, head);
-    const float a = from[first], b = from[second];
-    to[first] = a * cos[pair] - b * sin[pair];
-    to[second] = b * cos[pair] + a * sin[pair];
+    const float scale = head < args.num_heads ? args.query_scale : 1.0f;
+    const float a = from[first], b = from[second], c = scale * cos[pair], s = scale * sin[pair];
+    to[first] = a * c - b * s;
+    to[second] = b * c + a * s;
   }
   const int rest = args.head_dim - args.rotary_dim;
   for (int i = static_cast<int>(threadIdx.x); i < turned_heads * rest; i += kThreads) {
@@ -90,19 +96,6 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
   }
 }
 
-// A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
-// steps.
-__global__ void SwigluKernel(SwigluArgs args) {
-  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (j >= args.n) return;
-  for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
-    const float* in = args.gate_up + static_cast<size_t>(row) * 2 * args.n;
-    const float gate = in[j];
-    StoreElement(args.out_dtype, args.out, static_cast<size_t>(row) * args.n + j,
-                 gate / (1.0f + expf(-gate)) * in[args.n + j]);
-  }
-}
-
 __device__ float Activated(Activation activation, float x) {
   constexpr float kSqrtHalf = 0.70710678118654752f, kSqrtTwoOverPi = 0.79788456080286536f;
   switch (activation) {
@@ -114,17 +107,25 @@ __device__ float Activated(Activation activation, float x) {
       const float u = kSqrtTwoOverPi * (x + 0.044715f * x * x * x);
       return x / (1.0f + expf(-2.0f * u));  // (1 + tanh(u)) / 2, without its cancellation
     }
+    case Activation::kSilu:
+      return x / (1.0f + expf(-x));
+    case Activation::kIdentity:
+      return x;
   }
   return x;
 }
 
-// As SwigluKernel.
+// A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
+// steps.
 __global__ void ActivateKernel(ActivateArgs args) {
   const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (j >= args.n) return;
+  const int width = args.gated ? 2 * args.n : args.n;
   for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
-    const size_t at = static_cast<size_t>(row) * args.n + j;
-    StoreElement(args.out_dtype, args.out, at, Activated(args.activation, args.x[at]));
+    const float* x = args.x + static_cast<size_t>(row) * width;
+    const float up = args.gated ? x[args.n + j] : 1.0f;
+    StoreElement(args.out_dtype, args.out, static_cast<size_t>(row) * args.n + j,
+                 Activated(args.activation, x[j]) * up);
   }
 }
 
@@ -138,7 +139,7 @@ dim3 ElementGrid(int m, int n) {
 
 cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(RmsNormKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+  return Launch(RmsNormKernel, dim3(args.m * args.groups), dim3(kThreads), 0, context.stream, args);
 }
 
 cudaError_t LayerNorm(const Context& context, const LayerNormArgs& args) {
@@ -149,11 +150,6 @@ cudaError_t LayerNorm(const Context& context, const LayerNormArgs& args) {
 cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
   if (args.m == 0) return cudaSuccess;
   return Launch(RopeSplitKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
-}
-
-cudaError_t Swiglu(const Context& context, const SwigluArgs& args) {
-  if (args.m == 0) return cudaSuccess;
-  return Launch(SwigluKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream, args);
 }
 
 cudaError_t Activate(const Context& context, const ActivateArgs& args) {

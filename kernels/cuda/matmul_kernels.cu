@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, int cols, float* out,
-                            bool accumulate) {
+                            bool accumulate, float scale) {
   const size_t row = blockIdx.x;
   const size_t from = static_cast<size_t>(ids[row]) * cols;
   for (int j = static_cast<int>(threadIdx.x); j < cols; j += kThreads) {
@@ -22,7 +22,7 @@ __global__ void EmbedKernel(const uint32_t* ids, const void* table, bool bf16, i
       value = static_cast<const float*>(table)[from + j];
     }
     float& to = out[row * cols + j];
-    to = accumulate ? to + value : value;
+    to = (accumulate ? to : 0.0f) + scale * value;
   }
 }
 
@@ -74,7 +74,7 @@ cudaError_t Embed(const Context& context, const EmbedArgs& args) {
   const auto& table = static_cast<const CudaWeight&>(*args.table);
   return Launch(EmbedKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args.ids,
                 table.data(), table.dtype() == DType::kBF16, table.cols(), args.out,
-                args.accumulate);
+                args.accumulate, args.scale);
 }
 
 }  // namespace hydrant::cuda

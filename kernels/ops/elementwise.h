@@ -10,15 +10,24 @@
 
 namespace hydrant {
 
-// out = x / sqrt(mean(x^2) + eps) * weight, row by row. out may be x where it is fp32.
+// out = x / sqrt(mean(x^2) + eps) * weight, over runs of n elements (Root Mean Square Layer
+// Normalization, arXiv 1910.07467, section 4): a row is one run, or `groups` of them side by side,
+// as the heads of a projection, which share the weight. out may be x where it is fp32.
 struct RmsNormArgs {
-  const float* x = nullptr;       // [m, n]
+  const float* x = nullptr;       // [m, groups, n]; row i begins at i * row_stride
   const float* weight = nullptr;  // [n]
   int m = 0;
   int n = 0;
   float eps = 1e-5f;
-  void* out = nullptr;            // [m, n]
+  void* out = nullptr;            // as x
   DType out_dtype = DType::kF32;  // or what the backend wants
+  int groups = 1;
+  int64_t row_stride = 0;   // elements, of x and of out; 0: groups * n
+  bool accumulate = false;  // out += instead of out =; REQUIRES: fp32, not in place
+
+  constexpr int64_t RowStride() const {
+    return row_stride != 0 ? row_stride : static_cast<int64_t>(groups) * n;
+  }
 };
 
 // out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row, var the mean of the squared
@@ -49,6 +58,7 @@ struct RopeSplitArgs {
   int head_dim = 0;
   int rotary_dim = 0;          // even, at most head_dim; 0: nothing is rotated, no table is read
   bool interleaved = false;    // pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)
+  float query_scale = 1.0f;    // of the turned elements of queries
   float* q = nullptr;          // [m, num_heads, head_dim]
   float* k = nullptr;          // row i of head h at k + i * kv_row_stride + h * kv_head_stride;
                                // null: keys and values are not wanted
@@ -57,29 +67,24 @@ struct RopeSplitArgs {
   int64_t kv_head_stride = 0;  // elements
 };
 
-// out[i, j] = silu(gate[i, j]) * up[i, j], where gate and up are the two halves of each row.
-struct SwigluArgs {
-  const float* gate_up = nullptr;  // [m, 2 * n]
-  int m = 0;
-  int n = 0;
-  void* out = nullptr;            // [m, n]
-  DType out_dtype = DType::kF32;  // or what the backend wants
-};
-
 // Of one number (Gaussian Error Linear Units, arXiv 1606.08415, section 2).
 enum class Activation : uint8_t {
   kRelu,      // max(x, 0)
   kGelu,      // x * P(X <= x), X standard normal: x * (1 + erf(x / sqrt(2))) / 2
   kGeluTanh,  // x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2
+  kSilu,      // x / (1 + exp(-x))
+  kIdentity,  // x
 };
 
-// out[i, j] = activation(x[i, j]). NaN stays NaN.
+// out[i, j] = activation(x[i, j]); gated, activation(gate[i, j]) * up[i, j], where gate and up are
+// the two halves of each row of x (GLU Variants, arXiv 2002.05202, section 2). NaN stays NaN.
 struct ActivateArgs {
-  const float* x = nullptr;  // [m, n]
+  const float* x = nullptr;  // [m, n]; gated [m, 2 n]
   Activation activation = Activation::kRelu;
+  bool gated = false;
   int m = 0;
   int n = 0;
-  void* out = nullptr;            // [m, n]; may be x where it is fp32
+  void* out = nullptr;            // [m, n]; may be x where it is fp32 and not gated
   DType out_dtype = DType::kF32;  // or what the backend wants
 };
 

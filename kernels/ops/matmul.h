@@ -19,13 +19,14 @@ struct MatmulArgs {
   const float* bias = nullptr;  // [weight.rows()], added last; null: none
 };
 
-// out[i] = row ids[i] of the table, as fp32; or out[i] += that row.
+// out[i] = scale * row ids[i] of the table, as fp32; or out[i] += that.
 struct EmbedArgs {
   const uint32_t* ids = nullptr;  // [m], each < table.rows()
   int m = 0;
   const Weight* table = nullptr;
   float* out = nullptr;     // [m, table.cols()]
   bool accumulate = false;  // out += instead of out =
+  float scale = 1.0f;
 };
 
 }  // namespace hydrant

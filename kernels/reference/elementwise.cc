@@ -8,15 +8,16 @@
 namespace hydrant::reference {
 
 void RmsNorm(const RmsNormArgs& args) {
-  for (int i = 0; i < args.m; ++i) {
-    const float* x = args.x + static_cast<size_t>(i) * args.n;
-    const size_t first = static_cast<size_t>(i) * args.n;
+  for (int run = 0; run < args.m * args.groups; ++run) {
+    const size_t first = run / args.groups * args.RowStride() + run % args.groups * args.n;
+    const float* x = args.x + first;
     double sum_of_squares = 0.0;
     for (int j = 0; j < args.n; ++j) sum_of_squares += static_cast<double>(x[j]) * x[j];
     const double scale = 1.0 / std::sqrt(sum_of_squares / args.n + args.eps);
     for (int j = 0; j < args.n; ++j) {
+      const double before = args.accumulate ? static_cast<float*>(args.out)[first + j] : 0.0;
       StorePageElement(args.out_dtype, args.out, first + j,
-                       static_cast<float>(x[j] * scale * args.weight[j]));
+                       static_cast<float>(before + x[j] * scale * args.weight[j]));
     }
   }
 }
@@ -40,14 +41,14 @@ void LayerNorm(const LayerNormArgs& args) {
 namespace {
 
 // Turns the first elements of one head by the angles of its position.
-void Rotate(const float* in, const float* cos, const float* sin, const RopeSplitArgs& args,
-            float* out) {
+void Rotate(const float* in, const float* cos, const float* sin, double scale,
+            const RopeSplitArgs& args, float* out) {
   const int half = args.rotary_dim / 2;
   const bool interleaved = args.interleaved;
   for (int i = 0; i < half; ++i) {
     const int first = interleaved ? 2 * i : i;
     const int second = interleaved ? 2 * i + 1 : i + half;
-    const double a = in[first], b = in[second], c = cos[i], s = sin[i];
+    const double a = in[first], b = in[second], c = scale * cos[i], s = scale * sin[i];
     out[first] = static_cast<float>(a * c - b * s);
     out[second] = static_cast<float>(b * c + a * s);
   }
@@ -65,27 +66,16 @@ void RopeSplit(const RopeSplitArgs& args) {
     const float* cos = args.cos + angles;
     const float* sin = args.sin + angles;
     for (int h = 0; h < args.num_heads; ++h, in += d) {
-      Rotate(in, cos, sin, args, args.q + (static_cast<size_t>(i) * args.num_heads + h) * d);
+      float* q = args.q + (static_cast<size_t>(i) * args.num_heads + h) * d;
+      Rotate(in, cos, sin, args.query_scale, args, q);
     }
     if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-      Rotate(in, cos, sin, args, args.k + i * args.kv_row_stride + h * args.kv_head_stride);
+      Rotate(in, cos, sin, 1.0, args, args.k + i * args.kv_row_stride + h * args.kv_head_stride);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       float* v = args.v + i * args.kv_row_stride + h * args.kv_head_stride;
       for (int j = 0; j < d; ++j) v[j] = in[j];
-    }
-  }
-}
-
-void Swiglu(const SwigluArgs& args) {
-  for (int i = 0; i < args.m; ++i) {
-    const float* gate = args.gate_up + static_cast<size_t>(i) * 2 * args.n;
-    const float* up = gate + args.n;
-    for (int j = 0; j < args.n; ++j) {
-      const double g = gate[j];
-      StorePageElement(args.out_dtype, args.out, static_cast<size_t>(i) * args.n + j,
-                       static_cast<float>(g / (1.0 + std::exp(-g)) * up[j]));
     }
   }
 }
@@ -102,6 +92,10 @@ double Activated(Activation activation, double x) {
       const double u = std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x);
       return x / (1.0 + std::exp(-2.0 * u));  // (1 + tanh(u)) / 2, without its cancellation
     }
+    case Activation::kSilu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::kIdentity:
+      return x;
   }
   return x;
 }
@@ -109,10 +103,14 @@ double Activated(Activation activation, double x) {
 }  // namespace
 
 void Activate(const ActivateArgs& args) {
-  const size_t count = static_cast<size_t>(args.m) * args.n;
-  for (size_t i = 0; i < count; ++i) {
-    StorePageElement(args.out_dtype, args.out, i,
-                     static_cast<float>(Activated(args.activation, args.x[i])));
+  const int width = args.gated ? 2 * args.n : args.n;
+  for (int i = 0; i < args.m; ++i) {
+    const float* x = args.x + static_cast<size_t>(i) * width;
+    for (int j = 0; j < args.n; ++j) {
+      const double up = args.gated ? x[args.n + j] : 1.0;
+      StorePageElement(args.out_dtype, args.out, static_cast<size_t>(i) * args.n + j,
+                       static_cast<float>(Activated(args.activation, x[j]) * up));
+    }
   }
 }
 

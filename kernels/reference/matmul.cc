@@ -33,22 +33,17 @@ float RoundToBF16(float value) { return BF16ToFloat(FloatToBF16(value)); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> given,
+absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> parts,
                                                    WeightDType dtype) {
-  HYDRANT_ASSIGN_OR_RETURN(const StoredParts stored, StoredParts::Make(given));
-  const std::span<const WeightPart> parts = stored.get();
-  const int cols = parts[0].cols;
-  int rows = 0;
-  for (const WeightPart& part : parts) rows += part.rows;
+  HYDRANT_ASSIGN_OR_RETURN(const WeightRows weight, WeightRows::Make(parts, dtype));
+  const int rows = weight.rows(), cols = weight.cols();
   std::vector<float> values(static_cast<size_t>(rows) * cols);
-  float* out = values.data();
-  for (const WeightPart& part : parts) {
-    const auto* row = static_cast<const uint8_t*>(part.data);
-    for (int i = 0; i < part.rows; ++i) {
-      DequantizeRow(part.dtype, row, cols, out);
-      row += BytesOf(part.dtype, cols);
-      out += cols;
-    }
+  std::vector<uint8_t> scratch(weight.scratch_bytes());
+  for (int i = 0; i < rows; ++i) {
+    const WeightRows::Row row = weight.Get(i, scratch.data());
+    const std::span<float> out(values.data() + static_cast<size_t>(i) * cols, cols);
+    DequantizeRow(row.dtype, row.bytes, cols, out.data());
+    if (!AllFinite(out)) HYDRANT_RETURN_IF_ERROR(weight.CheckFinite(i));
   }
   const bool bf16 = dtype == WeightDType::kBFloat16;
   if (bf16) {
@@ -82,7 +77,8 @@ void Embed(const EmbedArgs& args) {
   for (int i = 0; i < args.m; ++i) {
     const float* row = table.Row(args.ids[i]);
     float* out = args.out + static_cast<size_t>(i) * table.cols();
-    for (int c = 0; c < table.cols(); ++c) out[c] = args.accumulate ? out[c] + row[c] : row[c];
+    for (int c = 0; c < table.cols(); ++c)
+      out[c] = (args.accumulate ? out[c] : 0.0f) + args.scale * row[c];
   }
 }
 

@@ -11,19 +11,41 @@ Each is a model of seeded random weights (so it speaks nonsense, but any error i
   tiny_neox         GPT-NeoX: 4 heads of 16 of which 4 elements turn (rotary_pct), gelu, bf16, two shards
   tiny_neox_serial  without the parallel residual, 3 heads of 12 of which 6 turn (rope_parameters), gelu_new, f32, with
                     the buffers of older files
+  tiny_llama_bias   Llama with every bias it may have
+  tiny_mistral      Mistral without a window, head_dim is not hidden / heads
+  tiny_qwen2        biases of queries, keys and values, tied
+  tiny_qwen2_yarn   with YaRN, its own beta_fast and beta_slow
+  tiny_qwen3        norms of each head, head_dim is not hidden / heads
+  tiny_granite      four scales
+  tiny_granite4     the same under the name of its hybrids, fused projections
+  tiny_smollm3      8 layers, of which two are not rotated
+  tiny_phi3         fused projections, three quarters of a head rotated by LongRoPE's long factors
+  tiny_phi3_short   LongRoPE's short factors, whole heads
+  tiny_gemma        wide heads, scaled embeddings, GELU in the gate, norms less 1
+  tiny_gemma3       4 layers, of which three have a window and a RoPE of their own, norms on both sides and of each head
+  tiny_mistral_window  a window in every layer
+  tiny_ministral    a window in one of two layers
+  tiny_olmo3        4 layers, of which three have a window; the fourth has YaRN
+  tiny_olmo2        norms after attention and feed-forward, of all queries and of all keys
+
+Windows are longer than any input of the goldens. Those after tiny_neox_serial are bf16, and but for tiny_ministral have the same model as model.gguf, too, written by the gguf package.
 
 goldens.json in each folder, computed in fp32 from the stored values:
   inputs        [{ids, rows: [{position, logits[vocab]}]}]   logits after reading ids[0..position]
-  greedy        {prompt_ids, output_ids, top1, top2}         32 greedy tokens with the two highest logits of each step
+  greedy        {prompt_ids, output_ids, top1, top2}         greedy tokens with the two highest logits of each step
 
-  .venv/bin/pip install torch transformers tokenizers safetensors numpy
-  .venv/bin/python scripts/goldens/tiny_models.py            writes into tests/data/engine/
+  .venv/bin/pip install torch transformers tokenizers safetensors numpy gguf
+  .venv/bin/python scripts/goldens/tiny_models.py [FOLDER]...     writes into tests/data/engine/; without names, all
 """
 
 import json
+import math
 import pathlib
 import shutil
+import sys
 
+import gguf
+import numpy
 import safetensors.torch
 import torch
 import transformers
@@ -85,6 +107,77 @@ FOLDERS = {
                 "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}}),
 }
 
+# Of the newer families: the shape is the same but for what a family adds.
+SHAPE = {"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+         "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None, "max_position_embeddings": 512,
+         "rope_theta": 10000.0, "tie_word_embeddings": False}
+
+
+def family(architecture, model_type, seed, config, gguf=True, **more):
+    return dict(dtype="bfloat16", shards=1, seed=seed, common=SHAPE, greedy=64, gguf=gguf, **more,
+                config={"architectures": [architecture], "model_type": model_type, **config})
+
+
+LESS_ONE = {"gemma", "gemma3_text"}  # families whose files hold the weights of norms less 1; GGUF files hold them whole
+
+
+def factors(first, count):
+    return [first + 0.25 * i for i in range(count)]
+
+
+FOLDERS |= {
+    "tiny_llama_bias": family("LlamaForCausalLM", "llama", 31,
+                              {"attention_bias": True, "mlp_bias": True}),
+    "tiny_mistral": family("MistralForCausalLM", "mistral", 32, {"sliding_window": None, "head_dim": 12}),
+    "tiny_qwen2": family("Qwen2ForCausalLM", "qwen2", 33,
+                         {"tie_word_embeddings": True, "use_sliding_window": False, "sliding_window": 64,
+                          "max_window_layers": 1}),
+    "tiny_qwen2_yarn": family(
+        "Qwen2ForCausalLM", "qwen2", 34,
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+                          "beta_fast": 24.0, "beta_slow": 2.0}}),
+    "tiny_qwen3": family("Qwen3ForCausalLM", "qwen3", 35, {"head_dim": 16, "tie_word_embeddings": True}),
+    "tiny_granite": family("GraniteForCausalLM", "granite", 36,
+                           {"attention_multiplier": 0.15, "embedding_multiplier": 4.0, "residual_multiplier": 0.5,
+                            "logits_scaling": 3.0}),
+    "tiny_granite4": family(
+        "GraniteMoeHybridForCausalLM", "granitemoehybrid", 42,
+        {"attention_multiplier": 0.15, "embedding_multiplier": 4.0, "residual_multiplier": 0.5, "logits_scaling": 3.0,
+         "layer_types": ["attention"] * 2, "num_local_experts": 0, "num_experts_per_tok": 0,
+         "shared_intermediate_size": 48, "position_embedding_type": "rope", "mamba_n_heads": 4,
+         "tie_word_embeddings": True}),
+    "tiny_smollm3": family("SmolLM3ForCausalLM", "smollm3", 37,
+                           {"num_hidden_layers": 8, "tie_word_embeddings": True,
+                            "no_rope_layer_interval": 4}),
+    "tiny_phi3": family(
+        "Phi3ForCausalLM", "phi3", 38,
+        {"original_max_position_embeddings": 48, "partial_rotary_factor": 0.75,
+         "rope_scaling": {"type": "longrope", "short_factor": factors(1.0, 3), "long_factor": factors(1.5, 3)}},
+        lengths=(70, 300)),
+    "tiny_phi3_short": family(
+        "Phi3ForCausalLM", "phi3", 39,
+        {"original_max_position_embeddings": 512,
+         "rope_scaling": {"type": "longrope", "short_factor": factors(1.0, 4), "long_factor": factors(1.5, 4)}}),
+    "tiny_gemma": family("GemmaForCausalLM", "gemma", 41,
+                         {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"}),
+    "tiny_gemma3": family(
+        "Gemma3ForCausalLM", "gemma3_text", 43,
+        {"num_hidden_layers": 4, "head_dim": 16, "tie_word_embeddings": True, "query_pre_attn_scalar": 16,
+         "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 320, "sliding_window_pattern": 4,
+         "rope_theta": 20000.0, "rope_local_base_freq": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    "tiny_mistral_window": family("MistralForCausalLM", "mistral", 44, {"sliding_window": 320}),
+    "tiny_ministral": family(
+        "MinistralForCausalLM", "ministral", 46,
+        {"head_dim": 8, "sliding_window": 320, "layer_types": ["sliding_attention", "full_attention"]}, gguf=False),
+    "tiny_olmo3": family(
+        "Olmo3ForCausalLM", "olmo3", 45,
+        {"num_hidden_layers": 4, "sliding_window": 320, "rope_theta": 500000.0,
+         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+                          "beta_fast": 32, "beta_slow": 1}}),
+    "tiny_olmo2": family("Olmo2ForCausalLM", "olmo2", 40, {}),
+}
+
 
 def make_tokenizer():
     tokenizer = Tokenizer(models.BPE())
@@ -108,10 +201,11 @@ def random_weights(model, seed, embedding=0.5):
         if model.config.model_type == "gpt_neox":
             name = name.replace("lm_head.", "embed_out.")  # as files have it
         if parameter.dim() == 1:
-            weights[name] = 0.1 * noise if name.endswith(".bias") else 1.0 + 0.2 * noise
+            offset = 0.0 if model.config.model_type in LESS_ONE or name.endswith(".bias") else 1.0
+            weights[name] = offset + (0.1 if name.endswith(".bias") else 0.2) * noise
         elif "embed" in name or "lm_head" in name:
             weights[name] = embedding * noise
-        elif "q_proj" in name or "k_proj" in name or "query_key_value" in name:
+        elif any(part in name for part in ("q_proj", "k_proj", "query_key_value", "qkv_proj")):
             weights[name] = noise * 1.4 / parameter.shape[1] ** 0.5
         else:
             weights[name] = noise / parameter.shape[1] ** 0.5
@@ -141,21 +235,112 @@ def save_shards(weights, folder, shards):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
 
 
+def interleaved(weight, heads):
+    """The rows of a projection from the two halves of each head to neighbouring pairs."""
+    rows = weight.shape[0] // heads // 2
+    return weight.reshape(heads, 2, rows, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+# Of the architecture in GGUF files: whether pairs of RoPE are neighbours there.
+INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False, "granite": True, "smollm3": True, "phi3": False,
+               "olmo2": False, "gemma": False, "gemma3": False}
+
+
+def add_metadata(writer, config):
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if rope["rope_type"] == "longrope":
+        original = rope["original_max_position_embeddings"]
+        stretch = config.max_position_embeddings / original
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors((1 + math.log(stretch) / math.log(original)) ** 0.5 if stretch > 1 else 1.0)
+        writer.add_tensor("rope_factors_long.weight", numpy.array(rope["long_factor"], dtype=numpy.float32))
+        writer.add_tensor("rope_factors_short.weight", numpy.array(rope["short_factor"], dtype=numpy.float32))
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if getattr(config, "sliding_window", None) and config.model_type in ("gemma3_text", "olmo3", "mistral"):
+        writer.add_sliding_window(config.sliding_window)
+    if config.model_type == "gemma3_text":
+        writer.add_sliding_window_pattern(4)
+        writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    if config.model_type.startswith("granite"):
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+
+
+def gguf_weights(weights):
+    """The matrices that these files hold apart, or under names that the package knows."""
+    apart = {}
+    for key, weight in weights.items():
+        if key.endswith("shared_mlp.input_linear.weight"):
+            gate, up = weight.chunk(2)
+            apart[key.replace("shared_mlp.input_linear", "mlp.gate_proj")] = gate
+            apart[key.replace("shared_mlp.input_linear", "mlp.up_proj")] = up
+        else:
+            apart[key.replace("shared_mlp.output_linear", "mlp.down_proj")] = weight
+    return apart
+
+
+def save_gguf(weights, config, path):
+    """By the package's names, matrices in bf16: the values of the folder."""
+    name = {"mistral": "llama", "granitemoehybrid": "granite", "gemma3_text": "gemma3", "olmo3": "olmo2"}.get(config.model_type, config.model_type)
+    architecture = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == name)
+    writer = gguf.GGUFWriter(path, name)
+    add_metadata(writer, config)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for key, weight in gguf_weights(weights).items():
+        values = weight.float().numpy() + (1.0 if "norm" in key and config.model_type in LESS_ONE else 0.0)
+        for projection, count in heads.items():
+            if projection in key and INTERLEAVED[name]:
+                values = interleaved(values, count)
+        target = names.get_name(key, try_suffixes=(".weight", ".bias"))
+        if values.ndim == 2:
+            bf16 = gguf.quants.quantize(values, gguf.GGMLQuantizationType.BF16)
+            writer.add_tensor(target, bf16, raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(target, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def numbers(values):
     return [float(f"{v:.7g}") for v in values]
 
 
 @torch.no_grad()
-def make_goldens(model, vocab):
+def make_goldens(model, vocab, lengths=(40, 300), greedy=32):
     generator = torch.Generator().manual_seed(7)
     inputs = []
-    for length, positions in ((40, (0, 1, 17, 39)), (300, (0, 15, 16, 63, 64, 150, 299))):
+    for length, positions in zip(lengths, ((0, 1, 17, lengths[0] - 1), (0, 15, 16, 63, 64, 150, 299))):
         ids = torch.randint(1, vocab, (1, length), generator=generator)
         logits = model(input_ids=ids, use_cache=False).logits[0]
         inputs.append({"ids": ids[0].tolist(),
                        "rows": [{"position": p, "logits": numbers(logits[p].tolist())} for p in positions]})
-    ids, outputs, top1, top2 = inputs[0]["ids"][:20], [], [], []
-    for _ in range(32):
+    ids, outputs, top1, top2 = inputs[0]["ids"][:lengths[0] - 20], [], [], []
+    for _ in range(greedy):
         logits = model(input_ids=torch.tensor([ids + outputs]), use_cache=False).logits[0, -1]
         best = torch.topk(logits, 2)
         outputs.append(int(best.indices[0]))
@@ -169,7 +354,8 @@ def make_goldens(model, vocab):
 def main():
     torch.set_num_threads(1)
     tokenizer = make_tokenizer()
-    for name, spec in FOLDERS.items():
+    for name in sys.argv[1:] or FOLDERS:
+        spec = FOLDERS[name]
         folder = OUT / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -182,9 +368,11 @@ def main():
         if spec.get("buffers"):
             add_buffers(weights, blank.config)
         save_shards(weights, folder, spec["shards"])
+        if spec.get("gguf"):
+            save_gguf(weights, blank.config, folder / "model.gguf")
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager")
-        goldens = make_goldens(model.eval(), VOCAB)
+        goldens = make_goldens(model.eval(), VOCAB, spec.get("lengths", (40, 300)), spec.get("greedy", 32))
         (folder / "goldens.json").write_text(json.dumps(goldens, separators=(",", ":")) + "\n")
         margins = [a - b for a, b in zip(goldens["greedy"]["top1"], goldens["greedy"]["top2"])]
         size = sum(f.stat().st_size for f in folder.iterdir())

@@ -83,6 +83,10 @@ double Activated(Activation activation, double x) {
       return x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
     case Activation::kGeluTanh:
       return x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))) / 2;
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kIdentity:
+      return x;
   }
   return NAN;
 }
@@ -111,11 +115,15 @@ DoubleModel::DoubleModel(const ModelSource& source)
     const LayerTensors t = *source.Layer(i);
     layers_.push_back({{ToVector(t.attn_norm), ToVector(t.attn_norm_bias)},
                        {ToVector(t.ffn_norm), ToVector(t.ffn_norm_bias)},
+                       {ToVector(t.attn_post_norm), {}},
+                       {ToVector(t.ffn_post_norm), {}},
+                       ToVector(t.q_norm),
+                       ToVector(t.k_norm),
                        ToLinear(t.wq, t.bq),
                        ToLinear(t.wk, t.bk),
                        ToLinear(t.wv, t.bv),
                        ToLinear(t.wo, t.bo),
-                       ToLinear(t.gate, {}),
+                       ToLinear(t.gate, t.gate_bias),
                        ToLinear(t.up, t.up_bias),
                        ToLinear(t.down, t.down_bias)});
     if (!t.wqkv.Exists()) continue;
@@ -128,11 +136,13 @@ DoubleModel::DoubleModel(const ModelSource& source)
 
 Vector DoubleModel::Embed(TokenId token, int position) const {
   Vector hidden = embedding_[token];
+  for (double& value : hidden) value *= config_.embedding_scale;
   if (config_.learned_positions) Add(&hidden, positions_[position]);
   return hidden;
 }
 
 Vector DoubleModel::Normalise(const Vector& x, const Norm& norm) const {
+  if (norm.weight.empty()) return x;
   const double n = static_cast<double>(x.size());
   const bool centred = config_.norm == NormKind::kLayer;
   const double mean = centred ? std::accumulate(x.begin(), x.end(), 0.0) / n : 0.0;
@@ -145,17 +155,36 @@ Vector DoubleModel::Normalise(const Vector& x, const Norm& norm) const {
   return y;
 }
 
-void DoubleModel::Rotate(Vector* row, int position) const {
-  const int d = config_.head_dim, turned = config_.RotaryDim();
+// RMSNorm of each head, or of all as one, by what `norm` is as long as.
+Vector DoubleModel::Heads(const Linear& linear, const Vector& norm, const Vector& x) const {
+  Vector row = Apply(linear, x);
+  if (norm.empty()) return row;
+  Vector normed;
+  for (size_t i = 0; i < row.size() / norm.size(); ++i) {
+    const Vector part = Slice(row, static_cast<int>(i), static_cast<int>(norm.size()));
+    const Vector one = Normalise(part, {norm, {}});
+    normed.insert(normed.end(), one.begin(), one.end());
+  }
+  return normed;
+}
+
+void DoubleModel::RotateQueries(int layer, Vector* row, int position) const {
+  const double factor = config_.RopeOf(layer).attention_factor;
+  Rotate(layer, row, position, factor * factor);
+}
+
+void DoubleModel::Rotate(int layer, Vector* row, int position, double scale) const {
+  const int d = config_.head_dim;
+  const int turned = config_.KindOf(layer).rotated ? config_.RotaryDim() : 0;
   for (size_t head = 0; head < row->size() / d; ++head) {
     for (int i = 0; i < turned / 2; ++i) {
-      const double angle = position * std::pow(config_.rope_theta, -2.0 * i / turned);
+      const double angle = position * std::pow(config_.RopeOf(layer).theta, -2.0 * i / turned);
       const bool interleaved = config_.rope_pairing == RopePairing::kInterleaved;
       double& a = (*row)[head * d + (interleaved ? 2 * i : i)];
       double& b = (*row)[head * d + (interleaved ? 2 * i + 1 : i + turned / 2)];
       const double turned_a = a * std::cos(angle) - b * std::sin(angle);
-      b = a * std::sin(angle) + b * std::cos(angle);
-      a = turned_a;
+      b = scale * (a * std::sin(angle) + b * std::cos(angle));
+      a = scale * turned_a;
     }
   }
 }
@@ -163,23 +192,31 @@ void DoubleModel::Rotate(Vector* row, int position) const {
 Vector DoubleModel::FeedForward(const Layer& layer, const Vector& x) const {
   const Vector normed = Normalise(x, layer.ffn_norm);
   Vector up = Apply(layer.up, normed);
-  if (config_.activation.has_value()) {
-    for (double& value : up) value = Activated(*config_.activation, value);
+  if (!config_.gated) {
+    for (double& value : up) value = Activated(config_.activation, value);
     return Apply(layer.down, up);
   }
   Vector gate = Apply(layer.gate, normed);
-  for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1.0 + std::exp(-gate[i])) * up[i];
+  for (size_t i = 0; i < gate.size(); ++i) gate[i] = Activated(config_.activation, gate[i]) * up[i];
   return Apply(layer.down, gate);
+}
+
+void DoubleModel::AddResidual(const Vector& x, const Norm& post_norm, Vector* hidden) const {
+  const Vector normed = Normalise(x, post_norm);
+  for (size_t i = 0; i < normed.size(); ++i) (*hidden)[i] += config_.residual_scale * normed[i];
 }
 
 void DoubleModel::FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const {
   const Vector input = *hidden;
-  Add(hidden, Apply(layer.wo, attended));
-  Add(hidden, FeedForward(layer, config_.parallel_residual ? input : *hidden));
+  AddResidual(Apply(layer.wo, attended), layer.attn_post_norm, hidden);
+  const Vector forward = FeedForward(layer, config_.parallel_residual ? input : *hidden);
+  AddResidual(forward, layer.ffn_post_norm, hidden);
 }
 
 Vector DoubleModel::Logits(const Vector& hidden) const {
-  return Apply(output_, Normalise(hidden, final_norm_));
+  Vector logits = Apply(output_, Normalise(hidden, final_norm_));
+  for (double& logit : logits) logit *= config_.logit_scale;
+  return logits;
 }
 
 DoubleModel::Sequence::Sequence(const DoubleModel* model, const CachePlan& plan)
@@ -216,12 +253,13 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
     Matrix queries, later;
     for (int i = 0; i < n; ++i) {
       const Vector normed = model_->Normalise(hidden[i], layer.attn_norm);
-      Vector q = Apply(layer.wq, normed), k = Apply(layer.wk, normed);
+      Vector q = model_->Heads(layer.wq, layer.q_norm, normed);
+      Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
       const Vector v = Apply(layer.wv, normed);
       later.push_back(q);
-      model_->Rotate(&later.back(), kept);
-      model_->Rotate(&q, i);
-      model_->Rotate(&k, i);
+      model_->RotateQueries(l, &later.back(), kept);
+      model_->RotateQueries(l, &q, i);
+      model_->Rotate(l, &k, i);
       queries.push_back(q);
       for (int h = 0; h < config.num_kv_heads; ++h)
         heads_[l][h].entries.push_back({i, Slice(k, h, d), Slice(v, h, d)});
@@ -235,7 +273,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           const double* q = &queries[i][(h * group + g) * d];
           Vector logits;
           for (int j = 0; j <= i; ++j)
-            logits.push_back(Dot(q, entries[j].key.data(), d) / std::sqrt(d));
+            logits.push_back(Dot(q, entries[j].key.data(), d) * config.AttentionScale());
           weights.push_back(Softmax(logits));
           for (int j = 0; j <= i; ++j) {
             for (int c = 0; c < d; ++c)
@@ -269,7 +307,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
     }
     for (Head& head : heads_[l]) {
       for (Entry& entry : head.entries) {
-        if (plan_.rule.rolling) model_->Rotate(&entry.key, -entry.position);
+        if (plan_.rule.rolling) model_->Rotate(l, &entry.key, -entry.position);
       }
       if (plan_.scorer->Name() == "window") Pool(&head, first_summed);
       if (plan_.scorer->Name() == "k-center") RankByKCenter(&head, n - plan_.rule.recent);
@@ -308,7 +346,7 @@ void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
         const double* q = &queries[i][(h * config.GroupSize() + g) * d];
         Vector logits;
         for (int j = 0; j < kept; ++j)
-          logits.push_back(Dot(q, entries[j].key.data(), d) / std::sqrt(d));
+          logits.push_back(Dot(q, entries[j].key.data(), d) * config.AttentionScale());
         weights.push_back(Softmax(logits));
       }
       for (int j = 0; j < kept; ++j) {
@@ -539,13 +577,13 @@ void DoubleModel::Sequence::PickVictim(Head* head, int next_position) const {
 
 // Of a query of the newest token and an entry of its cache. A rolling rule counts positions within
 // the cache.
-double DoubleModel::Sequence::Logit(Vector query, const Head& head, size_t rank) const {
+double DoubleModel::Sequence::Logit(int layer, Vector query, const Head& head, size_t rank) const {
   Vector key = head.entries[rank].key;
   if (plan_.rule.rolling) {
-    model_->Rotate(&query, static_cast<int>(head.entries.size()) - 1);
-    model_->Rotate(&key, static_cast<int>(rank));
+    model_->RotateQueries(layer, &query, static_cast<int>(head.entries.size()) - 1);
+    model_->Rotate(layer, &key, static_cast<int>(rank));
   }
-  return Dot(query.data(), key.data(), key.size()) / std::sqrt(key.size());
+  return Dot(query.data(), key.data(), key.size()) * model_->config_.AttentionScale();
 }
 
 void DoubleModel::Sequence::CountIfBelowMean(double weight, int length, int query,
@@ -624,11 +662,12 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
     const Vector normed = model_->Normalise(hidden, layer.attn_norm);
-    Vector q = Apply(layer.wq, normed), k = Apply(layer.wk, normed);
+    Vector q = model_->Heads(layer.wq, layer.q_norm, normed);
+    Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
     const Vector v = Apply(layer.wv, normed);
     if (!plan_.rule.rolling) {
-      model_->Rotate(&q, position);
-      model_->Rotate(&k, position);
+      model_->RotateQueries(l, &q, position);
+      model_->Rotate(l, &k, position);
     }
     Vector attended(config.QDim(), 0.0);
     for (int h = 0; h < config.num_kv_heads; ++h) {
@@ -640,7 +679,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
       for (int g = 0; g < group; ++g) {
         Vector logits;
         for (size_t rank = 0; rank < head.entries.size(); ++rank)
-          logits.push_back(Logit(Slice(q, h * group + g, d), head, rank));
+          logits.push_back(Logit(l, Slice(q, h * group + g, d), head, rank));
         const double top = *std::max_element(logits.begin(), logits.end());
         double sum = 0;
         for (size_t j = 0; j < logits.size(); ++j)

@@ -72,7 +72,7 @@ class DoubleModel {
     void DropMany(Head* head, int next_position) const;
     void PickVictim(Head* head, int next_position) const;
     double Reduce(const Vector& weights) const;  // over the query heads of a group
-    double Logit(Vector query, const Head& head, size_t rank) const;
+    double Logit(int layer, Vector query, const Head& head, size_t rank) const;
 
     const DoubleModel* model_;
     CachePlan plan_;
@@ -84,12 +84,20 @@ class DoubleModel {
     Vector weight, bias;
   };
   struct Layer {
-    Norm attn_norm, ffn_norm;
+    Norm attn_norm, ffn_norm, attn_post_norm, ffn_post_norm;
+    Vector q_norm, k_norm;
     Linear wq, wk, wv, wo, gate, up, down;
   };
   Vector Embed(TokenId token, int position) const;
-  Vector Normalise(const Vector& x, const Norm& norm) const;
-  void Rotate(Vector* heads, int position) const;  // every head of a query or key row
+  Vector Normalise(const Vector& x, const Norm& norm) const;  // x where there is no norm
+  // Queries and keys of a row that attention reads, before they turn.
+  Vector Heads(const Linear& linear, const Vector& norm, const Vector& x) const;
+  // Every head of a key row of a layer.
+  void Rotate(int layer, Vector* heads, int position, double scale = 1) const;
+  // Of a query row. The attention factor is of queries and of keys; keys are kept without it.
+  void RotateQueries(int layer, Vector* heads, int position) const;
+  // What attention or feed-forward adds.
+  void AddResidual(const Vector& x, const Norm& post_norm, Vector* hidden) const;
   Vector FeedForward(const Layer& layer, const Vector& x) const;
   void FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const;
   Vector Logits(const Vector& hidden) const;

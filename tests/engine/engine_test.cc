@@ -83,10 +83,14 @@ class EngineTest : public ::testing::TestWithParam<std::tuple<std::string, Shape
 
 INSTANTIATE_TEST_SUITE_P(
     All, EngineTest,
-    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                       ::testing::Values(Shape{"MHA", 4, 4}, Shape{"GQA", 6, 2}, Shape{"MQA", 4, 1},
-                                         Shape{"OPT", 4, 4, "opt"},
-                                         Shape{"NeoX", 4, 4, "gpt_neox"})),
+    ::testing::Combine(
+        ::testing::Values("reference", "cpu", "cuda"),
+        ::testing::Values(Shape{"MHA", 4, 4}, Shape{"GQA", 6, 2}, Shape{"MQA", 4, 1},
+                          Shape{"OPT", 4, 4, "opt"}, Shape{"NeoX", 4, 4, "gpt_neox"},
+                          Shape{"Qwen2", 6, 2, "qwen2"}, Shape{"Qwen3", 6, 2, "qwen3"},
+                          Shape{"Granite", 6, 2, "granite"}, Shape{"SmolLM3", 6, 2, "smollm3"},
+                          Shape{"Phi3", 6, 2, "phi3"}, Shape{"OLMo2", 6, 2, "olmo2"},
+                          Shape{"Gemma", 6, 2, "gemma"}, Shape{"Gemma3", 6, 2, "gemma3_text"})),
     [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
 
 TEST_P(EngineTest, LogitsMatchTheDoubleModel) {

@@ -385,6 +385,30 @@ INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
                            return std::get<0>(info.param) + std::get<1>(info.param).name;
                          });
 
+// One case of each policy, and the first that rolls, in every family that came after these.
+std::vector<Case> FamilyCases() {
+  std::vector<Case> cases;
+  for (const char* family :
+       {"qwen2", "qwen3", "granite", "smollm3", "phi3", "olmo2", "gemma", "gemma3_text"}) {
+    std::set<std::string> seen;
+    for (const Case& c : kCases) {
+      const bool rolls = c.params.count("rolling") > 0;
+      if (!seen.insert(rolls ? "rolling" : c.policy).second) continue;
+      cases.push_back(c);
+      cases.back().family = family;
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, EvictionTest,
+                         ::testing::Combine(::testing::Values("cpu"),
+                                            ::testing::ValuesIn(FamilyCases())),
+                         [](const auto& info) {
+                           const Case& c = std::get<1>(info.param);
+                           return std::string(c.family) + c.name;
+                         });
+
 std::unique_ptr<Engine> OracleEngine(uint64_t seed, int kv_heads = 2,
                                      const std::string& device = "cpu", int max_num_seqs = 4) {
   EngineOptions options;

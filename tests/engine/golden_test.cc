@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/engine.h"
 #include "eval/engine_driver.h"
@@ -26,13 +27,15 @@ Json ReadJson(const std::string& path) {
 }
 
 std::unique_ptr<Engine> Load(const std::string& path, WeightDType dtype,
-                             const std::string& device = "cpu", int blocks_per_head = 200) {
+                             const std::string& device = "cpu", int blocks_per_head = 200,
+                             std::optional<DType> kv_dtype = std::nullopt) {
   absl::StatusOr<std::unique_ptr<ModelSource>> source = OpenModel(path, LoadFormat::kAuto);
   EXPECT_TRUE(source.ok()) << source.status();
   EngineOptions options;
   options.device = device;
   options.num_threads = 2;
   options.dtype = dtype;
+  options.kv_cache_dtype = kv_dtype;
   options.max_num_seqs = 32;
   options.num_blocks_override =
       blocks_per_head * (*source)->config().num_layers * (*source)->config().num_kv_heads;
@@ -129,25 +132,57 @@ TEST_P(StoriesTest, DecodeScoresEqualTheGolden) {
   ExpectAccumulatedAttention(*engine_, slot, golden["acc"]);
 }
 
-// --- Hugging Face folders (committed: tiny, random)
+// --- Tiny random models, as Hugging Face folders and as GGUF files (committed)
 // ------------------------------------------------------------------
 
-class TinyFolderTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+// Of a device and a folder, or a file in it.
+class TinyModelTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
+  static std::string Path() { return "tests/data/engine/" + std::get<1>(GetParam()); }
+  static Json Goldens() {
+    const std::string path = Path();
+    const size_t file = path.find("/model.gguf");
+    return ReadJson(path.substr(0, file) + "/goldens.json");
+  }
 };
 
+std::string NameOf(const ::testing::TestParamInfo<std::tuple<std::string, std::string>>& info) {
+  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+  std::ranges::replace_if(
+      name, [](char c) { return c == '/' || c == '.'; }, '_');
+  return name;
+}
+
+std::vector<std::string> FoldersAndFiles() {
+  std::vector<std::string> models;
+  for (const char* folder :
+       {"tiny_llama_bias", "tiny_mistral", "tiny_qwen2", "tiny_qwen2_yarn", "tiny_qwen3",
+        "tiny_gemma", "tiny_gemma3", "tiny_mistral_window", "tiny_olmo3", "tiny_granite",
+        "tiny_granite4", "tiny_smollm3", "tiny_phi3", "tiny_phi3_short", "tiny_olmo2"}) {
+    models.push_back(folder);
+    models.push_back(std::string(folder) + "/model.gguf");
+  }
+  return models;
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    All, TinyFolderTest,
+    All, TinyModelTest,
     ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
                        ::testing::Values("tiny_llama3_rope", "tiny_linear_rope", "tiny_mha",
-                                         "tiny_opt", "tiny_neox", "tiny_neox_serial")),
-    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
+                                         "tiny_opt", "tiny_neox", "tiny_neox_serial",
+                                         "tiny_ministral", "tiny_fp8", "tiny_fp8_channel",
+                                         "tiny_gptq", "tiny_gptq_act", "tiny_gptq_v2", "tiny_awq")),
+    NameOf);
+INSTANTIATE_TEST_SUITE_P(Families, TinyModelTest,
+                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                                            ::testing::ValuesIn(FoldersAndFiles())),
+                         NameOf);
 
-TEST_P(TinyFolderTest, LogitsEqualTransformers) {
-  const auto& [device, folder] = GetParam();
-  const std::string path = "tests/data/engine/" + folder;
-  const auto engine = Load(path, WeightDType::kFloat32, device);
-  const Json goldens = ReadJson(path + "/goldens.json");
+// `dtype` has the values of the file exactly.
+void ExpectLogitsOfTransformers(const std::string& path, const Json& goldens, WeightDType dtype,
+                                const std::string& device, double tolerance) {
+  const auto engine = Load(path, dtype, device, 200, DType::kF32);
   ASSERT_FALSE(goldens["inputs"].empty());
   double worst = 0;
   for (const Json& input : goldens["inputs"]) {
@@ -162,7 +197,7 @@ TEST_P(TinyFolderTest, LogitsEqualTransformers) {
       const std::vector<float> expected = row["logits"];
       ASSERT_EQ(logits.size(), expected.size());
       for (size_t i = 0; i < logits.size(); ++i) {
-        ASSERT_NEAR(logits[i], expected[i], 1e-4) << "position " << position;
+        ASSERT_NEAR(logits[i], expected[i], tolerance) << "position " << position;
         worst = std::max(worst, std::abs(double{logits[i]} - expected[i]));
       }
     }
@@ -170,12 +205,21 @@ TEST_P(TinyFolderTest, LogitsEqualTransformers) {
   std::printf("worst difference of a logit: %.2e\n", worst);
 }
 
+TEST_P(TinyModelTest, LogitsEqualTransformers) {
+  ExpectLogitsOfTransformers(Path(), Goldens(), WeightDType::kFloat32, std::get<0>(GetParam()),
+                             1e-4);
+}
+
+// The same weights, but blocks are multiplied with activations of 16 bits (kernels/cpu/matmul.h).
+TEST_P(TinyModelTest, LogitsOfStoredWeightsEqualTransformers) {
+  ExpectLogitsOfTransformers(Path(), Goldens(), WeightDType::kStored, std::get<0>(GetParam()),
+                             5e-3);
+}
+
 // The scripts keep the two best logits of every step well apart.
-TEST_P(TinyFolderTest, GreedyTokensEqualTransformers) {
-  const auto& [device, folder] = GetParam();
-  const std::string path = "tests/data/engine/" + folder;
-  const auto engine = Load(path, WeightDType::kFloat32, device);
-  const Json greedy = ReadJson(path + "/goldens.json")["greedy"];
+TEST_P(TinyModelTest, GreedyTokensEqualTransformers) {
+  const auto engine = Load(Path(), WeightDType::kFloat32, std::get<0>(GetParam()));
+  const Json greedy = Goldens()["greedy"];
   const std::vector<TokenId> expected = greedy["output_ids"];
   const int count = static_cast<int>(expected.size());
   EngineDriver driver(engine.get(), 1);

@@ -16,23 +16,20 @@ class RandomModel final : public ModelSource {
     output_ = config.tied_embeddings ? embedding_
                                      : Matrix(config.vocab_size, config.hidden_size, 3.0 * std_in);
     final_norm_ = Norm();
-    const bool biased = config.norm == NormKind::kLayer;
-    if (biased) final_norm_bias_ = Bias(config.hidden_size);
+    if (config.norm == NormKind::kLayer) final_norm_bias_ = Bias(config.hidden_size);
     if (config.learned_positions) positions_ = Matrix(config.max_context, config.hidden_size, 0.5);
     for (int i = 0; i < config.num_layers; ++i) {
       LayerTensors layer;
-      layer.attn_norm = Norm();
+      AddNorms(&layer);
       layer.wq = Matrix(config.QDim(), config.hidden_size, 2.0 * std_in);
       layer.wk = Matrix(config.KvDim(), config.hidden_size, 2.0 * std_in);
       layer.wv = Matrix(config.KvDim(), config.hidden_size, std_in);
       layer.wo = Matrix(config.hidden_size, config.QDim(), 1.0 / std::sqrt(config.QDim()));
-      layer.ffn_norm = Norm();
-      layer.gate = Matrix(config.intermediate_size, config.hidden_size, std_in);
+      if (config.gated) layer.gate = Matrix(config.intermediate_size, config.hidden_size, std_in);
       layer.up = Matrix(config.intermediate_size, config.hidden_size, std_in);
       layer.down = Matrix(config.hidden_size, config.intermediate_size,
                           1.0 / std::sqrt(config.intermediate_size));
-      if (config.activation.has_value()) layer.gate = {};
-      if (biased) AddBiases(&layer);
+      AddBiases(&layer);
       if (config.architecture == "gpt_neox") FuseQkv(&layer);
       layers_.push_back(layer);
     }
@@ -51,19 +48,42 @@ class RandomModel final : public ModelSource {
     std::normal_distribution<double> normal(0.0, deviation);
     return Keep({rows, cols}, [&] { return normal(rng_); });
   }
-  TensorView Norm() {
+  TensorView Norm() { return Norm(config_.hidden_size); }
+  TensorView Norm(int size) {
     std::uniform_real_distribution<double> uniform(0.8, 1.2);
-    return Keep({config_.hidden_size}, [&] { return uniform(rng_); });
+    return Keep({size}, [&] { return uniform(rng_); });
   }
   TensorView Bias(int size) {
     std::normal_distribution<double> normal(0.0, 0.2);
     return Keep({size}, [&] { return normal(rng_); });
   }
+  void AddNorms(LayerTensors* layer) {
+    if (config_.norm_placement != NormPlacement::kAfter) {
+      layer->attn_norm = Norm();
+      layer->ffn_norm = Norm();
+    }
+    if (config_.norm_placement != NormPlacement::kBefore) {
+      layer->attn_post_norm = Norm();
+      layer->ffn_post_norm = Norm();
+    }
+    if (config_.qk_norm == QkNorm::kNone) return;
+    const bool whole = config_.qk_norm == QkNorm::kWhole;
+    layer->q_norm = Norm(whole ? config_.QDim() : config_.head_dim);
+    layer->k_norm = Norm(whole ? config_.KvDim() : config_.head_dim);
+  }
   void AddBiases(LayerTensors* layer) {
-    layer->attn_norm_bias = Bias(config_.hidden_size);
-    for (TensorView* bias : {&layer->bq, &layer->bk, &layer->bv}) *bias = Bias(config_.QDim());
-    layer->bo = Bias(config_.hidden_size);
-    layer->ffn_norm_bias = Bias(config_.hidden_size);
+    if (config_.norm == NormKind::kLayer) {
+      layer->attn_norm_bias = Bias(config_.hidden_size);
+      layer->ffn_norm_bias = Bias(config_.hidden_size);
+    }
+    if (config_.biases.qkv) {
+      layer->bq = Bias(config_.QDim());
+      layer->bk = Bias(config_.KvDim());
+      layer->bv = Bias(config_.KvDim());
+    }
+    if (config_.biases.attention_output) layer->bo = Bias(config_.hidden_size);
+    if (!config_.biases.feed_forward) return;
+    if (config_.gated) layer->gate_bias = Bias(config_.intermediate_size);
     layer->up_bias = Bias(config_.intermediate_size);
     layer->down_bias = Bias(config_.hidden_size);
   }
@@ -109,19 +129,80 @@ ModelConfig SmallConfig(int num_heads, int num_kv_heads, int head_dim, int num_l
   return config;
 }
 
+namespace {
+
+void MakeOpt(ModelConfig* c) {
+  c->norm = NormKind::kLayer;
+  c->biases = {true, true, true};
+  c->gated = false;
+  c->rotary_dim = 0;
+  c->learned_positions = true;
+  c->activation = Activation::kRelu;
+}
+
+void MakeNeox(ModelConfig* c) {
+  c->norm = NormKind::kLayer;
+  c->biases = {true, true, true};
+  c->gated = false;
+  c->rotary_dim = c->head_dim / 4;
+  c->parallel_residual = true;
+  c->activation = Activation::kGelu;
+}
+
+void MakeGranite(ModelConfig* c) {
+  c->attention_scale = 0.2;
+  c->embedding_scale = 3.0;
+  c->residual_scale = 0.6;
+  c->logit_scale = 0.5;
+}
+
+// A fourth of the layers is not rotated, the second if there are but two.
+void MakeSmolLm3(ModelConfig* c) {
+  c->biases = {true, true, true};
+  c->layer_kinds.resize(c->num_layers);
+  for (int layer = 1; layer < c->num_layers; layer += 4) c->layer_kinds[layer].rotated = false;
+}
+
+void MakePhi3(ModelConfig* c) {
+  c->rotary_dim = c->head_dim * 3 / 4;
+  c->rope.attention_factor = 1.2;
+}
+
+void MakeGemma(ModelConfig* c) {
+  c->activation = Activation::kGeluTanh;
+  c->embedding_scale = std::sqrt(c->hidden_size);
+}
+
+// The RoPE of sliding layers, without a window.
+void MakeGemma3(ModelConfig* c) {
+  MakeGemma(c);
+  c->norm_placement = NormPlacement::kBoth;
+  c->qk_norm = QkNorm::kHead;
+  c->attention_scale = 0.3;
+  c->sliding_rope = Rope::WithTheta(300.0);
+  c->layer_kinds.resize(c->num_layers);
+  c->layer_kinds.front().sliding = true;
+}
+
+void MakeOlmo2(ModelConfig* c) {
+  c->norm_placement = NormPlacement::kAfter;
+  c->qk_norm = QkNorm::kWhole;
+}
+
+}  // namespace
+
 ModelConfig InFamily(ModelConfig config, const std::string& architecture) {
   config.architecture = architecture;
-  if (architecture == "llama") return config;
-  config.norm = NormKind::kLayer;
-  if (architecture == "opt") {
-    config.rotary_dim = 0;
-    config.learned_positions = true;
-    config.activation = Activation::kRelu;
-  } else {
-    config.rotary_dim = config.head_dim / 4;
-    config.parallel_residual = true;
-    config.activation = Activation::kGelu;
-  }
+  if (architecture == "opt") MakeOpt(&config);
+  if (architecture == "gpt_neox") MakeNeox(&config);
+  if (architecture == "qwen2") config.biases.qkv = true;
+  if (architecture == "qwen3") config.qk_norm = QkNorm::kHead;
+  if (architecture == "granite") MakeGranite(&config);
+  if (architecture == "smollm3") MakeSmolLm3(&config);
+  if (architecture == "phi3") MakePhi3(&config);
+  if (architecture == "olmo2") MakeOlmo2(&config);
+  if (architecture == "gemma") MakeGemma(&config);
+  if (architecture == "gemma3_text") MakeGemma3(&config);
   return config;
 }
 

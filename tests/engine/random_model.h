@@ -14,8 +14,7 @@ namespace hydrant {
 // A small shape; heads / kv_heads choose MHA, GQA or MQA.
 ModelConfig SmallConfig(int num_heads, int num_kv_heads, int head_dim = 16, int num_layers = 2);
 
-// The same sizes in another family: "llama" (as it is), "opt" or "gpt_neox". REQUIRES: MHA, but for
-// llama
+// The same sizes in another family, by its model_type; "llama" as it is. REQUIRES: MHA of gpt_neox
 ModelConfig InFamily(ModelConfig config, const std::string& architecture);
 
 // Query and key weights are scaled up so that attention has clear heavy hitters.

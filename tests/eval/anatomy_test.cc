@@ -196,7 +196,7 @@ TEST(PlainForward, LogitsAreTheEngines) {
 TEST(PlainForward, AnotherFamilyIsRefused) {
   const auto refused = PlainForward::Create(OpenTiny("tests/data/engine/tiny_opt"), 1);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("llama family alone"));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("what Llama computes alone"));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("opt"));
 }
 

@@ -46,7 +46,7 @@ if(drawn EQUAL -1 OR data EQUAL -1)
 endif()
 execute_process(COMMAND ${EVAL} --model tests/data/engine/tiny_opt --text LICENSE --tasks none --anatomy --out ${WORK}/opt
                 RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE said)
-if(code EQUAL 0 OR NOT said MATCHES "--anatomy: the plain forward pass knows the llama family alone, and this model is opt" OR EXISTS ${WORK}/opt)
+if(code EQUAL 0 OR NOT said MATCHES "--anatomy: the plain forward pass knows what Llama computes alone, and this model is opt" OR EXISTS ${WORK}/opt)
   message(FATAL_ERROR "an OPT model: code ${code}, said '${said}'")
 endif()
 

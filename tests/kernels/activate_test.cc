@@ -11,7 +11,8 @@
 namespace hydrant {
 namespace {
 
-constexpr Activation kAll[] = {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh};
+constexpr Activation kAll[] = {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
+                               Activation::kSilu, Activation::kIdentity};
 
 double Defined(Activation activation, double x) {
   switch (activation) {
@@ -24,6 +25,10 @@ double Defined(Activation activation, double x) {
       const double u = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * std::pow(x, 3));
       return x * (1 + std::tanh(u)) / 2;
     }
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kIdentity:
+      return x;
   }
   return NAN;
 }
@@ -45,9 +50,10 @@ class ActivateTest : public BackendTest {
     std::vector<double> expected, tolerance;
     for (const float value : x) {
       expected.push_back(std::isnan(value) ? NAN : Defined(activation, value));
-      // Relu is exact. Gelu is x times a factor in [0, 1]: 7.5e-8 off where erfc comes from a
-      // formula, and rounded a few times.
-      tolerance.push_back(activation == Activation::kRelu ? 0.0 : 3e-7 * std::abs(value) + FLT_MIN);
+      // Relu and identity are exact. Gelu is x times a factor in [0, 1]: 7.5e-8 off where erfc
+      // comes from a formula, and rounded a few times.
+      const bool exact = activation == Activation::kRelu || activation == Activation::kIdentity;
+      tolerance.push_back(exact ? 0.0 : 3e-7 * std::abs(value) + FLT_MIN);
     }
     ExpectNear(Run(activation, x, m), expected, tolerance,
                what + " activation " + std::to_string(static_cast<int>(activation)));
@@ -112,6 +118,34 @@ TEST_P(ActivateTest, RoundsForTheMatrixProduct) {
                         .out_dtype = dtype});
     const std::vector<uint16_t> rounded = out.Read();
     for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(rounded[i], FloatToBF16(exact[i])) << i;
+  }
+}
+
+// Each element is the activation of the row's first half times its second.
+TEST_P(ActivateTest, GatedMultipliesByTheOtherHalf) {
+  for (const Activation activation : kAll) {
+    for (const int n : {1, 7, 8, 9, 16, 17, 33, 257}) {
+      constexpr int kRows = 3;
+      const std::vector<float> x = RandomFloats(2 * kRows * n, 4000 + n, 3.0f);
+      std::vector<float> gates;
+      for (int row = 0; row < kRows; ++row)
+        gates.insert(gates.end(), x.begin() + 2 * row * n, x.begin() + (2 * row + 1) * n);
+      const std::vector<float> activated = Run(activation, gates, kRows);
+      auto in = Upload(x);
+      auto out = Output(gates.size());
+      backend().Activate({.x = in.data(),
+                          .activation = activation,
+                          .gated = true,
+                          .m = kRows,
+                          .n = n,
+                          .out = out.data()});
+      const std::vector<float> gated = out.Read();
+      for (int i = 0; i < kRows * n; ++i) {
+        const float up = x[(2 * (i / n) + 1) * n + i % n];
+        EXPECT_NEAR(gated[i], activated[i] * up, 2e-7 * std::abs(activated[i] * up) + FLT_MIN)
+            << "activation " << static_cast<int>(activation) << " n " << n << " element " << i;
+      }
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/float16.h"
+#include "kernels/quantize.h"
 
 namespace hydrant {
 namespace {
@@ -48,8 +49,73 @@ TEST_P(DequantizeGoldenTest, EqualsGgufPackageBitForBit) {
 INSTANTIATE_TEST_SUITE_P(AllTypes, DequantizeGoldenTest,
                          testing::Values(DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1,
                                          DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K,
-                                         DType::kQ5_K, DType::kQ6_K),
+                                         DType::kQ5_K, DType::kQ6_K, DType::kQ2_K, DType::kQ3_K,
+                                         DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+TEST(DequantizeTest, F8BlocksAreScaledValues) {
+  std::vector<uint8_t> bytes(2 * 132);
+  const float scales[2] = {0.0078125f, -3.3e-5f};
+  for (int block = 0; block < 2; ++block) {
+    std::memcpy(&bytes[block * 132], &scales[block], sizeof(float));
+    for (int j = 0; j < 128; ++j)
+      bytes[block * 132 + 4 + j] = static_cast<uint8_t>(j == 127 ? 0 : j + 128 * block);
+  }
+  float got[256];
+  DequantizeRow(DType::kF8_E4M3, bytes.data(), 256, got);
+  for (int i = 0; i < 256; ++i)
+    ASSERT_EQ(got[i], E4M3ToFloat(bytes[i / 128 * 132 + 4 + i % 128]) * scales[i / 128]) << i;
+}
+
+// Blocks computed by the PyPI package gguf; scripts/goldens/gguf_quants.py.
+class QuantizeGoldenTest : public testing::TestWithParam<DType> {};
+
+TEST_P(QuantizeGoldenTest, EqualsGgufPackageBitForBit) {
+  const DType dtype = GetParam();
+  const std::string path =
+      "tests/data/model/quants/quantize_" + std::string(DTypeName(dtype)) + ".bin";
+  std::ifstream file(path, std::ios::binary);
+  ASSERT_TRUE(file) << path;
+  const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
+  uint32_t count = 0;
+  ASSERT_GE(bytes.size(), sizeof count);
+  std::memcpy(&count, bytes.data(), sizeof count);
+  ASSERT_EQ(bytes.size(), sizeof count + count * sizeof(float) + BytesOf(dtype, count));
+  std::vector<float> values(count);
+  std::memcpy(values.data(), bytes.data() + sizeof count, count * sizeof(float));
+  const auto* want =
+      reinterpret_cast<const uint8_t*>(bytes.data()) + sizeof count + count * sizeof(float);
+
+  std::vector<uint8_t> got(BytesOf(dtype, count) + 1, 0xab);
+  QuantizeRow(dtype, values.data(), count, got.data());
+  EXPECT_EQ(got.back(), 0xab);
+  const int block_bytes = TraitsOf(dtype).block_bytes;
+  for (size_t i = 0; i + 1 < got.size(); ++i) {
+    ASSERT_EQ(got[i], want[i]) << "byte " << i % block_bytes << " of block " << i / block_bytes;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllTypes, QuantizeGoldenTest, testing::Values(DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+TEST(QuantizeTest, WhatIsNotFiniteSpoilsTheScaleOfItsBlock) {
+  constexpr float kBad[] = {std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(), 1e30f};
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
+    for (const float bad : kBad) {
+      std::vector<float> values(96, 0.5f);
+      values[40] = bad;
+      std::vector<uint8_t> blocks(BytesOf(dtype, values.size()));
+      QuantizeRow(dtype, values.data(), 96, blocks.data());
+      for (int block = 0; block < 3; ++block) {
+        uint16_t scale;
+        std::memcpy(&scale, &blocks[block * TraitsOf(dtype).block_bytes], sizeof scale);
+        EXPECT_EQ(std::isfinite(F16ToFloat(scale)), block != 1) << DTypeName(dtype) << ", " << bad;
+      }
+    }
+  }
+}
 
 TEST(DequantizeTest, F32IsCopiedFromAnyAlignment) {
   const float values[] = {1.5f, -0.0f, 3e38f};
@@ -102,6 +168,23 @@ TEST(Float16Test, NarrowingRoundsToNearestEven) {
   EXPECT_EQ(FloatToF16(65520.0f), 0x7c00);
   EXPECT_EQ(FloatToF16(1e30f), 0x7c00);
   EXPECT_EQ(FloatToF16(-std::numeric_limits<float>::infinity()), 0xfc00);
+}
+
+// The value of an e4m3fn by its definition, in double.
+TEST(Float8Test, E4M3IsWhatItsDefinitionSays) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const float value = E4M3ToFloat(static_cast<uint8_t>(bits));
+    const int exponent = bits >> 3 & 15;
+    const int mantissa = bits & 7;
+    if (exponent == 15 && mantissa == 7) {
+      EXPECT_TRUE(std::isnan(value));
+      continue;
+    }
+    const double sign = bits & 0x80 ? -1.0 : 1.0;
+    const double want =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+    EXPECT_EQ(value, sign * want) << bits;
+  }
 }
 
 TEST(BFloat16Test, WidensExactlyAndRoundsToNearestEven) {

@@ -88,7 +88,12 @@ class ElementwiseTest : public BackendTest {
     const int m = static_cast<int>(gate_up.size()) / (2 * n);
     auto in = Upload(gate_up);
     auto out = Output(static_cast<size_t>(m) * n);
-    backend().Swiglu({.gate_up = in.data(), .m = m, .n = n, .out = out.data()});
+    backend().Activate({.x = in.data(),
+                        .activation = Activation::kSilu,
+                        .gated = true,
+                        .m = m,
+                        .n = n,
+                        .out = out.data()});
     return out.Read();
   }
 
@@ -117,6 +122,54 @@ TEST_P(ElementwiseTest, RmsNormMatchesLongDouble) {
           RandomFloats(static_cast<size_t>(m) * n, seed, 3.0f), RandomFloats(n, seed + 1), 1e-5f,
           "n " + std::to_string(n) + " m " + std::to_string(m) + " seed " + std::to_string(seed));
     }
+  }
+}
+
+// Runs of rows that are wider than their runs, as the heads of queries or keys in a projection.
+TEST_P(ElementwiseTest, RmsNormOfGroupsInWiderRows) {
+  const struct {
+    int m, groups, n, begin, row_stride;
+  } cases[] = {{3, 4, 16, 0, 96}, {2, 1, 33, 5, 40}, {5, 7, 9, 63, 126}, {64, 3, 128, 384, 1024}};
+  for (const auto& c : cases) {
+    const std::vector<float> x = RandomFloats(static_cast<size_t>(c.m) * c.row_stride, 31, 2.0f);
+    const std::vector<float> weight = RandomFloats(c.n, 32);
+    auto in_place = Upload(x), weight_device = Upload(weight);
+    float* const first = in_place.data() + c.begin;
+    backend().RmsNorm({.x = first,
+                       .weight = weight_device.data(),
+                       .m = c.m,
+                       .n = c.n,
+                       .out = first,
+                       .groups = c.groups,
+                       .row_stride = c.row_stride});
+    std::vector<float> expected = x;
+    for (int run = 0; run < c.m * c.groups; ++run) {
+      const auto begin =
+          expected.begin() + c.begin + run / c.groups * c.row_stride + run % c.groups * c.n;
+      const std::vector<float> alone = RunRmsNorm({begin, begin + c.n}, weight);
+      std::copy(alone.begin(), alone.end(), begin);
+    }
+    EXPECT_EQ(in_place.Read(), expected) << c.m << " x " << c.groups << " x " << c.n;
+  }
+}
+
+TEST_P(ElementwiseTest, RmsNormAdds) {
+  for (const int n : kSizes) {
+    const std::vector<float> x = RandomFloats(3 * n, 33, 2.0f), weight = RandomFloats(n, 34);
+    const std::vector<float> before = RandomFloats(3 * n, 35), added = RunRmsNorm(x, weight);
+    auto x_device = Upload(x), weight_device = Upload(weight), out = Upload(before);
+    backend().RmsNorm({.x = x_device.data(),
+                       .weight = weight_device.data(),
+                       .m = 3,
+                       .n = n,
+                       .out = out.data(),
+                       .accumulate = true});
+    std::vector<double> expected, tolerance;
+    for (int i = 0; i < 3 * n; ++i) {
+      expected.push_back(static_cast<double>(before[i]) + added[i]);
+      tolerance.push_back(2 * kFloatEpsilon * (std::abs(before[i]) + std::abs(added[i])));
+    }
+    ExpectNear(out.Read(), expected, tolerance, "n " + std::to_string(n));
   }
 }
 
@@ -256,11 +309,13 @@ TEST_P(ElementwiseTest, RoundsForTheMatrixProduct) {
                          .out_dtype = out_dtype});
   });
   check([&](void* out, DType out_dtype) {
-    backend().Swiglu({.gate_up = gate_up_device.data(),
-                      .m = kRows,
-                      .n = kCols,
-                      .out = out,
-                      .out_dtype = out_dtype});
+    backend().Activate({.x = gate_up_device.data(),
+                        .activation = Activation::kSilu,
+                        .gated = true,
+                        .m = kRows,
+                        .n = kCols,
+                        .out = out,
+                        .out_dtype = out_dtype});
   });
 }
 
@@ -289,6 +344,7 @@ struct RopeCase {
   int head_dim;
   bool interleaved;
   int rotary_dim = head_dim;
+  float query_scale = 1.0f;
 };
 
 struct RopeResult {
@@ -333,6 +389,7 @@ class RopeTest : public BackendTest {
                          .head_dim = c.head_dim,
                          .rotary_dim = c.rotary_dim,
                          .interleaved = c.interleaved,
+                         .query_scale = c.query_scale,
                          .q = q.data(),
                          .k = queries_only ? nullptr : k.data(),
                          .v = queries_only ? nullptr : v.data(),
@@ -344,7 +401,8 @@ class RopeTest : public BackendTest {
 
 // Multiplies the pair (as a complex number) by cos + i sin: what RoPE means (arXiv
 // 2104.09864, 3.4).
-void Expect(const RopeCase& c, const float* in, int position, double* out, double* tolerance) {
+void Expect(const RopeCase& c, double scale, const float* in, int position, double* out,
+            double* tolerance) {
   const int half = c.rotary_dim / 2;
   for (int i = c.rotary_dim; i < c.head_dim; ++i) {
     out[i] = in[i];
@@ -353,11 +411,12 @@ void Expect(const RopeCase& c, const float* in, int position, double* out, doubl
   for (int i = 0; i < half; ++i) {
     const double angle = position * std::pow(10000.0, -static_cast<double>(i) / half);
     const int first = c.interleaved ? 2 * i : i, second = c.interleaved ? 2 * i + 1 : i + half;
-    const double a = in[first], b = in[second];
+    const double a = scale * in[first], b = scale * in[second];
     out[first] = a * std::cos(angle) - b * std::sin(angle);
     out[second] = a * std::sin(angle) + b * std::cos(angle);
     // The table's rounding, two products and a sum.
-    tolerance[first] = tolerance[second] = 4 * kFloatEpsilon * (std::abs(a) + std::abs(b));
+    tolerance[first] = tolerance[second] =
+        (scale == 1 ? 4 : 5) * kFloatEpsilon * (std::abs(a) + std::abs(b));
   }
 }
 
@@ -368,7 +427,8 @@ TEST_P(RopeTest, MatchesRotationInDouble) {
         RopeCase{4, 4, 10, true}, RopeCase{9, 3, 64, true}, RopeCase{6, 2, 80, true},
         RopeCase{3, 1, 34, true}, RopeCase{4, 4, 16, false, 4}, RopeCase{3, 3, 80, false, 20},
         RopeCase{4, 2, 96, false, 24}, RopeCase{2, 1, 10, false, 2}, RopeCase{4, 2, 96, true, 34},
-        RopeCase{4, 4, 64, false, 0}, RopeCase{3, 1, 34, true, 0}}) {
+        RopeCase{4, 4, 64, false, 0}, RopeCase{3, 1, 34, true, 0},
+        RopeCase{4, 2, 96, false, 72, 1.25f}, RopeCase{3, 1, 34, true, 34, 1.25f}}) {
     const std::vector<int32_t> positions = {0, 49, 3, 3, 17};
     const int m = static_cast<int>(positions.size()), d = c.head_dim;
     const size_t row = static_cast<size_t>(c.num_heads + 2 * c.num_kv_heads) * d;
@@ -380,16 +440,17 @@ TEST_P(RopeTest, MatchesRotationInDouble) {
       const float* in = qkv.data() + i * row;
       for (int h = 0; h < c.num_heads; ++h) {
         const size_t at = (static_cast<size_t>(i) * c.num_heads + h) * d;
-        Expect(c, in + h * d, positions[i], &q[at], &q_tolerance[at]);
+        Expect(c, c.query_scale, in + h * d, positions[i], &q[at], &q_tolerance[at]);
       }
       for (int h = 0; h < c.num_kv_heads; ++h) {
         const size_t at = h * HeadStride(c, m) + i * RowStride(c);
-        Expect(c, in + (c.num_heads + h) * d, positions[i], &k[at], &k_tolerance[at]);
+        Expect(c, 1, in + (c.num_heads + h) * d, positions[i], &k[at], &k_tolerance[at]);
         std::copy_n(in + (c.num_heads + c.num_kv_heads + h) * d, d, &v[at]);
       }
     }
     const std::string what = "head_dim " + std::to_string(d) + " of which turn " +
-                             std::to_string(c.rotary_dim) + (c.interleaved ? " interleaved" : "");
+                             std::to_string(c.rotary_dim) + (c.interleaved ? " interleaved" : "") +
+                             " query scale " + std::to_string(c.query_scale);
     const RopeResult result = Run(c, qkv, positions);
     ExpectNear(result.q, q, q_tolerance, what + " q");
     ExpectNear(result.k, k, k_tolerance, what + " k");  // NaN where nothing may be written
@@ -438,7 +499,6 @@ TEST_P(RopeTest, RowsDoNotDependOnTheBatch) {
 TEST_P(ElementwiseTest, NoRows) {
   backend().RmsNorm({.m = 0, .n = 8});
   backend().LayerNorm({.m = 0, .n = 8});
-  backend().Swiglu({.m = 0, .n = 8});
   EXPECT_TRUE(backend().Synchronize().ok());
 }
 

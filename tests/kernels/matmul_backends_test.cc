@@ -181,6 +181,29 @@ TEST_P(MatmulBackendsTest, EmbedGivesTheTablesRows) {
   }
 }
 
+TEST_P(MatmulBackendsTest, EmbedScalesTheTablesRows) {
+  for (const WeightDType dtype : kPlainDTypes) {
+    const std::unique_ptr<Weight> table = Pack(50, 72, dtype);
+    const std::vector<uint32_t> ids = {49, 0, 7, 7, 31};
+    const std::vector<float> before = RandomFloats(ids.size() * 72, 5);
+    auto device_ids = Upload(ids);
+    for (const bool accumulate : {false, true}) {
+      auto out = Upload(before);
+      backend().Embed({.ids = device_ids.data(),
+                       .m = static_cast<int>(ids.size()),
+                       .table = table.get(),
+                       .out = out.data(),
+                       .accumulate = accumulate,
+                       .scale = 12.0f});
+      const std::vector<float> got = out.Read();
+      for (size_t i = 0; i < got.size(); ++i) {
+        const double scaled = 12.0 * values_[ids[i / 72] * 72 + i % 72];
+        EXPECT_NEAR(got[i], scaled + (accumulate ? before[i] : 0), 1e-6 * (1 + std::abs(scaled)));
+      }
+    }
+  }
+}
+
 // A weight that is drawn is, bit for bit, the one that stores the same values: whether the backend
 // makes them itself or not.
 TEST_P(MatmulBackendsTest, DrawnWeightsAreTheirStreams) {

@@ -49,7 +49,13 @@ constexpr Form kForms[] = {
     {"q4_0", WeightDType::kStored, DType::kQ4_0}, {"q4_1", WeightDType::kStored, DType::kQ4_1},
     {"q8_0", WeightDType::kStored, DType::kQ8_0}, {"q5_1", WeightDType::kStored, DType::kQ5_1}};
 constexpr Form kSuperForms[] = {{"q4_k", WeightDType::kStored, DType::kQ4_K},
-                                {"q6_k", WeightDType::kStored, DType::kQ6_K}};
+                                {"q6_k", WeightDType::kStored, DType::kQ6_K},
+                                {"q2_k", WeightDType::kStored, DType::kQ2_K},
+                                {"q3_k", WeightDType::kStored, DType::kQ3_K},
+                                {"iq4_nl", WeightDType::kStored, DType::kIQ4_NL},
+                                {"iq4_xs", WeightDType::kStored, DType::kIQ4_XS},
+                                {"mxfp4", WeightDType::kStored, DType::kMXFP4},
+                                {"f8", WeightDType::kStored, DType::kF8_E4M3}};
 constexpr Shape kSuperShape = {"square", 2048, 2048};
 
 std::vector<uint8_t> RandomBytes(DType dtype, int rows, int cols) {
@@ -63,12 +69,8 @@ std::vector<uint8_t> RandomBytes(DType dtype, int rows, int cols) {
     }
     return bytes;
   }
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
-  const uint16_t scale = FloatToF16(0.01f);
-  for (size_t block = 0; block < bytes.size(); block += TraitsOf(dtype).block_bytes) {
-    std::memcpy(&bytes[block + (dtype == DType::kQ6_K ? 208 : 0)], &scale, 2);
-    if (dtype != DType::kQ6_K) std::memcpy(&bytes[block + 2], &scale, 2);
-  }
+  // Below 0x7c: wherever a format has its scales, they are finite, and so are eight-bit floats.
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() % 0x7c);
   return bytes;
 }
 

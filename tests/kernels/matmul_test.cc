@@ -21,16 +21,19 @@
 #include "kernels/cpu/matmul_weight.h"
 #include "kernels/dequantize.h"
 #include "kernels/float16.h"
+#include "kernels/quantize.h"
 
 namespace hydrant::cpu {
 namespace {
 
 constexpr uint32_t kSeed = 20240917;
-constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
-                                DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kAllDTypes[] = {
+    DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,
+    DType::kQ5_1, DType::kQ8_0,   DType::kQ4_K,   DType::kQ5_K,  DType::kQ6_K,   DType::kQ2_K,
+    DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4, DType::kF8_E4M3};
 constexpr WeightDType kAllWeightDTypes[] = {WeightDType::kFloat32, WeightDType::kBFloat16,
                                             WeightDType::kStored};
+constexpr WeightDType kQuantising[] = {WeightDType::kQ8_0, WeightDType::kQ4_0};
 
 std::string NameOf(WeightDType dtype) {
   switch (dtype) {
@@ -40,6 +43,10 @@ std::string NameOf(WeightDType dtype) {
       return "bfloat16";
     case WeightDType::kStored:
       return "stored";
+    case WeightDType::kQ8_0:
+      return "q8_0";
+    case WeightDType::kQ4_0:
+      return "q4_0";
   }
   return "?";
 }
@@ -51,6 +58,8 @@ std::vector<int> ScaleOffsets(DType dtype) {
     case DType::kQ4_0:
     case DType::kQ5_0:
     case DType::kQ8_0:
+    case DType::kIQ4_NL:
+    case DType::kIQ4_XS:
       return {0};
     case DType::kQ4_1:
     case DType::kQ5_1:
@@ -59,8 +68,24 @@ std::vector<int> ScaleOffsets(DType dtype) {
       return {0, 2};
     case DType::kQ6_K:
       return {208};
+    case DType::kQ2_K:
+      return {80, 82};
+    case DType::kQ3_K:
+      return {108};
     default:
       return {};
+  }
+}
+
+// Sane scales, and no NaN.
+void SetF8(std::normal_distribution<float>& normal, std::mt19937& random,
+           std::vector<uint8_t>* bytes) {
+  for (size_t block = 0; block < bytes->size(); block += 132) {
+    const float scale = normal(random) / 16;
+    for (size_t i = block + 4; i < block + 132; ++i) {
+      if (((*bytes)[i] & 0x7f) == 0x7f) (*bytes)[i] = 0x7e;
+    }
+    std::memcpy(&(*bytes)[block], &scale, sizeof(scale));
   }
 }
 
@@ -80,6 +105,11 @@ std::vector<uint8_t> RandomRows(DType dtype, int rows, int cols, std::mt19937& r
     return bytes;
   }
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  if (dtype == DType::kMXFP4) {
+    for (size_t block = 0; block < bytes.size(); block += 17)
+      bytes[block] = static_cast<uint8_t>(118 + random() % 8);
+  }
+  if (dtype == DType::kF8_E4M3) SetF8(normal, random, &bytes);
   for (size_t block = 0; block < bytes.size(); block += TraitsOf(dtype).block_bytes) {
     for (int offset : ScaleOffsets(dtype)) {
       const uint16_t scale = FloatToF16(normal(random));
@@ -151,6 +181,9 @@ class Output {
   std::vector<float> values_;
 };
 
+// As integers (kBlocks), rather than widened.
+bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype != DType::kF8_E4M3; }
+
 // The error one output may have, relative to sum |x| |w| over the columns, or to sum (largest |x|
 // of the block) |w|.
 //   fp32 sums in order: each of the `cols` additions errs by 2^-24 of the partial sum.
@@ -181,7 +214,7 @@ struct Worst {
 Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<float>& x, int m,
               const Output& y, float start) {
   Worst worst;
-  const bool blocks = BlockElements(weight.parts[0].dtype) > 1;
+  const bool blocks = MultipliesBlocks(weight.parts[0].dtype);
   const int stride = m <= 8 ? 1 : m / 5;
   for (int i = 0; i < m; i = i == m - 1 ? m : std::min(i + stride, m - 1)) {
     const float* row = x.data() + static_cast<size_t>(i) * weight.cols;
@@ -230,7 +263,7 @@ TEST_P(MatmulTest, EqualsTheDoubleLoop) {
   const auto [weight_dtype, dtype] = GetParam();
   std::vector<int> all_cols = {SmallestCols(), 3 * SmallestCols(), 576};
   if (SmallestCols() == 1) all_cols = {1, 2, 31, 33, 77, 576};
-  if (SmallestCols() == 256) all_cols = {256, 768};
+  if (SmallestCols() >= 128) all_cols = {SmallestCols(), 768};
   Worst worst;
   for (int cols : all_cols) {
     for (int rows : {1, 15, 16, 17, 50, 97}) {
@@ -399,7 +432,7 @@ std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<floa
 // kStored's blocks mean the same sums, bit by bit, whatever the instruction set.
 TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
   const auto [weight_dtype, dtype] = GetParam();
-  if (weight_dtype != WeightDType::kStored || SmallestCols() == 1) return;
+  if (weight_dtype != WeightDType::kStored || !MultipliesBlocks(dtype)) return;
   const TestWeight weight = MakeWeight(dtype, 61, 768, random_);
   const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
   for (int m : {1, 3, 6, 8, 14, 16, 37}) {
@@ -409,6 +442,32 @@ TEST_P(MatmulTest, BlocksHaveTheBitsOfAvx2) {
            true, pool_);
     const std::vector<float> want = Avx2Blocks(static_cast<const PackedWeight&>(*packed), x, m);
     EXPECT_EQ(std::memcmp(y.data(), want.data(), y.size() * sizeof(float)), 0) << m << " rows";
+  }
+}
+
+// What is quantised while it is packed is, bit for bit, the weight of those blocks.
+TEST_P(MatmulTest, QuantisedRowsAreTheirBlocks) {
+  const auto [weight_dtype, dtype] = GetParam();
+  if (weight_dtype != WeightDType::kStored) return;
+  const int cols = std::max(64, SmallestCols());
+  const TestWeight weight = MakeWeight(dtype, 37, cols, random_);
+  for (const WeightDType quantising : kQuantising) {
+    const DType kept = KeptDType(dtype, quantising, cols);
+    std::vector<uint8_t> blocks = weight.bytes[0];
+    if (kept != dtype) {
+      blocks.resize(BytesOf(kept, weight.values.size()));
+      QuantizeRow(kept, weight.values.data(), static_cast<int64_t>(weight.values.size()),
+                  blocks.data());
+    }
+    const WeightPart part = {kept, blocks.data(), 37, cols};
+    const auto want = PackWeight({&part, 1}, WeightDType::kStored, false, pool_);
+    const std::unique_ptr<Weight> got = Pack(weight, quantising, pool_);
+    ASSERT_TRUE(want.ok());
+    EXPECT_EQ(got->bytes(), (*want)->bytes());
+    const auto& panels = static_cast<const PackedWeight&>(*got).segments()[0];
+    const auto& wanted = static_cast<const PackedWeight&>(**want).segments()[0];
+    EXPECT_EQ(panels.dtype, kept);
+    EXPECT_EQ(std::memcmp(panels.panels.get(), wanted.panels.get(), got->bytes()), 0);
   }
 }
 
@@ -429,8 +488,9 @@ TEST(MatmulStacked, PartsOfDifferentTypesKeepTheirOrder) {
   ThreadPool pool(2);
   TestWeight weight;
   weight.cols = 512;
-  const std::pair<DType, int> parts[] = {{DType::kQ4_K, 40}, {DType::kQ4_K, 13}, {DType::kQ6_K, 21},
-                                         {DType::kF32, 5},   {DType::kQ8_0, 33}, {DType::kQ4_1, 1}};
+  const std::pair<DType, int> parts[] = {
+      {DType::kQ4_K, 40}, {DType::kQ4_K, 13}, {DType::kQ6_K, 21},    {DType::kF32, 5},
+      {DType::kQ8_0, 33}, {DType::kQ4_1, 1},  {DType::kF8_E4M3, 17}, {DType::kQ2_K, 3}};
   for (const auto& [dtype, rows] : parts) weight.Add(dtype, rows, random);
   for (WeightDType weight_dtype : kAllWeightDTypes) {
     const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool);
@@ -476,6 +536,82 @@ TEST(MatmulMemory, ThePartsMayBeFreedAfterPacking) {
   Matmul({.x = x.data(), .m = 2, .weight = packed->get(), .y = y.data(), .accumulate = false},
          false, pool);
   EXPECT_LE(Compare(weight, WeightDType::kStored, x, 2, y, 0.0f).ratio, 1.0);
+}
+
+// Gives the rows of a weight, a copy each.
+class CopyingMaker final : public RowMaker {
+ public:
+  CopyingMaker(const std::vector<uint8_t>& bytes, size_t row_bytes)
+      : bytes_(bytes), row_bytes_(row_bytes) {}
+  void Make(int64_t row, uint8_t* out) const override {
+    std::memcpy(out, &bytes_[row * row_bytes_], row_bytes_);
+  }
+
+ private:
+  const std::vector<uint8_t>& bytes_;
+  const size_t row_bytes_;
+};
+
+TEST(MatmulMadeRows, AreTheRowsThatAreStored) {
+  std::mt19937 random(kSeed);
+  ThreadPool pool(2);
+  for (const DType dtype : {DType::kF32, DType::kQ5_0, DType::kF8_E4M3}) {
+    const TestWeight weight = MakeWeight(dtype, 50, 256, random);
+    const CopyingMaker maker(weight.bytes[0], BytesOf(dtype, 256));
+    const WeightPart parts[] = {
+        {.dtype = dtype, .rows = 19, .cols = 256, .maker = &maker},
+        {.dtype = dtype, .rows = 31, .cols = 256, .maker = &maker, .first_made = 19}};
+    for (WeightDType weight_dtype :
+         {WeightDType::kStored, WeightDType::kBFloat16, WeightDType::kQ4_0}) {
+      const std::unique_ptr<Weight> stored = Pack(weight, weight_dtype, pool);
+      const auto made = PackWeight(parts, weight_dtype, false, pool);
+      ASSERT_TRUE(made.ok()) << made.status();
+      ASSERT_EQ((*made)->bytes(), stored->bytes());
+      const auto bytes_of = [](const Weight& w) {
+        return static_cast<const PackedWeight&>(w).segments()[0].panels.get();
+      };
+      EXPECT_EQ(std::memcmp(bytes_of(**made), bytes_of(*stored), stored->bytes()), 0);
+    }
+  }
+}
+
+// Of every type, where the blocks have their scales too.
+TEST(MatmulErrors, WhatIsNotFiniteIsNamed) {
+  std::mt19937 random(kSeed);
+  ThreadPool pool(2);
+  const auto message = [&](const TestWeight& weight, WeightDType weight_dtype) {
+    WeightPart part = weight.parts[0];
+    part.name = "blk.0.up";
+    const auto packed = PackWeight({&part, 1}, weight_dtype, false, pool);
+    EXPECT_EQ(packed.status().code(), absl::StatusCode::kInvalidArgument)
+        << DTypeName(part.dtype) << ", " << NameOf(weight_dtype);
+    return std::string(packed.status().message());
+  };
+  for (DType dtype : kAllDTypes) {
+    TestWeight weight = MakeWeight(dtype, 40, 512, random);
+    const int block = 256 / BlockElements(dtype);
+    uint8_t* bytes = weight.bytes[0].data() + BytesOf(dtype, 21 * 512) +
+                     static_cast<size_t>(block) * TraitsOf(dtype).block_bytes;
+    const std::vector<int> offsets = ScaleOffsets(dtype);
+    if (dtype == DType::kMXFP4) {
+      bytes[0] = 255;
+      std::fill(bytes + 1, bytes + 17, uint8_t{0x77});
+    } else if (dtype == DType::kF8_E4M3) {
+      bytes[4] = 0xff;
+    } else if (dtype == DType::kF32) {
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(bytes, &nan, sizeof(nan));
+    } else {
+      const uint16_t infinity = dtype == DType::kBF16 ? 0x7f80 : 0xfc00;
+      std::memcpy(bytes + (offsets.empty() ? 0 : offsets.back()), &infinity, 2);
+    }
+    for (WeightDType weight_dtype :
+         {WeightDType::kStored, WeightDType::kFloat32, WeightDType::kBFloat16, WeightDType::kQ4_0})
+      EXPECT_THAT(
+          message(weight, weight_dtype),
+          testing::ContainsRegex("tensor 'blk.0.up': the value in row 21, column 2[5-9][0-9] is "
+                                 ".*(nan|inf) as .*; weights must be finite"));
+  }
 }
 
 TEST(MatmulErrors, BadPartsAreNamed) {

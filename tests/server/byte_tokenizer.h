@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/tokenizer/chat_template.h"
+#include "engine/chat/chat_template.h"
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "engine/tokenizer/utf8.h"
 
 namespace hydrant {
 
@@ -61,21 +61,21 @@ class ByteTokenizer final : public Tokenizer {
 
 class LineTemplate final : public ChatTemplate {
  public:
-  std::string_view Family() const override { return "lines"; }
-  absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
-                                     bool add_generation_prompt) const override {
+  std::string_view Names() const override { return "lines"; }
+  absl::StatusOr<std::string> Render(const Conversation& conversation) const override {
     std::string text = "<s>";
     bool asked = false;
-    for (size_t i = 0; i < messages.size(); ++i) {
-      if (messages[i].role != "user" && messages[i].role != "assistant") {
+    for (size_t i = 0; i < conversation.messages.size(); ++i) {
+      const ChatMessage& message = conversation.messages[i];
+      if (message.role != "user" && message.role != "assistant") {
         return absl::InvalidArgumentError(
-            absl::StrCat("message ", i, ": role ", messages[i].role, " is not allowed"));
+            absl::StrCat("messages: message ", i, ": role ", message.role, " is not allowed"));
       }
-      asked = asked || messages[i].role == "user";
-      absl::StrAppend(&text, messages[i].role, ":", messages[i].content, "\n");
+      asked = asked || message.role == "user";
+      absl::StrAppend(&text, message.role, ":", message.content.value_or(""), "\n");
     }
-    if (!asked) return absl::InvalidArgumentError("a user message is missing");
-    return add_generation_prompt ? text + "assistant:" : text;
+    if (!asked) return absl::InvalidArgumentError("messages: a user message is missing");
+    return conversation.add_generation_prompt ? text + "assistant:" : text;
   }
 };
 

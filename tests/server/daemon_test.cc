@@ -285,7 +285,7 @@ TEST_F(SpoiledFiles, DoNotStart) {
            {"tensors.gguf", Overwritten(8, huge), "tensor count 4611686018427387903 does not fit"},
            {"pairs.gguf", Overwritten(16, huge), "metadata count 4611686018427387903 does not fit"},
            {"mamba.gguf", Overwritten(architecture, "mamba"),
-            "general.architecture is 'mamba', only 'llama' is supported"}}) {
+            "general.architecture is 'mamba'; supported are llama, qwen2"}}) {
     ExpectNoStart({"--model", Write(c.name, c.bytes)}, {"--model", c.name, c.mention});
   }
 }
@@ -641,6 +641,7 @@ TEST(Client, GeneratesTokenizesAndReportsUsage) {
   EXPECT_EQ(run({"detokenize", "99999"}), 2);
   EXPECT_EQ(run({"generate", "--prompt", "x", "--top-p", "7"}), 2);
   EXPECT_EQ(run({"chat", "hello"}), 2);  // the model has no chat template
+  EXPECT_EQ(run({"chat", "--tools", "/no/tools.json", "hello"}), 2);
   EXPECT_EQ(run({"frobnicate"}), 2);
 }
 

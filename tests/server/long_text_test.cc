@@ -196,8 +196,10 @@ class LongTextsInAShortQueue : public LongText {
 
 TEST_F(LongTextsInAShortQueue, AreRefusedWithATimeToRetry) {
   std::vector<std::unique_ptr<Call>> calls;
-  for (int i = 0; i < 2; ++i) calls.push_back(Start("busy"));
-  gate_.WaitUntilSeen(2);
+  for (int i = 0; i < 2; ++i) {  // one after the other: there is room for one to wait
+    calls.push_back(Start("busy"));
+    gate_.WaitUntilSeen(i + 1);
+  }
   calls.push_back(Start("waits"));
   calls.push_back(Start("or not"));  // whichever comes first waits, the other is refused
   ASSERT_TRUE(WaitFor(

@@ -144,6 +144,10 @@ TEST(CommandLine, LeavesToTheDeviceWhatIsNotSaid) {
   ASSERT_TRUE(asked.options.has_value()) << asked.text;
   EXPECT_EQ(asked.options->engine.device, "cpu");
   EXPECT_EQ(asked.options->engine.dtype, WeightDType::kStored);
+  EXPECT_EQ(Parse({"--model", "m.gguf", "--dtype", "q8_0"}).options->engine.dtype,
+            WeightDType::kQ8_0);
+  EXPECT_EQ(Parse({"--model", "m.gguf", "--dtype", "q4_0"}).options->engine.dtype,
+            WeightDType::kQ4_0);
   EXPECT_EQ(asked.options->engine.async_scheduling, false);
 }
 

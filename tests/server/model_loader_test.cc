@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -64,7 +65,8 @@ TEST_F(ModelLoaderTest, ChatTemplatesWriteTheEndThatTheTokenizerNames) {
     const auto loaded = Load();
     ASSERT_NE(loaded, nullptr);
     ASSERT_NE(loaded->chat_template, nullptr) << loaded->served.no_chat_reason;
-    EXPECT_EQ(*loaded->chat_template->Render({{"user", "hi"}}, false),
+    EXPECT_EQ(*loaded->chat_template->Render(
+                  {.messages = {{"user", "hi"}}, .add_generation_prompt = false}),
               std::string("<|user|>\nhi") + eos + "\n");
   }
 }
@@ -119,6 +121,7 @@ TEST_F(ModelLoaderTest, APoolThatDoesNotFitIsRefusedByItsOption) {
 class CutFileTest : public ModelLoaderTest {
  protected:
   CutFileTest() {
+    std::signal(SIGBUS, SIG_DFL);  // a sanitizer may have taken it
     options_.model_path =
         WriteTinyLlamaGguf(folder_ + "/m.gguf", TinyLlamaConfig(), DType::kF32, 1);
     options_.load_format = LoadFormat::kAuto;

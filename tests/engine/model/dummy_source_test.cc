@@ -23,11 +23,14 @@ HfConfig SmallConfig(DType dtype) {
 }
 
 std::vector<float> Floats(const TensorView& view) {
-  const absl::StatusOr<StoredParts> stored = StoredParts::Make(std::vector<WeightPart>{
-      {view.dtype, view.bytes.data(), 1, static_cast<int>(view.NumElements()), view.normals}});
-  std::vector<float> values(view.NumElements());
-  DequantizeRow(view.dtype, static_cast<const uint8_t*>(stored->get()[0].data), view.NumElements(),
-                values.data());
+  const auto count = static_cast<int>(view.NumElements());
+  const absl::StatusOr<WeightRows> rows = WeightRows::Make(
+      std::vector<WeightPart>{{view.dtype, view.bytes.data(), 1, count, view.normals}},
+      WeightDType::kStored);
+  std::vector<uint8_t> scratch(rows->scratch_bytes());
+  const WeightRows::Row row = rows->Get(0, scratch.data());
+  std::vector<float> values(count);
+  DequantizeRow(row.dtype, row.bytes, count, values.data());
   return values;
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/model/gguf.h"
-#include "engine/model/gguf_llama.h"
+#include "engine/model/gguf_model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto file = hydrant::GgufFile::Parse({data, size});
@@ -14,6 +14,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const auto& [name, view] : (*file)->tensors()) {
     for (const uint8_t byte : view.bytes) sink = sink ^ byte;
   }
-  (void)hydrant::MakeGgufLlamaSource(*std::move(file));
+  (void)hydrant::MakeGgufSource(*std::move(file));
   return 0;
 }

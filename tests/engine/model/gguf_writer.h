@@ -37,8 +37,20 @@ inline uint32_t GgmlType(DType dtype) {
       return 13;
     case DType::kQ6_K:
       return 14;
+    case DType::kQ2_K:
+      return 10;
+    case DType::kQ3_K:
+      return 11;
+    case DType::kIQ4_NL:
+      return 20;
+    case DType::kIQ4_XS:
+      return 23;
     case DType::kBF16:
       return 30;
+    case DType::kMXFP4:
+      return 39;
+    case DType::kF8_E4M3:
+      break;  // of no file
   }
   return ~0u;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -42,12 +43,12 @@ TEST(HfConfigTest, ReadsLlama32) {
   EXPECT_EQ(m.head_dim, 64);
   EXPECT_EQ(m.max_context, 131072);
   EXPECT_EQ(m.norm_eps, 1e-5);
-  EXPECT_EQ(m.rope_theta, 500000);
-  EXPECT_TRUE(m.llama3.enabled);
-  EXPECT_EQ(m.llama3.factor, 32);
-  EXPECT_EQ(m.llama3.low_freq_factor, 1);
-  EXPECT_EQ(m.llama3.high_freq_factor, 4);
-  EXPECT_EQ(m.llama3.original_context, 8192);
+  EXPECT_EQ(m.rope.theta, 500000);
+  EXPECT_TRUE(m.rope.llama3.enabled);
+  EXPECT_EQ(m.rope.llama3.factor, 32);
+  EXPECT_EQ(m.rope.llama3.low_freq_factor, 1);
+  EXPECT_EQ(m.rope.llama3.high_freq_factor, 4);
+  EXPECT_EQ(m.rope.llama3.original_context, 8192);
   EXPECT_TRUE(m.tied_embeddings);
   EXPECT_EQ(m.rope_pairing, RopePairing::kHalfSplit);
   EXPECT_EQ(config->weight_dtype, DType::kBF16);
@@ -57,23 +58,23 @@ TEST(HfConfigTest, ReadsRopeParametersOfTransformers5) {
   auto config = ParseWith(
       R"({"rope_theta":null,"dtype":"bfloat16","rope_parameters":{"rope_type":"default","rope_theta":250000}})");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model.rope_theta, 250000);
+  EXPECT_EQ(config->model.rope.theta, 250000);
   EXPECT_EQ(config->weight_dtype, DType::kBF16);
   config = ParseWith(
       R"({"rope_theta":null,"rope_parameters":{"rope_type":"llama3","rope_theta":500000,"factor":8,
     "low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":8192}})");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_TRUE(config->model.llama3.enabled);
-  EXPECT_EQ(config->model.rope_theta, 500000);
+  EXPECT_TRUE(config->model.rope.llama3.enabled);
+  EXPECT_EQ(config->model.rope.theta, 500000);
 }
 
 TEST(HfConfigTest, ReadsLinearScalingUnderBothNames) {
-  EXPECT_EQ(ParseWith(R"({"rope_scaling":{"type":"linear","factor":4}})")->model.rope_linear_factor,
+  EXPECT_EQ(ParseWith(R"({"rope_scaling":{"type":"linear","factor":4}})")->model.rope.linear_factor,
             4);
   EXPECT_EQ(ParseWith(R"({"rope_scaling":{"rope_type":"linear","factor":2.5}})")
-                ->model.rope_linear_factor,
+                ->model.rope.linear_factor,
             2.5);
-  EXPECT_EQ(ParseWith(R"({"rope_scaling":null})")->model.rope_linear_factor, 1);
+  EXPECT_EQ(ParseWith(R"({"rope_scaling":null})")->model.rope.linear_factor, 1);
 }
 
 TEST(HfConfigTest, DefaultsAreThoseOfTransformers) {
@@ -85,21 +86,35 @@ TEST(HfConfigTest, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(config->model.head_dim, 16);
   EXPECT_EQ(config->model.norm_eps, 1e-6);
   EXPECT_EQ(config->model.max_context, 2048);
-  EXPECT_EQ(config->model.rope_theta, 10000);
+  EXPECT_EQ(config->model.rope.theta, 10000);
   EXPECT_FALSE(config->model.tied_embeddings);
   EXPECT_EQ(config->weight_dtype, DType::kF32);
 }
 
-TEST(HfConfigTest, MistralOnlyWithoutSlidingWindow) {
+// A file that does not mention the window has one of 4096; one as long as the context is none.
+TEST(HfConfigTest, SlidingWindowOfMistral) {
   json root = Base();
   root["architectures"] = {"MistralForCausalLM"};
-  EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
-              HasSubstr("sliding_window is missing"));
-  root["sliding_window"] = 4096;
-  EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
-              HasSubstr("sliding_window is '4096'"));
+  root["num_key_value_heads"] = 2;
+  EXPECT_EQ(ParseHfConfig(root.dump())->model.KindOf(1).window, 0);
+  root["max_position_embeddings"] = 8192;
+  EXPECT_EQ(ParseHfConfig(root.dump())->model.KindOf(1).window, 4096);
+  root["sliding_window"] = 100;
+  EXPECT_EQ(ParseHfConfig(root.dump())->model.ContextWithinWindows(), 100);
   root["sliding_window"] = nullptr;
-  EXPECT_TRUE(ParseHfConfig(root.dump()).ok());
+  EXPECT_EQ(ParseHfConfig(root.dump())->model.ContextWithinWindows(), 8192);
+  root["sliding_window"] = 0;
+  EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
+              HasSubstr("sliding_window is 0, wanted null or at least 1"));
+}
+
+TEST(HfConfigTest, ASlidingLayerWantsAWindow) {
+  json root = Base();
+  root["architectures"] = {"Olmo3ForCausalLM"};
+  EXPECT_TRUE(ParseHfConfig(root.dump()).ok()) << ParseHfConfig(root.dump()).status();
+  root["sliding_window"] = nullptr;
+  EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
+              HasSubstr("layer 0 is one of sliding_attention, but the file has no sliding_window"));
 }
 
 // transformers 5: rope_scaling, where it says anything, stands for all of rope_parameters.
@@ -108,16 +123,16 @@ TEST(HfConfigTest, RopeScalingReplacesRopeParameters) {
       R"({"rope_theta":null,"rope_scaling":{"rope_type":"linear","factor":4},
           "rope_parameters":{"rope_type":"default","rope_theta":250000}})");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->model.rope_linear_factor, 4);
-  EXPECT_EQ(config->model.rope_theta, 10000);
+  EXPECT_EQ(config->model.rope.linear_factor, 4);
+  EXPECT_EQ(config->model.rope.theta, 10000);
   config = ParseWith(
       R"({"rope_theta":30000,"rope_scaling":{"rope_type":"linear","factor":4},
           "rope_parameters":{"rope_type":"default","rope_theta":250000}})");
-  EXPECT_EQ(config->model.rope_theta, 30000);
+  EXPECT_EQ(config->model.rope.theta, 30000);
   config = ParseWith(
       R"({"rope_scaling":{},"rope_parameters":{"rope_type":"linear","factor":2,"rope_theta":500}})");
-  EXPECT_EQ(config->model.rope_linear_factor, 2);
-  EXPECT_EQ(config->model.rope_theta, 500);
+  EXPECT_EQ(config->model.rope.linear_factor, 2);
+  EXPECT_EQ(config->model.rope.theta, 500);
 }
 
 // config.json files as they were published, whole.
@@ -186,8 +201,8 @@ TEST_P(BadHfConfigTest, IsRefusedWithItsReason) {
 INSTANTIATE_TEST_SUITE_P(
     All, BadHfConfigTest,
     testing::Values(
-        BadConfig{R"({"architectures":["Qwen2ForCausalLM"]})",
-                  "architectures is 'Qwen2ForCausalLM'"},
+        BadConfig{R"({"architectures":["Qwen2MoeForCausalLM"]})",
+                  "architectures is 'Qwen2MoeForCausalLM'"},
         BadConfig{R"({"architectures":null})", "architectures is missing"},
         BadConfig{R"({"architectures":null,"model_type":"gpt2"})", "model_type is 'gpt2'"},
         BadConfig{R"({"architectures":"LlamaForCausalLM"})", "wanted an array of one string"},
@@ -205,16 +220,23 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"head_dim":7})", "head_dim is 7, it must be even"},
         BadConfig{R"({"vocab_size":100000000})",
                   "vocab_size is 100000000, the limit is 1 to 4194304"},
-        BadConfig{R"({"attention_bias":true})", "attention_bias is true"},
-        BadConfig{R"({"mlp_bias":true})", "mlp_bias is true"},
         BadConfig{R"({"mlp_bias":1})", "mlp_bias is '1', wanted true or false"},
-        BadConfig{R"({"hidden_act":"gelu"})", "hidden_act is 'gelu', only 'silu'"},
+        BadConfig{R"({"hidden_act":"mish"})", "hidden_act is 'mish'; supported are"},
         BadConfig{R"({"rms_norm_eps":"x"})", "rms_norm_eps is"},
         BadConfig{R"({"rms_norm_eps":2})", "norm_eps is 2, the limit is"},
         BadConfig{R"({"partial_rotary_factor":0.5})", "partial_rotary_factor is 0.5"},
-        BadConfig{R"({"quantization_config":{"bits":4}})", "quantization_config is set"},
-        BadConfig{R"({"rope_scaling":{"rope_type":"yarn","factor":4}})",
-                  "rope_scaling: rope_type is 'yarn'"},
+        BadConfig{R"({"quantization_config":{"bits":4}})",
+                  "quantization_config: quant_method is ''"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"dynamic","factor":4}})",
+                  "rope_scaling: rope_type is 'dynamic'"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"yarn"}})", "rope_scaling: factor is missing"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"longrope","short_factor":[1]}})",
+                  "rope_scaling: long_factor is missing"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"longrope","short_factor":[1,"x"]}})",
+                  "rope_scaling: short_factor is"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"longrope","short_factor":[1],
+                  "long_factor":[2]}})",
+                  "rope short_factor has 1 values, half of rotary_dim is 8"},
         BadConfig{R"({"rope_scaling":{"rope_type":"linear"}})", "rope_scaling: factor is missing"},
         BadConfig{R"({"rope_scaling":{"rope_type":"llama3","factor":8}})",
                   "rope_scaling: low_freq_factor is missing"},
@@ -225,12 +247,159 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"is_encoder_decoder":true})", "'is_encoder_decoder' is 'true'"},
         BadConfig{R"({"rope_interleaved":true})", "'rope_interleaved' is 'true'"},
         BadConfig{R"({"rotary_emb_base":500})", "'rotary_emb_base' is '500'"},
-        BadConfig{R"({"rope_scaling":{"rope_type":"linear","factor":2,"attention_factor":2}})",
-                  "rope_scaling: 'attention_factor' is '2'"},
+        BadConfig{R"({"rope_scaling":{"rope_type":"linear","factor":2,"temperature":2}})",
+                  "rope_scaling: 'temperature' is '2'"},
         BadConfig{R"({"rope_scaling":7})", "rope_scaling is '7', wanted an object"},
         BadConfig{R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})",
                   "differs by kind of layer"},
         BadConfig{R"({"initializer_range":0})", "initializer_range is 0"}));
+
+struct Published {
+  const char* name;
+  const char* json;
+  std::function<void(const ModelConfig&)> check;
+};
+
+// The fields of published files, as far as they say something of the model.
+TEST(HfConfigTest, PublishedFilesOfManyFamiliesAreRead) {
+  const Published files[] = {
+      {"Qwen2.5-0.5B-Instruct", R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,
+        "bos_token_id":151643,"eos_token_id":151645,"hidden_act":"silu","hidden_size":896,
+        "initializer_range":0.02,"intermediate_size":4864,"max_position_embeddings":32768,
+        "max_window_layers":21,"model_type":"qwen2","num_attention_heads":14,"num_hidden_layers":24,
+        "num_key_value_heads":2,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"sliding_window":32768,
+        "tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.43.1",
+        "use_cache":true,"use_sliding_window":false,"vocab_size":151936})",
+       [](const ModelConfig& m) {
+         EXPECT_TRUE(m.biases.qkv && !m.biases.attention_output && !m.biases.feed_forward);
+         EXPECT_EQ(m.rope.theta, 1e6);
+         EXPECT_TRUE(m.tied_embeddings);
+       }},
+      {"DeepSeek-R1-Distill-Qwen-1.5B", R"({"architectures":["Qwen2ForCausalLM"],
+        "attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151643,"hidden_act":"silu",
+        "hidden_size":1536,"initializer_range":0.02,"intermediate_size":8960,
+        "max_position_embeddings":131072,"max_window_layers":21,"model_type":"qwen2",
+        "num_attention_heads":12,"num_hidden_layers":28,"num_key_value_heads":2,"rms_norm_eps":1e-06,
+        "rope_theta":10000,"sliding_window":4096,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+        "transformers_version":"4.44.0","use_cache":true,"use_mrope":false,"use_sliding_window":false,
+        "vocab_size":151936})",
+       [](const ModelConfig& m) { EXPECT_EQ(m.KindOf(27).window, 0); }},
+      {"Qwen3-4B", R"({"architectures":["Qwen3ForCausalLM"],"attention_bias":false,
+        "attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151645,"head_dim":128,
+        "hidden_act":"silu","hidden_size":2560,"initializer_range":0.02,"intermediate_size":9728,
+        "max_position_embeddings":40960,"max_window_layers":36,"model_type":"qwen3",
+        "num_attention_heads":32,"num_hidden_layers":36,"num_key_value_heads":8,"rms_norm_eps":1e-06,
+        "rope_scaling":null,"rope_theta":1000000,"sliding_window":null,"tie_word_embeddings":true,
+        "torch_dtype":"bfloat16","transformers_version":"4.51.0","use_cache":true,
+        "use_sliding_window":false,"vocab_size":151936})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.qk_norm, QkNorm::kHead);
+         EXPECT_EQ(m.QDim(), 4096);
+         EXPECT_FALSE(m.biases.qkv);
+       }},
+      {"granite-3.3-2b-instruct", R"({"architectures":["GraniteForCausalLM"],"attention_bias":false,
+        "attention_dropout":0.0,"attention_multiplier":0.015625,"bos_token_id":0,
+        "embedding_multiplier":12.0,"eos_token_id":0,"hidden_act":"silu","hidden_size":2048,
+        "initializer_range":0.02,"intermediate_size":8192,"logits_scaling":8.0,
+        "max_position_embeddings":131072,"mlp_bias":false,"model_type":"granite",
+        "num_attention_heads":32,"num_hidden_layers":40,"num_key_value_heads":8,"pad_token_id":0,
+        "residual_multiplier":0.22,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000000.0,
+        "tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.49.0",
+        "use_cache":true,"vocab_size":49159})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.AttentionScale(), 0.015625);
+         EXPECT_EQ(m.embedding_scale, 12);
+         EXPECT_EQ(m.residual_scale, 0.22);
+         EXPECT_EQ(m.logit_scale, 0.125);
+       }},
+      {"SmolLM3-3B, its first four layers",
+       R"({"architectures":["SmolLM3ForCausalLM"],"attention_bias":false,
+        "attention_dropout":0.0,"bos_token_id":null,"eos_token_id":128012,"hidden_act":"silu",
+        "hidden_size":2048,"initializer_range":0.02,"intermediate_size":11008,
+        "layer_types":["full_attention","full_attention","full_attention","full_attention"],
+        "max_position_embeddings":65536,"max_window_layers":28,"mlp_bias":false,
+        "model_type":"smollm3","no_rope_layer_interval":4,"no_rope_layers":[1,1,1,0],
+        "num_attention_heads":16,"num_hidden_layers":4,"num_key_value_heads":4,"pad_token_id":128004,
+        "pretraining_tp":2,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":5000000.0,
+        "sliding_window":null,"torch_dtype":"bfloat16","transformers_version":"4.54.0.dev0",
+        "use_cache":false,"use_sliding_window":false,"vocab_size":128256})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.RotaryDimOf(2), 128);
+         EXPECT_EQ(m.RotaryDimOf(3), 0);
+         EXPECT_TRUE(m.tied_embeddings);
+       }},
+      {"Phi-4-mini-instruct, its factors shortened", R"({"architectures":["Phi3ForCausalLM"],
+        "attention_bias":false,"attention_dropout":0.0,"auto_map":{"AutoConfig":"x"},
+        "bos_token_id":199999,"embd_pdrop":0.0,"eos_token_id":199999,"full_attn_mod":1,
+        "hidden_act":"silu","hidden_size":128,"initializer_range":0.02,"intermediate_size":8192,
+        "interpolate_factor":1,"lm_head_bias":false,"max_position_embeddings":131072,"mlp_bias":false,
+        "model_type":"phi3","num_attention_heads":8,"num_hidden_layers":32,"num_key_value_heads":4,
+        "original_max_position_embeddings":4096,"pad_token_id":199999,"partial_rotary_factor":0.75,
+        "resid_pdrop":0.0,"rms_norm_eps":1e-05,"rope_scaling":{"long_factor":[1,1.25,1.5,2,3,4],
+        "short_factor":[1,1,1,1,1,1],"type":"longrope"},"rope_theta":10000.0,"sliding_window":262144,
+        "tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.45.0",
+        "use_cache":true,"vocab_size":200064})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.RotaryDim(), 12);
+         EXPECT_EQ(m.KindOf(0).window, 0);
+         EXPECT_EQ(m.rope.long_rope.original_context, 4096);
+         // sqrt(1 + ln 32 / ln 4096)
+         EXPECT_NEAR(m.rope.attention_factor, 1.1902380714238083, 1e-12);
+       }},
+      {"OLMo-2-0425-1B", R"({"architectures":["Olmo2ForCausalLM"],"attention_bias":false,
+        "attention_dropout":0.0,"eos_token_id":100257,"hidden_act":"silu","hidden_size":2048,
+        "initializer_range":0.02,"intermediate_size":8192,"max_position_embeddings":4096,
+        "model_type":"olmo2","num_attention_heads":16,"num_hidden_layers":16,
+        "num_key_value_heads":16,"pad_token_id":100277,"rms_norm_eps":1e-06,"rope_scaling":null,
+        "rope_theta":500000,"tie_word_embeddings":false,"torch_dtype":"float32",
+        "transformers_version":"4.47.0","use_cache":false,"vocab_size":100352})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.norm_placement, NormPlacement::kAfter);
+         EXPECT_EQ(m.qk_norm, QkNorm::kWhole);
+       }},
+      {"gemma-3-1b-it", R"({"architectures":["Gemma3ForCausalLM"],"attention_bias":false,
+        "attention_dropout":0.0,"attn_logit_softcapping":null,"bos_token_id":2,
+        "cache_implementation":"hybrid","eos_token_id":[1,106],"final_logit_softcapping":null,
+        "head_dim":256,"hidden_activation":"gelu_pytorch_tanh","hidden_size":1152,
+        "initializer_range":0.02,"intermediate_size":6912,"max_position_embeddings":32768,
+        "model_type":"gemma3_text","num_attention_heads":4,"num_hidden_layers":26,
+        "num_key_value_heads":1,"pad_token_id":0,"query_pre_attn_scalar":256,"rms_norm_eps":1e-06,
+        "rope_local_base_freq":10000,"rope_scaling":null,"rope_theta":1000000,"sliding_window":512,
+        "sliding_window_pattern":6,"torch_dtype":"bfloat16","transformers_version":"4.50.0.dev0",
+        "use_cache":true,"vocab_size":262144})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.KindOf(4).window, 512);
+         EXPECT_EQ(m.KindOf(5).window, 0);
+         EXPECT_EQ(m.RopeOf(4).theta, 10000);
+         EXPECT_EQ(m.RopeOf(5).theta, 1000000);
+         EXPECT_EQ(m.AttentionScale(), 1.0 / 16);
+         EXPECT_EQ(m.activation, Activation::kGeluTanh);
+         EXPECT_EQ(m.ContextWithinWindows(), 512);
+       }},
+      {"OLMo-3-1025-7B, its first four layers", R"({"architectures":["Olmo3ForCausalLM"],
+        "attention_bias":false,"attention_dropout":0.0,"eos_token_id":100257,"hidden_act":"silu",
+        "hidden_size":4096,"initializer_range":0.02,"intermediate_size":11008,
+        "layer_types":["sliding_attention","sliding_attention","sliding_attention","full_attention"],
+        "max_position_embeddings":65536,"model_type":"olmo3","num_attention_heads":32,
+        "num_hidden_layers":4,"num_key_value_heads":32,"pad_token_id":100277,"rms_norm_eps":1e-06,
+        "rope_scaling":{"attention_factor":1.2079441541679836,"beta_fast":32,"beta_slow":1,
+        "factor":8.0,"original_max_position_embeddings":8192,"rope_type":"yarn"},"rope_theta":500000,
+        "sliding_window":4096,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+        "transformers_version":"4.57.0","use_cache":false,"vocab_size":100278})",
+       [](const ModelConfig& m) {
+         EXPECT_FALSE(m.RopeOf(0).yarn.enabled);
+         EXPECT_TRUE(m.RopeOf(3).yarn.enabled);
+         EXPECT_EQ(m.RopeOf(3).attention_factor, 1.2079441541679836);
+         EXPECT_EQ(m.KindOf(2).window, 4096);
+       }},
+  };
+  for (const Published& file : files) {
+    SCOPED_TRACE(file.name);
+    const absl::StatusOr<HfConfig> config = ParseHfConfig(file.json);
+    ASSERT_TRUE(config.ok()) << config.status();
+    file.check(config->model);
+  }
+}
 
 // The fields of facebook/opt-125m's config.json that say something about the arithmetic.
 json Opt() {
@@ -303,7 +472,7 @@ TEST(HfConfigTest, GptNeoxRotaryUnderBothNames) {
   const auto rotary = [](const char* patch) {
     const auto config = ParsePatched(Neox(), patch);
     EXPECT_TRUE(config.ok()) << config.status();
-    return std::pair(config->model.RotaryDim(), config->model.rope_theta);
+    return std::pair(config->model.RotaryDim(), config->model.rope.theta);
   };
   EXPECT_EQ(rotary(R"({"rotary_pct":1.0,"rotary_emb_base":25000})"), std::pair(256, 25000.0));
   EXPECT_EQ(rotary(R"({"rotary_pct":null,"rotary_emb_base":null})"), std::pair(64, 10000.0));
@@ -340,14 +509,14 @@ TEST(HfConfigTest, WhatOptAndGptNeoxDoNotSupportIsNamed) {
       {Opt, R"({"_remove_final_layer_norm":true})", "_remove_final_layer_norm is true"},
       {Opt, R"({"enable_bias":false})", "enable_bias is false"},
       {Opt, R"({"layer_norm_elementwise_affine":false})", "layer_norm_elementwise_affine is false"},
-      {Opt, R"({"activation_function":"swish"})",
-       "activation_function is 'swish'; supported are relu, gelu, gelu_new"},
+      {Opt, R"({"activation_function":"mish"})",
+       "activation_function is 'mish'; supported are relu, gelu, gelu_new"},
       {Opt, R"({"ffn_dim":null})", "ffn_dim is missing"},
       {Opt, R"({"num_attention_heads":7})", "num_attention_heads is 7, it must divide hidden_size"},
       {Opt, R"({"max_position_embeddings":0})", "max_context is 0"},
       {Opt, R"({"init_std":0})", "initializer_range is 0"},
       {Opt, R"({"do_layer_norm_before":1})", "do_layer_norm_before is '1', wanted true or false"},
-      {Opt, R"({"quantization_config":{"bits":4}})", "quantization_config is set"},
+      {Opt, R"({"quantization_config":{"bits":4}})", "quantization_config: quant_method is ''"},
       {Neox, R"({"hidden_act":"quick_gelu"})", "hidden_act is 'quick_gelu'; supported are"},
       {Neox, R"({"attention_bias":false})", "attention_bias is false"},
       {Neox, R"({"rotary_pct":1.5})", "rotary_pct (partial_rotary_factor) is 1.5, the limit is"},

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/hf_config.h"
 #include "engine/model/model_tensors.h"
 #include "kernels/dequantize.h"
 

@@ -22,8 +22,6 @@ struct Mistake {
 TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Mistake mistakes[] = {
-      {[](ModelConfig& c) { c.architecture = "gpt2"; },
-       "architecture is 'gpt2', llama, opt and gpt_neox"},
       {[](ModelConfig& c) { c.num_layers = 0; }, "num_layers is 0, the limit is 1 to 1024"},
       {[](ModelConfig& c) { c.num_layers = 1025; }, "num_layers is 1025"},
       {[](ModelConfig& c) { c.hidden_size = -1; }, "hidden_size is -1, the limit is 1 to 65536"},
@@ -44,25 +42,52 @@ TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
       {[](ModelConfig& c) { c.max_context = 1 << 28; },
        "max_context is 268435456, the limit is 1 to 134217728"},
       {[=](ModelConfig& c) { c.norm_eps = nan; }, "norm_eps is nan"},
-      {[](ModelConfig& c) { c.norm_eps = 0; }, "norm_eps is 0"},
-      {[](ModelConfig& c) { c.rope_theta = 0.5; }, "rope_theta is 0.5, the limit is 1 to"},
-      {[](ModelConfig& c) { c.rope_linear_factor = 0; }, "rope_linear_factor is 0"},
+      {[=](ModelConfig& c) { c.attention_scale = nan; }, "attention_scale is nan"},
+      {[](ModelConfig& c) { c.embedding_scale = 0; }, "embedding_scale is 0"},
+      {[](ModelConfig& c) { c.residual_scale = -1; }, "residual_scale is -1"},
+      {[](ModelConfig& c) { c.logit_scale = 1e10; }, "logit_scale is 1e+10"},
       {[](ModelConfig& c) {
-         c.rope_freq_factors = {1, 2};
+         c.residual_scale = 0.5;
+         c.norm_placement = NormPlacement::kAfter;
+       },
+       "residual_scale is 0.5 beside norms of what is added"},
+      {[](ModelConfig& c) { c.layer_kinds.resize(3); }, "layer_kinds has 3 values, num_layers is"},
+      {[](ModelConfig& c) {
+         SetWindow(100, &c);
+         c.layer_kinds[1].window = -1;
+       },
+       "sliding_window of layer 1 is -1"},
+      {[](ModelConfig& c) { c.sliding_rope = Rope::WithTheta(0); }, "rope_theta is 0"},
+      {[](ModelConfig& c) { c.rope.yarn = {.enabled = true, .factor = 0.5}; },
+       "yarn rope factor is 0.5"},
+      {[](ModelConfig& c) { c.rope.yarn = {.enabled = true, .beta_fast = 0.5}; },
+       "yarn rope beta_fast is 0.5, the limit is 1 to"},
+      {[](ModelConfig& c) { c.rope.long_rope.long_factors.assign(8, 1); },
+       "of the two sets of LongRoPE factors one is missing"},
+      {[](ModelConfig& c) {
+         c.rope.long_rope = {std::vector<float>(8, 1), std::vector<float>(7, 1), 64};
+       },
+       "rope long_factor has 7 values, half of rotary_dim is 8"},
+      {[](ModelConfig& c) { c.rope.attention_factor = 0; }, "rope attention_factor is 0"},
+      {[](ModelConfig& c) { c.norm_eps = 0; }, "norm_eps is 0"},
+      {[](ModelConfig& c) { c.rope.theta = 0.5; }, "rope_theta is 0.5, the limit is 1 to"},
+      {[](ModelConfig& c) { c.rope.linear_factor = 0; }, "rope_linear_factor is 0"},
+      {[](ModelConfig& c) {
+         c.rope.freq_factors = {1, 2};
        },
        "rope_freq_factors has 2 values, half of rotary_dim is 8"},
-      {[](ModelConfig& c) { c.rope_freq_factors = {1, 1, 1, -2, 1, 1, 1, 1}; },
+      {[](ModelConfig& c) { c.rope.freq_factors = {1, 1, 1, -2, 1, 1, 1, 1}; },
        "rope_freq_factors[3] is -2"},
       {[](ModelConfig& c) {
-         c.llama3 = {true, 0.5, 1, 4, 8192};
+         c.rope.llama3 = {true, 0.5, 1, 4, 8192};
        },
        "llama3 rope factor is 0.5"},
       {[](ModelConfig& c) {
-         c.llama3 = {true, 8, 4, 4, 8192};
+         c.rope.llama3 = {true, 8, 4, 4, 8192};
        },
        "high_freq_factor is 4, it must be above low_freq_factor"},
       {[](ModelConfig& c) {
-         c.llama3 = {true, 8, 1, 4, 0};
+         c.rope.llama3 = {true, 8, 1, 4, 0};
        },
        "llama3 rope original_context is 0"},
   };

@@ -114,7 +114,9 @@ TEST_P(TinyModelTest, LoadsThroughOpenModel) {
 INSTANTIATE_TEST_SUITE_P(AllTypes, TinyModelTest,
                          testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ2_K,
+                                         DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS,
+                                         DType::kMXFP4),
                          [](const auto& info) { return std::string(DTypeName(info.param)); });
 
 TEST(QuantizeTest, ErrorIsAtMostHalfAStep) {
@@ -150,18 +152,18 @@ TEST(QuantizeTest, ErrorIsAtMostHalfAStep) {
 TEST(GgufLlamaTest, ReadsUntiedOutputAndRopeVariants) {
   ModelConfig config = TinyLlamaConfig();
   config.tied_embeddings = false;
-  config.rope_theta = 500000;
-  config.rope_linear_factor = 4;
-  config.rope_freq_factors = {1, 1, 2, 2, 4, 4, 8, 8};
+  config.rope.theta = 500000;
+  config.rope.linear_factor = 4;
+  config.rope.freq_factors = {1, 1, 2, 2, 4, 4, 8, 8};
   const auto source =
       OpenModel(WriteTinyLlamaGguf(TempPath("gguf"), config, DType::kQ8_0, 3), LoadFormat::kAuto);
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_FALSE((*source)->config().tied_embeddings);
   EXPECT_NE((*source)->Embedding()->bytes.data(), (*source)->Output()->bytes.data());
   EXPECT_THAT((*source)->Output()->shape, ElementsAre(320, 64));
-  EXPECT_EQ((*source)->config().rope_theta, 500000);
-  EXPECT_EQ((*source)->config().rope_linear_factor, 4);
-  EXPECT_THAT((*source)->config().rope_freq_factors, ElementsAre(1, 1, 2, 2, 4, 4, 8, 8));
+  EXPECT_EQ((*source)->config().rope.theta, 500000);
+  EXPECT_EQ((*source)->config().rope.linear_factor, 4);
+  EXPECT_THAT((*source)->config().rope.freq_factors, ElementsAre(1, 1, 2, 2, 4, 4, 8, 8));
 }
 
 TEST(GgufLlamaTest, TinyTokenizerIsAsDocumented) {
@@ -248,10 +250,10 @@ TEST(GgufLlamaTest, OtherModelsAreRefusedByName) {
   GgufWriter other;
   other.AddString("general.architecture", "gemma\n3");
   EXPECT_THAT(OpenMessage(other.Build()),
-              HasSubstr("general.architecture is 'gemma\\n3', only 'llama'"));
+              HasSubstr("general.architecture is 'gemma\\n3'; supported are llama, qwen2"));
   EXPECT_THAT(OpenMessage(GgufWriter().Build()), HasSubstr("'general.architecture' is missing"));
-  EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { AddF32(w, "blk.0.attn_q.bias", {8}); })),
-              HasSubstr("tensor 'blk.0.attn_q.bias' is not part of"));
+  EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { AddF32(w, "blk.0.attn_norm.bias", {8}); })),
+              HasSubstr("tensor 'blk.0.attn_norm.bias' is not part of"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddUint32("llama.expert_count", 8); })),
               HasSubstr("'llama.expert_count' is 8"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddBool("llama.attention.causal", false); })),
@@ -259,13 +261,19 @@ TEST(GgufLlamaTest, OtherModelsAreRefusedByName) {
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddFloat("llama.rope.new\n", 2.5); })),
               HasSubstr("'llama.rope.new\\n' is 2.5; this is not supported"));
   EXPECT_THAT(
+      OpenMessage(with([](GgufWriter& w) { w.AddString("llama.rope.scaling.type", "ntk"); })),
+      HasSubstr("llama.rope.scaling.type is 'ntk'"));
+  EXPECT_THAT(
       OpenMessage(with([](GgufWriter& w) { w.AddString("llama.rope.scaling.type", "yarn"); })),
-      HasSubstr("llama.rope.scaling.type is 'yarn'"));
+      HasSubstr("'llama.rope.scaling.factor' is missing"));
+  EXPECT_THAT(
+      OpenMessage(with([](GgufWriter& w) { w.AddString("llama.rope.scaling.type", "longrope"); })),
+      HasSubstr("tensor 'rope_factors_long.weight' is missing"));
   EXPECT_THAT(
       OpenMessage(with([](GgufWriter& w) { w.AddString("llama.rope.scaling.type", "linear"); })),
       HasSubstr("'llama.rope.scaling.factor' is missing"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { AddF32(w, "rope_freqs.weight", {3}); })),
-              HasSubstr("'rope_freqs.weight' has shape [3], half of the head dimension is 2"));
+              HasSubstr("'rope_freqs.weight' has shape [3], half of 4 rotated elements is 2"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { AddF32(w, "rope_freqs.weight", {2}); })),
               HasSubstr("rope_freq_factors[0] is 0"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter&) {})),
@@ -296,7 +304,7 @@ TEST(GgufLlamaTest, KeysOfRopeScaling) {
     WriteFile(path, writer.Build());
     const auto source = OpenModel(path, LoadFormat::kAuto);
     EXPECT_TRUE(source.ok()) << source.status();
-    return source.ok() ? (*source)->config().rope_linear_factor : 0.0;
+    return source.ok() ? (*source)->config().rope.linear_factor : 0.0;
   };
   EXPECT_EQ(factor([](GgufWriter&) {}), 1);
   EXPECT_EQ(factor([](GgufWriter& w) { w.AddFloat("llama.rope.scale_linear", 2); }), 2);
@@ -396,7 +404,7 @@ TEST(OpenModelTest, DemonstrationModel) {
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_EQ((*source)->config().num_layers, 30);
   EXPECT_EQ((*source)->config().vocab_size, 49152);
-  EXPECT_EQ((*source)->config().rope_theta, 100000);
+  EXPECT_EQ((*source)->config().rope.theta, 100000);
   EXPECT_EQ((*source)->Embedding()->dtype, DType::kQ8_0);
   EXPECT_EQ((*source)->Layer(29)->down.dtype, DType::kQ4_1);
 }

@@ -60,6 +60,20 @@ void QuantizeBlock(DType dtype, std::span<const float> block, std::vector<uint8_
   }
 }
 
+// Codes have a deviation of 5.85, scales are powers of two: one too large, and some values zero
+// instead.
+void SetMxfp4(float std_dev, std::mt19937_64& random, uint8_t* block) {
+  const float wanted = std_dev / 5.85f;
+  const int exponent = static_cast<int>(std::ceil(std::log2(wanted)));
+  const double kept = std::pow(wanted / std::ldexp(1.0, exponent), 2);
+  std::bernoulli_distribution keep(kept);
+  block[0] = static_cast<uint8_t>(exponent + 128);
+  for (int j = 1; j < 17; ++j) {
+    if (!keep(random)) block[j] &= 0xf0;
+    if (!keep(random)) block[j] &= 0x0f;
+  }
+}
+
 }  // namespace
 
 bool CanQuantize(DType dtype) {
@@ -108,8 +122,9 @@ std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count, float std_dev, uin
     std::memcpy(at, &half, sizeof half);
   };
   for (uint8_t* block = out.data(); block < out.data() + out.size(); block += traits.block_bytes) {
-    // Standard deviations of uniform quants: 9.2 for five bits, 4.6 for four, 18.5 for six;
-    // sub-scales are set to 32.
+    // Standard deviations of uniform quants: 9.2 for five bits, 4.6 for four, 18.5 for six, 1.12
+    // for two, 2.3 for three, 67 through iq4_nl's codebook; sub-scales are set to 32 (6 bits), 8 (4
+    // bits) or 16 (signed).
     if (dtype == DType::kQ5_0) {
       put_half(block, std_dev / 9.2f);
     } else if (dtype == DType::kQ5_1) {
@@ -118,6 +133,22 @@ std::vector<uint8_t> RandomBlocks(DType dtype, int64_t count, float std_dev, uin
     } else if (dtype == DType::kQ6_K) {
       std::memset(block + 192, 32, 16);
       put_half(block + 208, std_dev / 18.5f / 32);
+    } else if (dtype == DType::kQ2_K) {
+      std::memset(block, 0x88, 16);
+      put_half(block + 80, std_dev / 1.12f / 8);
+      put_half(block + 82, 1.5f * std_dev / 1.12f / 8);
+    } else if (dtype == DType::kQ3_K) {  // 48 - 32: nibbles 0 and pairs 3
+      std::memset(block + 96, 0, 8);
+      std::memset(block + 104, 0xff, 4);
+      put_half(block + 108, std_dev / 2.3f / 16);
+    } else if (dtype == DType::kIQ4_NL) {
+      put_half(block, std_dev / 67.0f);
+    } else if (dtype == DType::kIQ4_XS) {  // as q3_k
+      put_half(block, std_dev / 67.0f / 16);
+      std::memset(block + 2, 0xff, 2);
+      std::memset(block + 4, 0, 4);
+    } else if (dtype == DType::kMXFP4) {
+      SetMxfp4(std_dev, random, block);
     } else {  // q4_k, q5_k: every 6-bit scale and minimum 32, which is byte 32 (top bits 00) and
               // nibbles 0 over top bits 10
       const bool five = dtype == DType::kQ5_K;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "engine/model/dummy_source.h"
+#include "engine/model/gguf_config.h"
 #include "engine/model/model_tensors.h"
 #include "tests/engine/model/gguf_writer.h"
 #include "tests/engine/model/quantize.h"
@@ -90,10 +91,10 @@ void AddConfig(const ModelConfig& c, GgufWriter* writer) {
   writer->AddUint32("llama.rope.dimension_count", c.head_dim);
   writer->AddUint32("llama.context_length", c.max_context);
   writer->AddFloat("llama.attention.layer_norm_rms_epsilon", c.norm_eps);
-  writer->AddFloat("llama.rope.freq_base", c.rope_theta);
-  if (c.rope_linear_factor != 1.0) {
+  writer->AddFloat("llama.rope.freq_base", c.rope.theta);
+  if (c.rope.linear_factor != 1.0) {
     writer->AddString("llama.rope.scaling.type", "linear");
-    writer->AddFloat("llama.rope.scaling.factor", c.rope_linear_factor);
+    writer->AddFloat("llama.rope.scaling.factor", c.rope.linear_factor);
   }
 }
 
@@ -140,13 +141,13 @@ std::vector<uint8_t> BuildTinyLlamaGguf(const ModelConfig& config, DType dtype, 
   GgufWriter writer;
   AddConfig(config, &writer);
   AddTokenizer(config, &writer);
-  const TensorNames& names = GgufLlamaNames();
+  const TensorNames& names = GgufNames();
   for (const ExpectedTensor& tensor : ExpectedOuterTensors(config, names)) {
     AddTensor(tensor, tensor.name == names.embedding, dtype, seed, &writer);
   }
-  if (!config.rope_freq_factors.empty()) {
-    writer.AddTensor("rope_freqs.weight", {static_cast<int64_t>(config.rope_freq_factors.size())},
-                     DType::kF32, Quantize(DType::kF32, config.rope_freq_factors));
+  if (!config.rope.freq_factors.empty()) {
+    writer.AddTensor("rope_freqs.weight", {static_cast<int64_t>(config.rope.freq_factors.size())},
+                     DType::kF32, Quantize(DType::kF32, config.rope.freq_factors));
   }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (const ExpectedTensor& tensor : ExpectedLayerTensors(config, names, layer)) {

@@ -37,10 +37,9 @@ constexpr uint32_t kRanges[][2] = {
     {0x370, 0x5FF},   {0x900, 0x97F},   {0x1E00, 0x1EFF},   {0x2000, 0x206F}, {0x3040, 0x30FF},
     {0x4E00, 0x9FFF}, {0xAC00, 0xD7A3}, {0x1F300, 0x1F6FF}, {0x20, 0xD7FF},   {0x10000, 0x10FFFF}};
 
-std::vector<std::string> MakeLines() {
-  const auto fragments =
-      nlohmann::json::parse(ReadTestFile(std::string(kGoldenFolder) + "fragments.json"))
-          .get<std::vector<std::string>>();
+}  // namespace
+
+std::vector<std::string> LinesOf(const std::vector<std::string>& fragments) {
   SplitMix64 random(20240607);
   std::vector<std::string> lines(10000);
   for (std::string& line : lines) {
@@ -66,10 +65,10 @@ std::vector<std::string> MakeLines() {
   return lines;
 }
 
-}  // namespace
-
 const std::vector<std::string>& GoldenLines() {
-  static const std::vector<std::string> lines = MakeLines();
+  static const std::vector<std::string> lines =
+      LinesOf(nlohmann::json::parse(ReadTestFile(std::string(kGoldenFolder) + "fragments.json"))
+                  .get<std::vector<std::string>>());
   return lines;
 }
 

@@ -12,6 +12,8 @@ namespace hydrant::testing {
 inline const char* const kGoldenFolder = "tests/data/tokenizer/";
 
 const std::vector<std::string>& GoldenLines();
+// The same recipe over other fragments.
+std::vector<std::string> LinesOf(const std::vector<std::string>& fragments);
 uint32_t HashIds(const std::vector<uint32_t>& ids);  // 32-bit FNV-1a over little-endian ids
 std::vector<uint32_t> GoldenHashes(const std::string& name);  // empty where the file is missing
 std::string ReadTestFile(const std::string& path);            // "" where it is missing

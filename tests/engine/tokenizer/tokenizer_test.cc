@@ -10,12 +10,12 @@
 #include <random>
 
 #include "engine/model/gguf.h"
+#include "engine/text/utf8.h"
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/regex.h"
 #include "engine/tokenizer/tokenizer_json.h"
 #include "engine/tokenizer/unicode.h"
-#include "engine/tokenizer/utf8.h"
 #include "tests/engine/tokenizer/gguf_bytes.h"
 #include "tests/engine/tokenizer/golden_lines.h"
 
@@ -147,6 +147,16 @@ TEST(TokenizerJson, ErrorsNameTheField) {
       with(ok,
            R"(,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"),
       HasSubstr("(a"));
+}
+
+// No byte is unknown where every byte is a token.
+TEST(TokenizerJson, AnUnknownTokenBesideBytesIsIdle) {
+  json root = json::parse(
+      testing::ReadTestFile(std::string(testing::kGoldenFolder) + "qwen2.tokenizer.json"));
+  root["model"]["unk_token"] = "<|endoftext|>";
+  EXPECT_EQ(JsonError(root.dump()), "");
+  root["model"]["vocab"].erase("!");
+  EXPECT_THAT(JsonError(root.dump()), HasSubstr("where bytes have no token"));
 }
 
 // What a file holds may be long and of any bytes; the message is a line all the same.
@@ -343,6 +353,9 @@ TEST(Folder, ReadsTheConfigurationBeside) {
   EXPECT_EQ((*tokenizer)->bos_id(), 1);
   EXPECT_EQ((*tokenizer)->eos_id(), 2) << "not the lowest end of generation";
   EXPECT_EQ((*tokenizer)->eog_ids(), (std::vector<TokenId>{0, 2, 5, 6}));
+  write("config.json", R"({"text_config":{"eos_token_id":[7]}})");
+  EXPECT_EQ((*TokenizerFromPath(folder))->eog_ids(), (std::vector<TokenId>{0, 2, 5, 7}))
+      << "of a model that sees pictures";
   write("generation_config.json", R"({"eos_token_id":99999})");
   EXPECT_THAT(std::string(TokenizerFromPath(folder).status().message()),
               HasSubstr("id 99999 is outside"));

@@ -1,0 +1,88 @@
+// Gemma 1 (arXiv 2403.08295): wide heads, scaled embeddings, GELU in the gate, and norms whose
+// weights files hold less 1.
+#include <cmath>
+
+#include "engine/model/hf_families.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+absl::Status ReadGemma(HfFields& root, ModelConfig* c) {
+  HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root,
+                                        {.kv_heads_as_heads = false,
+                                         .head_dim = 256,
+                                         .tied_embeddings = true,
+                                         .activation = "gelu_pytorch_tanh"},
+                                        c));
+  if (c->activation == Activation::kGelu) c->activation = Activation::kGeluTanh;  // older files
+  c->embedding_scale = std::sqrt(c->hidden_size);
+  HYDRANT_RETURN_IF_ERROR(WantValue(root, "use_bidirectional_attention", false,
+                                    "attention to later tokens is not supported"));
+  return ReadHfBiases(root, false, c);
+}
+
+const TensorNames& Names() {
+  static const auto& names = *[] {
+    auto* gemma = new TensorNames(HfLlamaNames());
+    gemma->norm_offset = 1.0;
+    return gemma;
+  }();
+  return names;
+}
+
+// What the family's first files said of the activation beside hidden_act.
+constexpr IdleField kIdle[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""}};
+
+// Gemma 3 (arXiv 2503.19786), its text models: norms on both sides of attention and feed-forward, a
+// norm of each head of queries and keys, five layers with a window to one without.
+absl::Status ReadGemma3(HfFields& root, ModelConfig* c) {
+  c->norm_placement = NormPlacement::kBoth;
+  c->qk_norm = QkNorm::kHead;
+  c->sliding_rope = Rope::WithTheta(10000.0);
+  HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rope_local_base_freq", false, &c->sliding_rope->theta));
+  HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root,
+                                        {.kv_heads_as_heads = false,
+                                         .head_dim = 256,
+                                         .rope_theta = 1000000.0,
+                                         .tied_embeddings = true,
+                                         .activation = "gelu_pytorch_tanh",
+                                         .activation_key = "hidden_activation"},
+                                        c));
+  c->embedding_scale = std::sqrt(c->hidden_size);
+  int scalar = 256;
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "query_pre_attn_scalar", false, &scalar));
+  c->attention_scale = 1.0 / std::sqrt(scalar);
+  int window = 0, pattern = 6;
+  HYDRANT_RETURN_IF_ERROR(ReadHfWindow(root, 4096, &window));
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "sliding_window_pattern", false, &pattern));
+  if (pattern == 0) return absl::InvalidArgumentError("sliding_window_pattern is 0");
+  const auto is_sliding = [pattern](int layer) { return (layer + 1) % pattern != 0; };
+  HYDRANT_RETURN_IF_ERROR(ReadHfLayerTypes(root, window, is_sliding, c));
+  HYDRANT_RETURN_IF_ERROR(WantValue(root, "use_bidirectional_attention", false,
+                                    "attention to later tokens is not supported"));
+  return ReadHfBiases(root, false, c);
+}
+
+const TensorNames& BothNormsNames() {
+  static const auto& names = *[] {
+    auto* gemma = new TensorNames(Names());
+    gemma->attn_post_norm = "post_attention_layernorm.weight";
+    gemma->ffn_norm = "pre_feedforward_layernorm.weight";
+    gemma->ffn_post_norm = "post_feedforward_layernorm.weight";
+    return gemma;
+  }();
+  return names;
+}
+
+constexpr IdleField kGemma3Idle[] = {{"cache_implementation"}, {"_sliding_window_pattern"}};
+
+constexpr HfFamily kFamilies[] = {
+    {"GemmaForCausalLM", "gemma", ReadGemma, Names, kIdle},
+    {"Gemma3ForCausalLM", "gemma3_text", ReadGemma3, BothNormsNames, kGemma3Idle}};
+
+}  // namespace
+
+std::span<const HfFamily> HfGemmaFamilies() { return kFamilies; }
+
+}  // namespace hydrant

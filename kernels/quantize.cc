@@ -1,0 +1,70 @@
+#include "kernels/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/float16.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kValues = 32;  // of a block
+
+// The value of the largest magnitude, the first of equals; NaN where one is not finite.
+float PeakOf(const float* x) {
+  float peak = x[0];
+  float finite = 0.0f;  // 0, or NaN
+  for (int i = 0; i < kValues; ++i) {
+    if (std::abs(x[i]) > std::abs(peak)) peak = x[i];
+    finite += x[i] * 0.0f;
+  }
+  return finite == 0.0f ? peak : std::numeric_limits<float>::quiet_NaN();
+}
+
+// 1 / d, or 0 where it is no number: all values are then zero, too small for a scale in half
+// precision, or spoilt.
+float InverseOf(float d) {
+  const float inverse = 1.0f / d;
+  return std::isfinite(inverse) ? inverse : 0.0f;
+}
+
+void PutScale(float d, uint8_t* block) {
+  const uint16_t bits = FloatToF16(d);
+  std::memcpy(block, &bits, sizeof(bits));
+}
+
+void EncodeQ8_0(const float* x, uint8_t* block) {
+  const float d = std::abs(PeakOf(x)) / 127.0f;
+  const float inverse = InverseOf(d);
+  PutScale(d, block);
+  for (int i = 0; i < kValues; ++i) {
+    // Rounds halves away from zero. A value beside a spoilt scale may be anything.
+    const float rounded = inverse == 0.0f ? 0.0f : std::round(x[i] * inverse);
+    block[2 + i] = static_cast<uint8_t>(static_cast<int8_t>(rounded));
+  }
+}
+
+// The peak becomes -8, the end of the range that has one step more.
+void EncodeQ4_0(const float* x, uint8_t* block) {
+  const float d = PeakOf(x) / -8.0f;
+  const float inverse = InverseOf(d);
+  PutScale(d, block);
+  const auto quant = [&](int i) {
+    const float shifted = inverse == 0.0f ? 8.5f : x[i] * inverse + 8.5f;
+    return static_cast<uint8_t>(std::min(static_cast<int>(shifted), 15));
+  };
+  for (int j = 0; j < kValues / 2; ++j)
+    block[2 + j] = static_cast<uint8_t>(quant(j) | quant(j + kValues / 2) << 4);
+}
+
+}  // namespace
+
+void QuantizeRow(DType dtype, const float* src, int64_t count, uint8_t* dst) {
+  const auto encode = dtype == DType::kQ8_0 ? EncodeQ8_0 : EncodeQ4_0;
+  for (int64_t i = 0; i < count; i += kValues, dst += TraitsOf(dtype).block_bytes)
+    encode(src + i, dst);
+}
+
+}  // namespace hydrant

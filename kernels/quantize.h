@@ -1,0 +1,20 @@
+// Floats to blocks, one row at a time, for weights that are quantised while they are loaded: the
+// values of the ggml project's reference quantisers, to the bit. Stateless; any thread may call.
+#ifndef HYDRANT_KERNELS_QUANTIZE_H_
+#define HYDRANT_KERNELS_QUANTIZE_H_
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace hydrant {
+
+// A block with a value that is not finite, or too large for its scale, gets a scale that is not
+// finite.
+// REQUIRES: dtype is kQ8_0 or kQ4_0, count a whole number of blocks; dst takes BytesOf(dtype,
+// count) bytes, of any alignment.
+void QuantizeRow(DType dtype, const float* src, int64_t count, uint8_t* dst);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_QUANTIZE_H_
