@@ -45,11 +45,16 @@ function(hydrant_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  if(HYDRANT_SANITIZE)
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
-  endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  hydrant_test_timeout(${name} ${ARG_TIMEOUT})
+endfunction()
+
+# Seconds without sanitizers, which are slow.
+function(hydrant_test_timeout name seconds)
+  if(HYDRANT_SANITIZE)
+    math(EXPR seconds "${seconds} * 5")
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
 # A libFuzzer program; built only with clang and HYDRANT_FUZZERS=ON.
