@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/check.h"
 #include "kernels/cpu/attention_scratch.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/prefill_attention_kernels.h"
@@ -101,6 +102,7 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   work.first_position = args.first_position + first_query;
   work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
   work.end_key = args.end_key;
+  work.window = args.window;
   const size_t prefix_offset = static_cast<size_t>(kv_head) * run.prefix.longest * args.head_dim;
   work.prefix_k = run.prefix.k + prefix_offset;
   work.prefix_v = run.prefix.v + prefix_offset;
@@ -195,6 +197,7 @@ void AttendCounted(const Run& run, std::span<const int> tiles, ThreadPool& pool)
 }  // namespace
 
 void PrefillAttention(const PrefillAttentionArgs& args, ThreadPool& pool) {
+  HYDRANT_CHECK(args.WindowIsValid());
   if (args.num_queries == 0) return;
   const Run run = RunOf(args, pool);
   std::vector<int> plain, counted;

@@ -46,6 +46,7 @@ struct PrefillTile {
   float* out = nullptr;             // as q; null: not wanted
   int first_position = 0;           // a multiple of kQueryTile
   int end_key = 0;                  // no query sees this one or one after it
+  int window = kNoWindow;           // each sees so many, its own included; without a prefix
   int num_queries = 0;              // <= kQueryTile
   const float* prefix_k = nullptr;  // [num_prefix_keys, head_dim], seen by every query
   const float* prefix_v = nullptr;  // the same
@@ -63,6 +64,10 @@ struct PrefillTile {
   }
   // No panel holds keys of both the prefix and the run.
   int num_panels() const { return NumPanels(num_prefix_keys) + NumPanels(num_keys()); }
+  // The first panel with a key that some query sees.
+  int first_panel() const {
+    return window <= first_position ? (first_position - window + 1) / kKeyPanel : 0;
+  }
 };
 
 // Where a tile's scratch lies, in floats.

@@ -5,6 +5,8 @@
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 inline constexpr float kMinusInfinity = -__builtin_inff();
+// Below every logit, but finite: less a maximum of -infinity, -infinity would be NaN.
+inline constexpr float kPastLogit = -1e30f;
 
 // [head_dim, kQueryTile] from rows of queries; lanes past the last query are zero.
 HYDRANT_INLINE void LoadQueries(const float* q, int64_t stride, int count, int head_dim,
@@ -37,6 +39,17 @@ HYDRANT_INLINE void MaskFuture(int first_key, int rows, int first_position, floa
   }
 }
 
+// Query i does not see keys past its window: those up to first_position + i - window. A panel may
+// lie before all that a query sees, whose weights are then any number: the first key that it does
+// see wipes them out, because e^(kPastLogit - logit) is 0.
+HYDRANT_INLINE void MaskPast(int first_key, int rows, int first_position, int window,
+                             float* logits) {
+  for (int r = 0; r < rows; ++r) {
+    const int last = first_key + r - first_position + window;  // queries from there on do not see
+    for (int i = last > 0 ? last : 0; i < kQueryTile; ++i) logits[r * kQueryTile + i] = kPastLogit;
+  }
+}
+
 // The keys of a panel: first those of the prefix, in panels of their own, then the run's.
 struct Panel {
   const float* k;
@@ -65,6 +78,8 @@ HYDRANT_INLINE void HeadLogits(const PrefillShape& shape, const PrefillTile& til
   PanelLogits(panel.k, panel.rows, shape.head_dim, queries, logits);
   if (panel.first_key + panel.rows > tile.first_position)
     MaskFuture(panel.first_key, panel.rows, tile.first_position, logits);
+  if (panel.first_key <= tile.first_position + kQueryTile - 1 - tile.window)
+    MaskPast(panel.first_key, panel.rows, tile.first_position, tile.window, logits);
 }
 
 // Raises the running maximum by a panel's logits, turns them into weights relative to it, and adds
@@ -223,7 +238,7 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
                   const PrefillScratchLayout& layout, float* scratch) {
   const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
   alignas(64) float decay[kQueryTile];
-  for (int p = 0; p < tile.num_panels(); ++p) {
+  for (int p = tile.first_panel(); p < tile.num_panels(); ++p) {
     const Panel panel = PanelOf(shape, tile, p);
     const int kept = layout.keep_weights ? p : 0;
     for (int g = 0; g < shape.group; ++g) {

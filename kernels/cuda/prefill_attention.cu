@@ -6,6 +6,7 @@
 // their order, so that no slicing of the prompt changes a bit.
 #include <algorithm>
 
+#include "kernels/check.h"
 #include "kernels/cuda/column_statistic.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
@@ -20,6 +21,7 @@ constexpr int kThreads = 128;
 constexpr int kKeyTile = 32;
 constexpr int kRowThreads = kThreads / kQueryTile;  // threads of one query
 constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kPastLogit = -1e30f;  // of keys that a window has left: below all others, finite
 static_assert(kQueryTile == 32 && kKeyTile == 32 && kPrefixTile % kKeyTile == 0);
 
 // A thread's keys of a tile: column + kRowThreads * j.
@@ -82,9 +84,9 @@ __device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const floa
 }
 
 // The logits of this thread's query and the keys of the tile from `first_key` on; -infinity outside
-// [begin, last_key].
-__device__ void Logits(const Tiles& tiles, int head_dim, int begin, int last_key, int first_key,
-                       float (&logits)[kKeysOfThread]) {
+// [begin, last_key], kPastLogit before `first_seen`.
+__device__ void Logits(const Tiles& tiles, int head_dim, int begin, int first_seen, int last_key,
+                       int first_key, float (&logits)[kKeysOfThread]) {
   const int row = static_cast<int>(threadIdx.x) / kRowThreads;
   const int column = static_cast<int>(threadIdx.x) % kRowThreads;
 #pragma unroll
@@ -94,6 +96,7 @@ __device__ void Logits(const Tiles& tiles, int head_dim, int begin, int last_key
     for (int d = 0; d < head_dim; ++d)
       sum = fmaf(tiles.q[row * tiles.stride + d], tiles.k[key * tiles.stride + d], sum);
     logits[j] = first_key + key >= begin && first_key + key <= last_key ? sum : -INFINITY;
+    if (first_key + key < first_seen) logits[j] = kPastLogit;
   }
 }
 
@@ -116,25 +119,28 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
   const int row = thread / kRowThreads, column = thread % kRowThreads;
   const int query = tile * kQueryTile + row;
   const int begin = exact.prefix.First(kv_head);
+  const int first_seen = args.FirstSeenAt(args.first_position + query);
   const int last_key = args.KeysSeenAt(args.first_position + query) - 1;
+  const int first_of_tile = max(begin, args.FirstSeenAt(args.first_position + tile * kQueryTile));
   const int end = min(args.first_position + (tile + 1) * kQueryTile, args.NumKeys());
   LoadQueries(args, tile, head, tiles);
 
   constexpr int kDimsOfThread = kDims / kRowThreads;
   float out[kDimsOfThread] = {};
   float highest = -INFINITY, sum = 0.0f;
-  for (int first = begin / kKeyTile * kKeyTile; first < end; first += kKeyTile) {
+  for (int first = first_of_tile / kKeyTile * kKeyTile; first < end; first += kKeyTile) {
     __syncthreads();
     LoadKeys(exact, exact.prefix_k, args.k, kv_head, first, tiles.stride, tiles.k);
     if (args.out != nullptr)
       LoadKeys(exact, exact.prefix_v, args.v, kv_head, first, tiles.stride, tiles.v);
     __syncthreads();
     float weights[kKeysOfThread];
-    Logits(tiles, args.head_dim, begin, last_key, first, weights);
+    Logits(tiles, args.head_dim, begin, first_seen, last_key, first, weights);
     float tile_highest = -INFINITY;
     for (float logit : weights) tile_highest = fmaxf(tile_highest, logit);
     tile_highest = OverRow(tile_highest, [](float a, float b) { return fmaxf(a, b); });
-    // The head's first key is seen by all, so the first tile makes `highest` finite.
+    // The head's first key is seen by all, or lies before a window: the first tile makes `highest`
+    // finite. What was summed before the first key that is seen, that key's `shrink` of 0 undoes.
     const float higher = fmaxf(highest, tile_highest);
     const float shrink = Exp2(highest - higher);
     highest = higher;
@@ -201,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
       LoadQueries(args, tile, head, tiles);
       __syncthreads();
       float weights[kKeysOfThread];
-      Logits(tiles, args.head_dim, begin, position, first_key, weights);
+      Logits(tiles, args.head_dim, begin, 0, position, first_key, weights);
       const float lse =
           counts ? exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
 #pragma unroll
@@ -316,6 +322,20 @@ cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
   });
 }
 
+// The arguments without the keys that all queries' windows have left, in whole tiles; positions are
+// counted from the first key that remains.
+PrefillAttentionArgs WithoutPast(const PrefillAttentionArgs& args) {
+  constexpr int kUnit = 64;
+  static_assert(kUnit % kKeyTile == 0 && kUnit % kMmaKeys == 0 && kUnit % kQueryTile == 0);
+  const int past = args.FirstSeenAt(args.first_position) / kUnit * kUnit;
+  PrefillAttentionArgs rest = args;
+  rest.k += int64_t{past} * args.head_dim;
+  rest.v += int64_t{past} * args.head_dim;
+  rest.first_position -= past;
+  rest.end_key -= past;
+  return rest;
+}
+
 template <bool kBF16>
 cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& args) {
   MmaArgs m;
@@ -367,9 +387,11 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
 
 }  // namespace
 
-cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& args) {
-  if (args.num_queries == 0) return cudaSuccess;
-  if (args.head_dim > 256) return cudaErrorInvalidValue;
+cudaError_t PrefillAttention(const Context& context, const PrefillAttentionArgs& given) {
+  HYDRANT_CHECK(given.WindowIsValid());
+  if (given.num_queries == 0) return cudaSuccess;
+  if (given.head_dim > 256) return cudaErrorInvalidValue;
+  const PrefillAttentionArgs args = WithoutPast(given);
   const bool fits_tensor_cores = args.head_dim % 8 == 0;
   if (args.precision == DType::kBF16 && fits_tensor_cores)
     return AttendRounded<true>(context, args);

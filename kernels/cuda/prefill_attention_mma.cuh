@@ -109,8 +109,11 @@ class MmaAttention {
     q_.Load(m_.q + (static_cast<size_t>(first_query_) * args.num_heads + head_) * args.head_dim,
             static_cast<int64_t>(args.num_heads) * args.head_dim, kQueries,
             args.num_queries - first_query_, args.head_dim);
-    // Its tile is the first that holds keys, and some that all queries see.
-    const int first_tile = first_key_ / kMmaKeys * kMmaKeys;
+    // The first tile that holds keys some query of the block sees; without a window, keys that all
+    // see.
+    const int first_tile =
+        max(first_key_, args.FirstSeenAt(args.first_position + first_query_)) / kMmaKeys * kMmaKeys;
+    const int all_seen_from = args.FirstSeenAt(args.first_position + first_query_ + kQueries - 1);
     LoadKeys(m_.k, k_, first_tile);
     CommitCopies();
     for (int first = first_tile; first < end; first += kMmaKeys) {
@@ -120,9 +123,10 @@ class MmaAttention {
       CommitCopies();
       float weights[kRowTiles][kKeyColumns][4] = {};
       MultiplyKeys(weights);
-      // Only tiles at the diagonal, the last and the first hold keys that some query of the block
-      // must not see.
-      if (first + kMmaKeys > min(args.first_position + first_query_, m_.keys) || first < first_key_)
+      // Only tiles at the diagonal, at the other edge of a window, the last and the first hold keys
+      // that some query of the block must not see.
+      if (first + kMmaKeys > min(args.first_position + first_query_, m_.keys) ||
+          first < max(first_key_, all_seen_from))
         Mask(first, weights);
       Softmax(weights);
       WaitCopies<0>();
@@ -174,7 +178,9 @@ class MmaAttention {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = first + column * 8 + lane_ % 4 * 2 + i % 2;
-          if (key >= m_.args.KeysSeenAt(m_.args.first_position + QueryOf(r, i)) || key < first_key_)
+          const int position = m_.args.first_position + QueryOf(r, i);
+          if (key >= m_.args.KeysSeenAt(position) ||
+              key < max(first_key_, m_.args.FirstSeenAt(position)))
             logits[r][column][i] = -INFINITY;
         }
       }
@@ -194,8 +200,8 @@ class MmaAttention {
           highest = fmaxf(highest, weights[r][column][2 * half + 1] * scale_);
         }
         highest = QuadMax(highest);
-        // A row whose keys all lie ahead keeps its maximum of -infinity: only padding has none at
-        // 0.
+        // A row whose keys all lie ahead, or before its window, keeps its maximum of -infinity and
+        // its sums of 0.
         const float base = highest == -INFINITY ? 0.0f : highest;
         const float shrink = Exp2(highest_[r][half] - base);
         highest_[r][half] = highest;

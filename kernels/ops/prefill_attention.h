@@ -1,10 +1,12 @@
 // Causal attention of a run of queries over the layer scratch, with up to three statistics of what
 // each key received: the numbers that policies rank entries by.
 //
-// Query i of the run has position first_position + i and sees keys 0 .. first_position + i, of
-// those before end_key. Softmax in fp32 after `scale`. With w[i, j] = the reduction over the query
-// heads of KV head h of the weight of query i on key j, a ColumnStatistic adds to out[h, j], over
-// the queries in its range that see j:
+// Query i of the run has position p = first_position + i and sees keys 0 .. p, of those before
+// end_key. With a window it sees none at or before p - window: so many keys, its own included
+// (sliding-window attention, arXiv 2310.06825, section 2). The work is then proportional to the
+// window. Softmax in fp32 after `scale`. With w[i, j] = the reduction over the query heads of KV
+// head h of the weight of query i on key j, a ColumnStatistic adds to out[h, j], over the queries
+// in its range that see j:
 //   kSum        the sum of w. Over a whole prompt: the accumulated attention score of H2O (arXiv
 //               2306.14048, section 4); over its last queries: SnapKV's window (arXiv 2404.14469,
 //               section 4).
@@ -39,6 +41,7 @@ namespace hydrant {
 inline constexpr int kQueryTile = 32;
 inline constexpr float kBelowMeanMargin = 1.0f / 65536;  // 128 units of fp32's last place
 inline constexpr int kMaxColumnStatistics = 3;
+inline constexpr int32_t kNoWindow = std::numeric_limits<int32_t>::max();
 
 struct ColumnStatistic {
   enum class Kind : uint8_t { kSum, kMax, kBelowMean };
@@ -88,14 +91,31 @@ struct PrefillAttentionArgs {
   // At least 1. Queries from there on see all the keys before it, and so may be asked of keys that
   // came after them.
   int32_t end_key = std::numeric_limits<int32_t>::max();
+  // At least 1. REQUIRES, with a window: no prefix, no statistic is wanted, and every query sees a
+  // key before end_key.
+  int32_t window = kNoWindow;
   // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies;
   // statistics stay fp32.
   DType precision = DType::kF32;
 
-  // The run's keys, and those that a query at `position` sees of them.
+  // The run's keys. A query at `position` sees [FirstSeenAt(position), KeysSeenAt(position)) of
+  // them: without a window as many as the latter says.
   constexpr int NumKeys() const { return KeysSeenAt(first_position + num_queries - 1); }
   constexpr int KeysSeenAt(int position) const {
     return position < end_key ? position + 1 : end_key;
+  }
+  constexpr int FirstSeenAt(int position) const {
+    return window <= position ? position - window + 1 : 0;
+  }
+
+  // Whether what a window requires holds.
+  constexpr bool WindowIsValid() const {
+    if (window == kNoWindow) return true;
+    for (const ColumnStatistic& statistic : statistics) {
+      if (statistic.out != nullptr || statistic.prefix_out != nullptr) return false;
+    }
+    return window >= 1 && prefix == nullptr &&
+           FirstSeenAt(first_position + num_queries - 1) < end_key;
   }
 };
 

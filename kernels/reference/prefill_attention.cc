@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
+#include "kernels/check.h"
 #include "kernels/page_element.h"
 #include "kernels/reference/attention_weights.h"
 #include "kernels/reference/ops.h"
@@ -42,13 +44,14 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
   return keys;
 }
 
-// Attends with one head of one query over the first `count` keys and returns the weights.
+// Attends with one head of one query over the keys [begin, count) and returns the weights, from
+// key 0 on.
 std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, int query, int head,
-                           int count) {
+                           int begin, int count) {
   const int d = args.head_dim;
   const size_t row = (static_cast<size_t>(query) * args.num_heads + head) * d;
-  std::vector<double> weights(count);
-  for (int j = 0; j < count; ++j) {
+  std::vector<double> weights(count, -std::numeric_limits<double>::infinity());
+  for (int j = begin; j < count; ++j) {
     double dot = 0.0;
     for (int i = 0; i < d; ++i) {
       dot += static_cast<double>(args.q[row + i]) * keys.k[static_cast<size_t>(j) * d + i];
@@ -58,7 +61,7 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
   Softmax(weights);
   if (args.out == nullptr) return weights;
   std::vector<double> sum(d, 0.0);
-  for (int j = 0; j < count; ++j) {
+  for (int j = begin; j < count; ++j) {
     for (int i = 0; i < d; ++i) sum[i] += weights[j] * keys.v[static_cast<size_t>(j) * d + i];
   }
   for (int i = 0; i < d; ++i)
@@ -104,7 +107,8 @@ void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head,
     std::vector<std::vector<double>> weights;
     weights.reserve(group);
     for (int g = 0; g < group; ++g) {
-      weights.push_back(Attend(args, keys, query, kv_head * group + g, count));
+      weights.push_back(
+          Attend(args, keys, query, kv_head * group + g, args.FirstSeenAt(position), count));
     }
     for (size_t s = 0; s < tiles.size(); ++s) {
       const ColumnStatistic& statistic = args.statistics[s];
@@ -126,6 +130,7 @@ void AttendTile(const PrefillAttentionArgs& args, const Keys& keys, int kv_head,
 }  // namespace
 
 void PrefillAttention(const PrefillAttentionArgs& args) {
+  HYDRANT_CHECK(args.WindowIsValid());
   for (int h = 0; h < args.num_kv_heads; ++h) {
     const Keys keys = KeysOf(args, h);
     for (int begin = 0; begin < args.num_queries; begin += kQueryTile) {

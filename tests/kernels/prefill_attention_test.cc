@@ -51,6 +51,7 @@ struct Prompt {
   int first_position = 0;  // of the first query, where it is not its key's
   bool attended = true;    // the output is wanted
   int keys = 0;            // that there are; n, where queries and keys are of the same tokens
+  int window = kNoWindow;
   std::vector<float> q, k, v, out, column_sums;
   std::vector<ColumnStatistic> more;         // beside the column sums, outputs aside
   std::vector<std::vector<float>> more_out;  // as column_sums
@@ -89,6 +90,10 @@ struct Prompt {
     }
   }
   int KeysSeen(int query) const { return std::min(first_position + query + 1, keys); }
+  int FirstSeen(int query) const {
+    const int64_t first = int64_t{first_position} + query - window + 1;
+    return static_cast<int>(std::max<int64_t>(first, 0));
+  }
 
   int64_t KvStride() const { return static_cast<int64_t>(capacity) * shape.head_dim; }
 
@@ -102,6 +107,7 @@ struct Prompt {
     args.num_queries = end - begin;
     args.first_position = first_position + begin;
     if (keys < n || first_position > 0) args.end_key = keys;
+    args.window = window;
     args.num_heads = shape.num_heads;
     args.num_kv_heads = shape.num_kv_heads;
     args.head_dim = shape.head_dim;
@@ -196,16 +202,16 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
       for (int g = 0; g < s.group(); ++g) {
         const size_t row = (static_cast<size_t>(i) * s.num_heads + kv * s.group() + g) * s.head_dim;
         double sum = 0, top = -1e300;
-        const int seen = p.KeysSeen(i);
-        for (int j = 0; j < seen; ++j) {
+        const int first = p.FirstSeen(i), seen = p.KeysSeen(i);
+        for (int j = first; j < seen; ++j) {
           w[j] = 0;
           for (int d = 0; d < s.head_dim; ++d)
             w[j] += scale * p.q[row + d] * keys[static_cast<size_t>(j) * s.head_dim + d];
           top = std::max(top, w[j]);
           dense.largest_logit = std::max(dense.largest_logit, std::abs(w[j]));
         }
-        for (int j = 0; j < seen; ++j) sum += w[j] = std::exp(w[j] - top);
-        for (int j = 0; j < seen; ++j) {
+        for (int j = first; j < seen; ++j) sum += w[j] = std::exp(w[j] - top);
+        for (int j = first; j < seen; ++j) {
           const double a = w[j] / sum;
           for (int d = 0; d < s.head_dim; ++d)
             dense.out[row + d] += a * values[static_cast<size_t>(j) * s.head_dim + d];
@@ -225,15 +231,25 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
 
 Dense AttendPlainly(const Prompt& p) { return AttendPlainly(p, p.shape.reduce); }
 
-void ExpectMatches(const Prompt& p, const Dense& dense) {
-  // Rounding of fp32 logits, and of sums over n terms added in blocks.
-  const double error = (8 + dense.largest_logit * std::sqrt(p.shape.head_dim)) * 1.2e-7;
+// Rounding of fp32 logits, and of sums over n terms added in blocks.
+double ErrorOf(const Prompt& p, const Dense& dense) {
+  return (8 + dense.largest_logit * std::sqrt(p.shape.head_dim)) * 1.2e-7;
+}
+
+// The output of the queries from `begin` on.
+void ExpectOutput(const Prompt& p, const Dense& dense, int begin = 0) {
   double worst = 0;
-  for (size_t i = 0; i < p.out.size(); ++i) {
+  const size_t first = static_cast<size_t>(begin) * p.shape.num_heads * p.shape.head_dim;
+  for (size_t i = first; i < p.out.size(); ++i) {
     ASSERT_FALSE(std::isnan(p.out[i])) << i;
     worst = std::max(worst, std::abs(p.out[i] - dense.out[i]));
   }
-  EXPECT_LE(worst, 4 * error);
+  EXPECT_LE(worst, 4 * ErrorOf(p, dense));
+}
+
+void ExpectMatches(const Prompt& p, const Dense& dense) {
+  ASSERT_NO_FATAL_FAILURE(ExpectOutput(p, dense));
+  const double error = ErrorOf(p, dense);
   for (int h = 0; h < p.shape.num_kv_heads; ++h) {
     for (int j = 0; j < p.keys; ++j) {
       const double expected = dense.column_sums[static_cast<size_t>(h) * p.n + j];
@@ -647,6 +663,116 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{10, 2, 10}, Shape{10, 2, 66, GroupReduce::kMax}, Shape{7, 1, 34},
                     Shape{17, 1, 128}, Shape{4, 1, 256}, Shape{3, 3, 2}, Shape{32, 2, 80}),
     [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
+
+// ---- Sliding windows ---------------------------------------------------------------------------
+
+class PrefillWindowTest : public testing::TestWithParam<Shape> {
+ protected:
+  PrefillWindowTest() { RecordProperty("seed", kSeed); }
+};
+
+constexpr int kWindows[] = {1, 7, 32, 33, 100, 1000};
+
+// NaN where no query from `begin` on looks, to whole panels of any backend.
+void ForgetPast(Prompt* p, int begin) {
+  const int forgotten = p->FirstSeen(begin) / cpu::kKeyPanel * cpu::kKeyPanel;
+  for (int h = 0; h < p->shape.num_kv_heads; ++h) {
+    std::fill_n(&p->k[h * p->KvStride()], forgotten * p->shape.head_dim, kNaN);
+    std::fill_n(&p->v[h * p->KvStride()], forgotten * p->shape.head_dim, kNaN);
+  }
+}
+
+TEST_P(PrefillWindowTest, MatchesDenseAttention) {
+  for (const int n : {1, 33, 100, 161, 290}) {
+    for (const int window : kWindows) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", window " + std::to_string(window));
+      Prompt prompt(GetParam(), n, kSeed + n, n % 2 == 0 ? 3.0f : 1.0f);
+      prompt.window = window;
+      Prompt truth = prompt;
+      const Dense dense = AttendPlainly(prompt);
+      RunOnBackend(&prompt, false);
+      ASSERT_NO_FATAL_FAILURE(ExpectOutput(prompt, dense));
+      if (n > 161) continue;
+      reference::PrefillAttention(truth.Args(0, n, false));
+      ASSERT_NO_FATAL_FAILURE(ExpectOutput(truth, dense)) << "reference";
+    }
+  }
+}
+
+// A window that no query fills changes no bit.
+TEST_P(PrefillWindowTest, WindowAboveTheLengthChangesNoBit) {
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    Prompt prompt(GetParam(), 141, kSeed);
+    Prompt windowed = prompt;
+    windowed.window = 141;
+    RunSlice(&prompt, 0, 141, false, 2, precision);
+    RunSlice(&windowed, 0, 141, false, 2, precision);
+    EXPECT_TRUE(SameBits(prompt.out, windowed.out));
+  }
+}
+
+// Runs that start anywhere see what they see in the whole prompt, to the bit, and read nothing far
+// before it.
+TEST_P(PrefillWindowTest, SlicingAndThreadsChangeNoBit) {
+  const int n = 333;
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    for (const int window : kWindows) {
+      SCOPED_TRACE("window " + std::to_string(window));
+      Prompt start(GetParam(), n, kSeed);
+      start.window = window;
+      Prompt expected = start;
+      RunSlice(&expected, 0, n, false, 1, precision);
+      if (precision == DType::kF32) {
+        ASSERT_NO_FATAL_FAILURE(ExpectOutput(expected, AttendPlainly(start)));
+      }
+      Prompt sliced = start;
+      const int cuts[] = {0, 32, 96, 256, n};
+      for (int i = 0; i < 4; ++i) {
+        ForgetPast(&sliced, cuts[i]);
+        RunSlice(&sliced, cuts[i], cuts[i + 1], false, 1 + i, precision);
+      }
+      EXPECT_TRUE(SameBits(sliced.out, expected.out));
+    }
+  }
+}
+
+TEST_P(PrefillWindowTest, LowPrecisionRoundsNothingButWeights) {
+  for (const int n : {33, 129, 290}) {
+    for (const int window : kWindows) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", window " + std::to_string(window));
+      Prompt prompt(GetParam(), n, kSeed + n);
+      prompt.window = window;
+      double largest = 0;
+      for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
+        for (float& x : *values) {
+          x = BF16ToFloat(FloatToBF16(x));
+          if (!std::isnan(x)) largest = std::max(largest, static_cast<double>(std::abs(x)));
+        }
+      }
+      RunSlice(&prompt, 0, n, false, 2, DType::kBF16);
+      const Dense dense = AttendPlainly(prompt);
+      for (size_t i = 0; i < prompt.out.size(); ++i)
+        ASSERT_NEAR(prompt.out[i], dense.out[i], largest / 256) << i;
+    }
+  }
+}
+
+// Queries behind the last key see what their windows still hold of the keys.
+TEST_P(PrefillWindowTest, KeysMayEndBeforeTheQueries) {
+  Prompt prompt(GetParam(), 70, kSeed);
+  prompt.AskFromAfar(64, 100 - 37);
+  prompt.window = 72;
+  RunOnBackend(&prompt, false);
+  ASSERT_NO_FATAL_FAILURE(ExpectOutput(prompt, AttendPlainly(prompt)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PrefillWindowTest,
+                         testing::Values(Shape{2, 2, 64}, Shape{4, 2, 80}, Shape{3, 1, 64},
+                                         Shape{4, 1, 256}, Shape{5, 1, 80}, Shape{6, 1, 128},
+                                         Shape{7, 1, 64}, Shape{16, 2, 128}),
+                         [](const testing::TestParamInfo<Shape>& info) {
+                           return NameOf(info.param);
+                         });
 
 // Every row of weights sums to 1, whatever the logits: the total score is the number of queries.
 // Column sums are added to what is there.
