@@ -29,6 +29,10 @@ void PrintModel(const v1::GetModelInfoResponse& model) {
              model.num_kv_heads(), model.head_dim(), model.vocab_size());
   fmt::print("context   {} tokens here, {} trained; chat template: {}\n", model.max_model_len(),
              model.max_context(), model.has_chat_template() ? model.chat_template() : "none");
+  if (model.has_sliding_window()) {
+    fmt::print("window    {} of the {} layers keep the last {} tokens, whatever the cache policy\n",
+               model.sliding_window_layers(), model.num_layers(), model.sliding_window());
+  }
 }
 
 void PrintServer(const v1::GetServerInfoResponse& server) {

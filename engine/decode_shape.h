@@ -17,6 +17,7 @@ struct DecodeShape {
   bool weighted = false;
   bool revised = false;  // scores are, of a row
   int mean_entries = 0;
+  int max_in_window = 0;  // of the layers that have one
 
   // Different for different shapes that RoundedUp() gives.
   uint64_t Key() const {
@@ -25,7 +26,7 @@ struct DecodeShape {
     };
     return static_cast<uint64_t>(rows) | log(max_entries) << 32 | log(max_scored_entries) << 40 |
            static_cast<uint64_t>(weighted) << 48 | static_cast<uint64_t>(revised) << 49 |
-           log(mean_entries) << 56;
+           log(max_in_window) << 50 | log(mean_entries) << 56;
   }
 };
 
@@ -42,7 +43,8 @@ inline DecodeShape RoundedUp(const DecodeShape& shape, int max_rows) {
           power(shape.max_scored_entries),
           shape.weighted,
           shape.revised,
-          power(shape.mean_entries)};
+          power(shape.mean_entries),
+          power(shape.max_in_window)};
 }
 
 }  // namespace hydrant

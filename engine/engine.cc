@@ -90,7 +90,7 @@ absl::Status Engine::Impl::Allocate() {
   if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs,
-                              limits.num_layers * limits.num_kv_heads);
+                              limits.FullLayers() * limits.num_kv_heads);
   }
   return status;
 }
@@ -143,7 +143,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   }
   impl->limits = limits;
   impl->layout = layout;
-  HYDRANT_ASSIGN_OR_RETURN(impl->kv, KvState::Create(impl->backend.get(), layout, limits));
+  HYDRANT_ASSIGN_OR_RETURN(
+      impl->kv, KvState::Create(impl->backend.get(), impl->model->config(), layout, limits));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -227,6 +228,8 @@ DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
     shape.weighted = shape.weighted || plan.rule.weighted;
     shape.revised = shape.revised || plan.rule.revision != Revision::kNone;
     if (plan.rule.scored) shape.max_scored_entries = std::max(shape.max_scored_entries, entries);
+    shape.max_in_window =
+        std::max(shape.max_in_window, static_cast<int>(std::min<int64_t>(tokens, limits.window)));
   }
   if (shape.rows > 0) shape.mean_entries = static_cast<int>(entries_of_rows / shape.rows);
   return backend->SupportsGraphs() ? RoundedUp(shape, limits.max_num_seqs) : shape;
@@ -252,33 +255,35 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   const KvDestination destination = {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
+    const LayerTables at = kv->TablesOf(layer);
     model->ProjectQkv(layer, hidden.data(), rows.rope_positions(), num_rows, act, destination);
-    if (shape.weighted) {
-      prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), layer, *kv);
+    if (shape.weighted && !at.windowed) {
+      prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
     }
-    backend->DecodeAttention({.num_rows = num_rows,
-                              .slots = rows.slots(),
-                              .positions = rows.positions(),
-                              .q = act.q.data(),
-                              .k = k.data(),
-                              .v = v.data(),
-                              .layer = layer,
-                              .num_heads = config.num_heads,
-                              .scale = static_cast<float>(config.AttentionScale()),
-                              .rotary = model->RotaryOf(layer),
-                              .pages = kv->pages(),
-                              .tables = kv->tables(),
-                              .max_entries = shape.max_entries,
-                              .max_scored_entries = shape.max_scored_entries,
-                              .weighted = shape.weighted,
-                              .out = act.attended.data(),
-                              .out_dtype = act.input_dtype,
-                              .mean_entries = shape.mean_entries});
-    if (shape.revised) {
+    backend->DecodeAttention(
+        {.num_rows = num_rows,
+         .slots = rows.slots(),
+         .positions = rows.positions(),
+         .q = act.q.data(),
+         .k = k.data(),
+         .v = v.data(),
+         .layer = at.layer,
+         .num_heads = config.num_heads,
+         .scale = static_cast<float>(config.AttentionScale()),
+         .rotary = model->RotaryOf(layer),
+         .pages = kv->pages(),
+         .tables = at.tables,
+         .max_entries = at.windowed ? shape.max_in_window : shape.max_entries,
+         .max_scored_entries = at.windowed ? shape.max_in_window : shape.max_scored_entries,
+         .weighted = shape.weighted && !at.windowed,
+         .out = act.attended.data(),
+         .out_dtype = act.input_dtype,
+         .mean_entries = at.windowed ? shape.max_in_window : shape.mean_entries});
+    if (shape.revised && !at.windowed) {
       backend->ReviseScores({.num_rows = num_rows,
                              .slots = rows.slots(),
                              .positions = rows.positions(),
-                             .layer = layer,
+                             .layer = at.layer,
                              .pages = kv->pages(),
                              .tables = kv->tables()});
     }
@@ -338,10 +343,11 @@ void Engine::Impl::SampleRows(int decoded) {
 
 Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   Backend& backend = *impl_->backend;
-  const SequenceTables& tables = impl_->kv->tables();
+  const LayerTables at = impl_->kv->TablesOf(layer);
+  const SequenceTables& tables = at.tables;
   const KvPages& pages = impl_->kv->pages();
   const KvLayout& layout = pages.layout;
-  const size_t index = tables.HeadIndex(slot, layer, head);
+  const size_t index = tables.HeadIndex(slot, at.layer, head);
   int32_t length = 0, width = 0;
   int64_t begin = 0;
   HeadState state;
@@ -349,7 +355,7 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   backend.CopyToHost(&state.victim, tables.victims + index, sizeof(state.victim));
   backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
   backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
-  const int64_t row = begin + static_cast<int64_t>(layer * tables.num_kv_heads + head) * width;
+  const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
   state.positions.resize(length);
   state.scores.resize(length);
   state.log_weights.resize(2 * static_cast<size_t>(length));
@@ -381,14 +387,16 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
 
 std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const {
   Backend& backend = *impl_->backend;
-  const SequenceTables& tables = impl_->kv->tables();
+  const LayerTables at = impl_->kv->TablesOf(layer);
+  const SequenceTables& tables = at.tables;
   const int block_size = impl_->kv->pages().layout.block_size;
   int32_t length = 0, width = 0;
   int64_t begin = 0;
-  backend.CopyToHost(&length, tables.lengths + tables.HeadIndex(slot, layer, head), sizeof(length));
+  backend.CopyToHost(&length, tables.lengths + tables.HeadIndex(slot, at.layer, head),
+                     sizeof(length));
   backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
   backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
-  const int64_t row = begin + static_cast<int64_t>(layer * tables.num_kv_heads + head) * width;
+  const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
   std::vector<int32_t> positions(length), blocks((length + block_size - 1) / block_size);
   backend.CopyToHost(blocks.data(), tables.blocks + row, blocks.size() * sizeof(int32_t));
   for (size_t page = 0; page < blocks.size(); ++page) {
@@ -401,9 +409,14 @@ std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const 
 }
 
 std::vector<int32_t> Engine::ReadLengths(int slot) const {
-  std::vector<int32_t> lengths(static_cast<size_t>(limits().num_layers) * limits().num_kv_heads);
-  impl_->backend->CopyToHost(lengths.data(), impl_->kv->lengths(slot),
-                             lengths.size() * sizeof(int32_t));
+  const size_t heads = limits().num_kv_heads;
+  std::vector<int32_t> lengths(limits().num_layers * heads);
+  for (int layer = 0; layer < limits().num_layers; ++layer) {
+    const LayerTables at = impl_->kv->TablesOf(layer);
+    impl_->backend->CopyToHost(lengths.data() + layer * heads,
+                               at.tables.lengths + at.tables.HeadIndex(slot, at.layer, 0),
+                               heads * sizeof(int32_t));
+  }
   return lengths;
 }
 

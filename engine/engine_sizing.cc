@@ -31,16 +31,27 @@ DType DefaultKvDType(WeightDType dtype) {
 // doubling), and one of each slot may be moving.
 constexpr int kTableEntriesPerBlock = 8;
 
+// Rows are as wide as the widest head of their sequence wants: those of layers with a window may
+// lie empty beyond it.
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
-  return kTableEntriesPerBlock * blocks + heads * (2 * limits.max_num_seqs + 8);
+  const int64_t per_full_layer = limits.num_layers / std::max(limits.FullLayers(), 1);
+  return kTableEntriesPerBlock * per_full_layer * blocks + heads * (2 * limits.max_num_seqs + 8);
+}
+
+// A window that no sequence outgrows is none.
+void SetWindow(const ModelConfig& config, EngineLimits* limits) {
+  if (config.Window() == 0 || config.Window() >= limits->max_model_len) return;
+  limits->window = config.Window();
+  for (const LayerKind& kind : config.layer_kinds) limits->window_layers += kind.window > 0 ? 1 : 0;
 }
 
 // A tenth more than the sequences' own: a page begun is a page taken.
 int64_t UsefulBlocks(const EngineLimits& limits) {
-  const int64_t blocks = (limits.max_model_len + limits.block_size - 1) / limits.block_size;
-  const double useful = 1.1 * static_cast<double>(blocks) * limits.num_layers *
-                        limits.num_kv_heads * limits.max_num_seqs;
+  const int64_t blocks = limits.FullLayers() * PagesOf(limits.max_model_len, limits.block_size) +
+                         limits.window_layers * PagesOf(limits.window, limits.block_size);
+  const double useful =
+      1.1 * static_cast<double>(blocks) * limits.num_kv_heads * limits.max_num_seqs;
   return static_cast<int64_t>(
       std::min(useful, static_cast<double>(std::numeric_limits<int32_t>::max())));
 }
@@ -109,14 +120,13 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
         fmt::format("max_num_seqs: {} is outside [1, 65536]", options.max_num_seqs));
   }
   limits.max_num_seqs = options.max_num_seqs;
-  const int longest = config.ContextWithinWindows();
-  limits.max_model_len = options.max_model_len.value_or(longest);
-  if (limits.max_model_len < 2 || limits.max_model_len > longest) {
-    return absl::InvalidArgumentError(fmt::format(
-        "max_model_len: {} is outside [2, {}], the model's {}", limits.max_model_len, longest,
-        longest < config.max_context ? "sliding window; longer sequences are not supported"
-                                     : "context"));
+  limits.max_model_len = options.max_model_len.value_or(config.max_context);
+  if (limits.max_model_len < 2 || limits.max_model_len > config.max_context) {
+    return absl::InvalidArgumentError(
+        fmt::format("max_model_len: {} is outside [2, {}], the model's context",
+                    limits.max_model_len, config.max_context));
   }
+  SetWindow(config, &limits);
   limits.max_shared_statistics = options.max_shared_statistics;
   limits.prefill_arena_tokens =
       options.prefill_arena_tokens.value_or(std::max(limits.max_model_len / 4 * 5, 2048));
@@ -169,8 +179,8 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
   HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, DeviceBytes(options, memory));
   constexpr auto kEntry = static_cast<int64_t>(sizeof(int32_t));
   const int64_t tables = TableEntries(limits, 0) * kEntry;
-  return std::min(UsefulBlocks(limits),
-                  std::max<int64_t>(bytes - tables, 0) / (page + kTableEntriesPerBlock * kEntry));
+  const int64_t per_block = TableEntries(limits, 1) * kEntry - tables;
+  return std::min(UsefulBlocks(limits), std::max<int64_t>(bytes - tables, 0) / (page + per_block));
 }
 
 absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {

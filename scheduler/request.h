@@ -66,11 +66,13 @@ struct RetainedMass {
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;     // resumed ones included
-  int32_t kv_tokens_kept = 0;        // entries of the fullest KV head at the end
+  int32_t kv_tokens_kept = 0;        // entries of the fullest KV head at the end, of the layers
+                                     // without a window where there are such
   int32_t kv_tokens_evicted = 0;     // tokens seen minus entries kept, of the same head
   int32_t probe_tokens = 0;          // read beside the prompt, to score its entries
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
-  int64_t kv_pages_of_prompt = 0;    // held for these
+  int64_t kv_window_entries_of_prompt = 0;      // of these, in layers with a window
+  int64_t kv_pages_of_prompt = 0;               // held for all of these
   std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
   int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt
   PolicyReport policy_report{};  // what the cache policy decided by itself

@@ -243,7 +243,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!status.ok()) return Invalid(std::move(status));
   PromptShape prompt = {
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
-      .num_layers = limits.num_layers,
+      .num_layers = limits.FullLayers(),
       .num_kv_heads = limits.num_kv_heads,
       .question_tokens = request.question_tokens};
   prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);

@@ -19,13 +19,16 @@ constexpr double kIdleDecodeBudgetFactor = 4.0;
 // it has to replay.
 constexpr int64_t kRecomputeAheadTokens = 64;
 
-int32_t EntriesOfFullestHead(const Sequence& sequence) {
+// Of those that the plan is about, where there are such.
+int32_t EntriesOfFullestHead(const Sequence& sequence, const EngineLimits& limits) {
+  if (limits.FullLayers() == 0)
+    return static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits.window));
   const bool differ = sequence.plan.life->HeadsDiffer(sequence.plan);
   if (!differ || !sequence.space.lengths_known || !sequence.space.IsOpen())
     return sequence.plan.EntriesAfter(sequence.num_done);
   int32_t most = 0;
-  for (const HeadSpan& span : sequence.space.spans)
-    most = std::max(most, span.EntriesAfter(sequence.num_done));
+  for (int head = 0; head < limits.FullLayers() * limits.num_kv_heads; ++head)
+    most = std::max(most, sequence.space.spans[head].EntriesAfter(sequence.num_done));
   return most;
 }
 
@@ -394,14 +397,21 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
   }
   if (!space.lengths_known) space_.SetKept(sequence->plan, report.entries, &space);
   Usage& usage = sequence->usage;
-  usage.kv_entries_of_prompt = 0;
+  usage.kv_entries_of_prompt = usage.kv_window_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;
   usage.heads_kept_whole = 0;
   const std::optional<PageCut> cut = sequence->plan.life->CutPrompt(sequence->plan);
   const bool guarded = cut.has_value() && cut->min_retained_mass > 0.0f;
-  for (const HeadSpan& span : space.spans) {
-    usage.kv_entries_of_prompt += span.EntriesAfter(sequence->num_context_tokens);
-    if (guarded && span.dropped == 0) ++usage.heads_kept_whole;
+  const size_t full_heads = static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads;
+  for (size_t head = 0; head < space.spans.size(); ++head) {
+    const HeadSpan& span = space.spans[head];
+    const int32_t entries = span.EntriesAfter(sequence->num_context_tokens);
+    usage.kv_entries_of_prompt += entries;
+    if (head >= full_heads) {
+      usage.kv_window_entries_of_prompt += entries;
+    } else if (guarded && span.dropped == 0) {
+      ++usage.heads_kept_whole;
+    }
   }
   if (!report.retained_mass.empty()) usage.retained_mass = Summarize(report.retained_mass);
   usage.policy_report = ReportOf(sequence->plan);
@@ -471,7 +481,7 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   usage.queue_us = prefill_start - sequence->submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;
-  usage.kv_tokens_kept = EntriesOfFullestHead(*sequence);
+  usage.kv_tokens_kept = EntriesOfFullestHead(*sequence, limits_);
   usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - usage.kv_tokens_kept);
 }
 

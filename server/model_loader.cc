@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "engine/chat/chat_template_files.h"
 #include "engine/engine.h"
+#include "kernels/kv_pages.h"
 #include "server/machine_limits.h"
 #include "server/model_fetch.h"
 #include "server/status_details.h"
@@ -55,9 +56,11 @@ void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
   }
 }
 
-int64_t PagesOf(const EngineLimits& limits, int64_t tokens) {
-  return int64_t{limits.num_layers} * limits.num_kv_heads *
-         ((tokens + limits.block_size - 1) / limits.block_size);
+// Of a sequence whose policy keeps so many of `tokens`.
+int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
+  const int64_t in_window = std::min<int64_t>(limits.window, tokens);
+  return limits.num_kv_heads * (limits.FullLayers() * PagesOf(kept, limits.block_size) +
+                                limits.window_layers * PagesOf(in_window, limits.block_size));
 }
 
 // What to do about it, where the engine found too little memory.
@@ -133,9 +136,11 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 }
 
 std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes) {
-  const int64_t full = limits.num_blocks / std::max<int64_t>(PagesOf(limits, kSummaryTokens), 1);
+  const int64_t full = limits.num_blocks /
+                       std::max<int64_t>(SequencePages(limits, kSummaryTokens, kSummaryTokens), 1);
   const int64_t fifth =
-      limits.num_blocks / std::max<int64_t>(PagesOf(limits, (kSummaryTokens + 4) / 5), 1);
+      limits.num_blocks /
+      std::max<int64_t>(SequencePages(limits, (kSummaryTokens + 4) / 5, kSummaryTokens), 1);
   return fmt::format("KV pool of {} pages, {}: {} full or {} 20 % sequences of 1,024 tokens",
                      limits.num_blocks, FormatByteSize(limits.num_blocks * page_bytes), full,
                      fifth);

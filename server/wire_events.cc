@@ -54,6 +54,8 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_decode_us(Count64(usage.decode_us));
   wire.set_probe_tokens(Count(usage.probe_tokens));
   wire.set_kv_entries_of_prompt(Count64(usage.kv_entries_of_prompt));
+  if (usage.kv_window_entries_of_prompt > 0)
+    wire.set_kv_window_entries_of_prompt(Count64(usage.kv_window_entries_of_prompt));
   wire.set_kv_pages_of_prompt(Count64(usage.kv_pages_of_prompt));
   wire.set_heads_kept_whole(Count(usage.heads_kept_whole));
   SetPolicyReport(usage.policy_report, &wire);

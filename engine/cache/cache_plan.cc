@@ -176,6 +176,14 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
                   spec.protected_window_size.value_or(plan.rule.recent)));
 }
 
+// Every layer of the model has a window: there is nothing that a policy could choose.
+CachePlan PlanOfNoLayer(const PromptShape& prompt) {
+  CachePlan plan;
+  plan.policy = FindPolicy("full");
+  plan.prompt = prompt;
+  return plan;
+}
+
 }  // namespace
 
 std::shared_ptr<const Lifecycle> CachePlan::DefaultLife() {
@@ -240,7 +248,7 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   HYDRANT_RETURN_IF_ERROR(CheckProtection(spec, plan));
   HYDRANT_RETURN_IF_ERROR(CheckRolling(spec, plan));
   HYDRANT_RETURN_IF_ERROR(FillGuard(spec, *policy, &plan));
-  return plan;
+  return prompt.num_layers > 0 ? plan : PlanOfNoLayer(prompt);
 }
 
 CachePlan Decide(const CachePlan& plan, const Observations& observations) {

@@ -24,10 +24,23 @@ int32_t SharedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = limits.num_kv_heads, block = limits.block_size;
   int64_t shared = plan.life->SharedPages(plan, 0, limits.block_size);
   if (shared == 0) return 0;
-  for (int layer = 1; layer < limits.num_layers; ++layer)
+  for (int layer = 1; layer < limits.FullLayers(); ++layer)
     shared = std::max(shared, plan.life->SharedPages(plan, layer, limits.block_size));
   return static_cast<int32_t>(
       std::max(PagesOf(plan.life->WidestKeep(plan), block), (shared + heads - 1) / heads));
+}
+
+// A head of a layer with a window.
+HeadSpan InWindow(const EngineLimits& limits, const CachePlan& plan) {
+  const auto tokens = static_cast<int32_t>(plan.prompt.tokens);
+  return {.dropped = std::max(0, tokens - limits.window), .cap = limits.window};
+}
+
+// The most pages that a head has held when its sequence has seen `tokens`.
+int64_t WidestHead(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
+  const int64_t full = limits.FullLayers() > 0 ? plan.MostUntil(tokens) : 0;
+  const int64_t windowed = limits.window_layers > 0 ? InWindow(limits, plan).MostUntil(tokens) : 0;
+  return PagesOf(std::max(full, windowed), limits.block_size);
 }
 
 }  // namespace
@@ -35,6 +48,7 @@ int32_t SharedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
 CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuffle_seed)
     : limits_(limits),
       num_heads_(limits.num_layers * limits.num_kv_heads),
+      full_heads_(limits.FullLayers() * limits.num_kv_heads),
       blocks_(limits.num_blocks, shuffle_seed),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
@@ -49,11 +63,17 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
   return missing;
 }
 
+int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
+  const int64_t windowed = PagesOf(InWindow(limits, plan).MostUntil(tokens), limits.block_size);
+  return plan.life->PagesUntil(plan, tokens, limits.block_size) +
+         windowed * limits.window_layers * limits.num_kv_heads;
+}
+
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
-  const int64_t width = std::max<int64_t>(PagesOf(plan.MostUntil(tokens), limits.block_size),
-                                          SharedRowWidth(limits, plan));
-  return plan.life->PagesUntil(plan, tokens, limits.block_size) <= limits.num_blocks &&
+  const int64_t width =
+      std::max<int64_t>(WidestHead(limits, plan, tokens), SharedRowWidth(limits, plan));
+  return PagesFor(limits, plan, tokens) <= limits.num_blocks &&
          width * heads <= limits.table_entries;
 }
 
@@ -82,19 +102,19 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   if (!arena.has_value()) return lacks(WaitReason::kPrefillArena);
 
   space->spans.resize(num_heads_);
-  for (int head = 0; head < num_heads_; ++head)
+  for (int head = 0; head < full_heads_; ++head)
     space->spans[head] = plan.life->Opening(plan, head / limits_.num_kv_heads);
+  std::fill(space->spans.begin() + full_heads_, space->spans.end(), InWindow(limits_, plan));
   space->pages.assign(num_heads_, 0);
   space->row_width = 0;
-  space->row_limit =
-      static_cast<int32_t>(PagesOf(plan.MostUntil(args.final_tokens), limits_.block_size));
+  space->row_limit = static_cast<int32_t>(WidestHead(limits_, plan, args.final_tokens));
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
   updates->setups.push_back({space->slot, plan});
   // What is cut on the way, or reported, grows on afterwards.
   const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
   const int32_t shared_width = SharedRowWidth(limits_, plan);
-  const bool placed = shared_width > 0 ? TakeSharedPages(plan, shared_width, space, updates)
+  const bool placed = shared_width > 0 ? TakeSharedPages(plan, shared_width, tokens, space, updates)
                                        : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
@@ -108,13 +128,16 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   return true;
 }
 
-// A layer's ids lie at the beginning of its rows until the engine assigns them.
-bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
-                                 CacheUpdates* updates) {
+// A layer's ids lie at the beginning of its rows until the engine assigns them; those of layers
+// with a window are their heads' own.
+bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
+                                 SequenceSpace* space, CacheUpdates* updates) {
+  for (int head = full_heads_; head < num_heads_; ++head)
+    row_width = std::max(row_width, PagesAt(space->spans[head], tokens));
   if (!WidenRow(row_width, space, updates)) return false;
   const int kv_heads = limits_.num_kv_heads;
-  space->shared_pages.resize(limits_.num_layers);
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+  space->shared_pages.resize(limits_.FullLayers());
+  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
     std::vector<int32_t>& shared = space->shared_pages[layer];
     shared.resize(plan.life->SharedPages(plan, layer, limits_.block_size));
     HYDRANT_CHECK(blocks_.Allocate(shared));
@@ -123,12 +146,13 @@ bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, Seque
     for (size_t i = 0; i < shared.size(); ++i)
       updates->updates.push_back({first + static_cast<int64_t>(i), shared[i]});
   }
+  HYDRANT_CHECK(TryGrow(tokens, space, updates));
   return true;
 }
 
 void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
   const int kv_heads = limits_.num_kv_heads;
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
     const std::vector<int32_t>& shared = space->shared_pages[layer];
     const int32_t* keep = entries.data() + layer * kv_heads;
     for (int h = 0; h < kv_heads; ++h) {
@@ -154,9 +178,9 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
 
 void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
                          SequenceSpace* space) {
-  HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == num_heads_);
+  HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == full_heads_);
   if (!space->shared_pages.empty()) AssignPages(entries, space);
-  for (int head = 0; head < num_heads_; ++head) {
+  for (int head = 0; head < full_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
   }
@@ -165,8 +189,9 @@ void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries
   space->capacity = 0;
 }
 
+// Heads that have no pages of their own yet do not grow.
 void CacheSpace::ListGrowingHeads(SequenceSpace* space) const {
-  for (int head = 0; head < num_heads_; ++head)
+  for (int head = space->shared_pages.empty() ? 0 : full_heads_; head < num_heads_; ++head)
     space->growing.push_back({head, space->pages[head], space->spans[head]});
   space->next_growing = 0;
   space->capacity = -limits_.block_size;  // in no order: any of them may have filled its pages
@@ -262,12 +287,12 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
 }
 
 void CacheSpace::Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
-  for (int head = 0; head < num_heads_; ++head) CutHead(head, then, tokens, space);
+  for (int head = 0; head < full_heads_; ++head) CutHead(head, then, tokens, space);
 }
 
 void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {
-  HYDRANT_CHECK(static_cast<int>(caps.size()) == num_heads_);
-  for (int head = 0; head < num_heads_; ++head)
+  HYDRANT_CHECK(static_cast<int>(caps.size()) == full_heads_);
+  for (int head = 0; head < full_heads_; ++head)
     CutHead(head, {.cap = caps[head]}, kAnyLength, space);
 }
 

@@ -1,7 +1,8 @@
 // Everything the engine's memory lends to live sequences: slots, pages of the KV pool, rows of the
-// table arena, room in the prefill arena. Ids and counts only. Every call either does all it was
-// asked, or changes nothing and says no. Owned by the scheduler's thread; the destructor checks
-// that all came home.
+// table arena, room in the prefill arena. Ids and counts only. The heads of the layers that a plan
+// is about come first; those of layers with a window, the same for every plan, after them. Every
+// call either does all it was asked, or changes nothing and says no. Owned by the scheduler's
+// thread; the destructor checks that all came home.
 //
 // Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
 // and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
@@ -93,10 +94,10 @@ class CacheSpace {
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
   void Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space);
-  // Where heads differ, when it is reported what each holds at most, [layers * KV heads].
+  // Where heads differ, when it is reported what each holds at most, [full layers * KV heads].
   void Cap(std::span<const int32_t> caps, SequenceSpace* space);
-  // The heads of a plan that reports keep `entries` [layers * KV heads] of the prompt; what they do
-  // not need goes home.
+  // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt; what
+  // they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
@@ -106,8 +107,9 @@ class CacheSpace {
   // Pages that a sequence of this plan has held at most when it has seen `tokens` tokens, its
   // prompt at least.
   int64_t PagesFor(const CachePlan& plan, int64_t tokens) const {
-    return plan.life->PagesUntil(plan, tokens, limits_.block_size);
+    return PagesFor(limits_, plan, tokens);
   }
+  static int64_t PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens);
   // Pages that are still missing until the sequence may have seen `tokens`.
   int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;
   // The longest sequence of this plan that fits if it has pool and tables for itself, in tokens
@@ -139,8 +141,8 @@ class CacheSpace {
     return int64_t{growing.pages} * limits_.block_size >= growing.span.cap;
   }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
-  bool TakeSharedPages(const CachePlan& plan, int32_t row_width, SequenceSpace* space,
-                       CacheUpdates* updates);
+  bool TakeSharedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
+                       SequenceSpace* space, CacheUpdates* updates);
   void AssignPages(std::span<const int32_t> entries, SequenceSpace* space);
   struct Growth {
     int64_t tokens = 0;     // that the sequence is to see
@@ -155,7 +157,8 @@ class CacheSpace {
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
-  int num_heads_;  // layers * KV heads
+  int num_heads_;   // layers * KV heads
+  int full_heads_;  // of these, those that a plan is about
   BlockAllocator blocks_;
   RangeAllocator table_;
   RangeAllocator arena_;

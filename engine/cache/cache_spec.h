@@ -29,7 +29,7 @@ struct CacheSpec {
 // What a prompt is to its cache.
 struct PromptShape {
   int64_t tokens = 0;
-  int num_layers = 1;
+  int num_layers = 1;  // that the cache's budget is about: those without a window
   int num_kv_heads = 1;
   int64_t question_tokens = 0;  // that follow it: a question that it is to be compressed without
   bool fits_twice = false;      // there is room to read it a second time

@@ -8,7 +8,10 @@
 namespace hydrant {
 
 struct EngineLimits {
-  int num_layers = 0;
+  int num_layers = 0;     // of the model
+  int window_layers = 0;  // of these: their heads hold a sequence's last `window` entries, whatever
+                          // its plan says
+  int window = 0;
   int num_kv_heads = 0;
   int block_size = 16;
   int num_blocks = 0;             // pages of the pool
@@ -20,6 +23,9 @@ struct EngineLimits {
   int prefill_rows = 512;  // prompt tokens that keep the device busy for a pass of the weights
   bool learned_positions = false;  // no position past max_model_len can be had, not even by rolling
   int max_steps_in_flight = 1;     // steps worth enqueueing before the first is collected
+
+  // Those whose entries a request's plan is about.
+  int FullLayers() const { return num_layers - window_layers; }
 };
 
 }  // namespace hydrant

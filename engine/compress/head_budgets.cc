@@ -8,7 +8,7 @@ namespace hydrant {
 absl::Status HeadBudgets::Allocate(Backend* backend, const EngineLimits& limits) {
   backend_ = backend;
   limits_ = limits;
-  return keep_.Allocate(*backend, static_cast<size_t>(limits.num_layers) * limits.num_kv_heads);
+  return keep_.Allocate(*backend, static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads);
 }
 
 void HeadBudgets::SetAlike(int layer, int32_t keep) {
@@ -52,9 +52,9 @@ void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int3
 void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                              const KvState& kv) {
   if (cut.share.scope == BudgetScope::kModel) {
-    ShareLayersOfPages(plan, cut, slot, tokens, 0, limits_.num_layers, kv);
+    ShareLayersOfPages(plan, cut, slot, tokens, 0, limits_.FullLayers(), kv);
   } else {
-    for (int layer = 0; layer < limits_.num_layers; ++layer) {
+    for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
       if (cut.share.scope == BudgetScope::kLayer) {
         ShareLayersOfPages(plan, cut, slot, tokens, layer, layer + 1, kv);
       } else {

@@ -17,15 +17,15 @@ void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_
                      const KvState& kv) {
   const SequenceTables& tables = kv.tables();
   if (cut.samples != nullptr) {
-    const std::vector<int32_t> caps(static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads,
-                                    plan.cap);
+    const std::vector<int32_t> caps(
+        static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads, plan.cap);
     backend_->CopyToDevice(tables.caps + tables.HeadIndex(slot, 0, 0), caps.data(),
                            caps.size() * sizeof(int32_t));
     samples_.BuildPages(*cut.samples, slot, tokens, kv);
     return;
   }
   budgets_.SharePages(plan, cut, slot, tokens, kv);
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
     backend_->Compact({.keep = budgets_.keep(layer),
                        .growth = cut.growth == kNoCap ? -1 : cut.growth,
                        .sinks = plan.rule.sinks,

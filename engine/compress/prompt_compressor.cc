@@ -40,6 +40,7 @@ absl::Status PromptCompressor::Allocate() {
   for (DeviceArray<float>& array : shared_) allocate(array, per_arena);
   allocate(scores_, per_arena);
   allocate(kept_, per_arena);
+  allocate(in_window_, limits_.num_kv_heads);
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
   allocate(observations_, NumHeads() * limits_.max_num_seqs * kMaxObservations);
   if (status.ok()) status = cutter_.Allocate(backend_, limits_);
@@ -175,6 +176,38 @@ void PromptCompressor::Compress(int layer, const PrefillSlice& slice, const Laye
   for (const int slot : slice.Slots()) {
     if (!slice.sharing_slots.empty()) TakeShared(slice, slot, kv);
     CompressSlot(slot, layer, slice, layer_kv, kv);
+  }
+}
+
+void PromptCompressor::WriteWindow(const LayerTables& to, const PrefillSlice& slice,
+                                   const LayerKv& layer_kv, const KvState& kv) {
+  for (const int slot : slice.Slots()) {
+    const auto n = static_cast<int32_t>(kv.plan(slot).prompt.tokens);
+    const int32_t keep = std::min(n, limits_.window);
+    in_window_.Write(*backend_, 0, std::vector<int32_t>(limits_.num_kv_heads, keep));
+    int32_t* kept = keep == n ? nullptr : kept_.data() + slice.arena_begin;
+    if (kept != nullptr) {
+      backend_->Select({.scores = scores_.data() + slice.arena_begin,
+                        .score_stride = arena_tokens_,
+                        .num_kv_heads = limits_.num_kv_heads,
+                        .n = n,
+                        .recent = keep,
+                        .keep = in_window_.data(),
+                        .kept = kept,
+                        .kept_stride = arena_tokens_});
+    }
+    backend_->WritePages({.k = layer_kv.k,
+                          .v = layer_kv.v,
+                          .kv_head_stride = layer_kv.head_stride,
+                          .kept = kept,
+                          .kept_stride = arena_tokens_,
+                          .keep = in_window_.data(),
+                          .n = n,
+                          .rotary = layer_kv.rotary,
+                          .slot = slot,
+                          .layer = to.layer,
+                          .pages = kv.pages(),
+                          .tables = to.tables});
   }
 }
 

@@ -43,26 +43,31 @@ class PromptCompressor {
   // What is gathered of the echo of the slice's prompt, in the same way; none where no slot wants
   // one.
   std::vector<Statistics> EchoPasses(const PrefillSlice& slice, const KvState& kv) const;
-  // When the whole layer has been read.
+  // When the whole layer has been read. `layer`: of those without a window.
   void Compress(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
+  // The same of a layer with a window, where the last entries are kept and nothing is ranked.
+  void WriteWindow(const LayerTables& to, const PrefillSlice& slice, const LayerKv& layer_kv,
+                   const KvState& kv);
   // When the last layer has been compressed.
   void Finish(const PrefillSlice& slice, const KvState& kv);
 
   // For caches that are cut while they live.
   PageCutter& cutter() { return cutter_; }
 
-  // [n, num_layers * num_kv_heads] that the scorer of the slot's newest prompt has observed.
+  // [n, full layers * num_kv_heads] that the scorer of the slot's newest prompt has observed.
   const float* observations(int slot) const {
     return observations_.data() + slot * kMaxObservations * NumHeads();
   }
-  // [num_layers * num_kv_heads] of the slot's newest prompt (kernels/ops/retained_mass.h).
+  // [full layers * num_kv_heads] of the slot's newest prompt (kernels/ops/retained_mass.h).
   const float* retained_mass(int slot) const { return mass_.data() + slot * NumHeads(); }
 
  private:
   PromptCompressor(Backend* backend, const EngineLimits& limits)
       : backend_(backend), limits_(limits), arena_tokens_(limits.prefill_arena_tokens) {}
   absl::Status Allocate();
-  size_t NumHeads() const { return static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads; }
+  size_t NumHeads() const {
+    return static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads;
+  }
 
   // What is gathered in one place, of the reading, of its echo, or of both together.
   struct Gathered {
@@ -95,6 +100,7 @@ class PromptCompressor {
   std::vector<DeviceArray<float>> shared_;
   DeviceArray<float> scores_;        // [kv_heads, arena]
   DeviceArray<int32_t> kept_;        // [kv_heads, arena]
+  DeviceArray<int32_t> in_window_;   // [kv_heads] entries that a head keeps
   DeviceArray<float> mass_;          // [slots, layers, kv_heads]
   DeviceArray<float> observations_;  // [slots, kMaxObservations, layers, kv_heads]
   PageCutter cutter_;

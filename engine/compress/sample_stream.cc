@@ -4,7 +4,7 @@ namespace hydrant {
 
 absl::Status SampleStream::Allocate(Backend* backend, const EngineLimits& limits) {
   backend_ = backend;
-  num_layers_ = limits.num_layers;
+  num_layers_ = limits.FullLayers();
   return rules_.Allocate(*backend, limits.max_num_seqs);
 }
 

@@ -82,24 +82,31 @@ void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
 
 void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
                              const KvState& kv) {
+  const bool windowed = kv.TablesOf(layer).windowed;
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_begin == 0) compressor_->Begin(*slice, kv);
+    if (slice->token_begin == 0 && !windowed) compressor_->Begin(*slice, kv);
   }
   for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
     if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
-    Echo(*slice, kv);
-    const size_t start = static_cast<size_t>(slice->arena_begin) * model_->config().head_dim;
-    compressor_->Compress(
-        layer, *slice,
-        {.k = k_.data() + start,
-         .v = v_.data() + start,
-         .head_stride = static_cast<int64_t>(arena_tokens_) * model_->config().head_dim,
-         .head_dim = model_->config().head_dim,
-         .rotary = model_->RotaryOf(layer)},
-        kv);
+    Keep(layer, *slice, kv);
     if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);
   }
+}
+
+// When the slice's last token has been through the layer.
+void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv) {
+  const LayerTables to = kv.TablesOf(layer);
+  const int head_dim = model_->config().head_dim;
+  const size_t start = static_cast<size_t>(slice.arena_begin) * head_dim;
+  const LayerKv layer_kv = {.k = k_.data() + start,
+                            .v = v_.data() + start,
+                            .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
+                            .head_dim = head_dim,
+                            .rotary = model_->RotaryOf(layer)};
+  if (to.windowed) return compressor_->WriteWindow(to, slice, layer_kv, kv);
+  Echo(slice, kv);
+  compressor_->Compress(to.layer, slice, layer_kv, kv);
 }
 
 // Runs of pieces that follow each other in the arena, at most max_rows_ rows each. A piece ends at
@@ -139,12 +146,14 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
       .row_stride = config.head_dim,
       .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim};
   model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, destination);
-  const bool echoes = std::any_of(pieces.begin(), pieces.end(),
-                                  [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
+  const bool windowed = kv.TablesOf(layer).windowed;
+  const bool echoes =
+      !windowed && std::any_of(pieces.begin(), pieces.end(),
+                               [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
   if (echoes)
     model_->RotateQueries(layer, later_positions_.data() + first, rows, *act_,
                           later_q_.data() + static_cast<size_t>(first) * config.QDim());
-  for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, kv);
+  for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, windowed, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
 }
 
@@ -164,7 +173,7 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
 }
 
 // `row`: where the piece begins in the activations of its run.
-void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
+void PrefillRunner::Attend(const Piece& piece, int row, bool windowed, const KvState& kv) {
   const size_t first = static_cast<size_t>(row) * model_->config().QDim();
   PrefillAttentionArgs args = AttentionTo(*piece.slice, kv);
   args.q = act_->q.data() + first;
@@ -172,6 +181,10 @@ void PrefillRunner::Attend(const Piece& piece, int row, const KvState& kv) {
   args.first_position = piece.begin;
   args.out = act_->At(act_->attended, first);
   args.out_dtype = act_->input_dtype;
+  if (windowed) {
+    args.window = model_->config().Window();
+    return backend_->PrefillAttention(args);
+  }
   for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
     args.statistics = pass;
     backend_->PrefillAttention(args);

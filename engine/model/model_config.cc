@@ -133,7 +133,13 @@ absl::Status CheckLayerKinds(const ModelConfig& c) {
   }
   for (int layer = 0; layer < c.num_layers; ++layer) {
     const std::string field = absl::StrCat("sliding_window of layer ", layer);
-    HYDRANT_RETURN_IF_ERROR(CheckInt(field.c_str(), c.KindOf(layer).window, 0, kMaxContext));
+    const int window = c.KindOf(layer).window;
+    HYDRANT_RETURN_IF_ERROR(CheckInt(field.c_str(), window, 0, kMaxContext));
+    if (window > 0 && window != c.Window()) {
+      return absl::UnimplementedError(absl::StrCat(field, ": ", window, " beside ", c.Window(),
+                                                   "; layers with different windows are not "
+                                                   "supported"));
+    }
   }
   return absl::OkStatus();
 }
@@ -160,12 +166,11 @@ double ModelConfig::AttentionScale() const {
   return attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
-int ModelConfig::ContextWithinWindows() const {
-  int context = max_context;
+int ModelConfig::Window() const {
   for (const LayerKind& kind : layer_kinds) {
-    if (kind.window > 0) context = std::min(context, kind.window);
+    if (kind.window > 0) return kind.window;
   }
-  return context;
+  return 0;
 }
 
 void SetWindow(int window, ModelConfig* config) {

@@ -141,8 +141,8 @@ struct ModelConfig {
   const Rope& RopeOf(int layer) const {
     return sliding_rope.has_value() && KindOf(layer).sliding ? *sliding_rope : rope;
   }
-  // Sequences of up to so many tokens lie within every layer's window, and within max_context.
-  int ContextWithinWindows() const;
+  // The window of the layers that have one; 0: none has.
+  int Window() const;
   double AttentionScale() const;
 };
 

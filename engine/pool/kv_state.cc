@@ -9,19 +9,26 @@
 
 namespace hydrant {
 
-KvState::KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits)
+KvState::KvState(Backend* backend, const ModelConfig& config, const KvLayout& layout,
+                 const EngineLimits& limits)
     : backend_(backend),
       limits_(limits),
       plans_(limits.max_num_seqs),
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
-  tables_.num_layers = limits.num_layers;
-  tables_.num_kv_heads = limits.num_kv_heads;
+  full_.tables.num_kv_heads = windowed_.tables.num_kv_heads = limits.num_kv_heads;
+  for (int layer = 0; layer < limits.num_layers; ++layer) {
+    const bool windowed = limits.window_layers > 0 && config.KindOf(layer).window > 0;
+    Group& group = windowed ? windowed_ : full_;
+    place_.push_back({windowed, group.tables.num_layers++});
+  }
 }
 
-absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend, const KvLayout& layout,
+absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend,
+                                                         const ModelConfig& config,
+                                                         const KvLayout& layout,
                                                          const EngineLimits& limits) {
-  std::unique_ptr<KvState> state(new KvState(backend, layout, limits));
+  std::unique_ptr<KvState> state(new KvState(backend, config, layout, limits));
   HYDRANT_RETURN_IF_ERROR(state->Allocate());
   return state;
 }
@@ -29,19 +36,28 @@ absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend, const
 absl::Status KvState::Allocate() {
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
-  absl::Status status = AllocatePool();
+  HYDRANT_RETURN_IF_ERROR(AllocatePool());
+  HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
+  HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
+  for (Group* group : {&full_, &windowed_}) {
+    group->tables.blocks = blocks_.data();
+    group->tables.row_width = row_width_.data();
+    HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, seqs));
+  }
+  return updates_.Allocate(*backend_, std::max<size_t>(heads, 1024));
+}
+
+absl::Status KvState::Group::Allocate(Backend& backend, size_t seqs) {
+  absl::Status status;
   const auto allocate = [&](auto& array, size_t count) {
-    if (status.ok()) status = array.Allocate(*backend_, count);
+    if (status.ok()) status = array.Allocate(backend, count);
     return array.data();
   };
-  tables_.blocks = allocate(blocks_, limits_.table_entries);
-  tables_.row_begin = allocate(row_begin_, seqs);
-  tables_.row_width = allocate(row_width_, seqs);
-  tables_.caps = allocate(caps_, heads);
-  tables_.lengths = allocate(lengths_, heads);
-  tables_.victims = allocate(victims_, heads);
-  tables_.rules = allocate(rules_, seqs);
-  allocate(updates_, std::max<size_t>(heads, 1024));
+  tables.row_begin = allocate(row_begin, seqs);
+  tables.caps = allocate(caps, seqs * NumHeads());
+  tables.lengths = allocate(lengths, seqs * NumHeads());
+  tables.victims = allocate(victims, seqs * NumHeads());
+  tables.rules = allocate(rules, seqs);
   return status;
 }
 
@@ -71,10 +87,7 @@ absl::Status KvState::AllocatePool() {
 
 void KvState::Apply(const CacheUpdates& updates) {
   for (const SlotSetup& setup : updates.setups) SetUp(setup);
-  for (const TableRow& row : updates.rows) {
-    row_begin_.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
-    row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
-  }
+  for (const TableRow& row : updates.rows) MoveRow(row);
   for (size_t begin = 0; begin < updates.updates.size(); begin += updates_.size()) {
     const size_t count = std::min(updates_.size(), updates.updates.size() - begin);
     UpdateTable(std::span(updates.updates).subspan(begin, count));
@@ -84,18 +97,26 @@ void KvState::Apply(const CacheUpdates& updates) {
 
 void KvState::Decide(const SlotDecision& decision) {
   plans_[decision.slot] = decision.plan;
-  rules_.Write(*backend_, decision.slot, std::span(&decision.plan.rule, 1));
+  full_.rules.Write(*backend_, decision.slot, std::span(&decision.plan.rule, 1));
   const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
   backend_->CombineCachedScores({.slot = decision.slot,
                                  .weight_score = mix.of_score,
                                  .weight_second = mix.of_second,
                                  .pages = pages_,
-                                 .tables = tables_});
+                                 .tables = tables()});
 }
 
 void KvState::SetCaps(int slot, int32_t cap) {
-  const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
-  caps_.Write(*backend_, slot * heads, std::vector<int32_t>(heads, cap));
+  const size_t heads = full_.NumHeads();
+  full_.caps.Write(*backend_, slot * heads, std::vector<int32_t>(heads, cap));
+}
+
+// The rows of the layers with a window come after all others.
+void KvState::MoveRow(const TableRow& row) {
+  const int64_t windowed = row.row_begin + static_cast<int64_t>(full_.NumHeads()) * row.row_width;
+  full_.row_begin.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
+  windowed_.row_begin.Write(*backend_, row.slot, std::span(&windowed, 1));
+  row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
 }
 
 // An entry may change hands within a step: its last update counts.
@@ -113,20 +134,28 @@ void KvState::UpdateTable(std::span<const TableUpdate> updates) {
 }
 
 void KvState::SetUp(const SlotSetup& setup) {
-  const size_t heads = static_cast<size_t>(limits_.num_layers) * limits_.num_kv_heads;
-  const size_t first = setup.slot * heads;
-  plans_[setup.slot] = setup.plan;
-  rules_.Write(*backend_, setup.slot, std::span(&setup.plan.rule, 1));
+  const CachePlan& plan = plans_[setup.slot] = setup.plan;
   // What reports gets its caps when it is cut.
-  const Lifecycle& life = *setup.plan.life;
-  std::vector<int32_t> caps(heads, kNoCap);
-  if (!life.ReportsPrompt()) {
-    for (size_t head = 0; head < heads; ++head)
-      caps[head] = life.Opening(setup.plan, static_cast<int>(head) / limits_.num_kv_heads).cap;
+  std::vector<int32_t> caps(full_.NumHeads(), kNoCap);
+  if (!plan.life->ReportsPrompt()) {
+    for (size_t head = 0; head < caps.size(); ++head)
+      caps[head] = plan.life->Opening(plan, static_cast<int>(head) / limits_.num_kv_heads).cap;
   }
-  caps_.Write(*backend_, first, caps);
-  lengths_.Write(*backend_, first, std::vector<int32_t>(heads, 0));
-  victims_.Write(*backend_, first, std::vector<int32_t>(heads, -1));
+  full_.SetUp(*backend_, setup.slot, plan.rule, caps);
+  // A key is turned in all layers or, in a rolling slot, in none.
+  const DecodeRule rule = {
+      .by_position = true, .scored = true, .recent = limits_.window, .rolling = plan.rule.rolling};
+  windowed_.SetUp(*backend_, setup.slot, rule,
+                  std::vector<int32_t>(windowed_.NumHeads(), limits_.window));
+}
+
+void KvState::Group::SetUp(Backend& backend, int slot, const DecodeRule& rule,
+                           std::span<const int32_t> head_caps) const {
+  const size_t first = slot * NumHeads();
+  rules.Write(backend, slot, std::span(&rule, 1));
+  caps.Write(backend, first, head_caps);
+  lengths.Write(backend, first, std::vector<int32_t>(NumHeads(), 0));
+  victims.Write(backend, first, std::vector<int32_t>(NumHeads(), -1));
 }
 
 }  // namespace hydrant

@@ -12,49 +12,86 @@
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
+#include "engine/model/model_config.h"
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
 
+// Where a layer of the model has its heads: layers with a window lie in tables of their own, so
+// that what a policy does to "all layers" is done to those that take its budget.
+struct LayerTables {
+  const SequenceTables& tables;
+  int layer = 0;  // of these
+  bool windowed = false;
+};
+
 class KvState {
  public:
   // Borrows the backend.
-  static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend, const KvLayout& layout,
+  static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend,
+                                                         const ModelConfig& config,
+                                                         const KvLayout& layout,
                                                          const EngineLimits& limits);
 
   // Setups, moved rows, new block ids and decided plans, in that order.
   void Apply(const CacheUpdates& updates);
-  // Every head of the slot.
+  // Every head of the slot that its plan is about.
   void SetCaps(int slot, int32_t cap);
 
   const KvPages& pages() const { return pages_; }
   int32_t* blocks() const { return blocks_.data(); }
-  const int32_t* lengths(int slot) const { return tables_.lengths + tables_.HeadIndex(slot, 0, 0); }
-  const SequenceTables& tables() const { return tables_; }
+  // [full layers * KV heads]
+  const int32_t* lengths(int slot) const {
+    return tables().lengths + tables().HeadIndex(slot, 0, 0);
+  }
+  // Of the layers without a window.
+  const SequenceTables& tables() const { return full_.tables; }
+  LayerTables TablesOf(int layer) const {
+    const bool windowed = place_[layer].windowed;
+    return {windowed ? windowed_.tables : full_.tables, place_[layer].layer, windowed};
+  }
   const CachePlan& plan(int slot) const { return plans_[slot]; }  // the slot's newest
 
  private:
-  KvState(Backend* backend, const KvLayout& layout, const EngineLimits& limits);
+  // The tables of some of the model's layers, with the memory behind them.
+  struct Group {
+    SequenceTables tables;
+    DeviceArray<int64_t> row_begin;
+    DeviceArray<int32_t> caps, lengths, victims;
+    DeviceArray<DecodeRule> rules;
+
+    size_t NumHeads() const { return static_cast<size_t>(tables.num_layers) * tables.num_kv_heads; }
+    absl::Status Allocate(Backend& backend, size_t seqs);
+    // An empty sequence; caps: [NumHeads()].
+    void SetUp(Backend& backend, int slot, const DecodeRule& rule,
+               std::span<const int32_t> caps) const;
+  };
+  struct Place {
+    bool windowed = false;
+    int layer = 0;  // of those that are as it is
+  };
+
+  KvState(Backend* backend, const ModelConfig& config, const KvLayout& layout,
+          const EngineLimits& limits);
   absl::Status Allocate();
   absl::Status AllocatePool();
   void SetUp(const SlotSetup& setup);
+  void MoveRow(const TableRow& row);
   void Decide(const SlotDecision& decision);
   void UpdateTable(std::span<const TableUpdate> updates);
 
   Backend* backend_;
   EngineLimits limits_;
   KvPages pages_;
-  SequenceTables tables_;
+  Group full_, windowed_;
+  std::vector<Place> place_;      // [layers of the model]
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
   DeviceArray<int32_t> blocks_;
-  DeviceArray<int64_t> row_begin_;
   DeviceArray<int32_t> row_width_;
-  DeviceArray<int32_t> caps_, lengths_, victims_;
-  DeviceArray<DecodeRule> rules_;
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host
   std::vector<uint64_t> list_of_;      // [table_entries]: the last list that named the entry, host

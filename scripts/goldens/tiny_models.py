@@ -28,7 +28,7 @@ Each is a model of seeded random weights (so it speaks nonsense, but any error i
   tiny_olmo3        4 layers, of which three have a window; the fourth has YaRN
   tiny_olmo2        norms after attention and feed-forward, of all queries and of all keys
 
-Windows are longer than any input of the goldens. Those after tiny_neox_serial are bf16, and but for tiny_ministral have the same model as model.gguf, too, written by the gguf package.
+Windows are shorter than the inputs of the goldens. Those after tiny_neox_serial are bf16, and but for tiny_ministral have the same model as model.gguf, too, written by the gguf package.
 
 goldens.json in each folder, computed in fp32 from the stored values:
   inputs        [{ids, rows: [{position, logits[vocab]}]}]   logits after reading ids[0..position]
@@ -164,15 +164,15 @@ FOLDERS |= {
     "tiny_gemma3": family(
         "Gemma3ForCausalLM", "gemma3_text", 43,
         {"num_hidden_layers": 4, "head_dim": 16, "tie_word_embeddings": True, "query_pre_attn_scalar": 16,
-         "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 320, "sliding_window_pattern": 4,
+         "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 48, "sliding_window_pattern": 4,
          "rope_theta": 20000.0, "rope_local_base_freq": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
-    "tiny_mistral_window": family("MistralForCausalLM", "mistral", 44, {"sliding_window": 320}),
+    "tiny_mistral_window": family("MistralForCausalLM", "mistral", 44, {"sliding_window": 100}),
     "tiny_ministral": family(
         "MinistralForCausalLM", "ministral", 46,
-        {"head_dim": 8, "sliding_window": 320, "layer_types": ["sliding_attention", "full_attention"]}, gguf=False),
+        {"head_dim": 8, "sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]}, gguf=False),
     "tiny_olmo3": family(
         "Olmo3ForCausalLM", "olmo3", 45,
-        {"num_hidden_layers": 4, "sliding_window": 320, "rope_theta": 500000.0,
+        {"num_hidden_layers": 4, "sliding_window": 33, "rope_theta": 500000.0,
          "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
                           "beta_fast": 32, "beta_slow": 1}}),
     "tiny_olmo2": family("Olmo2ForCausalLM", "olmo2", 40, {}),

@@ -222,7 +222,20 @@ Vector DoubleModel::Logits(const Vector& hidden) const {
 DoubleModel::Sequence::Sequence(const DoubleModel* model, const CachePlan& plan)
     : model_(model),
       plan_(plan),
-      heads_(model->config_.num_layers, std::vector<Head>(model->config_.num_kv_heads)) {}
+      heads_(plan.prompt.num_layers, std::vector<Head>(model->config_.num_kv_heads)) {
+  int full = 0;
+  for (int l = 0; l < model->config_.num_layers; ++l) {
+    const bool windowed =
+        plan.prompt.num_layers < model->config_.num_layers && model->config_.KindOf(l).window > 0;
+    place_.push_back({windowed, static_cast<int>(windowed ? in_windows_.size() : full++)});
+    if (windowed) in_windows_.emplace_back(model->config_.num_kv_heads);
+  }
+}
+
+std::vector<DoubleModel::Head>& DoubleModel::Sequence::HeadsOf(int layer) {
+  const auto [windowed, index] = place_[layer];
+  return windowed ? in_windows_[index] : heads_[index];
+}
 
 double DoubleModel::Sequence::Reduce(const Vector& weights) const {
   switch (plan_.rule.reduce) {
@@ -250,6 +263,8 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
   for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(reading[i], i));
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
+    std::vector<Head>& heads = HeadsOf(l);
+    const bool in_window = place_[l].first;
     Matrix queries, later;
     for (int i = 0; i < n; ++i) {
       const Vector normed = model_->Normalise(hidden[i], layer.attn_norm);
@@ -262,25 +277,28 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       model_->Rotate(l, &k, i);
       queries.push_back(q);
       for (int h = 0; h < config.num_kv_heads; ++h)
-        heads_[l][h].entries.push_back({i, Slice(k, h, d), Slice(v, h, d)});
+        heads[h].entries.push_back({i, Slice(k, h, d), Slice(v, h, d)});
     }
     for (int i = 0; i < n; ++i) {
+      const int first = in_window ? std::max(0, i + 1 - config.Window()) : 0;
       Vector attended(config.QDim(), 0.0);
       for (int h = 0; h < config.num_kv_heads; ++h) {
-        std::vector<Entry>& entries = heads_[l][h].entries;
+        std::vector<Entry>& entries = heads[h].entries;
         Matrix weights;  // [group][i + 1]
         for (int g = 0; g < group; ++g) {
           const double* q = &queries[i][(h * group + g) * d];
           Vector logits;
           for (int j = 0; j <= i; ++j)
-            logits.push_back(Dot(q, entries[j].key.data(), d) * config.AttentionScale());
+            logits.push_back(j < first
+                                 ? -std::numeric_limits<double>::infinity()
+                                 : Dot(q, entries[j].key.data(), d) * config.AttentionScale());
           weights.push_back(Softmax(logits));
           for (int j = 0; j <= i; ++j) {
             for (int c = 0; c < d; ++c)
               attended[(h * group + g) * d + c] += weights[g][j] * entries[j].value[c];
           }
         }
-        for (int j = 0; j <= i; ++j) {
+        for (int j = 0; j <= i && !in_window; ++j) {
           Vector received;
           for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
           if (i < kept && i >= kept - 32)
@@ -296,16 +314,20 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       }
       model_->FinishLayer(layer, attended, &hidden[i]);
     }
+    if (in_window) {
+      for (Head& head : heads) KeepWindow(l, &head);
+      continue;
+    }
     if (echoed) {
-      for (Head& head : heads_[l]) {
+      for (Head& head : heads) {
         for (Entry& entry : head.entries) {
           if (!both) entry.score = entry.most = 0;
           if (plan_.scorer->EchoSaysMass()) entry.late = 0;
         }
       }
-      AddEcho(l, later);
+      AddEcho(&heads, later);
     }
-    for (Head& head : heads_[l]) {
+    for (Head& head : heads) {
       for (Entry& entry : head.entries) {
         if (plan_.rule.rolling) model_->Rotate(l, &entry.key, -entry.position);
       }
@@ -321,25 +343,37 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
       for (Entry& entry : head.entries) entry.score *= plan_.scorer->Scale(plan_);
     }
     if (plan_.open == OpenUntil::kPromptRead) {  // the late queries come in when it is decided how
-      for (Head& head : heads_[l]) {
+      for (Head& head : heads) {
         for (Entry& entry : head.entries)
           entry.score =
               std::accumulate(entry.received.begin(), entry.received.end() - std::min(n, 160), 0.0);
       }
     }
-    Revise(l, 0, -1);
+    Revise(place_[l].second, 0, -1);
   }
   if (WholeUntilOf(plan_) == 0) CompressAll(kept);
   return model_->Logits(hidden[kept - 1]);
 }
 
+// Of a layer with a window, the last of the prompt: the oldest leaves when one more comes.
+void DoubleModel::Sequence::KeepWindow(int layer, Head* head) const {
+  const auto kept = static_cast<int>(plan_.prompt.tokens), window = model_->config_.Window();
+  head->entries.resize(kept);
+  head->cap = window;
+  for (Entry& entry : head->entries) {
+    if (plan_.rule.rolling) model_->Rotate(layer, &entry.key, -entry.position);
+  }
+  head->entries.erase(head->entries.begin(), head->entries.begin() + std::max(0, kept - window));
+  head->victim_position = kept >= window ? kept - window : -1;
+}
+
 // Adds to sum and most what the prompt's queries, turned to the position after it, pay all its
 // keys.
-void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
+void DoubleModel::Sequence::AddEcho(std::vector<Head>* heads, const Matrix& queries) const {
   const ModelConfig& config = model_->config_;
   const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
   for (int h = 0; h < config.num_kv_heads; ++h) {
-    std::vector<Entry>& entries = heads_[layer][h].entries;
+    std::vector<Entry>& entries = (*heads)[h].entries;
     for (int i = 0; i < kept; ++i) {
       Matrix weights;  // [group][kept]
       for (int g = 0; g < config.GroupSize(); ++g) {
@@ -522,7 +556,7 @@ std::vector<int> DoubleModel::Sequence::Shares(int layer_begin, int layer_end, i
 }
 
 void DoubleModel::Sequence::CompressAll(int n) {
-  const int layers = static_cast<int>(heads_.size()), heads = static_cast<int>(heads_[0].size());
+  const int layers = static_cast<int>(heads_.size()), heads = model_->config_.num_kv_heads;
   const int64_t growth = plan_.cap == kNoCap ? kNoCap : plan_.cap - plan_.budget;
   std::vector<int> keep;
   for (int l = 0; l < layers; ++l) {
@@ -646,6 +680,17 @@ void DoubleModel::Sequence::DropMany(Head* head, int next_position) const {
   for (Entry& entry : head->entries) entry.below_mean.clear();
 }
 
+// When the token at `position` has been seen. `layer`: of those without a window.
+void DoubleModel::Sequence::ChooseVictims(int layer, int position) {
+  const Head& first = heads_[layer][0];
+  const int64_t next_drop = position + 1 + first.cap - static_cast<int64_t>(first.entries.size());
+  Revise(layer, static_cast<int>(std::min<int64_t>(next_drop, kNoCap) - plan_.rule.history),
+         position + 1);
+  for (Head& head : heads_[layer]) {
+    if (position >= WholeUntilOf(plan_)) PickVictim(&head, position + 1);
+  }
+}
+
 Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   for (std::vector<Head>& layer : heads_) {
     for (Head& head : layer) {
@@ -661,6 +706,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   Vector hidden = model_->Embed(token, position);
   for (int l = 0; l < config.num_layers; ++l) {
     const Layer& layer = model_->layers_[l];
+    const bool in_window = place_[l].first;
     const Vector normed = model_->Normalise(hidden, layer.attn_norm);
     Vector q = model_->Heads(layer.wq, layer.q_norm, normed);
     Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
@@ -671,7 +717,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
     }
     Vector attended(config.QDim(), 0.0);
     for (int h = 0; h < config.num_kv_heads; ++h) {
-      Head& head = heads_[l][h];
+      Head& head = HeadsOf(l)[h];
       std::erase_if(head.entries,
                     [&](const Entry& e) { return e.position == head.victim_position; });
       head.entries.push_back({position, Slice(k, h, d), Slice(v, h, d)});
@@ -692,6 +738,11 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
           for (int c = 0; c < d; ++c) attended[(h * group + g) * d + c] += weight * e.value[c];
         }
       }
+      if (in_window) {
+        if (static_cast<int64_t>(head.entries.size()) == head.cap)
+          head.victim_position = head.entries[0].position;
+        continue;
+      }
       for (size_t j = 0; j < head.entries.size(); ++j) {
         Vector received;
         for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
@@ -701,13 +752,7 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
                          &head.entries[j]);
       }
     }
-    const int64_t next_drop =
-        position + 1 + heads_[l][0].cap - static_cast<int64_t>(heads_[l][0].entries.size());
-    Revise(l, static_cast<int>(std::min<int64_t>(next_drop, kNoCap) - plan_.rule.history),
-           position + 1);
-    for (Head& head : heads_[l]) {
-      if (position >= WholeUntilOf(plan_)) PickVictim(&head, position + 1);
-    }
+    if (!in_window) ChooseVictims(place_[l].second, position);
     model_->FinishLayer(layer, attended, &hidden);
   }
   return model_->Logits(hidden);

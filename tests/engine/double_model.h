@@ -5,6 +5,7 @@
 #define HYDRANT_TESTS_ENGINE_DOUBLE_MODEL_H_
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/model/model_source.h"
@@ -55,10 +56,14 @@ class DoubleModel {
     void Decide(const CachePlan& plan);
 
     // Entries are in the order of their positions: an entry's index is its rank.
-    Head& head(int layer, int kv_head) { return heads_[layer][kv_head]; }
+    Head& head(int layer, int kv_head) { return HeadsOf(layer)[kv_head]; }
+    bool InWindow(int layer) const { return place_[layer].first; }
 
    private:
-    void AddEcho(int layer, const Matrix& queries);
+    std::vector<Head>& HeadsOf(int layer);
+    void KeepWindow(int layer, Head* head) const;
+    void ChooseVictims(int layer, int position);
+    void AddEcho(std::vector<Head>* heads, const Matrix& queries) const;
     void Pool(Head* head, int end) const;
     void RankByKCenter(Head* head, int end) const;
     double TwoPartAverage(const Vector& received, double alpha, int late, int end) const;
@@ -76,7 +81,9 @@ class DoubleModel {
 
     const DoubleModel* model_;
     CachePlan plan_;
-    std::vector<std::vector<Head>> heads_;
+    // [layers without a window], [those with one]: the plan is about the former.
+    std::vector<std::vector<Head>> heads_, in_windows_;
+    std::vector<std::pair<bool, int>> place_;  // [layers]: which of the two, and where
   };
 
  private:

@@ -173,7 +173,7 @@ void MakeGemma(ModelConfig* c) {
   c->embedding_scale = std::sqrt(c->hidden_size);
 }
 
-// The RoPE of sliding layers, without a window.
+// A window in every layer but the last.
 void MakeGemma3(ModelConfig* c) {
   MakeGemma(c);
   c->norm_placement = NormPlacement::kBoth;
@@ -181,7 +181,7 @@ void MakeGemma3(ModelConfig* c) {
   c->attention_scale = 0.3;
   c->sliding_rope = Rope::WithTheta(300.0);
   c->layer_kinds.resize(c->num_layers);
-  c->layer_kinds.front().sliding = true;
+  c->layer_kinds.front() = {.window = 40, .rotated = true, .sliding = true};
 }
 
 void MakeOlmo2(ModelConfig* c) {

@@ -100,9 +100,9 @@ TEST(HfConfigTest, SlidingWindowOfMistral) {
   root["max_position_embeddings"] = 8192;
   EXPECT_EQ(ParseHfConfig(root.dump())->model.KindOf(1).window, 4096);
   root["sliding_window"] = 100;
-  EXPECT_EQ(ParseHfConfig(root.dump())->model.ContextWithinWindows(), 100);
+  EXPECT_EQ(ParseHfConfig(root.dump())->model.Window(), 100);
   root["sliding_window"] = nullptr;
-  EXPECT_EQ(ParseHfConfig(root.dump())->model.ContextWithinWindows(), 8192);
+  EXPECT_EQ(ParseHfConfig(root.dump())->model.Window(), 0);
   root["sliding_window"] = 0;
   EXPECT_THAT(std::string(ParseHfConfig(root.dump()).status().message()),
               HasSubstr("sliding_window is 0, wanted null or at least 1"));
@@ -374,7 +374,7 @@ TEST(HfConfigTest, PublishedFilesOfManyFamiliesAreRead) {
          EXPECT_EQ(m.RopeOf(5).theta, 1000000);
          EXPECT_EQ(m.AttentionScale(), 1.0 / 16);
          EXPECT_EQ(m.activation, Activation::kGeluTanh);
-         EXPECT_EQ(m.ContextWithinWindows(), 512);
+         EXPECT_EQ(m.Window(), 512);
        }},
       {"OLMo-3-1025-7B, its first four layers", R"({"architectures":["Olmo3ForCausalLM"],
         "attention_bias":false,"attention_dropout":0.0,"eos_token_id":100257,"hidden_act":"silu",
