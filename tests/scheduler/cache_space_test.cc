@@ -410,7 +410,7 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
 // more than the widest may.
 std::vector<int32_t> DrawEntries(const CachePlan& plan, const EngineLimits& limits,
                                  std::mt19937_64& random) {
-  const int heads = limits.num_layers * limits.num_kv_heads;
+  const int heads = limits.FullLayers() * limits.num_kv_heads;
   const int sharing = plan.share.scope == BudgetScope::kModel ? heads : limits.num_kv_heads;
   std::vector<int32_t> entries(heads, plan.Protected());
   for (int first = 0; first < heads; first += sharing) {
@@ -442,9 +442,14 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
                            .max_num_seqs = 1,
                            .max_model_len = 4096,
                            .prefill_arena_tokens = 4096};
+    if (random() % 2 == 0) {
+      limits.window_layers = static_cast<int>(1 + random() % 3);
+      limits.num_layers += limits.window_layers;
+      limits.window = static_cast<int>(1 + random() % 150);
+    }
     CachePlan plan;
     plan.prompt = {.tokens = static_cast<int64_t>(2 + random() % 100),
-                   .num_layers = limits.num_layers,
+                   .num_layers = limits.FullLayers(),
                    .num_kv_heads = limits.num_kv_heads};
     plan.budget = 1 + static_cast<int>(random() % (plan.prompt.tokens - 1));
     plan.rule.recent = 1;
@@ -461,6 +466,9 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
     const std::vector<int32_t> entries = DrawEntries(plan, limits, random);
     space.SetKept(plan, entries, &a);
     const auto pages_at = [&](size_t head, int64_t tokens) -> int32_t {
+      if (head >= entries.size())
+        return static_cast<int32_t>(
+            (std::min<int64_t>(tokens, limits.window) + limits.block_size - 1) / limits.block_size);
       int64_t held = entries[head] + tokens - n;
       if (plan.cap != kNoCap)
         held = std::min<int64_t>(held, entries[head] + plan.cap - plan.budget);
@@ -469,11 +477,11 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
     for (int64_t tokens = n; tokens < n + 200;
          tokens += 1 + (random() % 4 == 0 ? static_cast<int64_t>(random() % 50) : 0)) {
       int64_t missing = 0, all = 0;
-      for (size_t head = 0; head < entries.size(); ++head)
+      for (size_t head = 0; head < a.pages.size(); ++head)
         missing += pages_at(head, tokens) - a.pages[head];
       EXPECT_EQ(space.PagesMissing(a, tokens), missing);
       ASSERT_TRUE(space.TryGrow(tokens, &a, &updates));
-      for (size_t head = 0; head < entries.size(); ++head) {
+      for (size_t head = 0; head < a.pages.size(); ++head) {
         ASSERT_EQ(a.pages[head], pages_at(head, tokens)) << "head " << head << " at " << tokens;
         ASSERT_EQ(pages_at(head, std::min<int64_t>(a.capacity, 1'000'000)), a.pages[head])
             << "not held for all of the capacity";
@@ -502,9 +510,13 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
                            .max_num_seqs = 1,
                            .max_model_len = 4096,
                            .prefill_arena_tokens = 4096};
+    if (round % 2 == 0) {
+      limits.window_layers = static_cast<int>(random() % limits.num_layers);
+      limits.window = static_cast<int>(1 + random() % 40);
+    }
     CachePlan plan;
     plan.prompt = {.tokens = static_cast<int64_t>(4 + random() % 20),
-                   .num_layers = limits.num_layers,
+                   .num_layers = limits.FullLayers(),
                    .num_kv_heads = limits.num_kv_heads};
     plan.budget = 1 + static_cast<int>(random() % 3);
     plan.rule.recent = 1;

@@ -133,8 +133,8 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
       length = how.keep[head / limits_.num_kv_heads];
     }
     if (slot.plan.life->HeadsDiffer(slot.plan)) {
-      slot.lengths = ShareOut(slot, slot.plan.WidestShare(slot.fed));
-      report.entries = slot.lengths;
+      report.entries = ShareOut(slot, slot.plan.WidestShare(slot.fed));
+      std::copy(report.entries.begin(), report.entries.end(), slot.lengths.begin());
     }
     for (int head = 0; head < NumHeads() && how.growth >= 0; ++head)
       slot.caps[head] = how.growth == kNoCap ? kNoCap : slot.lengths[head] + how.growth;
@@ -221,7 +221,7 @@ void FakeEngine::Compress(Slot* slot) {
 // As kernels/ops/assign_pages.h has it; what a row holds past its pages names nothing.
 void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
   const int heads = limits_.num_kv_heads;
-  for (int layer = 0; layer < limits_.num_layers; ++layer) {
+  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
     int32_t* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;
     const std::vector<int32_t> stack(rows, rows + heads * slot.row_width);
     std::fill_n(rows, stack.size(), -1);
@@ -241,15 +241,16 @@ CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
   for (int i = 0; IsOpen(slot.plan) && i < kTrials * NumHeads(); ++i)
     report.observations.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
   if (!slot.plan.Compresses()) return report;
-  if (IsReported(slot.plan)) report.entries = slot.lengths;
-  for (const int32_t length : slot.lengths)
+  const std::span kept = std::span(slot.lengths).first(NumHeads());
+  if (IsReported(slot.plan)) report.entries.assign(kept.begin(), kept.end());
+  for (const int32_t length : kept)
     report.retained_mass.push_back(static_cast<float>(length) / static_cast<float>(slot.fed));
   return report;
 }
 
 uint64_t FakeEngine::ReadEntries(const Slot& slot) {
   uint64_t sum = 0;
-  for (int head = 0; head < limits_.num_layers * limits_.num_kv_heads; ++head) {
+  for (int head = 0; head < AllHeads(); ++head) {
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry) {
       const uint64_t stamp = stamps_[StampIndex(slot, head, entry)];
       if (stamp >> 32 != (Mix(slot.generation, head) & 0xFFFFFFFFull)) {
@@ -282,13 +283,13 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
   EXPECT_TRUE(!slot.plan.CutsAfter(slot.fed) || slot.cut_at == slot.fed)
       << "the cache was to be cut first";
-  for (int head = 0; head < NumHeads(); ++head) {
+  for (int head = 0; head < AllHeads(); ++head) {
     int32_t& length = slot.lengths[head];
     // At the cap the victim's slot is overwritten; which one is any pure function of the position.
     const bool grows = length < slot.caps[head];
     const int32_t entry = grows ? length : static_cast<int32_t>(row.position % length);
     if (grows) ++length;
-    EXPECT_LE(length, slot.plan.EntriesAfter(slot.fed + 1));
+    EXPECT_LE(length, head < NumHeads() ? slot.plan.EntriesAfter(slot.fed + 1) : limits_.window);
     WriteEntry(slot, head, entry, row.position);
   }
   // A sequence that has failed goes on with token 0 until the host knows.
@@ -327,7 +328,10 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   slot.fed = slot.plan.prompt.tokens;  // a probe leaves nothing
   for (int i = 0; i < slot.fed; ++i) slot.history = Mix(slot.history, slot.prompt[i]);
   Compress(&slot);
-  for (int head = 0; head < NumHeads(); ++head) {
+  slot.lengths.resize(AllHeads(),
+                      static_cast<int32_t>(std::min<int64_t>(slot.fed, limits_.window)));
+  slot.caps.resize(AllHeads(), limits_.window);
+  for (int head = 0; head < AllHeads(); ++head) {
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry)
       WriteEntry(slot, head, entry, slot.fed - slot.lengths[head] + entry);
   }

@@ -69,7 +69,9 @@ class FakeEngine : public ImmediateExecutor {
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
   void CheckArena(const Batch& batch);
-  int NumHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
+  // Those that a plan is about, and with those of layers with a window.
+  int NumHeads() const { return limits_.FullLayers() * limits_.num_kv_heads; }
+  int AllHeads() const { return limits_.num_layers * limits_.num_kv_heads; }
   void Compress(Slot* slot);
   void AssignPages(const Slot& slot, const std::vector<int32_t>& entries);
   CacheReport Report(const PrefillSlice& slice) const;

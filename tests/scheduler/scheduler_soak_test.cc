@@ -58,6 +58,10 @@ class Soak {
     limits.max_num_seqs = 1 + Below(16);
     limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
     limits.max_steps_in_flight = 1 + Below(3);
+    if (Below(2) == 0) {
+      limits.window_layers = Below(limits.num_layers + 1);
+      limits.window = limits.window_layers > 0 ? 1 + Below(limits.max_model_len) : 0;
+    }
     return limits;
   }
   SchedulerOptions RandomOptions() {
