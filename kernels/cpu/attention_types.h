@@ -37,6 +37,16 @@ inline constexpr float kExpC6 = 0.0013926203361484387f;
 inline constexpr float kExpLowest = -87.3f;  // e^x is a normal float down to here
 inline constexpr float kExpHighest = 88.0f;
 
+// tanh x = x + x^3 p(x^2) for |x| below the border, 1 - 2 / (e^2x + 1) above it: Cephes' tanhf and
+// its polynomial (S. Moshier, netlib.org/cephes). Near 0 the second form would lose what the 1
+// cancels.
+inline constexpr float kTanhBorder = 0.625f;
+inline constexpr float kTanhC3 = -3.33332819422e-1f;
+inline constexpr float kTanhC5 = 1.33314422036e-1f;
+inline constexpr float kTanhC7 = -5.37397155531e-2f;
+inline constexpr float kTanhC9 = 2.06390887954e-2f;
+inline constexpr float kTanhC11 = -5.70498872745e-3f;
+
 }  // namespace hydrant::cpu
 
 #endif  // HYDRANT_KERNELS_CPU_ATTENTION_TYPES_H_

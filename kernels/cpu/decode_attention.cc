@@ -42,6 +42,7 @@ DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
   shape.block_size = args.pages.layout.block_size;
   shape.dtype = args.pages.layout.dtype;
   shape.scale = args.scale;
+  shape.softcap = args.softcap;
   shape.rotary = args.rotary;
   shape.keys = args.pages.keys;
   shape.values = args.pages.values;

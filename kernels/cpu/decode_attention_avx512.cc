@@ -3,6 +3,7 @@
 // The vector words come first.
 // clang-format off
 #include "kernels/cpu/attention_simd_avx512.h"
+#include "kernels/cpu/attention_softcap-inl.h"
 #include "kernels/cpu/decode_attention_part-inl.h"
 #include "kernels/cpu/decode_attention_join-inl.h"
 // clang-format on

@@ -32,6 +32,7 @@ struct DecodeShape {
   int block_size = 0;
   DType dtype = DType::kF32;
   float scale = 1.0f;
+  float softcap = 0.0f;  // 0: none
   Rotary rotary;         // of rolling heads
   void* keys = nullptr;  // the pool's pages: kernels/kv_pages.h
   void* values = nullptr;

@@ -1,5 +1,5 @@
 // One part of one head: store the new entry, logits, weights, unnormalised output. Included once
-// per instruction set, after the vector words (attention_simd_*.h).
+// per instruction set, after attention_softcap-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -279,6 +279,7 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
   for (int i = 0; i < kGroup; ++i) {
     float* logits = weights + i * head.weight_stride;
     const int row = part * shape.group + g + i;
+    if (shape.softcap != 0.0f) CapLogits(shape.softcap, rows.count, -__builtin_inff(), logits);
     if (head.log_weights == nullptr) {
       Weights(logits, rows.count, &head.part_max[row], &head.part_sum[row]);
       continue;

@@ -85,6 +85,7 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.group = args.num_heads / args.num_kv_heads;
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
+  shape.softcap = args.softcap;
   return {args, shape, DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2(),
           ReadPrefix(args, pool)};
 }

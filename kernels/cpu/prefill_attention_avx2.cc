@@ -3,6 +3,7 @@
 // The vector words come first.
 // clang-format off
 #include "kernels/cpu/attention_simd_avx2.h"
+#include "kernels/cpu/attention_softcap-inl.h"
 #include "kernels/cpu/prefill_attention_panel-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 // clang-format on

@@ -28,6 +28,7 @@ struct PrefillShape {
   int group = 0;             // query heads per KV head
   int64_t query_stride = 0;  // elements between queries, in q and out
   float scale = 1.0f;
+  float softcap = 0.0f;  // 0: none
 };
 
 // A ColumnStatistic over one tile.

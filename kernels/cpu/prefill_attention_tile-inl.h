@@ -1,6 +1,6 @@
 // A tile of queries over all of its keys: softmax with a running maximum, panel by panel (the
 // online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's statistics. Included
-// once per instruction set, after prefill_attention_panel-inl.h.
+// once per instruction set, after attention_softcap-inl.h and prefill_attention_panel-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -72,10 +72,11 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
           .column = of_prefix ? first : tile.num_prefix_keys + first};
 }
 
-// Logits of one panel and one query head, masked.
+// Logits of one panel and one query head, capped and masked.
 HYDRANT_INLINE void HeadLogits(const PrefillShape& shape, const PrefillTile& tile,
                                const Panel& panel, const float* queries, float* logits) {
   PanelLogits(panel.k, panel.rows, shape.head_dim, queries, logits);
+  if (shape.softcap != 0.0f) CapLogits(shape.softcap, panel.rows * kQueryTile, 0.0f, logits);
   if (panel.first_key + panel.rows > tile.first_position)
     MaskFuture(panel.first_key, panel.rows, tile.first_position, logits);
   if (panel.first_key <= tile.first_position + kQueryTile - 1 - tile.window)

@@ -24,6 +24,7 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/softcap.cuh"
 #include "kernels/cuda/victim.cuh"
 
 namespace hydrant::cuda {
@@ -56,6 +57,7 @@ class DecodeBlock {
       products_.Logits();
     }
     __syncthreads();
+    if (l_.args.softcap != 0.0f) CapLogits();
     if (weighted_) {
       Weights<true>();
     } else {
@@ -129,6 +131,17 @@ class DecodeBlock {
     if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
     if (rule_.scored) pages_.scores[slot] = 0.0f;
     if (weighted_) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
+  }
+
+  // Of the entries whose logits this thread reads in Weights(), and no other thread.
+  __device__ void CapLogits() const {
+    const float cap = l_.args.softcap * kLog2E;
+    for (int h = 0; h < l_.group; ++h) {
+      for (int i = thread_; i < u_.count; i += kDecodeThreads) {
+        float& logit = s_.weights[h * l_.weight_stride() + i];
+        logit = SoftCap(logit, cap);
+      }
+    }
   }
 
   // Logits become weights relative to the block's maximum; zeros up to a whole tile. Leaves maximum

@@ -13,6 +13,7 @@
 #include "kernels/cuda/prefill_attention_mma.cuh"
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -85,16 +86,18 @@ __device__ void LoadKeys(const ExactArgs& exact, const float* prefix, const floa
 
 // The logits of this thread's query and the keys of the tile from `first_key` on; -infinity outside
 // [begin, last_key], kPastLogit before `first_seen`.
-__device__ void Logits(const Tiles& tiles, int head_dim, int begin, int first_seen, int last_key,
-                       int first_key, float (&logits)[kKeysOfThread]) {
+__device__ void Logits(const PrefillAttentionArgs& args, const Tiles& tiles, int begin,
+                       int first_seen, int last_key, int first_key,
+                       float (&logits)[kKeysOfThread]) {
   const int row = static_cast<int>(threadIdx.x) / kRowThreads;
   const int column = static_cast<int>(threadIdx.x) % kRowThreads;
 #pragma unroll
   for (int j = 0; j < kKeysOfThread; ++j) {
     const int key = column + kRowThreads * j;
     float sum = 0.0f;
-    for (int d = 0; d < head_dim; ++d)
+    for (int d = 0; d < args.head_dim; ++d)
       sum = fmaf(tiles.q[row * tiles.stride + d], tiles.k[key * tiles.stride + d], sum);
+    if (args.softcap != 0.0f) sum = SoftCap(sum, args.softcap * kLog2E);
     logits[j] = first_key + key >= begin && first_key + key <= last_key ? sum : -INFINITY;
     if (first_key + key < first_seen) logits[j] = kPastLogit;
   }
@@ -135,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
       LoadKeys(exact, exact.prefix_v, args.v, kv_head, first, tiles.stride, tiles.v);
     __syncthreads();
     float weights[kKeysOfThread];
-    Logits(tiles, args.head_dim, begin, first_seen, last_key, first, weights);
+    Logits(args, tiles, begin, first_seen, last_key, first, weights);
     float tile_highest = -INFINITY;
     for (float logit : weights) tile_highest = fmaxf(tile_highest, logit);
     tile_highest = OverRow(tile_highest, [](float a, float b) { return fmaxf(a, b); });
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
       LoadQueries(args, tile, head, tiles);
       __syncthreads();
       float weights[kKeysOfThread];
-      Logits(tiles, args.head_dim, begin, 0, position, first_key, weights);
+      Logits(args, tiles, begin, 0, position, first_key, weights);
       const float lse =
           counts ? exact.log_sum_exp[static_cast<size_t>(head) * args.num_queries + query] : 0.0f;
 #pragma unroll

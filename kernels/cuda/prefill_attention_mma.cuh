@@ -10,6 +10,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/prefill_prefix.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/softcap.cuh"
 #include "kernels/ops/prefill_attention.h"
 
 namespace hydrant::cuda {
@@ -78,6 +79,19 @@ __device__ inline float QuadSum(float value) {
   return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
+// Products of queries and keys, before the scale; `cap` in their unit.
+template <int kRows, int kColumns>
+__device__ void CapProducts(float cap, float (&products)[kRows][kColumns][4]) {
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+    for (int column = 0; column < kColumns; ++column) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) products[row][column][i] = SoftCap(products[row][column][i], cap);
+    }
+  }
+}
+
 // A block: 16 * kRowTiles queries a warp, of one head. kDims: head_dim rounded up.
 template <bool kBF16, int kDims, int kRowTiles>
 class MmaAttention {
@@ -123,6 +137,7 @@ class MmaAttention {
       CommitCopies();
       float weights[kRowTiles][kKeyColumns][4] = {};
       MultiplyKeys(weights);
+      if (args.softcap != 0.0f) CapProducts(args.softcap / args.scale, weights);
       // Only tiles at the diagonal, at the other edge of a window, the last and the first hold keys
       // that some query of the block must not see.
       if (first + kMmaKeys > min(args.first_position + first_query_, m_.keys) ||
@@ -333,10 +348,11 @@ class MmaColumnStatistic {
       if (work + 1 < works)
         LoadQueries(first_tile + (work + 1) / group_, (work + 1) % group_, q_[(work + 1) % 2]);
       CommitCopies();
-      float weights[kQueryColumns][4] = {};
-      Multiply(q_[work % 2], weights);
-      ToWeights(tile, g, weights);
-      Reduce(g, weights, reduced);
+      float weights[1][kQueryColumns][4] = {};
+      Multiply(q_[work % 2], weights[0]);
+      if (args.softcap != 0.0f) CapProducts(args.softcap / args.scale, weights);
+      ToWeights(tile, g, weights[0]);
+      Reduce(g, weights[0], reduced);
       if (g + 1 == group_) AddTile(tile, reduced, total);
     }
     for (int half = 0; half < 2; ++half) {

@@ -6,7 +6,8 @@
 //      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score starts
 //      from 0, its log weights, where rule.weighted, are (0, 0).
 //   2. out = softmax(logits) v over the live entries, the new one included, in fp32; logits =
-//      scale * q k^T. Where rule.weighted, entries have log weights (wn, wd):
+//      scale * q k^T, or, with a softcap, softcap * tanh(scale * q k^T / softcap) (Gemma 2, arXiv
+//      2408.00118, section 2). Where rule.weighted, entries have log weights (wn, wd):
 //
 //        out = sum(exp(logit + wn) v) / sum(exp(logit + wd))
 //
@@ -47,7 +48,8 @@ struct DecodeAttentionArgs {
   int layer = 0;
   int num_heads = 0;
   float scale = 1.0f;
-  Rotary rotary = {};  // for rolling rows: as many positions as such a head holds entries
+  float softcap = 0.0f;  // logits stay within +-softcap; 0: as they are
+  Rotary rotary = {};    // for rolling rows: as many positions as such a head holds entries
   KvPages pages;
   SequenceTables tables;
   // Bounds that a device plans its work by: no head of the batch holds more entries after the step,

@@ -4,9 +4,10 @@
 // Query i of the run has position p = first_position + i and sees keys 0 .. p, of those before
 // end_key. With a window it sees none at or before p - window: so many keys, its own included
 // (sliding-window attention, arXiv 2310.06825, section 2). The work is then proportional to the
-// window. Softmax in fp32 after `scale`. With w[i, j] = the reduction over the query heads of KV
-// head h of the weight of query i on key j, a ColumnStatistic adds to out[h, j], over the queries
-// in its range that see j:
+// window. Softmax in fp32 of the logits scale * q k, or, with a softcap, of softcap * tanh(scale *
+// q k / softcap) (Gemma 2, arXiv 2408.00118, section 2). With w[i, j] = the reduction over the
+// query heads of KV head h of the weight of query i on key j, a ColumnStatistic adds to out[h, j],
+// over the queries in its range that see j:
 //   kSum        the sum of w. Over a whole prompt: the accumulated attention score of H2O (arXiv
 //               2306.14048, section 4); over its last queries: SnapKV's window (arXiv 2404.14469,
 //               section 4).
@@ -83,6 +84,7 @@ struct PrefillAttentionArgs {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;
+  float softcap = 0.0f;           // logits stay within +-softcap; 0: as they are
   void* out = nullptr;            // [num_queries, num_heads, head_dim]; null: not wanted
   DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
   // In any order; those without an output are not wanted.

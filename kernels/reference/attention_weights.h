@@ -1,5 +1,5 @@
-// Softmax, and the reduction of its weights over the query heads that share a KV head (GroupReduce,
-// kernels/kv_pages.h), in double.
+// Logits, softmax, and the reduction of its weights over the query heads that share a KV head
+// (GroupReduce, kernels/kv_pages.h), in double.
 #ifndef HYDRANT_KERNELS_REFERENCE_ATTENTION_WEIGHTS_H_
 #define HYDRANT_KERNELS_REFERENCE_ATTENTION_WEIGHTS_H_
 
@@ -10,6 +10,11 @@
 #include "kernels/kv_pages.h"
 
 namespace hydrant::reference {
+
+// A logit within +-softcap; softcap 0: as it is.
+inline double SoftCap(double logit, double softcap) {
+  return softcap == 0.0 ? logit : softcap * std::tanh(logit / softcap);
+}
 
 // weights: [group][entries]; the attention of each head of the group on entry `entry`.
 inline double ReduceGroup(GroupReduce reduce, const std::vector<std::vector<double>>& weights,

@@ -78,7 +78,7 @@ std::vector<double> Attend(const Head& head, int query_head) {
     for (int i = 0; i < d; ++i) {
       dot += static_cast<double>(args.q[row_offset + i]) * head.KeyElement(e, i);
     }
-    numerators[e] = shares[e] = dot * args.scale;
+    numerators[e] = shares[e] = SoftCap(dot * args.scale, args.softcap);
     if (!head.HasLogWeights()) continue;
     const float* log_weights = pages.log_weights + 2 * PageIndex(pages.layout, head.blocks, e);
     numerators[e] += log_weights[0];

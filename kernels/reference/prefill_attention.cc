@@ -56,7 +56,7 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
     for (int i = 0; i < d; ++i) {
       dot += static_cast<double>(args.q[row + i]) * keys.k[static_cast<size_t>(j) * d + i];
     }
-    weights[j] = dot * args.scale;
+    weights[j] = SoftCap(dot * args.scale, args.softcap);
   }
   Softmax(weights);
   if (args.out == nullptr) return weights;

@@ -208,6 +208,7 @@ struct Step {
   std::vector<int32_t> slots, positions;
   std::vector<float> q, k, v, out;
   int mean_entries = 0;
+  float softcap = 0.0f;
 
   Step(const Shape& s, std::vector<int32_t> step_slots, std::vector<int32_t> step_positions,
        Rng& rng, float q_scale = 1.0f)
@@ -230,6 +231,7 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
   args.layer = kLayer;
   args.num_heads = world->shape.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(world->shape.head_dim));
+  args.softcap = step->softcap;
   args.rotary = world->rotary;
   args.rotary.cos = world->cos.data();
   args.rotary.sin = world->sin.data();
@@ -315,12 +317,13 @@ std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
 // sum of its factors.
 std::vector<double> AttendPlainly(const std::vector<Entry>& entries, const float* q, double scale,
                                   std::vector<double>* out, double* largest_logit,
-                                  double* magnitude = nullptr) {
+                                  double* magnitude = nullptr, double softcap = 0) {
   const size_t dim = entries[0].k.size();
   std::vector<double> w(entries.size()), numerators(entries.size());
   for (size_t e = 0; e < entries.size(); ++e) {
     for (size_t d = 0; d < dim; ++d) w[e] += scale * q[d] * entries[e].k[d];
     *largest_logit = std::max(*largest_logit, std::abs(w[e]));
+    if (softcap > 0) w[e] = softcap * std::tanh(w[e] / softcap);
     numerators[e] = w[e] + entries[e].numerator;
     w[e] += entries[e].denominator;
     for (const double weighted : {numerators[e], w[e]})
@@ -395,7 +398,8 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
         const size_t q = (row * s.num_heads + h * s.group() + g) * s.head_dim;
         std::vector<double> out;
         double magnitude = 1;
-        weights.push_back(AttendPlainly(entries, &step.q[q], scale, &out, &largest, &magnitude));
+        weights.push_back(
+            AttendPlainly(entries, &step.q[q], scale, &out, &largest, &magnitude, step.softcap));
         error = WeightError(largest, s.head_dim);
         for (int d = 0; d < s.head_dim; ++d)
           worst = std::max(worst, std::abs(step.out[q + d] - out[d]) / std::max(1.0, magnitude));
@@ -621,6 +625,30 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchMatchesPlainModel) {
   EXPECT_LE(excused, 2);
 }
 
+// Logits that are capped: little of them, and much.
+TEST_P(DecodeAttentionTest, CappedMixedBatchMatchesPlainModel) {
+  int excused = 0;
+  for (const bool weighted : {false, true}) {
+    std::vector<int32_t> positions;
+    World world = MixedWorld(GetParam(), rng_, &positions);
+    if (weighted) DrawLogWeights(&world, rng_);
+    for (const float softcap : {30.0f, 2.0f}) {
+      SCOPED_TRACE("softcap " + std::to_string(softcap));
+      const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+      Step step(GetParam(), slots, Pick(positions, slots), rng_, 3.0f);
+      step.softcap = softcap;
+      World before = world, before_truth = world, truth = world;
+      Step truth_step = step;
+      RunOnBackend(&world, &step);
+      ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused));
+      reference::DecodeAttention(ArgsOf(&truth, &truth_step));
+      ASSERT_NO_FATAL_FAILURE(ExpectStep(before_truth, truth, truth_step, &excused)) << "reference";
+      for (int32_t& p : positions) ++p;
+    }
+  }
+  EXPECT_LE(excused, 2);
+}
+
 // Log weights of 0 are none, to the bit.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchOfZerosChangesNoBit) {
   std::vector<int32_t> positions;
@@ -754,11 +782,12 @@ TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
 }
 
 // The same row alone, in another order, on other numbers of threads: the same bits.
-TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
+void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, Rng& rng) {
   std::vector<int32_t> positions;
-  const World start = MixedWorld(GetParam(), rng_, &positions);
-  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
-  const Step inputs(GetParam(), slots, Pick(positions, slots), rng_);
+  const World start = MixedWorld(s, rng, &positions);
+  const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng);
+  Step inputs(s, slots, Pick(positions, slots), rng);
+  inputs.softcap = softcap;
   World expected = start;
   Step expected_step = inputs;
   RunOnBackend(&expected, &expected_step, 1);
@@ -773,10 +802,10 @@ TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
               0);
     EXPECT_EQ(world.victims, expected.victims);
   }
-  const Shape& s = GetParam();
   World alone = start;
   for (size_t row = slots.size(); row-- > 0;) {
-    Step step(s, {slots[row]}, {inputs.positions[row]}, rng_);
+    Step step(s, {slots[row]}, {inputs.positions[row]}, rng);
+    step.softcap = inputs.softcap;
     const size_t q = static_cast<size_t>(s.num_heads) * s.head_dim;
     const size_t kv = static_cast<size_t>(s.num_kv_heads) * s.head_dim;
     std::copy_n(&inputs.q[row * q], q, step.q.begin());
@@ -790,6 +819,14 @@ TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
       std::memcmp(alone.scores.data(), expected.scores.data(), alone.scores.size() * sizeof(float)),
       0);
   EXPECT_EQ(alone.victims, expected.victims);
+}
+
+TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
+  ExpectSameBitsInAnyBatch(GetParam(), 0.0f, rng_);
+}
+
+TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBitOfOtherLogits) {
+  ExpectSameBitsInAnyBatch(GetParam(), 2.0f, rng_);
 }
 
 // Rows far past their caps, the reference and the cpu each following its own choices: the kept
@@ -915,8 +952,9 @@ void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingH
         Turned(after.rotary, {&step.q[q], &step.q[q] + s.head_dim}, count - 1);
     const std::vector<float> rounded(query.begin(), query.end());
     std::vector<double> out;
-    weights.push_back(AttendPlainly(
-        turned, rounded.data(), 1.0f / std::sqrt(static_cast<float>(s.head_dim)), &out, &largest));
+    const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+    weights.push_back(
+        AttendPlainly(turned, rounded.data(), scale, &out, &largest, nullptr, step.softcap));
     error = 2 * WeightError(largest, s.head_dim);  // keys are turned in fp32
     for (int d = 0; d < s.head_dim; ++d) ASSERT_NEAR(step.out[q + d], out[d], 8 * error);
   }
@@ -977,6 +1015,7 @@ TEST_P(DecodeAttentionTest, RollingHeadsMatchThePlainModel) {
       SCOPED_TRACE("step " + std::to_string(t));
       const std::vector<int32_t> slots = ShuffledSlots(rules.size(), rng_);
       Step step(s, slots, std::vector<int32_t>(slots.size(), length + t), rng_);
+      if (t % 2 == 1) step.softcap = 1.5f;
       World before = world, again = world;
       Step step_again = step;
       RunOnBackend(&world, &step, 1);
@@ -1184,7 +1223,7 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
 
 // Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
 // errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
-TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) {
+void ExpectAccurateWeights(float softcap) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     const Shape shape{8, 1, 128, 16, dtype};
     Rng rng(kSeed);
@@ -1194,6 +1233,7 @@ TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) {
     Step step(shape, {0}, {length}, rng, 4.0f);
     for (int g = 1; g < shape.group(); ++g)  // all heads alike: a score is one head's weight
       std::copy_n(step.q.begin(), shape.head_dim, step.q.begin() + g * shape.head_dim);
+    step.softcap = softcap;
     World before = world;
     RunOnBackend(&world, &step);
     before.SetEntry(0, 0, length, step.k.data(), step.v.data(), length, 0.0f);
@@ -1201,15 +1241,21 @@ TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) {
     double largest = 0, squares = 0;
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     const std::vector<double> weights =
-        AttendPlainly(EntriesOf(before, 0, 0, length + 1), step.q.data(), scale, &out, &largest);
+        AttendPlainly(EntriesOf(before, 0, 0, length + 1), step.q.data(), scale, &out, &largest,
+                      nullptr, softcap);
     for (int e = 0; e <= length; ++e)
       squares += std::pow(world.scores[world.Slot(0, 0, e)] / weights[e] - 1, 2);
     const double error = std::sqrt(squares / (length + 1));
-    RecordProperty("error_" + std::string(DTypeName(dtype)), std::to_string(error * 1e6));
+    testing::Test::RecordProperty("error_" + std::string(DTypeName(dtype)),
+                                  std::to_string(error * 1e6));
     EXPECT_LE(error, 5e-6) << DTypeName(dtype);
     EXPECT_GT(largest, 8);
   }
 }
+
+TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) { ExpectAccurateWeights(0.0f); }
+
+TEST(DecodeAttentionAccuracyTest, CappedWeightsKeepFp32sAccuracy) { ExpectAccurateWeights(30.0f); }
 
 // Attention over the kept set is dense attention over the whole history with what was evicted
 // masked.

@@ -52,6 +52,7 @@ struct Prompt {
   bool attended = true;    // the output is wanted
   int keys = 0;            // that there are; n, where queries and keys are of the same tokens
   int window = kNoWindow;
+  float softcap = 0.0f;
   std::vector<float> q, k, v, out, column_sums;
   std::vector<ColumnStatistic> more;         // beside the column sums, outputs aside
   std::vector<std::vector<float>> more_out;  // as column_sums
@@ -108,6 +109,7 @@ struct Prompt {
     args.first_position = first_position + begin;
     if (keys < n || first_position > 0) args.end_key = keys;
     args.window = window;
+    args.softcap = softcap;
     args.num_heads = shape.num_heads;
     args.num_kv_heads = shape.num_kv_heads;
     args.head_dim = shape.head_dim;
@@ -207,8 +209,9 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
           w[j] = 0;
           for (int d = 0; d < s.head_dim; ++d)
             w[j] += scale * p.q[row + d] * keys[static_cast<size_t>(j) * s.head_dim + d];
-          top = std::max(top, w[j]);
           dense.largest_logit = std::max(dense.largest_logit, std::abs(w[j]));
+          if (p.softcap > 0) w[j] = p.softcap * std::tanh(w[j] / p.softcap);
+          top = std::max(top, w[j]);
         }
         for (int j = first; j < seen; ++j) sum += w[j] = std::exp(w[j] - top);
         for (int j = first; j < seen; ++j) {
@@ -682,6 +685,18 @@ void ForgetPast(Prompt* p, int begin) {
   }
 }
 
+// Rounds queries, keys and values; returns the largest value there is.
+double RoundToBF16(Prompt* p) {
+  for (std::vector<float>* all : {&p->q, &p->k, &p->v}) {
+    for (float& x : *all) x = BF16ToFloat(FloatToBF16(x));
+  }
+  double largest = 0;
+  for (const float x : p->v) {
+    if (!std::isnan(x)) largest = std::max(largest, static_cast<double>(std::abs(x)));
+  }
+  return largest;
+}
+
 TEST_P(PrefillWindowTest, MatchesDenseAttention) {
   for (const int n : {1, 33, 100, 161, 290}) {
     for (const int window : kWindows) {
@@ -742,13 +757,7 @@ TEST_P(PrefillWindowTest, LowPrecisionRoundsNothingButWeights) {
       SCOPED_TRACE("n " + std::to_string(n) + ", window " + std::to_string(window));
       Prompt prompt(GetParam(), n, kSeed + n);
       prompt.window = window;
-      double largest = 0;
-      for (std::vector<float>* values : {&prompt.q, &prompt.k, &prompt.v}) {
-        for (float& x : *values) {
-          x = BF16ToFloat(FloatToBF16(x));
-          if (!std::isnan(x)) largest = std::max(largest, static_cast<double>(std::abs(x)));
-        }
-      }
+      const double largest = RoundToBF16(&prompt);
       RunSlice(&prompt, 0, n, false, 2, DType::kBF16);
       const Dense dense = AttendPlainly(prompt);
       for (size_t i = 0; i < prompt.out.size(); ++i)
@@ -766,10 +775,117 @@ TEST_P(PrefillWindowTest, KeysMayEndBeforeTheQueries) {
   ASSERT_NO_FATAL_FAILURE(ExpectOutput(prompt, AttendPlainly(prompt)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, PrefillWindowTest,
-                         testing::Values(Shape{2, 2, 64}, Shape{4, 2, 80}, Shape{3, 1, 64},
-                                         Shape{4, 1, 256}, Shape{5, 1, 80}, Shape{6, 1, 128},
-                                         Shape{7, 1, 64}, Shape{16, 2, 128}),
+std::vector<Shape> ShapesOfModels() {
+  return {{2, 2, 64}, {4, 2, 80},  {3, 1, 64}, {4, 1, 256},
+          {5, 1, 80}, {6, 1, 128}, {7, 1, 64}, {16, 2, 128}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PrefillWindowTest, testing::ValuesIn(ShapesOfModels()),
+                         [](const testing::TestParamInfo<Shape>& info) {
+                           return NameOf(info.param);
+                         });
+
+// ---- Other logits ------------------------------------------------------------------------------
+
+class PrefillLogitsTest : public testing::TestWithParam<Shape> {
+ protected:
+  PrefillLogitsTest() { RecordProperty("seed", kSeed); }
+};
+
+// What changes the logits, and queries so long that it does.
+struct Change {
+  float softcap;
+  float q_scale;
+};
+
+std::vector<Change> Changes() { return {{50.0f, 1.0f}, {2.0f, 1.0f}, {5.0f, 8.0f}}; }
+
+Prompt ChangedPrompt(const Shape& shape, int n, const Change& change) {
+  Prompt prompt(shape, n, kSeed + n, change.q_scale);
+  prompt.softcap = change.softcap;
+  return prompt;
+}
+
+std::string NameOf(const Change& change) {
+  return "softcap " + std::to_string(change.softcap) + ", queries * " +
+         std::to_string(change.q_scale);
+}
+
+TEST_P(PrefillLogitsTest, MatchesDenseAttention) {
+  for (const int n : {20, 33, 161}) {
+    for (const Change& change : Changes()) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", " + NameOf(change));
+      Prompt prompt = ChangedPrompt(GetParam(), n, change);
+      prompt.first_summed = n / 3;
+      prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax, .first_query = n / 2});
+      prompt.Ask({.kind = Kind::kBelowMean});
+      Prompt truth = prompt;
+      const Dense dense = AttendPlainly(prompt);
+      RunOnBackend(&prompt);
+      ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, dense));
+      ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+      reference::PrefillAttention(truth.Args(0, n, true));
+      ASSERT_NO_FATAL_FAILURE(ExpectMatches(truth, dense)) << "reference";
+      ASSERT_NO_FATAL_FAILURE(ExpectStatistics(truth)) << "reference";
+    }
+  }
+}
+
+TEST_P(PrefillLogitsTest, MatchesDenseAttentionWithinAWindow) {
+  for (const int window : {1, 33, 100}) {
+    for (const Change& change : Changes()) {
+      SCOPED_TRACE("window " + std::to_string(window) + ", " + NameOf(change));
+      Prompt prompt = ChangedPrompt(GetParam(), 200, change);
+      prompt.window = window;
+      RunOnBackend(&prompt, false);
+      ASSERT_NO_FATAL_FAILURE(ExpectOutput(prompt, AttendPlainly(prompt)));
+    }
+  }
+}
+
+TEST_P(PrefillLogitsTest, SlicingAndThreadsChangeNoBit) {
+  const int n = 141;
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    for (const bool windowed : {false, true}) {
+      Prompt start = ChangedPrompt(GetParam(), n, Changes()[1]);
+      if (windowed) {
+        start.window = 40;
+      } else {
+        start.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax, .first_query = 7});
+        start.Ask({.kind = Kind::kBelowMean, .first_query = 40, .end_query = 101});
+      }
+      Prompt expected = start;
+      RunSlice(&expected, 0, n, !windowed, 2, precision);
+      Prompt sliced = start;
+      const int cuts[] = {0, 32, 96, n};
+      for (int i = 0; i < 3; ++i)
+        RunSlice(&sliced, cuts[i], cuts[i + 1], !windowed, 1 + i, precision);
+      EXPECT_TRUE(SameBits(sliced.out, expected.out));
+      EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums));
+      for (size_t s = 0; s < start.more.size(); ++s)
+        EXPECT_TRUE(SameBits(sliced.more_out[s], expected.more_out[s])) << s;
+    }
+  }
+}
+
+TEST_P(PrefillLogitsTest, LowPrecisionRoundsNothingButWeights) {
+  for (const int n : {33, 129}) {
+    for (const Change& change : Changes()) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", " + NameOf(change));
+      Prompt prompt = ChangedPrompt(GetParam(), n, change);
+      const double largest = RoundToBF16(&prompt);
+      prompt.Ask({.kind = Kind::kMax, .first_query = 5});
+      prompt.Ask({.kind = Kind::kBelowMean, .end_query = n - 3});
+      RunSlice(&prompt, 0, n, true, 2, DType::kBF16);
+      ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+      const Dense dense = AttendPlainly(prompt);
+      for (size_t i = 0; i < prompt.out.size(); ++i)
+        ASSERT_NEAR(prompt.out[i], dense.out[i], largest / 256) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PrefillLogitsTest, testing::ValuesIn(ShapesOfModels()),
                          [](const testing::TestParamInfo<Shape>& info) {
                            return NameOf(info.param);
                          });
@@ -813,7 +929,8 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     const Shape shape{16, 1, 8, reduce};
     const int n = 4500, begin = 4448;  // 16 x 32 x 4500 weights: more than are kept
     Prompt prompt(shape, n, kSeed);
-    const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0, 1.0f};
+    if (reduce != GroupReduce::kMean) prompt.softcap = 1.5f;
+    const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0};
     ASSERT_FALSE(
         cpu::LayoutOf(kernel_shape, cpu::NumPanels(begin + kQueryTile), true).keep_weights);
     ASSERT_TRUE(cpu::LayoutOf(kernel_shape, cpu::NumPanels(1000), true).keep_weights);
