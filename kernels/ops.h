@@ -11,6 +11,7 @@
 #include "kernels/ops/decode_attention.h"
 #include "kernels/ops/derive_scores.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/experts.h"
 #include "kernels/ops/kcenter.h"
 #include "kernels/ops/last_tokens.h"
 #include "kernels/ops/matmul.h"
@@ -33,6 +34,9 @@
   OP(LayerNorm, LayerNormArgs)                     \
   OP(RopeSplit, RopeSplitArgs)                     \
   OP(Activate, ActivateArgs)                       \
+  OP(RouteExperts, RouteExpertsArgs)               \
+  OP(ExpertMatmul, ExpertMatmulArgs)               \
+  OP(CombineExperts, CombineExpertsArgs)           \
   OP(PrefillAttention, PrefillAttentionArgs)       \
   OP(DecodeAttention, DecodeAttentionArgs)         \
   OP(ReviseScores, ReviseScoresArgs)               \

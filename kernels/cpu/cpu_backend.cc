@@ -5,9 +5,11 @@
 #include "kernels/cpu/count_best.h"
 #include "kernels/cpu/decode_attention.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kcenter.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_experts.h"
 #include "kernels/cpu/pool_scores.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/cpu/retained_mass.h"
@@ -46,6 +48,13 @@ class CpuBackend final : public HostBackend {
   void LayerNorm(const LayerNormArgs& args) override { cpu::LayerNorm(args, threads_); }
   void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
   void Activate(const ActivateArgs& args) override { cpu::Activate(args, threads_); }
+  void RouteExperts(const RouteExpertsArgs& args) override { cpu::RouteExperts(args, threads_); }
+  void ExpertMatmul(const ExpertMatmulArgs& args) override {
+    cpu::ExpertMatmul(args, options_.batch_invariant, threads_);
+  }
+  void CombineExperts(const CombineExpertsArgs& args) override {
+    cpu::CombineExperts(args, threads_);
+  }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
     cpu::PrefillAttention(args, threads_);
   }

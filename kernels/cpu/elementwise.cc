@@ -193,14 +193,28 @@ hn::Vec<D> GeluTanh(hn::Vec<D> x) {
 
 hn::Vec<D> Relu(hn::Vec<D> x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(D())), x); }
 
-// out = function(x), or function(x) * up where there is an `up`.
-template <typename Function>
-void MapRow(const Function& function, const float* x, const float* up, size_t n, float* out) {
+// Clamped by comparisons, which keep a NaN. Below -51, where exp(-slope * gate) leaves the range of
+// Exp, the result is smaller than 1e-35 and becomes 0.
+hn::Vec<D> ClampedSwiglu(hn::Vec<D> gate, hn::Vec<D> up) {
+  const D d;
+  const auto limit = hn::Set(d, kSwigluLimit), lower = hn::Neg(limit);
+  const auto slope = hn::Set(d, kSwigluSlope), lowest = hn::Set(d, -51.0f);
+  gate = hn::IfThenElse(hn::Gt(gate, limit), limit, gate);
+  up = hn::IfThenElse(hn::Gt(up, limit), limit, up);
+  up = hn::IfThenElse(hn::Lt(up, lower), lower, up);
+  const auto exponential = hn::Exp(d, hn::Neg(hn::Mul(slope, hn::Max(gate, lowest))));
+  const auto swish = hn::Div(gate, hn::Add(hn::Set(d, 1.0f), exponential));
+  const auto result = hn::Mul(hn::Add(up, hn::Set(d, 1.0f)), swish);
+  return hn::IfThenElse(hn::Lt(gate, lowest), hn::Mul(up, hn::Zero(d)), result);
+}
+
+// out = map(x, up), by lanes. Where there is no `up`, x stands in for it.
+template <typename Map>
+void MapLanes(const Map& map_lanes, const float* x, const float* up, size_t n, float* out) {
   const D d;
   const size_t lanes = hn::Lanes(d);
   const auto map = [&](const float* x_lanes, const float* up_lanes) {
-    const auto result = function(hn::LoadU(d, x_lanes));
-    return up == nullptr ? result : hn::Mul(result, hn::LoadU(d, up_lanes));
+    return map_lanes(hn::LoadU(d, x_lanes), hn::LoadU(d, up == nullptr ? x_lanes : up_lanes));
   };
   size_t i = 0;
   for (; i + lanes <= n; i += lanes)
@@ -211,6 +225,15 @@ void MapRow(const Function& function, const float* x, const float* up, size_t n,
   if (up != nullptr) std::memcpy(up_rest, up + i, (n - i) * sizeof(float));
   hn::Store(map(x_rest, up_rest), d, x_rest);
   std::memcpy(out + i, x_rest, (n - i) * sizeof(float));
+}
+
+// out = function(x), or function(x) * up where there is an `up`.
+template <typename Function>
+void MapRow(const Function& function, const float* x, const float* up, size_t n, float* out) {
+  if (up == nullptr)
+    return MapLanes([&](auto lanes, auto) { return function(lanes); }, x, up, n, out);
+  MapLanes([&](auto lanes, auto factor) { return hn::Mul(function(lanes), factor); }, x, up, n,
+           out);
 }
 
 void ActivateRow(Activation activation, const float* x, const float* up, size_t n, float* out) {
@@ -225,6 +248,8 @@ void ActivateRow(Activation activation, const float* x, const float* up, size_t 
       return MapRow(Silu, x, up, n, out);
     case Activation::kIdentity:
       return MapRow([](hn::Vec<D> lanes) { return lanes; }, x, up, n, out);
+    case Activation::kClampedSwiglu:
+      return MapLanes(ClampedSwiglu, x, up, n, out);
   }
 }
 

@@ -81,7 +81,7 @@ void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* o
                uint16_t* rest) {
   const int num_blocks = (cols + 31) / 32;
   for (int row = first_row; row < end_row; ++row) {
-    const float* values = x + static_cast<size_t>(row) * cols;
+    const float* values = x + static_cast<size_t>(row - first_row) * cols;
     const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks;
     for (int half_block = 0; half_block < 2 * num_blocks; ++half_block) {
       const int left = cols - half_block * 16;

@@ -67,14 +67,15 @@ struct MatmulKernels {
   void (*bf16_widened)(const PanelArgs&);  // fp32 activations
   void (*f8)(const PanelArgs&);
   void (*bf16)(const PanelArgs&);  // bf16 activations, from x_bf16
-  // Rows [first_row, end_row) of x to bf16 tiles; `rest`, where wanted, takes what that left over,
-  // as bf16 too.
+  // Rows to bf16 tiles: rows [first_row, end_row) of these; x begins with the first of them.
+  // `rest`, where wanted, takes what that left over, as bf16 too.
   void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out,
                      uint16_t* rest);
 
   void (*blocks)(const PanelArgs&);  // any number of rows; reads what its own `quantize` wrote
   void (*blocks_tiled)(const PanelArgs&);  // the same bits as `blocks`, faster for many rows
   void (*blocks_split)(const PanelArgs&);  // other bits, faster still; from x_bf16 and x_bf16_rest
+  // Rows [first_row, end_row) of `out`; x begins with the first of them.
   void (*quantize)(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out);
 };
 

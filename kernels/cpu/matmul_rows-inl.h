@@ -61,6 +61,7 @@ inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan) 
   return {peak / kQuantLimit, kQuantLimit / peak, true};
 }
 
+// As MatmulKernels::quantize.
 template <typename QuantizeBlockFn>
 inline void QuantizeRows(const float* x, int cols, int first_row, int end_row,
                          const QuantizedRows& out, QuantizeBlockFn quantize_block) {
@@ -70,8 +71,8 @@ inline void QuantizeRows(const float* x, int cols, int first_row, int end_row,
       const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks + block;
       const size_t at = tile * kTileRows + row % kTileRows;
       int32_t half_sums[2];
-      quantize_block(x + static_cast<size_t>(row) * cols + block * kBlock, out.quants + at * 64,
-                     out.scales + at, out.scaled_sums + at, half_sums);
+      quantize_block(x + static_cast<size_t>(row - first_row) * cols + block * kBlock,
+                     out.quants + at * 64, out.scales + at, out.scaled_sums + at, half_sums);
       int32_t* sums = out.half_sums + tile * 2 * kTileRows + row % kTileRows;
       sums[0] = half_sums[0];
       sums[kTileRows] = half_sums[1];

@@ -23,8 +23,8 @@ __device__ double BlockSum(double sum, double* partial) {
 __global__ void RmsNormKernel(RmsNormArgs args) {
   __shared__ double partial[kThreads / kWarpSize];
   const int run = static_cast<int>(blockIdx.x);
-  const size_t first = run / args.groups * args.RowStride() +
-                       static_cast<size_t>(run % args.groups) * args.n;
+  const size_t first =
+      run / args.groups * args.RowStride() + static_cast<size_t>(run % args.groups) * args.n;
   const float* x = args.x + first;
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0.0;
@@ -110,9 +110,17 @@ __device__ float Activated(Activation activation, float x) {
     case Activation::kSilu:
       return x / (1.0f + expf(-x));
     case Activation::kIdentity:
+    case Activation::kClampedSwiglu:  // of two numbers: ClampedSwiglu
       return x;
   }
   return x;
+}
+
+// A comparison with NaN is false, and keeps it.
+__device__ float ClampedSwiglu(float gate, float up) {
+  gate = gate > kSwigluLimit ? kSwigluLimit : gate;
+  up = up > kSwigluLimit ? kSwigluLimit : up < -kSwigluLimit ? -kSwigluLimit : up;
+  return (up + 1.0f) * (gate / (1.0f + expf(-kSwigluSlope * gate)));
 }
 
 // A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
@@ -124,8 +132,10 @@ __global__ void ActivateKernel(ActivateArgs args) {
   for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
     const float* x = args.x + static_cast<size_t>(row) * width;
     const float up = args.gated ? x[args.n + j] : 1.0f;
-    StoreElement(args.out_dtype, args.out, static_cast<size_t>(row) * args.n + j,
-                 Activated(args.activation, x[j]) * up);
+    const float value = args.activation == Activation::kClampedSwiglu
+                            ? ClampedSwiglu(x[j], up)
+                            : Activated(args.activation, x[j]) * up;
+    StoreElement(args.out_dtype, args.out, static_cast<size_t>(row) * args.n + j, value);
   }
 }
 

@@ -67,17 +67,22 @@ struct RopeSplitArgs {
   int64_t kv_head_stride = 0;  // elements
 };
 
-// Of one number (Gaussian Error Linear Units, arXiv 1606.08415, section 2).
+// Of one number, but for the last (Gaussian Error Linear Units, arXiv 1606.08415, section 2).
 enum class Activation : uint8_t {
   kRelu,      // max(x, 0)
   kGelu,      // x * P(X <= x), X standard normal: x * (1 + erf(x / sqrt(2))) / 2
   kGeluTanh,  // x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) / 2
   kSilu,      // x / (1 + exp(-x))
   kIdentity,  // x
+  // Gated alone, and a function of both numbers, clamped first: gate = min(gate, limit), up in
+  // [-limit, limit]; (up + 1) * gate / (1 + exp(-slope * gate)). GPT-OSS's SwiGLU.
+  kClampedSwiglu,
 };
+inline constexpr float kSwigluLimit = 7.0f, kSwigluSlope = 1.702f;
 
-// out[i, j] = activation(x[i, j]); gated, activation(gate[i, j]) * up[i, j], where gate and up are
-// the two halves of each row of x (GLU Variants, arXiv 2002.05202, section 2). NaN stays NaN.
+// out[i, j] = activation(x[i, j]); gated, activation(gate[i, j]) * up[i, j] (but for
+// kClampedSwiglu), where gate and up are the two halves of each row of x (GLU Variants, arXiv
+// 2002.05202, section 2). NaN stays NaN.
 struct ActivateArgs {
   const float* x = nullptr;  // [m, n]; gated [m, 2 n]
   Activation activation = Activation::kRelu;

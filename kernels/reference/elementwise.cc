@@ -95,9 +95,18 @@ double Activated(Activation activation, double x) {
     case Activation::kSilu:
       return x / (1.0 + std::exp(-x));
     case Activation::kIdentity:
+    case Activation::kClampedSwiglu:  // of two numbers: ClampedSwiglu
       return x;
   }
   return x;
+}
+
+// A comparison with NaN is false, and keeps it.
+double ClampedSwiglu(double gate, double up) {
+  constexpr double kLimit = kSwigluLimit;
+  gate = gate > kLimit ? kLimit : gate;
+  up = up > kLimit ? kLimit : up < -kLimit ? -kLimit : up;
+  return (up + 1.0) * gate / (1.0 + std::exp(-kSwigluSlope * gate));
 }
 
 }  // namespace
@@ -108,8 +117,11 @@ void Activate(const ActivateArgs& args) {
     const float* x = args.x + static_cast<size_t>(i) * width;
     for (int j = 0; j < args.n; ++j) {
       const double up = args.gated ? x[args.n + j] : 1.0;
+      const double value = args.activation == Activation::kClampedSwiglu
+                               ? ClampedSwiglu(x[j], up)
+                               : Activated(args.activation, x[j]) * up;
       StorePageElement(args.out_dtype, args.out, static_cast<size_t>(i) * args.n + j,
-                       static_cast<float>(Activated(args.activation, x[j]) * up));
+                       static_cast<float>(value));
     }
   }
 }

@@ -52,22 +52,55 @@ absl::StatusOr<std::unique_ptr<Weight>> PackWeight(std::span<const WeightPart> p
   return std::make_unique<ReferenceWeight>(rows, cols, std::move(values), bf16);
 }
 
+namespace {
+
+// Row `row` of x as the weight is multiplied by it.
+void TakeRow(const ReferenceWeight& weight, DType dtype, const void* rows, size_t row,
+             std::vector<float>* x) {
+  const size_t cols = weight.cols();
+  x->resize(cols);
+  for (size_t c = 0; c < cols; ++c) {
+    const float value = LoadPageElement(dtype, rows, row * cols + c);
+    (*x)[c] = weight.bf16() ? RoundToBF16(value) : value;
+  }
+}
+
+double Product(const std::vector<float>& x, const float* w, double sum) {
+  for (size_t c = 0; c < x.size(); ++c) sum += static_cast<double>(x[c]) * w[c];
+  return sum;
+}
+
+}  // namespace
+
 void Matmul(const MatmulArgs& args) {
   const auto& weight = static_cast<const ReferenceWeight&>(*args.weight);
-  const int rows = weight.rows(), cols = weight.cols();
-  std::vector<float> x(cols);
+  const int rows = weight.rows();
+  std::vector<float> x;
   for (int i = 0; i < args.m; ++i) {
-    for (int c = 0; c < cols; ++c) {
-      const float value = LoadPageElement(args.x_dtype, args.x, static_cast<size_t>(i) * cols + c);
-      x[c] = weight.bf16() ? RoundToBF16(value) : value;
-    }
+    TakeRow(weight, args.x_dtype, args.x, i, &x);
     for (int r = 0; r < rows; ++r) {
-      const float* w = weight.Row(r);
       float& y = args.y[static_cast<size_t>(i) * rows + r];
-      double sum = args.accumulate ? y : 0.0;
-      for (int c = 0; c < cols; ++c) sum += static_cast<double>(x[c]) * w[c];
+      double sum = Product(x, weight.Row(r), args.accumulate ? y : 0.0);
       if (args.bias != nullptr) sum += args.bias[r];
       y = static_cast<float>(sum);
+    }
+  }
+}
+
+void ExpertMatmul(const ExpertMatmulArgs& args) {
+  if (args.places == 0) return;
+  const auto& weight = static_cast<const ReferenceWeight&>(*args.weight);
+  const size_t n = weight.rows() / args.experts;
+  std::vector<float> x;
+  for (int e = 0; e < args.experts; ++e) {
+    for (int place = args.offsets[e]; place < args.offsets[e + 1]; ++place) {
+      TakeRow(weight, args.x_dtype, args.x, args.sources == nullptr ? place : args.sources[place],
+              &x);
+      for (size_t j = 0; j < n; ++j) {
+        double sum = Product(x, weight.Row(e * n + j), 0.0);
+        if (args.bias != nullptr) sum += args.bias[e * n + j];
+        args.y[place * n + j] = static_cast<float>(sum);
+      }
     }
   }
 }

@@ -87,6 +87,8 @@ double Activated(Activation activation, double x) {
       return x / (1 + std::exp(-x));
     case Activation::kIdentity:
       return x;
+    case Activation::kClampedSwiglu:
+      break;  // of two numbers
   }
   return NAN;
 }

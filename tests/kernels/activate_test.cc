@@ -29,6 +29,8 @@ double Defined(Activation activation, double x) {
       return x / (1 + std::exp(-x));
     case Activation::kIdentity:
       return x;
+    case Activation::kClampedSwiglu:
+      break;  // of two numbers
   }
   return NAN;
 }
@@ -147,6 +149,36 @@ TEST_P(ActivateTest, GatedMultipliesByTheOtherHalf) {
       }
     }
   }
+}
+
+// Gates and up values around and far past the limits, each with each; NaN of either stays.
+TEST_P(ActivateTest, ClampedSwigluIsTheFunctionOfBothHalves) {
+  const std::vector<float> values = {
+      0.0f,  0.3f,   -0.3f,  1.0f,   -1.0f,  6.9f,    -6.9f, 7.0f,   -7.0f,   7.1f,     -7.1f,
+      30.0f, -30.0f, -50.9f, -51.1f, 100.0f, -100.0f, 1e20f, -1e20f, FLT_MAX, -FLT_MAX, kNan};
+  const int n = static_cast<int>(values.size());
+  std::vector<float> x;
+  std::vector<double> expected, tolerance;
+  for (const float up : values) {
+    x.insert(x.end(), values.begin(), values.end());
+    x.insert(x.end(), n, up);
+    for (const float gate : values) {
+      const double g = std::isnan(gate) ? NAN : std::fmin(gate, 7.0);
+      const double u = std::isnan(up) ? NAN : std::fmax(-7.0, std::fmin(up, 7.0));
+      expected.push_back((u + 1) * g / (1 + std::exp(-1.702 * g)));
+      // The exponent, which 1.702 and its product round, is up to 90; past that all is tiny.
+      tolerance.push_back(8e-6 * std::abs(expected.back()) + 1e-34);
+    }
+  }
+  auto in = Upload(x);
+  auto out = Output(expected.size());
+  backend().Activate({.x = in.data(),
+                      .activation = Activation::kClampedSwiglu,
+                      .gated = true,
+                      .m = n,
+                      .n = n,
+                      .out = out.data()});
+  ExpectNear(out.Read(), expected, tolerance, "clamped SwiGLU");
 }
 
 TEST_P(ActivateTest, NoRows) {

@@ -128,7 +128,9 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   unsigned ballot = 0;
   for (int lane = 0; lane < 32; ++lane)
     if (given[lane] != 0) ballot |= 1u << lane;
-  return ballot & mask & hydrant::emulation::LiveLanes();
+  ballot &= mask & hydrant::emulation::LiveLanes();
+  hydrant::emulation::WarpBarrier();  // no lane ends before all have looked who is there
+  return ballot;
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) {

@@ -1,0 +1,133 @@
+#include "kernels/cpu/matmul_parts.h"
+
+#include <cpuid.h>
+
+#include <algorithm>
+
+#include "kernels/cpu/isa.h"
+
+namespace hydrant::cpu {
+namespace {
+
+bool MachineHasAmxInt8() {
+  constexpr uint32_t kAmxInt8 = 1u << 25;  // CPUID.(7,0):EDX
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAmxInt8);
+}
+
+void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
+  if (from.f32) onto->f32 = from.f32;
+  if (from.f16) onto->f16 = from.f16;
+  if (from.bf16_widened) onto->bf16_widened = from.bf16_widened;
+  if (from.f8) onto->f8 = from.f8;
+  if (from.bf16) onto->bf16 = from.bf16;
+  if (from.round_bf16) onto->round_bf16 = from.round_bf16;
+  if (from.blocks) onto->blocks = from.blocks;
+  if (from.blocks_tiled) onto->blocks_tiled = from.blocks_tiled;
+  if (from.blocks_split) onto->blocks_split = from.blocks_split;
+  if (from.quantize) onto->quantize = from.quantize;
+}
+
+MatmulKernels ChooseKernels() {
+  const Isa isa = DetectIsa();
+  MatmulKernels kernels = MatmulKernelsAvx2();
+  const bool vnni = isa >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni");
+  if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
+  if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
+  if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
+  if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
+  if (isa >= Isa::kAmx && vnni && MachineHasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
+  return kernels;
+}
+
+// The kernel for block weights. The first two give the same bits, so a batch-invariant backend may
+// take either.
+MatmulKernel BlocksKernel(int m, bool batch_invariant) {
+  constexpr int kTiledMinRows = 6;
+  constexpr int kSplitMinRows = 32;
+  const MatmulKernels& kernels = ChosenMatmulKernels();
+  if (kernels.blocks_split && m >= kSplitMinRows && !batch_invariant) return kernels.blocks_split;
+  if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
+  return kernels.blocks;
+}
+
+}  // namespace
+
+const MatmulKernels& ChosenMatmulKernels() {
+  static const MatmulKernels kernels = ChooseKernels();
+  return kernels;
+}
+
+MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
+                             bool batch_invariant) {
+  const MatmulKernels& kernels = ChosenMatmulKernels();
+  switch (format) {
+    case PanelFormat::kF32:
+      return kernels.f32;
+    case PanelFormat::kF16:
+      return kernels.f16;
+    case PanelFormat::kBF16:
+      return round_activations && kernels.bf16 ? kernels.bf16 : kernels.bf16_widened;
+    case PanelFormat::kF8:
+      return kernels.f8;
+    case PanelFormat::kBlocks:
+      return BlocksKernel(m, batch_invariant);
+  }
+  return nullptr;
+}
+
+ActivationForm FormFor(MatmulKernel kernel) {
+  const MatmulKernels& kernels = ChosenMatmulKernels();
+  if (kernel == kernels.blocks || kernel == kernels.blocks_tiled) return ActivationForm::kQuantized;
+  if (kernel == kernels.blocks_split) return ActivationForm::kSplitBf16;
+  return kernel == kernels.bf16 ? ActivationForm::kBf16 : ActivationForm::kFloats;
+}
+
+int RowsOfTask(int m, int cols) {
+  constexpr int kRowStep = 96;        // a whole number of every kernel's rows: 4, 6, 8, 12, 16, 32
+  constexpr int kRowBytes = 1 << 20;  // of converted activations
+  const int most_rows = std::clamp(kRowBytes / (4 * cols) / kRowStep, 1, 6) * kRowStep;
+  const int row_tasks = (m + most_rows - 1) / most_rows;
+  return ((m + row_tasks - 1) / row_tasks + kRowStep - 1) / kRowStep * kRowStep;
+}
+
+QuantizedRows QuantizedSpace(size_t tiles, int cols) {
+  thread_local Arena arena;
+  const size_t blocks = tiles * (cols / kBlock) * kTileRows;
+  uint8_t* p = arena.Get(blocks * (64 + 2 * sizeof(float) + 2 * sizeof(int32_t)));
+  QuantizedRows rows;
+  rows.quants = p;
+  rows.scales = reinterpret_cast<float*>(p + blocks * 64);
+  rows.scaled_sums = rows.scales + blocks;
+  rows.half_sums = reinterpret_cast<int32_t*>(rows.scaled_sums + blocks);
+  return rows;
+}
+
+QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols) {
+  const size_t blocks = tile * (cols / kBlock) * kTileRows;
+  return {.quants = rows.quants + blocks * 64,
+          .scales = rows.scales + blocks,
+          .scaled_sums = rows.scaled_sums + blocks,
+          .half_sums = rows.half_sums + blocks * 2};
+}
+
+Bf16Rows Bf16Space(size_t tiles, int cols, bool with_rest) {
+  thread_local Arena arena;
+  const size_t values = tiles * Bf16TileElements(cols);
+  auto* rounded = reinterpret_cast<uint16_t*>(arena.Get(values * (with_rest ? 4 : 2)));
+  return {rounded, with_rest ? rounded + values : nullptr};
+}
+
+// Room for one panel taken apart for the int8 tiles, or two split into terms of bf16.
+size_t MatmulScratchBytes(int cols) {
+  constexpr size_t kUsual = size_t{192} << 10;
+  constexpr size_t kSplitBytes = 4096;  // of a block of two panels
+  return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kSplitBytes);
+}
+
+uint8_t* PanelScratch(int cols) {
+  thread_local Arena arena;
+  return arena.Get(MatmulScratchBytes(cols));
+}
+
+}  // namespace hydrant::cpu

@@ -1,0 +1,73 @@
+// What Matmul and ExpertMatmul share: the choice of a kernel, how many rows a task takes, and work
+// space for activations in the form that a kernel reads.
+#ifndef HYDRANT_KERNELS_CPU_MATMUL_PARTS_H_
+#define HYDRANT_KERNELS_CPU_MATMUL_PARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/matmul_kernels.h"
+#include "kernels/cpu/matmul_weight.h"
+
+namespace hydrant::cpu {
+
+using MatmulKernel = void (*)(const PanelArgs&);
+
+// The fastest of what this machine has. Any thread may call.
+const MatmulKernels& ChosenMatmulKernels();
+
+// The kernel for m rows of x. With batch_invariant all that it may answer for a weight give the
+// same bits.
+MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
+                             bool batch_invariant);
+
+// What a kernel reads of x: PanelArgs.
+enum class ActivationForm : uint8_t { kFloats, kQuantized, kBf16, kSplitBf16 };
+ActivationForm FormFor(MatmulKernel kernel);
+
+// Of m rows: those of one task, whose converted activations stay in the second cache. A whole
+// number of every kernel's rows.
+int RowsOfTask(int m, int cols);
+
+constexpr int kTasksPerThread = 4;
+constexpr int kPanelStep = 4;  // panels that the kernels for few rows take at once
+
+constexpr size_t NumTiles(int m) { return (static_cast<size_t>(m) + kTileRows - 1) / kTileRows; }
+
+// Grows, never shrinks: a decode step allocates nothing once the largest batch has been seen.
+class Arena {
+ public:
+  uint8_t* Get(size_t bytes) {
+    if (bytes > bytes_) {
+      buffer_ = AllocateAligned(bytes);
+      bytes_ = buffer_ == nullptr ? 0 : bytes;
+    }
+    return buffer_.get();
+  }
+
+ private:
+  AlignedBytes buffer_;
+  size_t bytes_ = 0;
+};
+
+// The calling thread's work space for rows of x; valid until it asks again.
+QuantizedRows QuantizedSpace(size_t tiles, int cols);
+// What kBf16 and kSplitBf16 read; `rest` is null but for the second.
+struct Bf16Rows {
+  uint16_t* rounded = nullptr;
+  uint16_t* rest = nullptr;
+};
+Bf16Rows Bf16Space(size_t tiles, int cols, bool with_rest);
+
+// PanelArgs::scratch of the calling thread: MatmulScratchBytes(cols).
+uint8_t* PanelScratch(int cols);
+
+// The rows from a tile on.
+QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols);
+constexpr size_t Bf16TileElements(int cols) {
+  return static_cast<size_t>(kTileRows) * ((static_cast<size_t>(cols) + 31) / 32 * 32);
+}
+
+}  // namespace hydrant::cpu
+
+#endif  // HYDRANT_KERNELS_CPU_MATMUL_PARTS_H_

@@ -1,0 +1,236 @@
+// A mixture of experts: kernels/ops/experts.h. How many places an expert has is known on the device
+// alone, so kernels are launched for the most there may be, and find their expert by the offsets.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul_kernels.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
+
+namespace hydrant::cuda {
+namespace {
+
+// What an expert is ranked by. REQUIRES: kMostChosenExperts lanes in a warp.
+struct Ranked {
+  float logit;
+  int expert;  // beyond all: none
+};
+static_assert(kMostChosenExperts <= kWarpSize);
+
+__device__ bool Before(Ranked a, Ranked b) {
+  const bool nan_a = a.logit != a.logit, nan_b = b.logit != b.logit;
+  if (nan_a != nan_b) return nan_a;
+  if (!nan_a && a.logit != b.logit) return a.logit > b.logit;
+  return a.expert < b.expert;
+}
+
+// A warp per row. Each round takes the first of the experts that come after the last one taken;
+// lane c keeps choice c.
+__global__ void ChooseExpertsKernel(RouteExpertsArgs args) {
+  const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
+  const float* logits = args.logits + static_cast<size_t>(row) * args.experts;
+  const Ranked none = {-INFINITY, args.experts};
+  Ranked last = none, own = none;
+  float most = 0.0f;
+  for (int c = 0; c < args.per_row; ++c) {
+    Ranked best = none;
+    for (int e = lane; e < args.experts; e += kWarpSize) {
+      const Ranked here = {logits[e], e};
+      if ((c == 0 || Before(last, here)) && Before(here, best)) best = here;
+    }
+    for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
+      const Ranked other = {__shfl_xor_sync(kAllLanes, best.logit, mask),
+                            __shfl_xor_sync(kAllLanes, best.expert, mask)};
+      if (Before(other, best)) best = other;
+    }
+    last = best;
+    if (c == 0) most = best.logit;
+    if (c == lane) own = best;
+  }
+  const bool chose = lane < args.per_row;
+  const float weight = chose ? expf(own.logit - most) : 0.0f;
+  float sum = weight;
+  if (args.kind == ExpertWeights::kOfAll) {
+    sum = 0.0f;
+    for (int e = lane; e < args.experts; e += kWarpSize) sum += expf(logits[e] - most);
+  }
+  sum = WarpSum(sum);
+  if (!chose) return;
+  const size_t at = static_cast<size_t>(row) * args.per_row + lane;
+  args.chosen[at] = own.expert;
+  args.weights[at] = weight / sum;
+}
+
+// A warp per expert: it counts the choices of the experts before it, then hands out its own places
+// in the order of rows.
+__global__ void GroupByExpertKernel(RouteExpertsArgs args) {
+  const int expert = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
+  const int num_places = args.rows * args.per_row;
+  int before = 0;
+  for (int i = lane; i < num_places; i += kWarpSize) before += args.chosen[i] < expert;
+  int place = WarpSum(before);
+  if (lane == 0) args.offsets[expert] = place;
+  if (lane == 0 && expert == args.experts - 1) args.offsets[args.experts] = num_places;
+  for (int first = 0; first < num_places; first += kWarpSize) {
+    const int i = first + lane;
+    const bool own = i < num_places && args.chosen[i] == expert;
+    const unsigned owners = __ballot_sync(kAllLanes, own);
+    if (own) {
+      const int at = place + __popc(owners & ((1u << lane) - 1));
+      args.sources[at] = i / args.per_row;
+      args.places[i] = at;
+    }
+    place += __popc(owners);
+  }
+}
+
+constexpr int kWarps = 8;
+constexpr int kTilePlaces = 8;     // of one expert, that a block multiplies by
+constexpr int kBlockOutputs = 64;  // rows of the expert's matrix
+
+struct Tile {
+  int expert, first, count;  // places
+};
+
+// Tile `index` of the experts' places, counted through; count 0: there are fewer. Of one warp.
+__device__ Tile FindTile(const int32_t* offsets, int experts, int index) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  int before = 0;  // tiles of the experts before
+  for (int first = 0; first < experts; first += kWarpSize) {
+    const int e = first + lane;
+    const int begin = e < experts ? offsets[e] : 0, end = e < experts ? offsets[e + 1] : 0;
+    const int tiles = (end - begin + kTilePlaces - 1) / kTilePlaces;
+    int sum = tiles;
+    for (int delta = 1; delta < kWarpSize; delta *= 2) {
+      const int below = __shfl_up_sync(kAllLanes, sum, delta);
+      if (lane >= delta) sum += below;
+    }
+    const int own = index - (before + sum - tiles);  // the tile's number within the expert
+    const unsigned found = __ballot_sync(kAllLanes, own >= 0 && own < tiles);
+    if (found != 0) {
+      const int from = __ffs(static_cast<int>(found)) - 1;
+      const int place = __shfl_sync(kAllLanes, begin + own * kTilePlaces, from);
+      const int last = __shfl_sync(kAllLanes, end, from);
+      return {first + from, place, min(kTilePlaces, last - place)};
+    }
+    before += __shfl_sync(kAllLanes, sum, kWarpSize - 1);
+  }
+  return {0, 0, 0};
+}
+
+// A block per tile of places and kBlockOutputs outputs, a warp per output in turn: lanes go through
+// the columns, 16 bytes at a time, and keep a sum for each place. The order of a sum depends on the
+// number of columns alone. x has the weight's dtype.
+template <DType kDType>
+__global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const void* weight, int n,
+                                   int cols) {
+  using Vector = PageVector<kDType>;
+  __shared__ Tile shared_tile;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  if (warp == 0) {
+    const Tile tile = FindTile(args.offsets, args.experts, static_cast<int>(blockIdx.x));
+    if (lane == 0) shared_tile = tile;
+  }
+  __syncthreads();
+  const Tile tile = shared_tile;
+  if (tile.count == 0) return;
+  size_t rows[kTilePlaces];  // their first elements
+  for (int r = 0; r < kTilePlaces; ++r) {
+    const int place = tile.first + min(r, tile.count - 1);
+    rows[r] = static_cast<size_t>(args.sources == nullptr ? place : args.sources[place]) * cols;
+  }
+  const bool whole = cols % Vector::kElements == 0;
+  const auto load = [&](Vector& vector, const void* base, size_t first, int column) {
+    if (whole) {
+      vector.Load(base, (first + column) / Vector::kElements);
+    } else {
+      vector.LoadElements(base, first + column, cols - column);
+    }
+  };
+  const int begin = static_cast<int>(blockIdx.y) * kBlockOutputs;
+  for (int output = begin + warp; output < min(n, begin + kBlockOutputs); output += kWarps) {
+    const size_t first = (static_cast<size_t>(tile.expert) * n + output) * cols;
+    float sums[kTilePlaces] = {};
+    for (int column = lane * Vector::kElements; column < cols;
+         column += kWarpSize * Vector::kElements) {
+      Vector w;
+      load(w, weight, first, column);
+#pragma unroll
+      for (int r = 0; r < kTilePlaces; ++r) {
+        if (r >= tile.count) continue;
+        Vector values;
+        load(values, x, rows[r], column);
+#pragma unroll
+        for (int i = 0; i < Vector::kElements; ++i) sums[r] += values[i] * w[i];
+      }
+    }
+    const float bias =
+        args.bias == nullptr ? 0.0f : args.bias[static_cast<size_t>(tile.expert) * n + output];
+#pragma unroll
+    for (int r = 0; r < kTilePlaces; ++r) {
+      const float sum = WarpSum(sums[r]);
+      if (lane == 0 && r < tile.count)
+        args.y[static_cast<size_t>(tile.first + r) * n + output] = sum + bias;
+    }
+  }
+}
+
+constexpr int kThreads = 256;
+
+// A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
+// steps.
+__global__ void CombineExpertsKernel(CombineExpertsArgs args) {
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (j >= args.n) return;
+  for (int row = static_cast<int>(blockIdx.y); row < args.rows;
+       row += static_cast<int>(gridDim.y)) {
+    const size_t first = static_cast<size_t>(row) * args.per_row;
+    float sum = 0.0f;
+    for (int c = 0; c < args.per_row; ++c)
+      sum += args.weights[first + c] *
+             args.y[static_cast<size_t>(args.places[first + c]) * args.n + j];
+    args.out[static_cast<size_t>(row) * args.n + j] += sum;
+  }
+}
+
+}  // namespace
+
+cudaError_t RouteExperts(const Context& context, const RouteExpertsArgs& args) {
+  cudaError_t error = cudaSuccess;
+  if (args.rows > 0)
+    error = Launch(ChooseExpertsKernel, dim3(args.rows), dim3(kWarpSize), 0, context.stream, args);
+  if (error != cudaSuccess) return error;
+  return Launch(GroupByExpertKernel, dim3(args.experts), dim3(kWarpSize), 0, context.stream, args);
+}
+
+cudaError_t ExpertMatmul(const Context& context, const ExpertMatmulArgs& args) {
+  if (args.places == 0) return cudaSuccess;
+  const auto& weight = static_cast<const CudaWeight&>(*args.weight);
+  const int n = weight.rows() / args.experts, cols = weight.cols();
+  const void* x = args.x;
+  if (weight.dtype() != args.x_dtype) {
+    const int64_t count = static_cast<int64_t>(args.rows) * cols;
+    void* rounded = nullptr;
+    cudaError_t error = context.scratch->Get(BytesOf(DType::kBF16, count), &rounded);
+    if (error == cudaSuccess)
+      error = RoundToBF16(context.stream, static_cast<const float*>(args.x), count,
+                          static_cast<uint16_t*>(rounded));
+    if (error != cudaSuccess) return error;
+    x = rounded;
+  }
+  // An expert's last tile may be short.
+  const int tiles = min(args.places, CeilDiv(args.places, kTilePlaces) + args.experts);
+  const dim3 grid(tiles, CeilDiv(n, kBlockOutputs));
+  const auto kernel = weight.dtype() == DType::kBF16 ? ExpertMatmulKernel<DType::kBF16>
+                                                     : ExpertMatmulKernel<DType::kF32>;
+  return Launch(kernel, grid, dim3(kWarps * kWarpSize), 0, context.stream, args, x, weight.data(),
+                n, cols);
+}
+
+cudaError_t CombineExperts(const Context& context, const CombineExpertsArgs& args) {
+  if (args.rows == 0) return cudaSuccess;
+  constexpr int kMostRows = 65535;
+  const dim3 grid(CeilDiv(args.n, kThreads), args.rows < kMostRows ? args.rows : kMostRows);
+  return Launch(CombineExpertsKernel, grid, dim3(kThreads), 0, context.stream, args);
+}
+
+}  // namespace hydrant::cuda

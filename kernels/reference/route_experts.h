@@ -1,0 +1,18 @@
+// The two halves of RouteExperts, so that the cpu backend may choose for many rows at once.
+// Stateless: any thread may call.
+#ifndef HYDRANT_KERNELS_REFERENCE_ROUTE_EXPERTS_H_
+#define HYDRANT_KERNELS_REFERENCE_ROUTE_EXPERTS_H_
+
+#include "kernels/ops/experts.h"
+
+namespace hydrant::reference {
+
+// `chosen` and `weights` of one row.
+void ChooseExperts(const RouteExpertsArgs& args, int row);
+
+// `offsets`, `sources` and `places`, of the experts chosen for all rows.
+void GroupByExpert(const RouteExpertsArgs& args);
+
+}  // namespace hydrant::reference
+
+#endif  // HYDRANT_KERNELS_REFERENCE_ROUTE_EXPERTS_H_
