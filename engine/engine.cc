@@ -270,6 +270,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .layer = at.layer,
          .num_heads = config.num_heads,
          .scale = static_cast<float>(config.AttentionScale()),
+         .softcap = static_cast<float>(config.attention_softcap),
          .rotary = model->RotaryOf(layer),
          .pages = kv->pages(),
          .tables = at.tables,

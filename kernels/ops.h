@@ -34,6 +34,7 @@
   OP(LayerNorm, LayerNormArgs)                     \
   OP(RopeSplit, RopeSplitArgs)                     \
   OP(Activate, ActivateArgs)                       \
+  OP(SoftCap, SoftCapArgs)                         \
   OP(RouteExperts, RouteExpertsArgs)               \
   OP(ExpertMatmul, ExpertMatmulArgs)               \
   OP(CombineExperts, CombineExpertsArgs)           \

@@ -169,6 +169,7 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .scale = static_cast<float>(config.AttentionScale()),
+          .softcap = static_cast<float>(config.attention_softcap),
           .precision = kv.pages().layout.dtype};
 }
 

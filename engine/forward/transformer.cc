@@ -408,6 +408,11 @@ void Transformer::Logits(const Activations& act, int rows, float* logits) const 
                     .m = rows,
                     .weight = weight,
                     .y = logits});
+  if (config().logit_softcap == 0.0) return;
+  backend_->SoftCap({.x = logits,
+                     .m = rows,
+                     .n = weight->rows(),
+                     .cap = static_cast<float>(config().logit_softcap)});
 }
 
 }  // namespace hydrant

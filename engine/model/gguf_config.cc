@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -252,8 +253,9 @@ absl::Status ReadPhi3(GgufFields& fields, GgufConfig* config) {
 }
 
 // A window in every layer but each `period`-th, where the file has one. `local`: what RoPE is
-// there.
-absl::Status ReadWindows(GgufFields& fields, int period, const Rope& local, ModelConfig* c) {
+// there, if it is not the other layers'.
+absl::Status ReadWindows(GgufFields& fields, int period, std::optional<Rope> local,
+                         ModelConfig* c) {
   int window = 0;
   HYDRANT_RETURN_IF_ERROR(fields.ReadInt("attention.sliding_window", false, &window));
   HYDRANT_RETURN_IF_ERROR(fields.ReadInt("attention.sliding_window_pattern", false, &period));
@@ -262,7 +264,7 @@ absl::Status ReadWindows(GgufFields& fields, int period, const Rope& local, Mode
     return absl::InvalidArgumentError(
         absl::StrCat(fields.Name("attention.sliding_window_pattern"), " is 0"));
   }
-  c->sliding_rope = local;
+  c->sliding_rope = std::move(local);
   c->layer_kinds.resize(c->num_layers);
   for (int layer = 0; layer < c->num_layers; ++layer) {
     LayerKind& kind = c->layer_kinds[layer];
@@ -289,16 +291,31 @@ absl::Status ReadGemma(GgufFields&, GgufConfig* config) {
   return absl::OkStatus();
 }
 
-// What llama.cpp takes for the 27B model, whose heads are narrower than its width says, is one of
-// 62 layers.
+// The scale of attention is in no key. What llama.cpp takes for a 27B model, whose heads are
+// narrower than its width says, is one of so many layers.
+void SetGemmaScale(int layers_of_27b, ModelConfig* c) {
+  if (c->num_layers == layers_of_27b)
+    c->attention_scale = 1.0 / std::sqrt(static_cast<double>(c->hidden_size) / c->num_heads);
+}
+
+absl::Status ReadGemma2(GgufFields& fields, GgufConfig* config) {
+  ModelConfig& c = config->model;
+  HYDRANT_RETURN_IF_ERROR(ReadGemma(fields, config));
+  c.norm_placement = NormPlacement::kBoth;
+  c.attention_softcap = 50.0;
+  c.logit_softcap = 30.0;
+  SetGemmaScale(46, &c);
+  HYDRANT_RETURN_IF_ERROR(fields.ReadFloat("attn_logit_softcapping", false, &c.attention_softcap));
+  HYDRANT_RETURN_IF_ERROR(fields.ReadFloat("final_logit_softcapping", false, &c.logit_softcap));
+  return ReadWindows(fields, 2, std::nullopt, &c);
+}
+
 absl::Status ReadGemma3(GgufFields& fields, GgufConfig* config) {
   ModelConfig& c = config->model;
   HYDRANT_RETURN_IF_ERROR(ReadGemma(fields, config));
   c.norm_placement = NormPlacement::kBoth;
   c.qk_norm = QkNorm::kHead;
-  constexpr int kLayersOf27B = 62;
-  if (c.num_layers == kLayersOf27B)
-    c.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.hidden_size) / c.num_heads);
+  SetGemmaScale(62, &c);
   Rope local = Rope::WithTheta(10000.0);
   HYDRANT_RETURN_IF_ERROR(fields.ReadFloat("rope.freq_base_swa", false, &local.theta));
   return ReadWindows(fields, 6, local, &c);
@@ -319,6 +336,7 @@ constexpr Architecture kArchitectures[] = {
     {"phi3", RopePairing::kHalfSplit, true, ReadPhi3},
     {"olmo2", RopePairing::kHalfSplit, false, ReadOlmo2},
     {"gemma", RopePairing::kHalfSplit, false, ReadGemma},
+    {"gemma2", RopePairing::kHalfSplit, false, ReadGemma2},
     {"gemma3", RopePairing::kHalfSplit, false, ReadGemma3},
 };
 

@@ -2,6 +2,7 @@
 // weights files hold less 1.
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"
 
@@ -34,6 +35,47 @@ const TensorNames& Names() {
 // What the family's first files said of the activation beside hidden_act.
 constexpr IdleField kIdle[] = {{"hidden_activation", "\"gelu_pytorch_tanh\""}};
 
+// null: none.
+absl::Status ReadSoftCap(HfFields& root, const char* key, double absent, double* cap) {
+  *cap = root.Contains(key) ? 0.0 : absent;
+  if (root.Find(key) == nullptr) return absl::OkStatus();
+  HYDRANT_RETURN_IF_ERROR(ReadReal(root, key, true, cap));
+  if (*cap > 0.0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, " is ", *cap, ", wanted null or more than 0"));
+}
+
+absl::Status ReadScaleOfQueries(HfFields& root, ModelConfig* c) {
+  int scalar = 256;
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "query_pre_attn_scalar", false, &scalar));
+  c->attention_scale = 1.0 / std::sqrt(scalar);
+  return absl::OkStatus();
+}
+
+// Gemma 2 (arXiv 2408.00118): norms on both sides of attention and feed-forward, bounded logits, a
+// window in every other layer.
+absl::Status ReadGemma2(HfFields& root, ModelConfig* c) {
+  c->norm_placement = NormPlacement::kBoth;
+  HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root,
+                                        {.kv_heads_as_heads = false,
+                                         .head_dim = 256,
+                                         .tied_embeddings = true,
+                                         .activation = "gelu_pytorch_tanh",
+                                         .activation_key = "hidden_activation"},
+                                        c));
+  c->embedding_scale = std::sqrt(c->hidden_size);
+  HYDRANT_RETURN_IF_ERROR(ReadScaleOfQueries(root, c));
+  HYDRANT_RETURN_IF_ERROR(ReadSoftCap(root, "attn_logit_softcapping", 50.0, &c->attention_softcap));
+  HYDRANT_RETURN_IF_ERROR(ReadSoftCap(root, "final_logit_softcapping", 30.0, &c->logit_softcap));
+  int window = 0;
+  HYDRANT_RETURN_IF_ERROR(ReadHfWindow(root, 4096, &window));
+  HYDRANT_RETURN_IF_ERROR(ReadHfLayerTypes(
+      root, window, [](int layer) { return layer % 2 == 0; }, c));
+  HYDRANT_RETURN_IF_ERROR(WantValue(root, "use_bidirectional_attention", false,
+                                    "attention to later tokens is not supported"));
+  return ReadHfBiases(root, false, c);
+}
+
 // Gemma 3 (arXiv 2503.19786), its text models: norms on both sides of attention and feed-forward, a
 // norm of each head of queries and keys, five layers with a window to one without.
 absl::Status ReadGemma3(HfFields& root, ModelConfig* c) {
@@ -50,9 +92,7 @@ absl::Status ReadGemma3(HfFields& root, ModelConfig* c) {
                                          .activation_key = "hidden_activation"},
                                         c));
   c->embedding_scale = std::sqrt(c->hidden_size);
-  int scalar = 256;
-  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "query_pre_attn_scalar", false, &scalar));
-  c->attention_scale = 1.0 / std::sqrt(scalar);
+  HYDRANT_RETURN_IF_ERROR(ReadScaleOfQueries(root, c));
   int window = 0, pattern = 6;
   HYDRANT_RETURN_IF_ERROR(ReadHfWindow(root, 4096, &window));
   HYDRANT_RETURN_IF_ERROR(ReadInt(root, "sliding_window_pattern", false, &pattern));
@@ -75,10 +115,13 @@ const TensorNames& BothNormsNames() {
   return names;
 }
 
+constexpr IdleField kGemma2Idle[] = {{"hidden_act", "\"gelu_pytorch_tanh\""},
+                                     {"cache_implementation"}};
 constexpr IdleField kGemma3Idle[] = {{"cache_implementation"}, {"_sliding_window_pattern"}};
 
 constexpr HfFamily kFamilies[] = {
     {"GemmaForCausalLM", "gemma", ReadGemma, Names, kIdle},
+    {"Gemma2ForCausalLM", "gemma2", ReadGemma2, BothNormsNames, kGemma2Idle},
     {"Gemma3ForCausalLM", "gemma3_text", ReadGemma3, BothNormsNames, kGemma3Idle}};
 
 }  // namespace

@@ -157,6 +157,10 @@ absl::Status CheckScales(const ModelConfig& c) {
   for (const auto& [field, value] : scales) {
     HYDRANT_RETURN_IF_ERROR(CheckReal(field, value, 1e-9, 1e9));
   }
+  for (const auto& [field, value] : {std::pair("attn_logit_softcapping", c.attention_softcap),
+                                     std::pair("final_logit_softcapping", c.logit_softcap)}) {
+    if (value != 0.0) HYDRANT_RETURN_IF_ERROR(CheckReal(field, value, 1e-3, 1e6));
+  }
   return absl::OkStatus();
 }
 

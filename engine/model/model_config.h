@@ -125,8 +125,12 @@ struct ModelConfig {
   // x + attention(norm(x)) + feed-forward(norm'(x)), where others give the feed-forward the sum.
   bool parallel_residual = false;
   std::optional<double> attention_scale = {};  // of q k^T; unset: 1 / sqrt(head_dim)
-  double embedding_scale = 1.0;                // of a token's row
-  double residual_scale = 1.0;                 // of what attention and feed-forward add
+  // Logits of attention, and of the model, lie within +- these (Gemma 2, arXiv 2408.00118, section
+  // 2); 0: they are as they are.
+  double attention_softcap = 0.0;
+  double logit_softcap = 0.0;
+  double embedding_scale = 1.0;  // of a token's row
+  double residual_scale = 1.0;   // of what attention and feed-forward add
   double logit_scale = 1.0;
 
   int GroupSize() const { return num_heads / num_kv_heads; }

@@ -48,6 +48,7 @@ class CpuBackend final : public HostBackend {
   void LayerNorm(const LayerNormArgs& args) override { cpu::LayerNorm(args, threads_); }
   void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
   void Activate(const ActivateArgs& args) override { cpu::Activate(args, threads_); }
+  void SoftCap(const SoftCapArgs& args) override { cpu::SoftCap(args, threads_); }
   void RouteExperts(const RouteExpertsArgs& args) override { cpu::RouteExperts(args, threads_); }
   void ExpertMatmul(const ExpertMatmulArgs& args) override {
     cpu::ExpertMatmul(args, options_.batch_invariant, threads_);

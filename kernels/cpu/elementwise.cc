@@ -253,6 +253,15 @@ void ActivateRow(Activation activation, const float* x, const float* up, size_t 
   }
 }
 
+void SoftCapRow(float cap, size_t n, float* x) {
+  const D d;
+  const auto bound = hn::Set(d, cap), inverse = hn::Set(d, 1.0f / cap);
+  const auto function = [&](hn::Vec<D> lanes) {
+    return hn::Mul(bound, hn::Tanh(d, hn::Mul(lanes, inverse)));
+  };
+  MapRow(function, x, nullptr, n, x);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace hydrant::cpu
 HWY_AFTER_NAMESPACE();
@@ -264,6 +273,7 @@ HWY_EXPORT(ActivateRow);
 HWY_EXPORT(LayerNormRow);
 HWY_EXPORT(RmsNormRun);
 HWY_EXPORT(RopeSplitRow);
+HWY_EXPORT(SoftCapRow);
 }  // namespace
 
 void RmsNorm(const RmsNormArgs& args, ThreadPool& threads) {
@@ -299,6 +309,13 @@ void Activate(const ActivateArgs& args, ThreadPool& threads) {
     const float* x = args.x + row * width;
     HWY_DYNAMIC_DISPATCH(ActivateRow)
     (args.activation, x, args.gated ? x + n : nullptr, n, static_cast<float*>(args.out) + row * n);
+  });
+}
+
+void SoftCap(const SoftCapArgs& args, ThreadPool& threads) {
+  ParallelRows(threads, args.m, 4 * static_cast<int64_t>(args.n), [&](int row) {
+    HWY_DYNAMIC_DISPATCH(SoftCapRow)
+    (args.cap, args.n, args.x + static_cast<size_t>(row) * args.n);
   });
 }
 

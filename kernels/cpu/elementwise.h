@@ -12,6 +12,7 @@ void RmsNorm(const RmsNormArgs& args, ThreadPool& threads);
 void LayerNorm(const LayerNormArgs& args, ThreadPool& threads);
 void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads);
 void Activate(const ActivateArgs& args, ThreadPool& threads);
+void SoftCap(const SoftCapArgs& args, ThreadPool& threads);
 
 }  // namespace hydrant::cpu
 

@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -139,6 +140,15 @@ __global__ void ActivateKernel(ActivateArgs args) {
   }
 }
 
+__global__ void SoftCapKernel(SoftCapArgs args) {
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (j >= args.n) return;
+  for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
+    float& x = args.x[static_cast<size_t>(row) * args.n + j];
+    x = SoftCap(x, args.cap);
+  }
+}
+
 // For kernels of a thread per element.
 dim3 ElementGrid(int m, int n) {
   constexpr int kMostRows = 65535;
@@ -165,6 +175,12 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
 cudaError_t Activate(const Context& context, const ActivateArgs& args) {
   if (args.m == 0) return cudaSuccess;
   return Launch(ActivateKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream,
+                args);
+}
+
+cudaError_t SoftCap(const Context& context, const SoftCapArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  return Launch(SoftCapKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream,
                 args);
 }
 

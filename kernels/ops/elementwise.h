@@ -93,6 +93,14 @@ struct ActivateArgs {
   DType out_dtype = DType::kF32;  // or what the backend wants
 };
 
+// x[i] = cap * tanh(x[i] / cap), which lies within +-cap (Gemma 2, arXiv 2408.00118, section 2).
+struct SoftCapArgs {
+  float* x = nullptr;  // [m, n]
+  int m = 0;
+  int n = 0;
+  float cap = 0.0f;  // > 0
+};
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_KERNELS_OPS_ELEMENTWISE_H_

@@ -126,4 +126,10 @@ void Activate(const ActivateArgs& args) {
   }
 }
 
+void SoftCap(const SoftCapArgs& args) {
+  const double cap = args.cap;
+  for (size_t i = 0; i < static_cast<size_t>(args.m) * args.n; ++i)
+    args.x[i] = static_cast<float>(cap * std::tanh(args.x[i] / cap));
+}
+
 }  // namespace hydrant::reference

@@ -22,6 +22,7 @@ Each is a model of seeded random weights (so it speaks nonsense, but any error i
   tiny_phi3         fused projections, three quarters of a head rotated by LongRoPE's long factors
   tiny_phi3_short   LongRoPE's short factors, whole heads
   tiny_gemma        wide heads, scaled embeddings, GELU in the gate, norms less 1
+  tiny_gemma2       4 layers, of which two have a window; bounded logits, norms on both sides
   tiny_gemma3       4 layers, of which three have a window and a RoPE of their own, norms on both sides and of each head
   tiny_mistral_window  a window in every layer
   tiny_ministral    a window in one of two layers
@@ -119,7 +120,7 @@ def family(architecture, model_type, seed, config, gguf=True, **more):
                 config={"architectures": [architecture], "model_type": model_type, **config})
 
 
-LESS_ONE = {"gemma", "gemma3_text"}  # families whose files hold the weights of norms less 1; GGUF files hold them whole
+LESS_ONE = {"gemma", "gemma2", "gemma3_text"}  # families whose files hold the weights of norms less 1; GGUF files hold them whole
 
 
 def factors(first, count):
@@ -161,6 +162,11 @@ FOLDERS |= {
          "rope_scaling": {"type": "longrope", "short_factor": factors(1.0, 4), "long_factor": factors(1.5, 4)}}),
     "tiny_gemma": family("GemmaForCausalLM", "gemma", 41,
                          {"head_dim": 16, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh"}),
+    "tiny_gemma2": family(
+        "Gemma2ForCausalLM", "gemma2", 47,
+        {"num_hidden_layers": 4, "head_dim": 16, "tie_word_embeddings": True, "query_pre_attn_scalar": 16,
+         "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 40,
+         "attn_logit_softcapping": 3.0, "final_logit_softcapping": 20.0}),
     "tiny_gemma3": family(
         "Gemma3ForCausalLM", "gemma3_text", 43,
         {"num_hidden_layers": 4, "head_dim": 16, "tie_word_embeddings": True, "query_pre_attn_scalar": 16,
@@ -243,7 +249,7 @@ def interleaved(weight, heads):
 
 # Of the architecture in GGUF files: whether pairs of RoPE are neighbours there.
 INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False, "granite": True, "smollm3": True, "phi3": False,
-               "olmo2": False, "gemma": False, "gemma3": False}
+               "olmo2": False, "gemma": False, "gemma2": False, "gemma3": False}
 
 
 def add_metadata(writer, config):
@@ -276,8 +282,11 @@ def add_metadata(writer, config):
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
-    if getattr(config, "sliding_window", None) and config.model_type in ("gemma3_text", "olmo3", "mistral"):
+    if getattr(config, "sliding_window", None) and config.model_type in ("gemma2", "gemma3_text", "olmo3", "mistral"):
         writer.add_sliding_window(config.sliding_window)
+    if config.model_type == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
     if config.model_type == "gemma3_text":
         writer.add_sliding_window_pattern(4)
         writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])

@@ -217,8 +217,18 @@ void DoubleModel::FinishLayer(const Layer& layer, const Vector& attended, Vector
 
 Vector DoubleModel::Logits(const Vector& hidden) const {
   Vector logits = Apply(output_, Normalise(hidden, final_norm_));
-  for (double& logit : logits) logit *= config_.logit_scale;
+  const double cap = config_.logit_softcap;
+  for (double& logit : logits) {
+    logit *= config_.logit_scale;
+    if (cap > 0) logit = cap * std::tanh(logit / cap);
+  }
   return logits;
+}
+
+double DoubleModel::LogitOf(const double* query, const Vector& key) const {
+  const double logit = Dot(query, key.data(), key.size()) * config_.AttentionScale();
+  const double cap = config_.attention_softcap;
+  return cap > 0 ? cap * std::tanh(logit / cap) : logit;
 }
 
 DoubleModel::Sequence::Sequence(const DoubleModel* model, const CachePlan& plan)
@@ -291,9 +301,8 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           const double* q = &queries[i][(h * group + g) * d];
           Vector logits;
           for (int j = 0; j <= i; ++j)
-            logits.push_back(j < first
-                                 ? -std::numeric_limits<double>::infinity()
-                                 : Dot(q, entries[j].key.data(), d) * config.AttentionScale());
+            logits.push_back(j < first ? -std::numeric_limits<double>::infinity()
+                                       : model_->LogitOf(q, entries[j].key));
           weights.push_back(Softmax(logits));
           for (int j = 0; j <= i; ++j) {
             for (int c = 0; c < d; ++c)
@@ -381,8 +390,7 @@ void DoubleModel::Sequence::AddEcho(std::vector<Head>* heads, const Matrix& quer
       for (int g = 0; g < config.GroupSize(); ++g) {
         const double* q = &queries[i][(h * config.GroupSize() + g) * d];
         Vector logits;
-        for (int j = 0; j < kept; ++j)
-          logits.push_back(Dot(q, entries[j].key.data(), d) * config.AttentionScale());
+        for (int j = 0; j < kept; ++j) logits.push_back(model_->LogitOf(q, entries[j].key));
         weights.push_back(Softmax(logits));
       }
       for (int j = 0; j < kept; ++j) {
@@ -619,7 +627,7 @@ double DoubleModel::Sequence::Logit(int layer, Vector query, const Head& head, s
     model_->RotateQueries(layer, &query, static_cast<int>(head.entries.size()) - 1);
     model_->Rotate(layer, &key, static_cast<int>(rank));
   }
-  return Dot(query.data(), key.data(), key.size()) * model_->config_.AttentionScale();
+  return model_->LogitOf(query.data(), key);
 }
 
 void DoubleModel::Sequence::CountIfBelowMean(double weight, int length, int query,

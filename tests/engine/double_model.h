@@ -108,6 +108,7 @@ class DoubleModel {
   Vector FeedForward(const Layer& layer, const Vector& x) const;
   void FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const;
   Vector Logits(const Vector& hidden) const;
+  double LogitOf(const double* query, const Vector& key) const;
 
   ModelConfig config_;
   Matrix embedding_, positions_, output_;

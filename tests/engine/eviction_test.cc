@@ -389,8 +389,8 @@ INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
 // One case of each policy, and the first that rolls, in every family that came after these.
 std::vector<Case> FamilyCases() {
   std::vector<Case> cases;
-  for (const char* family :
-       {"qwen2", "qwen3", "granite", "smollm3", "phi3", "olmo2", "gemma", "gemma3_text"}) {
+  for (const char* family : {"qwen2", "qwen3", "granite", "smollm3", "phi3", "olmo2", "gemma",
+                             "gemma2", "gemma3_text"}) {
     std::set<std::string> seen;
     for (const Case& c : kCases) {
       const bool rolls = c.params.count("rolling") > 0;

@@ -156,10 +156,10 @@ std::string NameOf(const ::testing::TestParamInfo<std::tuple<std::string, std::s
 
 std::vector<std::string> FoldersAndFiles() {
   std::vector<std::string> models;
-  for (const char* folder :
-       {"tiny_llama_bias", "tiny_mistral", "tiny_qwen2", "tiny_qwen2_yarn", "tiny_qwen3",
-        "tiny_gemma", "tiny_gemma3", "tiny_mistral_window", "tiny_olmo3", "tiny_granite",
-        "tiny_granite4", "tiny_smollm3", "tiny_phi3", "tiny_phi3_short", "tiny_olmo2"}) {
+  for (const char* folder : {"tiny_llama_bias", "tiny_mistral", "tiny_qwen2", "tiny_qwen2_yarn",
+                             "tiny_qwen3", "tiny_gemma", "tiny_gemma2", "tiny_gemma3",
+                             "tiny_mistral_window", "tiny_olmo3", "tiny_granite", "tiny_granite4",
+                             "tiny_smollm3", "tiny_phi3", "tiny_phi3_short", "tiny_olmo2"}) {
     models.push_back(folder);
     models.push_back(std::string(folder) + "/model.gguf");
   }

@@ -173,6 +173,16 @@ void MakeGemma(ModelConfig* c) {
   c->embedding_scale = std::sqrt(c->hidden_size);
 }
 
+void MakeGemma2(ModelConfig* c) {
+  MakeGemma(c);
+  c->norm_placement = NormPlacement::kBoth;
+  c->attention_scale = 0.3;
+  c->attention_softcap = 4.0;
+  c->logit_softcap = 2.0;
+  c->layer_kinds.resize(c->num_layers);
+  c->layer_kinds.front().window = 25;
+}
+
 // A window in every layer but the last.
 void MakeGemma3(ModelConfig* c) {
   MakeGemma(c);
@@ -202,6 +212,7 @@ ModelConfig InFamily(ModelConfig config, const std::string& architecture) {
   if (architecture == "phi3") MakePhi3(&config);
   if (architecture == "olmo2") MakeOlmo2(&config);
   if (architecture == "gemma") MakeGemma(&config);
+  if (architecture == "gemma2") MakeGemma2(&config);
   if (architecture == "gemma3_text") MakeGemma3(&config);
   return config;
 }

@@ -188,5 +188,31 @@ TEST_P(ActivateTest, NoRows) {
 
 HYDRANT_FOR_EACH_BACKEND(ActivateTest);
 
+class SoftCapTest : public BackendTest {};
+
+TEST_P(SoftCapTest, MatchesDoubleAndStaysBelow) {
+  for (const float cap : {0.5f, 30.0f}) {
+    for (const int n : {1, 7, 8, 17, 300}) {
+      const uint64_t seed = 4000 + n;
+      SCOPED_TRACE(testing::Message() << "cap " << cap << " n " << n << " seed " << seed);
+      std::vector<float> values = RandomFloats(3 * static_cast<size_t>(n), seed, 40.0f);
+      values[0] = 1e30f;
+      values[1] = -1e30f;
+      values[2] = 1e-20f;
+      std::vector<double> expected, tolerance;
+      for (const float value : values) {
+        expected.push_back(cap * std::tanh(double{value} / cap));
+        tolerance.push_back(4e-7 * std::abs(expected.back()));
+      }
+      auto x = Upload(values);
+      backend().SoftCap({.x = x.data(), .m = 3, .n = n, .cap = cap});
+      ExpectNear(x.Read(), expected, tolerance, "softcap");
+    }
+  }
+  backend().SoftCap({.m = 0, .n = 8, .cap = 1.0f});
+}
+
+HYDRANT_FOR_EACH_BACKEND(SoftCapTest);
+
 }  // namespace
 }  // namespace hydrant

@@ -107,6 +107,29 @@ TEST(BatchGrowth, RaggedHeadsHoldWhatTheirBudgetsNeed) {
   }
 }
 
+// A layer with a window holds its last tokens whatever the policy; the budget is the other layer's.
+TEST(BatchGrowth, WindowsAreNotOfTheBudgetAndUsageSaysSo) {
+  constexpr uint64_t kWindow = 100;
+  RandomModelServer server(kFullCaches, kWindow);
+  grpc::ClientContext context;
+  v1::GetModelInfoResponse info;
+  ASSERT_TRUE(server.stub->GetModelInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.sliding_window(), kWindow);
+  EXPECT_EQ(info.sliding_window_layers(), 1u);
+  const uint64_t kv_heads = server.model.config.num_kv_heads;
+  for (const char* policy : {"full", "h2o", "ada-h2o", "echo"}) {
+    SCOPED_TRACE(policy);
+    const StreamResult result = RunToEnd(*server.stub, MakeRequest(7, policy));
+    ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+    const v1::Usage& usage = *result.usage;
+    const uint64_t kept = policy == std::string("full") ? kPrompt : kBudget;
+    EXPECT_EQ(usage.kv_window_entries_of_prompt(), kv_heads * kWindow);
+    EXPECT_EQ(usage.kv_entries_of_prompt(), kv_heads * (kWindow + kept));
+    EXPECT_GE(usage.kv_pages_of_prompt(), kv_heads * ((kWindow + 15) / 16 + kept / 16));
+    EXPECT_LE(usage.kv_pages_of_prompt(), kv_heads * ((kWindow + 15) / 16 + kept / 16 + 1));
+  }
+}
+
 // The prompt is whole at first; the cut is what it chose, and shared out over a layer's heads.
 TEST(BatchGrowth, ATunedCacheSaysWhatItChose) {
   RandomModelServer server(kFullCaches);

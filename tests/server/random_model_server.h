@@ -17,9 +17,11 @@ namespace hydrant {
 
 class RandomModelServer {
  public:
-  // `full_caches`: how many of 1,024 tokens the pool holds.
-  explicit RandomModelServer(int full_caches) {
+  // `full_caches`: how many of 1,024 tokens the pool holds. `window`: of the first layer.
+  explicit RandomModelServer(int full_caches, int window = 0) {
     ModelConfig config = SmallConfig(4, 2);
+    config.layer_kinds.resize(config.num_layers);
+    config.layer_kinds[0].window = window;
     config.vocab_size = ByteTokenizer::kVocab;
     config.max_context = 2048;
     EngineOptions options;
