@@ -113,7 +113,8 @@ bool ComputesAsLlama(const ModelConfig& c) {
   const bool plain_norms = c.norm == NormKind::kRms && c.norm_placement == NormPlacement::kBefore &&
                            c.qk_norm == QkNorm::kNone;
   const bool no_biases = !c.biases.qkv && !c.biases.attention_output && !c.biases.feed_forward;
-  const bool swiglu = c.gated && c.activation == Activation::kSilu && !c.parallel_residual;
+  const bool swiglu = c.gated && c.activation == Activation::kSilu && !c.parallel_residual &&
+                      !c.experts.has_value();
   const bool whole_rope = c.layer_kinds.empty() && c.RotaryDim() == c.head_dim &&
                           !c.learned_positions && c.rope.attention_factor == 1.0;
   const bool no_scales = !c.attention_scale.has_value() && c.embedding_scale == 1.0 &&

@@ -55,6 +55,9 @@ WeightDType PositionsDType(WeightDType dtype) {
   return Quantises(dtype) ? WeightDType::kStored : dtype;
 }
 
+// Nor is a router, whose product decides which weights are read.
+WeightDType RouterDType(WeightDType dtype) { return PositionsDType(dtype); }
+
 // What to call the files in messages.
 std::string PathOf(const ModelSource& source) {
   return source.gguf() != nullptr ? source.gguf()->path() : source.folder();
@@ -80,6 +83,10 @@ absl::StatusOr<uint64_t> WeightBytes(const Backend& backend, const ModelSource& 
          {layer.wq, layer.wk, layer.wv, layer.wqkv, layer.wo, layer.gate, layer.up, layer.down}) {
       add(tensor, dtype);
     }
+    add(layer.router, RouterDType(dtype));
+    for (const ExpertTensors& expert : layer.experts) {
+      for (const TensorView& tensor : {expert.gate, expert.up, expert.down}) add(tensor, dtype);
+    }
   }
   if (!status.ok()) return status;
   return sum;
@@ -99,10 +106,11 @@ absl::Status Activations::Allocate(Backend& backend, const ModelConfig& config, 
   allocate(qkv, n * (config.QDim() + 2 * config.KvDim()));
   allocate(q, n * config.QDim());
   allocate(attended, BytesOf(input_dtype, n * config.QDim()));
-  allocate(gate_up, n * (config.gated ? 2 : 1) * config.intermediate_size);
+  const size_t dense = config.HasDense() ? n * config.intermediate_size : 1;  // 1: none is used
+  allocate(gate_up, (config.gated ? 2 : 1) * dense);
   if (config.norm_placement != NormPlacement::kBefore) allocate(projected, n * config.hidden_size);
-  allocate(gated, BytesOf(input_dtype, n * config.intermediate_size));
-  return status;
+  allocate(gated, BytesOf(input_dtype, dense));
+  return status.ok() ? experts.Allocate(backend, config, input_dtype, rows) : status;
 }
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
@@ -169,10 +177,27 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
     status = LoadLinear({t.wq, t.wk, t.wv}, {t.bq, t.bk, t.bv}, dtype, &layer.qkv);
   }
   if (status.ok()) status = LoadLinear({t.wo}, {t.bo}, dtype, &layer.wo);
-  if (status.ok())
+  if (status.ok() && t.up.Exists())
     status = LoadLinear({t.gate, t.up}, {t.gate_bias, t.up_bias}, dtype, &layer.gate_up);
-  if (status.ok()) status = LoadLinear({t.down}, {t.down_bias}, dtype, &layer.down);
+  if (status.ok() && t.down.Exists())
+    status = LoadLinear({t.down}, {t.down_bias}, dtype, &layer.down);
+  if (status.ok() && !t.experts.empty()) status = LoadExperts(t, dtype, &layer.experts);
   return status;
+}
+
+absl::Status Transformer::LoadExperts(const LayerTensors& t, WeightDType dtype,
+                                      ExpertLayer* experts) {
+  std::vector<TensorView> gate_up, gate_up_bias, down, down_bias;
+  for (const ExpertTensors& expert : t.experts) {
+    gate_up.insert(gate_up.end(), {expert.gate, expert.up});
+    gate_up_bias.insert(gate_up_bias.end(), {expert.gate_bias, expert.up_bias});
+    down.push_back(expert.down);
+    down_bias.push_back(expert.down_bias);
+  }
+  HYDRANT_RETURN_IF_ERROR(
+      LoadLinear({t.router}, {t.router_bias}, RouterDType(dtype), &experts->router));
+  HYDRANT_RETURN_IF_ERROR(LoadLinear(gate_up, gate_up_bias, dtype, &experts->gate_up));
+  return LoadLinear(down, down_bias, dtype, &experts->down);
 }
 
 absl::Status Transformer::LoadHead(WeightDType dtype) {
@@ -380,6 +405,11 @@ void Transformer::AddProjection(const Linear& linear, const void* x, const Norm&
 // hidden += feed-forward of act.normed.
 void Transformer::FeedForward(const Layer& layer, float* hidden, int rows,
                               const Activations& act) const {
+  if (layer.experts.Exists()) {
+    AddExperts(backend_, config(), layer.experts, {act.normed.data(), act.input_dtype, rows},
+               act.experts, hidden);
+  }
+  if (layer.gate_up.weight == nullptr) return;
   backend_->Matmul({.x = act.normed.data(),
                     .x_dtype = act.input_dtype,
                     .m = rows,

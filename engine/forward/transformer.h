@@ -1,8 +1,8 @@
 // The weights of a decoder-only transformer on a backend, and the parts of its forward pass that
 // are the same for prefill and decode. Families are told apart by what their ModelConfig says: the
 // norms and where they stand, how positions enter (learned rows, RoPE on the whole or a part of a
-// head, in all or in some of the layers), the feed-forward, and whether it reads the sum of input
-// and attention or the input alone.
+// head, in all or in some of the layers), the feed-forward and its experts, and whether it reads
+// the sum of input and attention or the input alone.
 //
 // Two scales cost nothing here. The logits' is in the last norm's weights. Rows are kept divided by
 // the residual scale r: what attention and feed-forward add is then added as it is, embeddings are
@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/forward/experts.h"
+#include "engine/forward/linear.h"
 #include "engine/model/model_source.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/backend.h"
@@ -37,6 +39,7 @@ struct Activations {
   DeviceArray<float> q;           // [rows, q_dim]
   DeviceArray<float> gate_up;     // [rows, 2 intermediate]; [rows, intermediate] without a gate
   DeviceArray<float> projected;   // [rows, hidden], where it is normalised before it is added
+  ExpertSpace experts;
 
   // The place of an element in one of these arrays.
   void* At(const DeviceArray<uint8_t>& array, size_t element) const {
@@ -91,17 +94,14 @@ class Transformer {
     DeviceArray<float> weight;  // [hidden]
     DeviceArray<float> bias;    // [hidden], of a LayerNorm
   };
-  struct Linear {
-    std::unique_ptr<Weight> weight;
-    DeviceArray<float> bias;  // [weight's rows], or empty
-  };
   struct Layer {
     Norm attn_norm, ffn_norm;            // empty where the model has none there
     Norm attn_post_norm, ffn_post_norm;  // the same
     DeviceArray<float> q_norm, k_norm;   // the same; [head_dim], or [q_dim] and [kv_dim]
     Linear qkv, wo;
-    Linear gate_up;  // without a gate: up alone
-    Linear down;
+    Linear gate_up;  // without a gate: up alone; without a weight where there are only experts
+    Linear down;     // the same
+    ExpertLayer experts;
   };
 
   struct DeviceRope {
@@ -117,6 +117,7 @@ class Transformer {
   absl::Status LoadLayer(int index, WeightDType dtype);
   absl::Status LoadRope(const Rope& rope, int max_positions, DeviceRope* out);
   absl::Status LoadHead(WeightDType dtype);
+  absl::Status LoadExperts(const LayerTensors& tensors, WeightDType dtype, ExpertLayer* experts);
   absl::Status LoadNorms(const LayerTensors& tensors, Layer* layer);
   absl::Status LoadNorm(const TensorView& weight, const TensorView& bias, Norm* norm);
   absl::Status LoadLinear(const std::vector<TensorView>& weights,

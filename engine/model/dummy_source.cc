@@ -25,7 +25,8 @@ int LongestNorm(const ModelConfig& config) {
 }
 
 int LongestBias(const ModelConfig& config) {
-  return std::max({config.hidden_size, config.intermediate_size, 3 * config.QDim()});
+  const int experts = config.experts.has_value() ? config.experts->count : 0;
+  return std::max({config.hidden_size, config.intermediate_size, 3 * config.QDim(), experts});
 }
 
 class DummySource final : public ModelSource {
@@ -62,7 +63,7 @@ class DummySource final : public ModelSource {
     }
     LayerTensors result;
     for (const ExpectedTensor& tensor : ExpectedLayerTensors(config_.model, Names(), layer)) {
-      result.*tensor.role = View(tensor);
+      tensor.In(&result) = View(tensor);
     }
     return result;
   }

@@ -40,6 +40,9 @@ constexpr IdleKey kIdle[] = {
     {"final_logit_softcapping", 0},
     {"expert_count", 0},
     {"expert_used_count", 0},
+    {"expert_gating_func", 1},   // softmax
+    {"expert_weights_norm", 1},  // those of the chosen sum to 1
+    {"expert_weights_scale", 1},
     {"pooling_type", 0},
     {"use_parallel_residual", 0},
     {"rope.scaling.attn_factor", 1},
@@ -215,13 +218,43 @@ absl::Status ReadWindow(GgufFields& fields, ModelConfig* c) {
   return absl::OkStatus();
 }
 
+// Experts, where the file has some, as wide as the feed-forward unless a key says otherwise. No
+// layer is dense then, but there may be a feed-forward that all rows share.
+absl::Status ReadExperts(GgufFields& fields, GgufConfig* config) {
+  ModelConfig& c = config->model;
+  Experts experts = {.intermediate_size = c.intermediate_size};
+  int shared = 0;
+  HYDRANT_RETURN_IF_ERROR(fields.ReadInt("expert_count", false, &experts.count));
+  if (experts.count == 0) return absl::OkStatus();
+  HYDRANT_RETURN_IF_ERROR(fields.ReadInt("expert_used_count", true, &experts.per_token));
+  HYDRANT_RETURN_IF_ERROR(
+      fields.ReadInt("expert_feed_forward_length", false, &experts.intermediate_size));
+  HYDRANT_RETURN_IF_ERROR(fields.ReadInt("expert_shared_feed_forward_length", false, &shared));
+  if (shared > 0) {
+    experts.shared = true;
+    c.intermediate_size = shared;
+    config->names.gate = "ffn_gate_shexp.weight";
+    config->names.up = "ffn_up_shexp.weight";
+    config->names.down = "ffn_down_shexp.weight";
+  }
+  c.experts = experts;
+  return absl::OkStatus();
+}
+
+// Mixtral's files are of this architecture, too.
 absl::Status ReadLlama(GgufFields& fields, GgufConfig* config) {
+  HYDRANT_RETURN_IF_ERROR(ReadExperts(fields, config));
   return ReadWindow(fields, &config->model);
 }
 
 absl::Status ReadQwen3(GgufFields&, GgufConfig* config) {
   config->model.qk_norm = QkNorm::kHead;
   return absl::OkStatus();
+}
+
+absl::Status ReadQwen3Moe(GgufFields& fields, GgufConfig* config) {
+  config->model.qk_norm = QkNorm::kHead;
+  return ReadExperts(fields, config);
 }
 
 absl::Status ReadGranite(GgufFields& fields, GgufConfig* config) {
@@ -234,6 +267,11 @@ absl::Status ReadGranite(GgufFields& fields, GgufConfig* config) {
   if (attention != 0.0) c.attention_scale = attention;
   c.logit_scale = 1.0 / divisor;
   return absl::OkStatus();
+}
+
+absl::Status ReadGraniteMoe(GgufFields& fields, GgufConfig* config) {
+  HYDRANT_RETURN_IF_ERROR(ReadGranite(fields, config));
+  return ReadExperts(fields, config);
 }
 
 // No key says which layers are not rotated: every fourth.
@@ -331,7 +369,9 @@ constexpr Architecture kArchitectures[] = {
     {"llama", RopePairing::kInterleaved, false, ReadLlama},
     {"qwen2", RopePairing::kHalfSplit, false, ReadQwen2},
     {"qwen3", RopePairing::kHalfSplit, false, ReadQwen3},
+    {"qwen3moe", RopePairing::kHalfSplit, false, ReadQwen3Moe},
     {"granite", RopePairing::kInterleaved, false, ReadGranite},
+    {"granitemoe", RopePairing::kInterleaved, false, ReadGraniteMoe},
     {"smollm3", RopePairing::kInterleaved, false, ReadSmolLm3},
     {"phi3", RopePairing::kHalfSplit, true, ReadPhi3},
     {"olmo2", RopePairing::kHalfSplit, false, ReadOlmo2},
@@ -369,7 +409,11 @@ const TensorNames& GgufNames() {
                                               .ffn_post_norm = "post_ffw_norm.weight",
                                               .gate = "ffn_gate.weight",
                                               .up = "ffn_up.weight",
-                                              .down = "ffn_down.weight"};
+                                              .down = "ffn_down.weight",
+                                              .router = "ffn_gate_inp.weight",
+                                              .expert_gate = "ffn_gate_exps.weight",
+                                              .expert_up = "ffn_up_exps.weight",
+                                              .expert_down = "ffn_down_exps.weight"};
   return names;
 }
 

@@ -24,8 +24,9 @@ using nlohmann::json;
 std::vector<HfFamily> Families() {
   std::vector<HfFamily> families;
   for (const std::span<const HfFamily> some :
-       {HfLlamaFamilies(), HfQwenFamilies(), HfGraniteFamilies(), HfSmolLm3Family(), HfPhi3Family(),
-        HfOlmoFamilies(), HfGemmaFamilies(), HfOptFamily(), HfGptNeoxFamily()}) {
+       {HfLlamaFamilies(), HfMixtralFamily(), HfQwenFamilies(), HfGraniteFamilies(),
+        HfSmolLm3Family(), HfPhi3Family(), HfOlmoFamilies(), HfGemmaFamilies(), HfOptFamily(),
+        HfGptNeoxFamily()}) {
     families.insert(families.end(), some.begin(), some.end());
   }
   return families;

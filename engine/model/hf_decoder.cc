@@ -86,4 +86,15 @@ absl::Status ReadHfLayerTypes(HfFields& root, int window,
   return absl::OkStatus();
 }
 
+absl::Status ReadHfExperts(HfFields& root, const HfExpertKeys& keys, ModelConfig* c) {
+  Experts& experts = c->experts.emplace();
+  experts.count = keys.default_count;
+  experts.per_token = keys.default_per_token;
+  experts.intermediate_size = keys.default_intermediate_size;
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, keys.count, false, &experts.count));
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "num_experts_per_tok", false, &experts.per_token));
+  return ReadInt(root, keys.intermediate_size, keys.default_intermediate_size == 0,
+                 &experts.intermediate_size);
+}
+
 }  // namespace hydrant

@@ -29,6 +29,7 @@ std::span<const HfFamily> HfGemmaFamilies();
 std::span<const HfFamily> HfGptNeoxFamily();
 std::span<const HfFamily> HfGraniteFamilies();
 std::span<const HfFamily> HfLlamaFamilies();  // and Mistral
+std::span<const HfFamily> HfMixtralFamily();
 std::span<const HfFamily> HfOlmoFamilies();
 std::span<const HfFamily> HfOptFamily();
 std::span<const HfFamily> HfPhi3Family();
@@ -69,6 +70,16 @@ absl::Status ReadHfWindow(HfFields& root, int absent, int* window);
 absl::Status ReadHfLayerTypes(HfFields& root, int window,
                               const std::function<bool(int layer)>& is_sliding,
                               ModelConfig* config);
+
+// A mixture of experts: how many, under the file's key, how many a token has, and their width,
+// under the file's key. Where a file is silent: what transformers has.
+struct HfExpertKeys {
+  const char* count = "num_local_experts";
+  int default_count = 8, default_per_token = 2;
+  const char* intermediate_size = "intermediate_size";
+  int default_intermediate_size = 0;  // 0: the file has to say it
+};
+absl::Status ReadHfExperts(HfFields& root, const HfExpertKeys& keys, ModelConfig* config);
 
 // What every file has to say: layers, widths (the feed-forward's under the file's key), heads and
 // vocabulary. A KV head for each head, until the family says otherwise.

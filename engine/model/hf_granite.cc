@@ -1,5 +1,6 @@
-// Granite 3, dense: Llama with four scales. Granite 4 under the name of its hybrids, where the file
-// has neither layers with states nor experts: the same again with fused projections.
+// Granite 3: Llama with four scales, and the same with experts, beside which there may be a
+// feed-forward that all rows share. Granite 4 under the name of its hybrids, where the file has no
+// layers with states: the shared feed-forward, and experts where it has some.
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_families.h"
 #include "kernels/status_macros.h"
@@ -42,15 +43,36 @@ absl::Status CheckLayerTypes(HfFields& root, const ModelConfig& c) {
   return absl::OkStatus();
 }
 
+absl::Status ReadGraniteMoe(HfFields& root, ModelConfig* c) {
+  HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root, {.max_context = 2048}, c));
+  HYDRANT_RETURN_IF_ERROR(ReadHfExperts(root, {}, c));
+  HYDRANT_RETURN_IF_ERROR(ReadHfBiases(root, false, c));
+  return ReadScales(root, c);
+}
+
+// Of a file that does not mention what is shared, or says 0, nothing is.
+absl::Status ReadGraniteMoeShared(HfFields& root, ModelConfig* c) {
+  HYDRANT_RETURN_IF_ERROR(ReadGraniteMoe(root, c));
+  int shared = 0;
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "shared_intermediate_size", false, &shared));
+  if (shared == 0) return absl::OkStatus();
+  c->intermediate_size = shared;
+  c->experts->shared = true;
+  return absl::OkStatus();
+}
+
+// No experts at all where the file says so.
+absl::Status ReadHybridExperts(HfFields& root, ModelConfig* c) {
+  HYDRANT_RETURN_IF_ERROR(ReadHfExperts(root, {.default_intermediate_size = 11008}, c));
+  c->experts->shared = true;
+  if (c->experts->count == 0) c->experts.reset();
+  return absl::OkStatus();
+}
+
 absl::Status ReadGraniteHybrid(HfFields& root, ModelConfig* c) {
-  int experts = 8;
-  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "num_local_experts", false, &experts));
-  if (experts != 0) {
-    return absl::UnimplementedError(
-        absl::StrCat("num_local_experts is ", experts, "; experts are not supported"));
-  }
   HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(
       root, {.max_context = 2048, .intermediate_key = "shared_intermediate_size"}, c));
+  HYDRANT_RETURN_IF_ERROR(ReadHybridExperts(root, c));
   HYDRANT_RETURN_IF_ERROR(CheckLayerTypes(root, *c));
   HYDRANT_RETURN_IF_ERROR(ReadHfBiases(root, false, c));
   const nlohmann::json* positions = root.Find("position_embedding_type");
@@ -60,10 +82,21 @@ absl::Status ReadGraniteHybrid(HfFields& root, ModelConfig* c) {
   return ReadScales(root, c);
 }
 
-const TensorNames& HybridNames() {
+const TensorNames& MoeNames() {
   static const auto& names = *[] {
-    auto* hybrid = new TensorNames(HfLlamaNames());
-    hybrid->gate = hybrid->up = "";
+    auto* moe = new TensorNames(HfLlamaNames());
+    moe->gate = moe->up = moe->down = "";
+    moe->router = "block_sparse_moe.router.layer.weight";
+    moe->expert_gate_up = "block_sparse_moe.input_linear.weight";
+    moe->expert_down = "block_sparse_moe.output_linear.weight";
+    return moe;
+  }();
+  return names;
+}
+
+const TensorNames& SharedNames() {
+  static const auto& names = *[] {
+    auto* hybrid = new TensorNames(MoeNames());
     hybrid->gate_up = "shared_mlp.input_linear.weight";
     hybrid->down = "shared_mlp.output_linear.weight";
     return hybrid;
@@ -71,9 +104,11 @@ const TensorNames& HybridNames() {
   return names;
 }
 
-// Of experts and of layers with states, where there are none.
+// Of training alone.
+constexpr IdleField kMoeIdle[] = {{"output_router_logits"}, {"router_aux_loss_coef"}};
+
+// And of layers with states, where there are none.
 constexpr IdleField kHybridIdle[] = {
-    {"intermediate_size"},    {"num_experts_per_tok"},
     {"output_router_logits"}, {"router_aux_loss_coef"},
     {"mamba_n_heads"},        {"mamba_n_groups"},
     {"mamba_d_state"},        {"mamba_d_head"},
@@ -83,9 +118,14 @@ constexpr IdleField kHybridIdle[] = {
     {"init_method"},          {"normalization_function", "\"rmsnorm\""},
 };
 
-constexpr HfFamily kFamilies[] = {{"GraniteForCausalLM", "granite", ReadGranite, HfLlamaNames, {}},
-                                  {"GraniteMoeHybridForCausalLM", "granitemoehybrid",
-                                   ReadGraniteHybrid, HybridNames, kHybridIdle}};
+constexpr HfFamily kFamilies[] = {
+    {"GraniteForCausalLM", "granite", ReadGranite, HfLlamaNames, {}},
+    {"GraniteMoeForCausalLM", "granitemoe", ReadGraniteMoe, MoeNames, kMoeIdle},
+    {"GraniteMoeSharedForCausalLM", "granitemoeshared", ReadGraniteMoeShared, SharedNames,
+     kMoeIdle},
+    {"GraniteMoeHybridForCausalLM", "granitemoehybrid", ReadGraniteHybrid, SharedNames,
+     kHybridIdle},
+};
 
 }  // namespace
 

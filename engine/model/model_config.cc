@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -144,6 +145,35 @@ absl::Status CheckLayerKinds(const ModelConfig& c) {
   return absl::OkStatus();
 }
 
+// Whole numbers of the rows that weights of experts come in.
+absl::Status CheckExpertRows(const char* field, int value) {
+  if (value % kExpertRowStep == 0) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      field, " is ", value, ", beside experts it must be a multiple of ", kExpertRowStep));
+}
+
+absl::Status CheckExperts(const ModelConfig& c) {
+  if (!c.experts.has_value()) return absl::OkStatus();
+  const Experts& experts = *c.experts;
+  HYDRANT_RETURN_IF_ERROR(CheckInt("num_experts", experts.count, 1, kMostExperts));
+  HYDRANT_RETURN_IF_ERROR(CheckInt("num_experts_per_tok", experts.per_token, 1,
+                                   std::min(experts.count, kMostChosenExperts)));
+  HYDRANT_RETURN_IF_ERROR(
+      CheckInt("experts' intermediate_size", experts.intermediate_size, 1, kMaxIntermediate));
+  const int64_t rows = int64_t{experts.count} *
+                       std::max(2 * int64_t{experts.intermediate_size}, int64_t{c.hidden_size});
+  if (rows > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat("num_experts is ", experts.count, ", of ",
+                                                   experts.intermediate_size, " by ", c.hidden_size,
+                                                   " each: matrices of 2^31 rows and more"));
+  }
+  HYDRANT_RETURN_IF_ERROR(CheckExpertRows("experts' intermediate_size", experts.intermediate_size));
+  HYDRANT_RETURN_IF_ERROR(CheckExpertRows("hidden_size", c.hidden_size));
+  if (c.gated && c.norm_placement == NormPlacement::kBefore) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "experts are supported with a gate, and without a norm of what they add");
+}
+
 absl::Status CheckScales(const ModelConfig& c) {
   if (c.residual_scale != 1.0 && c.norm_placement != NormPlacement::kBefore) {
     return absl::UnimplementedError(absl::StrCat("residual_scale is ", c.residual_scale,
@@ -170,6 +200,13 @@ double ModelConfig::AttentionScale() const {
   return attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
 }
 
+bool ModelConfig::HasDense() const {
+  for (int layer = 0; layer < num_layers; ++layer) {
+    if (HasDense(layer)) return true;
+  }
+  return false;
+}
+
 int ModelConfig::Window() const {
   for (const LayerKind& kind : layer_kinds) {
     if (kind.window > 0) return kind.window;
@@ -188,6 +225,7 @@ absl::Status ValidateConfig(const ModelConfig& config) {
   HYDRANT_RETURN_IF_ERROR(CheckReal("norm_eps", config.norm_eps, 1e-12, 0.1));
   HYDRANT_RETURN_IF_ERROR(CheckScales(config));
   HYDRANT_RETURN_IF_ERROR(CheckLayerKinds(config));
+  HYDRANT_RETURN_IF_ERROR(CheckExperts(config));
   if (config.sliding_rope.has_value())
     HYDRANT_RETURN_IF_ERROR(CheckRope(*config.sliding_rope, config));
   return CheckRope(config.rope, config);

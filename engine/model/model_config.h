@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/experts.h"
 
 namespace hydrant {
 
@@ -88,6 +89,18 @@ struct LayerKind {
   int window = 0;        // keys that a query sees, its own included; 0: all before it
   bool rotated = true;   // by RoPE, where the model has it
   bool sliding = false;  // by ModelConfig::sliding_rope, where the model has that
+  bool dense = false;    // no experts, where the model has some
+};
+
+// A mixture of experts: feed-forwards of which each row takes a few, chosen by the product of a
+// router (kernels/ops/experts.h).
+struct Experts {
+  int count = 0;
+  int per_token = 0;
+  int intermediate_size = 0;  // of each
+  ExpertWeights weights = ExpertWeights::kOfChosen;
+  bool shared = false;  // the layers that have experts have the dense feed-forward, too
+  bool router_bias = false, biases = false;
 };
 
 // Which matrices of a layer have a bias. LayerNorm has one in any case.
@@ -122,6 +135,8 @@ struct ModelConfig {
   // down(activation(gate(x)) * up(x)), or down(activation(up(x))) without a gate.
   bool gated = true;
   Activation activation = Activation::kSilu;
+  // In all layers but the dense ones; intermediate_size is of what has none, and of what is shared.
+  std::optional<Experts> experts = {};
   // x + attention(norm(x)) + feed-forward(norm'(x)), where others give the feed-forward the sum.
   bool parallel_residual = false;
   std::optional<double> attention_scale = {};  // of q k^T; unset: 1 / sqrt(head_dim)
@@ -142,6 +157,9 @@ struct ModelConfig {
   LayerKind KindOf(int layer) const {
     return layer_kinds.empty() ? LayerKind() : layer_kinds[layer];
   }
+  bool HasExperts(int layer) const { return experts.has_value() && !KindOf(layer).dense; }
+  bool HasDense(int layer) const { return !HasExperts(layer) || experts->shared; }
+  bool HasDense() const;  // in some layer
   const Rope& RopeOf(int layer) const {
     return sliding_rope.has_value() && KindOf(layer).sliding ? *sliding_rope : rope;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/model/model_config.h"
@@ -16,6 +17,13 @@
 namespace hydrant {
 
 class GgufFile;
+
+// One expert's part of a layer, shapes as those of a feed-forward.
+struct ExpertTensors {
+  TensorView gate, gate_bias;  // [inter of an expert, hidden]
+  TensorView up, up_bias;      // the same
+  TensorView down, down_bias;  // [hidden, inter of an expert]
+};
 
 // The tensors of one layer; those that a family lacks do not Exist(). [rows, cols] = [outputs,
 // inputs]; norms and biases are f32, a bias is as long as what it is added to.
@@ -33,6 +41,8 @@ struct LayerTensors {
   TensorView gate, gate_bias;          // [inter, hidden]
   TensorView up, up_bias;              // [inter, hidden]
   TensorView down, down_bias;          // [hidden, inter]
+  TensorView router, router_bias;      // [experts, hidden]
+  std::vector<ExpertTensors> experts;  // empty: there are none
 };
 
 class ModelSource {

@@ -61,6 +61,10 @@ absl::Status Gather(const ExpectedTensor& expected, const FindTensor& find, Mode
         absl::StrCat("tensor ", Quoted(expected.name), " has shape ", ShapeText(found.shape),
                      ", the configuration wants ", ShapeText(expected.StoredShape())));
   }
+  if (expected.whole_matrices != 0) {
+    found.shape = expected.shape;
+    found.shape[0] = expected.whole_rows;
+  }
   *out = expected.whole_rows == 0 ? std::move(found)
                                   : found.Rows(expected.first_row, expected.shape[0]);
   out->name = expected.name;
@@ -88,7 +92,17 @@ TensorNames TensorNames::WithoutOuterModule() const {
 std::vector<int64_t> ExpectedTensor::StoredShape() const {
   std::vector<int64_t> stored = shape;
   if (whole_rows != 0) stored[0] = whole_rows;
+  if (whole_matrices != 0) {
+    stored[0] /= whole_matrices;
+    stored.insert(stored.begin(), whole_matrices);
+  }
   return stored;
+}
+
+TensorView& ExpectedTensor::In(LayerTensors* layer) const {
+  if (expert < 0) return layer->*role;
+  if (layer->experts.size() <= static_cast<size_t>(expert)) layer->experts.resize(expert + 1);
+  return layer->experts[expert].*expert_role;
 }
 
 // Rotation tables (inv_freq) are computed here.
@@ -155,6 +169,43 @@ class LayerList {
     }
   }
 
+  using ExpertRole = TensorView ExpertTensors::*;
+  struct ExpertPart {
+    int64_t rows;
+    ExpertRole weight, bias;
+  };
+  // A matrix of each expert, or some that follow each other, in a tensor an expert or in one for
+  // all of them.
+  void AddExpertMatrices(const std::string& name, const std::vector<ExpertPart>& parts,
+                         int64_t cols, const Experts& experts) {
+    if (name.empty()) return;
+    const bool stacked = names_.expert_prefix.empty();
+    int64_t own_rows = 0, first = 0;
+    for (const ExpertPart& part : parts) own_rows += part.rows;
+    for (int e = 0; e < experts.count; ++e) {
+      const std::string own = stacked ? name : absl::StrCat(names_.expert_prefix, e, ".", name);
+      ExpectedTensor tensor;
+      tensor.name = names_.InLayer(layer_, own);
+      tensor.expert = e;
+      if (stacked) tensor.whole_matrices = experts.count;
+      if (stacked || parts.size() > 1) tensor.whole_rows = own_rows * (stacked ? experts.count : 1);
+      if (!stacked) first = 0;
+      for (const ExpertPart& part : parts) {
+        tensor.first_row = first;
+        first += part.rows;
+        tensor.shape = {part.rows, cols};
+        tensor.expert_role = part.weight;
+        tensors_.push_back(tensor);
+        if (!experts.biases) continue;
+        ExpectedTensor bias = tensor;
+        bias.name = BiasName(tensor.name);
+        bias.shape = {part.rows};
+        bias.expert_role = part.bias;
+        tensors_.push_back(std::move(bias));
+      }
+    }
+  }
+
   std::vector<ExpectedTensor> Take() { return std::move(tensors_); }
 
  private:
@@ -178,15 +229,41 @@ void AddNorms(const ModelConfig& c, const TensorNames& names, LayerList* list) {
   list->AddNorm(normed, names.k_norm, whole ? c.KvDim() : c.head_dim, &L::k_norm);
 }
 
+void AddDense(const ModelConfig& c, const TensorNames& names, LayerList* list) {
+  using L = LayerTensors;
+  using Part = LayerList::Part;
+  const int64_t h = c.hidden_size, inter = c.intermediate_size;
+  const bool biased = c.biases.feed_forward;
+  const Part gate{inter, &L::gate, &L::gate_bias}, up{inter, &L::up, &L::up_bias};
+  if (c.gated) list->AddMatrices(names.gate, {gate}, h, biased);
+  list->AddMatrices(names.up, {up}, h, biased);
+  list->AddMatrices(names.gate_up, {gate, up}, h, biased);
+  list->AddMatrices(names.down, {{h, &L::down, &L::down_bias}}, inter, biased);
+}
+
+void AddExperts(const ModelConfig& c, const TensorNames& names, LayerList* list) {
+  using L = LayerTensors;
+  using E = ExpertTensors;
+  using Part = LayerList::ExpertPart;
+  const Experts& experts = *c.experts;
+  const int64_t h = c.hidden_size, inter = experts.intermediate_size;
+  const Part gate{inter, &E::gate, &E::gate_bias}, up{inter, &E::up, &E::up_bias};
+  list->AddMatrices(names.router, {{experts.count, &L::router, &L::router_bias}}, h,
+                    experts.router_bias);
+  list->AddExpertMatrices(names.expert_gate, {gate}, h, experts);
+  list->AddExpertMatrices(names.expert_up, {up}, h, experts);
+  list->AddExpertMatrices(names.expert_gate_up, {gate, up}, h, experts);
+  list->AddExpertMatrices(names.expert_down, {{h, &E::down, &E::down_bias}}, inter, experts);
+}
+
 }  // namespace
 
 std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& c, const TensorNames& names,
                                                  int layer) {
   using L = LayerTensors;
   using Part = LayerList::Part;
-  const int64_t h = c.hidden_size, inter = c.intermediate_size, q = c.QDim(), kv = c.KvDim();
+  const int64_t h = c.hidden_size, q = c.QDim(), kv = c.KvDim();
   const Part wq{q, &L::wq, &L::bq}, wk{kv, &L::wk, &L::bk}, wv{kv, &L::wv, &L::bv};
-  const Part gate{inter, &L::gate, &L::gate_bias}, up{inter, &L::up, &L::up_bias};
   LayerList list(names, layer);
   AddNorms(c, names, &list);
   list.AddMatrices(names.wq, {wq}, h, c.biases.qkv);
@@ -195,10 +272,8 @@ std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& c, const Ten
   list.AddMatrices(names.q_k_v, {wq, wk, wv}, h, c.biases.qkv);
   list.AddMatrices(names.wqkv, {{3 * q, &L::wqkv, &L::bqkv}}, h, c.biases.qkv);
   list.AddMatrices(names.wo, {{h, &L::wo, &L::bo}}, q, c.biases.attention_output);
-  if (c.gated) list.AddMatrices(names.gate, {gate}, h, c.biases.feed_forward);
-  list.AddMatrices(names.up, {up}, h, c.biases.feed_forward);
-  list.AddMatrices(names.gate_up, {gate, up}, h, c.biases.feed_forward);
-  list.AddMatrices(names.down, {{h, &L::down, &L::down_bias}}, inter, c.biases.feed_forward);
+  if (c.HasDense(layer)) AddDense(c, names, &list);
+  if (c.HasExperts(layer)) AddExperts(c, names, &list);
   return list.Take();
 }
 
@@ -241,7 +316,7 @@ absl::StatusOr<ModelTensors> GatherTensors(const ModelConfig& config, const Tens
   tensors.layers.resize(config.num_layers);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (const ExpectedTensor& expected : ExpectedLayerTensors(config, names, layer)) {
-      TensorView& target = tensors.layers[layer].*expected.role;
+      TensorView& target = expected.In(&tensors.layers[layer]);
       HYDRANT_RETURN_IF_ERROR(Gather(expected, find, &tensors, &target));
     }
   }

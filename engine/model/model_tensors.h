@@ -30,7 +30,11 @@ struct TensorNames {
   std::string q_norm = {}, k_norm = {};
   std::string ffn_norm = {}, ffn_post_norm = {}, gate = {}, up = {}, down = {};
   std::string gate_up = {};  // all rows of gate, then those of up
-  double norm_offset = 0;    // what the weights of norms are to be increased by
+  // Of experts: expert_prefix + number + "." + these; without a prefix each holds the matrices of
+  // all experts, one after the other.
+  std::string router = {}, expert_prefix = {};
+  std::string expert_gate = {}, expert_up = {}, expert_gate_up = {}, expert_down = {};
+  double norm_offset = 0;  // what the weights of norms are to be increased by
   std::vector<std::string> ignored_endings = {};  // of names of tensors that hold no weights
   std::string outer_module = {};  // the names' beginning, which some files leave out
 
@@ -56,10 +60,15 @@ struct ExpectedTensor {
   int64_t first_row = 0;                      // of it, in the tensor of that name
   int64_t whole_rows = 0;                     // which has so many; 0: it is the whole
   double offset = 0;                          // to be added to its values
+  int64_t whole_matrices = 0;  // of the whole, one after the other; 0: it is [whole_rows, cols]
+  int expert = -1;             // of the layer, whose role it has; -1: of none
+  TensorView ExpertTensors::*expert_role = nullptr;
 
   bool IsBias() const { return name.ends_with(".bias"); }
   // What a file should have under the name.
   std::vector<int64_t> StoredShape() const;
+  // Where it belongs among the layer's; makes room for its expert. REQUIRES: outer is null
+  TensorView& In(LayerTensors* layer) const;
 };
 std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& config,
                                                  const TensorNames& names, int layer);

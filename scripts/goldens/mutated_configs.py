@@ -39,7 +39,9 @@ FOREIGN = {
     "attn_logit_softcapping": [30.0], "final_logit_softcapping": [20.0], "query_pre_attn_scalar": [64],
     "num_key_value_heads": [1, 2, 4], "use_qk_norm": [True], "clip_qkv": [0.5], "logit_scale": [0.5],
     "original_max_position_embeddings": [64, 512], "max_position_embeddings": [256, 1024],
-    "num_local_experts": [2], "use_parallel_residual": [False], "rotary_pct": [0.5], "rotary_emb_base": [500],
+    "num_local_experts": [2], "num_experts": [2], "num_experts_per_tok": [1, 2, 3, 5], "norm_topk_prob": [True, False],
+    "moe_intermediate_size": [32], "shared_intermediate_size": [16], "mlp_only_layers": [[0], [1, 7]],
+    "decoder_sparse_step": [1, 2], "use_parallel_residual": [False], "rotary_pct": [0.5], "rotary_emb_base": [500],
     "do_layer_norm_before": [False], "enable_bias": [False], "layer_norm_eps": [0.01], "pretraining_tp": [2],
     "rope_scaling": [{"rope_type": "linear", "factor": 2.0}, {"type": "dynamic", "factor": 2.0},
                      {"rope_type": "yarn", "factor": 2.0}, {"type": "yarn", "factor": 4.0, "attention_factor": 1.5},
@@ -52,7 +54,7 @@ FOREIGN = {
 # What changes no logit of any of these models is worth fewer cases.
 DULL = {"architectures", "bos_token_id", "eos_token_id", "torch_dtype", "dtype"}
 # Of the tokenizer, of layers that are not there, or what transformers needs and Hydrant has from `architectures`.
-LEFT_ALONE = {"pad_token_id", "model_type", "mamba_n_heads", "num_experts_per_tok"}
+LEFT_ALONE = {"pad_token_id", "model_type", "mamba_n_heads"}
 
 
 def changed(value, rng):

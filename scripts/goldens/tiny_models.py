@@ -28,8 +28,15 @@ Each is a model of seeded random weights (so it speaks nonsense, but any error i
   tiny_ministral    a window in one of two layers
   tiny_olmo3        4 layers, of which three have a window; the fourth has YaRN
   tiny_olmo2        norms after attention and feed-forward, of all queries and of all keys
+  tiny_mixtral      two of four experts
+  tiny_qwen3_moe    three of eight experts, whose weights sum to 1
+  tiny_qwen3_moe_dense  one of four layers is dense by mlp_only_layers, one by decoder_sparse_step; weights of all experts
+  tiny_granite_moe  two of four experts in fused tensors
+  tiny_granite_moe_shared  the same beside a shared feed-forward
+  tiny_granite4_moe  the same under the name of the hybrids, not rotated
 
-Windows are shorter than the inputs of the goldens. Those after tiny_neox_serial are bf16, and but for tiny_ministral have the same model as model.gguf, too, written by the gguf package.
+Windows are shorter than the inputs of the goldens. Those after tiny_neox_serial are bf16, and but for tiny_ministral, tiny_qwen3_moe_dense and
+tiny_granite4_moe have the same model as model.gguf, too, written by the gguf package.
 
 goldens.json in each folder, computed in fp32 from the stored values:
   inputs        [{ids, rows: [{position, logits[vocab]}]}]   logits after reading ids[0..position]
@@ -185,6 +192,31 @@ FOLDERS |= {
 }
 
 
+GRANITE = {"attention_multiplier": 0.15, "embedding_multiplier": 4.0, "residual_multiplier": 0.5, "logits_scaling": 3.0}
+GRANITE_MOE = GRANITE | {"intermediate_size": 16, "num_local_experts": 4, "num_experts_per_tok": 2,
+                         "tie_word_embeddings": True}
+QWEN3_MOE = {"head_dim": 8, "tie_word_embeddings": True, "num_experts": 8, "num_experts_per_tok": 3,
+             "moe_intermediate_size": 16, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+             "use_sliding_window": False}
+
+FOLDERS |= {
+    "tiny_mixtral": family("MixtralForCausalLM", "mixtral", 51,
+                           {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None,
+                            "tie_word_embeddings": True}),
+    "tiny_qwen3_moe": family("Qwen3MoeForCausalLM", "qwen3_moe", 52, QWEN3_MOE),
+    "tiny_qwen3_moe_dense": family(
+        "Qwen3MoeForCausalLM", "qwen3_moe", 53,
+        QWEN3_MOE | {"num_hidden_layers": 6, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": False,
+                     "decoder_sparse_step": 2, "mlp_only_layers": [1]}, gguf=False),
+    "tiny_granite_moe": family("GraniteMoeForCausalLM", "granitemoe", 54, GRANITE_MOE),
+    "tiny_granite_moe_shared": family("GraniteMoeSharedForCausalLM", "granitemoeshared", 55,
+                                      GRANITE_MOE | {"shared_intermediate_size": 48}),
+    "tiny_granite4_moe": family(
+        "GraniteMoeHybridForCausalLM", "granitemoehybrid", 56,
+        GRANITE_MOE | {"shared_intermediate_size": 48, "layer_types": ["attention"] * 2, "mamba_n_heads": 4}, gguf=False),
+}
+
+
 def make_tokenizer():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -214,8 +246,33 @@ def random_weights(model, seed, embedding=0.5):
         elif any(part in name for part in ("q_proj", "k_proj", "query_key_value", "qkv_proj")):
             weights[name] = noise * 1.4 / parameter.shape[1] ** 0.5
         else:
-            weights[name] = noise / parameter.shape[1] ** 0.5
-    return weights
+            weights[name] = noise / parameter.shape[-1] ** 0.5
+    return published(weights, model.config.model_type)
+
+
+def published(weights, model_type):
+    """By the names of published files: transformers 5 holds experts in other tensors than it stores."""
+    prefix, (gate, up, down) = {
+        "mixtral": ("block_sparse_moe.", ("w1", "w3", "w2")),
+        "qwen3_moe": ("mlp.", ("gate_proj", "up_proj", "down_proj")),
+    }.get(model_type, ("", ("", "", "")))
+    stored = {}
+    for name, weight in weights.items():
+        if prefix:
+            name = name.replace("mlp.gate.weight", prefix + "gate.weight")
+        else:
+            name = name.replace("experts.gate_up_proj", "input_linear.weight").replace(
+                "experts.down_proj", "output_linear.weight").replace("router.weight", "router.layer.weight")
+        if weight.dim() != 3 or not prefix:
+            stored[name] = weight
+            continue
+        layer = name.split("mlp.")[0] + prefix + "experts."
+        for expert, own in enumerate(weight):
+            if "gate_up" in name:
+                stored[f"{layer}{expert}.{gate}.weight"], stored[f"{layer}{expert}.{up}.weight"] = own.chunk(2)
+            else:
+                stored[f"{layer}{expert}.{down}.weight"] = own
+    return stored
 
 
 def add_buffers(weights, config):
@@ -249,7 +306,7 @@ def interleaved(weight, heads):
 
 # Of the architecture in GGUF files: whether pairs of RoPE are neighbours there.
 INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False, "granite": True, "smollm3": True, "phi3": False,
-               "olmo2": False, "gemma": False, "gemma2": False, "gemma3": False}
+               "olmo2": False, "gemma": False, "gemma2": False, "gemma3": False, "qwen3moe": False, "granitemoe": True}
 
 
 def add_metadata(writer, config):
@@ -290,6 +347,14 @@ def add_metadata(writer, config):
     if config.model_type == "gemma3_text":
         writer.add_sliding_window_pattern(4)
         writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if config.model_type == "qwen3_moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type == "granitemoeshared":
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     if config.model_type.startswith("granite"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
@@ -297,34 +362,49 @@ def add_metadata(writer, config):
         writer.add_logit_scale(config.logits_scaling)
 
 
-def gguf_weights(weights):
-    """The matrices that these files hold apart, or under names that the package knows."""
+def gguf_weights(weights, with_experts):
+    """The matrices that these files hold apart or together, or under names that the package knows."""
     apart = {}
     for key, weight in weights.items():
-        if key.endswith("shared_mlp.input_linear.weight"):
+        if key.endswith("block_sparse_moe.input_linear.weight"):
+            gate, up = weight.chunk(2, dim=1)
+            apart[key.replace("block_sparse_moe.input_linear", "mlp.experts.gate_proj")] = gate
+            apart[key.replace("block_sparse_moe.input_linear", "mlp.experts.up_proj")] = up
+        elif ".experts." in key:
+            stem, rest = key.split(".experts.")
+            part = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(rest.split(".")[1], rest.split(".")[1])
+            apart.setdefault(f"{stem.replace('block_sparse_moe', 'mlp')}.experts.{part}.weight", []).append(weight)
+        elif with_experts and key.endswith("shared_mlp.input_linear.weight"):
+            gate, up = weight.chunk(2)
+            apart[key.replace("shared_mlp.input_linear", "mlp.shared_expert.gate_proj")] = gate
+            apart[key.replace("shared_mlp.input_linear", "mlp.shared_expert.up_proj")] = up
+        elif key.endswith("shared_mlp.input_linear.weight"):
             gate, up = weight.chunk(2)
             apart[key.replace("shared_mlp.input_linear", "mlp.gate_proj")] = gate
             apart[key.replace("shared_mlp.input_linear", "mlp.up_proj")] = up
         else:
-            apart[key.replace("shared_mlp.output_linear", "mlp.down_proj")] = weight
-    return apart
+            shared = "mlp.shared_expert.down_proj" if with_experts else "mlp.down_proj"
+            key = key.replace("block_sparse_moe.output_linear", "mlp.experts.down_proj")
+            apart[key.replace("shared_mlp.output_linear", shared)] = weight
+    return {key: torch.stack(weight) if isinstance(weight, list) else weight for key, weight in apart.items()}
 
 
 def save_gguf(weights, config, path):
     """By the package's names, matrices in bf16: the values of the folder."""
-    name = {"mistral": "llama", "granitemoehybrid": "granite", "gemma3_text": "gemma3", "olmo3": "olmo2"}.get(config.model_type, config.model_type)
+    name = {"mistral": "llama", "granitemoehybrid": "granite", "gemma3_text": "gemma3", "olmo3": "olmo2",
+            "mixtral": "llama", "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe"}.get(config.model_type, config.model_type)
     architecture = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == name)
     writer = gguf.GGUFWriter(path, name)
     add_metadata(writer, config)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    for key, weight in gguf_weights(weights).items():
+    for key, weight in gguf_weights(weights, "moe" in name).items():
         values = weight.float().numpy() + (1.0 if "norm" in key and config.model_type in LESS_ONE else 0.0)
         for projection, count in heads.items():
             if projection in key and INTERLEAVED[name]:
                 values = interleaved(values, count)
         target = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        if values.ndim == 2:
+        if values.ndim >= 2:
             bf16 = gguf.quants.quantize(values, gguf.GGMLQuantizationType.BF16)
             writer.add_tensor(target, bf16, raw_dtype=gguf.GGMLQuantizationType.BF16)
         else:

@@ -127,7 +127,13 @@ DoubleModel::DoubleModel(const ModelSource& source)
                        ToLinear(t.wo, t.bo),
                        ToLinear(t.gate, t.gate_bias),
                        ToLinear(t.up, t.up_bias),
-                       ToLinear(t.down, t.down_bias)});
+                       ToLinear(t.down, t.down_bias),
+                       ToLinear(t.router, t.router_bias),
+                       {}});
+    for (const ExpertTensors& e : t.experts) {
+      layers_.back().experts.push_back({ToLinear(e.gate, e.gate_bias), ToLinear(e.up, e.up_bias),
+                                        ToLinear(e.down, e.down_bias)});
+    }
     if (!t.wqkv.Exists()) continue;
     const Linear fused = ToLinear(t.wqkv, t.bqkv);
     layers_.back().wq = OneOfThree(fused, 0, config_.head_dim);
@@ -191,16 +197,48 @@ void DoubleModel::Rotate(int layer, Vector* row, int position, double scale) con
   }
 }
 
+Vector DoubleModel::Gated(const Linear& gate, const Linear& up, const Linear& down,
+                          const Vector& x) const {
+  Vector gates = Apply(gate, x);
+  const Vector ups = Apply(up, x);
+  for (size_t i = 0; i < gates.size(); ++i)
+    gates[i] = Activated(config_.activation, gates[i]) * ups[i];
+  return Apply(down, gates);
+}
+
+// Softmax over all, and over the chosen ones the same divided by their sum.
+void DoubleModel::AddExperts(const Layer& layer, const Vector& normed, Vector* sum) const {
+  const Experts& experts = *config_.experts;
+  const Vector weights = Softmax(Apply(layer.router, normed));
+  std::vector<int> order(experts.count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return weights[a] > weights[b]; });
+  order.resize(experts.per_token);
+  double total = 0;
+  for (const int e : order) total += weights[e];
+  for (const int e : order) {
+    const Expert& expert = layer.experts[e];
+    const double weight =
+        experts.weights == ExpertWeights::kOfAll ? weights[e] : weights[e] / total;
+    Vector added = Gated(expert.gate, expert.up, expert.down, normed);
+    for (double& value : added) value *= weight;
+    Add(sum, added);
+  }
+}
+
 Vector DoubleModel::FeedForward(const Layer& layer, const Vector& x) const {
   const Vector normed = Normalise(x, layer.ffn_norm);
-  Vector up = Apply(layer.up, normed);
-  if (!config_.gated) {
-    for (double& value : up) value = Activated(config_.activation, value);
-    return Apply(layer.down, up);
+  Vector sum(x.size(), 0.0);
+  if (!layer.experts.empty()) AddExperts(layer, normed, &sum);
+  if (layer.up.weight.empty()) return sum;
+  if (config_.gated) {
+    Add(&sum, Gated(layer.gate, layer.up, layer.down, normed));
+    return sum;
   }
-  Vector gate = Apply(layer.gate, normed);
-  for (size_t i = 0; i < gate.size(); ++i) gate[i] = Activated(config_.activation, gate[i]) * up[i];
-  return Apply(layer.down, gate);
+  Vector up = Apply(layer.up, normed);
+  for (double& value : up) value = Activated(config_.activation, value);
+  return Apply(layer.down, up);
 }
 
 void DoubleModel::AddResidual(const Vector& x, const Norm& post_norm, Vector* hidden) const {

@@ -90,10 +90,15 @@ class DoubleModel {
   struct Norm {
     Vector weight, bias;
   };
+  struct Expert {
+    Linear gate, up, down;
+  };
   struct Layer {
     Norm attn_norm, ffn_norm, attn_post_norm, ffn_post_norm;
     Vector q_norm, k_norm;
-    Linear wq, wk, wv, wo, gate, up, down;
+    Linear wq, wk, wv, wo, gate, up, down;  // without rows where there are only experts
+    Linear router;
+    std::vector<Expert> experts;
   };
   Vector Embed(TokenId token, int position) const;
   Vector Normalise(const Vector& x, const Norm& norm) const;  // x where there is no norm
@@ -106,6 +111,8 @@ class DoubleModel {
   // What attention or feed-forward adds.
   void AddResidual(const Vector& x, const Norm& post_norm, Vector* hidden) const;
   Vector FeedForward(const Layer& layer, const Vector& x) const;
+  Vector Gated(const Linear& gate, const Linear& up, const Linear& down, const Vector& x) const;
+  void AddExperts(const Layer& layer, const Vector& normed, Vector* sum) const;
   void FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const;
   Vector Logits(const Vector& hidden) const;
   double LogitOf(const double* query, const Vector& key) const;

@@ -90,7 +90,9 @@ INSTANTIATE_TEST_SUITE_P(
                           Shape{"Qwen2", 6, 2, "qwen2"}, Shape{"Qwen3", 6, 2, "qwen3"},
                           Shape{"Granite", 6, 2, "granite"}, Shape{"SmolLM3", 6, 2, "smollm3"},
                           Shape{"Phi3", 6, 2, "phi3"}, Shape{"OLMo2", 6, 2, "olmo2"},
-                          Shape{"Gemma", 6, 2, "gemma"}, Shape{"Gemma3", 6, 2, "gemma3_text"})),
+                          Shape{"Gemma", 6, 2, "gemma"}, Shape{"Gemma3", 6, 2, "gemma3_text"},
+                          Shape{"Qwen3Moe", 6, 2, "qwen3_moe"},
+                          Shape{"GraniteMoe", 6, 2, "granitemoeshared"})),
     [](const auto& info) { return std::get<0>(info.param) + std::get<1>(info.param).name; });
 
 TEST_P(EngineTest, LogitsMatchTheDoubleModel) {

@@ -156,10 +156,12 @@ std::string NameOf(const ::testing::TestParamInfo<std::tuple<std::string, std::s
 
 std::vector<std::string> FoldersAndFiles() {
   std::vector<std::string> models;
-  for (const char* folder : {"tiny_llama_bias", "tiny_mistral", "tiny_qwen2", "tiny_qwen2_yarn",
-                             "tiny_qwen3", "tiny_gemma", "tiny_gemma2", "tiny_gemma3",
-                             "tiny_mistral_window", "tiny_olmo3", "tiny_granite", "tiny_granite4",
-                             "tiny_smollm3", "tiny_phi3", "tiny_phi3_short", "tiny_olmo2"}) {
+  for (const char* folder :
+       {"tiny_llama_bias",     "tiny_mistral",   "tiny_qwen2",       "tiny_qwen2_yarn",
+        "tiny_qwen3",          "tiny_gemma",     "tiny_gemma2",      "tiny_gemma3",
+        "tiny_mistral_window", "tiny_olmo3",     "tiny_granite",     "tiny_granite4",
+        "tiny_smollm3",        "tiny_phi3",      "tiny_phi3_short",  "tiny_olmo2",
+        "tiny_mixtral",        "tiny_qwen3_moe", "tiny_granite_moe", "tiny_granite_moe_shared"}) {
     models.push_back(folder);
     models.push_back(std::string(folder) + "/model.gguf");
   }
@@ -171,7 +173,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
                        ::testing::Values("tiny_llama3_rope", "tiny_linear_rope", "tiny_mha",
                                          "tiny_opt", "tiny_neox", "tiny_neox_serial",
-                                         "tiny_ministral", "tiny_fp8", "tiny_fp8_channel",
+                                         "tiny_ministral", "tiny_qwen3_moe_dense",
+                                         "tiny_granite4_moe", "tiny_fp8", "tiny_fp8_channel",
                                          "tiny_gptq", "tiny_gptq_act", "tiny_gptq_v2", "tiny_awq")),
     NameOf);
 INSTANTIATE_TEST_SUITE_P(Families, TinyModelTest,

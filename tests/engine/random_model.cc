@@ -25,10 +25,8 @@ class RandomModel final : public ModelSource {
       layer.wk = Matrix(config.KvDim(), config.hidden_size, 2.0 * std_in);
       layer.wv = Matrix(config.KvDim(), config.hidden_size, std_in);
       layer.wo = Matrix(config.hidden_size, config.QDim(), 1.0 / std::sqrt(config.QDim()));
-      if (config.gated) layer.gate = Matrix(config.intermediate_size, config.hidden_size, std_in);
-      layer.up = Matrix(config.intermediate_size, config.hidden_size, std_in);
-      layer.down = Matrix(config.hidden_size, config.intermediate_size,
-                          1.0 / std::sqrt(config.intermediate_size));
+      if (config.HasDense(i)) AddDense(&layer);
+      if (config.HasExperts(i)) AddExperts(*config.experts, &layer);
       AddBiases(&layer);
       if (config.architecture == "gpt_neox") FuseQkv(&layer);
       layers_.push_back(layer);
@@ -70,6 +68,29 @@ class RandomModel final : public ModelSource {
     const bool whole = config_.qk_norm == QkNorm::kWhole;
     layer->q_norm = Norm(whole ? config_.QDim() : config_.head_dim);
     layer->k_norm = Norm(whole ? config_.KvDim() : config_.head_dim);
+  }
+  void AddDense(LayerTensors* layer) {
+    const int hidden = config_.hidden_size, inter = config_.intermediate_size;
+    const double std_in = 1.0 / std::sqrt(hidden);
+    if (config_.gated) layer->gate = Matrix(inter, hidden, std_in);
+    layer->up = Matrix(inter, hidden, std_in);
+    layer->down = Matrix(hidden, inter, 1.0 / std::sqrt(inter));
+  }
+  void AddExperts(const Experts& experts, LayerTensors* layer) {
+    const int hidden = config_.hidden_size, inter = experts.intermediate_size;
+    const double std_in = 1.0 / std::sqrt(hidden);
+    layer->router = Matrix(experts.count, hidden, 2.0 * std_in);
+    if (experts.router_bias) layer->router_bias = Bias(experts.count);
+    for (int e = 0; e < experts.count; ++e) {
+      ExpertTensors& expert = layer->experts.emplace_back();
+      expert.gate = Matrix(inter, hidden, std_in);
+      expert.up = Matrix(inter, hidden, std_in);
+      expert.down = Matrix(hidden, inter, 1.0 / std::sqrt(inter));
+      if (!experts.biases) continue;
+      expert.gate_bias = Bias(inter);
+      expert.up_bias = Bias(inter);
+      expert.down_bias = Bias(hidden);
+    }
   }
   void AddBiases(LayerTensors* layer) {
     if (config_.norm == NormKind::kLayer) {
@@ -194,6 +215,24 @@ void MakeGemma3(ModelConfig* c) {
   c->layer_kinds.front() = {.window = 40, .rotated = true, .sliding = true};
 }
 
+void MakeQwen3Moe(ModelConfig* c) {
+  c->qk_norm = QkNorm::kHead;
+  c->experts = {
+      .count = 6, .per_token = 2, .intermediate_size = 32, .weights = ExpertWeights::kOfAll};
+  c->layer_kinds.resize(c->num_layers);
+  c->layer_kinds.front().dense = true;
+}
+
+void MakeGraniteMoe(ModelConfig* c) {
+  MakeGranite(c);
+  c->experts = {.count = 5,
+                .per_token = 3,
+                .intermediate_size = 48,
+                .shared = true,
+                .router_bias = true,
+                .biases = true};
+}
+
 void MakeOlmo2(ModelConfig* c) {
   c->norm_placement = NormPlacement::kAfter;
   c->qk_norm = QkNorm::kWhole;
@@ -207,7 +246,9 @@ ModelConfig InFamily(ModelConfig config, const std::string& architecture) {
   if (architecture == "gpt_neox") MakeNeox(&config);
   if (architecture == "qwen2") config.biases.qkv = true;
   if (architecture == "qwen3") config.qk_norm = QkNorm::kHead;
+  if (architecture == "qwen3_moe") MakeQwen3Moe(&config);
   if (architecture == "granite") MakeGranite(&config);
+  if (architecture == "granitemoeshared") MakeGraniteMoe(&config);
   if (architecture == "smollm3") MakeSmolLm3(&config);
   if (architecture == "phi3") MakePhi3(&config);
   if (architecture == "olmo2") MakeOlmo2(&config);

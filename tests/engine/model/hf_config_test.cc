@@ -254,6 +254,48 @@ INSTANTIATE_TEST_SUITE_P(
                   "differs by kind of layer"},
         BadConfig{R"({"initializer_range":0})", "initializer_range is 0"}));
 
+TEST(HfConfigTest, BadExpertsAreNamed) {
+  const auto message = [](const char* architecture, const char* patch) {
+    json root = Base();
+    root["architectures"] = {architecture};
+    root.merge_patch(json::parse(patch));
+    return std::string(ParseHfConfig(root.dump()).status().message());
+  };
+  constexpr char kMixtral[] = "MixtralForCausalLM", kQwen[] = "Qwen3MoeForCausalLM";
+  EXPECT_EQ(message(kMixtral, "{}"), "");
+  EXPECT_EQ(message(kQwen, "{}"), "");
+  EXPECT_THAT(message(kMixtral, R"({"num_local_experts":0})"),
+              HasSubstr("num_experts is 0, the limit is 1 to 1024"));
+  EXPECT_THAT(message(kMixtral, R"({"num_local_experts":4,"num_experts_per_tok":5})"),
+              HasSubstr("num_experts_per_tok is 5, the limit is 1 to 4"));
+  EXPECT_THAT(message(kMixtral, R"({"num_experts":4})"), HasSubstr("'num_experts' is '4'"));
+  EXPECT_THAT(message(kMixtral, R"({"attention_bias":true})"),
+              HasSubstr("'attention_bias' is 'true'"));
+  EXPECT_THAT(message(kQwen, R"({"num_experts":100000})"), HasSubstr("num_experts is 100000"));
+  EXPECT_THAT(message(kQwen, R"({"moe_intermediate_size":100})"),
+              HasSubstr("intermediate_size is 100, beside experts it must be a multiple of 16"));
+  EXPECT_THAT(message(kQwen, R"({"decoder_sparse_step":0})"),
+              HasSubstr("decoder_sparse_step is 0, the limit is 1"));
+  EXPECT_THAT(message(kQwen, R"({"mlp_only_layers":[0,"1"]})"),
+              HasSubstr("wanted an array of numbers of layers"));
+  EXPECT_THAT(message(kQwen, R"({"norm_topk_prob":1})"), HasSubstr("norm_topk_prob is '1'"));
+  EXPECT_THAT(message(kQwen, R"({"shared_expert_intermediate_size":64})"),
+              HasSubstr("'shared_expert_intermediate_size' is '64'"));
+}
+
+TEST(HfConfigTest, DenseLayersOfQwen3Moe) {
+  json root = Base();
+  root["architectures"] = {"Qwen3MoeForCausalLM"};
+  root["num_hidden_layers"] = 6;
+  root["decoder_sparse_step"] = 2;
+  root["mlp_only_layers"] = {3};
+  const auto config = ParseHfConfig(root.dump());
+  ASSERT_TRUE(config.ok()) << config.status();
+  for (int layer = 0; layer < 6; ++layer)
+    EXPECT_EQ(config->model.HasExperts(layer), layer == 1 || layer == 5) << layer;
+  EXPECT_EQ(config->model.experts->weights, ExpertWeights::kOfAll);
+}
+
 struct Published {
   const char* name;
   const char* json;
@@ -296,6 +338,58 @@ TEST(HfConfigTest, PublishedFilesOfManyFamiliesAreRead) {
          EXPECT_EQ(m.qk_norm, QkNorm::kHead);
          EXPECT_EQ(m.QDim(), 4096);
          EXPECT_FALSE(m.biases.qkv);
+       }},
+      {"Mixtral-8x7B-Instruct-v0.1", R"({"architectures":["MixtralForCausalLM"],
+        "attention_dropout":0.0,"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu",
+        "hidden_size":4096,"initializer_range":0.02,"intermediate_size":14336,
+        "max_position_embeddings":32768,"model_type":"mixtral","num_attention_heads":32,
+        "num_experts_per_tok":2,"num_hidden_layers":32,"num_key_value_heads":8,
+        "num_local_experts":8,"output_router_logits":false,"rms_norm_eps":1e-05,
+        "rope_theta":1000000.0,"router_aux_loss_coef":0.02,"sliding_window":null,
+        "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.36.0.dev0",
+        "use_cache":true,"vocab_size":32000})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.experts->count, 8);
+         EXPECT_EQ(m.experts->per_token, 2);
+         EXPECT_EQ(m.experts->intermediate_size, 14336);
+         EXPECT_EQ(m.experts->weights, ExpertWeights::kOfChosen);
+         EXPECT_FALSE(m.HasDense());
+       }},
+      {"Qwen3-30B-A3B", R"({"architectures":["Qwen3MoeForCausalLM"],"attention_bias":false,
+        "attention_dropout":0.0,"bos_token_id":151643,"decoder_sparse_step":1,
+        "eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":2048,
+        "initializer_range":0.02,"intermediate_size":6144,"max_position_embeddings":40960,
+        "max_window_layers":48,"mlp_only_layers":[],"model_type":"qwen3_moe",
+        "moe_intermediate_size":768,"norm_topk_prob":true,"num_attention_heads":32,
+        "num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,"num_key_value_heads":4,
+        "output_router_logits":false,"rms_norm_eps":1e-06,"rope_scaling":null,
+        "rope_theta":1000000.0,"router_aux_loss_coef":0.001,"sliding_window":null,
+        "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.51.0",
+        "use_cache":true,"use_sliding_window":false,"vocab_size":151936})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.qk_norm, QkNorm::kHead);
+         EXPECT_EQ(m.experts->count, 128);
+         EXPECT_EQ(m.experts->per_token, 8);
+         EXPECT_EQ(m.experts->intermediate_size, 768);
+         EXPECT_EQ(m.experts->weights, ExpertWeights::kOfChosen);
+         EXPECT_FALSE(m.HasDense());
+       }},
+      {"granite-3.1-1b-a400m-instruct", R"({"architectures":["GraniteMoeForCausalLM"],
+        "attention_bias":false,"attention_dropout":0.1,"attention_multiplier":0.015625,
+        "bos_token_id":0,"embedding_multiplier":12.0,"eos_token_id":0,"hidden_act":"silu",
+        "hidden_size":1024,"initializer_range":0.02,"intermediate_size":512,"logits_scaling":6.0,
+        "max_position_embeddings":131072,"model_type":"granitemoe","num_attention_heads":16,
+        "num_experts_per_tok":8,"num_hidden_layers":24,"num_key_value_heads":8,
+        "num_local_experts":32,"output_router_logits":false,"pad_token_id":0,
+        "residual_multiplier":0.22,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1500000.0,
+        "router_aux_loss_coef":0.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
+        "transformers_version":"4.46.0","use_cache":true,"vocab_size":49155})",
+       [](const ModelConfig& m) {
+         EXPECT_EQ(m.experts->count, 32);
+         EXPECT_EQ(m.experts->per_token, 8);
+         EXPECT_EQ(m.experts->intermediate_size, 512);
+         EXPECT_EQ(m.residual_scale, 0.22);
+         EXPECT_FALSE(m.HasDense());
        }},
       {"granite-3.3-2b-instruct", R"({"architectures":["GraniteForCausalLM"],"attention_bias":false,
         "attention_dropout":0.0,"attention_multiplier":0.015625,"bos_token_id":0,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "tests/engine/model/tiny_model.h"
 
@@ -18,6 +19,26 @@ struct Mistake {
   std::function<void(ModelConfig&)> make;
   std::string message;
 };
+
+// Of a change of good experts.
+std::function<void(ModelConfig&)> WithExperts(std::function<void(Experts&, ModelConfig&)> change) {
+  return [change = std::move(change)](ModelConfig& c) {
+    c.experts = {.count = 8, .per_token = 2, .intermediate_size = 32};
+    change(*c.experts, c);
+  };
+}
+
+TEST(ValidateConfigTest, GoodExperts) {
+  ModelConfig config = TinyLlamaConfig();
+  WithExperts([](Experts& e, ModelConfig&) { e.per_token = 8; })(config);
+  EXPECT_TRUE(ValidateConfig(config).ok()) << ValidateConfig(config);
+  EXPECT_FALSE(config.HasDense());
+  config.layer_kinds.resize(config.num_layers);
+  config.layer_kinds[1].dense = true;
+  EXPECT_TRUE(config.HasDense() && config.HasExperts(0) && !config.HasExperts(1));
+  config.experts->shared = true;
+  EXPECT_TRUE(config.HasDense(0) && config.HasDense(1));
+}
 
 TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -51,6 +72,30 @@ TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
          c.norm_placement = NormPlacement::kAfter;
        },
        "residual_scale is 0.5 beside norms of what is added"},
+      {WithExperts([](Experts& e, ModelConfig&) { e.count = 0; }),
+       "num_experts is 0, the limit is 1 to 1024"},
+      {WithExperts([](Experts& e, ModelConfig&) { e.count = 1025; }), "num_experts is 1025"},
+      {WithExperts([](Experts& e, ModelConfig&) { e.per_token = 0; }),
+       "num_experts_per_tok is 0, the limit is 1 to 8"},
+      {WithExperts([](Experts& e, ModelConfig&) { e.per_token = 9; }), "num_experts_per_tok is 9"},
+      {WithExperts([](Experts& e, ModelConfig&) {
+         e = {1024, 33, 32};
+       }),
+       "num_experts_per_tok is 33, the limit is 1 to 32"},
+      {WithExperts([](Experts& e, ModelConfig&) { e.intermediate_size = 0; }),
+       "experts' intermediate_size is 0, the limit is 1 to 1048576"},
+      {WithExperts([](Experts& e, ModelConfig&) { e.intermediate_size = 40; }),
+       "experts' intermediate_size is 40, beside experts it must be a multiple of 16"},
+      {WithExperts([](Experts&, ModelConfig& c) { c.hidden_size = 72; }),
+       "hidden_size is 72, beside experts it must be a multiple of 16"},
+      {WithExperts([](Experts& e, ModelConfig&) {
+         e = {1024, 2, 1 << 20};
+       }),
+       "num_experts is 1024, of 1048576 by 64 each: matrices of 2^31 rows and more"},
+      {WithExperts([](Experts&, ModelConfig& c) { c.norm_placement = NormPlacement::kBoth; }),
+       "experts are supported with a gate, and without a norm of what they add"},
+      {WithExperts([](Experts&, ModelConfig& c) { c.gated = false; }),
+       "experts are supported with a gate"},
       {[](ModelConfig& c) { c.layer_kinds.resize(3); }, "layer_kinds has 3 values, num_layers is"},
       {[](ModelConfig& c) {
          SetWindow(100, &c);

@@ -255,7 +255,14 @@ TEST(GgufLlamaTest, OtherModelsAreRefusedByName) {
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { AddF32(w, "blk.0.attn_norm.bias", {8}); })),
               HasSubstr("tensor 'blk.0.attn_norm.bias' is not part of"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddUint32("llama.expert_count", 8); })),
-              HasSubstr("'llama.expert_count' is 8"));
+              HasSubstr("'llama.expert_used_count' is missing"));
+  EXPECT_THAT(OpenMessage(with([](GgufWriter& w) {
+                w.AddUint32("llama.expert_count", 8);
+                w.AddUint32("llama.expert_used_count", 9);
+              })),
+              HasSubstr("num_experts_per_tok is 9, the limit is 1 to 8"));
+  EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddUint32("llama.expert_gating_func", 2); })),
+              HasSubstr("'llama.expert_gating_func' is 2"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddBool("llama.attention.causal", false); })),
               HasSubstr("'llama.attention.causal' is 0"));
   EXPECT_THAT(OpenMessage(with([](GgufWriter& w) { w.AddFloat("llama.rope.new\n", 2.5); })),
