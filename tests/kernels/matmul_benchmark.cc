@@ -3,7 +3,8 @@
 // multiply-add in registers, both measured here. The weights of a measurement are several copies in
 // turn, 256 MB or more where that is possible, so that small ones do not come from the nearest
 // caches as they never do in a model; "Layer" instead runs the four matrices of a layer, as a step
-// does.
+// does. "Experts" is the first product of Qwen3-30B-A3B's mixture of experts, rows drawn; "Turns"
+// the same as a Matmul an expert.
 //
 //   matmul_benchmark [--threads=N] [Google Benchmark's own flags]
 #include <benchmark/benchmark.h>
@@ -15,6 +16,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -22,6 +24,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/matmul_experts.h"
 #include "kernels/float16.h"
 
 namespace hydrant::cpu {
@@ -142,6 +145,76 @@ void BenchModel(benchmark::State& state, const Form& form, int m, ThreadPool* po
       benchmark::Counter(static_cast<double>(state.iterations()) * m, benchmark::Counter::kIsRate);
 }
 
+// Places of the experts that m rows choose.
+struct Choice {
+  std::vector<int32_t> offsets = {0}, sources;
+  int chosen = 0;  // experts
+};
+constexpr int kExperts = 128, kChosen = 8;
+constexpr Shape kExpert = {"expert", 1536, 2048};
+
+Choice Choose(int m) {
+  std::mt19937 random(11);
+  std::vector<std::vector<int32_t>> rows(kExperts);
+  std::vector<int> ids(kExperts);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (int row = 0; row < m; ++row) {
+    std::shuffle(ids.begin(), ids.end(), random);
+    for (int c = 0; c < kChosen; ++c) rows[ids[c]].push_back(row);
+  }
+  Choice choice;
+  for (const std::vector<int32_t>& own : rows) {
+    choice.sources.insert(choice.sources.end(), own.begin(), own.end());
+    choice.offsets.push_back(static_cast<int32_t>(choice.sources.size()));
+    choice.chosen += own.empty() ? 0 : 1;
+  }
+  return choice;
+}
+
+void ReportExperts(benchmark::State& state, const Choice& choice, size_t expert_bytes) {
+  Report(state, 2.0 * choice.offsets.back() * kExpert.rows * kExpert.cols,
+         static_cast<double>(choice.chosen) * static_cast<double>(expert_bytes));
+}
+
+void BenchExperts(benchmark::State& state, const Form& form, int m, ThreadPool* pool) {
+  const auto weight = MakeWeight(form, {"experts", kExperts * kExpert.rows, kExpert.cols}, *pool);
+  const Choice choice = Choose(m);
+  const std::vector<float> x(static_cast<size_t>(m) * kExpert.cols, 0.5f);
+  std::vector<float> y(choice.sources.size() * kExpert.rows);
+  for (auto _ : state) {
+    ExpertMatmul({.x = x.data(),
+                  .rows = m,
+                  .sources = choice.sources.data(),
+                  .offsets = choice.offsets.data(),
+                  .places = choice.offsets.back(),
+                  .experts = kExperts,
+                  .weight = weight.get(),
+                  .y = y.data()},
+                 false, *pool);
+  }
+  ReportExperts(state, choice, weight->bytes() / kExperts);
+}
+
+// Rows that are gathered already.
+void BenchTurns(benchmark::State& state, const Form& form, int m, ThreadPool* pool) {
+  std::vector<std::unique_ptr<Weight>> weights;
+  for (int e = 0; e < kExperts; ++e) weights.push_back(MakeWeight(form, kExpert, *pool));
+  const Choice choice = Choose(m);
+  const std::vector<float> x(choice.sources.size() * kExpert.cols, 0.5f);
+  std::vector<float> y(choice.sources.size() * kExpert.rows);
+  for (auto _ : state) {
+    for (int e = 0; e < kExperts; ++e) {
+      const size_t first = choice.offsets[e];
+      Matmul({.x = x.data() + first * kExpert.cols,
+              .m = choice.offsets[e + 1] - choice.offsets[e],
+              .weight = weights[e].get(),
+              .y = y.data() + first * kExpert.rows},
+             false, *pool);
+    }
+  }
+  ReportExperts(state, choice, weights[0]->bytes());
+}
+
 // Bytes a second all threads read together from memory larger than most caches.
 void BenchReadBandwidth(benchmark::State& state, ThreadPool* pool) {
   constexpr size_t kBytes = size_t{1} << 30;
@@ -188,6 +261,14 @@ void Register(ThreadPool* pool) {
         add(std::string("Shape/") + shape.name + suffix,
             [=](benchmark::State& state) { BenchShape(state, form, shape, m, pool); });
       }
+    }
+  }
+  for (const Form& form : {kForms[1], kForms[2]}) {
+    for (int m : {1, 4, 16, 64, 512}) {
+      const std::string suffix = std::string(form.name) + "/" + std::to_string(m);
+      add("Experts/" + suffix,
+          [=](benchmark::State& state) { BenchExperts(state, form, m, pool); });
+      add("Turns/" + suffix, [=](benchmark::State& state) { BenchTurns(state, form, m, pool); });
     }
   }
   for (const Form& form : kSuperForms) {
