@@ -110,22 +110,55 @@ TEST_P(WeightLoadingTest, BlocksAreNotQuantisedAgain) {
 }
 
 // The new types of blocks, on every device.
-TEST_P(WeightLoadingTest, EveryTypeHasTheReferencesLogits) {
+// A whole number of blocks of every type.
+ModelConfig ConfigOfBlocks() {
   ModelConfig config = Config();
-  config.hidden_size = 256;  // a whole number of blocks of every type
+  config.hidden_size = 256;
   config.head_dim = 64;
-  for (const DType stored :
-       {DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4}) {
-    const std::string path = WriteTinyLlamaGguf(testing::TempDir() + "/blocks", config, stored, 9);
-    const auto reference = Load(path, WeightDType::kFloat32, "reference");
-    ASSERT_TRUE(reference.ok()) << reference.status();
-    for (const WeightDType dtype : {WeightDType::kFloat32, WeightDType::kStored}) {
-      const auto engine = Load(path, dtype, GetParam());
-      ASSERT_TRUE(engine.ok()) << engine.status();
-      EXPECT_LT(WorstDifference(LogitsOf(engine->get()), LogitsOf(reference->get())), 0.02)
-          << DTypeName(stored);
-    }
+  return config;
+}
+
+void ExpectTheReferencesLogits(const ModelConfig& config, DType stored, const std::string& device) {
+  SCOPED_TRACE(DTypeName(stored));
+  const std::string path = WriteTinyLlamaGguf(testing::TempDir() + "/blocks", config, stored, 9);
+  const auto reference = Load(path, WeightDType::kFloat32, "reference");
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  for (const WeightDType dtype : {WeightDType::kFloat32, WeightDType::kStored}) {
+    const auto engine = Load(path, dtype, device);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_LT(WorstDifference(LogitsOf(engine->get()), LogitsOf(reference->get())), 0.02);
   }
+}
+
+TEST_P(WeightLoadingTest, EveryTypeHasTheReferencesLogits) {
+  for (const DType stored :
+       {DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4})
+    ExpectTheReferencesLogits(ConfigOfBlocks(), stored, GetParam());
+}
+
+// Experts' matrices are parts of one tensor, as they lie in GGUF files.
+TEST_P(WeightLoadingTest, ExpertsOfBlocksHaveTheReferencesLogits) {
+  ModelConfig config = ConfigOfBlocks();
+  config.experts = {.count = 3, .per_token = 2, .intermediate_size = 256};
+  for (const DType stored : {DType::kQ4_0, DType::kQ8_0, DType::kQ3_K, DType::kMXFP4})
+    ExpectTheReferencesLogits(config, stored, GetParam());
+}
+
+// Experts are quantised like other matrices; a router is not.
+TEST(WeightBytesTest, OfExperts) {
+  ModelConfig c = Config();
+  c.experts = {.count = 4, .per_token = 2, .intermediate_size = 64};
+  const std::string path = WriteTinyLlamaGguf(testing::TempDir() + "/experts", c, DType::kF32, 5);
+  const auto engine = Load(path, WeightDType::kQ4_0, "cpu");
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const int64_t attention = int64_t{2} * (c.QDim() + c.KvDim()) * c.hidden_size;
+  const int64_t experts = int64_t{4} * 3 * 64 * c.hidden_size;
+  // Four rows of a router fill a group of sixteen.
+  const int64_t router = BytesOf(DType::kF32, int64_t{16} * c.hidden_size);
+  EXPECT_EQ((*engine)->weight_bytes(),
+            static_cast<int64_t>(BytesOf(DType::kQ4_0, (attention + experts) * c.num_layers) +
+                                 BytesOf(DType::kQ8_0, int64_t{c.vocab_size} * c.hidden_size)) +
+                router * c.num_layers);
 }
 
 // The vocabulary's rows keep eight bits where the rest has four.

@@ -96,12 +96,18 @@ void AddConfig(const ModelConfig& c, GgufWriter* writer) {
     writer->AddString("llama.rope.scaling.type", "linear");
     writer->AddFloat("llama.rope.scaling.factor", c.rope.linear_factor);
   }
+  if (!c.experts.has_value()) return;
+  writer->AddUint32("llama.expert_count", c.experts->count);
+  writer->AddUint32("llama.expert_used_count", c.experts->per_token);
+  writer->AddUint32("llama.expert_feed_forward_length", c.experts->intermediate_size);
 }
 
+// The whole of what is one tensor in the file.
 void AddTensor(const ExpectedTensor& tensor, bool is_embedding, DType dtype, uint64_t seed,
                GgufWriter* writer) {
+  const std::vector<int64_t> shape = tensor.StoredShape();
   int64_t count = 1;
-  for (const int64_t dim : tensor.shape) count *= dim;
+  for (const int64_t dim : shape) count *= dim;
   const bool is_norm = tensor.shape.size() == 1;
   const int64_t inputs = tensor.shape.back();
   const DType stored = is_norm || inputs % BlockElements(dtype) != 0 ? DType::kF32 : dtype;
@@ -110,10 +116,10 @@ void AddTensor(const ExpectedTensor& tensor, bool is_embedding, DType dtype, uin
     std::vector<float> values(count);
     DummyNormals(seed, tensor.name, 0, values);
     for (float& v : values) v = is_norm ? 1.0f + 0.1f * v : std_dev * v;
-    writer->AddTensor(tensor.name, tensor.shape, stored, Quantize(stored, values));
+    writer->AddTensor(tensor.name, shape, stored, Quantize(stored, values));
   } else {
     const uint64_t tensor_seed = seed ^ std::hash<std::string>()(tensor.name);
-    writer->AddTensor(tensor.name, tensor.shape, stored,
+    writer->AddTensor(tensor.name, shape, stored,
                       RandomBlocks(stored, count, std_dev, tensor_seed));
   }
 }
@@ -151,7 +157,7 @@ std::vector<uint8_t> BuildTinyLlamaGguf(const ModelConfig& config, DType dtype, 
   }
   for (int layer = 0; layer < config.num_layers; ++layer) {
     for (const ExpectedTensor& tensor : ExpectedLayerTensors(config, names, layer)) {
-      AddTensor(tensor, false, dtype, seed, &writer);
+      if (tensor.first_row == 0) AddTensor(tensor, false, dtype, seed, &writer);
     }
   }
   return writer.Build();
