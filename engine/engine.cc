@@ -271,6 +271,7 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
          .num_heads = config.num_heads,
          .scale = static_cast<float>(config.AttentionScale()),
          .softcap = static_cast<float>(config.attention_softcap),
+         .sink_logits = model->SinkLogitsOf(layer),
          .rotary = model->RotaryOf(layer),
          .pages = kv->pages(),
          .tables = at.tables,

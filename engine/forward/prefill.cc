@@ -105,7 +105,7 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
                             .head_dim = head_dim,
                             .rotary = model_->RotaryOf(layer)};
   if (to.windowed) return compressor_->WriteWindow(to, slice, layer_kv, kv);
-  Echo(slice, kv);
+  Echo(layer, slice, kv);
   compressor_->Compress(to.layer, slice, layer_kv, kv);
 }
 
@@ -153,7 +153,7 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
   if (echoes)
     model_->RotateQueries(layer, later_positions_.data() + first, rows, *act_,
                           later_q_.data() + static_cast<size_t>(first) * config.QDim());
-  for (const Piece& piece : pieces) Attend(piece, piece.ArenaRow() - first, windowed, kv);
+  for (const Piece& piece : pieces) Attend(layer, piece, piece.ArenaRow() - first, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
 }
 
@@ -174,15 +174,16 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
 }
 
 // `row`: where the piece begins in the activations of its run.
-void PrefillRunner::Attend(const Piece& piece, int row, bool windowed, const KvState& kv) {
+void PrefillRunner::Attend(int layer, const Piece& piece, int row, const KvState& kv) {
   const size_t first = static_cast<size_t>(row) * model_->config().QDim();
   PrefillAttentionArgs args = AttentionTo(*piece.slice, kv);
+  args.sink_logits = model_->SinkLogitsOf(layer);
   args.q = act_->q.data() + first;
   args.num_queries = piece.rows();
   args.first_position = piece.begin;
   args.out = act_->At(act_->attended, first);
   args.out_dtype = act_->input_dtype;
-  if (windowed) {
+  if (kv.TablesOf(layer).windowed) {
     args.window = model_->config().Window();
     return backend_->PrefillAttention(args);
   }
@@ -193,9 +194,10 @@ void PrefillRunner::Attend(const Piece& piece, int row, bool windowed, const KvS
 }
 
 // The layer's queries once more, when all keys are there.
-void PrefillRunner::Echo(const PrefillSlice& slice, const KvState& kv) {
+void PrefillRunner::Echo(int layer, const PrefillSlice& slice, const KvState& kv) {
   const auto n = static_cast<int>(kv.plan(slice.slot).prompt.tokens);
   PrefillAttentionArgs args = AttentionTo(slice, kv);
+  args.sink_logits = model_->SinkLogitsOf(layer);
   args.q = later_q_.data() + static_cast<size_t>(slice.arena_begin) * model_->config().QDim();
   args.num_queries = n;
   args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;

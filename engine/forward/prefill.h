@@ -63,12 +63,12 @@ class PrefillRunner {
   void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
   std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
-  void Attend(const Piece& piece, int row, bool windowed, const KvState& kv);
+  void Attend(int layer, const Piece& piece, int row, const KvState& kv);
   void Keep(int layer, const PrefillSlice& slice, const KvState& kv);
   bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
     return !compressor_->EchoPasses(slice, kv).empty();
   }
-  void Echo(const PrefillSlice& slice, const KvState& kv);
+  void Echo(int layer, const PrefillSlice& slice, const KvState& kv);
   PrefillAttentionArgs AttentionTo(const PrefillSlice& slice, const KvState& kv) const;
 
   Backend* backend_;

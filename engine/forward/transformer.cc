@@ -227,7 +227,8 @@ absl::Status Transformer::LoadNorms(const LayerTensors& t, Layer* layer) {
   HYDRANT_RETURN_IF_ERROR(LoadNorm(t.attn_post_norm, {}, &layer->attn_post_norm));
   HYDRANT_RETURN_IF_ERROR(LoadNorm(t.ffn_post_norm, {}, &layer->ffn_post_norm));
   HYDRANT_RETURN_IF_ERROR(LoadVectors(*backend_, {t.q_norm}, &layer->q_norm));
-  return LoadVectors(*backend_, {t.k_norm}, &layer->k_norm);
+  HYDRANT_RETURN_IF_ERROR(LoadVectors(*backend_, {t.k_norm}, &layer->k_norm));
+  return LoadVectors(*backend_, {t.sink_logits}, &layer->sink_logits);
 }
 
 absl::Status Transformer::LoadNorm(const TensorView& weight, const TensorView& bias, Norm* norm) {

@@ -73,6 +73,9 @@ class Transformer {
             .interleaved = config().rope_pairing == RopePairing::kInterleaved};
   }
 
+  // [heads]; null: the model has none (kernels/ops/decode_attention.h).
+  const float* SinkLogitsOf(int layer) const { return layers_[layer].sink_logits.data(); }
+
   // ids, positions, hidden: [rows, ...].
   void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
   // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
@@ -98,6 +101,7 @@ class Transformer {
     Norm attn_norm, ffn_norm;            // empty where the model has none there
     Norm attn_post_norm, ffn_post_norm;  // the same
     DeviceArray<float> q_norm, k_norm;   // the same; [head_dim], or [q_dim] and [kv_dim]
+    DeviceArray<float> sink_logits;      // the same; [heads]
     Linear qkv, wo;
     Linear gate_up;  // without a gate: up alone; without a weight where there are only experts
     Linear down;     // the same

@@ -322,6 +322,21 @@ absl::Status ReadOlmo2(GgufFields& fields, GgufConfig* config) {
   return absl::OkStatus();
 }
 
+// That the blend of YaRN begins and ends within a pair is in no key.
+absl::Status ReadGptOss(GgufFields& fields, GgufConfig* config) {
+  ModelConfig& c = config->model;
+  HYDRANT_RETURN_IF_ERROR(ReadExperts(fields, config));
+  if (!c.experts.has_value())
+    return absl::NotFoundError(absl::StrCat(fields.Name("expert_count"), " is missing or 0"));
+  c.experts->router_bias = c.experts->biases = true;
+  c.activation = Activation::kClampedSwiglu;
+  c.sink_logits = true;
+  c.rope.yarn.truncate = false;
+  config->names.sink_logits = "attn_sinks.weight";
+  config->names.ffn_norm = "post_attention_norm.weight";
+  return ReadWindows(fields, 2, std::nullopt, &c);
+}
+
 // The embeddings' scale is in no key; the norms' weights are whole in these files.
 absl::Status ReadGemma(GgufFields&, GgufConfig* config) {
   config->model.activation = Activation::kGeluTanh;
@@ -377,6 +392,7 @@ constexpr Architecture kArchitectures[] = {
     {"olmo2", RopePairing::kHalfSplit, false, ReadOlmo2},
     {"gemma", RopePairing::kHalfSplit, false, ReadGemma},
     {"gemma2", RopePairing::kHalfSplit, false, ReadGemma2},
+    {"gpt-oss", RopePairing::kHalfSplit, false, ReadGptOss},
     {"gemma3", RopePairing::kHalfSplit, false, ReadGemma3},
 };
 

@@ -26,7 +26,7 @@ std::vector<HfFamily> Families() {
   for (const std::span<const HfFamily> some :
        {HfLlamaFamilies(), HfMixtralFamily(), HfQwenFamilies(), HfGraniteFamilies(),
         HfSmolLm3Family(), HfPhi3Family(), HfOlmoFamilies(), HfGemmaFamilies(), HfOptFamily(),
-        HfGptNeoxFamily()}) {
+        HfGptNeoxFamily(), HfGptOssFamily()}) {
     families.insert(families.end(), some.begin(), some.end());
   }
   return families;

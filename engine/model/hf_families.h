@@ -27,6 +27,7 @@ struct HfFamily {
 // In the file of each: hf_gpt_neox.cc, hf_granite.cc, ...
 std::span<const HfFamily> HfGemmaFamilies();
 std::span<const HfFamily> HfGptNeoxFamily();
+std::span<const HfFamily> HfGptOssFamily();
 std::span<const HfFamily> HfGraniteFamilies();
 std::span<const HfFamily> HfLlamaFamilies();  // and Mistral
 std::span<const HfFamily> HfMixtralFamily();

@@ -64,6 +64,8 @@ constexpr IdleField kAwqIdle[] = {{"backend"},         {"modules_to_not_convert"
                                   {"do_fuse"},         {"fuse_max_seq_len"},
                                   {"modules_to_fuse"}, {"exllama_config"}};
 
+constexpr IdleField kMxfp4Idle[] = {{"modules_to_not_convert"}, {"dequantize"}};
+
 absl::Status RefuseUnread(const HfFields& fields, std::span<const IdleField> idle) {
   return fields.RefuseUnread({&idle, 1});
 }
@@ -179,6 +181,10 @@ absl::Status ReadAwq(HfFields& fields, HfQuantization* q) {
   return RefuseUnread(fields, kAwqIdle);
 }
 
+absl::Status ReadMxfp4(HfFields& fields, HfQuantization*) {
+  return RefuseUnread(fields, kMxfp4Idle);
+}
+
 absl::Status ReadMethod(HfFields& fields, HfQuantization* q) {
   using Method = HfQuantization::Method;
   constexpr struct {
@@ -188,7 +194,8 @@ absl::Status ReadMethod(HfFields& fields, HfQuantization* q) {
   } kMethods[] = {{"fp8", Method::kFp8, ReadFp8},
                   {"compressed-tensors", Method::kFp8, ReadCompressed},
                   {"gptq", Method::kGptq, ReadGptq},
-                  {"awq", Method::kAwq, ReadAwq}};
+                  {"awq", Method::kAwq, ReadAwq},
+                  {"mxfp4", Method::kMxfp4, ReadMxfp4}};
   std::string name;
   HYDRANT_RETURN_IF_ERROR(ReadString(fields, "quant_method", &name));
   std::string list;

@@ -1,5 +1,5 @@
 // quantization_config of a config.json: how the matrices of a Hugging Face folder were quantised.
-// What becomes of them is in hf_fp8.h and hf_int4.h.
+// What becomes of them is in hf_fp8.h, hf_int4.h and hf_stacked_experts.h.
 #ifndef HYDRANT_ENGINE_MODEL_HF_QUANTIZATION_H_
 #define HYDRANT_ENGINE_MODEL_HF_QUANTIZATION_H_
 
@@ -16,6 +16,7 @@ struct HfQuantization {
     kFp8,   // "fp8", and "compressed-tensors" of the format "float-quantized"
     kGptq,  // "gptq", four bits
     kAwq,   // "awq", four bits, the layout "gemm"
+    kMxfp4  // "mxfp4", of experts
   };
   Method method = Method::kNone;
   // kFp8: a scale for each block of so many rows and columns of a matrix; 0: for each row, or for

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/hf_fp8.h"
 #include "engine/model/hf_int4.h"
+#include "engine/model/hf_stacked_experts.h"
 #include "engine/model/text.h"
 #include "kernels/status_macros.h"
 
@@ -55,6 +56,31 @@ absl::StatusOr<TensorView> FindFp8(const HfQuantization& q, const RawTensors& te
   return Fp8View(q, weight, scale_name, scale);
 }
 
+bool WasMxfp4(const HfQuantization& q, const RawTensors& tensors, const std::string& stem) {
+  return q.method == Method::kMxfp4 && !stem.empty() && tensors.has(stem + "_blocks");
+}
+
+// The matrices of all experts, where they are floats.
+bool AreStacked(const std::string& stem) {
+  return stem.ends_with(".experts.gate_up_proj") || stem.ends_with(".experts.down_proj");
+}
+
+absl::StatusOr<TensorView> FindMxfp4(const RawTensors& tensors, const std::string& stem) {
+  HYDRANT_ASSIGN_OR_RETURN(const RawTensor blocks, tensors.find(stem + "_blocks"));
+  HYDRANT_ASSIGN_OR_RETURN(const RawTensor scales, tensors.find(stem + "_scales"));
+  return Mxfp4View(stem, blocks, scales);
+}
+
+// The family's name of a tensor of all experts; empty: it is none.
+std::string StackedName(const HfQuantization& q, const RawTensors& tensors,
+                        const std::string& name) {
+  if (const std::string stem = StemOf(name, {"_blocks"}); WasMxfp4(q, tensors, stem))
+    return stem + kWeight;
+  if (AreStacked(name)) return name + kWeight;
+  const std::string stem = StemOf(name, {"_bias"});
+  return AreStacked(stem) ? stem + ".bias" : "";
+}
+
 absl::StatusOr<bool> IsZeros(const RawTensors& tensors, const std::string& name) {
   HYDRANT_ASSIGN_OR_RETURN(const RawTensor tensor, tensors.find(name));
   return std::all_of(tensor.bytes.begin(), tensor.bytes.end(), [](uint8_t b) { return b == 0; });
@@ -71,7 +97,15 @@ absl::StatusOr<TensorView> FindTensorOf(const HfQuantization& quantization,
                                         const RawTensors& tensors, const std::string& name) {
   const std::string stem = StemOf(name, {kWeight});
   if (WasInt4(quantization, tensors, stem)) return FindInt4(quantization, tensors, stem);
-  HYDRANT_ASSIGN_OR_RETURN(const RawTensor tensor, tensors.find(name));
+  if (WasMxfp4(quantization, tensors, stem)) return FindMxfp4(tensors, stem);
+  if (AreStacked(stem) && tensors.has(stem)) {
+    HYDRANT_ASSIGN_OR_RETURN(const RawTensor stacked, tensors.find(stem));
+    return TransposedView(stem, stacked);
+  }
+  const std::string of_bias = StemOf(name, {".bias"});
+  const bool stacked_bias = AreStacked(of_bias) && !tensors.has(name);
+  HYDRANT_ASSIGN_OR_RETURN(const RawTensor tensor,
+                           tensors.find(stacked_bias ? of_bias + "_bias" : name));
   if (quantization.method == Method::kFp8 && tensor.type == "F8_E4M3" && !stem.empty())
     return FindFp8(quantization, tensors, tensor, stem);
   const std::optional<DType> dtype = FloatTypeOf(tensor);
@@ -85,6 +119,11 @@ absl::StatusOr<std::vector<std::string>> FamilyNames(const HfQuantization& quant
                                                      const std::vector<std::string>& present) {
   std::vector<std::string> names;
   for (const std::string& name : present) {
+    if (WasMxfp4(quantization, tensors, StemOf(name, {"_scales"}))) continue;
+    if (const std::string stacked = StackedName(quantization, tensors, name); !stacked.empty()) {
+      names.push_back(stacked);
+      continue;
+    }
     if (IsInt4(quantization)) {
       if (const std::string stem = StemOf(name, {".qweight"}); !stem.empty()) {
         names.push_back(absl::StrCat(stem, kWeight));

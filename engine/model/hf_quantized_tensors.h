@@ -1,6 +1,7 @@
 // Between a Hugging Face folder, whose quantised matrices are several tensors each, and the
 // families, which know each by the name "x.weight": x.qweight, x.qzeros, x.scales and x.g_idx
-// (GPTQ, AWQ); x.weight beside x.weight_scale_inv or x.weight_scale (fp8). Stateless; any thread
+// (GPTQ, AWQ); x.weight beside x.weight_scale_inv or x.weight_scale (fp8); x_blocks and x_scales
+// (MXFP4). So are the matrices of all experts in one (hf_stacked_experts.h). Stateless; any thread
 // may call.
 #ifndef HYDRANT_ENGINE_MODEL_HF_QUANTIZED_TENSORS_H_
 #define HYDRANT_ENGINE_MODEL_HF_QUANTIZED_TENSORS_H_

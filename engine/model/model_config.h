@@ -143,6 +143,8 @@ struct ModelConfig {
   // Logits of attention, and of the model, lie within +- these (Gemma 2, arXiv 2408.00118, section
   // 2); 0: they are as they are.
   double attention_softcap = 0.0;
+  // Each query head has a logit that takes part in its softmax, of no key (GPT-OSS).
+  bool sink_logits = false;
   double logit_softcap = 0.0;
   double embedding_scale = 1.0;  // of a token's row
   double residual_scale = 1.0;   // of what attention and feed-forward add

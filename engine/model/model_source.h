@@ -35,6 +35,7 @@ struct LayerTensors {
   // Instead of these three, rows in the order [head, (query, key, value), head_dim].
   TensorView wqkv, bqkv;               // [3 q_dim, hidden]
   TensorView q_norm, k_norm;           // [head_dim], or [q_dim] and [kv_dim]
+  TensorView sink_logits;              // [heads]
   TensorView wo, bo;                   // [hidden, q_dim]
   TensorView ffn_norm, ffn_norm_bias;  // [hidden]
   TensorView ffn_post_norm;            // [hidden]

@@ -1,6 +1,8 @@
 #include "engine/model/model_tensors.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 #include <new>
 #include <set>
 #include <utility>
@@ -25,17 +27,21 @@ absl::Status NoMemory(const std::string& name, size_t size) {
       absl::StrCat("tensor ", Quoted(name), ": no memory for ", size, " bytes"));
 }
 
-// Norms and biases are few and small, and every kernel wants them in f32.
-absl::Status ToFloat(const std::string& name, double offset, ModelTensors* owner,
-                     TensorView* view) {
-  if (view->dtype == DType::kF32 && offset == 0) return absl::OkStatus();
+// Norms and biases are few and small, and every kernel wants them in f32. Of values that lie a step
+// apart the view has the first.
+absl::Status ToFloat(const ExpectedTensor& expected, ModelTensors* owner, TensorView* view) {
+  const int64_t step = expected.row_step;
+  if (view->dtype == DType::kF32 && expected.offset == 0 && step == 1) return absl::OkStatus();
   const int64_t count = view->NumElements();
   const size_t size = static_cast<size_t>(count) * sizeof(float);
   uint8_t* bytes = Allocate(owner, size);
-  if (bytes == nullptr) return NoMemory(name, size);
+  if (bytes == nullptr) return NoMemory(expected.name, size);
   auto* const values = reinterpret_cast<float*>(bytes);
-  DequantizeRow(view->dtype, view->bytes.data(), count, values);
-  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(values[i] + offset);
+  for (int64_t i = 0; i < count; i += step == 1 ? count : 1) {
+    DequantizeRow(view->dtype, view->bytes.data() + BytesOf(view->dtype, i * step),
+                  step == 1 ? count : 1, values + i);
+  }
+  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(values[i] + expected.offset);
   view->dtype = DType::kF32;
   view->bytes = {bytes, size};
   return absl::OkStatus();
@@ -53,6 +59,39 @@ absl::Status Align(const std::string& name, ModelTensors* owner, TensorView* vie
   return absl::OkStatus();
 }
 
+// Rows first, first + step, ... of a matrix that has bytes or a maker of its own.
+class EveryNthRow final : public RowMaker {
+ public:
+  EveryNthRow(const TensorView& of, int64_t first, int64_t step)
+      : of_(of), first_(first), step_(step), row_bytes_(BytesOf(of.dtype, of.shape[1])) {}
+
+  void Make(int64_t row, uint8_t* out) const override {
+    const int64_t from = first_ + row * step_;
+    if (of_.maker != nullptr) return of_.maker->Make(of_.first_made + from, out);
+    std::memcpy(out, of_.bytes.data() + from * row_bytes_, row_bytes_);
+  }
+
+ private:
+  const TensorView of_;
+  const int64_t first_, step_;
+  const size_t row_bytes_;
+};
+
+// The rows that are expected of a tensor that holds more.
+TensorView RowsOf(const ExpectedTensor& expected, const TensorView& whole) {
+  if (expected.row_step == 1) return whole.Rows(expected.first_row, expected.shape[0]);
+  TensorView rows = whole;
+  rows.shape[0] = expected.shape[0];
+  if (rows.shape.size() == 1) {  // ToFloat() takes steps
+    rows.bytes = whole.bytes.subspan(BytesOf(whole.dtype, expected.first_row));
+    return rows;
+  }
+  rows.maker = std::make_shared<EveryNthRow>(whole, expected.first_row, expected.row_step);
+  rows.first_made = 0;
+  rows.bytes = {};
+  return rows;
+}
+
 absl::Status Gather(const ExpectedTensor& expected, const FindTensor& find, ModelTensors* owner,
                     TensorView* out) {
   HYDRANT_ASSIGN_OR_RETURN(TensorView found, find(expected.name));
@@ -65,11 +104,10 @@ absl::Status Gather(const ExpectedTensor& expected, const FindTensor& find, Mode
     found.shape = expected.shape;
     found.shape[0] = expected.whole_rows;
   }
-  *out = expected.whole_rows == 0 ? std::move(found)
-                                  : found.Rows(expected.first_row, expected.shape[0]);
+  *out = expected.whole_rows == 0 ? std::move(found) : RowsOf(expected, found);
   out->name = expected.name;
   if (expected.shape.size() == 1) {
-    HYDRANT_RETURN_IF_ERROR(ToFloat(expected.name, expected.offset, owner, out));
+    HYDRANT_RETURN_IF_ERROR(ToFloat(expected, owner, out));
   }
   return Align(expected.name, owner, out);
 }
@@ -149,6 +187,11 @@ class LayerList {
     if (bias != nullptr) tensors_.push_back({BiasName(full), {size}, bias});
   }
 
+  void AddNumbers(bool wanted, const std::string& name, int64_t count, Role role) {
+    if (!wanted || name.empty()) return;
+    tensors_.push_back({.name = names_.InLayer(layer_, name), .shape = {count}, .role = role});
+  }
+
   struct Part {
     int64_t rows;
     Role weight, bias;
@@ -162,10 +205,18 @@ class LayerList {
     for (const Part& part : parts) whole += part.rows;
     const int64_t whole_rows = parts.size() > 1 ? whole : 0;
     for (const Part& part : parts) {
-      tensors_.push_back({full, {part.rows, cols}, part.weight, nullptr, first, whole_rows});
-      if (biased)
-        tensors_.push_back({BiasName(full), {part.rows}, part.bias, nullptr, first, whole_rows});
+      ExpectedTensor tensor = {.name = full,
+                               .shape = {part.rows, cols},
+                               .role = part.weight,
+                               .first_row = first,
+                               .whole_rows = whole_rows};
+      tensors_.push_back(tensor);
       first += part.rows;
+      if (!biased) continue;
+      tensor.name = BiasName(full);
+      tensor.shape = {part.rows};
+      tensor.role = part.bias;
+      tensors_.push_back(std::move(tensor));
     }
   }
 
@@ -190,8 +241,10 @@ class LayerList {
       if (stacked) tensor.whole_matrices = experts.count;
       if (stacked || parts.size() > 1) tensor.whole_rows = own_rows * (stacked ? experts.count : 1);
       if (!stacked) first = 0;
-      for (const ExpertPart& part : parts) {
-        tensor.first_row = first;
+      tensor.row_step = names_.expert_rows_alternate ? static_cast<int64_t>(parts.size()) : 1;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const ExpertPart& part = parts[i];
+        tensor.first_row = tensor.row_step > 1 ? e * own_rows + static_cast<int64_t>(i) : first;
         first += part.rows;
         tensor.shape = {part.rows, cols};
         tensor.expert_role = part.weight;
@@ -271,6 +324,7 @@ std::vector<ExpectedTensor> ExpectedLayerTensors(const ModelConfig& c, const Ten
   list.AddMatrices(names.wv, {wv}, h, c.biases.qkv);
   list.AddMatrices(names.q_k_v, {wq, wk, wv}, h, c.biases.qkv);
   list.AddMatrices(names.wqkv, {{3 * q, &L::wqkv, &L::bqkv}}, h, c.biases.qkv);
+  list.AddNumbers(c.sink_logits, names.sink_logits, c.num_heads, &L::sink_logits);
   list.AddMatrices(names.wo, {{h, &L::wo, &L::bo}}, q, c.biases.attention_output);
   if (c.HasDense(layer)) AddDense(c, names, &list);
   if (c.HasExperts(layer)) AddExperts(c, names, &list);

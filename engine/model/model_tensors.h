@@ -28,13 +28,15 @@ struct TensorNames {
   std::string wqkv = {};   // a head's query, key and value, then the next head's
   std::string q_k_v = {};  // all rows of wq, then those of wk, then those of wv
   std::string q_norm = {}, k_norm = {};
+  std::string sink_logits = {};
   std::string ffn_norm = {}, ffn_post_norm = {}, gate = {}, up = {}, down = {};
   std::string gate_up = {};  // all rows of gate, then those of up
   // Of experts: expert_prefix + number + "." + these; without a prefix each holds the matrices of
   // all experts, one after the other.
   std::string router = {}, expert_prefix = {};
   std::string expert_gate = {}, expert_up = {}, expert_gate_up = {}, expert_down = {};
-  double norm_offset = 0;  // what the weights of norms are to be increased by
+  bool expert_rows_alternate = false;  // of expert_gate_up: a gate's, an up's, and so on
+  double norm_offset = 0;              // what the weights of norms are to be increased by
   std::vector<std::string> ignored_endings = {};  // of names of tensors that hold no weights
   std::string outer_module = {};  // the names' beginning, which some files leave out
 
@@ -58,6 +60,7 @@ struct ExpectedTensor {
   TensorView LayerTensors::*role = nullptr;   // null for those outside the layers
   TensorView OuterTensors::*outer = nullptr;  // null for those of a layer
   int64_t first_row = 0;                      // of it, in the tensor of that name
+  int64_t row_step = 1;                       // from there to its next
   int64_t whole_rows = 0;                     // which has so many; 0: it is the whole
   double offset = 0;                          // to be added to its values
   int64_t whole_matrices = 0;  // of the whole, one after the other; 0: it is [whole_rows, cols]

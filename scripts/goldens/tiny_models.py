@@ -27,6 +27,8 @@ Each is a model of seeded random weights (so it speaks nonsense, but any error i
   tiny_mistral_window  a window in every layer
   tiny_ministral    a window in one of two layers
   tiny_olmo3        4 layers, of which three have a window; the fourth has YaRN
+  tiny_gpt_oss      experts with biases, sink logits, a window in every other layer, YaRN that is not truncated
+  tiny_gpt_oss_mxfp4  the same, experts in MXFP4
   tiny_olmo2        norms after attention and feed-forward, of all queries and of all keys
   tiny_mixtral      two of four experts
   tiny_qwen3_moe    three of eight experts, whose weights sum to 1
@@ -130,6 +132,13 @@ def family(architecture, model_type, seed, config, gguf=True, **more):
 LESS_ONE = {"gemma", "gemma2", "gemma3_text"}  # families whose files hold the weights of norms less 1; GGUF files hold them whole
 
 
+# One layer in two has a window, and YaRN is what the family has of it.
+GPT_OSS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 24, "num_local_experts": 4, "num_experts_per_tok": 2,
+           "attention_bias": True, "rope_theta": 150000.0,
+           "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+                            "original_max_position_embeddings": 64}}
+
+
 def factors(first, count):
     return [first + 0.25 * i for i in range(count)]
 
@@ -188,6 +197,12 @@ FOLDERS |= {
         {"num_hidden_layers": 4, "sliding_window": 33, "rope_theta": 500000.0,
          "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
                           "beta_fast": 32, "beta_slow": 1}}),
+    "tiny_gpt_oss": family(
+        "GptOssForCausalLM", "gpt_oss", 57, GPT_OSS),
+    "tiny_gpt_oss_mxfp4": family(
+        "GptOssForCausalLM", "gpt_oss", 60,
+        GPT_OSS | {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 16,
+                   "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}, gguf=False),
     "tiny_olmo2": family("Olmo2ForCausalLM", "olmo2", 40, {}),
 }
 
@@ -238,7 +253,14 @@ def random_weights(model, seed, embedding=0.5):
         noise = torch.randn(parameter.shape, generator=generator)
         if model.config.model_type == "gpt_neox":
             name = name.replace("lm_head.", "embed_out.")  # as files have it
-        if parameter.dim() == 1:
+        if name.endswith(".sinks"):
+            weights[name] = 1.5 * noise
+        elif ".experts." in name and name.endswith("_bias"):
+            weights[name] = 0.5 * noise
+        elif model.config.model_type == "gpt_oss" and name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            # The other way round; past the limit at times.
+            weights[name] = 3.0 * noise / parameter.shape[1] ** 0.5
+        elif parameter.dim() == 1:
             offset = 0.0 if model.config.model_type in LESS_ONE or name.endswith(".bias") else 1.0
             weights[name] = offset + (0.1 if name.endswith(".bias") else 0.2) * noise
         elif "embed" in name or "lm_head" in name:
@@ -252,6 +274,8 @@ def random_weights(model, seed, embedding=0.5):
 
 def published(weights, model_type):
     """By the names of published files: transformers 5 holds experts in other tensors than it stores."""
+    if model_type == "gpt_oss":
+        return weights
     prefix, (gate, up, down) = {
         "mixtral": ("block_sparse_moe.", ("w1", "w3", "w2")),
         "qwen3_moe": ("mlp.", ("gate_proj", "up_proj", "down_proj")),
@@ -284,6 +308,24 @@ def add_buffers(weights, config):
         weights[prefix + "rotary_emb.inv_freq"] = torch.ones(3)
 
 
+def to_mxfp4(weights, seed):
+    """Draws blocks and scales for the experts' matrices, and leaves beside them what transformers makes of these."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    generator = torch.Generator().manual_seed(seed)
+    stored = {}
+    for name, weight in list(weights.items()):
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name] = weight
+            continue
+        experts, inputs, outputs = weight.shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=generator, dtype=torch.uint8)
+        scales = torch.randint(122, 126, blocks.shape[:3], generator=generator, dtype=torch.uint8)
+        stored[name + "_blocks"], stored[name + "_scales"] = blocks, scales
+        weights[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.bfloat16).contiguous()
+        assert weights[name].shape == weight.shape
+    return stored
+
+
 def save_shards(weights, folder, shards):
     if shards == 1:
         safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -306,7 +348,7 @@ def interleaved(weight, heads):
 
 # Of the architecture in GGUF files: whether pairs of RoPE are neighbours there.
 INTERLEAVED = {"llama": True, "qwen2": False, "qwen3": False, "granite": True, "smollm3": True, "phi3": False,
-               "olmo2": False, "gemma": False, "gemma2": False, "gemma3": False, "qwen3moe": False, "granitemoe": True}
+               "olmo2": False, "gemma": False, "gemma2": False, "gemma3": False, "gpt-oss": False, "qwen3moe": False, "granitemoe": True}
 
 
 def add_metadata(writer, config):
@@ -339,7 +381,7 @@ def add_metadata(writer, config):
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
-    if getattr(config, "sliding_window", None) and config.model_type in ("gemma2", "gemma3_text", "olmo3", "mistral"):
+    if getattr(config, "sliding_window", None) and config.model_type in ("gemma2", "gemma3_text", "gpt_oss", "olmo3", "mistral"):
         writer.add_sliding_window(config.sliding_window)
     if config.model_type == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -366,7 +408,15 @@ def gguf_weights(weights, with_experts):
     """The matrices that these files hold apart or together, or under names that the package knows."""
     apart = {}
     for key, weight in weights.items():
-        if key.endswith("block_sparse_moe.input_linear.weight"):
+        if key.endswith(("experts.gate_up_proj", "experts.gate_up_proj_bias")):
+            turned = weight.transpose(1, 2) if weight.dim() == 3 else weight
+            kind = "bias" if key.endswith("_bias") else "weight"
+            stem = key.split("gate_up_proj")[0]
+            apart[f"{stem}gate_proj.{kind}"], apart[f"{stem}up_proj.{kind}"] = turned[:, ::2], turned[:, 1::2]
+        elif key.endswith(("experts.down_proj", "experts.down_proj_bias")):
+            apart[key.replace("_proj_bias", "_proj.bias") if key.endswith("_bias") else key + ".weight"] = (
+                weight if weight.dim() == 2 else weight.transpose(1, 2))
+        elif key.endswith("block_sparse_moe.input_linear.weight"):
             gate, up = weight.chunk(2, dim=1)
             apart[key.replace("block_sparse_moe.input_linear", "mlp.experts.gate_proj")] = gate
             apart[key.replace("block_sparse_moe.input_linear", "mlp.experts.up_proj")] = up
@@ -392,7 +442,7 @@ def gguf_weights(weights, with_experts):
 def save_gguf(weights, config, path):
     """By the package's names, matrices in bf16: the values of the folder."""
     name = {"mistral": "llama", "granitemoehybrid": "granite", "gemma3_text": "gemma3", "olmo3": "olmo2",
-            "mixtral": "llama", "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe"}.get(config.model_type, config.model_type)
+            "mixtral": "llama", "gpt_oss": "gpt-oss", "qwen3_moe": "qwen3moe", "granitemoeshared": "granitemoe"}.get(config.model_type, config.model_type)
     architecture = next(a for a, n in gguf.MODEL_ARCH_NAMES.items() if n == name)
     writer = gguf.GGUFWriter(path, name)
     add_metadata(writer, config)
@@ -403,8 +453,11 @@ def save_gguf(weights, config, path):
         for projection, count in heads.items():
             if projection in key and INTERLEAVED[name]:
                 values = interleaved(values, count)
+        if key.endswith(".sinks"):
+            key += ".weight"
         target = names.get_name(key, try_suffixes=(".weight", ".bias"))
-        if values.ndim >= 2:
+        assert target, key
+        if values.ndim >= 2 and not key.endswith(".bias"):
             bf16 = gguf.quants.quantize(values, gguf.GGMLQuantizationType.BF16)
             writer.add_tensor(target, bf16, raw_dtype=gguf.GGMLQuantizationType.BF16)
         else:
@@ -456,11 +509,18 @@ def main():
                    for k, v in random_weights(blank, spec["seed"], spec.get("embedding", 0.5)).items()}
         if spec.get("buffers"):
             add_buffers(weights, blank.config)
-        save_shards(weights, folder, spec["shards"])
+        quantized = "quantization_config" in spec["config"]
+        stored = to_mxfp4(weights, spec["seed"]) if quantized else weights
+        save_shards(stored, folder, spec["shards"])
         if spec.get("gguf"):
             save_gguf(weights, blank.config, folder / "model.gguf")
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager")
+        if quantized:  # the goldens are those of the floats that the blocks stand for
+            model = transformers.AutoModelForCausalLM.from_config(
+                blank.config, dtype=torch.float32, attn_implementation="eager")
+            model.load_state_dict({k: v.float() for k, v in weights.items()})
+        else:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="eager")
         goldens = make_goldens(model.eval(), VOCAB, spec.get("lengths", (40, 300)), spec.get("greedy", 32))
         (folder / "goldens.json").write_text(json.dumps(goldens, separators=(",", ":")) + "\n")
         margins = [a - b for a, b in zip(goldens["greedy"]["top1"], goldens["greedy"]["top2"])]

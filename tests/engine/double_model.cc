@@ -93,9 +93,18 @@ double Activated(Activation activation, double x) {
   return NAN;
 }
 
-Vector Softmax(Vector logits) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
+// GPT-OSS's, with the numbers of its published files.
+double ClampedSwiglu(double gate, double up) {
+  gate = std::min(gate, 7.0);
+  return (std::clamp(up, -7.0, 7.0) + 1) * gate / (1 + std::exp(-1.702 * gate));
+}
+
+constexpr double kNoLogit = -std::numeric_limits<double>::infinity();
+
+// With one more logit, which leaves no weight behind.
+Vector Softmax(Vector logits, double sink = kNoLogit) {
+  const double top = std::max(sink, *std::max_element(logits.begin(), logits.end()));
+  double sum = std::exp(sink - top);
   for (double& value : logits) sum += value = std::exp(value - top);
   for (double& value : logits) value /= sum;
   return logits;
@@ -121,6 +130,7 @@ DoubleModel::DoubleModel(const ModelSource& source)
                        {ToVector(t.ffn_post_norm), {}},
                        ToVector(t.q_norm),
                        ToVector(t.k_norm),
+                       ToVector(t.sink_logits),
                        ToLinear(t.wq, t.bq),
                        ToLinear(t.wk, t.bk),
                        ToLinear(t.wv, t.bv),
@@ -202,7 +212,9 @@ Vector DoubleModel::Gated(const Linear& gate, const Linear& up, const Linear& do
   Vector gates = Apply(gate, x);
   const Vector ups = Apply(up, x);
   for (size_t i = 0; i < gates.size(); ++i)
-    gates[i] = Activated(config_.activation, gates[i]) * ups[i];
+    gates[i] = config_.activation == Activation::kClampedSwiglu
+                   ? ClampedSwiglu(gates[i], ups[i])
+                   : Activated(config_.activation, gates[i]) * ups[i];
   return Apply(down, gates);
 }
 
@@ -261,6 +273,10 @@ Vector DoubleModel::Logits(const Vector& hidden) const {
     if (cap > 0) logit = cap * std::tanh(logit / cap);
   }
   return logits;
+}
+
+double DoubleModel::SinkLogit(int layer, int head) const {
+  return config_.sink_logits ? layers_[layer].sink_logits[head] : kNoLogit;
 }
 
 double DoubleModel::LogitOf(const double* query, const Vector& key) const {
@@ -341,7 +357,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           for (int j = 0; j <= i; ++j)
             logits.push_back(j < first ? -std::numeric_limits<double>::infinity()
                                        : model_->LogitOf(q, entries[j].key));
-          weights.push_back(Softmax(logits));
+          weights.push_back(Softmax(logits, model_->SinkLogit(l, h * group + g)));
           for (int j = 0; j <= i; ++j) {
             for (int c = 0; c < d; ++c)
               attended[(h * group + g) * d + c] += weights[g][j] * entries[j].value[c];
@@ -374,7 +390,7 @@ Vector DoubleModel::Sequence::Prefill(const std::vector<TokenId>& reading) {
           if (plan_.scorer->EchoSaysMass()) entry.late = 0;
         }
       }
-      AddEcho(&heads, later);
+      AddEcho(l, later);
     }
     for (Head& head : heads) {
       for (Entry& entry : head.entries) {
@@ -418,18 +434,18 @@ void DoubleModel::Sequence::KeepWindow(int layer, Head* head) const {
 
 // Adds to sum and most what the prompt's queries, turned to the position after it, pay all its
 // keys.
-void DoubleModel::Sequence::AddEcho(std::vector<Head>* heads, const Matrix& queries) const {
+void DoubleModel::Sequence::AddEcho(int layer, const Matrix& queries) {
   const ModelConfig& config = model_->config_;
   const int kept = static_cast<int>(plan_.prompt.tokens), d = config.head_dim;
   for (int h = 0; h < config.num_kv_heads; ++h) {
-    std::vector<Entry>& entries = (*heads)[h].entries;
+    std::vector<Entry>& entries = HeadsOf(layer)[h].entries;
     for (int i = 0; i < kept; ++i) {
       Matrix weights;  // [group][kept]
       for (int g = 0; g < config.GroupSize(); ++g) {
         const double* q = &queries[i][(h * config.GroupSize() + g) * d];
         Vector logits;
         for (int j = 0; j < kept; ++j) logits.push_back(model_->LogitOf(q, entries[j].key));
-        weights.push_back(Softmax(logits));
+        weights.push_back(Softmax(logits, model_->SinkLogit(layer, h * config.GroupSize() + g)));
       }
       for (int j = 0; j < kept; ++j) {
         Vector received;
@@ -774,8 +790,9 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
         Vector logits;
         for (size_t rank = 0; rank < head.entries.size(); ++rank)
           logits.push_back(Logit(l, Slice(q, h * group + g, d), head, rank));
-        const double top = *std::max_element(logits.begin(), logits.end());
-        double sum = 0;
+        const double sink = model_->SinkLogit(l, h * group + g);
+        const double top = std::max(sink, *std::max_element(logits.begin(), logits.end()));
+        double sum = std::exp(sink - top);
         for (size_t j = 0; j < logits.size(); ++j)
           sum += std::exp(logits[j] - top + head.entries[j].denominator);
         weights.emplace_back();

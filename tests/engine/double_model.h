@@ -63,7 +63,7 @@ class DoubleModel {
     std::vector<Head>& HeadsOf(int layer);
     void KeepWindow(int layer, Head* head) const;
     void ChooseVictims(int layer, int position);
-    void AddEcho(std::vector<Head>* heads, const Matrix& queries) const;
+    void AddEcho(int layer, const Matrix& queries);
     void Pool(Head* head, int end) const;
     void RankByKCenter(Head* head, int end) const;
     double TwoPartAverage(const Vector& received, double alpha, int late, int end) const;
@@ -95,7 +95,7 @@ class DoubleModel {
   };
   struct Layer {
     Norm attn_norm, ffn_norm, attn_post_norm, ffn_post_norm;
-    Vector q_norm, k_norm;
+    Vector q_norm, k_norm, sink_logits;
     Linear wq, wk, wv, wo, gate, up, down;  // without rows where there are only experts
     Linear router;
     std::vector<Expert> experts;
@@ -115,6 +115,7 @@ class DoubleModel {
   void AddExperts(const Layer& layer, const Vector& normed, Vector* sum) const;
   void FinishLayer(const Layer& layer, const Vector& attended, Vector* hidden) const;
   Vector Logits(const Vector& hidden) const;
+  double SinkLogit(int layer, int head) const;
   double LogitOf(const double* query, const Vector& key) const;
 
   ModelConfig config_;

@@ -390,7 +390,7 @@ INSTANTIATE_TEST_SUITE_P(All, EvictionTest,
 std::vector<Case> FamilyCases() {
   std::vector<Case> cases;
   for (const char* family : {"qwen2", "qwen3", "granite", "smollm3", "phi3", "olmo2", "gemma",
-                             "gemma2", "gemma3_text", "qwen3_moe", "granitemoeshared"}) {
+                             "gemma2", "gemma3_text", "qwen3_moe", "granitemoeshared", "gpt_oss"}) {
     std::set<std::string> seen;
     for (const Case& c : kCases) {
       const bool rolls = c.params.count("rolling") > 0;

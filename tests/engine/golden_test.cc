@@ -161,7 +161,8 @@ std::vector<std::string> FoldersAndFiles() {
         "tiny_qwen3",          "tiny_gemma",     "tiny_gemma2",      "tiny_gemma3",
         "tiny_mistral_window", "tiny_olmo3",     "tiny_granite",     "tiny_granite4",
         "tiny_smollm3",        "tiny_phi3",      "tiny_phi3_short",  "tiny_olmo2",
-        "tiny_mixtral",        "tiny_qwen3_moe", "tiny_granite_moe", "tiny_granite_moe_shared"}) {
+        "tiny_mixtral",        "tiny_qwen3_moe", "tiny_granite_moe", "tiny_granite_moe_shared",
+        "tiny_gpt_oss"}) {
     models.push_back(folder);
     models.push_back(std::string(folder) + "/model.gguf");
   }
@@ -175,7 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
                                          "tiny_opt", "tiny_neox", "tiny_neox_serial",
                                          "tiny_ministral", "tiny_qwen3_moe_dense",
                                          "tiny_granite4_moe", "tiny_fp8", "tiny_fp8_channel",
-                                         "tiny_gptq", "tiny_gptq_act", "tiny_gptq_v2", "tiny_awq")),
+                                         "tiny_gptq", "tiny_gptq_act", "tiny_gptq_v2", "tiny_awq",
+                                         "tiny_gpt_oss_mxfp4")),
     NameOf);
 INSTANTIATE_TEST_SUITE_P(Families, TinyModelTest,
                          ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),

@@ -26,6 +26,7 @@ class RandomModel final : public ModelSource {
       layer.wv = Matrix(config.KvDim(), config.hidden_size, std_in);
       layer.wo = Matrix(config.hidden_size, config.QDim(), 1.0 / std::sqrt(config.QDim()));
       if (config.HasDense(i)) AddDense(&layer);
+      if (config.sink_logits) layer.sink_logits = Bias(config.num_heads, 2.0);
       if (config.HasExperts(i)) AddExperts(*config.experts, &layer);
       AddBiases(&layer);
       if (config.architecture == "gpt_neox") FuseQkv(&layer);
@@ -51,8 +52,8 @@ class RandomModel final : public ModelSource {
     std::uniform_real_distribution<double> uniform(0.8, 1.2);
     return Keep({size}, [&] { return uniform(rng_); });
   }
-  TensorView Bias(int size) {
-    std::normal_distribution<double> normal(0.0, 0.2);
+  TensorView Bias(int size, double deviation = 0.2) {
+    std::normal_distribution<double> normal(0.0, deviation);
     return Keep({size}, [&] { return normal(rng_); });
   }
   void AddNorms(LayerTensors* layer) {
@@ -233,6 +234,16 @@ void MakeGraniteMoe(ModelConfig* c) {
                 .biases = true};
 }
 
+void MakeGptOss(ModelConfig* c) {
+  c->biases = {true, true, false};
+  c->sink_logits = true;
+  c->activation = Activation::kClampedSwiglu;
+  c->experts = {
+      .count = 4, .per_token = 2, .intermediate_size = 40, .router_bias = true, .biases = true};
+  c->layer_kinds.resize(c->num_layers);
+  c->layer_kinds.front().window = 30;
+}
+
 void MakeOlmo2(ModelConfig* c) {
   c->norm_placement = NormPlacement::kAfter;
   c->qk_norm = QkNorm::kWhole;
@@ -247,6 +258,7 @@ ModelConfig InFamily(ModelConfig config, const std::string& architecture) {
   if (architecture == "qwen2") config.biases.qkv = true;
   if (architecture == "qwen3") config.qk_norm = QkNorm::kHead;
   if (architecture == "qwen3_moe") MakeQwen3Moe(&config);
+  if (architecture == "gpt_oss") MakeGptOss(&config);
   if (architecture == "granite") MakeGranite(&config);
   if (architecture == "granitemoeshared") MakeGraniteMoe(&config);
   if (architecture == "smollm3") MakeSmolLm3(&config);
