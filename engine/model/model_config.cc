@@ -21,6 +21,7 @@ constexpr int kMaxHeads = 1024;
 constexpr int kMaxHeadDim = 1024;
 constexpr int kMaxVocab = 1 << 22;
 constexpr int kMaxContext = 1 << 27;
+constexpr int kMaxExpertsInAll = 1 << 17;  // of all layers
 
 absl::Status CheckInt(const char* field, int value, int low, int high) {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -160,6 +161,11 @@ absl::Status CheckExperts(const ModelConfig& c) {
                                    std::min(experts.count, kMostChosenExperts)));
   HYDRANT_RETURN_IF_ERROR(
       CheckInt("experts' intermediate_size", experts.intermediate_size, 1, kMaxIntermediate));
+  if (int64_t{experts.count} * c.num_layers > kMaxExpertsInAll) {
+    return absl::InvalidArgumentError(absl::StrCat("num_experts is ", experts.count, " in ",
+                                                   c.num_layers, " layers, the limit is ",
+                                                   kMaxExpertsInAll, " in all"));
+  }
   const int64_t rows = int64_t{experts.count} *
                        std::max(2 * int64_t{experts.intermediate_size}, int64_t{c.hidden_size});
   if (rows > std::numeric_limits<int>::max()) {

@@ -85,6 +85,8 @@ __global__ void GroupByExpertKernel(RouteExpertsArgs args) {
 constexpr int kWarps = 8;
 constexpr int kTilePlaces = 8;     // of one expert, that a block multiplies by
 constexpr int kBlockOutputs = 64;  // rows of the expert's matrix
+constexpr int kWarpOutputs = 2;    // at once: what is loaded of x serves them all
+static_assert(kExpertRowStep % kWarpOutputs == 0 && kBlockOutputs % kWarpOutputs == 0);
 
 struct Tile {
   int expert, first, count;  // places
@@ -116,9 +118,9 @@ __device__ Tile FindTile(const int32_t* offsets, int experts, int index) {
   return {0, 0, 0};
 }
 
-// A block per tile of places and kBlockOutputs outputs, a warp per output in turn: lanes go through
-// the columns, 16 bytes at a time, and keep a sum for each place. The order of a sum depends on the
-// number of columns alone. x has the weight's dtype.
+// A block per tile of places and kBlockOutputs outputs, a warp per kWarpOutputs in turn: lanes go
+// through the columns, 16 bytes at a time, and keep a sum for each place and output. The order of a
+// sum depends on the number of columns alone. x has the weight's dtype.
 template <DType kDType>
 __global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const void* weight, int n,
                                    int cols) {
@@ -147,29 +149,36 @@ __global__ void ExpertMatmulKernel(ExpertMatmulArgs args, const void* x, const v
     }
   };
   const int begin = static_cast<int>(blockIdx.y) * kBlockOutputs;
-  for (int output = begin + warp; output < min(n, begin + kBlockOutputs); output += kWarps) {
-    const size_t first = (static_cast<size_t>(tile.expert) * n + output) * cols;
-    float sums[kTilePlaces] = {};
+  for (int output = begin + warp * kWarpOutputs; output < min(n, begin + kBlockOutputs);
+       output += kWarps * kWarpOutputs) {
+    const size_t own = static_cast<size_t>(tile.expert) * n + output;
+    float sums[kWarpOutputs][kTilePlaces] = {};
     for (int column = lane * Vector::kElements; column < cols;
          column += kWarpSize * Vector::kElements) {
-      Vector w;
-      load(w, weight, first, column);
+      Vector w[kWarpOutputs];
+#pragma unroll
+      for (int o = 0; o < kWarpOutputs; ++o) load(w[o], weight, (own + o) * cols, column);
 #pragma unroll
       for (int r = 0; r < kTilePlaces; ++r) {
         if (r >= tile.count) continue;
         Vector values;
         load(values, x, rows[r], column);
 #pragma unroll
-        for (int i = 0; i < Vector::kElements; ++i) sums[r] += values[i] * w[i];
+        for (int o = 0; o < kWarpOutputs; ++o) {
+#pragma unroll
+          for (int i = 0; i < Vector::kElements; ++i) sums[o][r] += values[i] * w[o][i];
+        }
       }
     }
-    const float bias =
-        args.bias == nullptr ? 0.0f : args.bias[static_cast<size_t>(tile.expert) * n + output];
 #pragma unroll
-    for (int r = 0; r < kTilePlaces; ++r) {
-      const float sum = WarpSum(sums[r]);
-      if (lane == 0 && r < tile.count)
-        args.y[static_cast<size_t>(tile.first + r) * n + output] = sum + bias;
+    for (int o = 0; o < kWarpOutputs; ++o) {
+      const float bias = args.bias == nullptr ? 0.0f : args.bias[own + o];
+#pragma unroll
+      for (int r = 0; r < kTilePlaces; ++r) {
+        const float sum = WarpSum(sums[o][r]);
+        if (lane == 0 && r < tile.count)
+          args.y[static_cast<size_t>(tile.first + r) * n + output + o] = sum + bias;
+      }
     }
   }
 }

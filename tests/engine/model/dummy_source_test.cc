@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <vector>
 
 #include "kernels/dequantize.h"
@@ -124,6 +125,27 @@ TEST(DummySourceTest, OtherFamiliesHaveTheirTensors) {
   EXPECT_FALSE((*neox)->Positions()->Exists());
   EXPECT_EQ((*neox)->Layer(0)->wqkv.shape, (std::vector<int64_t>{192, 64}));
   EXPECT_EQ(Floats((*neox)->Layer(0)->bqkv), std::vector<float>(192, 0.0f));
+}
+
+TEST(DummySourceTest, ExpertsDiffer) {
+  for (const char* folder :
+       {"tests/data/engine/tiny_mixtral", "tests/data/engine/tiny_granite_moe"}) {
+    const auto source = OpenModel(folder, LoadFormat::kDummy, 1);
+    ASSERT_TRUE(source.ok()) << source.status();
+    const Experts& experts = *(*source)->config().experts;
+    const LayerTensors layer = *(*source)->Layer(1);
+    EXPECT_EQ(layer.router.shape, (std::vector<int64_t>{experts.count, 32}));
+    EXPECT_FALSE(layer.up.Exists() || layer.down.Exists());
+    ASSERT_EQ(layer.experts.size(), static_cast<size_t>(experts.count));
+    std::set<uint64_t> keys;
+    for (const ExpertTensors& expert : layer.experts) {
+      EXPECT_EQ(expert.up.shape, (std::vector<int64_t>{experts.intermediate_size, 32}));
+      EXPECT_EQ(expert.down.shape, (std::vector<int64_t>{32, experts.intermediate_size}));
+      for (const TensorView* view : {&expert.gate, &expert.up, &expert.down})
+        keys.insert(view->normals->key);
+    }
+    EXPECT_EQ(keys.size(), 3 * layer.experts.size());
+  }
 }
 
 // A tensor is its stream, at every dtype.

@@ -156,6 +156,19 @@ TEST_F(HfFolderCopyTest, IndexMayNotLeaveTheFolder) {
   EXPECT_THAT(Message(), HasSubstr("weight_map is missing"));
 }
 
+TEST_F(HfFolderCopyTest, ExpertsMustFitTheConfiguration) {
+  Copy("tiny_granite_moe", "tests/data/engine/");
+  Replace("config.json", R"("intermediate_size": 16)", R"("intermediate_size": 32)");
+  EXPECT_THAT(Message(), HasSubstr("block_sparse_moe.input_linear.weight' has shape [4, 32, 32], "
+                                   "the configuration wants [4, 64, 32]"));
+  Copy("tiny_mixtral", "tests/data/engine/");
+  Replace("config.json", R"("num_local_experts": 4)", R"("num_local_experts": 3)");
+  EXPECT_THAT(Message(), HasSubstr("block_sparse_moe.experts.3.w1.weight' is not part of"));
+  Replace("config.json", R"("num_local_experts": 3)", R"("num_local_experts": 5)");
+  EXPECT_THAT(Message(), HasSubstr("block_sparse_moe.gate.weight' has shape [4, 32], the "
+                                   "configuration wants [5, 32]"));
+}
+
 TEST_F(HfFolderCopyTest, TensorsMustFitTheConfiguration) {
   Copy("hf_single");
   Replace("config.json", "\"vocab_size\": 20", "\"vocab_size\": 21");

@@ -75,6 +75,11 @@ TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
       {WithExperts([](Experts& e, ModelConfig&) { e.count = 0; }),
        "num_experts is 0, the limit is 1 to 1024"},
       {WithExperts([](Experts& e, ModelConfig&) { e.count = 1025; }), "num_experts is 1025"},
+      {WithExperts([](Experts& e, ModelConfig& c) {
+         e.count = 1024;
+         c.num_layers = 129;
+       }),
+       "num_experts is 1024 in 129 layers, the limit is 131072 in all"},
       {WithExperts([](Experts& e, ModelConfig&) { e.per_token = 0; }),
        "num_experts_per_tok is 0, the limit is 1 to 8"},
       {WithExperts([](Experts& e, ModelConfig&) { e.per_token = 9; }), "num_experts_per_tok is 9"},
