@@ -65,6 +65,7 @@ DecodeHead PlaceNewEntry(const DecodeAttentionArgs& args, int row, int kv_head, 
   head.k = args.k + kv_row * head_dim;
   head.v = args.v + kv_row * head_dim;
   head.out = static_cast<float*>(args.out) + q_row * head_dim;
+  if (args.sink_logits != nullptr) head.sinks = args.sink_logits + kv_head * group;
   head.blocks = tables.HeadBlocks(slot, args.layer, kv_head);
   head.rule = &tables.rules[slot];
   if (head.rule->weighted) head.log_weights = args.pages.log_weights;

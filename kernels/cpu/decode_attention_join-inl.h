@@ -5,7 +5,7 @@ namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 // The factors that turn a part's weights into shares of the whole, exp(part_max - max) / sum,
 // written over part_max; those of the numerator's weights over part_numerator_max. (max and sum are
-// the denominator's.)
+// the denominator's, and a sink is in both.)
 HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
   const bool weighted = head.part_numerator_max != head.part_max;
   for (int g = 0; g < group; ++g) {
@@ -14,10 +14,11 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
       const float other = head.part_max[part * group + g];
       max = other > max ? other : max;
     }
+    if (head.sinks != nullptr && head.sinks[g] > max) max = head.sinks[g];
     const auto to_factor = [max](float* part_max) {
       return *part_max = FirstLane(Exp(Set(*part_max - max)));
     };
-    float sum = 0.0f;
+    float sum = head.sinks == nullptr ? 0.0f : FirstLane(Exp(Set(head.sinks[g] - max)));
     for (int part = 0; part < parts; ++part) {
       const int row = part * group + g;
       sum += to_factor(&head.part_max[row]) * head.part_sum[row];

@@ -41,10 +41,11 @@ struct DecodeShape {
 };
 
 struct DecodeHead {
-  const float* q = nullptr;  // [group, head_dim]
-  const float* k = nullptr;  // [head_dim], the new entry
-  const float* v = nullptr;  // [head_dim]
-  float* out = nullptr;      // [group, head_dim]
+  const float* q = nullptr;      // [group, head_dim]
+  const float* k = nullptr;      // [head_dim], the new entry
+  const float* v = nullptr;      // [head_dim]
+  float* out = nullptr;          // [group, head_dim]
+  const float* sinks = nullptr;  // [group], the query heads' sink logits; null: none
   const int32_t* blocks = nullptr;
   const DecodeRule* rule = nullptr;
   float* log_weights = nullptr;  // of the pool's pages; null: none

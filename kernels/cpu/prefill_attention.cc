@@ -100,6 +100,7 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   work.k = args.k + kv_head * args.kv_head_stride;
   work.v = args.v + kv_head * args.kv_head_stride;
   work.out = args.out == nullptr ? nullptr : static_cast<float*>(args.out) + offset;
+  if (args.sink_logits != nullptr) work.sinks = args.sink_logits + kv_head * run.shape.group;
   work.first_position = args.first_position + first_query;
   work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
   work.end_key = args.end_key;

@@ -45,6 +45,7 @@ struct PrefillTile {
   const float* k = nullptr;         // [num_keys, head_dim]
   const float* v = nullptr;         // [num_keys, head_dim]
   float* out = nullptr;             // as q; null: not wanted
+  const float* sinks = nullptr;     // [group], the query heads' sink logits; null: none
   int first_position = 0;           // a multiple of kQueryTile
   int end_key = 0;                  // no query sees this one or one after it
   int window = kNoWindow;           // each sees so many, its own included; without a prefix

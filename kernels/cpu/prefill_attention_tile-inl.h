@@ -320,9 +320,11 @@ void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scrat
                 scratch + layout.queries + g * head_floats);
   }
   for (int64_t i = 0; i < shape.group * head_floats; ++i) scratch[layout.outputs + i] = 0.0f;
+  // A sink comes before all keys.
   for (int i = 0; i < shape.group * kQueryTile; ++i) {
-    scratch[layout.maxima + i] = kMinusInfinity;
-    scratch[layout.sums + i] = 0.0f;
+    scratch[layout.maxima + i] =
+        tile.sinks == nullptr ? kMinusInfinity : tile.sinks[i / kQueryTile];
+    scratch[layout.sums + i] = tile.sinks == nullptr ? 0.0f : 1.0f;
   }
   AttendPanels(shape, tile, layout, scratch);
   if (tile.counted()) CountTile(shape, tile, layout, scratch);

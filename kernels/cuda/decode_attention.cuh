@@ -63,6 +63,7 @@ class DecodeBlock {
     } else {
       Weights<false>();
     }
+    if (HasSinks() && u_.splits == 1) CountSinks();
     for (int g = 0; g < l_.group; g += l_.joined_rows) {
       products_.Values(g);
       __syncthreads();
@@ -218,6 +219,20 @@ class DecodeBlock {
     return sum;
   }
 
+  __device__ bool HasSinks() const { return l_.args.sink_logits != nullptr; }
+  // The sink logit of query head h, as a power of two.
+  __device__ float Sink(int h) const {
+    return l_.args.sink_logits[u_.head * l_.group + h] * kLog2E;
+  }
+  // Sinks join the sums of a whole head; of a split one they do when its parts are joined. Sums are
+  // not read before the next barrier. A sink far above all entries leaves them nothing; bounded, it
+  // is still a number.
+  __device__ void CountSinks() {
+    constexpr float kMost = 120.0f;
+    for (int h = thread_; h < l_.group; h += kDecodeThreads)
+      s_.by_warp[(l_.weight_rows + h) * kDecodeWarps] += Exp2(fminf(Sink(h) - Maximum(h), kMost));
+  }
+
   // The warps' sums, added in their order, go to the output or to this split's part.
   __device__ void StoreValues(int g) {
     const int head_dim = pages_.layout.head_dim;
@@ -285,7 +300,7 @@ class DecodeBlock {
     float* numerator_factor = s_.weights;
     const int lane = thread_ % kWarpSize;
     for (int h = thread_ / kWarpSize; h < l_.group; h += kDecodeWarps) {
-      float highest = LowerBoundLogit();
+      float highest = HasSinks() ? Sink(h) : LowerBoundLogit();
       for (int split = lane; split < u_.splits; split += kWarpSize)
         highest = fmaxf(highest, __ldcg(&l_.part_max[PartIndex(split, h)]));
       highest = WarpMax(highest);
@@ -299,6 +314,7 @@ class DecodeBlock {
         sum += __ldcg(&l_.part_sum[PartIndex(split, h)]) * scale;
       }
       sum = WarpSum(sum);
+      if (HasSinks()) sum += Exp2(Sink(h) - highest);
       for (int split = lane; split < u_.splits; split += kWarpSize) {
         factor[h * u_.splits + split] /= sum;
         if (weighted_) numerator_factor[h * u_.splits + split] /= sum;

@@ -131,6 +131,10 @@ __global__ void __launch_bounds__(kThreads) AttendKernel(const __grid_constant__
   constexpr int kDimsOfThread = kDims / kRowThreads;
   float out[kDimsOfThread] = {};
   float highest = -INFINITY, sum = 0.0f;
+  if (args.sink_logits != nullptr) {  // before all keys
+    highest = args.sink_logits[head] * kLog2E;
+    sum = 1.0f;
+  }
   for (int first = first_of_tile / kKeyTile * kKeyTile; first < end; first += kKeyTile) {
     __syncthreads();
     LoadKeys(exact, exact.prefix_k, args.k, kv_head, first, tiles.stride, tiles.k);

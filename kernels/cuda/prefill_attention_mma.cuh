@@ -115,6 +115,7 @@ class MmaAttention {
         first_key_(m.prefix.First(kv_head_)),
         scale_(m.args.scale * kMmaLog2E) {
     for (auto& rows : highest_) rows[0] = rows[1] = -INFINITY;
+    if (m.args.sink_logits != nullptr) StartWithSink(m.args.sink_logits[head_] * kMmaLog2E);
   }
 
   __device__ void Run() {
@@ -154,6 +155,12 @@ class MmaAttention {
   }
 
  private:
+  // A sink comes before all keys. Of a row's four lanes one counts it.
+  __device__ void StartWithSink(float sink) {
+    for (auto& rows : highest_) rows[0] = rows[1] = sink;
+    for (auto& rows : sum_) rows[0] = rows[1] = lane_ % 4 == 0 ? 1.0f : 0.0f;
+  }
+
   __device__ void LoadKeys(const uint16_t* from, const Tile& tile, int first) const {
     const int dims = m_.args.head_dim;
     tile.Load(from + (static_cast<size_t>(kv_head_) * m_.keys + first) * dims, dims, kMmaKeys,

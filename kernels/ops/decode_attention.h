@@ -14,13 +14,15 @@
 //      as SubGen's estimator has it (arXiv 2402.06082): an entry may stand for others in the
 //      numerator, the denominator or both. Log weights are finite, or -infinity where the entry
 //      does not count. Zeros give the same bits as none. (The new entry counts: the denominator is
-//      never 0.)
+//      never 0.) A query head's sink logit adds exp(sink logit) to the denominator, neither scaled
+//      nor capped, and nothing to the numerator (GPT-OSS, arXiv 2508.10925; `sinks` of
+//      transformers' gpt_oss).
 //      Rolling heads: the new entry has rank length - 1 (length: after the step), the ranks above
 //      an overwritten one go down by one, and a logit is that of the key rotated back by its
 //      distance, in ranks, to the new entry: q and k are not rotated. (Rotating q by its rank and
 //      every key by its own gives the same products.)
 //   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h); w is the entry's
-//      share of the denominator. by_position: score = position.
+//      share of the denominator, of which a sink has one too. by_position: score = position.
 //   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1 (in
 //   rolling heads for rank length), by the rule.
 //
@@ -48,8 +50,9 @@ struct DecodeAttentionArgs {
   int layer = 0;
   int num_heads = 0;
   float scale = 1.0f;
-  float softcap = 0.0f;  // logits stay within +-softcap; 0: as they are
-  Rotary rotary = {};    // for rolling rows: as many positions as such a head holds entries
+  float softcap = 0.0f;                // logits stay within +-softcap; 0: as they are
+  const float* sink_logits = nullptr;  // [num_heads], finite; null: none
+  Rotary rotary = {};  // for rolling rows: as many positions as such a head holds entries
   KvPages pages;
   SequenceTables tables;
   // Bounds that a device plans its work by: no head of the batch holds more entries after the step,

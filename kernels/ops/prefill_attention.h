@@ -5,20 +5,22 @@
 // end_key. With a window it sees none at or before p - window: so many keys, its own included
 // (sliding-window attention, arXiv 2310.06825, section 2). The work is then proportional to the
 // window. Softmax in fp32 of the logits scale * q k, or, with a softcap, of softcap * tanh(scale *
-// q k / softcap) (Gemma 2, arXiv 2408.00118, section 2). With w[i, j] = the reduction over the
-// query heads of KV head h of the weight of query i on key j, a ColumnStatistic adds to out[h, j],
-// over the queries in its range that see j:
+// q k / softcap) (Gemma 2, arXiv 2408.00118, section 2). A sink logit of a query head joins the
+// softmax of each of its queries, neither scaled nor capped, and has no value: weights of keys then
+// sum to less than 1 (GPT-OSS, arXiv 2508.10925; `sinks` of transformers' gpt_oss). With w[i, j] =
+// the reduction over the query heads of KV head h of the weight of query i on key j, a
+// ColumnStatistic adds to out[h, j], over the queries in its range that see j:
 //   kSum        the sum of w. Over a whole prompt: the accumulated attention score of H2O (arXiv
 //               2306.14048, section 4); over its last queries: SnapKV's window (arXiv 2404.14469,
 //               section 4).
 //   kMax        the maximum of w, and of what is there, which is at least 0 (the importance of
 //               KVzip, arXiv 2505.23416).
 //   kBelowMean  the number of w below 1 / (number of keys that query i sees), the mean of its
-//               weights (Scissorhands, arXiv 2305.17118, algorithm 2): those with
-//               w * keys < 1 - kBelowMeanMargin. The margin is for rounding alone. A weight that is
-//               the mean, as that of a lone key or of keys with equal logits, is off by a few units
-//               of fp32's last place, upwards or down as the backend sums; it must not count on one
-//               backend and not on another.
+//               weights where no sink has a share (Scissorhands, arXiv 2305.17118, algorithm 2):
+//               those with w * keys < 1 - kBelowMeanMargin. The margin is for rounding alone. A
+//               weight that is the mean, as that of a lone key or of keys with equal logits, is off
+//               by a few units of fp32's last place, upwards or down as the backend sums; it must
+//               not count on one backend and not on another.
 // A statistic costs what the tiles with queries in its range cost.
 //
 // Queries are worked through in tiles of kQueryTile aligned to absolute positions, and a tile's
@@ -84,9 +86,10 @@ struct PrefillAttentionArgs {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 1.0f;
-  float softcap = 0.0f;           // logits stay within +-softcap; 0: as they are
-  void* out = nullptr;            // [num_queries, num_heads, head_dim]; null: not wanted
-  DType out_dtype = DType::kF32;  // or what the backend wants (Backend::ActivationDType)
+  float softcap = 0.0f;                // logits stay within +-softcap; 0: as they are
+  const float* sink_logits = nullptr;  // [num_heads], finite; null: none
+  void* out = nullptr;                 // [num_queries, num_heads, head_dim]; null: not wanted
+  DType out_dtype = DType::kF32;       // or what the backend wants (Backend::ActivationDType)
   // In any order; those without an output are not wanted.
   std::array<ColumnStatistic, kMaxColumnStatistics> statistics = {};
   const PagedPrefix* prefix = nullptr;  // in the caller's memory; null: none

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/kv_pages.h"
@@ -36,10 +37,15 @@ inline double ReduceGroup(GroupReduce reduce, const std::vector<std::vector<doub
   return sum / static_cast<double>(weights.size());
 }
 
-// logits become softmax weights, in place. REQUIRES: not empty.
-inline void Softmax(std::vector<double>& logits) {
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
+// The sink logit of a query head, -infinity where there is none.
+inline double SinkLogit(const float* sink_logits, int head) {
+  return sink_logits == nullptr ? -std::numeric_limits<double>::infinity() : sink_logits[head];
+}
+
+// logits become softmax weights beside a sink, in place. REQUIRES: not empty.
+inline void Softmax(std::vector<double>& logits, double sink) {
+  const double highest = std::max(sink, *std::max_element(logits.begin(), logits.end()));
+  double sum = std::exp(sink - highest);
   for (double& value : logits) sum += value = std::exp(value - highest);
   for (double& value : logits) value /= sum;
 }

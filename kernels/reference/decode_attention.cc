@@ -84,8 +84,9 @@ std::vector<double> Attend(const Head& head, int query_head) {
     numerators[e] += log_weights[0];
     shares[e] += log_weights[1];
   }
-  const double highest = *std::max_element(shares.begin(), shares.end());
-  double sum = 0.0;
+  const double sink = SinkLogit(args.sink_logits, query_head);
+  const double highest = std::max(sink, *std::max_element(shares.begin(), shares.end()));
+  double sum = std::exp(sink - highest);
   for (double& share : shares) sum += share = std::exp(share - highest);
   for (double& share : shares) share /= sum;
   std::vector<double> out(d, 0.0);

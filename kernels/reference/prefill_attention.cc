@@ -58,7 +58,7 @@ std::vector<double> Attend(const PrefillAttentionArgs& args, const Keys& keys, i
     }
     weights[j] = SoftCap(dot * args.scale, args.softcap);
   }
-  Softmax(weights);
+  Softmax(weights, SinkLogit(args.sink_logits, head));
   if (args.out == nullptr) return weights;
   std::vector<double> sum(d, 0.0);
   for (int j = begin; j < count; ++j) {

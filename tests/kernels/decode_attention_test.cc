@@ -209,6 +209,7 @@ struct Step {
   std::vector<float> q, k, v, out;
   int mean_entries = 0;
   float softcap = 0.0f;
+  std::vector<float> sinks;  // [num_heads]; empty: none
 
   Step(const Shape& s, std::vector<int32_t> step_slots, std::vector<int32_t> step_positions,
        Rng& rng, float q_scale = 1.0f)
@@ -218,6 +219,14 @@ struct Step {
     v = Normals(rng, slots.size() * s.num_kv_heads * s.head_dim);
     out.assign(q.size(), kNaN);
   }
+
+  // Of every size: some have next to no share, and one leaves the entries little.
+  void AddSinks(int num_heads, Rng& rng) {
+    sinks = Normals(rng, num_heads, 3.0f);
+    sinks[0] = 12.0f;
+    sinks[num_heads - 1] = -40.0f;
+  }
+  double Sink(int head) const { return sinks.empty() ? -INFINITY : sinks[head]; }
 };
 
 DecodeAttentionArgs ArgsOf(World* world, Step* step) {
@@ -232,6 +241,7 @@ DecodeAttentionArgs ArgsOf(World* world, Step* step) {
   args.num_heads = world->shape.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(world->shape.head_dim));
   args.softcap = step->softcap;
+  if (!step->sinks.empty()) args.sink_logits = step->sinks.data();
   args.rotary = world->rotary;
   args.rotary.cos = world->cos.data();
   args.rotary.sin = world->sin.data();
@@ -261,6 +271,7 @@ void RunOnBackend(World* world, Step* step, int threads = 2,
   map(args.q, step->q);
   map(args.k, step->k);
   map(args.v, step->v);
+  if (!step->sinks.empty()) map(args.sink_logits, step->sinks);
   if (rounded != nullptr) {
     rounded->assign(step->out.size(), 0xFFFF);
     args.out = mirror.Map(rounded->data(), rounded->size());
@@ -317,7 +328,8 @@ std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
 // sum of its factors.
 std::vector<double> AttendPlainly(const std::vector<Entry>& entries, const float* q, double scale,
                                   std::vector<double>* out, double* largest_logit,
-                                  double* magnitude = nullptr, double softcap = 0) {
+                                  double* magnitude = nullptr, double softcap = 0,
+                                  double sink = -INFINITY) {
   const size_t dim = entries[0].k.size();
   std::vector<double> w(entries.size()), numerators(entries.size());
   for (size_t e = 0; e < entries.size(); ++e) {
@@ -329,8 +341,8 @@ std::vector<double> AttendPlainly(const std::vector<Entry>& entries, const float
     for (const double weighted : {numerators[e], w[e]})
       if (std::isfinite(weighted)) *largest_logit = std::max(*largest_logit, std::abs(weighted));
   }
-  const double top = *std::max_element(w.begin(), w.end());
-  double sum = 0, factors = 0;
+  const double top = std::max(sink, *std::max_element(w.begin(), w.end()));
+  double sum = std::exp(sink - top), factors = 0;
   for (double& x : w) sum += x = std::exp(x - top);
   out->assign(dim, 0.0);
   for (size_t e = 0; e < entries.size(); ++e) {
@@ -398,8 +410,8 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
         const size_t q = (row * s.num_heads + h * s.group() + g) * s.head_dim;
         std::vector<double> out;
         double magnitude = 1;
-        weights.push_back(
-            AttendPlainly(entries, &step.q[q], scale, &out, &largest, &magnitude, step.softcap));
+        weights.push_back(AttendPlainly(entries, &step.q[q], scale, &out, &largest, &magnitude,
+                                        step.softcap, step.Sink(h * s.group() + g)));
         error = WeightError(largest, s.head_dim);
         for (int d = 0; d < s.head_dim; ++d)
           worst = std::max(worst, std::abs(step.out[q + d] - out[d]) / std::max(1.0, magnitude));
@@ -649,6 +661,55 @@ TEST_P(DecodeAttentionTest, CappedMixedBatchMatchesPlainModel) {
   EXPECT_LE(excused, 2);
 }
 
+// A sink beside the entries, whose share they lack, in whole heads and in heads of several parts.
+TEST_P(DecodeAttentionTest, SinksOfMixedBatchMatchPlainModel) {
+  int excused = 0;
+  for (const bool weighted : {false, true}) {
+    std::vector<int32_t> positions;
+    World world = MixedWorld(GetParam(), rng_, &positions);
+    if (weighted) DrawLogWeights(&world, rng_);
+    for (const float softcap : {0.0f, 3.0f}) {
+      SCOPED_TRACE("softcap " + std::to_string(softcap));
+      const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng_);
+      Step step(GetParam(), slots, Pick(positions, slots), rng_, 2.0f);
+      step.softcap = softcap;
+      step.AddSinks(GetParam().num_heads, rng_);
+      World before = world, before_truth = world, truth = world;
+      Step truth_step = step;
+      RunOnBackend(&world, &step);
+      ASSERT_NO_FATAL_FAILURE(ExpectStep(before, world, step, &excused));
+      reference::DecodeAttention(ArgsOf(&truth, &truth_step));
+      ASSERT_NO_FATAL_FAILURE(ExpectStep(before_truth, truth, truth_step, &excused)) << "reference";
+      for (int32_t& p : positions) ++p;
+    }
+  }
+  EXPECT_LE(excused, 2);
+}
+
+// Queries of zeros: a sink of 0 is one more entry, once, whatever parts a head is cut into; one far
+// above all entries leaves them nothing.
+TEST_P(DecodeAttentionTest, SinkOfMixedBatchCountsOnce) {
+  const Shape& s = GetParam();
+  for (const int length : {0, 40, 299, 1100}) {
+    World world(s, 1, length / s.block_size + 1, rng_);
+    FillSequence(&world, 0, length, INT32_MAX, Tova(), rng_);
+    World covered = world;
+    Step step(s, {0}, {length}, rng_, 0.0f);
+    Step covered_step = step;
+    step.sinks.assign(s.num_heads, 0.0f);
+    covered_step.sinks.assign(s.num_heads, 1e4f);
+    RunOnBackend(&world, &step);
+    RunOnBackend(&covered, &covered_step);
+    for (int h = 0; h < s.num_kv_heads; ++h) {
+      for (int e = 0; e <= length; ++e) {
+        ASSERT_NEAR(world.scores[world.Slot(0, h, e)] * (length + 2), 1.0, 2e-6) << length;
+        ASSERT_LE(covered.scores[covered.Slot(0, h, e)], 1e-30f) << length;
+      }
+    }
+    for (const float x : covered_step.out) ASSERT_LE(std::abs(x), 1e-30f) << length;
+  }
+}
+
 // Log weights of 0 are none, to the bit.
 TEST_P(DecodeAttentionTest, WeightedMixedBatchOfZerosChangesNoBit) {
   std::vector<int32_t> positions;
@@ -782,12 +843,13 @@ TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
 }
 
 // The same row alone, in another order, on other numbers of threads: the same bits.
-void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, Rng& rng) {
+void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, bool sinks, Rng& rng) {
   std::vector<int32_t> positions;
   const World start = MixedWorld(s, rng, &positions);
   const std::vector<int32_t> slots = ShuffledSlots(positions.size(), rng);
   Step inputs(s, slots, Pick(positions, slots), rng);
   inputs.softcap = softcap;
+  if (sinks) inputs.AddSinks(s.num_heads, rng);
   World expected = start;
   Step expected_step = inputs;
   RunOnBackend(&expected, &expected_step, 1);
@@ -806,6 +868,7 @@ void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, Rng& rng) {
   for (size_t row = slots.size(); row-- > 0;) {
     Step step(s, {slots[row]}, {inputs.positions[row]}, rng);
     step.softcap = inputs.softcap;
+    step.sinks = inputs.sinks;
     const size_t q = static_cast<size_t>(s.num_heads) * s.head_dim;
     const size_t kv = static_cast<size_t>(s.num_kv_heads) * s.head_dim;
     std::copy_n(&inputs.q[row * q], q, step.q.begin());
@@ -822,11 +885,11 @@ void ExpectSameBitsInAnyBatch(const Shape& s, float softcap, Rng& rng) {
 }
 
 TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBit) {
-  ExpectSameBitsInAnyBatch(GetParam(), 0.0f, rng_);
+  ExpectSameBitsInAnyBatch(GetParam(), 0.0f, false, rng_);
 }
 
 TEST_P(DecodeAttentionTest, BatchAndThreadsChangeNoBitOfOtherLogits) {
-  ExpectSameBitsInAnyBatch(GetParam(), 2.0f, rng_);
+  ExpectSameBitsInAnyBatch(GetParam(), 2.0f, true, rng_);
 }
 
 // Rows far past their caps, the reference and the cpu each following its own choices: the kept
@@ -953,8 +1016,8 @@ void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingH
     const std::vector<float> rounded(query.begin(), query.end());
     std::vector<double> out;
     const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-    weights.push_back(
-        AttendPlainly(turned, rounded.data(), scale, &out, &largest, nullptr, step.softcap));
+    weights.push_back(AttendPlainly(turned, rounded.data(), scale, &out, &largest, nullptr,
+                                    step.softcap, step.Sink(kv_head * s.group() + g)));
     error = 2 * WeightError(largest, s.head_dim);  // keys are turned in fp32
     for (int d = 0; d < s.head_dim; ++d) ASSERT_NEAR(step.out[q + d], out[d], 8 * error);
   }
@@ -1016,6 +1079,7 @@ TEST_P(DecodeAttentionTest, RollingHeadsMatchThePlainModel) {
       const std::vector<int32_t> slots = ShuffledSlots(rules.size(), rng_);
       Step step(s, slots, std::vector<int32_t>(slots.size(), length + t), rng_);
       if (t % 2 == 1) step.softcap = 1.5f;
+      if (t % 4 != 0) step.AddSinks(s.num_heads, rng_);
       World before = world, again = world;
       Step step_again = step;
       RunOnBackend(&world, &step, 1);
@@ -1223,7 +1287,7 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
 
 // Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
 // errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
-void ExpectAccurateWeights(float softcap) {
+void ExpectAccurateWeights(float softcap, float sink) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     const Shape shape{8, 1, 128, 16, dtype};
     Rng rng(kSeed);
@@ -1234,6 +1298,7 @@ void ExpectAccurateWeights(float softcap) {
     for (int g = 1; g < shape.group(); ++g)  // all heads alike: a score is one head's weight
       std::copy_n(step.q.begin(), shape.head_dim, step.q.begin() + g * shape.head_dim);
     step.softcap = softcap;
+    if (std::isfinite(sink)) step.sinks.assign(shape.num_heads, sink);
     World before = world;
     RunOnBackend(&world, &step);
     before.SetEntry(0, 0, length, step.k.data(), step.v.data(), length, 0.0f);
@@ -1242,7 +1307,7 @@ void ExpectAccurateWeights(float softcap) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     const std::vector<double> weights =
         AttendPlainly(EntriesOf(before, 0, 0, length + 1), step.q.data(), scale, &out, &largest,
-                      nullptr, softcap);
+                      nullptr, softcap, sink);
     for (int e = 0; e <= length; ++e)
       squares += std::pow(world.scores[world.Slot(0, 0, e)] / weights[e] - 1, 2);
     const double error = std::sqrt(squares / (length + 1));
@@ -1253,9 +1318,13 @@ void ExpectAccurateWeights(float softcap) {
   }
 }
 
-TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) { ExpectAccurateWeights(0.0f); }
+TEST(DecodeAttentionAccuracyTest, WeightsKeepFp32sAccuracy) {
+  ExpectAccurateWeights(0.0f, -INFINITY);
+}
 
-TEST(DecodeAttentionAccuracyTest, CappedWeightsKeepFp32sAccuracy) { ExpectAccurateWeights(30.0f); }
+TEST(DecodeAttentionAccuracyTest, CappedWeightsBesideASinkKeepFp32sAccuracy) {
+  ExpectAccurateWeights(30.0f, 9.0f);
+}
 
 // Attention over the kept set is dense attention over the whole history with what was evicted
 // masked.

@@ -53,6 +53,7 @@ struct Prompt {
   int keys = 0;            // that there are; n, where queries and keys are of the same tokens
   int window = kNoWindow;
   float softcap = 0.0f;
+  std::vector<float> sinks;  // [num_heads]; empty: none
   std::vector<float> q, k, v, out, column_sums;
   std::vector<ColumnStatistic> more;         // beside the column sums, outputs aside
   std::vector<std::vector<float>> more_out;  // as column_sums
@@ -110,6 +111,7 @@ struct Prompt {
     if (keys < n || first_position > 0) args.end_key = keys;
     args.window = window;
     args.softcap = softcap;
+    if (!sinks.empty()) args.sink_logits = sinks.data();
     args.num_heads = shape.num_heads;
     args.num_kv_heads = shape.num_kv_heads;
     args.head_dim = shape.head_dim;
@@ -145,6 +147,8 @@ void RunSlice(Prompt* prompt, int begin, int end, bool with_sums, int threads,
   args.q = mirror.Map(args.q, prompt->q.size()) + begin * row;
   args.k = mirror.Map(args.k, prompt->k.size());
   args.v = mirror.Map(args.v, prompt->v.size());
+  if (!prompt->sinks.empty())
+    args.sink_logits = mirror.Map(prompt->sinks.data(), prompt->sinks.size());
   if (rounded != nullptr) {  // the output goes there, as bf16
     rounded->resize(prompt->out.size(), 0xFFFF);
     args.out = mirror.Map(rounded->data(), rounded->size()) + begin * row;
@@ -203,7 +207,8 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
       std::fill(reduced.begin(), reduced.end(), 0.0);
       for (int g = 0; g < s.group(); ++g) {
         const size_t row = (static_cast<size_t>(i) * s.num_heads + kv * s.group() + g) * s.head_dim;
-        double sum = 0, top = -1e300;
+        const double sink = p.sinks.empty() ? -INFINITY : p.sinks[kv * s.group() + g];
+        double top = std::max(sink, -1e300);
         const int first = p.FirstSeen(i), seen = p.KeysSeen(i);
         for (int j = first; j < seen; ++j) {
           w[j] = 0;
@@ -213,6 +218,7 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
           if (p.softcap > 0) w[j] = p.softcap * std::tanh(w[j] / p.softcap);
           top = std::max(top, w[j]);
         }
+        double sum = std::exp(sink - top);
         for (int j = first; j < seen; ++j) sum += w[j] = std::exp(w[j] - top);
         for (int j = first; j < seen; ++j) {
           const double a = w[j] / sum;
@@ -796,19 +802,37 @@ class PrefillLogitsTest : public testing::TestWithParam<Shape> {
 struct Change {
   float softcap;
   float q_scale;
+  bool sinks;
 };
 
-std::vector<Change> Changes() { return {{50.0f, 1.0f}, {2.0f, 1.0f}, {5.0f, 8.0f}}; }
+std::vector<Change> Changes() {
+  return {{50.0f, 1.0f, false},
+          {2.0f, 1.0f, false},
+          {5.0f, 8.0f, false},
+          {0.0f, 1.0f, true},
+          {3.0f, 4.0f, true}};
+}
+
+// Of every size: some have next to no share, and one leaves the keys little.
+std::vector<float> SinksOf(int num_heads, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<float> sinks(num_heads);
+  for (float& sink : sinks) sink = std::normal_distribution<float>(1.0f, 2.0f)(rng);
+  sinks[0] = 12.0f;
+  sinks[num_heads - 1] = -40.0f;
+  return sinks;
+}
 
 Prompt ChangedPrompt(const Shape& shape, int n, const Change& change) {
   Prompt prompt(shape, n, kSeed + n, change.q_scale);
   prompt.softcap = change.softcap;
+  if (change.sinks) prompt.sinks = SinksOf(shape.num_heads, kSeed);
   return prompt;
 }
 
 std::string NameOf(const Change& change) {
   return "softcap " + std::to_string(change.softcap) + ", queries * " +
-         std::to_string(change.q_scale);
+         std::to_string(change.q_scale) + (change.sinks ? ", sinks" : "");
 }
 
 TEST_P(PrefillLogitsTest, MatchesDenseAttention) {
@@ -847,7 +871,7 @@ TEST_P(PrefillLogitsTest, SlicingAndThreadsChangeNoBit) {
   const int n = 141;
   for (const DType precision : {DType::kF32, DType::kBF16}) {
     for (const bool windowed : {false, true}) {
-      Prompt start = ChangedPrompt(GetParam(), n, Changes()[1]);
+      Prompt start = ChangedPrompt(GetParam(), n, Changes().back());
       if (windowed) {
         start.window = 40;
       } else {
@@ -883,6 +907,21 @@ TEST_P(PrefillLogitsTest, LowPrecisionRoundsNothingButWeights) {
         ASSERT_NEAR(prompt.out[i], dense.out[i], largest / 256) << i;
     }
   }
+}
+
+// A sink so high that no key has a share, and one so low that it has none.
+TEST_P(PrefillLogitsTest, SinksMayTakeAllOrNothing) {
+  const Shape& s = GetParam();
+  Prompt without(s, 100, kSeed);
+  Prompt all = without, nothing = without;
+  all.sinks.assign(s.num_heads, 1e4f);
+  nothing.sinks.assign(s.num_heads, -1e4f);
+  RunOnBackend(&without);
+  RunOnBackend(&all);
+  RunOnBackend(&nothing);
+  for (const float x : all.out) ASSERT_EQ(x, 0.0f);
+  EXPECT_TRUE(SameBits(nothing.out, without.out));
+  EXPECT_TRUE(SameBits(nothing.column_sums, without.column_sums));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, PrefillLogitsTest, testing::ValuesIn(ShapesOfModels()),
@@ -930,6 +969,7 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     const int n = 4500, begin = 4448;  // 16 x 32 x 4500 weights: more than are kept
     Prompt prompt(shape, n, kSeed);
     if (reduce != GroupReduce::kMean) prompt.softcap = 1.5f;
+    if (reduce == GroupReduce::kMax) prompt.sinks = SinksOf(shape.num_heads, kSeed);
     const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0};
     ASSERT_FALSE(
         cpu::LayoutOf(kernel_shape, cpu::NumPanels(begin + kQueryTile), true).keep_weights);

@@ -31,6 +31,8 @@ struct Case {
   int first_summed = 0;
   DType precision = DType::kF32;
   ColumnStatistic::Kind kind = ColumnStatistic::Kind::kSum;
+  float softcap = 0.0f;
+  bool sinks = false;  // head h has the sink logit h - 2
 
   int group() const { return num_heads / num_kv_heads; }
   int longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
@@ -41,7 +43,7 @@ std::string NameOf(const Case& c) {
   name << c.num_heads << " heads, " << c.num_kv_heads << " kv heads, dim " << c.head_dim
        << ", kind " << static_cast<int>(c.kind) << ", reduce " << static_cast<int>(c.reduce)
        << ", pages " << DTypeName(c.dtype) << ", precision " << DTypeName(c.precision) << ", n "
-       << c.n << ", lengths";
+       << c.n << ", softcap " << c.softcap << (c.sinks ? ", sinks" : "") << ", lengths";
   for (const int32_t length : c.lengths) name << " " << length;
   return name.str();
 }
@@ -183,6 +185,10 @@ class Sequence {
     args.num_kv_heads = c_.num_kv_heads;
     args.head_dim = c_.head_dim;
     args.scale = Scale();
+    args.softcap = c_.softcap;
+    std::vector<float> sinks(c_.num_heads);
+    std::iota(sinks.begin(), sinks.end(), -2.0f);
+    if (c_.sinks) args.sink_logits = mirror.Map(sinks.data(), sinks.size());
     args.out = mirror.Map(results->out.data(), results->out.size()) + begin * row;
     ColumnStatistic& sums = args.statistics[1];  // any of them
     sums.reduce = c_.reduce;
@@ -281,15 +287,17 @@ std::vector<double> Weights(const Sequence& s, int query, int head, Dense* dense
   const Case& c = s.c();
   const int kv_head = head / c.group();
   std::vector<double> w(c.lengths[kv_head] + query + 1);
-  double top = -INFINITY, sum = 0.0;
+  double top = c.sinks ? head - 2.0 : -INFINITY;
   for (size_t j = 0; j < w.size(); ++j) {
     double dot = 0.0;
     for (int d = 0; d < c.head_dim; ++d)
       dot += static_cast<double>(s.Query(query, head)[d]) * s.Key(kv_head, j)[d];
     w[j] = dot * s.Scale();
-    top = std::max(top, w[j]);
     dense->largest_logit = std::max(dense->largest_logit, std::abs(w[j]));
+    if (c.softcap > 0) w[j] = c.softcap * std::tanh(w[j] / c.softcap);
+    top = std::max(top, w[j]);
   }
+  double sum = c.sinks ? std::exp(head - 2.0 - top) : 0.0;
   for (double& x : w) sum += x = std::exp(x - top);
   for (double& x : w) x /= sum;
   return w;
@@ -394,6 +402,8 @@ TEST_P(PrefillPrefixTest, RaggedHeadsMatchDenseAttention) {
                                       {DType::kBF16, ColumnStatistic::Kind::kBelowMean}}) {
       c.dtype = dtype;
       c.kind = kind;
+      c.softcap = dtype == DType::kF16 ? 1.5f : 0.0f;
+      c.sinks = dtype == DType::kBF16;
       SCOPED_TRACE(NameOf(c));
       const Sequence sequence(c, kSeed);
       Results results = sequence.Start();
@@ -410,6 +420,8 @@ TEST_P(PrefillPrefixTest, LowPrecisionRoundsNothingButWeights) {
       // Pages of another type than the work space's, and of the same.
       for (const DType dtype : {DType::kF32, precision}) {
         c.dtype = dtype;
+        c.softcap = dtype == DType::kF32 ? 1.5f : 0.0f;
+        c.sinks = dtype != DType::kF32;
         c.kind =
             dtype == DType::kF32 ? ColumnStatistic::Kind::kBelowMean : ColumnStatistic::Kind::kSum;
         SCOPED_TRACE(NameOf(c));
