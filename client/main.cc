@@ -38,13 +38,16 @@ struct ClientFlags {
   std::string system;
   std::string tools_file;  // of chat
   std::optional<std::string> template_kwargs;
-  std::vector<std::string> words;  // the message of chat, the text of tokenize
+  std::vector<std::string> words;  // the message of chat, the text of tokenize and of embed
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::vector<uint32_t> ids;
   std::string policy;  // that `info` is to detail
   std::string model;   // that `pull` is to fetch
   bool plain = false, no_special = false, keep_special = false;
+  std::string pooling = "last";
+  std::optional<uint32_t> dimensions;
+  bool no_normalize = false;
 };
 
 std::string Join(const std::vector<std::string>& words) {
@@ -111,6 +114,32 @@ int Generate(Connection* connection, const ClientFlags& flags) {
   return ExitCodeOf(GenerateAndPrint(connection, request, Printing(flags), nullptr));
 }
 
+int Embed(Connection* connection, const ClientFlags& flags) {
+  v1::EmbedRequest request;
+  if (!flags.ids.empty()) {
+    request.mutable_token_ids()->mutable_ids()->Assign(flags.ids.begin(), flags.ids.end());
+  } else {
+    request.set_text(flags.words.empty() ? ReadAll(std::cin) : Join(flags.words));
+  }
+  request.set_pooling(flags.pooling == "mean" ? v1::POOLING_MEAN : v1::POOLING_LAST);
+  request.set_normalize(!flags.no_normalize);
+  if (flags.dimensions.has_value()) request.set_dimensions(*flags.dimensions);
+  v1::EmbedResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = connection->stub().Embed(&context, request, &response);
+  if (!status.ok()) return Report(status, *connection);
+  if (flags.json) {
+    PrintJson(response);
+    return 0;
+  }
+  fmt::print("{}\n", fmt::join(response.embedding(), " "));
+  if (!flags.quiet) {
+    fmt::print(stderr, "[{} tokens, {} dimensions]\n", response.usage().prompt_tokens(),
+               response.embedding_size());
+  }
+  return 0;
+}
+
 int Tokenize(Connection* connection, const ClientFlags& flags) {
   v1::TokenizeRequest request;
   request.set_text(flags.words.empty() ? ReadAll(std::cin) : Join(flags.words));
@@ -174,6 +203,15 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   generate->add_option("--prompt-ids", flags->ids, "Token ids instead of text");
   AddRequestFlags(generate, &flags->request);
 
+  CLI::App* embed = app->add_subcommand("embed", "A text as a vector");
+  embed->add_option("text", flags->words, "The text; default: what is piped in");
+  embed->add_option("--ids", flags->ids, "Token ids instead of text");
+  embed->add_option("--pooling", flags->pooling, "The last token's hidden state, or the mean")
+      ->check(CLI::IsMember({"last", "mean"}))
+      ->capture_default_str();
+  embed->add_option("--dimensions", flags->dimensions, "The first ones alone; default: all");
+  embed->add_flag("--no-normalize", flags->no_normalize, "As long as it is, not 1");
+
   CLI::App* tokenize = app->add_subcommand("tokenize", "Text to token ids");
   tokenize->add_option("text", flags->words, "The text; default: what is piped in");
   tokenize->add_flag("--no-special", flags->no_special, "Add no BOS or EOS");
@@ -213,6 +251,7 @@ int Run(const std::string& command, const ClientFlags& flags) {
   }
   if (command == "chat") return Chat(&connection, flags);
   if (command == "generate") return Generate(&connection, flags);
+  if (command == "embed") return Embed(&connection, flags);
   if (command == "tokenize") return Tokenize(&connection, flags);
   if (command == "detokenize") return Detokenize(&connection, flags);
   if (command == "health") return Health(&connection);

@@ -6,6 +6,7 @@
 
 #include "engine/decode_shape.h"
 #include "engine/engine_sizing.h"
+#include "engine/forward/pooler.h"
 #include "engine/forward/prefill.h"
 #include "engine/forward/transformer.h"
 #include "engine/pool/kv_state.h"
@@ -56,6 +57,8 @@ struct Engine::Impl {
   DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
   DeviceArray<float> hidden, k, v, logits;
   DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
+  Pooler pooler;
+  std::vector<const float*> embeddings;  // of the step's slices
   StepResults results;
   std::vector<StepResults::Report> reports;  // of the step's slices and shrinks
 
@@ -64,6 +67,7 @@ struct Engine::Impl {
   DecodeShape ShapeOf(const std::vector<DecodeRow>& decode) const;
   void EnqueueDecode(const DecodeShape& shape);
   void GatherFinalRows(const Batch& batch);
+  void PoolPrompts(const Batch& batch);
   void Cut(const SlotCut& cut);
   StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
@@ -89,8 +93,11 @@ absl::Status Engine::Impl::Allocate() {
   allocate(seen, rows * config.vocab_size);
   if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
   if (status.ok()) {
+    status = pooler.Allocate(backend.get(), model.get(), limits.prefill_rows, limits.max_num_seqs);
+  }
+  if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs,
-                              limits.FullLayers() * limits.num_kv_heads);
+                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
   }
   return status;
 }
@@ -175,6 +182,7 @@ void Engine::Enqueue(const Batch& batch) {
   if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
   impl.GatherFinalRows(batch);
+  impl.PoolPrompts(batch);
   if (impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
   impl.PushResults(batch);
 }
@@ -212,7 +220,7 @@ void Engine::Impl::PushResults(const Batch& batch) {
     const CachePlan& plan = kv->plan(cut.slot);
     if (plan.life->HeadsDiffer(plan)) report.entries = kv->lengths(cut.slot);
   }
-  results.Push(batch, limits.num_layers, tokens.data(), reports);
+  results.Push(batch, limits.num_layers, tokens.data(), reports, embeddings);
 }
 
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
@@ -300,6 +308,18 @@ void Engine::Impl::GatherFinalRows(const Batch& batch) {
   for (const PrefillSlice& slice : batch.prefill) {
     if (!slice.EndsPrompt(limits.num_layers)) continue;
     model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
+  }
+}
+
+void Engine::Impl::PoolPrompts(const Batch& batch) {
+  embeddings.assign(batch.prefill.size(), nullptr);
+  for (size_t i = 0; i < batch.prefill.size(); ++i) {
+    const PrefillSlice& slice = batch.prefill[i];
+    if (slice.pooling == Pooling::kNone || !slice.EndsPrompt(limits.num_layers)) continue;
+    const int index = static_cast<int>(i);
+    pooler.Pool(slice.pooling, prefill->Hidden(slice), static_cast<int>(slice.prompt.size()),
+                index);
+    embeddings[i] = pooler.embedding(index);
   }
 }
 

@@ -8,9 +8,10 @@ namespace hydrant {
 
 static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
-absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads) {
+absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size) {
   backend_ = backend;
   num_heads_ = num_heads;
+  hidden_size_ = hidden_size;
   absl::Status status;
   const auto allocate = [&](DeviceBuffer& buffer, size_t bytes) {
     if (!status.ok()) return;
@@ -24,12 +25,13 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
     allocate(step.observations, rows * kMaxObservations * num_heads_ * sizeof(float));
+    allocate(step.embeddings, rows * hidden_size_ * sizeof(float));
   }
   return status;
 }
 
 void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens,
-                       std::span<const Report> reports) {
+                       std::span<const Report> reports, std::span<const float* const> embeddings) {
   const int index = (oldest_ + in_flight_) % kMostInFlight;
   ++in_flight_;
   Step& step = steps_[index];
@@ -52,6 +54,13 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
                                 report.num_observations * num_heads_ * sizeof(float));
     }
     step.reports.push_back({entries, mass, report.num_observations});
+  }
+  step.pooled.clear();
+  for (size_t i = 0; i < embeddings.size(); ++i) {
+    step.pooled.push_back(embeddings[i] != nullptr);
+    if (!step.pooled.back()) continue;
+    backend_->CopyToHostLater(static_cast<float*>(step.embeddings.get()) + i * hidden_size_,
+                              embeddings[i], hidden_size_ * sizeof(float));
   }
   const size_t rows = step.decoded + std::count(step.ends.begin(), step.ends.end(), true);
   if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), tokens, rows * sizeof(TokenId));
@@ -89,6 +98,11 @@ absl::Status StepResults::Pop(StepResult* result) {
   result->prefill_tokens.clear();
   const TokenId* next = tokens + step.decoded;
   for (const bool ends : step.ends) result->prefill_tokens.push_back(ends ? *next++ : kNoToken);
+  result->embeddings.clear();
+  for (size_t i = 0; i < step.pooled.size(); ++i) {
+    const float* from = static_cast<const float*>(step.embeddings.get()) + i * hidden_size_;
+    result->embeddings.emplace_back(from, from + (step.pooled[i] ? hidden_size_ : 0));
+  }
   result->prompt_reports.clear();
   result->cut_reports.clear();
   for (size_t i = 0; i < step.reports.size(); ++i) {

@@ -19,7 +19,7 @@ class StepResults {
   static constexpr int kMostInFlight = 2;
 
   // Borrows the backend and its events.
-  absl::Status Allocate(Backend* backend, int max_rows, int num_heads);
+  absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size);
 
   // A CacheReport on the device, null where that is empty.
   struct Report {
@@ -31,9 +31,10 @@ class StepResults {
 
   // Behind the operations of a step. tokens: on the device, of the step's decode rows, then of its
   // prompts that end; reports: of the slices and their other slots, in their order, then of the
-  // cuts. REQUIRES: fewer than kMostInFlight are in flight.
+  // cuts; embeddings: of the slices, null where there is none. REQUIRES: fewer than kMostInFlight
+  // are in flight.
   void Push(const Batch& batch, int num_layers, const TokenId* tokens,
-            std::span<const Report> reports);
+            std::span<const Report> reports, std::span<const float* const> embeddings);
   // Waits for the oldest one. After an error none is in flight.
   absl::Status Pop(StepResult* result);
 
@@ -48,6 +49,8 @@ class StepResults {
     DeviceBuffer tokens;
     DeviceBuffer entries, masses;  // [max_rows, heads]: a row a report
     DeviceBuffer observations;     // [max_rows, kMaxObservations, heads]
+    DeviceBuffer embeddings;       // [max_rows, hidden]
+    std::vector<bool> pooled;      // of the slices
     size_t decoded = 0;
     std::vector<bool> ends;  // its prompt, of the slices
     std::vector<Reported> reports;
@@ -58,6 +61,7 @@ class StepResults {
 
   Backend* backend_ = nullptr;
   size_t num_heads_ = 0;
+  size_t hidden_size_ = 0;
   std::array<Step, kMostInFlight> steps_;
   int oldest_ = 0;
   int in_flight_ = 0;

@@ -35,6 +35,7 @@
   OP(RopeSplit, RopeSplitArgs)                     \
   OP(Activate, ActivateArgs)                       \
   OP(SoftCap, SoftCapArgs)                         \
+  OP(SumRows, SumRowsArgs)                         \
   OP(RouteExperts, RouteExpertsArgs)               \
   OP(ExpertMatmul, ExpertMatmulArgs)               \
   OP(CombineExperts, CombineExpertsArgs)           \

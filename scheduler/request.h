@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_plan.h"
+#include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace hydrant {
@@ -53,6 +54,9 @@ struct Request {
   StoppingParams stopping;
   bool skip_special_tokens = true;
   std::optional<TimeUs> deadline;
+  // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
+  // no token follows. REQUIRES: max_tokens is 1, nothing is resumed
+  Pooling pooling = Pooling::kNone;
 };
 
 // Of the attention of a prompt's last queries, the share that falls on entries that stayed
@@ -98,6 +102,7 @@ struct Finished {
   std::string matched_stop{};                 // the stop string, if one matched
   std::optional<TokenId> matched_token_id{};  // the end or stop token id, if one matched
   Usage usage{};
+  std::vector<float> embedding{};  // [hidden], where it was asked for
 };
 // The stream ends with an error. reason is a stable word for machines: CANCELLED, DEADLINE,
 // QUEUE_FULL, NEVER_FITS, DUPLICATE_REQUEST_ID, INVALID, DRAINING, LOADING, ENGINE_FAULT.

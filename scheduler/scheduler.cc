@@ -70,6 +70,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .tokens = std::move(request.prompt),
       .max_total_tokens = checked.max_total_tokens,
       .deadline = request.deadline,
+      .pooling = request.pooling,
       .submitted_at = now,
       .last_heard_at = now,
   });
@@ -311,7 +312,8 @@ void Scheduler::SchedulePrefill(TimeUs now) {
                               .token_begin = run.token_begin,
                               .token_end = run.token_end,
                               .sampling = sequence->sampling,
-                              .whole_prompt = sequence->Prompt()});
+                              .whole_prompt = sequence->Prompt(),
+                              .pooling = sequence->pooling});
     batch_.prefill.back().sampling.position = sequence->num_context_tokens;
     AdvancePrompt(sequence, batch_.prefill.back());
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
@@ -376,7 +378,11 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
     if (Holds(*sequence, cache)) Compressed(sequence, result.prompt_reports[i]);
-    Sampled(sequence, index, result.prefill_tokens[i], now);
+    if (sequence->pooling != Pooling::kNone) {
+      Pooled(sequence, result.embeddings.at(i), now);
+    } else {
+      Sampled(sequence, index, result.prefill_tokens[i], now);
+    }
   }
   for (size_t i = 0; i < step.cut.size(); ++i) {
     const std::vector<int32_t>& entries = result.cut_reports[i].entries;
@@ -417,6 +423,19 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
   usage.policy_report = ReportOf(sequence->plan);
 }
 
+// The prompt has been read, and nothing follows it.
+void Scheduler::Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now) {
+  if (!sequence->IsWaiting()) sequence->num_done = sequence->num_context_tokens;
+  const auto is_finite = [](float value) { return std::isfinite(value); };
+  if (!std::all_of(embedding.begin(), embedding.end(), is_finite)) {
+    Fail(sequence, absl::InternalError("the hidden states of the prompt are not finite"),
+         "ENGINE_FAULT", now);
+    return;
+  }
+  if (!sequence->first_token_at.has_value()) sequence->first_token_at = now;
+  Finish(sequence, FinishReason::kLength, now, embedding);
+}
+
 // Token number `index` of the sequence has come; one that is known already when it replays.
 void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now) {
   if (!sequence->IsWaiting()) sequence->num_done = index;
@@ -452,12 +471,14 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
   }
 }
 
-void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now) {
+void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,
+                       std::vector<float> embedding) {
   CloseUsage(sequence, now);
   Send(*sequence, Finished{.reason = reason,
                            .matched_stop = sequence->output.matched_stop(),
                            .matched_token_id = sequence->output.matched_token_id(),
-                           .usage = sequence->usage});
+                           .usage = sequence->usage,
+                           .embedding = std::move(embedding)});
   Remove(sequence);
 }
 

@@ -114,7 +114,9 @@ class Scheduler {
 
   void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
-  void Finish(Sequence* sequence, FinishReason reason, TimeUs now);
+  void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
+              std::vector<float> embedding = {});
+  void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);

@@ -1,6 +1,7 @@
 #include "server/request_conversion.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <random>
 
@@ -259,6 +260,61 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   request.skip_special_tokens =
       !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();
   return request;
+}
+
+namespace {
+
+absl::StatusOr<Pooling> ConvertPooling(const v1::EmbedRequest& wire) {
+  switch (wire.pooling()) {
+    case v1::POOLING_UNSPECIFIED:
+    case v1::POOLING_LAST:
+      return Pooling::kLast;
+    case v1::POOLING_MEAN:
+      return Pooling::kMean;
+    default:
+      return Invalid(absl::StrCat("pooling: ", wire.pooling(),
+                                  " is unknown; one of POOLING_LAST, POOLING_MEAN"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model,
+                                            const v1::EmbedRequest& wire) {
+  HYDRANT_ASSIGN_OR_RETURN(const Pooling pooling, ConvertPooling(wire));
+  const auto width = static_cast<uint32_t>(model.config.hidden_size);
+  if (wire.has_dimensions() && (wire.dimensions() < 1 || wire.dimensions() > width)) {
+    return Invalid(absl::StrCat("dimensions: ", wire.dimensions(), " is outside [1, ", width, "]"));
+  }
+  v1::GenerateRequest prompt;
+  if (wire.has_request_id()) prompt.set_request_id(wire.request_id());
+  if (wire.has_model()) prompt.set_model(wire.model());
+  switch (wire.input_case()) {
+    case v1::EmbedRequest::kText:
+      prompt.set_text(wire.text());
+      break;
+    case v1::EmbedRequest::kTokenIds:
+      *prompt.mutable_token_ids() = wire.token_ids();
+      break;
+    case v1::EmbedRequest::INPUT_NOT_SET:
+      return Invalid("input: is not set; give one of text and token_ids");
+  }
+  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertGenerateRequest(model, prompt));
+  request.pooling = pooling;
+  request.stopping.max_tokens = 1;
+  request.cache.policy = "local";
+  request.cache.max_cache_tokens = 1;
+  return request;
+}
+
+std::vector<float> ConvertEmbedding(const v1::EmbedRequest& wire, std::vector<float> embedding) {
+  if (wire.has_dimensions()) embedding.resize(wire.dimensions());
+  if (wire.has_normalize() && !wire.normalize()) return embedding;
+  double squares = 0.0;
+  for (const float value : embedding) squares += double{value} * value;
+  const double length = std::sqrt(squares);
+  for (float& value : embedding) value = length > 0.0 ? static_cast<float>(value / length) : 0.0f;
+  return embedding;
 }
 
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,

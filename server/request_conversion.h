@@ -33,6 +33,11 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
                                                const v1::GenerateRequest& wire);
 
+// The same of an embedding's. Attention reads no page: the cache is an entry a head.
+absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model, const v1::EmbedRequest& wire);
+// What the request makes of the hidden states.
+std::vector<float> ConvertEmbedding(const v1::EmbedRequest& wire, std::vector<float> embedding);
+
 absl::StatusOr<v1::TokenizeResponse> Tokenize(const ServedModel& model,
                                               const v1::TokenizeRequest& wire);
 absl::StatusOr<v1::DetokenizeResponse> Detokenize(const ServedModel& model,

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/embed_call.h"
 #include "server/generate_stream.h"
 #include "server/model_info.h"
 #include "server/request_conversion.h"
@@ -228,6 +229,47 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   if (queued.cache_tokens.has_value())
     accepted.set_cache_tokens(static_cast<uint32_t>(*queued.cache_tokens));
   stream->Open(std::move(accepted));
+}
+
+grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes,
+                                         grpc::ByteBuffer* response) {
+  const ServingState serving = Current();
+  const RequestHandle handle = NextHandle();
+  const std::shared_ptr<EmbedCall> call =
+      EmbedCall::Create({.context = context,
+                         .response = response,
+                         .metrics = &request_metrics_,
+                         .cancel = [loop = serving.loop, handle](const absl::Status& why) {
+                           if (loop != nullptr) loop->Cancel(handle, why);
+                         }});
+  std::optional<Refusal> refusal = WhyNoGeneration(serving);
+  if (!refusal.has_value()) {
+    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, call, handle, serving] {
+      Read(*bytes, context->deadline(), call, handle, serving);
+    });
+  }
+  if (refusal.has_value()) call->Refuse(*refusal);
+  return call.get();
+}
+
+void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
+                   const std::shared_ptr<EmbedCall>& call, RequestHandle handle,
+                   const ServingState& serving) {
+  v1::EmbedRequest wire;
+  const absl::Status parsed = ParseWire(bytes, &wire);
+  absl::StatusOr<Request> request =
+      parsed.ok() ? ConvertEmbedRequest(*serving.model, wire) : parsed;
+  if (!request.ok()) return call->Refuse(Refused(request.status()));
+  request->deadline = SteadyDeadline(deadline);
+  call->SetRequest(std::move(wire), request->request_id);
+  router_->Add(handle, call);
+  const auto outcome = serving.loop->Submit(handle, *std::move(request));
+  if (const auto* failed = std::get_if<Failed>(&outcome)) {
+    router_->Remove(handle);
+    return call->Refuse({failed->status, failed->reason, failed->retry_after_us});
+  }
+  call->Open();
 }
 
 template <typename In, typename Ask>

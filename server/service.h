@@ -36,13 +36,15 @@ struct ServiceOptions {
   bool connections_age = false;  // gRPC closes those past an age with the last of their streams
 };
 
+class EmbedCall;
 class GenerateStream;
 
 // All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
-using RawService = v1::Hydrant::WithRawCallbackMethod_Generate<
-    v1::Hydrant::WithRawCallbackMethod_Tokenize<v1::Hydrant::WithRawCallbackMethod_Detokenize<
-        v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
-            v1::Hydrant::WithRawCallbackMethod_GetServerInfo<v1::Hydrant::Service>>>>>;
+using RawService =
+    v1::Hydrant::WithRawCallbackMethod_Generate<v1::Hydrant::WithRawCallbackMethod_Embed<
+        v1::Hydrant::WithRawCallbackMethod_Tokenize<v1::Hydrant::WithRawCallbackMethod_Detokenize<
+            v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
+                v1::Hydrant::WithRawCallbackMethod_GetServerInfo<v1::Hydrant::Service>>>>>>;
 
 class Service final : public RawService {
  public:
@@ -64,6 +66,9 @@ class Service final : public RawService {
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes) override;
+  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* bytes,
+                                  grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes,
                                      grpc::ByteBuffer* response) override;
@@ -94,6 +99,10 @@ class Service final : public RawService {
             const ServingState& serving);
   void Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
               const ServingState& serving, Request request);
+  // The same of an embedding.
+  void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
+            const std::shared_ptr<EmbedCall>& call, RequestHandle handle,
+            const ServingState& serving);
   v1::GetServerInfoResponse ServerInfo(const ServingState& serving) const;
 
   const ServiceOptions options_;

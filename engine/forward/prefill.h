@@ -35,7 +35,10 @@ class PrefillRunner {
   // Leaves what is kept in the pages of `kv`.
   void Run(std::span<const PrefillSlice> slices, const KvState& kv);
 
-  // The final hidden state of a prompt whose last slice has run: [hidden].
+  // The final hidden states of a prompt whose last slice has run: [tokens, hidden], and the last.
+  const float* Hidden(const PrefillSlice& slice) const {
+    return hidden_.data() + static_cast<size_t>(slice.arena_begin) * model_->config().hidden_size;
+  }
   const float* LastHidden(const PrefillSlice& slice, const CachePlan& plan) const;
   const PromptCompressor& compressor() const { return *compressor_; }
   PageCutter& cutter() { return compressor_->cutter(); }

@@ -278,17 +278,22 @@ void Transformer::Embed(const TokenId* ids, const int32_t* positions, int rows,
 // Where there is no norm, the rows in the dtype that matrix products want.
 void Transformer::Normalise(const float* x, const Norm& norm, int rows, int first,
                             const Activations& act) const {
+  const size_t element = static_cast<size_t>(first) * config().hidden_size;
+  Normalise(x, norm, rows, act.At(act.normed, element), act.input_dtype);
+}
+
+void Transformer::Normalise(const float* x, const Norm& norm, int rows, void* out,
+                            DType out_dtype) const {
   const int n = config().hidden_size;
   const double divisor = config().residual_scale;
   const auto eps = static_cast<float>(config().norm_eps / (divisor * divisor));
-  void* out = act.At(act.normed, static_cast<size_t>(first) * n);
   if (norm.weight.size() == 0) {
     backend_->Activate({.x = x,
                         .activation = Activation::kIdentity,
                         .m = rows,
                         .n = n,
                         .out = out,
-                        .out_dtype = act.input_dtype});
+                        .out_dtype = out_dtype});
   } else if (config().norm == NormKind::kRms) {
     backend_->RmsNorm({.x = x,
                        .weight = norm.weight.data(),
@@ -296,7 +301,7 @@ void Transformer::Normalise(const float* x, const Norm& norm, int rows, int firs
                        .n = n,
                        .eps = eps,
                        .out = out,
-                       .out_dtype = act.input_dtype});
+                       .out_dtype = out_dtype});
   } else {
     backend_->LayerNorm({.x = x,
                          .weight = norm.weight.data(),
@@ -305,7 +310,7 @@ void Transformer::Normalise(const float* x, const Norm& norm, int rows, int firs
                          .n = n,
                          .eps = eps,
                          .out = out,
-                         .out_dtype = act.input_dtype});
+                         .out_dtype = out_dtype});
   }
 }
 
@@ -430,6 +435,10 @@ void Transformer::FeedForward(const Layer& layer, float* hidden, int rows,
 void Transformer::FinalNorm(const float* hidden, int rows, int first,
                             const Activations& act) const {
   Normalise(hidden, final_norm_, rows, first, act);
+}
+
+void Transformer::FinalNorm(const float* hidden, int rows, float* out) const {
+  Normalise(hidden, final_norm_, rows, out, DType::kF32);
 }
 
 void Transformer::Logits(const Activations& act, int rows, float* logits) const {

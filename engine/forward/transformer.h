@@ -89,6 +89,9 @@ class Transformer {
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;
   // The rows `first`, `first` + 1, ... of act.normed.
   void FinalNorm(const float* hidden, int rows, int first, const Activations& act) const;
+  // The same as fp32, [rows, hidden], but for the factor LastNormScale().
+  void FinalNorm(const float* hidden, int rows, float* out) const;
+  double LastNormScale() const { return config().logit_scale; }
   // Of the first rows of act.normed. logits: [rows, vocab].
   void Logits(const Activations& act, int rows, float* logits) const;
 
@@ -135,6 +138,7 @@ class Transformer {
                      int rows, const Activations& act) const;
   void Normalise(const float* x, const Norm& norm, int rows, int first,
                  const Activations& act) const;
+  void Normalise(const float* x, const Norm& norm, int rows, void* out, DType out_dtype) const;
   void FeedForward(const Layer& layer, float* hidden, int rows, const Activations& act) const;
 
   Backend* backend_;

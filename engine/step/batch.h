@@ -25,6 +25,9 @@ namespace hydrant {
 
 inline constexpr TokenId kNoToken = std::numeric_limits<TokenId>::max();
 
+// What is wanted of a prompt's final hidden states, as one vector.
+enum class Pooling : uint8_t { kNone, kLast, kMean };
+
 // Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
 // Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
 // several layers spans the whole prompt.
@@ -46,6 +49,7 @@ struct PrefillSlice {
   // give them, but for a sampled token; their reports come behind the slice's own. The same in all
   // slices; as valid as `prompt`.
   std::span<const int> sharing_slots = {};
+  Pooling pooling = Pooling::kNone;  // the same in all slices
 
   // Its own slot and those that share it, in the order of their reports.
   std::vector<int> Slots() const {
@@ -92,6 +96,9 @@ struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
+  // [batch.prefill.size()] the pooled hidden states [hidden] of slices that end a prompt and want
+  // them; empty where a slice does not, or none does.
+  std::vector<std::vector<float>> embeddings;
   std::vector<CacheReport> prompt_reports;  // of every slice's Slots()
   std::vector<CacheReport> cut_reports;     // [batch.cuts.size()]
 };

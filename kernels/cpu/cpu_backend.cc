@@ -49,6 +49,7 @@ class CpuBackend final : public HostBackend {
   void RopeSplit(const RopeSplitArgs& args) override { cpu::RopeSplit(args, threads_); }
   void Activate(const ActivateArgs& args) override { cpu::Activate(args, threads_); }
   void SoftCap(const SoftCapArgs& args) override { cpu::SoftCap(args, threads_); }
+  void SumRows(const SumRowsArgs& args) override { cpu::SumRows(args, threads_); }
   void RouteExperts(const RouteExpertsArgs& args) override { cpu::RouteExperts(args, threads_); }
   void ExpertMatmul(const ExpertMatmulArgs& args) override {
     cpu::ExpertMatmul(args, options_.batch_invariant, threads_);

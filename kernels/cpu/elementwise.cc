@@ -319,5 +319,20 @@ void SoftCap(const SoftCapArgs& args, ThreadPool& threads) {
   });
 }
 
+void SumRows(const SumRowsArgs& args, ThreadPool& threads) {
+  constexpr int kColumns = 64;  // of a task
+  ParallelRows(threads, (args.n + kColumns - 1) / kColumns, int64_t{args.m} * kColumns,
+               [&](int task) {
+                 const int first = task * kColumns, count = std::min(kColumns, args.n - first);
+                 double sums[kColumns] = {};
+                 for (int i = 0; i < args.m; ++i) {
+                   const float* row = args.x + static_cast<size_t>(i) * args.n + first;
+                   for (int j = 0; j < count; ++j) sums[j] += row[j];
+                 }
+                 for (int j = 0; j < count; ++j)
+                   args.out[first + j] += static_cast<float>(args.scale * sums[j]);
+               });
+}
+
 }  // namespace hydrant::cpu
 #endif  // HWY_ONCE

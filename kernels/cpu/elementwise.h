@@ -13,6 +13,7 @@ void LayerNorm(const LayerNormArgs& args, ThreadPool& threads);
 void RopeSplit(const RopeSplitArgs& args, ThreadPool& threads);
 void Activate(const ActivateArgs& args, ThreadPool& threads);
 void SoftCap(const SoftCapArgs& args, ThreadPool& threads);
+void SumRows(const SumRowsArgs& args, ThreadPool& threads);
 
 }  // namespace hydrant::cpu
 

@@ -149,6 +149,15 @@ __global__ void SoftCapKernel(SoftCapArgs args) {
   }
 }
 
+// A thread per column.
+__global__ void SumRowsKernel(SumRowsArgs args) {
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (j >= args.n) return;
+  double sum = 0.0;
+  for (int i = 0; i < args.m; ++i) sum += args.x[static_cast<size_t>(i) * args.n + j];
+  args.out[j] += static_cast<float>(args.scale * sum);
+}
+
 // For kernels of a thread per element.
 dim3 ElementGrid(int m, int n) {
   constexpr int kMostRows = 65535;
@@ -175,6 +184,12 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
 cudaError_t Activate(const Context& context, const ActivateArgs& args) {
   if (args.m == 0) return cudaSuccess;
   return Launch(ActivateKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream,
+                args);
+}
+
+cudaError_t SumRows(const Context& context, const SumRowsArgs& args) {
+  if (args.m == 0) return cudaSuccess;
+  return Launch(SumRowsKernel, dim3(CeilDiv(args.n, kThreads)), dim3(kThreads), 0, context.stream,
                 args);
 }
 

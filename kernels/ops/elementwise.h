@@ -101,6 +101,15 @@ struct SoftCapArgs {
   float cap = 0.0f;  // > 0
 };
 
+// out[j] += scale * the sum over i of x[i, j], whose order hangs on m alone.
+struct SumRowsArgs {
+  const float* x = nullptr;  // [m, n]
+  int m = 0;
+  int n = 0;
+  float scale = 1.0f;
+  float* out = nullptr;  // [n]
+};
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_KERNELS_OPS_ELEMENTWISE_H_

@@ -132,4 +132,12 @@ void SoftCap(const SoftCapArgs& args) {
     args.x[i] = static_cast<float>(cap * std::tanh(args.x[i] / cap));
 }
 
+void SumRows(const SumRowsArgs& args) {
+  for (int j = 0; j < args.n; ++j) {
+    double sum = 0.0;
+    for (int i = 0; i < args.m; ++i) sum += args.x[static_cast<size_t>(i) * args.n + j];
+    args.out[j] += static_cast<float>(args.scale * sum);
+  }
+}
+
 }  // namespace hydrant::reference

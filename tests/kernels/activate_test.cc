@@ -214,5 +214,28 @@ TEST_P(SoftCapTest, MatchesDoubleAndStaysBelow) {
 
 HYDRANT_FOR_EACH_BACKEND(SoftCapTest);
 
+class SumRowsTest : public BackendTest {};
+
+TEST_P(SumRowsTest, AddsToWhatIsThere) {
+  for (const int m : {0, 1, 2, 33, 500}) {
+    for (const int n : {1, 7, 64, 65, 300}) {
+      const uint64_t seed = 5000 + m * 10 + n;
+      SCOPED_TRACE(testing::Message() << "m " << m << " n " << n << " seed " << seed);
+      const std::vector<float> values = RandomFloats(static_cast<size_t>(m) * n, seed, 2.0f);
+      const std::vector<float> before = RandomFloats(n, seed + 1, 1.0f);
+      std::vector<double> expected(before.begin(), before.end()), tolerance(n, 1e-4);
+      for (int i = 0; i < m; ++i) {
+        for (int j = 0; j < n; ++j) expected[j] += 0.25 * values[static_cast<size_t>(i) * n + j];
+      }
+      auto x = Upload(values);
+      auto out = Upload(before);
+      backend().SumRows({.x = x.data(), .m = m, .n = n, .scale = 0.25f, .out = out.data()});
+      ExpectNear(out.Read(), expected, tolerance, "sum");
+    }
+  }
+}
+
+HYDRANT_FOR_EACH_BACKEND(SumRowsTest);
+
 }  // namespace
 }  // namespace hydrant

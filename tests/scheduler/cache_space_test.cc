@@ -495,6 +495,42 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
   }
 }
 
+// The table of docs/policies.md, "Layers with a window": Gemma 3's shape of 1B parameters, five
+// layers with a window of 512 to one without, at 8,192 tokens.
+TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
+  EngineLimits limits = {.num_layers = 26,
+                         .num_kv_heads = 1,
+                         .block_size = 16,
+                         .num_blocks = 20'000,
+                         .table_entries = 100'000,
+                         .max_num_seqs = 1,
+                         .max_model_len = 8193,
+                         .prefill_arena_tokens = 8193};
+  const auto pages = [&](const char* policy, std::optional<double> ratio) {
+    CacheSpec spec;
+    spec.policy = policy;
+    spec.cache_ratio = ratio;
+    const CachePlan plan = *PlanCache(
+        spec,
+        {.tokens = 8192, .num_layers = limits.FullLayers(), .num_kv_heads = limits.num_kv_heads});
+    CacheSpace space(limits);
+    SequenceSpace held;
+    CacheUpdates updates;
+    EXPECT_TRUE(
+        space.TryOpen({.plan = &plan, .prompt_tokens = 8192, .tokens = 8192, .final_tokens = 8192},
+                      &held, &updates));
+    const int64_t count = held.num_pages;
+    space.Release(&held);
+    return count;
+  };
+  EXPECT_EQ(pages("full", std::nullopt), 26 * 512);
+  limits.window_layers = 22;
+  limits.window = 512;
+  EXPECT_EQ(pages("full", std::nullopt), 4 * 512 + 22 * 32);
+  EXPECT_EQ(pages("h2o", 0.2), 4 * 103 + 22 * 32);
+  EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 22 * 32);
+}
+
 // However a shared budget falls: what MaxTokensAlone says fits does.
 TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
   constexpr uint64_t kSeed = 43;

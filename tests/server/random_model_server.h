@@ -18,20 +18,20 @@ namespace hydrant {
 class RandomModelServer {
  public:
   // `full_caches`: how many of 1,024 tokens the pool holds. `window`: of the first layer.
-  explicit RandomModelServer(int full_caches, int window = 0) {
-    ModelConfig config = SmallConfig(4, 2);
-    config.layer_kinds.resize(config.num_layers);
-    config.layer_kinds[0].window = window;
-    config.vocab_size = ByteTokenizer::kVocab;
-    config.max_context = 2048;
+  explicit RandomModelServer(int full_caches, int window = 0)
+      : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3)) {}
+  // Of a model with at least the tokenizer's vocabulary.
+  RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source) {
+    const ModelConfig config = source->config();
     EngineOptions options;
+    options.sampled_vocab = ByteTokenizer::kVocab;
     options.num_threads = 2;
     options.dtype = WeightDType::kFloat32;
     options.max_num_seqs = 160;
     options.num_blocks_override =
         full_caches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
     options.prefill_arena_tokens = 65536;
-    engine = *Engine::Create(MakeRandomModel(config, 3), options, nullptr);
+    engine = *Engine::Create(std::move(source), options, nullptr);
     loop = *ServingLoop::Start(engine.get(), &tokenizer,
                                {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
     service = std::make_unique<Service>(ServiceOptions{}, &router);
@@ -59,6 +59,15 @@ class RandomModelServer {
 
   uint64_t NumHeads() const {
     return static_cast<uint64_t>(model.config.num_layers) * model.config.num_kv_heads;
+  }
+
+  static ModelConfig Config(int window) {
+    ModelConfig config = SmallConfig(4, 2);
+    config.layer_kinds.resize(config.num_layers);
+    config.layer_kinds[0].window = window;
+    config.vocab_size = ByteTokenizer::kVocab;
+    config.max_context = 2048;
+    return config;
   }
 
   ByteTokenizer tokenizer;

@@ -1,0 +1,40 @@
+#include "engine/forward/pooler.h"
+
+#include <algorithm>
+
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+
+absl::Status Pooler::Allocate(Backend* backend, const Transformer* model, int max_rows,
+                              int max_prompts) {
+  backend_ = backend;
+  model_ = model;
+  max_rows_ = max_rows;
+  const size_t width = model->config().hidden_size;
+  HYDRANT_RETURN_IF_ERROR(normed_.Allocate(*backend, max_rows * width));
+  return embeddings_.Allocate(*backend, max_prompts * width);
+}
+
+const float* Pooler::embedding(int index) const {
+  return embeddings_.data() + static_cast<size_t>(index) * model_->config().hidden_size;
+}
+
+void Pooler::Pool(Pooling pooling, const float* hidden, int n, int index) {
+  const int width = model_->config().hidden_size;
+  float* out = embeddings_.data() + static_cast<size_t>(index) * width;
+  backend_->Zero(out, width * sizeof(float));
+  const int begin = pooling == Pooling::kLast ? n - 1 : 0;
+  const double divisor = (n - begin) * model_->LastNormScale();
+  for (int row = begin; row < n; row += max_rows_) {
+    const int rows = std::min(max_rows_, n - row);
+    model_->FinalNorm(hidden + static_cast<size_t>(row) * width, rows, normed_.data());
+    backend_->SumRows({.x = normed_.data(),
+                       .m = rows,
+                       .n = width,
+                       .scale = static_cast<float>(1.0 / divisor),
+                       .out = out});
+  }
+}
+
+}  // namespace hydrant

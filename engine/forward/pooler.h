@@ -1,0 +1,34 @@
+// Embeddings of prompts: their final hidden states, after the last norm, as one vector. Used by the
+// engine's thread.
+#ifndef HYDRANT_ENGINE_FORWARD_POOLER_H_
+#define HYDRANT_ENGINE_FORWARD_POOLER_H_
+
+#include "absl/status/status.h"
+#include "engine/forward/transformer.h"
+#include "engine/step/batch.h"
+#include "kernels/backend.h"
+#include "kernels/device_array.h"
+
+namespace hydrant {
+
+class Pooler {
+ public:
+  // Borrows backend and model. max_rows: hidden states at once; max_prompts: of a step.
+  absl::Status Allocate(Backend* backend, const Transformer* model, int max_rows, int max_prompts);
+
+  // hidden: [n, hidden] of a whole prompt. `index`: which of the step's embeddings it becomes.
+  void Pool(Pooling pooling, const float* hidden, int n, int index);
+  // [hidden]
+  const float* embedding(int index) const;
+
+ private:
+  Backend* backend_ = nullptr;
+  const Transformer* model_ = nullptr;
+  int max_rows_ = 0;
+  DeviceArray<float> normed_;      // [max_rows, hidden]
+  DeviceArray<float> embeddings_;  // [max_prompts, hidden]
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_FORWARD_POOLER_H_
