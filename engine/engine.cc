@@ -151,7 +151,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->limits = limits;
   impl->layout = layout;
   HYDRANT_ASSIGN_OR_RETURN(
-      impl->kv, KvState::Create(impl->backend.get(), impl->model->config(), layout, limits));
+      impl->kv,
+      KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

@@ -43,7 +43,8 @@ int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
 void SetWindow(const ModelConfig& config, EngineLimits* limits) {
   if (config.Window() == 0 || config.Window() >= limits->max_model_len) return;
   limits->window = config.Window();
-  for (const LayerKind& kind : config.layer_kinds) limits->window_layers += kind.window > 0 ? 1 : 0;
+  for (const bool windowed : WindowedLayers(config, *limits))
+    limits->window_layers += windowed ? 1 : 0;
 }
 
 // A tenth more than the sequences' own: a page begun is a page taken.
@@ -140,6 +141,13 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
                                                   options.gpu_memory_utilization));
   }
   return limits;
+}
+
+std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& limits) {
+  std::vector<bool> windowed;
+  for (int layer = 0; layer < config.num_layers; ++layer)
+    windowed.push_back(limits.window > 0 && config.KindOf(layer).window > 0);
+  return windowed;
 }
 
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,9 @@ WeightDType DefaultedDType(const EngineOptions& options);
 // InvalidArgument names the option, its value and the range. The pool's own sizes are left 0.
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config);
 absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config);
+
+// [layers] whether it holds a window alone.
+std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& limits);
 
 // What the options ask for; none where they leave it to the device.
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout);

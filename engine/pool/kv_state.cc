@@ -9,7 +9,7 @@
 
 namespace hydrant {
 
-KvState::KvState(Backend* backend, const ModelConfig& config, const KvLayout& layout,
+KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
                  const EngineLimits& limits)
     : backend_(backend),
       limits_(limits),
@@ -17,18 +17,17 @@ KvState::KvState(Backend* backend, const ModelConfig& config, const KvLayout& la
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   full_.tables.num_kv_heads = windowed_.tables.num_kv_heads = limits.num_kv_heads;
-  for (int layer = 0; layer < limits.num_layers; ++layer) {
-    const bool windowed = limits.window_layers > 0 && config.KindOf(layer).window > 0;
-    Group& group = windowed ? windowed_ : full_;
-    place_.push_back({windowed, group.tables.num_layers++});
+  for (const bool in_window : windowed) {
+    Group& group = in_window ? windowed_ : full_;
+    place_.push_back({in_window, group.tables.num_layers++});
   }
 }
 
 absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend,
-                                                         const ModelConfig& config,
+                                                         const std::vector<bool>& windowed,
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits) {
-  std::unique_ptr<KvState> state(new KvState(backend, config, layout, limits));
+  std::unique_ptr<KvState> state(new KvState(backend, windowed, layout, limits));
   HYDRANT_RETURN_IF_ERROR(state->Allocate());
   return state;
 }

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
-#include "engine/model/model_config.h"
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
 #include "kernels/kv_pages.h"
@@ -29,9 +28,9 @@ struct LayerTables {
 
 class KvState {
  public:
-  // Borrows the backend.
+  // Borrows the backend. windowed: [layers of the model] whether it has a window.
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend,
-                                                         const ModelConfig& config,
+                                                         const std::vector<bool>& windowed,
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits);
 
@@ -73,7 +72,7 @@ class KvState {
     int layer = 0;  // of those that are as it is
   };
 
-  KvState(Backend* backend, const ModelConfig& config, const KvLayout& layout,
+  KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
           const EngineLimits& limits);
   absl::Status Allocate();
   absl::Status AllocatePool();

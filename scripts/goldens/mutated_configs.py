@@ -52,9 +52,9 @@ FOREIGN = {
                      {"rope_type": "default", "rope_theta": 700.0}, {"rope_type": "proportional"}],
 }
 # What changes no logit of any of these models is worth fewer cases.
-DULL = {"architectures", "bos_token_id", "eos_token_id", "torch_dtype", "dtype"}
+DULL = {"architectures", "torch_dtype", "dtype"}
 # Of the tokenizer, of layers that are not there, or what transformers needs and Hydrant has from `architectures`.
-LEFT_ALONE = {"pad_token_id", "model_type", "mamba_n_heads"}
+LEFT_ALONE = {"pad_token_id", "bos_token_id", "eos_token_id", "model_type", "mamba_n_heads"}
 
 
 def changed(value, rng):

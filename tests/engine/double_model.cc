@@ -286,15 +286,13 @@ double DoubleModel::LogitOf(const double* query, const Vector& key) const {
 }
 
 DoubleModel::Sequence::Sequence(const DoubleModel* model, const CachePlan& plan)
-    : model_(model),
-      plan_(plan),
-      heads_(plan.prompt.num_layers, std::vector<Head>(model->config_.num_kv_heads)) {
-  int full = 0;
+    : model_(model), plan_(plan) {
   for (int l = 0; l < model->config_.num_layers; ++l) {
     const bool windowed =
         plan.prompt.num_layers < model->config_.num_layers && model->config_.KindOf(l).window > 0;
-    place_.push_back({windowed, static_cast<int>(windowed ? in_windows_.size() : full++)});
-    if (windowed) in_windows_.emplace_back(model->config_.num_kv_heads);
+    std::vector<std::vector<Head>>& layers = windowed ? in_windows_ : heads_;
+    place_.push_back({windowed, static_cast<int>(layers.size())});
+    layers.emplace_back(model->config_.num_kv_heads);
   }
 }
 
