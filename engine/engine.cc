@@ -316,7 +316,7 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
   embeddings.assign(batch.prefill.size(), nullptr);
   for (size_t i = 0; i < batch.prefill.size(); ++i) {
     const PrefillSlice& slice = batch.prefill[i];
-    if (slice.pooling == Pooling::kNone || !slice.EndsPrompt(limits.num_layers)) continue;
+    if (slice.pooling == EmbeddingPooling::kNone || !slice.EndsPrompt(limits.num_layers)) continue;
     const int index = static_cast<int>(i);
     pooler.Pool(slice.pooling, prefill->Hidden(slice), static_cast<int>(slice.prompt.size()),
                 index);

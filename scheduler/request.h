@@ -56,7 +56,7 @@ struct Request {
   std::optional<TimeUs> deadline;
   // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
   // no token follows. REQUIRES: max_tokens is 1, nothing is resumed
-  Pooling pooling = Pooling::kNone;
+  EmbeddingPooling pooling = EmbeddingPooling::kNone;
 };
 
 // Of the attention of a prompt's last queries, the share that falls on entries that stayed

@@ -378,7 +378,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
     if (Holds(*sequence, cache)) Compressed(sequence, result.prompt_reports[i]);
-    if (sequence->pooling != Pooling::kNone) {
+    if (sequence->pooling != EmbeddingPooling::kNone) {
       Pooled(sequence, result.embeddings.at(i), now);
     } else {
       Sampled(sequence, index, result.prefill_tokens[i], now);

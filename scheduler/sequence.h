@@ -34,7 +34,7 @@ struct Sequence {
   std::vector<TokenId> probed{};   // context and probe, for a plan that reads both
   int64_t max_total_tokens = 0;    // prompt and output
   std::optional<TimeUs> deadline;
-  Pooling pooling = Pooling::kNone;
+  EmbeddingPooling pooling = EmbeddingPooling::kNone;
 
   SequenceSpace space{};
   PrefillCursor cursor{};

@@ -264,13 +264,13 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
 
 namespace {
 
-absl::StatusOr<Pooling> ConvertPooling(const v1::EmbedRequest& wire) {
+absl::StatusOr<EmbeddingPooling> ConvertPooling(const v1::EmbedRequest& wire) {
   switch (wire.pooling()) {
     case v1::POOLING_UNSPECIFIED:
     case v1::POOLING_LAST:
-      return Pooling::kLast;
+      return EmbeddingPooling::kLast;
     case v1::POOLING_MEAN:
-      return Pooling::kMean;
+      return EmbeddingPooling::kMean;
     default:
       return Invalid(absl::StrCat("pooling: ", wire.pooling(),
                                   " is unknown; one of POOLING_LAST, POOLING_MEAN"));
@@ -281,7 +281,7 @@ absl::StatusOr<Pooling> ConvertPooling(const v1::EmbedRequest& wire) {
 
 absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model,
                                             const v1::EmbedRequest& wire) {
-  HYDRANT_ASSIGN_OR_RETURN(const Pooling pooling, ConvertPooling(wire));
+  HYDRANT_ASSIGN_OR_RETURN(const EmbeddingPooling pooling, ConvertPooling(wire));
   const auto width = static_cast<uint32_t>(model.config.hidden_size);
   if (wire.has_dimensions() && (wire.dimensions() < 1 || wire.dimensions() > width)) {
     return Invalid(absl::StrCat("dimensions: ", wire.dimensions(), " is outside [1, ", width, "]"));

@@ -20,11 +20,11 @@ const float* Pooler::embedding(int index) const {
   return embeddings_.data() + static_cast<size_t>(index) * model_->config().hidden_size;
 }
 
-void Pooler::Pool(Pooling pooling, const float* hidden, int n, int index) {
+void Pooler::Pool(EmbeddingPooling pooling, const float* hidden, int n, int index) {
   const int width = model_->config().hidden_size;
   float* out = embeddings_.data() + static_cast<size_t>(index) * width;
   backend_->Zero(out, width * sizeof(float));
-  const int begin = pooling == Pooling::kLast ? n - 1 : 0;
+  const int begin = pooling == EmbeddingPooling::kLast ? n - 1 : 0;
   const double divisor = (n - begin) * model_->LastNormScale();
   for (int row = begin; row < n; row += max_rows_) {
     const int rows = std::min(max_rows_, n - row);

@@ -17,7 +17,7 @@ class Pooler {
   absl::Status Allocate(Backend* backend, const Transformer* model, int max_rows, int max_prompts);
 
   // hidden: [n, hidden] of a whole prompt. `index`: which of the step's embeddings it becomes.
-  void Pool(Pooling pooling, const float* hidden, int n, int index);
+  void Pool(EmbeddingPooling pooling, const float* hidden, int n, int index);
   // [hidden]
   const float* embedding(int index) const;
 

@@ -26,7 +26,7 @@ namespace hydrant {
 inline constexpr TokenId kNoToken = std::numeric_limits<TokenId>::max();
 
 // What is wanted of a prompt's final hidden states, as one vector.
-enum class Pooling : uint8_t { kNone, kLast, kMean };
+enum class EmbeddingPooling : uint8_t { kNone, kLast, kMean };
 
 // Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
 // Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
@@ -49,7 +49,7 @@ struct PrefillSlice {
   // give them, but for a sampled token; their reports come behind the slice's own. The same in all
   // slices; as valid as `prompt`.
   std::span<const int> sharing_slots = {};
-  Pooling pooling = Pooling::kNone;  // the same in all slices
+  EmbeddingPooling pooling = EmbeddingPooling::kNone;  // the same in all slices
 
   // Its own slot and those that share it, in the order of their reports.
   std::vector<int> Slots() const {

@@ -134,10 +134,11 @@ TEST_F(EmbedTest, BadRequestsAreRefusedByField) {
   EXPECT_THAT(message_of(request), HasSubstr("dimensions: 33 is outside [1, 32]"));
   request.set_dimensions(0);
   EXPECT_THAT(message_of(request), HasSubstr("dimensions: 0 is outside [1, 32]"));
-  EXPECT_THAT(message_of(RequestOf({}, v1::POOLING_LAST)), HasSubstr("0 tokens"));
-  EXPECT_THAT(message_of(RequestOf({5000}, v1::POOLING_LAST)), HasSubstr("token_ids[0]: is 5000"));
+  EXPECT_THAT(message_of(RequestOf({}, v1::POOLING_LAST)), HasSubstr("token_ids: is empty"));
+  EXPECT_THAT(message_of(RequestOf({5000}, v1::POOLING_LAST)),
+              HasSubstr("token_ids.ids[0]: is 5000"));
   EXPECT_THAT(message_of(RequestOf(std::vector<uint32_t>(512, 1), v1::POOLING_LAST)),
-              HasSubstr("512 tokens exceed max_model_len 512 - 1"));
+              HasSubstr("has 512 tokens; at most 511 are allowed"));
   request = RequestOf({1, 2}, static_cast<v1::Pooling>(7));
   EXPECT_THAT(message_of(request), HasSubstr("pooling: 7 is unknown"));
 }
