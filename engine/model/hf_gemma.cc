@@ -45,63 +45,50 @@ absl::Status ReadSoftCap(HfFields& root, const char* key, double absent, double*
       absl::StrCat(key, " is ", *cap, ", wanted null or more than 0"));
 }
 
-absl::Status ReadScaleOfQueries(HfFields& root, ModelConfig* c) {
-  int scalar = 256;
-  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "query_pre_attn_scalar", false, &scalar));
-  c->attention_scale = 1.0 / std::sqrt(scalar);
-  return absl::OkStatus();
-}
-
-// Gemma 2 (arXiv 2408.00118): norms on both sides of attention and feed-forward, bounded logits, a
-// window in every other layer.
-absl::Status ReadGemma2(HfFields& root, ModelConfig* c) {
+// What Gemma 2 and 3 share: norms on both sides of attention and feed-forward, attention's scale.
+absl::Status ReadBothNorms(HfFields& root, double rope_theta, ModelConfig* c) {
   c->norm_placement = NormPlacement::kBoth;
   HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root,
                                         {.kv_heads_as_heads = false,
                                          .head_dim = 256,
+                                         .rope_theta = rope_theta,
                                          .tied_embeddings = true,
                                          .activation = "gelu_pytorch_tanh",
                                          .activation_key = "hidden_activation"},
                                         c));
   c->embedding_scale = std::sqrt(c->hidden_size);
-  HYDRANT_RETURN_IF_ERROR(ReadScaleOfQueries(root, c));
+  int scalar = 256;
+  HYDRANT_RETURN_IF_ERROR(ReadInt(root, "query_pre_attn_scalar", false, &scalar));
+  c->attention_scale = 1.0 / std::sqrt(scalar);
+  HYDRANT_RETURN_IF_ERROR(WantValue(root, "use_bidirectional_attention", false,
+                                    "attention to later tokens is not supported"));
+  return ReadHfBiases(root, false, c);
+}
+
+// Gemma 2 (arXiv 2408.00118): bounded logits, a window in every other layer.
+absl::Status ReadGemma2(HfFields& root, ModelConfig* c) {
+  HYDRANT_RETURN_IF_ERROR(ReadBothNorms(root, 10000.0, c));
   HYDRANT_RETURN_IF_ERROR(ReadSoftCap(root, "attn_logit_softcapping", 50.0, &c->attention_softcap));
   HYDRANT_RETURN_IF_ERROR(ReadSoftCap(root, "final_logit_softcapping", 30.0, &c->logit_softcap));
   int window = 0;
   HYDRANT_RETURN_IF_ERROR(ReadHfWindow(root, 4096, &window));
-  HYDRANT_RETURN_IF_ERROR(ReadHfLayerTypes(
-      root, window, [](int layer) { return layer % 2 == 0; }, c));
-  HYDRANT_RETURN_IF_ERROR(WantValue(root, "use_bidirectional_attention", false,
-                                    "attention to later tokens is not supported"));
-  return ReadHfBiases(root, false, c);
+  return ReadHfLayerTypes(
+      root, window, [](int layer) { return layer % 2 == 0; }, c);
 }
 
-// Gemma 3 (arXiv 2503.19786), its text models: norms on both sides of attention and feed-forward, a
-// norm of each head of queries and keys, five layers with a window to one without.
+// Gemma 3 (arXiv 2503.19786), its text models: a norm of each head of queries and keys, five layers
+// with a window to one without.
 absl::Status ReadGemma3(HfFields& root, ModelConfig* c) {
-  c->norm_placement = NormPlacement::kBoth;
   c->qk_norm = QkNorm::kHead;
   c->sliding_rope = Rope::WithTheta(10000.0);
   HYDRANT_RETURN_IF_ERROR(ReadReal(root, "rope_local_base_freq", false, &c->sliding_rope->theta));
-  HYDRANT_RETURN_IF_ERROR(ReadHfDecoder(root,
-                                        {.kv_heads_as_heads = false,
-                                         .head_dim = 256,
-                                         .rope_theta = 1000000.0,
-                                         .tied_embeddings = true,
-                                         .activation = "gelu_pytorch_tanh",
-                                         .activation_key = "hidden_activation"},
-                                        c));
-  c->embedding_scale = std::sqrt(c->hidden_size);
-  HYDRANT_RETURN_IF_ERROR(ReadScaleOfQueries(root, c));
+  HYDRANT_RETURN_IF_ERROR(ReadBothNorms(root, 1000000.0, c));
   int window = 0, pattern = 6;
   HYDRANT_RETURN_IF_ERROR(ReadHfWindow(root, 4096, &window));
   HYDRANT_RETURN_IF_ERROR(ReadInt(root, "sliding_window_pattern", false, &pattern));
   if (pattern == 0) return absl::InvalidArgumentError("sliding_window_pattern is 0");
-  const auto is_sliding = [pattern](int layer) { return (layer + 1) % pattern != 0; };
-  HYDRANT_RETURN_IF_ERROR(ReadHfLayerTypes(root, window, is_sliding, c));
-  HYDRANT_RETURN_IF_ERROR(WantValue(root, "use_bidirectional_attention", false,
-                                    "attention to later tokens is not supported"));
-  return ReadHfBiases(root, false, c);
+  return ReadHfLayerTypes(
+      root, window, [pattern](int layer) { return (layer + 1) % pattern != 0; }, c);
 }
 
 const TensorNames& BothNormsNames() {
