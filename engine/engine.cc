@@ -93,7 +93,7 @@ absl::Status Engine::Impl::Allocate() {
   allocate(seen, rows * config.vocab_size);
   if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
   if (status.ok()) {
-    status = pooler.Allocate(backend.get(), model.get(), limits.prefill_rows, limits.max_num_seqs);
+    status = pooler.Allocate(backend.get(), model.get(), limits.max_num_seqs);
   }
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs,

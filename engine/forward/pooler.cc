@@ -6,13 +6,17 @@
 
 namespace hydrant {
 
-absl::Status Pooler::Allocate(Backend* backend, const Transformer* model, int max_rows,
-                              int max_prompts) {
+namespace {
+
+constexpr int kRows = 256;  // hidden states that are normalised at once
+
+}  // namespace
+
+absl::Status Pooler::Allocate(Backend* backend, const Transformer* model, int max_prompts) {
   backend_ = backend;
   model_ = model;
-  max_rows_ = max_rows;
   const size_t width = model->config().hidden_size;
-  HYDRANT_RETURN_IF_ERROR(normed_.Allocate(*backend, max_rows * width));
+  HYDRANT_RETURN_IF_ERROR(normed_.Allocate(*backend, kRows * width));
   return embeddings_.Allocate(*backend, max_prompts * width);
 }
 
@@ -26,8 +30,8 @@ void Pooler::Pool(EmbeddingPooling pooling, const float* hidden, int n, int inde
   backend_->Zero(out, width * sizeof(float));
   const int begin = pooling == EmbeddingPooling::kLast ? n - 1 : 0;
   const double divisor = (n - begin) * model_->LastNormScale();
-  for (int row = begin; row < n; row += max_rows_) {
-    const int rows = std::min(max_rows_, n - row);
+  for (int row = begin; row < n; row += kRows) {
+    const int rows = std::min(kRows, n - row);
     model_->FinalNorm(hidden + static_cast<size_t>(row) * width, rows, normed_.data());
     backend_->SumRows({.x = normed_.data(),
                        .m = rows,

@@ -13,8 +13,8 @@ namespace hydrant {
 
 class Pooler {
  public:
-  // Borrows backend and model. max_rows: hidden states at once; max_prompts: of a step.
-  absl::Status Allocate(Backend* backend, const Transformer* model, int max_rows, int max_prompts);
+  // Borrows backend and model. max_prompts: of a step.
+  absl::Status Allocate(Backend* backend, const Transformer* model, int max_prompts);
 
   // hidden: [n, hidden] of a whole prompt. `index`: which of the step's embeddings it becomes.
   void Pool(EmbeddingPooling pooling, const float* hidden, int n, int index);
@@ -24,8 +24,7 @@ class Pooler {
  private:
   Backend* backend_ = nullptr;
   const Transformer* model_ = nullptr;
-  int max_rows_ = 0;
-  DeviceArray<float> normed_;      // [max_rows, hidden]
+  DeviceArray<float> normed_;      // [kRows, hidden]
   DeviceArray<float> embeddings_;  // [max_prompts, hidden]
 };
 

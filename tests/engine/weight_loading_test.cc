@@ -2,6 +2,7 @@
 // what is said of the progress, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -32,9 +33,14 @@ ModelConfig Config() {
   return config;
 }
 
+// The process's own: it runs beside itself, with another device.
+std::string TempPath(const std::string& name) {
+  return testing::TempDir() + "/" + std::to_string(getpid()) + "_" + name;
+}
+
 std::string ModelPath(DType dtype) {
-  return WriteTinyLlamaGguf(testing::TempDir() + "/weights_" + std::string(DTypeName(dtype)),
-                            Config(), dtype, 5);
+  return WriteTinyLlamaGguf(TempPath("weights_" + std::string(DTypeName(dtype))), Config(), dtype,
+                            5);
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Load(
@@ -109,7 +115,6 @@ TEST_P(WeightLoadingTest, BlocksAreNotQuantisedAgain) {
   }
 }
 
-// The new types of blocks, on every device.
 // A whole number of blocks of every type.
 ModelConfig ConfigOfBlocks() {
   ModelConfig config = Config();
@@ -120,7 +125,7 @@ ModelConfig ConfigOfBlocks() {
 
 void ExpectTheReferencesLogits(const ModelConfig& config, DType stored, const std::string& device) {
   SCOPED_TRACE(DTypeName(stored));
-  const std::string path = WriteTinyLlamaGguf(testing::TempDir() + "/blocks", config, stored, 9);
+  const std::string path = WriteTinyLlamaGguf(TempPath("blocks"), config, stored, 9);
   const auto reference = Load(path, WeightDType::kFloat32, "reference");
   ASSERT_TRUE(reference.ok()) << reference.status();
   for (const WeightDType dtype : {WeightDType::kFloat32, WeightDType::kStored}) {
@@ -130,6 +135,7 @@ void ExpectTheReferencesLogits(const ModelConfig& config, DType stored, const st
   }
 }
 
+// The new types of blocks, on every device.
 TEST_P(WeightLoadingTest, EveryTypeHasTheReferencesLogits) {
   for (const DType stored :
        {DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4})
@@ -148,7 +154,7 @@ TEST_P(WeightLoadingTest, ExpertsOfBlocksHaveTheReferencesLogits) {
 TEST(WeightBytesTest, OfExperts) {
   ModelConfig c = Config();
   c.experts = {.count = 4, .per_token = 2, .intermediate_size = 64};
-  const std::string path = WriteTinyLlamaGguf(testing::TempDir() + "/experts", c, DType::kF32, 5);
+  const std::string path = WriteTinyLlamaGguf(TempPath("experts"), c, DType::kF32, 5);
   const auto engine = Load(path, WeightDType::kQ4_0, "cpu");
   ASSERT_TRUE(engine.ok()) << engine.status();
   const int64_t attention = int64_t{2} * (c.QDim() + c.KvDim()) * c.hidden_size;

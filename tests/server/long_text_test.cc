@@ -84,10 +84,10 @@ class LongText : public testing::Test {
     std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
     StreamResult result;
   };
-  std::unique_ptr<Call> Start(const std::string& name) {
+  std::unique_ptr<Call> Start(const std::string& name, uint32_t max_tokens = 3) {
     auto call = std::make_unique<Call>();
     std::string text = name + std::string(kLong, '.');
-    call->reader = server_.stub().Generate(&call->context, TextRequest(text, 3));
+    call->reader = server_.stub().Generate(&call->context, TextRequest(text, max_tokens));
     return call;
   }
   static const StreamResult& End(Call* call) {
@@ -173,7 +173,7 @@ TEST_F(LongTextThatWaits, AndWhoseDeadlinePassesIsNotRead) {
 
 // The loop hears of it as soon as it knows the request.
 TEST_F(LongText, WhoseClientGoesWhileItIsReadEnds) {
-  const auto call = Start("goes");
+  const auto call = Start("goes", 500'000);  // not done before the loop hears of it
   gate_.WaitUntilSeen(1);
   call->context.TryCancel();
   ASSERT_TRUE(log_.WaitForLine("(not read yet)", "the client has gone"));
