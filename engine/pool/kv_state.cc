@@ -105,11 +105,6 @@ void KvState::Decide(const SlotDecision& decision) {
                                  .tables = tables()});
 }
 
-void KvState::SetCaps(int slot, int32_t cap) {
-  const size_t heads = full_.NumHeads();
-  full_.caps.Write(*backend_, slot * heads, std::vector<int32_t>(heads, cap));
-}
-
 // The rows of the layers with a window come after all others.
 void KvState::MoveRow(const TableRow& row) {
   const int64_t windowed = row.row_begin + static_cast<int64_t>(full_.NumHeads()) * row.row_width;

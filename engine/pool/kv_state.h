@@ -36,8 +36,6 @@ class KvState {
 
   // Setups, moved rows, new block ids and decided plans, in that order.
   void Apply(const CacheUpdates& updates);
-  // Every head of the slot that its plan is about.
-  void SetCaps(int slot, int32_t cap);
 
   const KvPages& pages() const { return pages_; }
   int32_t* blocks() const { return blocks_.data(); }
