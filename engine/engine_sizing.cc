@@ -144,9 +144,9 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
 }
 
 std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& limits) {
-  std::vector<bool> windowed;
+  std::vector<bool> windowed(config.num_layers);
   for (int layer = 0; layer < config.num_layers; ++layer)
-    windowed.push_back(limits.window > 0 && config.KindOf(layer).window > 0);
+    windowed[layer] = limits.window > 0 && config.KindOf(layer).window > 0;
   return windowed;
 }
 

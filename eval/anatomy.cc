@@ -177,10 +177,9 @@ absl::Status PlainForward::LoadLayer(int layer) {
                   .down = nullptr,
                   .wo_of_head = {}};
   const auto pack = [&](std::span<const WeightPart> parts, WeightDType dtype,
-                        std::unique_ptr<Weight>* into) {
-    auto packed = backend_->PackWeight(parts, dtype);
-    if (packed.ok()) *into = *std::move(packed);
-    return packed.status();
+                        std::unique_ptr<Weight>* into) -> absl::Status {
+    HYDRANT_ASSIGN_OR_RETURN(*into, backend_->PackWeight(parts, dtype));
+    return absl::OkStatus();
   };
   const LayerTensors& t = tensors;
   const std::vector<WeightPart> qkv = {PartOf(t.wq), PartOf(t.wk), PartOf(t.wv)};
@@ -278,6 +277,7 @@ void PlainForward::Attend(int layer, const AttentionMask& visible, Activations* 
   const int queries = visible ? rows : kQueriesATask;
   const int tasks = (rows + queries - 1) / queries;
   std::vector<GroupAttention> heads;
+  heads.reserve(activations->kv_heads);
   for (int head = 0; head < activations->kv_heads; ++head)
     heads.emplace_back(activations->Keys(layer, head), n, d);
   threads_.ParallelFor(tasks * activations->kv_heads, [&](int task, int /*thread*/) {
