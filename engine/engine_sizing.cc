@@ -35,8 +35,9 @@ constexpr int kTableEntriesPerBlock = 8;
 // lie empty beyond it.
 int64_t TableEntries(const EngineLimits& limits, int64_t blocks) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
-  const int64_t per_full_layer = limits.num_layers / std::max(limits.FullLayers(), 1);
-  return kTableEntriesPerBlock * per_full_layer * blocks + heads * (2 * limits.max_num_seqs + 8);
+  const int full = limits.FullLayers() > 0 ? limits.FullLayers() : limits.num_layers;
+  return kTableEntriesPerBlock * (limits.num_layers / full) * blocks +
+         heads * (2 * limits.max_num_seqs + 8);
 }
 
 // A window that no sequence outgrows is none.

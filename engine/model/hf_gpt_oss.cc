@@ -1,5 +1,5 @@
 // GPT-OSS (arXiv 2508.10925): experts with biases whose gate is bounded, a sink logit for each
-// query head, a window in every other layer, YaRN whose blend begins and ends within a pair.
+// query head, a window in every other layer, YaRN with `truncate` false.
 #include <cmath>
 
 #include "engine/model/hf_families.h"

@@ -120,6 +120,42 @@ TEST_F(EmbedTest, TextAndUsage) {
             Json(std::vector<float>(of_ids.embedding().begin(), of_ids.embedding().end())));
 }
 
+// On an engine that can be held.
+TEST(EmbedCall, EndsAtItsDeadlineAndWithItsClient) {
+  TestServer server;
+  server.engine.Pause();
+  const v1::EmbedRequest request = RequestOf({'a', 'b'}, v1::POOLING_LAST);
+  v1::EmbedResponse response;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+    EXPECT_EQ(server.stub().Embed(&context, request, &response).error_code(),
+              grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  grpc::ClientContext context;
+  grpc::Status status;
+  std::thread client([&] { status = server.stub().Embed(&context, request, &response); });
+  EXPECT_TRUE(WaitFor([&] { return server.loop->Snapshot().waiting > 0; }));
+  context.TryCancel();
+  client.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  server.engine.Resume();
+  EXPECT_TRUE(server.WaitUntilEmpty());
+  grpc::ClientContext after;
+  EXPECT_TRUE(server.stub().Embed(&after, request, &response).ok());
+}
+
+TEST(EmbedCall, IsRefusedWhileTheServerDrains) {
+  TestServer server;
+  server.service->SetDraining();
+  grpc::ClientContext context;
+  v1::EmbedResponse response;
+  const grpc::Status status =
+      server.stub().Embed(&context, RequestOf({'a'}, v1::POOLING_LAST), &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
+}
+
 TEST_F(EmbedTest, BadRequestsAreRefusedByField) {
   Serve("tiny_qwen3");
   const auto message_of = [&](const v1::EmbedRequest& request) {

@@ -31,6 +31,7 @@ class PausableEngine final : public ImmediateExecutor {
     result->decode_tokens.clear();
     result->prefill_tokens.clear();
     result->prompt_reports.assign(batch.prefill.size(), {});
+    result->embeddings.assign(batch.prefill.size(), {1.0f});
     for (const DecodeRow& row : batch.decode)
       result->decode_tokens.push_back(next_token(row.position + 1));
     for (const PrefillSlice& slice : batch.prefill) {

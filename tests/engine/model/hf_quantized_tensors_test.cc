@@ -335,6 +335,32 @@ TEST(HfFp8Test, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(tensors.Message({}), HasSubstr("tensor 'x.weight' has dtype F8_E4M3; F32, F16"));
 }
 
+// --- matrices of all experts
+
+TEST(HfStackedExpertsTest, WhatDoesNotFitIsNamed) {
+  HfQuantization q;
+  q.method = Method::kMxfp4;
+  Tensors tensors;
+  tensors.Add("x_blocks", "U8", {2, 3, 1, 16}, std::vector<uint8_t>(96));
+  EXPECT_THAT(tensors.Message(q), HasSubstr("tensor 'x_scales' is missing"));
+  tensors.Add("x_scales", "U8", {2, 3, 2}, std::vector<uint8_t>(12));
+  EXPECT_THAT(tensors.Message(q), HasSubstr("tensor 'x_scales' has shape [2, 3, 2] of U8, wanted"));
+  tensors.Add("x_scales", "F32", {2, 3, 1}, std::vector<float>(6));
+  EXPECT_THAT(tensors.Message(q), HasSubstr("tensor 'x_scales' has shape [2, 3, 1] of F32"));
+  tensors.Add("x_scales", "U8", {2, 3, 1}, std::vector<uint8_t>(6));
+  EXPECT_EQ(tensors.Find(q)->shape, (std::vector<int64_t>{2, 3, 32}));
+  for (const std::vector<int64_t>& bad : {std::vector<int64_t>{2, 3, 16}, {2, 3, 2, 8}}) {
+    tensors.at("x_blocks").shape = bad;
+    EXPECT_THAT(tensors.Message(q), HasSubstr("tensor 'x_blocks' has shape [2, 3, "));
+  }
+  // Without a word in the configuration they are no such matrix.
+  EXPECT_THAT(tensors.Message({}), HasSubstr("tensor 'x.weight' is missing"));
+  tensors.Add("a.experts.down_proj", "F32", {4, 4}, std::vector<float>(16));
+  EXPECT_THAT(
+      std::string(FindTensorOf({}, tensors.raw(), "a.experts.down_proj.weight").status().message()),
+      HasSubstr("tensor 'a.experts.down_proj' has shape [4, 4] of F32, wanted [experts, inputs"));
+}
+
 // --- names
 
 TEST(HfQuantizedNamesTest, AMatrixHasOneName) {

@@ -107,6 +107,13 @@ TEST(ValidateConfigTest, MessagesNameFieldValueAndLimit) {
          c.layer_kinds[1].window = -1;
        },
        "sliding_window of layer 1 is -1"},
+      {[](ModelConfig& c) {
+         SetWindow(100, &c);
+         c.layer_kinds[1].window = 50;
+       },
+       "sliding_window of layer 1: 50 beside 100; layers with different windows"},
+      {[](ModelConfig& c) { c.attention_softcap = -1; }, "attn_logit_softcapping is -1"},
+      {[](ModelConfig& c) { c.logit_softcap = 1e9; }, "final_logit_softcapping is 1e+09"},
       {[](ModelConfig& c) { c.sliding_rope = Rope::WithTheta(0); }, "rope_theta is 0"},
       {[](ModelConfig& c) { c.rope.yarn = {.enabled = true, .factor = 0.5}; },
        "yarn rope factor is 0.5"},
