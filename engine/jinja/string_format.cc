@@ -108,9 +108,10 @@ std::string SignOf(const Spec& spec, bool negative) {
 }
 
 std::string InBase(uint64_t number, unsigned base, bool upper) {
+  const char* const alphabet = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string digits;
   do {
-    digits += (upper ? "0123456789ABCDEF" : "0123456789abcdef")[number % base];
+    digits += alphabet[number % base];
     number /= base;
   } while (number > 0);
   return {digits.rbegin(), digits.rend()};

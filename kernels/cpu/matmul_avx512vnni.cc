@@ -70,7 +70,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMaxRows = 8;
+  static constexpr int kMaxRows = 4;
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     BlocksTile<dtype, kRows>(args, row, panel);

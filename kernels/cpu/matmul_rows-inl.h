@@ -87,34 +87,44 @@ inline void StoreValues(const PanelArgs& args, int row, int first, const float* 
   for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
 }
 
-// Tiles::kMaxRows rows at a time, all panels of the range against them while they are in the
-// nearest cache.
+// Rows [row, end) of x, fewer than Tiles::kMaxRows, by one panel.
 template <typename Tiles>
-void EveryTile(const PanelArgs& args) {
-  static_assert(kTileRows % Tiles::kMaxRows == 0);
-  int row = args.first_row;
-  for (; row + Tiles::kMaxRows <= args.end_row; row += Tiles::kMaxRows) {
-    for (int panel = args.first_panel; panel < args.end_panel; ++panel) {
-      Tiles::template Run<Tiles::kMaxRows>(args, row, panel);
-    }
-  }
-  for (int panel = args.first_panel; panel < args.end_panel; ++panel) {
-    switch (args.end_row - row) {
+void LastTile(const PanelArgs& args, int row, int panel) {
+  switch (args.end_row - row) {
 #define HYDRANT_ROWS(n)                                                          \
   case n:                                                                        \
     if constexpr (n < Tiles::kMaxRows) Tiles::template Run<n>(args, row, panel); \
     break;
-      HYDRANT_ROWS(1)
-      HYDRANT_ROWS(2)
-      HYDRANT_ROWS(3)
-      HYDRANT_ROWS(4)
-      HYDRANT_ROWS(5)
-      HYDRANT_ROWS(6)
-      HYDRANT_ROWS(7)
+    HYDRANT_ROWS(1)
+    HYDRANT_ROWS(2)
+    HYDRANT_ROWS(3)
+    HYDRANT_ROWS(4)
+    HYDRANT_ROWS(5)
+    HYDRANT_ROWS(6)
+    HYDRANT_ROWS(7)
 #undef HYDRANT_ROWS
-      default:
-        break;
+    default:
+      break;
+  }
+}
+
+// Tiles::kMaxRows rows at a time by as many panels as stay in a near cache: they come from memory
+// once, for the first rows.
+template <typename Tiles>
+void EveryTile(const PanelArgs& args) {
+  static_assert(kTileRows % Tiles::kMaxRows == 0);
+  constexpr size_t kNearBytes = size_t{256} << 10;
+  const int step =
+      args.panel_bytes < kNearBytes ? static_cast<int>(kNearBytes / args.panel_bytes) : 1;
+  for (int first = args.first_panel; first < args.end_panel; first += step) {
+    const int end = first + step < args.end_panel ? first + step : args.end_panel;
+    int row = args.first_row;
+    for (; row + Tiles::kMaxRows <= args.end_row; row += Tiles::kMaxRows) {
+      for (int panel = first; panel < end; ++panel) {
+        Tiles::template Run<Tiles::kMaxRows>(args, row, panel);
+      }
     }
+    for (int panel = first; panel < end; ++panel) LastTile<Tiles>(args, row, panel);
   }
 }
 

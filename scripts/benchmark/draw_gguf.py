@@ -6,7 +6,8 @@ nothing. The tokenizer comes from another GGUF file; a vocabulary that is longer
   .venv/bin/python scripts/benchmark/draw_gguf.py qwen3-4b /tmp/qwen3-4b.gguf --type q4_0 \\
       --tokenizer .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 
-Shapes: qwen2.5-0.5b, qwen2.5-1.5b, llama-3.2-1b, qwen3-4b, gemma-3-1b.
+Shapes: qwen2.5-0.5b, qwen2.5-1.5b, llama-3.2-1b, qwen3-4b, gemma-3-1b, qwen3-30b-a3b (--layers 4 of its 48 take 1.6 GB in
+q4_0 with the embedding).
 """
 
 import argparse
@@ -21,7 +22,9 @@ SHAPES = {
     "llama-3.2-1b": ("llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5),
     "qwen3-4b": ("qwen3", 36, 2560, 9728, 32, 8, 128, 151936, 40960, 1e6),
     "gemma-3-1b": ("gemma3", 26, 1152, 6912, 4, 1, 256, 262144, 32768, 1e6),
+    "qwen3-30b-a3b": ("qwen3moe", 48, 2048, 768, 32, 4, 128, 151936, 40960, 1e6),  # feed-forward: of an expert
 }
+EXPERTS = {"qwen3moe": (128, 8)}  # of a layer, and those that a token is sent to
 WINDOW = {"gemma3": 512}
 COPIED = ("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.token_type",
           "tokenizer.ggml.merges", "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id",
@@ -49,7 +52,10 @@ class Matrices:
     def __init__(self, kind, seed=7, rows=64):
         self.kind, self.rows, self.rng, self.made = kind, rows, numpy.random.default_rng(seed), {}
 
-    def draw(self, rows, cols):
+    def draw(self, *sizes):
+        *outer, rows, cols = sizes
+        if outer:
+            return numpy.tile(self.draw(rows, cols), (*outer, 1, 1))
         if cols not in self.made:
             values = self.rng.standard_normal((self.rows, cols), dtype=numpy.float32) / cols**0.5
             self.made[cols] = gguf.quants.quantize(values, self.kind)
@@ -60,12 +66,17 @@ class Matrices:
 def layer_tensors(shape):
     architecture, _, width, inter, heads, kv_heads, head_dim, *_ = shape
     matrices = {"attn_q": (heads * head_dim, width), "attn_k": (kv_heads * head_dim, width),
-                "attn_v": (kv_heads * head_dim, width), "attn_output": (width, heads * head_dim),
-                "ffn_gate": (inter, width), "ffn_up": (inter, width), "ffn_down": (width, inter)}
+                "attn_v": (kv_heads * head_dim, width), "attn_output": (width, heads * head_dim)}
+    if architecture in EXPERTS:
+        experts = EXPERTS[architecture][0]
+        matrices |= {"ffn_gate_exps": (experts, inter, width), "ffn_up_exps": (experts, inter, width),
+                     "ffn_down_exps": (experts, width, inter)}
+    else:
+        matrices |= {"ffn_gate": (inter, width), "ffn_up": (inter, width), "ffn_down": (width, inter)}
     vectors = {"attn_norm.weight": width, "ffn_norm.weight": width}
     if architecture == "qwen2":
         vectors |= {f"{name}.bias": matrices[name][0] for name in ("attn_q", "attn_k", "attn_v")}
-    if architecture in ("qwen3", "gemma3"):
+    if architecture in ("qwen3", "qwen3moe", "gemma3"):
         vectors |= {"attn_q_norm.weight": head_dim, "attn_k_norm.weight": head_dim}
     if architecture == "gemma3":
         vectors |= {"post_attention_norm.weight": width, "post_ffw_norm.weight": width}
@@ -86,6 +97,10 @@ def add_metadata(shape, writer):
     writer.add_rope_freq_base(base)
     if architecture in WINDOW:
         writer.add_sliding_window(WINDOW[architecture])
+    if architecture in EXPERTS:
+        writer.add_expert_count(EXPERTS[architecture][0])
+        writer.add_expert_used_count(EXPERTS[architecture][1])
+        writer.add_expert_feed_forward_length(inter)
 
 
 def main():
@@ -94,11 +109,14 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--type", default="q4_0", choices=["q4_0", "q4_1", "q8_0", "bf16"])
     parser.add_argument("--tokenizer", required=True, help="a GGUF file")
+    parser.add_argument("--layers", type=int, help="fewer than the model has")
     args = parser.parse_args()
-    shape = SHAPES[args.shape]
+    shape = list(SHAPES[args.shape])
+    shape[1] = args.layers or shape[1]
     architecture, layers, width, vocabulary = shape[0], shape[1], shape[2], shape[7]
     writer = gguf.GGUFWriter(args.out, architecture)
     writer.add_name(f"{args.shape}, drawn")
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{args.type.upper()}"])  # OpenVINO GenAI asks for it
     add_metadata(shape, writer)
     copy_tokenizer(args.tokenizer, vocabulary, writer)
     kind = gguf.GGMLQuantizationType[args.type.upper()]
@@ -107,8 +125,11 @@ def main():
     writer.add_tensor("token_embd.weight", drawn.draw(vocabulary, width), raw_dtype=kind)
     writer.add_tensor("output_norm.weight", numpy.ones(width, dtype=numpy.float32))
     for layer in range(layers):
-        for name, (rows, cols) in matrices.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", drawn.draw(rows, cols), raw_dtype=kind)
+        for name, sizes in matrices.items():
+            writer.add_tensor(f"blk.{layer}.{name}.weight", drawn.draw(*sizes), raw_dtype=kind)
+        if architecture in EXPERTS:
+            router = drawn.rng.standard_normal((EXPERTS[architecture][0], width), dtype=numpy.float32) / width**0.5
+            writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)
         for name, size in vectors.items():
             values = numpy.zeros(size, dtype=numpy.float32) if name.endswith(".bias") else numpy.ones(size, dtype=numpy.float32)
             writer.add_tensor(f"blk.{layer}.{name}", values)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Prints, as JSON, the sizes of a llama GGUF file that speed limits follow from. Needs only Python 3.
+"""Prints, as JSON, the sizes of a GGUF file that speed limits follow from. Needs only Python 3.
 
 weight_bytes: what a decode step must read (every tensor, the embedding counted as the output matrix that it is when tied).
 matmul_parameters: weights that one token is multiplied with, without the output matrix, which a prompt needs once.
+Of a layer's experts only those that a token is sent to count, in both.
 """
 
 import json
@@ -40,19 +41,25 @@ def main():
         for _ in range(keys):
             name = text()
             meta[name] = value(take("I"))
+        def of(name, default=None):
+            return meta.get(f"{meta['general.architecture']}.{name}", default)
+
         total = parameters = 0
         for _ in range(tensors):
             name = text()
             dims = [take("Q") for _ in range(take("I"))]
             kind = take("I")
             take("Q")
+            used = math.prod(dims)
+            if len(dims) == 3:
+                used = used // of("expert_count") * of("expert_used_count")
             elements, size = BLOCKS[kind]
-            total += math.prod(dims) // elements * size
-            if len(dims) == 2 and name.startswith("blk."):
-                parameters += math.prod(dims)
-    heads, kv_heads = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
-    head_dim = meta.get("llama.attention.key_length", meta["llama.embedding_length"] // heads)
-    print(json.dumps({"weight_bytes": total, "matmul_parameters": parameters, "layers": meta["llama.block_count"],
+            total += used // elements * size
+            if len(dims) > 1 and name.startswith("blk."):
+                parameters += used
+    heads, kv_heads = of("attention.head_count"), of("attention.head_count_kv")
+    head_dim = of("attention.key_length", of("embedding_length") // heads)
+    print(json.dumps({"weight_bytes": total, "matmul_parameters": parameters, "layers": of("block_count"),
                       "q_dim": heads * head_dim, "kv_dim": kv_heads * head_dim}))
 
 

@@ -11,9 +11,14 @@ import ctypes
 import itertools
 import json
 import random
+import resource
 import time
 
 import llama_cpp
+
+
+def numbers(text):
+    return [int(part) for part in text.split(",")]
 
 
 def fill(batch, rows):
@@ -82,6 +87,10 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--prompts", type=numbers, default=[512, 1024])
+    parser.add_argument("--batches", type=numbers, default=[1, 4, 8, 16, 32])
+    parser.add_argument("--contexts", type=numbers, default=[0, 512])
+    parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--check", action="store_true", help="only read a short prompt: does it run on this machine?")
     args = parser.parse_args()
     rng = random.Random(1)
@@ -92,7 +101,7 @@ def main():
         return
 
     peer = Peer(args.model, args.threads, 2048, 1)
-    for n in (512, 1024):
+    for n in args.prompts:
         tokens = [rng.randrange(peer.vocab) for _ in range(n)]
 
         def prefill():
@@ -104,9 +113,9 @@ def main():
         report("prefill", 1, n, n / best(args.repeat, prefill))
     peer.close()
 
-    for context in (0, 512):
-        for batch in (1, 4, 8, 16, 32):
-            steps = 64 if batch == 1 else 32
+    for context in args.contexts:
+        for batch in args.batches:
+            steps = 2 * args.steps if batch == 1 else args.steps
             peer = Peer(args.model, args.threads, batch * (context + args.repeat * steps + 16), batch)
             for sequence in range(batch if context else 0):
                 peer.prefill(sequence, [rng.randrange(peer.vocab) for _ in range(context)])
@@ -121,6 +130,7 @@ def main():
 
             report("decode", batch, context, batch * steps / best(args.repeat, decode))
             peer.close()
+    print(json.dumps({"what": "memory", "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns the JSON lines of scripts/bench into the table of docs/benchmarks.md: ours, llama.cpp, and the machine's bound.
+"""Turns the JSON lines of scripts/bench into the tables of docs/benchmarks.md: ours, the peers', and the machine's bound.
 
-  table.py FOLDER DTYPE...    reads bounds.jsonl, hydrant.<dtype>.jsonl and llama_cpp.jsonl of a run, prints markdown;
-                              the first dtype is compared
+  table.py FOLDER DTYPE...    reads bounds.jsonl, hydrant.<dtype>.jsonl, llama_cpp.jsonl and openvino.jsonl of a run,
+                              prints markdown; the first dtype is compared with the faster peer
 
 The bound of a decode step is the time to read the weights once (and, with a context, the KV entries, at two bytes a
 number), at the bandwidth measured on a buffer of the weights' size; the bound of a prompt is its multiply-adds at the fp32
@@ -18,8 +18,26 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
 
 
+PEERS = {"llama_cpp": "llama.cpp", "openvino": "OpenVINO GenAI"}
+
+
 def figures(path):
-    return {(r["what"], r["batch"], r["context"]): r["tokens_per_s"] for r in lines(path)}
+    return {(r["what"], r["batch"], r["context"]): r["tokens_per_s"] for r in lines(path) if "tokens_per_s" in r}
+
+
+def print_memory(folder, names):
+    """The most that each process held; for ours, what it knew beforehand that it would take."""
+    for name in names:
+        memory = next((r for r in lines(folder / f"hydrant.{name}.jsonl") if r["what"] == "memory"), None)
+        if memory:
+            planned = memory["weight_bytes"] + memory["pool_bytes"]
+            print(f"Memory, Hydrant, {name}: {memory['resident_bytes'] / 1e6:.0f} MB resident at most, "
+                  f"{planned / 1e6:.0f} MB of weights and KV pool, ratio {memory['resident_bytes'] / planned:.3f}.")
+    for file, title in PEERS.items():
+        path = folder / f"{file}.jsonl"
+        for record in lines(path) if path.exists() else []:
+            if record["what"] == "memory":
+                print(f"Memory, {title}: {record['resident_bytes'] / 1e6:.0f} MB.")
 
 
 def main():
@@ -30,7 +48,8 @@ def main():
     dram = max((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
     fma = next(b for b in bounds if b["what"] == "fma_f32")
     ours = {dtype: figures(folder / f"hydrant.{dtype}.jsonl") for dtype in sys.argv[2:]}
-    peer = figures(folder / "llama_cpp.jsonl") if (folder / "llama_cpp.jsonl").exists() else {}
+    peers = {title: figures(folder / f"{file}.jsonl") for file, title in PEERS.items()
+             if (folder / f"{file}.jsonl").exists()}
 
     def bound(what, batch, context):
         if what == "prefill":
@@ -42,11 +61,12 @@ def main():
 
     print(f"Read bandwidth: {read['bytes_per_s'] / 1e9:.1f} GB/s over {read['bytes'] / 1e6:.0f} MB (the weights), "
           f"{dram['bytes_per_s'] / 1e9:.1f} GB/s over 1 GiB. fp32 multiply-adds: {fma['operations_per_s'] / 1e9:.0f} GFLOP/s.")
-    print()
     names = list(ours)
+    print_memory(folder, names)
+    print()
     print("| tokens/s | " + " | ".join(f"Hydrant, {n}" for n in names)
-          + " | llama.cpp | ratio | bound | share of it |")
-    print("|---|" + "---|" * (len(names) + 4))
+          + "".join(f" | {title}" for title in peers) + " | ratio | bound | share of it |")
+    print("|---|" + "---|" * (len(names) + len(peers) + 3))
     for key in next(iter(ours.values())):
         what, batch, context = key
         first = ours[names[0]][key]
@@ -54,7 +74,9 @@ def main():
                  f"decode, batch {batch}, " + (f"{context} tokens of context" if context else "empty context"))
         limit = bound(*key)
         cells = [f"{ours[n].get(key, float('nan')):.0f}" for n in names]
-        cells += [f"{peer[key]:.0f}", f"{first / peer[key]:.2f}"] if key in peer else ["-", "-"]
+        cells += [f"{peer[key]:.0f}" if key in peer else "-" for peer in peers.values()]
+        fastest = max((peer[key] for peer in peers.values() if key in peer), default=None)
+        cells.append(f"{first / fastest:.2f}" if fastest else "-")
         print(f"| {label} | " + " | ".join(cells) + f" | {limit:.0f} | {100 * first / limit:.0f} % |")
 
 

@@ -3,14 +3,22 @@
 // them beside a peer's.
 //
 //   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N] [--policy
-//   full|h2o|...] [--repeat N]
+//   full|h2o|...] [--repeat N] [--prompts 512,1024] [--batches 1,4,8,16,32] [--contexts 0,512]
+//   [--steps 32]
+//
+// Last, the memory: what was planned (weights, as packed or as mapped, and the pool) and the most
+// that the process held.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "engine/engine.h"
 #include "tests/engine/equal_batch.h"
 
@@ -26,17 +34,77 @@ void Report(const char* what, int batch, int context, const std::string& dtype,
   std::fflush(stdout);
 }
 
-int Main(int argc, char** argv) {
-  std::map<std::string, std::string> flags = {{"model", ""},    {"dtype", "stored"},
-                                              {"threads", "2"}, {"policy", "full"},
-                                              {"repeat", "3"},  {"seconds", "2"}};
+std::vector<int> Numbers(const std::string& list) {
+  std::vector<int> numbers;
+  for (const auto part : absl::StrSplit(list, ',')) {
+    if (!absl::SimpleAtoi(part, &numbers.emplace_back())) {
+      std::fprintf(stderr, "not a list of numbers: %s\n", list.c_str());
+      std::exit(1);
+    }
+  }
+  return numbers;
+}
+
+using Flags = std::map<std::string, std::string>;
+
+Flags ParseFlags(int argc, char** argv) {
+  Flags flags = {
+      {"model", ""},   {"dtype", "stored"},     {"threads", "2"},           {"policy", "full"},
+      {"repeat", "3"}, {"prompts", "512,1024"}, {"batches", "1,4,8,16,32"}, {"contexts", "0,512"},
+      {"steps", "32"}};
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
       std::fprintf(stderr, "unknown flag %s\n", argv[i]);
-      return 1;
+      std::exit(1);
     }
     flags[argv[i] + 2] = argv[i + 1];
   }
+  return flags;
+}
+
+// Steps of one repeat: a batch of one is over soon.
+int StepsOf(int steps, int batch) { return batch == 1 ? 2 * steps : steps; }
+
+// The pages that the largest of the cases takes.
+int64_t PagesOfCases(Flags& flags, const ModelConfig& config, int repeat, int steps) {
+  EngineLimits limits;
+  limits.num_layers = config.num_layers;
+  limits.num_kv_heads = config.num_kv_heads;
+  const std::string& policy = flags["policy"];
+  int64_t pages = 0;
+  for (const int n : Numbers(flags["prompts"])) {
+    pages = std::max(pages, EqualBatch::Pages(limits, policy, 1, n, 16));
+  }
+  for (const int context : Numbers(flags["contexts"])) {
+    for (const int batch : Numbers(flags["batches"])) {
+      pages = std::max(
+          pages, EqualBatch::Pages(limits, policy, batch, context, repeat * StepsOf(steps, batch)));
+    }
+  }
+  return pages;
+}
+
+// The figure of /proc/self/status, in bytes.
+int64_t ProcessBytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(name + ":", 0) == 0) return std::atoll(line.c_str() + name.size() + 1) * 1024;
+  }
+  return 0;
+}
+
+void ReportMemory(const Engine& engine) {
+  const int64_t pool =
+      engine.limits().num_blocks * static_cast<int64_t>(engine.kv_layout().PageBytes());
+  std::printf(
+      "{\"what\": \"memory\", \"weight_bytes\": %lld, \"pool_bytes\": %lld, "
+      "\"resident_bytes\": %lld}\n",
+      static_cast<long long>(engine.weight_bytes()), static_cast<long long>(pool),
+      static_cast<long long>(ProcessBytes("VmHWM")));
+}
+
+int Main(int argc, char** argv) {
+  Flags flags = ParseFlags(argc, argv);
   absl::StatusOr<std::unique_ptr<ModelSource>> source =
       OpenModel(flags["model"], LoadFormat::kAuto);
   if (!source.ok()) {
@@ -46,12 +114,16 @@ int Main(int argc, char** argv) {
   const std::map<std::string, WeightDType> dtypes = {{"stored", WeightDType::kStored},
                                                      {"bfloat16", WeightDType::kBFloat16},
                                                      {"float32", WeightDType::kFloat32}};
+  const std::vector<int> batches = Numbers(flags["batches"]);
+  const int repeat = std::atoi(flags["repeat"].c_str());
+  const int least_steps = std::atoi(flags["steps"].c_str());
   EngineOptions options;
   options.num_threads = std::atoi(flags["threads"].c_str());
   options.dtype = dtypes.at(flags["dtype"]);
-  options.max_num_seqs = 32;
-  const ModelConfig& config = (*source)->config();
-  options.num_blocks_override = 32 * 60 * config.num_layers * config.num_kv_heads;
+  options.max_num_seqs = *std::max_element(batches.begin(), batches.end());
+  options.max_model_len = std::min((*source)->config().max_context, 4096);
+  options.num_blocks_override =
+      static_cast<int>(PagesOfCases(flags, (*source)->config(), repeat, least_steps));
   auto engine =
       Engine::Create(std::shared_ptr<const ModelSource>(*std::move(source)), options, nullptr);
   if (!engine.ok()) {
@@ -60,23 +132,22 @@ int Main(int argc, char** argv) {
   }
   std::fprintf(stderr, "%s, %.0f MB of weights\n", (*engine)->Description().c_str(),
                (*engine)->weight_bytes() / 1e6);
-  const int repeat = std::atoi(flags["repeat"].c_str());
   const auto best =
       [&](auto measure) {  // the fastest of the repeats: others are noise of the machine
         double seconds = 1e30;
         for (int i = 0; i < repeat; ++i) seconds = std::min(seconds, measure());
         return seconds;
       };
-  for (const int n : {512, 1024}) {
+  for (const int n : Numbers(flags["prompts"])) {
     const double seconds = best([&] {
       EqualBatch bench(engine->get(), flags["policy"], 1, n, 16);
       return bench.Prefill(n);
     });
     Report("prefill", 1, n, flags["dtype"], flags["policy"], n / seconds);
   }
-  for (const int context : {0, 512}) {
-    for (const int batch : {1, 4, 8, 16, 32}) {
-      const int steps = batch == 1 ? 64 : 32;
+  for (const int context : Numbers(flags["contexts"])) {
+    for (const int batch : batches) {
+      const int steps = StepsOf(least_steps, batch);
       // One prompt serves all repeats: they follow each other, so the context grows a little.
       EqualBatch bench(engine->get(), flags["policy"], batch, context, repeat * steps);
       if (context > 0) bench.Prefill(context);
@@ -89,6 +160,7 @@ int Main(int argc, char** argv) {
       Report("decode", batch, context, flags["dtype"], flags["policy"], batch * steps / seconds);
     }
   }
+  ReportMemory(**engine);
   return 0;
 }
 

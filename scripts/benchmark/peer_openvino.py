@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Measures OpenVINO GenAI on the cases of engine_benchmark and prints the same JSON lines. See scripts/bench.
+
+  .venv/bin/pip install openvino-genai
+
+Its continuous batching pipeline, with its own defaults for weights and KV cache, is driven step by step: a prompt is one
+request that asks for one token; a decode step feeds a token to every request of the batch, and samples greedily. Prefix
+caching is off, as every prompt is new. It reads the GGUF file itself. The fastest of the repeats counts.
+"""
+
+import argparse
+import json
+import random
+import resource
+import time
+
+import numpy
+import openvino
+import openvino_genai
+
+
+def numbers(text):
+    return [int(part) for part in text.split(",")]
+
+
+def best(repeats, measure):
+    return min(measure() for _ in range(repeats))
+
+
+def report(what, batch, context, tokens_per_s):
+    print(json.dumps({"what": what, "batch": batch, "context": context, "dtype": "stored", "policy": "full",
+                      "tokens_per_s": round(tokens_per_s, 1)}), flush=True)
+
+
+class Peer:
+    def __init__(self, path, threads, tokens, sequences, rng):
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.max_num_batched_tokens = tokens + 1
+        scheduler.max_num_seqs = sequences
+        scheduler.enable_prefix_caching = False
+        scheduler.dynamic_split_fuse = False
+        self.pipeline = openvino_genai.ContinuousBatchingPipeline(
+            path, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads})
+        self.vocab = self.pipeline.get_tokenizer().get_vocab()
+        self.rng, self.requests = rng, 0
+
+    def add(self, prompt_tokens, new_tokens):
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens = new_tokens
+        config.ignore_eos = True
+        config.do_sample = False
+        tokens = [self.rng.randrange(100, len(self.vocab) - 100) for _ in range(prompt_tokens)]
+        self.requests += 1
+        return self.pipeline.add_request(self.requests, openvino.Tensor(numpy.array([tokens], dtype=numpy.int64)), config)
+
+    def finish(self):
+        while self.pipeline.has_non_finished_requests():
+            self.pipeline.step()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Speed of OpenVINO GenAI on the cases of engine_benchmark.")
+    parser.add_argument("--model", required=True, help="a GGUF file")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--prompts", type=numbers, default=[512, 1024])
+    parser.add_argument("--batches", type=numbers, default=[1, 4, 8, 16, 32])
+    parser.add_argument("--contexts", type=numbers, default=[0, 512])
+    parser.add_argument("--steps", type=int, default=32)
+    args = parser.parse_args()
+
+    peer = Peer(args.model, args.threads, max(args.prompts + args.contexts), max(args.batches), random.Random(1))
+    for n in args.prompts:
+        def prefill():
+            handle = peer.add(n, 1)
+            start = time.perf_counter()
+            peer.finish()
+            seconds = time.perf_counter() - start
+            handle.read_all()
+            return seconds
+
+        prefill()  # the first run of a length prepares its kernels
+        report("prefill", 1, n, n / best(args.repeat, prefill))
+
+    for context in args.contexts:
+        for batch in args.batches:
+            steps = 2 * args.steps if batch == 1 else args.steps
+            # One by one: all prompts together would be one batch of tokens.
+            handles = []
+            for _ in range(batch):
+                handles.append(peer.add(max(1, context), 1 << 20))
+                peer.pipeline.step()
+            for _ in range(2):
+                peer.pipeline.step()
+
+            def decode():
+                start = time.perf_counter()
+                for _ in range(steps):
+                    peer.pipeline.step()
+                return time.perf_counter() - start
+
+            report("decode", batch, context, batch * steps / best(args.repeat, decode))
+            for handle in handles:
+                handle.stop()
+            peer.finish()
+    print(json.dumps({"what": "memory", "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+
+
+if __name__ == "__main__":
+    main()
