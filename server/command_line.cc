@@ -115,7 +115,8 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
          "On a GPU, start every operation of a step by itself instead of as a recorded graph")
       ->group(group);
   app->add_flag("--batch-invariant", engine.batch_invariant,
-                "A request's tokens never depend on what else is in the batch; slower")
+                "A request's tokens never depend on what else is in the batch; slower. Prompts of "
+                "quantised weights are then never multiplied in 8 bits")
       ->group(group);
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
                   "auto (follows --dtype), float32, float16, bfloat16")

@@ -14,9 +14,10 @@ template <typename Convert>
 void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
   constexpr int64_t kAlone = 16384;  // values one thread converts sooner than it wakes another
   if (static_cast<int64_t>(m) * cols <= kAlone) return convert(0, m);
-  constexpr int kRows = 4;
-  pool.ParallelFor((m + kRows - 1) / kRows,
-                   [&](int task, int) { convert(task * kRows, std::min(m, (task + 1) * kRows)); });
+  // The rows of a tile share cache lines, which two threads would take from each other.
+  const int rows = m >= 2 * kTileRows ? kTileRows : 4;
+  pool.ParallelFor((m + rows - 1) / rows,
+                   [&](int task, int) { convert(task * rows, std::min(m, (task + 1) * rows)); });
 }
 
 // How a multiplication is cut into tasks: panels of a segment by rows of x.
@@ -40,9 +41,15 @@ void ConvertFor(ActivationForm form, const MatmulArgs& args, ThreadPool& pool, P
   const int cols = args.weight->cols();
   const auto* x = static_cast<const float*>(args.x);
   if (form == ActivationForm::kQuantized && out->quantized.quants == nullptr) {
-    out->quantized = QuantizedSpace(NumTiles(args.m), cols);
+    out->quantized = QuantizedSpace(NumTiles(args.m), cols, 2);
     ConvertRows(args.m, cols, pool, [&](int first, int end) {
       kernels.quantize(x + static_cast<size_t>(first) * cols, cols, first, end, out->quantized);
+    });
+  }
+  if (form == ActivationForm::kQuantized8 && out->quantized_8.quants == nullptr) {
+    out->quantized_8 = QuantizedSpace(NumTiles(args.m), cols, 1);
+    ConvertRows(args.m, cols, pool, [&](int first, int end) {
+      kernels.quantize_8(x + static_cast<size_t>(first) * cols, cols, first, end, out->quantized_8);
     });
   }
   const bool split = form == ActivationForm::kSplitBf16;

@@ -14,6 +14,8 @@
 //              integers are summed exactly over a block, and the blocks' sums are scaled and added
 //              in fp32, in order. Every instruction set does the same operations: the results are
 //              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
+//              With VNNI and no AMX, 32 rows of x or more, and no batch_invariant: activations
+//              become 8-bit integers, with an error of at most 0.4 % of the largest of the 32.
 //              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are
 //              each split into two bf16 terms and three of the four products are taken, which
 //              leaves out at most 2^-15 of |x| |w|; the weights are split panel by panel in

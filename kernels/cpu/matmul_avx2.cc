@@ -264,7 +264,9 @@ const MatmulKernels& MatmulKernelsAvx2() {
                                              .blocks = ForFormat<BlockRange>,
                                              .blocks_tiled = nullptr,
                                              .blocks_split = nullptr,
-                                             .quantize = Quantize};
+                                             .blocks_8 = nullptr,
+                                             .quantize = Quantize,
+                                             .quantize_8 = nullptr};
   return kKernels;
 }
 

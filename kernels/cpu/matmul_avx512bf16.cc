@@ -115,7 +115,9 @@ const MatmulKernels& MatmulKernelsAvx512Bf16() {
                                              .blocks = nullptr,
                                              .blocks_tiled = nullptr,
                                              .blocks_split = nullptr,
-                                             .quantize = nullptr};
+                                             .blocks_8 = nullptr,
+                                             .quantize = nullptr,
+                                             .quantize_8 = nullptr};
   return kKernels;
 }
 

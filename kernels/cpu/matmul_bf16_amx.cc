@@ -256,7 +256,9 @@ const MatmulKernels& MatmulKernelsAmxBf16() {
                                              .blocks = nullptr,
                                              .blocks_tiled = nullptr,
                                              .blocks_split = ForFormat<SplitRange>,
-                                             .quantize = nullptr};
+                                             .blocks_8 = nullptr,
+                                             .quantize = nullptr,
+                                             .quantize_8 = nullptr};
   return kKernels;
 }
 

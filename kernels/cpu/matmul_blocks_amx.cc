@@ -209,7 +209,9 @@ const MatmulKernels& MatmulKernelsAmxInt8() {
                                              .blocks = nullptr,
                                              .blocks_tiled = ForFormat<TiledRange>,
                                              .blocks_split = nullptr,
-                                             .quantize = nullptr};
+                                             .blocks_8 = nullptr,
+                                             .quantize = nullptr,
+                                             .quantize_8 = nullptr};
   return kKernels;
 }
 

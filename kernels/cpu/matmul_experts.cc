@@ -40,8 +40,8 @@ struct Plan {
   std::vector<Run> runs;
   std::vector<Piece> pieces;
   std::vector<Task> tasks;
-  std::vector<int> tile_runs;  // the run of each tile
-  bool forms[4] = {};          // what kernels read, by ActivationForm
+  std::vector<int> tile_runs;         // the run of each tile
+  bool forms[kActivationForms] = {};  // what kernels read, by ActivationForm
 
   bool Reads(ActivationForm form) const { return forms[static_cast<int>(form)]; }
 };
@@ -109,6 +109,7 @@ void PlanTasks(int cols, int threads, Plan* plan) {
 struct Activations {
   const float* floats = nullptr;  // [places, cols]
   QuantizedRows quantized = {};   // from here on the rows of each run begin with a tile
+  QuantizedRows quantized_8 = {};
   Bf16Rows bf16;
 };
 
@@ -123,6 +124,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
   const int cols = args.weight->cols(), num_tiles = static_cast<int>(plan.tile_runs.size());
   const bool floats = plan.Reads(ActivationForm::kFloats) && args.sources != nullptr;
   const bool quantized = plan.Reads(ActivationForm::kQuantized);
+  const bool quantized_8 = plan.Reads(ActivationForm::kQuantized8);
   const bool split = plan.Reads(ActivationForm::kSplitBf16);
   const bool bf16 = plan.Reads(ActivationForm::kBf16) || split;
   const auto* x = static_cast<const float*>(args.x);
@@ -130,9 +132,10 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
   out.floats = x;
   float* gathered = floats ? GatheredSpace(args.places, cols) : nullptr;
   if (floats) out.floats = gathered;
-  if (quantized) out.quantized = QuantizedSpace(num_tiles, cols);
+  if (quantized) out.quantized = QuantizedSpace(num_tiles, cols, 2);
+  if (quantized_8) out.quantized_8 = QuantizedSpace(num_tiles, cols, 1);
   if (bf16) out.bf16 = Bf16Space(num_tiles, cols, split);
-  if (!floats && !quantized && !bf16) return out;
+  if (!floats && !quantized && !quantized_8 && !bf16) return out;
   const auto convert_tile = [&](int tile, int) {
     const Run& run = plan.runs[plan.tile_runs[tile]];
     const int first = (tile - run.first_tile) * kTileRows;
@@ -142,6 +145,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
       const int at = tile * kTileRows + r;
       if (floats) std::memcpy(gathered + place * cols, row, cols * sizeof(float));
       if (quantized) kernels.quantize(row, cols, at, at + 1, out.quantized);
+      if (quantized_8) kernels.quantize_8(row, cols, at, at + 1, out.quantized_8);
       if (bf16) kernels.round_bf16(row, cols, at, at + 1, out.bf16.rounded, out.bf16.rest);
     }
   };
@@ -168,7 +172,10 @@ void RunTask(const ExpertMatmulArgs& args, const Plan& plan, const Activations& 
   panels.first_panel = task.first_panel;
   panels.end_panel = task.end_panel;
   panels.x = x.floats + static_cast<size_t>(run.first_place) * cols;
-  if (x.quantized.quants != nullptr) panels.quantized = FromTile(x.quantized, run.first_tile, cols);
+  if (x.quantized.quants != nullptr)
+    panels.quantized = FromTile(x.quantized, run.first_tile, cols, 2);
+  if (x.quantized_8.quants != nullptr)
+    panels.quantized_8 = FromTile(x.quantized_8, run.first_tile, cols, 1);
   const size_t bf16_at = run.first_tile * Bf16TileElements(cols);
   if (x.bf16.rounded != nullptr) panels.x_bf16 = x.bf16.rounded + bf16_at;
   if (x.bf16.rest != nullptr) panels.x_bf16_rest = x.bf16.rest + bf16_at;

@@ -30,8 +30,9 @@ enum class PanelFormat : uint8_t {
 
 inline constexpr int kF8Columns = BlockElements(DType::kF8_E4M3);  // that share a scale
 
-// A row of activations for block weights, 32 values at a time: x ~= scale * i, i a 16-bit integer.
-//   quants  [tile][block][16 rows][64 bytes]  in the order the instruction set wants
+// A row of activations for block weights, 32 values at a time: x ~= scale * i, i an integer of 16
+// bits, or of 8.
+//   quants  [tile][block][16 rows][64 or 32 bytes]  in the order the instruction set wants
 //   scales, scaled_sums, half_sums            [tile][block][16]: scale; scale * sum of i; the sums
 //   of i's halves [..][2][16]
 struct QuantizedRows {
@@ -49,7 +50,8 @@ struct PanelArgs {
   int cols;
   int first_panel, end_panel;
   const float* x;               // [m, cols]
-  QuantizedRows quantized;      // kBlocks
+  QuantizedRows quantized;      // kBlocks: in 16 bits
+  QuantizedRows quantized_8;    // in 8 bits
   const uint16_t* x_bf16;       // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
   const uint16_t* x_bf16_rest;  // x - x_bf16, the same
   int first_row, end_row;       // of x; first_row is a multiple of kTileRows
@@ -75,8 +77,11 @@ struct MatmulKernels {
   void (*blocks)(const PanelArgs&);  // any number of rows; reads what its own `quantize` wrote
   void (*blocks_tiled)(const PanelArgs&);  // the same bits as `blocks`, faster for many rows
   void (*blocks_split)(const PanelArgs&);  // other bits, faster still; from x_bf16 and x_bf16_rest
+  void (*blocks_8)(const PanelArgs&);      // other bits, faster still; reads what quantize_8 wrote
   // Rows [first_row, end_row) of `out`; x begins with the first of them.
   void (*quantize)(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out);
+  void (*quantize_8)(const float* x, int cols, int first_row, int end_row,
+                     const QuantizedRows& out);
 };
 
 // Each needs the instructions in its name, and those of the ones before it.

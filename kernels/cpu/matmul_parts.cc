@@ -25,7 +25,9 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.blocks) onto->blocks = from.blocks;
   if (from.blocks_tiled) onto->blocks_tiled = from.blocks_tiled;
   if (from.blocks_split) onto->blocks_split = from.blocks_split;
+  if (from.blocks_8) onto->blocks_8 = from.blocks_8;
   if (from.quantize) onto->quantize = from.quantize;
+  if (from.quantize_8) onto->quantize_8 = from.quantize_8;
 }
 
 MatmulKernels ChooseKernels() {
@@ -44,9 +46,12 @@ MatmulKernels ChooseKernels() {
 // take either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kSplitMinRows = 32;
+  constexpr int kManyRows = 32;
   const MatmulKernels& kernels = ChosenMatmulKernels();
-  if (kernels.blocks_split && m >= kSplitMinRows && !batch_invariant) return kernels.blocks_split;
+  if (m >= kManyRows && !batch_invariant) {
+    if (kernels.blocks_split) return kernels.blocks_split;
+    if (kernels.blocks_8) return kernels.blocks_8;
+  }
   if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
   return kernels.blocks;
 }
@@ -80,6 +85,7 @@ ActivationForm FormFor(MatmulKernel kernel) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (kernel == kernels.blocks || kernel == kernels.blocks_tiled) return ActivationForm::kQuantized;
   if (kernel == kernels.blocks_split) return ActivationForm::kSplitBf16;
+  if (kernel == kernels.blocks_8) return ActivationForm::kQuantized8;
   return kernel == kernels.bf16 ? ActivationForm::kBf16 : ActivationForm::kFloats;
 }
 
@@ -91,21 +97,23 @@ int RowsOfTask(int m, int cols) {
   return ((m + row_tasks - 1) / row_tasks + kRowStep - 1) / kRowStep * kRowStep;
 }
 
-QuantizedRows QuantizedSpace(size_t tiles, int cols) {
-  thread_local Arena arena;
+QuantizedRows QuantizedSpace(size_t tiles, int cols, int value_bytes) {
+  thread_local Arena arenas[2];
   const size_t blocks = tiles * (cols / kBlock) * kTileRows;
-  uint8_t* p = arena.Get(blocks * (64 + 2 * sizeof(float) + 2 * sizeof(int32_t)));
+  const size_t quant_bytes = blocks * kBlock * value_bytes;
+  uint8_t* p =
+      arenas[value_bytes - 1].Get(quant_bytes + blocks * (2 * sizeof(float) + 2 * sizeof(int32_t)));
   QuantizedRows rows;
   rows.quants = p;
-  rows.scales = reinterpret_cast<float*>(p + blocks * 64);
+  rows.scales = reinterpret_cast<float*>(p + quant_bytes);
   rows.scaled_sums = rows.scales + blocks;
   rows.half_sums = reinterpret_cast<int32_t*>(rows.scaled_sums + blocks);
   return rows;
 }
 
-QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols) {
+QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols, int value_bytes) {
   const size_t blocks = tile * (cols / kBlock) * kTileRows;
-  return {.quants = rows.quants + blocks * 64,
+  return {.quants = rows.quants + blocks * kBlock * value_bytes,
           .scales = rows.scales + blocks,
           .scaled_sums = rows.scaled_sums + blocks,
           .half_sums = rows.half_sums + blocks * 2};

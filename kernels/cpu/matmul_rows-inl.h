@@ -11,17 +11,18 @@ namespace {
 
 // One block of the rows from `row` to the end of its tile. Index r counts from `row`.
 struct BlockOfRows {
-  const uint8_t* quants;        // [r][64]
+  const uint8_t* quants;        // [r][32 values]
   const float* scales;          // [r]
   const float* scaled_sums;     // [r]
   const int32_t* half_sums[2];  // [r] each
 };
 
-inline BlockOfRows BlockOfRowsAt(const QuantizedRows& rows, int row, int num_blocks, int block) {
+inline BlockOfRows BlockOfRowsAt(const QuantizedRows& rows, int row, int num_blocks, int block,
+                                 int value_bytes = 2) {
   const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks + block;
   const int r = row % kTileRows;
   const int32_t* half_sums = rows.half_sums + tile * 2 * kTileRows + r;
-  return {.quants = rows.quants + (tile * kTileRows + r) * 64,
+  return {.quants = rows.quants + (tile * kTileRows + r) * kBlock * value_bytes,
           .scales = rows.scales + tile * kTileRows + r,
           .scaled_sums = rows.scaled_sums + tile * kTileRows + r,
           .half_sums = {half_sums, half_sums + kTileRows}};
@@ -44,6 +45,9 @@ inline float ScaledSumOf(const BlockOfRows& x, int r, int half) {
 
 // i = round(x / scale), |i| <= kQuantLimit, so that i = 256 * high + low with both in int8.
 inline constexpr float kQuantLimit = 32639.0f;
+inline constexpr float kQuantLimit8 = 127.0f;  // of 8 bits
+inline constexpr float kLargestFloat = 3.4028234e38f;
+inline constexpr float kSmallestPeak = 1e-30f;  // of what is not taken for zero
 
 struct BlockScale {
   float scale;    // NaN where a value is not finite, so that the outputs are not either
@@ -54,10 +58,8 @@ struct BlockScale {
 inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan) {
   float peak = 0.0f;
   for (int i = 0; i < num_peaks; ++i) peak = peaks[i] > peak ? peaks[i] : peak;
-  constexpr float kLargest = 3.4028234e38f;
-  constexpr float kSmallest = 1e-30f;
-  if (has_nan || peak > kLargest) return {__builtin_nanf(""), 0.0f, false};
-  if (peak < kSmallest) return {0.0f, 0.0f, true};
+  if (has_nan || peak > kLargestFloat) return {__builtin_nanf(""), 0.0f, false};
+  if (peak < kSmallestPeak) return {0.0f, 0.0f, true};
   return {peak / kQuantLimit, kQuantLimit / peak, true};
 }
 

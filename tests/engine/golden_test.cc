@@ -28,12 +28,14 @@ Json ReadJson(const std::string& path) {
 
 std::unique_ptr<Engine> Load(const std::string& path, WeightDType dtype,
                              const std::string& device = "cpu", int blocks_per_head = 200,
-                             std::optional<DType> kv_dtype = std::nullopt) {
+                             std::optional<DType> kv_dtype = std::nullopt,
+                             bool batch_invariant = false) {
   absl::StatusOr<std::unique_ptr<ModelSource>> source = OpenModel(path, LoadFormat::kAuto);
   EXPECT_TRUE(source.ok()) << source.status();
   EngineOptions options;
   options.device = device;
   options.num_threads = 2;
+  options.batch_invariant = batch_invariant;
   options.dtype = dtype;
   options.kv_cache_dtype = kv_dtype;
   options.max_num_seqs = 32;
@@ -184,10 +186,11 @@ INSTANTIATE_TEST_SUITE_P(Families, TinyModelTest,
                                             ::testing::ValuesIn(FoldersAndFiles())),
                          NameOf);
 
-// `dtype` has the values of the file exactly.
+// `dtype` has the values of the file exactly, and so have activations: long prompts of quantised
+// weights take fewer bits of them where batches need not be invariant.
 void ExpectLogitsOfTransformers(const std::string& path, const Json& goldens, WeightDType dtype,
                                 const std::string& device, double tolerance) {
-  const auto engine = Load(path, dtype, device, 200, DType::kF32);
+  const auto engine = Load(path, dtype, device, 200, DType::kF32, dtype == WeightDType::kStored);
   ASSERT_FALSE(goldens["inputs"].empty());
   double worst = 0;
   for (const Json& input : goldens["inputs"]) {
@@ -240,16 +243,21 @@ class SmolLm2Test : public ::testing::Test {
   void SetUp() override {
     if (!CachedModel(kSmolLm2)) GTEST_SKIP() << "SmolLM2 is not here: run scripts/fetch-model";
   }
-  static std::unique_ptr<Engine> Make(WeightDType dtype) {
-    return Load(*CachedModel(kSmolLm2), dtype, "cpu", 2400);
+  static std::unique_ptr<Engine> Make(WeightDType dtype, bool batch_invariant = false) {
+    return Load(*CachedModel(kSmolLm2), dtype, "cpu", 2400, std::nullopt, batch_invariant);
   }
 };
 
-// The largest difference from the goldens' 12 rows of 250 logits.
-double WorstLogitDifference(Engine* engine) {
+struct Differences {
+  double worst = 0;
+  double mean = 0;
+};
+
+// From the goldens' 12 rows of 250 logits.
+Differences LogitDifferences(Engine* engine) {
   const Json goldens = ReadJson("tests/data/engine/smollm2_logits.json");
   EXPECT_EQ(goldens["rows"].size(), 12u);
-  double worst = 0;
+  Differences found;
   for (const Json& row : goldens["rows"]) {
     EngineDriver driver(engine, 1);
     const int slot = driver.Add(row["prompt_ids"], Full(row["prompt_ids"].size()), 1);
@@ -261,15 +269,16 @@ double WorstLogitDifference(Engine* engine) {
     EXPECT_EQ(ids.size(), 250u);
     for (size_t i = 0; i < ids.size(); ++i) {
       const double difference = std::abs(logits[ids[i]] - expected[i]);
-      worst = std::isfinite(difference) ? std::max(worst, difference) : HUGE_VAL;
+      found.worst = std::isfinite(difference) ? std::max(found.worst, difference) : HUGE_VAL;
+      found.mean += difference / static_cast<double>(ids.size() * goldens["rows"].size());
     }
   }
-  std::printf("worst difference of a logit: %.2e\n", worst);
-  return worst;
+  std::printf("difference of a logit: worst %.2e, mean %.2e\n", found.worst, found.mean);
+  return found;
 }
 
 TEST_F(SmolLm2Test, Float32LogitsAreWithinAThousandthOfTransformers) {
-  EXPECT_LT(WorstLogitDifference(Make(WeightDType::kFloat32).get()), 1e-3);
+  EXPECT_LT(LogitDifferences(Make(WeightDType::kFloat32).get()).worst, 1e-3);
 }
 
 // A divergence where transformers' two best logits lie within 1e-3 is excused and counted; that
@@ -307,7 +316,15 @@ TEST_F(SmolLm2Test, Float32GreedyTokensEqualTransformers) {
 // The file's own blocks are the same values as fp32's dequantised ones; only the arithmetic's
 // precision differs.
 TEST_F(SmolLm2Test, StoredLogitsAreCloseToTransformers) {
-  EXPECT_LT(WorstLogitDifference(Make(WeightDType::kStored).get()), 0.05);
+  EXPECT_LT(LogitDifferences(Make(WeightDType::kStored, true).get()).worst, 0.05);
+}
+
+// Prompts of 32 tokens or more may take activations in 8 bits. llama.cpp, which always does,
+// differs from these logits by 0.20 on average and by 1.40 at most (llama-cpp-python 0.3.36).
+TEST_F(SmolLm2Test, StoredLogitsOfLongPromptsAreNoFurtherThanLlamaCpps) {
+  const Differences found = LogitDifferences(Make(WeightDType::kStored).get());
+  EXPECT_LT(found.worst, 1.40);
+  EXPECT_LT(found.mean, 0.20);
 }
 
 }  // namespace
