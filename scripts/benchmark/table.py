@@ -26,13 +26,13 @@ def figures(path):
 
 
 def print_memory(folder, names):
-    """The most that each process held; for ours, what it knew beforehand that it would take."""
+    """The most that each process held."""
     for name in names:
         memory = next((r for r in lines(folder / f"hydrant.{name}.jsonl") if r["what"] == "memory"), None)
         if memory:
             planned = memory["weight_bytes"] + memory["pool_bytes"]
-            print(f"Memory, Hydrant, {name}: {memory['resident_bytes'] / 1e6:.0f} MB resident at most, "
-                  f"{planned / 1e6:.0f} MB of weights and KV pool, ratio {memory['resident_bytes'] / planned:.3f}.")
+            print(f"Memory, Hydrant, {name}: {memory['resident_bytes'] / 1e6:.0f} MB; weights and pool are "
+                  f"{planned / 1e6:.0f} MB, ratio {memory['resident_bytes'] / planned:.2f}.")
     for file, title in PEERS.items():
         path = folder / f"{file}.jsonl"
         for record in lines(path) if path.exists() else []:

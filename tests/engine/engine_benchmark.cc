@@ -6,8 +6,7 @@
 //   full|h2o|...] [--repeat N] [--prompts 512,1024] [--batches 1,4,8,16,32] [--contexts 0,512]
 //   [--steps 32]
 //
-// Last, the memory: what was planned (weights, as packed or as mapped, and the pool) and the most
-// that the process held.
+// Last, the memory: weights, pool, and the most that the process held: work space, too.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -115,13 +114,17 @@ int Main(int argc, char** argv) {
                                                      {"bfloat16", WeightDType::kBFloat16},
                                                      {"float32", WeightDType::kFloat32}};
   const std::vector<int> batches = Numbers(flags["batches"]);
+  const std::vector<int> prompts = Numbers(flags["prompts"]);
+  const std::vector<int> contexts = Numbers(flags["contexts"]);
   const int repeat = std::atoi(flags["repeat"].c_str());
   const int least_steps = std::atoi(flags["steps"].c_str());
   EngineOptions options;
   options.num_threads = std::atoi(flags["threads"].c_str());
   options.dtype = dtypes.at(flags["dtype"]);
   options.max_num_seqs = *std::max_element(batches.begin(), batches.end());
-  options.max_model_len = std::min((*source)->config().max_context, 4096);
+  options.max_model_len =
+      std::max(*std::max_element(prompts.begin(), prompts.end()) + 16,
+               *std::max_element(contexts.begin(), contexts.end()) + repeat * 2 * least_steps);
   options.num_blocks_override =
       static_cast<int>(PagesOfCases(flags, (*source)->config(), repeat, least_steps));
   auto engine =
@@ -138,14 +141,14 @@ int Main(int argc, char** argv) {
         for (int i = 0; i < repeat; ++i) seconds = std::min(seconds, measure());
         return seconds;
       };
-  for (const int n : Numbers(flags["prompts"])) {
+  for (const int n : prompts) {
     const double seconds = best([&] {
       EqualBatch bench(engine->get(), flags["policy"], 1, n, 16);
       return bench.Prefill(n);
     });
     Report("prefill", 1, n, flags["dtype"], flags["policy"], n / seconds);
   }
-  for (const int context : Numbers(flags["contexts"])) {
+  for (const int context : contexts) {
     for (const int batch : batches) {
       const int steps = StepsOf(least_steps, batch);
       // One prompt serves all repeats: they follow each other, so the context grows a little.
