@@ -14,7 +14,7 @@
 //              integers are summed exactly over a block, and the blocks' sums are scaled and added
 //              in fp32, in order. Every instruction set does the same operations: the results are
 //              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
-//              With VNNI and no AMX, 32 rows of x or more, and no batch_invariant: activations
+//              With VNNI and no AMX, 16 rows of x or more, and no batch_invariant: activations
 //              become 8-bit integers, with an error of at most 0.4 % of the largest of the 32.
 //              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are
 //              each split into two bf16 terms and three of the four products are taken, which
@@ -24,7 +24,7 @@
 //   kQ8_0, kQ4_0   as kStored, after KeptDType().
 //
 // With batch_invariant an output's bits depend on its own row of x alone, whatever m and the number
-// of threads. Without it that fails only at the 32 rows named above.
+// of threads. Without it that fails only at the numbers of rows named above.
 //
 // A Weight is immutable after PackWeight. One thread at a time calls Matmul and Embed with the same
 // pool.

@@ -46,11 +46,13 @@ MatmulKernels ChooseKernels() {
 // take either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kManyRows = 32;
+  constexpr int kSplitMinRows = 32;
+  constexpr int kEightBitsMinRows = 16;  // fewer wait for the memory anyway
   const MatmulKernels& kernels = ChosenMatmulKernels();
-  if (m >= kManyRows && !batch_invariant) {
-    if (kernels.blocks_split) return kernels.blocks_split;
-    if (kernels.blocks_8) return kernels.blocks_8;
+  if (!batch_invariant) {
+    if (kernels.blocks_split && m >= kSplitMinRows) return kernels.blocks_split;
+    if (!kernels.blocks_split && kernels.blocks_8 && m >= kEightBitsMinRows)
+      return kernels.blocks_8;
   }
   if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
   return kernels.blocks;

@@ -207,7 +207,7 @@ double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, doub
 
 bool TakesEightBits(int m, bool batch_invariant) {
   const Isa isa = DetectIsa();
-  return m >= 32 && !batch_invariant && (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) &&
+  return m >= 16 && !batch_invariant && (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) &&
          __builtin_cpu_supports("avx512vnni");
 }
 
@@ -284,7 +284,7 @@ TEST_P(MatmulTest, EqualsTheDoubleLoop) {
       ASSERT_EQ(packed->cols(), cols);
       for (int m : {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 257}) {
         const std::vector<float> x = RandomActivations(m, cols, random_);
-        const bool invariant = m > 32 && random_() % 2 == 0;
+        const bool invariant = m >= 16 && random_() % 2 == 0;
         Output y(m, rows);
         Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
                invariant, pool_);
