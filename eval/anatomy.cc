@@ -136,7 +136,8 @@ absl::StatusOr<std::unique_ptr<PlainForward>> PlainForward::Create(
         absl::StrCat("the plain forward pass knows what Llama computes alone, and this model is ",
                      config.architecture));
   }
-  auto backend = CreateBackend("cpu", {.num_threads = num_threads});
+  // Batch-invariant is also the more exact: no activations of 8 bits.
+  auto backend = CreateBackend("cpu", {.num_threads = num_threads, .batch_invariant = true});
   if (!backend.ok()) backend = CreateBackend("reference", {.num_threads = num_threads});
   if (!backend.ok()) return backend.status();
   std::unique_ptr<PlainForward> forward(
