@@ -197,7 +197,6 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
 
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMaxRows = 4;
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     BlocksTile<dtype, kRows>(args, row, panel, 0);

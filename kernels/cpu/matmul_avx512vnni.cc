@@ -109,13 +109,8 @@ void Blocks8Tile(const PanelArgs& args, int row, int panel) {
   for (int r = 0; r < kRows; ++r) StoreRow(args, row + r, panel, sums[r]);
 }
 
-// Eight rows were not faster, in 16 bits half as fast: the sums and the unpacked block then fill
-// all registers.
-constexpr int kRowsOfTile = 4;
-
 template <DType dtype>
 struct BlockTiles {
-  static constexpr int kMaxRows = kRowsOfTile;
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     BlocksTile<dtype, kRows>(args, row, panel);
@@ -123,7 +118,6 @@ struct BlockTiles {
 };
 template <DType dtype>
 struct Block8Tiles {
-  static constexpr int kMaxRows = kRowsOfTile;
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     Blocks8Tile<dtype, kRows>(args, row, panel);

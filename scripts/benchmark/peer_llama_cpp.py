@@ -6,19 +6,15 @@ asks for its logits, which are computed but not fetched or sampled from. The pro
 llama.cpp's default, as is flash attention's "auto"), and its last row asks for logits. The fastest of the repeats counts.
 """
 
-import argparse
 import ctypes
 import itertools
-import json
 import random
-import resource
 import time
 
 import llama_cpp
 
-
-def numbers(text):
-    return [int(part) for part in text.split(",")]
+import peer_cases
+from peer_cases import best, report, report_memory
 
 
 def fill(batch, rows):
@@ -73,24 +69,8 @@ class Peer:
         self.decode([(t, i, sequence, i + 1 == len(tokens)) for i, t in enumerate(tokens)])
 
 
-def best(repeats, measure):
-    return min(measure() for _ in range(repeats))
-
-
-def report(what, batch, context, tokens_per_s):
-    print(json.dumps({"what": what, "batch": batch, "context": context, "dtype": "stored", "policy": "full",
-                      "tokens_per_s": round(tokens_per_s, 1)}), flush=True)
-
-
 def main():
-    parser = argparse.ArgumentParser(description="Speed of llama.cpp on the cases of engine_benchmark.")
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--prompts", type=numbers, default=[512, 1024])
-    parser.add_argument("--batches", type=numbers, default=[1, 4, 8, 16, 32])
-    parser.add_argument("--contexts", type=numbers, default=[0, 512])
-    parser.add_argument("--steps", type=int, default=32)
+    parser = peer_cases.parser("Speed of llama.cpp on the cases of engine_benchmark.")
     parser.add_argument("--check", action="store_true", help="only read a short prompt: does it run on this machine?")
     args = parser.parse_args()
     rng = random.Random(1)
@@ -130,7 +110,7 @@ def main():
 
             report("decode", batch, context, batch * steps / best(args.repeat, decode))
             peer.close()
-    print(json.dumps({"what": "memory", "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    report_memory()
 
 
 if __name__ == "__main__":

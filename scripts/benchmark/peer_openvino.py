@@ -8,28 +8,15 @@ request that asks for one token; a decode step feeds a token to every request of
 caching is off, as every prompt is new. It reads the GGUF file itself. The fastest of the repeats counts.
 """
 
-import argparse
-import json
 import random
-import resource
 import time
 
 import numpy
 import openvino
 import openvino_genai
 
-
-def numbers(text):
-    return [int(part) for part in text.split(",")]
-
-
-def best(repeats, measure):
-    return min(measure() for _ in range(repeats))
-
-
-def report(what, batch, context, tokens_per_s):
-    print(json.dumps({"what": what, "batch": batch, "context": context, "dtype": "stored", "policy": "full",
-                      "tokens_per_s": round(tokens_per_s, 1)}), flush=True)
+import peer_cases
+from peer_cases import best, report, report_memory
 
 
 class Peer:
@@ -59,15 +46,7 @@ class Peer:
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Speed of OpenVINO GenAI on the cases of engine_benchmark.")
-    parser.add_argument("--model", required=True, help="a GGUF file")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--prompts", type=numbers, default=[512, 1024])
-    parser.add_argument("--batches", type=numbers, default=[1, 4, 8, 16, 32])
-    parser.add_argument("--contexts", type=numbers, default=[0, 512])
-    parser.add_argument("--steps", type=int, default=32)
-    args = parser.parse_args()
+    args = peer_cases.parser("Speed of OpenVINO GenAI on the cases of engine_benchmark.").parse_args()
 
     peer = Peer(args.model, args.threads, max(args.prompts + args.contexts), max(args.batches), random.Random(1))
     for n in args.prompts:
@@ -103,7 +82,7 @@ def main():
             for handle in handles:
                 handle.stop()
             peer.finish()
-    print(json.dumps({"what": "memory", "resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
+    report_memory()
 
 
 if __name__ == "__main__":
