@@ -79,6 +79,12 @@ void AddCache(CLI::App* app, RequestFlags* flags) {
   app->add_flag("--question-agnostic", flags->question_agnostic,
                 "The same for a chat: its last message")
       ->group(group);
+  app->add_flag("--no-reuse", flags->no_reuse,
+                "Read the whole prompt, even where another began alike")
+      ->group(group);
+  app->add_option("--cache-salt", flags->cache_salt,
+                  "Share what is read only with requests of the same salt")
+      ->group(group);
   app->add_option("--param", flags->params,
                   "name=value, a parameter of the policy; may be repeated")
       ->check(CheckParam)
@@ -103,6 +109,8 @@ void FillCache(const RequestFlags& flags, v1::Cache* cache) {
   if (flags.min_retained_mass) cache->set_min_retained_mass(*flags.min_retained_mass);
   if (flags.question_tokens) cache->set_question_tokens(*flags.question_tokens);
   if (flags.question_agnostic) cache->set_question_agnostic(true);
+  if (flags.no_reuse) cache->set_reuse(v1::REUSE_OFF);
+  if (flags.cache_salt) cache->set_cache_salt(*flags.cache_salt);
   for (const std::string& param : flags.params) {
     const size_t equals = param.find('=');
     (*cache->mutable_params())[param.substr(0, equals)] = param.substr(equals + 1);

@@ -35,6 +35,8 @@ struct RequestFlags {
   std::optional<double> min_retained_mass;
   std::optional<uint32_t> question_tokens;
   bool question_agnostic = false;
+  bool no_reuse = false;
+  std::optional<std::string> cache_salt;
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
   int resume = 3;                   // times that a lost stream is taken up again

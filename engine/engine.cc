@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   }
   HYDRANT_ASSIGN_OR_RETURN(KvLayout layout, PlanLayout(options, config));
   HYDRANT_ASSIGN_OR_RETURN(EngineLimits limits, PlanLimits(options, config));
+  HYDRANT_ASSIGN_OR_RETURN(limits.num_prefix_blocks, NumPrefixBlocks(options, layout, limits));
   const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
   if (asked_blocks.has_value()) {
     HYDRANT_RETURN_IF_ERROR(SetPool(*asked_blocks, &layout, &limits));
@@ -162,7 +163,17 @@ Engine::~Engine() = default;
 const EngineLimits& Engine::limits() const { return impl_->limits; }
 const ModelConfig& Engine::config() const { return impl_->model->config(); }
 const KvLayout& Engine::kv_layout() const { return impl_->layout; }
-int64_t Engine::weight_bytes() const { return impl_->model->weight_bytes(); }
+
+EngineMemory Engine::memory() const {
+  EngineMemory memory;
+  memory.weights = impl_->model->weight_bytes();
+  memory.kv_pool =
+      int64_t{impl_->layout.num_blocks} * static_cast<int64_t>(impl_->layout.PageBytes());
+  memory.workspace = static_cast<int64_t>(impl_->backend->allocated_bytes()) - memory.kv_pool;
+  memory.prefix_cache =
+      static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;
+  return memory;
+}
 
 std::string Engine::Description() const {
   return fmt::format("{}; weights {}{}, KV cache {}", impl_->backend->Description(),
@@ -327,7 +338,7 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
 // A prompt that begins is all that its sequence has seen, where that will matter.
 void Engine::Impl::MarkPromptTokens(const Batch& batch) {
   for (const PrefillSlice& slice : batch.prefill) {
-    if (slice.layer_begin > 0 || slice.token_begin > 0 || !slice.sampling.penalties.Any()) continue;
+    if (slice.layer_begin > 0 || !slice.BeginsLayer() || !slice.sampling.penalties.Any()) continue;
     std::vector<uint16_t> prompt(model->config().vocab_size, 0);
     for (const TokenId token : slice.whole_prompt) prompt[token] = kInPrompt;
     seen.Write(*backend, slice.slot * prompt.size(), prompt);

@@ -32,7 +32,9 @@ struct EngineOptions {
   int64_t kv_cache_memory_limit = 0;       // on a host: this; 0: a quarter of the free memory
   int64_t host_memory_bytes = 0;           // what a pool that is asked for may take of the host's
                                            // memory; 0: all that the machine has
-  double gpu_memory_utilization = 0.9;     // on a GPU: what makes this share of its memory used
+  // Of the host's memory, on every device: for the keys and values of prompts that have been read.
+  int64_t prefix_cache_memory_bytes = 0;
+  double gpu_memory_utilization = 0.9;  // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
   // Tokens are drawn from the ids below it: models pad their vocabularies past what their
   // tokenizers know. Unset: all of the model's.
@@ -44,6 +46,18 @@ struct EngineOptions {
   int max_shared_statistics = 0;     // EngineLimits' own
   std::optional<int> prefill_arena_tokens;  // unset: 1.25 max_model_len, so that short prompts pass
                                             // a long one; at least 2048
+};
+
+// What an engine holds, in bytes. None of it grows later.
+struct EngineMemory {
+  // Of the device's memory.
+  int64_t weights = 0;
+  int64_t kv_pool = 0;
+  int64_t workspace = 0;  // all else: prompts being read, activations, logits, tables
+  // Of the host's.
+  int64_t prefix_cache = 0;
+
+  int64_t Total() const { return weights + kv_pool + workspace + prefix_cache; }
 };
 
 class Engine final : public StepExecutor {
@@ -62,7 +76,7 @@ class Engine final : public StepExecutor {
 
   const ModelConfig& config() const;
   const KvLayout& kv_layout() const;
-  int64_t weight_bytes() const;
+  EngineMemory memory() const;
   std::string Description() const;  // one line: device, threads, dtypes
 
   // For tests and the laboratory; each copies from the device.

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/pool/kv_state.h"
 #include "fmt/format.h"
 #include "kernels/device_choice.h"
 #include "kernels/host_memory.h"
@@ -56,6 +57,12 @@ int64_t UsefulBlocks(const EngineLimits& limits) {
       1.1 * static_cast<double>(blocks) * limits.num_kv_heads * limits.max_num_seqs;
   return static_cast<int64_t>(
       std::min(useful, static_cast<double>(std::numeric_limits<int32_t>::max())));
+}
+
+// The host's memory that there is for us.
+int64_t HostBytes(const EngineOptions& options) {
+  return options.host_memory_bytes > 0 ? options.host_memory_bytes
+                                       : static_cast<int64_t>(HostMemory().total_bytes);
 }
 
 // Bytes of the device that the pool and its tables may take.
@@ -151,6 +158,22 @@ std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& 
   return windowed;
 }
 
+absl::StatusOr<int> NumPrefixBlocks(const EngineOptions& options, const KvLayout& layout,
+                                    const EngineLimits& limits) {
+  const int64_t bytes = options.prefix_cache_memory_bytes;
+  const int64_t host = HostBytes(options);
+  if (bytes < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("prefix_cache_memory_bytes: {} is negative", bytes));
+  }
+  if (bytes > host) {
+    return absl::ResourceExhaustedError(
+        fmt::format("prefix_cache_memory_bytes: {} is more than the host's {} bytes", bytes, host));
+  }
+  const auto block = static_cast<int64_t>(PrefixBlocksOf(layout, limits).BlockBytes());
+  return static_cast<int>(std::min<int64_t>(bytes / block, std::numeric_limits<int32_t>::max()));
+}
+
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout) {
   if (options.num_blocks_override.has_value()) return *options.num_blocks_override;
   if (options.kv_cache_memory_bytes == 0) return std::nullopt;
@@ -165,9 +188,7 @@ absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
                        limits.table_entries * static_cast<int64_t>(sizeof(int32_t));
   const int64_t bookkeeping =
       limits.table_entries * kHostBytesPerEntry + limits.num_blocks * kHostBytesPerBlock;
-  const int64_t host = options.host_memory_bytes > 0
-                           ? options.host_memory_bytes
-                           : static_cast<int64_t>(HostMemory().total_bytes);
+  const int64_t host = HostBytes(options);
   const int64_t device = on_host ? host : static_cast<int64_t>(memory.total_bytes);
   if (!on_host && pool > device) return PoolTooLarge(options, limits, pool, device, "the device's");
   const int64_t of_host = on_host ? pool + bookkeeping : bookkeeping;

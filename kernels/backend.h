@@ -48,7 +48,13 @@ class Backend {
 
   virtual absl::StatusOr<DeviceMemory> Memory() = 0;
   // Zeroed memory, aligned to 64 bytes. ResourceExhausted says how much was asked for.
-  virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) = 0;
+  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) {
+    absl::StatusOr<DeviceBuffer> buffer = TakeMemory(bytes);
+    if (buffer.ok()) allocated_bytes_ += bytes;
+    return buffer;
+  }
+  // What Allocate has given since the backend was made; packed weights are not among it.
+  size_t allocated_bytes() const { return allocated_bytes_; }
   // `host` has been read, or written, when these return.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
@@ -61,7 +67,7 @@ class Backend {
   // enqueues is in `host`, which is of AllocateHost(), once an event recorded later has been waited
   // for; recording an event again makes it a new one. On a host everything is there at once.
   static constexpr int kEvents = 4;
-  virtual absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) { return Allocate(bytes); }
+  virtual absl::StatusOr<DeviceBuffer> AllocateHost(size_t bytes) { return TakeMemory(bytes); }
   virtual void CopyToHostLater(void* host, const void* device, size_t bytes) {
     CopyToHost(host, device, bytes);
   }
@@ -93,6 +99,12 @@ class Backend {
 #define HYDRANT_DECLARE_OP(Op, Args) virtual void Op(const Args& args) = 0;
   HYDRANT_FOR_EACH_OP(HYDRANT_DECLARE_OP)
 #undef HYDRANT_DECLARE_OP
+
+ protected:
+  virtual absl::StatusOr<DeviceBuffer> TakeMemory(size_t bytes) = 0;  // as Allocate
+
+ private:
+  size_t allocated_bytes_ = 0;
 };
 
 std::unique_ptr<Backend> CreateReferenceBackend(const BackendOptions& options);

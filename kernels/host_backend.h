@@ -15,7 +15,6 @@ namespace hydrant {
 class HostBackend : public Backend {
  public:
   absl::StatusOr<DeviceMemory> Memory() override { return HostMemory(); }
-  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override { return AllocateHostMemory(bytes); }
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     if (bytes > 0) std::memcpy(device, host, bytes);
   }
@@ -40,6 +39,11 @@ class HostBackend : public Backend {
   void Op(const Args& args) override { reference::Op(args); }
   HYDRANT_FOR_EACH_OP(HYDRANT_RUN_REFERENCE)
 #undef HYDRANT_RUN_REFERENCE
+
+ protected:
+  absl::StatusOr<DeviceBuffer> TakeMemory(size_t bytes) override {
+    return AllocateHostMemory(bytes);
+  }
 };
 
 }  // namespace hydrant

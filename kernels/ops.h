@@ -18,6 +18,7 @@
 #include "kernels/ops/penalize.h"
 #include "kernels/ops/pool_scores.h"
 #include "kernels/ops/prefill_attention.h"
+#include "kernels/ops/prefix_blocks.h"
 #include "kernels/ops/retained_mass.h"
 #include "kernels/ops/revise_scores.h"
 #include "kernels/ops/sample.h"
@@ -39,6 +40,8 @@
   OP(RouteExperts, RouteExpertsArgs)               \
   OP(ExpertMatmul, ExpertMatmulArgs)               \
   OP(CombineExperts, CombineExpertsArgs)           \
+  OP(SavePrefix, PrefixBlocksArgs)                 \
+  OP(LoadPrefix, PrefixBlocksArgs)                 \
   OP(PrefillAttention, PrefillAttentionArgs)       \
   OP(DecodeAttention, DecodeAttentionArgs)         \
   OP(ReviseScores, ReviseScoresArgs)               \

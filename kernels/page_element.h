@@ -37,6 +37,13 @@ inline void StorePageElement(DType dtype, void* base, size_t index, float value)
   }
 }
 
+// As it would be read back.
+inline float RoundPageElement(DType dtype, float value) {
+  alignas(float) unsigned char stored[sizeof(float)];
+  StorePageElement(dtype, stored, 0, value);
+  return LoadPageElement(dtype, stored, 0);
+}
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_KERNELS_PAGE_ELEMENT_H_

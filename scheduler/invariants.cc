@@ -70,14 +70,17 @@ absl::Status Scheduler::CheckInvariants() const {
   int64_t queued_tokens = 0;
   for (const auto& [arrival, sequence] : waiting_) {
     queued_tokens += sequence->NumKnown();
-    if (sequence->space.IsOpen() || !sequence->IsWaiting())
+    if (sequence->space.IsOpen() || !sequence->prefix.IsEmpty() || !sequence->IsWaiting())
       return absl::InternalError("waiting, but holds something");
   }
   if (queued_tokens != queued_tokens_)
     return absl::InternalError("queued_tokens does not count the queue");
   if (live_.size() + waiting_.size() != sequences_.size())
     return absl::InternalError("a sequence is in no list");
-  absl::Status status = pages.Check(space_.NumFreePages());
+  std::vector<const PrefixLease*> leases;
+  for (const Sequence* sequence : live_) leases.push_back(&sequence->prefix);
+  absl::Status status = prefix_cache_.CheckInvariants(leases);
+  if (status.ok()) status = pages.Check(space_.NumFreePages());
   if (status.ok()) status = table.Check(space_.NumFreeTableEntries());
   if (status.ok()) status = arena.Check(space_.NumFreeArenaTokens());
   if (status.ok()) status = slots.Check(space_.NumFreeSlots());

@@ -29,6 +29,10 @@ struct LoopMetrics {
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<TimeUs> host_us{0};
+  std::atomic<uint64_t> prefix_queried_tokens{0};  // PrefixCacheStats
+  std::atomic<uint64_t> prefix_hit_tokens{0};
+  std::atomic<uint64_t> prefix_evicted_blocks{0};
+  std::atomic<int64_t> prefix_filled_blocks{0};
 
   std::atomic<TimeUs> last_step_end{0};
   std::atomic<TimeUs> last_step_us{0};

@@ -18,7 +18,8 @@ double TokenAtCost(double cost) {
 
 double RemainingCost(const OpenPrompt& prompt, int num_layers) {
   return PrefillCost(prompt.cursor.token, prompt.num_tokens) +
-         (num_layers - prompt.cursor.layer - 1) * PrefillCost(0, prompt.num_tokens);
+         (num_layers - prompt.cursor.layer - 1) *
+             PrefillCost(prompt.first_token, prompt.num_tokens);
 }
 
 std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_layers,
@@ -51,7 +52,7 @@ PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share) {
   const double layer_rest = PrefillCost(token, prompt.num_tokens);
   const double parts = std::round(layer_rest / share);
   if (parts <= 1.0) {
-    if (token > 0) return run;
+    if (token > prompt.first_token) return run;
     const double layers = std::min<double>(num_layers, std::round(share / layer_rest));
     run.layer_end = std::min(num_layers, layer + std::max(1, static_cast<int>(layers)));
     return run;

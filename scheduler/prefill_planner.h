@@ -16,8 +16,8 @@ namespace hydrant {
 // Context at which attending to it costs about as much as the rest of the layer.
 inline constexpr double kAttentionScale = 4096.0;
 
-// How far a prompt has been read: all of the layers below `layer`, and the first `token` tokens of
-// it.
+// How far a prompt has been read: all of the layers below `layer`, and of it the tokens before
+// `token`.
 struct PrefillCursor {
   int layer = 0;
   int token = 0;
@@ -26,6 +26,7 @@ struct PrefillCursor {
 struct OpenPrompt {
   int num_tokens = 0;
   PrefillCursor cursor;
+  int first_token = 0;  // those before it need not be read
 };
 
 // A run as engine/step/batch.h wants it: several whole layers, or some tokens of one.

@@ -50,6 +50,10 @@ struct Request {
   // The prompt's last tokens, which the cache does not know of when it compresses what comes before
   // them; then they are fed one by one.
   int64_t question_tokens = 0;
+  // Whether what was read of a prompt that begins alike is used, and what is read of this one kept;
+  // only among requests of the same salt.
+  bool prefix_caching = true;
+  std::string cache_salt;
   SamplingParams sampling;
   StoppingParams stopping;
   bool skip_special_tokens = true;
@@ -69,10 +73,13 @@ struct RetainedMass {
 
 struct Usage {
   int32_t prompt_tokens = 0;
-  int32_t completion_tokens = 0;     // resumed ones included
-  int32_t kv_tokens_kept = 0;        // entries of the fullest KV head at the end, of the layers
-                                     // without a window where there are such
-  int32_t kv_tokens_evicted = 0;     // tokens seen minus entries kept, of the same head
+  int32_t completion_tokens = 0;  // resumed ones included
+  int32_t kv_tokens_kept = 0;     // entries of the fullest KV head at the end, of the layers
+                                  // without a window where there are such
+  int32_t kv_tokens_evicted = 0;  // tokens seen minus entries kept, of the same head
+  int32_t cached_tokens = 0;      // of the prompt, not read: another had read them
+  // The same that were read all the same, because the cache policy asks their queries.
+  int32_t reread_tokens = 0;
   int32_t probe_tokens = 0;          // read beside the prompt, to score its entries
   int64_t kv_entries_of_prompt = 0;  // kept when the prompt was compressed, all layers and heads
   int64_t kv_window_entries_of_prompt = 0;      // of these, in layers with a window

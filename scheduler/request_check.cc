@@ -222,6 +222,19 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
   return probe;
 }
 
+absl::Status CheckSalt(const std::string& salt) {
+  if (salt.size() <= kMaxCacheSaltBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cache.cache_salt: ", salt.size(), " bytes exceed the limit of ", kMaxCacheSaltBytes));
+}
+
+// Nothing is looked for where there is no room for it.
+std::vector<PrefixKey> KeysOf(const Request& request, const CachePlan& plan,
+                              const EngineLimits& limits) {
+  if (!request.prefix_caching || limits.num_prefix_blocks == 0) return {};
+  return PrefixKeys(std::span(request.prompt).first(plan.prompt.tokens), request.cache_salt);
+}
+
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
 
 }  // namespace
@@ -240,6 +253,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   absl::Status status = CheckTokens(request, limits, vocab);
   if (status.ok()) status = CheckSampling(request.sampling);
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
+  if (status.ok()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));
   PromptShape prompt = {
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
@@ -258,7 +272,9 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
-  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), *total};
+  std::vector<PrefixKey> keys = KeysOf(request, *plan, limits);
+  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), std::move(keys),
+                        *total};
 }
 
 }  // namespace hydrant

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/cache/prefix_key.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/request.h"
@@ -17,12 +18,15 @@ namespace hydrant {
 inline constexpr int kMaxStopStrings = 64;
 inline constexpr int kMaxStopStringBytes = 1024;
 inline constexpr int kMaxStopTokenIds = 1024;
+inline constexpr int kMaxCacheSaltBytes = 256;
 
 // A request that was found good, and what follows from it.
 struct CheckedRequest {
   Request request;
   CachePlan plan;  // of the prompt without its question; one that is open is the least it may be
   std::vector<TokenId> probe;  // what is read after it to score its entries
+  std::vector<PrefixKey>
+      prefix_keys;  // of the plan's prompt; empty: not to be looked for, nor kept
   // Prompt and output together never exceed this: the least of prompt + max_tokens, max_model_len
   // (which does not bind a rolling cache, where max_tokens is named: CachePlan::rule),
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/cache/prompt_statistics.h"
 #include "kernels/check.h"
 #include "scheduler/mass_summary.h"
 
@@ -53,10 +54,14 @@ Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options
       options_(options),
       tokenizer_(tokenizer),
       watermark_pages_(static_cast<int64_t>(std::ceil(options.watermark * limits.num_blocks))),
-      space_(limits) {}
+      space_(limits),
+      prefix_cache_(limits.num_prefix_blocks) {}
 
 Scheduler::~Scheduler() {
-  for (Sequence* sequence : live_) space_.Release(&sequence->space);
+  for (Sequence* sequence : live_) {
+    space_.Release(&sequence->space);
+    prefix_cache_.Abandon(&sequence->prefix);
+  }
 }
 
 void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
@@ -71,6 +76,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .max_total_tokens = checked.max_total_tokens,
       .deadline = request.deadline,
       .pooling = request.pooling,
+      .prefix_keys = std::move(checked.prefix_keys),
       .submitted_at = now,
       .last_heard_at = now,
   });
@@ -192,6 +198,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   std::erase_if(batch_.cuts, is_its);
   std::erase(cut_, CacheOf(*sequence));
   space_.Release(&sequence->space);
+  prefix_cache_.Abandon(&sequence->prefix);
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
   sequence->cursor = PrefillCursor();
@@ -212,6 +219,7 @@ void Scheduler::AdmitWaiting() {
     waiting_.erase(waiting_.begin());
     queued_tokens_ -= sequence->NumKnown();
     sequence->state = SequenceState::kPrefilling;
+    OpenPrefix(sequence);
     sequence->usage.probe_tokens =
         static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
     sequence->usage.kv_pages_peak =
@@ -260,6 +268,24 @@ bool Scheduler::TryOpen(Sequence* sequence) {
   return opened;
 }
 
+// What need not be read of an admitted prompt: what is there of it, but not what its plan asks
+// something of, nor its last token, from which the next one follows.
+void Scheduler::OpenPrefix(Sequence* sequence) {
+  if (sequence->prefix_keys.empty()) return;
+  const auto read = static_cast<int>(sequence->PrefillTokens().size());
+  const int there = prefix_cache_.NumFilled(sequence->prefix_keys);
+  const int useful = std::min(there, (sequence->num_context_tokens - 1) / kPrefixBlockTokens);
+  int first_wanted = FirstQuery(sequence->plan, read);
+  if (sequence->pooling == EmbeddingPooling::kMean) first_wanted = 0;
+  const int usable = std::min(useful, first_wanted / kPrefixBlockTokens);
+  sequence->prefix =
+      prefix_cache_.Open(sequence->prefix_keys, usable, sequence->num_context_tokens);
+  sequence->cursor = {0, sequence->FirstToken()};
+  if (sequence->was_read) return;  // it comes back: usage is about the first time
+  sequence->usage.cached_tokens = sequence->FirstToken();
+  sequence->usage.reread_tokens = (useful - usable) * kPrefixBlockTokens;
+}
+
 bool Scheduler::HasRoomToRecompute(const Sequence& sequence) const {
   if (live_.empty()) return true;
   const int64_t ahead =
@@ -296,7 +322,8 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   for (Sequence* sequence : live_) {
     if (sequence->state != SequenceState::kPrefilling) continue;
     prefilling_.push_back(sequence);
-    open_prompts_.push_back({static_cast<int>(sequence->PrefillTokens().size()), sequence->cursor});
+    open_prompts_.push_back({static_cast<int>(sequence->PrefillTokens().size()), sequence->cursor,
+                             sequence->FirstToken()});
   }
   if (prefilling_.empty()) return;
   const double budget =
@@ -313,7 +340,10 @@ void Scheduler::SchedulePrefill(TimeUs now) {
                               .token_end = run.token_end,
                               .sampling = sequence->sampling,
                               .whole_prompt = sequence->Prompt(),
-                              .pooling = sequence->pooling});
+                              .pooling = sequence->pooling,
+                              .first_token = sequence->FirstToken(),
+                              .cached_blocks = sequence->prefix.cached,
+                              .new_blocks = sequence->prefix.fresh});
     batch_.prefill.back().sampling.position = sequence->num_context_tokens;
     AdvancePrompt(sequence, batch_.prefill.back());
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
@@ -334,10 +364,11 @@ void Scheduler::SendProgress(TimeUs now) {
   for (const auto& [arrival, sequence] : waiting_) send(sequence, ++queue_position, 0);
   for (Sequence* sequence : live_) {
     // A reading that is longer than the prompt counts as much.
-    const auto reading = static_cast<int64_t>(sequence->PrefillTokens().size());
+    const int64_t first = sequence->FirstToken();
+    const auto reading = static_cast<int64_t>(sequence->PrefillTokens().size()) - first;
     int64_t done = reading * limits_.num_layers;
     if (sequence->state != SequenceState::kRunning)
-      done = sequence->cursor.layer * reading + sequence->cursor.token;
+      done = sequence->cursor.layer * reading + sequence->cursor.token - first;
     send(sequence, 0,
          static_cast<int32_t>(done * sequence->num_prompt_tokens / (reading * limits_.num_layers)));
   }
@@ -346,7 +377,7 @@ void Scheduler::SendProgress(TimeUs now) {
 void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
   const bool layer_done = slice.token_end == static_cast<int>(slice.prompt.size());
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
-                      layer_done ? 0 : slice.token_end};
+                      layer_done ? slice.first_token : slice.token_end};
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   in_flight_.back().prefill.push_back(
       {CacheOf(*sequence), ends ? sequence->num_context_tokens : kNothing});
@@ -377,7 +408,13 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
-    if (Holds(*sequence, cache)) Compressed(sequence, result.prompt_reports[i]);
+    if (Holds(*sequence, cache)) {
+      Compressed(sequence, result.prompt_reports[i]);
+      const bool sampled = result.prefill_tokens[i] != kNoToken;
+      // What ended in no number is not for others.
+      if (sampled || sequence->pooling != EmbeddingPooling::kNone)
+        prefix_cache_.Fill(&sequence->prefix);
+    }
     if (sequence->pooling != EmbeddingPooling::kNone) {
       Pooled(sequence, result.embeddings.at(i), now);
     } else {
@@ -525,6 +562,7 @@ void Scheduler::Remove(Sequence* sequence) {
     waiting_.erase(sequence->arrival);
   } else {
     space_.Release(&sequence->space);
+    prefix_cache_.Abandon(&sequence->prefix);
     live_.erase(std::find(live_.begin(), live_.end(), sequence));
   }
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
@@ -548,6 +586,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.queued_tokens = queued_tokens_;
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();
+  stats.prefix_cache = prefix_cache_.Stats();
   return stats;
 }
 

@@ -41,6 +41,7 @@
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_space.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/loop_metrics.h"
@@ -63,6 +64,7 @@ struct SchedulerStats {
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;      // read, each prompt once
   uint64_t generation_tokens = 0;  // sampled and used
+  PrefixCacheStats prefix_cache;
 };
 
 class Scheduler {
@@ -107,6 +109,7 @@ class Scheduler {
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
   CachePlan DecideByRoom(const Sequence& sequence) const;
+  void OpenPrefix(Sequence* sequence);
   bool HasRoomToRecompute(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);
@@ -128,6 +131,7 @@ class Scheduler {
   const int64_t watermark_pages_;
 
   CacheSpace space_;
+  PrefixCache prefix_cache_;
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
   std::map<uint64_t, Sequence*> waiting_;  // by arrival
   std::vector<Sequence*> live_;            // prefilling and running, by arrival

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "engine/cache/cache_space.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/step/batch.h"
+#include "kernels/ops/prefix_blocks.h"
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
@@ -36,7 +38,10 @@ struct Sequence {
   std::optional<TimeUs> deadline;
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
 
+  std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
+
   SequenceSpace space{};
+  PrefixLease prefix{};  // while the prompt is being read
   PrefillCursor cursor{};
   bool was_decided = false;  // the engine has not been told yet what the plan has become
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
@@ -56,6 +61,10 @@ struct Sequence {
   std::span<const TokenId> PrefillTokens() const {
     if (plan.ReadsProbe()) return probed;
     return {tokens.data(), static_cast<size_t>(num_context_tokens)};
+  }
+  // The first token that prefill reads.
+  int32_t FirstToken() const {
+    return static_cast<int32_t>(prefix.cached.size()) * kPrefixBlockTokens;
   }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {

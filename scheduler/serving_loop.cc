@@ -194,6 +194,11 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .preemptions = metrics_.preemptions,
                         .prompt_tokens = metrics_.prompt_tokens,
                         .generation_tokens = metrics_.generation_tokens,
+                        .prefix_cache = {.queried_tokens = metrics_.prefix_queried_tokens,
+                                         .hit_tokens = metrics_.prefix_hit_tokens,
+                                         .evicted_blocks = metrics_.prefix_evicted_blocks,
+                                         .filled_blocks = metrics_.prefix_filled_blocks,
+                                         .blocks = limits_.num_prefix_blocks},
                         .last_step_end = metrics_.last_step_end,
                         .step_due_since = metrics_.step_due_since,
                         .last_step_us = metrics_.last_step_us,
@@ -310,6 +315,10 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.preemptions = stats.preemptions;
   metrics_.prompt_tokens = stats.prompt_tokens;
   metrics_.generation_tokens = stats.generation_tokens;
+  metrics_.prefix_queried_tokens = stats.prefix_cache.queried_tokens;
+  metrics_.prefix_hit_tokens = stats.prefix_cache.hit_tokens;
+  metrics_.prefix_evicted_blocks = stats.prefix_cache.evicted_blocks;
+  metrics_.prefix_filled_blocks = stats.prefix_cache.filled_blocks;
   metrics_.host_us = host_us_;
   if (!engine_status_.ok()) engine_lost_ = true;
   if (!stepped_) return;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/prefix_cache.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/loop_metrics.h"
@@ -39,6 +40,7 @@ struct LoopSnapshot {
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;
+  PrefixCacheStats prefix_cache = {};
   TimeUs last_step_end = 0;   // steady clock
   TimeUs step_due_since = 0;  // steady clock: the last step's end, or when work came; 0: there is
                               // nothing to do. For health: no step for long with work queued

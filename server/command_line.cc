@@ -24,7 +24,7 @@ Then, in another terminal:
 
 Threads default to the CPUs that affinity and cgroup allow, the KV cache to a quarter of the memory that is
 available, or less where max-num-seqs sequences of max-model-len tokens need less. On a GPU it takes what weights
-and activations leave of --gpu-memory-utilization.
+and activations leave of --gpu-memory-utilization. The prefix cache takes an eighth of the memory that is available.
 
 SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP, SIGUSR1 and SIGUSR2 are ignored; SIGQUIT ends it
 with a core dump.)";
@@ -46,7 +46,8 @@ struct Flags {
   std::string dtype = "auto";
   std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
-  std::string kv_cache_memory_bytes;
+  std::string kv_cache_memory_bytes, prefix_cache_memory_bytes;
+  bool prefix_caching = true;
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
   int port = -1;
@@ -125,6 +126,14 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes,
                   "Size of the KV pool, such as 512M or 2G; default: see below")
+      ->group(group);
+  app->add_flag(
+         "--enable-prefix-caching,!--no-enable-prefix-caching", flags->prefix_caching,
+         "Keep what was read of prompts, so that one that begins alike is not read again; on "
+         "by default")
+      ->group(group);
+  app->add_option("--prefix-cache-memory-bytes", flags->prefix_cache_memory_bytes,
+                  "Of the host's memory, for that, such as 512M or 2G; default: see below")
       ->group(group);
   app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
                   "Share of a GPU's memory that weights, activations and KV pool may fill; other "
@@ -246,6 +255,17 @@ std::chrono::milliseconds Millis(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+// What a flag says, which is not to be 0.
+absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const char* where_zero) {
+  const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
+  if (!bytes.ok()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {}", flag, std::string(bytes.status().message())));
+  }
+  if (*bytes == 0) return absl::InvalidArgumentError(fmt::format("{}: {}", flag, where_zero));
+  return *bytes;
+}
+
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   options->load_format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   EngineOptions& engine = options->engine;
@@ -259,14 +279,17 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;
   if (flags.kv_cache_dtype == "bfloat16") engine.kv_cache_dtype = DType::kBF16;
   if (!flags.kv_cache_memory_bytes.empty()) {
-    const absl::StatusOr<int64_t> bytes = ParseByteSize(flags.kv_cache_memory_bytes);
-    if (!bytes.ok())
-      return absl::InvalidArgumentError(
-          fmt::format("--kv-cache-memory-bytes: {}", std::string(bytes.status().message())));
-    if (*bytes == 0)
-      return absl::InvalidArgumentError("--kv-cache-memory-bytes: must be more than 0");
-    engine.kv_cache_memory_bytes = *bytes;
+    HYDRANT_ASSIGN_OR_RETURN(
+        engine.kv_cache_memory_bytes,
+        ToBytes("--kv-cache-memory-bytes", flags.kv_cache_memory_bytes, "must be more than 0"));
   }
+  if (!flags.prefix_cache_memory_bytes.empty()) {
+    HYDRANT_ASSIGN_OR_RETURN(
+        options->prefix_cache_memory_bytes,
+        ToBytes("--prefix-cache-memory-bytes", flags.prefix_cache_memory_bytes,
+                "must be more than 0; --no-enable-prefix-caching turns the cache off"));
+  }
+  if (!flags.prefix_caching) options->prefix_cache_memory_bytes = 0;
   engine.gpu_memory_utilization = flags.gpu_memory_utilization;
   if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;

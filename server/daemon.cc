@@ -215,6 +215,7 @@ class Daemon {
               fmt::format("the warm-up token failed: {}", std::string(warm.message()))};
     const ServedModel& served = model_->served;
     spdlog::info("engine: {}", served.engine_description);
+    spdlog::info("{}", MemorySummary(served.memory));
     spdlog::info("{}", PoolSummary(served.limits, served.page_bytes));
     if (served.chat_template == nullptr)
       spdlog::warn("chat prompts are refused: {}", served.no_chat_reason);

@@ -143,6 +143,12 @@ void AddModel(const ServedModel& model, Families* to) {
                  {"max_num_seqs", std::to_string(model.limits.max_num_seqs)}});
   to->Gauge("hydrant_page_bytes", "Size of a page: block_size entries of one KV head of a layer.")
       .Value(model.page_bytes);
+  to->Gauge("hydrant_engine_memory_bytes",
+            "What the engine may hold, by what it is for; reserved from the start.")
+      .Value(model.memory.weights, {{"part", "weights"}})
+      .Value(model.memory.kv_pool, {{"part", "kv_pool"}})
+      .Value(model.memory.workspace, {{"part", "workspace"}})
+      .Value(model.memory.prefix_cache, {{"part", "prefix_cache"}});
 }
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
@@ -153,6 +159,21 @@ void AddWaiting(const LoopSnapshot& loop, Families* to) {
   for (int i = 0; i < kNumWaitReasons; ++i)
     to->Value(i == static_cast<int>(loop.wait_reason) ? loop.waiting : 0,
               {{"reason", kReasons[i]}});
+}
+
+void AddPrefixCache(const PrefixCacheStats& cache, Families* to) {
+  to->Counter("hydrant_prefix_cache_queried_tokens_total",
+              "Tokens of prompts that were looked for in the prefix cache.")
+      .Value(cache.queried_tokens);
+  to->Counter("hydrant_prefix_cache_hit_tokens_total",
+              "Of these, tokens that were there and need not be read.")
+      .Value(cache.hit_tokens);
+  to->Counter("hydrant_prefix_cache_evicted_blocks_total",
+              "Blocks that left the prefix cache because their room was wanted.")
+      .Value(cache.evicted_blocks);
+  to->Gauge("hydrant_prefix_cache_blocks", "Blocks of the prefix cache, by state.")
+      .Value(cache.filled_blocks, {{"state", "filled"}})
+      .Value(cache.blocks - cache.filled_blocks, {{"state", "free"}});
 }
 
 void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, Families* to) {
@@ -174,7 +195,9 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
   to->Counter("hydrant_steps_total", "Steps of the engine.").Value(loop.steps);
   to->Counter("hydrant_preemptions_total", "Sequences that gave their pages up and read again.")
       .Value(loop.preemptions);
-  to->Counter("hydrant_prompt_tokens_total", "Prompt tokens that were read, each prompt once.")
+  AddPrefixCache(loop.prefix_cache, to);
+  to->Counter("hydrant_prompt_tokens_total",
+              "Prompt tokens that were read or found in the prefix cache, each prompt once.")
       .Value(loop.prompt_tokens);
   to->Counter("hydrant_generation_tokens_total", "Tokens that were sampled and used.")
       .Value(loop.generation_tokens);
@@ -219,6 +242,10 @@ void AddVllmLoop(const ServedModel& model, const LoopSnapshot& loop, const LoopM
                  {"num_gpu_blocks", std::to_string(loop.pages_total / heads)}});
   to->Counter("vllm:num_preemptions_total", "As hydrant_preemptions_total.")
       .Value(loop.preemptions);
+  to->Counter("vllm:prefix_cache_queries_total", "As hydrant_prefix_cache_queried_tokens_total.")
+      .Value(loop.prefix_cache.queried_tokens);
+  to->Counter("vllm:prefix_cache_hits_total", "As hydrant_prefix_cache_hit_tokens_total.")
+      .Value(loop.prefix_cache.hit_tokens);
   to->Counter("vllm:prompt_tokens_total", "As hydrant_prompt_tokens_total.")
       .Value(loop.prompt_tokens);
   to->Counter("vllm:generation_tokens_total", "As hydrant_generation_tokens_total.")

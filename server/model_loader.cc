@@ -119,6 +119,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   engine_options.sampled_vocab = static_cast<int>(loaded->tokenizer->VocabSize());
   const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
   engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(machine);
+  engine_options.prefix_cache_memory_bytes =
+      options.prefix_cache_memory_bytes.value_or(DefaultPrefixCacheBytes(machine));
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
@@ -128,11 +130,20 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   served.config = (*engine)->config();
   served.limits = (*engine)->limits();
   served.page_bytes = static_cast<int64_t>((*engine)->kv_layout().PageBytes());
+  served.memory = (*engine)->memory();
   served.engine_description = (*engine)->Description();
   served.tokenizer = loaded->tokenizer.get();
   served.chat_template = loaded->chat_template.get();
   loaded->engine = *std::move(engine);
   return loaded;
+}
+
+std::string MemorySummary(const EngineMemory& memory) {
+  return fmt::format(
+      "memory: {} when all is used: weights {}, KV pool {}, workspace {}, prefix cache {}",
+      FormatByteSize(memory.Total()), FormatByteSize(memory.weights),
+      FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace),
+      FormatByteSize(memory.prefix_cache));
 }
 
 std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes) {

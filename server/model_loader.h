@@ -32,6 +32,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(const DaemonOptions& opti
 using ModelLoader = std::function<absl::StatusOr<std::unique_ptr<LoadedModel>>(
     const DaemonOptions& options, const std::function<void(double)>& progress)>;
 
+// What the engine holds, or will hold when all of it is used.
+std::string MemorySummary(const EngineMemory& memory);
+
 // "holds 40 full or 180 20 % sequences of 1,024 tokens": how many sequences of that length the pool
 // holds, with all their entries and with a fifth of them.
 std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes);

@@ -80,6 +80,19 @@ CacheSpec ConvertCache(const v1::Cache& wire) {
   return spec;
 }
 
+absl::StatusOr<bool> ConvertReuse(const v1::Cache& wire) {
+  switch (wire.reuse()) {
+    case v1::REUSE_UNSPECIFIED:
+    case v1::REUSE_EXACT:
+      return true;
+    case v1::REUSE_OFF:
+      return false;
+    default:
+      return Invalid(absl::StrCat("cache.reuse: ", wire.reuse(),
+                                  " is unknown; one of REUSE_OFF, REUSE_EXACT"));
+  }
+}
+
 absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const std::string& field) {
   const size_t limit = static_cast<size_t>(model.limits.max_model_len);
   if (tokens == 0) return Invalid(field + ": is empty; a prompt needs at least one token");
@@ -257,6 +270,8 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   request.sampling = ConvertSampling(wire.sampling());
   request.stopping = ConvertStopping(wire.stopping());
   request.cache = ConvertCache(wire.cache());
+  HYDRANT_ASSIGN_OR_RETURN(request.prefix_caching, ConvertReuse(wire.cache()));
+  request.cache_salt = wire.cache().cache_salt();
   request.skip_special_tokens =
       !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();
   return request;

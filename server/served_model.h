@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/chat/chat_template.h"
+#include "engine/engine.h"
 #include "engine/model/model_config.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -18,6 +19,7 @@ struct ServedModel {
   ModelConfig config;
   EngineLimits limits;
   int64_t page_bytes = 0;
+  EngineMemory memory;
   std::string engine_description;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;  // null: chat prompts are refused, for the reason in

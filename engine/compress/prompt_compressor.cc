@@ -8,12 +8,6 @@
 namespace hydrant {
 namespace {
 
-// The last: the attention of the last queries, by which retained mass is measured.
-constexpr int kMassStatistic = kMaxColumnStatistics - 1;
-
-// Whether that is kept beside the entries. A weighted slot has its own use for the place.
-bool NeedsMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
-
 bool SameNumbers(const std::optional<ColumnStatistic>& a, const std::optional<ColumnStatistic>& b) {
   if (!a.has_value() || !b.has_value()) return a.has_value() == b.has_value();
   return a->kind == b->kind && a->reduce == b->reduce && a->end_query == b->end_query &&
@@ -47,30 +41,7 @@ absl::Status PromptCompressor::Allocate() {
   return status;
 }
 
-// Where `read` tokens are read.
-std::vector<PromptCompressor::Gathered> PromptCompressor::StatisticsFor(const CachePlan& plan,
-                                                                        int read) {
-  const std::vector<ColumnStatistic> reading = plan.scorer->Statistics(plan, read);
-  const std::vector<ColumnStatistic> echo = plan.scorer->Echo(plan);
-  std::vector<Gathered> all(std::max(reading.size(), echo.size()));
-  for (size_t i = 0; i < all.size(); ++i) {
-    all[i].place = static_cast<int>(i);
-    if (i < reading.size()) all[i].reading = reading[i];
-    if (i < echo.size()) all[i].echo = echo[i];
-  }
-  if (!NeedsMass(plan)) return all;
-  Gathered mass = {.place = kMassStatistic};
-  const auto n = static_cast<int32_t>(plan.prompt.tokens);
-  if (plan.scorer->EchoSaysMass()) {
-    mass.echo = ColumnStatistic();  // of all its queries
-  } else {
-    mass.reading = {.first_query = n - plan.MassQueries(), .end_query = n};
-  }
-  all.push_back(mass);
-  return all;
-}
-
-bool PromptCompressor::SameNumbers(const Gathered& a, const Gathered& b) {
+bool PromptCompressor::SameNumbers(const PromptStatistic& a, const PromptStatistic& b) {
   return hydrant::SameNumbers(a.reading, b.reading) && hydrant::SameNumbers(a.echo, b.echo);
 }
 
@@ -79,12 +50,11 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSl
                                                                  const KvState& kv) const {
   std::vector<Gathered> distinct;
   for (const int slot : slice.Slots()) {
-    for (const Gathered& one :
-         StatisticsFor(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+    for (const PromptStatistic& one :
+         StatisticsOf(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
       const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
       if (std::any_of(distinct.begin(), distinct.end(), same)) continue;
-      distinct.push_back(one);
-      distinct.back().out = shared_.at(distinct.size() - 1).data() + slice.arena_begin;
+      distinct.push_back({one, shared_.at(distinct.size()).data() + slice.arena_begin});
     }
   }
   return distinct;
@@ -94,9 +64,10 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSl
 std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const PrefillSlice& slice,
                                                                      const KvState& kv) const {
   if (!slice.sharing_slots.empty()) return Shared(slice, kv);
-  std::vector<Gathered> all =
-      StatisticsFor(kv.plan(slice.slot), static_cast<int>(slice.prompt.size()));
-  for (Gathered& one : all) one.out = statistics_[one.place].data() + slice.arena_begin;
+  std::vector<Gathered> all;
+  for (const PromptStatistic& one :
+       StatisticsOf(kv.plan(slice.slot), static_cast<int>(slice.prompt.size())))
+    all.push_back({one, statistics_[one.place].data() + slice.arena_begin});
   return all;
 }
 
@@ -140,7 +111,8 @@ void PromptCompressor::Begin(const PrefillSlice& slice, const KvState& kv) {
 // A slot's all, from those of all. A scorer may change its own.
 void PromptCompressor::TakeShared(const PrefillSlice& slice, int slot, const KvState& kv) {
   const std::vector<Gathered> shared = Shared(slice, kv);
-  for (const Gathered& one : StatisticsFor(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
+  for (const PromptStatistic& one :
+       StatisticsOf(kv.plan(slot), static_cast<int>(slice.prompt.size()))) {
     const auto same = [&](const Gathered& other) { return SameNumbers(one, other); };
     const float* from = std::find_if(shared.begin(), shared.end(), same)->out;
     float* to = statistics_[one.place].data() + slice.arena_begin;
@@ -257,8 +229,8 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
                         .kept_stride = layer.stride,
                         .keep = layer.keep,
                         .growth = cut.shared && plan.Growth() != kNoCap ? plan.Growth() : -1,
-                        .window_sums = NeedsMass(plan) ? layer.statistics[kMassStatistic]
-                                                       : plan.scorer->Second(layer),
+                        .window_sums = MeasuresMass(plan) ? layer.statistics[kMassStatistic]
+                                                          : plan.scorer->Second(layer),
                         .window_stride = layer.stride,
                         .n = layer.n,
                         .rotary = layer.kv.rotary,
@@ -276,7 +248,7 @@ void PromptCompressor::FinishSlot(int slot, const KvState& kv) {
   const CachePlan& plan = kv.plan(slot);
   const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
   if (cut.has_value()) cutter_.Cut(plan, *cut, slot, static_cast<int32_t>(plan.prompt.tokens), kv);
-  if (!NeedsMass(plan)) return;
+  if (!MeasuresMass(plan)) return;
   backend_->RetainedMass({.slot = slot,
                           .queries = plan.MassQueries(),
                           .max_length = plan.life->WidestKeep(plan),

@@ -15,11 +15,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/cache/prompt_scorer.h"
+#include "engine/cache/prompt_statistics.h"
 #include "engine/compress/page_cutter.h"
 #include "engine/pool/kv_state.h"
 #include "engine/step/batch.h"
@@ -69,14 +69,10 @@ class PromptCompressor {
     return static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads;
   }
 
-  // What is gathered in one place, of the reading, of its echo, or of both together.
-  struct Gathered {
-    int place = 0;  // which of PromptLayer::statistics
-    std::optional<ColumnStatistic> reading = {}, echo = {};
+  struct Gathered : PromptStatistic {
     float* out = nullptr;  // [kv_heads, arena], from the slice on
   };
-  static std::vector<Gathered> StatisticsFor(const CachePlan& plan, int read);
-  static bool SameNumbers(const Gathered& a, const Gathered& b);
+  static bool SameNumbers(const PromptStatistic& a, const PromptStatistic& b);
   std::vector<Gathered> Shared(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Gathered> GatheredBy(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,

@@ -29,6 +29,7 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(hidden_, tokens * config.hidden_size);
   allocate(k_, tokens * config.KvDim());
   allocate(v_, tokens * config.KvDim());
+  allocate(prefix_blocks_, tokens / kPrefixBlockTokens);
   allocate(later_positions_, tokens);
   allocate(later_q_, tokens * config.QDim());
   if (!status.ok()) return status;
@@ -78,20 +79,54 @@ void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
   later_positions_.Write(*backend_, row, std::vector<int32_t>(rows, after));
   model_->Embed(ids_.data() + row, positions_.data() + row, rows,
                 hidden_.data() + row * model_->config().hidden_size);
+  if (!slice.BeginsLayer()) return;
+  const size_t block = FirstPrefixBlock(slice);
+  prefix_blocks_.Write(*backend_, block, slice.cached_blocks);
+  prefix_blocks_.Write(*backend_, block + slice.cached_blocks.size(), slice.new_blocks);
 }
 
 void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
                              const KvState& kv) {
   const bool windowed = kv.TablesOf(layer).windowed;
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_begin == 0 && !windowed) compressor_->Begin(*slice, kv);
+    if (!slice->BeginsLayer()) continue;
+    if (!windowed) compressor_->Begin(*slice, kv);
+    if (!slice->cached_blocks.empty()) backend_->LoadPrefix(CachedBlocks(layer, *slice, kv));
   }
   for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
     if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
+    if (!slice->new_blocks.empty()) backend_->SavePrefix(NewBlocks(layer, *slice, kv));
     Keep(layer, *slice, kv);
     if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);
   }
+}
+
+// The slice's prefix blocks, from the one on that holds `token`.
+PrefixBlocksArgs PrefillRunner::BlocksFrom(int token, int layer, const PrefillSlice& slice,
+                                           const KvState& kv) const {
+  const int head_dim = model_->config().head_dim;
+  const size_t start = (static_cast<size_t>(slice.arena_begin) + token) * head_dim;
+  return {.k = k_.data() + start,
+          .v = v_.data() + start,
+          .kv_head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
+          .blocks = prefix_blocks_.data() + FirstPrefixBlock(slice) + token / kPrefixBlockTokens,
+          .layer = layer,
+          .pool = kv.prefix()};
+}
+
+PrefixBlocksArgs PrefillRunner::CachedBlocks(int layer, const PrefillSlice& slice,
+                                             const KvState& kv) const {
+  PrefixBlocksArgs args = BlocksFrom(0, layer, slice, kv);
+  args.count = static_cast<int>(slice.cached_blocks.size());
+  return args;
+}
+
+PrefixBlocksArgs PrefillRunner::NewBlocks(int layer, const PrefillSlice& slice,
+                                          const KvState& kv) const {
+  PrefixBlocksArgs args = BlocksFrom(slice.first_token, layer, slice, kv);
+  args.count = static_cast<int>(slice.new_blocks.size());
+  return args;
 }
 
 // When the slice's last token has been through the layer.
@@ -144,7 +179,8 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
       .k = k_.data() + static_cast<size_t>(first) * config.head_dim,
       .v = v_.data() + static_cast<size_t>(first) * config.head_dim,
       .row_stride = config.head_dim,
-      .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim};
+      .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
+      .precision = kv.pages().layout.dtype};
   model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, destination);
   const bool windowed = kv.TablesOf(layer).windowed;
   const bool echoes =

@@ -67,6 +67,15 @@ class PrefillRunner {
   std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Attend(int layer, const Piece& piece, int row, const KvState& kv);
+  // Where the ids of a slice's prefix blocks begin: prompts side by side in the arena have room for
+  // theirs.
+  static size_t FirstPrefixBlock(const PrefillSlice& slice) {
+    return slice.arena_begin / kPrefixBlockTokens;
+  }
+  PrefixBlocksArgs BlocksFrom(int token, int layer, const PrefillSlice& slice,
+                              const KvState& kv) const;
+  PrefixBlocksArgs CachedBlocks(int layer, const PrefillSlice& slice, const KvState& kv) const;
+  PrefixBlocksArgs NewBlocks(int layer, const PrefillSlice& slice, const KvState& kv) const;
   void Keep(int layer, const PrefillSlice& slice, const KvState& kv);
   bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
     return !compressor_->EchoPasses(slice, kv).empty();
@@ -80,10 +89,11 @@ class PrefillRunner {
   int arena_tokens_;
   int max_rows_;
   int max_positions_;
-  DeviceArray<TokenId> ids_;        // [arena]
-  DeviceArray<int32_t> positions_;  // [arena]
-  DeviceArray<float> hidden_;       // [arena, hidden]
-  DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
+  DeviceArray<TokenId> ids_;            // [arena]
+  DeviceArray<int32_t> positions_;      // [arena]
+  DeviceArray<float> hidden_;           // [arena, hidden]
+  DeviceArray<float> k_, v_;            // [kv_heads, arena, head_dim], of the layer at work
+  DeviceArray<int32_t> prefix_blocks_;  // [arena / kPrefixBlockTokens] ids: FirstPrefixBlock
   // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
   // [arena, heads, head_dim].
   DeviceArray<int32_t> later_positions_;

@@ -331,6 +331,7 @@ void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* posi
   split.v = kv.v;
   split.kv_row_stride = kv.row_stride;
   split.kv_head_stride = kv.head_stride;
+  split.kv_precision = kv.precision;
   backend_->RopeSplit(split);
 }
 

@@ -53,6 +53,7 @@ struct KvDestination {
   float* v = nullptr;
   int64_t row_stride = 0;
   int64_t head_stride = 0;
+  DType precision = DType::kF32;  // what they are rounded to
 };
 
 class Transformer {

@@ -9,6 +9,13 @@
 
 namespace hydrant {
 
+PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits) {
+  return {.dtype = layout.dtype,
+          .num_layers = limits.num_layers,
+          .num_kv_heads = limits.num_kv_heads,
+          .head_dim = layout.head_dim};
+}
+
 KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
                  const EngineLimits& limits)
     : backend_(backend),
@@ -16,6 +23,7 @@ KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLa
       plans_(limits.max_num_seqs),
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
+  prefix_ = PrefixBlocksOf(layout, limits);
   full_.tables.num_kv_heads = windowed_.tables.num_kv_heads = limits.num_kv_heads;
   for (const bool in_window : windowed) {
     Group& group = in_window ? windowed_ : full_;
@@ -36,6 +44,7 @@ absl::Status KvState::Allocate() {
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
   HYDRANT_RETURN_IF_ERROR(AllocatePool());
+  HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
   for (Group* group : {&full_, &windowed_}) {
@@ -81,6 +90,13 @@ absl::Status KvState::AllocatePool() {
   pages_.positions = reinterpret_cast<int32_t*>(pool_.data() + positions);
   pages_.scores = reinterpret_cast<float*>(pool_.data() + scores);
   pages_.log_weights = reinterpret_cast<float*>(pool_.data() + log_weights);
+  return absl::OkStatus();
+}
+
+absl::Status KvState::AllocatePrefix() {
+  const size_t bytes = limits_.num_prefix_blocks * prefix_.BlockBytes();
+  HYDRANT_ASSIGN_OR_RETURN(prefix_memory_, backend_->AllocateHost(bytes));
+  prefix_.memory = prefix_memory_.get();
   return absl::OkStatus();
 }
 

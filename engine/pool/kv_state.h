@@ -15,6 +15,7 @@
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
 #include "kernels/kv_pages.h"
+#include "kernels/ops/prefix_blocks.h"
 
 namespace hydrant {
 
@@ -25,6 +26,9 @@ struct LayerTables {
   int layer = 0;  // of these
   bool windowed = false;
 };
+
+// Their shape in an engine; without memory.
+PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits);
 
 class KvState {
  public:
@@ -38,6 +42,8 @@ class KvState {
   void Apply(const CacheUpdates& updates);
 
   const KvPages& pages() const { return pages_; }
+  // limits.num_prefix_blocks of them, in the host's memory.
+  const PrefixBlocks& prefix() const { return prefix_; }
   int32_t* blocks() const { return blocks_.data(); }
   // [full layers * KV heads]
   const int32_t* lengths(int slot) const {
@@ -74,6 +80,7 @@ class KvState {
           const EngineLimits& limits);
   absl::Status Allocate();
   absl::Status AllocatePool();
+  absl::Status AllocatePrefix();
   void SetUp(const SlotSetup& setup);
   void MoveRow(const TableRow& row);
   void Decide(const SlotDecision& decision);
@@ -82,11 +89,13 @@ class KvState {
   Backend* backend_;
   EngineLimits limits_;
   KvPages pages_;
+  PrefixBlocks prefix_;
   Group full_, windowed_;
   std::vector<Place> place_;      // [layers of the model]
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
+  DeviceBuffer prefix_memory_;
   DeviceArray<int32_t> blocks_;
   DeviceArray<int32_t> row_width_;
   DeviceArray<TableUpdate> updates_;   // room for a step's list

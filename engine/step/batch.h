@@ -30,7 +30,7 @@ enum class EmbeddingPooling : uint8_t { kNone, kLast, kMean };
 
 // Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
 // Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
-// several layers spans the whole prompt.
+// several layers spans all that is read.
 struct PrefillSlice {
   int slot = 0;
   // All that is read, which the plan's prompt begins: it is followed by a probe where the plan
@@ -50,6 +50,16 @@ struct PrefillSlice {
   // slices; as valid as `prompt`.
   std::span<const int> sharing_slots = {};
   EmbeddingPooling pooling = EmbeddingPooling::kNone;  // the same in all slices
+  // Tokens before this one are not read: their keys and values lie in cached_blocks, and nothing is
+  // asked of their queries (engine/cache/prompt_statistics.h), nor of their hidden states. A
+  // multiple of kPrefixBlockTokens; slices begin there instead of at 0. The same in all slices.
+  int first_token = 0;
+  // Prefix blocks of the tokens before first_token, as many as that takes.
+  std::span<const int32_t> cached_blocks = {};
+  // Prefix blocks in which keys and values of the tokens from first_token on stay, as many as they
+  // hold; empty: none stay. Each block is whole when the prompt has been read. Both as valid as
+  // `prompt`, and the same in all slices.
+  std::span<const int32_t> new_blocks = {};
 
   // Its own slot and those that share it, in the order of their reports.
   std::vector<int> Slots() const {
@@ -58,6 +68,8 @@ struct PrefillSlice {
     return slots;
   }
 
+  // Of the layers that it goes through, the first is begun.
+  bool BeginsLayer() const { return token_begin == first_token; }
   bool EndsPrompt(int num_layers) const {
     return layer_end == num_layers && token_end == static_cast<int>(prompt.size());
   }

@@ -12,6 +12,7 @@
 #include "kernels/cpu/matmul_experts.h"
 #include "kernels/cpu/pool_scores.h"
 #include "kernels/cpu/prefill_attention.h"
+#include "kernels/cpu/prefix_blocks.h"
 #include "kernels/cpu/retained_mass.h"
 #include "kernels/cpu/sample.h"
 #include "kernels/cpu/select.h"
@@ -57,6 +58,8 @@ class CpuBackend final : public HostBackend {
   void CombineExperts(const CombineExpertsArgs& args) override {
     cpu::CombineExperts(args, threads_);
   }
+  void SavePrefix(const PrefixBlocksArgs& args) override { cpu::SavePrefix(args, threads_); }
+  void LoadPrefix(const PrefixBlocksArgs& args) override { cpu::LoadPrefix(args, threads_); }
   void PrefillAttention(const PrefillAttentionArgs& args) override {
     cpu::PrefillAttention(args, threads_);
   }

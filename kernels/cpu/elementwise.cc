@@ -12,6 +12,7 @@
 // After foreach_target.h.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/page_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
@@ -143,10 +144,14 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-    rotate(in, 1.0f, args.k + kv_row + h * args.kv_head_stride);
+    float* const k = args.k + kv_row + h * args.kv_head_stride;
+    rotate(in, 1.0f, k);
+    RoundRow(args.kv_precision, d, k);
   }
   for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-    std::memcpy(args.v + kv_row + h * args.kv_head_stride, in, d * sizeof(float));
+    float* const v = args.v + kv_row + h * args.kv_head_stride;
+    std::memcpy(v, in, d * sizeof(float));
+    RoundRow(args.kv_precision, d, v);
   }
 }
 

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "kernels/cpu/select.h"
-#include "kernels/float16.h"
 #include "kernels/victim.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,60 +11,11 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "hwy/highway.h"
+#include "kernels/cpu/page_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-using D = hn::ScalableTag<float>;
-
-// The same bits as FloatToBF16.
-void NarrowToBF16(const float* in, size_t n, uint16_t* out) {
-  const D d;
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const hn::Rebind<uint16_t, D> d16;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    const auto value = hn::LoadU(d, in + i);
-    const auto bits = hn::BitCast(du, value);
-    const auto high = hn::ShiftRight<16>(bits);
-    const auto odd = hn::And(high, hn::Set(du, 1u));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu))));
-    const auto quiet_nan = hn::Or(high, hn::Set(du, 0x0040u));
-    const auto is_nan = hn::RebindMask(du, hn::IsNaN(value));
-    const auto narrow = hn::IfThenElse(is_nan, quiet_nan, rounded);
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, narrow)), d16, out + i);
-  }
-  for (; i < n; ++i) out[i] = FloatToBF16(in[i]);
-}
-
-void NarrowToF16(const float* in, size_t n, uint16_t* out) {
-  const D d;
-  const hn::Rebind<hwy::float16_t, D> d16;
-  const hn::RebindToUnsigned<decltype(d16)> du16;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    const auto half = hn::DemoteTo(d16, hn::LoadU(d, in + i));
-    hn::StoreU(hn::BitCast(du16, half), du16, out + i);
-  }
-  for (; i < n; ++i) out[i] = FloatToF16(in[i]);
-}
-
-void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t offset) {
-  switch (dtype) {
-    case DType::kBF16:
-      NarrowToBF16(in, n, static_cast<uint16_t*>(base) + offset);
-      break;
-    case DType::kF16:
-      NarrowToF16(in, n, static_cast<uint16_t*>(base) + offset);
-      break;
-    default:
-      std::memcpy(static_cast<float*>(base) + offset, in, n * sizeof(float));
-      break;
-  }
-}
 
 // Entries [begin, end) of one head: keys, values and positions.
 // rotated: [head_dim] of the caller's, for a rolling slot.

@@ -49,17 +49,6 @@ class CudaBackend final : public Backend {
     if (!fault_.ok()) return fault_;
     return memory;
   }
-  absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) override {
-    void* pointer = nullptr;
-    if (const int error = device_->Allocate(std::max<size_t>(bytes, 1), &pointer); error != 0) {
-      size_t free = 0, total = 0;
-      (void)device_->MemoryInfo(&free, &total);
-      return absl::ResourceExhaustedError(absl::StrCat("the device cannot give ", bytes, " bytes; ",
-                                                       free, " of ", total, " are free (",
-                                                       device_->ErrorText(error), ")"));
-    }
-    return DeviceBuffer(pointer, [this](void* p) { Note(device_->Free(p), "freeing memory"); });
-  }
   void CopyToDevice(void* device, const void* host, size_t bytes) override {
     Run("copying to the device", [&] { return device_->CopyToDevice(device, host, bytes); });
   }
@@ -124,6 +113,19 @@ class CudaBackend final : public Backend {
   HYDRANT_FOR_EACH_OP(HYDRANT_ENQUEUE_OP)
 #undef HYDRANT_ENQUEUE_OP
 
+ protected:
+  absl::StatusOr<DeviceBuffer> TakeMemory(size_t bytes) override {
+    void* pointer = nullptr;
+    if (const int error = device_->Allocate(std::max<size_t>(bytes, 1), &pointer); error != 0) {
+      size_t free = 0, total = 0;
+      (void)device_->MemoryInfo(&free, &total);
+      return absl::ResourceExhaustedError(absl::StrCat("the device cannot give ", bytes, " bytes; ",
+                                                       free, " of ", total, " are free (",
+                                                       device_->ErrorText(error), ")"));
+    }
+    return DeviceBuffer(pointer, [this](void* p) { Note(device_->Free(p), "freeing memory"); });
+  }
+
  private:
   // After the first fault nothing more is enqueued: what it would read is not there.
   template <typename Operation>
@@ -166,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Weight>> CudaBackend::PackWeight(std::span<const 
   const int rows = weight.rows(), cols = weight.cols();
   const DType dtype = PackedDType(parts[0].dtype, weight_dtype, cols);
   HYDRANT_ASSIGN_OR_RETURN(DeviceBuffer buffer,
-                           Allocate(BytesOf(dtype, static_cast<size_t>(rows) * cols)));
+                           TakeMemory(BytesOf(dtype, static_cast<size_t>(rows) * cols)));
   auto* at = static_cast<uint8_t*>(buffer.get());
   int first_row = 0;
   for (const WeightPart& part : parts) {

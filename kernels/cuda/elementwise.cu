@@ -79,21 +79,24 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const float* from = in + head * args.head_dim;
     float* to = TurnedHead(args, row, head);
     const float scale = head < args.num_heads ? args.query_scale : 1.0f;
+    const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
     const float a = from[first], b = from[second], c = scale * cos[pair], s = scale * sin[pair];
-    to[first] = a * c - b * s;
-    to[second] = b * c + a * s;
+    to[first] = RoundElement(dtype, a * c - b * s);
+    to[second] = RoundElement(dtype, b * c + a * s);
   }
   const int rest = args.head_dim - args.rotary_dim;
   for (int i = static_cast<int>(threadIdx.x); i < turned_heads * rest; i += kThreads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
-    TurnedHead(args, row, head)[element] = in[head * args.head_dim + element];
+    const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
+    TurnedHead(args, row, head)[element] = RoundElement(dtype, in[head * args.head_dim + element]);
   }
   if (args.k == nullptr) return;
   const float* values = in + turned_heads * args.head_dim;
   for (int i = static_cast<int>(threadIdx.x); i < args.num_kv_heads * args.head_dim;
        i += kThreads) {
     const int head = i / args.head_dim;
-    args.v[row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim] = values[i];
+    args.v[row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim] =
+        RoundElement(args.kv_precision, values[i]);
   }
 }
 

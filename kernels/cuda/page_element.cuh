@@ -26,6 +26,13 @@ __device__ inline float LoadElement(DType dtype, const void* base, size_t index)
   return dtype == DType::kBF16 ? HalfOf<true>(half, 0) : HalfOf<false>(half, 0);
 }
 
+// As it would be read back.
+__device__ inline float RoundElement(DType dtype, float value) {
+  if (dtype == DType::kF32) return value;
+  return dtype == DType::kBF16 ? HalfOf<true>(PackHalves<true>(value, 0.0f), 0)
+                               : HalfOf<false>(PackHalves<false>(value, 0.0f), 0);
+}
+
 // Two at once; `index` is even.
 __device__ inline void StorePair(DType dtype, void* base, size_t index, float first, float second) {
   if (dtype == DType::kF32) {

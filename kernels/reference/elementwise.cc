@@ -71,11 +71,13 @@ void RopeSplit(const RopeSplitArgs& args) {
     }
     if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
-      Rotate(in, cos, sin, 1.0, args, args.k + i * args.kv_row_stride + h * args.kv_head_stride);
+      float* k = args.k + i * args.kv_row_stride + h * args.kv_head_stride;
+      Rotate(in, cos, sin, 1.0, args, k);
+      for (int j = 0; j < d; ++j) k[j] = RoundPageElement(args.kv_precision, k[j]);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       float* v = args.v + i * args.kv_row_stride + h * args.kv_head_stride;
-      for (int j = 0; j < d; ++j) v[j] = in[j];
+      for (int j = 0; j < d; ++j) v[j] = RoundPageElement(args.kv_precision, in[j]);
     }
   }
 }

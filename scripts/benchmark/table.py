@@ -30,8 +30,8 @@ def print_memory(folder, names):
     for name in names:
         memory = next((r for r in lines(folder / f"hydrant.{name}.jsonl") if r["what"] == "memory"), None)
         if memory:
-            planned = memory["weight_bytes"] + memory["pool_bytes"]
-            print(f"Memory, Hydrant, {name}: {memory['resident_bytes'] / 1e6:.0f} MB; weights and pool are "
+            planned = sum(memory[f"{part}_bytes"] for part in ("weight", "pool", "workspace"))
+            print(f"Memory, Hydrant, {name}: {memory['resident_bytes'] / 1e6:.0f} MB; weights, pool and workspace are "
                   f"{planned / 1e6:.0f} MB, ratio {memory['resident_bytes'] / planned:.2f}.")
     for file, title in PEERS.items():
         path = folder / f"{file}.jsonl"

@@ -93,13 +93,12 @@ int64_t ProcessBytes(const std::string& name) {
 }
 
 void ReportMemory(const Engine& engine) {
-  const int64_t pool =
-      engine.limits().num_blocks * static_cast<int64_t>(engine.kv_layout().PageBytes());
+  const EngineMemory memory = engine.memory();
   std::printf(
       "{\"what\": \"memory\", \"weight_bytes\": %lld, \"pool_bytes\": %lld, "
-      "\"resident_bytes\": %lld}\n",
-      static_cast<long long>(engine.weight_bytes()), static_cast<long long>(pool),
-      static_cast<long long>(ProcessBytes("VmHWM")));
+      "\"workspace_bytes\": %lld, \"resident_bytes\": %lld}\n",
+      static_cast<long long>(memory.weights), static_cast<long long>(memory.kv_pool),
+      static_cast<long long>(memory.workspace), static_cast<long long>(ProcessBytes("VmHWM")));
 }
 
 int Main(int argc, char** argv) {
@@ -134,7 +133,7 @@ int Main(int argc, char** argv) {
     return 1;
   }
   std::fprintf(stderr, "%s, %.0f MB of weights\n", (*engine)->Description().c_str(),
-               (*engine)->weight_bytes() / 1e6);
+               (*engine)->memory().weights / 1e6);
   const auto best =
       [&](auto measure) {  // the fastest of the repeats: others are noise of the machine
         double seconds = 1e30;

@@ -378,6 +378,29 @@ TEST(EnginePoolTest, HoldsWhatFullSequencesCanUse) {
   EXPECT_EQ(limits.num_blocks, blocks + blocks / 10);
 }
 
+// What one more page, and one more token of the arena, cost by their own shapes.
+TEST(EngineMemoryTest, CountsPoolAndWorkspaceApart) {
+  const auto model = MakeRandomModel(SmallConfig(4, 4), 7);
+  const ModelConfig& config = model->config();
+  const auto memory = [&](int pages, int arena_tokens) {
+    EngineOptions options = Options("cpu");
+    options.num_blocks_override = pages;
+    options.prefill_arena_tokens = arena_tokens;
+    return MakeEngine(model, options)->memory();
+  };
+  const EngineMemory small = memory(4096, 4096), more_pages = memory(8192, 4096),
+                     more_prompt = memory(4096, 8192);
+  const int64_t entry = int64_t{2} * config.head_dim * sizeof(float);
+  EXPECT_GE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * entry);
+  EXPECT_LE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * (entry + 16));
+  // The tables alone: eight entries a page.
+  EXPECT_EQ(more_pages.workspace - small.workspace, int64_t{4096} * 8 * 4);
+  EXPECT_EQ(more_prompt.kv_pool, small.kv_pool);
+  EXPECT_GE(more_prompt.workspace - small.workspace,
+            int64_t{4096} * config.hidden_size * static_cast<int64_t>(sizeof(float)));
+  EXPECT_EQ(more_prompt.weights, small.weights);
+}
+
 TEST(EnginePoolTest, AHostsPoolKeepsItsLimit) {
   const auto model = MakeRandomModel(SmallConfig(4, 2), 1);
   EngineOptions options = WithoutAskedPool("cpu");

@@ -69,7 +69,7 @@ double WeightBytesRead(const Engine& engine, WeightDType dtype) {
   const DType element = dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   const size_t embedding =
       BytesOf(element, static_cast<size_t>(config.vocab_size) * config.hidden_size);
-  return static_cast<double>(engine.weight_bytes()) -
+  return static_cast<double>(engine.memory().weights) -
          (config.tied_embeddings ? 0.0 : static_cast<double>(embedding));
 }
 
@@ -161,7 +161,7 @@ int Main(int argc, char** argv) {
   if (!engine.ok()) Fail(engine.status());
   std::printf("%s; %.2f GB of weights; copy %.0f GB/s, read and written\n\n",
               (*engine)->Description().c_str(),
-              static_cast<double>((*engine)->weight_bytes()) * 1e-9, bandwidth * 1e-9);
+              static_cast<double>((*engine)->memory().weights) * 1e-9, bandwidth * 1e-9);
   std::printf(
       "| policy | batch | context | ms a step | tokens/s | bytes' time, ms | ratio | prompt "
       "tokens/s "

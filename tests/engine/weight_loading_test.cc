@@ -161,7 +161,7 @@ TEST(WeightBytesTest, OfExperts) {
   const int64_t experts = int64_t{4} * 3 * 64 * c.hidden_size;
   // Four rows of a router fill a group of sixteen.
   const int64_t router = BytesOf(DType::kF32, int64_t{16} * c.hidden_size);
-  EXPECT_EQ((*engine)->weight_bytes(),
+  EXPECT_EQ((*engine)->memory().weights,
             static_cast<int64_t>(BytesOf(DType::kQ4_0, (attention + experts) * c.num_layers) +
                                  BytesOf(DType::kQ8_0, int64_t{c.vocab_size} * c.hidden_size)) +
                 router * c.num_layers);
@@ -179,7 +179,7 @@ TEST(WeightBytesTest, AreThoseOfTheBlocks) {
                                 BytesOf(of_vocabulary, vocabulary));
   };
   const auto loaded = [&](WeightDType dtype) {
-    return (*Load(ModelPath(DType::kF32), dtype, "cpu"))->weight_bytes();
+    return (*Load(ModelPath(DType::kF32), dtype, "cpu"))->memory().weights;
   };
   EXPECT_EQ(loaded(WeightDType::kFloat32), bytes(DType::kF32, DType::kF32));
   EXPECT_EQ(loaded(WeightDType::kQ8_0), bytes(DType::kQ8_0, DType::kQ8_0));
@@ -196,7 +196,7 @@ TEST(ProgressTest, IsAFractionOfTheBytes) {
   EXPECT_DOUBLE_EQ(heard.back(), 1.0);
   const ModelConfig c = Config();
   const double qkv = static_cast<double>(4 * (c.QDim() + 2 * c.KvDim()) * c.hidden_size);
-  EXPECT_NEAR(heard.front(), qkv / static_cast<double>((*engine)->weight_bytes()), 1e-9);
+  EXPECT_NEAR(heard.front(), qkv / static_cast<double>((*engine)->memory().weights), 1e-9);
 }
 
 // --- what is not finite

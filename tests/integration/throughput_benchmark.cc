@@ -229,7 +229,7 @@ class Report {
     std::printf(
         "%s; %.2f GB of weights; %s; a pool of %d pages, %s full sequences; %d requests of %d + "
         "%d tokens, cache ratio %.2f but for full, seed %llu\n\n",
-        engine.Description().c_str(), static_cast<double>(engine.weight_bytes()) * 1e-9,
+        engine.Description().c_str(), static_cast<double>(engine.memory().weights) * 1e-9,
         Model().c_str(), engine.limits().num_blocks, flags_.at("pool-sequences").c_str(),
         work_.requests, work_.prompt_tokens, work_.new_tokens, work_.cache_ratio,
         static_cast<unsigned long long>(work_.seed));

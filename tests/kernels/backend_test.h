@@ -183,6 +183,13 @@ inline void ExpectNear(const std::vector<float>& actual, const std::vector<doubl
                         << ", tolerance " << tolerance[worst_index];
 }
 
+// The same numbers; NaN equals NaN.
+inline void ExpectSame(const std::vector<float>& actual, const std::vector<float>& expected,
+                       const std::string& what) {
+  ExpectNear(actual, {expected.begin(), expected.end()}, std::vector<double>(expected.size()),
+             what);
+}
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_TESTS_KERNELS_BACKEND_TEST_H_

@@ -345,6 +345,7 @@ struct RopeCase {
   bool interleaved;
   int rotary_dim = head_dim;
   float query_scale = 1.0f;
+  DType kv_precision = DType::kF32;
 };
 
 struct RopeResult {
@@ -394,7 +395,8 @@ class RopeTest : public BackendTest {
                          .k = queries_only ? nullptr : k.data(),
                          .v = queries_only ? nullptr : v.data(),
                          .kv_row_stride = RowStride(c),
-                         .kv_head_stride = HeadStride(c, m)});
+                         .kv_head_stride = HeadStride(c, m),
+                         .kv_precision = c.kv_precision});
     return {q.Read(), k.Read(), v.Read()};
   }
 };
@@ -456,6 +458,35 @@ TEST_P(RopeTest, MatchesRotationInDouble) {
     ExpectNear(result.k, k, k_tolerance, what + " k");  // NaN where nothing may be written
     ExpectNear(result.v, v, zero, what + " v");
     EXPECT_EQ(Run(c, qkv, positions, true).q, result.q) << what << " without keys";
+  }
+}
+
+// What is rounded is what would be stored otherwise; queries are not.
+TEST_P(RopeTest, RoundsKeysAndValues) {
+  for (const RopeCase& c : {RopeCase{4, 2, 10, false}, RopeCase{9, 3, 64, true},
+                            RopeCase{4, 2, 96, false, 24}, RopeCase{3, 1, 34, false, 0}}) {
+    const std::vector<int32_t> positions = {0, 49, 3};
+    const size_t row = static_cast<size_t>(c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    const std::vector<float> qkv = RandomFloats(positions.size() * row, 5);
+    const RopeResult exact = Run(c, qkv, positions);
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      const auto rounded = [&](std::vector<float> values) {
+        for (float& value : values) {
+          if (std::isnan(value)) continue;
+          value = dtype == DType::kF16 ? F16ToFloat(FloatToF16(value))
+                                       : BF16ToFloat(FloatToBF16(value));
+        }
+        return values;
+      };
+      RopeCase narrow = c;
+      narrow.kv_precision = dtype;
+      const RopeResult result = Run(narrow, qkv, positions);
+      const std::string what =
+          std::string(DTypeName(dtype)) + ", head_dim " + std::to_string(c.head_dim);
+      EXPECT_EQ(result.q, exact.q) << what;
+      ExpectSame(result.k, rounded(exact.k), what + " k");
+      ExpectSame(result.v, rounded(exact.v), what + " v");
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/cache/policies/self_tuning.h"
+#include "engine/cache/prompt_statistics.h"
 #include "gtest/gtest.h"
 #include "tests/engine/plan_view.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -38,7 +39,8 @@ FakeEngine::FakeEngine(const EngineLimits& limits)
     : limits_(limits),
       slots_(limits.max_num_seqs),
       table_(limits.table_entries, -1),
-      stamps_(static_cast<size_t>(limits.num_blocks) * limits.block_size, 0) {}
+      stamps_(static_cast<size_t>(limits.num_blocks) * limits.block_size, 0),
+      prefix_(static_cast<size_t>(limits.num_prefix_blocks) * limits.num_layers, 0) {}
 
 absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   if (!next_error.ok()) return next_error;
@@ -299,13 +301,67 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   return Choose(slot, row.sampling);
 }
 
+void FakeEngine::BeginPrompt(const PrefillSlice& slice) {
+  Slot& slot = slots_[slice.slot];
+  slot.prompt.assign(slice.prompt.begin(), slice.prompt.end());
+  slot.arena_begin = slice.arena_begin;
+  slot.first_token = slot.token = slice.first_token;
+  slot.cached_blocks.assign(slice.cached_blocks.begin(), slice.cached_blocks.end());
+  slot.new_blocks.assign(slice.new_blocks.begin(), slice.new_blocks.end());
+  std::set<int32_t> blocks;
+  for (const std::vector<int32_t>* ids : {&slot.cached_blocks, &slot.new_blocks}) {
+    for (const int32_t id : *ids) {
+      ASSERT_GE(id, 0);
+      ASSERT_LT(id, limits_.num_prefix_blocks);
+      EXPECT_TRUE(blocks.insert(id).second) << "prefix block " << id << " is named twice";
+    }
+  }
+}
+
+// What is not read is not asked for.
+void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
+  const Slot& slot = slots_[slice.slot];
+  const auto same = [](const std::vector<int32_t>& a, std::span<const int32_t> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  };
+  EXPECT_EQ(slice.first_token, slot.first_token);
+  EXPECT_TRUE(same(slot.cached_blocks, slice.cached_blocks));
+  EXPECT_TRUE(same(slot.new_blocks, slice.new_blocks));
+  EXPECT_EQ(slice.first_token, static_cast<int>(slice.cached_blocks.size()) * kPrefixBlockTokens);
+  EXPECT_LT(slice.first_token, slot.plan.prompt.tokens);
+  EXPECT_LE(slice.first_token, FirstQuery(slot.plan, static_cast<int>(slice.prompt.size())));
+  EXPECT_LE(slice.first_token + slice.new_blocks.size() * kPrefixBlockTokens,
+            static_cast<size_t>(slot.plan.prompt.tokens));
+}
+
+void FakeEngine::LoadPrefix(const PrefillSlice& slice, int layer) {
+  uint64_t hash = 0;
+  for (int token = 0; token < slice.first_token; ++token) {
+    hash = Mix(hash, slice.prompt[token]);
+    if ((token + 1) % kPrefixBlockTokens != 0) continue;
+    const int32_t block = slice.cached_blocks[token / kPrefixBlockTokens];
+    EXPECT_EQ(prefix_[static_cast<size_t>(block) * limits_.num_layers + layer], hash)
+        << "prefix block " << block << " holds other tokens";
+  }
+}
+
+void FakeEngine::SavePrefix(const PrefillSlice& slice, int layer) {
+  uint64_t hash = 0;
+  const int end =
+      slice.first_token + static_cast<int>(slice.new_blocks.size()) * kPrefixBlockTokens;
+  for (int token = 0; token < end; ++token) {
+    hash = Mix(hash, slice.prompt[token]);
+    if (token < slice.first_token || (token + 1) % kPrefixBlockTokens != 0) continue;
+    const int32_t block = slice.new_blocks[(token - slice.first_token) / kPrefixBlockTokens];
+    prefix_[static_cast<size_t>(block) * limits_.num_layers + layer] = hash;
+  }
+}
+
 TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   Slot& slot = slots_[slice.slot];
   const int n = static_cast<int>(slice.prompt.size());
-  if (slot.prompt.empty()) {
-    slot.prompt.assign(slice.prompt.begin(), slice.prompt.end());
-    slot.arena_begin = slice.arena_begin;
-  }
+  if (slot.prompt.empty()) BeginPrompt(slice);
+  CheckPrefix(slice);
   EXPECT_TRUE(slot.IsReading());
   EXPECT_TRUE(
       std::equal(slot.prompt.begin(), slot.prompt.end(), slice.prompt.begin(), slice.prompt.end()));
@@ -317,11 +373,15 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   EXPECT_LE(slice.layer_end, limits_.num_layers);
   EXPECT_EQ(slice.token_begin % kQueryTile, 0);
   EXPECT_TRUE(slice.token_end % kQueryTile == 0 || slice.token_end == n);
-  const bool whole = slice.token_begin == 0 && slice.token_end == n;
+  const bool whole = slice.BeginsLayer() && slice.token_end == n;
   EXPECT_TRUE(slice.layer_end == slice.layer_begin + 1 ||
               (whole && slice.layer_end > slice.layer_begin));
+  for (int layer = slice.layer_begin; layer < slice.layer_end; ++layer) {
+    if (slice.BeginsLayer()) LoadPrefix(slice, layer);
+    if (slice.token_end == n) SavePrefix(slice, layer);
+  }
   slot.layer = slice.token_end == n ? slice.layer_end : slice.layer_begin;
-  slot.token = slice.token_end == n ? 0 : slice.token_end;
+  slot.token = slice.token_end == n ? slice.first_token : slice.token_end;
   if (!slice.EndsPrompt(limits_.num_layers)) return kNoToken;
 
   slot.arena_begin = -1;

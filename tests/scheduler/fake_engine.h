@@ -2,9 +2,10 @@
 //
 // It keeps the block tables and lengths as the real one does and writes a stamp (whose entry, which
 // position) into every slot of a page. Whoever reads a page and finds another's stamp has been
-// given a page that two sequences name. The next token is a hash of the seed, the position, all
-// tokens fed and the positions that the cache holds: any slip in replay, order or eviction changes
-// the stream. A broken promise is a test failure with its text.
+// given a page that two sequences name. Prefix blocks hold what their tokens were. The next token
+// is a hash of the seed, the position, all tokens fed and the positions that the cache holds: any
+// slip in replay, order or eviction changes the stream. A broken promise is a test failure with its
+// text.
 #ifndef HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
 
@@ -56,6 +57,8 @@ class FakeEngine : public ImmediateExecutor {
     int layer = 0;  // prefill cursor
     int token = 0;
     int arena_begin = -1;
+    int first_token = 0;
+    std::vector<int32_t> cached_blocks, new_blocks;
     std::vector<TokenId> prompt;
     TokenId latest = kNoToken;  // sampled
     bool IsReading() const { return arena_begin >= 0; }
@@ -68,6 +71,10 @@ class FakeEngine : public ImmediateExecutor {
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
+  void BeginPrompt(const PrefillSlice& slice);
+  void CheckPrefix(const PrefillSlice& slice);
+  void LoadPrefix(const PrefillSlice& slice, int layer);
+  void SavePrefix(const PrefillSlice& slice, int layer);
   void CheckArena(const Batch& batch);
   // Those that a plan is about, and with those of layers with a window.
   int NumHeads() const { return limits_.FullLayers() * limits_.num_kv_heads; }
@@ -85,6 +92,9 @@ class FakeEngine : public ImmediateExecutor {
   std::vector<Slot> slots_;
   std::vector<int32_t> table_;
   std::vector<uint64_t> stamps_;  // [num_blocks, block_size]
+  // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
+  // all before them.
+  std::vector<uint64_t> prefix_;
   uint32_t generation_ = 0;
   Step last_step_;
   int64_t num_steps_ = 0;

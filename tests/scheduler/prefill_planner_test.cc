@@ -25,6 +25,15 @@ TEST(PrefillPlannerTest, AShortPromptGoesThroughAllLayersInOneStep) {
   EXPECT_EQ(runs[0].token_end, 100);
 }
 
+TEST(PrefillPlannerTest, WhatNeedNotBeReadIsSkippedInEveryLayer) {
+  const std::vector<OpenPrompt> prompts = {{1000, {0, 960}, 960}};
+  const auto runs = PlanPrefill(prompts, 32, 512 * 32);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].layer_end, 32);
+  EXPECT_EQ(runs[0].token_begin, 960);
+  EXPECT_EQ(runs[0].token_end, 1000);
+}
+
 TEST(PrefillPlannerTest, ALongPromptIsCutInEvenPartsOfOneLayer) {
   const std::vector<OpenPrompt> prompts = {{65536, {}}};
   const auto runs = PlanPrefill(prompts, 32, 512 * 32);
@@ -71,10 +80,16 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
     const double budget = num_layers * (1.0 + random() % 600);
     std::vector<OpenPrompt> open;
     for (int i = 1 + random() % 5; i > 0; --i) {
-      open.push_back({static_cast<int>(1 + random() % (random() % 2 == 0 ? 100 : 6000)), {}});
+      OpenPrompt& prompt = open.emplace_back();
+      prompt.num_tokens = static_cast<int>(1 + random() % (random() % 2 == 0 ? 100 : 6000));
+      const int tiles = (prompt.num_tokens - 1) / kQueryTile;  // of these some need not be read
+      if (random() % 2 == 0)
+        prompt.first_token = static_cast<int>(random() % (tiles + 1)) * kQueryTile;
+      prompt.cursor.token = prompt.first_token;
     }
     double work = 0;
-    for (const OpenPrompt& prompt : open) work += num_layers * PrefillCost(0, prompt.num_tokens);
+    for (const OpenPrompt& prompt : open)
+      work += num_layers * PrefillCost(prompt.first_token, prompt.num_tokens);
     int steps = 0;
     for (; !open.empty(); ++steps) {
       const auto runs = PlanPrefill(open, num_layers, budget);
@@ -88,13 +103,13 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
         ASSERT_GT(run.token_end, run.token_begin);
         ASSERT_TRUE(run.token_end == prompt.num_tokens || run.token_end % kQueryTile == 0);
         ASSERT_TRUE(run.layer_end == run.layer_begin + 1 ||
-                    (run.token_begin == 0 && run.token_end == prompt.num_tokens));
+                    (run.token_begin == prompt.first_token && run.token_end == prompt.num_tokens));
         ASSERT_LE(run.layer_end, num_layers);
         cost += (run.layer_end - run.layer_begin) * PrefillCost(run.token_begin, run.token_end);
         tiles += PrefillCost(std::max(0, run.token_end - kQueryTile), run.token_end);
         const bool layer_done = run.token_end == prompt.num_tokens;
         prompt.cursor = {layer_done ? run.layer_end : run.layer_begin,
-                         layer_done ? 0 : run.token_end};
+                         layer_done ? prompt.first_token : run.token_end};
       }
       ASSERT_LE(cost, 1.5 * budget + tiles);
       std::erase_if(open,

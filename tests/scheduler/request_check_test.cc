@@ -61,6 +61,8 @@ TEST(RequestCheckTest, BadValuesAreNamedWithTheirRange) {
        [](Request& r) { r.question_tokens = -1; }},
       {"cache.question_tokens: 5 is outside [0, 4], the prompt's tokens but one",
        [](Request& r) { r.question_tokens = 5; }},
+      {"cache.cache_salt: 257 bytes exceed the limit of 256",
+       [](Request& r) { r.cache_salt.assign(257, 'x'); }},
       {"resume_token_ids[0]: 5000 is outside [0, 1000)",
        [](Request& r) { r.resume_token_ids = {5000}; }},
       {"resume_token_ids: 10 tokens leave nothing of the 10 that the request may generate",
@@ -141,7 +143,8 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   request.cache.max_cache_tokens = 10;
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-  const auto& [good, plan, probe, total] = std::get<CheckedRequest>(checked);
+  const auto& [good, plan, probe, keys, total] = std::get<CheckedRequest>(checked);
+  EXPECT_TRUE(keys.empty()) << "there is no room for prefixes";
   EXPECT_EQ(plan.prompt.tokens, 30);
   EXPECT_EQ(total, 60);
   const std::string_view instruction = "\n\nRepeat the previous context:";

@@ -32,6 +32,7 @@ class Soak {
     harness_.RunToEnd();
     CheckStreams();
   }
+  PrefixCacheStats prefix_cache() const { return harness_.scheduler.Stats().prefix_cache; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
   int num_compared() const { return num_compared_; }
 
@@ -58,6 +59,7 @@ class Soak {
     limits.max_num_seqs = 1 + Below(16);
     limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
     limits.max_steps_in_flight = 1 + Below(3);
+    if (Below(3) != 0) limits.num_prefix_blocks = Below(24);
     if (Below(2) == 0) {
       limits.window_layers = Below(limits.num_layers + 1);
       limits.window = limits.window_layers > 0 ? 1 + Below(limits.max_model_len) : 0;
@@ -76,6 +78,9 @@ class Soak {
     const int longest = harness_.engine.limits().max_model_len;
     Request request =
         MakeRequest(1 + Below(Below(4) == 0 ? longest : 30), 1 + Below(60), ++next_seed_);
+    if (Below(2) == 0) BeginAlike(&request.prompt);
+    if (Below(10) == 0) request.cache_salt = "salt";
+    if (Below(10) == 0) request.prefix_caching = false;
     if (Below(2) == 0) request.cache = LocalCache(1 + Below(40));
     if (Below(4) == 0) {
       request.cache.policy = "snapkv";  // its budget, and then growth
@@ -141,6 +146,13 @@ class Soak {
     requests_.push_back(request);
     handles_.push_back(harness_.Add(std::move(request)));
   }
+  // With a part of one of a few texts, or all of it.
+  void BeginAlike(std::vector<TokenId>* prompt) {
+    const size_t text = Below(3);
+    const size_t shared = Below(2) == 0 ? prompt->size() : Below(static_cast<int>(prompt->size()));
+    for (size_t i = 0; i < shared; ++i)
+      (*prompt)[i] = static_cast<TokenId>((text * 57 + i * i) % 256);
+  }
   void CancelOne() {
     if (handles_.empty()) return;
     harness_.scheduler.Cancel(
@@ -189,7 +201,7 @@ class Soak {
 TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 20'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
-  uint64_t preemptions = 0, compared = 0;
+  uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -197,11 +209,16 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     soak.Run(kStepsPerSeed);
     preemptions += soak.preemptions();
     compared += soak.num_compared();
+    cached += soak.prefix_cache().hit_tokens;
+    evicted += soak.prefix_cache().evicted_blocks;
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
-            << " preemptions, " << compared << " streams equal to their run alone\n";
+            << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
+            << " of these evicted, " << compared << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
+  EXPECT_GT(cached, 0u);
+  EXPECT_GT(evicted, 0u);
 }
 
 }  // namespace

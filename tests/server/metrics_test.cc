@@ -95,6 +95,8 @@ TEST_F(MetricsTest, WhatPickersOfVllmReadIsThere) {
       {"kv_cache_usage_perc", "gauge"},
       {"cache_config_info", "gauge"},
       {"num_preemptions_total", "counter"},
+      {"prefix_cache_queries_total", "counter"},
+      {"prefix_cache_hits_total", "counter"},
       {"prompt_tokens_total", "counter"},
       {"generation_tokens_total", "counter"},
       {"request_success_total", "counter"},
@@ -125,6 +127,10 @@ TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
   EXPECT_EQ(scrape["hydrant_pages_total"], 8192);
   EXPECT_EQ(scrape["hydrant_pages{state=\"free\"}"], 8192);
   EXPECT_EQ(scrape["hydrant_page_bytes"], 1024);
+  EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"weights\"}"], 4096);
+  EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"kv_pool\"}"], 8388608);
+  EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"workspace\"}"], 512);
+  EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"prefix_cache\"}"], 256);
   EXPECT_EQ(scrape.Sum("hydrant_requests"), 0);
   EXPECT_EQ(scrape.Sum("hydrant_requests_total"), 0);
   EXPECT_EQ(scrape["hydrant_steps_total"], 0);

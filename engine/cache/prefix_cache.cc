@@ -1,0 +1,125 @@
+#include "engine/cache/prefix_cache.h"
+
+#include <ranges>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/check.h"
+#include "kernels/ops/prefix_blocks.h"
+
+namespace hydrant {
+
+PrefixCache::PrefixCache(int num_blocks) : blocks_(num_blocks) {
+  for (int id = num_blocks - 1; id >= 0; --id) free_.push_back(id);
+}
+
+PrefixCache::~PrefixCache() {
+  HYDRANT_CHECK(free_.size() + unread_.size() == blocks_.size());  // every lease has ended
+}
+
+int PrefixCache::NumFilled(std::span<const PrefixKey> keys) const {
+  int count = 0;
+  for (const PrefixKey& key : keys) {
+    if (!filled_.contains(key)) break;
+    ++count;
+  }
+  return count;
+}
+
+PrefixCacheStats PrefixCache::Stats() const {
+  PrefixCacheStats stats = totals_;
+  stats.filled_blocks = static_cast<int64_t>(filled_.size());
+  stats.blocks = static_cast<int64_t>(blocks_.size());
+  return stats;
+}
+
+PrefixLease PrefixCache::Open(std::span<const PrefixKey> keys, int num_cached, int64_t tokens) {
+  totals_.queried_tokens += tokens;
+  totals_.hit_tokens += int64_t{num_cached} * kPrefixBlockTokens;
+  PrefixLease lease;
+  for (const PrefixKey& key : keys.first(num_cached)) {
+    const int32_t id = filled_.at(key);
+    if (blocks_[id].readers++ == 0) unread_.erase(blocks_[id].place);
+    lease.cached.push_back(id);
+  }
+  int32_t id = 0;
+  for (const PrefixKey& key : keys.subspan(num_cached)) {
+    if (!TakeBlock(&id)) break;
+    lease.fresh.push_back(id);
+    lease.keys.push_back(key);
+  }
+  return lease;
+}
+
+// One that is free, or else the one that was not used for longest.
+bool PrefixCache::TakeBlock(int32_t* id) {
+  if (!free_.empty()) {
+    *id = free_.back();
+    free_.pop_back();
+    return true;
+  }
+  if (unread_.empty()) return false;
+  *id = unread_.front();
+  unread_.pop_front();
+  filled_.erase(blocks_[*id].key);
+  blocks_[*id].filled = false;
+  ++totals_.evicted_blocks;
+  return true;
+}
+
+// Blocks whose tokens another prompt has brought meanwhile are free again.
+void PrefixCache::Fill(PrefixLease* lease) {
+  for (size_t i = lease->fresh.size(); i-- > 0;) {
+    const int32_t id = lease->fresh[i];
+    if (!filled_.emplace(lease->keys[i], id).second) {
+      free_.push_back(id);
+      continue;
+    }
+    blocks_[id].key = lease->keys[i];
+    blocks_[id].filled = true;
+    KeepUnread(id);
+  }
+  StopReading(*lease);
+  *lease = PrefixLease();
+}
+
+void PrefixCache::Abandon(PrefixLease* lease) {
+  for (const int32_t id : lease->fresh | std::views::reverse) free_.push_back(id);
+  StopReading(*lease);
+  *lease = PrefixLease();
+}
+
+void PrefixCache::StopReading(const PrefixLease& lease) {
+  for (const int32_t id : lease.cached | std::views::reverse) {
+    if (--blocks_[id].readers == 0) KeepUnread(id);
+  }
+}
+
+void PrefixCache::KeepUnread(int32_t id) { blocks_[id].place = unread_.insert(unread_.end(), id); }
+
+absl::Status PrefixCache::CheckInvariants(std::span<const PrefixLease* const> leases) const {
+  std::vector<int> readers(blocks_.size(), 0), owners(blocks_.size(), 0);
+  for (const PrefixLease* lease : leases) {
+    for (const int32_t id : lease->cached) ++readers[id];
+    for (const int32_t id : lease->fresh) ++owners[id];
+  }
+  for (const int32_t id : free_) ++owners[id];
+  for (const auto& [key, id] : filled_) {
+    ++owners[id];
+    if (!blocks_[id].filled || blocks_[id].key != key)
+      return absl::InternalError(absl::StrCat("prefix block ", id, " is not what its key says"));
+  }
+  size_t unread = 0;
+  for (size_t id = 0; id < blocks_.size(); ++id) {
+    if (owners[id] != 1)
+      return absl::InternalError(
+          absl::StrCat("prefix block ", id, " is in ", owners[id], " lists"));
+    if (readers[id] != blocks_[id].readers || (readers[id] > 0 && !blocks_[id].filled))
+      return absl::InternalError(absl::StrCat("prefix block ", id, " has other readers"));
+    unread += blocks_[id].filled && readers[id] == 0 ? 1 : 0;
+  }
+  if (unread != unread_.size())
+    return absl::InternalError("prefix blocks without a reader are not all listed");
+  return absl::OkStatus();
+}
+
+}  // namespace hydrant

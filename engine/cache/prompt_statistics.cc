@@ -1,0 +1,41 @@
+#include "engine/cache/prompt_statistics.h"
+
+#include <algorithm>
+
+#include "engine/cache/prompt_scorer.h"
+
+namespace hydrant {
+
+bool MeasuresMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
+
+std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
+  const std::vector<ColumnStatistic> reading = plan.scorer->Statistics(plan, read);
+  const std::vector<ColumnStatistic> echo = plan.scorer->Echo(plan);
+  std::vector<PromptStatistic> all(std::max(reading.size(), echo.size()));
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].place = static_cast<int>(i);
+    if (i < reading.size()) all[i].reading = reading[i];
+    if (i < echo.size()) all[i].echo = echo[i];
+  }
+  if (!MeasuresMass(plan)) return all;
+  PromptStatistic mass = {.place = kMassStatistic};
+  const auto n = static_cast<int32_t>(plan.prompt.tokens);
+  if (plan.scorer->EchoSaysMass()) {
+    mass.echo = ColumnStatistic();  // of all its queries
+  } else {
+    mass.reading = {.first_query = n - plan.MassQueries(), .end_query = n};
+  }
+  all.push_back(mass);
+  return all;
+}
+
+int FirstQuery(const CachePlan& plan, int read) {
+  int first = read;
+  for (const PromptStatistic& one : StatisticsOf(plan, read)) {
+    if (one.echo.has_value()) return 0;  // it asks them all
+    if (one.reading.has_value()) first = std::min(first, std::max(one.reading->first_query, 0));
+  }
+  return first;
+}
+
+}  // namespace hydrant

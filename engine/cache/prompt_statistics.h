@@ -1,0 +1,34 @@
+// What attention gathers of a prompt for its plan: the scorer's statistics, and retained mass's.
+// Pure functions.
+#ifndef HYDRANT_ENGINE_CACHE_PROMPT_STATISTICS_H_
+#define HYDRANT_ENGINE_CACHE_PROMPT_STATISTICS_H_
+
+#include <optional>
+#include <vector>
+
+#include "engine/cache/cache_plan.h"
+#include "kernels/ops/prefill_attention.h"
+
+namespace hydrant {
+
+// What is gathered in one place, of the reading, of its echo, or of both together.
+struct PromptStatistic {
+  int place = 0;  // which of PromptLayer::statistics
+  std::optional<ColumnStatistic> reading = {}, echo = {};
+};
+
+// The place of the attention of the last queries, by which retained mass is measured.
+inline constexpr int kMassStatistic = kMaxColumnStatistics - 1;
+// Whether that is kept beside the entries. A weighted slot has its own use for the place.
+bool MeasuresMass(const CachePlan& plan);
+
+// Where `read` tokens are read, the prompt's and a probe's.
+std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read);
+
+// The first token whose query is asked, at most `read`: tokens before it need not be read where
+// their keys and values are known.
+int FirstQuery(const CachePlan& plan, int read);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_PROMPT_STATISTICS_H_

@@ -1,0 +1,44 @@
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A thread block per (prefix block, KV head); its threads walk over the elements side by side, so
+// that the pool, which may lie in the host's memory, is read and written in whole lines.
+template <bool kSave>
+__global__ void MovePrefixKernel(PrefixBlocksArgs args) {
+  const int block = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const PrefixBlocks& pool = args.pool;
+  const size_t keys = pool.KeysAt(args.blocks[block], args.layer, head);
+  const size_t values = keys + pool.ValuesOffset();
+  const size_t row = head * args.kv_head_stride + block * pool.HeadSize();
+  for (size_t i = threadIdx.x; i < pool.HeadSize(); i += kThreads) {
+    if constexpr (kSave) {
+      StoreElement(pool.dtype, pool.memory, keys + i, args.k[row + i]);
+      StoreElement(pool.dtype, pool.memory, values + i, args.v[row + i]);
+    } else {
+      args.k[row + i] = LoadElement(pool.dtype, pool.memory, keys + i);
+      args.v[row + i] = LoadElement(pool.dtype, pool.memory, values + i);
+    }
+  }
+}
+
+dim3 GridOf(const PrefixBlocksArgs& args) { return dim3(args.count, args.pool.num_kv_heads); }
+
+}  // namespace
+
+cudaError_t SavePrefix(const Context& context, const PrefixBlocksArgs& args) {
+  if (args.count == 0) return cudaSuccess;
+  return Launch(MovePrefixKernel<true>, GridOf(args), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t LoadPrefix(const Context& context, const PrefixBlocksArgs& args) {
+  if (args.count == 0) return cudaSuccess;
+  return Launch(MovePrefixKernel<false>, GridOf(args), dim3(kThreads), 0, context.stream, args);
+}
+
+}  // namespace hydrant::cuda

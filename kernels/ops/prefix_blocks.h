@@ -1,0 +1,58 @@
+// Keys and values of prompts that have been read, kept outside the KV pool so that a prompt that
+// begins alike need not be read again. They are as attention saw them, before anything was evicted,
+// and hence right for every cache policy.
+//
+// A prefix block holds those of kPrefixBlockTokens tokens that follow each other, of all layers and
+// KV heads. SavePrefix writes one layer of some blocks, LoadPrefix reads it back; what is saved is
+// rounded to the blocks' dtype, so keys and values that were rounded to it before (RopeSplitArgs::
+// kv_precision) come back with the same bits.
+#ifndef HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_
+#define HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/dtype.h"
+#include "kernels/ops/prefill_attention.h"
+
+namespace hydrant {
+
+// A prompt may be read from the end of any of its blocks on: queries are worked through in tiles.
+inline constexpr int kPrefixBlockTokens = kQueryTile;
+
+struct PrefixBlocks {
+  DType dtype = DType::kF32;  // f32, f16 or bf16
+  int num_layers = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  void* memory = nullptr;  // [num_blocks, num_layers, 2, num_kv_heads, kPrefixBlockTokens,
+                           // head_dim]: keys, then values
+
+  // Elements of the keys, or the values, of one head, layer and block.
+  constexpr size_t HeadSize() const { return static_cast<size_t>(kPrefixBlockTokens) * head_dim; }
+  constexpr size_t BlockBytes() const {
+    return BytesOf(dtype, HeadSize() * num_kv_heads * 2 * num_layers);
+  }
+  // The element where the keys of a head begin; its values follow ValuesOffset() elements later.
+  constexpr size_t KeysAt(int block, int layer, int head) const {
+    return ((static_cast<size_t>(block) * num_layers + layer) * 2 * num_kv_heads + head) *
+           HeadSize();
+  }
+  constexpr size_t ValuesOffset() const { return HeadSize() * num_kv_heads; }
+};
+
+struct PrefixBlocksArgs {
+  // Of the first block's first token: key j of head h at k + h * kv_head_stride + j * head_dim.
+  // Those of the other blocks follow.
+  float* k = nullptr;
+  float* v = nullptr;
+  int64_t kv_head_stride = 0;       // elements
+  const int32_t* blocks = nullptr;  // [count] block ids, each once
+  int count = 0;
+  int layer = 0;
+  PrefixBlocks pool;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_

@@ -1,0 +1,295 @@
+// Scheduler and engine together: what is not read again changes nothing. Tokens, kept positions and
+// scores are those of a server that reads every prompt whole, bit for bit (--batch-invariant), for
+// every policy and however much two prompts have in common.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <variant>
+
+#include "engine/cache/cache_plan.h"
+#include "engine/engine.h"
+#include "scheduler/request_check.h"
+#include "scheduler/scheduler.h"
+#include "tests/device.h"
+#include "tests/engine/random_model.h"
+#include "tests/scheduler/fake_tokenizer.h"
+
+namespace hydrant {
+namespace {
+
+// What a request was answered, and what it left in the pages when its prompt had been read.
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> embedding;
+  std::vector<std::vector<int32_t>> positions;  // [heads]
+  std::vector<std::vector<float>> scores;       // of those that have them
+  Usage usage;
+};
+
+// A scheduler over an engine, driven by hand.
+class Server {
+ public:
+  Server(const std::shared_ptr<const ModelSource>& model, const EngineOptions& options) {
+    auto engine = Engine::Create(model, options, nullptr);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    scheduler_ = std::make_unique<Scheduler>(engine_->limits(), SchedulerOptions(), &tokenizer_);
+  }
+
+  RequestHandle Add(Request request) {
+    auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_);
+    if (const auto* failed = std::get_if<Failed>(&checked)) {
+      ADD_FAILURE() << failed->status;
+      return 0;
+    }
+    auto& good = std::get<CheckedRequest>(checked);
+    scored_ = good.plan.open == OpenUntil::kDecided && good.plan.rule.scored;
+    scheduler_->Add(++last_, std::move(good), ++now_);
+    return last_;
+  }
+  void RunToEnd() {
+    while (!scheduler_->Empty() && !testing::Test::HasFatalFailure()) Step();
+  }
+  Answer Run(Request request) {
+    const RequestHandle handle = Add(std::move(request));
+    RunToEnd();
+    return answers_[handle];
+  }
+  const Answer& operator[](RequestHandle handle) { return answers_[handle]; }
+  SchedulerStats Stats() const { return scheduler_->Stats(); }
+
+ private:
+  void Step() {
+    const Batch& batch = scheduler_->Schedule(++now_);
+    std::vector<int> read;  // slots whose prompt ends in this step
+    for (const PrefillSlice& slice : batch.prefill) {
+      if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
+    }
+    StepResult result;
+    const absl::Status status = engine_->Execute(batch, &result);
+    ASSERT_TRUE(status.ok()) << status;
+    scheduler_->Apply(result, now_);
+    ASSERT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
+    for (Event& event : scheduler_->TakeEvents()) {
+      Answer& answer = answers_[event.handle];
+      if (const auto* delta = std::get_if<Delta>(&event.what)) {
+        if (answer.tokens.empty() && read.size() == 1) ReadCache(read[0], &answer);
+        answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
+      } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+        answer.usage = finished->usage;
+        answer.embedding = std::move(finished->embedding);
+      } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+        ADD_FAILURE() << failed->status;
+      }
+    }
+  }
+
+  void ReadCache(int slot, Answer* answer) const {
+    const EngineLimits& limits = engine_->limits();
+    for (int layer = 0; layer < limits.num_layers; ++layer) {
+      for (int head = 0; head < limits.num_kv_heads; ++head) {
+        Engine::HeadState state = engine_->ReadHead(slot, layer, head);
+        answer->positions.push_back(std::move(state.positions));
+        const bool windowed = limits.window > 0 && engine_->config().KindOf(layer).window > 0;
+        if (scored_ && !windowed) answer->scores.push_back(std::move(state.scores));
+      }
+    }
+  }
+
+  FakeTokenizer tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<RequestHandle, Answer> answers_;
+  RequestHandle last_ = 0;
+  bool scored_ = false;  // it: its pages hold scores
+  TimeUs now_ = 0;
+};
+
+std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % vocab);
+  return tokens;
+}
+
+struct Family {
+  const char* name;
+  DType kv_dtype;
+};
+
+class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
+ protected:
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
+
+  EngineOptions Options(bool prefix_caching) const {
+    EngineOptions options;
+    options.device = std::get<0>(GetParam());
+    options.num_threads = 2;
+    options.batch_invariant = true;
+    options.dtype = WeightDType::kFloat32;
+    options.kv_cache_dtype = std::get<1>(GetParam()).kv_dtype;
+    options.num_blocks_override = 4000;
+    options.max_num_seqs = 8;
+    options.prefix_cache_memory_bytes = prefix_caching ? 8 << 20 : 0;
+    return options;
+  }
+  std::unique_ptr<Server> MakeServer(bool prefix_caching) const {
+    return std::make_unique<Server>(model_, Options(prefix_caching));
+  }
+  int vocab() const { return model_->config().vocab_size; }
+
+  static Request MakeRequest(std::vector<TokenId> prompt, const std::string& policy) {
+    Request request;
+    request.prompt = std::move(prompt);
+    request.cache.policy = policy;
+    if (policy != "full") request.cache.max_cache_tokens = 40;
+    request.sampling.temperature = 0.8;
+    request.sampling.seed = 9;
+    request.stopping.max_tokens = 12;
+    request.stopping.ignore_eos = true;
+    return request;
+  }
+  static void ExpectSame(const Answer& actual, const Answer& expected) {
+    EXPECT_EQ(actual.tokens, expected.tokens);
+    EXPECT_EQ(actual.positions, expected.positions);
+    EXPECT_EQ(actual.scores, expected.scores);
+    EXPECT_EQ(actual.embedding, expected.embedding);
+    EXPECT_EQ(actual.usage.kv_entries_of_prompt, expected.usage.kv_entries_of_prompt);
+    EXPECT_EQ(actual.usage.retained_mass.has_value(), expected.usage.retained_mass.has_value());
+    if (actual.usage.retained_mass.has_value() && expected.usage.retained_mass.has_value()) {
+      EXPECT_EQ(actual.usage.retained_mass->mean, expected.usage.retained_mass->mean);
+    }
+  }
+
+  std::shared_ptr<const ModelSource> model_ =
+      MakeRandomModel(InFamily(SmallConfig(6, 2), std::get<1>(GetParam()).name), 5);
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Devices, PrefixCachingTest,
+    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                       ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
+                                         Family{"gemma3_text", DType::kF16},
+                                         Family{"qwen3_moe", DType::kF32})),
+    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+
+// A prompt of 150 tokens, and others that share 0, 1, a block less one, a block, a block and one,
+// all of its whole blocks, all of its tokens.
+TEST_P(PrefixCachingTest, ChangesNoBit) {
+  constexpr int kTokens = 150;
+  const std::vector<TokenId> first = RandomTokens(kTokens, vocab(), 1);
+  for (const PolicyInfo& policy : ListPolicies()) {
+    const auto with = MakeServer(true), without = MakeServer(false);
+    with->Run(MakeRequest(first, policy.name));
+    for (const int shared : {0, 1, 31, 32, 33, 128, 149, kTokens}) {
+      SCOPED_TRACE(testing::Message() << policy.name << ", " << shared << " tokens in common");
+      std::vector<TokenId> prompt = RandomTokens(kTokens, vocab(), 100 + shared);
+      std::copy_n(first.begin(), shared, prompt.begin());
+      const Answer actual = with->Run(MakeRequest(prompt, policy.name));
+      ExpectSame(actual, without->Run(MakeRequest(prompt, policy.name)));
+      // The last token is always read.
+      const int there = std::min(shared, kTokens - 1) / kPrefixBlockTokens * kPrefixBlockTokens;
+      EXPECT_EQ(actual.usage.cached_tokens + actual.usage.reread_tokens, there);
+      if (policy.name == "full") {
+        EXPECT_EQ(actual.usage.reread_tokens, 0);
+      }
+      if (policy.name == "h2o" || policy.name == "echo") {
+        EXPECT_EQ(actual.usage.cached_tokens, 0);
+      }
+      if (policy.name == "snapkv") {
+        EXPECT_EQ(actual.usage.cached_tokens, std::min(there, (kTokens - 32) / 32 * 32));
+      }
+    }
+    EXPECT_EQ(without->Stats().prefix_cache.queried_tokens, 0u);
+  }
+}
+
+// What one policy has read serves another.
+TEST_P(PrefixCachingTest, ServesEveryPolicy) {
+  const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
+  const auto with = MakeServer(true), without = MakeServer(false);
+  with->Run(MakeRequest(first, "h2o"));
+  for (const PolicyInfo& policy : ListPolicies()) {
+    SCOPED_TRACE(policy.name);
+    std::vector<TokenId> prompt = first;
+    prompt.resize(170, 3);
+    ExpectSame(with->Run(MakeRequest(prompt, policy.name)),
+               without->Run(MakeRequest(prompt, policy.name)));
+  }
+}
+
+TEST_P(PrefixCachingTest, WithWhatElseARequestMayAsk) {
+  const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
+  std::vector<Request> requests;
+  for (const char* policy : {"snapkv", "reconstruct", "co2", "auto", "streaming", "full"}) {
+    Request request = MakeRequest(first, policy);
+    request.question_tokens = 20;
+    request.sampling.repetition_penalty = 1.3;
+    requests.push_back(request);
+  }
+  requests.push_back(MakeRequest(first, "co2"));
+  requests.back().cache.params = {{"self_tuning", "true"}, {"budget_scope", "model"}};
+  requests.push_back(MakeRequest(first, "snapkv"));
+  requests.back().cache.min_retained_mass = 0.8;
+  if (model_->config().RotaryDim() > 0) {
+    requests.push_back(MakeRequest(first, "streaming"));
+    requests.back().cache.params = {{"rolling", "true"}};
+  }
+  for (const EmbeddingPooling pooling : {EmbeddingPooling::kLast, EmbeddingPooling::kMean}) {
+    requests.push_back(MakeRequest(first, "local"));
+    requests.back().pooling = pooling;
+    requests.back().stopping.max_tokens = 1;
+  }
+  const auto with = MakeServer(true), without = MakeServer(false);
+  with->Run(MakeRequest(first, "full"));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << i << ", " << requests[i].cache.policy);
+    ExpectSame(with->Run(requests[i]), without->Run(requests[i]));
+  }
+}
+
+TEST_P(PrefixCachingTest, NotAcrossSaltsAndNotWhereItIsOff) {
+  const std::vector<TokenId> prompt = RandomTokens(100, vocab(), 1);
+  const auto server = MakeServer(true);
+  Request request = MakeRequest(prompt, "full");
+  request.prefix_caching = false;
+  server->Run(request);
+  EXPECT_EQ(server->Stats().prefix_cache.filled_blocks, 0);
+  request.prefix_caching = true;
+  request.cache_salt = "a";
+  EXPECT_EQ(server->Run(request).usage.cached_tokens, 0);
+  EXPECT_EQ(server->Run(request).usage.cached_tokens, 96);
+  request.cache_salt = "b";
+  EXPECT_EQ(server->Run(request).usage.cached_tokens, 0);
+  request.prefix_caching = false;
+  request.cache_salt = "a";
+  EXPECT_EQ(server->Run(request).usage.cached_tokens, 0);
+}
+
+// Many at a time, in a prefix cache that holds a part of them.
+TEST_P(PrefixCachingTest, InCompanyWithLittleRoom) {
+  EngineOptions options = Options(true);
+  options.prefix_cache_memory_bytes = 6 * 32 * model_->config().num_layers * 2 *
+                                      model_->config().KvDim() *
+                                      static_cast<int64_t>(BytesOf(*options.kv_cache_dtype, 1));
+  Server with(model_, options), without(model_, Options(false));
+  const std::vector<std::string> policies = {"full", "snapkv", "h2o", "local", "ada-snapkv"};
+  std::vector<std::pair<RequestHandle, RequestHandle>> handles;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<TokenId> prompt = RandomTokens(40 + 7 * (i % 15), vocab(), 1 + i % 3);
+    prompt.back() = static_cast<TokenId>(i);
+    Request request = MakeRequest(prompt, policies[i % policies.size()]);
+    request.sampling.seed = i;
+    handles.emplace_back(with.Add(request), without.Add(request));
+  }
+  with.RunToEnd();
+  without.RunToEnd();
+  for (const auto& [a, b] : handles)
+    EXPECT_EQ(with[a].tokens, without[b].tokens) << "request " << a;
+  EXPECT_GT(with.Stats().prefix_cache.hit_tokens, 0u);
+  EXPECT_GT(with.Stats().prefix_cache.evicted_blocks, 0u);
+}
+
+}  // namespace
+}  // namespace hydrant
