@@ -72,6 +72,7 @@ struct Engine::Impl {
   StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
   void MarkPromptTokens(const Batch& batch);
+  void MarkPromptTokens(int slot, std::span<const TokenId> tokens);
   void SampleRows(int decoded);
   void PenalizeRows(int decoded);
 };
@@ -119,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   }
   HYDRANT_ASSIGN_OR_RETURN(KvLayout layout, PlanLayout(options, config));
   HYDRANT_ASSIGN_OR_RETURN(EngineLimits limits, PlanLimits(options, config));
-  HYDRANT_ASSIGN_OR_RETURN(limits.num_prefix_blocks, NumPrefixBlocks(options, layout, limits));
+  HYDRANT_RETURN_IF_ERROR(PlanHostMemory(options, layout, &limits));
   const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
   if (asked_blocks.has_value()) {
     HYDRANT_RETURN_IF_ERROR(SetPool(*asked_blocks, &layout, &limits));
@@ -335,14 +336,21 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
   }
 }
 
-// A prompt that begins is all that its sequence has seen, where that will matter.
+// A prompt that begins, or comes back, is all that its sequence has seen, where that will matter.
 void Engine::Impl::MarkPromptTokens(const Batch& batch) {
+  for (const CacheSwap& swap : batch.swap_ins) {
+    if (!swap.prompt.empty()) MarkPromptTokens(swap.slot, swap.prompt);
+  }
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.layer_begin > 0 || !slice.BeginsLayer() || !slice.sampling.penalties.Any()) continue;
-    std::vector<uint16_t> prompt(model->config().vocab_size, 0);
-    for (const TokenId token : slice.whole_prompt) prompt[token] = kInPrompt;
-    seen.Write(*backend, slice.slot * prompt.size(), prompt);
+    MarkPromptTokens(slice.slot, slice.whole_prompt);
   }
+}
+
+void Engine::Impl::MarkPromptTokens(int slot, std::span<const TokenId> tokens) {
+  std::vector<uint16_t> prompt(model->config().vocab_size, 0);
+  for (const TokenId token : tokens) prompt[token] = kInPrompt;
+  seen.Write(*backend, slot * prompt.size(), prompt);
 }
 
 // What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.

@@ -34,6 +34,7 @@ struct EngineOptions {
                                            // memory; 0: all that the machine has
   // Of the host's memory, on every device: for the keys and values of prompts that have been read.
   int64_t prefix_cache_memory_bytes = 0;
+  int64_t context_memory_bytes = 0;     // the same: for the caches of requests that have ended
   double gpu_memory_utilization = 0.9;  // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
   // Tokens are drawn from the ids below it: models pad their vocabularies past what their
@@ -56,8 +57,9 @@ struct EngineMemory {
   int64_t workspace = 0;  // all else: prompts being read, activations, logits, tables
   // Of the host's.
   int64_t prefix_cache = 0;
+  int64_t kept_caches = 0;
 
-  int64_t Total() const { return weights + kv_pool + workspace + prefix_cache; }
+  int64_t Total() const { return weights + kv_pool + workspace + prefix_cache + kept_caches; }
 };
 
 class Engine final : public StepExecutor {

@@ -65,6 +65,22 @@ int64_t HostBytes(const EngineOptions& options) {
                                        : static_cast<int64_t>(HostMemory().total_bytes);
 }
 
+// More would take more room for their heads than they are worth.
+constexpr int kMostKeptCaches = 4096;
+
+// Pieces of `size` bytes in the host's memory that an option gives.
+absl::StatusOr<int> HowMany(std::string_view option, int64_t bytes, int64_t size,
+                            const EngineOptions& options) {
+  if (bytes < 0)
+    return absl::InvalidArgumentError(fmt::format("{}: {} is negative", option, bytes));
+  const int64_t host = HostBytes(options);
+  if (bytes > host) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{}: {} is more than the host's {} bytes", option, bytes, host));
+  }
+  return static_cast<int>(std::min<int64_t>(bytes / size, std::numeric_limits<int32_t>::max()));
+}
+
 // Bytes of the device that the pool and its tables may take.
 absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMemory& memory) {
   const auto total = static_cast<double>(memory.total_bytes);
@@ -158,20 +174,18 @@ std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& 
   return windowed;
 }
 
-absl::StatusOr<int> NumPrefixBlocks(const EngineOptions& options, const KvLayout& layout,
-                                    const EngineLimits& limits) {
-  const int64_t bytes = options.prefix_cache_memory_bytes;
-  const int64_t host = HostBytes(options);
-  if (bytes < 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("prefix_cache_memory_bytes: {} is negative", bytes));
-  }
-  if (bytes > host) {
-    return absl::ResourceExhaustedError(
-        fmt::format("prefix_cache_memory_bytes: {} is more than the host's {} bytes", bytes, host));
-  }
-  const auto block = static_cast<int64_t>(PrefixBlocksOf(layout, limits).BlockBytes());
-  return static_cast<int>(std::min<int64_t>(bytes / block, std::numeric_limits<int32_t>::max()));
+absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout,
+                            EngineLimits* limits) {
+  const auto block = static_cast<int64_t>(PrefixBlocksOf(layout, *limits).BlockBytes());
+  HYDRANT_ASSIGN_OR_RETURN(
+      limits->num_prefix_blocks,
+      HowMany("prefix_cache_memory_bytes", options.prefix_cache_memory_bytes, block, options));
+  HYDRANT_ASSIGN_OR_RETURN(limits->num_host_pages,
+                           HowMany("context_memory_bytes", options.context_memory_bytes,
+                                   static_cast<int64_t>(layout.PageBytes()), options));
+  limits->max_kept_caches = std::min(
+      kMostKeptCaches, limits->num_host_pages / (limits->num_layers * limits->num_kv_heads));
+  return absl::OkStatus();
 }
 
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout) {

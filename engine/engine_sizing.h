@@ -27,10 +27,10 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
 // [layers] whether it holds a window alone.
 std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& limits);
 
-// The prefix blocks that the options' memory holds. InvalidArgument where it is negative,
-// ResourceExhausted where it is more than the host has.
-absl::StatusOr<int> NumPrefixBlocks(const EngineOptions& options, const KvLayout& layout,
-                                    const EngineLimits& limits);
+// The prefix blocks and kept caches that the options' memory holds. InvalidArgument where it is
+// negative, ResourceExhausted where it is more than the host has.
+absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout,
+                            EngineLimits* limits);
 
 // What the options ask for; none where they leave it to the device.
 std::optional<int64_t> AskedBlocks(const EngineOptions& options, const KvLayout& layout);

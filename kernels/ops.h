@@ -25,6 +25,7 @@
 #include "kernels/ops/select.h"
 #include "kernels/ops/share_budget.h"
 #include "kernels/ops/subgen.h"
+#include "kernels/ops/swap_pages.h"
 #include "kernels/ops/table_update.h"
 
 // OP(name, type of its arguments) for each operation.
@@ -64,6 +65,8 @@
   OP(Sample, SampleArgs)                           \
   OP(StoreLastTokens, LastTokensArgs)              \
   OP(ReadLastTokens, LastTokensArgs)               \
-  OP(UpdateTable, UpdateTableArgs)
+  OP(UpdateTable, UpdateTableArgs)                 \
+  OP(SwapOutPages, SwapPagesArgs)                  \
+  OP(SwapInPages, SwapPagesArgs)
 
 #endif  // HYDRANT_KERNELS_OPS_H_

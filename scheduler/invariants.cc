@@ -80,6 +80,8 @@ absl::Status Scheduler::CheckInvariants() const {
   std::vector<const PrefixLease*> leases;
   for (const Sequence* sequence : live_) leases.push_back(&sequence->prefix);
   absl::Status status = prefix_cache_.CheckInvariants(leases);
+  if (status.ok() && contexts_.NumHostPages() + space_.NumFreeHostPages() != limits_.num_host_pages)
+    status = absl::InternalError("host pages are neither a context's nor free");
   if (status.ok()) status = pages.Check(space_.NumFreePages());
   if (status.ok()) status = table.Check(space_.NumFreeTableEntries());
   if (status.ok()) status = arena.Check(space_.NumFreeArenaTokens());

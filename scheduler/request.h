@@ -4,6 +4,7 @@
 #define HYDRANT_SCHEDULER_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -41,6 +42,8 @@ struct StoppingParams {
   bool ignore_eos = false;
 };
 
+struct Context;  // scheduler/context.h
+
 struct Request {
   std::string request_id;  // unique among the live ones
   std::vector<TokenId> prompt;
@@ -54,6 +57,14 @@ struct Request {
   // only among requests of the same salt.
   bool prefix_caching = true;
   std::string cache_salt;
+  // A context that it goes on from, by its handle; empty: none. The prompt is what follows it, or
+  // the whole conversation, which begins with the context's tokens.
+  std::string context;
+  bool whole_conversation = false;
+  bool find_context = false;  // the longest that the prompt continues, where there is one
+  std::string keep_as;        // the handle under which its cache is kept; empty: it is not
+  std::shared_ptr<const Context>
+      from;  // ContextDirectory::Resolve: `prompt` begins with its tokens
   SamplingParams sampling;
   StoppingParams stopping;
   bool skip_special_tokens = true;
@@ -110,9 +121,11 @@ struct Finished {
   std::optional<TokenId> matched_token_id{};  // the end or stop token id, if one matched
   Usage usage{};
   std::vector<float> embedding{};  // [hidden], where it was asked for
+  std::string context{};           // the handle, where the cache was kept
 };
 // The stream ends with an error. reason is a stable word for machines: CANCELLED, DEADLINE,
-// QUEUE_FULL, NEVER_FITS, DUPLICATE_REQUEST_ID, INVALID, DRAINING, LOADING, ENGINE_FAULT.
+// QUEUE_FULL, NEVER_FITS, DUPLICATE_REQUEST_ID, UNKNOWN_CONTEXT, INVALID, DRAINING, LOADING,
+// ENGINE_FAULT.
 struct Failed {
   absl::Status status;
   std::string reason;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/cache/cache_space.h"
 #include "kernels/status_macros.h"
+#include "scheduler/context.h"
 #include "scheduler/output_processor.h"
 
 namespace hydrant {
@@ -261,7 +262,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .num_kv_heads = limits.num_kv_heads,
       .question_tokens = request.question_tokens};
   prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
-  absl::StatusOr<CachePlan> plan = PlanCache(request.cache, prompt);
+  absl::StatusOr<CachePlan> plan =
+      request.from != nullptr ? request.from->plan : PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
   plan = Decide(*plan, Observations());
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);

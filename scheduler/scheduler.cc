@@ -77,12 +77,15 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .deadline = request.deadline,
       .pooling = request.pooling,
       .prefix_keys = std::move(checked.prefix_keys),
+      .from = std::move(request.from),
+      .keep_as = std::move(request.keep_as),
+      .spec = std::move(request.cache),
+      .salt = std::move(request.cache_salt),
       .submitted_at = now,
       .last_heard_at = now,
   });
   sequence->num_prompt_tokens = static_cast<int32_t>(sequence->tokens.size());
-  sequence->num_context_tokens =
-      sequence->num_prompt_tokens - static_cast<int32_t>(request.question_tokens);
+  sequence->num_context_tokens = static_cast<int32_t>(sequence->plan.prompt.tokens);
   if (!checked.probe.empty()) {
     sequence->probed.assign(sequence->tokens.begin(),
                             sequence->tokens.begin() + sequence->num_context_tokens);
@@ -107,10 +110,12 @@ void Scheduler::Cancel(RequestHandle handle, absl::Status why) {
 }
 
 const Batch& Scheduler::Schedule(TimeUs now) {
+  batch_.swap_outs = std::exchange(of_ended_.swap_outs, {});
+  batch_.swap_ins.clear();
   batch_.setups.clear();
   batch_.rows.clear();
   batch_.updates.clear();
-  batch_.decisions.clear();
+  batch_.decisions = std::exchange(of_ended_.decisions, {});
   batch_.cuts.clear();
   cut_.clear();
   batch_.decode.clear();
@@ -122,7 +127,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   SendDecisions();
   CutRunning();
   GrowRunning(now);
-  if (!preempted_in_step_) AdmitWaiting();
+  if (!preempted_in_step_) AdmitWaiting(now);
   in_flight_.push_back(std::move(spare_));
   in_flight_.back().decode.clear();
   in_flight_.back().prefill.clear();
@@ -211,17 +216,21 @@ void Scheduler::Preempt(Sequence* sequence) {
   wait_reason_ = WaitReason::kPages;
 }
 
-void Scheduler::AdmitWaiting() {
+void Scheduler::AdmitWaiting(TimeUs now) {
   wait_reason_ = WaitReason::kArrived;
   while (!waiting_.empty()) {
     Sequence* sequence = waiting_.begin()->second;
     if (!TryAdmit(sequence)) return;
     waiting_.erase(waiting_.begin());
     queued_tokens_ -= sequence->NumKnown();
-    sequence->state = SequenceState::kPrefilling;
-    OpenPrefix(sequence);
-    sequence->usage.probe_tokens =
-        static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
+    if (sequence->num_seen > 0) {
+      GoOn(sequence, now);
+    } else {
+      sequence->state = SequenceState::kPrefilling;
+      OpenPrefix(sequence);
+      sequence->usage.probe_tokens =
+          static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
+    }
     sequence->usage.kv_pages_peak =
         std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
     live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
@@ -257,15 +266,30 @@ CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
 }
 
 bool Scheduler::TryOpen(Sequence* sequence) {
-  const bool opened =
-      space_.TryOpen({.plan = &sequence->plan,
-                      .prompt_tokens = static_cast<int64_t>(sequence->PrefillTokens().size()),
-                      .tokens = sequence->NumKnown(),
-                      .final_tokens = sequence->max_total_tokens - 1,
-                      .pages_kept_free = live_.empty() ? 0 : watermark_pages_},
-                     &sequence->space, &batch_);
+  const CacheSpace::OpenArgs args = {
+      .plan = &sequence->plan,
+      .prompt_tokens = static_cast<int64_t>(sequence->PrefillTokens().size()),
+      .tokens = sequence->NumKnown(),
+      .final_tokens = sequence->max_total_tokens - 1,
+      .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
+  const KeptSpace* kept = sequence->from == nullptr ? nullptr : contexts_.Use(*sequence->from);
+  const bool opened = kept == nullptr ? space_.TryOpen(args, &sequence->space, &batch_)
+                                      : space_.TrySwapIn(args, *kept, &sequence->space, &batch_);
+  if (opened && kept != nullptr) sequence->num_seen = sequence->from->num_seen;
   if (!opened) wait_reason_ = space_.wait_reason();
   return opened;
+}
+
+// An admitted sequence has the cache of its context, and reads what follows in decode rows.
+void Scheduler::GoOn(Sequence* sequence, TimeUs now) {
+  sequence->state = SequenceState::kRunning;
+  sequence->num_done = sequence->num_seen;
+  sequence->was_swapped_in = true;
+  if (sequence->sampling.penalties.Any()) batch_.swap_ins.back().prompt = sequence->Prompt();
+  if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
+  if (std::exchange(sequence->was_read, true)) return;
+  totals_.prompt_tokens += sequence->num_prompt_tokens;
+  sequence->usage.cached_tokens = static_cast<int32_t>(sequence->num_seen);
 }
 
 // What need not be read of an admitted prompt: what is there of it, but not what its plan asks
@@ -303,6 +327,7 @@ bool Scheduler::HasRoomToRecompute(const Sequence& sequence) const {
 
 void Scheduler::ScheduleDecode() {
   for (Sequence* sequence : live_) {
+    if (std::exchange(sequence->was_swapped_in, false)) continue;
     if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
     const auto position = static_cast<int32_t>(sequence->num_seen++);
     const bool known = position < sequence->NumKnown();
@@ -511,12 +536,28 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
 void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,
                        std::vector<float> embedding) {
   CloseUsage(sequence, now);
+  std::string context = Keep(*sequence);
   Send(*sequence, Finished{.reason = reason,
                            .matched_stop = sequence->output.matched_stop(),
                            .matched_token_id = sequence->output.matched_token_id(),
                            .usage = sequence->usage,
-                           .embedding = std::move(embedding)});
+                           .embedding = std::move(embedding),
+                           .context = std::move(context)});
   Remove(sequence);
+}
+
+// Under which handle a sequence that ends has left its cache; empty: it has not.
+std::string Scheduler::Keep(const Sequence& sequence) {
+  if (sequence.keep_as.empty() || !sequence.space.IsOpen()) return {};
+  auto context = std::make_shared<Context>(Context{.handle = sequence.keep_as,
+                                                   .tokens = sequence.tokens,
+                                                   .num_seen = sequence.num_seen,
+                                                   .spec = sequence.spec,
+                                                   .plan = sequence.plan,
+                                                   .salt = sequence.salt});
+  if (!contexts_.Keep(std::move(context), sequence.space, &of_ended_)) return {};
+  if (sequence.was_decided) of_ended_.decisions.push_back({sequence.space.slot, sequence.plan});
+  return sequence.keep_as;
 }
 
 void Scheduler::Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now) {
@@ -574,6 +615,7 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
   while (!waiting_.empty()) Fail(waiting_.begin()->second, status, reason, now);
   cancels_.clear();
   in_flight_.clear();
+  of_ended_ = CacheUpdates();
 }
 
 SchedulerStats Scheduler::Stats() const {
@@ -587,6 +629,8 @@ SchedulerStats Scheduler::Stats() const {
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();
   stats.prefix_cache = prefix_cache_.Stats();
+  stats.contexts = contexts_.size();
+  stats.contexts_evicted = contexts_.num_evicted();
   return stats;
 }
 

@@ -44,6 +44,7 @@
 #include "engine/cache/prefix_cache.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "scheduler/context_table.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
@@ -65,6 +66,8 @@ struct SchedulerStats {
   uint64_t prompt_tokens = 0;      // read, each prompt once
   uint64_t generation_tokens = 0;  // sampled and used
   PrefixCacheStats prefix_cache;
+  int64_t contexts = 0;
+  uint64_t contexts_evicted = 0;  // that left because others wanted their room
 };
 
 class Scheduler {
@@ -90,10 +93,12 @@ class Scheduler {
   void Apply(const StepResult& result, TimeUs now);
   // Ends every request, when the engine is lost or the loop stops, and forgets the steps in flight.
   void FailAll(const absl::Status& status, const std::string& reason, TimeUs now);
+  // Thread-safe: requests that go on from a context are resolved before they are checked and added.
+  const ContextDirectory& contexts() const { return directory_; }
   // Events since the last call, in order.
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
-  bool Empty() const { return sequences_.empty(); }
+  bool Empty() const { return sequences_.empty() && of_ended_.swap_outs.empty(); }
   SchedulerStats Stats() const;
   // For tests, O(pool): the invariants above.
   absl::Status CheckInvariants() const;
@@ -105,9 +110,10 @@ class Scheduler {
   void CutRunning();
   void GrowRunning(TimeUs now);
   void Preempt(Sequence* sequence);
-  void AdmitWaiting();
+  void AdmitWaiting(TimeUs now);
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
+  void GoOn(Sequence* sequence, TimeUs now);
   CachePlan DecideByRoom(const Sequence& sequence) const;
   void OpenPrefix(Sequence* sequence);
   bool HasRoomToRecompute(const Sequence& sequence) const;
@@ -120,6 +126,7 @@ class Scheduler {
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
+  std::string Keep(const Sequence& sequence);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);
@@ -132,6 +139,9 @@ class Scheduler {
 
   CacheSpace space_;
   PrefixCache prefix_cache_;
+  ContextDirectory directory_;
+  ContextTable contexts_{&space_, &directory_};
+  CacheUpdates of_ended_;  // what the next batch is to do with caches whose sequences have ended
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
   std::map<uint64_t, Sequence*> waiting_;  // by arrival
   std::vector<Sequence*> live_;            // prefilling and running, by arrival

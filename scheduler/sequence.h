@@ -15,6 +15,7 @@
 #include "engine/cache/prefix_cache.h"
 #include "engine/step/batch.h"
 #include "kernels/ops/prefix_blocks.h"
+#include "scheduler/context.h"
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
@@ -40,10 +41,16 @@ struct Sequence {
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
 
+  std::shared_ptr<const Context> from{};  // whose cache it goes on from; may be null
+  std::string keep_as{};                  // the handle to keep its own under; empty: none
+  CacheSpec spec{};
+  std::string salt{};
+
   SequenceSpace space{};
   PrefixLease prefix{};  // while the prompt is being read
   PrefillCursor cursor{};
-  bool was_decided = false;  // the engine has not been told yet what the plan has become
+  bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
+  bool was_decided = false;     // the engine has not been told yet what the plan has become
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
   int64_t num_done = 0;  // the same of the steps that have come back
 
@@ -72,8 +79,10 @@ struct Sequence {
   }
   // Tokens can be sampled: not the last one is on its way, and what the cache is to be is known.
   bool MayDecode() const {
-    return space.lengths_known && plan.open != OpenUntil::kPromptRead &&
-           num_seen + 1 < max_total_tokens;
+    if (!space.lengths_known || plan.open == OpenUntil::kPromptRead) return false;
+    // One whose cache is kept ends with all of its tokens known: it does not run ahead of them.
+    if (!keep_as.empty() && num_seen >= NumKnown()) return false;
+    return num_seen + 1 < max_total_tokens;
   }
 };
 

@@ -149,13 +149,16 @@ std::optional<Failed> ServingLoop::Impl::Refusal() const {
 }
 
 std::variant<Queued, Failed> ServingLoop::Impl::Submit(RequestHandle handle, Request request) {
+  if (std::optional<Failed> failed = scheduler_.contexts().Resolve(&request)) return *failed;
   std::variant<CheckedRequest, Failed> checked =
       CheckRequest(std::move(request), limits_, *tokenizer_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
   Arrival arrival{handle, std::move(std::get<CheckedRequest>(checked)), Now()};
   std::optional<uint64_t>& seed = arrival.request.request.sampling.seed;
   if (!seed.has_value()) seed = DrawSeed();
-  const Queued queued{.cache_tokens = arrival.request.CacheTokens(), .seed = *seed};
+  const Queued queued{.prompt_tokens = static_cast<int64_t>(arrival.request.request.prompt.size()),
+                      .cache_tokens = arrival.request.CacheTokens(),
+                      .seed = *seed};
   const std::string& request_id = arrival.request.request.request_id;
   std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Failed> refused = Refusal();

@@ -52,6 +52,7 @@ struct LoopSnapshot {
 
 // What is known of a request that was taken.
 struct Queued {
+  int64_t prompt_tokens = 0;            // with those of the context that it goes on from
   std::optional<int32_t> cache_tokens;  // CheckedRequest::CacheTokens()
   uint64_t seed = 0;                    // of its sampling, drawn where the request named none
 };

@@ -216,7 +216,6 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   stream->SetRequest(request.request_id, request.cache.policy);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
-  accepted.set_prompt_tokens(static_cast<uint32_t>(request.prompt.size()));
   router_->Add(handle, stream);
   const auto outcome = serving.loop->Submit(handle, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
@@ -225,6 +224,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
     return;
   }
   const auto& queued = std::get<Queued>(outcome);
+  accepted.set_prompt_tokens(static_cast<uint32_t>(queued.prompt_tokens));
   accepted.set_seed(queued.seed);
   if (queued.cache_tokens.has_value())
     accepted.set_cache_tokens(static_cast<uint32_t>(*queued.cache_tokens));

@@ -50,9 +50,11 @@ CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuff
       num_heads_(limits.num_layers * limits.num_kv_heads),
       full_heads_(limits.FullLayers() * limits.num_kv_heads),
       blocks_(limits.num_blocks, shuffle_seed),
+      host_pages_(limits.num_host_pages),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
   for (int slot = limits.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  for (int kept = limits.max_kept_caches - 1; kept >= 0; --kept) free_kept_.push_back(kept);
 }
 
 int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) const {
@@ -91,15 +93,11 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
   const int64_t pages = PagesFor(plan, args.tokens);
-  const auto lacks = [this](WaitReason what) {
-    wait_reason_ = what;
-    return false;
-  };
-  if (free_slots_.empty()) return lacks(WaitReason::kMaxNumSeqs);
-  if (pages + args.pages_kept_free > blocks_.NumFree()) return lacks(WaitReason::kPages);
+  if (free_slots_.empty()) return Lacks(WaitReason::kMaxNumSeqs);
+  if (pages + args.pages_kept_free > blocks_.NumFree()) return Lacks(WaitReason::kPages);
   const std::optional<int64_t> arena =
       args.prompt_tokens > 0 ? arena_.Allocate(args.prompt_tokens) : 0;
-  if (!arena.has_value()) return lacks(WaitReason::kPrefillArena);
+  if (!arena.has_value()) return Lacks(WaitReason::kPrefillArena);
 
   space->spans.resize(num_heads_);
   for (int head = 0; head < full_heads_; ++head)
@@ -120,7 +118,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
     updates->setups.pop_back();
     *space = SequenceSpace();
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
-    return lacks(WaitReason::kBlockTables);
+    return Lacks(WaitReason::kBlockTables);
   }
   free_slots_.pop_back();
   space->arena_begin = static_cast<int>(*arena);
@@ -306,6 +304,69 @@ void CacheSpace::CutHead(int head, const HeadSpan& then, int64_t tokens, Sequenc
 void CacheSpace::CloseArena(SequenceSpace* space) {
   if (space->arena_tokens > 0) arena_.Free(space->arena_begin, space->arena_tokens);
   space->arena_tokens = 0;
+}
+
+bool CacheSpace::TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates) {
+  HYDRANT_CHECK(space.IsOpen() && space.lengths_known && space.shared_pages.empty());
+  if (free_kept_.empty() || space.num_pages > host_pages_.NumFree()) return false;
+  kept->kept = free_kept_.back();
+  free_kept_.pop_back();
+  kept->spans = space.spans;
+  kept->pages = space.pages;
+  kept->host_pages.resize(space.num_pages);
+  HYDRANT_CHECK(host_pages_.Allocate(kept->host_pages));
+  updates->swap_outs.push_back(SwapOf(space, *kept));
+  return true;
+}
+
+// The page of the pool for every page of the host's.
+CacheSwap CacheSpace::SwapOf(const SequenceSpace& space, const KeptSpace& kept) const {
+  CacheSwap swap = {.slot = space.slot, .kept = kept.kept};
+  swap.pages.reserve(kept.host_pages.size());
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t i = 0; i < kept.pages[head]; ++i) {
+      swap.pages.push_back(
+          {space.blocks[space.BlockIndex(head, i)], kept.host_pages[swap.pages.size()]});
+    }
+  }
+  return swap;
+}
+
+bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
+                           CacheUpdates* updates) {
+  HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
+  if (free_slots_.empty()) return Lacks(WaitReason::kMaxNumSeqs);
+  const auto pages = static_cast<int64_t>(kept.host_pages.size());
+  if (pages + args.pages_kept_free > blocks_.NumFree()) return Lacks(WaitReason::kPages);
+  space->slot = free_slots_.back();
+  space->spans = kept.spans;
+  space->pages.assign(num_heads_, 0);
+  space->row_limit = static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
+  if (!WidenRow(*std::max_element(kept.pages.begin(), kept.pages.end()), space, updates)) {
+    *space = SequenceSpace();
+    return Lacks(WaitReason::kBlockTables);
+  }
+  free_slots_.pop_back();
+  updates->setups.push_back({space->slot, *args.plan});
+  taken_.resize(pages);
+  HYDRANT_CHECK(blocks_.Allocate(taken_));
+  const int32_t* next = taken_.data();
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t& held = space->pages[head]; held < kept.pages[head]; ++next) {
+      space->blocks[space->BlockIndex(head, held)] = *next;
+      updates->updates.push_back({space->TableIndex(head, held++), *next});
+    }
+  }
+  space->num_pages = pages;
+  updates->swap_ins.push_back(SwapOf(*space, kept));
+  return true;
+}
+
+void CacheSpace::Drop(KeptSpace* kept) {
+  if (kept->IsEmpty()) return;
+  for (const int32_t page : kept->host_pages) host_pages_.Free(page);
+  free_kept_.push_back(kept->kept);
+  *kept = KeptSpace();
 }
 
 void CacheSpace::Release(SequenceSpace* space) {

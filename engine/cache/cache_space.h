@@ -71,6 +71,17 @@ struct SequenceSpace {
   }
 };
 
+// A cache in the host's memory: what its sequence held, and may go on from. Empty (kept < 0) where
+// there is none.
+struct KeptSpace {
+  int kept = -1;                    // CacheSwap::kept
+  std::vector<HeadSpan> spans;      // [heads]
+  std::vector<int32_t> pages;       // [heads]
+  std::vector<int32_t> host_pages;  // of the first head, of the second, ...
+
+  bool IsEmpty() const { return kept < 0; }
+};
+
 class CacheSpace {
  public:
   // `shuffle_seed`: the order in which page ids leave is drawn from it (BlockAllocator).
@@ -100,6 +111,16 @@ class CacheSpace {
   // they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
+
+  // Copies a sequence's cache to the host's memory, where there is room for it. It stays where it
+  // is, too. REQUIRES: its lengths are known
+  bool TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates);
+  // Opens a sequence with a copy of a kept cache, which stays. `args` as of TryOpen, without a
+  // prompt; args.tokens is what the cache had seen.
+  bool TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
+                 CacheUpdates* updates);
+  void Drop(KeptSpace* kept);
+
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
   // it.
   void Release(SequenceSpace* space);
@@ -119,6 +140,7 @@ class CacheSpace {
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
+  int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
   int64_t NumFreeTableEntries() const { return table_.NumFree(); }
   int64_t NumFreeArenaTokens() const { return arena_.NumFree(); }
   int64_t NumFreeSlots() const { return static_cast<int64_t>(free_slots_.size()); }
@@ -140,6 +162,10 @@ class CacheSpace {
   bool HasAllPages(const GrowingHead& growing) const {
     return int64_t{growing.pages} * limits_.block_size >= growing.span.cap;
   }
+  bool Lacks(WaitReason what) {
+    wait_reason_ = what;
+    return false;
+  }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
   bool TakeSharedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
                        SequenceSpace* space, CacheUpdates* updates);
@@ -154,12 +180,15 @@ class CacheSpace {
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
   void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
   void CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space);
+  CacheSwap SwapOf(const SequenceSpace& space, const KeptSpace& kept) const;
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
   int num_heads_;   // layers * KV heads
   int full_heads_;  // of these, those that a plan is about
   BlockAllocator blocks_;
+  BlockAllocator host_pages_;
+  std::vector<int> free_kept_;
   RangeAllocator table_;
   RangeAllocator arena_;
   std::vector<int> free_slots_;

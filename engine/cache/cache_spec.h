@@ -24,6 +24,8 @@ struct CacheSpec {
   std::map<std::string, std::string> params;  // a policy's own parameters by name
   // Of the attention of the prompt's last queries, the share that every head is to retain.
   std::optional<double> min_retained_mass;
+
+  bool operator==(const CacheSpec&) const = default;
 };
 
 // What a prompt is to its cache.

@@ -1,12 +1,15 @@
 // What the host tells the engine of its caches in one step: who lives in which slot by which plan,
-// which pages are whose, what has been decided, and which caches are cut. Plain data.
+// which pages are whose, what has been decided, which caches are cut, and which leave for the
+// host's memory or come back. Plain data.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
+#include "kernels/ops/swap_pages.h"
 #include "kernels/ops/table_update.h"
 
 namespace hydrant {
@@ -40,13 +43,27 @@ struct SlotCut {
   int32_t tokens = 0;  // seen so far
 };
 
-// Applied in the order of the members.
+// A cache leaves its slot for the host's memory, or comes back into one. A kept cache is named by a
+// number in [0, max_kept_caches), under which what the engine knows of its heads stays; its pages
+// are those that the host says.
+struct CacheSwap {
+  int slot = 0;
+  int kept = 0;
+  std::vector<PageSwap> pages = {};
+  // Of one that comes back: what penalties count as its prompt; valid during Enqueue().
+  std::span<const uint32_t> prompt = {};
+};
+
+// Applied in the order of the members: first what concerns the caches that the steps before have
+// left.
 struct CacheUpdates {
+  std::vector<SlotDecision> decisions;  // every slot at most once
+  std::vector<CacheSwap> swap_outs;
   std::vector<SlotSetup> setups;
   std::vector<TableRow> rows;
   std::vector<TableUpdate> updates;
-  std::vector<SlotDecision> decisions;  // every slot at most once
-  std::vector<SlotCut> cuts;            // every slot at most once
+  std::vector<CacheSwap> swap_ins;  // of slots that have been set up
+  std::vector<SlotCut> cuts;        // every slot at most once
 };
 
 }  // namespace hydrant

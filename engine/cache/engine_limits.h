@@ -17,6 +17,8 @@ struct EngineLimits {
   int num_blocks = 0;             // pages of the pool
   int64_t table_entries = 0;      // size of the table arena
   int num_prefix_blocks = 0;      // prefix blocks (kernels/ops/prefix_blocks.h); 0: none are kept
+  int num_host_pages = 0;         // pages in the host's memory, for caches that are kept
+  int max_kept_caches = 0;        // of these at a time
   int max_num_seqs = 0;           // slots
   int max_model_len = 0;          // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;   // tokens of all open prompts together; at least max_model_len

@@ -9,6 +9,48 @@
 
 namespace hydrant {
 
+namespace {
+
+// Pages in one piece of memory, so that the device's granularity is received once. The arrays begin
+// where the widest access of a kernel may.
+class PageArrays {
+ public:
+  PageArrays(const KvLayout& layout, int num_blocks) : layout_(layout) {
+    layout_.num_blocks = num_blocks;
+    const size_t slots = static_cast<size_t>(num_blocks) * layout.block_size;
+    const size_t vectors = BytesOf(layout.dtype, slots * layout.head_dim);
+    keys_ = Place(vectors);
+    values_ = Place(vectors);
+    positions_ = Place(slots * sizeof(int32_t));
+    scores_ = Place(slots * sizeof(float));
+    log_weights_ = Place(2 * slots * sizeof(float));
+  }
+
+  size_t size() const { return size_; }
+  KvPages In(uint8_t* memory) const {
+    return {.layout = layout_,
+            .keys = memory + keys_,
+            .values = memory + values_,
+            .positions = reinterpret_cast<int32_t*>(memory + positions_),
+            .scores = reinterpret_cast<float*>(memory + scores_),
+            .log_weights = reinterpret_cast<float*>(memory + log_weights_)};
+  }
+
+ private:
+  size_t Place(size_t bytes) {
+    constexpr size_t kAlignment = 256;
+    const size_t offset = size_;
+    size_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  }
+
+  KvLayout layout_;
+  size_t size_ = 0;
+  size_t keys_ = 0, values_ = 0, positions_ = 0, scores_ = 0, log_weights_ = 0;
+};
+
+}  // namespace
+
 PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits) {
   return {.dtype = layout.dtype,
           .num_layers = limits.num_layers,
@@ -44,18 +86,21 @@ absl::Status KvState::Allocate() {
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
   HYDRANT_RETURN_IF_ERROR(AllocatePool());
+  HYDRANT_RETURN_IF_ERROR(AllocateHostPages());
   HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
   for (Group* group : {&full_, &windowed_}) {
     group->tables.blocks = blocks_.data();
     group->tables.row_width = row_width_.data();
-    HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, seqs));
+    HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, limits_));
   }
+  if (limits_.max_kept_caches > 0) HYDRANT_RETURN_IF_ERROR(swaps_.Allocate(*backend_, 4096));
   return updates_.Allocate(*backend_, std::max<size_t>(heads, 1024));
 }
 
-absl::Status KvState::Group::Allocate(Backend& backend, size_t seqs) {
+absl::Status KvState::Group::Allocate(Backend& backend, const EngineLimits& limits) {
+  const size_t seqs = limits.max_num_seqs;
   absl::Status status;
   const auto allocate = [&](auto& array, size_t count) {
     if (status.ok()) status = array.Allocate(backend, count);
@@ -66,30 +111,21 @@ absl::Status KvState::Group::Allocate(Backend& backend, size_t seqs) {
   tables.lengths = allocate(lengths, seqs * NumHeads());
   tables.victims = allocate(victims, seqs * NumHeads());
   tables.rules = allocate(rules, seqs);
+  allocate(kept, 3 * limits.max_kept_caches * NumHeads());
   return status;
 }
 
-// One piece of memory, so that the device's granularity is received once. Its arrays begin where
-// the widest access of a kernel may.
 absl::Status KvState::AllocatePool() {
-  constexpr size_t kAlignment = 256;
-  const size_t slots = static_cast<size_t>(pages_.layout.num_blocks) * pages_.layout.block_size;
-  size_t size = 0;
-  const auto place = [&size](size_t bytes) {
-    const size_t offset = size;
-    size += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return offset;
-  };
-  const size_t vector_bytes = BytesOf(pages_.layout.dtype, slots * pages_.layout.head_dim);
-  const size_t keys = place(vector_bytes), values = place(vector_bytes);
-  const size_t positions = place(slots * sizeof(int32_t)), scores = place(slots * sizeof(float));
-  const size_t log_weights = place(2 * slots * sizeof(float));
-  HYDRANT_RETURN_IF_ERROR(pool_.Allocate(*backend_, size));
-  pages_.keys = pool_.data() + keys;
-  pages_.values = pool_.data() + values;
-  pages_.positions = reinterpret_cast<int32_t*>(pool_.data() + positions);
-  pages_.scores = reinterpret_cast<float*>(pool_.data() + scores);
-  pages_.log_weights = reinterpret_cast<float*>(pool_.data() + log_weights);
+  const PageArrays arrays(pages_.layout, pages_.layout.num_blocks);
+  HYDRANT_RETURN_IF_ERROR(pool_.Allocate(*backend_, arrays.size()));
+  pages_ = arrays.In(pool_.data());
+  return absl::OkStatus();
+}
+
+absl::Status KvState::AllocateHostPages() {
+  const PageArrays arrays(pages_.layout, limits_.num_host_pages);
+  HYDRANT_ASSIGN_OR_RETURN(host_memory_, backend_->AllocateHost(arrays.size()));
+  host_pages_ = arrays.In(static_cast<uint8_t*>(host_memory_.get()));
   return absl::OkStatus();
 }
 
@@ -101,13 +137,35 @@ absl::Status KvState::AllocatePrefix() {
 }
 
 void KvState::Apply(const CacheUpdates& updates) {
+  for (const SlotDecision& decision : updates.decisions) Decide(decision);
+  for (const CacheSwap& swap : updates.swap_outs) {
+    MovePages(swap, [&](const SwapPagesArgs& args) { backend_->SwapOutPages(args); });
+    full_.SwapOut(*backend_, swap);
+    windowed_.SwapOut(*backend_, swap);
+  }
   for (const SlotSetup& setup : updates.setups) SetUp(setup);
   for (const TableRow& row : updates.rows) MoveRow(row);
   for (size_t begin = 0; begin < updates.updates.size(); begin += updates_.size()) {
     const size_t count = std::min(updates_.size(), updates.updates.size() - begin);
     UpdateTable(std::span(updates.updates).subspan(begin, count));
   }
-  for (const SlotDecision& decision : updates.decisions) Decide(decision);
+  for (const CacheSwap& swap : updates.swap_ins) {
+    MovePages(swap, [&](const SwapPagesArgs& args) { backend_->SwapInPages(args); });
+    full_.SwapIn(*backend_, swap);
+    windowed_.SwapIn(*backend_, swap);
+  }
+}
+
+template <typename Move>
+void KvState::MovePages(const CacheSwap& swap, const Move& move) {
+  for (size_t begin = 0; begin < swap.pages.size(); begin += swaps_.size()) {
+    const size_t count = std::min(swaps_.size(), swap.pages.size() - begin);
+    swaps_.Write(*backend_, 0, std::span(swap.pages).subspan(begin, count));
+    move({.swaps = swaps_.data(),
+          .count = static_cast<int>(count),
+          .pool = pages_,
+          .host = host_pages_});
+  }
 }
 
 void KvState::Decide(const SlotDecision& decision) {
@@ -166,6 +224,24 @@ void KvState::Group::SetUp(Backend& backend, int slot, const DecodeRule& rule,
   caps.Write(backend, first, head_caps);
   lengths.Write(backend, first, std::vector<int32_t>(NumHeads(), 0));
   victims.Write(backend, first, std::vector<int32_t>(NumHeads(), -1));
+}
+
+void KvState::Group::SwapOut(Backend& backend, const CacheSwap& swap) const {
+  const size_t bytes = NumHeads() * sizeof(int32_t);
+  int32_t* to = kept.data() + 3 * swap.kept * NumHeads();
+  for (const DeviceArray<int32_t>* array : {&caps, &lengths, &victims}) {
+    backend.CopyOnDevice(to, array->data() + swap.slot * NumHeads(), bytes);
+    to += NumHeads();
+  }
+}
+
+void KvState::Group::SwapIn(Backend& backend, const CacheSwap& swap) const {
+  const size_t bytes = NumHeads() * sizeof(int32_t);
+  const int32_t* from = kept.data() + 3 * swap.kept * NumHeads();
+  for (const DeviceArray<int32_t>* array : {&caps, &lengths, &victims}) {
+    backend.CopyOnDevice(array->data() + swap.slot * NumHeads(), from, bytes);
+    from += NumHeads();
+  }
 }
 
 }  // namespace hydrant

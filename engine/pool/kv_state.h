@@ -38,10 +38,11 @@ class KvState {
                                                          const KvLayout& layout,
                                                          const EngineLimits& limits);
 
-  // Setups, moved rows, new block ids and decided plans, in that order.
+  // All but cuts, in the order of the members.
   void Apply(const CacheUpdates& updates);
 
   const KvPages& pages() const { return pages_; }
+  const KvPages& host_pages() const { return host_pages_; }
   // limits.num_prefix_blocks of them, in the host's memory.
   const PrefixBlocks& prefix() const { return prefix_; }
   int32_t* blocks() const { return blocks_.data(); }
@@ -65,8 +66,13 @@ class KvState {
     DeviceArray<int32_t> caps, lengths, victims;
     DeviceArray<DecodeRule> rules;
 
+    // What stays of a kept cache, [max_kept_caches, 3, NumHeads()]: caps, lengths, victims.
+    DeviceArray<int32_t> kept;
+
     size_t NumHeads() const { return static_cast<size_t>(tables.num_layers) * tables.num_kv_heads; }
-    absl::Status Allocate(Backend& backend, size_t seqs);
+    absl::Status Allocate(Backend& backend, const EngineLimits& limits);
+    void SwapOut(Backend& backend, const CacheSwap& swap) const;
+    void SwapIn(Backend& backend, const CacheSwap& swap) const;
     // An empty sequence; caps: [NumHeads()].
     void SetUp(Backend& backend, int slot, const DecodeRule& rule,
                std::span<const int32_t> caps) const;
@@ -80,22 +86,28 @@ class KvState {
           const EngineLimits& limits);
   absl::Status Allocate();
   absl::Status AllocatePool();
+  absl::Status AllocateHostPages();
   absl::Status AllocatePrefix();
   void SetUp(const SlotSetup& setup);
   void MoveRow(const TableRow& row);
   void Decide(const SlotDecision& decision);
   void UpdateTable(std::span<const TableUpdate> updates);
+  // Calls move(args) for the swap's pages, some at a time.
+  template <typename Move>
+  void MovePages(const CacheSwap& swap, const Move& move);
 
   Backend* backend_;
   EngineLimits limits_;
   KvPages pages_;
+  KvPages host_pages_;  // of kept caches
   PrefixBlocks prefix_;
   Group full_, windowed_;
   std::vector<Place> place_;      // [layers of the model]
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
-  DeviceBuffer prefix_memory_;
+  DeviceBuffer prefix_memory_, host_memory_;
+  DeviceArray<PageSwap> swaps_;  // room for a part of a list
   DeviceArray<int32_t> blocks_;
   DeviceArray<int32_t> row_width_;
   DeviceArray<TableUpdate> updates_;   // room for a step's list

@@ -89,7 +89,9 @@ struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
 
-  bool HasWork() const { return !decode.empty() || !prefill.empty(); }
+  bool HasWork() const {
+    return !decode.empty() || !prefill.empty() || !swap_outs.empty() || !swap_ins.empty();
+  }
 };
 
 // What has become of a cache: of a prompt that was compressed, or when it shrank.

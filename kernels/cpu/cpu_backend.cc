@@ -1,5 +1,7 @@
 // The cpu backend: assembles the vectorised operations of kernels/cpu over one thread pool.
 // What it does not override is the reference's: small lists, where no thread is worth waking.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/compact.h"
 #include "kernels/cpu/count_best.h"
@@ -86,9 +88,27 @@ class CpuBackend final : public HostBackend {
   void KeepForMass(const KeepForMassArgs& args) override { cpu::KeepForMass(args, threads_); }
   void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
   void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
+  // A task a few pages: one is a few kilobytes.
+  void SwapOutPages(const SwapPagesArgs& args) override {
+    ForSomePages(args, [](const SwapPagesArgs& some) { reference::SwapOutPages(some); });
+  }
+  void SwapInPages(const SwapPagesArgs& args) override {
+    ForSomePages(args, [](const SwapPagesArgs& some) { reference::SwapInPages(some); });
+  }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
 
  private:
+  template <typename Swap>
+  void ForSomePages(const SwapPagesArgs& args, const Swap& swap) {
+    constexpr int kPages = 16;
+    threads_.ParallelFor((args.count + kPages - 1) / kPages, [&](int task, int) {
+      SwapPagesArgs some = args;
+      some.swaps += task * kPages;
+      some.count = std::min(kPages, args.count - task * kPages);
+      swap(some);
+    });
+  }
+
   const BackendOptions options_;
   ThreadPool threads_;
   cpu::Sampler sampler_;

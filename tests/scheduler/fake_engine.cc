@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "engine/cache/policies/self_tuning.h"
 #include "engine/cache/prompt_statistics.h"
@@ -40,6 +41,8 @@ FakeEngine::FakeEngine(const EngineLimits& limits)
       slots_(limits.max_num_seqs),
       table_(limits.table_entries, -1),
       stamps_(static_cast<size_t>(limits.num_blocks) * limits.block_size, 0),
+      host_stamps_(static_cast<size_t>(limits.num_host_pages) * limits.block_size, 0),
+      kept_(limits.max_kept_caches),
       prefix_(static_cast<size_t>(limits.num_prefix_blocks) * limits.num_layers, 0) {}
 
 absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
@@ -48,9 +51,11 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   EXPECT_TRUE(batch.HasWork());
   last_step_ = {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
+  ApplyDecisions(batch);
+  ApplySwapOuts(batch);
   ApplySetups(batch);
   ApplyTables(batch);
-  ApplyDecisions(batch);
+  ApplySwapIns(batch);
   ApplyCuts(batch, result);
   CheckArena(batch);
   std::set<int> used;
@@ -72,6 +77,35 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
                                        (slice.layer_end - slice.layer_begin);
   }
   return absl::OkStatus();
+}
+
+void FakeEngine::ApplySwapOuts(const Batch& batch) {
+  for (const CacheSwap& swap : batch.swap_outs) {
+    const Slot& slot = slots_[swap.slot];
+    EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
+    EXPECT_FALSE(IsOpen(slot.plan));
+    kept_.at(swap.kept) = slot;
+    for (const PageSwap& page : swap.pages) {
+      ASSERT_LT(page.host_page, limits_.num_host_pages);
+      std::copy_n(stamps_.begin() + int64_t{page.page} * limits_.block_size, limits_.block_size,
+                  host_stamps_.begin() + int64_t{page.host_page} * limits_.block_size);
+    }
+  }
+}
+
+void FakeEngine::ApplySwapIns(const Batch& batch) {
+  for (const CacheSwap& swap : batch.swap_ins) {
+    Slot& slot = slots_[swap.slot];
+    EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
+    const Slot fresh = std::exchange(slot, kept_.at(swap.kept));
+    EXPECT_FALSE(slot.prompt.empty()) << "nothing was kept there";
+    slot.row_begin = fresh.row_begin;
+    slot.row_width = fresh.row_width;
+    for (const PageSwap& page : swap.pages) {
+      std::copy_n(host_stamps_.begin() + int64_t{page.host_page} * limits_.block_size,
+                  limits_.block_size, stamps_.begin() + int64_t{page.page} * limits_.block_size);
+    }
+  }
 }
 
 void FakeEngine::ApplySetups(const Batch& batch) {

@@ -64,6 +64,8 @@ class FakeEngine : public ImmediateExecutor {
     bool IsReading() const { return arena_begin >= 0; }
   };
 
+  void ApplySwapOuts(const Batch& batch);
+  void ApplySwapIns(const Batch& batch);
   void ApplySetups(const Batch& batch);
   void ApplyTables(const Batch& batch);
   void ApplyDecisions(const Batch& batch);
@@ -91,7 +93,9 @@ class FakeEngine : public ImmediateExecutor {
   EngineLimits limits_;
   std::vector<Slot> slots_;
   std::vector<int32_t> table_;
-  std::vector<uint64_t> stamps_;  // [num_blocks, block_size]
+  std::vector<uint64_t> stamps_;       // [num_blocks, block_size]
+  std::vector<uint64_t> host_stamps_;  // [num_host_pages, block_size]
+  std::vector<Slot> kept_;             // [max_kept_caches] the slots that they were
   // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
   // all before them.
   std::vector<uint64_t> prefix_;

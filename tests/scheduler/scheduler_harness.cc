@@ -4,6 +4,12 @@ namespace hydrant {
 
 RequestHandle SchedulerHarness::Add(Request request) {
   const RequestHandle handle = next_handle_++;
+  if (request.from == nullptr) {
+    if (std::optional<Failed> failed = scheduler.contexts().Resolve(&request)) {
+      streams[handle].failed = *std::move(failed);
+      return handle;
+    }
+  }
   std::variant<CheckedRequest, Failed> checked =
       CheckRequest(std::move(request), engine.limits(), tokenizer);
   if (Failed* failed = std::get_if<Failed>(&checked)) {
@@ -16,12 +22,14 @@ RequestHandle SchedulerHarness::Add(Request request) {
 }
 
 void SchedulerHarness::Step() {
+  const bool was_empty = scheduler.Empty();
   const Batch& batch = scheduler.Schedule(now);
   now += step_us;
   const bool has_work = batch.HasWork();
   const int depth = engine.limits().max_steps_in_flight;
   if (depth == 1) {
-    ASSERT_EQ(has_work, !scheduler.Empty());
+    ASSERT_TRUE(has_work || scheduler.Empty()) << "live, but there is nothing to do";
+    ASSERT_FALSE(has_work && was_empty);
   }
   if (has_work) {
     engine.Enqueue(batch);

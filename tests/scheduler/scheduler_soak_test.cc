@@ -33,7 +33,9 @@ class Soak {
     CheckStreams();
   }
   PrefixCacheStats prefix_cache() const { return harness_.scheduler.Stats().prefix_cache; }
+  uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
+  int num_continued() const { return num_continued_; }
   int num_compared() const { return num_compared_; }
 
  private:
@@ -60,6 +62,10 @@ class Soak {
     limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
     limits.max_steps_in_flight = 1 + Below(3);
     if (Below(3) != 0) limits.num_prefix_blocks = Below(24);
+    if (Below(3) != 0) {
+      limits.num_host_pages = Below(4 * limits.num_blocks);
+      limits.max_kept_caches = Below(16);
+    }
     if (Below(2) == 0) {
       limits.window_layers = Below(limits.num_layers + 1);
       limits.window = limits.window_layers > 0 ? 1 + Below(limits.max_model_len) : 0;
@@ -143,8 +149,30 @@ class Soak {
     if (Below(8) == 0) {
       for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));
     }
+    if (Below(3) == 0) request.keep_as = "context " + std::to_string(next_seed_);
+    if (Below(3) == 0) GoOn(&request);
     requests_.push_back(request);
     handles_.push_back(harness_.Add(std::move(request)));
+  }
+  // From the context of one that has ended, where there still is one.
+  void GoOn(Request* request) {
+    Request next;
+    next.prompt.assign(request->prompt.begin(),
+                       request->prompt.begin() + std::min<size_t>(request->prompt.size(), 20));
+    next.sampling = request->sampling;
+    next.stopping.max_tokens = 1 + Below(30);
+    next.keep_as = request->keep_as;
+    next.deadline = request->deadline;
+    for (size_t back = 1 + Below(10); back <= handles_.size() && next.from == nullptr; ++back) {
+      const Stream& stream = harness_[handles_[handles_.size() - back]];
+      if (!stream.finished.has_value() || stream.finished->context.empty()) continue;
+      next.context = stream.finished->context;
+      next.cache_salt = requests_[handles_.size() - back].cache_salt;
+      (void)harness_.scheduler.contexts().Resolve(&next);
+    }
+    if (next.from == nullptr) return;
+    ++num_continued_;
+    *request = std::move(next);
   }
   // With a part of one of a few texts, or all of it.
   void BeginAlike(std::vector<TokenId>* prompt) {
@@ -166,15 +194,21 @@ class Soak {
     ample.num_blocks = ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
     ample.table_entries = ample.num_blocks;
     ample.max_steps_in_flight = 1;
+    ample.num_host_pages = ample.max_kept_caches = 0;  // what goes on from a context reads it again
     for (size_t i = 0; i < handles_.size(); ++i) {
       const Stream& stream = harness_[handles_[i]];
       ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
       if (stream.token_ids.empty()) continue;
       // Alone it would have had more room.
       const CacheSpec& cache = requests_[i].cache;
-      if (cache.policy == "auto" && !cache.min_retained_mass) continue;
+      if (cache.policy == "auto" && !cache.min_retained_mass && requests_[i].from == nullptr)
+        continue;
       SchedulerHarness alone(ample);
-      alone.engine.choose = Accidents;
+      // No accident where the other did not pass.
+      const int64_t seen = requests_[i].from == nullptr ? 0 : requests_[i].from->num_seen;
+      alone.engine.choose = [seen](uint64_t seed, int32_t position) {
+        return position <= seen ? std::nullopt : Accidents(seed, position);
+      };
       requests_[i].deadline.reset();
       const RequestHandle handle = alone.Add(requests_[i]);
       alone.RunToEnd();
@@ -195,13 +229,15 @@ class Soak {
   std::vector<RequestHandle> handles_;
   std::vector<Request> requests_;  // [handles_.size()]
   int num_compared_ = 0;
+  int num_continued_ = 0;
   uint64_t next_seed_ = 0;
 };
 
 TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 20'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
-  uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0;
+  uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
+           contexts_evicted = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -211,14 +247,19 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     compared += soak.num_compared();
     cached += soak.prefix_cache().hit_tokens;
     evicted += soak.prefix_cache().evicted_blocks;
+    continued += soak.num_continued();
+    contexts_evicted += soak.contexts_evicted();
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
             << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
-            << " of these evicted, " << compared << " streams equal to their run alone\n";
+            << " of these evicted, " << continued << " went on from a context, " << contexts_evicted
+            << " contexts evicted, " << compared << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
+  EXPECT_GT(continued, 0u);
+  EXPECT_GT(contexts_evicted, 0u);
 }
 
 }  // namespace

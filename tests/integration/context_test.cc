@@ -1,0 +1,224 @@
+// Scheduler and engine together: a request that goes on from a kept cache gets what it would get if
+// all that came before were read again, token by token as it was: the same tokens, kept positions
+// and scores, bit for bit (--batch-invariant), for every policy.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "engine/cache/cache_plan.h"
+#include "tests/device.h"
+#include "tests/engine/random_model.h"
+#include "tests/integration/driven_server.h"
+
+namespace hydrant {
+namespace {
+
+struct Family {
+  const char* name;
+  DType kv_dtype;
+};
+
+class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
+ protected:
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
+
+  std::unique_ptr<Server> MakeServer(int64_t context_memory_bytes, int num_blocks = 4000) const {
+    EngineOptions options;
+    options.device = std::get<0>(GetParam());
+    options.num_threads = 2;
+    options.batch_invariant = true;
+    options.dtype = WeightDType::kFloat32;
+    options.kv_cache_dtype = std::get<1>(GetParam()).kv_dtype;
+    options.num_blocks_override = num_blocks;
+    options.max_num_seqs = 8;
+    options.context_memory_bytes = context_memory_bytes;
+    return std::make_unique<Server>(model_, options);
+  }
+
+  std::vector<TokenId> Tokens(int count, uint64_t seed) const {
+    std::mt19937_64 random(seed);
+    std::vector<TokenId> tokens(count);
+    for (TokenId& token : tokens)
+      token = static_cast<TokenId>(random() % model_->config().vocab_size);
+    return tokens;
+  }
+  Request MakeRequest(int prompt_tokens, const std::string& policy, uint64_t seed) const {
+    Request request;
+    request.prompt = Tokens(prompt_tokens, seed);
+    request.cache.policy = policy;
+    if (policy != "full") request.cache.max_cache_tokens = 40;
+    request.sampling.temperature = 0.8;
+    request.sampling.seed = seed;
+    request.stopping.max_tokens = 12;
+    request.stopping.ignore_eos = true;
+    request.keep_as = "kept " + std::to_string(seed);
+    return request;
+  }
+  // What follows a context.
+  Request Next(const std::string& context, uint64_t seed) const {
+    Request request = MakeRequest(25, "full", seed);
+    request.cache = CacheSpec();
+    request.context = context;
+    return request;
+  }
+
+  // Two turns, the second from memory here, and there by reading again.
+  void Compare(const Request& first, const Request& next_like) {
+    const auto with = MakeServer(64 << 20), without = MakeServer(0);
+    const Answer answer = with->Run(first);
+    ASSERT_EQ(answer.context, first.keep_as);
+    Request next = next_like;
+    next.context = answer.context;
+    ASSERT_FALSE(with->contexts().Resolve(&next).has_value());
+    const Answer from_memory = with->Run(next);
+    const Answer kept = with->LastCache();
+    const Answer read_again = without->Run(next);
+    EXPECT_EQ(read_again.context, "") << "there is no memory for it";
+    EXPECT_EQ(from_memory.tokens.size(), 12u);
+    EXPECT_EQ(from_memory.tokens, read_again.tokens);
+    const Answer expected = without->LastCache();
+    EXPECT_EQ(kept.positions, expected.positions);
+    EXPECT_EQ(kept.scores, expected.scores);
+    EXPECT_EQ(from_memory.usage.kv_tokens_kept, read_again.usage.kv_tokens_kept);
+    EXPECT_EQ(from_memory.usage.prompt_tokens, static_cast<int>(next.prompt.size()));
+    EXPECT_EQ(from_memory.usage.cached_tokens,
+              static_cast<int>(first.prompt.size() + answer.tokens.size()) - 1);
+  }
+
+  std::shared_ptr<const ModelSource> model_ =
+      MakeRandomModel(InFamily(SmallConfig(6, 2), std::get<1>(GetParam()).name), 5);
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Devices, ContextTest,
+    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                       ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
+                                         Family{"gemma3_text", DType::kF16})),
+    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+
+TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    SCOPED_TRACE(policy.name);
+    Compare(MakeRequest(150, policy.name, 1), Next("", 2));
+  }
+}
+
+TEST_P(ContextTest, WithWhatElseARequestMayAsk) {
+  std::vector<Request> requests;
+  const auto add = [&](const std::string& policy) -> Request& {
+    return requests.emplace_back(MakeRequest(150, policy, 3));
+  };
+  add("co2").cache.params = {{"measurement_steps", "5"}};
+  add("co2").cache.params = {{"measurement_steps", "20"}};  // cut in the second turn
+  add("co2").cache.params = {{"self_tuning", "true"}, {"budget_scope", "model"}};
+  add("snapkv").cache.params = {{"decode_cap", "45"}};
+  add("h2o").cache.params = {{"budget_scope", "model"}};
+  add("ada-snapkv").cache.min_retained_mass = 0.8;
+  add("scissorhands").cache.params = {{"drop_tokens", "7"}};
+  if (model_->config().RotaryDim() > 0) add("streaming").cache.params = {{"rolling", "true"}};
+  add("snapkv").question_tokens = 20;
+  add("full").stopping.max_tokens = 1;
+  for (const Request& request : requests) {
+    SCOPED_TRACE(testing::Message()
+                 << request.cache.policy << ", "
+                 << (request.cache.params.empty() ? "" : request.cache.params.begin()->first));
+    Request next = Next("", 4);
+    next.sampling.repetition_penalty = 1.3;
+    next.sampling.presence_penalty = 0.5;
+    Compare(request, next);
+  }
+}
+
+// Three go on from one, and one of these is gone on from.
+TEST_P(ContextTest, CanBeForked) {
+  const auto server = MakeServer(64 << 20), without = MakeServer(0);
+  const std::string trunk = server->Run(MakeRequest(100, "h2o", 1)).context;
+  std::vector<std::string> branches;
+  for (uint64_t seed = 10; seed < 13; ++seed)
+    branches.push_back(server->Run(Next(trunk, seed)).context);
+  Request next = Next(branches[1], 20);
+  ASSERT_FALSE(server->contexts().Resolve(&next).has_value());
+  EXPECT_EQ(next.prompt.size(), 100u + 12 + 25 + 12 + 25);
+  EXPECT_EQ(server->Run(next).tokens, without->Run(next).tokens);
+  EXPECT_EQ(server->Stats().contexts, 5);
+}
+
+TEST_P(ContextTest, TheLongestThatAConversationContinuesIsFound) {
+  const auto server = MakeServer(64 << 20);
+  Request first = MakeRequest(60, "h2o", 1);
+  const Answer answer = server->Run(first);
+  Request whole = first;
+  whole.find_context = true;
+  whole.keep_as = "second";
+  whole.prompt.insert(whole.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+  EXPECT_EQ(server->Run(whole).usage.cached_tokens, 0) << "nothing follows";
+  whole.prompt.push_back(3);
+  const Answer second = server->Run(whole);
+  EXPECT_EQ(second.usage.cached_tokens, 71);
+  whole.prompt.insert(whole.prompt.end(), second.tokens.begin(), second.tokens.end());
+  whole.prompt.push_back(4);
+  EXPECT_EQ(server->Run(whole).usage.cached_tokens, 84);
+  Request other = whole;
+  other.cache.max_cache_tokens = 41;
+  EXPECT_EQ(server->Run(other).usage.cached_tokens, 0) << "another budget";
+  other = whole;
+  other.cache_salt = "salt";
+  EXPECT_EQ(server->Run(other).usage.cached_tokens, 0) << "another's";
+  other = whole;
+  other.prompt[10] ^= 1;
+  EXPECT_EQ(server->Run(other).usage.cached_tokens, 0) << "another conversation";
+}
+
+// Little memory for contexts and a pool that runs dry: whoever finds its context gone reads it
+// again.
+TEST_P(ContextTest, GoesOnInCompany) {
+  const auto server = MakeServer(256 << 10, 200), without = MakeServer(0);
+  const std::vector<std::string> policies = {"full", "h2o", "snapkv", "local", "tova"};
+  std::vector<Request> turns;
+  for (int i = 0; i < 6; ++i) turns.push_back(MakeRequest(40 + 5 * i, policies[i % 5], 1 + i));
+  for (int turn = 0; turn < 4; ++turn) {
+    std::vector<RequestHandle> handles;
+    for (const Request& request : turns) handles.push_back(server->Add(request));
+    server->RunToEnd();
+    for (size_t i = 0; i < turns.size(); ++i) {
+      Request alone = turns[i];
+      EXPECT_EQ((*server)[handles[i]].tokens, without->Run(alone).tokens)
+          << "turn " << turn << ", conversation " << i;
+      Request next = Next((*server)[handles[i]].context, 100 * turn + i);
+      if (next.context.empty() || server->contexts().Resolve(&next).has_value()) {
+        next = turns[i];  // the same again
+        next.keep_as += "'";
+      }
+      turns[i] = next;
+    }
+  }
+  EXPECT_GT(server->Stats().contexts_evicted, 0u);
+}
+
+TEST_P(ContextTest, RefusalsSayWhy) {
+  const auto server = MakeServer(64 << 20);
+  const std::string handle = server->Run(MakeRequest(60, "h2o", 1)).context;
+  const auto refusal = [&](auto spoil) {
+    Request request = Next(handle, 2);
+    spoil(request);
+    const std::optional<Failed> failed = server->contexts().Resolve(&request);
+    return failed.has_value() ? failed->reason + " " + std::string(failed->status.message()) : "";
+  };
+  EXPECT_EQ(refusal([](Request&) {}), "");
+  EXPECT_EQ(
+      refusal([](Request& r) { r.context = "no"; }),
+      "UNKNOWN_CONTEXT context: no is unknown here; it may have left for newer ones: send the "
+      "whole conversation");
+  EXPECT_EQ(refusal([](Request& r) { r.cache_salt = "x"; }).substr(0, 15), "UNKNOWN_CONTEXT");
+  EXPECT_EQ(refusal([](Request& r) { r.cache.policy = "local"; }),
+            "INVALID cache: the context's policy is h2o, and stays what it is; leave the fields "
+            "unset");
+  EXPECT_EQ(refusal([](Request& r) { r.question_tokens = 3; }),
+            "INVALID cache.question_tokens: a context has been compressed already");
+  EXPECT_EQ(refusal([](Request& r) { r.whole_conversation = true; }),
+            "INVALID prompt: does not continue context " + handle +
+                ": it must begin with its 72 tokens, and have more");
+}
+
+}  // namespace
+}  // namespace hydrant

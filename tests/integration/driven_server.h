@@ -1,0 +1,129 @@
+// A scheduler over a real engine, driven by hand: steps are taken one by one, and what lies in the
+// pages can be looked at between them.
+#ifndef HYDRANT_TESTS_INTEGRATION_DRIVEN_SERVER_H_
+#define HYDRANT_TESTS_INTEGRATION_DRIVEN_SERVER_H_
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/engine.h"
+#include "scheduler/request_check.h"
+#include "scheduler/scheduler.h"
+#include "tests/scheduler/fake_tokenizer.h"
+
+namespace hydrant {
+
+// What a request was answered, and what it left in the pages when its prompt had been read.
+struct Answer {
+  std::vector<TokenId> tokens;
+  std::vector<float> embedding;
+  std::vector<std::vector<int32_t>> positions;  // [heads]
+  std::vector<std::vector<float>> scores;       // of those that have them
+  std::string context;
+  Usage usage;
+};
+
+// A scheduler over an engine, driven by hand.
+class Server {
+ public:
+  Server(const std::shared_ptr<const ModelSource>& model, const EngineOptions& options) {
+    auto engine = Engine::Create(model, options, nullptr);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    engine_ = *std::move(engine);
+    scheduler_ = std::make_unique<Scheduler>(engine_->limits(), SchedulerOptions(), &tokenizer_);
+  }
+
+  RequestHandle Add(Request request) {
+    if (request.from == nullptr) {
+      if (const auto failed = scheduler_->contexts().Resolve(&request)) {
+        ADD_FAILURE() << failed->status;
+        return 0;
+      }
+    }
+    auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_);
+    if (const auto* failed = std::get_if<Failed>(&checked)) {
+      ADD_FAILURE() << failed->status;
+      return 0;
+    }
+    auto& good = std::get<CheckedRequest>(checked);
+    scored_ = good.plan.open == OpenUntil::kDecided && good.plan.rule.scored;
+    scheduler_->Add(++last_, std::move(good), ++now_);
+    return last_;
+  }
+  void RunToEnd() {
+    while (!scheduler_->Empty() && !testing::Test::HasFatalFailure()) Step();
+  }
+  Answer Run(Request request) {
+    const RequestHandle handle = Add(std::move(request));
+    RunToEnd();
+    return answers_[handle];
+  }
+  const Answer& operator[](RequestHandle handle) { return answers_[handle]; }
+  SchedulerStats Stats() const { return scheduler_->Stats(); }
+  const ContextDirectory& contexts() const { return scheduler_->contexts(); }
+  // What the slot of the one sequence that decoded last holds.
+  Answer LastCache() const {
+    Answer cache;
+    ReadCache(last_slot_, &cache);
+    return cache;
+  }
+
+ private:
+  void Step() {
+    const Batch& batch = scheduler_->Schedule(++now_);
+    std::vector<int> read;  // slots whose prompt ends in this step
+    for (const PrefillSlice& slice : batch.prefill) {
+      if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
+    }
+    if (batch.decode.size() == 1) last_slot_ = batch.decode[0].slot;
+    StepResult result;
+    const absl::Status status = engine_->Execute(batch, &result);
+    ASSERT_TRUE(status.ok()) << status;
+    scheduler_->Apply(result, now_);
+    ASSERT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
+    for (Event& event : scheduler_->TakeEvents()) {
+      Answer& answer = answers_[event.handle];
+      if (const auto* delta = std::get_if<Delta>(&event.what)) {
+        if (answer.tokens.empty() && read.size() == 1) ReadCache(read[0], &answer);
+        answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
+      } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+        answer.usage = finished->usage;
+        answer.context = finished->context;
+        answer.embedding = std::move(finished->embedding);
+      } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+        ADD_FAILURE() << failed->status;
+      }
+    }
+  }
+
+  void ReadCache(int slot, Answer* answer) const {
+    const EngineLimits& limits = engine_->limits();
+    for (int layer = 0; layer < limits.num_layers; ++layer) {
+      for (int head = 0; head < limits.num_kv_heads; ++head) {
+        Engine::HeadState state = engine_->ReadHead(slot, layer, head);
+        answer->positions.push_back(std::move(state.positions));
+        const bool windowed = limits.window > 0 && engine_->config().KindOf(layer).window > 0;
+        if (scored_ && !windowed) answer->scores.push_back(std::move(state.scores));
+      }
+    }
+  }
+
+  FakeTokenizer tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<RequestHandle, Answer> answers_;
+  RequestHandle last_ = 0;
+  int last_slot_ = 0;
+  bool scored_ = false;  // it: its pages hold scores
+  TimeUs now_ = 0;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_INTEGRATION_DRIVEN_SERVER_H_
