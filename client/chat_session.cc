@@ -53,6 +53,9 @@ int ChatInteractively(Connection* connection, const v1::GenerateRequest& request
       continue;
     }
     v1::GenerateRequest turn = request;
+    // The next turn goes on from this one's cache, where there is still one.
+    if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
+    if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
     *turn.mutable_chat() = history;
     AddMessage(turn.mutable_chat(), "user", line);
     std::string answer;

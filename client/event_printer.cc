@@ -98,7 +98,10 @@ class Printer {
       std::fwrite(response.delta().text().data(), 1, response.delta().text().size(), stdout);
       std::fflush(stdout);
     }
-    if (response.has_finished()) reason_ = response.finished().reason();
+    if (response.has_finished()) {
+      reason_ = response.finished().reason();
+      context_ = response.finished().context();
+    }
     if (response.has_usage()) PrintUsage(response.usage());
   }
 
@@ -128,6 +131,8 @@ class Printer {
     std::fflush(stdout);
     if (options_.quiet) return;
     fmt::print(stderr, "{}\n", UsageLine(usage));
+    if (options_.show_context && !context_.empty())
+      fmt::print(stderr, "[kept: --context {} goes on from here]\n", context_);
     if (reason_ != v1::FINISH_REASON_LENGTH) return;
     const std::string limit = LimitLine(request_, usage);
     if (!limit.empty()) fmt::print(stderr, "{}\n", limit);
@@ -138,6 +143,7 @@ class Printer {
   std::string* const text_;
   bool progress_shown_ = false;
   v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;
+  std::string context_;
 };
 
 }  // namespace

@@ -14,9 +14,10 @@ namespace hydrant {
 
 struct PrintOptions {
   bool json = false;
-  bool quiet = false;    // no usage line
-  double timeout_s = 0;  // 0: none
-  int resume = 0;        // times that a stream which was lost may be taken up again
+  bool quiet = false;         // no usage line
+  bool show_context = false;  // the handle of a cache that was kept
+  double timeout_s = 0;       // 0: none
+  int resume = 0;             // times that a stream which was lost may be taken up again
 };
 
 // Takes a stream that was lost up where it ended, perhaps from another replica. Prints an error,

@@ -81,6 +81,7 @@ int Report(const grpc::Status& status, const Connection& connection) {
 PrintOptions Printing(const ClientFlags& flags) {
   return {.json = flags.json,
           .quiet = flags.quiet,
+          .show_context = flags.request.keep,
           .timeout_s = flags.request.timeout_s,
           .resume = flags.request.resume};
 }

@@ -82,6 +82,10 @@ void AddCache(CLI::App* app, RequestFlags* flags) {
   app->add_flag("--no-reuse", flags->no_reuse,
                 "Read the whole prompt, even where another began alike")
       ->group(group);
+  app->add_option("--context", flags->context,
+                  "Go on from a kept cache, by its handle: of a text only what follows is given")
+      ->group(group);
+  app->add_flag("--keep", flags->keep, "Keep the cache, and say its handle")->group(group);
   app->add_option("--cache-salt", flags->cache_salt,
                   "Share what is read only with requests of the same salt")
       ->group(group);
@@ -154,6 +158,8 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.include_stop) stopping->set_include_stop_str_in_output(true);
   if (flags.ignore_eos) stopping->set_ignore_eos(true);
   if (flags.keep_special_tokens) request.mutable_output()->set_skip_special_tokens(false);
+  if (flags.context) request.set_context(*flags.context);
+  if (flags.keep) request.set_keep(true);
   FillCache(flags, request.mutable_cache());
   return request;
 }

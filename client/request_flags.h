@@ -36,7 +36,8 @@ struct RequestFlags {
   std::optional<uint32_t> question_tokens;
   bool question_agnostic = false;
   bool no_reuse = false;
-  std::optional<std::string> cache_salt;
+  std::optional<std::string> cache_salt, context;
+  bool keep = false;
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
   int resume = 3;                   // times that a lost stream is taken up again

@@ -8,6 +8,15 @@
 namespace hydrant {
 namespace {
 
+// What follows a context is read token by token, at several times the cost: one that is found, not
+// named, must save so many tokens for each.
+constexpr int64_t kTokensSavedPerTokenRead = 8;
+
+bool IsWorthIt(const Context& context, const Request& request) {
+  const int64_t read = static_cast<int64_t>(request.prompt.size()) - context.num_seen;
+  return read * kTokensSavedPerTokenRead <= context.num_seen;
+}
+
 // And has something behind it.
 bool Continues(const std::vector<TokenId>& prompt, const Context& context) {
   return prompt.size() > context.tokens.size() &&
@@ -43,7 +52,7 @@ std::shared_ptr<const Context> ContextDirectory::FindLongest(const Request& requ
   for (const auto& [handle, context] : contexts_) {
     if (context->salt != request.cache_salt || context->spec != request.cache) continue;
     if (longest != nullptr && context->tokens.size() <= longest->tokens.size()) continue;
-    if (Continues(request.prompt, *context)) longest = context;
+    if (Continues(request.prompt, *context) && IsWorthIt(*context, request)) longest = context;
   }
   return longest;
 }

@@ -33,6 +33,8 @@ struct LoopMetrics {
   std::atomic<uint64_t> prefix_hit_tokens{0};
   std::atomic<uint64_t> prefix_evicted_blocks{0};
   std::atomic<int64_t> prefix_filled_blocks{0};
+  std::atomic<int64_t> contexts{0};
+  std::atomic<uint64_t> contexts_evicted{0};
 
   std::atomic<TimeUs> last_step_end{0};
   std::atomic<TimeUs> last_step_us{0};

@@ -202,6 +202,8 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                                          .evicted_blocks = metrics_.prefix_evicted_blocks,
                                          .filled_blocks = metrics_.prefix_filled_blocks,
                                          .blocks = limits_.num_prefix_blocks},
+                        .contexts = metrics_.contexts,
+                        .contexts_evicted = metrics_.contexts_evicted,
                         .last_step_end = metrics_.last_step_end,
                         .step_due_since = metrics_.step_due_since,
                         .last_step_us = metrics_.last_step_us,
@@ -322,6 +324,8 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.prefix_hit_tokens = stats.prefix_cache.hit_tokens;
   metrics_.prefix_evicted_blocks = stats.prefix_cache.evicted_blocks;
   metrics_.prefix_filled_blocks = stats.prefix_cache.filled_blocks;
+  metrics_.contexts = stats.contexts;
+  metrics_.contexts_evicted = stats.contexts_evicted;
   metrics_.host_us = host_us_;
   if (!engine_status_.ok()) engine_lost_ = true;
   if (!stepped_) return;

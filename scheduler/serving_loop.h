@@ -41,6 +41,8 @@ struct LoopSnapshot {
   uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;
   PrefixCacheStats prefix_cache = {};
+  int64_t contexts = 0;
+  uint64_t contexts_evicted = 0;
   TimeUs last_step_end = 0;   // steady clock
   TimeUs step_due_since = 0;  // steady clock: the last step's end, or when work came; 0: there is
                               // nothing to do. For health: no step for long with work queued

@@ -24,7 +24,8 @@ Then, in another terminal:
 
 Threads default to the CPUs that affinity and cgroup allow, the KV cache to a quarter of the memory that is
 available, or less where max-num-seqs sequences of max-model-len tokens need less. On a GPU it takes what weights
-and activations leave of --gpu-memory-utilization. The prefix cache takes an eighth of the memory that is available.
+and activations leave of --gpu-memory-utilization. The prefix cache and kept contexts take at most an eighth of the available memory each,
+as they fill.
 
 SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP, SIGUSR1 and SIGUSR2 are ignored; SIGQUIT ends it
 with a core dump.)";
@@ -46,7 +47,7 @@ struct Flags {
   std::string dtype = "auto";
   std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
-  std::string kv_cache_memory_bytes, prefix_cache_memory_bytes;
+  std::string kv_cache_memory_bytes, prefix_cache_memory_bytes, context_memory_bytes;
   bool prefix_caching = true;
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
@@ -134,6 +135,10 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--prefix-cache-memory-bytes", flags->prefix_cache_memory_bytes,
                   "Of the host's memory, for that, such as 512M or 2G; default: see below")
+      ->group(group);
+  app->add_option("--context-memory-bytes", flags->context_memory_bytes,
+                  "Of the host's memory, for the caches of requests that have ended and asked for "
+                  "it (`keep`); 0: none; default: see below")
       ->group(group);
   app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
                   "Share of a GPU's memory that weights, activations and KV pool may fill; other "
@@ -255,14 +260,15 @@ std::chrono::milliseconds Millis(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// What a flag says, which is not to be 0.
+// What a flag says. where_zero: why it is not to be 0; null: it may be.
 absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const char* where_zero) {
   const absl::StatusOr<int64_t> bytes = ParseByteSize(text);
   if (!bytes.ok()) {
     return absl::InvalidArgumentError(
         fmt::format("{}: {}", flag, std::string(bytes.status().message())));
   }
-  if (*bytes == 0) return absl::InvalidArgumentError(fmt::format("{}: {}", flag, where_zero));
+  if (*bytes == 0 && where_zero != nullptr)
+    return absl::InvalidArgumentError(fmt::format("{}: {}", flag, where_zero));
   return *bytes;
 }
 
@@ -288,6 +294,11 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
         options->prefix_cache_memory_bytes,
         ToBytes("--prefix-cache-memory-bytes", flags.prefix_cache_memory_bytes,
                 "must be more than 0; --no-enable-prefix-caching turns the cache off"));
+  }
+  if (!flags.context_memory_bytes.empty()) {
+    HYDRANT_ASSIGN_OR_RETURN(
+        options->context_memory_bytes,
+        ToBytes("--context-memory-bytes", flags.context_memory_bytes, nullptr));
   }
   if (!flags.prefix_caching) options->prefix_cache_memory_bytes = 0;
   engine.gpu_memory_utilization = flags.gpu_memory_utilization;

@@ -30,6 +30,7 @@ struct DaemonOptions {
   std::optional<std::chrono::milliseconds> max_connection_age;        // unset: for ever
   std::optional<std::chrono::milliseconds> max_connection_age_grace;  // the same
   std::optional<int64_t> prefix_cache_memory_bytes;  // unset: DefaultPrefixCacheBytes(); 0: none
+  std::optional<int64_t> context_memory_bytes;       // the same
   std::string log_level = "info";
   bool log_json = false;
   EngineOptions engine;

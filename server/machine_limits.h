@@ -23,8 +23,8 @@ MachineLimits ReadMachineLimits(const std::string& root, int affinity_cpus);
 int AffinityCpus();
 
 // The daemon's defaults, as shares of what is allowed. Threads: all whole CPUs, at least one. Pool:
-// a quarter of the memory that is available, prefix cache: an eighth, which leaves room for
-// weights, the prefill arena and buffers.
+// a quarter of the memory that is available, prefix cache and contexts: an eighth each, which
+// leaves room for weights, the prefill arena and buffers.
 int DefaultThreads(const MachineLimits& limits);
 int64_t DefaultKvCacheBytes(const MachineLimits& limits);
 int64_t DefaultPrefixCacheBytes(const MachineLimits& limits);

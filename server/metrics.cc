@@ -148,7 +148,8 @@ void AddModel(const ServedModel& model, Families* to) {
       .Value(model.memory.weights, {{"part", "weights"}})
       .Value(model.memory.kv_pool, {{"part", "kv_pool"}})
       .Value(model.memory.workspace, {{"part", "workspace"}})
-      .Value(model.memory.prefix_cache, {{"part", "prefix_cache"}});
+      .Value(model.memory.prefix_cache, {{"part", "prefix_cache"}})
+      .Value(model.memory.kept_caches, {{"part", "contexts"}});
 }
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
@@ -196,6 +197,10 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
   to->Counter("hydrant_preemptions_total", "Sequences that gave their pages up and read again.")
       .Value(loop.preemptions);
   AddPrefixCache(loop.prefix_cache, to);
+  to->Gauge("hydrant_contexts", "Caches that are kept of requests that have ended.")
+      .Value(loop.contexts);
+  to->Counter("hydrant_contexts_evicted_total", "Kept caches that left because others wanted room.")
+      .Value(loop.contexts_evicted);
   to->Counter("hydrant_prompt_tokens_total",
               "Prompt tokens that were read or found in the prefix cache, each prompt once.")
       .Value(loop.prompt_tokens);

@@ -121,6 +121,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(machine);
   engine_options.prefix_cache_memory_bytes =
       options.prefix_cache_memory_bytes.value_or(DefaultPrefixCacheBytes(machine));
+  engine_options.context_memory_bytes =
+      options.context_memory_bytes.value_or(DefaultPrefixCacheBytes(machine));
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
@@ -140,10 +142,11 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 
 std::string MemorySummary(const EngineMemory& memory) {
   return fmt::format(
-      "memory: {} when all is used: weights {}, KV pool {}, workspace {}, prefix cache {}",
+      "memory: {} when all is used: weights {}, KV pool {}, workspace {}, prefix cache {}, "
+      "contexts {}",
       FormatByteSize(memory.Total()), FormatByteSize(memory.weights),
       FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace),
-      FormatByteSize(memory.prefix_cache));
+      FormatByteSize(memory.prefix_cache), FormatByteSize(memory.kept_caches));
 }
 
 std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes) {

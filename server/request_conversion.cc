@@ -80,17 +80,15 @@ CacheSpec ConvertCache(const v1::Cache& wire) {
   return spec;
 }
 
-absl::StatusOr<bool> ConvertReuse(const v1::Cache& wire) {
-  switch (wire.reuse()) {
-    case v1::REUSE_UNSPECIFIED:
-    case v1::REUSE_EXACT:
-      return true;
-    case v1::REUSE_OFF:
-      return false;
-    default:
-      return Invalid(absl::StrCat("cache.reuse: ", wire.reuse(),
-                                  " is unknown; one of REUSE_OFF, REUSE_EXACT"));
+absl::Status ConvertReuse(const v1::Cache& wire, Request* request) {
+  if (!v1::Reuse_IsValid(wire.reuse())) {
+    return Invalid(absl::StrCat("cache.reuse: ", wire.reuse(),
+                                " is unknown; one of REUSE_OFF, REUSE_EXACT, REUSE_COMPRESSED"));
   }
+  request->prefix_caching = wire.reuse() != v1::REUSE_OFF;
+  request->find_context = wire.reuse() == v1::REUSE_COMPRESSED;
+  request->cache_salt = wire.cache_salt();
+  return absl::OkStatus();
 }
 
 absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const std::string& field) {
@@ -115,10 +113,13 @@ absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
                               model.limits.max_model_len, "); shorten it"));
 }
 
-absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text) {
+// `begins`: nothing comes before it.
+absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
+                                                bool begins) {
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
   HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
-  absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(text, EncodeOptions{});
+  absl::StatusOr<std::vector<TokenId>> ids =
+      model.tokenizer->Encode(text, {.add_special_tokens = begins});
   if (!ids.ok()) return AtField("text", ids.status());
   HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids->size(), "text"));
   return ids;
@@ -128,7 +129,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
                                                   const v1::GenerateRequest& wire) {
   switch (wire.prompt_case()) {
     case v1::GenerateRequest::kText:
-      return EncodeText(model, wire.text());
+      return EncodeText(model, wire.text(), !wire.has_context());
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = wire.token_ids().ids();
       HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids.size(), "token_ids"));
@@ -270,8 +271,13 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   request.sampling = ConvertSampling(wire.sampling());
   request.stopping = ConvertStopping(wire.stopping());
   request.cache = ConvertCache(wire.cache());
-  HYDRANT_ASSIGN_OR_RETURN(request.prefix_caching, ConvertReuse(wire.cache()));
-  request.cache_salt = wire.cache().cache_salt();
+  HYDRANT_RETURN_IF_ERROR(ConvertReuse(wire.cache(), &request));
+  request.context = wire.context();
+  request.whole_conversation = wire.prompt_case() == v1::GenerateRequest::kChat;
+  if (wire.keep()) {
+    request.keep_as = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),
+                                   absl::Hex(Draw64(), absl::kZeroPad16));
+  }
   request.skip_special_tokens =
       !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();
   return request;

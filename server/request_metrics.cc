@@ -12,8 +12,9 @@ std::vector<std::string> Outcomes() {
 }
 
 std::vector<std::string> Reasons() {
-  return {"QUEUE_FULL", "NEVER_FITS", "INVALID",          "DUPLICATE_REQUEST_ID", "UNKNOWN_MODEL",
-          "LOADING",    "DRAINING",   "NO_CHAT_TEMPLATE", "ENGINE_FAULT",         "INTERNAL"};
+  return {"QUEUE_FULL",       "NEVER_FITS",      "INVALID", "DUPLICATE_REQUEST_ID",
+          "UNKNOWN_MODEL",    "UNKNOWN_CONTEXT", "LOADING", "DRAINING",
+          "NO_CHAT_TEMPLATE", "ENGINE_FAULT",    "INTERNAL"};
 }
 
 std::vector<std::string> PolicyNames() {

@@ -88,6 +88,7 @@ v1::Finished ToWireFinished(const Finished& finished) {
   } else if (finished.matched_token_id.has_value()) {
     wire.set_matched_token_id(*finished.matched_token_id);
   }
+  if (!finished.context.empty()) wire.set_context(finished.context);
   return wire;
 }
 

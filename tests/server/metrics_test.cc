@@ -131,6 +131,7 @@ TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"kv_pool\"}"], 8388608);
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"workspace\"}"], 512);
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"prefix_cache\"}"], 256);
+  EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"contexts\"}"], 128);
   EXPECT_EQ(scrape.Sum("hydrant_requests"), 0);
   EXPECT_EQ(scrape.Sum("hydrant_requests_total"), 0);
   EXPECT_EQ(scrape["hydrant_steps_total"], 0);

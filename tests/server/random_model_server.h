@@ -31,6 +31,7 @@ class RandomModelServer {
     options.num_blocks_override =
         full_caches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
     options.prefill_arena_tokens = 65536;
+    options.context_memory_bytes = 16 << 20;
     engine = *Engine::Create(std::move(source), options, nullptr);
     loop = *ServingLoop::Start(engine.get(), &tokenizer,
                                {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
