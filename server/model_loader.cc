@@ -66,11 +66,11 @@ int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) 
 // What to do about it, where the engine found too little memory.
 absl::Status EngineError(const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
-  return {
-      status.code(),
-      fmt::format("{}; lower --kv-cache-memory-bytes, --num-gpu-blocks-override, --max-num-seqs "
-                  "or --max-model-len, or choose a smaller --dtype",
-                  std::string(status.message()))};
+  return {status.code(),
+          fmt::format("{}; lower --kv-cache-memory-bytes, --num-gpu-blocks-override, "
+                      "--prefix-cache-memory-bytes, --context-memory-bytes, --max-num-seqs "
+                      "or --max-model-len, or choose a smaller --dtype",
+                      std::string(status.message()))};
 }
 
 // A name goes into every answer and log line: what a file says is not taken where it is no name.

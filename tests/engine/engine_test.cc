@@ -516,6 +516,13 @@ TEST(EngineOptionsTest, RefusalsNameTheField) {
               o.gpu_memory_utilization = 1.5;
             }).find("gpu_memory_utilization: 1.5"),
             std::string::npos);
+  EXPECT_EQ(error_of([](EngineOptions& o) { o.prefix_cache_memory_bytes = -1; }),
+            "prefix_cache_memory_bytes: -1 is negative");
+  EXPECT_EQ(error_of([](EngineOptions& o) {
+              o.host_memory_bytes = 1 << 30;
+              o.context_memory_bytes = int64_t{2} << 30;
+            }),
+            "context_memory_bytes: 2147483648 is more than the host's 1073741824 bytes");
   EXPECT_NE(error_of([](EngineOptions& o) { o.device = "tpu"; }).find("tpu"), std::string::npos);
   EXPECT_NE(
       error_of([](EngineOptions& o) { o.kv_cache_dtype = DType::kQ8_0; }).find("kv_cache_dtype"),
