@@ -459,8 +459,9 @@ TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
     const std::vector<float> logits = expected.Logits(slot);
     double largest = 0;
     for (const float logit : logits) largest = std::max<double>(largest, std::abs(logit));
-    // A rounding that falls otherwise is 2^-8 of one number among many.
-    ExpectLogitsNear(actual.Logits(slot), {logits.begin(), logits.end()}, 0.01 * largest);
+    // A rounding that falls otherwise is 2^-8 of one number among many: 0.4 % of the largest logit or
+    // so, with AVX2 up to 1.2 %.
+    ExpectLogitsNear(actual.Logits(slot), {logits.begin(), logits.end()}, 0.02 * largest);
     const TokenId token = expected.last_token(slot);
     expected.DecodeToken(slot, token, kPrompt + step);
     actual.DecodeToken(slot, token, kPrompt + step);
