@@ -173,6 +173,8 @@ EngineMemory Engine::memory() const {
   memory.workspace = static_cast<int64_t>(impl_->backend->allocated_bytes()) - memory.kv_pool;
   memory.prefix_cache =
       static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;
+  memory.kept_caches =
+      impl_->limits.num_host_pages * static_cast<int64_t>(impl_->layout.PageBytes());
   return memory;
 }
 

@@ -399,6 +399,13 @@ TEST(EngineMemoryTest, CountsPoolAndWorkspaceApart) {
   EXPECT_GE(more_prompt.workspace - small.workspace,
             int64_t{4096} * config.hidden_size * static_cast<int64_t>(sizeof(float)));
   EXPECT_EQ(more_prompt.weights, small.weights);
+
+  EngineOptions options = Options("cpu");
+  options.prefix_cache_memory_bytes = 3 << 20;
+  options.context_memory_bytes = 5 << 20;
+  const EngineMemory of_host = MakeEngine(model, options)->memory();
+  EXPECT_NEAR(static_cast<double>(of_host.prefix_cache), 3 << 20, 1 << 17);
+  EXPECT_NEAR(static_cast<double>(of_host.kept_caches), 5 << 20, 1 << 17);
 }
 
 TEST(EnginePoolTest, AHostsPoolKeepsItsLimit) {
@@ -459,8 +466,8 @@ TEST_P(EngineTest, BFloat16WeightsMatchTheReference) {
     const std::vector<float> logits = expected.Logits(slot);
     double largest = 0;
     for (const float logit : logits) largest = std::max<double>(largest, std::abs(logit));
-    // A rounding that falls otherwise is 2^-8 of one number among many: 0.4 % of the largest logit or
-    // so, with AVX2 up to 1.2 %.
+    // A rounding that falls otherwise is 2^-8 of one number among many: 0.4 % of the largest logit
+    // or so, with AVX2 up to 1.2 %.
     ExpectLogitsNear(actual.Logits(slot), {logits.begin(), logits.end()}, 0.02 * largest);
     const TokenId token = expected.last_token(slot);
     expected.DecodeToken(slot, token, kPrompt + step);
