@@ -23,8 +23,8 @@ bool Continues(const std::vector<TokenId>& prompt, const Context& context) {
          std::equal(context.tokens.begin(), context.tokens.end(), prompt.begin());
 }
 
-std::optional<Failed> Invalid(std::string message) {
-  return Failed{.status = absl::InvalidArgumentError(std::move(message)), .reason = "INVALID"};
+std::optional<Failed> Invalid(const std::string& message) {
+  return Failed{.status = absl::InvalidArgumentError(message), .reason = "INVALID"};
 }
 
 }  // namespace

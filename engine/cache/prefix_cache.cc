@@ -1,7 +1,5 @@
 #include "engine/cache/prefix_cache.h"
 
-#include <ranges>
-
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
 #include "kernels/ops/prefix_blocks.h"
@@ -83,14 +81,14 @@ void PrefixCache::Fill(PrefixLease* lease) {
 }
 
 void PrefixCache::Abandon(PrefixLease* lease) {
-  for (const int32_t id : lease->fresh | std::views::reverse) free_.push_back(id);
+  free_.insert(free_.end(), lease->fresh.rbegin(), lease->fresh.rend());
   StopReading(*lease);
   *lease = PrefixLease();
 }
 
 void PrefixCache::StopReading(const PrefixLease& lease) {
-  for (const int32_t id : lease.cached | std::views::reverse) {
-    if (--blocks_[id].readers == 0) KeepUnread(id);
+  for (auto id = lease.cached.rbegin(); id != lease.cached.rend(); ++id) {
+    if (--blocks_[*id].readers == 0) KeepUnread(*id);
   }
 }
 
