@@ -10,9 +10,9 @@ ContextTable::~ContextTable() {
 
 bool ContextTable::Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
                         CacheUpdates* updates) {
+  if (!space_->MayEverSwapOut(space)) return false;
   Kept kept = {.context = std::move(context), .space = {}};
   while (!space_->TrySwapOut(space, &kept.space, updates)) {
-    if (by_use_.empty()) return false;
     Remove(std::string(by_use_.front().context->handle));
     ++num_evicted_;
   }

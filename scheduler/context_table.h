@@ -24,7 +24,8 @@ class ContextTable {
   ContextTable(const ContextTable&) = delete;
   ContextTable& operator=(const ContextTable&) = delete;
 
-  // Keeps a copy of the cache in `space`; false: it is too large even for all the memory there is.
+  // Keeps a copy of the cache in `space`; false: it is too large even for all the memory there is,
+  // and no other has left.
   bool Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
             CacheUpdates* updates);
   // The memory of one that is still there, which counts as a use; null: it has left.

@@ -110,12 +110,12 @@ void Scheduler::Cancel(RequestHandle handle, absl::Status why) {
 }
 
 const Batch& Scheduler::Schedule(TimeUs now) {
-  batch_.swap_outs = std::exchange(of_ended_.swap_outs, {});
+  batch_.swap_outs = std::exchange(ended_updates_.swap_outs, {});
   batch_.swap_ins.clear();
   batch_.setups.clear();
   batch_.rows.clear();
   batch_.updates.clear();
-  batch_.decisions = std::exchange(of_ended_.decisions, {});
+  batch_.decisions = std::exchange(ended_updates_.decisions, {});
   batch_.cuts.clear();
   cut_.clear();
   batch_.decode.clear();
@@ -555,8 +555,9 @@ std::string Scheduler::Keep(const Sequence& sequence) {
                                                    .spec = sequence.spec,
                                                    .plan = sequence.plan,
                                                    .salt = sequence.salt});
-  if (!contexts_.Keep(std::move(context), sequence.space, &of_ended_)) return {};
-  if (sequence.was_decided) of_ended_.decisions.push_back({sequence.space.slot, sequence.plan});
+  if (!contexts_.Keep(std::move(context), sequence.space, &ended_updates_)) return {};
+  if (sequence.was_decided)
+    ended_updates_.decisions.push_back({sequence.space.slot, sequence.plan});
   return sequence.keep_as;
 }
 
@@ -615,7 +616,7 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
   while (!waiting_.empty()) Fail(waiting_.begin()->second, status, reason, now);
   cancels_.clear();
   in_flight_.clear();
-  of_ended_ = CacheUpdates();
+  ended_updates_ = CacheUpdates();
 }
 
 SchedulerStats Scheduler::Stats() const {

@@ -98,7 +98,7 @@ class Scheduler {
   // Events since the last call, in order.
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
-  bool Empty() const { return sequences_.empty() && of_ended_.swap_outs.empty(); }
+  bool Empty() const { return sequences_.empty() && ended_updates_.swap_outs.empty(); }
   SchedulerStats Stats() const;
   // For tests, O(pool): the invariants above.
   absl::Status CheckInvariants() const;
@@ -141,7 +141,8 @@ class Scheduler {
   PrefixCache prefix_cache_;
   ContextDirectory directory_;
   ContextTable contexts_{&space_, &directory_};
-  CacheUpdates of_ended_;  // what the next batch is to do with caches whose sequences have ended
+  CacheUpdates
+      ended_updates_;  // what the next batch is to do with caches whose sequences have ended
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
   std::map<uint64_t, Sequence*> waiting_;  // by arrival
   std::vector<Sequence*> live_;            // prefilling and running, by arrival

@@ -29,7 +29,7 @@ struct DaemonOptions {
   std::chrono::milliseconds engine_lost_linger{5'000};  // NOT_SERVING, before the process ends
   std::optional<std::chrono::milliseconds> max_connection_age;        // unset: for ever
   std::optional<std::chrono::milliseconds> max_connection_age_grace;  // the same
-  std::optional<int64_t> prefix_cache_memory_bytes;  // unset: DefaultPrefixCacheBytes(); 0: none
+  std::optional<int64_t> prefix_cache_memory_bytes;  // unset: DefaultReuseBytes(); 0: none
   std::optional<int64_t> context_memory_bytes;       // the same
   std::string log_level = "info";
   bool log_json = false;

@@ -183,8 +183,6 @@ int64_t DefaultKvCacheBytes(const MachineLimits& limits) {
   return limits.available_bytes / 4;
 }
 
-int64_t DefaultPrefixCacheBytes(const MachineLimits& limits) {
-  return DefaultKvCacheBytes(limits) / 2;
-}
+int64_t DefaultReuseBytes(const MachineLimits& limits) { return DefaultKvCacheBytes(limits) / 2; }
 
 }  // namespace hydrant

@@ -27,7 +27,7 @@ int AffinityCpus();
 // leaves room for weights, the prefill arena and buffers.
 int DefaultThreads(const MachineLimits& limits);
 int64_t DefaultKvCacheBytes(const MachineLimits& limits);
-int64_t DefaultPrefixCacheBytes(const MachineLimits& limits);
+int64_t DefaultReuseBytes(const MachineLimits& limits);
 
 }  // namespace hydrant
 

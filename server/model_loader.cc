@@ -120,9 +120,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   const MachineLimits machine = ReadMachineLimits("", AffinityCpus());
   engine_options.kv_cache_memory_limit = DefaultKvCacheBytes(machine);
   engine_options.prefix_cache_memory_bytes =
-      options.prefix_cache_memory_bytes.value_or(DefaultPrefixCacheBytes(machine));
+      options.prefix_cache_memory_bytes.value_or(DefaultReuseBytes(machine));
   engine_options.context_memory_bytes =
-      options.context_memory_bytes.value_or(DefaultPrefixCacheBytes(machine));
+      options.context_memory_bytes.value_or(DefaultReuseBytes(machine));
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());

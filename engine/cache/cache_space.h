@@ -116,9 +116,13 @@ class CacheSpace {
   // is, too. REQUIRES: its lengths are known
   bool TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates);
   // Opens a sequence with a copy of a kept cache, which stays. `args` as of TryOpen, without a
-  // prompt; args.tokens is what the cache had seen.
+  // prompt; it grows from what was kept, so args.tokens does not count.
   bool TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
                  CacheUpdates* updates);
+  // Whether there could be room for it if nothing else were kept.
+  bool MayEverSwapOut(const SequenceSpace& space) const {
+    return limits_.max_kept_caches > 0 && space.num_pages <= host_pages_.NumBlocks();
+  }
   void Drop(KeptSpace* kept);
 
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name

@@ -42,7 +42,6 @@ class KvState {
   void Apply(const CacheUpdates& updates);
 
   const KvPages& pages() const { return pages_; }
-  const KvPages& host_pages() const { return host_pages_; }
   // limits.num_prefix_blocks of them, in the host's memory.
   const PrefixBlocks& prefix() const { return prefix_; }
   int32_t* blocks() const { return blocks_.data(); }

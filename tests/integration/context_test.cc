@@ -3,8 +3,6 @@
 // and scores, bit for bit (--batch-invariant), for every policy.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "engine/cache/cache_plan.h"
 #include "tests/device.h"
 #include "tests/engine/random_model.h"
@@ -13,34 +11,20 @@
 namespace hydrant {
 namespace {
 
-struct Family {
-  const char* name;
-  DType kv_dtype;
-};
-
 class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 
   std::unique_ptr<Server> MakeServer(int64_t context_memory_bytes, int num_blocks = 4000) const {
-    EngineOptions options;
-    options.device = std::get<0>(GetParam());
-    options.num_threads = 2;
-    options.batch_invariant = true;
-    options.dtype = WeightDType::kFloat32;
-    options.kv_cache_dtype = std::get<1>(GetParam()).kv_dtype;
+    EngineOptions options =
+        InvariantOptions(std::get<0>(GetParam()), std::get<1>(GetParam()).kv_dtype);
     options.num_blocks_override = num_blocks;
-    options.max_num_seqs = 8;
     options.context_memory_bytes = context_memory_bytes;
     return std::make_unique<Server>(model_, options);
   }
 
   std::vector<TokenId> Tokens(int count, uint64_t seed) const {
-    std::mt19937_64 random(seed);
-    std::vector<TokenId> tokens(count);
-    for (TokenId& token : tokens)
-      token = static_cast<TokenId>(random() % model_->config().vocab_size);
-    return tokens;
+    return RandomTokens(count, model_->config().vocab_size, seed);
   }
   Request MakeRequest(int prompt_tokens, const std::string& policy, uint64_t seed) const {
     Request request;
@@ -195,9 +179,21 @@ TEST_P(ContextTest, GoesOnInCompany) {
   EXPECT_GT(server->Stats().contexts_evicted, 0u);
 }
 
+TEST_P(ContextTest, OneThatIsTooLargeDrivesNobodyOut) {
+  const auto server = MakeServer(56 << 10);
+  EXPECT_NE(server->Run(MakeRequest(30, "full", 1)).context, "");
+  EXPECT_EQ(server->Run(MakeRequest(450, "full", 2)).context, "");
+  EXPECT_EQ(server->Stats().contexts, 1);
+  EXPECT_EQ(server->Stats().contexts_evicted, 0u);
+}
+
 TEST_P(ContextTest, RefusalsSayWhy) {
   const auto server = MakeServer(64 << 20);
-  const std::string handle = server->Run(MakeRequest(60, "h2o", 1)).context;
+  const Answer answer = server->Run(MakeRequest(60, "h2o", 1));
+  const std::string handle = answer.context;
+  std::vector<TokenId> whole = Tokens(60, 1);
+  whole.insert(whole.end(), answer.tokens.begin(), answer.tokens.end());
+  whole.push_back(3);
   const auto refusal = [&](auto spoil) {
     Request request = Next(handle, 2);
     spoil(request);
@@ -205,6 +201,11 @@ TEST_P(ContextTest, RefusalsSayWhy) {
     return failed.has_value() ? failed->reason + " " + std::string(failed->status.message()) : "";
   };
   EXPECT_EQ(refusal([](Request&) {}), "");
+  EXPECT_EQ(refusal([&](Request& r) {
+              r.whole_conversation = true;
+              r.prompt = whole;
+            }),
+            "");
   EXPECT_EQ(
       refusal([](Request& r) { r.context = "no"; }),
       "UNKNOWN_CONTEXT context: no is unknown here; it may have left for newer ones: send the "

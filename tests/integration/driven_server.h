@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <variant>
@@ -18,6 +19,32 @@
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {
+
+// What a test is repeated over: a family of models, and the dtype of the pool.
+struct Family {
+  const char* name;
+  DType kv_dtype;
+};
+
+// A pool of 4,000 pages; two runs of the same give the same bits.
+inline EngineOptions InvariantOptions(const std::string& device, DType kv_dtype) {
+  EngineOptions options;
+  options.device = device;
+  options.num_threads = 2;
+  options.batch_invariant = true;
+  options.dtype = WeightDType::kFloat32;
+  options.kv_cache_dtype = kv_dtype;
+  options.num_blocks_override = 4000;
+  options.max_num_seqs = 8;
+  return options;
+}
+
+inline std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % vocab);
+  return tokens;
+}
 
 // What a request was answered, and what it left in the pages when its prompt had been read.
 struct Answer {

@@ -3,8 +3,6 @@
 // every policy and however much two prompts have in common.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "engine/cache/cache_plan.h"
 #include "tests/device.h"
 #include "tests/engine/random_model.h"
@@ -13,31 +11,13 @@
 namespace hydrant {
 namespace {
 
-std::vector<TokenId> RandomTokens(int count, int vocab, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<TokenId> tokens(count);
-  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % vocab);
-  return tokens;
-}
-
-struct Family {
-  const char* name;
-  DType kv_dtype;
-};
-
 class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 
   EngineOptions Options(bool prefix_caching) const {
-    EngineOptions options;
-    options.device = std::get<0>(GetParam());
-    options.num_threads = 2;
-    options.batch_invariant = true;
-    options.dtype = WeightDType::kFloat32;
-    options.kv_cache_dtype = std::get<1>(GetParam()).kv_dtype;
-    options.num_blocks_override = 4000;
-    options.max_num_seqs = 8;
+    EngineOptions options =
+        InvariantOptions(std::get<0>(GetParam()), std::get<1>(GetParam()).kv_dtype);
     options.prefix_cache_memory_bytes = prefix_caching ? 8 << 20 : 0;
     return options;
   }

@@ -234,7 +234,7 @@ class Soak {
 };
 
 TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
-  const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 20'000);
+  const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 200'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
            contexts_evicted = 0;

@@ -90,7 +90,7 @@ TEST_F(Conversation, GoesOnFromAKeptCache) {
   }
 }
 
-TEST_F(Conversation, OfAChatIsGivenWhole) {
+TEST_F(Conversation, AChatMustContinueItsContext) {
   v1::GenerateRequest request = Asking("h2o");
   AddMessage(request.mutable_chat(), "user", std::string(150, 'q'));
   request.set_keep(true);

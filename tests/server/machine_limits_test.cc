@@ -39,7 +39,7 @@ TEST_F(FakeMachine, WithoutACgroupTheMachineLimits) {
   EXPECT_EQ(limits.available_bytes, 12 * kGiB);
   EXPECT_EQ(DefaultThreads(limits), 8);
   EXPECT_EQ(DefaultKvCacheBytes(limits), 3 * kGiB);
-  EXPECT_EQ(DefaultPrefixCacheBytes(limits), 3 * kGiB / 2);
+  EXPECT_EQ(DefaultReuseBytes(limits), 3 * kGiB / 2);
 }
 
 TEST_F(FakeMachine, CgroupV2LimitsOfTheGroupAndItsParents) {

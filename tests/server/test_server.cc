@@ -32,7 +32,11 @@ TestServer::TestServer(TestServerOptions options)
   model.config.architecture = "fake";
   model.limits = options.limits;
   model.page_bytes = 1024;
-  model.memory = {.weights = 4096, .kv_pool = 8388608, .workspace = 512, .prefix_cache = 256, .kept_caches = 128};
+  model.memory = {.weights = 4096,
+                  .kv_pool = 8388608,
+                  .workspace = 512,
+                  .prefix_cache = 256,
+                  .kept_caches = 128};
   model.engine_description = "fake";
   model.tokenizer = &tokenizer;
   if (options.chat) model.chat_template = &chat_template;
