@@ -17,6 +17,7 @@
 
 #include "client/chat_session.h"
 #include "client/connection.h"
+#include "client/context_command.h"
 #include "client/event_printer.h"
 #include "client/pull_command.h"
 #include "client/request_flags.h"
@@ -42,6 +43,7 @@ struct ClientFlags {
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::vector<uint32_t> ids;
+  ContextFlags context;
   std::string policy;  // that `info` is to detail
   std::string model;   // that `pull` is to fetch
   bool plain = false, no_special = false, keep_special = false;
@@ -60,13 +62,12 @@ std::string ReadAll(std::istream& stream) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// --prompt, --prompt-file, or what is piped in.
-std::optional<std::string> ReadPrompt(const ClientFlags& flags) {
-  if (flags.prompt.has_value()) return flags.prompt;
-  if (flags.prompt_file.empty() || flags.prompt_file == "-") return ReadAll(std::cin);
-  std::ifstream file(flags.prompt_file, std::ios::binary);
+// Of --prompt-file, or what is piped in.
+std::optional<std::string> ReadPromptFile(const std::string& name) {
+  if (name.empty() || name == "-") return ReadAll(std::cin);
+  std::ifstream file(name, std::ios::binary);
   if (!file) {
-    fmt::print(stderr, "hydrant: cannot read --prompt-file {}\n", flags.prompt_file);
+    fmt::print(stderr, "hydrant: cannot read --prompt-file {}\n", name);
     return std::nullopt;
   }
   return ReadAll(file);
@@ -108,7 +109,8 @@ int Generate(Connection* connection, const ClientFlags& flags) {
   if (!flags.ids.empty()) {
     request.mutable_token_ids()->mutable_ids()->Assign(flags.ids.begin(), flags.ids.end());
   } else {
-    const std::optional<std::string> prompt = ReadPrompt(flags);
+    const std::optional<std::string> prompt =
+        flags.prompt.has_value() ? flags.prompt : ReadPromptFile(flags.prompt_file);
     if (!prompt.has_value()) return kExitUsage;
     request.set_text(*prompt);
   }
@@ -204,6 +206,8 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   generate->add_option("--prompt-ids", flags->ids, "Token ids instead of text");
   AddRequestFlags(generate, &flags->request);
 
+  AddContextCommands(app, &flags->context);
+
   CLI::App* embed = app->add_subcommand("embed", "A text as a vector");
   embed->add_option("text", flags->words, "The text; default: what is piped in");
   embed->add_option("--ids", flags->ids, "Token ids instead of text");
@@ -252,6 +256,9 @@ int Run(const std::string& command, const ClientFlags& flags) {
   }
   if (command == "chat") return Chat(&connection, flags);
   if (command == "generate") return Generate(&connection, flags);
+  if (command == "context") {
+    return RunContextCommand(&connection, flags.context, flags.json, flags.quiet, ReadPromptFile);
+  }
   if (command == "embed") return Embed(&connection, flags);
   if (command == "tokenize") return Tokenize(&connection, flags);
   if (command == "detokenize") return Detokenize(&connection, flags);
@@ -273,6 +280,8 @@ int main(int argc, char** argv) {
       "  hydrant chat \"What is the capital of France?\"\n"
       "  hydrant chat --policy h2o --cache-ratio 0.2 --max-tokens 200 < questions.txt\n"
       "  hydrant generate --prompt \"Once upon a time\" --temperature 0 --max-tokens 50\n"
+      "  hydrant context compress --prompt-file report.txt --name report\n"
+      "  hydrant generate --context report --prompt \"In short, it says that\"\n"
       "  hydrant info --json --wait 60\n"
       "  hydrant pull HuggingFaceTB/SmolLM2-135M-Instruct");
   try {

@@ -53,49 +53,6 @@ void AddStopping(CLI::App* app, RequestFlags* flags) {
       ->group(group);
 }
 
-void AddCache(CLI::App* app, RequestFlags* flags) {
-  const auto group = "KV cache";
-  app->add_option("--policy", flags->policy,
-                  "What to evict: a name of `hydrant info`; default full (nothing)")
-      ->group(group);
-  app->add_option("--cache-ratio", flags->cache_ratio,
-                  "Share of the prompt's entries a KV head keeps, (0, 1]")
-      ->group(group);
-  app->add_option("--max-cache-tokens", flags->max_cache_tokens, "Entries a KV head keeps at most")
-      ->group(group);
-  app->add_option("--min-cache-tokens", flags->min_cache_tokens, "Floor of the ratio; default 128")
-      ->group(group);
-  app->add_option("--sink-tokens", flags->sink_tokens, "First tokens that are never evicted")
-      ->group(group);
-  app->add_option("--protected-window", flags->protected_window_size,
-                  "Last tokens that are never evicted")
-      ->group(group);
-  app->add_option("--min-retained-mass", flags->min_retained_mass,
-                  "Attention that every head is to retain when the prompt is compressed, (0, 1]")
-      ->group(group);
-  app->add_option("--question-tokens", flags->question_tokens,
-                  "Last tokens of the prompt, read after the rest has been compressed")
-      ->group(group);
-  app->add_flag("--question-agnostic", flags->question_agnostic,
-                "The same for a chat: its last message")
-      ->group(group);
-  app->add_flag("--no-reuse", flags->no_reuse,
-                "Read the whole prompt, even where another began alike")
-      ->group(group);
-  app->add_option("--context", flags->context,
-                  "Go on from a kept cache, by its handle: of a text only what follows is given")
-      ->group(group);
-  app->add_flag("--keep", flags->keep, "Keep the cache, and say its handle")->group(group);
-  app->add_option("--cache-salt", flags->cache_salt,
-                  "Share what is read only with requests of the same salt")
-      ->group(group);
-  app->add_option("--param", flags->params,
-                  "name=value, a parameter of the policy; may be repeated")
-      ->check(CheckParam)
-      ->allow_extra_args(false)
-      ->group(group);
-}
-
 // What --min-tokens asks for is no accident.
 void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
   const uint32_t otherwise = std::max(kDefaultMaxTokens, flags.min_tokens.value_or(0));
@@ -121,7 +78,57 @@ void FillCache(const RequestFlags& flags, v1::Cache* cache) {
   }
 }
 
+constexpr char kCacheGroup[] = "KV cache";
+
+// What only a request has that generates.
+void AddReuse(CLI::App* app, RequestFlags* flags) {
+  const auto group = kCacheGroup;
+  app->add_option("--question-tokens", flags->question_tokens,
+                  "Last tokens of the prompt, read after the rest has been compressed")
+      ->group(group);
+  app->add_flag("--question-agnostic", flags->question_agnostic,
+                "The same for a chat: its last message")
+      ->group(group);
+  app->add_option("--context", flags->context,
+                  "Go on from a kept cache, by its handle: of a text only what follows is given")
+      ->group(group);
+  app->add_flag("--keep", flags->keep, "Keep the cache, and say its handle")->group(group);
+}
+
 }  // namespace
+
+void AddCacheFlags(CLI::App* app, RequestFlags* flags) {
+  const auto group = kCacheGroup;
+  app->add_option("--policy", flags->policy,
+                  "What to evict: a name of `hydrant info`; default full (nothing)")
+      ->group(group);
+  app->add_option("--cache-ratio", flags->cache_ratio,
+                  "Share of the prompt's entries a KV head keeps, (0, 1]")
+      ->group(group);
+  app->add_option("--max-cache-tokens", flags->max_cache_tokens, "Entries a KV head keeps at most")
+      ->group(group);
+  app->add_option("--min-cache-tokens", flags->min_cache_tokens, "Floor of the ratio; default 128")
+      ->group(group);
+  app->add_option("--sink-tokens", flags->sink_tokens, "First tokens that are never evicted")
+      ->group(group);
+  app->add_option("--protected-window", flags->protected_window_size,
+                  "Last tokens that are never evicted")
+      ->group(group);
+  app->add_option("--min-retained-mass", flags->min_retained_mass,
+                  "Attention that every head is to retain when the prompt is compressed, (0, 1]")
+      ->group(group);
+  app->add_flag("--no-reuse", flags->no_reuse,
+                "Read the whole prompt, even where another began alike")
+      ->group(group);
+  app->add_option("--cache-salt", flags->cache_salt,
+                  "Share what is read only with requests of the same salt")
+      ->group(group);
+  app->add_option("--param", flags->params,
+                  "name=value, a parameter of the policy; may be repeated")
+      ->check(CheckParam)
+      ->allow_extra_args(false)
+      ->group(group);
+}
 
 void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--model", flags->model, "Refuse any other model than this");
@@ -134,7 +141,8 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
       ->capture_default_str();
   AddSampling(app, flags);
   AddStopping(app, flags);
-  AddCache(app, flags);
+  AddCacheFlags(app, flags);
+  AddReuse(app, flags);
 }
 
 v1::GenerateRequest MakeRequest(const RequestFlags& flags) {

@@ -46,6 +46,9 @@ struct RequestFlags {
 // REQUIRES: the flags outlive the app's parsing.
 void AddRequestFlags(CLI::App* app, RequestFlags* flags);
 
+// Of these, those of the KV cache. REQUIRES: as above
+void AddCacheFlags(CLI::App* app, RequestFlags* flags);
+
 // All but the prompt.
 v1::GenerateRequest MakeRequest(const RequestFlags& flags);
 

@@ -162,6 +162,7 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 const EngineLimits& Engine::limits() const { return impl_->limits; }
+KeptMemory Engine::kept_memory() const { return impl_->kv->kept(); }
 const ModelConfig& Engine::config() const { return impl_->model->config(); }
 const KvLayout& Engine::kv_layout() const { return impl_->layout; }
 

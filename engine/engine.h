@@ -73,6 +73,7 @@ class Engine final : public StepExecutor {
   ~Engine() override;
 
   const EngineLimits& limits() const override;
+  KeptMemory kept_memory() const override;
   void Enqueue(const Batch& batch) override;
   absl::Status Collect(StepResult* result) override;
 

@@ -58,7 +58,8 @@ class Backend {
   // `host` has been read, or written, when these return.
   virtual void CopyToDevice(void* device, const void* host, size_t bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t bytes) = 0;
-  // Within the device's memory; the areas do not overlap.
+  // Between areas of the device's memory and of AllocateHost()'s, that do not overlap; in the order
+  // of what is enqueued.
   virtual void CopyOnDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void Zero(void* device, size_t bytes) = 0;
   virtual absl::Status Synchronize() = 0;

@@ -29,48 +29,72 @@ std::optional<Failed> Invalid(const std::string& message) {
 
 }  // namespace
 
+Failed UnknownContext(const std::string& handle) {
+  return {.status = absl::NotFoundError(
+              absl::StrCat("context: ", handle,
+                           " is unknown here; it may have expired, or left for newer ones: send "
+                           "the whole conversation")),
+          .reason = "UNKNOWN_CONTEXT"};
+}
+
 void ContextDirectory::Add(std::shared_ptr<const Context> context) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::string handle = context->handle;
-  contexts_.insert_or_assign(std::move(handle), std::move(context));
+  ContextId id = context->id;
+  contexts_.insert_or_assign(std::move(id), std::move(context));
 }
 
-void ContextDirectory::Remove(const std::string& handle) {
+void ContextDirectory::Remove(const Context& context) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  contexts_.erase(handle);
+  const auto it = contexts_.find(context.id);
+  if (it != contexts_.end() && it->second.get() == &context) contexts_.erase(it);
 }
 
-std::shared_ptr<const Context> ContextDirectory::Find(const std::string& handle) const {
+std::shared_ptr<const Context> ContextDirectory::Find(const ContextId& id, int64_t unix_now) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto it = contexts_.find(handle);
-  return it == contexts_.end() ? nullptr : it->second;
+  const auto it = contexts_.find(id);
+  if (it == contexts_.end() || it->second->HasExpired(unix_now)) return nullptr;
+  return it->second;
 }
 
-std::shared_ptr<const Context> ContextDirectory::FindLongest(const Request& request) const {
+std::vector<std::shared_ptr<const Context>> ContextDirectory::List(const std::string& salt,
+                                                                   int64_t unix_now) const {
   const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<const Context>> found;
+  for (auto it = contexts_.lower_bound({.salt = salt, .handle = ""});
+       it != contexts_.end() && it->first.salt == salt; ++it) {
+    if (!it->second->HasExpired(unix_now)) found.push_back(it->second);
+  }
+  return found;
+}
+
+std::vector<ContextId> ContextDirectory::Expired(int64_t unix_now) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<ContextId> expired;
+  for (const auto& [id, context] : contexts_) {
+    if (context->HasExpired(unix_now)) expired.push_back(id);
+  }
+  return expired;
+}
+
+std::shared_ptr<const Context> ContextDirectory::FindLongest(const Request& request,
+                                                             int64_t unix_now) const {
   std::shared_ptr<const Context> longest;
-  for (const auto& [handle, context] : contexts_) {
-    if (context->salt != request.cache_salt || context->spec != request.cache) continue;
+  for (const std::shared_ptr<const Context>& context : List(request.cache_salt, unix_now)) {
+    if (context->spec != request.cache) continue;
     if (longest != nullptr && context->tokens.size() <= longest->tokens.size()) continue;
     if (Continues(request.prompt, *context) && IsWorthIt(*context, request)) longest = context;
   }
   return longest;
 }
 
-std::optional<Failed> ContextDirectory::Resolve(Request* request) const {
+std::optional<Failed> ContextDirectory::Resolve(Request* request, int64_t unix_now) const {
   if (request->context.empty()) {
-    if (request->find_context) request->from = FindLongest(*request);
+    if (request->find_context) request->from = FindLongest(*request, unix_now);
     return std::nullopt;
   }
-  std::shared_ptr<const Context> context = Find(request->context);
-  // Whose it is another may not learn.
-  if (context == nullptr || context->salt != request->cache_salt) {
-    return Failed{.status = absl::NotFoundError(
-                      absl::StrCat("context: ", request->context,
-                                   " is unknown here; it may have left for newer ones: send the "
-                                   "whole conversation")),
-                  .reason = "UNKNOWN_CONTEXT"};
-  }
+  std::shared_ptr<const Context> context =
+      Find({.salt = request->cache_salt, .handle = request->context}, unix_now);
+  if (context == nullptr) return UnknownContext(request->context);
   if (request->cache != CacheSpec() && request->cache != context->spec)
     return Invalid(absl::StrCat("cache: the context's policy is ", context->spec.policy,
                                 ", and stays what it is; leave the fields unset"));

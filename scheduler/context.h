@@ -4,6 +4,7 @@
 #ifndef HYDRANT_SCHEDULER_CONTEXT_H_
 #define HYDRANT_SCHEDULER_CONTEXT_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -18,35 +19,56 @@
 
 namespace hydrant {
 
+// Handles of one salt mean nothing to those of another.
+struct ContextId {
+  std::string salt;
+  std::string handle;
+  auto operator<=>(const ContextId&) const = default;
+};
+
 // Immutable, and shared across threads: who has one may go on from it, by reading its tokens again
 // where the cache itself has left meanwhile.
 struct Context {
-  std::string handle;
+  ContextId id;
   std::vector<TokenId> tokens;  // all that its sequence knew
   int64_t num_seen = 0;         // of these, from the first on, those that the cache has seen
   CacheSpec spec;               // what its request asked for
   CachePlan plan;               // what became of it
-  std::string salt;
+  int64_t entries = 0;          // over all layers and heads
+  int64_t pages = 0;            // that they lie in
+  std::optional<RetainedMass> retained_mass{};  // of the prompt that was compressed
+  int64_t created_at = 0;                       // Unix time in seconds
+  int64_t expires_at = 0;                       // the same; 0: never
+  bool pinned = false;                          // does not leave for others
+
+  bool HasExpired(int64_t unix_now) const { return expires_at > 0 && unix_now >= expires_at; }
 };
 
-// Which there are, by handle. Thread-safe: requests are resolved before they reach the scheduler,
-// which alone adds and removes.
+// What is said of a handle that nothing is behind: of an unknown one, an expired one, or another's.
+Failed UnknownContext(const std::string& handle);
+
+// Which there are. Thread-safe: requests are resolved before they reach the scheduler, which alone
+// adds and removes.
 class ContextDirectory {
  public:
   void Add(std::shared_ptr<const Context> context);
-  void Remove(const std::string& handle);
+  void Remove(const Context& context);  // where it is the one of its id
 
   // Puts the context that a request names, or the longest that it continues where it asks for one,
   // in front of it (Request::from). NOT_FOUND UNKNOWN_CONTEXT, or INVALID where its prompt is not
   // a continuation or its salt another.
-  std::optional<Failed> Resolve(Request* request) const;
+  std::optional<Failed> Resolve(Request* request, int64_t unix_now = 0) const;
+  // Null: there is none, or it has expired.
+  std::shared_ptr<const Context> Find(const ContextId& id, int64_t unix_now) const;
+  // Of a salt, by handle.
+  std::vector<std::shared_ptr<const Context>> List(const std::string& salt, int64_t unix_now) const;
+  std::vector<ContextId> Expired(int64_t unix_now) const;
 
  private:
-  std::shared_ptr<const Context> Find(const std::string& handle) const;
-  std::shared_ptr<const Context> FindLongest(const Request& request) const;
+  std::shared_ptr<const Context> FindLongest(const Request& request, int64_t unix_now) const;
 
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Context>> contexts_;
+  std::map<ContextId, std::shared_ptr<const Context>> contexts_;
 };
 
 }  // namespace hydrant

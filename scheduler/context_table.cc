@@ -1,46 +1,112 @@
 #include "scheduler/context_table.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace hydrant {
 
 ContextTable::~ContextTable() {
-  while (!by_use_.empty()) Remove(by_use_.front().context->handle);
+  for (Kept& kept : by_use_) {
+    directory_->Remove(*kept.context);
+    space_->Drop(&kept.space);
+  }
 }
 
 bool ContextTable::Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
                         CacheUpdates* updates) {
-  if (!space_->MayEverSwapOut(space)) return false;
-  Kept kept = {.context = std::move(context), .space = {}};
-  while (!space_->TrySwapOut(space, &kept.space, updates)) {
-    Remove(std::string(by_use_.front().context->handle));
+  if (!MakeRoom(space.num_pages)) return false;
+  KeptSpace kept;
+  if (!space_->TrySwapOut(space, &kept, updates)) return false;
+  Insert(std::move(context), std::move(kept));
+  return true;
+}
+
+KeptSpace ContextTable::Reserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages) {
+  int64_t all = 0;
+  for (const int32_t of_head : pages) all += of_head;
+  KeptSpace kept;
+  if (MakeRoom(all) && space_->TryReserve(spans, pages, &kept)) reserved_pages_ += all;
+  return kept;
+}
+
+void ContextTable::Add(std::shared_ptr<const Context> context, KeptSpace space) {
+  reserved_pages_ -= static_cast<int64_t>(space.host_pages.size());
+  Insert(std::move(context), std::move(space));
+}
+
+void ContextTable::GiveBack(KeptSpace space) {
+  reserved_pages_ -= static_cast<int64_t>(space.host_pages.size());
+  space_->Drop(&space);
+}
+
+void ContextTable::Insert(std::shared_ptr<const Context> context, KeptSpace space) {
+  Remove(context->id);
+  by_use_.push_back({.context = std::move(context), .space = std::move(space)});
+  const Kept& added = by_use_.back();
+  directory_->Add(added.context);
+  contexts_[added.context->id] = std::prev(by_use_.end());
+}
+
+bool ContextTable::MakeRoom(int64_t pages) {
+  int64_t free = space_->NumFreeHostPages();
+  bool has_place = space_->NumFreeKept() > 0;
+  auto end = by_use_.begin();
+  for (; (free < pages || !has_place) && end != by_use_.end(); ++end) {
+    if (!end->MayLeave()) continue;
+    free += static_cast<int64_t>(end->space.host_pages.size());
+    has_place = true;
+  }
+  if (free < pages || !has_place) return false;
+  for (auto it = by_use_.begin(); it != end;) {
+    const auto kept = it++;
+    if (!kept->MayLeave()) continue;
+    Drop(kept);
     ++num_evicted_;
   }
-  Remove(kept.context->handle);
-  directory_->Add(kept.context);
-  by_use_.push_back(std::move(kept));
-  contexts_[by_use_.back().context->handle] = std::prev(by_use_.end());
   return true;
 }
 
 const KeptSpace* ContextTable::Use(const Context& context) {
-  const auto it = contexts_.find(context.handle);
+  const auto it = contexts_.find(context.id);
   if (it == contexts_.end() || it->second->context.get() != &context) return nullptr;
   by_use_.splice(by_use_.end(), by_use_, it->second);
   return &it->second->space;
 }
 
-void ContextTable::Remove(const std::string& handle) {
-  const auto it = contexts_.find(handle);
-  if (it == contexts_.end()) return;
-  directory_->Remove(handle);
-  space_->Drop(&it->second->space);
-  by_use_.erase(it->second);
-  contexts_.erase(it);
+bool ContextTable::Remove(const ContextId& id) {
+  const auto it = contexts_.find(id);
+  if (it == contexts_.end()) return false;
+  Drop(it->second);
+  return true;
+}
+
+void ContextTable::Drop(List::iterator kept) {
+  directory_->Remove(*kept->context);
+  contexts_.erase(kept->context->id);
+  kept->removed = true;
+  if (kept->leases > 0) return;
+  space_->Drop(&kept->space);
+  by_use_.erase(kept);
+}
+
+ContextTable::Lease ContextTable::Acquire(const ContextId& id) {
+  const auto it = contexts_.find(id);
+  if (it == contexts_.end()) return {};
+  ++it->second->leases;
+  return {it->second->context, &it->second->space};
+}
+
+void ContextTable::Release(const Lease& lease) {
+  const auto is_it = [&](const Kept& kept) { return &kept.space == lease.space; };
+  const auto kept = std::find_if(by_use_.begin(), by_use_.end(), is_it);
+  if (--kept->leases > 0 || !kept->removed) return;
+  space_->Drop(&kept->space);
+  by_use_.erase(kept);
 }
 
 int64_t ContextTable::NumHostPages() const {
-  int64_t pages = 0;
+  int64_t pages = reserved_pages_;
   for (const Kept& kept : by_use_) pages += static_cast<int64_t>(kept.space.host_pages.size());
   return pages;
 }

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
-#include <string>
-#include <unordered_map>
+#include <span>
 
 #include "engine/cache/cache_space.h"
 #include "scheduler/context.h"
@@ -24,28 +24,53 @@ class ContextTable {
   ContextTable(const ContextTable&) = delete;
   ContextTable& operator=(const ContextTable&) = delete;
 
-  // Keeps a copy of the cache in `space`; false: it is too large even for all the memory there is,
-  // and no other has left.
+  // Keeps a copy of the cache in `space`, in the place of one of the same id; false: there is no
+  // room for it even when all have left that may, and none has.
   bool Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
             CacheUpdates* updates);
   // The memory of one that is still there, which counts as a use; null: it has left.
   const KeptSpace* Use(const Context& context);
-  void Remove(const std::string& handle);
+  bool Remove(const ContextId& id);  // false: there is none
+
+  // Memory for a cache that comes from elsewhere, as Keep(); empty: there is no room. Whoever has
+  // written it adds it, or gives it back.
+  KeptSpace Reserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages);
+  void Add(std::shared_ptr<const Context> context, KeptSpace space);
+  void GiveBack(KeptSpace space);
+
+  // One that somebody reads: its memory stays until Release(), whatever becomes of it. Null: there
+  // is none.
+  struct Lease {
+    std::shared_ptr<const Context> context;
+    const KeptSpace* space = nullptr;
+  };
+  Lease Acquire(const ContextId& id);
+  void Release(const Lease& lease);
 
   int64_t size() const { return static_cast<int64_t>(contexts_.size()); }
-  int64_t NumHostPages() const;  // that they hold; for tests
+  int64_t NumHostPages() const;  // that they hold, or will when they are added; for tests
   uint64_t num_evicted() const { return num_evicted_; }
 
  private:
   struct Kept {
     std::shared_ptr<const Context> context;
     KeptSpace space;
+    int leases = 0;
+    bool removed = false;  // its memory is still leased
+    bool MayLeave() const { return leases == 0 && !context->pinned; }
   };
+  using List = std::list<Kept>;
+
+  // Evicts so that so many pages are free; false: not enough may leave, and none has.
+  bool MakeRoom(int64_t pages);
+  void Insert(std::shared_ptr<const Context> context, KeptSpace space);
+  void Drop(List::iterator kept);
 
   CacheSpace* const space_;
   ContextDirectory* const directory_;
-  std::list<Kept> by_use_;  // the least recently used first
-  std::unordered_map<std::string, std::list<Kept>::iterator> contexts_;
+  List by_use_;                                   // the least recently used first
+  std::map<ContextId, List::iterator> contexts_;  // those that were not removed
+  int64_t reserved_pages_ = 0;
   uint64_t num_evicted_ = 0;
 };
 

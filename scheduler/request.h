@@ -42,6 +42,14 @@ struct StoppingParams {
   bool ignore_eos = false;
 };
 
+// How the cache of a request that ends is kept for others to go on from.
+struct KeepAs {
+  std::string handle;      // empty: it is not
+  int64_t created_at = 0;  // Unix time in seconds
+  int64_t expires_at = 0;  // the same; 0: never
+  bool pinned = false;     // it does not leave for others
+};
+
 struct Context;  // scheduler/context.h
 
 struct Request {
@@ -62,7 +70,10 @@ struct Request {
   std::string context;
   bool whole_conversation = false;
   bool find_context = false;  // the longest that the prompt continues, where there is one
-  std::string keep_as;        // the handle under which its cache is kept; empty: it is not
+  KeepAs keep_as;
+  // Nothing is generated: the request ends when its prompt has been read. REQUIRES: max_tokens is
+  // 1, nothing is resumed
+  bool only_reads = false;
   std::shared_ptr<const Context>
       from;  // ContextDirectory::Resolve: `prompt` begins with its tokens
   SamplingParams sampling;
@@ -120,8 +131,8 @@ struct Finished {
   std::string matched_stop{};                 // the stop string, if one matched
   std::optional<TokenId> matched_token_id{};  // the end or stop token id, if one matched
   Usage usage{};
-  std::vector<float> embedding{};  // [hidden], where it was asked for
-  std::string context{};           // the handle, where the cache was kept
+  std::vector<float> embedding{};            // [hidden], where it was asked for
+  std::shared_ptr<const Context> context{};  // where the cache was kept
 };
 // The stream ends with an error. reason is a stable word for machines: CANCELLED, DEADLINE,
 // QUEUE_FULL, NEVER_FITS, DUPLICATE_REQUEST_ID, UNKNOWN_CONTEXT, INVALID, DRAINING, LOADING,

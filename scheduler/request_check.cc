@@ -260,7 +260,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
       .num_layers = limits.FullLayers(),
       .num_kv_heads = limits.num_kv_heads,
-      .question_tokens = request.question_tokens};
+      .question_tokens = request.question_tokens,
+      .asked_later = request.only_reads};
   prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
   absl::StatusOr<CachePlan> plan =
       request.from != nullptr ? request.from->plan : PlanCache(request.cache, prompt);

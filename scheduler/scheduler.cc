@@ -79,6 +79,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
       .keep_as = std::move(request.keep_as),
+      .only_reads = request.only_reads,
       .spec = std::move(request.cache),
       .salt = std::move(request.cache_salt),
       .submitted_at = now,
@@ -132,6 +133,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   in_flight_.back().decode.clear();
   in_flight_.back().prefill.clear();
   in_flight_.back().cut = cut_;
+  in_flight_.back().swaps = !batch_.swap_outs.empty() || !batch_.swap_ins.empty();
   ScheduleDecode();
   SchedulePrefill(now);
   if (!batch_.HasWork()) {
@@ -511,6 +513,7 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
   }
   if (index < sequence->NumKnown()) return;
   if (!sequence->first_token_at.has_value()) sequence->first_token_at = now;
+  if (sequence->only_reads) return Finish(sequence, FinishReason::kLength, now);
   ++totals_.generation_tokens;
   OutputProcessor::Output output = sequence->output.Push(token);
   sequence->usage.completion_tokens = sequence->output.num_tokens();
@@ -536,7 +539,7 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
 void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,
                        std::vector<float> embedding) {
   CloseUsage(sequence, now);
-  std::string context = Keep(*sequence);
+  std::shared_ptr<const Context> context = Keep(*sequence);
   Send(*sequence, Finished{.reason = reason,
                            .matched_stop = sequence->output.matched_stop(),
                            .matched_token_id = sequence->output.matched_token_id(),
@@ -546,19 +549,27 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,
   Remove(sequence);
 }
 
-// Under which handle a sequence that ends has left its cache; empty: it has not.
-std::string Scheduler::Keep(const Sequence& sequence) {
-  if (sequence.keep_as.empty() || !sequence.space.IsOpen()) return {};
-  auto context = std::make_shared<Context>(Context{.handle = sequence.keep_as,
+// What a sequence that ends has left; null: nothing.
+std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
+  const SequenceSpace& space = sequence.space;
+  // A token that was on its way when its sequence was preempted may end it while it reads again.
+  const bool whole = sequence.state == SequenceState::kRunning && space.lengths_known &&
+                     sequence.plan.open == OpenUntil::kDecided;
+  if (sequence.keep_as.handle.empty() || !whole) return nullptr;
+  auto context = std::make_shared<Context>(Context{.id = {sequence.salt, sequence.keep_as.handle},
                                                    .tokens = sequence.tokens,
                                                    .num_seen = sequence.num_seen,
                                                    .spec = sequence.spec,
                                                    .plan = sequence.plan,
-                                                   .salt = sequence.salt});
-  if (!contexts_.Keep(std::move(context), sequence.space, &ended_updates_)) return {};
-  if (sequence.was_decided)
-    ended_updates_.decisions.push_back({sequence.space.slot, sequence.plan});
-  return sequence.keep_as;
+                                                   .pages = space.num_pages,
+                                                   .retained_mass = sequence.usage.retained_mass,
+                                                   .created_at = sequence.keep_as.created_at,
+                                                   .expires_at = sequence.keep_as.expires_at,
+                                                   .pinned = sequence.keep_as.pinned});
+  for (const HeadSpan& span : space.spans) context->entries += span.EntriesAfter(sequence.num_seen);
+  if (!contexts_.Keep(context, space, &ended_updates_)) return nullptr;
+  if (sequence.was_decided) ended_updates_.decisions.push_back({space.slot, sequence.plan});
+  return context;
 }
 
 void Scheduler::Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now) {
@@ -617,6 +628,12 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
   cancels_.clear();
   in_flight_.clear();
   ended_updates_ = CacheUpdates();
+}
+
+bool Scheduler::SwapsUnderWay() const {
+  return !ended_updates_.swap_outs.empty() ||
+         std::any_of(in_flight_.begin(), in_flight_.end(),
+                     [](const StepInFlight& step) { return step.swaps; });
 }
 
 SchedulerStats Scheduler::Stats() const {

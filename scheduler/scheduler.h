@@ -95,6 +95,10 @@ class Scheduler {
   void FailAll(const absl::Status& status, const std::string& reason, TimeUs now);
   // Thread-safe: requests that go on from a context are resolved before they are checked and added.
   const ContextDirectory& contexts() const { return directory_; }
+  // Whether a step that moves pages to or from the host's memory is to come, or has not come back.
+  bool SwapsUnderWay() const;
+  // For whoever reads or writes these pages, between steps. REQUIRES: no swaps are under way
+  ContextTable& context_table() { return contexts_; }
   // Events since the last call, in order.
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
@@ -126,7 +130,7 @@ class Scheduler {
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
-  std::string Keep(const Sequence& sequence);
+  std::shared_ptr<const Context> Keep(const Sequence& sequence);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);
@@ -175,6 +179,7 @@ class Scheduler {
     std::vector<ScheduledToken> decode;   // [batch.decode.size()]
     std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
     std::vector<CacheId> cut;             // [batch.cuts.size()]
+    bool swaps = false;
   };
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice);
 

@@ -42,7 +42,8 @@ struct Sequence {
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
 
   std::shared_ptr<const Context> from{};  // whose cache it goes on from; may be null
-  std::string keep_as{};                  // the handle to keep its own under; empty: none
+  KeepAs keep_as{};
+  bool only_reads = false;
   CacheSpec spec{};
   std::string salt{};
 
@@ -81,7 +82,7 @@ struct Sequence {
   bool MayDecode() const {
     if (!space.lengths_known || plan.open == OpenUntil::kPromptRead) return false;
     // One whose cache is kept ends with all of its tokens known: it does not run ahead of them.
-    if (!keep_as.empty() && num_seen >= NumKnown()) return false;
+    if (!keep_as.handle.empty() && num_seen >= NumKnown()) return false;
     return num_seen + 1 < max_total_tokens;
   }
 };

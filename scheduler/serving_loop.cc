@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -42,6 +43,12 @@ absl::Status CheckLimits(const EngineLimits& limits) {
   return absl::OkStatus();
 }
 
+int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 // Of a request that names none: any of 2^64, from any thread.
 uint64_t DrawSeed() {
   thread_local std::mt19937_64 generator = [] {
@@ -74,6 +81,11 @@ class ServingLoop::Impl {
 
   std::variant<Queued, Failed> Submit(RequestHandle handle, Request request);
   void Cancel(RequestHandle handle, absl::Status why);
+  const ContextDirectory& contexts() const { return scheduler_.contexts(); }
+  void WithContexts(std::function<void(ContextTable*)> command);
+  void OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
+    on_kept_ = std::move(callback);
+  }
   LoopSnapshot Snapshot() const;
   const LoopMetrics& metrics() const { return metrics_; }
   void StopAdmitting();
@@ -93,7 +105,8 @@ class ServingLoop::Impl {
   struct Inbox {
     std::vector<Arrival> arrivals;
     std::vector<std::pair<RequestHandle, absl::Status>> cancels;
-    bool Empty() const { return arrivals.empty() && cancels.empty(); }
+    std::vector<std::function<void(ContextTable*)>> commands;
+    bool Empty() const { return arrivals.empty() && cancels.empty() && commands.empty(); }
   };
 
   // REQUIRES: mutex_ held, for both.
@@ -104,6 +117,7 @@ class ServingLoop::Impl {
   std::optional<Inbox> WaitForWork();  // nullopt: the loop must stop
   void Step(Inbox inbox);
   void RunEngine();
+  void RunCommands();
   void LoseEngine(const absl::Status& why);
   void ObserveBatch(const Batch& batch);
   void ShowStep(const SchedulerStats& stats, TimeUs now);
@@ -131,6 +145,10 @@ class ServingLoop::Impl {
   TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
+  std::vector<std::function<void(ContextTable*)>> commands_;
+  std::function<void(std::shared_ptr<const Context>)> on_kept_;  // may be null
+  std::vector<std::shared_ptr<const Context>> kept_;             // it has not been called with
+  int64_t expired_at_ = 0;                                       // when it was last looked for
 
   LoopMetrics metrics_;
   std::atomic<bool> engine_lost_{false};
@@ -149,7 +167,8 @@ std::optional<Failed> ServingLoop::Impl::Refusal() const {
 }
 
 std::variant<Queued, Failed> ServingLoop::Impl::Submit(RequestHandle handle, Request request) {
-  if (std::optional<Failed> failed = scheduler_.contexts().Resolve(&request)) return *failed;
+  if (std::optional<Failed> failed = scheduler_.contexts().Resolve(&request, UnixNow()))
+    return *failed;
   std::variant<CheckedRequest, Failed> checked =
       CheckRequest(std::move(request), limits_, *tokenizer_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
@@ -178,6 +197,18 @@ void ServingLoop::Impl::Cancel(RequestHandle handle, absl::Status why) {
   if (!gate_.IsLive(handle)) return;
   inbox_.cancels.emplace_back(handle, std::move(why));
   wake_.notify_one();
+}
+
+void ServingLoop::Impl::WithContexts(std::function<void(ContextTable*)> command) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!stopping_) {
+      inbox_.commands.push_back(std::move(command));
+      wake_.notify_one();
+      return;
+    }
+  }
+  command(nullptr);
 }
 
 void ServingLoop::Impl::ShowQueue() {
@@ -237,6 +268,9 @@ void ServingLoop::Impl::Run() {
   for (Arrival& arrival : inbox_.arrivals) {  // stopping_ keeps others out
     scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
   }
+  commands_.insert(commands_.end(), std::make_move_iterator(inbox_.commands.begin()),
+                   std::make_move_iterator(inbox_.commands.end()));
+  for (const auto& command : std::exchange(commands_, {})) command(nullptr);
   // Nothing stays in flight: the executor is free for another loop.
   for (; steps_in_flight_ > 0; --steps_in_flight_) {
     if (!executor_->Collect(&result_).ok()) break;
@@ -250,7 +284,7 @@ void ServingLoop::Impl::Run() {
 // the inbox can bring work.
 std::optional<ServingLoop::Impl::Inbox> ServingLoop::Impl::WaitForWork() {
   std::unique_lock<std::mutex> lock(mutex_);
-  const bool live = !scheduler_.Empty() || steps_in_flight_ > 0;
+  const bool live = !scheduler_.Empty() || steps_in_flight_ > 0 || !commands_.empty();
   wake_.wait(lock, [&] { return stopping_ || live || !inbox_.Empty(); });
   if (stopping_) return std::nullopt;
   return std::exchange(inbox_, {});
@@ -261,6 +295,8 @@ void ServingLoop::Impl::Step(Inbox inbox) {
     scheduler_.Add(arrival.handle, std::move(arrival.request), arrival.submitted_at);
   }
   for (auto& [handle, why] : inbox.cancels) scheduler_.Cancel(handle, std::move(why));
+  commands_.insert(commands_.end(), std::make_move_iterator(inbox.commands.begin()),
+                   std::make_move_iterator(inbox.commands.end()));
   step_begin_ = Now();
   stepped_ = false;
   collect_us_ = 0;
@@ -270,7 +306,20 @@ void ServingLoop::Impl::Step(Inbox inbox) {
     scheduler_.FailAll(engine_status_, "ENGINE_FAULT", step_begin_);
   }
   Publish(scheduler_.TakeEvents());
+  RunCommands();
   host_us_ += Now() - step_begin_ - collect_us_;
+}
+
+void ServingLoop::Impl::RunCommands() {
+  const int64_t now = UnixNow();
+  if (std::exchange(expired_at_, now) != now) {
+    for (const ContextId& id : scheduler_.contexts().Expired(now))
+      scheduler_.context_table().Remove(id);
+  }
+  if (engine_status_.ok() && scheduler_.SwapsUnderWay()) return;
+  ContextTable* contexts = engine_status_.ok() ? &scheduler_.context_table() : nullptr;
+  for (const auto& command : std::exchange(commands_, {})) command(contexts);
+  for (auto& context : std::exchange(kept_, {})) on_kept_(std::move(context));
 }
 
 // While the device works on one step the next is scheduled and enqueued, and the results of the one
@@ -361,6 +410,12 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
     delivering_ = !events.empty();
   }
   if (events.empty()) return;
+  if (on_kept_ != nullptr) {
+    for (const Event& event : events) {
+      const Finished* finished = std::get_if<Finished>(&event.what);
+      if (finished != nullptr && finished->context != nullptr) kept_.push_back(finished->context);
+    }
+  }
   sink_->Deliver(std::move(events));
   std::lock_guard<std::mutex> lock(mutex_);
   delivering_ = false;
@@ -385,6 +440,13 @@ std::variant<Queued, Failed> ServingLoop::Submit(RequestHandle handle, Request r
 }
 void ServingLoop::Cancel(RequestHandle handle, absl::Status why) {
   impl_->Cancel(handle, std::move(why));
+}
+const ContextDirectory& ServingLoop::contexts() const { return impl_->contexts(); }
+void ServingLoop::WithContexts(std::function<void(ContextTable*)> command) {
+  impl_->WithContexts(std::move(command));
+}
+void ServingLoop::OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
+  impl_->OnKept(std::move(callback));
 }
 LoopSnapshot ServingLoop::Snapshot() const { return impl_->Snapshot(); }
 const LoopMetrics& ServingLoop::metrics() const { return impl_->metrics(); }

@@ -15,6 +15,7 @@
 #include "engine/cache/prefix_cache.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "scheduler/context_table.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
@@ -75,6 +76,14 @@ class ServingLoop {
   // Idempotent; unknown handles are ignored. The request ends with Failed{CANCELLED} (status code
   // given) and its pages are free within two steps.
   void Cancel(RequestHandle handle, absl::Status why);
+
+  const ContextDirectory& contexts() const;
+  // Calls it on the loop's thread, between steps, when the pages of contexts are where they belong;
+  // with null where the loop stops or its engine is lost. It must not block.
+  void WithContexts(std::function<void(ContextTable*)> command);
+  // Called with every context that a request leaves, as WithContexts() calls. Before the first
+  // request.
+  void OnKept(std::function<void(std::shared_ptr<const Context>)> callback);
 
   LoopSnapshot Snapshot() const;       // takes no lock
   const LoopMetrics& metrics() const;  // the same

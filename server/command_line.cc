@@ -48,6 +48,7 @@ struct Flags {
   std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory_bytes, prefix_cache_memory_bytes, context_memory_bytes;
+  std::string context_store, context_store_bytes;
   bool prefix_caching = true;
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
@@ -139,6 +140,18 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--context-memory-bytes", flags->context_memory_bytes,
                   "Of the host's memory, for the caches of requests that have ended and asked for "
                   "it (`keep`); 0: none; default: see below")
+      ->group(group);
+  app->add_option(
+         "--context-store", flags->context_store,
+         "Where these caches are saved, so that they outlive the process and other replicas "
+         "can use them: dir:PATH, redis://HOST[:PORT][/DB], or unix:PATH of a Redis; "
+         "default: nowhere")
+      ->envname("HYDRANT_CONTEXT_STORE")
+      ->group(group);
+  app->add_option(
+         "--context-store-bytes", flags->context_store_bytes,
+         "What a folder may hold, such as 20G; those that were not used for longest leave; "
+         "default: no bound")
       ->group(group);
   app->add_option("--gpu-memory-utilization", flags->gpu_memory_utilization,
                   "Share of a GPU's memory that weights, activations and KV pool may fill; other "
@@ -300,6 +313,16 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
         options->context_memory_bytes,
         ToBytes("--context-memory-bytes", flags.context_memory_bytes, nullptr));
   }
+  options->context_store = flags.context_store;
+  if (!flags.context_store_bytes.empty()) {
+    HYDRANT_ASSIGN_OR_RETURN(
+        options->context_store_bytes,
+        ToBytes("--context-store-bytes", flags.context_store_bytes, "must be more than 0"));
+    if (!flags.context_store.starts_with("dir:")) {
+      return absl::InvalidArgumentError(
+          "--context-store-bytes: is for --context-store dir:PATH; a Redis has its maxmemory");
+    }
+  }
   if (!flags.prefix_caching) options->prefix_cache_memory_bytes = 0;
   engine.gpu_memory_utilization = flags.gpu_memory_utilization;
   if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
@@ -327,6 +350,10 @@ std::map<std::string, std::string> Settings(const CLI::App& app) {
     const auto results = option->results();
     settings[name] = results.empty() ? option->get_default_str() : results.back();
   }
+  // Anybody may ask for the settings.
+  std::string& store = settings["context-store"];
+  if (const size_t at = store.rfind('@'); at != std::string::npos)
+    store.replace(0, at, store.substr(0, store.find("//") + 2) + "...");
   return settings;
 }
 

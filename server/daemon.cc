@@ -22,6 +22,7 @@
 
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
+#include "server/context_conversion.h"
 #include "server/descriptor_limit.h"
 #include "server/event_router.h"
 #include "server/grpc_server.h"
@@ -43,7 +44,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
-constexpr milliseconds kStandAside{10};            // host backends compute on the cores that send
+constexpr milliseconds kStandAside{10};    // host backends compute on the cores that send
+constexpr milliseconds kSaveGrace{2'000};  // for contexts that wait to be saved
+constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
 // Those of the second row are ignored, with a line in the log: a terminal that closes, or a script
@@ -98,6 +101,20 @@ class Wakeups {
   int signal_fd_;
   int event_fd_;
 };
+
+// A line now and then, however many a store that is gone would be worth.
+ContextArchive::OnUnsaved LogUnsaved() {
+  return [next = Clock::time_point(), silent = 0](const absl::Status& status) mutable {
+    if (Clock::now() < next) {
+      ++silent;
+      return;
+    }
+    const std::string more = silent > 0 ? fmt::format(" ({} more before it)", silent) : "";
+    spdlog::warn("not saved: {}{}", std::string(status.message()), more);
+    next = Clock::now() + kUnsavedLogInterval;
+    silent = 0;
+  };
+}
 
 class Daemon {
  public:
@@ -208,6 +225,7 @@ class Daemon {
     HYDRANT_ASSIGN_OR_RETURN(
         loop_, ServingLoop::Start(model_->engine.get(), model_->tokenizer.get(), options_.scheduler,
                                   &router_));
+    HYDRANT_RETURN_IF_ERROR(OpenContexts());
     const absl::Status warm =
         WarmUp(loop_.get(), &router_, service_.NextHandle(), *model_->tokenizer);
     if (!warm.ok())
@@ -219,6 +237,23 @@ class Daemon {
     spdlog::info("{}", PoolSummary(served.limits, served.page_bytes));
     if (served.chat_template == nullptr)
       spdlog::warn("chat prompts are refused: {}", served.no_chat_reason);
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenContexts() {
+    std::unique_ptr<ContextStore> store;
+    if (!options_.context_store.empty()) {
+      absl::StatusOr<std::unique_ptr<ContextStore>> opened = OpenContextStore(
+          options_.context_store, {.max_bytes = options_.context_store_bytes.value_or(0)});
+      if (!opened.ok())
+        return {opened.status().code(),
+                fmt::format("--context-store: {}", std::string(opened.status().message()))};
+      store = *std::move(opened);
+      spdlog::info("contexts are saved in {}", store->Description());
+    }
+    contexts_ =
+        std::make_unique<ContextArchive>(loop_.get(), model_->engine->kept_memory(),
+                                         HomeOf(model_->served), std::move(store), LogUnsaved());
     return absl::OkStatus();
   }
 
@@ -243,7 +278,7 @@ class Daemon {
   // A lost one does not come back, but whoever watches shall see it before the process ends.
   absl::Status Serve() {
     signal(SIGABRT, SIG_DFL);  // the start has its own word for it (server/hydrantd.cc)
-    service_.SetReady(&model_->served, loop_.get());
+    service_.SetReady(&model_->served, loop_.get(), contexts_.get());
     server_->SetServing(true);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
@@ -294,6 +329,8 @@ class Daemon {
     while (!loop_->Idle() && Clock::now() < deadline) {
       if (wakeups_.WaitForSignal(kDrainInterval)) break;  // a second signal: no more patience
     }
+    if (!contexts_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
+      spdlog::warn("some contexts could not be saved in time");
     loop_->Stop();
     port_watch_->Stop();
     server_->Shutdown(kLastMessagesGrace);
@@ -307,9 +344,10 @@ class Daemon {
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;
-  // Destroyed in the opposite order: servers, loop, model.
+  // Destroyed in the opposite order: servers, contexts, loop, model.
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<ServingLoop> loop_;
+  std::unique_ptr<ContextArchive> contexts_;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<PortWatch> port_watch_;
   std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for

@@ -216,6 +216,20 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
                    metrics.batch_tokens);
 }
 
+void AddContextStore(const ContextArchiveMetrics& metrics, Families* to) {
+  to->Distribution("hydrant_context_save_seconds", "Time in which a context was saved.",
+                   metrics.save_seconds);
+  to->Distribution("hydrant_context_load_seconds", "Time in which a context came from the store.",
+                   metrics.load_seconds);
+  to->Counter("hydrant_context_store_bytes_total", "Bytes to and from the store of contexts.")
+      .Value(metrics.saved_bytes.load(), {{"direction", "saved"}})
+      .Value(metrics.loaded_bytes.load(), {{"direction", "loaded"}});
+  to->Counter("hydrant_context_store_failures_total",
+              "Contexts that could not be saved, or not be loaded though they were there.")
+      .Value(metrics.failed_saves.load(), {{"direction", "saved"}})
+      .Value(metrics.failed_loads.load(), {{"direction", "loaded"}});
+}
+
 void AddTimes(const RequestMetrics& requests, Families* to) {
   to->Distribution("hydrant_time_to_first_token_seconds", "From the call to its first token.",
                    requests.time_to_first_token);
@@ -295,6 +309,7 @@ std::string MetricsText(const MetricsArgs& args) {
     const LoopMetrics& metrics = args.serving.loop->metrics();
     AddModel(model, &own);
     AddLoop(loop, metrics, args.now, &own);
+    AddContextStore(args.serving.contexts->metrics(), &own);
     Families vllm({{"model_name", ToValidUtf8(model.name)}});
     AddVllmLoop(model, loop, metrics, &vllm);
     AddVllmRequests(*args.requests, &vllm);

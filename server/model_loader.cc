@@ -10,8 +10,10 @@
 #include "engine/chat/chat_template_files.h"
 #include "engine/engine.h"
 #include "kernels/kv_pages.h"
+#include "kernels/status_macros.h"
 #include "server/machine_limits.h"
 #include "server/model_fetch.h"
+#include "server/model_fingerprint.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -114,6 +116,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
         loaded->tokenizer->VocabSize(), source->config().vocab_size));
   }
   OpenChatTemplate(*source, loaded.get());
+  HYDRANT_ASSIGN_OR_RETURN(loaded->served.fingerprint,
+                           ModelFingerprint(*source, *loaded->tokenizer));
 
   EngineOptions engine_options = options.engine;
   engine_options.sampled_vocab = static_cast<int>(loaded->tokenizer->VocabSize());
@@ -131,6 +135,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   served.name = NameOf(options, source->config());
   served.config = (*engine)->config();
   served.limits = (*engine)->limits();
+  served.kv_layout = (*engine)->kv_layout();
   served.page_bytes = static_cast<int64_t>((*engine)->kv_layout().PageBytes());
   served.memory = (*engine)->memory();
   served.engine_description = (*engine)->Description();

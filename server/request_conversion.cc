@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/status_macros.h"
 #include "server/status_details.h"
 
@@ -275,8 +276,9 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   request.context = wire.context();
   request.whole_conversation = wire.prompt_case() == v1::GenerateRequest::kChat;
   if (wire.keep()) {
-    request.keep_as = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),
-                                   absl::Hex(Draw64(), absl::kZeroPad16));
+    request.keep_as.created_at = absl::ToUnixSeconds(absl::Now());
+    request.keep_as.handle = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),
+                                          absl::Hex(Draw64(), absl::kZeroPad16));
   }
   request.skip_special_tokens =
       !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();

@@ -12,9 +12,12 @@ std::vector<std::string> Outcomes() {
 }
 
 std::vector<std::string> Reasons() {
-  return {"QUEUE_FULL",       "NEVER_FITS",      "INVALID", "DUPLICATE_REQUEST_ID",
-          "UNKNOWN_MODEL",    "UNKNOWN_CONTEXT", "LOADING", "DRAINING",
-          "NO_CHAT_TEMPLATE", "ENGINE_FAULT",    "INTERNAL"};
+  return {"QUEUE_FULL",      "NEVER_FITS",       "INVALID",
+          "UNKNOWN_MODEL",   "NO_CHAT_TEMPLATE", "DUPLICATE_REQUEST_ID",
+          "UNKNOWN_CONTEXT", "CONTEXT_MISMATCH", "CONTEXT_DAMAGED",
+          "NO_CONTEXTS",     "NO_ROOM",          "STORE_UNAVAILABLE",
+          "LOADING",         "DRAINING",         "ENGINE_FAULT",
+          "INTERNAL"};
 }
 
 std::vector<std::string> PolicyNames() {

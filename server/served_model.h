@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/cache/sha256.h"
 #include "engine/chat/chat_template.h"
 #include "engine/engine.h"
 #include "engine/model/model_config.h"
@@ -18,7 +19,9 @@ struct ServedModel {
   std::string name;  // the one requests may name
   ModelConfig config;
   EngineLimits limits;
+  KvLayout kv_layout;
   int64_t page_bytes = 0;
+  Sha256Digest fingerprint = {};  // ModelFingerprint()
   EngineMemory memory;
   std::string engine_description;
   const Tokenizer* tokenizer = nullptr;

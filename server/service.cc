@@ -7,14 +7,19 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
-#include "server/embed_call.h"
+#include "server/context_conversion.h"
 #include "server/generate_stream.h"
 #include "server/model_info.h"
 #include "server/request_conversion.h"
+#include "server/unary_call.h"
+#include "server/wire_events.h"
 #include "server/wire_message.h"
 
 namespace hydrant {
@@ -29,6 +34,8 @@ constexpr TimeUs kOverloadRetryUs = 1'000'000;
 constexpr size_t kShortRequestBytes = 16 << 10;
 // One more than can be kept busy by a single text.
 constexpr int kRequestWorkers = 2;
+// They wait more than they work.
+constexpr int kStoreWorkers = 4;
 
 // A stable word for refusals that are made before the scheduler sees the request.
 std::string ReasonOf(const absl::Status& status) {
@@ -39,6 +46,8 @@ std::string ReasonOf(const absl::Status& status) {
       return "NO_CHAT_TEMPLATE";
     case absl::StatusCode::kInvalidArgument:
       return "INVALID";
+    case absl::StatusCode::kUnimplemented:
+      return "NO_CONTEXTS";
     default:
       return "INTERNAL";
   }
@@ -76,6 +85,18 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const Ref
   return reactor;
 }
 
+Refusal StoreIsBusy() {
+  return {absl::ResourceExhaustedError(
+              "queue full: too many requests wait for the store of contexts; send it again later"),
+          "QUEUE_FULL", kOverloadRetryUs};
+}
+
+int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 Refusal Draining() {
   return {absl::UnavailableError("the server is shutting down and takes no new requests"),
           "DRAINING", kDrainingRetryUs};
@@ -109,17 +130,19 @@ Service::Service(ServiceOptions options, EventRouter* router)
     : options_(std::move(options)),
       router_(router),
       connections_close_(options_.connections_age),
-      workers_(kRequestWorkers, options_.max_waiting_request_bytes) {}
+      workers_(kRequestWorkers, options_.max_waiting_request_bytes),
+      store_workers_(kStoreWorkers, options_.max_waiting_request_bytes) {}
 
 void Service::SetLoadFraction(double fraction) {
   const std::lock_guard lock(mutex_);
   serving_.load_fraction = std::clamp(fraction, 0.0, 1.0);
 }
 
-void Service::SetReady(const ServedModel* model, ServingLoop* loop) {
+void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts) {
   const std::lock_guard lock(mutex_);
   serving_.model = model;
   serving_.loop = loop;
+  serving_.contexts = contexts;
   serving_.load_fraction = 1.0;
   if (serving_.state != v1::SERVER_STATE_LOADING) return;
   serving_.state = v1::SERVER_STATE_READY;
@@ -193,6 +216,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   return stream.get();
 }
 
+std::optional<Refusal> Service::WithContext(const ServingState& serving, const Request& request,
+                                            std::function<void(const absl::Status&)> go_on) {
+  const ContextId id = {.salt = request.cache_salt, .handle = request.context};
+  if (id.handle.empty() || !serving.contexts->HasStore() || serving.contexts->IsHere(id)) {
+    go_on(absl::OkStatus());
+    return std::nullopt;
+  }
+  const size_t bytes = request.prompt.size() * sizeof(TokenId);
+  const bool taken = store_workers_.Run(
+      bytes, [serving, id, go_on = std::move(go_on)] { go_on(serving.contexts->Load(id)); });
+  return taken ? std::nullopt : std::optional(StoreIsBusy());
+}
+
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
                    const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
                    const ServingState& serving) {
@@ -202,7 +238,13 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
       parsed.ok() ? ConvertGenerateRequest(*serving.model, wire) : parsed;
   if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
   request->deadline = SteadyDeadline(deadline);
-  Submit(stream, handle, serving, *std::move(request));
+  const auto shared = std::make_shared<Request>(*std::move(request));
+  const std::optional<Refusal> refusal = WithContext(
+      serving, *shared, [this, stream, handle, serving, shared](const absl::Status& is_here) {
+        if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
+        Submit(stream, handle, serving, std::move(*shared));
+      });
+  if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
 }
 
 // Counted before the client hears of it.
@@ -231,13 +273,15 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandl
   stream->Open(std::move(accepted));
 }
 
-grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes,
-                                         grpc::ByteBuffer* response) {
+template <typename Wire, typename Convert, typename Answer>
+grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* bytes,
+                                            grpc::ByteBuffer* response, const Convert& convert,
+                                            const Answer& answer) {
   const ServingState serving = Current();
   const RequestHandle handle = NextHandle();
-  const std::shared_ptr<EmbedCall> call =
-      EmbedCall::Create({.context = context,
+  const std::shared_ptr<UnaryCall> call =
+      UnaryCall::Create({.context = context,
                          .response = response,
                          .metrics = &request_metrics_,
                          .cancel = [loop = serving.loop, handle](const absl::Status& why) {
@@ -245,24 +289,28 @@ grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
                          }});
   std::optional<Refusal> refusal = WhyNoGeneration(serving);
   if (!refusal.has_value()) {
-    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, call, handle, serving] {
-      Read(*bytes, context->deadline(), call, handle, serving);
-    });
+    refusal = RunWhereItFits(
+        bytes->Length(), [this, context, bytes, call, handle, serving, convert, answer] {
+          Read<Wire>(*bytes, context->deadline(), call, handle, serving, convert, answer);
+        });
   }
   if (refusal.has_value()) call->Refuse(*refusal);
   return call.get();
 }
 
+template <typename Wire, typename Convert, typename Answer>
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<EmbedCall>& call, RequestHandle handle,
-                   const ServingState& serving) {
-  v1::EmbedRequest wire;
+                   const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
+                   const ServingState& serving, const Convert& convert, const Answer& answer) {
+  Wire wire;
   const absl::Status parsed = ParseWire(bytes, &wire);
-  absl::StatusOr<Request> request =
-      parsed.ok() ? ConvertEmbedRequest(*serving.model, wire) : parsed;
+  absl::StatusOr<Request> request = parsed.ok() ? convert(*serving.model, wire) : parsed;
   if (!request.ok()) return call->Refuse(Refused(request.status()));
   request->deadline = SteadyDeadline(deadline);
-  call->SetRequest(std::move(wire), request->request_id);
+  const std::string id = request->request_id;
+  call->SetRequest(id, request->cache.policy,
+                   [answer, id, model = serving.model, wire = std::move(wire)](
+                       const Finished& finished) { return answer(*model, wire, id, finished); });
   router_->Add(handle, call);
   const auto outcome = serving.loop->Submit(handle, *std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
@@ -270,6 +318,158 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
     return call->Refuse({failed->status, failed->reason, failed->retry_after_us});
   }
   call->Open();
+}
+
+namespace {
+
+using UnaryAnswer = std::variant<grpc::ByteBuffer, Refusal>;
+
+UnaryAnswer AnswerEmbed(const ServedModel&, const v1::EmbedRequest& wire, const std::string& id,
+                        const Finished& finished) {
+  v1::EmbedResponse response;
+  const std::vector<float> embedding = ConvertEmbedding(wire, finished.embedding);
+  response.mutable_embedding()->Assign(embedding.begin(), embedding.end());
+  response.set_request_id(id);
+  *response.mutable_usage() = ToWireUsage(finished.usage);
+  return ToWire(response);
+}
+
+UnaryAnswer AnswerCompress(const ServedModel& model, const v1::CompressContextRequest&,
+                           const std::string& id, const Finished& finished) {
+  if (finished.context == nullptr) {
+    return ContextRefusal(absl::ResourceExhaustedError(
+        "the context was read, but there is no room for it; delete others, lower its budget, or "
+        "raise --context-memory-bytes"));
+  }
+  v1::CompressContextResponse response;
+  response.set_request_id(id);
+  *response.mutable_context() =
+      ToWireContext(model, {.id = finished.context->id, .context = finished.context});
+  *response.mutable_usage() = ToWireUsage(finished.usage);
+  return ToWire(response);
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes,
+                                         grpc::ByteBuffer* response) {
+  return RunUnary<v1::EmbedRequest>(context, bytes, response, ConvertEmbedRequest, AnswerEmbed);
+}
+
+grpc::ServerUnaryReactor* Service::CompressContext(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   grpc::ByteBuffer* response) {
+  const auto convert = [](const ServedModel& model, const v1::CompressContextRequest& wire) {
+    return ConvertCompressRequest(model, wire, UnixNow());
+  };
+  return RunUnary<v1::CompressContextRequest>(context, bytes, response, convert, AnswerCompress);
+}
+
+namespace {
+
+template <typename Wire>
+ContextId IdOf(const Wire& wire) {
+  return {.salt = wire.cache_salt(), .handle = wire.handle()};
+}
+
+absl::StatusOr<v1::Context> Described(const ServingState& serving, const ContextId& id) {
+  HYDRANT_ASSIGN_OR_RETURN(const ContextArchive::Entry entry, serving.contexts->Get(id));
+  return ToWireContext(*serving.model, entry);
+}
+
+// The part of a call about contexts that may take long.
+template <typename Wire, typename Ask>
+void AnswerOfContexts(grpc::ServerUnaryReactor* reactor, const ServingState& serving,
+                      const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
+  Wire wire;
+  absl::Status status = ParseWire(bytes, &wire);
+  if (status.ok()) status = CheckModelName(*serving.model, wire.model());
+  if constexpr (!std::is_same_v<Wire, v1::ListContextsRequest>) {
+    if (status.ok()) status = CheckHandle(wire.handle());
+  }
+  if (!status.ok()) return reactor->Finish(ToGrpcStatus(Refused(status)));
+  const auto answer = ask(serving, wire);
+  if (!answer.ok()) return reactor->Finish(ToGrpcStatus(ContextRefusal(answer.status())));
+  *response = ToWire(*answer);
+  reactor->Finish(grpc::Status::OK);
+}
+
+}  // namespace
+
+template <typename Wire, typename Ask>
+grpc::ServerUnaryReactor* Service::OfContexts(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* bytes,
+                                              grpc::ByteBuffer* response, Ask ask) {
+  const ServingState serving = Current();
+  if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool taken = store_workers_.Run(bytes->Length(), [reactor, bytes, response, serving, ask] {
+    AnswerOfContexts<Wire>(reactor, serving, *bytes, response, ask);
+  });
+  if (!taken) reactor->Finish(ToGrpcStatus(StoreIsBusy()));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Service::ListContexts(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* bytes,
+                                                grpc::ByteBuffer* response) {
+  return OfContexts<v1::ListContextsRequest>(
+      context, bytes, response,
+      [](const ServingState& serving,
+         const v1::ListContextsRequest& wire) -> absl::StatusOr<v1::ListContextsResponse> {
+        HYDRANT_ASSIGN_OR_RETURN(const std::vector<ContextArchive::Entry> entries,
+                                 serving.contexts->List(wire.cache_salt()));
+        v1::ListContextsResponse list;
+        for (const ContextArchive::Entry& entry : entries)
+          *list.add_contexts() = ToWireContext(*serving.model, entry);
+        return list;
+      });
+}
+
+grpc::ServerUnaryReactor* Service::GetContext(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* bytes,
+                                              grpc::ByteBuffer* response) {
+  return OfContexts<v1::GetContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving, const v1::GetContextRequest& wire)
+          -> absl::StatusOr<v1::Context> { return Described(serving, IdOf(wire)); });
+}
+
+grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* bytes,
+                                                 grpc::ByteBuffer* response) {
+  return OfContexts<v1::DeleteContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving,
+         const v1::DeleteContextRequest& wire) -> absl::StatusOr<v1::DeleteContextResponse> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(wire)));
+        return v1::DeleteContextResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* Service::SaveContext(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* bytes,
+                                               grpc::ByteBuffer* response) {
+  return OfContexts<v1::SaveContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving,
+         const v1::SaveContextRequest& wire) -> absl::StatusOr<v1::Context> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(wire)));
+        return Described(serving, IdOf(wire));
+      });
+}
+
+grpc::ServerUnaryReactor* Service::LoadContext(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* bytes,
+                                               grpc::ByteBuffer* response) {
+  return OfContexts<v1::LoadContextRequest>(
+      context, bytes, response,
+      [](const ServingState& serving,
+         const v1::LoadContextRequest& wire) -> absl::StatusOr<v1::Context> {
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(wire)));
+        return Described(serving, IdOf(wire));
+      });
 }
 
 template <typename In, typename Ask>

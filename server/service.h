@@ -36,24 +36,31 @@ struct ServiceOptions {
   bool connections_age = false;  // gRPC closes those past an age with the last of their streams
 };
 
-class EmbedCall;
 class GenerateStream;
+class UnaryCall;
 
 // All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
-using RawService =
-    v1::Hydrant::WithRawCallbackMethod_Generate<v1::Hydrant::WithRawCallbackMethod_Embed<
-        v1::Hydrant::WithRawCallbackMethod_Tokenize<v1::Hydrant::WithRawCallbackMethod_Detokenize<
-            v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
-                v1::Hydrant::WithRawCallbackMethod_GetServerInfo<v1::Hydrant::Service>>>>>>;
+using RawService = v1::Hydrant::WithRawCallbackMethod_Generate<
+    v1::Hydrant::WithRawCallbackMethod_Embed<v1::Hydrant::WithRawCallbackMethod_CompressContext<
+        v1::Hydrant::WithRawCallbackMethod_ListContexts<
+            v1::Hydrant::WithRawCallbackMethod_GetContext<
+                v1::Hydrant::WithRawCallbackMethod_DeleteContext<
+                    v1::Hydrant::WithRawCallbackMethod_SaveContext<
+                        v1::Hydrant::WithRawCallbackMethod_LoadContext<
+                            v1::Hydrant::WithRawCallbackMethod_Tokenize<
+                                v1::Hydrant::WithRawCallbackMethod_Detokenize<
+                                    v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
+                                        v1::Hydrant::WithRawCallbackMethod_GetServerInfo<
+                                            v1::Hydrant::Service>>>>>>>>>>>>;
 
 class Service final : public RawService {
  public:
   // Borrowed: the router outlives the service.
   Service(ServiceOptions options, EventRouter* router);
 
-  // Begins as LOADING. Model and loop are borrowed until the gRPC server has shut down.
+  // Begins as LOADING. Model, loop and contexts are borrowed until the gRPC server has shut down.
   void SetLoadFraction(double fraction);
-  void SetReady(const ServedModel* model, ServingLoop* loop);
+  void SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts);
   // Health says draining, and new requests are still taken: balancers get to notice.
   void SetLeaving();
   void SetDraining();
@@ -69,6 +76,24 @@ class Service final : public RawService {
   grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* bytes,
                                   grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* CompressContext(grpc::CallbackServerContext* context,
+                                            const grpc::ByteBuffer* bytes,
+                                            grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListContexts(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* bytes,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetContext(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteContext(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* bytes,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* SaveContext(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* LoadContext(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* bytes,
+                                        grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes,
                                      grpc::ByteBuffer* response) override;
@@ -97,12 +122,28 @@ class Service final : public RawService {
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
             const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
             const ServingState& serving);
+  // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
+  // it cannot be; here and now where that is known, else on a worker. A refusal: there are too
+  // many.
+  std::optional<Refusal> WithContext(const ServingState& serving, const Request& request,
+                                     std::function<void(const absl::Status&)> go_on);
   void Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
               const ServingState& serving, Request request);
-  // The same of an embedding.
+  // A call that ends with its request. convert: Wire to Request; answer: what it has led to.
+  template <typename Wire, typename Convert, typename Answer>
+  grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                     const Convert& convert, const Answer& answer);
+  template <typename Wire, typename Convert, typename Answer>
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<EmbedCall>& call, RequestHandle handle,
-            const ServingState& serving);
+            const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
+            const ServingState& serving, const Convert& convert, const Answer& answer);
+  // About contexts, on a thread that may wait for the store. ask(archive, wire) gives the response,
+  // or says why not.
+  template <typename Wire, typename Ask>
+  grpc::ServerUnaryReactor* OfContexts(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                       Ask ask);
   v1::GetServerInfoResponse ServerInfo(const ServingState& serving) const;
 
   const ServiceOptions options_;
@@ -115,7 +156,9 @@ class Service final : public RawService {
   mutable std::mutex mutex_;
   ServingState serving_;  // guarded by mutex_
 
-  RequestWorkers workers_;  // last: its jobs use all of the above
+  // Last: their jobs use all of the above.
+  RequestWorkers workers_;
+  RequestWorkers store_workers_;  // that may wait for the store of contexts
 };
 
 }  // namespace hydrant

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "hydrant/v1/hydrant.pb.h"
+#include "scheduler/context_archive.h"
 #include "scheduler/serving_loop.h"
 #include "server/served_model.h"
 
@@ -18,6 +19,7 @@ struct ServingState {
   // Borrowed; null before READY. They live until every face has shut down.
   const ServedModel* model = nullptr;
   ServingLoop* loop = nullptr;
+  ContextArchive* contexts = nullptr;
 };
 
 }  // namespace hydrant

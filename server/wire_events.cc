@@ -4,6 +4,7 @@
 
 #include "google/protobuf/descriptor.h"
 #include "kernels/check.h"
+#include "scheduler/context.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -61,12 +62,16 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_kv_pages_of_prompt(Count64(usage.kv_pages_of_prompt));
   wire.set_heads_kept_whole(Count(usage.heads_kept_whole));
   SetPolicyReport(usage.policy_report, &wire);
-  if (usage.retained_mass.has_value()) {
-    v1::RetainedMass* mass = wire.mutable_retained_mass();
-    mass->set_mean(usage.retained_mass->mean);
-    mass->set_minimum(usage.retained_mass->minimum);
-    mass->set_p10(usage.retained_mass->p10);
-  }
+  if (usage.retained_mass.has_value())
+    *wire.mutable_retained_mass() = ToWireMass(*usage.retained_mass);
+  return wire;
+}
+
+v1::RetainedMass ToWireMass(const RetainedMass& mass) {
+  v1::RetainedMass wire;
+  wire.set_mean(mass.mean);
+  wire.set_minimum(mass.minimum);
+  wire.set_p10(mass.p10);
   return wire;
 }
 
@@ -88,7 +93,7 @@ v1::Finished ToWireFinished(const Finished& finished) {
   } else if (finished.matched_token_id.has_value()) {
     wire.set_matched_token_id(*finished.matched_token_id);
   }
-  if (!finished.context.empty()) wire.set_context(finished.context);
+  if (finished.context != nullptr) wire.set_context(finished.context->id.handle);
   return wire;
 }
 

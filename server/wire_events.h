@@ -8,6 +8,7 @@
 namespace hydrant {
 
 v1::Usage ToWireUsage(const Usage& usage);
+v1::RetainedMass ToWireMass(const RetainedMass& mass);
 v1::Progress ToWireProgress(const Progress& progress);
 v1::Finished ToWireFinished(const Finished& finished);
 

@@ -10,7 +10,8 @@ import sys
 # From the top down, with what each may include beside itself. kernels/ and engine/ know no gRPC.
 BELOW = {
     "server": {"scheduler", "engine", "engine/chat", "proto"},
-    "scheduler": {"engine/cache", "engine/step", "engine/tokenizer"},
+    "scheduler": {"scheduler/store", "engine/cache", "engine/step", "engine/tokenizer"},
+    "scheduler/store": {"kernels"},
     "client": {"engine/hub", "engine/tokenizer", "kernels", "proto"},
     "load/commands": {"load/report", "load/targets", "load/run", "client", "engine/tokenizer", "engine/model"},
     "load/report": {"load/run"},

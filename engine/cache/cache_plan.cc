@@ -255,6 +255,21 @@ CachePlan Decide(const CachePlan& plan, const Observations& observations) {
   return plan.policy->Decide(plan, observations);
 }
 
+std::string SaveDecision(const CachePlan& plan) {
+  return plan.policy == nullptr ? std::string() : plan.policy->SaveDecision(plan);
+}
+
+absl::StatusOr<CachePlan> RestorePlan(const CacheSpec& spec, const PromptShape& prompt,
+                                      std::string_view decision) {
+  HYDRANT_ASSIGN_OR_RETURN(CachePlan plan, PlanCache(spec, prompt));
+  plan = Decide(plan, Observations());
+  if (!decision.empty()) {
+    HYDRANT_ASSIGN_OR_RETURN(plan, plan.policy->RestoreDecision(plan, decision));
+  }
+  if (plan.open == OpenUntil::kDecided) return plan;
+  return Invalid(fmt::format("the cache of policy {} has not been decided", spec.policy));
+}
+
 PolicyReport ReportOf(const CachePlan& plan) {
   return plan.policy == nullptr ? PolicyReport() : plan.policy->Report(plan);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -107,6 +108,13 @@ struct Observations {
 };
 // What the plan's policy makes of them. The plan may be as open as before.
 CachePlan Decide(const CachePlan& plan, const Observations& observations);
+
+// A plan that is no longer open outlives its process as the spec and the prompt that PlanCache()
+// made it of, and what has been decided since.
+std::string SaveDecision(const CachePlan& plan);
+// InvalidArgument where no request could have come to such a plan.
+absl::StatusOr<CachePlan> RestorePlan(const CacheSpec& spec, const PromptShape& prompt,
+                                      std::string_view decision);
 
 // What a policy has decided for a request, in its own words: the block's name, and named values.
 struct PolicyReport {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "kernels/check.h"
@@ -77,6 +78,16 @@ bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, in
       std::max<int64_t>(WidestHead(limits, plan, tokens), SharedRowWidth(limits, plan));
   return PagesFor(limits, plan, tokens) <= limits.num_blocks &&
          width * heads <= limits.table_entries;
+}
+
+std::optional<HeadSpan> CacheSpace::SpanAfter(const EngineLimits& limits, const CachePlan& plan,
+                                              int head, int64_t tokens) {
+  const int layer = head / limits.num_kv_heads;
+  if (layer >= limits.FullLayers()) return InWindow(limits, plan);
+  const int64_t ends = plan.life->OpeningEnds(plan);
+  if (tokens <= ends && !plan.life->ReportsPrompt()) return plan.life->Opening(plan, layer);
+  if (plan.life->HeadsDiffer(plan)) return std::nullopt;
+  return plan.life->CutAfter(plan, ends).then;
 }
 
 int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan) {
@@ -308,14 +319,21 @@ void CacheSpace::CloseArena(SequenceSpace* space) {
 
 bool CacheSpace::TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates) {
   HYDRANT_CHECK(space.IsOpen() && space.lengths_known && space.shared_pages.empty());
-  if (free_kept_.empty() || space.num_pages > host_pages_.NumFree()) return false;
+  if (!TryReserve(space.spans, space.pages, kept)) return false;
+  updates->swap_outs.push_back(SwapOf(space, *kept));
+  return true;
+}
+
+bool CacheSpace::TryReserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages,
+                            KeptSpace* kept) {
+  const int64_t all = std::accumulate(pages.begin(), pages.end(), int64_t{0});
+  if (free_kept_.empty() || all > host_pages_.NumFree()) return false;
   kept->kept = free_kept_.back();
   free_kept_.pop_back();
-  kept->spans = space.spans;
-  kept->pages = space.pages;
-  kept->host_pages.resize(space.num_pages);
+  kept->spans.assign(spans.begin(), spans.end());
+  kept->pages.assign(pages.begin(), pages.end());
+  kept->host_pages.resize(all);
   HYDRANT_CHECK(host_pages_.Allocate(kept->host_pages));
-  updates->swap_outs.push_back(SwapOf(space, *kept));
   return true;
 }
 

@@ -119,10 +119,8 @@ class CacheSpace {
   // prompt; it grows from what was kept, so args.tokens does not count.
   bool TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
                  CacheUpdates* updates);
-  // Whether there could be room for it if nothing else were kept.
-  bool MayEverSwapOut(const SequenceSpace& space) const {
-    return limits_.max_kept_caches > 0 && space.num_pages <= host_pages_.NumBlocks();
-  }
+  // Room in the host's memory for a cache that comes from elsewhere.
+  bool TryReserve(std::span<const HeadSpan> spans, std::span<const int32_t> pages, KeptSpace* kept);
   void Drop(KeptSpace* kept);
 
   // Everything goes home; `space` is empty afterwards. Steps that were scheduled before may name
@@ -141,10 +139,15 @@ class CacheSpace {
   // seen; INT64_MAX: any. Less than the prompt: not even that.
   static int64_t MaxTokensAlone(const EngineLimits& limits, const CachePlan& plan);
   static bool FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens);
+  // A head's span when a sequence has seen so many tokens, before a cut that is due; nullopt: only
+  // the engine's reports tell.
+  static std::optional<HeadSpan> SpanAfter(const EngineLimits& limits, const CachePlan& plan,
+                                           int head, int64_t tokens);
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
   int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
+  int64_t NumFreeKept() const { return static_cast<int64_t>(free_kept_.size()); }
   int64_t NumFreeTableEntries() const { return table_.NumFree(); }
   int64_t NumFreeArenaTokens() const { return arena_.NumFree(); }
   int64_t NumFreeSlots() const { return static_cast<int64_t>(free_slots_.size()); }

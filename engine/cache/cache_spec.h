@@ -34,9 +34,10 @@ struct PromptShape {
   int num_layers = 1;  // that the cache's budget is about: those without a window
   int num_kv_heads = 1;
   int64_t question_tokens = 0;  // that follow it: a question that it is to be compressed without
+  bool asked_later = false;     // whatever it will be asked follows it, these tokens or others
   bool fits_twice = false;      // there is room to read it a second time
 
-  bool AskedLater() const { return question_tokens > 0; }
+  bool AskedLater() const { return asked_later || question_tokens > 0; }
 };
 
 }  // namespace hydrant

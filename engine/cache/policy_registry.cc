@@ -44,6 +44,12 @@ const std::vector<const Policy*>& Table() {
 
 }  // namespace
 
+absl::StatusOr<CachePlan> Policy::RestoreDecision(const CachePlan& /*open*/,
+                                                  std::string_view decision) const {
+  return absl::InvalidArgumentError(
+      fmt::format("policy {} decides nothing, but has '{}'", Info().name, decision));
+}
+
 const Policy* FindPolicy(std::string_view name) {
   for (const Policy* policy : Table()) {
     if (policy->Info().name == name) return policy;

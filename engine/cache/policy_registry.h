@@ -37,6 +37,11 @@ class Policy {
   virtual CachePlan Decide(const CachePlan& plan, const Observations& /*observations*/) const {
     return plan;
   }
+  // What Decide() has chosen, in words that outlive the process, and the plan again from them,
+  // where Fill() has made an open one. InvalidArgument: these are not its words.
+  virtual std::string SaveDecision(const CachePlan& /*plan*/) const { return {}; }
+  virtual absl::StatusOr<CachePlan> RestoreDecision(const CachePlan& open,
+                                                    std::string_view decision) const;
   // What it has decided for the request.
   virtual PolicyReport Report(const CachePlan& /*plan*/) const { return {}; }
 };

@@ -4,20 +4,20 @@
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_KEY_H_
 #define HYDRANT_ENGINE_CACHE_PREFIX_KEY_H_
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "engine/cache/sha256.h"
 
 namespace hydrant {
 
 // SHA-256 of the process's secret, the salt, the key of the block before and the block's tokens:
 // nobody can find tokens that have another's key, nor learn from a hit what another has sent under
 // a salt that they do not know.
-using PrefixKey = std::array<uint8_t, 32>;
+using PrefixKey = Sha256Digest;
 
 struct PrefixKeyHash {
   size_t operator()(const PrefixKey& key) const {

@@ -86,7 +86,7 @@ absl::Status KvState::Allocate() {
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
   HYDRANT_RETURN_IF_ERROR(AllocatePool());
-  HYDRANT_RETURN_IF_ERROR(AllocateHostPages());
+  HYDRANT_RETURN_IF_ERROR(AllocateKept());
   HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
@@ -111,7 +111,6 @@ absl::Status KvState::Group::Allocate(Backend& backend, const EngineLimits& limi
   tables.lengths = allocate(lengths, seqs * NumHeads());
   tables.victims = allocate(victims, seqs * NumHeads());
   tables.rules = allocate(rules, seqs);
-  allocate(kept, 3 * limits.max_kept_caches * NumHeads());
   return status;
 }
 
@@ -122,10 +121,14 @@ absl::Status KvState::AllocatePool() {
   return absl::OkStatus();
 }
 
-absl::Status KvState::AllocateHostPages() {
+absl::Status KvState::AllocateKept() {
   const PageArrays arrays(pages_.layout, limits_.num_host_pages);
-  HYDRANT_ASSIGN_OR_RETURN(host_memory_, backend_->AllocateHost(arrays.size()));
-  host_pages_ = arrays.In(static_cast<uint8_t*>(host_memory_.get()));
+  HYDRANT_ASSIGN_OR_RETURN(kept_pages_, backend_->AllocateHost(arrays.size()));
+  kept_.pages = arrays.In(static_cast<uint8_t*>(kept_pages_.get()));
+  kept_.num_heads = full_.NumHeads() + windowed_.NumHeads();
+  const size_t heads = 3 * limits_.max_kept_caches * kept_.num_heads;
+  HYDRANT_ASSIGN_OR_RETURN(kept_heads_, backend_->AllocateHost(heads * sizeof(int32_t)));
+  kept_.heads = static_cast<int32_t*>(kept_heads_.get());
   return absl::OkStatus();
 }
 
@@ -140,8 +143,8 @@ void KvState::Apply(const CacheUpdates& updates) {
   for (const SlotDecision& decision : updates.decisions) Decide(decision);
   for (const CacheSwap& swap : updates.swap_outs) {
     MovePages(swap, [&](const SwapPagesArgs& args) { backend_->SwapOutPages(args); });
-    full_.SwapOut(*backend_, swap);
-    windowed_.SwapOut(*backend_, swap);
+    full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
+    windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
   }
   for (const SlotSetup& setup : updates.setups) SetUp(setup);
   for (const TableRow& row : updates.rows) MoveRow(row);
@@ -151,8 +154,8 @@ void KvState::Apply(const CacheUpdates& updates) {
   }
   for (const CacheSwap& swap : updates.swap_ins) {
     MovePages(swap, [&](const SwapPagesArgs& args) { backend_->SwapInPages(args); });
-    full_.SwapIn(*backend_, swap);
-    windowed_.SwapIn(*backend_, swap);
+    full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
+    windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
   }
 }
 
@@ -164,7 +167,7 @@ void KvState::MovePages(const CacheSwap& swap, const Move& move) {
     move({.swaps = swaps_.data(),
           .count = static_cast<int>(count),
           .pool = pages_,
-          .host = host_pages_});
+          .host = kept_.pages});
   }
 }
 
@@ -226,22 +229,22 @@ void KvState::Group::SetUp(Backend& backend, int slot, const DecodeRule& rule,
   victims.Write(backend, first, std::vector<int32_t>(NumHeads(), -1));
 }
 
-void KvState::Group::SwapOut(Backend& backend, const CacheSwap& swap) const {
+void KvState::Group::SwapOut(Backend& backend, int slot, const KeptHeads& kept,
+                             size_t first_head) const {
   const size_t bytes = NumHeads() * sizeof(int32_t);
-  int32_t* to = kept.data() + 3 * swap.kept * NumHeads();
-  for (const DeviceArray<int32_t>* array : {&caps, &lengths, &victims}) {
-    backend.CopyOnDevice(to, array->data() + swap.slot * NumHeads(), bytes);
-    to += NumHeads();
-  }
+  const size_t from = slot * NumHeads();
+  backend.CopyOnDevice(kept.caps + first_head, caps.data() + from, bytes);
+  backend.CopyOnDevice(kept.lengths + first_head, lengths.data() + from, bytes);
+  backend.CopyOnDevice(kept.victims + first_head, victims.data() + from, bytes);
 }
 
-void KvState::Group::SwapIn(Backend& backend, const CacheSwap& swap) const {
+void KvState::Group::SwapIn(Backend& backend, int slot, const KeptHeads& kept,
+                            size_t first_head) const {
   const size_t bytes = NumHeads() * sizeof(int32_t);
-  const int32_t* from = kept.data() + 3 * swap.kept * NumHeads();
-  for (const DeviceArray<int32_t>* array : {&caps, &lengths, &victims}) {
-    backend.CopyOnDevice(array->data() + swap.slot * NumHeads(), from, bytes);
-    from += NumHeads();
-  }
+  const size_t to = slot * NumHeads();
+  backend.CopyOnDevice(caps.data() + to, kept.caps + first_head, bytes);
+  backend.CopyOnDevice(lengths.data() + to, kept.lengths + first_head, bytes);
+  backend.CopyOnDevice(victims.data() + to, kept.victims + first_head, bytes);
 }
 
 }  // namespace hydrant

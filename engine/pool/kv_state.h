@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
+#include "engine/cache/kept_memory.h"
 #include "kernels/backend.h"
 #include "kernels/device_array.h"
 #include "kernels/kv_pages.h"
@@ -44,6 +45,7 @@ class KvState {
   const KvPages& pages() const { return pages_; }
   // limits.num_prefix_blocks of them, in the host's memory.
   const PrefixBlocks& prefix() const { return prefix_; }
+  const KeptMemory& kept() const { return kept_; }
   int32_t* blocks() const { return blocks_.data(); }
   // [full layers * KV heads]
   const int32_t* lengths(int slot) const {
@@ -65,13 +67,12 @@ class KvState {
     DeviceArray<int32_t> caps, lengths, victims;
     DeviceArray<DecodeRule> rules;
 
-    // What stays of a kept cache, [max_kept_caches, 3, NumHeads()]: caps, lengths, victims.
-    DeviceArray<int32_t> kept;
-
     size_t NumHeads() const { return static_cast<size_t>(tables.num_layers) * tables.num_kv_heads; }
     absl::Status Allocate(Backend& backend, const EngineLimits& limits);
-    void SwapOut(Backend& backend, const CacheSwap& swap) const;
-    void SwapIn(Backend& backend, const CacheSwap& swap) const;
+    // Between the tables and what is kept of the heads, of which these are the ones from
+    // `first_head` on.
+    void SwapOut(Backend& backend, int slot, const KeptHeads& kept, size_t first_head) const;
+    void SwapIn(Backend& backend, int slot, const KeptHeads& kept, size_t first_head) const;
     // An empty sequence; caps: [NumHeads()].
     void SetUp(Backend& backend, int slot, const DecodeRule& rule,
                std::span<const int32_t> caps) const;
@@ -85,7 +86,7 @@ class KvState {
           const EngineLimits& limits);
   absl::Status Allocate();
   absl::Status AllocatePool();
-  absl::Status AllocateHostPages();
+  absl::Status AllocateKept();
   absl::Status AllocatePrefix();
   void SetUp(const SlotSetup& setup);
   void MoveRow(const TableRow& row);
@@ -98,14 +99,14 @@ class KvState {
   Backend* backend_;
   EngineLimits limits_;
   KvPages pages_;
-  KvPages host_pages_;  // of kept caches
+  KeptMemory kept_;
   PrefixBlocks prefix_;
   Group full_, windowed_;
   std::vector<Place> place_;      // [layers of the model]
   std::vector<CachePlan> plans_;  // [max_num_seqs], host
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
-  DeviceBuffer prefix_memory_, host_memory_;
+  DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
   DeviceArray<PageSwap> swaps_;  // room for a part of a list
   DeviceArray<int32_t> blocks_;
   DeviceArray<int32_t> row_width_;

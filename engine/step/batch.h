@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
+#include "engine/cache/kept_memory.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kernels/ops/prefill_attention.h"
 #include "kernels/ops/sample.h"
@@ -124,6 +125,8 @@ class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const EngineLimits& limits() const = 0;
+  // Where swap_outs go to and swap_ins come from; valid as long as the executor.
+  virtual KeptMemory kept_memory() const { return {}; }
   // Takes what it needs of the batch. On a host this is where the work is done.
   // REQUIRES: at most one step has not been collected.
   virtual void Enqueue(const Batch& batch) = 0;

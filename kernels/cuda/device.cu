@@ -120,7 +120,7 @@ class Device final : public CudaDevice {
     return cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream_);
   }
   int CopyOnDevice(void* to, const void* from, size_t bytes) override {
-    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_);
   }
   int Zero(void* device, size_t bytes) override {
     return cudaMemsetAsync(device, 0, bytes, stream_);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/cache/policy_registry.h"
 #include "tests/engine/plan_view.h"
 
 namespace hydrant {
@@ -1021,6 +1022,71 @@ TEST(CachePlan, SpansAndBoundsAgree) {
   }
   EXPECT_GT(ragged, 100);
   EXPECT_GT(deferred, 50);
+}
+
+// What a plan says, to compare two of them.
+std::string Said(const CachePlan& plan) {
+  std::string said = plan.policy == nullptr ? "" : plan.policy->Info().name;
+  const DecodeRule& rule = plan.rule;
+  for (const double number :
+       {double(plan.budget), double(plan.cap), double(rule.scored), double(rule.weighted),
+        double(rule.rolling), double(rule.sinks), double(rule.recent), double(rule.decay),
+        double(rule.gain), double(plan.open), double(plan.share.scope),
+        double(plan.share.floor_ppm), double(plan.Compresses())})
+    said += " " + std::to_string(number);
+  for (const int64_t more : {0, 1, 50, 500}) {
+    said += " " + std::to_string(plan.EntriesAfter(plan.prompt.tokens + more)) + "/" +
+            std::to_string(plan.MostUntil(plan.prompt.tokens + more));
+  }
+  for (const auto& [name, value] : ReportOf(plan).values) {
+    // How many waited is said once.
+    if (const auto* text = std::get_if<std::string>(&value))
+      said += " " + name + "=" + text->substr(0, text->find(';'));
+  }
+  return said;
+}
+
+TEST(CachePlan, ADecidedPlanIsRestored) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    for (const int64_t tokens : {3, 100, 1000}) {
+      for (const int layers : {0, 3}) {
+        for (const int room : {0, 1, 2, 3, 9}) {
+          const PromptShape prompt = {.tokens = tokens, .num_layers = layers, .num_kv_heads = 2};
+          CacheSpec spec = Spec(policy.name);
+          if (policy.name != "full" && policy.name != "auto") spec.max_cache_tokens = 40;
+          SCOPED_TRACE(testing::Message() << policy.name << " of " << tokens << " in " << layers
+                                          << " layers, room " << room);
+          const CachePlan open = *PlanCache(spec, prompt);
+          int asked = 0;
+          Observations observations;
+          observations.fits = [&](const CachePlan&) { return asked++ == room; };
+          const CachePlan plan = Decide(open, observations);
+          ASSERT_EQ(plan.open, OpenUntil::kDecided);
+          const auto restored = RestorePlan(spec, prompt, SaveDecision(plan));
+          ASSERT_TRUE(restored.ok()) << restored.status();
+          EXPECT_EQ(Said(*restored), Said(plan));
+        }
+      }
+    }
+  }
+}
+
+TEST(CachePlan, DecisionsThatNobodyCouldTakeAreRefused) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    for (const char* decision :
+         {"1000", "-1", "x", " ", "1 ", " 1", "1 1000", "99999999999999 1"}) {
+      for (const int64_t tokens : {100, 1000}) {
+        CacheSpec spec = Spec(policy.name);
+        if (policy.name != "full" && policy.name != "auto") spec.max_cache_tokens = 40;
+        if (policy.name == "co2") spec.params["self_tuning"] = "true";
+        const auto plan = RestorePlan(spec, {tokens, 3, 2}, decision);
+        EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument)
+            << policy.name << " '" << decision << "'";
+      }
+    }
+  }
+  EXPECT_FALSE(RestorePlan(Spec("auto"), {1000, 3, 2}, "").ok()) << "it was open";
+  EXPECT_FALSE(RestorePlan(Spec("nope"), {1000, 3, 2}, "").ok());
 }
 
 TEST(CachePlan, EveryErrorNamesItsFieldAndLimit) {

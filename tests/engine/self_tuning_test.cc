@@ -92,6 +92,25 @@ TEST(SelfTuning, TheBestPairIsTaken) {
   }
 }
 
+TEST(SelfTuning, WhatWasChosenIsRestored) {
+  const CachePlan plan = PlanOf(1000, 100);
+  CacheSpec spec;
+  spec.policy = "co2";
+  spec.max_cache_tokens = 100;
+  spec.params["self_tuning"] = "true";
+  for (int t = 0; t + 1 < kTrials; ++t) {
+    const CachePlan tuned = Tuned(plan, Masses({{t, 0.5f}}, 0.6f));
+    const auto restored = RestorePlan(spec, plan.prompt, SaveDecision(tuned));
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_FALSE(IsOpen(*restored));
+    EXPECT_EQ(restored->rule.recent, tuned.rule.recent);
+    EXPECT_EQ(restored->rule.decay, tuned.rule.decay);
+    EXPECT_EQ(restored->rule.gain, tuned.rule.gain);
+    EXPECT_EQ(WholeUntilOf(*restored), WholeUntilOf(tuned));
+  }
+  EXPECT_EQ(SaveDecision(plan), "") << "nothing has been";
+}
+
 // Differences of 2 % foretell nothing; then more is left to the tokens to come.
 TEST(SelfTuning, OfNearEqualsTheOneWithMoreFifoEntriesIsTaken) {
   const CachePlan plan = PlanOf(1000, 100);

@@ -15,10 +15,12 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 
-  std::unique_ptr<Server> MakeServer(int64_t context_memory_bytes, int num_blocks = 4000) const {
+  std::unique_ptr<Server> MakeServer(int64_t context_memory_bytes, int num_blocks = 4000,
+                                     int block_size = 16) const {
     EngineOptions options =
         InvariantOptions(std::get<0>(GetParam()), std::get<1>(GetParam()).kv_dtype);
     options.num_blocks_override = num_blocks;
+    options.block_size = block_size;
     options.context_memory_bytes = context_memory_bytes;
     return std::make_unique<Server>(model_, options);
   }
@@ -35,7 +37,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     request.sampling.seed = seed;
     request.stopping.max_tokens = 12;
     request.stopping.ignore_eos = true;
-    request.keep_as = "kept " + std::to_string(seed);
+    request.keep_as.handle = "kept " + std::to_string(seed);
     return request;
   }
   // What follows a context.
@@ -50,9 +52,11 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
   void Compare(const Request& first, const Request& next_like) {
     const auto with = MakeServer(64 << 20), without = MakeServer(0);
     const Answer answer = with->Run(first);
-    ASSERT_EQ(answer.context, first.keep_as);
+    ASSERT_EQ(answer.context, first.keep_as.handle);
+    const std::string file = with->Save({"", answer.context});
     Request next = next_like;
     next.context = answer.context;
+    const Request from_another = next;
     ASSERT_FALSE(with->contexts().Resolve(&next).has_value());
     const Answer from_memory = with->Run(next);
     const Answer kept = with->LastCache();
@@ -66,7 +70,23 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     EXPECT_EQ(from_memory.usage.kv_tokens_kept, read_again.usage.kv_tokens_kept);
     EXPECT_EQ(from_memory.usage.prompt_tokens, static_cast<int>(next.prompt.size()));
     EXPECT_EQ(from_memory.usage.cached_tokens,
-              static_cast<int>(first.prompt.size() + answer.tokens.size()) - 1);
+              static_cast<int>(first.prompt.size() + answer.tokens.size()) - !first.only_reads);
+    FromFile(file, from_another, from_memory, kept);
+  }
+
+  // Another server goes on from the file as this one has from memory. Its pages have another size.
+  void FromFile(const std::string& file, Request next, const Answer& from_memory,
+                const Answer& kept) {
+    const auto another = MakeServer(64 << 20, 8000, 8);
+    ASSERT_TRUE(another->Load(file).ok()) << another->Load(file);
+    EXPECT_EQ(another->Save({"", next.context}), file);
+    ASSERT_FALSE(another->contexts().Resolve(&next).has_value());
+    const Answer answer = another->Run(next);
+    EXPECT_EQ(answer.tokens, from_memory.tokens);
+    EXPECT_EQ(answer.usage.cached_tokens, from_memory.usage.cached_tokens);
+    const Answer cache = another->LastCache();
+    EXPECT_EQ(cache.positions, kept.positions);
+    EXPECT_EQ(cache.scores, kept.scores);
   }
 
   std::shared_ptr<const ModelSource> model_ =
@@ -84,6 +104,17 @@ TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
   for (const PolicyInfo& policy : ListPolicies()) {
     SCOPED_TRACE(policy.name);
     Compare(MakeRequest(150, policy.name, 1), Next("", 2));
+  }
+}
+
+// Read once, for any number of questions.
+TEST_P(ContextTest, GoesOnFromWhatWasOnlyRead) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    SCOPED_TRACE(policy.name);
+    Request request = MakeRequest(150, policy.name, 1);
+    request.only_reads = true;
+    request.stopping.max_tokens = 1;
+    Compare(request, Next("", 2));
   }
 }
 
@@ -133,7 +164,7 @@ TEST_P(ContextTest, TheLongestThatAConversationContinuesIsFound) {
   const Answer answer = server->Run(first);
   Request whole = first;
   whole.find_context = true;
-  whole.keep_as = "second";
+  whole.keep_as.handle = "second";
   whole.prompt.insert(whole.prompt.end(), answer.tokens.begin(), answer.tokens.end());
   EXPECT_EQ(server->Run(whole).usage.cached_tokens, 0) << "nothing follows";
   whole.prompt.push_back(3);
@@ -171,7 +202,7 @@ TEST_P(ContextTest, GoesOnInCompany) {
       Request next = Next((*server)[handles[i]].context, 100 * turn + i);
       if (next.context.empty() || server->contexts().Resolve(&next).has_value()) {
         next = turns[i];  // the same again
-        next.keep_as += "'";
+        next.keep_as.handle += "'";
       }
       turns[i] = next;
     }
@@ -208,8 +239,8 @@ TEST_P(ContextTest, RefusalsSayWhy) {
             "");
   EXPECT_EQ(
       refusal([](Request& r) { r.context = "no"; }),
-      "UNKNOWN_CONTEXT context: no is unknown here; it may have left for newer ones: send the "
-      "whole conversation");
+      "UNKNOWN_CONTEXT context: no is unknown here; it may have expired, or left for newer ones: "
+      "send the whole conversation");
   EXPECT_EQ(refusal([](Request& r) { r.cache_salt = "x"; }).substr(0, 15), "UNKNOWN_CONTEXT");
   EXPECT_EQ(refusal([](Request& r) { r.cache.policy = "local"; }),
             "INVALID cache: the context's policy is h2o, and stays what it is; leave the fields "

@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "scheduler/context_file.h"
 #include "scheduler/request_check.h"
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -73,15 +76,15 @@ class Server {
         return 0;
       }
     }
-    auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_);
-    if (const auto* failed = std::get_if<Failed>(&checked)) {
-      ADD_FAILURE() << failed->status;
-      return 0;
-    }
-    auto& good = std::get<CheckedRequest>(checked);
-    scored_ = good.plan.open == OpenUntil::kDecided && good.plan.rule.scored;
-    scheduler_->Add(++last_, std::move(good), ++now_);
-    return last_;
+    const std::optional<Failed> failed = TryAdd(std::move(request));
+    if (failed.has_value()) ADD_FAILURE() << failed->status;
+    return failed.has_value() ? 0 : last_;
+  }
+  // A resolved request; false: it is refused.
+  bool TryRun(Request request) {
+    if (TryAdd(std::move(request)).has_value()) return false;
+    RunToEnd();
+    return true;
   }
   void RunToEnd() {
     while (!scheduler_->Empty() && !testing::Test::HasFatalFailure()) Step();
@@ -94,6 +97,30 @@ class Server {
   const Answer& operator[](RequestHandle handle) { return answers_[handle]; }
   SchedulerStats Stats() const { return scheduler_->Stats(); }
   const ContextDirectory& contexts() const { return scheduler_->contexts(); }
+  // A kept cache as a file, and from one.
+  std::string Save(const ContextId& id) {
+    const ContextTable::Lease lease = scheduler_->context_table().Acquire(id);
+    if (lease.context == nullptr) return "";
+    std::string bytes = EncodeContext(*lease.context, *lease.space, engine_->kept_memory(), Home());
+    scheduler_->context_table().Release(lease);
+    return bytes;
+  }
+  absl::Status Load(const std::string& bytes) {
+    const absl::StatusOr<ContextFile> file = DecodeContext(bytes, Home());
+    if (!file.ok()) return file.status();
+    KeptSpace space = scheduler_->context_table().Reserve(file->spans, file->pages);
+    if (space.IsEmpty()) return absl::ResourceExhaustedError("no room");
+    WriteContext(*file, space, engine_->kept_memory());
+    scheduler_->context_table().Add(file->context, std::move(space));
+    return absl::OkStatus();
+  }
+  ContextHome Home() const {
+    return {.model = {7},
+            .layout = engine_->kv_layout(),
+            .limits = engine_->limits(),
+            .vocab_size = std::min(tokenizer_.VocabSize(),
+                                   static_cast<TokenId>(engine_->config().vocab_size))};
+  }
   // What the slot of the one sequence that decoded last holds.
   Answer LastCache() const {
     Answer cache;
@@ -102,6 +129,14 @@ class Server {
   }
 
  private:
+  std::optional<Failed> TryAdd(Request request) {
+    auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_);
+    if (const auto* failed = std::get_if<Failed>(&checked)) return *failed;
+    auto& good = std::get<CheckedRequest>(checked);
+    scored_ = good.plan.open == OpenUntil::kDecided && good.plan.rule.scored;
+    scheduler_->Add(++last_, std::move(good), ++now_);
+    return std::nullopt;
+  }
   void Step() {
     const Batch& batch = scheduler_->Schedule(++now_);
     std::vector<int> read;  // slots whose prompt ends in this step
@@ -121,7 +156,7 @@ class Server {
         answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
       } else if (auto* finished = std::get_if<Finished>(&event.what)) {
         answer.usage = finished->usage;
-        answer.context = finished->context;
+        if (finished->context != nullptr) answer.context = finished->context->id.handle;
         answer.embedding = std::move(finished->embedding);
       } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
         ADD_FAILURE() << failed->status;

@@ -108,6 +108,16 @@ void FakeEngine::ApplySwapIns(const Batch& batch) {
   }
 }
 
+void FakeEngine::CopyKept(const KeptSpace& from, const KeptSpace& to) {
+  kept_.at(to.kept) = kept_.at(from.kept);
+  ASSERT_EQ(from.host_pages.size(), to.host_pages.size());
+  for (size_t i = 0; i < to.host_pages.size(); ++i) {
+    std::copy_n(host_stamps_.begin() + int64_t{from.host_pages[i]} * limits_.block_size,
+                limits_.block_size,
+                host_stamps_.begin() + int64_t{to.host_pages[i]} * limits_.block_size);
+  }
+}
+
 void FakeEngine::ApplySetups(const Batch& batch) {
   for (const SlotSetup& setup : batch.setups) {
     ASSERT_GE(setup.slot, 0);

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/cache/cache_space.h"
 #include "tests/scheduler/immediate_executor.h"
 
 namespace hydrant {
@@ -39,6 +40,8 @@ class FakeEngine : public ImmediateExecutor {
   };
   const Step& last_step() const { return last_step_; }
   int64_t num_steps() const { return num_steps_; }
+  // A kept cache as it would come back from a store.
+  void CopyKept(const KeptSpace& from, const KeptSpace& to);
 
  protected:
   absl::Status Run(const Batch& batch, StepResult* result) override;

@@ -1,5 +1,6 @@
-// Thousands of random steps: arrivals of every kind, cancels, deadlines, faults, in pools and
-// arenas that are too small, with all invariants checked after each step. HYDRANT_SOAK_STEPS
+// Thousands of random steps: arrivals of every kind, cancels, deadlines, faults, contexts that are
+// kept, saved, loaded and deleted, in pools and arenas that are too small, with all invariants
+// checked after each step. HYDRANT_SOAK_STEPS
 // lengthens it; HYDRANT_SOAK_SEED repeats a run.
 #include <cstdlib>
 #include <iostream>
@@ -26,9 +27,12 @@ class Soak {
     for (int i = 0; i < steps && !testing::Test::HasFailure(); ++i) {
       if (Below(100) < 30) Arrive();
       if (Below(100) < 5) CancelOne();
+      MoveContexts();
       if (harness_.scheduler.Empty()) Arrive();
       harness_.Step();
     }
+    while (!leases_.empty()) Release();
+    while (!loading_.empty()) EndLoad();
     harness_.RunToEnd();
     CheckStreams();
   }
@@ -36,6 +40,7 @@ class Soak {
   uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
   int num_continued() const { return num_continued_; }
+  int num_loaded() const { return num_loaded_; }
   int num_compared() const { return num_compared_; }
 
  private:
@@ -149,7 +154,8 @@ class Soak {
     if (Below(8) == 0) {
       for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));
     }
-    if (Below(3) == 0) request.keep_as = "context " + std::to_string(next_seed_);
+    if (Below(3) == 0) request.keep_as.handle = "context " + std::to_string(next_seed_);
+    if (Below(30) == 0) request.keep_as.pinned = true;
     if (Below(3) == 0) GoOn(&request);
     requests_.push_back(request);
     handles_.push_back(harness_.Add(std::move(request)));
@@ -163,16 +169,67 @@ class Soak {
     next.stopping.max_tokens = 1 + Below(30);
     next.keep_as = request->keep_as;
     next.deadline = request->deadline;
+    if (!loaded_.empty() && Below(3) == 0) {
+      const ContextId& id = loaded_[Below(static_cast<int>(loaded_.size()))];
+      next.context = id.handle;
+      next.cache_salt = id.salt;
+      (void)harness_.scheduler.contexts().Resolve(&next);
+    }
     for (size_t back = 1 + Below(10); back <= handles_.size() && next.from == nullptr; ++back) {
       const Stream& stream = harness_[handles_[handles_.size() - back]];
-      if (!stream.finished.has_value() || stream.finished->context.empty()) continue;
-      next.context = stream.finished->context;
+      if (!stream.finished.has_value() || stream.finished->context == nullptr) continue;
+      next.context = stream.finished->context->id.handle;
       next.cache_salt = requests_[handles_.size() - back].cache_salt;
       (void)harness_.scheduler.contexts().Resolve(&next);
     }
     if (next.from == nullptr) return;
     ++num_continued_;
     *request = std::move(next);
+  }
+  ContextTable& contexts() { return harness_.scheduler.context_table(); }
+  // The last of those that are there, at times one of those before it.
+  ContextId AnyContext() {
+    for (size_t back = 1; back <= std::min<size_t>(handles_.size(), 100); ++back) {
+      const Stream& stream = harness_[handles_[handles_.size() - back]];
+      if (!stream.finished.has_value() || stream.finished->context == nullptr) continue;
+      const ContextId& id = stream.finished->context->id;
+      if (Below(3) != 0 && harness_.scheduler.contexts().Find(id, 0) != nullptr) return id;
+    }
+    return {};
+  }
+  // What an archive does, each part of it at any time: a save leases one for a while, a load has
+  // room for a while before it is filled or given back.
+  void MoveContexts() {
+    if (Below(100) < 15) {
+      ContextTable::Lease lease = contexts().Acquire(AnyContext());
+      if (lease.context != nullptr) leases_.push_back(std::move(lease));
+    }
+    if (Below(2) == 0 && !leases_.empty()) BeginLoad();
+    if (Below(4) == 0 && !leases_.empty()) Release();
+    if (Below(3) == 0 && !loading_.empty()) EndLoad();
+    if (Below(100) < 5) contexts().Remove(AnyContext());
+  }
+  void Release() {
+    contexts().Release(leases_.back());
+    leases_.pop_back();
+  }
+  void BeginLoad() {
+    const ContextTable::Lease& saved = leases_[Below(static_cast<int>(leases_.size()))];
+    if (harness_.scheduler.SwapsUnderWay()) return;  // its pages are not written yet
+    KeptSpace room = contexts().Reserve(saved.space->spans, saved.space->pages);
+    if (room.IsEmpty()) return;
+    harness_.engine.CopyKept(*saved.space, room);
+    auto context = std::make_shared<Context>(*saved.context);
+    context->id.handle = "loaded " + std::to_string(Below(5));
+    loading_.emplace_back(std::move(context), std::move(room));
+  }
+  void EndLoad() {
+    auto [context, room] = std::move(loading_.back());
+    loading_.pop_back();
+    if (Below(4) == 0) return contexts().GiveBack(std::move(room));
+    loaded_.push_back(context->id);
+    ++num_loaded_;
+    contexts().Add(std::move(context), std::move(room));
   }
   // With a part of one of a few texts, or all of it.
   void BeginAlike(std::vector<TokenId>* prompt) {
@@ -228,8 +285,12 @@ class Soak {
   SchedulerHarness harness_;
   std::vector<RequestHandle> handles_;
   std::vector<Request> requests_;  // [handles_.size()]
+  std::vector<ContextTable::Lease> leases_;
+  std::vector<std::pair<std::shared_ptr<const Context>, KeptSpace>> loading_;
+  std::vector<ContextId> loaded_;
   int num_compared_ = 0;
   int num_continued_ = 0;
+  int num_loaded_ = 0;
   uint64_t next_seed_ = 0;
 };
 
@@ -237,7 +298,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 200'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
-           contexts_evicted = 0;
+           contexts_evicted = 0, loaded = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -249,17 +310,20 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     evicted += soak.prefix_cache().evicted_blocks;
     continued += soak.num_continued();
     contexts_evicted += soak.contexts_evicted();
+    loaded += soak.num_loaded();
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
             << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
             << " of these evicted, " << continued << " went on from a context, " << contexts_evicted
-            << " contexts evicted, " << compared << " streams equal to their run alone\n";
+            << " contexts evicted, " << loaded << " loaded, " << compared
+            << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
   EXPECT_GT(continued, 0u);
   EXPECT_GT(contexts_evicted, 0u);
+  EXPECT_GT(loaded, 0u);
 }
 
 }  // namespace

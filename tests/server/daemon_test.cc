@@ -18,8 +18,8 @@
 
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
-#include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
+#include "tests/subprocess.h"
 
 namespace hydrant {
 namespace {

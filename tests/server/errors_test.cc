@@ -413,7 +413,7 @@ TEST(Errors, LoadingDrainingAndLostSayNo) {
   EXPECT_EQ(DetailsOf(status).reason, "LOADING");
   EXPECT_GT(DetailsOf(status).retry_s, 0);
 
-  server.service->SetReady(&server.model, server.loop.get());
+  server.service->SetReady(&server.model, server.loop.get(), server.contexts.get());
   EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 1)).status.ok());
 
   server.service->SetDraining();

@@ -15,8 +15,8 @@
 #include <sstream>
 
 #include "tests/engine/hub/hub_stand_in.h"
-#include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
+#include "tests/subprocess.h"
 
 namespace hydrant {
 namespace {

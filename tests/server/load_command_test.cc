@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
+#include "tests/subprocess.h"
 
 namespace hydrant {
 namespace {

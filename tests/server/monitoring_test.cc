@@ -13,8 +13,8 @@
 #include <sstream>
 
 #include "tests/server/scrape.h"
-#include "tests/server/subprocess.h"
 #include "tests/server/test_server.h"
+#include "tests/subprocess.h"
 
 namespace hydrant {
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/context_conversion.h"
 #include "tests/engine/random_model.h"
 #include "tests/server/test_server.h"
 
@@ -20,8 +21,9 @@ class RandomModelServer {
   // `full_caches`: how many of 1,024 tokens the pool holds. `window`: of the first layer.
   explicit RandomModelServer(int full_caches, int window = 0)
       : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3)) {}
-  // Of a model with at least the tokenizer's vocabulary.
-  RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source) {
+  // Of a model with at least the tokenizer's vocabulary. `store`: for contexts; null: none.
+  RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source,
+                    std::unique_ptr<ContextStore> store = nullptr) {
     const ModelConfig config = source->config();
     EngineOptions options;
     options.sampled_vocab = ByteTokenizer::kVocab;
@@ -39,11 +41,14 @@ class RandomModelServer {
     model.name = "random";
     model.config = config;
     model.limits = engine->limits();
+    model.kv_layout = engine->kv_layout();
     model.page_bytes = static_cast<int64_t>(engine->kv_layout().PageBytes());
     model.tokenizer = &tokenizer;
     model.chat_template = &chat_template;
     server = *GrpcServer::Start({.listen = "127.0.0.1:0"}, service.get());
-    service->SetReady(&model, loop.get());
+    contexts = std::make_unique<ContextArchive>(loop.get(), engine->kept_memory(), HomeOf(model),
+                                                std::move(store));
+    service->SetReady(&model, loop.get(), contexts.get());
     stub = v1::Hydrant::NewStub(grpc::CreateChannel("127.0.0.1:" + std::to_string(server->port()),
                                                     grpc::InsecureChannelCredentials()));
   }
@@ -76,6 +81,7 @@ class RandomModelServer {
   std::unique_ptr<Engine> engine;
   EventRouter router;
   std::unique_ptr<ServingLoop> loop;
+  std::unique_ptr<ContextArchive> contexts;
   std::unique_ptr<Service> service;
   ServedModel model;
   std::unique_ptr<GrpcServer> server;

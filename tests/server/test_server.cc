@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "google/rpc/status.pb.h"
+#include "server/context_conversion.h"
 #include "server/metrics.h"
 
 namespace hydrant {
@@ -54,8 +55,9 @@ TestServer::TestServer(TestServerOptions options)
   if (!started.ok() || !running.ok()) std::abort();
   server = *std::move(started);
   loop = *std::move(running);
+  contexts = std::make_unique<ContextArchive>(loop.get(), KeptMemory(), HomeOf(model), nullptr);
   if (options.ready) {
-    service->SetReady(&model, loop.get());
+    service->SetReady(&model, loop.get(), contexts.get());
     server->SetServing(true);
   }
   stub_ = NewStub();

@@ -15,6 +15,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "hydrant/v1/hydrant.grpc.pb.h"
+#include "scheduler/context_archive.h"
 #include "scheduler/serving_loop.h"
 #include "server/grpc_server.h"
 #include "server/service.h"
@@ -64,6 +65,7 @@ class TestServer {
   EventRouter router;
   std::unique_ptr<Service> service;
   std::unique_ptr<ServingLoop> loop;
+  std::unique_ptr<ContextArchive> contexts;
   std::unique_ptr<GrpcServer> server;
 
  private:

@@ -92,6 +92,23 @@ class AutoPolicy final : public Policy {
     return chosen;
   }
 
+  // Which budget.
+  std::string SaveDecision(const CachePlan& plan) const override {
+    const int choice = StateOf(plan).choice;
+    return choice < 0 ? std::string() : std::to_string(choice);
+  }
+
+  absl::StatusOr<CachePlan> RestoreDecision(const CachePlan& open,
+                                            std::string_view decision) const override {
+    const std::vector<CachePlan>& by_room = StateOf(open).by_room;
+    for (const CachePlan& plan : by_room) {
+      if (SaveDecision(plan) == decision) return plan;
+    }
+    // A short prompt leaves no choice, and its plan is decided already.
+    if (by_room.empty() && SaveDecision(open) == decision) return open;
+    return absl::InvalidArgumentError(fmt::format("policy auto has no choice '{}'", decision));
+  }
+
   PolicyReport Report(const CachePlan& plan) const override {
     return {"auto_choice", {{"policy", StateOf(plan).policy}, {"why", StateOf(plan).why}}};
   }
@@ -101,6 +118,7 @@ class AutoPolicy final : public Policy {
     std::string policy;  // that it acts as
     std::string why;
     std::vector<CachePlan> by_room;  // of an open plan: the largest budget first
+    int choice = -1;                 // among those; -1: the request left none
   };
   static const AutoState& StateOf(const CachePlan& plan) {
     return static_cast<const AutoState&>(*plan.state);
@@ -112,11 +130,15 @@ class AutoPolicy final : public Policy {
     for (const double ratio : kRatiosByRoom) {
       spec.cache_ratio = ratio;
       absl::StatusOr<CachePlan> plan = PlanCache(spec, prompt);
-      if (!plan.ok()) continue;
+      if (!plan.ok() || plan->state == nullptr) continue;  // null: there is no layer to plan for
       // A short prompt keeps everything anyway.
       if (!plans.empty() && plan->budget == plans.back().budget) continue;
       const bool repeats = !plans.empty() && !plan->Compresses() && !plans.back().Compresses();
-      if (!repeats) plans.push_back(*std::move(plan));
+      if (repeats) continue;
+      auto state = std::make_shared<AutoState>(StateOf(*plan));
+      state->choice = static_cast<int>(plans.size());
+      plan->state = std::move(state);
+      plans.push_back(*std::move(plan));
     }
     return plans;
   }

@@ -91,6 +91,17 @@ class Co2Policy final : public Policy {
     return known ? Tuned(plan, observations.of_prompt) : plan;
   }
 
+  std::string SaveDecision(const CachePlan& plan) const override {
+    const bool tuned = SelfTuningOf(plan) != nullptr && plan.open == OpenUntil::kDecided;
+    return tuned ? SaveTuning(plan) : std::string();
+  }
+
+  absl::StatusOr<CachePlan> RestoreDecision(const CachePlan& open,
+                                            std::string_view decision) const override {
+    if (open.open == OpenUntil::kPromptRead) return RestoreTuning(open, decision);
+    return Policy::RestoreDecision(open, decision);
+  }
+
   PolicyReport Report(const CachePlan& plan) const override {
     const SelfTuning* tuning = SelfTuningOf(plan);
     if (tuning == nullptr || plan.open != OpenUntil::kDecided) return {};

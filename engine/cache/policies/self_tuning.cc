@@ -6,6 +6,9 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "fmt/format.h"
+
 namespace hydrant {
 namespace {
 
@@ -62,6 +65,21 @@ int ChooseTrial(std::span<const float> masses) {
   return best;
 }
 
+// The plan with that trial's choice.
+CachePlan Follow(const CachePlan& plan, int trial, SelfTuning tuning) {
+  tuning.trial = trial;
+  tuning.alpha = AlphaOf(trial);
+  tuning.rho = RhoOf(trial);
+  CachePlan tuned = plan;
+  tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
+  tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
+  tuned.rule.recent = FifoEntries(plan, tuning.rho);
+  tuned.life = std::make_shared<WholeUntil>(MeasuredUntil(plan.prompt, tuning.steps));
+  tuned.open = OpenUntil::kDecided;
+  tuned.state = std::make_shared<SelfTuning>(tuning);
+  return tuned;
+}
+
 }  // namespace
 
 const SelfTuning* SelfTuningOf(const CachePlan& plan) {
@@ -83,25 +101,32 @@ Trial TrialOf(const CachePlan& plan, int trial) {
 
 CachePlan Tuned(const CachePlan& plan, std::span<const float> masses) {
   const int best = ChooseTrial(masses);
-  CachePlan tuned = plan;
-  const auto state = std::make_shared<SelfTuning>(*SelfTuningOf(plan));
-  SelfTuning& tuning = *state;
-  tuning.alpha = AlphaOf(best);
-  tuning.rho = RhoOf(best);
+  SelfTuning tuning = *SelfTuningOf(plan);
   tuning.retained = MeanMass(masses, best);
   tuning.attainable = MeanMass(masses, kTrials - 1);
   const double regret =
       tuning.attainable > 0.0 ? 1.0 - std::min(1.0, tuning.retained / tuning.attainable) : 0.0;
   tuning.steps =
       static_cast<int32_t>(std::lround(tuning.most_steps * std::min(1.0, regret / kLargeRegret)));
+  return Follow(plan, best, tuning);
+}
 
-  tuned.rule.decay = static_cast<float>(1.0 - tuning.alpha);
-  tuned.rule.gain = tuning.alpha > 0.0 ? static_cast<float>(tuning.alpha) : 1.0f;
-  tuned.rule.recent = FifoEntries(plan, tuning.rho);
-  tuned.life = std::make_shared<WholeUntil>(MeasuredUntil(plan.prompt, tuning.steps));
-  tuned.open = OpenUntil::kDecided;
-  tuned.state = state;
-  return tuned;
+std::string SaveTuning(const CachePlan& tuned) {
+  const SelfTuning& tuning = *SelfTuningOf(tuned);
+  return fmt::format("{} {}", tuning.trial, tuning.steps);
+}
+
+absl::StatusOr<CachePlan> RestoreTuning(const CachePlan& open, std::string_view decision) {
+  SelfTuning tuning = *SelfTuningOf(open);
+  const size_t space = std::min(decision.find(' '), decision.size() - 1);
+  int trial = 0;
+  const bool parsed = absl::SimpleAtoi(std::string(decision.substr(0, space)), &trial) &&
+                      absl::SimpleAtoi(std::string(decision.substr(space + 1)), &tuning.steps);
+  const bool known = parsed && trial >= 0 && trial < kTrials - 1 && tuning.steps >= 0 &&
+                     tuning.steps <= tuning.most_steps;
+  if (!known)
+    return absl::InvalidArgumentError(fmt::format("policy co2 has no choice '{}'", decision));
+  return Follow(open, trial, tuning);
 }
 
 ScoreWeights StartWeights(const CachePlan& plan) {

@@ -14,7 +14,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
+#include "absl/status/statusor.h"
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/prompt_scorer.h"
 
@@ -31,6 +34,7 @@ struct SelfTuning final : PolicyState {
   int32_t most_steps = 0;  // generated tokens for which the prompt may stay whole
   // Once decided: what was chosen, and the attention of the held-out queries that it would have
   // retained, and that any choice could have.
+  int trial = 0;
   double alpha = 0.0;
   double rho = 0.0;
   int32_t steps = 0;
@@ -65,6 +69,10 @@ Trial TrialOf(const CachePlan& plan, int trial);
 // The plan as the trials decide it. masses: [kTrials, heads] retained by each (kernels/
 // retained_mass.h), any number of heads. REQUIRES: the plan is open and tunes itself.
 CachePlan Tuned(const CachePlan& plan, std::span<const float> masses);
+
+// Policy::SaveDecision and RestoreDecision, of a plan that tunes itself.
+std::string SaveTuning(const CachePlan& tuned);
+absl::StatusOr<CachePlan> RestoreTuning(const CachePlan& open, std::string_view decision);
 
 // Of a decided plan: the scores that decoding starts from, the held-out queries being late ones
 // now.

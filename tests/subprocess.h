@@ -1,6 +1,6 @@
 // A child process whose stdout and stderr are read through one pipe each. Not thread safe.
-#ifndef HYDRANT_TESTS_SERVER_SUBPROCESS_H_
-#define HYDRANT_TESTS_SERVER_SUBPROCESS_H_
+#ifndef HYDRANT_TESTS_SUBPROCESS_H_
+#define HYDRANT_TESTS_SUBPROCESS_H_
 
 #include <sys/types.h>
 
@@ -33,4 +33,4 @@ class Subprocess {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_TESTS_SERVER_SUBPROCESS_H_
+#endif  // HYDRANT_TESTS_SUBPROCESS_H_

@@ -1,4 +1,4 @@
-#include "tests/server/subprocess.h"
+#include "tests/subprocess.h"
 
 #include <fcntl.h>
 #include <poll.h>

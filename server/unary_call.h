@@ -1,7 +1,7 @@
-// One Embed call: waits for the end of its request, and answers. Owned by itself until gRPC is done
-// with it (OnDone), and shared with the router until the request has ended.
-#ifndef HYDRANT_SERVER_EMBED_CALL_H_
-#define HYDRANT_SERVER_EMBED_CALL_H_
+// A unary call that is answered when a request has ended: an embedding, a context. Owned by itself
+// until gRPC is done with it (OnDone), and shared with the router until the request has ended.
+#ifndef HYDRANT_SERVER_UNARY_CALL_H_
+#define HYDRANT_SERVER_UNARY_CALL_H_
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
@@ -10,10 +10,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
+#include <variant>
 
-#include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 #include "server/event_router.h"
 #include "server/request_metrics.h"
@@ -21,7 +20,7 @@
 
 namespace hydrant {
 
-class EmbedCall final : public grpc::ServerUnaryReactor, public EventReceiver {
+class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
  public:
   struct Args {
     grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
@@ -31,12 +30,14 @@ class EmbedCall final : public grpc::ServerUnaryReactor, public EventReceiver {
     // Asks the loop to end the request, which it may not know yet; must not block.
     std::function<void(absl::Status)> cancel;
   };
-  static std::shared_ptr<EmbedCall> Create(Args args);
+  static std::shared_ptr<UnaryCall> Create(Args args);
 
   // The loop or the checks said no; no event follows.
   void Refuse(const Refusal& refusal);
-  // Before it is submitted.
-  void SetRequest(v1::EmbedRequest wire, const std::string& request_id);
+  // What becomes of the request: the response, or why there is none.
+  using Answer = std::function<std::variant<grpc::ByteBuffer, Refusal>(const Finished& finished)>;
+  // Before it is submitted. `policy` is its cache's.
+  void SetRequest(const std::string& request_id, const std::string& policy, Answer answer);
   // The loop has taken the request. A client that went before is made up for here.
   void Open();
 
@@ -46,21 +47,22 @@ class EmbedCall final : public grpc::ServerUnaryReactor, public EventReceiver {
   void OnDone() override;
 
  private:
-  explicit EmbedCall(Args args) : args_(std::move(args)) {}
-  void Answer(const Finished& finished);
+  explicit UnaryCall(Args args) : args_(std::move(args)) {}
+  void End(const Finished& finished);
   void Fail(const Failed& failed);
 
   const Args args_;
-  std::shared_ptr<EmbedCall> self_;  // reset in OnDone
+  std::shared_ptr<UnaryCall> self_;  // reset in OnDone
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  v1::EmbedRequest wire_;
   std::string request_id_;
+  std::string policy_;
+  Answer answer_;
   bool open_ = false;
   bool gone_ = false;  // the client
 };
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_SERVER_EMBED_CALL_H_
+#endif  // HYDRANT_SERVER_UNARY_CALL_H_

@@ -1,0 +1,32 @@
+// SHA-256, over bytes that come in pieces.
+#ifndef HYDRANT_ENGINE_CACHE_SHA256_H_
+#define HYDRANT_ENGINE_CACHE_SHA256_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+struct evp_md_ctx_st;
+
+namespace hydrant {
+
+using Sha256Digest = std::array<uint8_t, 32>;
+
+class Sha256 {
+ public:
+  Sha256();
+  void Add(const void* bytes, size_t size);
+  void Add(std::string_view bytes) { Add(bytes.data(), bytes.size()); }
+  // Of what was added; begins anew.
+  Sha256Digest Finish();
+
+ private:
+  void Begin();
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_SHA256_H_

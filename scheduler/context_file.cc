@@ -1,0 +1,432 @@
+#include "scheduler/context_file.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/kv_pages.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+// Its first part is for all versions; the number at its end says which one.
+constexpr std::string_view kMagic = "HYDRCTX1";
+constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
+
+// More than any request can have.
+constexpr uint64_t kMostParams = 64;
+
+class Writer {
+ public:
+  template <typename T>
+  void Add(T value) {
+    static_assert(std::is_arithmetic_v<T>);
+    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  }
+  void Add(std::string_view text) {
+    Add<uint64_t>(text.size());
+    bytes_.append(text);
+  }
+  template <typename T>
+  void Add(const std::optional<T>& value) {
+    Add<uint8_t>(value.has_value());
+    Add(value.value_or(T()));
+  }
+  template <typename T>
+  void AddAll(std::span<const T> values) {
+    Add<uint64_t>(values.size());
+    bytes_.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads zeros once the bytes have ended too early; ok() says so in the end.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T Get() {
+    T value = T();
+    const std::string_view raw = Take(sizeof(T));
+    if (ok_) std::memcpy(&value, raw.data(), sizeof(T));
+    return value;
+  }
+  std::string GetText() { return std::string(Take(Get<uint64_t>())); }
+  template <typename T>
+  std::optional<T> GetOptional() {
+    const bool is_set = Get<uint8_t>() != 0;
+    const T value = Get<T>();
+    return is_set ? std::optional<T>(value) : std::nullopt;
+  }
+  template <typename T>
+  std::vector<T> GetAll() {
+    const auto count = Get<uint64_t>();
+    if (count > bytes_.size() / sizeof(T)) ok_ = false;
+    std::vector<T> values(ok_ ? count : 0);
+    const std::string_view raw = Take(values.size() * sizeof(T));
+    if (!values.empty()) std::memcpy(values.data(), raw.data(), raw.size());
+    return values;
+  }
+  std::string_view Take(uint64_t size) {
+    if (size > bytes_.size()) ok_ = false;
+    if (!ok_) return {};
+    const std::string_view taken = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return taken;
+  }
+  bool ok() const { return ok_; }
+  bool AtEnd() const { return ok_ && bytes_.empty(); }
+
+ private:
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+std::string_view AsText(const Sha256Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+Sha256Digest DigestOf(std::string_view bytes) {
+  Sha256 hash;
+  hash.Add(bytes);
+  return hash.Finish();
+}
+
+size_t EntryBytes(const KvLayout& layout) {
+  return 2 * BytesOf(layout.dtype, layout.head_dim) + sizeof(int32_t) + 3 * sizeof(float);
+}
+
+// ---- The head.
+
+void AddHome(const ContextHome& home, Writer* writer) {
+  writer->Add(AsText(home.model));
+  writer->Add<uint8_t>(static_cast<uint8_t>(home.layout.dtype));
+  writer->Add<int32_t>(home.layout.head_dim);
+  writer->Add<int32_t>(home.limits.num_layers);
+  writer->Add<int32_t>(home.limits.window_layers);
+  writer->Add<int32_t>(home.limits.window);
+  writer->Add<int32_t>(home.limits.num_kv_heads);
+}
+
+void AddSpec(const CacheSpec& spec, Writer* writer) {
+  writer->Add(std::string_view(spec.policy));
+  writer->Add(spec.max_cache_tokens);
+  writer->Add(spec.cache_ratio);
+  writer->Add(spec.min_cache_tokens);
+  writer->Add(spec.sink_tokens);
+  writer->Add(spec.protected_window_size);
+  writer->Add(spec.min_retained_mass);
+  writer->Add<uint64_t>(spec.params.size());
+  for (const auto& [name, value] : spec.params) {
+    writer->Add(std::string_view(name));
+    writer->Add(std::string_view(value));
+  }
+}
+
+CacheSpec GetSpec(Reader* reader) {
+  CacheSpec spec;
+  spec.policy = reader->GetText();
+  spec.max_cache_tokens = reader->GetOptional<int64_t>();
+  spec.cache_ratio = reader->GetOptional<double>();
+  spec.min_cache_tokens = reader->GetOptional<int64_t>();
+  spec.sink_tokens = reader->GetOptional<int64_t>();
+  spec.protected_window_size = reader->GetOptional<int64_t>();
+  spec.min_retained_mass = reader->GetOptional<double>();
+  const auto params = std::min(reader->Get<uint64_t>(), kMostParams);
+  for (uint64_t i = 0; i < params && reader->ok(); ++i) {
+    std::string name = reader->GetText();
+    spec.params[std::move(name)] = reader->GetText();
+  }
+  return spec;
+}
+
+void AddContext(const Context& context, Writer* writer) {
+  writer->Add(std::string_view(context.id.salt));
+  writer->Add(std::string_view(context.id.handle));
+  writer->AddAll(std::span(context.tokens));
+  writer->Add<int64_t>(context.num_seen);
+  writer->Add<int64_t>(context.created_at);
+  writer->Add<int64_t>(context.expires_at);
+  writer->Add<uint8_t>(context.pinned);
+  const RetainedMass mass = context.retained_mass.value_or(RetainedMass());
+  writer->Add<uint8_t>(context.retained_mass.has_value());
+  for (const float part : {mass.mean, mass.minimum, mass.p10}) writer->Add(part);
+  AddSpec(context.spec, writer);
+  writer->Add<int64_t>(context.plan.prompt.tokens);
+  writer->Add<int64_t>(context.plan.prompt.question_tokens);
+  writer->Add<uint8_t>(context.plan.prompt.asked_later);
+  writer->Add<uint8_t>(context.plan.prompt.fits_twice);
+  writer->Add(std::string_view(SaveDecision(context.plan)));
+}
+
+absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const ContextHome& home) {
+  auto context = std::make_shared<Context>();
+  context->id.salt = reader->GetText();
+  context->id.handle = reader->GetText();
+  context->tokens = reader->GetAll<TokenId>();
+  context->num_seen = reader->Get<int64_t>();
+  context->created_at = reader->Get<int64_t>();
+  context->expires_at = reader->Get<int64_t>();
+  context->pinned = reader->Get<uint8_t>() != 0;
+  const bool has_mass = reader->Get<uint8_t>() != 0;
+  RetainedMass mass;
+  for (float* part : {&mass.mean, &mass.minimum, &mass.p10}) *part = reader->Get<float>();
+  if (has_mass) context->retained_mass = mass;
+  context->spec = GetSpec(reader);
+  PromptShape prompt = {.num_layers = home.limits.FullLayers(),
+                        .num_kv_heads = home.limits.num_kv_heads};
+  prompt.tokens = reader->Get<int64_t>();
+  prompt.question_tokens = reader->Get<int64_t>();
+  prompt.asked_later = reader->Get<uint8_t>() != 0;
+  prompt.fits_twice = reader->Get<uint8_t>() != 0;
+  const std::string decision = reader->GetText();
+  const auto known = static_cast<int64_t>(context->tokens.size());
+  const bool holds_together = reader->ok() && prompt.tokens >= 1 && prompt.question_tokens >= 0 &&
+                              prompt.tokens + prompt.question_tokens <= known &&
+                              context->num_seen >= prompt.tokens && context->num_seen <= known &&
+                              known <= std::numeric_limits<int32_t>::max() &&
+                              std::all_of(context->tokens.begin(), context->tokens.end(),
+                                          [&](TokenId id) { return id < home.vocab_size; });
+  if (!holds_together) return absl::DataLossError("its tokens do not hold together");
+  absl::StatusOr<CachePlan> plan = RestorePlan(context->spec, prompt, decision);
+  if (!plan.ok()) return absl::DataLossError(std::string(plan.status().message()));
+  context->plan = *std::move(plan);
+  return context;
+}
+
+// ---- The body.
+
+// Where a head's entries lie in pages of the host's memory; calls each(entry, slot, count) for runs
+// of entries that are neighbours there.
+template <typename Each>
+void ForEachRun(std::span<const int32_t> pages, int32_t length, int block_size, const Each& each) {
+  for (int32_t entry = 0; entry < length; entry += block_size) {
+    const auto slot = static_cast<int64_t>(pages[entry / block_size]) * block_size;
+    each(entry, slot, std::min(block_size, length - entry));
+  }
+}
+
+struct Array {
+  uint8_t* memory = nullptr;
+  size_t bytes = 0;  // of an entry
+};
+
+std::array<Array, 5> ArraysOf(const KvPages& pages) {
+  const size_t vector = BytesOf(pages.layout.dtype, pages.layout.head_dim);
+  return {{{static_cast<uint8_t*>(pages.keys), vector},
+           {static_cast<uint8_t*>(pages.values), vector},
+           {reinterpret_cast<uint8_t*>(pages.positions), sizeof(int32_t)},
+           {reinterpret_cast<uint8_t*>(pages.scores), sizeof(float)},
+           {reinterpret_cast<uint8_t*>(pages.log_weights), 2 * sizeof(float)}}};
+}
+
+// Calls copy(in the body, in memory, bytes) for all that a cache holds, in the order of the body.
+template <typename Copy>
+void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space, const KvPages& pages,
+                  const Copy& copy) {
+  size_t at = 0;
+  std::span<const int32_t> host_pages = space.host_pages;
+  for (size_t head = 0; head < lengths.size(); ++head) {
+    for (const Array& array : ArraysOf(pages)) {
+      ForEachRun(host_pages, lengths[head], pages.layout.block_size,
+                 [&](int32_t entry, int64_t slot, int32_t count) {
+                   copy(at + entry * array.bytes, array.memory + slot * array.bytes,
+                        count * array.bytes);
+                 });
+      at += lengths[head] * array.bytes;
+    }
+    host_pages = host_pages.subspan(space.pages[head]);
+  }
+}
+
+// Numbers by which entries are chosen, and which angles are looked up by: in range, whoever wrote
+// them.
+absl::Status CheckBody(const ContextFile& file, const ContextHome& home) {
+  const size_t vector = BytesOf(home.layout.dtype, home.layout.head_dim);
+  const bool ranks = file.context->plan.rule.rolling;
+  const bool samples = file.context->plan.life->Samples() != nullptr;
+  const char* at = file.body.data();
+  for (const int32_t length : file.lengths) {
+    const char* positions = at + 2 * length * vector;
+    const char* numbers = positions + length * sizeof(int32_t);
+    for (int32_t i = 0; i < length; ++i) {
+      int32_t position = 0;
+      std::memcpy(&position, positions + i * sizeof(int32_t), sizeof(position));
+      if (position < (samples ? -1 : 0) || position >= (ranks ? length : file.context->num_seen))
+        return absl::DataLossError(absl::StrCat("an entry has the position ", position));
+    }
+    for (int32_t i = 0; i < 3 * length; ++i) {
+      float number = 0.0f;
+      std::memcpy(&number, numbers + i * sizeof(float), sizeof(number));
+      const bool counts = samples && i < length;  // weights and counts, no scores
+      if (std::isnan(number) || (counts && (number < 0.0f || std::isinf(number))))
+        return absl::DataLossError(absl::StrCat("an entry has the score ", number));
+    }
+    at += length * EntryBytes(home.layout);
+  }
+  return absl::OkStatus();
+}
+
+// The scheduler counts a request's pages by its plan before it has them: spans within it at these
+// lengths are so between them. A cut that is to come makes new ones.
+absl::Status CheckGrowth(const ContextFile& file, const EngineLimits& limits) {
+  const CachePlan& plan = file.context->plan;
+  const int64_t seen = file.context->num_seen;
+  const int64_t ends = plan.life->OpeningEnds(plan);
+  int64_t most = std::max<int64_t>(seen, limits.max_model_len);
+  if (!plan.life->ReportsPrompt() && seen <= ends) most = std::min(most, ends);
+  for (const int64_t tokens : {seen, std::min(seen + limits.block_size, most), most}) {
+    int64_t pages = 0;
+    bool fits = true;
+    for (size_t head = 0; head < file.spans.size(); ++head) {
+      const int32_t entries = file.spans[head].MostUntil(tokens);
+      const auto layer = static_cast<int>(head) / limits.num_kv_heads;
+      fits = fits && (layer >= limits.FullLayers() || entries <= plan.MostUntil(tokens));
+      pages += PagesOf(entries, limits.block_size);
+    }
+    if (!fits || pages > CacheSpace::PagesFor(limits, plan, tokens))
+      return absl::DataLossError("its heads hold more than its policy lets them");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHeads(const ContextFile& file, const ContextHome& home) {
+  const size_t heads = static_cast<size_t>(home.limits.num_layers) * home.limits.num_kv_heads;
+  if (file.spans.size() != heads || file.lengths.size() != heads || file.victims.size() != heads)
+    return absl::DataLossError("it has another number of heads");
+  const CachePlan& plan = file.context->plan;
+  const int64_t seen = file.context->num_seen;
+  uint64_t bytes = 0;
+  for (size_t head = 0; head < heads; ++head) {
+    const HeadSpan& span = file.spans[head];
+    const int32_t length = file.lengths[head], victim = file.victims[head];
+    const bool counted = span.dropped >= 0 && span.cap >= 1 && span.drop >= 0 &&
+                         span.drop <= span.cap && length == span.EntriesAfter(seen) && length > 0;
+    const auto expected = CacheSpace::SpanAfter(home.limits, plan, static_cast<int>(head), seen);
+    const bool as_planned = !expected.has_value() || span == *expected;
+    const bool may_go_on =
+        length < span.cap || victim >= 0 || plan.CutsAfter(seen) || plan.life->Samples() != nullptr;
+    if (!counted || !as_planned || victim < -1 || victim >= length || !may_go_on)
+      return absl::DataLossError(absl::StrCat("head ", head, " does not hold together"));
+    bytes += length * EntryBytes(home.layout);
+  }
+  if (bytes != file.body.size()) return absl::DataLossError("its entries are not all there");
+  return CheckGrowth(file, home.limits);
+}
+
+absl::StatusOr<std::string_view> GetPart(const char* name, Reader* reader) {
+  const auto size = reader->Get<uint64_t>();
+  const std::string_view digest = reader->Take(sizeof(Sha256Digest));
+  const std::string_view part = reader->Take(size);
+  if (!reader->ok()) return absl::DataLossError(absl::StrCat("its ", name, " is cut short"));
+  if (AsText(DigestOf(part)) == digest) return part;
+  return absl::DataLossError(
+      absl::StrCat("its ", name, " was changed: the checksum is another one"));
+}
+
+absl::StatusOr<std::string_view> GetHead(std::string_view bytes, Reader* reader) {
+  if (bytes.size() < kMagic.size() || !bytes.starts_with(kMagicOfAll))
+    return absl::DataLossError("it is no context");
+  if (!bytes.starts_with(kMagic)) {
+    return absl::FailedPreconditionError(
+        "it was written by a newer version of this program, or by an older one; read the text "
+        "again");
+  }
+  reader->Take(kMagic.size());
+  return GetPart("head", reader);
+}
+
+// As AddHome() has written it.
+absl::Status CheckHome(const ContextHome& home, Reader* reader) {
+  Writer wanted;
+  AddHome(home, &wanted);
+  const std::string_view found = reader->Take(wanted.bytes().size());
+  if (found == wanted.bytes()) return absl::OkStatus();
+  const size_t model = sizeof(uint64_t) + sizeof(Sha256Digest);
+  const bool of_this_model = found.substr(0, model) == wanted.bytes().substr(0, model);
+  return absl::FailedPreconditionError(
+      of_this_model ? "its entries have another number format (--kv-cache-dtype) or window "
+                      "(--max-model-len) than this server's"
+                    : "it is of another model or tokenizer than this server's");
+}
+
+void AddPart(std::string_view part, std::string* bytes) {
+  const uint64_t size = part.size();
+  bytes->append(reinterpret_cast<const char*>(&size), sizeof(size));
+  bytes->append(AsText(DigestOf(part)));
+  bytes->append(part);
+}
+
+}  // namespace
+
+std::string EncodeContext(const Context& context, const KeptSpace& space, const KeptMemory& memory,
+                          const ContextHome& home) {
+  const KeptHeads heads = memory.HeadsOf(space.kept);
+  const std::span<const int32_t> lengths(heads.lengths, memory.num_heads);
+  Writer head;
+  AddHome(home, &head);
+  AddContext(context, &head);
+  head.AddAll(std::span<const HeadSpan>(space.spans));
+  head.AddAll(lengths);
+  head.AddAll(std::span<const int32_t>(heads.victims, memory.num_heads));
+  std::string body(context.entries * EntryBytes(home.layout), '\0');
+  ForEachPiece(lengths, space, memory.pages, [&](size_t at, const uint8_t* from, size_t size) {
+    std::memcpy(body.data() + at, from, size);
+  });
+  std::string bytes(kMagic);
+  bytes.reserve(kMagic.size() + head.bytes().size() + body.size() + 128);
+  AddPart(head.bytes(), &bytes);
+  AddPart(body, &bytes);
+  return bytes;
+}
+
+absl::StatusOr<ContextFile> DecodeContext(std::string_view bytes, const ContextHome& home) {
+  Reader parts(bytes);
+  HYDRANT_ASSIGN_OR_RETURN(const std::string_view head, GetHead(bytes, &parts));
+  Reader reader(head);
+  HYDRANT_RETURN_IF_ERROR(CheckHome(home, &reader));
+  ContextFile file;
+  HYDRANT_ASSIGN_OR_RETURN(file.context, GetContext(&reader, home));
+  file.spans = reader.GetAll<HeadSpan>();
+  file.lengths = reader.GetAll<int32_t>();
+  file.victims = reader.GetAll<int32_t>();
+  HYDRANT_ASSIGN_OR_RETURN(file.body, GetPart("body", &parts));
+  if (!reader.AtEnd() || !parts.AtEnd())
+    return absl::DataLossError("there are more or fewer bytes than it says");
+  HYDRANT_RETURN_IF_ERROR(CheckHeads(file, home));
+  HYDRANT_RETURN_IF_ERROR(CheckBody(file, home));
+  for (const int32_t length : file.lengths) {
+    file.context->entries += length;
+    file.pages.push_back(static_cast<int32_t>(PagesOf(length, home.layout.block_size)));
+    file.context->pages += file.pages.back();
+  }
+  return file;
+}
+
+void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMemory& memory) {
+  const KeptHeads heads = memory.HeadsOf(space.kept);
+  std::copy(file.lengths.begin(), file.lengths.end(), heads.lengths);
+  std::copy(file.victims.begin(), file.victims.end(), heads.victims);
+  std::transform(file.spans.begin(), file.spans.end(), heads.caps,
+                 [](const HeadSpan& span) { return span.cap; });
+  ForEachPiece(file.lengths, space, memory.pages, [&](size_t at, uint8_t* to, size_t size) {
+    std::memcpy(to, file.body.data() + at, size);
+  });
+}
+
+}  // namespace hydrant

@@ -1,0 +1,59 @@
+// Where saved contexts lie outside of the process: values of bytes under keys, of which nothing
+// else is known here. A folder, or a Redis.
+#ifndef HYDRANT_SCHEDULER_STORE_CONTEXT_STORE_H_
+#define HYDRANT_SCHEDULER_STORE_CONTEXT_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace hydrant {
+
+struct StoredKey {
+  std::string key;
+  int64_t bytes = 0;  // of its value
+};
+
+// Calls block, and are safe from any thread. A key is 1 to 200 of A-Z, a-z, 0-9, '.', '_' and '-',
+// no '.' first; another one is INVALID_ARGUMENT. Further errors, which name the store:
+//   UNAVAILABLE         it cannot be reached, or did not answer in time
+//   RESOURCE_EXHAUSTED  there is no room for the value
+//   PERMISSION_DENIED   we may not
+//   DATA_LOSS           what is there is not what was put there
+class ContextStore {
+ public:
+  virtual ~ContextStore() = default;
+  // Writes or replaces: a reader sees the old value, the new one or none, and never a part. When it
+  // returns, the value survives the end of the process.
+  virtual absl::Status Put(std::string_view key, std::string_view value,
+                           std::optional<int64_t> ttl_seconds) = 0;
+  virtual absl::StatusOr<std::string> Get(std::string_view key) = 0;  // NOT_FOUND
+  virtual absl::Status Delete(std::string_view key) = 0;              // OK where there is none
+  virtual absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix) = 0;  // by key
+  virtual std::string Description() const = 0;  // for the log: no password is in it
+};
+
+struct ContextStoreOptions {
+  int64_t max_bytes = 0;  // of a folder: those not used for longest leave; 0: no bound
+  int connect_timeout_ms = 1000;
+  int io_timeout_ms = 5000;
+};
+
+// dir:PATH                                            made where it is missing
+// redis://[[USER]:PASSWORD@]HOST[:PORT][/DB][?prefix=NAME]
+// unix:PATH[?db=DB&prefix=NAME]                       a Redis, too
+// A folder must be usable now; a Redis may come later.
+absl::StatusOr<std::unique_ptr<ContextStore>> OpenContextStore(const std::string& uri,
+                                                               const ContextStoreOptions& options);
+
+absl::Status CheckStoreKey(std::string_view key);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_STORE_CONTEXT_STORE_H_

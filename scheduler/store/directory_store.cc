@@ -1,0 +1,298 @@
+#include "scheduler/store/directory_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::string_view kSuffix = ".context";
+constexpr std::string_view kTemporary = ".saving-";
+// What a crash has left is that old before somebody else's could be taken for it.
+constexpr int64_t kForgottenAfterS = 3600;
+
+// In front of the value: the file says by itself when it expires, and whether it is whole.
+struct Header {
+  char magic[8] = {'H', 'Y', 'D', 'R', 'S', 'T', 'O', '1'};
+  int64_t expires_at = std::numeric_limits<int64_t>::max();  // Unix time in seconds
+  int64_t bytes = 0;
+
+  bool IsOurs() const { return std::memcmp(magic, Header().magic, sizeof(magic)) == 0; }
+};
+
+int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+absl::Status SystemError(const std::string& path, const char* what, int error) {
+  const std::string message = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0600)) {}
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+  // Errors are errno's; 0: none.
+  int Write(const void* bytes, size_t size) const {
+    const char* at = static_cast<const char*>(bytes);
+    while (size > 0) {
+      const ssize_t written = write(fd_, at, size);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return errno;
+      at += written;
+      size -= static_cast<size_t>(written);
+    }
+    return 0;
+  }
+  // As many as there are.
+  std::optional<size_t> Read(void* bytes, size_t size) const {
+    char* at = static_cast<char*>(bytes);
+    size_t done = 0;
+    while (done < size) {
+      const ssize_t read = ::read(fd_, at + done, size - done);
+      if (read < 0 && errno == EINTR) continue;
+      if (read < 0) return std::nullopt;
+      if (read == 0) break;
+      done += static_cast<size_t>(read);
+    }
+    return done;
+  }
+  int Sync() const { return fsync(fd_) == 0 ? 0 : errno; }
+
+ private:
+  const int fd_;
+};
+
+class DirectoryStore final : public ContextStore {
+ public:
+  DirectoryStore(std::string path, int64_t max_bytes)
+      : path_(std::move(path)), max_bytes_(max_bytes) {}
+
+  absl::Status Open() {
+    if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST)
+      return SystemError(path_, "make the folder", errno);
+    const std::string probe = TemporaryPath();
+    {
+      const File file(probe, O_WRONLY | O_CREAT | O_EXCL);
+      if (!file.is_open()) return SystemError(path_, "write into", errno);
+    }
+    unlink(probe.c_str());
+    ForgetOld();
+    return absl::OkStatus();
+  }
+
+  absl::Status Put(std::string_view key, std::string_view value,
+                   std::optional<int64_t> ttl_seconds) override {
+    HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
+    Header header;
+    header.bytes = static_cast<int64_t>(value.size());
+    if (ttl_seconds.has_value()) header.expires_at = UnixNow() + *ttl_seconds;
+    const auto all = static_cast<int64_t>(sizeof(header) + value.size());
+    if (max_bytes_ > 0 && all > max_bytes_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(Description(), " may hold ", max_bytes_, " bytes, the value has ", all));
+    }
+    const std::string temporary = TemporaryPath();
+    absl::Status status = Write(temporary, header, value);
+    if (status.ok() && rename(temporary.c_str(), PathOf(key).c_str()) != 0)
+      status = SystemError(PathOf(key), "write", errno);
+    if (!status.ok()) {
+      unlink(temporary.c_str());
+      return status;
+    }
+    const File folder(path_, O_RDONLY | O_DIRECTORY);
+    if (const int error = folder.is_open() ? folder.Sync() : errno; error != 0)
+      return SystemError(path_, "write", error);
+    if (max_bytes_ > 0) MakeRoom(PathOf(key));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Get(std::string_view key) override {
+    HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
+    const std::string path = PathOf(key);
+    const File file(path, O_RDONLY);
+    if (!file.is_open()) return SystemError(path, "read", errno);
+    HYDRANT_ASSIGN_OR_RETURN(const Header header, ReadHeader(path, file));
+    if (HasExpired(path, header)) return absl::NotFoundError(absl::StrCat(path, " has expired"));
+    std::string value(header.bytes, '\0');
+    const std::optional<size_t> read = file.Read(value.data(), value.size());
+    if (!read.has_value()) return SystemError(path, "read", errno);
+    if (*read < value.size()) return Damaged(path);
+    // Others may share the folder: when it was used last is for all of them to see.
+    futimens(file.fd(), nullptr);
+    return value;
+  }
+
+  absl::Status Delete(std::string_view key) override {
+    HYDRANT_RETURN_IF_ERROR(CheckStoreKey(key));
+    const std::string path = PathOf(key);
+    if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+    return SystemError(path, "delete", errno);
+  }
+
+  absl::StatusOr<std::vector<StoredKey>> List(std::string_view prefix) override {
+    std::vector<StoredKey> keys;
+    for (const Stored& stored : Files()) {
+      const std::string key = stored.name.substr(0, stored.name.size() - kSuffix.size());
+      if (!key.starts_with(prefix)) continue;
+      const std::string path = absl::StrCat(path_, "/", stored.name);
+      const File file(path, O_RDONLY);
+      if (!file.is_open()) continue;  // it has left meanwhile
+      const absl::StatusOr<Header> header = ReadHeader(path, file);
+      if (!header.ok() || HasExpired(path, *header)) continue;
+      keys.push_back({key, header->bytes});
+    }
+    std::sort(keys.begin(), keys.end(),
+              [](const StoredKey& a, const StoredKey& b) { return a.key < b.key; });
+    return keys;
+  }
+
+  std::string Description() const override { return absl::StrCat("the folder ", path_); }
+
+ private:
+  struct Stored {
+    std::string name;
+    int64_t bytes = 0;
+    timespec used = {};
+  };
+
+  std::string PathOf(std::string_view key) const {
+    return absl::StrCat(path_, "/", std::string(key), std::string(kSuffix));
+  }
+  // Of nobody else's: who shares the folder may be in another container with the same process id.
+  std::string TemporaryPath() {
+    return absl::StrCat(path_, "/", std::string(kTemporary), writer_, "-", num_written_++);
+  }
+
+  static absl::Status Damaged(const std::string& path) {
+    return absl::DataLossError(absl::StrCat(path,
+                                            " is damaged: it is shorter than it says, or no "
+                                            "file of ours; delete it"));
+  }
+
+  static absl::Status Write(const std::string& path, const Header& header, std::string_view value) {
+    const File file(path, O_WRONLY | O_CREAT | O_EXCL);
+    if (!file.is_open()) return SystemError(path, "write", errno);
+    int error = file.Write(&header, sizeof(header));
+    if (error == 0) error = file.Write(value.data(), value.size());
+    if (error == 0) error = file.Sync();
+    return error == 0 ? absl::OkStatus() : SystemError(path, "write", error);
+  }
+
+  static absl::StatusOr<Header> ReadHeader(const std::string& path, const File& file) {
+    Header header;
+    struct stat status = {};
+    const std::optional<size_t> read = file.Read(&header, sizeof(header));
+    if (!read.has_value() || fstat(file.fd(), &status) != 0)
+      return SystemError(path, "read", errno);
+    const bool whole = *read == sizeof(header) && header.IsOurs() &&
+                       status.st_size - static_cast<int64_t>(sizeof(header)) == header.bytes;
+    return whole ? absl::StatusOr<Header>(header) : Damaged(path);
+  }
+
+  // Then it leaves.
+  static bool HasExpired(const std::string& path, const Header& header) {
+    if (UnixNow() < header.expires_at) return false;
+    unlink(path.c_str());
+    return true;
+  }
+
+  std::vector<Stored> Files() const {
+    std::vector<Stored> files;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+      Stored stored = {.name = entry.path().filename().string()};
+      if (stored.name.starts_with(".") || !stored.name.ends_with(kSuffix)) continue;
+      struct stat status = {};
+      if (stat(entry.path().c_str(), &status) != 0) continue;
+      stored.bytes = status.st_size;
+      stored.used = status.st_mtim;
+      files.push_back(std::move(stored));
+    }
+    return files;
+  }
+
+  // Those that were not used for longest leave until the rest fits; `newest` stays.
+  void MakeRoom(const std::string& newest) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<Stored> files = Files();
+    int64_t bytes = 0;
+    for (const Stored& stored : files) bytes += stored.bytes;
+    std::sort(files.begin(), files.end(), [](const Stored& a, const Stored& b) {
+      return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
+    });
+    for (const Stored& stored : files) {
+      if (bytes <= max_bytes_) return;
+      const std::string path = absl::StrCat(path_, "/", stored.name);
+      if (path == newest) continue;
+      if (unlink(path.c_str()) == 0 || errno == ENOENT) bytes -= stored.bytes;
+    }
+  }
+
+  // What processes that were killed had begun to write.
+  void ForgetOld() const {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+      struct stat status = {};
+      if (!entry.path().filename().string().starts_with(kTemporary)) continue;
+      if (stat(entry.path().c_str(), &status) == 0 &&
+          status.st_mtim.tv_sec + kForgottenAfterS < UnixNow())
+        unlink(entry.path().c_str());
+    }
+  }
+
+  const std::string path_;
+  const int64_t max_bytes_;
+  const uint64_t writer_ = std::random_device()() | uint64_t{std::random_device()()} << 32;
+  std::atomic<uint64_t> num_written_{0};
+  std::mutex mutex_;  // one makes room at a time
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ContextStore>> OpenDirectoryStore(const std::string& path,
+                                                                 int64_t max_bytes) {
+  auto store = std::make_unique<DirectoryStore>(path, max_bytes);
+  HYDRANT_RETURN_IF_ERROR(store->Open());
+  return store;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,27 @@
+// A Redis, or what speaks its protocol (Valkey, KeyDB, Dragonfly): each key is a string there.
+#ifndef HYDRANT_SCHEDULER_STORE_REDIS_STORE_H_
+#define HYDRANT_SCHEDULER_STORE_REDIS_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "scheduler/store/context_store.h"
+
+namespace hydrant {
+
+struct RedisAddress {
+  std::string socket;  // a path; "": host and port
+  std::string host;
+  int port = 6379;
+  std::string user, password;  // "": none
+  int database = 0;
+  std::string prefix = "hydrant:";  // of every key there
+};
+
+// Errors do not come as signals where SIGPIPE is ignored, as in daemons.
+std::unique_ptr<ContextStore> OpenRedisStore(RedisAddress address,
+                                             const ContextStoreOptions& options);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_STORE_REDIS_STORE_H_

@@ -1,0 +1,529 @@
+// Stores of contexts: a folder and a real Redis keep the same promises; what goes wrong with either
+// is said by name and soon.
+#include "scheduler/store/context_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "tests/redis_server.h"
+
+namespace hydrant {
+namespace {
+
+using absl::StatusCode;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr ContextStoreOptions kImpatient = {.connect_timeout_ms = 300, .io_timeout_ms = 300};
+
+// A daemon does it, too: a peer that closes is an error of a write, not the end.
+[[maybe_unused]] const auto kIgnored = signal(SIGPIPE, SIG_IGN);
+
+// Removed at its end.
+class Folder {
+ public:
+  Folder() {
+    std::string path = std::filesystem::temp_directory_path() / "hydrant_store_XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) std::abort();
+    path_ = path;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  std::string uri() const { return "dir:" + path_; }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+std::unique_ptr<ContextStore> Open(const std::string& uri,
+                                   const ContextStoreOptions& options = {}) {
+  auto store = OpenContextStore(uri, options);
+  EXPECT_TRUE(store.ok()) << uri << ": " << store.status();
+  return *std::move(store);
+}
+
+StatusCode CodeOf(const absl::Status& status) { return status.code(); }
+template <typename T>
+StatusCode CodeOf(const absl::StatusOr<T>& value) {
+  return value.status().code();
+}
+template <typename T>
+std::string MessageOf(const T& status) {
+  if constexpr (std::is_same_v<T, absl::Status>) {
+    return std::string(status.message());
+  } else {
+    return std::string(status.status().message());
+  }
+}
+
+std::string RandomBytes(size_t size, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+std::string KeysOf(const absl::StatusOr<std::vector<StoredKey>>& list) {
+  std::string keys = list.ok() ? "" : list.status().ToString();
+  for (const StoredKey& stored : list.value_or(std::vector<StoredKey>()))
+    keys += stored.key + ":" + std::to_string(stored.bytes) + " ";
+  return keys;
+}
+
+// ---- What every store does.
+
+class EveryStore : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == std::string("dir")) return;
+    HYDRANT_SKIP_WITHOUT_REDIS();
+    redis_ = std::make_unique<RedisServer>();
+  }
+  // The same place, as another replica has it.
+  std::unique_ptr<ContextStore> OpenIt() const {
+    return Open(redis_ == nullptr ? folder_.uri() : redis_->uri() + "?prefix=a*%5B:");
+  }
+
+  Folder folder_;
+  std::unique_ptr<RedisServer> redis_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, EveryStore, testing::Values("dir", "redis"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(EveryStore, GivesBackWhatItGot) {
+  const auto store = OpenIt();
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
+  uint64_t seed = 1;
+  for (const size_t size : {0u, 1u, 100u, 4096u, 5'000'000u}) {
+    const std::string value = RandomBytes(size, seed++);
+    ASSERT_TRUE(store->Put("a", value, std::nullopt).ok());
+    const auto got = store->Get("a");
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_TRUE(*got == value) << size;
+  }
+  EXPECT_EQ(KeysOf(store->List("")), "a:5000000 ");
+  EXPECT_TRUE(store->Delete("a").ok());
+  EXPECT_TRUE(store->Delete("a").ok()) << "again";
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
+  EXPECT_EQ(KeysOf(store->List("")), "");
+}
+
+TEST_P(EveryStore, ListsByPrefix) {
+  const auto store = OpenIt();
+  for (const std::string key : {"b.2", "a.1", "b.10", "b", "c-d_e"})
+    ASSERT_TRUE(store->Put(key, key, std::nullopt).ok());
+  EXPECT_EQ(KeysOf(store->List("")), "a.1:3 b:1 b.10:4 b.2:3 c-d_e:5 ");
+  EXPECT_EQ(KeysOf(store->List("b.")), "b.10:4 b.2:3 ");
+  EXPECT_EQ(KeysOf(store->List("x")), "");
+  for (int i = 0; i < 2500; ++i)
+    ASSERT_TRUE(store->Put("many." + std::to_string(i), "x", std::nullopt).ok());
+  EXPECT_EQ(store->List("many.").value().size(), 2500u);
+}
+
+TEST_P(EveryStore, IsSharedByReplicas) {
+  const auto one = OpenIt(), other = OpenIt();
+  ASSERT_TRUE(one->Put("a", "from one", std::nullopt).ok());
+  EXPECT_EQ(other->Get("a").value(), "from one");
+  ASSERT_TRUE(other->Put("a", "from the other", std::nullopt).ok());
+  EXPECT_EQ(one->Get("a").value(), "from the other");
+  ASSERT_TRUE(other->Delete("a").ok());
+  EXPECT_EQ(CodeOf(one->Get("a")), StatusCode::kNotFound);
+}
+
+TEST_P(EveryStore, ForgetsAtItsTime) {
+  const auto store = OpenIt();
+  ASSERT_TRUE(store->Put("short", "x", 1).ok());
+  ASSERT_TRUE(store->Put("long", "y", 1000).ok());
+  ASSERT_TRUE(store->Put("renewed", "z", 1).ok());
+  ASSERT_TRUE(store->Put("renewed", "z", std::nullopt).ok());
+  EXPECT_EQ(store->Get("short").value(), "x");
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  EXPECT_EQ(CodeOf(store->Get("short")), StatusCode::kNotFound);
+  EXPECT_EQ(KeysOf(store->List("")), "long:1 renewed:1 ");
+}
+
+TEST_P(EveryStore, ReadersSeeWholeValues) {
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> writers;
+  for (const char letter : {'a', 'b'}) {
+    writers.emplace_back([this, letter, &stop] {
+      const auto store = OpenIt();
+      for (size_t size = 1000; !stop; size = size * 7 % 200'003)
+        EXPECT_TRUE(store->Put("key", std::string(size, letter), std::nullopt).ok());
+    });
+  }
+  const auto store = OpenIt();
+  int seen = 0;
+  for (int i = 0; i < 300; ++i) {
+    const auto value = store->Get("key");
+    if (!value.ok()) {
+      EXPECT_EQ(CodeOf(value), StatusCode::kNotFound) << value.status();
+      continue;
+    }
+    ++seen;
+    EXPECT_EQ(value->find_first_not_of(value->empty() ? '-' : value->front()), std::string::npos);
+  }
+  while (seen == 0) seen += store->Get("key").ok();
+  stop = true;
+  for (std::thread& writer : writers) writer.join();
+}
+
+TEST_P(EveryStore, RefusesKeysThatAreNone) {
+  const auto store = OpenIt();
+  for (const std::string& key : {std::string(), std::string(".a"), std::string("a/b"),
+                                 std::string("../a"), std::string("a b"), std::string(201, 'a'),
+                                 std::string("a\0b", 3), std::string("\xC3\xA4")}) {
+    EXPECT_EQ(CodeOf(store->Put(key, "x", std::nullopt)), StatusCode::kInvalidArgument) << key;
+    EXPECT_EQ(CodeOf(store->Get(key)), StatusCode::kInvalidArgument) << key;
+    EXPECT_EQ(CodeOf(store->Delete(key)), StatusCode::kInvalidArgument) << key;
+  }
+  EXPECT_TRUE(store->Put(std::string(200, 'a'), "x", std::nullopt).ok());
+}
+
+// ---- A folder.
+
+TEST(DirectoryStore, IsMadeAndLeavesOthersFilesAlone) {
+  const Folder folder;
+  std::ofstream(folder.path() + "/notes.txt") << "mine";
+  std::ofstream(folder.path() + "/.hidden.context") << "mine";
+  const auto store = Open(folder.uri());
+  ASSERT_TRUE(store->Put("a", "x", std::nullopt).ok());
+  EXPECT_EQ(KeysOf(store->List("")), "a:1 ");
+  EXPECT_THAT(folder.Names(), testing::ElementsAre(".hidden.context", "a.context", "notes.txt"));
+  const auto inner = Open(folder.uri() + "/made");
+  struct stat status = {};
+  ASSERT_EQ(stat((folder.path() + "/made").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u) << "contexts are read by their owner alone";
+}
+
+TEST(DirectoryStore, RemovesWhatACrashHasLeftLongAgo) {
+  const Folder folder;
+  for (const char* name : {".saving-1-0", ".saving-2-0"})
+    std::ofstream(folder.path() + "/" + name) << "a part";
+  std::filesystem::last_write_time(
+      folder.path() + "/.saving-1-0",
+      std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  const auto store = Open(folder.uri());
+  EXPECT_THAT(folder.Names(), testing::ElementsAre(".saving-2-0")) << "it may be somebody's";
+}
+
+TEST(DirectoryStore, NamesDamagedFilesAndGoesOn) {
+  const Folder folder;
+  const auto store = Open(folder.uri());
+  const std::string value = RandomBytes(1000, 1);
+  for (const std::string key : {"whole", "cut", "longer", "no-header", "foreign"})
+    ASSERT_TRUE(store->Put(key, value, std::nullopt).ok());
+  std::filesystem::resize_file(folder.path() + "/cut.context", 500);
+  std::filesystem::resize_file(folder.path() + "/longer.context", 5000);
+  std::filesystem::resize_file(folder.path() + "/no-header.context", 5);
+  std::ofstream(folder.path() + "/foreign.context") << std::string(2000, 'x');
+  for (const std::string key : {"cut", "longer", "no-header", "foreign"}) {
+    const auto got = store->Get(key);
+    EXPECT_EQ(CodeOf(got), StatusCode::kDataLoss) << key;
+    EXPECT_THAT(MessageOf(got), AllOf(HasSubstr(key + ".context"), HasSubstr("delete it")));
+  }
+  EXPECT_EQ(KeysOf(store->List("")), "whole:1000 ");
+  EXPECT_TRUE(*store->Get("whole") == value);
+  EXPECT_TRUE(store->Put("cut", value, std::nullopt).ok()) << "it is replaced";
+  EXPECT_TRUE(*store->Get("cut") == value);
+}
+
+TEST(DirectoryStore, TheLeastRecentlyUsedLeaveAtItsBound) {
+  const Folder folder;
+  const auto store = Open(folder.uri(), {.max_bytes = 3500});
+  const auto age = [&](const char* key, int hours) {
+    std::filesystem::last_write_time(
+        folder.path() + "/" + key + ".context",
+        std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  int hours = 10;
+  for (const char* key : {"a", "b", "c"}) {
+    ASSERT_TRUE(store->Put(key, std::string(1000, 'x'), std::nullopt).ok());
+    age(key, hours--);
+  }
+  ASSERT_TRUE(store->Get("a").ok());
+  ASSERT_TRUE(store->Put("d", std::string(1000, 'x'), std::nullopt).ok());
+  EXPECT_EQ(KeysOf(store->List("")), "a:1000 c:1000 d:1000 ");
+  const absl::Status status = store->Put("e", std::string(4000, 'x'), std::nullopt);
+  EXPECT_EQ(CodeOf(status), StatusCode::kResourceExhausted);
+  EXPECT_THAT(MessageOf(status), HasSubstr("may hold 3500 bytes"));
+  EXPECT_EQ(KeysOf(store->List("")), "a:1000 c:1000 d:1000 ");
+}
+
+TEST(DirectoryStore, PlacesThatCannotBeUsedAreSaidAtOnce) {
+  const Folder folder;
+  std::ofstream(folder.path() + "/file") << "x";
+  for (const std::string& path :
+       {folder.path() + "/file", folder.path() + "/no/such", std::string("/proc/self")}) {
+    const auto store = OpenContextStore("dir:" + path, {});
+    EXPECT_FALSE(store.ok()) << path;
+    EXPECT_THAT(MessageOf(store), HasSubstr(path));
+  }
+}
+
+// As on a disk that is full: the old value stays, and no part of the new one.
+TEST(DirectoryStore, AFullDiskCostsTheSavingAlone) {
+  const Folder folder;
+  const auto store = Open(folder.uri());
+  ASSERT_TRUE(store->Put("a", "old", std::nullopt).ok());
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small = {.rlim_cur = 10'000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = store->Put("a", std::string(100'000, 'x'), std::nullopt);
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(CodeOf(status), StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(store->Get("a").value(), "old");
+  EXPECT_THAT(folder.Names(), testing::ElementsAre("a.context"));
+  EXPECT_TRUE(store->Put("a", std::string(100'000, 'x'), std::nullopt).ok());
+}
+
+TEST(DirectoryStore, AFolderThatVanishesIsAnError) {
+  auto folder = std::make_unique<Folder>();
+  const auto store = Open(folder->uri());
+  folder.reset();
+  EXPECT_FALSE(store->Put("a", "x", std::nullopt).ok());
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
+  EXPECT_TRUE(store->Delete("a").ok());
+  EXPECT_EQ(KeysOf(store->List("")), "");
+}
+
+// ---- A Redis.
+
+TEST(RedisStore, IsFoundAgainAfterItWasGone) {
+  HYDRANT_SKIP_WITHOUT_REDIS();
+  RedisServer redis;
+  const auto store = Open(redis.uri(), kImpatient);
+  ASSERT_TRUE(store->Put("a", "x", std::nullopt).ok());
+  redis.Stop();
+  EXPECT_EQ(CodeOf(store->Put("a", "y", std::nullopt)), StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kUnavailable) << "while nobody tries to connect";
+  EXPECT_THAT(MessageOf(store->List("")), HasSubstr("the Redis at " + redis.socket()));
+  redis.Start();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kNotFound);
+  ASSERT_TRUE(store->Put("a", "z", std::nullopt).ok());
+  redis.Stop();
+  redis.Start();
+  EXPECT_TRUE(store->Put("a", "z", std::nullopt).ok()) << "an idle connection that was closed";
+}
+
+TEST(RedisStore, OneThatHangsIsLeftSoon) {
+  HYDRANT_SKIP_WITHOUT_REDIS();
+  RedisServer redis;
+  const auto store = Open(redis.uri(), kImpatient);
+  ASSERT_TRUE(store->Put("a", "x", std::nullopt).ok());
+  redis.Signal(SIGSTOP);
+  EXPECT_EQ(CodeOf(store->Get("a")), StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf(store->Put("a", std::string(3 << 20, 'x'), std::nullopt)),
+            StatusCode::kUnavailable)
+      << "more than fits into a socket";
+  redis.Signal(SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(store->Get("a").value(), "x") << "not the answer to another question";
+}
+
+TEST(RedisStore, FullOne) {
+  HYDRANT_SKIP_WITHOUT_REDIS();
+  const RedisServer redis({"--maxmemory", "3mb", "--maxmemory-policy", "noeviction"});
+  const auto store = Open(redis.uri());
+  absl::Status status;
+  for (int i = 0; i < 10 && status.ok(); ++i)
+    status = store->Put("a" + std::to_string(i), std::string(1 << 20, 'x'), std::nullopt);
+  EXPECT_EQ(CodeOf(status), StatusCode::kResourceExhausted) << status;
+}
+
+TEST(RedisStore, PasswordsAndDatabases) {
+  HYDRANT_SKIP_WITHOUT_REDIS();
+  const RedisServer redis({"--requirepass", "s3cret@1", "--port", "0"});
+  const absl::Status status = Open(redis.uri())->Put("a", "x", std::nullopt);
+  EXPECT_EQ(CodeOf(status), StatusCode::kPermissionDenied);
+  EXPECT_THAT(MessageOf(status), HasSubstr("NOAUTH"));
+}
+
+TEST(RedisStore, OverTcpWithAPasswordAndADatabase) {
+  HYDRANT_SKIP_WITHOUT_REDIS();
+  // A port that was free a moment ago.
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in any = {};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(any);
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&any), size), 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&any), &size);
+  close(fd);
+  const std::string port = std::to_string(ntohs(any.sin_port));
+  const RedisServer redis({"--port", port, "--bind", "127.0.0.1", "--requirepass", "s3cret@1"});
+  const std::string host = "@127.0.0.1:" + port;
+  const auto third = Open("redis://:s3cret%401" + host + "/3");
+  ASSERT_TRUE(third->Put("a", "x", std::nullopt).ok());
+  EXPECT_EQ(Open("redis://default:s3cret%401" + host + "/3?prefix=hydrant:")->Get("a").value(),
+            "x");
+  EXPECT_EQ(CodeOf(Open("redis://:s3cret%401" + host)->Get("a")), StatusCode::kNotFound);
+  const auto wrong = Open("redis://:wrong" + host)->Get("a");
+  EXPECT_EQ(CodeOf(wrong), StatusCode::kPermissionDenied);
+  EXPECT_THAT(MessageOf(wrong), AllOf(HasSubstr("127.0.0.1:" + port), Not(HasSubstr("wrong"))));
+  EXPECT_EQ(CodeOf(Open("redis://:s3cret%401" + host + "/99")->Get("a")),
+            StatusCode::kPermissionDenied)
+      << "it has 16";
+}
+
+// Something else listens where a Redis was meant to be.
+class OddServer {
+ public:
+  // answer: to whatever comes; "": none. closes: afterwards.
+  OddServer(std::string answer, bool closes) {
+    path_ = std::filesystem::temp_directory_path() /
+            ("hydrant_odd_" + std::to_string(getpid()) + "_" + std::to_string(++count_));
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    unlink(path_.c_str());
+    fd_ = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) std::abort();
+    listen(fd_, 16);
+    thread_ = std::thread([this, answer = std::move(answer), closes] { Serve(answer, closes); });
+  }
+  ~OddServer() {
+    stopping_ = true;
+    thread_.join();
+    for (const int peer : peers_) close(peer);
+    close(fd_);
+    unlink(path_.c_str());
+  }
+  std::string uri() const { return "unix:" + path_; }
+
+ private:
+  void Serve(const std::string& answer, bool closes) {
+    while (!stopping_) {
+      std::vector<pollfd> fds = {{fd_, POLLIN, 0}};
+      for (const int peer : peers_) fds.push_back({peer, POLLIN, 0});
+      poll(fds.data(), fds.size(), 10);
+      if ((fds[0].revents & POLLIN) != 0) peers_.push_back(accept(fd_, nullptr, nullptr));
+      for (size_t i = 1; i < fds.size(); ++i) {
+        std::array<char, 4096> buffer;
+        if ((fds[i].revents & POLLIN) == 0) continue;
+        if (recv(fds[i].fd, buffer.data(), buffer.size(), 0) <= 0) continue;
+        (void)!write(fds[i].fd, answer.data(), answer.size());
+        if (closes) shutdown(fds[i].fd, SHUT_RDWR);
+      }
+    }
+  }
+
+  static inline int count_ = 0;
+  std::string path_;
+  int fd_ = -1;
+  std::vector<int> peers_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+TEST(RedisStore, NonsenseIsNamedAndHarmsNothing) {
+  struct Case {
+    const char* answer;
+    bool closes;
+    StatusCode put, get, list;
+  };
+  constexpr auto kLoss = StatusCode::kDataLoss;
+  constexpr auto kGone = StatusCode::kUnavailable;
+  const std::vector<Case> cases = {
+      {"HTTP/1.1 400 Bad Request\r\n\r\n", true, kLoss, kLoss, kLoss},
+      {"", true, kGone, kGone, kGone},
+      {"", false, kGone, kGone, kGone},
+      {"$100\r\nhalf of i", true, kGone, kGone, kGone},
+      {"$100\r\nhalf of i", false, kGone, kGone, kGone},
+      {":12\r\n", false, kLoss, kLoss, kLoss},
+      {"*2\r\n$1\r\n0\r\n$1\r\nx\r\n", false, kLoss, kLoss, kLoss},
+      {"*2\r\n$1\r\n0\r\n*1\r\n$5\r\nother\r\n", false, kLoss, kLoss, kLoss},
+      {"*2\r\n*0\r\n*0\r\n", false, kLoss, kLoss, kLoss},
+      {"*-7\r\n", false, kLoss, kLoss, kLoss},
+      {"*99999999999\r\n", false, kLoss, kLoss, kLoss},
+      {"$99999999999999999999\r\n", false, kLoss, kLoss, kLoss},
+      {"-OOM command not allowed\r\n", false, StatusCode::kResourceExhausted,
+       StatusCode::kResourceExhausted, StatusCode::kResourceExhausted},
+      {"-LOADING wait\r\n", false, kGone, kGone, kGone},
+      {"-ERR what?\r\n", false, StatusCode::kPermissionDenied, StatusCode::kPermissionDenied,
+       StatusCode::kPermissionDenied},
+      {"$-1\r\n", false, kLoss, StatusCode::kNotFound, kLoss},
+  };
+  for (const Case& test : cases) {
+    SCOPED_TRACE(testing::Message() << "'" << test.answer << "', closes: " << test.closes);
+    const OddServer server(test.answer, test.closes);
+    EXPECT_EQ(CodeOf(Open(server.uri(), kImpatient)->Put("a", "x", std::nullopt)), test.put);
+    EXPECT_EQ(CodeOf(Open(server.uri(), kImpatient)->Get("a")), test.get);
+    EXPECT_EQ(CodeOf(Open(server.uri(), kImpatient)->List("a")), test.list);
+  }
+}
+
+// ---- Where it is.
+
+TEST(ContextStoreUri, BadOnesSayWhat) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "one of dir:PATH"},
+      {"/tmp", "one of dir:PATH"},
+      {"dir:", "one of dir:PATH"},
+      {"s3://bucket", "one of dir:PATH"},
+      {"rediss://host", "TLS"},
+      {"redis://", "host is missing"},
+      {"redis://:6379", "host is missing"},
+      {"redis://host:x", "port 'x'"},
+      {"redis://host:70000", "port '70000' is no number in [0, 65535]"},
+      {"redis://host:-1", "port '-1'"},
+      {"redis://host/a", "database 'a'"},
+      {"redis://secret@host", "a password follows a ':'"},
+      {"redis://:a%4@host", "two hexadecimal digits"},
+      {"redis://:a%zz@host", "two hexadecimal digits"},
+      {"redis://[::1", "not closed"},
+      {"redis://[::1]6379", "a port follows"},
+      {"redis://host?x=1", "'x=1' is none of"},
+      {"unix:", "path is missing"},
+      {"unix:?db=1", "path is missing"},
+      {"unix:/x?db=y", "database 'y'"},
+  };
+  for (const auto& [uri, message] : cases) {
+    const auto store = OpenContextStore(uri, {});
+    EXPECT_EQ(CodeOf(store), StatusCode::kInvalidArgument) << uri;
+    EXPECT_THAT(MessageOf(store), AllOf(HasSubstr(message), Not(HasSubstr("secret")))) << uri;
+  }
+}
+
+TEST(ContextStoreUri, PasswordsAreNotDescribed) {
+  const auto store = Open("redis://user:geheim@[::1]:7000/2?prefix=x%2F");
+  EXPECT_EQ(store->Description(), "the Redis at ::1:7000");
+  EXPECT_EQ(Open("redis://host")->Description(), "the Redis at host:6379");
+}
+
+}  // namespace
+}  // namespace hydrant
