@@ -61,6 +61,8 @@ Json FiguresJson(const Measures& measures, bool has_objectives) {
   figures["output_throughput"] = measures.OutputThroughput();
   figures["total_token_throughput"] = measures.TotalThroughput();
   AddTimes("ttft", measures.ttft, &figures);
+  AddTimes("ttft_hit", measures.ttft_hit, &figures);
+  AddTimes("ttft_miss", measures.ttft_miss, &figures);
   AddTimes("tpot", measures.tpot, &figures);
   AddTimes("itl", measures.itl, &figures);
   AddTimes("e2el", measures.e2el, &figures);
@@ -76,6 +78,9 @@ Json FiguresJson(const Measures& measures, bool has_objectives) {
   figures["kv_tokens_kept"] = measures.kv_tokens_kept;
   figures["kv_tokens_evicted"] = measures.kv_tokens_evicted;
   figures["preemptions"] = measures.preemptions;
+  figures["cached_tokens"] = measures.cached_tokens;
+  figures["cache_hits"] = measures.hits;
+  figures["cache_hit_rate"] = measures.CacheHitRate();
   return figures;
 }
 

@@ -139,9 +139,14 @@ std::string Figures(const Measures& m, const Objectives& objectives, const std::
   if (m.kv_tokens_evicted > 0)
     text += fmt::format("  KV entries {} kept, {} evicted (of each request's fullest head)\n",
                         m.kv_tokens_kept, m.kv_tokens_evicted);
+  if (m.hits > 0)
+    text += fmt::format("  cached     {} of the tokens in ({:.1f} %), in {} requests\n",
+                        m.cached_tokens, 100 * m.CacheHitRate(), m.hits);
   text += fmt::format("  {:<10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "ms", "mean", "p50",
                       "p90", "p99", "p99.9", "max");
-  text += Row("TTFT", m.ttft) + Row("TPOT", m.tpot) + Row("ITL", m.itl) + Row("E2EL", m.e2el);
+  text += Row("TTFT", m.ttft);
+  if (m.hits > 0) text += Row("TTFT, hit", m.ttft_hit) + Row("TTFT, miss", m.ttft_miss);
+  text += Row("TPOT", m.tpot) + Row("ITL", m.itl) + Row("E2EL", m.e2el);
   text += Row("queue", m.queue) + Row("sent late", m.lateness);
   for (const auto& [error, count] : m.errors)
     text += fmt::format("  {} x {}\n", count, Printable(error));
@@ -216,18 +221,19 @@ std::string ToCsv(const RunDescription& run, std::span<const Outcome> outcomes) 
   std::string table =
       "index,arm,ending,status,reason,intended_s,sent_s,first_token_s,last_token_s,ended_s,input_"
       "tokens,output_tokens,"
-      "messages,queue_ms,kv_tokens_kept,kv_tokens_evicted,preemptions,bytes_sent,bytes_received\n";
+      "messages,queue_ms,kv_tokens_kept,kv_tokens_evicted,preemptions,bytes_sent,bytes_received,"
+      "cached_tokens\n";
   for (const Outcome& o : outcomes) {
     const auto time = [&](bool first) {
       if (!o.HasToken()) return std::string();
       return fmt::format("{:.6f}", first ? o.messages.front().at : o.messages.back().at);
     };
     table += fmt::format(
-        "{},{},{},{},{},{:.6f},{:.6f},{},{},{:.6f},{},{},{},{:.3f},{},{},{},{},{}\n", o.index,
+        "{},{},{},{},{},{:.6f},{:.6f},{},{},{:.6f},{},{},{},{:.3f},{},{},{},{},{},{}\n", o.index,
         run.arms.empty() ? "" : Field(run.arms[o.arm]), Name(o.ending), Field(o.status),
         Field(o.reason), o.intended, o.sent, time(true), time(false), o.ended, o.input_tokens,
         o.OutputTokens(), o.messages.size(), o.queue * 1e3, o.kv_tokens_kept, o.kv_tokens_evicted,
-        o.preemptions, o.bytes_sent, o.bytes_received);
+        o.preemptions, o.bytes_sent, o.bytes_received, o.cached_tokens);
   }
   return table;
 }

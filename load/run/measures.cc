@@ -15,6 +15,7 @@ constexpr double kMillis = 1e3;
 
 // The values of each distribution, until they are described.
 struct Values {
+  std::vector<double> ttft_hit, ttft_miss;
   std::vector<double> ttft, tpot, itl, e2el, queue, tokens_per_message, lateness;
 };
 
@@ -29,6 +30,9 @@ void AddTimes(const Outcome& outcome, Values* values) {
       values->itl.push_back((outcome.messages[i].at - outcome.messages[i - 1].at) * kMillis);
   }
   if (outcome.has_usage) values->queue.push_back(outcome.queue * kMillis);
+  if (outcome.cached_tokens < 0) return;
+  (outcome.cached_tokens > 0 ? values->ttft_hit : values->ttft_miss)
+      .push_back(outcome.TimeToFirstToken() * kMillis);
 }
 
 void AddCompleted(const Outcome& outcome, const Objectives& objectives, Measures* measures) {
@@ -37,6 +41,8 @@ void AddCompleted(const Outcome& outcome, const Objectives& objectives, Measures
   measures->input_tokens += outcome.input_tokens;
   measures->kv_tokens_kept += outcome.kv_tokens_kept;
   measures->kv_tokens_evicted += outcome.kv_tokens_evicted;
+  measures->cached_tokens += std::max<int64_t>(outcome.cached_tokens, 0);
+  measures->hits += outcome.cached_tokens > 0;
 }
 
 void AddEnding(const Outcome& outcome, const Objectives& objectives, Measures* measures) {
@@ -142,6 +148,8 @@ Measures Measure(std::span<const Outcome> outcomes, const Objectives& objectives
     if (outcome.ending == Ending::kCompleted) AddTimes(outcome, &values);
   }
   measures.ttft = Describe(&values.ttft);
+  measures.ttft_hit = Describe(&values.ttft_hit);
+  measures.ttft_miss = Describe(&values.ttft_miss);
   measures.tpot = Describe(&values.tpot);
   measures.itl = Describe(&values.itl);
   measures.e2el = Describe(&values.e2el);

@@ -58,14 +58,21 @@ struct Measures {
   int64_t kv_tokens_kept = 0;     // of completed requests, the sum
   int64_t kv_tokens_evicted = 0;  // the same
   int64_t preemptions = 0;
+  int64_t cached_tokens = 0;                   // of input_tokens, those that were not read again
+  int64_t hits = 0;                            // completed requests that had any
   std::map<std::string, int64_t> errors = {};  // "RESOURCE_EXHAUSTED QUEUE_FULL", of failed ones
   // Of completed requests.
+  Distribution ttft_hit, ttft_miss;  // TTFT, where the server says which it was
   Distribution ttft, tpot, itl, e2el, queue, tokens_per_message;
   Distribution lateness;  // sent - intended, of all that were sent
 
   double RequestThroughput() const { return Rate(completed); }
   double Goodput() const { return Rate(good); }
   double OutputThroughput() const { return Rate(output_tokens); }
+  double CacheHitRate() const {
+    return input_tokens > 0 ? static_cast<double>(cached_tokens) / static_cast<double>(input_tokens)
+                            : 0.0;
+  }
   double TotalThroughput() const { return Rate(input_tokens + output_tokens); }
 
  private:

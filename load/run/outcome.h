@@ -44,6 +44,7 @@ struct Outcome {
   int64_t kv_tokens_kept = 0;
   int64_t kv_tokens_evicted = 0;
   int64_t preemptions = 0;
+  int64_t cached_tokens = -1;            // of the input, not read again; -1: nobody says
   std::string text = {};                 // where it is wanted
   std::vector<uint32_t> token_ids = {};  // the same
 

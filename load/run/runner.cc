@@ -148,6 +148,7 @@ class Run {
     if (event.prompt_tokens > 0) outcome->input_tokens = event.prompt_tokens;
     if (event.more_tokens > 0 && outcome->HasToken())
       outcome->messages.back().tokens += static_cast<int32_t>(event.more_tokens);
+    outcome->cached_tokens = event.cached_tokens;
     if (event.has_usage) {
       outcome->queue = event.queue;
       outcome->kv_tokens_kept = event.kv_tokens_kept;

@@ -30,6 +30,7 @@ struct StreamEvent {
   int64_t kv_tokens_kept = 0;
   int64_t kv_tokens_evicted = 0;
   int64_t preemptions = 0;
+  int64_t cached_tokens = -1;  // of the prompt, not read again; -1: it does not say
 };
 
 class Target {

@@ -51,6 +51,7 @@ void SetUsage(const v1::Usage& usage, StreamEvent* end) {
   end->kv_tokens_kept = usage.kv_tokens_kept();
   end->kv_tokens_evicted = usage.kv_tokens_evicted();
   end->preemptions = usage.preemptions();
+  end->cached_tokens = usage.cached_tokens();
 }
 
 constexpr char kResumable[] = "RESUMABLE";
@@ -85,6 +86,8 @@ struct HydrantTarget::Impl {
     wire.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(request.max_tokens));
     wire.mutable_stopping()->set_ignore_eos(options.ignore_eos);
     *wire.mutable_cache() = options.mix[request.arm].cache;
+    // The next turn of a conversation finds it.
+    if (wire.cache().reuse() == v1::REUSE_COMPRESSED) wire.set_keep(true);
     return wire;
   }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -32,6 +33,14 @@ bool SetField(const FieldDescriptor& field, const std::string& text, v1::Cache* 
       bool value = false;
       if (!absl::SimpleAtob(text, &value)) return false;
       reflection.SetBool(cache, &field, value);
+      return true;
+    }
+    case FieldDescriptor::CPPTYPE_ENUM: {  // "off" is REUSE_OFF
+      const google::protobuf::EnumDescriptor& values = *field.enum_type();
+      const std::string prefix = absl::AsciiStrToUpper(absl::StrCat(field.name(), "_"));
+      const auto* value = values.FindValueByName(prefix + absl::AsciiStrToUpper(text));
+      if (value == nullptr || value->number() == 0) return false;
+      reflection.SetEnum(cache, &field, value);
       return true;
     }
     default:

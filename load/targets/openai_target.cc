@@ -55,6 +55,12 @@ std::string StatusOf(long code) {
   }
 }
 
+// A server may write what it likes there.
+int64_t CountIn(const Json& object, const char* name, int64_t otherwise) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number_integer() ? found->get<int64_t>() : otherwise;
+}
+
 // What a body says of an error: {"error": {"message": ...}}, {"error": ...}, {"detail": ...}, or
 // the body.
 std::string MessageOf(const std::string& body) {
@@ -95,6 +101,7 @@ struct OpenAiTarget::Impl {
     int64_t tokens = 0;  // so far
     uint64_t unseen = 0;
     int64_t prompt_tokens = 0;
+    int64_t cached_tokens = -1;
     int64_t completion_tokens = 0;
   };
 
@@ -145,8 +152,12 @@ struct OpenAiTarget::Impl {
     }
     if (json.contains("error")) stream->error = MessageOf(std::string(data));
     if (json.contains("usage") && json["usage"].is_object()) {
-      stream->prompt_tokens = json["usage"].value("prompt_tokens", int64_t{0});
-      stream->completion_tokens = json["usage"].value("completion_tokens", int64_t{0});
+      const Json& usage = json["usage"];
+      stream->prompt_tokens = CountIn(usage, "prompt_tokens", 0);
+      stream->completion_tokens = CountIn(usage, "completion_tokens", 0);
+      const auto details = usage.find("prompt_tokens_details");
+      if (details != usage.end() && details->is_object())
+        stream->cached_tokens = CountIn(*details, "cached_tokens", -1);
     }
     if (!json.contains("choices") || !json["choices"].is_array() || json["choices"].empty()) return;
     const Json& choice = json["choices"][0];
@@ -201,6 +212,7 @@ struct OpenAiTarget::Impl {
     end.reason = std::move(reason);
     end.error = std::move(error);
     end.prompt_tokens = stream->prompt_tokens;
+    end.cached_tokens = stream->cached_tokens;
     end.more_tokens = std::max<int64_t>(0, stream->completion_tokens - stream->tokens);
     ready.push_back(std::move(end));
     Remove(stream);

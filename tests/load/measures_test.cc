@@ -51,6 +51,26 @@ TEST(MeasuresTest, CountsFromTheMomentItWasToBeSent) {
   EXPECT_NEAR(measures.OutputThroughput(), 3 / 1.9, 1e-9);
 }
 
+TEST(MeasuresTest, HitsAndMissesOfTheCacheAreToldApart) {
+  std::vector<Outcome> outcomes = {Completed(0.0, {0.5}), Completed(0.0, {0.1}),
+                                   Completed(0.0, {0.3}), Completed(0.0, {9.0}),
+                                   Completed(0.0, {5.0})};
+  for (Outcome& outcome : outcomes) outcome.input_tokens = 100;
+  outcomes[0].cached_tokens = 0;
+  outcomes[1].cached_tokens = 80;
+  outcomes[2].cached_tokens = 40;
+  outcomes[3].cached_tokens = 100;
+  outcomes[3].ending = Ending::kFailed;
+  const Measures measures = Measure(outcomes, {});
+  EXPECT_EQ(measures.hits, 2);
+  EXPECT_EQ(measures.cached_tokens, 120);
+  EXPECT_NEAR(measures.CacheHitRate(), 0.3, 1e-9) << "of 400 that were completed";
+  EXPECT_EQ(measures.ttft_hit.count, 2);
+  EXPECT_NEAR(measures.ttft_hit.mean, 200, 1e-9);
+  EXPECT_EQ(measures.ttft_miss.count, 1) << "of the last nobody says";
+  EXPECT_NEAR(measures.ttft_miss.mean, 500, 1e-9);
+}
+
 TEST(MeasuresTest, SeveralTokensInAMessageAreOneGap) {
   Outcome outcome = Completed(0.0, {1.0, 2.0});
   outcome.messages[1].tokens = 4;

@@ -32,6 +32,7 @@ constexpr char kText[] = " this is the end of the line and there is no more to s
 class FakeOpenAi {
  public:
   bool tells_usage = true;
+  std::string cached = "{\"cached_tokens\": 33}";
   int fail_with = 0;  // an HTTP status
   bool break_off = false;
   std::atomic<int> pages{0};  // of /metrics
@@ -96,8 +97,8 @@ class FakeOpenAi {
           // One token had no text of its own.
           std::string end =
               "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 77, "
-              "\"completion_tokens\": " +
-              std::to_string(tokens + 1) + "}}\n\n";
+              "\"prompt_tokens_details\": " +
+              cached + ", \"completion_tokens\": " + std::to_string(tokens + 1) + "}}\n\n";
           if (!tells_usage) end.clear();
           end += "data: [DONE]\n\n";
           sink.write(end.data(), end.size());
@@ -153,6 +154,7 @@ TEST(OpenAiTargetTest, ChunksAreTokensAndUsageHasTheRest) {
     EXPECT_GT(outcome.bytes_received, 6u * 60u);
   }
   EXPECT_EQ(Measure(outcomes, {}).queue.count, 0) << "of which it says nothing";
+  EXPECT_EQ(outcomes[0].cached_tokens, 33);
   const auto prompts = server.bodies();
   ASSERT_EQ(prompts.size(), 20u);
   EXPECT_TRUE(prompts[0]["stream"]);
@@ -160,6 +162,19 @@ TEST(OpenAiTargetTest, ChunksAreTokensAndUsageHasTheRest) {
   // A prompt is the text that its tokens are.
   const std::string text = prompts[0]["prompt"];
   EXPECT_THAT(std::string(kText) + kText, HasSubstr(text));
+}
+
+TEST(OpenAiTargetTest, WhatIsNoNumberIsNotCounted) {
+  for (const char* cached :
+       {"null", "{}", "{\"cached_tokens\": null}", "[3]", "{\"cached_tokens\": \"x\"}"}) {
+    FakeOpenAi server;
+    server.cached = cached;
+    const auto target = Connect(server, /*prompt_ids=*/true);
+    const Workload workload = MakeWorkload(target.get(), 1, 4);
+    const auto outcomes = RunLoad(workload, {.concurrency = 1}, target.get());
+    EXPECT_EQ(outcomes[0].status, "OK") << cached;
+    EXPECT_EQ(outcomes[0].cached_tokens, -1) << cached;
+  }
 }
 
 TEST(OpenAiTargetTest, WithoutUsageChunksCountAndPromptsMayBeIds) {

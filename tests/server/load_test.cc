@@ -294,6 +294,13 @@ TEST(LoadTest, AnUnknownPolicyAndNoServerAreSaidBeforeAnythingIsSent) {
   EXPECT_THAT(std::string(target.status().message()), HasSubstr("127.0.0.1:1"));
 }
 
+TEST(MixTest, ReuseIsNamedAsTheWireNamesIt) {
+  EXPECT_EQ((*ParseMix("h2o:reuse=compressed"))[0].cache.reuse(), v1::REUSE_COMPRESSED);
+  EXPECT_EQ((*ParseMix("full:reuse=off"))[0].cache.reuse(), v1::REUSE_OFF);
+  for (const char* mix : {"full:reuse=often", "full:reuse=unspecified", "full:reuse=1"})
+    EXPECT_FALSE(ParseMix(mix).ok()) << mix;
+}
+
 TEST(MixTest, FieldsAreFieldsAndTheRestAreParameters) {
   const auto mix =
       ParseMix("full@1,co2:cache_ratio=0.25:sink_tokens=3:alpha=0.01:question_agnostic=true@2.5");
