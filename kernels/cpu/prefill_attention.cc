@@ -114,8 +114,7 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
 
 void Attend(const Run& run, const PrefillTile& tile) {
   thread_local AttentionScratch scratch;
-  run.attend(run.shape, tile,
-             scratch.Reserve(LayoutOf(run.shape, tile.num_panels(), tile.counted()).total));
+  run.attend(run.shape, tile, scratch.Reserve(LayoutOf(run.shape, tile).total));
 }
 
 // Tiles that no statistic wants anything of. The last ones see the most keys: they are handed out

@@ -4,7 +4,10 @@
 //
 // Queries lie in the lanes: a tile's queries, logits, weights and output are stored transposed,
 // [..., kQueryTile], so that keys and values are read as they are, maxima and sums run down the
-// columns without a horizontal step, and every head_dim takes the same path.
+// columns without a horizontal step, and every head_dim takes the same path. A short tile, such as
+// the question after a cached prefix, has the query heads of a group side by side in its lanes
+// (pack_gqa of FlashAttention-3): each key is then multiplied once for all of them. What a lane
+// computes does not depend on its neighbours, so this changes no bit.
 #ifndef HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_
 #define HYDRANT_KERNELS_CPU_PREFILL_ATTENTION_KERNELS_H_
 
@@ -72,26 +75,32 @@ struct PrefillTile {
   }
 };
 
-// Where a tile's scratch lies, in floats.
+// Where a tile's scratch lies, in floats. Query i of query head g is lane g * head_lanes + i of
+// [packs, kQueryTile]; lanes behind the last head's compute what nobody reads.
 struct PrefillScratchLayout {
+  int head_lanes = 0;         // those of a query head
+  int packs = 0;              // the query heads of a KV head take so many tiles of lanes
   bool keep_weights = false;  // of every panel, for the statistics
   int panels = 0;             // weights are kept for
-  size_t queries = 0;         // [group, head_dim, kQueryTile], scaled
-  size_t outputs = 0;         // [group, head_dim, kQueryTile], unnormalised
-  size_t maxima = 0;          // [group, kQueryTile], running
-  size_t sums = 0;            // [group, kQueryTile], running
+  size_t queries = 0;         // [packs, head_dim, kQueryTile], scaled
+  size_t outputs = 0;         // [packs, head_dim, kQueryTile], unnormalised
+  size_t maxima = 0;          // [packs, kQueryTile], running
+  size_t sums = 0;            // [packs, kQueryTile], running
   size_t panel_maxima =
-      0;               // [panels, group, kQueryTile]: what the weights of a panel are relative to
-  size_t factors = 0;  // [group, kQueryTile]: what turns those of one panel into attention weights
-  size_t weights = 0;  // [panels, group, kKeyPanel, kQueryTile]
+      0;               // [panels, packs, kQueryTile]: what the weights of a panel are relative to
+  size_t factors = 0;  // [packs, kQueryTile]: what turns those of one panel into attention weights
+  size_t weights = 0;  // [panels, packs, kKeyPanel, kQueryTile]
   size_t total = 0;
 };
 
-inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, int num_panels, bool counted) {
-  const size_t rows = static_cast<size_t>(shape.group) * kQueryTile;
+inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, const PrefillTile& tile) {
   PrefillScratchLayout layout;
-  layout.keep_weights = counted && num_panels * rows * kKeyPanel <= kMaxKeptWeights;
-  layout.panels = layout.keep_weights ? num_panels : 1;
+  // A statistic reduces over the group: its heads have the same query in the same lane.
+  layout.head_lanes = tile.counted() ? kQueryTile : tile.num_queries;
+  layout.packs = (shape.group * layout.head_lanes + kQueryTile - 1) / kQueryTile;
+  const size_t rows = static_cast<size_t>(layout.packs) * kQueryTile;
+  layout.keep_weights = tile.counted() && tile.num_panels() * rows * kKeyPanel <= kMaxKeptWeights;
+  layout.panels = layout.keep_weights ? tile.num_panels() : 1;
   layout.outputs = layout.queries + rows * shape.head_dim;
   layout.maxima = layout.outputs + rows * shape.head_dim;
   layout.sums = layout.maxima + rows;

@@ -8,45 +8,77 @@ inline constexpr float kMinusInfinity = -__builtin_inff();
 // Below every logit, but finite: less a maximum of -infinity, -infinity would be NaN.
 inline constexpr float kPastLogit = -1e30f;
 
-// [head_dim, kQueryTile] from rows of queries; lanes past the last query are zero.
-HYDRANT_INLINE void LoadQueries(const float* q, int64_t stride, int count, int head_dim,
-                                float scale, float* to) {
-  for (int d = 0; d < head_dim; ++d) {
-    for (int i = 0; i < kQueryTile; ++i)
-      to[d * kQueryTile + i] = i < count ? q[i * stride + d] * scale : 0.0f;
+// Which query a lane of a pack holds: query head of the group, and query of the tile. The head may
+// be past the last one, and so may the query.
+struct Lane {
+  int head;
+  int query;
+};
+
+HYDRANT_INLINE Lane LaneOf(const PrefillScratchLayout& layout, int pack, int lane) {
+  const int index = pack * kQueryTile + lane;
+  return {index / layout.head_lanes, index % layout.head_lanes};
+}
+
+// Where each lane's query lies in q and out; -1: the lane has none.
+HYDRANT_INLINE void QueryOffsets(const PrefillShape& shape, const PrefillTile& tile,
+                                 const PrefillScratchLayout& layout, int pack, int64_t* offsets) {
+  for (int i = 0; i < kQueryTile; ++i) {
+    const Lane lane = LaneOf(layout, pack, i);
+    offsets[i] = lane.head < shape.group && lane.query < tile.num_queries
+                     ? lane.query * shape.query_stride + lane.head * shape.head_dim
+                     : -1;
   }
 }
 
-HYDRANT_INLINE void StoreOutput(float* from, const float* sums, int head_dim, int count,
-                                int64_t stride, float* out) {
+// [head_dim, kQueryTile] from rows of queries; lanes without a query are zero.
+HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
+                                float* to) {
+  for (int d = 0; d < shape.head_dim; ++d) {
+    for (int i = 0; i < kQueryTile; ++i)
+      to[d * kQueryTile + i] = offsets[i] >= 0 ? q[offsets[i] + d] * shape.scale : 0.0f;
+  }
+}
+
+HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, float* from, const float* sums,
+                                const int64_t* offsets, float* out) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     const Vec factor = Div(Set(1.0f), Load(sums + lane));
-    for (int d = 0; d < head_dim; ++d) {
+    for (int d = 0; d < shape.head_dim; ++d) {
       float* row = from + d * kQueryTile + lane;
       Store(row, Mul(Load(row), factor));
     }
   }
-  for (int i = 0; i < count; ++i) {
-    for (int d = 0; d < head_dim; ++d) out[i * stride + d] = from[d * kQueryTile + i];
+  for (int i = 0; i < kQueryTile; ++i) {
+    if (offsets[i] < 0) continue;
+    for (int d = 0; d < shape.head_dim; ++d) out[offsets[i] + d] = from[d * kQueryTile + i];
   }
 }
 
 // Query i does not see keys past its own: -inf where first_key + r > first_position + i.
-HYDRANT_INLINE void MaskFuture(int first_key, int rows, int first_position, float* logits) {
+// queries[kQueryTile]: the lanes'.
+HYDRANT_INLINE void MaskFuture(const int* queries, int first_key, int rows, int first_position,
+                               float* logits) {
   for (int r = 0; r < rows; ++r) {
-    const int blind = first_key + r - first_position;  // this many queries do not see the key
-    for (int i = 0; i < blind; ++i) logits[r * kQueryTile + i] = kMinusInfinity;
+    const int blind = first_key + r - first_position;  // queries before this do not see the key
+    for (int i = 0; i < kQueryTile; ++i) {
+      float* logit = logits + r * kQueryTile + i;
+      *logit = queries[i] < blind ? kMinusInfinity : *logit;
+    }
   }
 }
 
 // Query i does not see keys past its window: those up to first_position + i - window. A panel may
 // lie before all that a query sees, whose weights are then any number: the first key that it does
 // see wipes them out, because e^(kPastLogit - logit) is 0.
-HYDRANT_INLINE void MaskPast(int first_key, int rows, int first_position, int window,
-                             float* logits) {
+HYDRANT_INLINE void MaskPast(const int* queries, int first_key, int rows, int first_position,
+                             int window, float* logits) {
   for (int r = 0; r < rows; ++r) {
     const int last = first_key + r - first_position + window;  // queries from there on do not see
-    for (int i = last > 0 ? last : 0; i < kQueryTile; ++i) logits[r * kQueryTile + i] = kPastLogit;
+    for (int i = 0; i < kQueryTile; ++i) {
+      float* logit = logits + r * kQueryTile + i;
+      *logit = queries[i] >= last ? kPastLogit : *logit;
+    }
   }
 }
 
@@ -72,15 +104,22 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
           .column = of_prefix ? first : tile.num_prefix_keys + first};
 }
 
-// Logits of one panel and one query head, capped and masked.
-HYDRANT_INLINE void HeadLogits(const PrefillShape& shape, const PrefillTile& tile,
-                               const Panel& panel, const float* queries, float* logits) {
-  PanelLogits(panel.k, panel.rows, shape.head_dim, queries, logits);
+// Logits of one panel and one pack, capped and masked.
+HYDRANT_INLINE void PackLogits(const PrefillShape& shape, const PrefillTile& tile,
+                               const PrefillScratchLayout& layout, const Panel& panel, int pack,
+                               const float* scratch, float* logits) {
+  const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
+  PanelLogits(panel.k, panel.rows, shape.head_dim, scratch + layout.queries + pack * pack_floats,
+              logits);
   if (shape.softcap != 0.0f) CapLogits(shape.softcap, panel.rows * kQueryTile, 0.0f, logits);
-  if (panel.first_key + panel.rows > tile.first_position)
-    MaskFuture(panel.first_key, panel.rows, tile.first_position, logits);
-  if (panel.first_key <= tile.first_position + kQueryTile - 1 - tile.window)
-    MaskPast(panel.first_key, panel.rows, tile.first_position, tile.window, logits);
+  const bool future = panel.first_key + panel.rows > tile.first_position;
+  const bool past = panel.first_key <= tile.first_position + kQueryTile - 1 - tile.window;
+  if (!future && !past) return;
+  alignas(64) int queries[kQueryTile];
+  for (int i = 0; i < kQueryTile; ++i) queries[i] = LaneOf(layout, pack, i).query;
+  if (future) MaskFuture(queries, panel.first_key, panel.rows, tile.first_position, logits);
+  if (past)
+    MaskPast(queries, panel.first_key, panel.rows, tile.first_position, tile.window, logits);
 }
 
 // Raises the running maximum by a panel's logits, turns them into weights relative to it, and adds
@@ -237,20 +276,20 @@ HYDRANT_INLINE void FindLimits(const PrefillShape& shape, const PrefillTile& til
 // they are kept.
 void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
                   const PrefillScratchLayout& layout, float* scratch) {
-  const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
+  const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
   alignas(64) float decay[kQueryTile];
   for (int p = tile.first_panel(); p < tile.num_panels(); ++p) {
     const Panel panel = PanelOf(shape, tile, p);
     const int kept = layout.keep_weights ? p : 0;
-    for (int g = 0; g < shape.group; ++g) {
-      const int64_t row = static_cast<int64_t>(kept) * shape.group + g;
+    for (int pack = 0; pack < layout.packs; ++pack) {
+      const int64_t row = static_cast<int64_t>(kept) * layout.packs + pack;
       float* weights = scratch + layout.weights + row * kKeyPanel * kQueryTile;
-      float* maxima = scratch + layout.maxima + g * kQueryTile;
-      HeadLogits(shape, tile, panel, scratch + layout.queries + g * head_floats, weights);
-      PanelWeights(panel.rows, weights, maxima, scratch + layout.sums + g * kQueryTile, decay);
+      float* maxima = scratch + layout.maxima + pack * kQueryTile;
+      PackLogits(shape, tile, layout, panel, pack, scratch, weights);
+      PanelWeights(panel.rows, weights, maxima, scratch + layout.sums + pack * kQueryTile, decay);
       if (tile.out != nullptr)
         PanelOutput(panel.v, panel.rows, shape.head_dim, weights, decay,
-                    scratch + layout.outputs + g * head_floats);
+                    scratch + layout.outputs + pack * pack_floats);
       float* panel_maxima = scratch + layout.panel_maxima + row * kQueryTile;
       for (int i = 0; i < kQueryTile; ++i) panel_maxima[i] = maxima[i];
     }
@@ -258,14 +297,13 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
 }
 
 // The logits of a panel once more, for statistics whose weights were not kept; relative to the
-// final maxima.
+// final maxima. A pack is then a query head.
 void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
                     const PrefillScratchLayout& layout, const Panel& panel, float* scratch) {
-  const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
   for (int g = 0; g < shape.group; ++g) {
     float* weights = scratch + layout.weights + static_cast<int64_t>(g) * kKeyPanel * kQueryTile;
     const float* maxima = scratch + layout.maxima + g * kQueryTile;
-    HeadLogits(shape, tile, panel, scratch + layout.queries + g * head_floats, weights);
+    PackLogits(shape, tile, layout, panel, g, scratch, weights);
     for (int r = 0; r < panel.rows; ++r) {
       for (int lane = 0; lane < kQueryTile; lane += kLanes) {
         float* row = weights + r * kQueryTile + lane;
@@ -311,27 +349,35 @@ void CountTile(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
-void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
-  const PrefillScratchLayout layout = LayoutOf(shape, tile.num_panels(), tile.counted());
-  const int64_t head_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
-  for (int g = 0; g < shape.group; ++g) {
-    LoadQueries(tile.q + static_cast<int64_t>(g) * shape.head_dim, shape.query_stride,
-                tile.num_queries, shape.head_dim, shape.scale,
-                scratch + layout.queries + g * head_floats);
+// Zero outputs; maxima and sums as before the first key. A sink comes before all keys.
+void StartPack(const PrefillShape& shape, const PrefillTile& tile,
+               const PrefillScratchLayout& layout, int pack, float* scratch) {
+  const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
+  float* outputs = scratch + layout.outputs + pack * pack_floats;
+  for (int64_t i = 0; i < pack_floats; ++i) outputs[i] = 0.0f;
+  for (int i = 0; i < kQueryTile; ++i) {
+    const int head = LaneOf(layout, pack, i).head;
+    const bool has_sink = tile.sinks != nullptr && head < shape.group;
+    scratch[layout.maxima + pack * kQueryTile + i] = has_sink ? tile.sinks[head] : kMinusInfinity;
+    scratch[layout.sums + pack * kQueryTile + i] = has_sink ? 1.0f : 0.0f;
   }
-  for (int64_t i = 0; i < shape.group * head_floats; ++i) scratch[layout.outputs + i] = 0.0f;
-  // A sink comes before all keys.
-  for (int i = 0; i < shape.group * kQueryTile; ++i) {
-    scratch[layout.maxima + i] =
-        tile.sinks == nullptr ? kMinusInfinity : tile.sinks[i / kQueryTile];
-    scratch[layout.sums + i] = tile.sinks == nullptr ? 0.0f : 1.0f;
+}
+
+void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
+  const PrefillScratchLayout layout = LayoutOf(shape, tile);
+  const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
+  int64_t offsets[kQueryTile];
+  for (int pack = 0; pack < layout.packs; ++pack) {
+    QueryOffsets(shape, tile, layout, pack, offsets);
+    LoadQueries(shape, tile.q, offsets, scratch + layout.queries + pack * pack_floats);
+    StartPack(shape, tile, layout, pack, scratch);
   }
   AttendPanels(shape, tile, layout, scratch);
   if (tile.counted()) CountTile(shape, tile, layout, scratch);
-  for (int g = 0; g < shape.group && tile.out != nullptr; ++g) {
-    StoreOutput(scratch + layout.outputs + g * head_floats, scratch + layout.sums + g * kQueryTile,
-                shape.head_dim, tile.num_queries, shape.query_stride,
-                tile.out + static_cast<int64_t>(g) * shape.head_dim);
+  for (int pack = 0; pack < layout.packs && tile.out != nullptr; ++pack) {
+    QueryOffsets(shape, tile, layout, pack, offsets);
+    StoreOutput(shape, scratch + layout.outputs + pack * pack_floats,
+                scratch + layout.sums + pack * kQueryTile, offsets, tile.out);
   }
 }
 

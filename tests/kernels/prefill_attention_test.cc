@@ -892,6 +892,33 @@ TEST_P(PrefillLogitsTest, SlicingAndThreadsChangeNoBit) {
   }
 }
 
+// A run shorter than a tile, such as the question after a cached prefix, may be worked on in
+// another way: its queries see what they see among others.
+TEST_P(PrefillLogitsTest, ShortRunsChangeNoBit) {
+  const int n = 192, begin = 160;
+  for (const Change& change : Changes()) {
+    for (const int window : {kNoWindow, 5, 40}) {
+      SCOPED_TRACE(NameOf(change) + ", window " + std::to_string(window));
+      Prompt start = ChangedPrompt(GetParam(), n, change);
+      start.window = window;
+      Prompt expected = start;
+      RunOnBackend(&expected, false);
+      const size_t row = static_cast<size_t>(start.shape.num_heads) * start.shape.head_dim;
+      for (const int count : {1, 2, 7, 8, 10, 11, 16, 21, 31}) {
+        Prompt run = start;
+        RunSlice(&run, begin, begin + count, false, 2);
+        EXPECT_EQ(std::memcmp(&run.out[begin * row], &expected.out[begin * row],
+                              count * row * sizeof(float)),
+                  0)
+            << count << " queries";
+        EXPECT_TRUE(std::isnan(run.out[begin * row - 1]) &&
+                    std::isnan(run.out[(begin + count) * row]))
+            << "written past the run of " << count;
+      }
+    }
+  }
+}
+
 TEST_P(PrefillLogitsTest, LowPrecisionRoundsNothingButWeights) {
   for (const int n : {33, 129}) {
     for (const Change& change : Changes()) {
@@ -960,6 +987,16 @@ TEST(PrefillAttentionRangeTest, HugeLogits) {
   }
 }
 
+// Whether a full tile of the CPU backend keeps its weights for its statistics.
+bool KeepsWeights(const Shape& shape, int first_position) {
+  float out = 0;
+  cpu::PrefillTile tile{.first_position = first_position,
+                        .end_key = std::numeric_limits<int>::max(),
+                        .num_queries = kQueryTile};
+  tile.statistics[0].out = &out;
+  return cpu::LayoutOf(cpu::PrefillShape{shape.head_dim, shape.group(), 0}, tile).keep_weights;
+}
+
 // Long prompts whose weights are not kept: the logits are computed twice, and the sums are the same
 // numbers. The last tiles are run alone; the reference has no slower path than one tile.
 TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
@@ -970,10 +1007,8 @@ TEST(PrefillAttentionLongTest, RecomputedWeightsGiveTheSameSums) {
     Prompt prompt(shape, n, kSeed);
     if (reduce != GroupReduce::kMean) prompt.softcap = 1.5f;
     if (reduce == GroupReduce::kMax) prompt.sinks = SinksOf(shape.num_heads, kSeed);
-    const cpu::PrefillShape kernel_shape{shape.head_dim, shape.group(), 0};
-    ASSERT_FALSE(
-        cpu::LayoutOf(kernel_shape, cpu::NumPanels(begin + kQueryTile), true).keep_weights);
-    ASSERT_TRUE(cpu::LayoutOf(kernel_shape, cpu::NumPanels(1000), true).keep_weights);
+    ASSERT_FALSE(KeepsWeights(shape, begin));
+    ASSERT_TRUE(KeepsWeights(shape, 1000 / kQueryTile * kQueryTile));
     prompt.first_summed = begin + 9;
     prompt.Ask({.kind = Kind::kMax, .reduce = reduce});
     Prompt truth = prompt;
