@@ -226,7 +226,7 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
 void Engine::Impl::PushResults(const Batch& batch) {
   reports.clear();
   for (const PrefillSlice& slice : batch.prefill) {
-    const bool ends = slice.EndsPrompt(limits.num_layers);
+    const bool ends = slice.EndsPrompt(limits.num_layers) && !slice.Appends();
     for (const int slot : slice.Slots())
       reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
   }
@@ -345,7 +345,8 @@ void Engine::Impl::MarkPromptTokens(const Batch& batch) {
     if (!swap.prompt.empty()) MarkPromptTokens(swap.slot, swap.prompt);
   }
   for (const PrefillSlice& slice : batch.prefill) {
-    if (slice.layer_begin > 0 || !slice.BeginsLayer() || !slice.sampling.penalties.Any()) continue;
+    const bool begins = slice.layer_begin == 0 && slice.BeginsLayer() && !slice.Appends();
+    if (!begins || !slice.sampling.penalties.Any()) continue;
     MarkPromptTokens(slice.slot, slice.whole_prompt);
   }
 }

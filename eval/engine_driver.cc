@@ -79,6 +79,25 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sequence.position = position + 1;
 }
 
+void EngineDriver::Append(int slot, std::vector<TokenId> tokens) {
+  Sequence& sequence = sequences_[slot];
+  sequence.run = std::move(tokens);
+  const auto n = static_cast<int>(sequence.run.size());
+  SamplingRow sampling = sequence.sampling;
+  sampling.position = sequence.position + n;
+  HYDRANT_CHECK(space_.TryGrow(sequence.position + n, &sequence.space, &batch_));
+  space_.CloseArena(&sequence.space);
+  HYDRANT_CHECK(space_.TryOpenArena(n, &sequence.space));
+  batch_.prefill.push_back({.slot = slot,
+                            .prompt = sequence.run,
+                            .arena_begin = sequence.space.arena_begin,
+                            .layer_end = engine_->limits().num_layers,
+                            .token_end = n,
+                            .sampling = sampling,
+                            .num_seen = sequence.position});
+  sequence.position += n;
+}
+
 void EngineDriver::Step() {
   StepResult result;
   const absl::Status status = engine_->Execute(batch_, &result);
@@ -108,7 +127,7 @@ void EngineDriver::Step() {
       if (!ends) continue;
       sequences_[slot].newest = result.prefill_tokens[i];
       sequences_[slot].logits_row = row;
-      TakeReport(slot, of_slot);
+      if (!slice.Appends()) TakeReport(slot, of_slot);
     }
     if (ends) ++row;
   }

@@ -36,6 +36,10 @@ class EngineDriver {
   void Decode(int slot);
   void DecodeToken(int slot, TokenId token, int position);
 
+  // Adds a slice that reads `tokens` after all that the slot has seen (PrefillSlice::num_seen); all
+  // layers, in one.
+  void Append(int slot, std::vector<TokenId> tokens);
+
   // Executes the step. REQUIRES: it has work
   void Step();
 
@@ -62,6 +66,7 @@ class EngineDriver {
  private:
   struct Sequence {
     std::vector<TokenId> prompt = {};
+    std::vector<TokenId> run = {};  // that is appended
     SamplingRow sampling = {};
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;

@@ -4,6 +4,7 @@
 #ifndef HYDRANT_KERNELS_OPS_H_
 #define HYDRANT_KERNELS_OPS_H_
 
+#include "kernels/ops/append_pages.h"
 #include "kernels/ops/assign_pages.h"
 #include "kernels/ops/combine_cached_scores.h"
 #include "kernels/ops/compact.h"
@@ -52,6 +53,9 @@
   OP(Select, SelectArgs)                           \
   OP(WritePages, WritePagesArgs)                   \
   OP(Compact, CompactArgs)                         \
+  OP(AppendPages, AppendPagesArgs)                 \
+  OP(GatherScores, ScoreRowsArgs)                  \
+  OP(ScatterScores, ScoreRowsArgs)                 \
   OP(ShareBudget, ShareBudgetArgs)                 \
   OP(AssignPages, AssignPagesArgs)                 \
   OP(CountBest, CountBestArgs)                     \

@@ -14,10 +14,18 @@
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
+#include "engine/cache/engine_limits.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
+
+// Tokens [begin, end) of a sequence.
+struct TokenRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+  auto operator<=>(const TokenRange&) const = default;
+};
 
 // Handles of one salt mean nothing to those of another.
 struct ContextId {
@@ -32,10 +40,13 @@ struct Context {
   ContextId id;
   std::vector<TokenId> tokens;  // all that its sequence knew
   int64_t num_seen = 0;         // of these, from the first on, those that the cache has seen
-  CacheSpec spec;               // what its request asked for
-  CachePlan plan;               // what became of it
-  int64_t entries = 0;          // over all layers and heads
-  int64_t pages = 0;            // that they lie in
+  // What followed the compressed prompt and was read at once, in order; the rest was decoded, token
+  // by token. Who reads the tokens again does the same.
+  std::vector<TokenRange> read_later;
+  CacheSpec spec;                               // what its request asked for
+  CachePlan plan;                               // what became of it
+  int64_t entries = 0;                          // over all layers and heads
+  int64_t pages = 0;                            // that they lie in
   std::optional<RetainedMass> retained_mass{};  // of the prompt that was compressed
   int64_t created_at = 0;                       // Unix time in seconds
   int64_t expires_at = 0;                       // the same; 0: never
@@ -44,6 +55,11 @@ struct Context {
   bool HasExpired(int64_t unix_now) const { return expires_at > 0 && unix_now >= expires_at; }
 };
 
+// Whether a sequence reads what follows its prompt at once, not token by token.
+inline bool ReadsAtOnce(const CachePlan& plan, const EngineLimits& limits) {
+  return plan.AppendsRuns() && limits.window_layers == 0;
+}
+
 // What is said of a handle that nothing is behind: of an unknown one, an expired one, or another's.
 Failed UnknownContext(const std::string& handle);
 
@@ -51,6 +67,8 @@ Failed UnknownContext(const std::string& handle);
 // adds and removes.
 class ContextDirectory {
  public:
+  explicit ContextDirectory(const EngineLimits& limits) : limits_(limits) {}
+
   void Add(std::shared_ptr<const Context> context);
   void Remove(const Context& context);  // where it is the one of its id
 
@@ -67,6 +85,7 @@ class ContextDirectory {
  private:
   std::shared_ptr<const Context> FindLongest(const Request& request, int64_t unix_now) const;
 
+  const EngineLimits limits_;
   mutable std::mutex mutex_;
   std::map<ContextId, std::shared_ptr<const Context>> contexts_;
 };

@@ -21,7 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 // Its first part is for all versions; the number at its end says which one.
-constexpr std::string_view kMagic = "HYDRCTX1";
+constexpr std::string_view kMagic = "HYDRCTX2";
 constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
 
 // More than any request can have.
@@ -160,6 +160,7 @@ void AddContext(const Context& context, Writer* writer) {
   writer->Add(std::string_view(context.id.handle));
   writer->AddAll(std::span(context.tokens));
   writer->Add<int64_t>(context.num_seen);
+  writer->AddAll(std::span(context.read_later));
   writer->Add<int64_t>(context.created_at);
   writer->Add<int64_t>(context.expires_at);
   writer->Add<uint8_t>(context.pinned);
@@ -174,12 +175,23 @@ void AddContext(const Context& context, Writer* writer) {
   writer->Add(std::string_view(SaveDecision(context.plan)));
 }
 
+// Ranges behind the prompt, in order.
+bool FollowEachOther(const std::vector<TokenRange>& ranges, int64_t prompt_tokens, int64_t known) {
+  int64_t from = prompt_tokens;
+  for (const TokenRange& range : ranges) {
+    if (range.begin < from || range.end <= range.begin || range.end > known) return false;
+    from = range.end;
+  }
+  return true;
+}
+
 absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const ContextHome& home) {
   auto context = std::make_shared<Context>();
   context->id.salt = reader->GetText();
   context->id.handle = reader->GetText();
   context->tokens = reader->GetAll<TokenId>();
   context->num_seen = reader->Get<int64_t>();
+  context->read_later = reader->GetAll<TokenRange>();
   context->created_at = reader->Get<int64_t>();
   context->expires_at = reader->Get<int64_t>();
   context->pinned = reader->Get<uint8_t>() != 0;
@@ -199,6 +211,7 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   const bool holds_together = reader->ok() && prompt.tokens >= 1 && prompt.question_tokens >= 0 &&
                               prompt.tokens + prompt.question_tokens <= known &&
                               context->num_seen >= prompt.tokens && context->num_seen <= known &&
+                              FollowEachOther(context->read_later, prompt.tokens, known) &&
                               known <= std::numeric_limits<int32_t>::max() &&
                               std::all_of(context->tokens.begin(), context->tokens.end(),
                                           [&](TokenId id) { return id < home.vocab_size; });

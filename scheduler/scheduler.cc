@@ -87,6 +87,12 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   });
   sequence->num_prompt_tokens = static_cast<int32_t>(sequence->tokens.size());
   sequence->num_context_tokens = static_cast<int32_t>(sequence->plan.prompt.tokens);
+  if (sequence->from != nullptr) sequence->read_later = sequence->from->read_later;
+  const int64_t seen =
+      sequence->from != nullptr ? sequence->from->num_seen : sequence->num_context_tokens;
+  // One token costs less in a decode row.
+  if (limits_.window_layers == 0 && sequence->num_prompt_tokens - seen > 1)
+    sequence->read_later.push_back({static_cast<int32_t>(seen), sequence->num_prompt_tokens});
   if (!checked.probe.empty()) {
     sequence->probed.assign(sequence->tokens.begin(),
                             sequence->tokens.begin() + sequence->num_context_tokens);
@@ -184,19 +190,36 @@ void Scheduler::CutRunning() {
 void Scheduler::GrowRunning(TimeUs now) {
   for (size_t i = 0; i < live_.size(); ++i) {
     Sequence* sequence = live_[i];
-    if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
-    while (!space_.TryGrow(sequence->num_seen + 1, &sequence->space, &batch_)) {
-      Sequence* latest = live_.back();
-      if (live_.size() == 1) {  // CheckRequest has excluded it
-        Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
-        return;
-      }
-      Preempt(latest);
-      if (latest == sequence) return;
-    }
-    sequence->usage.kv_pages_peak =
-        std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
+    if (sequence->state != SequenceState::kRunning) continue;
+    const TokenRange* read = sequence->IsSettled() ? sequence->NextRead() : nullptr;
+    if (read == nullptr && !sequence->MayDecode()) continue;
+    if (!TryGrow(sequence, read != nullptr ? read->end : sequence->num_seen + 1, now)) return;
+    if (read != nullptr) BeginRead(sequence);
   }
+}
+
+// Preempts others for it; false: that was the end of it, or of its turn.
+bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
+  while (!space_.TryGrow(tokens, &sequence->space, &batch_)) {
+    Sequence* latest = live_.back();
+    if (live_.size() == 1) {  // CheckRequest has excluded it
+      Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
+      return false;
+    }
+    Preempt(latest);
+    if (latest == sequence) return false;
+  }
+  sequence->usage.kv_pages_peak =
+      std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
+  return true;
+}
+
+// It waits where prompts that are being read have all of the arena.
+void Scheduler::BeginRead(Sequence* sequence) {
+  const auto tokens = static_cast<int64_t>(sequence->PrefillTokens().size());
+  if (!space_.TryOpenArena(tokens, &sequence->space)) return;
+  sequence->state = SequenceState::kPrefilling;
+  sequence->cursor = PrefillCursor();
 }
 
 void Scheduler::Preempt(Sequence* sequence) {
@@ -282,7 +305,7 @@ bool Scheduler::TryOpen(Sequence* sequence) {
   return opened;
 }
 
-// An admitted sequence has the cache of its context, and reads what follows in decode rows.
+// An admitted sequence has the cache of its context, and reads what follows from the next step on.
 void Scheduler::GoOn(Sequence* sequence, TimeUs now) {
   sequence->state = SequenceState::kRunning;
   sequence->num_done = sequence->num_seen;
@@ -369,10 +392,14 @@ void Scheduler::SchedulePrefill(TimeUs now) {
                               .whole_prompt = sequence->Prompt(),
                               .pooling = sequence->pooling,
                               .first_token = sequence->FirstToken(),
-                              .cached_blocks = sequence->prefix.cached,
-                              .new_blocks = sequence->prefix.fresh});
-    batch_.prefill.back().sampling.position = sequence->num_context_tokens;
-    AdvancePrompt(sequence, batch_.prefill.back());
+                              .num_seen = static_cast<int32_t>(sequence->num_seen)});
+    PrefillSlice& slice = batch_.prefill.back();
+    if (!slice.Appends()) {
+      slice.cached_blocks = sequence->prefix.cached;
+      slice.new_blocks = sequence->prefix.fresh;
+    }
+    slice.sampling.position = static_cast<int32_t>(SeenAfter(*sequence));
+    AdvancePrompt(sequence, slice);
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   }
 }
@@ -390,15 +417,26 @@ void Scheduler::SendProgress(TimeUs now) {
   int32_t queue_position = 0;
   for (const auto& [arrival, sequence] : waiting_) send(sequence, ++queue_position, 0);
   for (Sequence* sequence : live_) {
-    // A reading that is longer than the prompt counts as much.
-    const int64_t first = sequence->FirstToken();
-    const auto reading = static_cast<int64_t>(sequence->PrefillTokens().size()) - first;
-    int64_t done = reading * limits_.num_layers;
-    if (sequence->state != SequenceState::kRunning)
-      done = sequence->cursor.layer * reading + sequence->cursor.token - first;
-    send(sequence, 0,
-         static_cast<int32_t>(done * sequence->num_prompt_tokens / (reading * limits_.num_layers)));
+    send(sequence, 0, static_cast<int32_t>(PromptTokensRead(*sequence)));
   }
+}
+
+// Layers count alike, and a reading that is longer than the prompt as much as the prompt.
+int64_t Scheduler::PromptTokensRead(const Sequence& sequence) const {
+  if (sequence.state == SequenceState::kRunning)
+    return std::min<int64_t>(std::max(sequence.num_seen, int64_t{sequence.num_context_tokens}),
+                             sequence.num_prompt_tokens);
+  if (sequence.num_seen > 0) return sequence.num_seen;
+  const int64_t first = sequence.FirstToken();
+  const auto reading = static_cast<int64_t>(sequence.PrefillTokens().size()) - first;
+  const int64_t done = sequence.cursor.layer * reading + sequence.cursor.token - first;
+  return done * sequence.num_prompt_tokens / (reading * limits_.num_layers);
+}
+
+// Tokens that have been seen when what is being read has been read. A probe leaves nothing.
+int64_t Scheduler::SeenAfter(const Sequence& sequence) {
+  const TokenRange* read = sequence.NextRead();
+  return read != nullptr ? read->end : sequence.num_context_tokens;
 }
 
 void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
@@ -406,12 +444,12 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
                       layer_done ? slice.first_token : slice.token_end};
   const bool ends = slice.EndsPrompt(limits_.num_layers);
-  in_flight_.back().prefill.push_back(
-      {CacheOf(*sequence), ends ? sequence->num_context_tokens : kNothing});
+  const int64_t seen = SeenAfter(*sequence);
+  in_flight_.back().prefill.push_back({CacheOf(*sequence), ends ? seen : kNothing});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
-  sequence->num_seen = sequence->num_context_tokens;
+  sequence->num_seen = seen;
 }
 
 void Scheduler::Apply(const StepResult& result, TimeUs now) {
@@ -435,7 +473,8 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
-    if (Holds(*sequence, cache)) {
+    const bool compressed = index == sequence->num_context_tokens;  // else it was appended
+    if (Holds(*sequence, cache) && compressed) {
       Compressed(sequence, result.prompt_reports[i]);
       const bool sampled = result.prefill_tokens[i] != kNoToken;
       // What ended in no number is not for others.
@@ -559,6 +598,7 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
   auto context = std::make_shared<Context>(Context{.id = {sequence.salt, sequence.keep_as.handle},
                                                    .tokens = sequence.tokens,
                                                    .num_seen = sequence.num_seen,
+                                                   .read_later = sequence.read_later,
                                                    .spec = sequence.spec,
                                                    .plan = sequence.plan,
                                                    .pages = space.num_pages,

@@ -17,9 +17,11 @@
 //      up, so that it does not bounce;
 //   4. prompts are read under a budget (prefill_planner.h), and every running sequence decodes one
 //      token.
-// A preempted or resumed sequence reads its original prompt again, then its known tokens pass
-// through decode rows one at a time; what is sampled on the way is ignored. With the same seed the
-// stream goes on as if nothing had happened.
+// What follows a compressed prompt, a question or a conversation's next turn, is read as a prompt
+// is (4), behind the cache that is there, where the plan allows it (CachePlan::AppendsRuns). A
+// preempted or resumed sequence reads its original prompt again, and what followed it as it did
+// before; its other known tokens pass through decode rows one at a time. What is sampled on the way
+// is ignored. With the same seed the stream goes on as if nothing had happened.
 //
 // Invariants: free + live pages = pool; waiting sequences hold nothing; no page is in two tables.
 // Steps run in their order, so pages that a step names may be freed, and given away in a later one,
@@ -113,6 +115,8 @@ class Scheduler {
   void SendDecisions();
   void CutRunning();
   void GrowRunning(TimeUs now);
+  bool TryGrow(Sequence* sequence, int64_t tokens, TimeUs now);
+  void BeginRead(Sequence* sequence);
   void Preempt(Sequence* sequence);
   void AdmitWaiting(TimeUs now);
   bool TryAdmit(Sequence* sequence);
@@ -143,7 +147,7 @@ class Scheduler {
 
   CacheSpace space_;
   PrefixCache prefix_cache_;
-  ContextDirectory directory_;
+  ContextDirectory directory_{limits_};
   ContextTable contexts_{&space_, &directory_};
   CacheUpdates
       ended_updates_;  // what the next batch is to do with caches whose sequences have ended
@@ -182,6 +186,8 @@ class Scheduler {
     bool swaps = false;
   };
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice);
+  static int64_t SeenAfter(const Sequence& sequence);
+  int64_t PromptTokensRead(const Sequence& sequence) const;
 
   Batch batch_;
   std::deque<StepInFlight> in_flight_;  // oldest first

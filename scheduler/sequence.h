@@ -42,6 +42,9 @@ struct Sequence {
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
 
   std::shared_ptr<const Context> from{};  // whose cache it goes on from; may be null
+  // Of what follows the compressed prompt, what is read at once when it is reached, in order
+  // (Context::read_later).
+  std::vector<TokenRange> read_later{};
   KeepAs keep_as{};
   bool only_reads = false;
   CacheSpec spec{};
@@ -65,22 +68,34 @@ struct Sequence {
   std::span<const TokenId> Prompt() const {
     return {tokens.data(), static_cast<size_t>(num_prompt_tokens)};
   }
+  // What is to be read at once after all that has been seen; null: nothing is.
+  const TokenRange* NextRead() const {
+    for (const TokenRange& range : read_later) {
+      if (range.begin == num_seen) return plan.AppendsRuns() ? &range : nullptr;
+    }
+    return nullptr;
+  }
   // What prefill reads.
   std::span<const TokenId> PrefillTokens() const {
+    if (const TokenRange* range = NextRead(); range != nullptr)
+      return std::span(tokens).subspan(range->begin, range->end - range->begin);
     if (plan.ReadsProbe()) return probed;
     return {tokens.data(), static_cast<size_t>(num_context_tokens)};
   }
-  // The first token that prefill reads.
+  // The first of these that is read: others are known from before.
   int32_t FirstToken() const {
+    if (num_seen > 0) return 0;
     return static_cast<int32_t>(prefix.cached.size()) * kPrefixBlockTokens;
   }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
   }
-  // Tokens can be sampled: not the last one is on its way, and what the cache is to be is known.
+  // What the cache is to be is known.
+  bool IsSettled() const { return space.lengths_known && plan.open != OpenUntil::kPromptRead; }
+  // Tokens can be sampled: not the last one is on its way, and nothing is to be read first.
   bool MayDecode() const {
-    if (!space.lengths_known || plan.open == OpenUntil::kPromptRead) return false;
+    if (!IsSettled() || NextRead() != nullptr) return false;
     // One whose cache is kept ends with all of its tokens known: it does not run ahead of them.
     if (!keep_as.handle.empty() && num_seen >= NumKnown()) return false;
     return num_seen + 1 < max_total_tokens;

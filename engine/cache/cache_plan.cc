@@ -201,6 +201,11 @@ int32_t CachePlan::LargestBudget() const {
                                : *std::max_element(layer_budgets.begin(), layer_budgets.end());
 }
 
+bool CachePlan::AppendsRuns() const {
+  return !rule.rolling && !rule.weighted && rule.revision == Revision::kNone &&
+         rule.decay == 1.0f && rule.gain == 1.0f && !life->CutsWithoutCaps();
+}
+
 bool CachePlan::ReadsProbe() const { return Compresses() && scorer->ReadsProbe(); }
 
 int32_t CachePlan::MassQueries() const {

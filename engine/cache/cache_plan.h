@@ -76,6 +76,10 @@ struct CachePlan {
   bool Compresses() const { return life->CutsPrompt(*this); }
   // And a second reading of the prompt, behind an instruction, is to say what.
   bool ReadsProbe() const;
+  // Whether tokens that follow the prompt may be read many at a time, by the sum of the attention
+  // that each entry receives. Rules that look at one token's attention cannot: they see tokens one
+  // by one.
+  bool AppendsRuns() const;
   // The queries by whose attention retained mass is measured.
   int32_t MassQueries() const;
 

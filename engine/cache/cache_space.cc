@@ -312,6 +312,15 @@ void CacheSpace::CutHead(int head, const HeadSpan& then, int64_t tokens, Sequenc
   space->capacity = 0;
 }
 
+bool CacheSpace::TryOpenArena(int64_t tokens, SequenceSpace* space) {
+  HYDRANT_CHECK(space->IsOpen() && space->arena_tokens == 0);
+  const std::optional<int64_t> arena = arena_.Allocate(tokens);
+  if (!arena.has_value()) return false;
+  space->arena_begin = static_cast<int>(*arena);
+  space->arena_tokens = static_cast<int>(tokens);
+  return true;
+}
+
 void CacheSpace::CloseArena(SequenceSpace* space) {
   if (space->arena_tokens > 0) arena_.Free(space->arena_begin, space->arena_tokens);
   space->arena_tokens = 0;

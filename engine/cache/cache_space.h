@@ -110,6 +110,8 @@ class CacheSpace {
   // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt; what
   // they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
+  // Room in the prefill arena for what an open sequence reads later. REQUIRES: it has none
+  bool TryOpenArena(int64_t tokens, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
 
   // Copies a sequence's cache to the host's memory, where there is room for it. It stays where it

@@ -33,6 +33,7 @@ absl::Status PromptCompressor::Allocate() {
   shared_.resize(limits_.max_shared_statistics);
   for (DeviceArray<float>& array : shared_) allocate(array, per_arena);
   allocate(scores_, per_arena);
+  allocate(entry_scores_, static_cast<size_t>(limits_.max_model_len) * limits_.num_kv_heads);
   allocate(kept_, per_arena);
   allocate(in_window_, limits_.num_kv_heads);
   allocate(mass_, NumHeads() * limits_.max_num_seqs);
@@ -60,9 +61,22 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSl
   return distinct;
 }
 
+// Of a slice that appends: the attention that each new entry receives, where entries are ranked by
+// it.
+std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const PrefillSlice& slice,
+                                                                     const KvState& kv) const {
+  const DecodeRule& rule = kv.plan(slice.slot).rule;
+  if (!rule.scored || rule.by_position) return {};
+  Gathered received;
+  received.reading = ColumnStatistic{.reduce = rule.reduce};
+  received.out = statistics_[0].data() + slice.arena_begin;
+  return {received};
+}
+
 // All that is gathered for the slice, and where.
 std::vector<PromptCompressor::Gathered> PromptCompressor::GatheredBy(const PrefillSlice& slice,
                                                                      const KvState& kv) const {
+  if (slice.Appends()) return ReceivedBy(slice, kv);
   if (!slice.sharing_slots.empty()) return Shared(slice, kv);
   std::vector<Gathered> all;
   for (const PromptStatistic& one :
@@ -181,6 +195,32 @@ void PromptCompressor::WriteWindow(const LayerTables& to, const PrefillSlice& sl
                           .pages = kv.pages(),
                           .tables = to.tables});
   }
+}
+
+void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
+                              const KvState& kv) {
+  backend_->AppendPages({.k = layer_kv.k,
+                         .v = layer_kv.v,
+                         .kv_head_stride = layer_kv.head_stride,
+                         .sums = statistics_[0].data() + slice.arena_begin,
+                         .sum_stride = arena_tokens_,
+                         .num_tokens = static_cast<int>(slice.prompt.size()),
+                         .first_position = slice.num_seen,
+                         .max_length = kv.plan(slice.slot).EntriesAfter(slice.num_seen),
+                         .slot = slice.slot,
+                         .layer = layer,
+                         .pages = kv.pages(),
+                         .tables = kv.tables()});
+}
+
+ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {
+  return {.rows = entry_scores_.data(),
+          .stride = limits_.max_model_len,
+          .max_length = entries.max_entries,
+          .slot = entries.slot,
+          .layer = entries.layer,
+          .pages = entries.pages,
+          .tables = entries.tables};
 }
 
 void PromptCompressor::CompressSlot(int slot, int layer, const PrefillSlice& slice,

@@ -48,6 +48,10 @@ class PromptCompressor {
   // The same of a layer with a window, where the last entries are kept and nothing is ranked.
   void WriteWindow(const LayerTables& to, const PrefillSlice& slice, const LayerKv& layer_kv,
                    const KvState& kv);
+  // The same of a slice that appends: entries and new tokens compete for what each head may hold.
+  void Append(int layer, const PrefillSlice& slice, const LayerKv& layer_kv, const KvState& kv);
+  // A place for the scores of a layer's entries while attention adds to them.
+  ScoreRowsArgs EntryScores(const PagedPrefix& entries);
   // When the last layer has been compressed.
   void Finish(const PrefillSlice& slice, const KvState& kv);
 
@@ -74,6 +78,7 @@ class PromptCompressor {
   };
   static bool SameNumbers(const PromptStatistic& a, const PromptStatistic& b);
   std::vector<Gathered> Shared(const PrefillSlice& slice, const KvState& kv) const;
+  std::vector<Gathered> ReceivedBy(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Gathered> GatheredBy(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,
                                    bool of_echo) const;
@@ -95,6 +100,7 @@ class PromptCompressor {
   // statistics_ for one after the other.
   std::vector<DeviceArray<float>> shared_;
   DeviceArray<float> scores_;        // [kv_heads, arena]
+  DeviceArray<float> entry_scores_;  // [kv_heads, max_model_len]
   DeviceArray<int32_t> kept_;        // [kv_heads, arena]
   DeviceArray<int32_t> in_window_;   // [kv_heads] entries that a head keeps
   DeviceArray<float> mass_;          // [slots, layers, kv_heads]

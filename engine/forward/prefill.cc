@@ -62,7 +62,9 @@ void PrefillRunner::Run(std::span<const PrefillSlice> slices, const KvState& kv)
 }
 
 const float* PrefillRunner::LastHidden(const PrefillSlice& slice, const CachePlan& plan) const {
-  const size_t row = slice.arena_begin + plan.prompt.tokens - 1;
+  const int64_t tokens =
+      slice.Appends() ? static_cast<int64_t>(slice.prompt.size()) : plan.prompt.tokens;
+  const size_t row = slice.arena_begin + tokens - 1;
   return hidden_.data() + row * model_->config().hidden_size;
 }
 
@@ -71,7 +73,7 @@ void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
   const int rows = slice.token_end - slice.token_begin;
   const size_t row = slice.arena_begin + slice.token_begin;
   std::vector<int32_t> positions(rows);
-  std::iota(positions.begin(), positions.end(), slice.token_begin);
+  std::iota(positions.begin(), positions.end(), slice.num_seen + slice.token_begin);
   ids_.Write(*backend_, row, slice.prompt.subspan(slice.token_begin, rows));
   positions_.Write(*backend_, row, positions);
   const auto after = static_cast<int32_t>(
@@ -98,7 +100,8 @@ void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> sli
     if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
     if (!slice->new_blocks.empty()) backend_->SavePrefix(NewBlocks(layer, *slice, kv));
     Keep(layer, *slice, kv);
-    if (layer + 1 == model_->config().num_layers) compressor_->Finish(*slice, kv);
+    if (layer + 1 == model_->config().num_layers && !slice->Appends())
+      compressor_->Finish(*slice, kv);
   }
 }
 
@@ -139,6 +142,7 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
                             .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
                             .head_dim = head_dim,
                             .rotary = model_->RotaryOf(layer)};
+  if (slice.Appends()) return compressor_->Append(to.layer, slice, layer_kv, kv);
   if (to.windowed) return compressor_->WriteWindow(to, slice, layer_kv, kv);
   Echo(layer, slice, kv);
   compressor_->Compress(to.layer, slice, layer_kv, kv);
@@ -223,10 +227,32 @@ void PrefillRunner::Attend(int layer, const Piece& piece, int row, const KvState
     args.window = model_->config().Window();
     return backend_->PrefillAttention(args);
   }
+  if (piece.slice->Appends()) return AttendToEntries(layer, *piece.slice, kv, &args);
   for (const PromptCompressor::Statistics& pass : compressor_->Passes(*piece.slice, kv)) {
     args.statistics = pass;
     backend_->PrefillAttention(args);
   }
+}
+
+// Of a slice that appends: to what the slot's heads hold, too.
+void PrefillRunner::AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
+                                    PrefillAttentionArgs* args) {
+  const PagedPrefix entries = {.pages = kv.pages(),
+                               .tables = kv.tables(),
+                               .slot = slice.slot,
+                               .layer = kv.TablesOf(layer).layer,
+                               .max_entries = kv.plan(slice.slot).EntriesAfter(slice.num_seen)};
+  args->prefix = &entries;
+  args->statistics = compressor_->Passes(slice, kv).front();
+  const ScoreRowsArgs scores = compressor_->EntryScores(entries);
+  const bool summed = args->statistics[0].out != nullptr;
+  if (summed) {
+    backend_->GatherScores(scores);
+    args->statistics[0].prefix_out = scores.rows;
+    args->statistics[0].prefix_stride = scores.stride;
+  }
+  backend_->PrefillAttention(*args);
+  if (summed) backend_->ScatterScores(scores);
 }
 
 // The layer's queries once more, when all keys are there.

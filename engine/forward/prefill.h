@@ -67,6 +67,8 @@ class PrefillRunner {
   std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Attend(int layer, const Piece& piece, int row, const KvState& kv);
+  void AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
+                       PrefillAttentionArgs* args);
   // Where the ids of a slice's prefix blocks begin: prompts side by side in the arena have room for
   // theirs.
   static size_t FirstPrefixBlock(const PrefillSlice& slice) {

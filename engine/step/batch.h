@@ -5,7 +5,9 @@
 // A sequence lives in a slot (0 <= slot < max_num_seqs) from its SlotSetup until the scheduler
 // reuses the slot. Its prompt is read layer by layer (PrefillSlice); when the last slice of a layer
 // is done the engine compresses the layer by the slot's CachePlan and writes the kept entries into
-// the pages that the table already names. Then it decodes, one row a step.
+// the pages that the table already names. Then it decodes, one row a step. Tokens that follow, such
+// as a question or a conversation's next turn, are read in slices again where the plan allows it
+// (CachePlan::AppendsRuns), and compete with what is there.
 #ifndef HYDRANT_ENGINE_STEP_BATCH_H_
 #define HYDRANT_ENGINE_STEP_BATCH_H_
 
@@ -62,6 +64,14 @@ struct PrefillSlice {
   // `prompt`, and the same in all slices.
   std::span<const int32_t> new_blocks = {};
 
+  // Tokens that the slot's cache has seen; 0: the slice makes a new one. Else its tokens follow
+  // them: they attend to the entries that are left and to each other, and each layer keeps of both
+  // what it may hold (kernels/ops/append_pages.h). Nothing is reported then. The same in all
+  // slices. REQUIRES, above 0: the plan appends runs; no layer has a window; no other slots share
+  // it, no blocks are named and nothing is pooled.
+  int32_t num_seen = 0;
+
+  bool Appends() const { return num_seen > 0; }
   // Its own slot and those that share it, in the order of their reports.
   std::vector<int> Slots() const {
     std::vector<int> slots = {slot};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/append_pages.h"
 #include "kernels/cpu/compact.h"
 #include "kernels/cpu/count_best.h"
 #include "kernels/cpu/decode_attention.h"
@@ -83,6 +84,7 @@ class CpuBackend final : public HostBackend {
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }
   void Compact(const CompactArgs& args) override { cpu::Compact(args, threads_); }
+  void AppendPages(const AppendPagesArgs& args) override { cpu::AppendPages(args, threads_); }
   void CountBest(const CountBestArgs& args) override { cpu::CountBest(args, threads_); }
   void RetainedMass(const RetainedMassArgs& args) override { cpu::RetainedMass(args, threads_); }
   void KeepForMass(const KeepForMassArgs& args) override { cpu::KeepForMass(args, threads_); }

@@ -821,4 +821,78 @@ Vector DoubleModel::Sequence::Step(TokenId token, int position) {
   return model_->Logits(hidden);
 }
 
+// A row of queries over the entries of each head but the last `unseen`; they receive its attention.
+Vector DoubleModel::Sequence::Attend(int l, const Vector& query, size_t unseen,
+                                     std::vector<Head>* heads) const {
+  const ModelConfig& config = model_->config_;
+  const int d = config.head_dim, group = config.GroupSize();
+  Vector attended(config.QDim(), 0.0);
+  for (int h = 0; h < config.num_kv_heads; ++h) {
+    std::vector<Entry>& entries = (*heads)[h].entries;
+    Matrix weights;
+    for (int g = 0; g < group; ++g) {
+      Vector logits;
+      for (size_t j = 0; j + unseen < entries.size(); ++j)
+        logits.push_back(model_->LogitOf(&query[(h * group + g) * d], entries[j].key));
+      weights.push_back(Softmax(logits, model_->SinkLogit(l, h * group + g)));
+      for (size_t j = 0; j < weights[g].size(); ++j) {
+        for (int c = 0; c < d; ++c)
+          attended[(h * group + g) * d + c] += weights[g][j] * entries[j].value[c];
+      }
+    }
+    for (size_t j = 0; j < weights[0].size(); ++j) {
+      Vector received;
+      for (int g = 0; g < group; ++g) received.push_back(weights[g][j]);
+      entries[j].score += Reduce(received);
+    }
+  }
+  return attended;
+}
+
+void DoubleModel::Sequence::DropToCap(Head* head, int next_position) const {
+  head->left.clear();
+  while (static_cast<int64_t>(head->entries.size()) > head->cap) {
+    auto lowest = head->entries.end();
+    const auto score = [&](const Entry& e) {
+      return plan_.rule.by_position ? e.position : e.score;
+    };
+    for (auto it = head->entries.begin(); it != head->entries.end(); ++it) {
+      if (it->position < plan_.rule.sinks || it->position >= next_position - plan_.rule.recent)
+        continue;
+      if (lowest == head->entries.end() || score(*it) < score(*lowest)) lowest = it;
+    }
+    head->left.push_back(*lowest);
+    head->entries.erase(lowest);
+  }
+}
+
+Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position) {
+  const ModelConfig& config = model_->config_;
+  const int n = static_cast<int>(tokens.size()), d = config.head_dim;
+  Matrix hidden;
+  for (int i = 0; i < n; ++i) hidden.push_back(model_->Embed(tokens[i], position + i));
+  for (int l = 0; l < config.num_layers; ++l) {
+    const Layer& layer = model_->layers_[l];
+    std::vector<Head>& heads = HeadsOf(l);
+    Matrix queries;
+    for (int i = 0; i < n; ++i) {
+      const Vector normed = model_->Normalise(hidden[i], layer.attn_norm);
+      queries.push_back(model_->Heads(layer.wq, layer.q_norm, normed));
+      Vector k = model_->Heads(layer.wk, layer.k_norm, normed);
+      const Vector v = Apply(layer.wv, normed);
+      model_->RotateQueries(l, &queries.back(), position + i);
+      model_->Rotate(l, &k, position + i);
+      for (int h = 0; h < config.num_kv_heads; ++h)
+        heads[h].entries.push_back({position + i, Slice(k, h, d), Slice(v, h, d)});
+    }
+    for (int i = 0; i < n; ++i)
+      model_->FinishLayer(layer, Attend(l, queries[i], n - 1 - i, &heads), &hidden[i]);
+    for (Head& head : heads) {
+      DropToCap(&head, position + n);
+      PickVictim(&head, position + n);
+    }
+  }
+  return model_->Logits(hidden.back());
+}
+
 }  // namespace hydrant

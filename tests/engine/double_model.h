@@ -36,6 +36,7 @@ class DoubleModel {
   };
   struct Head {
     std::vector<Entry> entries;
+    std::vector<Entry> left;   // with the newest run
     int victim_position = -1;  // leaves when the next token comes; -1: none
     int64_t cap = kNoCap;
   };
@@ -48,6 +49,9 @@ class DoubleModel {
     // Logits of the prompt's last token. What is read past the plan's prompt is a probe.
     Vector Prefill(const std::vector<TokenId>& reading);
     Vector Step(TokenId token, int position);
+    // Tokens from `position` on, at once: each attends to all entries and to those before it, then
+    // a head's entries leave one by one, the lowest score first, until it is at its cap.
+    Vector Append(const std::vector<TokenId>& tokens, int position);
 
     // Of a plan that tunes itself, after Prefill(): what each trial retains, [trials][heads of all
     // layers], the last by what the held-out queries pay.
@@ -62,6 +66,8 @@ class DoubleModel {
    private:
     std::vector<Head>& HeadsOf(int layer);
     void KeepWindow(int layer, Head* head) const;
+    Vector Attend(int layer, const Vector& query, size_t unseen, std::vector<Head>* heads) const;
+    void DropToCap(Head* head, int next_position) const;
     void ChooseVictims(int layer, int position);
     void AddEcho(int layer, const Matrix& queries);
     void Pool(Head* head, int end) const;

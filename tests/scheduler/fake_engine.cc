@@ -283,7 +283,7 @@ void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entri
 CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
   const Slot& slot = slots_[slice.slot];
   CacheReport report;
-  if (!slice.EndsPrompt(limits_.num_layers)) return report;
+  if (!slice.EndsPrompt(limits_.num_layers) || slice.Appends()) return report;
   for (int i = 0; IsOpen(slot.plan) && i < kTrials * NumHeads(); ++i)
     report.observations.push_back(static_cast<float>(Mix(slot.history, i) % 1000) / 1000.0f);
   if (!slot.plan.Compresses()) return report;
@@ -329,20 +329,37 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   EXPECT_FALSE(IsOpen(slot.plan)) << "decodes before its cache is tuned";
   EXPECT_TRUE(!slot.plan.CutsAfter(slot.fed) || slot.cut_at == slot.fed)
       << "the cache was to be cut first";
-  for (int head = 0; head < AllHeads(); ++head) {
-    int32_t& length = slot.lengths[head];
-    // At the cap the victim's slot is overwritten; which one is any pure function of the position.
-    const bool grows = length < slot.caps[head];
-    const int32_t entry = grows ? length : static_cast<int32_t>(row.position % length);
-    if (grows) ++length;
-    EXPECT_LE(length, head < NumHeads() ? slot.plan.EntriesAfter(slot.fed + 1) : limits_.window);
-    WriteEntry(slot, head, entry, row.position);
-  }
   // A sequence that has failed goes on with token 0 until the host knows.
   const TokenId latest = slot.latest == kNoToken ? 0 : slot.latest;
-  slot.history = Mix(slot.history, row.token == kNoToken ? latest : row.token);
-  ++slot.fed;
+  AppendEntry(&slot, row.position, row.token == kNoToken ? latest : row.token);
   return Choose(slot, row.sampling);
+}
+
+void FakeEngine::AppendEntry(Slot* slot, int32_t position, TokenId token) {
+  for (int head = 0; head < AllHeads(); ++head) {
+    int32_t& length = slot->lengths[head];
+    // At the cap the victim's slot is overwritten; which one is any pure function of the position.
+    const bool grows = length < slot->caps[head];
+    const int32_t entry = grows ? length : static_cast<int32_t>(position % length);
+    if (grows) ++length;
+    EXPECT_LE(length, head < NumHeads() ? slot->plan.EntriesAfter(slot->fed + 1) : limits_.window);
+    WriteEntry(*slot, head, entry, position);
+  }
+  slot->history = Mix(slot->history, token);
+  ++slot->fed;
+}
+
+void FakeEngine::BeginRun(const PrefillSlice& slice) {
+  Slot& slot = slots_[slice.slot];
+  EXPECT_EQ(slice.num_seen, slot.fed);
+  EXPECT_TRUE(slot.plan.AppendsRuns() && !IsOpen(slot.plan));
+  EXPECT_EQ(limits_.window_layers, 0);
+  EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "follows nothing";
+  slot.run.assign(slice.prompt.begin(), slice.prompt.end());
+  slot.arena_begin = slice.arena_begin;
+  slot.layer = slot.token = slot.first_token = 0;
+  slot.cached_blocks.clear();
+  slot.new_blocks.clear();
 }
 
 void FakeEngine::BeginPrompt(const PrefillSlice& slice) {
@@ -401,15 +418,14 @@ void FakeEngine::SavePrefix(const PrefillSlice& slice, int layer) {
   }
 }
 
-TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
+// Whether the slice, of a reading of `tokens`, is the next, and the last.
+bool FakeEngine::Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens) {
   Slot& slot = slots_[slice.slot];
   const int n = static_cast<int>(slice.prompt.size());
-  if (slot.prompt.empty()) BeginPrompt(slice);
-  CheckPrefix(slice);
   EXPECT_TRUE(slot.IsReading());
-  EXPECT_TRUE(
-      std::equal(slot.prompt.begin(), slot.prompt.end(), slice.prompt.begin(), slice.prompt.end()));
+  EXPECT_TRUE(std::equal(tokens.begin(), tokens.end(), slice.prompt.begin(), slice.prompt.end()));
   EXPECT_EQ(slice.arena_begin, slot.arena_begin);
+  EXPECT_EQ(slice.first_token, slot.first_token);
   EXPECT_EQ(slice.layer_begin, slot.layer);
   EXPECT_EQ(slice.token_begin, slot.token);
   EXPECT_LT(slice.token_begin, slice.token_end);
@@ -426,21 +442,39 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   }
   slot.layer = slice.token_end == n ? slice.layer_end : slice.layer_begin;
   slot.token = slice.token_end == n ? slice.first_token : slice.token_end;
-  if (!slice.EndsPrompt(limits_.num_layers)) return kNoToken;
-
+  if (!slice.EndsPrompt(limits_.num_layers)) return false;
   slot.arena_begin = -1;
-  slot.fed = slot.plan.prompt.tokens;  // a probe leaves nothing
-  for (int i = 0; i < slot.fed; ++i) slot.history = Mix(slot.history, slot.prompt[i]);
-  Compress(&slot);
-  slot.lengths.resize(AllHeads(),
-                      static_cast<int32_t>(std::min<int64_t>(slot.fed, limits_.window)));
-  slot.caps.resize(AllHeads(), limits_.window);
-  for (int head = 0; head < AllHeads(); ++head) {
-    for (int32_t entry = 0; entry < slot.lengths[head]; ++entry)
-      WriteEntry(slot, head, entry, slot.fed - slot.lengths[head] + entry);
+  return true;
+}
+
+TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
+  Slot& slot = slots_[slice.slot];
+  if (slice.Appends()) {
+    if (!slot.IsReading()) BeginRun(slice);
+    if (!Read(slice, slot.run)) return kNoToken;
+    for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
+  } else {
+    if (slot.prompt.empty()) BeginPrompt(slice);
+    CheckPrefix(slice);
+    if (!Read(slice, slot.prompt)) return kNoToken;
+    CompressPrompt(&slot);
   }
   EXPECT_EQ(slice.sampling.position, slot.fed);
   return Choose(slot, slice.sampling);
+}
+
+// When it has been read.
+void FakeEngine::CompressPrompt(Slot* slot) {
+  slot->fed = slot->plan.prompt.tokens;  // a probe leaves nothing
+  for (int i = 0; i < slot->fed; ++i) slot->history = Mix(slot->history, slot->prompt[i]);
+  Compress(slot);
+  slot->lengths.resize(AllHeads(),
+                       static_cast<int32_t>(std::min<int64_t>(slot->fed, limits_.window)));
+  slot->caps.resize(AllHeads(), limits_.window);
+  for (int head = 0; head < AllHeads(); ++head) {
+    for (int32_t entry = 0; entry < slot->lengths[head]; ++entry)
+      WriteEntry(*slot, head, entry, slot->fed - slot->lengths[head] + entry);
+  }
 }
 
 }  // namespace hydrant

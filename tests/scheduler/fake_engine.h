@@ -63,6 +63,7 @@ class FakeEngine : public ImmediateExecutor {
     int first_token = 0;
     std::vector<int32_t> cached_blocks, new_blocks;
     std::vector<TokenId> prompt;
+    std::vector<TokenId> run;   // what is being read after it
     TokenId latest = kNoToken;  // sampled
     bool IsReading() const { return arena_begin >= 0; }
   };
@@ -76,6 +77,10 @@ class FakeEngine : public ImmediateExecutor {
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
+  bool Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens);
+  void CompressPrompt(Slot* slot);
+  void BeginRun(const PrefillSlice& slice);
+  void AppendEntry(Slot* slot, int32_t position, TokenId token);
   void BeginPrompt(const PrefillSlice& slice);
   void CheckPrefix(const PrefillSlice& slice);
   void LoadPrefix(const PrefillSlice& slice, int layer);

@@ -513,11 +513,51 @@ Request WithQuestion(int prompt_tokens, int question_tokens, int max_tokens, int
   return request;
 }
 
-// The context is compressed alone, then the question is fed token by token; only the answer is
+// The context is compressed alone, then the question is read, at once; only the answer is
 // delivered.
-TEST_P(SchedulerTest, AQuestionIsFedAfterItsContext) {
+TEST_P(SchedulerTest, AQuestionIsReadAfterItsContext) {
   SchedulerHarness h(Limits());
   const Request request = WithQuestion(30, 4, 3, 8);
+  const RequestHandle a = h.Add(request);
+  h.Step();
+  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().prefill[0].prompt.size(), 26u) << "the context";
+  h.Step();
+  ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);
+  const PrefillSlice& question = h.engine.last_step().prefill[0];
+  EXPECT_EQ(question.prompt.size(), 4u);
+  EXPECT_EQ(question.num_seen, 26);
+  EXPECT_EQ(question.sampling.position, 30);
+  EXPECT_TRUE(h.engine.last_step().decode.empty());
+  h.Step();
+  ASSERT_EQ(h.engine.last_step().decode.size(), 1u);
+  EXPECT_EQ(h.engine.last_step().decode[0].position, 30);
+  EXPECT_FALSE(h.engine.last_step().decode[0].in_prompt);
+  h.RunToEnd();
+  EXPECT_EQ(h[a].token_ids.size(), 3u);
+  const Usage& usage = h[a].finished->usage;
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 8);
+  EXPECT_EQ(usage.kv_tokens_kept, 8);
+  EXPECT_EQ(usage.kv_tokens_evicted, 32 - 8);
+  EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 30u);
+}
+
+// What a question is read into the arena beside others, in turns where it is small.
+TEST_P(SchedulerTest, QuestionsTakeTurnsInTheArena) {
+  EngineLimits limits = Limits();
+  limits.prefill_arena_tokens = limits.max_model_len;
+  SchedulerHarness h(limits);
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < 4; ++i) handles.push_back(h.Add(WithQuestion(120, 70, 3, 8)));
+  h.RunToEnd();
+  for (const RequestHandle handle : handles) EXPECT_EQ(h[handle].token_ids.size(), 3u);
+}
+
+// A rule that looks at one token's attention is shown a question token by token.
+TEST_P(SchedulerTest, AQuestionIsFedTokenByToken) {
+  SchedulerHarness h(Limits());
+  Request request = WithQuestion(30, 4, 3, 8);
+  request.cache.policy = "random";
   const RequestHandle a = h.Add(request);
   h.Step();
   ASSERT_EQ(h.engine.last_step().prefill.size(), 1u);

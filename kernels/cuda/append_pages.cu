@@ -1,0 +1,197 @@
+// Three launches: a block per head finds which entries leave and lists the new ones that stay and
+// the places they go to; warps write these; the heads are finished as after a prompt. No place that
+// is read by one write is written by another, so the writes need no order.
+#include <algorithm>
+
+#include "kernels/cuda/block_sum.cuh"
+#include "kernels/cuda/finish_heads.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/radix.cuh"
+#include "kernels/ops/append_pages.h"
+#include "kernels/victim.h"
+
+namespace hydrant::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kWriteThreads = 256;
+constexpr int kWriteWarps = kWriteThreads / kWarpSize;
+
+// In work space. Write i of head h puts new token tokens[h, i] into entry to[h, i].
+struct Writes {
+  int32_t* tokens;  // [num_kv_heads, num_tokens]
+  int32_t* to;      // [num_kv_heads, num_tokens]
+  int* counts;      // [num_kv_heads]
+  int32_t* keep;    // [num_kv_heads]
+};
+
+// One head: its entries, and behind them the new ones.
+struct Head {
+  const AppendPagesArgs& args;
+  DecodeRule rule;
+  const int32_t* blocks;
+  int head;
+  int length;
+  uint64_t cut = 0;  // the lowest rank that stays
+
+  __device__ size_t Index(int entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  __device__ int32_t Position(int entry) const {
+    return entry < length ? args.pages.positions[Index(entry)]
+                          : args.first_position + entry - length;
+  }
+  __device__ float Score(int entry) const {
+    if (rule.by_position) return static_cast<float>(Position(entry));
+    if (!rule.scored) return 0.0f;
+    if (entry < length) return args.pages.scores[Index(entry)];
+    return rule.gain * args.sums[head * args.sum_stride + entry - length];
+  }
+  __device__ bool IsProtected(int entry) const { return args.IsProtected(rule, Position(entry)); }
+  __device__ uint64_t Rank(int entry) const { return RankKey(Score(entry), Position(entry)); }
+  __device__ bool Stays(int entry) const { return IsProtected(entry) || Rank(entry) >= cut; }
+};
+
+__device__ Head HeadOf(const AppendPagesArgs& args, int head) {
+  const SequenceTables& tables = args.tables;
+  return {args, tables.rules[args.slot], tables.HeadBlocks(args.slot, args.layer, head), head,
+          tables.lengths[tables.HeadIndex(args.slot, args.layer, head)]};
+}
+
+// Lists those of [begin, end) that `takes`, less `begin` where they count from there, in order;
+// returns how many there are by then.
+template <typename Takes>
+__device__ int List(int listed, int begin, int end, int origin, Takes takes, int32_t* list,
+                    int* shared) {
+  for (int tile = begin; tile < end; tile += kThreads) {
+    const int entry = tile + static_cast<int>(threadIdx.x);
+    const bool taken = entry < end && takes(entry);
+    int count = 0;
+    const int place = listed + BlockExclusiveSum<kWarps>(taken ? 1 : 0, shared, &count);
+    if (taken) list[place] = entry - origin;
+    listed += count;
+  }
+  return listed;
+}
+
+__global__ void PlanWritesKernel(AppendPagesArgs args, Writes writes) {
+  __shared__ RadixSearch<int> search;
+  __shared__ int sums[kWarps + 1];
+  const int h = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  Head head = HeadOf(args, h);
+  const int length = head.length, all = length + args.num_tokens;
+  const int keep =
+      args.Keep(length, args.tables.caps[args.tables.HeadIndex(args.slot, args.layer, h)]);
+  if (keep < all) {
+    int my_protected = 0, all_protected = 0;
+    for (int entry = thread; entry < all; entry += kThreads)
+      my_protected += head.IsProtected(entry) ? 1 : 0;
+    BlockExclusiveSum<kWarps>(my_protected, sums, &all_protected);
+    head.cut = FindRank(search, keep - all_protected, [&](auto visit) {
+      for (int entry = thread; entry < all; entry += kThreads)
+        if (!head.IsProtected(entry)) visit(head.Rank(entry));
+    });
+  }
+  int32_t* tokens = writes.tokens + static_cast<int64_t>(h) * args.num_tokens;
+  int32_t* to = writes.to + static_cast<int64_t>(h) * args.num_tokens;
+  const int count = List(
+      0, length, all, length, [&](int entry) { return head.Stays(entry); }, tokens, sums);
+  const int holes = List(
+      0, 0, length, 0, [&](int entry) { return !head.Stays(entry); }, to, sums);
+  List(
+      holes, length, keep, 0, [](int) { return true; }, to, sums);
+  if (thread != 0) return;
+  writes.counts[h] = count;
+  writes.keep[h] = keep;
+}
+
+// A warp per write; blocks along x over the writes, along y over the heads.
+__global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
+  const int h = static_cast<int>(blockIdx.y);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int first =
+      static_cast<int>(blockIdx.x) * kWriteWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  const Head head = HeadOf(args, h);
+  const KvPages& pages = args.pages;
+  const int d = pages.layout.head_dim;
+  for (int i = first; i < writes.counts[h]; i += static_cast<int>(gridDim.x) * kWriteWarps) {
+    const int token = writes.tokens[static_cast<int64_t>(h) * args.num_tokens + i];
+    const size_t index = head.Index(writes.to[static_cast<int64_t>(h) * args.num_tokens + i]);
+    const size_t from = h * args.kv_head_stride + static_cast<size_t>(token) * d;
+    for (int j = lane; j < d; j += kWarpSize) {
+      StoreElement(pages.layout.dtype, pages.keys, index * d + j, args.k[from + j]);
+      StoreElement(pages.layout.dtype, pages.values, index * d + j, args.v[from + j]);
+    }
+    if (lane != 0) continue;
+    pages.positions[index] = args.first_position + token;
+    if (head.rule.scored) pages.scores[index] = head.Score(head.length + token);
+  }
+}
+
+constexpr int kCopyThreads = 256;
+
+// Blocks along x over the entries, along y over the heads.
+__global__ void CopyScoresKernel(ScoreRowsArgs args, bool to_pages) {
+  const int h = static_cast<int>(blockIdx.y);
+  const SequenceTables& tables = args.tables;
+  const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+  const int length = tables.lengths[tables.HeadIndex(args.slot, args.layer, h)];
+  for (int entry = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); entry < length;
+       entry += static_cast<int>(gridDim.x * blockDim.x)) {
+    float* row = args.rows + h * args.stride + entry;
+    float* score = args.pages.scores + PageIndex(args.pages.layout, blocks, entry);
+    if (to_pages) {
+      *score = *row;
+    } else {
+      *row = *score;
+    }
+  }
+}
+
+cudaError_t CopyScores(const Context& context, const ScoreRowsArgs& args, bool to_pages) {
+  constexpr int kMostBlocks = 256;
+  const int blocks = std::clamp(CeilDiv(args.max_length, kCopyThreads), 1, kMostBlocks);
+  return Launch(CopyScoresKernel, dim3(blocks, args.tables.num_kv_heads), dim3(kCopyThreads), 0,
+                context.stream, args, to_pages);
+}
+
+}  // namespace
+
+cudaError_t AppendPages(const Context& context, const AppendPagesArgs& args) {
+  const int heads = args.tables.num_kv_heads;
+  const size_t most = static_cast<size_t>(heads) * args.num_tokens;
+  ScratchLayout layout;
+  const size_t tokens = layout.Add<int32_t>(most);
+  const size_t to = layout.Add<int32_t>(most);
+  const size_t counts = layout.Add<int>(heads);
+  const size_t keep = layout.Add<int32_t>(heads);
+  void* scratch = nullptr;
+  cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
+  if (error != cudaSuccess) return error;
+  const Writes writes{At<int32_t>(scratch, tokens), At<int32_t>(scratch, to),
+                      At<int>(scratch, counts), At<int32_t>(scratch, keep)};
+  error = Launch(PlanWritesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, writes);
+  if (error != cudaSuccess) return error;
+  constexpr int kMostBlocks = 1024;
+  const int blocks = std::clamp(CeilDiv(args.num_tokens, kWriteWarps), 1, kMostBlocks);
+  error = Launch(WriteNewKernel, dim3(blocks, heads), dim3(kWriteThreads), 0, context.stream, args,
+                 writes);
+  if (error != cudaSuccess) return error;
+  return FinishHeads(context, {.keep = writes.keep,
+                               .next_position = args.NextPosition(),
+                               .slot = args.slot,
+                               .layer = args.layer,
+                               .pages = args.pages,
+                               .tables = args.tables});
+}
+
+cudaError_t GatherScores(const Context& context, const ScoreRowsArgs& args) {
+  return CopyScores(context, args, false);
+}
+
+cudaError_t ScatterScores(const Context& context, const ScoreRowsArgs& args) {
+  return CopyScores(context, args, true);
+}
+
+}  // namespace hydrant::cuda
