@@ -59,7 +59,7 @@ struct Request {
       resume_token_ids;  // tokens a broken stream had already delivered; replayed, not sent again
   CacheSpec cache;
   // The prompt's last tokens, which the cache does not know of when it compresses what comes before
-  // them; then they are fed one by one.
+  // them; then they are read, too.
   int64_t question_tokens = 0;
   // Whether what was read of a prompt that begins alike is used, and what is read of this one kept;
   // only among requests of the same salt.
