@@ -243,23 +243,32 @@ void Scheduler::Preempt(Sequence* sequence) {
 
 void Scheduler::AdmitWaiting(TimeUs now) {
   wait_reason_ = WaitReason::kArrived;
-  while (!waiting_.empty()) {
-    Sequence* sequence = waiting_.begin()->second;
-    if (!TryAdmit(sequence)) return;
-    waiting_.erase(waiting_.begin());
-    queued_tokens_ -= sequence->NumKnown();
-    if (sequence->num_seen > 0) {
-      GoOn(sequence, now);
-    } else {
-      sequence->state = SequenceState::kPrefilling;
-      OpenPrefix(sequence);
-      sequence->usage.probe_tokens =
-          static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    Sequence* sequence = next->second;
+    if (WaitsForPrefix(*sequence)) {
+      if (next++ == waiting_.begin()) wait_reason_ = WaitReason::kPrefix;
+      continue;
     }
-    sequence->usage.kv_pages_peak =
-        std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
-    live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
+    if (!TryAdmit(sequence)) return;
+    next = waiting_.erase(next);
+    Admit(sequence, now);
   }
+}
+
+// It holds what it needs.
+void Scheduler::Admit(Sequence* sequence, TimeUs now) {
+  queued_tokens_ -= sequence->NumKnown();
+  if (sequence->num_seen > 0) {
+    GoOn(sequence, now);
+  } else {
+    sequence->state = SequenceState::kPrefilling;
+    OpenPrefix(sequence);
+    sequence->usage.probe_tokens =
+        static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
+  }
+  sequence->usage.kv_pages_peak =
+      std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
+  live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
@@ -321,18 +330,48 @@ void Scheduler::GoOn(Sequence* sequence, TimeUs now) {
 // something of, nor its last token, from which the next one follows.
 void Scheduler::OpenPrefix(Sequence* sequence) {
   if (sequence->prefix_keys.empty()) return;
-  const auto read = static_cast<int>(sequence->PrefillTokens().size());
   const int there = prefix_cache_.NumFilled(sequence->prefix_keys);
   const int useful = std::min(there, (sequence->num_context_tokens - 1) / kPrefixBlockTokens);
-  int first_wanted = FirstQuery(sequence->plan, read);
-  if (sequence->pooling == EmbeddingPooling::kMean) first_wanted = 0;
-  const int usable = std::min(useful, first_wanted / kPrefixBlockTokens);
+  const int usable = UsableBlocks(*sequence, there);
   sequence->prefix =
       prefix_cache_.Open(sequence->prefix_keys, usable, sequence->num_context_tokens);
   sequence->cursor = {0, sequence->FirstToken()};
   if (sequence->was_read) return;  // it comes back: usage is about the first time
   sequence->usage.cached_tokens = sequence->FirstToken();
   sequence->usage.reread_tokens = (useful - usable) * kPrefixBlockTokens;
+}
+
+// Of so many blocks that are there of an unread prompt, those that need not be read.
+int Scheduler::UsableBlocks(const Sequence& sequence, int there) const {
+  if (sequence.pooling == EmbeddingPooling::kMean) return 0;
+  const int first_wanted =
+      std::min(FirstQuery(sequence.plan, static_cast<int>(sequence.PrefillTokens().size())),
+               sequence.num_context_tokens - 1);
+  return std::min(there, first_wanted / kPrefixBlockTokens);
+}
+
+// Whether it is sooner done when a prompt that begins alike, and is being read, has been read: the
+// two share the engine, so it is where what that one has left to read, less what need not be read
+// twice then, is no more than its own.
+bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
+  if (sequence.from != nullptr || sequence.prefix_keys.empty()) return false;
+  const auto own = static_cast<int64_t>(sequence.PrefillTokens().size());
+  for (const Sequence* other : live_) {
+    const PrefixLease& lease = other->prefix;
+    if (lease.fresh.empty() || other->prefix_keys.front() != sequence.prefix_keys.front()) continue;
+    const auto coming = static_cast<int>(
+        std::min(lease.cached.size() + lease.fresh.size(), sequence.prefix_keys.size()));
+    const auto begin = other->prefix_keys.begin();
+    const auto alike = static_cast<int>(
+        std::mismatch(begin, begin + coming, sequence.prefix_keys.begin()).first - begin);
+    const int there = UsableBlocks(sequence, prefix_cache_.NumFilled(sequence.prefix_keys));
+    const int64_t spared = int64_t{UsableBlocks(sequence, alike) - there} * kPrefixBlockTokens;
+    const int64_t left = other->num_seen > 0 ? 0
+                                             : static_cast<int64_t>(other->PrefillTokens().size()) -
+                                                   other->FirstToken();
+    if (spared > 0 && left - spared <= own - int64_t{there} * kPrefixBlockTokens) return true;
+  }
+  return false;
 }
 
 bool Scheduler::HasRoomToRecompute(const Sequence& sequence) const {

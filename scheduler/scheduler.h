@@ -11,7 +11,7 @@
 //      next entry. When pool or tables are dry, the latest-arrived live sequence is preempted:
 //      everything it holds is given up, and it waits in its old place of the queue;
 //   3. the front of the queue is admitted, and the next, until one does not fit: first come, first
-//   served.
+//   served. Who finds a prompt at work that begins alike lets it go first, and others pass;
 //      All pages of what is kept of the known tokens are taken at once; a watermark stays free for
 //      growth, and for one that was preempted also what the live ones will want while it catches
 //      up, so that it does not bounce;
@@ -119,11 +119,14 @@ class Scheduler {
   void BeginRead(Sequence* sequence);
   void Preempt(Sequence* sequence);
   void AdmitWaiting(TimeUs now);
+  void Admit(Sequence* sequence, TimeUs now);
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
   void GoOn(Sequence* sequence, TimeUs now);
   CachePlan DecideByRoom(const Sequence& sequence) const;
   void OpenPrefix(Sequence* sequence);
+  int UsableBlocks(const Sequence& sequence, int there) const;
+  bool WaitsForPrefix(const Sequence& sequence) const;
   bool HasRoomToRecompute(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);

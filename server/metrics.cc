@@ -153,8 +153,8 @@ void AddModel(const ServedModel& model, Families* to) {
 }
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
-  constexpr const char* kReasons[kNumWaitReasons] = {"arrived",     "max_num_seqs", "pages",
-                                                     "prompt_room", "block_tables", "catch_up"};
+  constexpr const char* kReasons[kNumWaitReasons] = {
+      "arrived", "max_num_seqs", "pages", "prompt_room", "block_tables", "catch_up", "prefix"};
   to->Gauge("hydrant_waiting_requests",
             "Requests that wait, by what the one at the front of the queue lacks.");
   for (int i = 0; i < kNumWaitReasons; ++i)

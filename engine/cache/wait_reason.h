@@ -1,4 +1,5 @@
-// Why the front of the queue waits. It is first come, first served, so all who wait wait for it.
+// Why the front of the queue waits. It is first come, first served, so all who wait wait for it,
+// but where it is kPrefix.
 #ifndef HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
 #define HYDRANT_ENGINE_CACHE_WAIT_REASON_H_
 
@@ -13,8 +14,9 @@ enum class WaitReason : uint8_t {
   kPrefillArena,  // prompts that are being read fill the room for them
   kBlockTables,   // the block tables are full
   kPreempted,     // it comes back when there is room for what it has to replay
+  kPrefix,        // a prompt that begins alike is being read; those behind it go ahead
 };
-inline constexpr int kNumWaitReasons = 6;
+inline constexpr int kNumWaitReasons = 7;
 
 }  // namespace hydrant
 

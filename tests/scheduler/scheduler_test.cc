@@ -506,6 +506,82 @@ TEST_P(SchedulerTest, ATightTableArenaIsSharedLikeThePool) {
   for (auto& [handle, stream] : h.streams) EXPECT_TRUE(stream.finished.has_value());
 }
 
+// ---- Prompts that begin alike -------------------------------------------------------------------
+
+Request BeginningWith(TokenId first, int shared, int more, TokenId then) {
+  Request request = MakeRequest(shared + more, 2);
+  for (int i = 0; i < shared + more; ++i) request.prompt[i] = i < shared ? first : then;
+  return request;
+}
+
+EngineLimits LimitsForLongPrompts(EngineLimits limits) {
+  limits.max_model_len = 400;
+  limits.prefill_arena_tokens = 1000;
+  limits.num_blocks = 1000;
+  limits.table_entries = 4000;
+  limits.num_prefix_blocks = 40;
+  return limits;
+}
+
+// The first is read alone, others go ahead of those that it will spare the reading.
+TEST_P(SchedulerTest, WhoBeginsAlikeWaitsForTheFirst) {
+  SchedulerHarness h(LimitsForLongPrompts(Limits()));
+  const RequestHandle leader = h.Add(BeginningWith(7, 256, 20, 1));
+  std::vector<RequestHandle> followers;
+  for (TokenId then = 2; then < 6; ++then)
+    followers.push_back(h.Add(BeginningWith(7, 256, 20, then)));
+  const RequestHandle other = h.Add(BeginningWith(8, 64, 20, 1));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().prefilling + h.scheduler.Stats().running, 2);
+  EXPECT_EQ(h.scheduler.Stats().waiting, 4);
+  EXPECT_EQ(h.scheduler.Stats().wait_reason, WaitReason::kPrefix);
+  h.RunToEnd();
+  EXPECT_EQ(h[leader].finished->usage.cached_tokens, 0);
+  EXPECT_EQ(h[other].finished->usage.cached_tokens, 0);
+  for (const RequestHandle follower : followers)
+    EXPECT_EQ(h[follower].finished->usage.cached_tokens, 256);
+}
+
+// One that ends early leaves nothing to wait for: the next takes its place.
+TEST_P(SchedulerTest, WhoWaitsForAPromptThatIsCancelledGoesOn) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 32;
+  SchedulerHarness h(LimitsForLongPrompts(Limits()), options);
+  const RequestHandle leader = h.Add(BeginningWith(7, 256, 20, 1));
+  const RequestHandle second = h.Add(BeginningWith(7, 256, 20, 2));
+  const RequestHandle third = h.Add(BeginningWith(7, 256, 20, 3));
+  h.Step();
+  h.scheduler.Cancel(leader, absl::CancelledError("gone"));
+  h.RunToEnd();
+  EXPECT_EQ(h[second].finished->usage.cached_tokens, 0);
+  EXPECT_EQ(h[third].finished->usage.cached_tokens, 256);
+}
+
+// A short prompt does not wait for a long one that spares it little.
+TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
+  SchedulerHarness h(LimitsForLongPrompts(Limits()));
+  h.Add(BeginningWith(7, 350, 0, 1));
+  const RequestHandle brief = h.Add(BeginningWith(7, 64, 30, 2));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().waiting, 0);
+  h.RunToEnd();
+  EXPECT_TRUE(h[brief].finished.has_value());
+}
+
+// Nor does one whose policy has to read its prompt anyway.
+TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
+  SchedulerHarness h(LimitsForLongPrompts(Limits()));
+  for (TokenId then = 1; then < 3; ++then) {
+    Request request = BeginningWith(7, 256, 20, then);
+    request.cache.policy = "h2o";
+    request.cache.max_cache_tokens = 40;
+    h.Add(request);
+  }
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().waiting, 0);
+  h.RunToEnd();
+}
+
 Request WithQuestion(int prompt_tokens, int question_tokens, int max_tokens, int budget) {
   Request request = MakeRequest(prompt_tokens, max_tokens);
   request.question_tokens = question_tokens;
