@@ -21,7 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 // Its first part is for all versions; the number at its end says which one.
-constexpr std::string_view kMagic = "HYDRCTX2";
+constexpr std::string_view kMagic = "HYDRCTX1";
 constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
 
 // More than any request can have.

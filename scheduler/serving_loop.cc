@@ -135,6 +135,7 @@ class ServingLoop::Impl {
   bool draining_ = false;
   bool stopping_ = false;
   bool delivering_ = false;
+  bool keeping_ = false;  // on_kept_ is to be called, or is at work
 
   // Loop thread only.
   Scheduler scheduler_;
@@ -250,7 +251,7 @@ void ServingLoop::Impl::StopAdmitting() {
 
 bool ServingLoop::Impl::Idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return gate_.Empty() && !delivering_;
+  return gate_.Empty() && !delivering_ && !keeping_;
 }
 
 void ServingLoop::Impl::Stop() {
@@ -319,7 +320,10 @@ void ServingLoop::Impl::RunCommands() {
   if (engine_status_.ok() && scheduler_.SwapsUnderWay()) return;
   ContextTable* contexts = engine_status_.ok() ? &scheduler_.context_table() : nullptr;
   for (const auto& command : std::exchange(commands_, {})) command(contexts);
+  if (kept_.empty()) return;
   for (auto& context : std::exchange(kept_, {})) on_kept_(std::move(context));
+  std::lock_guard<std::mutex> lock(mutex_);
+  keeping_ = false;
 }
 
 // While the device works on one step the next is scheduled and enqueued, and the results of the one
@@ -384,10 +388,15 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
 }
 
 // Ids are free again before the client can hear of the end, so that it may use them at once; Idle()
-// waits for Deliver().
+// waits for Deliver(), and for whoever is to hear of the caches that are kept.
 void ServingLoop::Impl::Publish(std::vector<Event> events) {
   const SchedulerStats stats = scheduler_.Stats();
   const TimeUs now = Now();
+  for (const Event& event : events) {
+    const Finished* finished = std::get_if<Finished>(&event.what);
+    if (on_kept_ != nullptr && finished != nullptr && finished->context != nullptr)
+      kept_.push_back(finished->context);
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ShowStep(stats, now);
@@ -408,14 +417,9 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
       metrics_.step_due_since = now;
     }
     delivering_ = !events.empty();
+    keeping_ = !kept_.empty();
   }
   if (events.empty()) return;
-  if (on_kept_ != nullptr) {
-    for (const Event& event : events) {
-      const Finished* finished = std::get_if<Finished>(&event.what);
-      if (finished != nullptr && finished->context != nullptr) kept_.push_back(finished->context);
-    }
-  }
   sink_->Deliver(std::move(events));
   std::lock_guard<std::mutex> lock(mutex_);
   delivering_ = false;

@@ -89,7 +89,7 @@ class ServingLoop {
   const LoopMetrics& metrics() const;  // the same
 
   void StopAdmitting();  // further Submit calls are refused with DRAINING
-  bool Idle() const;     // nothing queued or running
+  bool Idle() const;     // nothing queued or running, and OnKept has been told of all that was kept
   void Stop();  // ends what still runs with Failed{DRAINING} (UNAVAILABLE) and joins the thread
 
  private:

@@ -51,6 +51,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"reason", record.reason},
                {"cache_policy", record.policy},
                {"prompt_tokens", usage.prompt_tokens},
+               {"cached_tokens", usage.cached_tokens},
                {"completion_tokens", usage.completion_tokens},
                {"kv_tokens_kept", usage.kv_tokens_kept},
                {"kv_tokens_evicted", usage.kv_tokens_evicted},

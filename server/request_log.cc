@@ -15,11 +15,11 @@ void LogRequest(const RequestRecord& record) {
     return;
   }
   spdlog::info(
-      "request {} {}: {} prompt + {} new tokens, kv kept {} evicted {}, {} pages, {} preemptions, "
-      "queue {} ms, prefill {} ms, decode {} ms",
-      record.request_id, record.reason, usage.prompt_tokens, usage.completion_tokens,
-      usage.kv_tokens_kept, usage.kv_tokens_evicted, usage.kv_pages_peak, usage.preemptions,
-      usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000);
+      "request {} {}: {} prompt ({} cached) + {} new tokens, kv kept {} evicted {}, {} pages, "
+      "{} preemptions, queue {} ms, prefill {} ms, decode {} ms",
+      record.request_id, record.reason, usage.prompt_tokens, usage.cached_tokens,
+      usage.completion_tokens, usage.kv_tokens_kept, usage.kv_tokens_evicted, usage.kv_pages_peak,
+      usage.preemptions, usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000);
 }
 
 }  // namespace hydrant

@@ -102,6 +102,7 @@ TEST_F(ContextFileTest, SaysAllOfAContext) {
   EXPECT_EQ(read.id, context->id);
   EXPECT_EQ(read.tokens, context->tokens);
   EXPECT_EQ(read.num_seen, context->num_seen);
+  EXPECT_EQ(read.read_later, (std::vector<TokenRange>{{50, 60}})) << "the question";
   EXPECT_EQ(read.spec.policy, "snapkv");
   EXPECT_EQ(read.spec.max_cache_tokens, 20);
   EXPECT_EQ(read.spec.params.at("decode_cap"), "25");

@@ -452,6 +452,7 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   if (slice.Appends()) {
     if (!slot.IsReading()) BeginRun(slice);
     if (!Read(slice, slot.run)) return kNoToken;
+    ++num_appended_;
     for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
   } else {
     if (slot.prompt.empty()) BeginPrompt(slice);

@@ -40,6 +40,7 @@ class FakeEngine : public ImmediateExecutor {
   };
   const Step& last_step() const { return last_step_; }
   int64_t num_steps() const { return num_steps_; }
+  int64_t num_appended() const { return num_appended_; }  // runs
   // A kept cache as it would come back from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
 
@@ -110,6 +111,7 @@ class FakeEngine : public ImmediateExecutor {
   uint32_t generation_ = 0;
   Step last_step_;
   int64_t num_steps_ = 0;
+  int64_t num_appended_ = 0;
 };
 
 }  // namespace hydrant

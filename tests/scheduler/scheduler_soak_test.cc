@@ -39,6 +39,7 @@ class Soak {
   PrefixCacheStats prefix_cache() const { return harness_.scheduler.Stats().prefix_cache; }
   uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
+  int64_t num_appended() const { return harness_.engine.num_appended(); }
   int num_continued() const { return num_continued_; }
   int num_loaded() const { return num_loaded_; }
   int num_compared() const { return num_compared_; }
@@ -298,7 +299,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 200'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
-           contexts_evicted = 0, loaded = 0;
+           contexts_evicted = 0, loaded = 0, appended = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -311,19 +312,21 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     continued += soak.num_continued();
     contexts_evicted += soak.contexts_evicted();
     loaded += soak.num_loaded();
+    appended += soak.num_appended();
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
             << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
-            << " of these evicted, " << continued << " went on from a context, " << contexts_evicted
-            << " contexts evicted, " << loaded << " loaded, " << compared
-            << " streams equal to their run alone\n";
+            << " of these evicted, " << continued << " went on from a context, " << appended
+            << " runs appended, " << contexts_evicted << " contexts evicted, " << loaded
+            << " loaded, " << compared << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
   EXPECT_GT(continued, 0u);
   EXPECT_GT(contexts_evicted, 0u);
   EXPECT_GT(loaded, 0u);
+  EXPECT_GT(appended, 0u);
 }
 
 }  // namespace

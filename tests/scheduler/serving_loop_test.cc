@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -176,6 +177,36 @@ TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
   request.request_id = "a";  // free again as soon as its end is heard
   EXPECT_TRUE(Accepted(loop->Submit(5, request)));
   EXPECT_TRUE(sink.WaitForEnd(5).finished.has_value());
+}
+
+// Who waits until nothing runs has heard of every cache that was kept: what is to be saved is
+// known.
+TEST(ServingLoopTest, IsNotIdleBeforeKeptCachesAreHandedOver) {
+  FakeTokenizer tokenizer;
+  EngineLimits limits = SmallLimits();
+  limits.num_host_pages = 64;
+  limits.max_kept_caches = 4;
+  FakeEngine engine(limits);
+  CollectingSink sink;
+  auto loop = *ServingLoop::Start(&engine, &tokenizer, {}, &sink);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<bool> was_idle;
+  loop->OnKept([&](const std::shared_ptr<const Context>&) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    was_idle = loop->Idle();
+    changed.notify_all();
+  });
+  Request request = MakeRequest(5, 5);
+  request.keep_as.handle = "kept";
+  ASSERT_TRUE(Accepted(loop->Submit(1, request)));
+  EXPECT_NE(sink.WaitForEnd(1).finished->context, nullptr);
+  {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return was_idle.has_value(); });
+    EXPECT_FALSE(*was_idle);
+  }
+  while (!loop->Idle()) std::this_thread::yield();
 }
 
 TEST(ServingLoopTest, CancelAndStopEndStreams) {
