@@ -521,6 +521,7 @@ std::unique_ptr<Engine> OracleEngine(uint64_t seed, int kv_heads = 2,
 void ExpectEqualLogits(uint64_t seed, const std::vector<CacheSpec>& caches, int kv_heads = 2) {
   const auto engine = OracleEngine(seed, kv_heads);
   std::vector<TokenId> prompt;
+  prompt.reserve(70);
   for (int i = 0; i < 70; ++i) prompt.push_back(i * (seed % 7 + 7) % engine->config().vocab_size);
   EngineDriver driver(engine.get(), 1);
   std::vector<int> slots;
@@ -595,6 +596,7 @@ TEST(EvictionOracle, RollingBelowItsCapIsFullButForRounding) {
   for (const char* policy : {"streaming", "h2o"}) {
     const auto engine = OracleEngine(80);
     std::vector<TokenId> prompt;
+    prompt.reserve(70);
     for (int i = 0; i < 70; ++i) prompt.push_back(i * 11 % engine->config().vocab_size);
     CacheSpec full, rolling;
     rolling.policy = policy;
@@ -791,10 +793,12 @@ TEST_P(RaggedOracle, ListenersGetWhatTheirOwnReadingGives) {
   caches.push_back(CacheSpec());  // full
   const auto engine = OracleEngine(94, 2, GetParam(), static_cast<int>(caches.size()));
   std::vector<CachePlan> plans;
+  plans.reserve(caches.size());
   for (const CacheSpec& cache : caches) plans.push_back(*PlanCache(cache, {kPrompt, 2, 2}));
   const int vocab = engine->config().vocab_size;
   const auto go_on = [&](EngineDriver* driver, const std::vector<int>& slots) {
     std::vector<Decided> decided;
+    decided.reserve(slots.size());
     for (const int slot : slots) decided.push_back(Decide(engine.get(), driver, slot, 2));
     for (int step = 0; step < kSteps; ++step) {
       for (const int slot : slots) driver->DecodeToken(slot, step * 7 % vocab, kPrompt + step);

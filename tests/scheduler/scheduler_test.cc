@@ -624,6 +624,7 @@ TEST_P(SchedulerTest, QuestionsTakeTurnsInTheArena) {
   limits.prefill_arena_tokens = limits.max_model_len;
   SchedulerHarness h(limits);
   std::vector<RequestHandle> handles;
+  handles.reserve(4);
   for (int i = 0; i < 4; ++i) handles.push_back(h.Add(WithQuestion(120, 70, 3, 8)));
   h.RunToEnd();
   for (const RequestHandle handle : handles) EXPECT_EQ(h[handle].token_ids.size(), 3u);
@@ -729,6 +730,7 @@ TEST_P(SchedulerTest, AnOpenBudgetFollowsTheRoom) {
     SCOPED_TRACE(std::to_string(clients) + " clients");
     SchedulerHarness h(limits);
     std::vector<RequestHandle> handles;
+    handles.reserve(clients);
     for (int i = 0; i < clients; ++i) handles.push_back(h.Add(request));
     h.RunToEnd();
     int whole = 0;
