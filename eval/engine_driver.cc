@@ -80,22 +80,34 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
 }
 
 void EngineDriver::Append(int slot, std::vector<TokenId> tokens) {
+  BeginRun(slot, std::move(tokens));
+  AppendPart(slot, 0, engine_->limits().num_layers, 0,
+             static_cast<int>(sequences_[slot].run.size()));
+}
+
+void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens) {
   Sequence& sequence = sequences_[slot];
   sequence.run = std::move(tokens);
-  const auto n = static_cast<int>(sequence.run.size());
-  SamplingRow sampling = sequence.sampling;
-  sampling.position = sequence.position + n;
-  HYDRANT_CHECK(space_.TryGrow(sequence.position + n, &sequence.space, &batch_));
+  sequence.position += static_cast<int>(sequence.run.size());
+  HYDRANT_CHECK(space_.TryGrow(sequence.position, &sequence.space, &batch_));
   space_.CloseArena(&sequence.space);
-  HYDRANT_CHECK(space_.TryOpenArena(n, &sequence.space));
+  HYDRANT_CHECK(space_.TryOpenArena(static_cast<int64_t>(sequence.run.size()), &sequence.space));
+}
+
+void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int token_begin,
+                              int token_end) {
+  const Sequence& sequence = sequences_[slot];
+  SamplingRow sampling = sequence.sampling;
+  sampling.position = sequence.position;
   batch_.prefill.push_back({.slot = slot,
                             .prompt = sequence.run,
                             .arena_begin = sequence.space.arena_begin,
-                            .layer_end = engine_->limits().num_layers,
-                            .token_end = n,
+                            .layer_begin = layer_begin,
+                            .layer_end = layer_end,
+                            .token_begin = token_begin,
+                            .token_end = token_end,
                             .sampling = sampling,
-                            .num_seen = sequence.position});
-  sequence.position += n;
+                            .num_seen = sequence.position - static_cast<int>(sequence.run.size())});
 }
 
 void EngineDriver::Step() {

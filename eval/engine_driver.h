@@ -36,9 +36,11 @@ class EngineDriver {
   void Decode(int slot);
   void DecodeToken(int slot, TokenId token, int position);
 
-  // Adds a slice that reads `tokens` after all that the slot has seen (PrefillSlice::num_seen); all
-  // layers, in one.
+  // Adds a slice that reads `tokens` after all that the slot has seen (PrefillSlice::num_seen); or
+  // begins such a run, whose slices AppendPart() adds.
   void Append(int slot, std::vector<TokenId> tokens);
+  void BeginRun(int slot, std::vector<TokenId> tokens);
+  void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
 
   // Executes the step. REQUIRES: it has work
   void Step();

@@ -175,11 +175,11 @@ void AddContext(const Context& context, Writer* writer) {
   writer->Add(std::string_view(SaveDecision(context.plan)));
 }
 
-// Ranges behind the prompt, in order.
-bool FollowEachOther(const std::vector<TokenRange>& ranges, int64_t prompt_tokens, int64_t known) {
+// Ranges behind the prompt, in order, of tokens that have been seen.
+bool FollowEachOther(const std::vector<TokenRange>& ranges, int64_t prompt_tokens, int64_t seen) {
   int64_t from = prompt_tokens;
   for (const TokenRange& range : ranges) {
-    if (range.begin < from || range.end <= range.begin || range.end > known) return false;
+    if (range.begin < from || range.end <= range.begin || range.end > seen) return false;
     from = range.end;
   }
   return true;
@@ -208,13 +208,14 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   prompt.fits_twice = reader->Get<uint8_t>() != 0;
   const std::string decision = reader->GetText();
   const auto known = static_cast<int64_t>(context->tokens.size());
-  const bool holds_together = reader->ok() && prompt.tokens >= 1 && prompt.question_tokens >= 0 &&
-                              prompt.tokens + prompt.question_tokens <= known &&
-                              context->num_seen >= prompt.tokens && context->num_seen <= known &&
-                              FollowEachOther(context->read_later, prompt.tokens, known) &&
-                              known <= std::numeric_limits<int32_t>::max() &&
-                              std::all_of(context->tokens.begin(), context->tokens.end(),
-                                          [&](TokenId id) { return id < home.vocab_size; });
+  const bool holds_together =
+      reader->ok() && prompt.tokens >= 1 && prompt.question_tokens >= 0 &&
+      prompt.tokens + prompt.question_tokens <= known && context->num_seen >= prompt.tokens &&
+      context->num_seen <= known &&
+      FollowEachOther(context->read_later, prompt.tokens, context->num_seen) &&
+      known <= std::numeric_limits<int32_t>::max() &&
+      std::all_of(context->tokens.begin(), context->tokens.end(),
+                  [&](TokenId id) { return id < home.vocab_size; });
   if (!holds_together) return absl::DataLossError("its tokens do not hold together");
   absl::StatusOr<CachePlan> plan = RestorePlan(context->spec, prompt, decision);
   if (!plan.ok()) return absl::DataLossError(std::string(plan.status().message()));

@@ -127,7 +127,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   cut_.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
-  preempted_in_step_ = false;
+  preempted_in_step_ = arena_wanted_ = false;
 
   EndCancelled(now);
   EndLate(now);
@@ -214,10 +214,13 @@ bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
   return true;
 }
 
-// It waits where prompts that are being read have all of the arena.
+// It waits where prompts that are being read have all of the arena; no others are opened meanwhile.
 void Scheduler::BeginRead(Sequence* sequence) {
   const auto tokens = static_cast<int64_t>(sequence->PrefillTokens().size());
-  if (!space_.TryOpenArena(tokens, &sequence->space)) return;
+  if (!space_.TryOpenArena(tokens, &sequence->space)) {
+    arena_wanted_ = true;
+    return;
+  }
   sequence->state = SequenceState::kPrefilling;
   sequence->cursor = PrefillCursor();
 }
@@ -242,7 +245,9 @@ void Scheduler::Preempt(Sequence* sequence) {
 }
 
 void Scheduler::AdmitWaiting(TimeUs now) {
-  wait_reason_ = WaitReason::kArrived;
+  wait_reason_ = arena_wanted_ ? WaitReason::kPrefillArena : WaitReason::kArrived;
+  if (arena_wanted_ || waiting_.empty()) return;
+  ListPrefixReaders();
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Sequence* sequence = next->second;
     if (WaitsForPrefix(*sequence)) {
@@ -263,6 +268,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   } else {
     sequence->state = SequenceState::kPrefilling;
     OpenPrefix(sequence);
+    if (!sequence->prefix.fresh.empty()) prefix_readers_.push_back(sequence);
     sequence->usage.probe_tokens =
         static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
   }
@@ -350,15 +356,22 @@ int Scheduler::UsableBlocks(const Sequence& sequence, int there) const {
   return std::min(there, first_wanted / kPrefixBlockTokens);
 }
 
+void Scheduler::ListPrefixReaders() {
+  prefix_readers_.clear();
+  for (const Sequence* sequence : live_) {
+    if (!sequence->prefix.fresh.empty()) prefix_readers_.push_back(sequence);
+  }
+}
+
 // Whether it is sooner done when a prompt that begins alike, and is being read, has been read: the
 // two share the engine, so it is where what that one has left to read, less what need not be read
 // twice then, is no more than its own.
 bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
   if (sequence.from != nullptr || sequence.prefix_keys.empty()) return false;
   const auto own = static_cast<int64_t>(sequence.PrefillTokens().size());
-  for (const Sequence* other : live_) {
+  for (const Sequence* other : prefix_readers_) {
     const PrefixLease& lease = other->prefix;
-    if (lease.fresh.empty() || other->prefix_keys.front() != sequence.prefix_keys.front()) continue;
+    if (other->prefix_keys.front() != sequence.prefix_keys.front()) continue;
     const auto coming = static_cast<int>(
         std::min(lease.cached.size() + lease.fresh.size(), sequence.prefix_keys.size()));
     const auto begin = other->prefix_keys.begin();

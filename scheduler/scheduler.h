@@ -126,6 +126,7 @@ class Scheduler {
   CachePlan DecideByRoom(const Sequence& sequence) const;
   void OpenPrefix(Sequence* sequence);
   int UsableBlocks(const Sequence& sequence, int there) const;
+  void ListPrefixReaders();
   bool WaitsForPrefix(const Sequence& sequence) const;
   bool HasRoomToRecompute(const Sequence& sequence) const;
   void ScheduleDecode();
@@ -163,6 +164,7 @@ class Scheduler {
   int64_t queued_tokens_ = 0;
   TimeUs next_progress_scan_ = 0;
   bool preempted_in_step_ = false;
+  bool arena_wanted_ = false;                      // in this step, by a live sequence
   WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
 
   // A sequence's cache between an admission and the next preemption. What is in flight names it, so
@@ -193,10 +195,11 @@ class Scheduler {
   int64_t PromptTokensRead(const Sequence& sequence) const;
 
   Batch batch_;
-  std::deque<StepInFlight> in_flight_;  // oldest first
-  StepInFlight spare_;                  // keeps the memory of one that has come back
-  std::vector<CacheId> cut_;            // of the batch at work
-  std::vector<Sequence*> prefilling_;   // scratch of SchedulePrefill
+  std::deque<StepInFlight> in_flight_;           // oldest first
+  StepInFlight spare_;                           // keeps the memory of one that has come back
+  std::vector<CacheId> cut_;                     // of the batch at work
+  std::vector<Sequence*> prefilling_;            // scratch of SchedulePrefill
+  std::vector<const Sequence*> prefix_readers_;  // scratch of AdmitWaiting: who fills blocks
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;
   SchedulerStats totals_;  // only what is counted since the start

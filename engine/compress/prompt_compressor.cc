@@ -206,7 +206,6 @@ void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerK
                          .sum_stride = arena_tokens_,
                          .num_tokens = static_cast<int>(slice.prompt.size()),
                          .first_position = slice.num_seen,
-                         .max_length = kv.plan(slice.slot).EntriesAfter(slice.num_seen),
                          .slot = slice.slot,
                          .layer = layer,
                          .pages = kv.pages(),

@@ -48,7 +48,7 @@ struct Head {
   size_t Index(int32_t entry) const { return PageIndex(args.pages.layout, blocks, entry); }
   float NewScore(int token) const {
     if (rule.by_position) return static_cast<float>(args.first_position + token);
-    return rule.gain * args.sums[head * args.sum_stride + token];
+    return args.sums[head * args.sum_stride + token];
   }
   // Protected entries stand above all others.
   uint64_t Rank(float score, int32_t position) const {

@@ -6,6 +6,7 @@
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/finish_heads.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/list_entries.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/radix.cuh"
@@ -20,12 +21,12 @@ constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kWriteThreads = 256;
 constexpr int kWriteWarps = kWriteThreads / kWarpSize;
 
-// In work space. Write i of head h puts new token tokens[h, i] into entry to[h, i].
+// In work space. Write i of head h puts the new token that Head has as entries[h, i] into to[h, i].
 struct Writes {
-  int32_t* tokens;  // [num_kv_heads, num_tokens]
-  int32_t* to;      // [num_kv_heads, num_tokens]
-  int* counts;      // [num_kv_heads]
-  int32_t* keep;    // [num_kv_heads]
+  int32_t* entries;  // [num_kv_heads, num_tokens]
+  int32_t* to;       // [num_kv_heads, num_tokens]
+  int* counts;       // [num_kv_heads]
+  int32_t* keep;     // [num_kv_heads]
 };
 
 // One head: its entries, and behind them the new ones.
@@ -46,7 +47,7 @@ struct Head {
     if (rule.by_position) return static_cast<float>(Position(entry));
     if (!rule.scored) return 0.0f;
     if (entry < length) return args.pages.scores[Index(entry)];
-    return rule.gain * args.sums[head * args.sum_stride + entry - length];
+    return args.sums[head * args.sum_stride + entry - length];
   }
   __device__ bool IsProtected(int entry) const { return args.IsProtected(rule, Position(entry)); }
   __device__ uint64_t Rank(int entry) const { return RankKey(Score(entry), Position(entry)); }
@@ -57,22 +58,6 @@ __device__ Head HeadOf(const AppendPagesArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   return {args, tables.rules[args.slot], tables.HeadBlocks(args.slot, args.layer, head), head,
           tables.lengths[tables.HeadIndex(args.slot, args.layer, head)]};
-}
-
-// Lists those of [begin, end) that `takes`, less `begin` where they count from there, in order;
-// returns how many there are by then.
-template <typename Takes>
-__device__ int List(int listed, int begin, int end, int origin, Takes takes, int32_t* list,
-                    int* shared) {
-  for (int tile = begin; tile < end; tile += kThreads) {
-    const int entry = tile + static_cast<int>(threadIdx.x);
-    const bool taken = entry < end && takes(entry);
-    int count = 0;
-    const int place = listed + BlockExclusiveSum<kWarps>(taken ? 1 : 0, shared, &count);
-    if (taken) list[place] = entry - origin;
-    listed += count;
-  }
-  return listed;
 }
 
 __global__ void PlanWritesKernel(AppendPagesArgs args, Writes writes) {
@@ -93,14 +78,14 @@ __global__ void PlanWritesKernel(AppendPagesArgs args, Writes writes) {
         if (!head.IsProtected(entry)) visit(head.Rank(entry));
     });
   }
-  int32_t* tokens = writes.tokens + static_cast<int64_t>(h) * args.num_tokens;
+  int32_t* entries = writes.entries + static_cast<int64_t>(h) * args.num_tokens;
   int32_t* to = writes.to + static_cast<int64_t>(h) * args.num_tokens;
-  const int count = List(
-      0, length, all, length, [&](int entry) { return head.Stays(entry); }, tokens, sums);
-  const int holes = List(
-      0, 0, length, 0, [&](int entry) { return !head.Stays(entry); }, to, sums);
-  List(
-      holes, length, keep, 0, [](int) { return true; }, to, sums);
+  const int count = ListEntries<kWarps>(
+      0, length, all, [&](int entry) { return head.Stays(entry); }, entries, sums);
+  const int holes = ListEntries<kWarps>(
+      0, 0, length, [&](int entry) { return !head.Stays(entry); }, to, sums);
+  ListEntries<kWarps>(
+      holes, length, keep, [](int) { return true; }, to, sums);
   if (thread != 0) return;
   writes.counts[h] = count;
   writes.keep[h] = keep;
@@ -116,7 +101,7 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
   const KvPages& pages = args.pages;
   const int d = pages.layout.head_dim;
   for (int i = first; i < writes.counts[h]; i += static_cast<int>(gridDim.x) * kWriteWarps) {
-    const int token = writes.tokens[static_cast<int64_t>(h) * args.num_tokens + i];
+    const int token = writes.entries[static_cast<int64_t>(h) * args.num_tokens + i] - head.length;
     const size_t index = head.Index(writes.to[static_cast<int64_t>(h) * args.num_tokens + i]);
     const size_t from = h * args.kv_head_stride + static_cast<size_t>(token) * d;
     for (int j = lane; j < d; j += kWarpSize) {
@@ -162,14 +147,14 @@ cudaError_t AppendPages(const Context& context, const AppendPagesArgs& args) {
   const int heads = args.tables.num_kv_heads;
   const size_t most = static_cast<size_t>(heads) * args.num_tokens;
   ScratchLayout layout;
-  const size_t tokens = layout.Add<int32_t>(most);
+  const size_t entries = layout.Add<int32_t>(most);
   const size_t to = layout.Add<int32_t>(most);
   const size_t counts = layout.Add<int>(heads);
   const size_t keep = layout.Add<int32_t>(heads);
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
-  const Writes writes{At<int32_t>(scratch, tokens), At<int32_t>(scratch, to),
+  const Writes writes{At<int32_t>(scratch, entries), At<int32_t>(scratch, to),
                       At<int>(scratch, counts), At<int32_t>(scratch, keep)};
   error = Launch(PlanWritesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, writes);
   if (error != cudaSuccess) return error;

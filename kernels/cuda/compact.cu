@@ -7,6 +7,7 @@
 #include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/finish_heads.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/list_entries.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/radix.cuh"
 #include "kernels/ops/compact.h"
@@ -46,20 +47,6 @@ struct Head {
   __device__ bool Stays(int entry) const { return IsProtected(entry) || Rank(entry) >= cut; }
 };
 
-// Lists entries [begin, end) of which Stays() is `stays`, in order; returns how many.
-__device__ int List(const Head& head, int begin, int end, bool stays, int32_t* list, int* shared) {
-  int listed = 0;
-  for (int tile = begin; tile < end; tile += kThreads) {
-    const int entry = tile + static_cast<int>(threadIdx.x);
-    const bool takes = entry < end && head.Stays(entry) == stays;
-    int count = 0;
-    const int place = listed + BlockExclusiveSum<kWarps>(takes ? 1 : 0, shared, &count);
-    if (takes) list[place] = entry;
-    listed += count;
-  }
-  return listed;
-}
-
 __global__ void PlanMovesKernel(CompactArgs args, Moves moves) {
   __shared__ RadixSearch<int> search;
   __shared__ int sums[kWarps + 1];
@@ -80,8 +67,11 @@ __global__ void PlanMovesKernel(CompactArgs args, Moves moves) {
     for (int entry = thread; entry < length; entry += kThreads)
       if (!head.IsProtected(entry)) visit(head.Rank(entry));
   });
-  List(head, 0, keep, false, moves.to + h * moves.stride, sums);
-  const int count = List(head, keep, length, true, moves.from + h * moves.stride, sums);
+  ListEntries<kWarps>(
+      0, 0, keep, [&](int entry) { return !head.Stays(entry); }, moves.to + h * moves.stride, sums);
+  const int count = ListEntries<kWarps>(
+      0, keep, length, [&](int entry) { return head.Stays(entry); }, moves.from + h * moves.stride,
+      sums);
   if (thread == 0) moves.counts[h] = count;
 }
 

@@ -7,22 +7,21 @@
 // those with position < rule.sinks or position >= first_position + n - rule.recent. Of the rest
 // those with the highest score stay, where the rule is by_position the highest positions; on equal
 // scores the higher position stays; a NaN score counts as -infinity. A new entry's score is
-// rule.gain * its sum. Entries that stay lie where they lay; new ones that stay fill the holes and
+// its sum. Entries that stay lie where they lay; new ones that stay fill the holes and
 // then the places from `length` on, in any order. lengths[...] is keep afterwards, and where the
 // rule is scored and keep == cap, victims[...] is chosen for position first_position + n.
 #ifndef HYDRANT_KERNELS_OPS_APPEND_PAGES_H_
 #define HYDRANT_KERNELS_OPS_APPEND_PAGES_H_
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kernels/kv_pages.h"
 
 namespace hydrant {
 
-// REQUIRES: the rule is not rolling, not weighted and has no revision; heads have a cap only where
-// it is scored; length <= cap; no head's protected entries, old and new, are more than its cap. The
-// table names pages for keep entries.
+// REQUIRES: the rule is not rolling, not weighted, has no revision, and decay and gain 1; heads
+// have a cap only where it is scored; length <= cap; no head's protected entries, old and new, are
+// more than its cap. The table names pages for keep entries.
 struct AppendPagesArgs {
   const float* k = nullptr;    // key j of head h at k + h * kv_head_stride + j * head_dim, turned
   const float* v = nullptr;    // the same
@@ -33,7 +32,6 @@ struct AppendPagesArgs {
   int64_t sum_stride = 0;  // elements
   int num_tokens = 0;      // n
   int first_position = 0;  // of the first new token
-  int max_length = 0;      // no head holds more before: a device plans its work by it
   int slot = 0;
   int layer = 0;
   KvPages pages;

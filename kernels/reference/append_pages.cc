@@ -31,7 +31,7 @@ struct Head {
     if (rule.by_position) return static_cast<float>(Position(entry));
     if (!rule.scored) return 0.0f;
     if (!IsNew(entry)) return args.pages.scores[Index(entry)];
-    return rule.gain * args.sums[head * args.sum_stride + entry - length];
+    return args.sums[head * args.sum_stride + entry - length];
   }
   // Whether a stays before b does.
   bool Outlives(int32_t a, int32_t b) const {

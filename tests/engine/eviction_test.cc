@@ -120,13 +120,8 @@ void CompareHead(const Engine::HeadState& actual, DoubleModel::Head* expected,
   ++*excused;
 }
 
-TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
-  const auto& [device, c] = GetParam();
-  HYDRANT_SKIP_WITHOUT_DEVICE(device);
-  const uint64_t seed = 20240 + c.budget + c.prompt;
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
-  const auto model = MakeRandomModel(config, seed);
+std::unique_ptr<Engine> EngineOf(const std::string& device,
+                                 const std::shared_ptr<const ModelSource>& model, const Case& c) {
   EngineOptions options;
   options.device = device;
   options.num_threads = 2;
@@ -136,31 +131,52 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   // A rolling stream outruns the positions that the engine knows.
   if (c.params.count("rolling") > 0) options.max_model_len = std::max(c.prompt, c.budget) + 1;
   auto engine = Engine::Create(model, options, nullptr);
-  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return engine.ok() ? *std::move(engine) : nullptr;
+}
 
+absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits) {
   CacheSpec spec;
   spec.policy = c.policy;
   spec.max_cache_tokens = c.budget;
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
   if (c.window >= 0) spec.protected_window_size = c.window;
   spec.params = c.params;
-  const absl::StatusOr<CachePlan> made =
-      PlanCache(spec, {c.prompt, (*engine)->limits().FullLayers(), config.num_kv_heads});
+  return PlanCache(spec, {c.prompt, limits.FullLayers(), limits.num_kv_heads});
+}
+
+std::vector<TokenId> Draw(int count, int vocab_size, std::mt19937_64* rng) {
+  std::vector<TokenId> tokens(count);
+  for (TokenId& token : tokens) token = static_cast<TokenId>((*rng)() % vocab_size);
+  return tokens;
+}
+
+// What is read of a prompt: with an instruction and itself again where the plan wants a probe.
+std::vector<TokenId> ReadingOf(const CachePlan& plan, const std::vector<TokenId>& prompt) {
+  std::vector<TokenId> reading = prompt;
+  if (!plan.ReadsProbe()) return reading;
+  reading.insert(reading.end(), {3, 1, 4});
+  reading.insert(reading.end(), prompt.begin(), prompt.end());
+  return reading;
+}
+
+TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
+  const auto& [device, c] = GetParam();
+  HYDRANT_SKIP_WITHOUT_DEVICE(device);
+  const uint64_t seed = 20240 + c.budget + c.prompt;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
+  const auto model = MakeRandomModel(config, seed);
+  const auto engine = EngineOf(device, model, c);
+  ASSERT_NE(engine, nullptr);
+  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits());
   ASSERT_TRUE(made.ok()) << made.status();
   const CachePlan& plan = *made;
   std::mt19937_64 rng(seed);
-  std::vector<TokenId> prompt(c.prompt);
-  for (TokenId& token : prompt) token = static_cast<TokenId>(rng() % config.vocab_size);
-
-  if (plan.ReadsProbe()) {
-    const std::vector<TokenId> instruction = {3, 1, 4};
-    const std::vector<TokenId> again = prompt;
-    prompt.insert(prompt.end(), instruction.begin(), instruction.end());
-    prompt.insert(prompt.end(), again.begin(), again.end());
-  }
+  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
   const DoubleModel truth(*model);
   DoubleModel::Sequence expected(&truth, plan);
-  EngineDriver driver(engine->get(), seed);
+  EngineDriver driver(engine.get(), seed);
   constexpr int kSteps = 100;
   const int slot = driver.Add(prompt, plan, kSteps);
   driver.PrefillAll(slot);
@@ -172,7 +188,7 @@ TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
       for (int head = 0; head < config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message()
                      << "step " << step << " layer " << layer << " head " << head);
-        Engine::HeadState actual = (*engine)->ReadHead(slot, layer, head);
+        Engine::HeadState actual = engine->ReadHead(slot, layer, head);
         if (plan.rule.rolling) RanksToPositions(expected.head(layer, head), &actual);
         if (HasFatalFailure()) return;
         CompareHead(actual, &expected.head(layer, head),
@@ -221,40 +237,18 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
   const auto model = MakeRandomModel(config, seed);
-  EngineOptions options;
-  options.device = device;
-  options.num_threads = 2;
-  options.dtype = WeightDType::kFloat32;
-  options.num_blocks_override = 512;
-  options.max_num_seqs = 2;
-  auto engine = Engine::Create(model, options, nullptr);
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  CacheSpec spec;
-  spec.policy = c.policy;
-  spec.max_cache_tokens = c.budget;
-  if (c.sinks >= 0) spec.sink_tokens = c.sinks;
-  if (c.window >= 0) spec.protected_window_size = c.window;
-  spec.params = c.params;
-  const absl::StatusOr<CachePlan> made =
-      PlanCache(spec, {c.prompt, (*engine)->limits().FullLayers(), config.num_kv_heads});
+  const auto engine = EngineOf(device, model, c);
+  ASSERT_NE(engine, nullptr);
+  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits());
   ASSERT_TRUE(made.ok()) << made.status();
   const CachePlan& plan = *made;
-  if (!plan.AppendsRuns() || (*engine)->limits().window_layers > 0) return;
+  if (!plan.AppendsRuns()) GTEST_SKIP() << "the policy sees what follows token by token";
+  if (engine->limits().window_layers > 0) GTEST_SKIP() << "the model has sliding windows";
   std::mt19937_64 rng(seed);
-  const auto draw = [&](int count) {
-    std::vector<TokenId> tokens(count);
-    for (TokenId& token : tokens) token = static_cast<TokenId>(rng() % config.vocab_size);
-    return tokens;
-  };
-  std::vector<TokenId> prompt = draw(c.prompt);
-  if (plan.ReadsProbe()) {
-    const std::vector<TokenId> again = prompt;
-    prompt.insert(prompt.end(), {3, 1, 4});
-    prompt.insert(prompt.end(), again.begin(), again.end());
-  }
+  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
   const DoubleModel truth(*model);
   DoubleModel::Sequence expected(&truth, plan);
-  EngineDriver driver(engine->get(), seed);
+  EngineDriver driver(engine.get(), seed);
   const int slot = driver.Add(prompt, plan, 200);
   driver.PrefillAll(slot);
   driver.Step();
@@ -263,7 +257,7 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
   // A run, then single tokens, and again.
   for (const int count : {23, 1, 1, 1, 2, 70, 1, 1}) {
     SCOPED_TRACE(testing::Message() << count << " tokens at " << position);
-    const std::vector<TokenId> tokens = draw(count);
+    const std::vector<TokenId> tokens = Draw(count, config.vocab_size, &rng);
     std::vector<double> logits;
     if (count == 1) {
       driver.DecodeToken(slot, tokens[0], position);
@@ -279,7 +273,7 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
     for (int layer = 0; layer < config.num_layers; ++layer) {
       for (int head = 0; head < config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
-        const Engine::HeadState state = (*engine)->ReadHead(slot, layer, head);
+        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
         DoubleModel::Head* of_truth = &expected.head(layer, head);
         if (count > 1) AdoptTies(state, of_truth, &excused);
         CompareHead(state, of_truth, plan.rule.scored && !plan.rule.by_position, &excused);
@@ -288,6 +282,55 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
     }
   }
   EXPECT_LE(excused, 5) << "near-ties should be rare";
+}
+
+// However a run is cut into slices: the bits of what is kept and of the logits are the same.
+TEST(AppendedRuns, SlicingChangesNoBit) {
+  const uint64_t seed = 8;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  for (const char* policy : {"h2o", "ada-h2o", "snapkv", "streaming"}) {
+    SCOPED_TRACE(policy);
+    const Case c = {policy, 6, 2, policy, 48, -1, -1, 90, {}};
+    const ModelConfig config = SmallConfig(c.heads, c.kv_heads);
+    const auto engine = EngineOf("cpu", MakeRandomModel(config, seed), c);
+    ASSERT_NE(engine, nullptr);
+    const CachePlan plan = *PlanOf(c, engine->limits());
+    std::mt19937_64 rng(seed);
+    const std::vector<TokenId> prompt = Draw(c.prompt, config.vocab_size, &rng);
+    const std::vector<TokenId> run = Draw(75, config.vocab_size, &rng);
+    EngineDriver driver(engine.get(), seed);
+    std::vector<std::vector<float>> logits;
+    for (const bool sliced : {false, true}) {
+      const int slot = driver.Add(prompt, plan, 100);
+      driver.PrefillAll(slot);
+      driver.Step();
+      driver.BeginRun(slot, run);
+      for (int layer = 0; layer < config.num_layers && sliced; ++layer) {
+        for (const auto& [begin, end] : {std::pair(0, 32), std::pair(32, 64), std::pair(64, 75)}) {
+          driver.AppendPart(slot, layer, layer + 1, begin, end);
+          driver.Step();
+        }
+      }
+      if (!sliced) {
+        driver.AppendPart(slot, 0, config.num_layers, 0, 75);
+        driver.Step();
+      }
+      logits.push_back(driver.Logits(slot));
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      for (int head = 0; head < c.kv_heads; ++head) {
+        const Engine::HeadState a = engine->ReadHead(0, layer, head);
+        const Engine::HeadState b = engine->ReadHead(1, layer, head);
+        EXPECT_EQ(a.positions, b.positions);
+        if (plan.rule.scored) {
+          EXPECT_EQ(a.scores, b.scores);
+        }
+        EXPECT_EQ(a.keys, b.keys);
+        EXPECT_EQ(a.values, b.values);
+      }
+    }
+  }
 }
 
 const Case kCases[] = {

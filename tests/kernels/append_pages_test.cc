@@ -148,7 +148,6 @@ class AppendPagesTest : public BackendTest {
     args.sum_stride = c_.num_tokens + 3;
     args.num_tokens = c_.num_tokens;
     args.first_position = c_.first_position;
-    args.max_length = *std::max_element(c_.lengths.begin(), c_.lengths.end());
     args.slot = kSlot;
     args.layer = kLayer;
     args.pages = {.layout = {.dtype = c_.dtype,
@@ -188,7 +187,7 @@ class AppendPagesTest : public BackendTest {
     const size_t at = (static_cast<size_t>(head) * (c_.num_tokens + 2) + token + 1) * d;
     Entry entry{{k_.begin() + at, k_.begin() + at + d}, {v_.begin() + at, v_.begin() + at + d}};
     entry.score = c_.rule.by_position ? static_cast<float>(c_.first_position + token)
-                                      : c_.rule.gain * sums_[head * (c_.num_tokens + 3) + token];
+                                      : sums_[head * (c_.num_tokens + 3) + token];
     return entry;
   }
 
@@ -296,7 +295,6 @@ TEST_P(AppendPagesTest, RandomHeads) {
     c.first_position = 80 + static_cast<int>(engine() % 60);
     c.few_scores = trial % 5 < 3;
     c.rule.by_position = trial % 7 == 0;
-    c.rule.gain = trial % 6 == 0 ? 0.5f : 1.0f;
     c.rule.sinks = static_cast<int>(engine() % 6);
     c.rule.recent = static_cast<int>(engine() % 20);
     const int heads = 1 + static_cast<int>(engine() % 4);

@@ -618,7 +618,7 @@ TEST_P(SchedulerTest, AQuestionIsReadAfterItsContext) {
   EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 30u);
 }
 
-// What a question is read into the arena beside others, in turns where it is small.
+// Where the arena is small, questions are read in turns.
 TEST_P(SchedulerTest, QuestionsTakeTurnsInTheArena) {
   EngineLimits limits = Limits();
   limits.prefill_arena_tokens = limits.max_model_len;
@@ -628,6 +628,26 @@ TEST_P(SchedulerTest, QuestionsTakeTurnsInTheArena) {
   for (int i = 0; i < 4; ++i) handles.push_back(h.Add(WithQuestion(120, 70, 3, 8)));
   h.RunToEnd();
   for (const RequestHandle handle : handles) EXPECT_EQ(h[handle].token_ids.size(), 3u);
+}
+
+// A long question finds room, however many short prompts come.
+TEST_P(SchedulerTest, ALongQuestionIsNotKeptOutOfTheArena) {
+  EngineLimits limits = LimitsForLongPrompts(Limits());
+  limits.prefill_arena_tokens = limits.max_model_len;
+  limits.num_prefix_blocks = 0;
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 32;
+  SchedulerHarness h(limits, options);
+  for (int i = 0; i < 5; ++i) h.Add(MakeRequest(60, 2));
+  h.Step();
+  const RequestHandle asked = h.Add(WithQuestion(390, 380, 3, 8));
+  int steps = 0;
+  for (; !h[asked].finished.has_value() && steps < 400; ++steps) {
+    for (int i = 0; i < 3; ++i) h.Add(MakeRequest(60, 2));
+    h.Step();
+  }
+  EXPECT_LT(steps, 400);
+  h.RunToEnd();
 }
 
 // A rule that looks at one token's attention is shown a question token by token.
