@@ -77,6 +77,9 @@ struct Request {
   std::shared_ptr<const Context>
       from;  // ContextDirectory::Resolve: `prompt` begins with its tokens
   SamplingParams sampling;
+  // A request that was added right before, of which this is another sample: all but the seed is the
+  // same. Its prompt is read once for all of them.
+  std::optional<RequestHandle> sample_of;
   StoppingParams stopping;
   bool skip_special_tokens = true;
   std::optional<TimeUs> deadline;
