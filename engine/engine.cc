@@ -317,13 +317,17 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
   }
 }
 
-// Normed final rows, into act.normed: the decode rows, then the prompts that ended.
+// Normed final rows, into act.normed: of all that is sampled.
 void Engine::Impl::GatherFinalRows(const Batch& batch) {
   int row = static_cast<int>(batch.decode.size());
   if (row > 0) model->FinalNorm(hidden.data(), row, 0, act);
   for (const PrefillSlice& slice : batch.prefill) {
     if (!slice.EndsPrompt(limits.num_layers)) continue;
     model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
+  }
+  for (const PrefillSlice& slice : batch.prefill) {
+    for (size_t i = 0; i < slice.more_samples.size(); ++i)
+      model->FinalNorm(prefill->LastHidden(slice, kv->plan(slice.slot)), 1, row++, act);
   }
 }
 
@@ -343,6 +347,9 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
 void Engine::Impl::MarkPromptTokens(const Batch& batch) {
   for (const CacheSwap& swap : batch.swap_ins) {
     if (!swap.prompt.empty()) MarkPromptTokens(swap.slot, swap.prompt);
+  }
+  for (const SlotFork& fork : batch.forks) {
+    if (!fork.prompt.empty()) MarkPromptTokens(fork.slot, fork.prompt);
   }
   for (const PrefillSlice& slice : batch.prefill) {
     const bool begins = slice.layer_begin == 0 && slice.BeginsLayer() && !slice.Appends();
@@ -383,7 +390,7 @@ void Engine::Impl::SampleRows(int decoded) {
                    .tokens = tokens.data()});
   backend->StoreLastTokens({.tokens = tokens.data(),
                             .slots = rows.sampled_slots(),
-                            .num_rows = rows.num_sampled(),
+                            .num_rows = rows.num_sampled() - rows.num_more(),
                             .last_tokens = last_tokens.data()});
 }
 

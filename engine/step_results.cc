@@ -37,7 +37,11 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
   Step& step = steps_[index];
   step.decoded = batch.decode.size();
   step.ends.clear();
-  for (const PrefillSlice& slice : batch.prefill) step.ends.push_back(slice.EndsPrompt(num_layers));
+  step.more = 0;
+  for (const PrefillSlice& slice : batch.prefill) {
+    step.ends.push_back(slice.EndsPrompt(num_layers));
+    step.more += slice.more_samples.size();
+  }
   step.cuts = batch.cuts.size();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
@@ -62,7 +66,8 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
     backend_->CopyToHostLater(static_cast<float*>(step.embeddings.get()) + i * hidden_size_,
                               embeddings[i], hidden_size_ * sizeof(float));
   }
-  const size_t rows = step.decoded + std::count(step.ends.begin(), step.ends.end(), true);
+  const size_t rows =
+      step.decoded + std::count(step.ends.begin(), step.ends.end(), true) + step.more;
   if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), tokens, rows * sizeof(TokenId));
   backend_->RecordEvent(index);
 }
@@ -98,6 +103,7 @@ absl::Status StepResults::Pop(StepResult* result) {
   result->prefill_tokens.clear();
   const TokenId* next = tokens + step.decoded;
   for (const bool ends : step.ends) result->prefill_tokens.push_back(ends ? *next++ : kNoToken);
+  result->more_tokens.assign(next, next + step.more);
   result->embeddings.clear();
   for (size_t i = 0; i < step.pooled.size(); ++i) {
     const float* from = static_cast<const float*>(step.embeddings.get()) + i * hidden_size_;

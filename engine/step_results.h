@@ -30,9 +30,9 @@ class StepResults {
   };
 
   // Behind the operations of a step. tokens: on the device, of the step's decode rows, then of its
-  // prompts that end; reports: of the slices and their other slots, in their order, then of the
-  // cuts; embeddings: of the slices, null where there is none. REQUIRES: fewer than kMostInFlight
-  // are in flight.
+  // prompts that end, then of their more_samples; reports: of the slices and their other slots, in
+  // their order, then of the cuts; embeddings: of the slices, null where there is none. REQUIRES:
+  // fewer than kMostInFlight are in flight.
   void Push(const Batch& batch, int num_layers, const TokenId* tokens,
             std::span<const Report> reports, std::span<const float* const> embeddings);
   // Waits for the oldest one. After an error none is in flight.
@@ -53,6 +53,7 @@ class StepResults {
     std::vector<bool> pooled;      // of the slices
     size_t decoded = 0;
     std::vector<bool> ends;  // its prompt, of the slices
+    size_t more = 0;         // tokens of their more_samples
     std::vector<Reported> reports;
     size_t cuts = 0;  // the last of the reports
   };

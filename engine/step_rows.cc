@@ -41,6 +41,11 @@ void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, in
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.EndsPrompt(num_layers)) AddSampled(slice.slot, slice.sampling);
   }
+  num_more_ = 0;
+  for (const PrefillSlice& slice : batch.prefill) {
+    for (const SamplingRow& sampling : slice.more_samples) AddSampled(slice.slot, sampling);
+    num_more_ += static_cast<int>(slice.more_samples.size());
+  }
   // The last array is the longest: no more of it than is used.
   device_.Write(backend, 0, std::span(host_).first(Offset(6) + num_sampled_ * sizeof(SamplingRow)));
 }

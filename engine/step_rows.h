@@ -1,6 +1,6 @@
 // What a step says of its rows, in device memory at fixed addresses: one copy a step. Decode rows
 // come first, padded where the device wants it; sampled rows are the decode rows, then the prompts
-// that end in the step.
+// that end in the step, then what else is drawn for these (PrefillSlice::more_samples).
 #ifndef HYDRANT_ENGINE_STEP_ROWS_H_
 #define HYDRANT_ENGINE_STEP_ROWS_H_
 
@@ -37,6 +37,7 @@ class StepRows {
   SamplingRow* sampling() const { return At<SamplingRow>(6); }
 
   int num_sampled() const { return num_sampled_; }
+  int num_more() const { return num_more_; }  // of these, the last: they are no slot's latest
   bool any_penalties() const { return any_penalties_; }
   const std::vector<int>& rows_in_prompt() const { return rows_in_prompt_; }  // decode rows
 
@@ -55,6 +56,7 @@ class StepRows {
 
   size_t stride_ = 0;  // bytes from one array to the next
   int num_sampled_ = 0;
+  int num_more_ = 0;
   bool any_penalties_ = false;
   std::vector<int> rows_in_prompt_;
   std::vector<uint8_t> host_;

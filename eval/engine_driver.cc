@@ -56,9 +56,16 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
   const Sequence& sequence = sequences_[slot];
   SamplingRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
-  batch_.prefill.push_back({slot, sequence.prompt, sequence.space.arena_begin, layer_begin,
-                            layer_end, token_begin, token_end, sampling, sequence.prompt,
-                            sequence.sharing_slots});
+  batch_.prefill.push_back({.slot = slot,
+                            .prompt = sequence.prompt,
+                            .arena_begin = sequence.space.arena_begin,
+                            .layer_begin = layer_begin,
+                            .layer_end = layer_end,
+                            .token_begin = token_begin,
+                            .token_end = token_end,
+                            .sampling = sampling,
+                            .whole_prompt = sequence.prompt,
+                            .sharing_slots = sequence.sharing_slots});
 }
 
 void EngineDriver::Decode(int slot) {

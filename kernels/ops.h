@@ -8,6 +8,7 @@
 #include "kernels/ops/assign_pages.h"
 #include "kernels/ops/combine_cached_scores.h"
 #include "kernels/ops/compact.h"
+#include "kernels/ops/copy_pages.h"
 #include "kernels/ops/count_best.h"
 #include "kernels/ops/decode_attention.h"
 #include "kernels/ops/derive_scores.h"
@@ -26,7 +27,6 @@
 #include "kernels/ops/select.h"
 #include "kernels/ops/share_budget.h"
 #include "kernels/ops/subgen.h"
-#include "kernels/ops/swap_pages.h"
 #include "kernels/ops/table_update.h"
 
 // OP(name, type of its arguments) for each operation.
@@ -70,7 +70,6 @@
   OP(StoreLastTokens, LastTokensArgs)              \
   OP(ReadLastTokens, LastTokensArgs)               \
   OP(UpdateTable, UpdateTableArgs)                 \
-  OP(SwapOutPages, SwapPagesArgs)                  \
-  OP(SwapInPages, SwapPagesArgs)
+  OP(CopyPages, CopyPagesArgs)
 
 #endif  // HYDRANT_KERNELS_OPS_H_

@@ -8,21 +8,22 @@ namespace hydrant {
 
 namespace {
 
-// Counts every unit of what live sequences hold; a unit held twice is an error.
+// Counts every unit of what live sequences hold; a unit held twice is an error, unless it may be
+// shared.
 class Ledger {
  public:
-  Ledger(const char* what, int64_t size) : what_(what), held_(size, false) {}
+  Ledger(const char* what, int64_t size) : what_(what), held_(size, 0) {}
 
-  void Take(int64_t begin, int64_t length) {
+  void Take(int64_t begin, int64_t length, bool may_share = false) {
     for (int64_t i = begin; i < begin + length; ++i) {
-      if (i < 0 || i >= static_cast<int64_t>(held_.size()) || held_[i]) {
+      if (i < 0 || i >= static_cast<int64_t>(held_.size()) || (held_[i] != 0 && !may_share)) {
         error_ = absl::StrCat(what_, " ", i, " is out of range or held twice");
         return;
       }
-      held_[i] = true;
-      ++num_held_;
+      num_held_ += held_[i]++ == 0 ? 1 : 0;
     }
   }
+  int NumHolders(int64_t i) const { return held_[i]; }
   absl::Status Check(int64_t num_free) const {
     if (!error_.empty()) return absl::InternalError(error_);
     if (num_held_ + num_free == static_cast<int64_t>(held_.size())) return absl::OkStatus();
@@ -32,7 +33,7 @@ class Ledger {
 
  private:
   const char* what_;
-  std::vector<bool> held_;
+  std::vector<int> held_;
   int64_t num_held_ = 0;
   std::string error_;
 };
@@ -53,12 +54,16 @@ absl::Status Scheduler::CheckInvariants() const {
       num_pages += space.pages[head];
       for (int32_t i = 0; i < space.pages[head]; ++i) {
         const int32_t block = space.blocks[space.BlockIndex(head, i)];
-        pages.Take(block, 1);
+        const bool may_share = !space.shared.empty() && i < space.shared[head];
+        pages.Take(block, 1, may_share && space_.NumOwners(block) > 1);
         if (!space_.IsLivePage(block))
           return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
       }
+      if (!space.shared.empty() && space.shared[head] > 0 &&
+          sequence->num_seen - space.spans[head].dropped > space.spans[head].cap)
+        return absl::InternalError("a head overwrites entries in pages that may be shared");
     }
-    for (const std::vector<int32_t>& stack : space.shared_pages) {
+    for (const std::vector<int32_t>& stack : space.unassigned_pages) {
       num_pages += static_cast<int64_t>(stack.size());
       for (const int32_t block : stack) pages.Take(block, 1);
     }
@@ -66,6 +71,11 @@ absl::Status Scheduler::CheckInvariants() const {
       return absl::InternalError("num_pages does not count the pages");
     if (sequence->IsWaiting() || !space.IsOpen())
       return absl::InternalError("live, but waiting or without space");
+  }
+  for (int page = 0; page < limits_.num_blocks; ++page) {
+    if (pages.NumHolders(page) != space_.NumOwners(page))
+      return absl::InternalError(absl::StrCat("page ", page, " has ", space_.NumOwners(page),
+                                              " owners, in ", pages.NumHolders(page), " tables"));
   }
   int64_t queued_tokens = 0;
   for (const auto& [arrival, sequence] : waiting_) {

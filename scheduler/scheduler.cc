@@ -79,6 +79,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
       .keep_as = std::move(request.keep_as),
+      .sample_of = request.sample_of,
       .only_reads = request.only_reads,
       .spec = std::move(request.cache),
       .salt = std::move(request.cache_salt),
@@ -106,6 +107,11 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   }
   sequence->usage.prompt_tokens = sequence->num_prompt_tokens;
   sequence->usage.completion_tokens = sequence->output.num_tokens();
+  if (sequence->sample_of.has_value()) {
+    const auto parent = sequences_.find(*sequence->sample_of);
+    if (parent != sequences_.end() && !parent->second->was_read)
+      parent->second->samples.push_back(handle);
+  }
   queued_tokens_ += sequence->NumKnown();
   waiting_.emplace(sequence->arrival, sequence.get());
   if (sequence->deadline.has_value()) deadlines_.emplace(*sequence->deadline, handle);
@@ -119,7 +125,9 @@ void Scheduler::Cancel(RequestHandle handle, absl::Status why) {
 const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.swap_outs = std::exchange(ended_updates_.swap_outs, {});
   batch_.swap_ins.clear();
+  batch_.copies.clear();
   batch_.setups.clear();
+  batch_.forks.clear();
   batch_.rows.clear();
   batch_.updates.clear();
   batch_.decisions = std::exchange(ended_updates_.decisions, {});
@@ -128,10 +136,12 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.decode.clear();
   batch_.prefill.clear();
   preempted_in_step_ = arena_wanted_ = false;
+  more_samples_ = 0;
 
   EndCancelled(now);
   EndLate(now);
   SendDecisions();
+  ForkSamples(now);
   CutRunning();
   GrowRunning(now);
   if (!preempted_in_step_) AdmitWaiting(now);
@@ -173,6 +183,50 @@ void Scheduler::SendDecisions() {
     if (std::exchange(sequence->was_decided, false))
       batch_.decisions.push_back({sequence->space.slot, sequence->plan});
   }
+}
+
+// Where one does not fit, it and those after it read the prompt themselves.
+void Scheduler::ForkSamples(TimeUs now) {
+  const std::vector<Sequence*> live = live_;
+  for (Sequence* parent : live) {
+    if (parent->samples.empty() || !parent->IsAtFork() || !parent->IsSettled()) continue;
+    if (parent->num_done < parent->num_seen) continue;  // the first tokens are on their way
+    for (const RequestHandle handle : std::exchange(parent->samples, {})) {
+      const auto it = sequences_.find(handle);
+      if (it == sequences_.end() || it->second->state != SequenceState::kWaiting) continue;
+      // What has no first token would have to read the prompt's end for it.
+      if (it->second->NumKnown() == parent->num_seen) continue;
+      if (!TryFork(parent, it->second.get(), now)) break;
+    }
+  }
+}
+
+bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
+  const CacheSpace::OpenArgs args = {.plan = &parent->plan,
+                                     .tokens = parent->num_seen,
+                                     .final_tokens = sample->max_total_tokens - 1,
+                                     .pages_kept_free = watermark_pages_};
+  if (!space_.TryFork(args, &parent->space, &sample->space, &batch_)) return false;
+  if (sample->sampling.penalties.Any()) batch_.forks.back().prompt = sample->Prompt();
+  queued_tokens_ -= sample->NumKnown();
+  waiting_.erase(sample->arrival);
+  sample->plan = parent->plan;
+  sample->state = SequenceState::kRunning;
+  sample->num_seen = sample->num_done = parent->num_seen;
+  sample->was_read = true;
+  if (!sample->prefill_started_at.has_value()) sample->prefill_started_at = now;
+  const Usage own = std::exchange(sample->usage, parent->usage);
+  sample->usage.completion_tokens = own.completion_tokens;
+  sample->usage.cached_tokens = static_cast<int32_t>(parent->num_seen);
+  sample->usage.reread_tokens = sample->usage.probe_tokens = 0;
+  sample->usage.preemptions = own.preemptions;
+  sample->usage.kv_pages_peak = sample->space.num_pages;
+  GoLive(sample);
+  return true;
+}
+
+void Scheduler::GoLive(Sequence* sequence) {
+  live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
 }
 
 void Scheduler::CutRunning() {
@@ -229,6 +283,8 @@ void Scheduler::Preempt(Sequence* sequence) {
   const auto is_its = [&](const auto& entry) { return entry.slot == sequence->space.slot; };
   std::erase_if(batch_.decisions, is_its);
   std::erase_if(batch_.cuts, is_its);
+  std::erase_if(batch_.copies, is_its);
+  std::erase_if(batch_.forks, is_its);
   std::erase(cut_, CacheOf(*sequence));
   space_.Release(&sequence->space);
   prefix_cache_.Abandon(&sequence->prefix);
@@ -250,7 +306,7 @@ void Scheduler::AdmitWaiting(TimeUs now) {
   ListPrefixReaders();
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Sequence* sequence = next->second;
-    if (WaitsForPrefix(*sequence)) {
+    if (WaitsForPrompt(*sequence) || WaitsForPrefix(*sequence)) {
       if (next++ == waiting_.begin()) wait_reason_ = WaitReason::kPrefix;
       continue;
     }
@@ -274,7 +330,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   }
   sequence->usage.kv_pages_peak =
       std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
-  live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
+  GoLive(sequence);
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
@@ -306,13 +362,19 @@ CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
 }
 
 bool Scheduler::TryOpen(Sequence* sequence) {
-  const CacheSpace::OpenArgs args = {
+  CacheSpace::OpenArgs args = {
       .plan = &sequence->plan,
       .prompt_tokens = static_cast<int64_t>(sequence->PrefillTokens().size()),
       .tokens = sequence->NumKnown(),
       .final_tokens = sequence->max_total_tokens - 1,
       .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
   const KeptSpace* kept = sequence->from == nullptr ? nullptr : contexts_.Use(*sequence->from);
+  const std::span<const PrefixKey> keys = sequence->prefix_keys;
+  if (kept != nullptr) {
+    args.tokens = sequence->from->num_seen;
+  } else if (!keys.empty()) {
+    args.prefix = keys.first(UsableBlocks(*sequence, prefix_cache_.NumFilled(keys)));
+  }
   const bool opened = kept == nullptr ? space_.TryOpen(args, &sequence->space, &batch_)
                                       : space_.TrySwapIn(args, *kept, &sequence->space, &batch_);
   if (opened && kept != nullptr) sequence->num_seen = sequence->from->num_seen;
@@ -354,6 +416,15 @@ int Scheduler::UsableBlocks(const Sequence& sequence, int there) const {
       std::min(FirstQuery(sequence.plan, static_cast<int>(sequence.PrefillTokens().size())),
                sequence.num_context_tokens - 1);
   return std::min(there, first_wanted / kPrefixBlockTokens);
+}
+
+// A sample whose prompt another is to read.
+bool Scheduler::WaitsForPrompt(const Sequence& sequence) const {
+  if (!sequence.sample_of.has_value()) return false;
+  const auto parent = sequences_.find(*sequence.sample_of);
+  if (parent == sequences_.end()) return false;
+  const std::vector<RequestHandle>& samples = parent->second->samples;
+  return std::find(samples.begin(), samples.end(), sequence.handle) != samples.end();
 }
 
 void Scheduler::ListPrefixReaders() {
@@ -451,9 +522,31 @@ void Scheduler::SchedulePrefill(TimeUs now) {
       slice.new_blocks = sequence->prefix.fresh;
     }
     slice.sampling.position = static_cast<int32_t>(SeenAfter(*sequence));
-    AdvancePrompt(sequence, slice);
+    AdvancePrompt(sequence, slice, AddSamples(sequence, &slice));
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   }
+}
+
+// The first tokens of those samples that wait for the prompt, where this slice ends it: as many as
+// could be forked.
+std::vector<RequestHandle> Scheduler::AddSamples(Sequence* sequence, PrefillSlice* slice) {
+  std::vector<RequestHandle> samples;
+  sequence->sample_rows.clear();
+  if (sequence->samples.empty() || !slice->EndsPrompt(limits_.num_layers) ||
+      SeenAfter(*sequence) != sequence->num_prompt_tokens)
+    return samples;
+  for (const RequestHandle handle : sequence->samples) {
+    const auto it = sequences_.find(handle);
+    if (it == sequences_.end() || more_samples_ == space_.NumFreeSlots()) continue;
+    const Sequence& sample = *it->second;
+    if (!sample.IsWaiting() || sample.NumKnown() > sample.num_prompt_tokens) continue;
+    samples.push_back(handle);
+    sequence->sample_rows.push_back(sample.sampling);
+    sequence->sample_rows.back().position = slice->sampling.position;
+    ++more_samples_;
+  }
+  slice->more_samples = sequence->sample_rows;
+  return samples;
 }
 
 // Whoever waits, is being read or replays is silent; a scan every quarter of the interval is near
@@ -491,13 +584,15 @@ int64_t Scheduler::SeenAfter(const Sequence& sequence) {
   return read != nullptr ? read->end : sequence.num_context_tokens;
 }
 
-void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice) {
+void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
+                              std::vector<RequestHandle> samples) {
   const bool layer_done = slice.token_end == static_cast<int>(slice.prompt.size());
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
                       layer_done ? slice.first_token : slice.token_end};
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   const int64_t seen = SeenAfter(*sequence);
-  in_flight_.back().prefill.push_back({CacheOf(*sequence), ends ? seen : kNothing});
+  in_flight_.back().prefill.push_back(
+      {CacheOf(*sequence), ends ? seen : kNothing, std::move(samples)});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
@@ -512,6 +607,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
   HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
   HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
+  const TokenId* more = result.more_tokens.data();
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];
@@ -519,8 +615,9 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (sequence != nullptr) Sampled(sequence, row.index, result.decode_tokens[i], now);
   }
   for (size_t i = 0; i < step.prefill.size(); ++i) {
-    const auto& [cache, index] = step.prefill[i];
+    const auto& [cache, index, samples] = step.prefill[i];
     Sequence* sequence = Find(cache);
+    for (const RequestHandle sample : samples) SampledFirst(sample, sequence, *more++, now);
     if (sequence == nullptr || index == kNothing) continue;
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
@@ -530,8 +627,10 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
       Compressed(sequence, result.prompt_reports[i]);
       const bool sampled = result.prefill_tokens[i] != kNoToken;
       // What ended in no number is not for others.
-      if (sampled || sequence->pooling != EmbeddingPooling::kNone)
+      if (sampled || sequence->pooling != EmbeddingPooling::kNone) {
         prefix_cache_.Fill(&sequence->prefix);
+        space_.Publish(sequence->plan, sequence->num_seen, sequence->prefix_keys, &sequence->space);
+      }
     }
     if (sequence->pooling != EmbeddingPooling::kNone) {
       Pooled(sequence, result.embeddings.at(i), now);
@@ -547,6 +646,18 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   }
   spare_ = std::move(step);
   in_flight_.pop_front();
+}
+
+// The first token of another sample of a prompt. `parent`: that has read it; null: it has ended.
+void Scheduler::SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token,
+                             TimeUs now) {
+  const auto it = sequences_.find(handle);
+  if (it == sequences_.end()) return;
+  Sequence* sample = it->second.get();
+  if (!sample->IsWaiting() || sample->NumKnown() > sample->num_prompt_tokens) return;
+  if (parent != nullptr && !sample->prefill_started_at.has_value())
+    sample->prefill_started_at = parent->prefill_started_at;
+  Sampled(sample, sample->num_prompt_tokens, token, now);
 }
 
 // The prompt has become a cache.

@@ -6,12 +6,15 @@
 // next step may be scheduled before the last one's result is there: what a sequence was given in a
 // step counts from Schedule on, its newest token is left to the device, and what is sampled for a
 // sequence that had ended meanwhile is dropped. In Schedule, in this order:
-//   1. cancelled and late requests end, their pages are free;
+//   1. cancelled and late requests end, their pages are free; other samples of a prompt that has
+//   been
+//      read are forked from the one that read it, and share its pages;
 //   2. caches are cut whose plans say so now; running sequences get the page they need for their
 //      next entry. When pool or tables are dry, the latest-arrived live sequence is preempted:
 //      everything it holds is given up, and it waits in its old place of the queue;
 //   3. the front of the queue is admitted, and the next, until one does not fit: first come, first
-//   served. Who finds a prompt at work that begins alike lets it go first, and others pass;
+//   served. Who finds a prompt at work that begins alike lets it go first, and others pass. What
+//   need not be read of a prompt lies in pages of another where one still has it, and is shared;
 //      All pages of what is kept of the known tokens are taken at once; a watermark stays free for
 //      growth, and for one that was preempted also what the live ones will want while it catches
 //      up, so that it does not bounce;
@@ -23,7 +26,8 @@
 // before; its other known tokens pass through decode rows one at a time. What is sampled on the way
 // is ignored. With the same seed the stream goes on as if nothing had happened.
 //
-// Invariants: free + live pages = pool; waiting sequences hold nothing; no page is in two tables.
+// Invariants: free + live pages = pool; waiting sequences hold nothing; a page is in as many tables
+// as it has owners, and is not written while it is in two.
 // Steps run in their order, so pages that a step names may be freed, and given away in a later one,
 // while it is under way.
 // A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), so the front
@@ -113,6 +117,9 @@ class Scheduler {
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
   void SendDecisions();
+  void ForkSamples(TimeUs now);
+  bool TryFork(Sequence* parent, Sequence* sample, TimeUs now);
+  void GoLive(Sequence* sequence);
   void CutRunning();
   void GrowRunning(TimeUs now);
   bool TryGrow(Sequence* sequence, int64_t tokens, TimeUs now);
@@ -126,6 +133,7 @@ class Scheduler {
   CachePlan DecideByRoom(const Sequence& sequence) const;
   void OpenPrefix(Sequence* sequence);
   int UsableBlocks(const Sequence& sequence, int there) const;
+  bool WaitsForPrompt(const Sequence& sequence) const;
   void ListPrefixReaders();
   bool WaitsForPrefix(const Sequence& sequence) const;
   bool HasRoomToRecompute(const Sequence& sequence) const;
@@ -135,6 +143,7 @@ class Scheduler {
 
   void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
+  void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token, TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
@@ -164,6 +173,7 @@ class Scheduler {
   int64_t queued_tokens_ = 0;
   TimeUs next_progress_scan_ = 0;
   bool preempted_in_step_ = false;
+  int64_t more_samples_ = 0;                       // that the batch at work draws
   bool arena_wanted_ = false;                      // in this step, by a live sequence
   WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
 
@@ -182,6 +192,7 @@ class Scheduler {
   struct ScheduledToken {
     CacheId cache;
     int64_t index = 0;  // among the sequence's tokens; kNothing: the prompt goes on
+    std::vector<RequestHandle> samples = {};  // of a prompt: of its more_samples
   };
   static constexpr int64_t kNothing = -1;
   struct StepInFlight {
@@ -190,7 +201,9 @@ class Scheduler {
     std::vector<CacheId> cut;             // [batch.cuts.size()]
     bool swaps = false;
   };
-  void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice);
+  std::vector<RequestHandle> AddSamples(Sequence* sequence, PrefillSlice* slice);
+  void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
+                     std::vector<RequestHandle> samples);
   static int64_t SeenAfter(const Sequence& sequence);
   int64_t PromptTokensRead(const Sequence& sequence) const;
 

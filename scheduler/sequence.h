@@ -46,6 +46,11 @@ struct Sequence {
   // (Context::read_later).
   std::vector<TokenRange> read_later{};
   KeepAs keep_as{};
+  // Other samples of its prompt that wait for it to be read; they are forked from it, or leave the
+  // list to read it themselves.
+  std::vector<RequestHandle> samples{};
+  std::vector<SamplingRow> sample_rows{};  // in this step: PrefillSlice::more_samples
+  std::optional<RequestHandle> sample_of{};
   bool only_reads = false;
   CacheSpec spec{};
   std::string salt{};
@@ -93,9 +98,17 @@ struct Sequence {
   }
   // What the cache is to be is known.
   bool IsSettled() const { return space.lengths_known && plan.open != OpenUntil::kPromptRead; }
+  // The prompt is in its cache, or all but a last token that is decoded: where its samples are
+  // forked.
+  bool IsAtFork() const {
+    if (state != SequenceState::kRunning || num_seen == 0) return false;
+    return num_seen == num_prompt_tokens ||
+           (num_seen + 1 == num_prompt_tokens && NextRead() == nullptr);
+  }
   // Tokens can be sampled: not the last one is on its way, and nothing is to be read first.
   bool MayDecode() const {
     if (!IsSettled() || NextRead() != nullptr) return false;
+    if (!samples.empty() && IsAtFork()) return false;
     // One whose cache is kept ends with all of its tokens known: it does not run ahead of them.
     if (!keep_as.handle.empty() && num_seen >= NumKnown()) return false;
     return num_seen + 1 < max_total_tokens;

@@ -1,12 +1,13 @@
-// Hands out ids of pages ("blocks") of the KV pool; never touches their memory. Owned by the
-// scheduler's thread. free + live = total at all times; the destructor checks that every block has
-// come home.
+// Hands out ids of pages ("blocks") of the KV pool; never touches their memory. A block may have
+// several owners. Owned by the scheduler's thread. free + live = total at all times; the destructor
+// checks that every block has come home.
 #ifndef HYDRANT_ENGINE_CACHE_BLOCK_ALLOCATOR_H_
 #define HYDRANT_ENGINE_CACHE_BLOCK_ALLOCATOR_H_
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 namespace hydrant {
@@ -22,16 +23,24 @@ class BlockAllocator {
 
   // Fills `blocks` with ids, or changes nothing and returns false. O(1) a block.
   bool Allocate(std::span<int32_t> blocks);
-  // REQUIRES: `block` is live (a second Free of it is a bug and ends the process).
+  // One more owner. REQUIRES: `block` is live
+  void Share(int32_t block);
+  // Of one owner; the last one's frees the block. REQUIRES: `block` is live (one Free more than it
+  // has owners is a bug and ends the process).
   void Free(int32_t block);
 
   int64_t NumFree() const { return static_cast<int64_t>(free_.size()); }
   int64_t NumBlocks() const { return static_cast<int64_t>(live_.size()); }
   bool IsLive(int32_t block) const { return live_[block]; }
+  bool IsShared(int32_t block) const { return shared_[block]; }
+  int NumOwners(int32_t block) const;
 
  private:
   std::vector<int32_t> free_;  // a stack: what was freed last is still warm in the cache
-  std::vector<bool> live_;     // [num_blocks]; bits, so that millions of pages stay in the cache
+  // [num_blocks]; bits, so that millions of pages stay in the cache.
+  std::vector<bool> live_;
+  std::vector<bool> shared_;
+  std::unordered_map<int32_t, int> owners_;  // of the shared ones
 };
 
 }  // namespace hydrant

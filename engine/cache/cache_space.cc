@@ -1,6 +1,7 @@
 #include "engine/cache/cache_space.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "kernels/check.h"
 #include "kernels/kv_pages.h"
 #include "kernels/ops/assign_pages.h"
+#include "kernels/ops/prefix_blocks.h"
 
 namespace hydrant {
 
@@ -19,9 +21,9 @@ int32_t RoomyWidth(int32_t needed, int32_t limit) {
   return std::min<int32_t>(limit, needed + needed / 2 + 2);
 }
 
-// Block ids a head so that a row holds what a head may get of its layer's shared pages, and a
-// layer's rows all of them. 0: heads share no pages.
-int32_t SharedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
+// Block ids a head so that a row holds what a head may get of its layer's pages, and a layer's rows
+// all of them. 0: every head has its own from the beginning.
+int32_t UnassignedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = limits.num_kv_heads, block = limits.block_size;
   int64_t shared = plan.life->SharedPages(plan, 0, limits.block_size);
   if (shared == 0) return 0;
@@ -35,6 +37,18 @@ int32_t SharedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
 HeadSpan InWindow(const EngineLimits& limits, const CachePlan& plan) {
   const auto tokens = static_cast<int32_t>(plan.prompt.tokens);
   return {.dropped = std::max(0, tokens - limits.window), .cap = limits.window};
+}
+
+// Every head keeps the whole prompt, entry by entry in its order, has room for more, and leaves
+// what is there as it is.
+bool KeepsPromptInOrder(const CachePlan& plan) {
+  if (!plan.LeavesEntries() || plan.life->ReportsPrompt() || plan.life->CutsWithoutCaps())
+    return false;
+  for (int layer = 0; layer < plan.prompt.num_layers; ++layer) {
+    const HeadSpan span = plan.life->Opening(plan, layer);
+    if (span.dropped > 0 || plan.prompt.tokens >= span.cap) return false;
+  }
+  return true;
 }
 
 // The most pages that a head has held when its sequence has seen `tokens`.
@@ -63,7 +77,7 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
   int64_t missing = 0;
   for (int head = 0; head < num_heads_; ++head)
     missing += std::max(0, PagesAt(space.spans[head], tokens) - space.pages[head]);
-  return missing;
+  return missing + CopiesBefore(tokens, space);
 }
 
 int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
@@ -75,7 +89,7 @@ int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, 
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const int64_t width =
-      std::max<int64_t>(WidestHead(limits, plan, tokens), SharedRowWidth(limits, plan));
+      std::max<int64_t>(WidestHead(limits, plan, tokens), UnassignedRowWidth(limits, plan));
   return PagesFor(limits, plan, tokens) <= limits.num_blocks &&
          width * heads <= limits.table_entries;
 }
@@ -100,12 +114,17 @@ int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& 
   return fitting;
 }
 
+bool CacheSpace::HasRoomFor(const OpenArgs& args, int64_t pages) {
+  if (free_slots_.empty()) return Lacks(WaitReason::kMaxNumSeqs);
+  if (pages + args.pages_kept_free > blocks_.NumFree()) return Lacks(WaitReason::kPages);
+  return true;
+}
+
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
-  const int64_t pages = PagesFor(plan, args.tokens);
-  if (free_slots_.empty()) return Lacks(WaitReason::kMaxNumSeqs);
-  if (pages + args.pages_kept_free > blocks_.NumFree()) return Lacks(WaitReason::kPages);
+  const int32_t shared = NumSharedOfPrompt(args);
+  if (!HasRoomFor(args, PagesFor(plan, args.tokens) - int64_t{shared} * full_heads_)) return false;
   const std::optional<int64_t> arena =
       args.prompt_tokens > 0 ? arena_.Allocate(args.prompt_tokens) : 0;
   if (!arena.has_value()) return Lacks(WaitReason::kPrefillArena);
@@ -119,14 +138,17 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   space->row_limit = static_cast<int32_t>(WidestHead(limits_, plan, args.final_tokens));
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
-  updates->setups.push_back({space->slot, plan});
+  updates->setups.push_back({space->slot, plan, shared * limits_.block_size});
+  if (shared > 0) TakePrefixPages(args, shared, space);
   // What is cut on the way, or reported, grows on afterwards.
   const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
-  const int32_t shared_width = SharedRowWidth(limits_, plan);
-  const bool placed = shared_width > 0 ? TakeSharedPages(plan, shared_width, tokens, space, updates)
-                                       : TryGrow(tokens, space, updates);
+  const int32_t unassigned_width = UnassignedRowWidth(limits_, plan);
+  const bool placed = unassigned_width > 0
+                          ? TakeUnassignedPages(plan, unassigned_width, tokens, space, updates)
+                          : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
+    for (int head = 0; head < full_heads_; ++head) FreePagesPast(0, head, space);
     *space = SequenceSpace();
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
     return Lacks(WaitReason::kBlockTables);
@@ -139,15 +161,15 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
 
 // A layer's ids lie at the beginning of its rows until the engine assigns them; those of layers
 // with a window are their heads' own.
-bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
-                                 SequenceSpace* space, CacheUpdates* updates) {
+bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
+                                     SequenceSpace* space, CacheUpdates* updates) {
   for (int head = full_heads_; head < num_heads_; ++head)
     row_width = std::max(row_width, PagesAt(space->spans[head], tokens));
   if (!WidenRow(row_width, space, updates)) return false;
   const int kv_heads = limits_.num_kv_heads;
-  space->shared_pages.resize(limits_.FullLayers());
+  space->unassigned_pages.resize(limits_.FullLayers());
   for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
-    std::vector<int32_t>& shared = space->shared_pages[layer];
+    std::vector<int32_t>& shared = space->unassigned_pages[layer];
     shared.resize(plan.life->SharedPages(plan, layer, limits_.block_size));
     HYDRANT_CHECK(blocks_.Allocate(shared));
     space->num_pages += static_cast<int64_t>(shared.size());
@@ -162,7 +184,7 @@ bool CacheSpace::TakeSharedPages(const CachePlan& plan, int32_t row_width, int64
 void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
   const int kv_heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
-    const std::vector<int32_t>& shared = space->shared_pages[layer];
+    const std::vector<int32_t>& shared = space->unassigned_pages[layer];
     const int32_t* keep = entries.data() + layer * kv_heads;
     for (int h = 0; h < kv_heads; ++h) {
       const int head = layer * kv_heads + h;
@@ -177,7 +199,7 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* sp
     for (size_t i = assigned; i < shared.size(); ++i) blocks_.Free(shared[i]);
     space->num_pages -= static_cast<int64_t>(shared.size()) - assigned;
   }
-  space->shared_pages.clear();
+  space->unassigned_pages.clear();
 }
 
 void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
@@ -188,7 +210,7 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
 void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
                          SequenceSpace* space) {
   HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == full_heads_);
-  if (!space->shared_pages.empty()) AssignPages(entries, space);
+  if (!space->unassigned_pages.empty()) AssignPages(entries, space);
   for (int head = 0; head < full_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
@@ -200,7 +222,7 @@ void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries
 
 // Heads that have no pages of their own yet do not grow.
 void CacheSpace::ListGrowingHeads(SequenceSpace* space) const {
-  for (int head = space->shared_pages.empty() ? 0 : full_heads_; head < num_heads_; ++head)
+  for (int head = space->unassigned_pages.empty() ? 0 : full_heads_; head < num_heads_; ++head)
     space->growing.push_back({head, space->pages[head], space->spans[head]});
   space->next_growing = 0;
   space->capacity = -limits_.block_size;  // in no order: any of them may have filled its pages
@@ -236,9 +258,10 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* upd
   if (tokens <= space->capacity) return true;
   if (space->growing.empty()) ListGrowingHeads(space);
   const Growth growth = GrowthTo(tokens, *space);
-  if (growth.pages > blocks_.NumFree()) return false;
+  if (growth.pages + CopiesBefore(tokens, *space) > blocks_.NumFree()) return false;
   if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, updates))
     return false;
+  if (tokens > OverwritesAfter(*space)) CopyShared(tokens, space, updates);
   PlacePages(growth, space, updates);
   return true;
 }
@@ -293,6 +316,184 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
   space->num_pages += growth.pages;
   if (!ordered) OrderGrowingHeads(space);
   space->capacity = heads.empty() ? kAnyLength : FullAt(heads[space->next_growing]);
+  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
+}
+
+int64_t CacheSpace::OverwritesAfter(const SequenceSpace& space) const {
+  int64_t after = kAnyLength;
+  for (size_t head = 0; head < space.shared.size(); ++head) {
+    if (space.shared[head] > 0) after = std::min(after, OverwritesAfter(space.spans[head]));
+  }
+  return after;
+}
+
+int64_t CacheSpace::CopiesBefore(int64_t tokens, const SequenceSpace& space) const {
+  if (tokens <= OverwritesAfter(space)) return 0;
+  int64_t copies = 0;
+  for (int head = 0; head < num_heads_; ++head) {
+    if (tokens <= OverwritesAfter(space.spans[head])) continue;
+    for (int32_t i = 0; i < space.shared[head]; ++i)
+      copies += blocks_.IsShared(space.blocks[space.BlockIndex(head, i)]) ? 1 : 0;
+  }
+  return copies;
+}
+
+// Of the heads that are to overwrite an entry by then: pages that have another owner stay the
+// other's. REQUIRES: there are as many free pages
+void CacheSpace::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates) {
+  SlotCopies copies = {.slot = space->slot};
+  for (int head = 0; head < num_heads_; ++head) {
+    if (tokens <= OverwritesAfter(space->spans[head])) continue;
+    const int32_t shared = std::exchange(space->shared[head], 0);
+    for (int32_t i = 0; i < shared; ++i) {
+      int32_t& block = space->blocks[space->BlockIndex(head, i)];
+      if (!blocks_.IsShared(block)) continue;
+      const int32_t others = block;
+      HYDRANT_CHECK(blocks_.Allocate(std::span(&block, 1)));
+      copies.pages.push_back({others, block});
+      updates->updates.push_back({space->TableIndex(head, i), block});
+      blocks_.Free(others);
+    }
+  }
+  Unpublish(space);
+  if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));
+}
+
+int32_t CacheSpace::PagesAPrefixBlock() const {
+  return kPrefixBlockTokens % limits_.block_size == 0 ? kPrefixBlockTokens / limits_.block_size : 0;
+}
+
+const SequenceSpace* CacheSpace::FindPublisher(const PrefixKey& key) const {
+  const auto it = publishers_.find(key);
+  return it == publishers_.end() ? nullptr : it->second;
+}
+
+void CacheSpace::PublishAs(std::vector<PrefixKey> keys, std::span<const int32_t> pages,
+                           SequenceSpace* space) {
+  if (std::all_of(pages.begin(), pages.end(), [](int32_t count) { return count == 0; })) return;
+  for (const PrefixKey& key : keys) publishers_.emplace(key, space);
+  space->published = std::move(keys);
+  MarkShared(pages, space);
+}
+
+// The first pages of its heads may have other owners from now on.
+void CacheSpace::MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const {
+  if (std::all_of(pages.begin(), pages.end(), [](int32_t count) { return count == 0; })) return;
+  space->shared.resize(num_heads_, 0);
+  for (int head = 0; head < num_heads_; ++head)
+    space->shared[head] = std::max(space->shared[head], pages[head]);
+  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
+}
+
+void CacheSpace::Unpublish(SequenceSpace* space) {
+  for (const PrefixKey& key : std::exchange(space->published, {})) {
+    const auto [begin, end] = publishers_.equal_range(key);
+    const auto is_its = [space](const auto& entry) { return entry.second == space; };
+    publishers_.erase(std::find_if(begin, end, is_its));
+  }
+}
+
+void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
+                         SequenceSpace* space) {
+  if (!KeepsPromptInOrder(plan)) return;
+  const auto pages = static_cast<int32_t>(keys.size()) * PagesAPrefixBlock();
+  std::vector<int32_t> of_heads(num_heads_, 0);
+  for (int head = 0; head < full_heads_; ++head) {
+    if (tokens > OverwritesAfter(space->spans[head])) return;
+    of_heads[head] = pages;
+  }
+  PublishAs({keys.begin(), keys.end()}, of_heads, space);
+}
+
+// Pages of each head that a prompt shares with those who have published its first blocks.
+int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
+  if (args.prefix.empty() || PagesAPrefixBlock() == 0 || !KeepsPromptInOrder(*args.plan)) return 0;
+  int32_t blocks = 0;
+  while (blocks < static_cast<int32_t>(args.prefix.size()) &&
+         FindPublisher(args.prefix[blocks]) != nullptr)
+    ++blocks;
+  return blocks * PagesAPrefixBlock();
+}
+
+void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
+  space->blocks.resize(static_cast<size_t>(pages) * num_heads_, -1);
+  for (int32_t i = 0; i < pages; ++i) {
+    const SequenceSpace* publisher = FindPublisher(args.prefix[i / PagesAPrefixBlock()]);
+    for (int head = 0; head < full_heads_; ++head) {
+      const int32_t block = publisher->blocks[publisher->BlockIndex(head, i)];
+      blocks_.Share(block);
+      space->blocks[space->BlockIndex(head, i)] = block;
+    }
+  }
+  std::fill_n(space->pages.begin(), full_heads_, pages);
+  space->num_pages = int64_t{pages} * full_heads_;
+  MarkShared(space->pages, space);
+}
+
+std::vector<int32_t> CacheSpace::SharablePages(const CachePlan& plan,
+                                               std::span<const HeadSpan> spans,
+                                               int64_t tokens) const {
+  std::vector<int32_t> pages(num_heads_, 0);
+  if (!plan.LeavesEntries() || plan.life->CutsWithoutCaps()) return pages;
+  for (int head = 0; head < num_heads_; ++head) {
+    const int32_t entries = spans[head].EntriesAfter(tokens);
+    if (entries < spans[head].cap) pages[head] = entries / limits_.block_size;
+  }
+  return pages;
+}
+
+bool CacheSpace::TakePages(std::span<const int32_t> pages, std::span<const int32_t> shared,
+                           const SequenceSpace* other, SequenceSpace* space,
+                           CacheUpdates* updates) {
+  space->slot = free_slots_.back();
+  space->pages.assign(num_heads_, 0);
+  if (!WidenRow(*std::max_element(pages.begin(), pages.end()), space, updates)) {
+    *space = SequenceSpace();
+    return Lacks(WaitReason::kBlockTables);
+  }
+  free_slots_.pop_back();
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t& held = space->pages[head]; held < pages[head]; ++held) {
+      int32_t& block = space->blocks[space->BlockIndex(head, held)];
+      if (held < shared[head]) {
+        block = other->blocks[other->BlockIndex(head, held)];
+        blocks_.Share(block);
+      } else {
+        HYDRANT_CHECK(blocks_.Allocate(std::span(&block, 1)));
+      }
+      updates->updates.push_back({space->TableIndex(head, held), block});
+    }
+    space->num_pages += space->pages[head];
+  }
+  MarkShared(shared, space);
+  return true;
+}
+
+bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
+                         CacheUpdates* updates) {
+  HYDRANT_CHECK(!space->IsOpen() && from->IsOpen() && from->lengths_known);
+  const std::vector<int32_t> shared = SharablePages(*args.plan, from->spans, args.tokens);
+  std::vector<int32_t> pages = from->pages;
+  for (int head = 0; head < num_heads_; ++head)
+    pages[head] = std::min(pages[head], PagesAt(from->spans[head], args.tokens));
+  const int64_t own = std::accumulate(pages.begin(), pages.end(), int64_t{0}) -
+                      std::accumulate(shared.begin(), shared.end(), int64_t{0});
+  if (!HasRoomFor(args, own)) return false;
+  space->spans = from->spans;
+  space->row_limit = static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
+  if (!TakePages(pages, shared, from, space, updates)) return false;
+  MarkShared(shared, from);
+  SlotCopies copies = {.slot = space->slot};
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t i = shared[head]; i < pages[head]; ++i) {
+      copies.pages.push_back(
+          {from->blocks[from->BlockIndex(head, i)], space->blocks[space->BlockIndex(head, i)]});
+    }
+  }
+  if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));
+  updates->setups.push_back({space->slot, *args.plan});
+  updates->forks.push_back({.slot = space->slot, .from = from->slot});
+  return true;
 }
 
 void CacheSpace::Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
@@ -306,6 +507,7 @@ void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {
 }
 
 void CacheSpace::CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
+  HYDRANT_CHECK(space->shared.empty() || space->shared[head] == 0);
   space->spans[head] = then;
   FreePagesPast(PagesAt(then, tokens), head, space);
   space->growing.clear();
@@ -327,9 +529,12 @@ void CacheSpace::CloseArena(SequenceSpace* space) {
 }
 
 bool CacheSpace::TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates) {
-  HYDRANT_CHECK(space.IsOpen() && space.lengths_known && space.shared_pages.empty());
+  HYDRANT_CHECK(space.IsOpen() && space.lengths_known && space.unassigned_pages.empty());
   if (!TryReserve(space.spans, space.pages, kept)) return false;
-  updates->swap_outs.push_back(SwapOf(space, *kept));
+  updates->swap_outs.push_back(
+      {.slot = space.slot,
+       .kept = kept->kept,
+       .pages = SwapsOf(space, *kept, std::vector<int32_t>(num_heads_, 0), true)});
   return true;
 }
 
@@ -339,6 +544,7 @@ bool CacheSpace::TryReserve(std::span<const HeadSpan> spans, std::span<const int
   if (free_kept_.empty() || all > host_pages_.NumFree()) return false;
   kept->kept = free_kept_.back();
   free_kept_.pop_back();
+  std::memcpy(kept->key.data(), &++next_kept_, sizeof(next_kept_));
   kept->spans.assign(spans.begin(), spans.end());
   kept->pages.assign(pages.begin(), pages.end());
   kept->host_pages.resize(all);
@@ -346,46 +552,37 @@ bool CacheSpace::TryReserve(std::span<const HeadSpan> spans, std::span<const int
   return true;
 }
 
-// The page of the pool for every page of the host's.
-CacheSwap CacheSpace::SwapOf(const SequenceSpace& space, const KeptSpace& kept) const {
-  CacheSwap swap = {.slot = space.slot, .kept = kept.kept};
-  swap.pages.reserve(kept.host_pages.size());
+std::vector<PageCopy> CacheSpace::SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
+                                          std::span<const int32_t> first, bool out) const {
+  std::vector<PageCopy> copies;
+  const int32_t* host = kept.host_pages.data();
   for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = 0; i < kept.pages[head]; ++i) {
-      swap.pages.push_back(
-          {space.blocks[space.BlockIndex(head, i)], kept.host_pages[swap.pages.size()]});
+    for (int32_t i = first[head]; i < kept.pages[head]; ++i) {
+      const int32_t block = space.blocks[space.BlockIndex(head, i)];
+      copies.push_back(out ? PageCopy{block, host[i]} : PageCopy{host[i], block});
     }
+    host += kept.pages[head];
   }
-  return swap;
+  return copies;
 }
 
 bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
                            CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
-  if (free_slots_.empty()) return Lacks(WaitReason::kMaxNumSeqs);
-  const auto pages = static_cast<int64_t>(kept.host_pages.size());
-  if (pages + args.pages_kept_free > blocks_.NumFree()) return Lacks(WaitReason::kPages);
-  space->slot = free_slots_.back();
+  const SequenceSpace* publisher = FindPublisher(kept.key);
+  const std::vector<int32_t> sharable = SharablePages(*args.plan, kept.spans, args.tokens);
+  const std::vector<int32_t> shared =
+      publisher != nullptr ? sharable : std::vector<int32_t>(num_heads_, 0);
+  const int64_t own = static_cast<int64_t>(kept.host_pages.size()) -
+                      std::accumulate(shared.begin(), shared.end(), int64_t{0});
+  if (!HasRoomFor(args, own)) return false;
   space->spans = kept.spans;
-  space->pages.assign(num_heads_, 0);
   space->row_limit = static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
-  if (!WidenRow(*std::max_element(kept.pages.begin(), kept.pages.end()), space, updates)) {
-    *space = SequenceSpace();
-    return Lacks(WaitReason::kBlockTables);
-  }
-  free_slots_.pop_back();
+  if (!TakePages(kept.pages, shared, publisher, space, updates)) return false;
   updates->setups.push_back({space->slot, *args.plan});
-  taken_.resize(pages);
-  HYDRANT_CHECK(blocks_.Allocate(taken_));
-  const int32_t* next = taken_.data();
-  for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t& held = space->pages[head]; held < kept.pages[head]; ++next) {
-      space->blocks[space->BlockIndex(head, held)] = *next;
-      updates->updates.push_back({space->TableIndex(head, held++), *next});
-    }
-  }
-  space->num_pages = pages;
-  updates->swap_ins.push_back(SwapOf(*space, kept));
+  updates->swap_ins.push_back(
+      {.slot = space->slot, .kept = kept.kept, .pages = SwapsOf(*space, kept, shared, false)});
+  PublishAs({kept.key}, sharable, space);
   return true;
 }
 
@@ -398,13 +595,14 @@ void CacheSpace::Drop(KeptSpace* kept) {
 
 void CacheSpace::Release(SequenceSpace* space) {
   if (!space->IsOpen()) return;
+  Unpublish(space);
   CloseArena(space);
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t i = 0; i < space->pages[head]; ++i) {
       blocks_.Free(space->blocks[space->BlockIndex(head, i)]);
     }
   }
-  for (const std::vector<int32_t>& shared : space->shared_pages) {
+  for (const std::vector<int32_t>& shared : space->unassigned_pages) {
     for (const int32_t block : shared) blocks_.Free(block);
   }
   table_.Free(space->row_begin, static_cast<int64_t>(space->row_width) * num_heads_);

@@ -7,6 +7,13 @@
 // Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
 // and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
 //
+// Sequences share pages whose entries stay as they were written (CachePlan::LeavesEntries): each is
+// an owner, and the pages go home when the last one gives them up. Whole pages only, so what a head
+// appends lies in pages of its own; before it overwrites an entry it gets copies (TryGrow). Three
+// ways lead there: a sample of another's prompt (TryFork), a prompt of which every head keeps
+// everything and that begins as one whose pages are there (TryOpen, Publish), and a context that
+// others went on from (TrySwapIn).
+//
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
 // together, and SetKept() returns the surplus. Where heads share their layer's budget the pages of
@@ -19,12 +26,14 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/cache/block_allocator.h"
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/cache_updates.h"
 #include "engine/cache/engine_limits.h"
+#include "engine/cache/prefix_key.h"
 #include "engine/cache/range_allocator.h"
 #include "engine/cache/wait_reason.h"
 
@@ -58,8 +67,11 @@ struct SequenceSpace {
   std::vector<GrowingHead> growing;
   size_t next_growing = 0;
   std::vector<std::vector<int32_t>>
-      shared_pages;           // [layers] ids until they are assigned; empty: none are
+      unassigned_pages;       // [layers] ids until the engine assigns them; empty: none are
   bool lengths_known = true;  // false: SetKept() is to come
+  // [heads] of its pages, the first ones, that may have other owners; empty: none have.
+  std::vector<int32_t> shared;
+  std::vector<PrefixKey> published;  // under which others find the first pages of its heads
 
   bool IsOpen() const { return slot >= 0; }
   // Where the id of a head's page lies: here, and in the table arena.
@@ -75,6 +87,7 @@ struct SequenceSpace {
 // there is none.
 struct KeptSpace {
   int kept = -1;                    // CacheSwap::kept
+  PrefixKey key = {};               // of these contents: no other cache has had it
   std::vector<HeadSpan> spans;      // [heads]
   std::vector<int32_t> pages;       // [heads]
   std::vector<int32_t> host_pages;  // of the first head, of the second, ...
@@ -94,13 +107,27 @@ class CacheSpace {
     int64_t tokens = 0;         // pages for what is held until then, all at once
     int64_t final_tokens = 0;   // what it may see in its whole life
     int64_t pages_kept_free = 0;
+    // Of the prompt's first blocks that are not read: it shares the pages of those that others have
+    // published, where its plan may.
+    std::span<const PrefixKey> prefix = {};
   };
   // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
   // to the batch.
   bool TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates);
+  // The prompt of a sequence has been read, and `tokens` tokens are to be seen when what has been
+  // scheduled has run. Others find the pages of its first blocks as long as it changes none of
+  // them. `keys`: of its whole blocks, in order. The space stays where it is.
+  void Publish(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
+               SequenceSpace* space);
+  // Opens a sequence with all that another holds, which has seen args.tokens by the same plan. They
+  // share what they may; the rest is copied. `args` as of TryOpen, without a prompt.
+  // REQUIRES: the other's lengths are known, and nothing of the batch changes its entries
+  bool TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
+               CacheUpdates* updates);
   // What the last TryOpen() that returned false lacked.
   WaitReason wait_reason() const { return wait_reason_; }
-  // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens.
+  // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens; of what
+  // it is to overwrite until then, pages of its own.
   bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
@@ -117,8 +144,9 @@ class CacheSpace {
   // Copies a sequence's cache to the host's memory, where there is room for it. It stays where it
   // is, too. REQUIRES: its lengths are known
   bool TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates);
-  // Opens a sequence with a copy of a kept cache, which stays. `args` as of TryOpen, without a
-  // prompt; it grows from what was kept, so args.tokens does not count.
+  // Opens a sequence with a copy of a kept cache, which stays and has seen args.tokens, or with the
+  // pages of another that has one and has changed nothing yet. `args` as of TryOpen, without a
+  // prompt.
   bool TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
                  CacheUpdates* updates);
   // Room in the host's memory for a cache that comes from elsewhere.
@@ -154,6 +182,7 @@ class CacheSpace {
   int64_t NumFreeArenaTokens() const { return arena_.NumFree(); }
   int64_t NumFreeSlots() const { return static_cast<int64_t>(free_slots_.size()); }
   bool IsLivePage(int32_t block) const { return blocks_.IsLive(block); }
+  int NumOwners(int32_t block) const { return blocks_.NumOwners(block); }
 
  private:
   int32_t PagesAt(const HeadSpan& span, int64_t tokens) const {
@@ -176,8 +205,8 @@ class CacheSpace {
     return false;
   }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
-  bool TakeSharedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
-                       SequenceSpace* space, CacheUpdates* updates);
+  bool TakeUnassignedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
+                           SequenceSpace* space, CacheUpdates* updates);
   void AssignPages(std::span<const int32_t> entries, SequenceSpace* space);
   struct Growth {
     int64_t tokens = 0;     // that the sequence is to see
@@ -189,7 +218,32 @@ class CacheSpace {
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
   void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
   void CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space);
-  CacheSwap SwapOf(const SequenceSpace& space, const KeptSpace& kept) const;
+  // The copies between a sequence's pages, from number first[head] of each head on, and a kept
+  // cache's.
+  std::vector<PageCopy> SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
+                                std::span<const int32_t> first, bool out) const;
+  bool HasRoomFor(const OpenArgs& args, int64_t pages);
+  // Of each head's pages, those that its sequence and another may both own when it has seen so many
+  // tokens.
+  std::vector<int32_t> SharablePages(const CachePlan& plan, std::span<const HeadSpan> spans,
+                                     int64_t tokens) const;
+  int32_t PagesAPrefixBlock() const;
+  const SequenceSpace* FindPublisher(const PrefixKey& key) const;
+  void PublishAs(std::vector<PrefixKey> keys, std::span<const int32_t> pages, SequenceSpace* space);
+  void Unpublish(SequenceSpace* space);
+  void MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const;
+  int32_t NumSharedOfPrompt(const OpenArgs& args) const;
+  void TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space);
+  // Pages of the named heads: the first `shared` of them are the other's, the rest is its own.
+  bool TakePages(std::span<const int32_t> pages, std::span<const int32_t> shared,
+                 const SequenceSpace* other, SequenceSpace* space, CacheUpdates* updates);
+  // What a head that shares pages may see before it overwrites one of their entries.
+  int64_t OverwritesAfter(const SequenceSpace& space) const;
+  static int64_t OverwritesAfter(const HeadSpan& span) {
+    return span.cap == kNoCap ? kAnyLength : int64_t{span.dropped} + span.cap;
+  }
+  int64_t CopiesBefore(int64_t tokens, const SequenceSpace& space) const;
+  void CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
@@ -202,6 +256,8 @@ class CacheSpace {
   RangeAllocator arena_;
   std::vector<int> free_slots_;
   WaitReason wait_reason_ = WaitReason::kArrived;
+  std::unordered_multimap<PrefixKey, const SequenceSpace*, PrefixKeyHash> publishers_;
+  uint64_t next_kept_ = 0;      // makes KeptSpace::key
   std::vector<int32_t> taken_;  // scratch: blocks on their way to their heads
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
-#include "kernels/ops/swap_pages.h"
+#include "kernels/ops/copy_pages.h"
 #include "kernels/ops/table_update.h"
 
 namespace hydrant {
@@ -18,6 +18,26 @@ namespace hydrant {
 struct SlotSetup {
   int slot = 0;
   CachePlan plan;
+  // Of its prompt, from the first on, the tokens whose entries lie in the pages of its heads
+  // already, in the layers without a window: they are others', too, and are not written. Above 0
+  // only where heads keep the whole prompt. A multiple of the block size.
+  int32_t shared_tokens = 0;
+};
+
+// A slot that has been set up begins with what another holds: lengths, caps and victims of its
+// heads are the other's. Its pages are those that its table names.
+struct SlotFork {
+  int slot = 0;
+  int from = 0;
+  // As CacheSwap::prompt.
+  std::span<const uint32_t> prompt = {};
+};
+
+// Pages of the pool that get the contents of others, which they have when the steps before have
+// run. A page is written once in a list.
+struct SlotCopies {
+  int slot = 0;  // that the copies are for
+  std::vector<PageCopy> pages = {};
 };
 
 // Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
@@ -49,7 +69,7 @@ struct SlotCut {
 struct CacheSwap {
   int slot = 0;
   int kept = 0;
-  std::vector<PageSwap> pages = {};
+  std::vector<PageCopy> pages = {};  // from the pool to the host's memory, or back
   // Of one that comes back: what penalties count as its prompt; valid during Enqueue().
   std::span<const uint32_t> prompt = {};
 };
@@ -59,7 +79,9 @@ struct CacheSwap {
 struct CacheUpdates {
   std::vector<SlotDecision> decisions;  // every slot at most once
   std::vector<CacheSwap> swap_outs;
+  std::vector<SlotCopies> copies;
   std::vector<SlotSetup> setups;
+  std::vector<SlotFork> forks;
   std::vector<TableRow> rows;
   std::vector<TableUpdate> updates;
   std::vector<CacheSwap> swap_ins;  // of slots that have been set up

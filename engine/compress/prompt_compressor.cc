@@ -272,6 +272,7 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
                                                           : plan.scorer->Second(layer),
                         .window_stride = layer.stride,
                         .n = layer.n,
+                        .num_written = kv.shared_tokens(layer.slot),
                         .rotary = layer.kv.rotary,
                         .slot = layer.slot,
                         .layer = layer.layer,

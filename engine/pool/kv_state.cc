@@ -63,6 +63,7 @@ KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLa
     : backend_(backend),
       limits_(limits),
       plans_(limits.max_num_seqs),
+      shared_tokens_(limits.max_num_seqs, 0),
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   prefix_ = PrefixBlocksOf(layout, limits);
@@ -95,7 +96,7 @@ absl::Status KvState::Allocate() {
     group->tables.row_width = row_width_.data();
     HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, limits_));
   }
-  if (limits_.max_kept_caches > 0) HYDRANT_RETURN_IF_ERROR(swaps_.Allocate(*backend_, 4096));
+  HYDRANT_RETURN_IF_ERROR(copies_.Allocate(*backend_, 4096));
   return updates_.Allocate(*backend_, std::max<size_t>(heads, 1024));
 }
 
@@ -142,33 +143,43 @@ absl::Status KvState::AllocatePrefix() {
 void KvState::Apply(const CacheUpdates& updates) {
   for (const SlotDecision& decision : updates.decisions) Decide(decision);
   for (const CacheSwap& swap : updates.swap_outs) {
-    MovePages(swap, [&](const SwapPagesArgs& args) { backend_->SwapOutPages(args); });
+    CopyPages(swap.pages, pages_, kept_.pages);
     full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
     windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
   }
+  Copy(updates.copies);
   for (const SlotSetup& setup : updates.setups) SetUp(setup);
+  for (const SlotFork& fork : updates.forks) Fork(fork);
   for (const TableRow& row : updates.rows) MoveRow(row);
   for (size_t begin = 0; begin < updates.updates.size(); begin += updates_.size()) {
     const size_t count = std::min(updates_.size(), updates.updates.size() - begin);
     UpdateTable(std::span(updates.updates).subspan(begin, count));
   }
   for (const CacheSwap& swap : updates.swap_ins) {
-    MovePages(swap, [&](const SwapPagesArgs& args) { backend_->SwapInPages(args); });
+    CopyPages(swap.pages, kept_.pages, pages_);
     full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
     windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
   }
 }
 
-template <typename Move>
-void KvState::MovePages(const CacheSwap& swap, const Move& move) {
-  for (size_t begin = 0; begin < swap.pages.size(); begin += swaps_.size()) {
-    const size_t count = std::min(swaps_.size(), swap.pages.size() - begin);
-    swaps_.Write(*backend_, 0, std::span(swap.pages).subspan(begin, count));
-    move({.swaps = swaps_.data(),
-          .count = static_cast<int>(count),
-          .pool = pages_,
-          .host = kept_.pages});
+void KvState::CopyPages(std::span<const PageCopy> copies, const KvPages& from, const KvPages& to) {
+  for (size_t begin = 0; begin < copies.size(); begin += copies_.size()) {
+    const size_t count = std::min(copies_.size(), copies.size() - begin);
+    copies_.Write(*backend_, 0, copies.subspan(begin, count));
+    backend_->CopyPages(
+        {.copies = copies_.data(), .count = static_cast<int>(count), .from = from, .to = to});
   }
+}
+
+// A page that is copied may have gone to another since, which has contents copied into it: one
+// list after the other keeps their order.
+void KvState::Copy(std::span<const SlotCopies> copies) {
+  for (const SlotCopies& list : copies) CopyPages(list.pages, pages_, pages_);
+}
+
+void KvState::Fork(const SlotFork& fork) {
+  full_.Fork(*backend_, fork.slot, fork.from);
+  windowed_.Fork(*backend_, fork.slot, fork.from);
 }
 
 void KvState::Decide(const SlotDecision& decision) {
@@ -206,6 +217,7 @@ void KvState::UpdateTable(std::span<const TableUpdate> updates) {
 
 void KvState::SetUp(const SlotSetup& setup) {
   const CachePlan& plan = plans_[setup.slot] = setup.plan;
+  shared_tokens_[setup.slot] = setup.shared_tokens;
   // What reports gets its caps when it is cut.
   std::vector<int32_t> caps(full_.NumHeads(), kNoCap);
   if (!plan.life->ReportsPrompt()) {
@@ -245,6 +257,12 @@ void KvState::Group::SwapIn(Backend& backend, int slot, const KeptHeads& kept,
   backend.CopyOnDevice(caps.data() + to, kept.caps + first_head, bytes);
   backend.CopyOnDevice(lengths.data() + to, kept.lengths + first_head, bytes);
   backend.CopyOnDevice(victims.data() + to, kept.victims + first_head, bytes);
+}
+
+void KvState::Group::Fork(Backend& backend, int slot, int from) const {
+  const size_t bytes = NumHeads() * sizeof(int32_t);
+  for (int32_t* values : {caps.data(), lengths.data(), victims.data()})
+    backend.CopyOnDevice(values + slot * NumHeads(), values + from * NumHeads(), bytes);
 }
 
 }  // namespace hydrant

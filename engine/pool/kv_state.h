@@ -57,7 +57,8 @@ class KvState {
     const bool windowed = place_[layer].windowed;
     return {windowed ? windowed_.tables : full_.tables, place_[layer].layer, windowed};
   }
-  const CachePlan& plan(int slot) const { return plans_[slot]; }  // the slot's newest
+  const CachePlan& plan(int slot) const { return plans_[slot]; }          // the slot's newest
+  int32_t shared_tokens(int slot) const { return shared_tokens_[slot]; }  // SlotSetup
 
  private:
   // The tables of some of the model's layers, with the memory behind them.
@@ -73,6 +74,7 @@ class KvState {
     // `first_head` on.
     void SwapOut(Backend& backend, int slot, const KeptHeads& kept, size_t first_head) const;
     void SwapIn(Backend& backend, int slot, const KeptHeads& kept, size_t first_head) const;
+    void Fork(Backend& backend, int slot, int from) const;
     // An empty sequence; caps: [NumHeads()].
     void SetUp(Backend& backend, int slot, const DecodeRule& rule,
                std::span<const int32_t> caps) const;
@@ -92,9 +94,9 @@ class KvState {
   void MoveRow(const TableRow& row);
   void Decide(const SlotDecision& decision);
   void UpdateTable(std::span<const TableUpdate> updates);
-  // Calls move(args) for the swap's pages, some at a time.
-  template <typename Move>
-  void MovePages(const CacheSwap& swap, const Move& move);
+  void CopyPages(std::span<const PageCopy> copies, const KvPages& from, const KvPages& to);
+  void Copy(std::span<const SlotCopies> copies);
+  void Fork(const SlotFork& fork);
 
   Backend* backend_;
   EngineLimits limits_;
@@ -102,12 +104,13 @@ class KvState {
   KeptMemory kept_;
   PrefixBlocks prefix_;
   Group full_, windowed_;
-  std::vector<Place> place_;      // [layers of the model]
-  std::vector<CachePlan> plans_;  // [max_num_seqs], host
+  std::vector<Place> place_;            // [layers of the model]
+  std::vector<CachePlan> plans_;        // [max_num_seqs], host
+  std::vector<int32_t> shared_tokens_;  // the same
 
   DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
   DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
-  DeviceArray<PageSwap> swaps_;  // room for a part of a list
+  DeviceArray<PageCopy> copies_;  // room for a part of a list
   DeviceArray<int32_t> blocks_;
   DeviceArray<int32_t> row_width_;
   DeviceArray<TableUpdate> updates_;   // room for a step's list

@@ -45,6 +45,10 @@ struct PrefillSlice {
   int token_begin = 0;   // a multiple of kQueryTile
   int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
   SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
+  // Of a slice that ends the prompt: further tokens that are drawn from the same logits, for
+  // sequences that have no slot yet. As valid as `prompt`. No more in a batch than there are slots
+  // that it does not name.
+  std::span<const SamplingRow> more_samples = {};
   // What penalties count as the prompt; as valid as `prompt`.
   std::span<const TokenId> whole_prompt = {};
   // Shared prefill: other slots that make a cache of their own of the same prefill, each by its own
@@ -101,7 +105,8 @@ struct Batch : CacheUpdates {
   std::vector<PrefillSlice> prefill;  // every slot at most once
 
   bool HasWork() const {
-    return !decode.empty() || !prefill.empty() || !swap_outs.empty() || !swap_ins.empty();
+    return !decode.empty() || !prefill.empty() || !swap_outs.empty() || !swap_ins.empty() ||
+           !forks.empty();
   }
 };
 
@@ -121,6 +126,7 @@ struct StepResult {
   std::vector<TokenId> decode_tokens;   // [batch.decode.size()]
   std::vector<TokenId> prefill_tokens;  // [batch.prefill.size()], kNoToken too where the slice does
                                         // not end its prompt
+  std::vector<TokenId> more_tokens;     // of the slices' more_samples, in their order
   // [batch.prefill.size()] the pooled hidden states [hidden] of slices that end a prompt and want
   // them; empty where a slice does not, or none does.
   std::vector<std::vector<float>> embeddings;

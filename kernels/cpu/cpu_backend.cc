@@ -91,26 +91,18 @@ class CpuBackend final : public HostBackend {
   void SubGenBuild(const SubGenBuildArgs& args) override { cpu::SubGenBuild(args, threads_); }
   void SubGenInsert(const SubGenInsertArgs& args) override { cpu::SubGenInsert(args, threads_); }
   // A task a few pages: one is a few kilobytes.
-  void SwapOutPages(const SwapPagesArgs& args) override {
-    ForSomePages(args, [](const SwapPagesArgs& some) { reference::SwapOutPages(some); });
-  }
-  void SwapInPages(const SwapPagesArgs& args) override {
-    ForSomePages(args, [](const SwapPagesArgs& some) { reference::SwapInPages(some); });
+  void CopyPages(const CopyPagesArgs& args) override {
+    constexpr int kPages = 16;
+    threads_.ParallelFor((args.count + kPages - 1) / kPages, [&](int task, int) {
+      CopyPagesArgs some = args;
+      some.copies += task * kPages;
+      some.count = std::min(kPages, args.count - task * kPages);
+      reference::CopyPages(some);
+    });
   }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
 
  private:
-  template <typename Swap>
-  void ForSomePages(const SwapPagesArgs& args, const Swap& swap) {
-    constexpr int kPages = 16;
-    threads_.ParallelFor((args.count + kPages - 1) / kPages, [&](int task, int) {
-      SwapPagesArgs some = args;
-      some.swaps += task * kPages;
-      some.count = std::min(kPages, args.count - task * kPages);
-      swap(some);
-    });
-  }
-
   const BackendOptions options_;
   ThreadPool threads_;
   cpu::Sampler sampler_;

@@ -137,7 +137,7 @@ void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
                                            shape.group, live);
         score = Fma(Set(rule.gain), w, Mul(Set(rule.decay), MaskLoad(live, stored)));
       }
-      MaskStore(live, stored, score);
+      if (!kByPosition) MaskStore(live, stored, score);
       Consider(live, score, position, IntAdd(IntSet(e + i), IntIota()), lowest, highest, &best);
     }
     e += run;

@@ -63,7 +63,7 @@ constexpr int kEntriesPerTask = 128;
 void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   const KvPages& pages = args.pages;
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
-  for (int entry = 0; entry < args.keep[head]; ++entry) {
+  for (int entry = args.num_written; entry < args.keep[head]; ++entry) {
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
@@ -98,10 +98,11 @@ void FinishHead(const WritePagesArgs& args, int head) {
 void WritePages(const WritePagesArgs& args, ThreadPool& threads) {
   const int heads = args.tables.num_kv_heads;
   const int longest = heads == 0 ? 0 : *std::max_element(args.keep, args.keep + heads);
-  const int tasks_per_head = (longest + kEntriesPerTask - 1) / kEntriesPerTask;
+  const int unwritten = longest - args.num_written;
+  const int tasks_per_head = (unwritten + kEntriesPerTask - 1) / kEntriesPerTask;
   threads.ParallelFor(heads * tasks_per_head, [&](int task, int) {
     const int head = task / tasks_per_head;
-    const int begin = task % tasks_per_head * kEntriesPerTask;
+    const int begin = args.num_written + task % tasks_per_head * kEntriesPerTask;
     const int end = std::min(begin + kEntriesPerTask, args.keep[head]);
     if (begin >= end) return;
     std::vector<float> rotated(args.tables.rules[args.slot].rolling ? args.pages.layout.head_dim

@@ -385,7 +385,7 @@ class DecodeBlock {
         const float score = rule_.by_position
                                 ? static_cast<float>(positions[i])
                                 : rule_.decay * scores[i] + rule_.gain * (weights[i] / heads);
-        pages_.scores[slots[i]] = score;
+        if (!rule_.by_position) pages_.scores[slots[i]] = score;
         mine.OfferEntry(rule_, next_position, entries[i], positions[i], score);
       }
     }

@@ -14,8 +14,8 @@ constexpr int kWarps = kThreads / kWarpSize;
 __global__ void WriteEntriesKernel(WritePagesArgs args) {
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int first =
-      static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
+  const int first = args.num_written + static_cast<int>(blockIdx.x) * kWarps +
+                    static_cast<int>(threadIdx.x) / kWarpSize;
   const KvPages& pages = args.pages;
   const DecodeRule rule = args.tables.rules[args.slot];
   const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
@@ -54,7 +54,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
   // The host does not say how much is kept; n is the most.
   constexpr int kMostBlocks = 1024;
-  const int blocks = CeilDiv(args.n, kWarps);
+  const int blocks = CeilDiv(args.n - args.num_written, kWarps);
   const dim3 grid(blocks < 1             ? 1
                   : blocks < kMostBlocks ? blocks
                                          : kMostBlocks,

@@ -22,7 +22,8 @@
 //      distance, in ranks, to the new entry: q and k are not rotated. (Rotating q by its rank and
 //      every key by its own gives the same products.)
 //   3. Where rule.scored: score = decay * score + gain * w (kernels/kv_pages.h); w is the entry's
-//      share of the denominator, of which a sink has one too. by_position: score = position.
+//      share of the denominator, of which a sink has one too. by_position: the score is the
+//      position, and none is written.
 //   4. Where rule.scored and length == cap now: victims[...] = the victim for position + 1 (in
 //   rolling heads for rank length), by the rule.
 //

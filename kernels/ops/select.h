@@ -57,7 +57,10 @@ struct WritePagesArgs {
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  Rotary rotary = {};         // what rotated k, for rolling slots
+  // Entries that lie in the pages of all heads before, and are not written. REQUIRES: at most
+  // keep[h], kept is null, no log weights or scores of theirs are wanted.
+  int num_written = 0;
+  Rotary rotary = {};  // what rotated k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;

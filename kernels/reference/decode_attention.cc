@@ -106,14 +106,10 @@ void UpdateScores(const Head& head, const std::vector<std::vector<double>>& weig
   const KvPages& pages = head.args.pages;
   for (int e = 0; e < head.length; ++e) {
     const size_t index = PageIndex(pages.layout, head.blocks, e);
-    if (head.rule.by_position) {
-      pages.scores[index] = static_cast<float>(pages.positions[index]);
-    } else {
-      const double w = ReduceGroup(head.rule.reduce, weights, e);
-      pages.scores[index] =
-          static_cast<float>(static_cast<double>(head.rule.decay) * pages.scores[index] +
-                             static_cast<double>(head.rule.gain) * w);
-    }
+    const double w = ReduceGroup(head.rule.reduce, weights, e);
+    pages.scores[index] =
+        static_cast<float>(static_cast<double>(head.rule.decay) * pages.scores[index] +
+                           static_cast<double>(head.rule.gain) * w);
   }
 }
 

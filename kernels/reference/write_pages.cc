@@ -44,7 +44,8 @@ void WritePages(const WritePagesArgs& args) {
   for (int h = 0; h < tables.num_kv_heads; ++h) {
     const size_t head_index = tables.HeadIndex(args.slot, args.layer, h);
     const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
-    for (int entry = 0; entry < args.keep[h]; ++entry) WriteEntry(args, blocks, h, entry);
+    for (int entry = args.num_written; entry < args.keep[h]; ++entry)
+      WriteEntry(args, blocks, h, entry);
     tables.lengths[head_index] = args.keep[h];
     if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {

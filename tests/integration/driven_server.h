@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -128,6 +129,13 @@ class Server {
     return cache;
   }
 
+  bool Empty() const { return scheduler_->Empty(); }
+  void Cancel(RequestHandle handle) {
+    cancelled_.insert(handle);
+    scheduler_->Cancel(handle, absl::CancelledError("by the test"));
+  }
+  void Step();
+
  private:
   std::optional<Failed> TryAdd(Request request) {
     auto checked = CheckRequest(std::move(request), engine_->limits(), tokenizer_);
@@ -137,33 +145,6 @@ class Server {
     scheduler_->Add(++last_, std::move(good), ++now_);
     return std::nullopt;
   }
-  void Step() {
-    const Batch& batch = scheduler_->Schedule(++now_);
-    std::vector<int> read;  // slots whose prompt ends in this step
-    for (const PrefillSlice& slice : batch.prefill) {
-      if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
-    }
-    if (batch.decode.size() == 1) last_slot_ = batch.decode[0].slot;
-    StepResult result;
-    const absl::Status status = engine_->Execute(batch, &result);
-    ASSERT_TRUE(status.ok()) << status;
-    scheduler_->Apply(result, now_);
-    ASSERT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
-    for (Event& event : scheduler_->TakeEvents()) {
-      Answer& answer = answers_[event.handle];
-      if (const auto* delta = std::get_if<Delta>(&event.what)) {
-        if (answer.tokens.empty() && read.size() == 1) ReadCache(read[0], &answer);
-        answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
-      } else if (auto* finished = std::get_if<Finished>(&event.what)) {
-        answer.usage = finished->usage;
-        if (finished->context != nullptr) answer.context = finished->context->id.handle;
-        answer.embedding = std::move(finished->embedding);
-      } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
-        ADD_FAILURE() << failed->status;
-      }
-    }
-  }
-
   void ReadCache(int slot, Answer* answer) const {
     const EngineLimits& limits = engine_->limits();
     for (int layer = 0; layer < limits.num_layers; ++layer) {
@@ -180,11 +161,39 @@ class Server {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<RequestHandle, Answer> answers_;
+  std::set<RequestHandle> cancelled_;
   RequestHandle last_ = 0;
   int last_slot_ = 0;
   bool scored_ = false;  // it: its pages hold scores
   TimeUs now_ = 0;
 };
+
+inline void Server::Step() {
+  const Batch& batch = scheduler_->Schedule(++now_);
+  std::vector<int> read;  // slots whose prompt ends in this step
+  for (const PrefillSlice& slice : batch.prefill) {
+    if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
+  }
+  if (batch.decode.size() == 1) last_slot_ = batch.decode[0].slot;
+  StepResult result;
+  const absl::Status status = engine_->Execute(batch, &result);
+  ASSERT_TRUE(status.ok()) << status;
+  scheduler_->Apply(result, now_);
+  ASSERT_TRUE(scheduler_->CheckInvariants().ok()) << scheduler_->CheckInvariants();
+  for (Event& event : scheduler_->TakeEvents()) {
+    Answer& answer = answers_[event.handle];
+    if (const auto* delta = std::get_if<Delta>(&event.what)) {
+      if (answer.tokens.empty() && read.size() == 1) ReadCache(read[0], &answer);
+      answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
+    } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+      answer.usage = finished->usage;
+      if (finished->context != nullptr) answer.context = finished->context->id.handle;
+      answer.embedding = std::move(finished->embedding);
+    } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+      EXPECT_TRUE(cancelled_.contains(event.handle)) << failed->status;
+    }
+  }
+}
 
 }  // namespace hydrant
 

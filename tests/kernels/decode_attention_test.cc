@@ -421,10 +421,14 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       EXPECT_EQ(after.lengths[head], count);
       if (rule.scored) {
         for (int e = 0; e < count; ++e) {
-          const double w = GroupWeight(rule.reduce, weights, e);
-          entries[e].score = rule.by_position ? entries[e].position
-                                              : rule.decay * entries[e].score + rule.gain * w;
           const float got = after.scores[after.Slot(seq, h, e)];
+          if (rule.by_position) {  // pages of such entries may be others', too
+            ASSERT_EQ(got, e == entry ? 0.0f : before.scores[after.Slot(seq, h, e)]);
+            entries[e].score = entries[e].position;
+            continue;
+          }
+          const double w = GroupWeight(rule.reduce, weights, e);
+          entries[e].score = rule.decay * entries[e].score + rule.gain * w;
           ASSERT_NEAR(got, entries[e].score,
                       error * s.group() * w + 1e-6 * std::abs(entries[e].score) + 1e-30)
               << "entry " << e;
@@ -1032,8 +1036,12 @@ void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingH
       ASSERT_EQ(after.LoadElement(after.keys, slot * s.head_dim + d), entry.k[d]);
       ASSERT_EQ(after.LoadElement(after.values, slot * s.head_dim + d), entry.v[d]);
     }
+    if (rule.by_position) {
+      turned[rank].score = entry.score = rank;
+      continue;
+    }
     const double w = GroupWeight(rule.reduce, weights, rank);
-    const double score = rule.by_position ? rank : rule.decay * entry.score + rule.gain * w;
+    const double score = rule.decay * entry.score + rule.gain * w;
     ASSERT_NEAR(after.scores[slot], score, error * s.group() * w + 1e-6 * std::abs(score) + 1e-30);
     turned[rank].score = entry.score = after.scores[slot];
   }

@@ -22,6 +22,7 @@ struct Case {
   bool with_kept = true;
   bool with_scores = true;
   bool with_log_weights = false;
+  int num_written = 0;
   int rotary_dim = 0;  // of a rolling rule
   bool interleaved = false;
 };
@@ -157,6 +158,7 @@ class WritePagesTest : public BackendTest {
     args.kept_stride = kept_stride_;
     args.keep = keep.data();
     args.n = c.n;
+    args.num_written = c.num_written;
     auto cos = Upload(cos_), sin = Upload(sin_);
     args.rotary = rotary_;
     args.rotary.cos = cos.data();
@@ -219,7 +221,7 @@ class WritePagesTest : public BackendTest {
     std::vector<bool> used(written_.positions.size(), false);
     for (int h = 0; h < heads_; ++h) {
       EXPECT_EQ(written_.lengths[HeadIndex(h)], c.keep[h]);
-      for (int e = 0; e < c.keep[h]; ++e) CheckEntry(c, h, e, used);
+      for (int e = c.num_written; e < c.keep[h]; ++e) CheckEntry(c, h, e, used);
     }
     const float untouched = c.dtype == DType::kF32   ? 99.0f
                             : c.dtype == DType::kF16 ? F16ToFloat(99)
@@ -314,6 +316,16 @@ TEST_P(WritePagesTest, WholePromptWithoutScores) {
   c.rule.by_position = true;
   Run(c, 902);
   Check(c, "scores are positions");
+}
+
+TEST_P(WritePagesTest, WhatIsThereIsNotWritten) {
+  for (const int written : {0, 1, 16, 32, 299, 300}) {
+    Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {300, 300}, .n = 300};
+    c.with_kept = c.with_scores = false;
+    c.num_written = written;
+    Run(c, 970 + written);
+    Check(c, std::to_string(written) + " written");
+  }
 }
 
 TEST_P(WritePagesTest, LogWeightsStartAtZero) {

@@ -362,11 +362,12 @@ TEST_F(CacheSpaceTest, SharedPagesFitIntoTheirLayersRows) {
   for (plan.budget = 1; plan.budget < 12; ++plan.budget) {
     SequenceSpace a;
     ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &updates_));
-    EXPECT_LE(static_cast<int>(a.shared_pages[0].size()), 3 * a.row_width) << plan.budget;
+    EXPECT_LE(static_cast<int>(a.unassigned_pages[0].size()), 3 * a.row_width) << plan.budget;
     Apply();
     for (int layer = 0; layer < 2; ++layer) {
-      for (size_t i = 0; i < a.shared_pages[layer].size(); ++i)
-        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.shared_pages[layer][i]) << plan.budget;
+      for (size_t i = 0; i < a.unassigned_pages[layer].size(); ++i)
+        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.unassigned_pages[layer][i])
+            << plan.budget;
     }
     space_.Release(&a);
   }

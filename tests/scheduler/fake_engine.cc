@@ -53,12 +53,16 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
   ApplyDecisions(batch);
   ApplySwapOuts(batch);
+  ApplyCopies(batch);
   ApplySetups(batch);
+  ApplyForks(batch);
   ApplyTables(batch);
   ApplySwapIns(batch);
   ApplyCuts(batch, result);
   CheckArena(batch);
+  CheckSamples(batch);
   std::set<int> used;
+  result->more_tokens.clear();
   result->decode_tokens.clear();
   result->prefill_tokens.clear();
   result->prompt_reports.clear();
@@ -73,6 +77,8 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
     slots_[slice.slot].latest = Prefill(slice);
     result->prefill_tokens.push_back(slots_[slice.slot].latest);
     result->prompt_reports.push_back(Report(slice));
+    for (const SamplingRow& sampling : slice.more_samples)
+      result->more_tokens.push_back(Choose(slots_[slice.slot], sampling));
     last_step_.prefill_token_layers += static_cast<double>(slice.token_end - slice.token_begin) *
                                        (slice.layer_end - slice.layer_begin);
   }
@@ -85,12 +91,52 @@ void FakeEngine::ApplySwapOuts(const Batch& batch) {
     EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
     EXPECT_FALSE(IsOpen(slot.plan));
     kept_.at(swap.kept) = slot;
-    for (const PageSwap& page : swap.pages) {
-      ASSERT_LT(page.host_page, limits_.num_host_pages);
-      std::copy_n(stamps_.begin() + int64_t{page.page} * limits_.block_size, limits_.block_size,
-                  host_stamps_.begin() + int64_t{page.host_page} * limits_.block_size);
+    for (const PageCopy& page : swap.pages) {
+      ASSERT_LT(page.to, limits_.num_host_pages);
+      std::copy_n(stamps_.begin() + int64_t{page.from} * limits_.block_size, limits_.block_size,
+                  host_stamps_.begin() + int64_t{page.to} * limits_.block_size);
     }
   }
+}
+
+void FakeEngine::ApplyCopies(const Batch& batch) {
+  for (const SlotCopies& list : batch.copies) {
+    const std::vector<uint64_t> before = stamps_;
+    std::set<int32_t> read, written;
+    for (const PageCopy& page : list.pages) {
+      read.insert(page.from);
+      EXPECT_TRUE(written.insert(page.to).second) << "page " << page.to << " is written twice";
+      std::copy_n(before.begin() + int64_t{page.from} * limits_.block_size, limits_.block_size,
+                  stamps_.begin() + int64_t{page.to} * limits_.block_size);
+      ++num_copies_;
+    }
+    for (const int32_t page : written) EXPECT_FALSE(read.contains(page)) << "page " << page;
+  }
+}
+
+void FakeEngine::ApplyForks(const Batch& batch) {
+  for (const SlotFork& fork : batch.forks) {
+    Slot& slot = slots_[fork.slot];
+    EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
+    const Slot fresh = std::exchange(slot, slots_[fork.from]);
+    EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
+    slot.row_begin = fresh.row_begin;
+    slot.row_width = fresh.row_width;
+    slot.plan = fresh.plan;
+    ++num_forks_;
+  }
+}
+
+// They are drawn from a prompt's end, and there are rows for them.
+void FakeEngine::CheckSamples(const Batch& batch) {
+  size_t rows = batch.decode.size() + batch.prefill.size();
+  for (const PrefillSlice& slice : batch.prefill) {
+    rows += slice.more_samples.size();
+    EXPECT_TRUE(slice.more_samples.empty() || slice.EndsPrompt(limits_.num_layers));
+    for (const SamplingRow& sampling : slice.more_samples)
+      EXPECT_EQ(sampling.position, slice.sampling.position);
+  }
+  EXPECT_LE(rows, static_cast<size_t>(limits_.max_num_seqs));
 }
 
 void FakeEngine::ApplySwapIns(const Batch& batch) {
@@ -101,9 +147,9 @@ void FakeEngine::ApplySwapIns(const Batch& batch) {
     EXPECT_FALSE(slot.prompt.empty()) << "nothing was kept there";
     slot.row_begin = fresh.row_begin;
     slot.row_width = fresh.row_width;
-    for (const PageSwap& page : swap.pages) {
-      std::copy_n(host_stamps_.begin() + int64_t{page.host_page} * limits_.block_size,
-                  limits_.block_size, stamps_.begin() + int64_t{page.page} * limits_.block_size);
+    for (const PageCopy& page : swap.pages) {
+      std::copy_n(host_stamps_.begin() + int64_t{page.from} * limits_.block_size,
+                  limits_.block_size, stamps_.begin() + int64_t{page.to} * limits_.block_size);
     }
   }
 }
@@ -123,8 +169,10 @@ void FakeEngine::ApplySetups(const Batch& batch) {
     ASSERT_GE(setup.slot, 0);
     ASSERT_LT(setup.slot, limits_.max_num_seqs);
     slots_[setup.slot] = Slot();
-    slots_[setup.slot].generation = ++generation_;
     slots_[setup.slot].plan = setup.plan;
+    slots_[setup.slot].shared_tokens = setup.shared_tokens;
+    EXPECT_EQ(setup.shared_tokens % limits_.block_size, 0);
+    num_shared_tokens_ += setup.shared_tokens;
   }
 }
 
@@ -218,7 +266,7 @@ int64_t FakeEngine::StampIndex(const Slot& slot, int head, int32_t entry) {
 
 void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position) {
   stamps_[StampIndex(slot, head, entry)] =
-      Mix(slot.generation, head) << 32 | static_cast<uint32_t>(position);
+      Mix(slot.histories.at(position), head) << 32 | static_cast<uint32_t>(position);
 }
 
 // What ragged heads keep is what a hash of the sequence says, as much together as the plan allows
@@ -299,7 +347,9 @@ uint64_t FakeEngine::ReadEntries(const Slot& slot) {
   for (int head = 0; head < AllHeads(); ++head) {
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry) {
       const uint64_t stamp = stamps_[StampIndex(slot, head, entry)];
-      if (stamp >> 32 != (Mix(slot.generation, head) & 0xFFFFFFFFull)) {
+      const auto position = static_cast<uint32_t>(stamp);
+      if (position >= slot.histories.size() ||
+          stamp >> 32 != (Mix(slot.histories[position], head) & 0xFFFFFFFFull)) {
         ADD_FAILURE() << "entry " << entry << " of head " << head
                       << " was overwritten by another sequence";
         return 0;
@@ -335,7 +385,13 @@ TokenId FakeEngine::Decode(const DecodeRow& row) {
   return Choose(slot, row.sampling);
 }
 
+void FakeEngine::Feed(Slot* slot, TokenId token) {
+  slot->history = Mix(slot->history, token);
+  slot->histories.push_back(slot->history);
+}
+
 void FakeEngine::AppendEntry(Slot* slot, int32_t position, TokenId token) {
+  Feed(slot, token);
   for (int head = 0; head < AllHeads(); ++head) {
     int32_t& length = slot->lengths[head];
     // At the cap the victim's slot is overwritten; which one is any pure function of the position.
@@ -345,7 +401,6 @@ void FakeEngine::AppendEntry(Slot* slot, int32_t position, TokenId token) {
     EXPECT_LE(length, head < NumHeads() ? slot->plan.EntriesAfter(slot->fed + 1) : limits_.window);
     WriteEntry(*slot, head, entry, position);
   }
-  slot->history = Mix(slot->history, token);
   ++slot->fed;
 }
 
@@ -386,6 +441,7 @@ void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   };
   EXPECT_EQ(slice.first_token, slot.first_token);
+  EXPECT_LE(slot.shared_tokens, slice.first_token);
   EXPECT_TRUE(same(slot.cached_blocks, slice.cached_blocks));
   EXPECT_TRUE(same(slot.new_blocks, slice.new_blocks));
   EXPECT_EQ(slice.first_token, static_cast<int>(slice.cached_blocks.size()) * kPrefixBlockTokens);
@@ -467,13 +523,15 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
 // When it has been read.
 void FakeEngine::CompressPrompt(Slot* slot) {
   slot->fed = slot->plan.prompt.tokens;  // a probe leaves nothing
-  for (int i = 0; i < slot->fed; ++i) slot->history = Mix(slot->history, slot->prompt[i]);
+  for (int i = 0; i < slot->fed; ++i) Feed(slot, slot->prompt[i]);
   Compress(slot);
   slot->lengths.resize(AllHeads(),
                        static_cast<int32_t>(std::min<int64_t>(slot->fed, limits_.window)));
   slot->caps.resize(AllHeads(), limits_.window);
   for (int head = 0; head < AllHeads(); ++head) {
-    for (int32_t entry = 0; entry < slot->lengths[head]; ++entry)
+    const int32_t shared = head < NumHeads() ? slot->shared_tokens : 0;
+    EXPECT_TRUE(shared == 0 || slot->lengths[head] == slot->fed) << "there is a shorter cache";
+    for (int32_t entry = shared; entry < slot->lengths[head]; ++entry)
       WriteEntry(*slot, head, entry, slot->fed - slot->lengths[head] + entry);
   }
 }

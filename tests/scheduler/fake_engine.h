@@ -1,11 +1,11 @@
 // An engine without a model that holds the scheduler to every promise of engine/step/batch.h.
 //
-// It keeps the block tables and lengths as the real one does and writes a stamp (whose entry, which
-// position) into every slot of a page. Whoever reads a page and finds another's stamp has been
-// given a page that two sequences name. Prefix blocks hold what their tokens were. The next token
-// is a hash of the seed, the position, all tokens fed and the positions that the cache holds: any
-// slip in replay, order or eviction changes the stream. A broken promise is a test failure with its
-// text.
+// It keeps the block tables and lengths as the real one does and writes a stamp (of which tokens,
+// which position) into every slot of a page. Whoever reads a page and finds a stamp of other tokens
+// has been given a page that another sequence writes. Prefix blocks hold what their tokens were.
+// The next token is a hash of the seed, the position, all tokens fed and the positions that the
+// cache holds: any slip in replay, order or eviction changes the stream. A broken promise is a test
+// failure with its text.
 #ifndef HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SCHEDULER_FAKE_ENGINE_H_
 
@@ -41,6 +41,9 @@ class FakeEngine : public ImmediateExecutor {
   const Step& last_step() const { return last_step_; }
   int64_t num_steps() const { return num_steps_; }
   int64_t num_appended() const { return num_appended_; }  // runs
+  int64_t num_forks() const { return num_forks_; }
+  int64_t num_copies() const { return num_copies_; }                // pages, within the pool
+  int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
   // A kept cache as it would come back from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
 
@@ -49,8 +52,8 @@ class FakeEngine : public ImmediateExecutor {
 
  private:
   struct Slot {
-    uint32_t generation = 0;
     CachePlan plan;
+    int32_t shared_tokens = 0;
     int64_t row_begin = -1;
     int32_t row_width = 0;
     std::vector<int32_t> lengths;  // [heads] once the prompt is read
@@ -58,7 +61,8 @@ class FakeEngine : public ImmediateExecutor {
     int64_t fed = 0;               // tokens seen
     int64_t cut_at = -1;           // tokens seen when it was cut last
     uint64_t history = 0;
-    int layer = 0;  // prefill cursor
+    std::vector<uint64_t> histories;  // [fed] after each token
+    int layer = 0;                    // prefill cursor
     int token = 0;
     int arena_begin = -1;
     int first_token = 0;
@@ -71,6 +75,10 @@ class FakeEngine : public ImmediateExecutor {
 
   void ApplySwapOuts(const Batch& batch);
   void ApplySwapIns(const Batch& batch);
+  void ApplyCopies(const Batch& batch);
+  void ApplyForks(const Batch& batch);
+  void CheckSamples(const Batch& batch);
+  static void Feed(Slot* slot, TokenId token);
   void ApplySetups(const Batch& batch);
   void ApplyTables(const Batch& batch);
   void ApplyDecisions(const Batch& batch);
@@ -108,10 +116,12 @@ class FakeEngine : public ImmediateExecutor {
   // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
   // all before them.
   std::vector<uint64_t> prefix_;
-  uint32_t generation_ = 0;
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;
+  int64_t num_forks_ = 0;
+  int64_t num_copies_ = 0;
+  int64_t num_shared_tokens_ = 0;
 };
 
 }  // namespace hydrant

@@ -39,7 +39,7 @@ class Soak {
   PrefixCacheStats prefix_cache() const { return harness_.scheduler.Stats().prefix_cache; }
   uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
-  int64_t num_appended() const { return harness_.engine.num_appended(); }
+  const FakeEngine& engine() const { return harness_.engine; }
   int num_continued() const { return num_continued_; }
   int num_loaded() const { return num_loaded_; }
   int num_compared() const { return num_compared_; }
@@ -158,8 +158,15 @@ class Soak {
     if (Below(3) == 0) request.keep_as.handle = "context " + std::to_string(next_seed_);
     if (Below(30) == 0) request.keep_as.pinned = true;
     if (Below(3) == 0) GoOn(&request);
-    requests_.push_back(request);
-    handles_.push_back(harness_.Add(std::move(request)));
+    const int samples = Below(5) == 0 && request.resume_token_ids.empty() ? 2 + Below(4) : 1;
+    if (samples > 1) request.keep_as = {};
+    const std::optional<uint64_t> seed = request.sampling.seed;
+    for (int i = 0; i < samples; ++i) {
+      request.sampling.seed = *seed + i * 1000;
+      if (i > 0) request.sample_of = handles_[handles_.size() - i];
+      requests_.push_back(request);
+      handles_.push_back(harness_.Add(request));
+    }
   }
   // From the context of one that has ended, where there still is one.
   void GoOn(Request* request) {
@@ -263,11 +270,14 @@ class Soak {
         continue;
       SchedulerHarness alone(ample);
       // No accident where the other did not pass.
-      const int64_t seen = requests_[i].from == nullptr ? 0 : requests_[i].from->num_seen;
+      int64_t seen = requests_[i].from == nullptr ? 0 : requests_[i].from->num_seen;
+      if (requests_[i].sample_of.has_value())
+        seen = static_cast<int64_t>(requests_[i].prompt.size()) - 1;
       alone.engine.choose = [seen](uint64_t seed, int32_t position) {
         return position <= seen ? std::nullopt : Accidents(seed, position);
       };
       requests_[i].deadline.reset();
+      requests_[i].sample_of.reset();
       const RequestHandle handle = alone.Add(requests_[i]);
       alone.RunToEnd();
       const Stream& expected = alone[handle];
@@ -299,7 +309,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 200'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
-           contexts_evicted = 0, loaded = 0, appended = 0;
+           contexts_evicted = 0, loaded = 0, appended = 0, forks = 0, copies = 0, shared = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -312,14 +322,19 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     continued += soak.num_continued();
     contexts_evicted += soak.contexts_evicted();
     loaded += soak.num_loaded();
-    appended += soak.num_appended();
+    appended += soak.engine().num_appended();
+    forks += soak.engine().num_forks();
+    copies += soak.engine().num_copies();
+    shared += soak.engine().num_shared_tokens();
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
             << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
             << " of these evicted, " << continued << " went on from a context, " << appended
-            << " runs appended, " << contexts_evicted << " contexts evicted, " << loaded
-            << " loaded, " << compared << " streams equal to their run alone\n";
+            << " runs appended, " << forks << " samples forked, " << shared
+            << " tokens of prompts in others' pages, " << copies << " pages copied, "
+            << contexts_evicted << " contexts evicted, " << loaded << " loaded, " << compared
+            << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
@@ -327,6 +342,9 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   EXPECT_GT(contexts_evicted, 0u);
   EXPECT_GT(loaded, 0u);
   EXPECT_GT(appended, 0u);
+  EXPECT_GT(forks, 0u);
+  EXPECT_GT(shared, 0u);
+  EXPECT_GT(copies, 0u);
 }
 
 }  // namespace

@@ -21,14 +21,9 @@ void CopyPage(const KvPages& from, int32_t from_page, const KvPages& to, int32_t
 
 }  // namespace
 
-void SwapOutPages(const SwapPagesArgs& args) {
+void CopyPages(const CopyPagesArgs& args) {
   for (int i = 0; i < args.count; ++i)
-    CopyPage(args.pool, args.swaps[i].page, args.host, args.swaps[i].host_page);
-}
-
-void SwapInPages(const SwapPagesArgs& args) {
-  for (int i = 0; i < args.count; ++i)
-    CopyPage(args.host, args.swaps[i].host_page, args.pool, args.swaps[i].page);
+    CopyPage(args.from, args.copies[i].from, args.to, args.copies[i].to);
 }
 
 }  // namespace hydrant::reference

@@ -17,13 +17,11 @@ __device__ void CopyPart(const void* source, size_t from, void* target, size_t t
 
 // A block per page. Widest accesses where the vectors of a page are whole numbers of them: the
 // arrays begin where such an access may.
-template <bool kOut>
-__global__ void SwapPagesKernel(SwapPagesArgs args) {
-  const PageSwap swap = args.swaps[blockIdx.x];
-  const KvPages& source = kOut ? args.pool : args.host;
-  const KvPages& target = kOut ? args.host : args.pool;
-  const size_t from = kOut ? swap.page : swap.host_page;
-  const size_t to = kOut ? swap.host_page : swap.page;
+__global__ void CopyPagesKernel(CopyPagesArgs args) {
+  const KvPages& source = args.from;
+  const KvPages& target = args.to;
+  const size_t from = args.copies[blockIdx.x].from;
+  const size_t to = args.copies[blockIdx.x].to;
   const size_t slots = source.layout.block_size;
   const size_t vectors = BytesOf(source.layout.dtype, slots * source.layout.head_dim);
   if (vectors % sizeof(uint4) == 0) {
@@ -40,14 +38,9 @@ __global__ void SwapPagesKernel(SwapPagesArgs args) {
 
 }  // namespace
 
-cudaError_t SwapOutPages(const Context& context, const SwapPagesArgs& args) {
+cudaError_t CopyPages(const Context& context, const CopyPagesArgs& args) {
   if (args.count == 0) return cudaSuccess;
-  return Launch(SwapPagesKernel<true>, dim3(args.count), dim3(kThreads), 0, context.stream, args);
-}
-
-cudaError_t SwapInPages(const Context& context, const SwapPagesArgs& args) {
-  if (args.count == 0) return cudaSuccess;
-  return Launch(SwapPagesKernel<false>, dim3(args.count), dim3(kThreads), 0, context.stream, args);
+  return Launch(CopyPagesKernel, dim3(args.count), dim3(kThreads), 0, context.stream, args);
 }
 
 }  // namespace hydrant::cuda
