@@ -135,7 +135,7 @@ void DecodeHead(const DecodeAttentionArgs& args, int row, int kv_head) {
   weights.reserve(group);
   for (int g = 0; g < group; ++g) weights.push_back(Attend(head, kv_head * group + g));
   if (!head.rule.scored) return;
-  UpdateScores(head, weights);
+  if (!head.rule.by_position) UpdateScores(head, weights);
   if (head.length == cap) {
     const int32_t next = head.rule.rolling ? head.length : args.positions[row] + 1;
     tables.victims[head_index] = PickVictim(args.pages, head.blocks, head.length, head.rule, next);
