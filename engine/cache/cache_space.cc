@@ -148,6 +148,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
                           : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
+    Unpublish(space);
     for (int head = 0; head < full_heads_; ++head) FreePagesPast(0, head, space);
     *space = SequenceSpace();
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
@@ -402,6 +403,7 @@ void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const 
     if (tokens > OverwritesAfter(space->spans[head])) return;
     of_heads[head] = pages;
   }
+  Unpublish(space);
   PublishAs({keys.begin(), keys.end()}, of_heads, space);
 }
 
@@ -427,7 +429,8 @@ void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSp
   }
   std::fill_n(space->pages.begin(), full_heads_, pages);
   space->num_pages = int64_t{pages} * full_heads_;
-  MarkShared(space->pages, space);
+  const auto blocks = args.prefix.first(pages / PagesAPrefixBlock());
+  PublishAs({blocks.begin(), blocks.end()}, space->pages, space);
 }
 
 std::vector<int32_t> CacheSpace::SharablePages(const CachePlan& plan,

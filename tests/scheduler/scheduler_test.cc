@@ -582,6 +582,100 @@ TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   h.RunToEnd();
 }
 
+// ---- Pages with several owners ------------------------------------------------------------------
+
+TEST_P(SchedulerTest, OnePrefixIsHeldOnce) {
+  SchedulerHarness h(LimitsForLongPrompts(Limits()));
+  std::vector<RequestHandle> all;
+  for (TokenId then = 1; then < 7; ++then) all.push_back(h.Add(BeginningWith(7, 256, 4, then)));
+  int64_t most = 0;
+  while (!h.scheduler.Empty()) {
+    h.Step();
+    most = std::max(most, h.scheduler.Stats().pages_total - h.scheduler.Stats().pages_free);
+  }
+  // 256 tokens are 64 pages in each of 4 heads; what follows takes two at most.
+  EXPECT_LE(most, 4 * (64 + 6 * 2));
+  for (const RequestHandle handle : all) {
+    ASSERT_TRUE(h[handle].finished.has_value());
+    EXPECT_GE(h[handle].finished->usage.kv_pages_peak, 4 * 65);
+  }
+}
+
+// A pool that does not hold two of them whole serves all at once.
+TEST_P(SchedulerTest, MoreRunWhereTheyShare) {
+  EngineLimits limits = LimitsForLongPrompts(Limits());
+  limits.num_blocks = 4 * 100;
+  SchedulerHarness h(limits);
+  for (TokenId then = 1; then < 7; ++then) {
+    Request request = BeginningWith(7, 256, 4, then);
+    request.stopping.max_tokens = 10;
+    h.Add(request);
+  }
+  int most = 0;
+  while (!h.scheduler.Empty()) {
+    h.Step();
+    most = std::max(most, h.scheduler.Stats().running);
+  }
+  EXPECT_EQ(most, 6);
+  EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+}
+
+std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count) {
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < count; ++i) {
+    request.sampling.seed = 100 + i;
+    if (i > 0) request.sample_of = handles[0];
+    handles.push_back(h->Add(request));
+  }
+  return handles;
+}
+
+TEST_P(SchedulerTest, SamplesReadTheirPromptOnce) {
+  SchedulerHarness h(Limits());
+  const std::vector<RequestHandle> samples = AddSamples(&h, MakeRequest(21, 6), 4);
+  const RequestHandle behind = h.Add(MakeRequest(9, 6));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().prefilling + h.scheduler.Stats().running, 2) << "others pass";
+  EXPECT_EQ(h.scheduler.Stats().wait_reason, WaitReason::kPrefix);
+  h.RunToEnd();
+  EXPECT_EQ(h.engine.num_forks(), 3);
+  EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 21u + 9u);
+  EXPECT_TRUE(h[behind].finished.has_value());
+  for (int i = 0; i < 4; ++i) {
+    SchedulerHarness alone(Limits());
+    Request request = MakeRequest(21, 6);
+    request.sampling.seed = 100 + i;
+    const RequestHandle handle = alone.Add(request);
+    alone.RunToEnd();
+    EXPECT_EQ(h[samples[i]].token_ids, alone[handle].token_ids) << i;
+    EXPECT_EQ(h[samples[i]].finished->usage.prompt_tokens, 21);
+    EXPECT_EQ(h[samples[i]].finished->usage.cached_tokens, i == 0 ? 0 : 21);
+  }
+}
+
+TEST_P(SchedulerTest, SamplesWithoutRoomReadTheirPromptThemselves) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = 2;
+  SchedulerHarness h(limits);
+  const std::vector<RequestHandle> samples = AddSamples(&h, MakeRequest(21, 6), 4);
+  h.RunToEnd();
+  EXPECT_EQ(h.engine.num_forks(), 1);
+  for (const RequestHandle handle : samples) EXPECT_EQ(h[handle].token_ids.size(), 6u);
+  EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 21u * 3);
+}
+
+TEST_P(SchedulerTest, SamplesOutliveTheOneThatReads) {
+  for (const int steps : {0, 1, 2, 3}) {
+    SchedulerHarness h(Limits());
+    const std::vector<RequestHandle> samples = AddSamples(&h, MakeRequest(21, 6), 3);
+    for (int i = 0; i < steps; ++i) h.Step();
+    h.scheduler.Cancel(samples[0], absl::CancelledError("gone"));
+    h.scheduler.Cancel(samples[2], absl::CancelledError("gone"));
+    h.RunToEnd();
+    EXPECT_EQ(h[samples[1]].token_ids.size(), 6u) << steps;
+  }
+}
+
 Request WithQuestion(int prompt_tokens, int question_tokens, int max_tokens, int budget) {
   Request request = MakeRequest(prompt_tokens, max_tokens);
   request.question_tokens = question_tokens;

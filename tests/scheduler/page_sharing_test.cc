@@ -1,0 +1,307 @@
+// Pages with several owners: who may share what, and when each gets pages of its own.
+#include <map>
+
+#include "engine/cache/cache_space.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace hydrant {
+namespace {
+
+using testing::IsEmpty;
+
+TEST(BlockAllocatorTest, ABlockIsFreeWhenItsLastOwnerGivesItUp) {
+  BlockAllocator blocks(3);
+  std::vector<int32_t> ids(2);
+  ASSERT_TRUE(blocks.Allocate(ids));
+  EXPECT_EQ(blocks.NumOwners(ids[0]), 1);
+  blocks.Share(ids[0]);
+  blocks.Share(ids[0]);
+  EXPECT_EQ(blocks.NumOwners(ids[0]), 3);
+  EXPECT_TRUE(blocks.IsShared(ids[0]));
+  blocks.Free(ids[0]);
+  blocks.Free(ids[0]);
+  EXPECT_EQ(blocks.NumOwners(ids[0]), 1);
+  EXPECT_FALSE(blocks.IsShared(ids[0]));
+  EXPECT_EQ(blocks.NumFree(), 1);
+  blocks.Free(ids[0]);
+  EXPECT_EQ(blocks.NumOwners(ids[0]), 0);
+  EXPECT_EQ(blocks.NumFree(), 2);
+  blocks.Free(ids[1]);
+}
+
+TEST(BlockAllocatorDeathTest, OneFreeMoreThanOwnersEndsTheProcess) {
+  EXPECT_DEATH(
+      {
+        BlockAllocator blocks(1);
+        std::vector<int32_t> ids(1);
+        blocks.Allocate(ids);
+        blocks.Share(ids[0]);
+        for (int i = 0; i < 3; ++i) blocks.Free(ids[0]);
+      },
+      "check failed");
+  EXPECT_DEATH(BlockAllocator(1).Share(0), "check failed");
+}
+
+class PageSharingTest : public testing::Test {
+ protected:
+  static constexpr int kHeads = 6;
+  static constexpr EngineLimits kLimits = {.num_layers = 2,
+                                           .num_kv_heads = 3,
+                                           .block_size = 4,
+                                           .num_blocks = 400,
+                                           .table_entries = 2000,
+                                           .num_host_pages = 400,
+                                           .max_kept_caches = 2,
+                                           .max_num_seqs = 4,
+                                           .max_model_len = 200,
+                                           .prefill_arena_tokens = 1000};
+
+  // Keeps what a head of its cap would; by position, as `local` does.
+  static CachePlan Plan(int64_t prompt_tokens, int32_t cap = kNoCap) {
+    CachePlan plan;
+    plan.prompt = {.tokens = prompt_tokens, .num_layers = 2, .num_kv_heads = 3};
+    plan.budget = plan.cap = cap;
+    plan.rule.scored = plan.rule.by_position = cap != kNoCap;
+    return plan;
+  }
+  // Of a prompt's whole blocks.
+  static std::vector<PrefixKey> Keys(int64_t tokens, uint8_t text = 1) {
+    std::vector<PrefixKey> keys(tokens / 32);
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = {text, static_cast<uint8_t>(i + 1)};
+    return keys;
+  }
+  static CacheSpace::OpenArgs Args(const CachePlan& plan, std::span<const PrefixKey> prefix = {}) {
+    return {.plan = &plan,
+            .prompt_tokens = plan.prompt.tokens,
+            .tokens = plan.prompt.tokens,
+            .final_tokens = 200,
+            .prefix = prefix};
+  }
+  // A prompt of 70 tokens that has been read.
+  void OpenFirst(const CachePlan& plan) {
+    ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));
+    space_.Publish(plan, 70, Keys(70), &first_);
+    updates_ = CacheUpdates();
+  }
+  int64_t NumHeld() const { return space_.NumPages() - space_.NumFreePages(); }
+  int NumCopied() const {
+    int pages = 0;
+    for (const SlotCopies& copies : updates_.copies) pages += static_cast<int>(copies.pages.size());
+    return pages;
+  }
+  // Of head 0, the pages that both name.
+  static int NumInCommon(const SequenceSpace& a, const SequenceSpace& b) {
+    int count = 0;
+    for (int32_t i = 0; i < std::min(a.pages[0], b.pages[0]); ++i)
+      count += a.blocks[a.BlockIndex(0, i)] == b.blocks[b.BlockIndex(0, i)] ? 1 : 0;
+    return count;
+  }
+  void TearDown() override {
+    for (SequenceSpace* space : {&first_, &second_, &third_}) space_.Release(space);
+    EXPECT_EQ(space_.NumFreePages(), kLimits.num_blocks);
+  }
+
+  CacheSpace space_{kLimits};
+  SequenceSpace first_, second_, third_;
+  CacheUpdates updates_;
+};
+
+TEST_F(PageSharingTest, PromptsThatBeginAlike) {
+  const CachePlan plan = Plan(70), longer = Plan(100);
+  OpenFirst(plan);
+  const int64_t alone = NumHeld();
+  EXPECT_EQ(alone, kHeads * 18);
+  ASSERT_TRUE(space_.TryOpen(Args(longer, Keys(70)), &second_, &updates_));
+  EXPECT_EQ(updates_.setups[0].shared_tokens, 64);
+  EXPECT_EQ(NumHeld() - alone, kHeads * (25 - 16)) << "two blocks of 32 tokens are there";
+  EXPECT_EQ(NumInCommon(first_, second_), 16);
+  EXPECT_EQ(second_.num_pages, kHeads * 25);
+  // The table says so, too.
+  std::map<int64_t, int32_t> table;
+  for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
+  for (int head = 0; head < kHeads; ++head) {
+    for (int32_t i = 0; i < second_.pages[head]; ++i)
+      EXPECT_EQ(table[second_.TableIndex(head, i)], second_.blocks[second_.BlockIndex(head, i)]);
+  }
+  // A third shares with the second, though the first has left.
+  space_.Publish(longer, 100, Keys(100), &second_);
+  space_.Release(&first_);
+  ASSERT_TRUE(space_.TryOpen(Args(longer, Keys(100)), &third_, &updates_));
+  EXPECT_EQ(NumInCommon(second_, third_), 24);
+  EXPECT_EQ(NumHeld(), kHeads * (25 + 1));
+  space_.Release(&second_);
+  EXPECT_EQ(NumHeld(), kHeads * 25);
+  for (int64_t tokens = 101; tokens <= 150; ++tokens)
+    ASSERT_TRUE(space_.TryGrow(tokens, &third_, &updates_));
+  EXPECT_THAT(updates_.copies, IsEmpty()) << "nothing is overwritten";
+}
+
+TEST_F(PageSharingTest, OtherTextsAndThoseWhoMayNotShareGetTheirOwn) {
+  OpenFirst(Plan(70));
+  const int64_t before = NumHeld();
+  const CachePlan whole = Plan(70);
+  CachePlan scored = Plan(70, 90), cut = Plan(70, 60), rolling = Plan(70, 90);
+  scored.rule.by_position = false;
+  rolling.rule.rolling = true;
+  for (const CachePlan& plan : {scored, cut, rolling}) {
+    SequenceSpace space;
+    ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &space, &updates_));
+    EXPECT_EQ(NumHeld() - before, space.num_pages);
+    EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+    space_.Publish(plan, 70, Keys(70, 2), &space);  // nor do others share with these
+    ASSERT_TRUE(space_.TryOpen(Args(whole, Keys(70, 2)), &third_, &updates_));
+    EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+    space_.Release(&third_);
+    space_.Release(&space);
+  }
+  const CachePlan plan = Plan(70);
+  ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70, 3)), &second_, &updates_));
+  EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+}
+
+// Capped at 80 entries: the 81st token overwrites one.
+TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
+  const CachePlan capped = Plan(70, 80), plan = Plan(70);
+  OpenFirst(capped);
+  ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &second_, &updates_));
+  ASSERT_EQ(NumInCommon(first_, second_), 16);
+  const int64_t held = NumHeld();
+  ASSERT_TRUE(space_.TryGrow(80, &first_, &updates_));
+  EXPECT_EQ(NumCopied(), 0);
+  EXPECT_EQ(space_.PagesMissing(first_, 81), kHeads * 16);
+  ASSERT_TRUE(space_.TryGrow(81, &first_, &updates_));
+  EXPECT_EQ(NumCopied(), kHeads * 16);
+  EXPECT_EQ(NumInCommon(first_, second_), 0);
+  EXPECT_EQ(NumHeld(), held + kHeads * (2 + 16)) << "two pages of growth, and the copies";
+  // They go where the table names them from now on, and come from what the other keeps.
+  std::map<int64_t, int32_t> table;
+  for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
+  EXPECT_EQ(updates_.copies[0].slot, first_.slot);
+  for (int32_t i = 0; i < 16; ++i) {
+    const PageCopy& copy = updates_.copies[0].pages[i];
+    EXPECT_EQ(copy.from, second_.blocks[second_.BlockIndex(0, i)]);
+    EXPECT_EQ(copy.to, first_.blocks[first_.BlockIndex(0, i)]);
+    EXPECT_EQ(table[first_.TableIndex(0, i)], copy.to);
+  }
+  updates_ = CacheUpdates();
+  ASSERT_TRUE(space_.TryGrow(150, &first_, &updates_));
+  EXPECT_EQ(NumCopied(), 0) << "once";
+  // What it has changed is no longer found with it.
+  space_.Release(&second_);
+  ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &third_, &updates_));
+  EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+}
+
+TEST_F(PageSharingTest, TheLastOwnerNeedsNoCopies) {
+  const CachePlan capped = Plan(70, 80);
+  OpenFirst(capped);
+  ASSERT_TRUE(space_.TryOpen(Args(capped, Keys(70)), &second_, &updates_));
+  space_.Release(&first_);
+  ASSERT_TRUE(space_.TryGrow(100, &second_, &updates_));
+  EXPECT_EQ(NumCopied(), 0);
+  EXPECT_EQ(NumHeld(), kHeads * 20);
+}
+
+TEST_F(PageSharingTest, WithoutRoomForCopiesNothingChanges) {
+  const CachePlan capped = Plan(70, 80), plan = Plan(70), large = Plan(160);
+  OpenFirst(capped);
+  ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &second_, &updates_));
+  ASSERT_TRUE(space_.TryOpen(Args(large), &third_, &updates_));
+  updates_ = CacheUpdates();
+  const int64_t free = space_.NumFreePages();
+  ASSERT_LT(free, kHeads * 18);
+  ASSERT_GE(free, kHeads * 2);
+  EXPECT_FALSE(space_.TryGrow(81, &first_, &updates_));
+  EXPECT_EQ(space_.NumFreePages(), free);
+  EXPECT_THAT(updates_.updates, IsEmpty());
+  EXPECT_EQ(NumInCommon(first_, second_), 16);
+  EXPECT_TRUE(space_.TryGrow(80, &first_, &updates_));
+  space_.Release(&second_);
+  EXPECT_TRUE(space_.TryGrow(81, &first_, &updates_));
+}
+
+// What was scheduled before the prompt's end was known may have changed its entries.
+TEST_F(PageSharingTest, WhatIsOverwrittenAlreadyIsNotPublished) {
+  const CachePlan capped = Plan(70, 71), plan = Plan(70);
+  ASSERT_TRUE(space_.TryOpen(Args(capped), &first_, &updates_));
+  space_.Publish(capped, 72, Keys(70), &first_);
+  ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &second_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, second_), 0);
+}
+
+TEST_F(PageSharingTest, AForkSharesWholePagesAndCopiesTheRest) {
+  const CachePlan plan = Plan(70);
+  OpenFirst(plan);
+  ASSERT_TRUE(space_.TryGrow(78, &first_, &updates_));  // it has gone on to page 19
+  updates_ = CacheUpdates();
+  CacheSpace::OpenArgs args = Args(plan);
+  args.tokens = 70;
+  ASSERT_TRUE(space_.TryFork(args, &first_, &second_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, second_), 17);
+  EXPECT_EQ(second_.pages[0], 18);
+  EXPECT_EQ(NumCopied(), kHeads);
+  ASSERT_EQ(updates_.forks.size(), 1u);
+  EXPECT_EQ(updates_.forks[0].from, first_.slot);
+  EXPECT_EQ(updates_.setups[0].slot, second_.slot);
+  EXPECT_EQ(NumHeld(), kHeads * (20 + 1));
+  ASSERT_TRUE(space_.TryGrow(90, &second_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, second_), 17);
+}
+
+TEST_F(PageSharingTest, AForkOfWhatChangesEveryStepIsACopy) {
+  CachePlan scored = Plan(70, 90);
+  scored.rule.by_position = false;
+  const CachePlan at_its_cap = Plan(70, 60);
+  for (const CachePlan& plan : {scored, at_its_cap}) {
+    ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));
+    updates_ = CacheUpdates();
+    CacheSpace::OpenArgs args = Args(plan);
+    ASSERT_TRUE(space_.TryFork(args, &first_, &second_, &updates_));
+    EXPECT_EQ(NumInCommon(first_, second_), 0);
+    EXPECT_EQ(NumCopied(), first_.num_pages);
+    EXPECT_THAT(second_.shared, IsEmpty());
+    space_.Release(&second_);
+    args.pages_kept_free = space_.NumFreePages();
+    EXPECT_FALSE(space_.TryFork(args, &first_, &second_, &updates_));
+    EXPECT_EQ(space_.wait_reason(), WaitReason::kPages);
+    space_.Release(&first_);
+  }
+}
+
+TEST_F(PageSharingTest, OneContext) {
+  const CachePlan plan = Plan(70, 90);
+  OpenFirst(plan);
+  KeptSpace kept;
+  ASSERT_TRUE(space_.TrySwapOut(first_, &kept, &updates_));
+  space_.Release(&first_);
+  updates_ = CacheUpdates();
+  const CacheSpace::OpenArgs args = Args(plan);
+  ASSERT_TRUE(space_.TrySwapIn(args, kept, &first_, &updates_));
+  EXPECT_EQ(updates_.swap_ins[0].pages.size(), kHeads * 18u);
+  ASSERT_TRUE(space_.TrySwapIn(args, kept, &second_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, second_), 17);
+  EXPECT_EQ(updates_.swap_ins[1].pages.size(), kHeads * 1u);
+  for (int head = 0; head < kHeads; ++head) {
+    EXPECT_EQ(updates_.swap_ins[1].pages[head].from, kept.host_pages[head * 18 + 17]);
+    EXPECT_EQ(updates_.swap_ins[1].pages[head].to, second_.blocks[second_.BlockIndex(head, 17)]);
+  }
+  ASSERT_TRUE(space_.TryGrow(91, &first_, &updates_));
+  EXPECT_EQ(NumCopied(), kHeads * 17);
+  // The second still has them.
+  ASSERT_TRUE(space_.TrySwapIn(args, kept, &third_, &updates_));
+  EXPECT_EQ(NumInCommon(second_, third_), 17);
+  // Another cache in the place of this one is another's.
+  const int place = kept.kept;
+  space_.Drop(&kept);
+  KeptSpace another;
+  ASSERT_TRUE(space_.TryReserve(second_.spans, second_.pages, &another));
+  ASSERT_EQ(another.kept, place);
+  space_.Release(&third_);
+  ASSERT_TRUE(space_.TrySwapIn(args, another, &third_, &updates_));
+  EXPECT_EQ(NumInCommon(second_, third_), 0);
+  space_.Drop(&another);
+}
+
+}  // namespace
+}  // namespace hydrant
