@@ -30,6 +30,14 @@ std::optional<Failed> Invalid(const std::string& message) {
 
 }  // namespace
 
+CachePlan PlanAfterTurns(CachePlan plan, const CacheSpec& spec,
+                         const std::vector<TokenRange>& ranges) {
+  for (const TokenRange& range : ranges) {
+    if (IsTurn(range, plan)) plan.cap = BudgetOfTurn(plan, spec, range.end).cap;
+  }
+  return plan;
+}
+
 Failed UnknownContext(const std::string& handle) {
   return {.status = absl::NotFoundError(
               absl::StrCat("context: ", handle,

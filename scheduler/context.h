@@ -44,7 +44,8 @@ struct Context {
   // by token. Who reads the tokens again does the same.
   std::vector<TokenRange> read_later;
   CacheSpec spec;                               // what its request asked for
-  CachePlan plan;                               // what became of it
+  CachePlan first_plan;                         // what became of it when its prompt had been read
+  CachePlan plan;                               // the same, after all turns (PlanAfterTurns)
   int64_t entries = 0;                          // over all layers and heads
   int64_t pages = 0;                            // that they lie in
   std::optional<RetainedMass> retained_mass{};  // of the prompt that was compressed
@@ -59,6 +60,15 @@ struct Context {
 inline bool ReadsAtOnce(const CachePlan& plan, const EngineLimits& limits) {
   return plan.AppendsRuns() && limits.window_layers == 0;
 }
+
+// Whether a range is another prompt, and not the question of the first one, which C does not count.
+inline bool IsTurn(const TokenRange& range, const CachePlan& plan) {
+  return plan.prompt.question_tokens == 0 || range.begin != plan.prompt.tokens;
+}
+
+// Of a cache that began with `plan` and has read these ranges.
+CachePlan PlanAfterTurns(CachePlan plan, const CacheSpec& spec,
+                         const std::vector<TokenRange>& ranges);
 
 // What is said of a handle that nothing is behind: of an unknown one, an expired one, or another's.
 Failed UnknownContext(const std::string& handle);

@@ -21,7 +21,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 // Its first part is for all versions; the number at its end says which one.
-constexpr std::string_view kMagic = "HYDRCTX1";
+constexpr std::string_view kMagic = "HYDRCTX2";
 constexpr std::string_view kMagicOfAll = kMagic.substr(0, 7);
 
 // More than any request can have.
@@ -168,11 +168,12 @@ void AddContext(const Context& context, Writer* writer) {
   writer->Add<uint8_t>(context.retained_mass.has_value());
   for (const float part : {mass.mean, mass.minimum, mass.p10}) writer->Add(part);
   AddSpec(context.spec, writer);
-  writer->Add<int64_t>(context.plan.prompt.tokens);
-  writer->Add<int64_t>(context.plan.prompt.question_tokens);
-  writer->Add<uint8_t>(context.plan.prompt.asked_later);
-  writer->Add<uint8_t>(context.plan.prompt.fits_twice);
-  writer->Add(std::string_view(SaveDecision(context.plan)));
+  const PromptShape& prompt = context.first_plan.prompt;
+  writer->Add<int64_t>(prompt.tokens);
+  writer->Add<int64_t>(prompt.question_tokens);
+  writer->Add<uint8_t>(prompt.asked_later);
+  writer->Add<uint8_t>(prompt.fits_twice);
+  writer->Add(std::string_view(SaveDecision(context.first_plan)));
 }
 
 // Ranges behind the prompt, in order, of tokens that have been seen.
@@ -219,7 +220,8 @@ absl::StatusOr<std::shared_ptr<Context>> GetContext(Reader* reader, const Contex
   if (!holds_together) return absl::DataLossError("its tokens do not hold together");
   absl::StatusOr<CachePlan> plan = RestorePlan(context->spec, prompt, decision);
   if (!plan.ok()) return absl::DataLossError(std::string(plan.status().message()));
-  context->plan = *std::move(plan);
+  context->first_plan = *std::move(plan);
+  context->plan = PlanAfterTurns(context->first_plan, context->spec, context->read_later);
   return context;
 }
 
@@ -319,6 +321,22 @@ absl::Status CheckGrowth(const ContextFile& file, const EngineLimits& limits) {
   return absl::OkStatus();
 }
 
+// A head's span as the plan has it, and the turns since; nullopt: only reports tell.
+std::optional<HeadSpan> SpanAsPlanned(const Context& context, const EngineLimits& limits,
+                                      int head) {
+  CachePlan plan = context.first_plan;
+  std::optional<HeadSpan> span = CacheSpace::SpanAfter(limits, plan, head, context.num_seen);
+  if (!span.has_value() || head / limits.num_kv_heads >= limits.FullLayers()) return span;
+  for (const TokenRange& range : context.read_later) {
+    if (!IsTurn(range, plan)) continue;
+    const int32_t cap = BudgetOfTurn(plan, context.spec, range.end).cap;
+    if (cap == plan.cap) continue;
+    span = span->Raised(range.begin, cap - plan.cap);
+    plan.cap = cap;
+  }
+  return span;
+}
+
 absl::Status CheckHeads(const ContextFile& file, const ContextHome& home) {
   const size_t heads = static_cast<size_t>(home.limits.num_layers) * home.limits.num_kv_heads;
   if (file.spans.size() != heads || file.lengths.size() != heads || file.victims.size() != heads)
@@ -331,7 +349,8 @@ absl::Status CheckHeads(const ContextFile& file, const ContextHome& home) {
     const int32_t length = file.lengths[head], victim = file.victims[head];
     const bool counted = span.dropped >= 0 && span.cap >= 1 && span.drop >= 0 &&
                          span.drop <= span.cap && length == span.EntriesAfter(seen) && length > 0;
-    const auto expected = CacheSpace::SpanAfter(home.limits, plan, static_cast<int>(head), seen);
+    const std::optional<HeadSpan> expected =
+        SpanAsPlanned(*file.context, home.limits, static_cast<int>(head));
     const bool as_planned = !expected.has_value() || span == *expected;
     const bool may_go_on =
         length < span.cap || victim >= 0 || plan.CutsAfter(seen) || plan.life->Samples() != nullptr;

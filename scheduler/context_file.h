@@ -2,7 +2,7 @@
 // They say of which model, tokenizer and number format they are, and are refused by others; they do
 // not depend on the size of pages. Pure; safe from any thread.
 //
-//   "HYDRCTX1", then two parts, each as its length (uint64), its SHA-256 and its bytes:
+//   "HYDRCTX2", then two parts, each as its length (uint64), its SHA-256 and its bytes:
 //   head   all of Context and of KeptHeads
 //   body   for each head of each layer, in CacheSpace's order, its live entries: keys, values,
 //          positions, scores, log weights, as in kernels/kv_pages.h

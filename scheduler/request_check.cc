@@ -241,6 +241,7 @@ Failed Invalid(absl::Status status) { return {.status = std::move(status), .reas
 }  // namespace
 
 std::optional<int32_t> CheckedRequest::CacheTokens() const {
+  if (request.from != nullptr && turn_cap != kNoCap) return turn_cap;
   const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
   const bool decided_later =
       plan.open == OpenUntil::kAdmission || (cut.has_value() && cut->min_retained_mass > 0.0f);
@@ -264,20 +265,22 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .asked_later = request.only_reads};
   prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
   absl::StatusOr<CachePlan> plan =
-      request.from != nullptr ? request.from->plan : PlanCache(request.cache, prompt);
+      request.from != nullptr ? request.from->first_plan : PlanCache(request.cache, prompt);
   if (!plan.ok()) return Invalid(plan.status());
   plan = Decide(*plan, Observations());
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(request.cache, *plan, limits);
   if (!status.ok()) return Invalid(std::move(status));
-  const absl::StatusOr<int64_t> total = MaxTotalTokens(request, *plan, limits);
+  CachePlan largest = *plan;  // it will be
+  if (request.from != nullptr) largest.cap = BudgetOfTurn(*plan, request.cache, prompt.tokens).cap;
+  const absl::StatusOr<int64_t> total = MaxTotalTokens(request, largest, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
   std::vector<PrefixKey> keys = KeysOf(request, *plan, limits);
-  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe), std::move(keys),
-                        *total};
+  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe),
+                        std::move(keys),    *total,           largest.cap};
 }
 
 }  // namespace hydrant

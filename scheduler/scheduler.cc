@@ -131,6 +131,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.rows.clear();
   batch_.updates.clear();
   batch_.decisions = std::exchange(ended_updates_.decisions, {});
+  batch_.turns.clear();
   batch_.cuts.clear();
   cut_.clear();
   batch_.decode.clear();
@@ -247,9 +248,25 @@ void Scheduler::GrowRunning(TimeUs now) {
     if (sequence->state != SequenceState::kRunning) continue;
     const TokenRange* read = sequence->IsSettled() ? sequence->NextRead() : nullptr;
     if (read == nullptr && !sequence->MayDecode()) continue;
+    if (read != nullptr) BeginTurn(sequence, *read);
     if (!TryGrow(sequence, read != nullptr ? read->end : sequence->num_seen + 1, now)) return;
     if (read != nullptr) BeginRead(sequence);
   }
+}
+
+// A context that another prompt follows may hold more. Does nothing the second time.
+void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
+  CachePlan& plan = sequence->plan;
+  if (sequence->from == nullptr || !IsTurn(range, plan)) return;
+  SlotTurn turn = {.slot = sequence->space.slot,
+                   .budget = BudgetOfTurn(plan, sequence->spec, range.end)};
+  if (turn.budget.cap == plan.cap) return;
+  space_.Raise(turn.budget.cap - plan.cap, sequence->num_seen, &sequence->space);
+  plan.cap = turn.budget.cap;
+  const int full_heads = limits_.FullLayers() * limits_.num_kv_heads;
+  for (int head = 0; head < full_heads; ++head)
+    turn.caps.push_back(sequence->space.spans[head].cap);
+  batch_.turns.push_back(std::move(turn));
 }
 
 // Preempts others for it; false: that was the end of it, or of its turn.
@@ -282,6 +299,7 @@ void Scheduler::BeginRead(Sequence* sequence) {
 void Scheduler::Preempt(Sequence* sequence) {
   const auto is_its = [&](const auto& entry) { return entry.slot == sequence->space.slot; };
   std::erase_if(batch_.decisions, is_its);
+  std::erase_if(batch_.turns, is_its);
   std::erase_if(batch_.cuts, is_its);
   std::erase_if(batch_.copies, is_its);
   std::erase_if(batch_.forks, is_its);
@@ -369,6 +387,8 @@ bool Scheduler::TryOpen(Sequence* sequence) {
       .final_tokens = sequence->max_total_tokens - 1,
       .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
   const KeptSpace* kept = sequence->from == nullptr ? nullptr : contexts_.Use(*sequence->from);
+  if (sequence->from != nullptr)
+    sequence->plan = kept != nullptr ? sequence->from->plan : sequence->from->first_plan;
   const std::span<const PrefixKey> keys = sequence->prefix_keys;
   if (kept != nullptr) {
     args.tokens = sequence->from->num_seen;
@@ -758,17 +778,19 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
   const bool whole = sequence.state == SequenceState::kRunning && space.lengths_known &&
                      sequence.plan.open == OpenUntil::kDecided;
   if (sequence.keep_as.handle.empty() || !whole) return nullptr;
-  auto context = std::make_shared<Context>(Context{.id = {sequence.salt, sequence.keep_as.handle},
-                                                   .tokens = sequence.tokens,
-                                                   .num_seen = sequence.num_seen,
-                                                   .read_later = sequence.read_later,
-                                                   .spec = sequence.spec,
-                                                   .plan = sequence.plan,
-                                                   .pages = space.num_pages,
-                                                   .retained_mass = sequence.usage.retained_mass,
-                                                   .created_at = sequence.keep_as.created_at,
-                                                   .expires_at = sequence.keep_as.expires_at,
-                                                   .pinned = sequence.keep_as.pinned});
+  auto context = std::make_shared<Context>(
+      Context{.id = {sequence.salt, sequence.keep_as.handle},
+              .tokens = sequence.tokens,
+              .num_seen = sequence.num_seen,
+              .read_later = sequence.read_later,
+              .spec = sequence.spec,
+              .first_plan = sequence.from != nullptr ? sequence.from->first_plan : sequence.plan,
+              .plan = sequence.plan,
+              .pages = space.num_pages,
+              .retained_mass = sequence.usage.retained_mass,
+              .created_at = sequence.keep_as.created_at,
+              .expires_at = sequence.keep_as.expires_at,
+              .pinned = sequence.keep_as.pinned});
   for (const HeadSpan& span : space.spans) context->entries += span.EntriesAfter(sequence.num_seen);
   if (!contexts_.Keep(context, space, &ended_updates_)) return nullptr;
   if (sequence.was_decided) ended_updates_.decisions.push_back({space.slot, sequence.plan});

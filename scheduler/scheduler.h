@@ -122,6 +122,7 @@ class Scheduler {
   void GoLive(Sequence* sequence);
   void CutRunning();
   void GrowRunning(TimeUs now);
+  void BeginTurn(Sequence* sequence, const TokenRange& range);
   bool TryGrow(Sequence* sequence, int64_t tokens, TimeUs now);
   void BeginRead(Sequence* sequence);
   void Preempt(Sequence* sequence);

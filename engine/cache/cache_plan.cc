@@ -260,6 +260,20 @@ CachePlan Decide(const CachePlan& plan, const Observations& observations) {
   return plan.policy->Decide(plan, observations);
 }
 
+TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens) {
+  const TurnBudget as_it_is = {plan.cap, plan.rule};
+  if (plan.cap == kNoCap || !plan.AppendsRuns()) return as_it_is;
+  PromptShape all = plan.prompt;
+  all.tokens = tokens;
+  all.question_tokens = 0;
+  const absl::StatusOr<CachePlan> made = PlanCache(spec, all);
+  if (!made.ok() || made->cap == kNoCap || made->cap <= plan.cap) return as_it_is;
+  TurnBudget budget = {made->cap, plan.rule};
+  budget.rule.sinks = made->rule.sinks;
+  budget.rule.recent = made->rule.recent;
+  return budget;
+}
+
 std::string SaveDecision(const CachePlan& plan) {
   return plan.policy == nullptr ? std::string() : plan.policy->SaveDecision(plan);
 }

@@ -118,6 +118,16 @@ struct Observations {
 // What the plan's policy makes of them. The plan may be as open as before.
 CachePlan Decide(const CachePlan& plan, const Observations& observations);
 
+// A cache that another prompt follows, as in a conversation: C is counted anew, of all `tokens` up
+// to that prompt's end, and so is what is protected. What has been evicted stays so.
+struct TurnBudget {
+  int32_t cap = kNoCap;  // at least the plan's; no higher: nothing changes
+  DecodeRule rule;
+};
+// Where the plan does not append runs (CachePlan::AppendsRuns), or its heads may grow without end,
+// they stay as they are. `spec`: of the request that the plan was made for.
+TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens);
+
 // A plan that is no longer open outlives its process as the spec and the prompt that PlanCache()
 // made it of, and what has been decided since.
 std::string SaveDecision(const CachePlan& plan);

@@ -503,6 +503,13 @@ void CacheSpace::Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space)
   for (int head = 0; head < full_heads_; ++head) CutHead(head, then, tokens, space);
 }
 
+void CacheSpace::Raise(int32_t entries, int64_t tokens, SequenceSpace* space) const {
+  for (int head = 0; head < full_heads_; ++head)
+    space->spans[head] = space->spans[head].Raised(tokens, entries);
+  space->growing.clear();
+  space->capacity = 0;
+}
+
 void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {
   HYDRANT_CHECK(static_cast<int>(caps.size()) == full_heads_);
   for (int head = 0; head < full_heads_; ++head)

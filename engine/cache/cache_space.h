@@ -134,6 +134,9 @@ class CacheSpace {
   void Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space);
   // Where heads differ, when it is reported what each holds at most, [full layers * KV heads].
   void Cap(std::span<const int32_t> caps, SequenceSpace* space);
+  // Every head of the layers without a window may hold so many entries more than before, from
+  // `tokens` tokens on.
+  void Raise(int32_t entries, int64_t tokens, SequenceSpace* space) const;
   // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt; what
   // they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);

@@ -55,6 +55,15 @@ struct SlotDecision {
   CachePlan plan;
 };
 
+// Another turn begins (BudgetOfTurn): what the heads of a slot may hold, in the layers without a
+// window, and what is protected from now on. The slot's plan changes in its cap alone: its rule is
+// that of its first prompt, by which bounds are counted.
+struct SlotTurn {
+  int slot = 0;
+  TurnBudget budget;
+  std::vector<int32_t> caps = {};  // [full layers * KV heads]
+};
+
 // A cache is cut as its plan's life says (Lifecycle::CutAfter). Pages past what its
 // heads then hold are no longer the slot's, where the cut says so (PageCut::then). Comes before
 // anything else that the step does with pages.
@@ -78,6 +87,7 @@ struct CacheSwap {
 // left.
 struct CacheUpdates {
   std::vector<SlotDecision> decisions;  // every slot at most once
+  std::vector<SlotTurn> turns;          // the same
   std::vector<CacheSwap> swap_outs;
   std::vector<SlotCopies> copies;
   std::vector<SlotSetup> setups;

@@ -41,6 +41,10 @@ struct HeadSpan {
     if (drop == 0 || entries <= cap) return MostUntil(tokens);
     return cap - drop + 1 + static_cast<int32_t>((entries - cap - 1) % drop);
   }
+  // From so many tokens on it may hold so many entries more.
+  HeadSpan Raised(int64_t tokens, int32_t entries) const {
+    return {static_cast<int32_t>(tokens) - EntriesAfter(tokens), cap + entries, drop};
+  }
   bool operator==(const HeadSpan&) const = default;
 };
 

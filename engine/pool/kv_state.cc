@@ -142,6 +142,7 @@ absl::Status KvState::AllocatePrefix() {
 
 void KvState::Apply(const CacheUpdates& updates) {
   for (const SlotDecision& decision : updates.decisions) Decide(decision);
+  for (const SlotTurn& turn : updates.turns) BeginTurn(turn);
   for (const CacheSwap& swap : updates.swap_outs) {
     CopyPages(swap.pages, pages_, kept_.pages);
     full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
@@ -175,6 +176,12 @@ void KvState::CopyPages(std::span<const PageCopy> copies, const KvPages& from, c
 // list after the other keeps their order.
 void KvState::Copy(std::span<const SlotCopies> copies) {
   for (const SlotCopies& list : copies) CopyPages(list.pages, pages_, pages_);
+}
+
+void KvState::BeginTurn(const SlotTurn& turn) {
+  plans_[turn.slot].cap = turn.budget.cap;
+  full_.rules.Write(*backend_, turn.slot, std::span(&turn.budget.rule, 1));
+  full_.caps.Write(*backend_, turn.slot * full_.NumHeads(), turn.caps);
 }
 
 void KvState::Fork(const SlotFork& fork) {

@@ -97,6 +97,7 @@ class KvState {
   void CopyPages(std::span<const PageCopy> copies, const KvPages& from, const KvPages& to);
   void Copy(std::span<const SlotCopies> copies);
   void Fork(const SlotFork& fork);
+  void BeginTurn(const SlotTurn& turn);
 
   Backend* backend_;
   EngineLimits limits_;

@@ -38,7 +38,7 @@ Parts Taken(const std::string& file) {
 }
 
 // With checksums that are right, as somebody who means harm would write it.
-std::string Signed(const Parts& parts, const std::string& magic = "HYDRCTX1") {
+std::string Signed(const Parts& parts, const std::string& magic = "HYDRCTX2") {
   std::string file = magic;
   for (const std::string* part : {&parts.head, &parts.body}) {
     const uint64_t size = part->size();
@@ -169,7 +169,7 @@ TEST_F(ContextFileTest, ForeignOnesAreNamed) {
               HasSubstr("another number format"));
   const Parts parts = Taken(file);
   EXPECT_TRUE(Refusal(Signed(parts)).ok());
-  const absl::Status newer = Refusal(Signed(parts, "HYDRCTX2"));
+  const absl::Status newer = Refusal(Signed(parts, "HYDRCTX3"));
   EXPECT_EQ(newer.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(newer.message(), HasSubstr("newer version"));
   ContextHome small = server_->Home();
@@ -210,6 +210,15 @@ TEST_F(ContextFileTest, WhoeverWroteItNothingCrashes) {
     if (request.cache.policy == "streaming") request.cache.params = {{"rolling", "true"}};
     files.push_back(Taken(FileOf(request)));
   }
+  Request growing = MakeRequest("h2o");  // with a second turn
+  growing.cache.max_cache_tokens.reset();
+  growing.cache.cache_ratio = 0.3;
+  growing.cache.min_cache_tokens = 4;
+  FileOf(growing);
+  Request turn = MakeRequest("full", 20);
+  turn.cache = CacheSpec();
+  turn.context = "kept";
+  files.push_back(Taken(FileOf(turn)));
   const auto server = MakeServer();
   int taken = 0, gone_on = 0;
   for (int i = 0; i < 6000; ++i) {

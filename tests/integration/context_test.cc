@@ -107,6 +107,43 @@ TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
   }
 }
 
+// C is a share of all that has been said by then.
+TEST_P(ContextTest, AnotherTurnRaisesTheBudget) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    if (policy.name == "full") continue;
+    SCOPED_TRACE(policy.name);
+    Request first = MakeRequest(150, policy.name, 1);
+    first.cache.max_cache_tokens.reset();
+    first.cache.cache_ratio = 0.3;
+    first.cache.min_cache_tokens = 8;
+    Compare(first, Next("", 2));
+  }
+}
+
+TEST_P(ContextTest, TheThirdTurnCountsAllBeforeIt) {
+  if (model_->config().KindOf(0).window > 0) GTEST_SKIP() << "layers with a window";
+  const auto server = MakeServer(64 << 20), without = MakeServer(0);
+  Request request = MakeRequest(100, "h2o", 1);
+  request.cache.max_cache_tokens.reset();
+  request.cache.cache_ratio = 0.25;
+  request.cache.min_cache_tokens = 8;
+  std::vector<int> kept, tokens;
+  for (int turn = 0; turn < 4; ++turn) {
+    request.keep_as.handle = "turn " + std::to_string(turn);
+    const Answer answer = server->Run(request);
+    kept.push_back(answer.usage.kv_tokens_kept);
+    tokens.push_back(answer.usage.prompt_tokens);
+    request = Next(request.keep_as.handle, 10 + turn);
+    if (turn == 3) break;
+    // Whoever has lost the cache comes to the same.
+    Request again = request;
+    ASSERT_FALSE(server->contexts().Resolve(&again).has_value());
+    const std::vector<TokenId> read_again = without->Run(again).tokens;
+    EXPECT_EQ(read_again, server->Run(request).tokens) << turn;
+  }
+  for (size_t turn = 0; turn < kept.size(); ++turn) EXPECT_EQ(kept[turn], (tokens[turn] + 3) / 4);
+}
+
 // Read once, for any number of questions.
 TEST_P(ContextTest, GoesOnFromWhatWasOnlyRead) {
   for (const PolicyInfo& policy : ListPolicies()) {

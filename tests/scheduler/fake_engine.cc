@@ -52,6 +52,7 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   last_step_ = {
       .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
   ApplyDecisions(batch);
+  ApplyTurns(batch);
   ApplySwapOuts(batch);
   ApplyCopies(batch);
   ApplySetups(batch);
@@ -205,6 +206,21 @@ void FakeEngine::ApplyDecisions(const Batch& batch) {
     EXPECT_FALSE(IsOpen(decision.plan));
     EXPECT_EQ(slots_[decision.slot].fed, plan.prompt.tokens);
     plan = decision.plan;
+  }
+}
+
+void FakeEngine::ApplyTurns(const Batch& batch) {
+  for (const SlotTurn& turn : batch.turns) {
+    Slot& slot = slots_[turn.slot];
+    EXPECT_FALSE(slot.prompt.empty() || slot.IsReading());
+    EXPECT_GT(turn.budget.cap, slot.plan.cap);
+    ASSERT_EQ(turn.caps.size(), static_cast<size_t>(NumHeads()));
+    const int32_t more = turn.budget.cap - slot.plan.cap;
+    for (int head = 0; head < NumHeads(); ++head)
+      EXPECT_EQ(turn.caps[head], slot.caps[head] + more);
+    std::copy(turn.caps.begin(), turn.caps.end(), slot.caps.begin());
+    slot.plan.cap = turn.budget.cap;
+    ++num_turns_;
   }
 }
 

@@ -41,6 +41,7 @@ class FakeEngine : public ImmediateExecutor {
   const Step& last_step() const { return last_step_; }
   int64_t num_steps() const { return num_steps_; }
   int64_t num_appended() const { return num_appended_; }  // runs
+  int64_t num_turns() const { return num_turns_; }        // that raised caps
   int64_t num_forks() const { return num_forks_; }
   int64_t num_copies() const { return num_copies_; }                // pages, within the pool
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
@@ -82,6 +83,7 @@ class FakeEngine : public ImmediateExecutor {
   void ApplySetups(const Batch& batch);
   void ApplyTables(const Batch& batch);
   void ApplyDecisions(const Batch& batch);
+  void ApplyTurns(const Batch& batch);
   void ApplyCuts(const Batch& batch, StepResult* result);
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
   TokenId Decode(const DecodeRow& row);
@@ -119,6 +121,7 @@ class FakeEngine : public ImmediateExecutor {
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;
+  int64_t num_turns_ = 0;
   int64_t num_forks_ = 0;
   int64_t num_copies_ = 0;
   int64_t num_shared_tokens_ = 0;

@@ -94,6 +94,12 @@ class Soak {
     if (Below(10) == 0) request.cache_salt = "salt";
     if (Below(10) == 0) request.prefix_caching = false;
     if (Below(2) == 0) request.cache = LocalCache(1 + Below(40));
+    if (Below(4) == 0) {  // more when another prompt follows
+      request.cache = CacheSpec();
+      request.cache.policy = Below(2) == 0 ? "h2o" : "ada-h2o";
+      request.cache.cache_ratio = 0.1 * (1 + Below(8));
+      request.cache.min_cache_tokens = 1 + Below(8);
+    }
     if (Below(4) == 0) {
       request.cache.policy = "snapkv";  // its budget, and then growth
       request.cache.max_cache_tokens = 2 + Below(40);
@@ -309,7 +315,8 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t steps = FromEnvironment("HYDRANT_SOAK_STEPS", 200'000);
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
-           contexts_evicted = 0, loaded = 0, appended = 0, forks = 0, copies = 0, shared = 0;
+           contexts_evicted = 0, loaded = 0, appended = 0, turns = 0, forks = 0, copies = 0,
+           shared = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -323,6 +330,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     contexts_evicted += soak.contexts_evicted();
     loaded += soak.num_loaded();
     appended += soak.engine().num_appended();
+    turns += soak.engine().num_turns();
     forks += soak.engine().num_forks();
     copies += soak.engine().num_copies();
     shared += soak.engine().num_shared_tokens();
@@ -331,8 +339,8 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
             << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
             << " of these evicted, " << continued << " went on from a context, " << appended
-            << " runs appended, " << forks << " samples forked, " << shared
-            << " tokens of prompts in others' pages, " << copies << " pages copied, "
+            << " runs appended, " << turns << " raised budgets, " << forks << " samples forked, "
+            << shared << " tokens of prompts in others' pages, " << copies << " pages copied, "
             << contexts_evicted << " contexts evicted, " << loaded << " loaded, " << compared
             << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
@@ -342,6 +350,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   EXPECT_GT(contexts_evicted, 0u);
   EXPECT_GT(loaded, 0u);
   EXPECT_GT(appended, 0u);
+  EXPECT_GT(turns, 0u);
   EXPECT_GT(forks, 0u);
   EXPECT_GT(shared, 0u);
   EXPECT_GT(copies, 0u);
