@@ -86,15 +86,16 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sequence.position = position + 1;
 }
 
-void EngineDriver::Append(int slot, std::vector<TokenId> tokens) {
-  BeginRun(slot, std::move(tokens));
+void EngineDriver::Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep) {
+  BeginRun(slot, std::move(tokens), std::move(keep));
   AppendPart(slot, 0, engine_->limits().num_layers, 0,
              static_cast<int>(sequences_[slot].run.size()));
 }
 
-void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens) {
+void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep) {
   Sequence& sequence = sequences_[slot];
   sequence.run = std::move(tokens);
+  sequence.keep = std::move(keep);
   sequence.position += static_cast<int>(sequence.run.size());
   HYDRANT_CHECK(space_.TryGrow(sequence.position, &sequence.space, &batch_));
   space_.CloseArena(&sequence.space);
@@ -103,7 +104,7 @@ void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens) {
 
 void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int token_begin,
                               int token_end) {
-  const Sequence& sequence = sequences_[slot];
+  Sequence& sequence = sequences_[slot];
   SamplingRow sampling = sequence.sampling;
   sampling.position = sequence.position;
   batch_.prefill.push_back({.slot = slot,
@@ -114,7 +115,10 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
                             .token_begin = token_begin,
                             .token_end = token_end,
                             .sampling = sampling,
-                            .num_seen = sequence.position - static_cast<int>(sequence.run.size())});
+                            .num_seen = sequence.position - static_cast<int>(sequence.run.size()),
+                            .keep = sequence.keep});
+  if (batch_.prefill.back().EndsPrompt(engine_->limits().num_layers) && !sequence.keep.empty())
+    space_.CutTo(sequence.keep, sequence.position, &sequence.space);
 }
 
 void EngineDriver::Step() {

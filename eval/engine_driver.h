@@ -37,9 +37,9 @@ class EngineDriver {
   void DecodeToken(int slot, TokenId token, int position);
 
   // Adds a slice that reads `tokens` after all that the slot has seen (PrefillSlice::num_seen); or
-  // begins such a run, whose slices AppendPart() adds.
-  void Append(int slot, std::vector<TokenId> tokens);
-  void BeginRun(int slot, std::vector<TokenId> tokens);
+  // begins such a run, whose slices AppendPart() adds. keep: PrefillSlice::keep.
+  void Append(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
+  void BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
 
   // Executes the step. REQUIRES: it has work
@@ -69,6 +69,7 @@ class EngineDriver {
   struct Sequence {
     std::vector<TokenId> prompt = {};
     std::vector<TokenId> run = {};  // that is appended
+    std::vector<int32_t> keep = {};
     SamplingRow sampling = {};
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;

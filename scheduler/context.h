@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,10 +62,18 @@ inline bool ReadsAtOnce(const CachePlan& plan, const EngineLimits& limits) {
   return plan.AppendsRuns() && limits.window_layers == 0;
 }
 
-// Whether a range is another prompt, and not the question of the first one, which C does not count.
+// Whether a range is another turn. One that follows the compressed prompt at once is its question:
+// C does not count it, and nothing leaves for it.
 inline bool IsTurn(const TokenRange& range, const CachePlan& plan) {
-  return plan.prompt.question_tokens == 0 || range.begin != plan.prompt.tokens;
+  return range.begin != plan.prompt.tokens;
 }
+
+// What the heads of the layers without a window keep when a turn has been read, of what they then
+// hold: as many as after the turn before, and what C has grown by; empty: all. `plan`: of the
+// cache; ranges: those it has read before; spans: of its heads.
+std::vector<int32_t> KeptAfterTurn(const TokenRange& turn, const CachePlan& plan,
+                                   const CacheSpec& spec, std::span<const TokenRange> ranges,
+                                   std::span<const HeadSpan> spans);
 
 // Of a cache that began with `plan` and has read these ranges.
 CachePlan PlanAfterTurns(CachePlan plan, const CacheSpec& spec,

@@ -321,20 +321,31 @@ absl::Status CheckGrowth(const ContextFile& file, const EngineLimits& limits) {
   return absl::OkStatus();
 }
 
-// A head's span as the plan has it, and the turns since; nullopt: only reports tell.
-std::optional<HeadSpan> SpanAsPlanned(const Context& context, const EngineLimits& limits,
-                                      int head) {
+// The heads' spans as the plan has them, and the turns since; nullopt: only reports tell.
+std::vector<std::optional<HeadSpan>> SpansAsPlanned(const Context& context,
+                                                    const EngineLimits& limits) {
   CachePlan plan = context.first_plan;
-  std::optional<HeadSpan> span = CacheSpace::SpanAfter(limits, plan, head, context.num_seen);
-  if (!span.has_value() || head / limits.num_kv_heads >= limits.FullLayers()) return span;
+  std::vector<std::optional<HeadSpan>> planned;
+  for (int head = 0; head < limits.num_layers * limits.num_kv_heads; ++head)
+    planned.push_back(CacheSpace::SpanAfter(limits, plan, head, context.num_seen));
+  std::vector<HeadSpan> full(static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads);
+  for (size_t head = 0; head < full.size(); ++head) {
+    if (!planned[head].has_value()) return planned;
+    full[head] = *planned[head];
+  }
   for (const TokenRange& range : context.read_later) {
     if (!IsTurn(range, plan)) continue;
+    const std::vector<int32_t> keep =
+        KeptAfterTurn(range, plan, context.spec, context.read_later, full);
     const int32_t cap = BudgetOfTurn(plan, context.spec, range.end).cap;
-    if (cap == plan.cap) continue;
-    span = span->Raised(range.begin, cap - plan.cap);
+    for (size_t head = 0; head < full.size(); ++head) {
+      if (!keep.empty()) full[head].dropped = range.end - keep[head];
+      if (cap != plan.cap) full[head] = full[head].Raised(range.begin, cap - plan.cap);
+    }
     plan.cap = cap;
   }
-  return span;
+  std::copy(full.begin(), full.end(), planned.begin());
+  return planned;
 }
 
 absl::Status CheckHeads(const ContextFile& file, const ContextHome& home) {
@@ -343,15 +354,14 @@ absl::Status CheckHeads(const ContextFile& file, const ContextHome& home) {
     return absl::DataLossError("it has another number of heads");
   const CachePlan& plan = file.context->plan;
   const int64_t seen = file.context->num_seen;
+  const std::vector<std::optional<HeadSpan>> planned = SpansAsPlanned(*file.context, home.limits);
   uint64_t bytes = 0;
   for (size_t head = 0; head < heads; ++head) {
     const HeadSpan& span = file.spans[head];
     const int32_t length = file.lengths[head], victim = file.victims[head];
     const bool counted = span.dropped >= 0 && span.cap >= 1 && span.drop >= 0 &&
                          span.drop <= span.cap && length == span.EntriesAfter(seen) && length > 0;
-    const std::optional<HeadSpan> expected =
-        SpanAsPlanned(*file.context, home.limits, static_cast<int>(head));
-    const bool as_planned = !expected.has_value() || span == *expected;
+    const bool as_planned = !planned[head].has_value() || span == *planned[head];
     const bool may_go_on =
         length < span.cap || victim >= 0 || plan.CutsAfter(seen) || plan.life->Samples() != nullptr;
     if (!counted || !as_planned || victim < -1 || victim >= length || !may_go_on)

@@ -24,8 +24,7 @@ constexpr int64_t kRecomputeAheadTokens = 64;
 int32_t EntriesOfFullestHead(const Sequence& sequence, const EngineLimits& limits) {
   if (limits.FullLayers() == 0)
     return static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits.window));
-  const bool differ = sequence.plan.life->HeadsDiffer(sequence.plan);
-  if (!differ || !sequence.space.lengths_known || !sequence.space.IsOpen())
+  if (!sequence.space.lengths_known || !sequence.space.IsOpen())
     return sequence.plan.EntriesAfter(sequence.num_done);
   int32_t most = 0;
   for (int head = 0; head < limits.FullLayers() * limits.num_kv_heads; ++head)
@@ -258,14 +257,16 @@ void Scheduler::GrowRunning(TimeUs now) {
 void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
   CachePlan& plan = sequence->plan;
   if (sequence->from == nullptr || !IsTurn(range, plan)) return;
+  const std::span full(sequence->space.spans.data(),
+                       static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads);
+  sequence->keep = KeptAfterTurn(range, plan, sequence->spec, sequence->read_later, full);
+  if (!sequence->keep.empty()) space_.WillBeCut(range.end, &sequence->space);
   SlotTurn turn = {.slot = sequence->space.slot,
                    .budget = BudgetOfTurn(plan, sequence->spec, range.end)};
   if (turn.budget.cap == plan.cap) return;
   space_.Raise(turn.budget.cap - plan.cap, sequence->num_seen, &sequence->space);
   plan.cap = turn.budget.cap;
-  const int full_heads = limits_.FullLayers() * limits_.num_kv_heads;
-  for (int head = 0; head < full_heads; ++head)
-    turn.caps.push_back(sequence->space.spans[head].cap);
+  for (const HeadSpan& span : full) turn.caps.push_back(span.cap);
   batch_.turns.push_back(std::move(turn));
 }
 
@@ -308,6 +309,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   prefix_cache_.Abandon(&sequence->prefix);
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
+  sequence->keep.clear();
   sequence->cursor = PrefillCursor();
   sequence->num_seen = sequence->num_done = 0;
   ++sequence->usage.preemptions;
@@ -537,7 +539,9 @@ void Scheduler::SchedulePrefill(TimeUs now) {
                               .first_token = sequence->FirstToken(),
                               .num_seen = static_cast<int32_t>(sequence->num_seen)});
     PrefillSlice& slice = batch_.prefill.back();
-    if (!slice.Appends()) {
+    if (slice.Appends()) {
+      slice.keep = sequence->keep;
+    } else {
       slice.cached_blocks = sequence->prefix.cached;
       slice.new_blocks = sequence->prefix.fresh;
     }
@@ -617,6 +621,7 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
   sequence->num_seen = seen;
+  if (!sequence->keep.empty()) space_.CutTo(sequence->keep, seen, &sequence->space);
 }
 
 void Scheduler::Apply(const StepResult& result, TimeUs now) {

@@ -60,6 +60,7 @@ struct Sequence {
   PrefillCursor cursor{};
   bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
   bool was_decided = false;     // the engine has not been told yet what the plan has become
+  std::vector<int32_t> keep{};  // of the turn that is being read: PrefillSlice::keep
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
   int64_t num_done = 0;  // the same of the steps that have come back
 

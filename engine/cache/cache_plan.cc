@@ -261,16 +261,21 @@ CachePlan Decide(const CachePlan& plan, const Observations& observations) {
 }
 
 TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens) {
-  const TurnBudget as_it_is = {plan.cap, plan.rule};
-  if (plan.cap == kNoCap || !plan.AppendsRuns()) return as_it_is;
+  TurnBudget budget = {plan.cap, plan.rule};
+  if (!plan.AppendsRuns()) return budget;
   PromptShape all = plan.prompt;
   all.tokens = tokens;
   all.question_tokens = 0;
   const absl::StatusOr<CachePlan> made = PlanCache(spec, all);
-  if (!made.ok() || made->cap == kNoCap || made->cap <= plan.cap) return as_it_is;
-  TurnBudget budget = {made->cap, plan.rule};
-  budget.rule.sinks = made->rule.sinks;
-  budget.rule.recent = made->rule.recent;
+  if (!made.ok() || made->open == OpenUntil::kAdmission || made->budget == kNoCap) return budget;
+  if (plan.cap == kNoCap) {
+    for (int layer = 0; layer < plan.prompt.num_layers; ++layer)
+      budget.cut_to.push_back(made->LayerBudget(layer));
+  } else if (made->cap != kNoCap && made->cap > plan.cap) {
+    budget.cap = made->cap;
+    budget.rule.sinks = made->rule.sinks;
+    budget.rule.recent = made->rule.recent;
+  }
   return budget;
 }
 

@@ -123,9 +123,12 @@ CachePlan Decide(const CachePlan& plan, const Observations& observations);
 struct TurnBudget {
   int32_t cap = kNoCap;  // at least the plan's; no higher: nothing changes
   DecodeRule rule;
+  // [num_layers] C, where heads have no cap and so are cut when the prompt has been read; empty:
+  // they are not.
+  std::vector<int32_t> cut_to = {};
 };
-// Where the plan does not append runs (CachePlan::AppendsRuns), or its heads may grow without end,
-// they stay as they are. `spec`: of the request that the plan was made for.
+// Where the plan does not append runs (CachePlan::AppendsRuns) its cache stays as it is. `spec`: of
+// the request that the plan was made for.
 TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens);
 
 // A plan that is no longer open outlives its process as the spec and the prompt that PlanCache()

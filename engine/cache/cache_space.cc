@@ -322,8 +322,8 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
 
 int64_t CacheSpace::OverwritesAfter(const SequenceSpace& space) const {
   int64_t after = kAnyLength;
-  for (size_t head = 0; head < space.shared.size(); ++head) {
-    if (space.shared[head] > 0) after = std::min(after, OverwritesAfter(space.spans[head]));
+  for (int head = 0; head < static_cast<int>(space.shared.size()); ++head) {
+    if (space.shared[head] > 0) after = std::min(after, OverwritesAfter(space, head));
   }
   return after;
 }
@@ -332,7 +332,7 @@ int64_t CacheSpace::CopiesBefore(int64_t tokens, const SequenceSpace& space) con
   if (tokens <= OverwritesAfter(space)) return 0;
   int64_t copies = 0;
   for (int head = 0; head < num_heads_; ++head) {
-    if (tokens <= OverwritesAfter(space.spans[head])) continue;
+    if (tokens <= OverwritesAfter(space, head)) continue;
     for (int32_t i = 0; i < space.shared[head]; ++i)
       copies += blocks_.IsShared(space.blocks[space.BlockIndex(head, i)]) ? 1 : 0;
   }
@@ -344,7 +344,7 @@ int64_t CacheSpace::CopiesBefore(int64_t tokens, const SequenceSpace& space) con
 void CacheSpace::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates) {
   SlotCopies copies = {.slot = space->slot};
   for (int head = 0; head < num_heads_; ++head) {
-    if (tokens <= OverwritesAfter(space->spans[head])) continue;
+    if (tokens <= OverwritesAfter(*space, head)) continue;
     const int32_t shared = std::exchange(space->shared[head], 0);
     for (int32_t i = 0; i < shared; ++i) {
       int32_t& block = space->blocks[space->BlockIndex(head, i)];
@@ -400,7 +400,7 @@ void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const 
   const auto pages = static_cast<int32_t>(keys.size()) * PagesAPrefixBlock();
   std::vector<int32_t> of_heads(num_heads_, 0);
   for (int head = 0; head < full_heads_; ++head) {
-    if (tokens > OverwritesAfter(space->spans[head])) return;
+    if (tokens > OverwritesAfter(*space, head)) return;
     of_heads[head] = pages;
   }
   Unpublish(space);
@@ -508,6 +508,20 @@ void CacheSpace::Raise(int32_t entries, int64_t tokens, SequenceSpace* space) co
     space->spans[head] = space->spans[head].Raised(tokens, entries);
   space->growing.clear();
   space->capacity = 0;
+}
+
+void CacheSpace::WillBeCut(int64_t tokens, SequenceSpace* space) const {
+  space->cut_at = tokens;
+  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
+}
+
+void CacheSpace::CutTo(std::span<const int32_t> keep, int64_t tokens, SequenceSpace* space) {
+  for (int head = 0; head < full_heads_; ++head) {
+    HeadSpan then = space->spans[head];
+    then.dropped = static_cast<int32_t>(tokens) - keep[head];
+    CutHead(head, then, tokens, space);
+  }
+  space->cut_at = kAnyLength;
 }
 
 void CacheSpace::Cap(std::span<const int32_t> caps, SequenceSpace* space) {

@@ -71,6 +71,7 @@ struct SequenceSpace {
   bool lengths_known = true;  // false: SetKept() is to come
   // [heads] of its pages, the first ones, that may have other owners; empty: none have.
   std::vector<int32_t> shared;
+  int64_t cut_at = kAnyLength;       // WillBeCut()
   std::vector<PrefixKey> published;  // under which others find the first pages of its heads
 
   bool IsOpen() const { return slot >= 0; }
@@ -137,6 +138,11 @@ class CacheSpace {
   // Every head of the layers without a window may hold so many entries more than before, from
   // `tokens` tokens on.
   void Raise(int32_t entries, int64_t tokens, SequenceSpace* space) const;
+  // The heads are to be cut when `tokens` have been seen, more than now: entries change their
+  // places then, so pages that others own are copied as they grow until then.
+  void WillBeCut(int64_t tokens, SequenceSpace* space) const;
+  // And have been: each of [full layers * KV heads] holds so many.
+  void CutTo(std::span<const int32_t> keep, int64_t tokens, SequenceSpace* space);
   // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt; what
   // they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
@@ -242,8 +248,10 @@ class CacheSpace {
                  const SequenceSpace* other, SequenceSpace* space, CacheUpdates* updates);
   // What a head that shares pages may see before it overwrites one of their entries.
   int64_t OverwritesAfter(const SequenceSpace& space) const;
-  static int64_t OverwritesAfter(const HeadSpan& span) {
-    return span.cap == kNoCap ? kAnyLength : int64_t{span.dropped} + span.cap;
+  static int64_t OverwritesAfter(const SequenceSpace& space, int head) {
+    const HeadSpan& span = space.spans[head];
+    const int64_t full = span.cap == kNoCap ? kAnyLength : int64_t{span.dropped} + span.cap;
+    return std::min(full, space.cut_at - 1);
   }
   int64_t CopiesBefore(int64_t tokens, const SequenceSpace& space) const;
   void CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);

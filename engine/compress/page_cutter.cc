@@ -1,5 +1,6 @@
 #include "engine/compress/page_cutter.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/status_macros.h"
@@ -37,6 +38,23 @@ void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_
                        .pages = kv.pages(),
                        .tables = tables});
   }
+}
+
+void PageCutter::CutLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
+  const CachePlan& plan = kv.plan(slice.slot);
+  const auto n = static_cast<int32_t>(slice.prompt.size());
+  const size_t heads = limits_.num_kv_heads;
+  backend_->CopyToDevice(budgets_.keep(layer), slice.keep.data() + layer * heads,
+                         heads * sizeof(int32_t));
+  backend_->Compact({.keep = budgets_.keep(layer),
+                     .sinks = plan.rule.sinks,
+                     .recent = std::min(plan.rule.recent, n),
+                     .next_position = slice.num_seen + n,
+                     .max_length = plan.EntriesAfter(slice.num_seen + n),
+                     .slot = slice.slot,
+                     .layer = layer,
+                     .pages = kv.pages(),
+                     .tables = kv.tables()});
 }
 
 }  // namespace hydrant

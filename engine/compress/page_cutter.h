@@ -10,6 +10,7 @@
 #include "engine/compress/head_budgets.h"
 #include "engine/compress/sample_stream.h"
 #include "engine/pool/kv_state.h"
+#include "engine/step/batch.h"
 #include "kernels/backend.h"
 
 namespace hydrant {
@@ -25,6 +26,9 @@ class PageCutter {
 
   // tokens: that the slot has seen.
   void Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens, const KvState& kv);
+
+  // One layer, when a slice that appends has read it, as slice.keep says.
+  void CutLayer(int layer, const PrefillSlice& slice, const KvState& kv);
 
  private:
   Backend* backend_ = nullptr;

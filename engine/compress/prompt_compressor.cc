@@ -66,9 +66,11 @@ std::vector<PromptCompressor::Gathered> PromptCompressor::Shared(const PrefillSl
 std::vector<PromptCompressor::Gathered> PromptCompressor::ReceivedBy(const PrefillSlice& slice,
                                                                      const KvState& kv) const {
   const DecodeRule& rule = kv.plan(slice.slot).rule;
-  if (!rule.scored || rule.by_position) return {};
+  if (slice.keep.empty() && (!rule.scored || rule.by_position)) return {};
   Gathered received;
   received.reading = ColumnStatistic{.reduce = rule.reduce};
+  if (!slice.keep.empty())
+    received.reading->first_query = static_cast<int32_t>(slice.prompt.size()) - kMassQueries;
   received.out = statistics_[0].data() + slice.arena_begin;
   return {received};
 }
@@ -204,12 +206,14 @@ void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerK
                          .kv_head_stride = layer_kv.head_stride,
                          .sums = statistics_[0].data() + slice.arena_begin,
                          .sum_stride = arena_tokens_,
+                         .write_scores = !slice.keep.empty(),
                          .num_tokens = static_cast<int>(slice.prompt.size()),
                          .first_position = slice.num_seen,
                          .slot = slice.slot,
                          .layer = layer,
                          .pages = kv.pages(),
                          .tables = kv.tables()});
+  if (!slice.keep.empty()) cutter_.CutLayer(layer, slice, kv);
 }
 
 ScoreRowsArgs PromptCompressor::EntryScores(const PagedPrefix& entries) {

@@ -247,7 +247,12 @@ void PrefillRunner::AttendToEntries(int layer, const PrefillSlice& slice, const 
   const ScoreRowsArgs scores = compressor_->EntryScores(entries);
   const bool summed = args->statistics[0].out != nullptr;
   if (summed) {
-    backend_->GatherScores(scores);
+    // Of a run that ranks anew, what was known of the entries does not count.
+    if (slice.keep.empty() || args->first_position > 0) {
+      backend_->GatherScores(scores);
+    } else {
+      backend_->Zero(scores.rows, scores.stride * model_->config().num_kv_heads * sizeof(float));
+    }
     args->statistics[0].prefix_out = scores.rows;
     args->statistics[0].prefix_stride = scores.stride;
   }

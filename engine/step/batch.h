@@ -75,6 +75,12 @@ struct PrefillSlice {
   // it, no blocks are named and nothing is pooled.
   int32_t num_seen = 0;
 
+  // Of a slice that appends: [full layers * KV heads] entries that each head keeps of old and new
+  // ones, by the attention that the run's last kMassQueries queries pay them; at most what there
+  // are, at least the protected. Empty: all that its cap lets it. As valid as `prompt`, and the
+  // same in all slices. REQUIRES: no pages of the slot have another owner
+  std::span<const int32_t> keep = {};
+
   bool Appends() const { return num_seen > 0; }
   // Its own slot and those that share it, in the order of their reports.
   std::vector<int> Slots() const {

@@ -76,7 +76,7 @@ void Write(const Head& head, int token, int32_t to) {
   const size_t index = head.Index(to);
   HWY_DYNAMIC_DISPATCH(WriteNewEntry)(head.args, head.head, token, index);
   pages.positions[index] = head.args.first_position + token;
-  if (head.rule.scored) pages.scores[index] = head.NewScore(token);
+  if (head.args.HasScores(head.rule)) pages.scores[index] = head.NewScore(token);
 }
 
 // More than the head may hold: the best stay.

@@ -45,7 +45,7 @@ struct Head {
   }
   __device__ float Score(int entry) const {
     if (rule.by_position) return static_cast<float>(Position(entry));
-    if (!rule.scored) return 0.0f;
+    if (!args.HasScores(rule)) return 0.0f;
     if (entry < length) return args.pages.scores[Index(entry)];
     return args.sums[head * args.sum_stride + entry - length];
   }
@@ -110,7 +110,7 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
     }
     if (lane != 0) continue;
     pages.positions[index] = args.first_position + token;
-    if (head.rule.scored) pages.scores[index] = head.Score(head.length + token);
+    if (args.HasScores(head.rule)) pages.scores[index] = head.Score(head.length + token);
   }
 }
 

@@ -27,9 +27,11 @@ struct AppendPagesArgs {
   const float* v = nullptr;    // the same
   int64_t kv_head_stride = 0;  // elements
   // [num_kv_heads, sum_stride] the attention that each new entry has received; read where the rule
-  // is scored and not by_position.
+  // is scored and not by_position, or scores are to be written.
   const float* sums = nullptr;
   int64_t sum_stride = 0;  // elements
+  // Sums are written as scores even where the rule is not scored: something else ranks by them.
+  bool write_scores = false;
   int num_tokens = 0;      // n
   int first_position = 0;  // of the first new token
   int slot = 0;
@@ -37,6 +39,7 @@ struct AppendPagesArgs {
   KvPages pages;
   SequenceTables tables;
 
+  constexpr bool HasScores(const DecodeRule& rule) const { return rule.scored || write_scores; }
   constexpr int NextPosition() const { return first_position + num_tokens; }
   constexpr bool IsProtected(const DecodeRule& rule, int32_t position) const {
     return position < rule.sinks || position >= NextPosition() - rule.recent;

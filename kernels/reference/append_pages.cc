@@ -29,7 +29,7 @@ struct Head {
   }
   float Score(int32_t entry) const {
     if (rule.by_position) return static_cast<float>(Position(entry));
-    if (!rule.scored) return 0.0f;
+    if (!args.HasScores(rule)) return 0.0f;
     if (!IsNew(entry)) return args.pages.scores[Index(entry)];
     return args.sums[head * args.sum_stride + entry - length];
   }
@@ -53,7 +53,7 @@ struct Head {
       StorePageElement(pages.layout.dtype, pages.values, Index(to) * d + i, args.v[from + i]);
     }
     pages.positions[Index(to)] = Position(entry);
-    if (rule.scored) pages.scores[Index(to)] = Score(entry);
+    if (args.HasScores(rule)) pages.scores[Index(to)] = Score(entry);
   }
 };
 

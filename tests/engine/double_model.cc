@@ -849,16 +849,15 @@ Vector DoubleModel::Sequence::Attend(int l, const Vector& query, size_t unseen,
   return attended;
 }
 
-void DoubleModel::Sequence::DropToCap(Head* head, int next_position) const {
+void DoubleModel::Sequence::DropTo(int64_t keep, int next_position, int recent, Head* head) const {
   head->left.clear();
-  while (static_cast<int64_t>(head->entries.size()) > head->cap) {
+  while (static_cast<int64_t>(head->entries.size()) > keep) {
     auto lowest = head->entries.end();
     const auto score = [&](const Entry& e) {
       return plan_.rule.by_position ? e.position : e.score;
     };
     for (auto it = head->entries.begin(); it != head->entries.end(); ++it) {
-      if (it->position < plan_.rule.sinks || it->position >= next_position - plan_.rule.recent)
-        continue;
+      if (it->position < plan_.rule.sinks || it->position >= next_position - recent) continue;
       if (lowest == head->entries.end() || score(*it) < score(*lowest)) lowest = it;
     }
     head->left.push_back(*lowest);
@@ -866,7 +865,8 @@ void DoubleModel::Sequence::DropToCap(Head* head, int next_position) const {
   }
 }
 
-Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position) {
+Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position,
+                                     const std::vector<int32_t>& keep) {
   const ModelConfig& config = model_->config_;
   const int n = static_cast<int>(tokens.size()), d = config.head_dim;
   Matrix hidden;
@@ -885,10 +885,22 @@ Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int pos
       for (int h = 0; h < config.num_kv_heads; ++h)
         heads[h].entries.push_back({position + i, Slice(k, h, d), Slice(v, h, d)});
     }
-    for (int i = 0; i < n; ++i)
+    for (int i = 0; i < n; ++i) {
+      if (!keep.empty() && i == std::max(0, n - 32)) {
+        for (Head& head : heads) {
+          for (Entry& entry : head.entries) entry.score = 0.0;
+        }
+      }
       model_->FinishLayer(layer, Attend(l, queries[i], n - 1 - i, &heads), &hidden[i]);
-    for (Head& head : heads) {
-      DropToCap(&head, position + n);
+    }
+    for (int h = 0; h < config.num_kv_heads; ++h) {
+      Head& head = heads[h];
+      if (!keep.empty()) {
+        DropTo(keep[l * config.num_kv_heads + h], position + n, std::min(plan_.rule.recent, n),
+               &head);
+        continue;
+      }
+      DropTo(head.cap, position + n, plan_.rule.recent, &head);
       PickVictim(&head, position + n);
     }
   }

@@ -51,7 +51,9 @@ class DoubleModel {
     Vector Step(TokenId token, int position);
     // Tokens from `position` on, at once: each attends to all entries and to those before it, then
     // a head's entries leave one by one, the lowest score first, until it is at its cap.
-    Vector Append(const std::vector<TokenId>& tokens, int position);
+    // keep: [heads of all layers] that are left instead, by what the last 32 of them pay.
+    Vector Append(const std::vector<TokenId>& tokens, int position,
+                  const std::vector<int32_t>& keep = {});
 
     // Of a plan that tunes itself, after Prefill(): what each trial retains, [trials][heads of all
     // layers], the last by what the held-out queries pay.
@@ -67,7 +69,7 @@ class DoubleModel {
     std::vector<Head>& HeadsOf(int layer);
     void KeepWindow(int layer, Head* head) const;
     Vector Attend(int layer, const Vector& query, size_t unseen, std::vector<Head>* heads) const;
-    void DropToCap(Head* head, int next_position) const;
+    void DropTo(int64_t keep, int next_position, int recent, Head* head) const;
     void ChooseVictims(int layer, int position);
     void AddEcho(int layer, const Matrix& queries);
     void Pool(Head* head, int end) const;

@@ -284,14 +284,79 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
   EXPECT_LE(excused, 5) << "near-ties should be rare";
 }
 
+// Where heads have no cap, another turn cuts them anew: each to a number of its own.
+TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
+  const auto& [device, c] = GetParam();
+  HYDRANT_SKIP_WITHOUT_DEVICE(device);
+  const uint64_t seed = 815 + c.budget + c.prompt;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
+  const auto model = MakeRandomModel(config, seed);
+  const auto engine = EngineOf(device, model, c);
+  ASSERT_NE(engine, nullptr);
+  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits());
+  ASSERT_TRUE(made.ok()) << made.status();
+  const CachePlan& plan = *made;
+  if (!plan.AppendsRuns() || plan.cap != kNoCap) GTEST_SKIP() << "its turns are not cut";
+  if (engine->limits().window_layers > 0) GTEST_SKIP() << "the model has sliding windows";
+  std::mt19937_64 rng(seed);
+  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
+  const DoubleModel truth(*model);
+  DoubleModel::Sequence expected(&truth, plan);
+  EngineDriver driver(engine.get(), seed);
+  const int slot = driver.Add(prompt, plan, 300);
+  driver.PrefillAll(slot);
+  driver.Step();
+  expected.Prefill(prompt);
+  int position = c.prompt, excused = 0;
+  for (const int count : {23, 1, 1, 80, 1}) {
+    SCOPED_TRACE(testing::Message() << count << " tokens at " << position);
+    const std::vector<TokenId> tokens = Draw(count, config.vocab_size, &rng);
+    std::vector<double> logits;
+    if (count == 1) {
+      driver.DecodeToken(slot, tokens[0], position);
+      logits = expected.Step(tokens[0], position);
+    } else {
+      std::vector<int32_t> keep;
+      for (int layer = 0; layer < config.num_layers; ++layer) {
+        for (int head = 0; head < config.num_kv_heads; ++head) {
+          const auto held = static_cast<int32_t>(expected.head(layer, head).entries.size()) + count;
+          const int32_t least = std::min(held, std::max(1, plan.Protected()));
+          keep.push_back(least + static_cast<int32_t>(rng() % (held - least + 1)));
+        }
+      }
+      driver.Append(slot, tokens, keep);
+      logits = expected.Append(tokens, position, keep);
+    }
+    driver.Step();
+    position += count;
+    const std::vector<float> actual = driver.Logits(slot);
+    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      for (int head = 0; head < config.num_kv_heads; ++head) {
+        SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
+        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
+        DoubleModel::Head* of_truth = &expected.head(layer, head);
+        if (count > 1) AdoptTies(state, of_truth, &excused);
+        CompareHead(state, of_truth, count > 1, &excused);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  EXPECT_LE(excused, 5) << "near-ties should be rare";
+}
+
 // However a run is cut into slices: the bits of what is kept and of the logits are the same.
 TEST(AppendedRuns, SlicingChangesNoBit) {
   const uint64_t seed = 8;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  for (const char* policy : {"h2o", "ada-h2o", "snapkv", "streaming"}) {
-    SCOPED_TRACE(policy);
+  for (const char* name : {"h2o", "ada-h2o", "snapkv", "streaming", "snapkv, cut"}) {
+    SCOPED_TRACE(name);
+    const bool cut = std::string(name) == "snapkv, cut";
+    const char* policy = cut ? "snapkv" : name;
     const Case c = {policy, 6, 2, policy, 48, -1, -1, 90, {}};
     const ModelConfig config = SmallConfig(c.heads, c.kv_heads);
+    const std::vector<int32_t> keep(cut ? config.num_layers * c.kv_heads : 0, 61);
     const auto engine = EngineOf("cpu", MakeRandomModel(config, seed), c);
     ASSERT_NE(engine, nullptr);
     const CachePlan plan = *PlanOf(c, engine->limits());
@@ -304,7 +369,7 @@ TEST(AppendedRuns, SlicingChangesNoBit) {
       const int slot = driver.Add(prompt, plan, 100);
       driver.PrefillAll(slot);
       driver.Step();
-      driver.BeginRun(slot, run);
+      driver.BeginRun(slot, run, keep);
       for (int layer = 0; layer < config.num_layers && sliced; ++layer) {
         for (const auto& [begin, end] : {std::pair(0, 32), std::pair(32, 64), std::pair(64, 75)}) {
           driver.AppendPart(slot, layer, layer + 1, begin, end);

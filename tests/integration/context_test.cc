@@ -120,28 +120,48 @@ TEST_P(ContextTest, AnotherTurnRaisesTheBudget) {
   }
 }
 
-TEST_P(ContextTest, TheThirdTurnCountsAllBeforeIt) {
+// A cap holds for what is generated, too; without one it is added to what the turn is cut to.
+TEST_P(ContextTest, EveryTurnCountsAllBeforeIt) {
   if (model_->config().KindOf(0).window > 0) GTEST_SKIP() << "layers with a window";
-  const auto server = MakeServer(64 << 20), without = MakeServer(0);
-  Request request = MakeRequest(100, "h2o", 1);
-  request.cache.max_cache_tokens.reset();
-  request.cache.cache_ratio = 0.25;
-  request.cache.min_cache_tokens = 8;
-  std::vector<int> kept, tokens;
-  for (int turn = 0; turn < 4; ++turn) {
-    request.keep_as.handle = "turn " + std::to_string(turn);
-    const Answer answer = server->Run(request);
-    kept.push_back(answer.usage.kv_tokens_kept);
-    tokens.push_back(answer.usage.prompt_tokens);
-    request = Next(request.keep_as.handle, 10 + turn);
-    if (turn == 3) break;
-    // Whoever has lost the cache comes to the same.
-    Request again = request;
-    ASSERT_FALSE(server->contexts().Resolve(&again).has_value());
-    const std::vector<TokenId> read_again = without->Run(again).tokens;
-    EXPECT_EQ(read_again, server->Run(request).tokens) << turn;
+  for (const auto& [policy, generated] : {std::pair("h2o", 0), std::pair("snapkv", 11)}) {
+    SCOPED_TRACE(policy);
+    const auto server = MakeServer(64 << 20), without = MakeServer(0);
+    Request request = MakeRequest(100, policy, 1);
+    request.cache.max_cache_tokens.reset();
+    request.cache.cache_ratio = 0.25;
+    request.cache.min_cache_tokens = 8;
+    for (int turn = 0; turn < 4; ++turn) {
+      SCOPED_TRACE(turn);
+      request.keep_as.handle = "turn " + std::to_string(turn);
+      Request again = request;
+      ASSERT_FALSE(server->contexts().Resolve(&again).has_value());
+      const Answer answer = server->Run(request);
+      EXPECT_EQ(answer.usage.kv_tokens_kept, (answer.usage.prompt_tokens + 3) / 4 + generated);
+      // Whoever has lost the cache comes to the same.
+      EXPECT_EQ(without->Run(again).tokens, answer.tokens);
+      request = Next(request.keep_as.handle, 10 + turn);
+    }
   }
-  for (size_t turn = 0; turn < kept.size(); ++turn) EXPECT_EQ(kept[turn], (tokens[turn] + 3) / 4);
+}
+
+// A prompt that was within its budget: the second turn outgrows it.
+TEST_P(ContextTest, ALongTurnAfterAShortOne) {
+  if (model_->config().KindOf(0).window > 0) GTEST_SKIP() << "layers with a window";
+  for (const char* policy : {"snapkv", "ada-snapkv", "pyramidkv", "echo", "auto"}) {
+    SCOPED_TRACE(policy);
+    Request first = MakeRequest(20, policy, 1);
+    first.cache.max_cache_tokens.reset();
+    first.cache.cache_ratio = 0.25;
+    first.cache.min_cache_tokens = 30;
+    Request next = Next("", 2);
+    next.prompt = Tokens(170, 3);
+    Compare(first, next);
+    const auto server = MakeServer(64 << 20);
+    next.context = server->Run(first).context;
+    const Answer answer = server->Run(next);
+    if (std::string(policy) == "pyramidkv") continue;  // layers have budgets of their own
+    EXPECT_EQ(answer.usage.kv_tokens_kept, (answer.usage.prompt_tokens + 3) / 4 + 11);
+  }
 }
 
 // Read once, for any number of questions.

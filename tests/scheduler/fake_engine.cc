@@ -526,6 +526,7 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
     if (!Read(slice, slot.run)) return kNoToken;
     ++num_appended_;
     for (const TokenId token : slot.run) AppendEntry(&slot, static_cast<int32_t>(slot.fed), token);
+    CutTo(slice.keep, &slot);
   } else {
     if (slot.prompt.empty()) BeginPrompt(slice);
     CheckPrefix(slice);
@@ -534,6 +535,21 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   }
   EXPECT_EQ(slice.sampling.position, slot.fed);
   return Choose(slot, slice.sampling);
+}
+
+// The first entries stay, and what lay in others' places comes to lie in theirs.
+void FakeEngine::CutTo(std::span<const int32_t> keep, Slot* slot) {
+  if (keep.empty()) return;
+  ++num_turns_;
+  ASSERT_EQ(keep.size(), static_cast<size_t>(NumHeads()));
+  for (int head = 0; head < NumHeads(); ++head) {
+    EXPECT_LE(keep[head], slot->lengths[head]);
+    EXPECT_GE(keep[head], std::min(slot->plan.Protected(), slot->lengths[head]));
+    const int32_t last = slot->lengths[head] - 1;
+    if (keep[head] <= last)
+      stamps_[StampIndex(*slot, head, 0)] = stamps_[StampIndex(*slot, head, last)];
+    slot->lengths[head] = keep[head];
+  }
 }
 
 // When it has been read.

@@ -90,6 +90,7 @@ class FakeEngine : public ImmediateExecutor {
   TokenId Prefill(const PrefillSlice& slice);
   bool Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens);
   void CompressPrompt(Slot* slot);
+  void CutTo(std::span<const int32_t> keep, Slot* slot);
   void BeginRun(const PrefillSlice& slice);
   void AppendEntry(Slot* slot, int32_t position, TokenId token);
   void BeginPrompt(const PrefillSlice& slice);
