@@ -364,35 +364,37 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
   EngineLimits limits = SmallLimits();
   limits.num_blocks = 120;  // a scarce pool: preemptions too
   LoopFixture f(limits, {.max_num_queued_reqs = 64, .max_num_queued_tokens = 2000});
-  std::atomic<int> accepted = 0, refused = 0;
+  std::atomic<int> accepted = 0, samples = 0, refused = 0;
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);
       for (int i = 0; i < kRequests; ++i) {
-        const RequestHandle handle = t * kRequests + i;
+        const RequestHandle handle = (t * kRequests + i) * 4;
+        const std::vector<RequestHandle> handles = Handles(handle, random() % 4 == 0 ? 3 : 1);
         Request request = MakeRequest(1 + random() % 60, 1 + random() % 40, handle);
         request.request_id = std::to_string(handle);
         if (random() % 2 == 0) request.cache = LocalCache(8);
-        if (!Accepted(f.loop->Submit(handle, std::move(request)))) {
+        if (!Accepted(f.loop->Submit(handles, std::move(request)))) {
           ++refused;
           if (accepted > 0) std::this_thread::yield();
           continue;
         }
         ++accepted;
+        samples += static_cast<int>(handles.size());
         if (random() % 4 == 0) f.loop->Cancel(handle, absl::CancelledError("test"));
         const LoopSnapshot snapshot = f.loop->Snapshot();
         EXPECT_LE(snapshot.pages_free, snapshot.pages_total);
         EXPECT_LE(snapshot.waiting, 64 + limits.max_num_seqs);
-        if (random() % 8 == 0) f.sink.WaitForEnd(handle);
+        if (random() % 8 == 0) f.sink.WaitForEnd(handles.back());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (auto& [handle, stream] : f.sink.streams()) f.sink.WaitForEnd(handle);
   f.loop->Stop();
-  EXPECT_EQ(f.sink.streams().size(), static_cast<size_t>(accepted));
+  EXPECT_EQ(f.sink.streams().size(), static_cast<size_t>(samples));
   for (auto& [handle, stream] : f.sink.streams()) EXPECT_TRUE(stream.Ended());
   EXPECT_EQ(accepted + refused, kThreads * kRequests);
   EXPECT_EQ(f.loop->Snapshot().pages_free, limits.num_blocks);

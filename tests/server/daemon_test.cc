@@ -542,6 +542,7 @@ TEST(Daemon, LogsAsJsonOnRequest) {
     EXPECT_EQ(line.at("cache_policy"), "local");
     EXPECT_EQ(line.at("prompt_tokens"), 3);
     EXPECT_EQ(line.at("completion_tokens"), 7);
+    EXPECT_EQ(line.at("samples"), 1);
     EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
     EXPECT_GT(line.at("decode_ms"), 0.0);
   }

@@ -231,8 +231,11 @@ TEST(Samples, OneThatFailsFailsTheRequestWithTheUsageOfAll) {
   EXPECT_EQ(ParseScrape(server.MetricsText()).Sum("hydrant_requests_total"), 1);
 }
 
-// What waits of all samples counts against the one buffer of their stream.
-TEST(Samples, AClientThatDoesNotReadIsCutOffAndHarmsNobody) {
+class StalledClientOfSamples : public testing::TestWithParam<std::chrono::microseconds> {};
+
+// What waits of all samples counts against the one buffer of their stream. A loop that stands aside
+// for its writes does so once for a client that stalls.
+TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
   TestServerOptions options;
   options.limits.max_model_len = 1 << 16;
   options.limits.num_blocks = 1 << 16;
@@ -240,6 +243,7 @@ TEST(Samples, AClientThatDoesNotReadIsCutOffAndHarmsNobody) {
   options.limits.prefill_arena_tokens = 1 << 16;
   options.max_buffered_bytes = 1 << 20;
   options.next_token = [](int32_t) { return ByteTokenizer::kLong; };  // 4 KiB a token
+  options.stand_aside = GetParam();
   TestServer server(options);
   const auto slow_stub = server.NewStub();
   grpc::ClientContext context;
@@ -267,6 +271,9 @@ TEST(Samples, AClientThatDoesNotReadIsCutOffAndHarmsNobody) {
   EXPECT_THAT(rest.status.error_message(), HasSubstr("does not read"));
   EXPECT_EQ(server.service->request_metrics().ended.Count("slow_reader"), 1u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Samples, StalledClientOfSamples,
+                         testing::Values(std::chrono::microseconds(0), std::chrono::seconds(3)));
 
 TEST(Samples, TheIdIsTakenUntilTheLastHasEnded) {
   TestServer server(ForEndlessRequests());
