@@ -204,7 +204,7 @@ void GenerateStream::Advance() {
     in_flight_ = ToWire(message);
     args_.metrics->sent_bytes += in_flight_.Length();
     writing_ = true;
-    StartWrite(&in_flight_, HowToWrite());
+    StartWrite(&in_flight_, HowToWrite(message));
   } else if (const auto* finished = std::get_if<Finished>(&end_)) {
     FinishWithUsage(*finished);
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
@@ -213,10 +213,13 @@ void GenerateStream::Advance() {
 }
 
 // What ends the stream goes out in one piece, and so does what a step brings of several samples.
-grpc::WriteOptions GenerateStream::HowToWrite() const {
+// The first message never waits for others: gRPC calls its write done when the headers that go with
+// it have left, and with the hint they stay until something else is sent on the connection, the
+// next keepalive at the latest.
+grpc::WriteOptions GenerateStream::HowToWrite(const v1::GenerateResponse& message) const {
   grpc::WriteOptions options;
-  if (outputs_.HasNext() || !std::holds_alternative<std::monostate>(end_))
-    options.set_buffer_hint();
+  const bool others_follow = outputs_.HasNext() || !std::holds_alternative<std::monostate>(end_);
+  if (others_follow && !message.has_accepted()) options.set_buffer_hint();
   return options;
 }
 

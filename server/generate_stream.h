@@ -82,7 +82,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Cancel(const absl::Status& why);
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
-  grpc::WriteOptions HowToWrite() const;
+  grpc::WriteOptions HowToWrite(const v1::GenerateResponse& message) const;
   void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);
   std::chrono::microseconds EndGap() const;

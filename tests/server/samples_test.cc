@@ -80,6 +80,7 @@ TestServerOptions ForEndlessRequests() {
   options.limits.max_model_len = options.limits.prefill_arena_tokens = 1 << 20;
   options.limits.table_entries = 1 << 21;
   options.limits.num_blocks = 1 << 20;
+  options.max_buffered_bytes = 1 << 30;  // the fake engine is faster than any client
   options.next_token_of = LetterOrEnd;
   return options;
 }
@@ -180,7 +181,7 @@ TEST(Samples, ADisconnectEndsAllOfThem) {
   EXPECT_TRUE(server.WaitUntilEmpty());
   EXPECT_TRUE(log.WaitForLine("request goes CANCELLED", "in 4 samples"));
   const RequestMetrics& metrics = server.service->request_metrics();
-  EXPECT_EQ(metrics.ended.Count("cancelled"), 1u);
+  EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("cancelled") == 1; }));
   EXPECT_EQ(metrics.ended.Count("length"), 1u);
   EXPECT_LT(server.loop->Snapshot().generation_tokens, kEndless);
 }
@@ -246,10 +247,12 @@ TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
   options.stand_aside = GetParam();
   TestServer server(options);
   const auto slow_stub = server.NewStub();
+  server.engine.Pause();
   grpc::ClientContext context;
   const auto slow = slow_stub->Generate(&context, SampledRequest(15000, 8, 1));
   v1::GenerateResponse response;
   ASSERT_TRUE(slow->Read(&response));
+  server.engine.Resume();
   std::vector<std::thread> threads;
   std::vector<StreamResult> results(4);
   for (size_t i = 0; i < results.size(); ++i) {
@@ -269,7 +272,8 @@ TEST_P(StalledClientOfSamples, IsCutOffAndHarmsNobody) {
   ReadRest(&context, slow.get(), &rest);
   EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(rest.status.error_message(), HasSubstr("does not read"));
-  EXPECT_EQ(server.service->request_metrics().ended.Count("slow_reader"), 1u);
+  const RequestMetrics& metrics = server.service->request_metrics();
+  EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("slow_reader") == 1; }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Samples, StalledClientOfSamples,
