@@ -80,7 +80,7 @@ class ServingLoop::Impl {
   ~Impl() { Stop(); }
 
   std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
-  void Cancel(RequestHandle handle, absl::Status why);
+  void Cancel(RequestHandle handle, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
   void WithContexts(std::function<void(ContextTable*)> command);
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
@@ -220,7 +220,7 @@ std::vector<ServingLoop::Impl::Arrival> ServingLoop::Impl::Samples(
   return samples;
 }
 
-void ServingLoop::Impl::Cancel(RequestHandle handle, absl::Status why) {
+void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
   std::lock_guard<std::mutex> lock(mutex_);
   const std::vector<RequestHandle> samples = gate_.LiveSamples(handle);
   if (samples.empty()) return;
@@ -474,8 +474,8 @@ std::variant<Queued, Failed> ServingLoop::Submit(std::span<const RequestHandle> 
                                                  Request request) {
   return impl_->Submit(handles, std::move(request));
 }
-void ServingLoop::Cancel(RequestHandle handle, absl::Status why) {
-  impl_->Cancel(handle, std::move(why));
+void ServingLoop::Cancel(RequestHandle handle, const absl::Status& why) {
+  impl_->Cancel(handle, why);
 }
 const ContextDirectory& ServingLoop::contexts() const { return impl_->contexts(); }
 void ServingLoop::WithContexts(std::function<void(ContextTable*)> command) {

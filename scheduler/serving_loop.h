@@ -82,7 +82,7 @@ class ServingLoop {
   // `handle`: the request's first. Idempotent; unknown ones are ignored. Those of its samples that
   // have not ended end with Failed{CANCELLED} (status code given), and their pages are free within
   // two steps.
-  void Cancel(RequestHandle handle, absl::Status why);
+  void Cancel(RequestHandle handle, const absl::Status& why);
 
   const ContextDirectory& contexts() const;
   // Calls it on the loop's thread, between steps, when the pages of contexts are where they belong;

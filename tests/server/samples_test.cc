@@ -335,6 +335,7 @@ TEST(Samples, ManyRequestsSideBySide) {
   options.scheduler.max_num_queued_reqs = 4096;
   TestServer server(options);
   std::vector<std::thread> threads;
+  threads.reserve(kStreams);
   std::vector<StreamResult> results(kStreams);
   const auto samples_of = [](int i) { return static_cast<uint32_t>(1 + i % 7 * (i % 3)); };
   for (int i = 0; i < kStreams; ++i) {
@@ -407,6 +408,7 @@ TEST_F(SamplesOfAModel, AreTheSameBesideOthers) {
   std::vector<std::vector<uint32_t>> alone;
   for (uint64_t seed = 90; seed < 94 + kOthers; ++seed) alone.push_back(Alone(seed, "full"));
   std::vector<std::thread> threads;
+  threads.reserve(kOthers);
   std::vector<StreamResult> others(kOthers);
   for (int i = 0; i < kOthers; ++i) {
     threads.emplace_back([&, i] { others[i] = RunToEnd(*server_.stub, Request(94 + i, "full")); });
