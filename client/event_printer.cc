@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "client/rpc_error.h"
@@ -37,11 +38,11 @@ std::string CompressionText(const v1::Usage& usage) {
   return text;
 }
 
-std::string UsageLine(const v1::Usage& usage) {
+std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
   const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
-  // The first token belongs to the prompt's time.
-  const double rate = decode_s > 0 && usage.completion_tokens() > 1
-                          ? (usage.completion_tokens() - 1) / decode_s
+  // The first tokens belong to the prompt's time.
+  const double rate = decode_s > 0 && usage.completion_tokens() > num_samples
+                          ? (usage.completion_tokens() - num_samples) / decode_s
                           : 0;
   return fmt::format(
       "[{} prompt{} + {} new tokens; KV kept {} evicted {} per head{}, {} pages at most; queue "
@@ -54,15 +55,6 @@ std::string UsageLine(const v1::Usage& usage) {
       CompressionText(usage), usage.kv_pages_peak(), usage.queue_us() * 1e-3,
       usage.prefill_us() * 1e-3, rate,
       usage.preemptions() > 0 ? fmt::format(", {} preemptions", usage.preemptions()) : "");
-}
-
-// Where the answer was cut, and not at an end of its own.
-std::string LimitLine(const v1::GenerateRequest& request, const v1::Usage& usage) {
-  const uint32_t limit = request.stopping().max_tokens();
-  if (limit == 0 || usage.completion_tokens() < limit) return {};
-  return fmt::format(
-      "[cut at {} tokens: --max-tokens raises the limit, 0 lifts it; Ctrl-C ends an answer]",
-      limit);
 }
 
 // A line that is overwritten; only for a person at a terminal.
@@ -78,10 +70,14 @@ void ShowProgress(const v1::Progress& progress, bool* shown) {
   *shown = true;
 }
 
+uint32_t NumSamples(const v1::GenerateRequest& request) {
+  return request.sampling().has_n() ? request.sampling().n() : 1;
+}
+
 class Printer {
  public:
   Printer(const PrintOptions& options, const v1::GenerateRequest& request, std::string* text)
-      : options_(options), request_(request), text_(text) {}
+      : options_(options), request_(request), num_samples_(NumSamples(request)), text_(text) {}
 
   void Print(const v1::GenerateResponse& response) {
     if (response.has_delta() && text_ != nullptr) text_->append(response.delta().text());
@@ -94,14 +90,8 @@ class Printer {
       return;
     }
     ClearProgress();
-    if (response.has_delta()) {
-      std::fwrite(response.delta().text().data(), 1, response.delta().text().size(), stdout);
-      std::fflush(stdout);
-    }
-    if (response.has_finished()) {
-      reason_ = response.finished().reason();
-      context_ = response.finished().context();
-    }
+    if (response.has_delta()) Add(response.delta());
+    if (response.has_finished()) Finish(response.finished());
     if (response.has_usage()) PrintUsage(response.usage());
   }
 
@@ -120,29 +110,60 @@ class Printer {
   }
 
  private:
+  struct Answer {
+    std::string text;  // that waits for its end, where there are several
+    uint32_t tokens = 0;
+  };
+
   void ClearProgress() {
     if (progress_shown_) fmt::print(stderr, "\r\033[K");
     progress_shown_ = false;
   }
 
+  void Add(const v1::Delta& delta) {
+    Answer& answer = answers_[delta.index()];
+    answer.tokens += delta.token_ids_size();
+    if (num_samples_ > 1) {
+      answer.text += delta.text();
+    } else {
+      std::fwrite(delta.text().data(), 1, delta.text().size(), stdout);
+      std::fflush(stdout);
+    }
+  }
+
+  void Finish(const v1::Finished& finished) {
+    context_ = finished.context();
+    const Answer& answer = answers_[finished.index()];
+    const uint32_t limit = request_.stopping().max_tokens();
+    if (finished.reason() == v1::FINISH_REASON_LENGTH && limit > 0 && answer.tokens >= limit)
+      was_cut_ = true;
+    if (num_samples_ == 1) return;
+    fmt::print("=== {} of {}\n{}\n", finished.index() + 1, num_samples_, answer.text);
+    std::fflush(stdout);
+  }
+
   void PrintUsage(const v1::Usage& usage) {
     if (options_.json) return;
-    fmt::print("\n");
+    if (num_samples_ == 1) fmt::print("\n");
     std::fflush(stdout);
     if (options_.quiet) return;
-    fmt::print(stderr, "{}\n", UsageLine(usage));
+    fmt::print(stderr, "{}\n", UsageLine(usage, num_samples_));
     if (options_.show_context && !context_.empty())
       fmt::print(stderr, "[kept: --context {} goes on from here]\n", context_);
-    if (reason_ != v1::FINISH_REASON_LENGTH) return;
-    const std::string limit = LimitLine(request_, usage);
-    if (!limit.empty()) fmt::print(stderr, "{}\n", limit);
+    if (!was_cut_) return;
+    fmt::print(stderr,
+               "[cut at {} tokens: --max-tokens raises the limit, 0 lifts it; Ctrl-C ends an "
+               "answer]\n",
+               request_.stopping().max_tokens());
   }
 
   const PrintOptions& options_;
   const v1::GenerateRequest& request_;
+  const uint32_t num_samples_;
   std::string* const text_;
   bool progress_shown_ = false;
-  v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;
+  std::map<uint32_t, Answer> answers_;  // by sample
+  bool was_cut_ = false;                // one of them, and not at an end of its own
   std::string context_;
 };
 
@@ -175,6 +196,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
   const auto deadline = std::chrono::system_clock::now() +
                         std::chrono::milliseconds(static_cast<int64_t>(options.timeout_s * 1000));
   Printer printer(options, request, text);
+  const int resume = NumSamples(request) == 1 ? options.resume : 0;
   v1::GenerateRequest rest = request;
   bool accepted = false;  // once: without that there is nothing to take up
   for (int resumed = 0;; ++resumed) {
@@ -190,7 +212,7 @@ grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest&
       printer.Print(response);
     }
     const grpc::Status status = reader->Finish();
-    if (WasLost(status) && accepted && !finished && resumed < options.resume) {
+    if (WasLost(status) && accepted && !finished && resumed < resume) {
       if (!options.quiet)
         fmt::print(stderr, "[the stream was lost after {} tokens; taking it up again]\n",
                    rest.resume_token_ids_size());

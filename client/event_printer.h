@@ -1,5 +1,5 @@
 // Runs one Generate call and prints it as it comes: the text on stdout, the usage on stderr; or one
-// JSON object a line.
+// JSON object a line. Of several samples each is printed under a heading when it has finished.
 #ifndef HYDRANT_CLIENT_EVENT_PRINTER_H_
 #define HYDRANT_CLIENT_EVENT_PRINTER_H_
 
@@ -20,8 +20,8 @@ struct PrintOptions {
   int resume = 0;             // times that a stream which was lost may be taken up again
 };
 
-// Takes a stream that was lost up where it ended, perhaps from another replica. Prints an error,
-// too. `text` (may be null) receives the whole answer.
+// Takes a stream that was lost up where it ended, perhaps from another replica; not one of several
+// samples. Prints an error, too. `text` (may be null) receives the whole answer of a single sample.
 grpc::Status GenerateAndPrint(Connection* connection, const v1::GenerateRequest& request,
                               const PrintOptions& options, std::string* text);
 

@@ -204,6 +204,9 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   generate->add_option("--prompt", flags->prompt, "The text; default: what is piped in");
   generate->add_option("--prompt-file", flags->prompt_file, "A file with the text; -: stdin");
   generate->add_option("--prompt-ids", flags->ids, "Token ids instead of text");
+  generate->add_option("--n", flags->request.num_samples,
+                       "Answers, 1 to 64, each printed when it is finished; answer i is drawn with "
+                       "the seed + i - 1. Default 1");
   AddRequestFlags(generate, &flags->request);
 
   AddContextCommands(app, &flags->context);

@@ -158,6 +158,7 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.presence_penalty) sampling->set_presence_penalty(*flags.presence_penalty);
   if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling->set_seed(*flags.seed);
+  if (flags.num_samples) sampling->set_n(*flags.num_samples);
   v1::Stopping* stopping = request.mutable_stopping();
   FillMaxTokens(flags, stopping);
   if (flags.min_tokens) stopping->set_min_tokens(*flags.min_tokens);

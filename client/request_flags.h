@@ -24,7 +24,8 @@ struct RequestFlags {
   std::optional<double> repetition_penalty, presence_penalty, frequency_penalty;
   std::optional<int32_t> top_k;
   std::optional<uint64_t> seed;
-  std::optional<uint32_t> max_tokens;  // 0: no limit but the server's
+  std::optional<uint32_t> num_samples;  // of `generate` alone
+  std::optional<uint32_t> max_tokens;   // 0: no limit but the server's
   std::optional<uint32_t> min_tokens;
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token_ids;

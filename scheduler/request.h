@@ -17,8 +17,11 @@
 
 namespace hydrant {
 
-using TimeUs = int64_t;          // microseconds of a steady clock
-using RequestHandle = uint64_t;  // names a request inside the process, never reused
+using TimeUs = int64_t;  // microseconds of a steady clock
+// Names a sequence inside the process, a request or one of its samples; never reused.
+using RequestHandle = uint64_t;
+
+inline constexpr int kMaxSamples = 64;  // of one request
 
 struct SamplingParams {
   double temperature = 1.0;  // [0, 100]; 0: greedy
@@ -147,7 +150,7 @@ struct Failed {
   Usage usage{};
 };
 
-// Exactly one Finished or Failed ends a request; nothing follows it.
+// Exactly one Finished or Failed ends a request, or each of its samples; nothing follows it.
 struct Event {
   RequestHandle handle = 0;
   std::variant<Progress, Delta, Finished, Failed> what;

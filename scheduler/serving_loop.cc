@@ -79,8 +79,8 @@ class ServingLoop::Impl {
   }
   ~Impl() { Stop(); }
 
-  std::variant<Queued, Failed> Submit(RequestHandle handle, Request request);
-  void Cancel(RequestHandle handle, absl::Status why);
+  std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
+  void Cancel(RequestHandle handle, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
   void WithContexts(std::function<void(ContextTable*)> command);
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
@@ -108,6 +108,9 @@ class ServingLoop::Impl {
     std::vector<std::function<void(ContextTable*)>> commands;
     bool Empty() const { return arrivals.empty() && cancels.empty() && commands.empty(); }
   };
+
+  static std::vector<Arrival> Samples(std::span<const RequestHandle> handles,
+                                      CheckedRequest checked);
 
   // REQUIRES: mutex_ held, for both.
   std::optional<Failed> Refusal() const;
@@ -167,36 +170,61 @@ std::optional<Failed> ServingLoop::Impl::Refusal() const {
   return std::nullopt;
 }
 
-std::variant<Queued, Failed> ServingLoop::Impl::Submit(RequestHandle handle, Request request) {
+std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHandle> handles,
+                                                       Request request) {
+  if (std::cmp_greater(handles.size(), limits_.max_num_seqs)) {
+    return Failed{.status = absl::InvalidArgumentError(
+                      absl::StrCat("sampling.n: ", handles.size(), " samples exceed max_num_seqs ",
+                                   limits_.max_num_seqs, ", the sequences that run at once here")),
+                  .reason = "INVALID"};
+  }
   if (std::optional<Failed> failed = scheduler_.contexts().Resolve(&request, UnixNow()))
     return *failed;
   std::variant<CheckedRequest, Failed> checked =
       CheckRequest(std::move(request), limits_, *tokenizer_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
-  Arrival arrival{handle, std::move(std::get<CheckedRequest>(checked)), Now()};
-  std::optional<uint64_t>& seed = arrival.request.request.sampling.seed;
-  if (!seed.has_value()) seed = DrawSeed();
-  const Queued queued{.prompt_tokens = static_cast<int64_t>(arrival.request.request.prompt.size()),
-                      .cache_tokens = arrival.request.CacheTokens(),
-                      .seed = *seed};
-  const std::string& request_id = arrival.request.request.request_id;
+  std::vector<Arrival> samples = Samples(handles, std::move(std::get<CheckedRequest>(checked)));
+  const Arrival& first = samples.front();
+  const Queued queued{.prompt_tokens = static_cast<int64_t>(first.request.request.prompt.size()),
+                      .cache_tokens = first.request.CacheTokens(),
+                      .seed = *first.request.request.sampling.seed};
   std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Failed> refused = Refusal();
   if (!refused.has_value()) {
-    refused = gate_.Enter(handle, request_id, arrival.NumTokens(), arrival.submitted_at);
+    refused = gate_.Enter(handles, first.request.request.request_id, first.NumTokens(),
+                          first.submitted_at);
   }
   if (refused.has_value()) return *std::move(refused);
-  if (metrics_.step_due_since == 0) metrics_.step_due_since = arrival.submitted_at;
+  if (metrics_.step_due_since == 0) metrics_.step_due_since = first.submitted_at;
   ShowQueue();
-  inbox_.arrivals.push_back(std::move(arrival));
+  std::move(samples.begin(), samples.end(), std::back_inserter(inbox_.arrivals));
   wake_.notify_one();
   return queued;
 }
 
-void ServingLoop::Impl::Cancel(RequestHandle handle, absl::Status why) {
+// What arrives of a request that was found good.
+std::vector<ServingLoop::Impl::Arrival> ServingLoop::Impl::Samples(
+    std::span<const RequestHandle> handles, CheckedRequest checked) {
+  std::optional<uint64_t>& seed = checked.request.sampling.seed;
+  if (!seed.has_value()) seed = DrawSeed();
+  const TimeUs now = Now();
+  std::vector<Arrival> samples;
+  samples.reserve(handles.size());
+  samples.push_back({handles.front(), std::move(checked), now});
+  for (size_t i = 1; i < handles.size(); ++i) {
+    samples.push_back({handles[i], samples.front().request, now});
+    Request& sample = samples.back().request.request;
+    *sample.sampling.seed += i;
+    sample.sample_of = handles.front();
+  }
+  return samples;
+}
+
+void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!gate_.IsLive(handle)) return;
-  inbox_.cancels.emplace_back(handle, std::move(why));
+  const std::vector<RequestHandle> samples = gate_.LiveSamples(handle);
+  if (samples.empty()) return;
+  for (const RequestHandle sample : samples) inbox_.cancels.emplace_back(sample, why);
   wake_.notify_one();
 }
 
@@ -440,10 +468,14 @@ ServingLoop::ServingLoop(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 ServingLoop::~ServingLoop() = default;
 
 std::variant<Queued, Failed> ServingLoop::Submit(RequestHandle handle, Request request) {
-  return impl_->Submit(handle, std::move(request));
+  return impl_->Submit({&handle, 1}, std::move(request));
 }
-void ServingLoop::Cancel(RequestHandle handle, absl::Status why) {
-  impl_->Cancel(handle, std::move(why));
+std::variant<Queued, Failed> ServingLoop::Submit(std::span<const RequestHandle> handles,
+                                                 Request request) {
+  return impl_->Submit(handles, std::move(request));
+}
+void ServingLoop::Cancel(RequestHandle handle, const absl::Status& why) {
+  impl_->Cancel(handle, why);
 }
 const ContextDirectory& ServingLoop::contexts() const { return impl_->contexts(); }
 void ServingLoop::WithContexts(std::function<void(ContextTable*)> command) {

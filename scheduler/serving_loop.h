@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -57,7 +58,7 @@ struct LoopSnapshot {
 struct Queued {
   int64_t prompt_tokens = 0;            // with those of the context that it goes on from
   std::optional<int32_t> cache_tokens;  // CheckedRequest::CacheTokens()
-  uint64_t seed = 0;                    // of its sampling, drawn where the request named none
+  uint64_t seed = 0;                    // of its first sample, drawn where the request named none
 };
 
 class ServingLoop {
@@ -73,9 +74,15 @@ class ServingLoop {
   // event follows. `handle` is chosen by the caller (unique), so that events can be routed before
   // Submit returns.
   std::variant<Queued, Failed> Submit(RequestHandle handle, Request request);
-  // Idempotent; unknown handles are ignored. The request ends with Failed{CANCELLED} (status code
-  // given) and its pages are free within two steps.
-  void Cancel(RequestHandle handle, absl::Status why);
+  // The same with a sample for each handle, all of them or none: sample i is drawn with the seed +
+  // i, and hears events of its own as handles[i]. Each counts as one that waits. If one fails the
+  // others go on. `request_id` is free again when the last has ended. REQUIRES: 1 to kMaxSamples
+  // handles; where there is more than one, nothing is resumed, kept or pooled
+  std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
+  // `handle`: the request's first. Idempotent; unknown ones are ignored. Those of its samples that
+  // have not ended end with Failed{CANCELLED} (status code given), and their pages are free within
+  // two steps.
+  void Cancel(RequestHandle handle, const absl::Status& why);
 
   const ContextDirectory& contexts() const;
   // Calls it on the loop's thread, between steps, when the pages of contexts are where they belong;

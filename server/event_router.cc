@@ -70,12 +70,13 @@ void EventRouter::Run() {
 }
 
 void EventRouter::Dispatch(std::vector<Event>& events, const std::shared_ptr<Delivery>& delivery) {
+  ++dispatch_;
   for (Event& event : events) {
     std::shared_ptr<EventReceiver> receiver = Find(event);
     if (receiver == nullptr) continue;
     receiver->OnEvent(std::move(event));
-    // Events of one request usually stand together; OnStepEnd() is harmless to repeat.
-    if (touched_.empty() || touched_.back() != receiver) touched_.push_back(std::move(receiver));
+    if (std::exchange(receiver->heard_in_, dispatch_) != dispatch_)
+      touched_.push_back(std::move(receiver));
   }
   for (const auto& receiver : touched_) receiver->OnStepEnd(delivery);
   touched_.clear();

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -38,14 +39,19 @@ class Delivery {
   std::promise<void> written_;
 };
 
-// The receiving end of one request. Called on the writer thread only; must not block.
+// The receiving end of one request, with all of its samples. Called on the writer thread only; must
+// not block.
 class EventReceiver {
  public:
   virtual ~EventReceiver() = default;
   virtual void OnEvent(Event event) = 0;
-  // After the last event of a step: time to write. A receiver whose client has been reading keeps
-  // `delivery` until its write is done.
+  // Once after the last event of a step: time to write. A receiver whose client has been reading
+  // keeps `delivery` until its write is done.
   virtual void OnStepEnd(const std::shared_ptr<Delivery>& delivery) = 0;
+
+ private:
+  friend class EventRouter;
+  uint64_t heard_in_ = 0;  // the dispatch in which it was given an event last
 };
 
 // Thread safe. The inbox is bounded by what the loop may produce: a few events a step for each live
@@ -57,8 +63,8 @@ class EventRouter final : public EventSink {
   explicit EventRouter(std::chrono::microseconds stand_aside = std::chrono::microseconds(0));
   ~EventRouter() override;  // delivers what is left, then joins the thread
 
-  // Before Submit(), so that no event comes too early. The receiver is dropped after its Finished
-  // or Failed.
+  // Before Submit(), so that no event comes too early; once for each sample. The receiver is
+  // dropped after the handle's Finished or Failed.
   void Add(RequestHandle handle, std::shared_ptr<EventReceiver> receiver);
   // For a request that Submit() refused: no event follows.
   void Remove(RequestHandle handle);
@@ -81,7 +87,9 @@ class EventRouter final : public EventSink {
   std::unordered_map<RequestHandle, std::shared_ptr<EventReceiver>>
       receivers_;  // guarded by receivers_mutex_
 
-  std::vector<std::shared_ptr<EventReceiver>> touched_;  // writer thread only
+  // Writer thread only:
+  std::vector<std::shared_ptr<EventReceiver>> touched_;
+  uint64_t dispatch_ = 0;  // the one at work, counted from 1
   std::thread thread_;
 };
 

@@ -26,7 +26,7 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
   return stream;
 }
 
-GenerateStream::GenerateStream(Args args) : args_(std::move(args)) { delta_.set_index(0); }
+GenerateStream::GenerateStream(Args args) : args_(std::move(args)) {}
 
 bool GenerateStream::EndIfGone() {
   const std::lock_guard lock(mutex_);
@@ -38,10 +38,14 @@ bool GenerateStream::EndIfGone() {
   return true;
 }
 
-void GenerateStream::SetRequest(const std::string& request_id, const std::string& policy) {
+void GenerateStream::SetRequest(const std::string& request_id, const std::string& policy,
+                                RequestHandle first, int num_samples) {
   const std::lock_guard lock(mutex_);
   request_id_ = request_id;
   policy_ = policy;
+  first_handle_ = first;
+  outputs_ = SampleOutputs(num_samples);
+  last_token_at_.resize(num_samples);
 }
 
 void GenerateStream::Open(v1::Accepted accepted) {
@@ -58,47 +62,61 @@ void GenerateStream::Refuse(const Refusal& refusal) {
   Finish(ToGrpcStatus(refusal));
 }
 
-// Before the client can hear of it: who has read the end of a stream finds it counted.
-void GenerateStream::Observe(const Event& event) {
+void GenerateStream::ObserveTokens(size_t index) {
   const auto now = std::chrono::steady_clock::now();
   const auto since = [now](auto then) { return std::chrono::duration<double>(now - then).count(); };
-  if (const auto* delta = std::get_if<Delta>(&event.what)) {
-    if (delta->token_ids.empty()) return;
-    if (last_token_at_.has_value()) {
-      args_.metrics->inter_token_latency.Observe(since(*last_token_at_));
-    } else {
-      args_.metrics->time_to_first_token.Observe(since(args_.arrived));
-    }
-    last_token_at_ = now;
-  } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
-    args_.metrics->Ended(policy_, *finished);
-    args_.metrics->end_to_end.Observe(since(args_.arrived));
-  } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
-    args_.metrics->Ended(policy_, *failed);
+  std::optional<std::chrono::steady_clock::time_point>& last = last_token_at_[index];
+  if (last.has_value()) {
+    args_.metrics->inter_token_latency.Observe(since(*last));
+  } else if (!had_token_) {
+    args_.metrics->time_to_first_token.Observe(since(args_.arrived));
   }
+  had_token_ = true;
+  last = now;
 }
 
 void GenerateStream::OnEvent(Event event) {
   const std::lock_guard lock(mutex_);
-  Observe(event);
-  if (auto* delta = std::get_if<Delta>(&event.what)) {
-    Append(*delta);
+  const size_t index = event.handle - first_handle_;
+  if (const auto* delta = std::get_if<Delta>(&event.what)) {
+    Append(index, *delta);
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
-    progress_ = ToWireProgress(*progress);  // an older one that was not sent is out of date
-  } else if (auto* finished = std::get_if<Finished>(&event.what)) {
+    // An older one that was not sent is out of date.
+    if (outputs_.IsFirstLive(index)) progress_ = ToWireProgress(*progress);
+  } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
+    outputs_.End(index, *finished);
+    EndRequest();
+  } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+    const bool first = !outputs_.HasFailed();
+    outputs_.End(index, *failed);
+    EndRequest();
+    if (first && std::holds_alternative<std::monostate>(end_))
+      Cancel(absl::CancelledError("another sample of the request has failed"));
+  }
+}
+
+// Where its last sample has ended. Before the client can hear of it: who has read the end of a
+// stream finds it counted.
+void GenerateStream::EndRequest() {
+  end_ = outputs_.RequestEnd();
+  if (const auto* finished = std::get_if<Finished>(&end_)) {
+    args_.metrics->Ended(policy_, *finished);
+    args_.metrics->end_to_end.Observe(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - args_.arrived).count());
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
                 .outcome = OutcomeOf(*finished),
                 .reason = OutcomeOf(*finished),
-                .usage = &finished->usage});
-    end_ = std::move(*finished);
-  } else if (auto* failed = std::get_if<Failed>(&event.what)) {
+                .usage = &finished->usage,
+                .samples = outputs_.size()});
+  } else if (const auto* failed = std::get_if<Failed>(&end_)) {
+    args_.metrics->Ended(policy_, *failed);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
                 .outcome = OutcomeOf(*failed),
                 .reason = failed->reason,
-                .usage = &failed->usage});
-    end_ = std::move(*failed);
+                .usage = &failed->usage,
+                .samples = outputs_.size()});
   }
 }
 
@@ -112,21 +130,20 @@ void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
   if (writing_ && !late_) delivery_ = delivery;
 }
 
-void GenerateStream::Append(const Delta& delta) {
+void GenerateStream::Append(size_t index, const Delta& delta) {
+  if (!delta.token_ids.empty()) ObserveTokens(index);
   if (broken_) return;
   progress_.reset();  // what it said is behind us
-  for (const TokenId id : delta.token_ids) delta_.add_token_ids(id);
-  delta_.mutable_text()->append(delta.text);
-  buffered_bytes_ += delta.text.size() + delta.token_ids.size() * sizeof(TokenId);
+  outputs_.Append(index, delta);
   // Without a write in flight the bytes are about to leave: one step's output is always allowed.
-  if (writing_ && buffered_bytes_ > args_.max_buffered_bytes) CutOffSlowReader();
+  if (writing_ && outputs_.num_bytes() > args_.max_buffered_bytes) CutOffSlowReader();
 }
 
 void GenerateStream::CutOffSlowReader() {
   const std::string why = absl::StrCat("the client does not read its stream: more than ",
                                        args_.max_buffered_bytes, " bytes wait to be sent");
   broken_ = true;
-  delta_.Clear();
+  outputs_.Drop();
   Cancel(absl::ResourceExhaustedError(why));
   // A status sent with Finish() would wait behind the unread data; the core's cancellation does
   // not.
@@ -140,7 +157,8 @@ void GenerateStream::OnWriteDone(bool ok) {
   late_ = std::exchange(overtaken_, false);
   if (!ok) broken_ = true;
   Advance();
-  delivery_.reset();
+  // What a step brings of several samples is several messages.
+  if (!writing_ || late_) delivery_.reset();
 }
 
 // A client that gives up at its deadline is heard of at about the time when the server's own
@@ -163,7 +181,7 @@ void GenerateStream::OnCancel() {
 }
 
 void GenerateStream::Cancel(const absl::Status& why) {
-  args_.cancel(why);
+  args_.cancel(first_handle_, why);
   spdlog::debug("request {} is to end: {}", request_id_.empty() ? "(not read yet)" : request_id_,
                 std::string(why.message()));
 }
@@ -186,7 +204,7 @@ void GenerateStream::Advance() {
     in_flight_ = ToWire(message);
     args_.metrics->sent_bytes += in_flight_.Length();
     writing_ = true;
-    StartWrite(&in_flight_, HowToWrite());
+    StartWrite(&in_flight_, HowToWrite(message));
   } else if (const auto* finished = std::get_if<Finished>(&end_)) {
     FinishWithUsage(*finished);
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
@@ -194,10 +212,14 @@ void GenerateStream::Advance() {
   }
 }
 
-// What ends the stream goes out in one piece.
-grpc::WriteOptions GenerateStream::HowToWrite() const {
+// What ends the stream goes out in one piece, and so does what a step brings of several samples.
+// The first message never waits for others: gRPC calls its write done when the headers that go with
+// it have left, and with the hint they stay until something else is sent on the connection, the
+// next keepalive at the latest.
+grpc::WriteOptions GenerateStream::HowToWrite(const v1::GenerateResponse& message) const {
   grpc::WriteOptions options;
-  if (!std::holds_alternative<std::monostate>(end_)) options.set_buffer_hint();
+  const bool others_follow = outputs_.HasNext() || !std::holds_alternative<std::monostate>(end_);
+  if (others_follow && !message.has_accepted()) options.set_buffer_hint();
   return options;
 }
 
@@ -207,21 +229,10 @@ bool GenerateStream::TakeNextMessage(v1::GenerateResponse* message) {
     accepted_.reset();
     return true;
   }
-  if (delta_.token_ids_size() > 0 || !delta_.text().empty()) {
-    message->mutable_delta()->Swap(&delta_);
-    delta_.Clear();
-    delta_.set_index(0);
-    buffered_bytes_ = 0;
-    return true;
-  }
+  if (outputs_.TakeNext(message)) return true;
   if (progress_.has_value() && std::holds_alternative<std::monostate>(end_)) {
     *message->mutable_progress() = *std::move(progress_);
     progress_.reset();
-    return true;
-  }
-  if (const auto* finished = std::get_if<Finished>(&end_); finished != nullptr && !finished_sent_) {
-    *message->mutable_finished() = ToWireFinished(*finished);
-    finished_sent_ = true;
     return true;
   }
   return false;

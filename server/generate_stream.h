@@ -1,7 +1,8 @@
-// One Generate call: takes the loop's events for a request and writes them, one write in flight at
-// a time. What comes while a write is pending is merged into the next message, so a client that
-// reads slowly gets fewer, longer messages; one that stops reading is cut off when its buffer is
-// full, and harms nobody.
+// One Generate call: takes the loop's events for a request's samples and writes them, one write in
+// flight at a time. What comes of a sample while a write is pending is merged into its next
+// message, so a client that reads slowly gets fewer, longer messages; one that stops reading is cut
+// off when the buffer of all samples is full, and harms nobody. When one sample fails the others
+// are cancelled, and the call ends when all have ended.
 //
 // Owned by itself until gRPC is done with it (OnDone), and shared with the router until the request
 // has ended.
@@ -20,12 +21,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <variant>
+#include <vector>
 
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 #include "server/event_router.h"
 #include "server/request_metrics.h"
+#include "server/sample_outputs.h"
 #include "server/status_details.h"
 
 namespace hydrant {
@@ -42,8 +44,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     size_t max_buffered_bytes = 0;  // text and ids waiting for the client to read
     // Whether gRPC may close the connection with its last stream; null: no. Outlives the stream.
     const std::atomic<bool>* connections_close = nullptr;
-    // Asks the loop to end the request, which it may not know yet; must not block.
-    std::function<void(absl::Status)> cancel;
+    // Asks the loop to end the request of this first handle, which it may not know yet; must not
+    // block.
+    std::function<void(RequestHandle, absl::Status)> cancel;
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
@@ -53,7 +56,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // The loop or the checks said no; no event follows.
   void Refuse(const Refusal& refusal);
   // What the request is, before it is submitted. `policy`: of its cache, as the request named it.
-  void SetRequest(const std::string& request_id, const std::string& policy);
+  // Its samples have the handles from `first` on.
+  void SetRequest(const std::string& request_id, const std::string& policy, RequestHandle first,
+                  int num_samples);
   // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
   // client that went while it was read is made up for here: the loop did not know of it then.
   void Open(v1::Accepted accepted);
@@ -68,15 +73,16 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   explicit GenerateStream(Args args);
 
-  void Observe(const Event& event);
-  void Append(const Delta& delta);
+  // REQUIRES: mutex_ held, for all but DeadlineHasPassed().
+  void ObserveTokens(size_t index);
+  void Append(size_t index, const Delta& delta);
+  void EndRequest();
   void CutOffSlowReader();
   bool DeadlineHasPassed() const;
-  // REQUIRES: mutex_ held, for all below.
   void Cancel(const absl::Status& why);
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
-  grpc::WriteOptions HowToWrite() const;
+  grpc::WriteOptions HowToWrite(const v1::GenerateResponse& message) const;
   void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);
   std::chrono::microseconds EndGap() const;
@@ -89,26 +95,26 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Guarded by mutex_.
   std::string request_id_;
   std::string policy_;
+  RequestHandle first_handle_ = 0;    // 0: SetRequest() was not called
   std::optional<absl::Status> gone_;  // the client, and why
   // What waits to be sent, in the order in which it goes out:
   std::optional<v1::Accepted> accepted_;
-  v1::Delta delta_;
+  SampleOutputs outputs_{1};
   std::optional<v1::Progress> progress_;
-  std::variant<std::monostate, Finished, Failed> end_;
-  size_t buffered_bytes_ = 0;  // of delta_
+  SampleOutputs::Ending end_;  // once all samples have ended
 
   grpc::ByteBuffer in_flight_;
   std::shared_ptr<Delivery> delivery_;  // of in_flight_, where the loop may wait for it
   bool open_ = false;                   // Open() was called
   bool writing_ = false;                // a write is in flight
   bool overtaken_ = false;              // another step has ended since it began
-  bool late_ = false;           // the write before was overtaken: nobody shall wait for this client
-  bool broken_ = false;         // the client is gone or was cut off: nothing more can be written
-  bool finished_sent_ = false;  // only usage is left
-  bool usage_sent_ = false;     // only the status is left
+  bool late_ = false;        // the write before was overtaken: nobody shall wait for this client
+  bool broken_ = false;      // the client is gone or was cut off: nothing more can be written
+  bool usage_sent_ = false;  // only the status is left
   std::optional<grpc::Alarm> end_alarm_;  // until the status may follow
   bool done_ = false;                     // Finish() was called
-  std::optional<std::chrono::steady_clock::time_point> last_token_at_;
+  bool had_token_ = false;                // of any sample
+  std::vector<std::optional<std::chrono::steady_clock::time_point>> last_token_at_;  // by sample
 };
 
 }  // namespace hydrant

@@ -53,6 +53,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"prompt_tokens", usage.prompt_tokens},
                {"cached_tokens", usage.cached_tokens},
                {"completion_tokens", usage.completion_tokens},
+               {"samples", record.samples},
                {"kv_tokens_kept", usage.kv_tokens_kept},
                {"kv_tokens_evicted", usage.kv_tokens_evicted},
                {"kv_pages_peak", usage.kv_pages_peak},

@@ -44,6 +44,23 @@ absl::Status CheckTokenIds(const ServedModel& model,
   return absl::OkStatus();
 }
 
+absl::Status CheckSamples(const v1::GenerateRequest& wire) {
+  if (!wire.sampling().has_n()) return absl::OkStatus();
+  const uint32_t n = wire.sampling().n();
+  if (n < 1 || n > kMaxSamples)
+    return Invalid(absl::StrCat("sampling.n: ", n, " is outside [1, ", kMaxSamples, "]"));
+  if (n == 1) return absl::OkStatus();
+  if (wire.resume_token_ids_size() > 0) {
+    return Invalid(absl::StrCat("sampling.n: ", n,
+                                " samples cannot be resumed; with resume_token_ids at most 1"));
+  }
+  if (wire.keep()) {
+    return Invalid(absl::StrCat("sampling.n: ", n,
+                                " samples leave no cache that could be kept; with keep at most 1"));
+  }
+  return absl::OkStatus();
+}
+
 SamplingParams ConvertSampling(const v1::Sampling& wire) {
   SamplingParams params;
   if (wire.has_temperature()) params.temperature = wire.temperature();
@@ -255,9 +272,14 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
                                  {.add_special_tokens = false, .parse_special_tokens = true});
 }
 
+int NumSamples(const v1::GenerateRequest& wire) {
+  return wire.sampling().has_n() ? static_cast<int>(wire.sampling().n()) : 1;
+}
+
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
                                                const v1::GenerateRequest& wire) {
   HYDRANT_RETURN_IF_ERROR(CheckModelName(model, wire.model()));
+  HYDRANT_RETURN_IF_ERROR(CheckSamples(wire));
   Request request;
   if (wire.has_request_id()) {
     HYDRANT_RETURN_IF_ERROR(CheckRequestId(wire.request_id()));

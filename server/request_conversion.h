@@ -33,6 +33,9 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
                                                const v1::GenerateRequest& wire);
 
+// The answers that it asks for, 1 to kMaxSamples. REQUIRES: it can be converted
+int NumSamples(const v1::GenerateRequest& wire);
+
 // The same of an embedding's. Attention reads no page: the cache is an entry a head.
 absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model, const v1::EmbedRequest& wire);
 // What the request makes of the hidden states.

@@ -1,5 +1,6 @@
 #include "server/request_log.h"
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <memory>
@@ -15,11 +16,13 @@ void LogRequest(const RequestRecord& record) {
     return;
   }
   spdlog::info(
-      "request {} {}: {} prompt ({} cached) + {} new tokens, kv kept {} evicted {}, {} pages, "
+      "request {} {}: {} prompt ({} cached) + {} new tokens{}, kv kept {} evicted {}, {} pages, "
       "{} preemptions, queue {} ms, prefill {} ms, decode {} ms",
       record.request_id, record.reason, usage.prompt_tokens, usage.cached_tokens,
-      usage.completion_tokens, usage.kv_tokens_kept, usage.kv_tokens_evicted, usage.kv_pages_peak,
-      usage.preemptions, usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000);
+      usage.completion_tokens,
+      record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples),
+      usage.kv_tokens_kept, usage.kv_tokens_evicted, usage.kv_pages_peak, usage.preemptions,
+      usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000);
 }
 
 }  // namespace hydrant

@@ -3,6 +3,7 @@
 #ifndef HYDRANT_SERVER_REQUEST_LOG_H_
 #define HYDRANT_SERVER_REQUEST_LOG_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,7 @@ struct RequestRecord {
   std::string_view
       reason;  // of a failure, as its client sees it: "DRAINING", ...; else the outcome
   const Usage* usage = nullptr;
+  size_t samples = 1;  // that `usage` is of
 };
 
 void LogRequest(const RequestRecord& record);

@@ -45,7 +45,7 @@ class RequestMetrics {
 
   // `reason`: a word of docs/api.md.
   void Refused(std::string_view reason) { refused.Add(reason); }
-  // Of requests that were accepted. `policy`: as the request named it.
+  // Of requests that were accepted, with all of their samples. `policy`: as the request named it.
   void Ended(std::string_view policy, const Finished& finished);
   void Ended(std::string_view policy, const Failed& failed);
 
@@ -56,7 +56,8 @@ class RequestMetrics {
   LabelledCounter evicted, kept;      // usage's entries of ended requests, by policy
   std::atomic<uint64_t> sent_bytes{0};
 
-  // In seconds, from the arrival of the call; as its messages are handed to gRPC.
+  // In seconds, from the arrival of the call; as its messages are handed to gRPC. The first token
+  // is that of any sample, a later one comes after another of its own.
   Histogram time_to_first_token, inter_token_latency, end_to_end;
   // In seconds, of finished requests; by the scheduler's clock.
   Histogram queue_time, prefill_time, decode_time;
@@ -65,8 +66,9 @@ class RequestMetrics {
   void CountUsage(std::string_view policy, std::string_view outcome, const Usage& usage);
 };
 
-// The outcome of a request that was accepted: "stop", "length", "cancelled" (the client went away),
-// "deadline", "slow_reader", "draining" (it outlasted the shutdown), "error".
+// The outcome of a request that was accepted: "stop", "length" (of one of its samples at least),
+// "cancelled" (the client went away), "deadline", "slow_reader", "draining" (it outlasted the
+// shutdown), "error".
 std::string_view OutcomeOf(const Finished& finished);
 std::string_view OutcomeOf(const Failed& failed);
 

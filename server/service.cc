@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -189,15 +190,15 @@ std::optional<Refusal> Service::RunWhereItFits(size_t request_bytes, std::functi
 grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer* bytes) {
   const ServingState serving = Current();
-  const RequestHandle handle = NextHandle();
+  const auto cancel = [loop = serving.loop](RequestHandle handle, const absl::Status& why) {
+    if (loop != nullptr) loop->Cancel(handle, why);
+  };
   const std::shared_ptr<GenerateStream> stream =
       GenerateStream::Create({.context = context,
                               .metrics = &request_metrics_,
                               .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
                               .connections_close = &connections_close_,
-                              .cancel = [loop = serving.loop, handle](const absl::Status& why) {
-                                if (loop != nullptr) loop->Cancel(handle, why);
-                              }});
+                              .cancel = cancel});
   // The connection broke before a message had come: nobody asked for anything wrong.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");
@@ -208,8 +209,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   // The call, and so its context, its bytes and what `serving` points to, stay until the job has
   // ended the stream or submitted the request.
   if (!refusal.has_value()) {
-    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, stream, handle, serving] {
-      if (!stream->EndIfGone()) Read(*bytes, context->deadline(), stream, handle, serving);
+    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, stream, serving] {
+      if (!stream->EndIfGone()) Read(*bytes, context->deadline(), stream, serving);
     });
   }
   if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
@@ -230,8 +231,7 @@ std::optional<Refusal> Service::WithContext(const ServingState& serving, const R
 }
 
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
-                   const ServingState& serving) {
+                   const std::shared_ptr<GenerateStream>& stream, const ServingState& serving) {
   v1::GenerateRequest wire;
   const absl::Status parsed = ParseWire(bytes, &wire);
   absl::StatusOr<Request> request =
@@ -239,10 +239,11 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
   if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
   request->deadline = SteadyDeadline(deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
+  const int n = NumSamples(wire);
   const std::optional<Refusal> refusal = WithContext(
-      serving, *shared, [this, stream, handle, serving, shared](const absl::Status& is_here) {
+      serving, *shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
         if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
-        Submit(stream, handle, serving, std::move(*shared));
+        Submit(stream, serving, std::move(*shared), n);
       });
   if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
 }
@@ -253,15 +254,17 @@ void Service::RefuseGeneration(GenerateStream* stream, const Refusal& refusal) {
   stream->Refuse(refusal);
 }
 
-void Service::Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
-                     const ServingState& serving, Request request) {
-  stream->SetRequest(request.request_id, request.cache.policy);
+void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
+                     Request request, int num_samples) {
+  std::vector<RequestHandle> handles(num_samples);
+  std::iota(handles.begin(), handles.end(), NextHandles(num_samples));
+  stream->SetRequest(request.request_id, request.cache.policy, handles.front(), num_samples);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
-  router_->Add(handle, stream);
-  const auto outcome = serving.loop->Submit(handle, std::move(request));
+  for (const RequestHandle handle : handles) router_->Add(handle, stream);
+  const auto outcome = serving.loop->Submit(handles, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
-    router_->Remove(handle);
+    for (const RequestHandle handle : handles) router_->Remove(handle);
     RefuseGeneration(stream.get(), {failed->status, failed->reason, failed->retry_after_us});
     return;
   }

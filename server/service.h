@@ -69,7 +69,7 @@ class Service final : public RawService {
   const RequestMetrics& request_metrics() const { return request_metrics_; }
 
   // For requests from inside the process, too (the warm-up).
-  RequestHandle NextHandle() { return next_handle_.fetch_add(1) + 1; }
+  RequestHandle NextHandle() { return NextHandles(1); }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes) override;
@@ -108,6 +108,8 @@ class Service final : public RawService {
                                           grpc::ByteBuffer* response) override;
 
  private:
+  // The first of so many that follow each other.
+  RequestHandle NextHandles(int count) { return next_handle_.fetch_add(count) + 1; }
   static std::optional<Refusal> WhyNoModel(const ServingState& serving);
   static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
   // Here and now where the request is short, else on a worker; or says why not.
@@ -120,15 +122,14 @@ class Service final : public RawService {
   void RefuseGeneration(GenerateStream* stream, const Refusal& refusal);
   // Parses, renders, tokenizes, checks; then submits.
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
-            const ServingState& serving);
+            const std::shared_ptr<GenerateStream>& stream, const ServingState& serving);
   // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
   // it cannot be; here and now where that is known, else on a worker. A refusal: there are too
   // many.
   std::optional<Refusal> WithContext(const ServingState& serving, const Request& request,
                                      std::function<void(const absl::Status&)> go_on);
-  void Submit(const std::shared_ptr<GenerateStream>& stream, RequestHandle handle,
-              const ServingState& serving, Request request);
+  void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
+              Request request, int num_samples);
   // A call that ends with its request. convert: Wire to Request; answer: what it has led to.
   template <typename Wire, typename Convert, typename Answer>
   grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,

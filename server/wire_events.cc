@@ -83,9 +83,9 @@ v1::Progress ToWireProgress(const Progress& progress) {
   return wire;
 }
 
-v1::Finished ToWireFinished(const Finished& finished) {
+v1::Finished ToWireFinished(const Finished& finished, uint32_t index) {
   v1::Finished wire;
-  wire.set_index(0);
+  wire.set_index(index);
   wire.set_reason(finished.reason == FinishReason::kStop ? v1::FINISH_REASON_STOP
                                                          : v1::FINISH_REASON_LENGTH);
   if (!finished.matched_stop.empty()) {

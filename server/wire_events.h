@@ -2,6 +2,8 @@
 #ifndef HYDRANT_SERVER_WIRE_EVENTS_H_
 #define HYDRANT_SERVER_WIRE_EVENTS_H_
 
+#include <cstdint>
+
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 
@@ -10,7 +12,8 @@ namespace hydrant {
 v1::Usage ToWireUsage(const Usage& usage);
 v1::RetainedMass ToWireMass(const RetainedMass& mass);
 v1::Progress ToWireProgress(const Progress& progress);
-v1::Finished ToWireFinished(const Finished& finished);
+// `index`: of the sample that has finished.
+v1::Finished ToWireFinished(const Finished& finished, uint32_t index);
 
 }  // namespace hydrant
 

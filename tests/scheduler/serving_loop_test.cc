@@ -9,9 +9,11 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
@@ -179,6 +181,103 @@ TEST(ServingLoopTest, QueueLimitsAndDuplicatesAreToldAtOnce) {
   EXPECT_TRUE(sink.WaitForEnd(5).finished.has_value());
 }
 
+std::vector<RequestHandle> Handles(RequestHandle first, int count) {
+  std::vector<RequestHandle> handles(count);
+  std::iota(handles.begin(), handles.end(), first);
+  return handles;
+}
+
+// Sample i is the request that has the seed + i.
+TEST(ServingLoopTest, SamplesAreDrawnWithSeedsThatFollowEachOther) {
+  LoopFixture f;
+  RequestHandle handle = 0;
+  for (const uint64_t seed : {uint64_t{7}, std::numeric_limits<uint64_t>::max() - 1}) {
+    Request request = MakeRequest(5, 20, 3);
+    std::vector<std::vector<TokenId>> alone;
+    for (uint64_t i = 0; i < 4; ++i) {
+      request.sampling.seed = seed + i;
+      ASSERT_TRUE(Accepted(f.loop->Submit(++handle, request)));
+      alone.push_back(f.sink.WaitForEnd(handle).token_ids);
+      EXPECT_EQ(alone.back().size(), 20u);
+    }
+    EXPECT_NE(alone[0], alone[1]);
+    request.sampling.seed = seed;
+    const std::vector<RequestHandle> handles = Handles(handle + 1, 4);
+    handle += 4;
+    const auto answer = f.loop->Submit(handles, request);
+    ASSERT_TRUE(Accepted(answer));
+    EXPECT_EQ(std::get<Queued>(answer).seed, seed);
+    EXPECT_EQ(std::get<Queued>(answer).prompt_tokens, 5);
+    for (size_t i = 0; i < handles.size(); ++i)
+      EXPECT_EQ(f.sink.WaitForEnd(handles[i]).token_ids, alone[i]) << "seed " << seed << " + " << i;
+  }
+}
+
+TEST(ServingLoopTest, SamplesEnterAllOrNone) {
+  FakeTokenizer tokenizer;
+  HeldEngine engine;
+  CollectingSink sink;
+  auto loop = *ServingLoop::Start(&engine, &tokenizer, {.max_num_queued_reqs = 6}, &sink);
+  ASSERT_TRUE(Accepted(loop->Submit(Handles(1, 3), MakeRequest(5, 5))));
+  engine.WaitUntilEntered();
+  EXPECT_EQ(loop->Snapshot().waiting, 3);
+  EXPECT_EQ(loop->Snapshot().queued_tokens, 15);
+  const auto full = loop->Submit(Handles(10, 4), MakeRequest(5, 5));
+  ASSERT_FALSE(Accepted(full));
+  EXPECT_EQ(ReasonOf(full), "QUEUE_FULL");
+  EXPECT_GT(std::get<Failed>(full).retry_after_us, 0);
+  EXPECT_EQ(loop->Snapshot().waiting, 3);
+  ASSERT_TRUE(Accepted(loop->Submit(Handles(20, 3), MakeRequest(5, 5))));
+  EXPECT_EQ(loop->Snapshot().waiting, 6);
+  // More than ever wait, and more than ever run.
+  for (const int count : {7, engine.limits().max_num_seqs + 1}) {
+    const auto never = loop->Submit(Handles(30, count), MakeRequest(5, 5));
+    ASSERT_FALSE(Accepted(never));
+    EXPECT_EQ(ReasonOf(never), "INVALID");
+    EXPECT_EQ(std::get<Failed>(never).status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(std::get<Failed>(never).retry_after_us, 0);
+  }
+  engine.Release();
+  for (const RequestHandle handle : {1, 2, 3, 20, 21, 22})
+    EXPECT_TRUE(sink.WaitForEnd(handle).finished.has_value()) << handle;
+  EXPECT_EQ(sink.streams().size(), 6u) << "of who was refused nobody hears";
+}
+
+// One of its samples ends at once, the others not by themselves.
+TEST(ServingLoopTest, ACancelReachesAllSamplesAndTheIdIsTakenUntilTheLastHasEnded) {
+  LoopFixture f;
+  f.engine.choose = [](uint64_t seed, int32_t) -> TokenId {
+    return seed == 5 ? FakeTokenizer::kEog : 'a';
+  };
+  Request request = MakeRequest(5, 110, 5);
+  request.request_id = "taken";
+  request.cache = LocalCache(16);
+  std::vector<RequestHandle> handles = Handles(1, 4);
+  Request endless = request;
+  endless.cache.policy = "streaming";
+  endless.cache.params["rolling"] = "true";
+  endless.stopping.max_tokens = 1'000'000'000;
+  ASSERT_TRUE(Accepted(f.loop->Submit(handles, endless)));
+  EXPECT_EQ(f.sink.WaitForEnd(1).finished->reason, FinishReason::kStop);
+  for (const RequestHandle handle : {2, 3, 4}) f.sink.WaitForTokens(handle, 10);
+  const auto duplicate = f.loop->Submit(9, request);
+  ASSERT_FALSE(Accepted(duplicate));
+  EXPECT_EQ(ReasonOf(duplicate), "DUPLICATE_REQUEST_ID");
+  f.loop->Cancel(3, absl::CancelledError("not the request's first"));
+  f.loop->Cancel(1, absl::ResourceExhaustedError("the client does not read"));
+  for (const RequestHandle handle : {2, 3, 4}) {
+    const Stream cancelled = f.sink.WaitForEnd(handle);
+    ASSERT_TRUE(cancelled.failed.has_value());
+    EXPECT_EQ(cancelled.failed->reason, "CANCELLED");
+    EXPECT_EQ(cancelled.failed->status.code(), absl::StatusCode::kResourceExhausted);
+  }
+  ASSERT_TRUE(Accepted(f.loop->Submit(9, request)));
+  EXPECT_TRUE(f.sink.WaitForEnd(9).finished.has_value());
+  f.loop->Stop();
+  EXPECT_TRUE(f.loop->Idle());
+  EXPECT_EQ(f.loop->Snapshot().pages_free, f.loop->Snapshot().pages_total);
+}
+
 // Who waits until nothing runs has heard of every cache that was kept: what is to be saved is
 // known.
 TEST(ServingLoopTest, IsNotIdleBeforeKeptCachesAreHandedOver) {
@@ -265,35 +364,37 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
   EngineLimits limits = SmallLimits();
   limits.num_blocks = 120;  // a scarce pool: preemptions too
   LoopFixture f(limits, {.max_num_queued_reqs = 64, .max_num_queued_tokens = 2000});
-  std::atomic<int> accepted = 0, refused = 0;
+  std::atomic<int> accepted = 0, samples = 0, refused = 0;
   std::vector<std::thread> threads;
   threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937 random(t);
       for (int i = 0; i < kRequests; ++i) {
-        const RequestHandle handle = t * kRequests + i;
+        const RequestHandle handle = (t * kRequests + i) * 4;
+        const std::vector<RequestHandle> handles = Handles(handle, random() % 4 == 0 ? 3 : 1);
         Request request = MakeRequest(1 + random() % 60, 1 + random() % 40, handle);
         request.request_id = std::to_string(handle);
         if (random() % 2 == 0) request.cache = LocalCache(8);
-        if (!Accepted(f.loop->Submit(handle, std::move(request)))) {
+        if (!Accepted(f.loop->Submit(handles, std::move(request)))) {
           ++refused;
           if (accepted > 0) std::this_thread::yield();
           continue;
         }
         ++accepted;
+        samples += static_cast<int>(handles.size());
         if (random() % 4 == 0) f.loop->Cancel(handle, absl::CancelledError("test"));
         const LoopSnapshot snapshot = f.loop->Snapshot();
         EXPECT_LE(snapshot.pages_free, snapshot.pages_total);
         EXPECT_LE(snapshot.waiting, 64 + limits.max_num_seqs);
-        if (random() % 8 == 0) f.sink.WaitForEnd(handle);
+        if (random() % 8 == 0) f.sink.WaitForEnd(handles.back());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (auto& [handle, stream] : f.sink.streams()) f.sink.WaitForEnd(handle);
   f.loop->Stop();
-  EXPECT_EQ(f.sink.streams().size(), static_cast<size_t>(accepted));
+  EXPECT_EQ(f.sink.streams().size(), static_cast<size_t>(samples));
   for (auto& [handle, stream] : f.sink.streams()) EXPECT_TRUE(stream.Ended());
   EXPECT_EQ(accepted + refused, kThreads * kRequests);
   EXPECT_EQ(f.loop->Snapshot().pages_free, limits.num_blocks);

@@ -542,6 +542,7 @@ TEST(Daemon, LogsAsJsonOnRequest) {
     EXPECT_EQ(line.at("cache_policy"), "local");
     EXPECT_EQ(line.at("prompt_tokens"), 3);
     EXPECT_EQ(line.at("completion_tokens"), 7);
+    EXPECT_EQ(line.at("samples"), 1);
     EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
     EXPECT_GT(line.at("decode_ms"), 0.0);
   }
@@ -660,6 +661,31 @@ TEST(Client, AnAnswerHasALimitUnlessItIsLifted) {
   EXPECT_THAT(lifted->err(), Not(HasSubstr("cut at")));
   const auto stopped = generate({"--stop", "klm"});
   EXPECT_THAT(stopped->err(), Not(HasSubstr("cut at")));
+}
+
+// Each under a heading when it has finished, whichever is first.
+TEST(Client, PrintsSeveralAnswersUnderHeadings) {
+  TestServerOptions options;
+  options.next_token_of = [](uint64_t seed, int32_t position) -> TokenId {
+    if (seed == 11 && position == 4) return ByteTokenizer::kEos;
+    return static_cast<TokenId>('a' + (seed + position) % 26);
+  };
+  TestServer server(options);
+  const std::vector<std::string> arguments = {
+      HYDRANT_PATH, "--address", server.address(), "generate", "--prompt", "x", "--seed", "10",
+      "--n",        "3",         "--max-tokens",   "5"};
+  Subprocess generate(arguments);
+  EXPECT_EQ(generate.Wait(), 0) << generate.err();
+  // Tokens at the positions from 2 on: the letters from seed + 2.
+  const std::string answers[] = {"=== 1 of 3\nmnopq\n", "=== 2 of 3\nno\n", "=== 3 of 3\nopqrs\n"};
+  for (const std::string& answer : answers) EXPECT_THAT(generate.out(), HasSubstr(answer));
+  EXPECT_EQ(generate.out().size(), answers[0].size() + answers[1].size() + answers[2].size());
+  EXPECT_THAT(generate.err(), HasSubstr("2 prompt + 13 new tokens"));
+  EXPECT_THAT(generate.err(), HasSubstr("cut at 5 tokens"));
+  Subprocess refused(
+      {HYDRANT_PATH, "--address", server.address(), "generate", "--prompt", "x", "--n", "65"});
+  EXPECT_EQ(refused.Wait(), 2);
+  EXPECT_THAT(refused.err(), HasSubstr("sampling.n: 65 is outside [1, 64]"));
 }
 
 TEST(Client, InfoNamesThePoliciesAndDetailsOne) {

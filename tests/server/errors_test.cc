@@ -110,6 +110,26 @@ std::vector<BadField> BadFields() {
        "[0, 1]"},
       {"MinPAboveOne", [](R* r) { r->mutable_sampling()->set_min_p(1.5); }, "sampling.min_p",
        "[0, 1]"},
+      {"NoSample", [](R* r) { r->mutable_sampling()->set_n(0); }, "sampling.n",
+       "0 is outside [1, 64]"},
+      {"TooManySamples", [](R* r) { r->mutable_sampling()->set_n(65); }, "sampling.n",
+       "65 is outside [1, 64]"},
+      {"MostSamplesThatCanBeSent", [](R* r) { r->mutable_sampling()->set_n(4294967295u); },
+       "sampling.n", "4294967295 is outside [1, 64]"},
+      {"MoreSamplesThanRunAtOnce", [](R* r) { r->mutable_sampling()->set_n(17); }, "sampling.n",
+       "17 samples exceed max_num_seqs 16"},
+      {"ResumedSamples",
+       [](R* r) {
+         r->mutable_sampling()->set_n(2);
+         r->add_resume_token_ids(1);
+       },
+       "sampling.n", "with resume_token_ids at most 1"},
+      {"KeptSamples",
+       [](R* r) {
+         r->mutable_sampling()->set_n(2);
+         r->set_keep(true);
+       },
+       "sampling.n", "with keep at most 1"},
       {"ZeroRepetitionPenalty", [](R* r) { r->mutable_sampling()->set_repetition_penalty(0); },
        "sampling.repetition_penalty", "0 is outside [0.001, 10]"},
       {"NanPresencePenalty", [](R* r) { r->mutable_sampling()->set_presence_penalty(kNan); },

@@ -52,6 +52,25 @@ TEST(EventRouter, DeliversInOrderAndDropsTheReceiverAfterTheEnd) {
   EXPECT_THAT(recorder->words, ElementsAre("a", "b", "finished", "|"));
 }
 
+// The samples of a request have one receiver, for which a step ends once, whoever stands between.
+TEST(EventRouter, SeveralHandlesMayHaveOneReceiver) {
+  const auto recorder = std::make_shared<Recorder>();
+  const auto other = std::make_shared<Recorder>();
+  {
+    EventRouter router;
+    for (const RequestHandle handle : {1, 2}) router.Add(handle, recorder);
+    router.Add(3, other);
+    router.Deliver({TextEvent(1, "a"),
+                    {2, Finished{}},
+                    TextEvent(3, "x"),
+                    TextEvent(2, "too late"),
+                    TextEvent(1, "b")});
+  }
+  EXPECT_THAT(recorder->words, ElementsAre("a", "finished", "b", "|"));
+  EXPECT_THAT(other->words, ElementsAre("x", "|"));
+  EXPECT_EQ(recorder.use_count(), 1);
+}
+
 TEST(EventRouter, ARemovedReceiverHearsNothing) {
   const auto gone = std::make_shared<Recorder>();
   const auto stays = std::make_shared<Recorder>();

@@ -1,6 +1,6 @@
 // An engine without a model, for tests of the gRPC front: every row's next token is a function of
-// its position, steps can be held and counted out, and it can be lost. Pause(), Resume(),
-// AllowSteps(), WaitUntilHeld() and Lose() are safe from any thread.
+// its position, or of its seed and position; steps can be held and counted out, and it can be lost.
+// Pause(), Resume(), AllowSteps(), WaitUntilHeld() and Lose() are safe from any thread.
 #ifndef HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 
@@ -33,11 +33,11 @@ class PausableEngine final : public ImmediateExecutor {
     result->prompt_reports.assign(batch.prefill.size(), {});
     result->embeddings.assign(batch.prefill.size(), {1.0f});
     for (const DecodeRow& row : batch.decode)
-      result->decode_tokens.push_back(next_token(row.position + 1));
+      result->decode_tokens.push_back(Next(row.sampling.seed, row.position + 1));
     for (const PrefillSlice& slice : batch.prefill) {
       const bool ends = slice.EndsPrompt(limits_.num_layers);
-      result->prefill_tokens.push_back(ends ? next_token(static_cast<int32_t>(slice.prompt.size()))
-                                            : kNoToken);
+      const auto position = static_cast<int32_t>(slice.prompt.size());
+      result->prefill_tokens.push_back(ends ? Next(slice.sampling.seed, position) : kNoToken);
     }
     if (after_step) after_step();
     return absl::OkStatus();
@@ -79,9 +79,15 @@ class PausableEngine final : public ImmediateExecutor {
   std::function<TokenId(int32_t position)> next_token = [](int32_t position) {
     return static_cast<TokenId>('a' + position % 26);
   };
+  // The same by the row's seed, too, where it is set.
+  std::function<TokenId(uint64_t seed, int32_t position)> next_token_of;
   std::function<void()> after_step;
 
  private:
+  TokenId Next(uint64_t seed, int32_t position) const {
+    return next_token_of ? next_token_of(seed, position) : next_token(position);
+  }
+
   const EngineLimits limits_;
   std::mutex mutex_;
   std::condition_variable changed_;

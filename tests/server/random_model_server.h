@@ -23,11 +23,12 @@ class RandomModelServer {
       : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3)) {}
   // Of a model with at least the tokenizer's vocabulary. `store`: for contexts; null: none.
   RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source,
-                    std::unique_ptr<ContextStore> store = nullptr) {
+                    std::unique_ptr<ContextStore> store = nullptr, bool batch_invariant = false) {
     const ModelConfig config = source->config();
     EngineOptions options;
     options.sampled_vocab = ByteTokenizer::kVocab;
     options.num_threads = 2;
+    options.batch_invariant = batch_invariant;
     options.dtype = WeightDType::kFloat32;
     options.max_num_seqs = 160;
     options.num_blocks_override =

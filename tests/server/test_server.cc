@@ -28,6 +28,7 @@ TestServer::TestServer(TestServerOptions options)
     : engine(options.limits), router(options.stand_aside) {
   spdlog::set_level(options.log_level);
   if (options.next_token) engine.next_token = options.next_token;
+  engine.next_token_of = options.next_token_of;
   engine.after_step = options.after_step;
   model.name = "test-model";
   model.config.architecture = "fake";

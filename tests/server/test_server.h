@@ -37,6 +37,7 @@ struct TestServerOptions {
   GrpcServerOptions grpc;                                     // but for `listen`
   spdlog::level::level_enum log_level = spdlog::level::warn;  // a line a request drowns the results
   std::function<TokenId(int32_t)> next_token;
+  std::function<TokenId(uint64_t, int32_t)> next_token_of;
   std::function<void()> after_step;
 };
 

@@ -1,0 +1,96 @@
+#include "server/sample_outputs.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "server/wire_events.h"
+
+namespace hydrant {
+
+void SampleOutputs::Append(size_t index, const Delta& delta) {
+  v1::Delta& waiting = samples_[index].delta;
+  for (const TokenId id : delta.token_ids) waiting.add_token_ids(id);
+  waiting.mutable_text()->append(delta.text);
+  num_bytes_ += delta.text.size() + delta.token_ids.size() * sizeof(TokenId);
+}
+
+void SampleOutputs::End(size_t index, const Finished& finished) {
+  samples_[index].finished = ToWireFinished(finished, static_cast<uint32_t>(index));
+  samples_[index].usage = finished.usage;
+  if (finished.reason == FinishReason::kLength) reason_ = FinishReason::kLength;
+}
+
+void SampleOutputs::End(size_t index, const Failed& failed) {
+  samples_[index].usage = failed.usage;
+  if (!failed_.has_value()) failed_ = failed;
+}
+
+bool SampleOutputs::IsFirstLive(size_t index) const {
+  return std::all_of(samples_.begin(), samples_.begin() + static_cast<std::ptrdiff_t>(index),
+                     [](const Sample& sample) { return sample.usage.has_value(); });
+}
+
+bool SampleOutputs::HasDelta(const Sample& sample) {
+  return sample.delta.token_ids_size() > 0 || !sample.delta.text().empty();
+}
+
+bool SampleOutputs::HasNext() const {
+  return std::any_of(samples_.begin(), samples_.end(), [](const Sample& sample) {
+    return HasDelta(sample) || sample.finished.has_value();
+  });
+}
+
+bool SampleOutputs::TakeNext(v1::GenerateResponse* message) {
+  for (size_t turn = 0; turn < samples_.size(); ++turn) {
+    const size_t index = (next_ + turn) % samples_.size();
+    Sample& sample = samples_[index];
+    if (HasDelta(sample)) {
+      num_bytes_ -= sample.delta.text().size() + sample.delta.token_ids_size() * sizeof(TokenId);
+      sample.delta.set_index(static_cast<uint32_t>(index));
+      message->mutable_delta()->Swap(&sample.delta);
+      sample.delta.Clear();
+    } else if (sample.finished.has_value()) {
+      *message->mutable_finished() = *std::move(sample.finished);
+      sample.finished.reset();
+    } else {
+      continue;
+    }
+    next_ = index + 1;
+    return true;
+  }
+  return false;
+}
+
+void SampleOutputs::Drop() {
+  for (Sample& sample : samples_) {
+    sample.delta.Clear();
+    sample.finished.reset();
+  }
+  num_bytes_ = 0;
+}
+
+SampleOutputs::Ending SampleOutputs::RequestEnd() const {
+  std::vector<Usage> usages;
+  for (const Sample& sample : samples_) {
+    if (!sample.usage.has_value()) return std::monostate();
+    usages.push_back(*sample.usage);
+  }
+  const Usage usage = UsageOfSamples(usages);
+  if (!failed_.has_value()) return Finished{.reason = reason_, .usage = usage};
+  Failed failed = *failed_;
+  failed.usage = usage;
+  return failed;
+}
+
+Usage UsageOfSamples(const std::vector<Usage>& samples) {
+  Usage total = samples.front();
+  for (size_t i = 1; i < samples.size(); ++i) {
+    total.completion_tokens += samples[i].completion_tokens;
+    total.kv_pages_peak += samples[i].kv_pages_peak;
+    total.preemptions += samples[i].preemptions;
+    total.decode_us = std::max(total.decode_us, samples[i].decode_us);
+  }
+  return total;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,64 @@
+// What the samples of a request have brought and its client has not been sent yet, and how the
+// request ends when all of them have. Each sample has a delta that grows until it is sent. No gRPC,
+// no lock: a stream keeps it under its own mutex.
+#ifndef HYDRANT_SERVER_SAMPLE_OUTPUTS_H_
+#define HYDRANT_SERVER_SAMPLE_OUTPUTS_H_
+
+#include <cstddef>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "hydrant/v1/hydrant.pb.h"
+#include "scheduler/request.h"
+
+namespace hydrant {
+
+class SampleOutputs {
+ public:
+  explicit SampleOutputs(size_t num_samples) : samples_(num_samples) {}
+
+  // `index`: of the sample, below size().
+  void Append(size_t index, const Delta& delta);
+  void End(size_t index, const Finished& finished);
+  void End(size_t index, const Failed& failed);
+
+  size_t size() const { return samples_.size(); }
+  // Whether no sample before it is still at work: then it speaks for the request's progress.
+  bool IsFirstLive(size_t index) const;
+  bool HasFailed() const { return failed_.has_value(); }  // a sample
+
+  // Text and ids that wait to be sent.
+  size_t num_bytes() const { return num_bytes_; }
+  bool HasNext() const;
+  // The next delta or finished, of the samples in turn; false: nothing waits.
+  bool TakeNext(v1::GenerateResponse* message);
+  void Drop();  // what waits
+
+  // Of the request, when all of its samples have ended: as the first that failed; else `length`
+  // where one of them has, with its usage (UsageOfSamples).
+  using Ending = std::variant<std::monostate, Finished, Failed>;
+  Ending RequestEnd() const;
+
+ private:
+  struct Sample {
+    v1::Delta delta;                       // waits to be sent
+    std::optional<v1::Finished> finished;  // the same, after it
+    std::optional<Usage> usage;            // set: it has ended
+  };
+  static bool HasDelta(const Sample& sample);
+
+  std::vector<Sample> samples_;
+  size_t next_ = 0;  // whose turn it is
+  size_t num_bytes_ = 0;
+  FinishReason reason_ = FinishReason::kStop;
+  std::optional<Failed> failed_;  // the first that has
+};
+
+// completion_tokens, kv_pages_peak and preemptions are sums, decode_us is the longest, all else the
+// first sample's. REQUIRES: there is one
+Usage UsageOfSamples(const std::vector<Usage>& samples);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_SAMPLE_OUTPUTS_H_
