@@ -632,7 +632,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(result.prefill_tokens.size() == step.prefill.size());
   HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
   HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
-  const TokenId* more = result.more_tokens.data();
+  size_t more = 0;  // of result.more_tokens
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];
@@ -642,7 +642,8 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   for (size_t i = 0; i < step.prefill.size(); ++i) {
     const auto& [cache, index, samples] = step.prefill[i];
     Sequence* sequence = Find(cache);
-    for (const RequestHandle sample : samples) SampledFirst(sample, sequence, *more++, now);
+    for (const RequestHandle sample : samples)
+      SampledFirst(sample, sequence, result.more_tokens.at(more++), now);
     if (sequence == nullptr || index == kNothing) continue;
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;

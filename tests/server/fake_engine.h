@@ -30,6 +30,7 @@ class PausableEngine final : public ImmediateExecutor {
     }
     result->decode_tokens.clear();
     result->prefill_tokens.clear();
+    result->more_tokens.clear();
     result->prompt_reports.assign(batch.prefill.size(), {});
     result->embeddings.assign(batch.prefill.size(), {1.0f});
     for (const DecodeRow& row : batch.decode)
@@ -38,6 +39,8 @@ class PausableEngine final : public ImmediateExecutor {
       const bool ends = slice.EndsPrompt(limits_.num_layers);
       const auto position = static_cast<int32_t>(slice.prompt.size());
       result->prefill_tokens.push_back(ends ? Next(slice.sampling.seed, position) : kNoToken);
+      for (const SamplingRow& row : slice.more_samples)
+        result->more_tokens.push_back(Next(row.seed, position));
     }
     if (after_step) after_step();
     return absl::OkStatus();
