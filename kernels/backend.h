@@ -91,6 +91,10 @@ class Backend {
   // the operations that make them should write. Matmul takes fp32 too, and rounds it itself.
   virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
+  // What PrefillAttention may round to (PrefillAttentionArgs::precision) where keys and values lie
+  // in pages of `kv`: a type of as many bits, of those that are multiplied faster than fp32.
+  virtual DType AttentionDType(DType kv) const { return kv; }
+
   // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
   // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture
   // them as a graph, and later launch the graph without calling `record`.

@@ -210,7 +210,7 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
           .head_dim = config.head_dim,
           .scale = static_cast<float>(config.AttentionScale()),
           .softcap = static_cast<float>(config.attention_softcap),
-          .precision = kv.pages().layout.dtype};
+          .precision = backend_->AttentionDType(kv.pages().layout.dtype)};
 }
 
 // `row`: where the piece begins in the activations of its run.

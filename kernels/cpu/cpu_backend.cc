@@ -44,6 +44,12 @@ class CpuBackend final : public HostBackend {
                                                      WeightDType dtype) override {
     return cpu::PackWeight(parts, dtype, options_.batch_invariant, threads_);
   }
+  // As 8-bit activations, for speed alone.
+  DType AttentionDType(DType kv) const override {
+    const bool has_bf16 = cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16;
+    if (options_.batch_invariant) return DType::kF32;
+    return has_bf16 && kv != DType::kF32 ? DType::kBF16 : kv;
+  }
   void Matmul(const MatmulArgs& args) override {
     cpu::Matmul(args, options_.batch_invariant, threads_);
   }

@@ -79,6 +79,12 @@ struct Run {
   }
 };
 
+PrefillTileKernel KernelFor(DType precision) {
+  const Isa isa = DetectIsa();
+  if (isa >= Isa::kAvx512Bf16 && precision == DType::kBF16) return PrefillTileAvx512Bf16();
+  return isa >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
+}
+
 Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   PrefillShape shape;
   shape.head_dim = args.head_dim;
@@ -86,8 +92,7 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
-  return {args, shape, DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2(),
-          ReadPrefix(args, pool)};
+  return {args, shape, KernelFor(args.precision), ReadPrefix(args, pool)};
 }
 
 PrefillTile TileOf(const Run& run, int kv_head, int tile) {

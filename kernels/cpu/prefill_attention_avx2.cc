@@ -4,6 +4,7 @@
 // clang-format off
 #include "kernels/cpu/attention_simd_avx2.h"
 #include "kernels/cpu/attention_softcap-inl.h"
+#include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_panel-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 // clang-format on

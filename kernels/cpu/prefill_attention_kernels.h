@@ -89,6 +89,9 @@ struct PrefillScratchLayout {
   size_t panel_maxima =
       0;               // [panels, packs, kQueryTile]: what the weights of a panel are relative to
   size_t factors = 0;  // [packs, kQueryTile]: what turns those of one panel into attention weights
+  // Of a kernel that multiplies in 16 bits: a panel's keys and values, and a pack's weights.
+  size_t operands = 0;
+  size_t rounded = 0;
   size_t weights = 0;  // [panels, packs, kKeyPanel, kQueryTile]
   size_t total = 0;
 };
@@ -106,7 +109,9 @@ inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, const PrefillTil
   layout.sums = layout.maxima + rows;
   layout.panel_maxima = layout.sums + rows;
   layout.factors = layout.panel_maxima + rows * layout.panels;
-  layout.weights = layout.factors + rows;
+  layout.operands = layout.factors + rows;
+  layout.rounded = layout.operands + size_t{kKeyPanel} * (shape.head_dim + 1);
+  layout.weights = layout.rounded + kKeyPanel / 2 * kQueryTile;
   layout.total = layout.weights + rows * kKeyPanel * layout.panels;
   return layout;
 }
@@ -117,6 +122,7 @@ using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile&
 
 PrefillTileKernel PrefillTileAvx2();
 PrefillTileKernel PrefillTileAvx512();
+PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v and the weights to bf16
 
 }  // namespace hydrant::cpu
 

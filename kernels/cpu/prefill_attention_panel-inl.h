@@ -1,10 +1,8 @@
 // The two products of a panel of keys with a tile of queries, register-blocked. Included once per
-// instruction set, after the vector words (attention_simd_*.h). Queries lie in the lanes; two
-// vectors of them are worked on at a time.
+// instruction set, after prefill_panel_blocks-inl.h. Queries lie in the lanes; two vectors of them
+// are worked on at a time.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
-
-inline constexpr int kPair = 2 * kLanes;
 
 // logits[r, lanes] = sum over d of keys[r, d] * queries[d, lanes], for kRows keys.
 template <int kRows>
@@ -52,40 +50,37 @@ HYDRANT_INLINE void OutputBlock(const float* values, int rows, int head_dim, con
   });
 }
 
-// Calls block(Int<n>, first) for pieces of [0, count) of at most kPanelTile, as equal as they come:
-// registers stay busy at the end too.
-template <int kSize, typename Block>
-HYDRANT_INLINE void CallBlock(int size, int first, const Block& block) {
-  if constexpr (kSize > 1) {
-    if (size < kSize) return CallBlock<kSize - 1>(size, first, block);
-  }
-  block(Int<kSize>(), first);
-}
-
-template <typename Block>
-HYDRANT_INLINE void ForBlocks(int count, const Block& block) {
-  const int blocks = (count + kPanelTile - 1) / kPanelTile;
-  for (int i = 0, first = 0; i < blocks; ++i) {
-    const int size = (count - first + blocks - i - 1) / (blocks - i);
-    CallBlock<kPanelTile>(size, first, block);
-    first += size;
+// [head_dim, kQueryTile] from rows of queries, scaled; lanes without a query are zero.
+HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
+                                float* to) {
+  for (int d = 0; d < shape.head_dim; ++d) {
+    for (int i = 0; i < kQueryTile; ++i)
+      to[d * kQueryTile + i] = offsets[i] >= 0 ? q[offsets[i] + d] * shape.scale : 0.0f;
   }
 }
 
-void PanelLogits(const float* keys, int rows, int head_dim, const float* queries, float* logits) {
+// Keys and values are multiplied where they lie.
+HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* v,
+                                       int /*rows*/, float* /*scratch*/) {
+  return {k, v};
+}
+
+void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* queries, float* logits) {
+  const int head_dim = shape.head_dim;
   for (int lane = 0; lane < kQueryTile; lane += kPair) {
     ForBlocks(rows, [&](auto size, int first) {
-      LogitBlock<decltype(size)::value>(keys + static_cast<int64_t>(first) * head_dim, head_dim,
+      LogitBlock<decltype(size)::value>(panel.k + static_cast<int64_t>(first) * head_dim, head_dim,
                                         queries + lane, logits + first * kQueryTile + lane);
     });
   }
 }
 
-void PanelOutput(const float* values, int rows, int head_dim, const float* weights,
-                 const float* decay, float* out) {
+void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* weights, const float* decay, float* /*rounded*/, float* out) {
   for (int lane = 0; lane < kQueryTile; lane += kPair) {
-    ForBlocks(head_dim, [&](auto size, int first) {
-      OutputBlock<decltype(size)::value>(values + first, rows, head_dim, weights + lane,
+    ForBlocks(shape.head_dim, [&](auto size, int first) {
+      OutputBlock<decltype(size)::value>(panel.v + first, rows, shape.head_dim, weights + lane,
                                          decay + lane, out + first * kQueryTile + lane);
     });
   }

@@ -31,15 +31,6 @@ HYDRANT_INLINE void QueryOffsets(const PrefillShape& shape, const PrefillTile& t
   }
 }
 
-// [head_dim, kQueryTile] from rows of queries; lanes without a query are zero.
-HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
-                                float* to) {
-  for (int d = 0; d < shape.head_dim; ++d) {
-    for (int i = 0; i < kQueryTile; ++i)
-      to[d * kQueryTile + i] = offsets[i] >= 0 ? q[offsets[i] + d] * shape.scale : 0.0f;
-  }
-}
-
 HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, float* from, const float* sums,
                                 const int64_t* offsets, float* out) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
@@ -106,11 +97,11 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
 
 // Logits of one panel and one pack, capped and masked.
 HYDRANT_INLINE void PackLogits(const PrefillShape& shape, const PrefillTile& tile,
-                               const PrefillScratchLayout& layout, const Panel& panel, int pack,
-                               const float* scratch, float* logits) {
+                               const PrefillScratchLayout& layout, const Panel& panel,
+                               const PanelOperands& operands, int pack, const float* scratch,
+                               float* logits) {
   const int64_t pack_floats = static_cast<int64_t>(shape.head_dim) * kQueryTile;
-  PanelLogits(panel.k, panel.rows, shape.head_dim, scratch + layout.queries + pack * pack_floats,
-              logits);
+  PanelLogits(shape, operands, panel.rows, scratch + layout.queries + pack * pack_floats, logits);
   if (shape.softcap != 0.0f) CapLogits(shape.softcap, panel.rows * kQueryTile, 0.0f, logits);
   const bool future = panel.first_key + panel.rows > tile.first_position;
   const bool past = panel.first_key <= tile.first_position + kQueryTile - 1 - tile.window;
@@ -280,15 +271,18 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
   alignas(64) float decay[kQueryTile];
   for (int p = tile.first_panel(); p < tile.num_panels(); ++p) {
     const Panel panel = PanelOf(shape, tile, p);
+    const PanelOperands operands =
+        TakePanel(shape, panel.k, tile.out != nullptr ? panel.v : nullptr, panel.rows,
+                  scratch + layout.operands);
     const int kept = layout.keep_weights ? p : 0;
     for (int pack = 0; pack < layout.packs; ++pack) {
       const int64_t row = static_cast<int64_t>(kept) * layout.packs + pack;
       float* weights = scratch + layout.weights + row * kKeyPanel * kQueryTile;
       float* maxima = scratch + layout.maxima + pack * kQueryTile;
-      PackLogits(shape, tile, layout, panel, pack, scratch, weights);
+      PackLogits(shape, tile, layout, panel, operands, pack, scratch, weights);
       PanelWeights(panel.rows, weights, maxima, scratch + layout.sums + pack * kQueryTile, decay);
       if (tile.out != nullptr)
-        PanelOutput(panel.v, panel.rows, shape.head_dim, weights, decay,
+        PanelOutput(shape, operands, panel.rows, weights, decay, scratch + layout.rounded,
                     scratch + layout.outputs + pack * pack_floats);
       float* panel_maxima = scratch + layout.panel_maxima + row * kQueryTile;
       for (int i = 0; i < kQueryTile; ++i) panel_maxima[i] = maxima[i];
@@ -300,10 +294,12 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
 // final maxima. A pack is then a query head.
 void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
                     const PrefillScratchLayout& layout, const Panel& panel, float* scratch) {
+  const PanelOperands operands =
+      TakePanel(shape, panel.k, nullptr, panel.rows, scratch + layout.operands);
   for (int g = 0; g < shape.group; ++g) {
     float* weights = scratch + layout.weights + static_cast<int64_t>(g) * kKeyPanel * kQueryTile;
     const float* maxima = scratch + layout.maxima + g * kQueryTile;
-    PackLogits(shape, tile, layout, panel, g, scratch, weights);
+    PackLogits(shape, tile, layout, panel, operands, g, scratch, weights);
     for (int r = 0; r < panel.rows; ++r) {
       for (int lane = 0; lane < kQueryTile; lane += kLanes) {
         float* row = weights + r * kQueryTile + lane;

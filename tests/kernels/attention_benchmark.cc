@@ -273,7 +273,8 @@ void SharedCases(benchmark::internal::Benchmark* b) {
 BENCHMARK_CAPTURE(BM_DecodeShared, SmolLM2, kSmolLm2)->Apply(SharedCases);
 BENCHMARK_CAPTURE(BM_DecodeShared, Llama8B, kLlama8B)->Apply(SharedCases);
 
-// One layer of a whole prompt. Arguments: tokens, column sums, threads.
+// One layer of a whole prompt. Arguments: tokens, column sums, threads, whether products may be in
+// bf16.
 void BM_Prefill(benchmark::State& state, const Model& model) {
   const int n = static_cast<int>(state.range(0));
   ThreadPool pool(static_cast<int>(state.range(2)));
@@ -293,6 +294,7 @@ void BM_Prefill(benchmark::State& state, const Model& model) {
   args.out = out.data();
   args.statistics[0].out = state.range(1) != 0 ? column_sums.data() : nullptr;
   args.statistics[0].stride = n;
+  if (state.range(3) != 0) args.precision = DType::kBF16;
   for (auto _ : state) cpu::PrefillAttention(args, pool);
   const double pairs = 0.5 * n * (n + 1.0) * model.num_heads;
   state.counters["GFLOP/s"] = benchmark::Counter(4e-9 * pairs * model.head_dim,
@@ -300,8 +302,13 @@ void BM_Prefill(benchmark::State& state, const Model& model) {
 }
 
 void PrefillCases(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"tokens", "sums", "threads"})->UseRealTime()->Unit(benchmark::kMillisecond);
-  for (int sums : {0, 1}) b->Args({1024, sums, 1})->Args({1024, sums, 2})->Args({4096, sums, 2});
+  b->ArgNames({"tokens", "sums", "threads", "bf16"})->UseRealTime()->Unit(benchmark::kMillisecond);
+  for (int bf16 : {0, 1}) {
+    for (int sums : {0, 1}) {
+      b->Args({1024, sums, 1, bf16});
+      b->Args({1024, sums, 2, bf16})->Args({4096, sums, 2, bf16});
+    }
+  }
 }
 
 BENCHMARK_CAPTURE(BM_Prefill, SmolLM2, kSmolLm2)->Apply(PrefillCases);

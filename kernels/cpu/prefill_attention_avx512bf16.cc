@@ -1,0 +1,22 @@
+// Prefill attention's kernel, compiled for AVX-512 with bf16 products: see
+// prefill_attention_kernels.h.
+#include "kernels/cpu/prefill_attention_kernels.h"
+// The vector words come first; what is built of them here has a namespace of its own.
+// clang-format off
+#include "kernels/cpu/attention_simd_avx512.h"
+#undef HYDRANT_SIMD_NAMESPACE
+#define HYDRANT_SIMD_NAMESPACE avx512bf16
+namespace hydrant::cpu::avx512bf16 {
+using namespace avx512;  // NOLINT(google-build-using-namespace): the words
+}
+#include "kernels/cpu/attention_softcap-inl.h"
+#include "kernels/cpu/prefill_panel_blocks-inl.h"
+#include "kernels/cpu/prefill_attention_panel_bf16-inl.h"
+#include "kernels/cpu/prefill_attention_tile-inl.h"
+// clang-format on
+
+namespace hydrant::cpu {
+
+PrefillTileKernel PrefillTileAvx512Bf16() { return &avx512bf16::AttendTile; }
+
+}  // namespace hydrant::cpu

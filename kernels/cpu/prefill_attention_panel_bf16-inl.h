@@ -1,0 +1,145 @@
+// The two products of a panel of keys with a tile of queries in bf16, two terms an instruction, the
+// sums in fp32: as prefill_attention_panel-inl.h, whose words it gives another meaning. Included
+// after that header's ForBlocks. q, k, v and weights are rounded to nearest; logits are scaled when
+// they have been summed, so that queries that bf16 holds stay what they are.
+//
+// A pair is two bf16 numbers in 32 bits: of queries and keys two neighbours along head_dim, of
+// weights and values two keys. Where there is an odd number the last one's partner is zero.
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+HYDRANT_INLINE constexpr int Pairs(int count) { return (count + 1) / 2; }
+
+HYDRANT_INLINE __m512bh LoadPairs(const float* p) {
+  return (__m512bh)_mm512_loadu_si512(reinterpret_cast<const void*>(p));
+}
+HYDRANT_INLINE __m512bh SetPair(const float* p) {
+  return (__m512bh)_mm512_castps_si512(_mm512_set1_ps(*p));
+}
+HYDRANT_INLINE Vec AddProducts(__m512bh a, __m512bh b, Vec sum) {
+  return _mm512_dpbf16_ps(sum, a, b);
+}
+// Pair i: first[i], second[i].
+HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
+  alignas(64) static constexpr uint16_t kTurns[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kTurns),
+                                  (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+// [pairs of head_dim, kQueryTile] from rows of queries; lanes without a query are zero.
+HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
+                                float* to) {
+  alignas(64) float first[kQueryTile], second[kQueryTile];
+  for (int d = 0; d < shape.head_dim; d += 2) {
+    for (int i = 0; i < kQueryTile; ++i) {
+      first[i] = offsets[i] >= 0 ? q[offsets[i] + d] : 0.0f;
+      second[i] = offsets[i] >= 0 && d + 1 < shape.head_dim ? q[offsets[i] + d + 1] : 0.0f;
+    }
+    for (int lane = 0; lane < kQueryTile; lane += kLanes)
+      _mm512_storeu_si512(to + d / 2 * kQueryTile + lane,
+                          PairUp(Load(first + lane), Load(second + lane)));
+  }
+}
+
+// Keys [rows, pairs of head_dim].
+HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
+  for (int r = 0; r < rows; ++r, keys += head_dim, to += Pairs(head_dim)) {
+    for (int d = 0; d < head_dim; d += kPair) {
+      const int left = head_dim - d;
+      const Vec low = MaskLoad(FirstN(left), keys + d);
+      const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), keys + d + kLanes);
+      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)),
+                               (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+  }
+}
+
+// Values [pairs of rows, head_dim].
+HYDRANT_INLINE void RoundValues(const float* values, int rows, int head_dim, float* to) {
+  for (int r = 0; r < rows; r += 2, values += 2 * head_dim, to += head_dim) {
+    for (int c = 0; c < head_dim; c += kLanes) {
+      const Mask there = FirstN(head_dim - c);
+      const Vec second = r + 1 < rows ? MaskLoad(there, values + head_dim + c) : Zero();
+      _mm512_mask_storeu_epi32(to + c, there, PairUp(MaskLoad(there, values + c), second));
+    }
+  }
+}
+
+HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape& shape, const float* k, const float* v,
+                                       int rows, float* scratch) {
+  float* const values = scratch + kKeyPanel * Pairs(shape.head_dim);
+  RoundKeys(k, rows, shape.head_dim, scratch);
+  if (v != nullptr) RoundValues(v, rows, shape.head_dim, values);
+  return {scratch, values};
+}
+
+template <int kRows>
+HYDRANT_INLINE void PairLogitBlock(const float* keys, int pairs, float scale, const float* queries,
+                                   float* logits) {
+  Vec acc[kRows][2];
+  Unroll<kRows>(HYDRANT_UNROLLED(r) { acc[r][0] = acc[r][1] = Zero(); });
+  for (int d = 0; d < pairs; ++d) {
+    const __m512bh q0 = LoadPairs(queries + d * kQueryTile);
+    const __m512bh q1 = LoadPairs(queries + d * kQueryTile + kLanes);
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const __m512bh key = SetPair(keys + static_cast<int64_t>(r) * pairs + d);
+      acc[r][0] = AddProducts(key, q0, acc[r][0]);
+      acc[r][1] = AddProducts(key, q1, acc[r][1]);
+    });
+  }
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
+    Store(logits + r * kQueryTile, Mul(acc[r][0], Set(scale)));
+    Store(logits + r * kQueryTile + kLanes, Mul(acc[r][1], Set(scale)));
+  });
+}
+
+void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* queries, float* logits) {
+  const int pairs = Pairs(shape.head_dim);
+  ForBlocks(rows, [&](auto size, int first) {
+    PairLogitBlock<decltype(size)::value>(panel.k + static_cast<int64_t>(first) * pairs, pairs,
+                                          shape.scale, queries, logits + first * kQueryTile);
+  });
+}
+
+template <int kColumns>
+HYDRANT_INLINE void PairOutputBlock(const float* values, int pairs, int head_dim,
+                                    const float* weights, const float* decay, float* out) {
+  Vec acc[kColumns][2];
+  Unroll<kColumns>(HYDRANT_UNROLLED(c) {
+    acc[c][0] = Mul(Load(out + c * kQueryTile), Load(decay));
+    acc[c][1] = Mul(Load(out + c * kQueryTile + kLanes), Load(decay + kLanes));
+  });
+  for (int row = 0; row < pairs; ++row) {
+    const __m512bh w0 = LoadPairs(weights + row * kQueryTile);
+    const __m512bh w1 = LoadPairs(weights + row * kQueryTile + kLanes);
+    Unroll<kColumns>(HYDRANT_UNROLLED(c) {
+      const __m512bh value = SetPair(values + static_cast<int64_t>(row) * head_dim + c);
+      acc[c][0] = AddProducts(value, w0, acc[c][0]);
+      acc[c][1] = AddProducts(value, w1, acc[c][1]);
+    });
+  }
+  Unroll<kColumns>(HYDRANT_UNROLLED(c) {
+    Store(out + c * kQueryTile, acc[c][0]);
+    Store(out + c * kQueryTile + kLanes, acc[c][1]);
+  });
+}
+
+void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* weights, const float* decay, float* rounded, float* out) {
+  for (int r = 0; r < rows; r += 2) {
+    for (int lane = 0; lane < kQueryTile; lane += kLanes) {
+      const float* row = weights + r * kQueryTile + lane;
+      _mm512_storeu_si512(rounded + r / 2 * kQueryTile + lane,
+                          PairUp(Load(row), r + 1 < rows ? Load(row + kQueryTile) : Zero()));
+    }
+  }
+  ForBlocks(shape.head_dim, [&](auto size, int first) {
+    PairOutputBlock<decltype(size)::value>(panel.v + first, Pairs(rows), shape.head_dim, rounded,
+                                           decay, out + first * kQueryTile);
+  });
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE

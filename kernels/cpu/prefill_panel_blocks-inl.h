@@ -1,0 +1,34 @@
+// How the products of prefill attention are cut into blocks that registers hold. Included once per
+// instruction set, after the vector words (attention_simd_*.h).
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+inline constexpr int kPair = 2 * kLanes;
+
+// A panel as its products take it: the keys and values themselves, or what scratch has of them.
+struct PanelOperands {
+  const float* k;
+  const float* v;
+};
+
+// Calls block(Int<n>, first) for pieces of [0, count) of at most kPanelTile, as equal as they come:
+// registers stay busy at the end too.
+template <int kSize, typename Block>
+HYDRANT_INLINE void CallBlock(int size, int first, const Block& block) {
+  if constexpr (kSize > 1) {
+    if (size < kSize) return CallBlock<kSize - 1>(size, first, block);
+  }
+  block(Int<kSize>(), first);
+}
+
+template <typename Block>
+HYDRANT_INLINE void ForBlocks(int count, const Block& block) {
+  const int blocks = (count + kPanelTile - 1) / kPanelTile;
+  for (int i = 0, first = 0; i < blocks; ++i) {
+    const int size = (count - first + blocks - i - 1) / (blocks - i);
+    CallBlock<kPanelTile>(size, first, block);
+    first += size;
+  }
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE
