@@ -236,12 +236,23 @@ std::vector<PrefixKey> KeysOf(const Request& request, const CachePlan& plan,
   return PrefixKeys(std::span(request.prompt).first(plan.prompt.tokens), request.cache_salt);
 }
 
+// Of a request that goes on from a context with another turn that is read at once.
+std::optional<TurnBudget> TurnOf(const Request& request, const EngineLimits& limits) {
+  if (request.from == nullptr) return std::nullopt;
+  const CachePlan& plan = request.from->plan;
+  const TokenRange turn = {static_cast<int32_t>(request.from->num_seen),
+                           static_cast<int32_t>(request.prompt.size())};
+  if (!ReadsAtOnce(plan, limits) || turn.end - turn.begin < 2 || !IsTurn(turn, plan))
+    return std::nullopt;
+  return BudgetOfTurn(plan, request.cache, turn.end);
+}
+
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
 
 }  // namespace
 
 std::optional<int32_t> CheckedRequest::CacheTokens() const {
-  if (request.from != nullptr && turn_cap != kNoCap) return turn_cap;
+  if (turn_budget.has_value()) return turn_budget;
   const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
   const bool decided_later =
       plan.open == OpenUntil::kAdmission || (cut.has_value() && cut->min_retained_mass > 0.0f);
@@ -272,15 +283,21 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(request.cache, *plan, limits);
   if (!status.ok()) return Invalid(std::move(status));
-  CachePlan largest = *plan;  // it will be
-  if (request.from != nullptr) largest.cap = BudgetOfTurn(*plan, request.cache, prompt.tokens).cap;
+  const std::optional<TurnBudget> turn = TurnOf(request, limits);
+  CachePlan largest = *plan;  // that it will be
+  if (request.from != nullptr) largest.cap = request.from->plan.cap;
+  if (turn.has_value()) largest.cap = turn->cap;
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, largest, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
   std::vector<PrefixKey> keys = KeysOf(request, *plan, limits);
-  return CheckedRequest{std::move(request), *std::move(plan), *std::move(probe),
-                        std::move(keys),    *total,           largest.cap};
+  return CheckedRequest{.request = std::move(request),
+                        .plan = *std::move(plan),
+                        .probe = *std::move(probe),
+                        .prefix_keys = std::move(keys),
+                        .max_total_tokens = *total,
+                        .turn_budget = turn.has_value() ? turn->Mean() : std::nullopt};
 }
 
 }  // namespace hydrant

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
@@ -258,6 +259,12 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
 
 CachePlan Decide(const CachePlan& plan, const Observations& observations) {
   return plan.policy->Decide(plan, observations);
+}
+
+std::optional<int32_t> TurnBudget::Mean() const {
+  if (cut_to.empty()) return cap == kNoCap ? std::nullopt : std::optional(cap);
+  const int64_t sum = std::accumulate(cut_to.begin(), cut_to.end(), int64_t{0});
+  return static_cast<int32_t>(sum / static_cast<int64_t>(cut_to.size()));
 }
 
 TurnBudget BudgetOfTurn(const CachePlan& plan, const CacheSpec& spec, int64_t tokens) {

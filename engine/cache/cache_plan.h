@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,6 +127,9 @@ struct TurnBudget {
   // [num_layers] C, where heads have no cap and so are cut when the prompt has been read; empty:
   // they are not.
   std::vector<int32_t> cut_to = {};
+
+  // C, on average over the layers; unset: nothing is ever evicted.
+  std::optional<int32_t> Mean() const;
 };
 // Where the plan does not append runs (CachePlan::AppendsRuns) its cache stays as it is. `spec`: of
 // the request that the plan was made for.

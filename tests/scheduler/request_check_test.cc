@@ -143,7 +143,7 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   request.cache.max_cache_tokens = 10;
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-  const auto& [good, plan, probe, keys, total] = std::get<CheckedRequest>(checked);
+  const auto& [good, plan, probe, keys, total, turn] = std::get<CheckedRequest>(checked);
   EXPECT_TRUE(keys.empty()) << "there is no room for prefixes";
   EXPECT_EQ(plan.prompt.tokens, 30);
   EXPECT_EQ(total, 60);

@@ -582,6 +582,34 @@ TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   h.RunToEnd();
 }
 
+// What a client is told of C, and what a head then holds.
+TEST_P(SchedulerTest, ATurnCountsItsBudgetAnew) {
+  EngineLimits limits = LimitsForLongPrompts(Limits());
+  limits.num_host_pages = 1000;
+  limits.max_kept_caches = 4;
+  for (const char* policy : {"h2o", "snapkv"}) {
+    SCOPED_TRACE(policy);
+    SchedulerHarness h(limits);
+    Request first = MakeRequest(100, 3);
+    first.cache.policy = policy;
+    first.cache.cache_ratio = 0.2;
+    first.cache.min_cache_tokens = 4;
+    first.keep_as.handle = "first";
+    h.Add(first);
+    h.RunToEnd();
+    Request next = MakeRequest(58, 1);  // behind 102 tokens
+    next.context = "first";
+    ASSERT_FALSE(h.scheduler.contexts().Resolve(&next).has_value());
+    const auto checked = CheckRequest(next, limits, h.tokenizer);
+    ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
+    const int prompt = static_cast<int>(next.prompt.size());
+    EXPECT_EQ(std::get<CheckedRequest>(checked).CacheTokens(), (prompt + 4) / 5);
+    const RequestHandle handle = h.Add(next);
+    h.RunToEnd();
+    EXPECT_EQ(h[handle].finished->usage.kv_tokens_kept, (prompt + 4) / 5);
+  }
+}
+
 // ---- Pages with several owners ------------------------------------------------------------------
 
 TEST_P(SchedulerTest, OnePrefixIsHeldOnce) {
