@@ -9,7 +9,6 @@
 #include "kernels/check.h"
 #include "kernels/kv_pages.h"
 #include "kernels/ops/assign_pages.h"
-#include "kernels/ops/prefix_blocks.h"
 
 namespace hydrant {
 
@@ -37,18 +36,6 @@ int32_t UnassignedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
 HeadSpan InWindow(const EngineLimits& limits, const CachePlan& plan) {
   const auto tokens = static_cast<int32_t>(plan.prompt.tokens);
   return {.dropped = std::max(0, tokens - limits.window), .cap = limits.window};
-}
-
-// Every head keeps the whole prompt, entry by entry in its order, has room for more, and leaves
-// what is there as it is.
-bool KeepsPromptInOrder(const CachePlan& plan) {
-  if (!plan.LeavesEntries() || plan.life->ReportsPrompt() || plan.life->CutsWithoutCaps())
-    return false;
-  for (int layer = 0; layer < plan.prompt.num_layers; ++layer) {
-    const HeadSpan span = plan.life->Opening(plan, layer);
-    if (span.dropped > 0 || plan.prompt.tokens >= span.cap) return false;
-  }
-  return true;
 }
 
 // The most pages that a head has held when its sequence has seen `tokens`.
@@ -120,6 +107,10 @@ bool CacheSpace::HasRoomFor(const OpenArgs& args, int64_t pages) {
   return true;
 }
 
+int32_t CacheSpace::RowLimit(const OpenArgs& args) const {
+  return static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
+}
+
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
@@ -135,7 +126,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   std::fill(space->spans.begin() + full_heads_, space->spans.end(), InWindow(limits_, plan));
   space->pages.assign(num_heads_, 0);
   space->row_width = 0;
-  space->row_limit = static_cast<int32_t>(WidestHead(limits_, plan, args.final_tokens));
+  space->row_limit = RowLimit(args);
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
   updates->setups.push_back({space->slot, plan, shared * limits_.block_size});
@@ -320,185 +311,6 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
   space->capacity = std::min(space->capacity, OverwritesAfter(*space));
 }
 
-int64_t CacheSpace::OverwritesAfter(const SequenceSpace& space) const {
-  int64_t after = kAnyLength;
-  for (int head = 0; head < static_cast<int>(space.shared.size()); ++head) {
-    if (space.shared[head] > 0) after = std::min(after, OverwritesAfter(space, head));
-  }
-  return after;
-}
-
-int64_t CacheSpace::CopiesBefore(int64_t tokens, const SequenceSpace& space) const {
-  if (tokens <= OverwritesAfter(space)) return 0;
-  int64_t copies = 0;
-  for (int head = 0; head < num_heads_; ++head) {
-    if (tokens <= OverwritesAfter(space, head)) continue;
-    for (int32_t i = 0; i < space.shared[head]; ++i)
-      copies += blocks_.IsShared(space.blocks[space.BlockIndex(head, i)]) ? 1 : 0;
-  }
-  return copies;
-}
-
-// Of the heads that are to overwrite an entry by then: pages that have another owner stay the
-// other's. REQUIRES: there are as many free pages
-void CacheSpace::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates) {
-  SlotCopies copies = {.slot = space->slot};
-  for (int head = 0; head < num_heads_; ++head) {
-    if (tokens <= OverwritesAfter(*space, head)) continue;
-    const int32_t shared = std::exchange(space->shared[head], 0);
-    for (int32_t i = 0; i < shared; ++i) {
-      int32_t& block = space->blocks[space->BlockIndex(head, i)];
-      if (!blocks_.IsShared(block)) continue;
-      const int32_t others = block;
-      HYDRANT_CHECK(blocks_.Allocate(std::span(&block, 1)));
-      copies.pages.push_back({others, block});
-      updates->updates.push_back({space->TableIndex(head, i), block});
-      blocks_.Free(others);
-    }
-  }
-  Unpublish(space);
-  if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));
-}
-
-int32_t CacheSpace::PagesAPrefixBlock() const {
-  return kPrefixBlockTokens % limits_.block_size == 0 ? kPrefixBlockTokens / limits_.block_size : 0;
-}
-
-const SequenceSpace* CacheSpace::FindPublisher(const PrefixKey& key) const {
-  const auto it = publishers_.find(key);
-  return it == publishers_.end() ? nullptr : it->second;
-}
-
-void CacheSpace::PublishAs(std::vector<PrefixKey> keys, std::span<const int32_t> pages,
-                           SequenceSpace* space) {
-  if (std::all_of(pages.begin(), pages.end(), [](int32_t count) { return count == 0; })) return;
-  for (const PrefixKey& key : keys) publishers_.emplace(key, space);
-  space->published = std::move(keys);
-  MarkShared(pages, space);
-}
-
-// The first pages of its heads may have other owners from now on.
-void CacheSpace::MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const {
-  if (std::all_of(pages.begin(), pages.end(), [](int32_t count) { return count == 0; })) return;
-  space->shared.resize(num_heads_, 0);
-  for (int head = 0; head < num_heads_; ++head)
-    space->shared[head] = std::max(space->shared[head], pages[head]);
-  space->capacity = std::min(space->capacity, OverwritesAfter(*space));
-}
-
-void CacheSpace::Unpublish(SequenceSpace* space) {
-  for (const PrefixKey& key : std::exchange(space->published, {})) {
-    const auto [begin, end] = publishers_.equal_range(key);
-    const auto is_its = [space](const auto& entry) { return entry.second == space; };
-    publishers_.erase(std::find_if(begin, end, is_its));
-  }
-}
-
-void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
-                         SequenceSpace* space) {
-  if (!KeepsPromptInOrder(plan)) return;
-  const auto pages = static_cast<int32_t>(keys.size()) * PagesAPrefixBlock();
-  std::vector<int32_t> of_heads(num_heads_, 0);
-  for (int head = 0; head < full_heads_; ++head) {
-    if (tokens > OverwritesAfter(*space, head)) return;
-    of_heads[head] = pages;
-  }
-  Unpublish(space);
-  PublishAs({keys.begin(), keys.end()}, of_heads, space);
-}
-
-// Pages of each head that a prompt shares with those who have published its first blocks.
-int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
-  if (args.prefix.empty() || PagesAPrefixBlock() == 0 || !KeepsPromptInOrder(*args.plan)) return 0;
-  int32_t blocks = 0;
-  while (blocks < static_cast<int32_t>(args.prefix.size()) &&
-         FindPublisher(args.prefix[blocks]) != nullptr)
-    ++blocks;
-  return blocks * PagesAPrefixBlock();
-}
-
-void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
-  space->blocks.resize(static_cast<size_t>(pages) * num_heads_, -1);
-  for (int32_t i = 0; i < pages; ++i) {
-    const SequenceSpace* publisher = FindPublisher(args.prefix[i / PagesAPrefixBlock()]);
-    for (int head = 0; head < full_heads_; ++head) {
-      const int32_t block = publisher->blocks[publisher->BlockIndex(head, i)];
-      blocks_.Share(block);
-      space->blocks[space->BlockIndex(head, i)] = block;
-    }
-  }
-  std::fill_n(space->pages.begin(), full_heads_, pages);
-  space->num_pages = int64_t{pages} * full_heads_;
-  const auto blocks = args.prefix.first(pages / PagesAPrefixBlock());
-  PublishAs({blocks.begin(), blocks.end()}, space->pages, space);
-}
-
-std::vector<int32_t> CacheSpace::SharablePages(const CachePlan& plan,
-                                               std::span<const HeadSpan> spans,
-                                               int64_t tokens) const {
-  std::vector<int32_t> pages(num_heads_, 0);
-  if (!plan.LeavesEntries() || plan.life->CutsWithoutCaps()) return pages;
-  for (int head = 0; head < num_heads_; ++head) {
-    const int32_t entries = spans[head].EntriesAfter(tokens);
-    if (entries < spans[head].cap) pages[head] = entries / limits_.block_size;
-  }
-  return pages;
-}
-
-bool CacheSpace::TakePages(std::span<const int32_t> pages, std::span<const int32_t> shared,
-                           const SequenceSpace* other, SequenceSpace* space,
-                           CacheUpdates* updates) {
-  space->slot = free_slots_.back();
-  space->pages.assign(num_heads_, 0);
-  if (!WidenRow(*std::max_element(pages.begin(), pages.end()), space, updates)) {
-    *space = SequenceSpace();
-    return Lacks(WaitReason::kBlockTables);
-  }
-  free_slots_.pop_back();
-  for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t& held = space->pages[head]; held < pages[head]; ++held) {
-      int32_t& block = space->blocks[space->BlockIndex(head, held)];
-      if (held < shared[head]) {
-        block = other->blocks[other->BlockIndex(head, held)];
-        blocks_.Share(block);
-      } else {
-        HYDRANT_CHECK(blocks_.Allocate(std::span(&block, 1)));
-      }
-      updates->updates.push_back({space->TableIndex(head, held), block});
-    }
-    space->num_pages += space->pages[head];
-  }
-  MarkShared(shared, space);
-  return true;
-}
-
-bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
-                         CacheUpdates* updates) {
-  HYDRANT_CHECK(!space->IsOpen() && from->IsOpen() && from->lengths_known);
-  const std::vector<int32_t> shared = SharablePages(*args.plan, from->spans, args.tokens);
-  std::vector<int32_t> pages = from->pages;
-  for (int head = 0; head < num_heads_; ++head)
-    pages[head] = std::min(pages[head], PagesAt(from->spans[head], args.tokens));
-  const int64_t own = std::accumulate(pages.begin(), pages.end(), int64_t{0}) -
-                      std::accumulate(shared.begin(), shared.end(), int64_t{0});
-  if (!HasRoomFor(args, own)) return false;
-  space->spans = from->spans;
-  space->row_limit = static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
-  if (!TakePages(pages, shared, from, space, updates)) return false;
-  MarkShared(shared, from);
-  SlotCopies copies = {.slot = space->slot};
-  for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = shared[head]; i < pages[head]; ++i) {
-      copies.pages.push_back(
-          {from->blocks[from->BlockIndex(head, i)], space->blocks[space->BlockIndex(head, i)]});
-    }
-  }
-  if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));
-  updates->setups.push_back({space->slot, *args.plan});
-  updates->forks.push_back({.slot = space->slot, .from = from->slot});
-  return true;
-}
-
 void CacheSpace::Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space) {
   for (int head = 0; head < full_heads_; ++head) CutHead(head, then, tokens, space);
 }
@@ -601,7 +413,7 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
                       std::accumulate(shared.begin(), shared.end(), int64_t{0});
   if (!HasRoomFor(args, own)) return false;
   space->spans = kept.spans;
-  space->row_limit = static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
+  space->row_limit = RowLimit(args);
   if (!TakePages(kept.pages, shared, publisher, space, updates)) return false;
   updates->setups.push_back({space->slot, *args.plan});
   updates->swap_ins.push_back(

@@ -232,6 +232,7 @@ class CacheSpace {
   std::vector<PageCopy> SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
                                 std::span<const int32_t> first, bool out) const;
   bool HasRoomFor(const OpenArgs& args, int64_t pages);
+  int32_t RowLimit(const OpenArgs& args) const;
   // Of each head's pages, those that its sequence and another may both own when it has seen so many
   // tokens.
   std::vector<int32_t> SharablePages(const CachePlan& plan, std::span<const HeadSpan> spans,

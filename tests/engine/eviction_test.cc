@@ -229,9 +229,10 @@ void AdoptTies(const Engine::HeadState& actual, DoubleModel::Head* expected, int
   }
 }
 
-// Tokens that follow the prompt, many at a time.
-TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
-  const auto& [device, c] = GetParam();
+// Tokens that follow the prompt, `counts` of them at a time: single ones are decoded. cuts: runs
+// cut every head to a number of its own, as another turn does where heads have no cap.
+void AppendRuns(const std::string& device, const Case& c, std::initializer_list<int> counts,
+                bool cuts) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 4711 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -243,61 +244,7 @@ TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
   ASSERT_TRUE(made.ok()) << made.status();
   const CachePlan& plan = *made;
   if (!plan.AppendsRuns()) GTEST_SKIP() << "the policy sees what follows token by token";
-  if (engine->limits().window_layers > 0) GTEST_SKIP() << "the model has sliding windows";
-  std::mt19937_64 rng(seed);
-  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
-  const DoubleModel truth(*model);
-  DoubleModel::Sequence expected(&truth, plan);
-  EngineDriver driver(engine.get(), seed);
-  const int slot = driver.Add(prompt, plan, 200);
-  driver.PrefillAll(slot);
-  driver.Step();
-  expected.Prefill(prompt);
-  int position = c.prompt, excused = 0;
-  // A run, then single tokens, and again.
-  for (const int count : {23, 1, 1, 1, 2, 70, 1, 1}) {
-    SCOPED_TRACE(testing::Message() << count << " tokens at " << position);
-    const std::vector<TokenId> tokens = Draw(count, config.vocab_size, &rng);
-    std::vector<double> logits;
-    if (count == 1) {
-      driver.DecodeToken(slot, tokens[0], position);
-      logits = expected.Step(tokens[0], position);
-    } else {
-      driver.Append(slot, tokens);
-      logits = expected.Append(tokens, position);
-    }
-    driver.Step();
-    position += count;
-    const std::vector<float> actual = driver.Logits(slot);
-    for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      for (int head = 0; head < config.num_kv_heads; ++head) {
-        SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
-        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
-        DoubleModel::Head* of_truth = &expected.head(layer, head);
-        if (count > 1) AdoptTies(state, of_truth, &excused);
-        CompareHead(state, of_truth, plan.rule.scored && !plan.rule.by_position, &excused);
-        if (HasFatalFailure()) return;
-      }
-    }
-  }
-  EXPECT_LE(excused, 5) << "near-ties should be rare";
-}
-
-// Where heads have no cap, another turn cuts them anew: each to a number of its own.
-TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
-  const auto& [device, c] = GetParam();
-  HYDRANT_SKIP_WITHOUT_DEVICE(device);
-  const uint64_t seed = 815 + c.budget + c.prompt;
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
-  const auto model = MakeRandomModel(config, seed);
-  const auto engine = EngineOf(device, model, c);
-  ASSERT_NE(engine, nullptr);
-  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits());
-  ASSERT_TRUE(made.ok()) << made.status();
-  const CachePlan& plan = *made;
-  if (!plan.AppendsRuns() || plan.cap != kNoCap) GTEST_SKIP() << "its turns are not cut";
+  if (cuts && plan.cap != kNoCap) GTEST_SKIP() << "its turns raise caps";
   if (engine->limits().window_layers > 0) GTEST_SKIP() << "the model has sliding windows";
   std::mt19937_64 rng(seed);
   const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
@@ -309,7 +256,7 @@ TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
   driver.Step();
   expected.Prefill(prompt);
   int position = c.prompt, excused = 0;
-  for (const int count : {23, 1, 1, 80, 1}) {
+  for (const int count : counts) {
     SCOPED_TRACE(testing::Message() << count << " tokens at " << position);
     const std::vector<TokenId> tokens = Draw(count, config.vocab_size, &rng);
     std::vector<double> logits;
@@ -318,12 +265,12 @@ TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
       logits = expected.Step(tokens[0], position);
     } else {
       std::vector<int32_t> keep;
-      for (int layer = 0; layer < config.num_layers; ++layer) {
-        for (int head = 0; head < config.num_kv_heads; ++head) {
-          const auto held = static_cast<int32_t>(expected.head(layer, head).entries.size()) + count;
-          const int32_t least = std::min(held, std::max(1, plan.Protected()));
-          keep.push_back(least + static_cast<int32_t>(rng() % (held - least + 1)));
-        }
+      for (int i = 0; i < config.num_layers * config.num_kv_heads && cuts; ++i) {
+        const DoubleModel::Head& head =
+            expected.head(i / config.num_kv_heads, i % config.num_kv_heads);
+        const auto held = static_cast<int32_t>(head.entries.size()) + count;
+        const int32_t least = std::min(held, std::max(1, plan.Protected()));
+        keep.push_back(least + static_cast<int32_t>(rng() % (held - least + 1)));
       }
       driver.Append(slot, tokens, keep);
       logits = expected.Append(tokens, position, keep);
@@ -332,18 +279,27 @@ TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
     position += count;
     const std::vector<float> actual = driver.Logits(slot);
     for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
+    const bool scored = cuts ? count > 1 : plan.rule.scored && !plan.rule.by_position;
     for (int layer = 0; layer < config.num_layers; ++layer) {
       for (int head = 0; head < config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
         const Engine::HeadState state = engine->ReadHead(slot, layer, head);
         DoubleModel::Head* of_truth = &expected.head(layer, head);
         if (count > 1) AdoptTies(state, of_truth, &excused);
-        CompareHead(state, of_truth, count > 1, &excused);
-        if (HasFatalFailure()) return;
+        CompareHead(state, of_truth, scored, &excused);
+        if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
   EXPECT_LE(excused, 5) << "near-ties should be rare";
+}
+
+TEST_P(EvictionTest, RunsThatAreAppendedMatchTheDoubleModel) {
+  AppendRuns(std::get<0>(GetParam()), std::get<1>(GetParam()), {23, 1, 1, 1, 2, 70, 1, 1}, false);
+}
+
+TEST_P(EvictionTest, TurnsCutAsTheDoubleModelDoes) {
+  AppendRuns(std::get<0>(GetParam()), std::get<1>(GetParam()), {23, 1, 1, 80, 1}, true);
 }
 
 // However a run is cut into slices: the bits of what is kept and of the logits are the same.
