@@ -10,8 +10,9 @@ namespace hydrant {
 
 // Where one does not fit, it and those after it read the prompt themselves.
 void Scheduler::ForkSamples(TimeUs now) {
-  const std::vector<Sequence*> live = live_;
-  for (Sequence* parent : live) {
+  // Samples join behind the one that they are forked from, and have none themselves.
+  for (size_t i = 0; i < live_.size(); ++i) {
+    Sequence* parent = live_[i];
     if (parent->samples.empty() || !parent->IsAtFork() || !parent->IsSettled()) continue;
     if (parent->num_done < parent->num_seen) continue;  // the first tokens are on their way
     for (const RequestHandle handle : std::exchange(parent->samples, {})) {
