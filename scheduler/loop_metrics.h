@@ -23,6 +23,7 @@ struct LoopMetrics {
   std::atomic<WaitReason> wait_reason{WaitReason::kArrived};
   std::atomic<int64_t> queued_tokens{0};
   std::atomic<int64_t> pages_free{0};
+  std::atomic<int64_t> pages_spared{0};
   // Totals since the start.
   std::atomic<uint64_t> steps{0};
   std::atomic<uint64_t> preemptions{0};

@@ -738,6 +738,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.queued_tokens = queued_tokens_;
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();
+  stats.pages_spared = space_.NumSparedPages();
   stats.prefix_cache = prefix_cache_.Stats();
   stats.contexts = contexts_.size();
   stats.contexts_evicted = contexts_.num_evicted();

@@ -67,6 +67,7 @@ struct SchedulerStats {
   int64_t queued_tokens = 0;                      // known tokens of the waiting ones
   int64_t pages_total = 0;
   int64_t pages_free = 0;
+  int64_t pages_spared = 0;  // that sequences would hold more if none had several owners
   uint64_t steps = 0;
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;      // read, each prompt once

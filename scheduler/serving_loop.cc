@@ -253,6 +253,7 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .queued_tokens = metrics_.queued_tokens,
                         .pages_total = limits_.num_blocks,
                         .pages_free = metrics_.pages_free,
+                        .pages_spared = metrics_.pages_spared,
                         .steps = metrics_.steps,
                         .preemptions = metrics_.preemptions,
                         .prompt_tokens = metrics_.prompt_tokens,
@@ -397,6 +398,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.prefilling = stats.prefilling;
   metrics_.wait_reason = stats.wait_reason;
   metrics_.pages_free = stats.pages_free;
+  metrics_.pages_spared = stats.pages_spared;
   metrics_.steps = stats.steps;
   metrics_.preemptions = stats.preemptions;
   metrics_.prompt_tokens = stats.prompt_tokens;

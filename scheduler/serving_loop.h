@@ -38,6 +38,7 @@ struct LoopSnapshot {
   int64_t queued_tokens = 0;
   int64_t pages_total = 0;
   int64_t pages_free = 0;
+  int64_t pages_spared = 0;  // SchedulerStats
   uint64_t steps = 0;
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;  // totals since start

@@ -182,6 +182,8 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
   to->Gauge("hydrant_pages", "Pages of the KV pool, by state.")
       .Value(loop.pages_free, {{"state", "free"}})
       .Value(loop.pages_total - loop.pages_free, {{"state", "used"}});
+  to->Gauge("hydrant_pages_spared", "Pages more that would be used if sequences shared none.")
+      .Value(loop.pages_spared);
   to->Gauge("hydrant_requests", "Accepted requests that have not ended, by state.")
       .Value(loop.running, {{"state", "running"}})
       .Value(loop.prefilling, {{"state", "prefilling"}})

@@ -29,6 +29,7 @@ bool BlockAllocator::Allocate(std::span<int32_t> blocks) {
 void BlockAllocator::Share(int32_t block) {
   HYDRANT_CHECK(block >= 0 && block < NumBlocks() && live_[block]);
   shared_[block] = true;
+  ++num_spared_;
   ++owners_.try_emplace(block, 1).first->second;
 }
 
@@ -40,6 +41,7 @@ void BlockAllocator::Free(int32_t block) {
   HYDRANT_CHECK(block >= 0 && block < NumBlocks());
   HYDRANT_CHECK(live_[block]);
   if (shared_[block]) {
+    --num_spared_;
     const auto it = owners_.find(block);
     if (--it->second > 1) return;
     owners_.erase(it);

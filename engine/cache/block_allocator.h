@@ -34,6 +34,8 @@ class BlockAllocator {
   bool IsLive(int32_t block) const { return live_[block]; }
   bool IsShared(int32_t block) const { return shared_[block]; }
   int NumOwners(int32_t block) const;
+  // Blocks more that there would have to be if each had one owner.
+  int64_t NumSpared() const { return num_spared_; }
 
  private:
   std::vector<int32_t> free_;  // a stack: what was freed last is still warm in the cache
@@ -41,6 +43,7 @@ class BlockAllocator {
   std::vector<bool> live_;
   std::vector<bool> shared_;
   std::unordered_map<int32_t, int> owners_;  // of the shared ones
+  int64_t num_spared_ = 0;
 };
 
 }  // namespace hydrant

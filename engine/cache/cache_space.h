@@ -185,6 +185,7 @@ class CacheSpace {
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
+  int64_t NumSparedPages() const { return blocks_.NumSpared(); }
   int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
   int64_t NumFreeKept() const { return static_cast<int64_t>(free_kept_.size()); }
   int64_t NumFreeTableEntries() const { return table_.NumFree(); }

@@ -18,11 +18,13 @@ TEST(BlockAllocatorTest, ABlockIsFreeWhenItsLastOwnerGivesItUp) {
   blocks.Share(ids[0]);
   blocks.Share(ids[0]);
   EXPECT_EQ(blocks.NumOwners(ids[0]), 3);
+  EXPECT_EQ(blocks.NumSpared(), 2);
   EXPECT_TRUE(blocks.IsShared(ids[0]));
   blocks.Free(ids[0]);
   blocks.Free(ids[0]);
   EXPECT_EQ(blocks.NumOwners(ids[0]), 1);
   EXPECT_FALSE(blocks.IsShared(ids[0]));
+  EXPECT_EQ(blocks.NumSpared(), 0);
   EXPECT_EQ(blocks.NumFree(), 1);
   blocks.Free(ids[0]);
   EXPECT_EQ(blocks.NumOwners(ids[0]), 0);
@@ -117,6 +119,7 @@ TEST_F(PageSharingTest, PromptsThatBeginAlike) {
   EXPECT_EQ(NumHeld() - alone, kHeads * (25 - 16)) << "two blocks of 32 tokens are there";
   EXPECT_EQ(NumInCommon(first_, second_), 16);
   EXPECT_EQ(second_.num_pages, kHeads * 25);
+  EXPECT_EQ(space_.NumSparedPages(), kHeads * 16);
   // The table says so, too.
   std::map<int64_t, int32_t> table;
   for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
