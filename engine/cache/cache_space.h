@@ -16,9 +16,9 @@
 //
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
-// together, and SetKept() returns the surplus. Where heads share their layer's budget the pages of
-// a layer are shared, from which the engine assigns (kernels/ops/assign_pages.h), and SetKept()
-// assigns again in the same order.
+// together, and SetKept() returns the surplus. Where heads share their layer's budget the layer's
+// pages are no head's until the engine assigns them (kernels/ops/assign_pages.h); SetKept() assigns
+// them again in the same order.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 
@@ -234,6 +234,9 @@ class CacheSpace {
                                 std::span<const int32_t> first, bool out) const;
   bool HasRoomFor(const OpenArgs& args, int64_t pages);
   int32_t RowLimit(const OpenArgs& args) const;
+  void FreePagesPast(int32_t held, int head, SequenceSpace* space);
+
+  // page_sharing.cc.
   // Of each head's pages, those that its sequence and another may both own when it has seen so many
   // tokens.
   std::vector<int32_t> SharablePages(const CachePlan& plan, std::span<const HeadSpan> spans,
@@ -257,7 +260,6 @@ class CacheSpace {
   }
   int64_t CopiesBefore(int64_t tokens, const SequenceSpace& space) const;
   void CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
-  void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   EngineLimits limits_;
   int num_heads_;   // layers * KV heads
