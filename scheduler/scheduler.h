@@ -118,8 +118,6 @@ class Scheduler {
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
   void SendDecisions();
-  void ForkSamples(TimeUs now);
-  bool TryFork(Sequence* parent, Sequence* sample, TimeUs now);
   void GoLive(Sequence* sequence);
   void CutRunning();
   void GrowRunning(TimeUs now);
@@ -133,19 +131,24 @@ class Scheduler {
   bool TryOpen(Sequence* sequence);
   void GoOn(Sequence* sequence, TimeUs now);
   CachePlan DecideByRoom(const Sequence& sequence) const;
-  void OpenPrefix(Sequence* sequence);
-  int UsableBlocks(const Sequence& sequence, int there) const;
-  bool WaitsForPrompt(const Sequence& sequence) const;
-  void ListPrefixReaders();
-  bool WaitsForPrefix(const Sequence& sequence) const;
   bool HasRoomToRecompute(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
+  // prompt_sharing.cc.
+  void ForkSamples(TimeUs now);
+  bool TryFork(Sequence* parent, Sequence* sample, TimeUs now);
+  bool WaitsForPrompt(const Sequence& sequence) const;
+  std::vector<RequestHandle> AddSamples(Sequence* sequence, PrefillSlice* slice);
+  void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token, TimeUs now);
+  void OpenPrefix(Sequence* sequence);
+  int UsableBlocks(const Sequence& sequence, int there) const;
+  void ListPrefixReaders();
+  bool WaitsForPrefix(const Sequence& sequence) const;
+
   void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
-  void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token, TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
@@ -203,7 +206,6 @@ class Scheduler {
     std::vector<CacheId> cut;             // [batch.cuts.size()]
     bool swaps = false;
   };
-  std::vector<RequestHandle> AddSamples(Sequence* sequence, PrefillSlice* slice);
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
                      std::vector<RequestHandle> samples);
   static int64_t SeenAfter(const Sequence& sequence);
