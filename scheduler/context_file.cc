@@ -326,7 +326,9 @@ std::vector<std::optional<HeadSpan>> SpansAsPlanned(const Context& context,
                                                     const EngineLimits& limits) {
   CachePlan plan = context.first_plan;
   std::vector<std::optional<HeadSpan>> planned;
-  for (int head = 0; head < limits.num_layers * limits.num_kv_heads; ++head)
+  const int heads = limits.num_layers * limits.num_kv_heads;
+  planned.reserve(heads);
+  for (int head = 0; head < heads; ++head)
     planned.push_back(CacheSpace::SpanAfter(limits, plan, head, context.num_seen));
   std::vector<HeadSpan> full(static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads);
   for (size_t head = 0; head < full.size(); ++head) {

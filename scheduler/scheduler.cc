@@ -347,18 +347,18 @@ bool Scheduler::TryOpen(Sequence* sequence) {
       .tokens = sequence->NumKnown(),
       .final_tokens = sequence->max_total_tokens - 1,
       .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
-  const KeptSpace* kept = sequence->from == nullptr ? nullptr : contexts_.Use(*sequence->from);
-  if (sequence->from != nullptr)
-    sequence->plan = kept != nullptr ? sequence->from->plan : sequence->from->first_plan;
+  const Context* from = sequence->from.get();
+  const KeptSpace* kept = from == nullptr ? nullptr : contexts_.Use(*from);
+  if (from != nullptr) sequence->plan = kept != nullptr ? from->plan : from->first_plan;
   const std::span<const PrefixKey> keys = sequence->prefix_keys;
   if (kept != nullptr) {
-    args.tokens = sequence->from->num_seen;
+    args.tokens = from->num_seen;
   } else if (!keys.empty()) {
     args.prefix = keys.first(UsableBlocks(*sequence, prefix_cache_.NumFilled(keys)));
   }
   const bool opened = kept == nullptr ? space_.TryOpen(args, &sequence->space, &batch_)
                                       : space_.TrySwapIn(args, *kept, &sequence->space, &batch_);
-  if (opened && kept != nullptr) sequence->num_seen = sequence->from->num_seen;
+  if (opened && kept != nullptr) sequence->num_seen = from->num_seen;
   if (!opened) wait_reason_ = space_.wait_reason();
   return opened;
 }
@@ -645,13 +645,14 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
   const bool whole = sequence.state == SequenceState::kRunning && space.lengths_known &&
                      sequence.plan.open == OpenUntil::kDecided;
   if (sequence.keep_as.handle.empty() || !whole) return nullptr;
+  const Context* from = sequence.from.get();
   auto context = std::make_shared<Context>(
       Context{.id = {sequence.salt, sequence.keep_as.handle},
               .tokens = sequence.tokens,
               .num_seen = sequence.num_seen,
               .read_later = sequence.read_later,
               .spec = sequence.spec,
-              .first_plan = sequence.from != nullptr ? sequence.from->first_plan : sequence.plan,
+              .first_plan = from != nullptr ? from->first_plan : sequence.plan,
               .plan = sequence.plan,
               .pages = space.num_pages,
               .retained_mass = sequence.usage.retained_mass,

@@ -123,9 +123,11 @@ int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
 }
 
 void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
+  const int32_t pages_a_block = PagesAPrefixBlock();
+  HYDRANT_CHECK(pages_a_block > 0);
   space->blocks.resize(static_cast<size_t>(pages) * num_heads_, -1);
   for (int32_t i = 0; i < pages; ++i) {
-    const SequenceSpace* publisher = FindPublisher(args.prefix[i / PagesAPrefixBlock()]);
+    const SequenceSpace* publisher = FindPublisher(args.prefix[i / pages_a_block]);
     for (int head = 0; head < full_heads_; ++head) {
       const int32_t block = publisher->blocks[publisher->BlockIndex(head, i)];
       blocks_.Share(block);
@@ -134,7 +136,7 @@ void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSp
   }
   std::fill_n(space->pages.begin(), full_heads_, pages);
   space->num_pages = int64_t{pages} * full_heads_;
-  const auto blocks = args.prefix.first(pages / PagesAPrefixBlock());
+  const auto blocks = args.prefix.first(pages / pages_a_block);
   PublishAs({blocks.begin(), blocks.end()}, space->pages, space);
 }
 
