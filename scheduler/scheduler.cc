@@ -215,6 +215,7 @@ void Scheduler::GrowRunning(TimeUs now) {
 // A context that another prompt follows may hold more. Does nothing the second time.
 void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
   CachePlan& plan = sequence->plan;
+  sequence->keep.clear();
   if (sequence->from == nullptr || !IsTurn(range, plan)) return;
   const std::span full(sequence->space.spans.data(),
                        static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads);

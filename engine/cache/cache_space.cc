@@ -24,10 +24,10 @@ int32_t RoomyWidth(int32_t needed, int32_t limit) {
 // all of them. 0: every head has its own from the beginning.
 int32_t UnassignedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
   const int64_t heads = limits.num_kv_heads, block = limits.block_size;
-  int64_t shared = plan.life->SharedPages(plan, 0, limits.block_size);
+  int64_t shared = plan.life->LayerPages(plan, 0, limits.block_size);
   if (shared == 0) return 0;
   for (int layer = 1; layer < limits.FullLayers(); ++layer)
-    shared = std::max(shared, plan.life->SharedPages(plan, layer, limits.block_size));
+    shared = std::max(shared, plan.life->LayerPages(plan, layer, limits.block_size));
   return static_cast<int32_t>(
       std::max(PagesOf(plan.life->WidestKeep(plan), block), (shared + heads - 1) / heads));
 }
@@ -162,7 +162,7 @@ bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int32_t row_width, i
   space->unassigned_pages.resize(limits_.FullLayers());
   for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
     std::vector<int32_t>& shared = space->unassigned_pages[layer];
-    shared.resize(plan.life->SharedPages(plan, layer, limits_.block_size));
+    shared.resize(plan.life->LayerPages(plan, layer, limits_.block_size));
     HYDRANT_CHECK(blocks_.Allocate(shared));
     space->num_pages += static_cast<int64_t>(shared.size());
     const int64_t first = space->TableIndex(layer * kv_heads, 0);

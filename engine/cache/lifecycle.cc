@@ -101,7 +101,7 @@ int32_t ReportedLife::MostUntil(const CachePlan& plan, int64_t tokens) const {
   return EntriesAfter(plan, tokens);
 }
 
-int64_t SharedInLayer::SharedPages(const CachePlan& plan, int layer, int block_size) const {
+int64_t SharedInLayer::LayerPages(const CachePlan& plan, int layer, int block_size) const {
   const int64_t heads = plan.prompt.num_kv_heads;
   return PagesTogether(plan.LayerBudget(layer) * heads, heads, block_size);
 }

@@ -79,7 +79,7 @@ class Lifecycle {
   virtual bool HeadsDiffer(const CachePlan& /*plan*/) const { return ReportsPrompt(); }
   // Pages from which the heads of a layer are given theirs when they have been counted; 0: every
   // head has its own.
-  virtual int64_t SharedPages(const CachePlan& /*plan*/, int /*layer*/, int /*block_size*/) const {
+  virtual int64_t LayerPages(const CachePlan& /*plan*/, int /*layer*/, int /*block_size*/) const {
     return 0;
   }
   // A bound of the entries that any head holds.
@@ -129,7 +129,7 @@ class ReportedLife : public Lifecycle {
 // plan.share says the scope kLayer.
 class SharedInLayer final : public ReportedLife {
  public:
-  int64_t SharedPages(const CachePlan& plan, int layer, int block_size) const override;
+  int64_t LayerPages(const CachePlan& plan, int layer, int block_size) const override;
   int32_t WidestKeep(const CachePlan& plan) const override;
   int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;

@@ -128,7 +128,7 @@ TEST_P(SharedPagesTest, Samples) {
         }
       }
     }
-    if (std::get<0>(GetParam()) == "cuda") break;
+    if (std::get<0>(GetParam()) == "cuda") break;  // its emulation is slow: `full` alone
   }
 }
 
