@@ -151,6 +151,7 @@ absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const Mode
         fmt::format("max_model_len: {} is outside [2, {}], the model's context",
                     limits.max_model_len, config.max_context));
   }
+  limits.query_blocks = (config.num_heads / config.num_kv_heads + 1) / 2;
   SetWindow(config, &limits);
   limits.max_shared_statistics = options.max_shared_statistics;
   limits.prefill_arena_tokens =
@@ -176,7 +177,9 @@ std::vector<bool> WindowedLayers(const ModelConfig& config, const EngineLimits& 
 
 absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout,
                             EngineLimits* limits) {
-  const auto block = static_cast<int64_t>(PrefixBlocksOf(layout, *limits).BlockBytes());
+  const PrefixBlocks blocks = PrefixBlocksOf(layout, *limits);
+  const auto block = static_cast<int64_t>(blocks.BlockBytes());
+  limits->sums_a_prefix_block = blocks.SumsAHead();
   HYDRANT_ASSIGN_OR_RETURN(
       limits->num_prefix_blocks,
       HowMany("prefix_cache_memory_bytes", options.prefix_cache_memory_bytes, block, options));

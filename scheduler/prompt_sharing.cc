@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/cache/prompt_statistics.h"
 #include "scheduler/scheduler.h"
 
 namespace hydrant {
@@ -92,57 +91,66 @@ void Scheduler::SampledFirst(RequestHandle handle, const Sequence* parent, Token
   Sampled(sample, sample->num_prompt_tokens, token, now);
 }
 
-// What need not be read of an admitted prompt: what is there of it, but not what its plan asks
-// something of, nor its last token, from which the next one follows.
-void Scheduler::OpenPrefix(Sequence* sequence) {
-  if (sequence->prefix_keys.empty()) return;
-  const int there = prefix_cache_.NumFilled(sequence->prefix_keys);
-  const int useful = std::min(there, (sequence->num_context_tokens - 1) / kPrefixBlockTokens);
-  const int usable = UsableBlocks(*sequence, there);
-  sequence->prefix =
-      prefix_cache_.Open(sequence->prefix_keys, usable, sequence->num_context_tokens);
-  sequence->cursor = {0, sequence->FirstToken()};
-  if (sequence->was_read) return;  // it comes back: usage is about the first time
-  sequence->usage.cached_tokens = sequence->FirstToken();
-  sequence->usage.reread_tokens = (useful - usable) * kPrefixBlockTokens;
+PrefixLayout Scheduler::LayoutOf(const Sequence& sequence) const {
+  return {sequence.plan, static_cast<int>(sequence.PrefillTokens().size()), limits_};
 }
 
-// Of so many blocks that are there of an unread prompt, those that need not be read.
-int Scheduler::UsableBlocks(const Sequence& sequence, int there) const {
+// What need not be read of an admitted prompt: what is there of it, with what its plan asks of it.
+void Scheduler::OpenPrefix(Sequence* sequence) {
+  const std::span<const PrefixKey> keys = sequence->prefix_keys;
+  if (keys.empty()) return;
+  const PrefixLayout layout = LayoutOf(*sequence);
+  const int there = prefix_cache_.NumFilled(keys) * kPrefixBlockTokens;
+  const int useful =
+      std::min(there, (sequence->num_context_tokens - 1) / kPrefixBlockTokens * kPrefixBlockTokens);
+  const int usable = UsableTokens(*sequence, nullptr);
+  std::vector<int32_t> cuts = layout.Cuts(static_cast<int>(keys.size()), usable, there);
+  sequence->prefix =
+      prefix_cache_.Open(layout.KeysBefore(keys, usable), layout.KeysFrom(keys, usable, cuts));
+  sequence->prefix.tokens = usable;
+  sequence->prefix.cuts = std::move(cuts);
+  prefix_cache_.CountLookup(sequence->num_context_tokens, usable);
+  sequence->cursor = {0, usable};
+  if (sequence->was_read) return;  // it comes back: usage is about the first time
+  sequence->usage.cached_tokens = usable;
+  sequence->usage.reread_tokens = useful - usable;
+}
+
+// Tokens of an unread prompt that need not be read, by the blocks that are there, and those that
+// `reader` will leave; null: nobody.
+int Scheduler::UsableTokens(const Sequence& sequence, const PrefixReader* reader) const {
   if (sequence.pooling == EmbeddingPooling::kMean) return 0;
-  const int first_wanted =
-      std::min(FirstQuery(sequence.plan, static_cast<int>(sequence.PrefillTokens().size())),
-               sequence.num_context_tokens - 1);
-  return std::min(there, first_wanted / kPrefixBlockTokens);
+  return LayoutOf(sequence).Usable(sequence.prefix_keys, [&](const PrefixKey& key) {
+    return prefix_cache_.IsFilled(key) || (reader != nullptr && reader->fresh.contains(key));
+  });
 }
 
 void Scheduler::ListPrefixReaders() {
   prefix_readers_.clear();
-  for (const Sequence* sequence : live_) {
-    if (!sequence->prefix.fresh.empty()) prefix_readers_.push_back(sequence);
-  }
+  for (const Sequence* sequence : live_) AddPrefixReader(sequence);
+}
+
+void Scheduler::AddPrefixReader(const Sequence* sequence) {
+  const std::vector<PrefixKey>& fresh = sequence->prefix.keys;
+  if (!fresh.empty()) prefix_readers_.push_back({sequence, {fresh.begin(), fresh.end()}});
 }
 
 // Whether it is sooner done when a prompt that begins alike, and is being read, has been read: the
 // two share the engine, so it is where what that one has left to read, less what need not be read
 // twice then, is no more than its own.
 bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
-  if (sequence.from != nullptr || sequence.prefix_keys.empty()) return false;
-  const auto own = static_cast<int64_t>(sequence.PrefillTokens().size());
-  for (const Sequence* other : prefix_readers_) {
-    const PrefixLease& lease = other->prefix;
-    if (other->prefix_keys.front() != sequence.prefix_keys.front()) continue;
-    const auto coming = static_cast<int>(
-        std::min(lease.cached.size() + lease.fresh.size(), sequence.prefix_keys.size()));
-    const auto begin = other->prefix_keys.begin();
-    const auto alike = static_cast<int>(
-        std::mismatch(begin, begin + coming, sequence.prefix_keys.begin()).first - begin);
-    const int there = UsableBlocks(sequence, prefix_cache_.NumFilled(sequence.prefix_keys));
-    const int64_t spared = int64_t{UsableBlocks(sequence, alike) - there} * kPrefixBlockTokens;
-    const int64_t left = other->num_seen > 0 ? 0
-                                             : static_cast<int64_t>(other->PrefillTokens().size()) -
-                                                   other->FirstToken();
-    if (spared > 0 && left - spared <= own - int64_t{there} * kPrefixBlockTokens) return true;
+  if (sequence.from != nullptr || sequence.prefix_keys.empty() || prefix_readers_.empty())
+    return false;
+  const int there = UsableTokens(sequence, nullptr);
+  const int64_t own = static_cast<int64_t>(sequence.PrefillTokens().size()) - there;
+  for (const PrefixReader& reader : prefix_readers_) {
+    const Sequence& other = *reader.sequence;
+    if (other.prefix_keys.front() != sequence.prefix_keys.front()) continue;
+    const int64_t spared = UsableTokens(sequence, &reader) - there;
+    const int64_t left = other.num_seen > 0 ? 0
+                                            : static_cast<int64_t>(other.PrefillTokens().size()) -
+                                                  other.FirstToken();
+    if (spared > 0 && left - spared <= own) return true;
   }
   return false;
 }

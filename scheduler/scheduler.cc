@@ -304,7 +304,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   } else {
     sequence->state = SequenceState::kPrefilling;
     OpenPrefix(sequence);
-    if (!sequence->prefix.fresh.empty()) prefix_readers_.push_back(sequence);
+    AddPrefixReader(sequence);
     sequence->usage.probe_tokens =
         static_cast<int32_t>(sequence->PrefillTokens().size()) - sequence->num_context_tokens;
   }
@@ -355,7 +355,7 @@ bool Scheduler::TryOpen(Sequence* sequence) {
   if (kept != nullptr) {
     args.tokens = from->num_seen;
   } else if (!keys.empty()) {
-    args.prefix = keys.first(UsableBlocks(*sequence, prefix_cache_.NumFilled(keys)));
+    args.prefix = keys.first(UsableTokens(*sequence, nullptr) / kPrefixBlockTokens);
   }
   const bool opened = kept == nullptr ? space_.TryOpen(args, &sequence->space, &batch_)
                                       : space_.TrySwapIn(args, *kept, &sequence->space, &batch_);
@@ -440,6 +440,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
     } else {
       slice.cached_blocks = sequence->prefix.cached;
       slice.new_blocks = sequence->prefix.fresh;
+      slice.cuts = sequence->prefix.cuts;
     }
     slice.sampling.position = static_cast<int32_t>(SeenAfter(*sequence));
     AdvancePrompt(sequence, slice, AddSamples(sequence, &slice));

@@ -42,12 +42,14 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_space.h"
 #include "engine/cache/prefix_cache.h"
+#include "engine/cache/prefix_layout.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/context_table.h"
@@ -143,8 +145,15 @@ class Scheduler {
   std::vector<RequestHandle> AddSamples(Sequence* sequence, PrefillSlice* slice);
   void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token, TimeUs now);
   void OpenPrefix(Sequence* sequence);
-  int UsableBlocks(const Sequence& sequence, int there) const;
+  PrefixLayout LayoutOf(const Sequence& sequence) const;
+  // Who fills blocks, and those.
+  struct PrefixReader {
+    const Sequence* sequence = nullptr;
+    std::unordered_set<PrefixKey, PrefixKeyHash> fresh;
+  };
+  int UsableTokens(const Sequence& sequence, const PrefixReader* reader) const;
   void ListPrefixReaders();
+  void AddPrefixReader(const Sequence* sequence);
   bool WaitsForPrefix(const Sequence& sequence) const;
 
   void Compressed(Sequence* sequence, const CacheReport& report);
@@ -212,11 +221,11 @@ class Scheduler {
   int64_t PromptTokensRead(const Sequence& sequence) const;
 
   Batch batch_;
-  std::deque<StepInFlight> in_flight_;           // oldest first
-  StepInFlight spare_;                           // keeps the memory of one that has come back
-  std::vector<CacheId> cut_;                     // of the batch at work
-  std::vector<Sequence*> prefilling_;            // scratch of SchedulePrefill
-  std::vector<const Sequence*> prefix_readers_;  // scratch of AdmitWaiting: who fills blocks
+  std::deque<StepInFlight> in_flight_;        // oldest first
+  StepInFlight spare_;                        // keeps the memory of one that has come back
+  std::vector<CacheId> cut_;                  // of the batch at work
+  std::vector<Sequence*> prefilling_;         // scratch of SchedulePrefill
+  std::vector<PrefixReader> prefix_readers_;  // scratch of AdmitWaiting
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;
   SchedulerStats totals_;  // only what is counted since the start

@@ -91,7 +91,7 @@ struct Sequence {
   // The first of these that is read: others are known from before.
   int32_t FirstToken() const {
     if (num_seen > 0) return 0;
-    return static_cast<int32_t>(prefix.cached.size()) * kPrefixBlockTokens;
+    return prefix.tokens;
   }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
-#include "kernels/ops/prefix_blocks.h"
 
 namespace hydrant {
 
@@ -30,17 +29,15 @@ PrefixCacheStats PrefixCache::Stats() const {
   return stats;
 }
 
-PrefixLease PrefixCache::Open(std::span<const PrefixKey> keys, int num_cached, int64_t tokens) {
-  totals_.queried_tokens += tokens;
-  totals_.hit_tokens += int64_t{num_cached} * kPrefixBlockTokens;
+PrefixLease PrefixCache::Open(std::span<const PrefixKey> cached, std::span<const PrefixKey> fresh) {
   PrefixLease lease;
-  for (const PrefixKey& key : keys.first(num_cached)) {
+  for (const PrefixKey& key : cached) {
     const int32_t id = filled_.at(key);
     if (blocks_[id].readers++ == 0) unread_.erase(blocks_[id].place);
     lease.cached.push_back(id);
   }
   int32_t id = 0;
-  for (const PrefixKey& key : keys.subspan(num_cached)) {
+  for (const PrefixKey& key : fresh) {
     if (!TakeBlock(&id)) break;
     lease.fresh.push_back(id);
     lease.keys.push_back(key);

@@ -23,6 +23,8 @@ struct PrefixLease {
   std::vector<int32_t> cached;  // filled ones, of its first tokens
   std::vector<int32_t> fresh;   // to be filled with the tokens that follow those
   std::vector<PrefixKey> keys;  // of the fresh ones
+  int32_t tokens = 0;           // the first ones, that need not be read
+  std::vector<int32_t> cuts;    // PrefixLayout::Cuts
 
   bool IsEmpty() const { return cached.empty() && fresh.empty(); }
 };
@@ -43,11 +45,16 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
+  bool IsFilled(const PrefixKey& key) const { return filled_.contains(key); }
   // How many of a prompt's blocks are filled, from its first on. keys: of its blocks in order.
   int NumFilled(std::span<const PrefixKey> keys) const;
-  // Its first num_cached blocks, and room for as many of those that follow as can be had.
-  // `tokens`: of the whole prompt, for the statistics. REQUIRES: num_cached <= NumFilled(keys)
-  PrefixLease Open(std::span<const PrefixKey> keys, int num_cached, int64_t tokens);
+  // Blocks that are filled, and room for as many others, in this order, as can be had.
+  PrefixLease Open(std::span<const PrefixKey> cached, std::span<const PrefixKey> fresh);
+  // A prompt was looked for, and so much of it found.
+  void CountLookup(int64_t prompt_tokens, int64_t hit_tokens) {
+    totals_.queried_tokens += prompt_tokens;
+    totals_.hit_tokens += hit_tokens;
+  }
   // The prompt has been read: the fresh blocks are filled. The lease is empty afterwards.
   void Fill(PrefixLease* lease);
   // It has not: they are free again.

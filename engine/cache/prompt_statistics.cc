@@ -29,13 +29,4 @@ std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
   return all;
 }
 
-int FirstQuery(const CachePlan& plan, int read) {
-  int first = read;
-  for (const PromptStatistic& one : StatisticsOf(plan, read)) {
-    if (one.echo.has_value()) return 0;  // it asks them all
-    if (one.reading.has_value()) first = std::min(first, std::max(one.reading->first_query, 0));
-  }
-  return first;
-}
-
 }  // namespace hydrant

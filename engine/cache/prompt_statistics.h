@@ -25,10 +25,6 @@ bool MeasuresMass(const CachePlan& plan);
 // Where `read` tokens are read, the prompt's and a probe's.
 std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read);
 
-// The first token whose query is asked, at most `read`: tokens before it need not be read where
-// their keys and values are known.
-int FirstQuery(const CachePlan& plan, int read);
-
 }  // namespace hydrant
 
 #endif  // HYDRANT_ENGINE_CACHE_PROMPT_STATISTICS_H_

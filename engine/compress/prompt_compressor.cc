@@ -115,11 +115,56 @@ std::vector<PromptCompressor::Statistics> PromptCompressor::EchoPasses(const Pre
   return PassesOf(slice, kv, true);
 }
 
-void PromptCompressor::Begin(const PrefillSlice& slice, const KvState& kv) {
+void PromptCompressor::Begin(int layer, const PrefillSlice& slice, const KvState& kv) {
   for (const Gathered& one : GatheredBy(slice, kv)) {
     for (int head = 0; head < limits_.num_kv_heads; ++head) {
       const size_t row = static_cast<size_t>(head) * arena_tokens_;
       backend_->Zero(one.out + row, slice.prompt.size() * sizeof(float));
+    }
+  }
+  if (slice.first_token == 0) return;
+  const PrefixLayout layout = LayoutOf(slice, kv);
+  const size_t tokens = slice.first_token / kPrefixBlockTokens * layout.parts();
+  ForSums(
+      layer, slice.cached_blocks.subspan(tokens), layout, slice.first_token, slice, kv,
+      [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(sums, kept, bytes); });
+}
+
+void PromptCompressor::KeepSums(int layer, const PrefillSlice& slice, int token,
+                                const KvState& kv) {
+  if (!std::binary_search(slice.cuts.begin(), slice.cuts.end(), token)) return;
+  const PrefixLayout layout = LayoutOf(slice, kv);
+  const int64_t blocks = kv.plan(slice.slot).prompt.tokens / kPrefixBlockTokens;
+  size_t first = (blocks - slice.first_token / kPrefixBlockTokens) * layout.parts();
+  for (const int32_t cut : slice.cuts) {
+    if (cut < token) first += layout.SumBlocks(cut);
+  }
+  if (first >= slice.new_blocks.size()) return;
+  ForSums(
+      layer, slice.new_blocks.subspan(first), layout, token, slice, kv,
+      [&](float* sums, float* kept, size_t bytes) { backend_->CopyOnDevice(kept, sums, bytes); });
+}
+
+PrefixLayout PromptCompressor::LayoutOf(const PrefillSlice& slice, const KvState& kv) const {
+  return {kv.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
+}
+
+// Calls move(sums of a head, their place in a block, bytes) for all sums over the tokens before a
+// cut. `blocks`: of these, from the first one on, or less.
+template <typename Move>
+void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
+                               const PrefixLayout& layout, int cut, const PrefillSlice& slice,
+                               const KvState& kv, const Move& move) const {
+  const int a_block = kv.prefix().SumsAHead();
+  size_t next = 0;
+  for (const PromptStatistic& one : layout.sums()) {
+    float* const sums = statistics_[one.place].data() + slice.arena_begin;
+    for (int begin = 0; begin < cut; begin += a_block) {
+      if (next == blocks.size()) return;
+      float* const kept = kv.prefix().SumsAt(blocks[next++], layer);
+      const size_t bytes = std::min(a_block, cut - begin) * sizeof(float);
+      for (int64_t head = 0; head < limits_.num_kv_heads; ++head)
+        move(sums + head * arena_tokens_ + begin, kept + head * a_block, bytes);
     }
   }
 }

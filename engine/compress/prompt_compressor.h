@@ -15,9 +15,11 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/cache/prefix_layout.h"
 #include "engine/cache/prompt_scorer.h"
 #include "engine/cache/prompt_statistics.h"
 #include "engine/compress/page_cutter.h"
@@ -36,8 +38,11 @@ class PromptCompressor {
 
   // What attention is to gather in a pass over the keys.
   using Statistics = std::array<ColumnStatistic, kMaxColumnStatistics>;
-  // Before a layer of the slice is read.
-  void Begin(const PrefillSlice& slice, const KvState& kv);
+  // Before a layer of the slice is read. `layer`: of the model, here and in KeepSums.
+  void Begin(int layer, const PrefillSlice& slice, const KvState& kv);
+  // When its tokens before `token` have been: their sums are kept, if that is one of the slice's
+  // cuts and there are prefix blocks for them.
+  void KeepSums(int layer, const PrefillSlice& slice, int token, const KvState& kv);
   // What is gathered while it is: at least one pass, more where other slots want more.
   std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
   // What is gathered of the echo of the slice's prompt, in the same way; none where no slot wants
@@ -82,6 +87,10 @@ class PromptCompressor {
   std::vector<Gathered> GatheredBy(const PrefillSlice& slice, const KvState& kv) const;
   std::vector<Statistics> PassesOf(const PrefillSlice& slice, const KvState& kv,
                                    bool of_echo) const;
+  PrefixLayout LayoutOf(const PrefillSlice& slice, const KvState& kv) const;
+  template <typename Move>
+  void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int cut,
+               const PrefillSlice& slice, const KvState& kv, const Move& move) const;
   void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);
   void CompressSlot(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,
                     const KvState& kv);

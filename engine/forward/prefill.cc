@@ -29,9 +29,9 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(hidden_, tokens * config.hidden_size);
   allocate(k_, tokens * config.KvDim());
   allocate(v_, tokens * config.KvDim());
-  allocate(prefix_blocks_, tokens / kPrefixBlockTokens);
   allocate(later_positions_, tokens);
   allocate(later_q_, tokens * config.QDim());
+  if (status.ok()) status = prefix_.Allocate(backend_, limits);
   if (!status.ok()) return status;
   HYDRANT_ASSIGN_OR_RETURN(compressor_, PromptCompressor::Create(backend_, limits));
   return absl::OkStatus();
@@ -72,64 +72,58 @@ const float* PrefillRunner::LastHidden(const PrefillSlice& slice, const CachePla
 void PrefillRunner::Begin(const PrefillSlice& slice, const KvState& kv) {
   const int rows = slice.token_end - slice.token_begin;
   const size_t row = slice.arena_begin + slice.token_begin;
+  if (slice.BeginsLayer()) prefix_.Begin(slice, kv);
   std::vector<int32_t> positions(rows);
   std::iota(positions.begin(), positions.end(), slice.num_seen + slice.token_begin);
   ids_.Write(*backend_, row, slice.prompt.subspan(slice.token_begin, rows));
   positions_.Write(*backend_, row, positions);
   const auto after = static_cast<int32_t>(
       std::min<int64_t>(kv.plan(slice.slot).prompt.tokens, max_positions_ - 1));
-  later_positions_.Write(*backend_, row, std::vector<int32_t>(rows, after));
+  // Those of tokens that are not read, too.
+  const int unread = slice.BeginsLayer() ? slice.first_token : 0;
+  later_positions_.Write(*backend_, row - unread, std::vector<int32_t>(rows + unread, after));
   model_->Embed(ids_.data() + row, positions_.data() + row, rows,
                 hidden_.data() + row * model_->config().hidden_size);
-  if (!slice.BeginsLayer()) return;
-  const size_t block = FirstPrefixBlock(slice);
-  prefix_blocks_.Write(*backend_, block, slice.cached_blocks);
-  prefix_blocks_.Write(*backend_, block + slice.cached_blocks.size(), slice.new_blocks);
 }
 
 void PrefillRunner::RunLayer(int layer, std::span<const PrefillSlice* const> slices,
                              const KvState& kv) {
-  const bool windowed = kv.TablesOf(layer).windowed;
   for (const PrefillSlice* slice : slices) {
-    if (!slice->BeginsLayer()) continue;
-    if (!windowed) compressor_->Begin(*slice, kv);
-    if (!slice->cached_blocks.empty()) backend_->LoadPrefix(CachedBlocks(layer, *slice, kv));
+    if (slice->BeginsLayer()) BeginLayer(layer, *slice, kv);
   }
   for (const std::vector<Piece>& run : SplitIntoRuns(slices)) RunRows(layer, run, kv);
   for (const PrefillSlice* slice : slices) {
-    if (slice->token_end < static_cast<int>(slice->prompt.size())) continue;
-    if (!slice->new_blocks.empty()) backend_->SavePrefix(NewBlocks(layer, *slice, kv));
-    Keep(layer, *slice, kv);
-    if (layer + 1 == model_->config().num_layers && !slice->Appends())
-      compressor_->Finish(*slice, kv);
+    if (slice->token_end == static_cast<int>(slice->prompt.size())) EndLayer(layer, *slice, kv);
   }
 }
 
-// The slice's prefix blocks, from the one on that holds `token`.
-PrefixBlocksArgs PrefillRunner::BlocksFrom(int token, int layer, const PrefillSlice& slice,
-                                           const KvState& kv) const {
-  const int head_dim = model_->config().head_dim;
-  const size_t start = (static_cast<size_t>(slice.arena_begin) + token) * head_dim;
-  return {.k = k_.data() + start,
-          .v = v_.data() + start,
-          .kv_head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
-          .blocks = prefix_blocks_.data() + FirstPrefixBlock(slice) + token / kPrefixBlockTokens,
-          .layer = layer,
-          .pool = kv.prefix()};
+// What is known of the tokens that are not read takes its place.
+void PrefillRunner::BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
+  prefix_.LoadKv(layer, slice, KvRows(k_, slice), KvRows(v_, slice), kv);
+  if (kv.TablesOf(layer).windowed) return;
+  compressor_->Begin(layer, slice, kv);
+  if (Echoes(slice, kv)) RotateCachedQueries(layer, slice, kv);
 }
 
-PrefixBlocksArgs PrefillRunner::CachedBlocks(int layer, const PrefillSlice& slice,
-                                             const KvState& kv) const {
-  PrefixBlocksArgs args = BlocksFrom(0, layer, slice, kv);
-  args.count = static_cast<int>(slice.cached_blocks.size());
-  return args;
+void PrefillRunner::EndLayer(int layer, const PrefillSlice& slice, const KvState& kv) {
+  prefix_.SaveKv(layer, slice, KvRows(k_, slice), KvRows(v_, slice), kv);
+  Keep(layer, slice, kv);
+  if (layer + 1 == model_->config().num_layers && !slice.Appends()) compressor_->Finish(slice, kv);
 }
 
-PrefixBlocksArgs PrefillRunner::NewBlocks(int layer, const PrefillSlice& slice,
-                                          const KvState& kv) const {
-  PrefixBlocksArgs args = BlocksFrom(slice.first_token, layer, slice, kv);
-  args.count = static_cast<int>(slice.new_blocks.size());
-  return args;
+TokenRows PrefillRunner::KvRows(const DeviceArray<float>& array, const PrefillSlice& slice) const {
+  const int64_t head_dim = model_->config().head_dim;
+  return {.x = array.data() + slice.arena_begin * head_dim,
+          .head_stride = arena_tokens_ * head_dim,
+          .row_stride = head_dim};
+}
+
+// `row`: of the activations.
+TokenRows PrefillRunner::RawQueries(int row) const {
+  const int64_t stride = model_->RawQueryStride();
+  return {.x = Transformer::RawQueries(*act_) + row * stride,
+          .head_stride = model_->config().head_dim,
+          .row_stride = stride};
 }
 
 // When the slice's last token has been through the layer.
@@ -149,7 +143,8 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
 }
 
 // Runs of pieces that follow each other in the arena, at most max_rows_ rows each. A piece ends at
-// its slice's end or at a multiple of kQueryTile, so that column sums do not depend on the cut.
+// its slice's end or at a multiple of kQueryTile, so that column sums do not depend on the cut; and
+// where sums are kept.
 std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
     std::span<const PrefillSlice* const> slices) const {
   std::vector<std::vector<Piece>> runs;
@@ -164,7 +159,8 @@ std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
         runs.emplace_back();
         room = max_rows_;
       }
-      const int rows = left <= room ? left : room / kQueryTile * kQueryTile;
+      int rows = left <= room ? left : room / kQueryTile * kQueryTile;
+      rows = std::min(rows, slice->CutAfter(begin) - begin);
       runs.back().push_back({slice, begin, begin + rows});
       begin += rows;
       room -= rows;
@@ -190,9 +186,12 @@ void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvSt
   const bool echoes =
       !windowed && std::any_of(pieces.begin(), pieces.end(),
                                [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
-  if (echoes)
+  if (echoes) {
     model_->RotateQueries(layer, later_positions_.data() + first, rows, *act_,
+                          destination.precision,
                           later_q_.data() + static_cast<size_t>(first) * config.QDim());
+    KeepQueries(layer, pieces, kv);
+  }
   for (const Piece& piece : pieces) Attend(layer, piece, piece.ArenaRow() - first, kv);
   model_->FinishLayer(layer, hidden, rows, *act_);
 }
@@ -232,6 +231,7 @@ void PrefillRunner::Attend(int layer, const Piece& piece, int row, const KvState
     args.statistics = pass;
     backend_->PrefillAttention(args);
   }
+  compressor_->KeepSums(layer, *piece.slice, piece.end, kv);
 }
 
 // Of a slice that appends: to what the slot's heads hold, too.
@@ -258,6 +258,29 @@ void PrefillRunner::AttendToEntries(int layer, const PrefillSlice& slice, const 
   }
   backend_->PrefillAttention(*args);
   if (summed) backend_->ScatterScores(scores);
+}
+
+// For the echo, those of tokens that are not read, by way of the activations.
+void PrefillRunner::RotateCachedQueries(int layer, const PrefillSlice& slice, const KvState& kv) {
+  const ModelConfig& config = model_->config();
+  const int most = max_rows_ / kPrefixBlockTokens * kPrefixBlockTokens;
+  for (int begin = 0; begin < slice.first_token; begin += most) {
+    const int end = std::min(begin + most, slice.first_token);
+    const size_t row = slice.arena_begin + begin;
+    prefix_.LoadQueries(layer, slice, begin, end, config.num_heads, RawQueries(0), kv);
+    model_->RotateQueries(layer, later_positions_.data() + row, end - begin, *act_,
+                          kv.pages().layout.dtype, later_q_.data() + row * config.QDim());
+  }
+}
+
+// For the echoes of prompts that begin alike.
+void PrefillRunner::KeepQueries(int layer, std::span<const Piece> pieces, const KvState& kv) {
+  for (const Piece& piece : pieces) {
+    if (!Echoes(*piece.slice, kv)) continue;
+    const int row = piece.ArenaRow() - pieces.front().ArenaRow();
+    prefix_.SaveQueries(layer, *piece.slice, piece.begin, piece.end, model_->config().num_heads,
+                        RawQueries(row), kv);
+  }
 }
 
 // The layer's queries once more, when all keys are there.

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/compress/prompt_compressor.h"
+#include "engine/forward/prefix_transfer.h"
 #include "engine/forward/transformer.h"
 #include "engine/pool/kv_state.h"
 #include "engine/step/batch.h"
@@ -69,19 +70,16 @@ class PrefillRunner {
   void Attend(int layer, const Piece& piece, int row, const KvState& kv);
   void AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
                        PrefillAttentionArgs* args);
-  // Where the ids of a slice's prefix blocks begin: prompts side by side in the arena have room for
-  // theirs.
-  static size_t FirstPrefixBlock(const PrefillSlice& slice) {
-    return slice.arena_begin / kPrefixBlockTokens;
-  }
-  PrefixBlocksArgs BlocksFrom(int token, int layer, const PrefillSlice& slice,
-                              const KvState& kv) const;
-  PrefixBlocksArgs CachedBlocks(int layer, const PrefillSlice& slice, const KvState& kv) const;
-  PrefixBlocksArgs NewBlocks(int layer, const PrefillSlice& slice, const KvState& kv) const;
+  void BeginLayer(int layer, const PrefillSlice& slice, const KvState& kv);
+  void EndLayer(int layer, const PrefillSlice& slice, const KvState& kv);
+  TokenRows KvRows(const DeviceArray<float>& array, const PrefillSlice& slice) const;
+  TokenRows RawQueries(int row) const;
   void Keep(int layer, const PrefillSlice& slice, const KvState& kv);
   bool Echoes(const PrefillSlice& slice, const KvState& kv) const {
     return !compressor_->EchoPasses(slice, kv).empty();
   }
+  void RotateCachedQueries(int layer, const PrefillSlice& slice, const KvState& kv);
+  void KeepQueries(int layer, std::span<const Piece> pieces, const KvState& kv);
   void Echo(int layer, const PrefillSlice& slice, const KvState& kv);
   PrefillAttentionArgs AttentionTo(const PrefillSlice& slice, const KvState& kv) const;
 
@@ -91,16 +89,16 @@ class PrefillRunner {
   int arena_tokens_;
   int max_rows_;
   int max_positions_;
-  DeviceArray<TokenId> ids_;            // [arena]
-  DeviceArray<int32_t> positions_;      // [arena]
-  DeviceArray<float> hidden_;           // [arena, hidden]
-  DeviceArray<float> k_, v_;            // [kv_heads, arena, head_dim], of the layer at work
-  DeviceArray<int32_t> prefix_blocks_;  // [arena / kPrefixBlockTokens] ids: FirstPrefixBlock
+  DeviceArray<TokenId> ids_;        // [arena]
+  DeviceArray<int32_t> positions_;  // [arena]
+  DeviceArray<float> hidden_;       // [arena, hidden]
+  DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
   // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
   // [arena, heads, head_dim].
   DeviceArray<int32_t> later_positions_;
   DeviceArray<float> later_q_;
   std::unique_ptr<PromptCompressor> compressor_;
+  PrefixTransfer prefix_;
 };
 
 }  // namespace hydrant

@@ -347,16 +347,17 @@ void Transformer::NormaliseHeads(const Layer& layer, int rows, const Activations
                        .eps = static_cast<float>(config().norm_eps),
                        .out = x,
                        .groups = whole ? 1 : heads,
-                       .row_stride = config().QDim() + 2 * config().KvDim()});
+                       .row_stride = RawQueryStride()});
   };
   normalise(layer.q_norm, 0, config().num_heads);
   normalise(layer.k_norm, config().QDim(), config().num_kv_heads);
 }
 
 void Transformer::RotateQueries(int layer, const int32_t* positions, int rows,
-                                const Activations& act, float* q) const {
+                                const Activations& act, DType precision, float* q) const {
   RopeSplitArgs split = Splitting(layer, positions, rows, act);
   split.q = q;
+  split.query_precision = precision;
   backend_->RopeSplit(split);
 }
 

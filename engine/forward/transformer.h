@@ -82,9 +82,13 @@ class Transformer {
   // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
   void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
                   const Activations& act, const KvDestination& kv) const;
-  // The queries of the last ProjectQkv() at other positions: q [rows, heads, head_dim].
+  // The queries of the last ProjectQkv(), or what else is in their place (RawQueries), at other
+  // positions: q [rows, heads, head_dim]. They are rounded to `precision` before they turn.
   void RotateQueries(int layer, const int32_t* positions, int rows, const Activations& act,
-                     float* q) const;
+                     DType precision, float* q) const;
+  // Where queries lie before they turn: that of a row's head at row * stride + head * head_dim.
+  static float* RawQueries(const Activations& act) { return act.qkv.data(); }
+  int64_t RawQueryStride() const { return config().QDim() + 2 * config().KvDim(); }
   // hidden += attention output projection of act.attended, hidden += feed-forward; with norms of
   // what is added, where the model has them.
   void FinishLayer(int layer, float* hidden, int rows, const Activations& act) const;

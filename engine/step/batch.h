@@ -11,6 +11,7 @@
 #ifndef HYDRANT_ENGINE_STEP_BATCH_H_
 #define HYDRANT_ENGINE_STEP_BATCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -57,16 +58,17 @@ struct PrefillSlice {
   // slices; as valid as `prompt`.
   std::span<const int> sharing_slots = {};
   EmbeddingPooling pooling = EmbeddingPooling::kNone;  // the same in all slices
-  // Tokens before this one are not read: their keys and values lie in cached_blocks, and nothing is
-  // asked of their queries (engine/cache/prompt_statistics.h), nor of their hidden states. A
+  // Tokens before this one are not read: what the plan asks of them lies in cached_blocks. A
   // multiple of kPrefixBlockTokens; slices begin there instead of at 0. The same in all slices.
   int first_token = 0;
-  // Prefix blocks of the tokens before first_token, as many as that takes.
+  // Prefix blocks of the tokens before first_token, all that PrefixLayout::KeysBefore names.
   std::span<const int32_t> cached_blocks = {};
-  // Prefix blocks in which keys and values of the tokens from first_token on stay, as many as they
-  // hold; empty: none stay. Each block is whole when the prompt has been read. Both as valid as
-  // `prompt`, and the same in all slices.
+  // Prefix blocks for what the tokens from first_token on leave, as PrefixLayout::KeysFrom names
+  // them, or the first of these; empty: nothing stays. Each block is whole when the prompt has been
+  // read. `cuts`: where sums are kept, ascending, above first_token. All as valid as `prompt`, and
+  // the same in all slices.
   std::span<const int32_t> new_blocks = {};
+  std::span<const int32_t> cuts = {};
 
   // Tokens that the slot's cache has seen; 0: the slice makes a new one. Else its tokens follow
   // them: they attend to the entries that are left and to each other, and each layer keeps of both
@@ -89,6 +91,11 @@ struct PrefillSlice {
     return slots;
   }
 
+  // The first place after a token where sums are kept; any large number: nowhere.
+  int32_t CutAfter(int token) const {
+    const auto cut = std::upper_bound(cuts.begin(), cuts.end(), token);
+    return cut == cuts.end() ? std::numeric_limits<int32_t>::max() : *cut;
+  }
   // Of the layers that it goes through, the first is begun.
   bool BeginsLayer() const { return token_begin == first_token; }
   bool EndsPrompt(int num_layers) const {

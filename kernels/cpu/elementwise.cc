@@ -86,7 +86,7 @@ void LayerNormRow(const float* x, const float* weight, const float* bias, size_t
   for (; i < n; ++i) out[i] = (x[i] - center) * scale * weight[i] + bias[i];
 }
 
-// Pairs (i, i + half).
+// Pairs (i, i + half). `out` may be `in`.
 void RotateHalves(const float* in, const float* cos, const float* sin, float scale, size_t half,
                   float* out) {
   const D d;
@@ -100,9 +100,9 @@ void RotateHalves(const float* in, const float* cos, const float* sin, float sca
     hn::StoreU(hn::MulAdd(b, c, hn::Mul(a, s)), d, out + half + i);
   }
   for (; i < half; ++i) {
-    const float c = scale * cos[i], s = scale * sin[i];
-    out[i] = in[i] * c - in[half + i] * s;
-    out[half + i] = in[half + i] * c + in[i] * s;
+    const float a = in[i], b = in[half + i], c = scale * cos[i], s = scale * sin[i];
+    out[i] = a * c - b * s;
+    out[half + i] = b * c + a * s;
   }
 }
 
@@ -139,7 +139,14 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
     std::memcpy(to + turned, from + turned, rest_bytes);
   };
   for (int h = 0; h < args.num_heads; ++h, in += d) {
-    rotate(in, args.query_scale, args.q + (static_cast<size_t>(row) * args.num_heads + h) * d);
+    float* const q = args.q + (static_cast<size_t>(row) * args.num_heads + h) * d;
+    if (args.query_precision == DType::kF32) {
+      rotate(in, args.query_scale, q);
+      continue;
+    }
+    std::memcpy(q, in, d * sizeof(float));
+    RoundRow(args.query_precision, d, q);
+    turn(q, cos, sin, args.query_scale, half, q);  // in place
   }
   if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;

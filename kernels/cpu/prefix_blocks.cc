@@ -13,15 +13,19 @@ HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 
-// One head of one block, whose rows lie side by side in both places.
-void SaveHead(const PrefixBlocks& pool, const float* k, const float* v, size_t at) {
-  StoreRow(pool.dtype, k, pool.HeadSize(), pool.memory, at);
-  StoreRow(pool.dtype, v, pool.HeadSize(), pool.memory, at + pool.ValuesOffset());
+// The keys, or the values, of one head of one block.
+void SaveHead(const PrefixBlocks& pool, const float* rows, int64_t row_stride, size_t at) {
+  if (row_stride == pool.head_dim)
+    return StoreRow(pool.dtype, rows, pool.HeadSize(), pool.memory, at);
+  for (int token = 0; token < kPrefixBlockTokens; ++token, at += pool.head_dim)
+    StoreRow(pool.dtype, rows + token * row_stride, pool.head_dim, pool.memory, at);
 }
 
-void LoadHead(const PrefixBlocks& pool, size_t at, float* k, float* v) {
-  LoadRow(pool.dtype, pool.memory, at, pool.HeadSize(), k);
-  LoadRow(pool.dtype, pool.memory, at + pool.ValuesOffset(), pool.HeadSize(), v);
+void LoadHead(const PrefixBlocks& pool, size_t at, int64_t row_stride, float* rows) {
+  if (row_stride == pool.head_dim)
+    return LoadRow(pool.dtype, pool.memory, at, pool.HeadSize(), rows);
+  for (int token = 0; token < kPrefixBlockTokens; ++token, at += pool.head_dim)
+    LoadRow(pool.dtype, pool.memory, at, pool.head_dim, rows + token * row_stride);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -34,28 +38,31 @@ namespace {
 HWY_EXPORT(SaveHead);
 HWY_EXPORT(LoadHead);
 
-// Calls move(element of k and v, element of the pool) for every head of every block.
+// Calls move(rows of the arena, element of the pool) for the keys of every head of every block, and
+// for its values.
 template <typename Move>
 void ForEachHead(const PrefixBlocksArgs& args, ThreadPool& threads, const Move& move) {
   const int heads = args.pool.num_kv_heads;
   threads.ParallelFor(args.count * heads, [&](int task, int) {
-    const int block = task / heads, head = task % heads;
-    move(head * args.kv_head_stride + block * args.pool.HeadSize(),
-         args.pool.KeysAt(args.blocks[block], args.layer, head));
+    const int64_t block = task / heads, head = task % heads;
+    const int64_t row = head * args.kv_head_stride + block * kPrefixBlockTokens * args.row_stride;
+    const size_t at = args.pool.KeysAt(args.blocks[block], args.layer, static_cast<int>(head));
+    move(args.k + row, at);
+    if (args.v != nullptr) move(args.v + row, at + args.pool.ValuesOffset());
   });
 }
 
 }  // namespace
 
 void SavePrefix(const PrefixBlocksArgs& args, ThreadPool& threads) {
-  ForEachHead(args, threads, [&](size_t from, size_t at) {
-    HWY_DYNAMIC_DISPATCH(SaveHead)(args.pool, args.k + from, args.v + from, at);
+  ForEachHead(args, threads, [&](const float* rows, size_t at) {
+    HWY_DYNAMIC_DISPATCH(SaveHead)(args.pool, rows, args.row_stride, at);
   });
 }
 
 void LoadPrefix(const PrefixBlocksArgs& args, ThreadPool& threads) {
-  ForEachHead(args, threads, [&](size_t to, size_t at) {
-    HWY_DYNAMIC_DISPATCH(LoadHead)(args.pool, at, args.k + to, args.v + to);
+  ForEachHead(args, threads, [&](float* rows, size_t at) {
+    HWY_DYNAMIC_DISPATCH(LoadHead)(args.pool, at, args.row_stride, rows);
   });
 }
 

@@ -79,15 +79,17 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const float* from = in + head * args.head_dim;
     float* to = TurnedHead(args, row, head);
     const float scale = head < args.num_heads ? args.query_scale : 1.0f;
+    const DType before = head < args.num_heads ? args.query_precision : DType::kF32;
     const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
-    const float a = from[first], b = from[second], c = scale * cos[pair], s = scale * sin[pair];
+    const float a = RoundElement(before, from[first]), b = RoundElement(before, from[second]);
+    const float c = scale * cos[pair], s = scale * sin[pair];
     to[first] = RoundElement(dtype, a * c - b * s);
     to[second] = RoundElement(dtype, b * c + a * s);
   }
   const int rest = args.head_dim - args.rotary_dim;
   for (int i = static_cast<int>(threadIdx.x); i < turned_heads * rest; i += kThreads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
-    const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
+    const DType dtype = head < args.num_heads ? args.query_precision : args.kv_precision;
     TurnedHead(args, row, head)[element] = RoundElement(dtype, in[head * args.head_dim + element]);
   }
   if (args.k == nullptr) return;

@@ -15,14 +15,17 @@ __global__ void MovePrefixKernel(PrefixBlocksArgs args) {
   const PrefixBlocks& pool = args.pool;
   const size_t keys = pool.KeysAt(args.blocks[block], args.layer, head);
   const size_t values = keys + pool.ValuesOffset();
-  const size_t row = head * args.kv_head_stride + block * pool.HeadSize();
-  for (size_t i = threadIdx.x; i < pool.HeadSize(); i += kThreads) {
+  const int64_t first =
+      head * args.kv_head_stride + block * int64_t{kPrefixBlockTokens} * args.row_stride;
+  for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(pool.HeadSize());
+       i += kThreads) {
+    const int64_t at = first + i / pool.head_dim * args.row_stride + i % pool.head_dim;
     if constexpr (kSave) {
-      StoreElement(pool.dtype, pool.memory, keys + i, args.k[row + i]);
-      StoreElement(pool.dtype, pool.memory, values + i, args.v[row + i]);
+      StoreElement(pool.dtype, pool.memory, keys + i, args.k[at]);
+      if (args.v != nullptr) StoreElement(pool.dtype, pool.memory, values + i, args.v[at]);
     } else {
-      args.k[row + i] = LoadElement(pool.dtype, pool.memory, keys + i);
-      args.v[row + i] = LoadElement(pool.dtype, pool.memory, values + i);
+      args.k[at] = LoadElement(pool.dtype, pool.memory, keys + i);
+      if (args.v != nullptr) args.v[at] = LoadElement(pool.dtype, pool.memory, values + i);
     }
   }
 }

@@ -67,6 +67,8 @@ struct RopeSplitArgs {
   int64_t kv_head_stride = 0;  // elements
   // Keys and values are rounded to it, to nearest even: kF32, kF16 or kBF16.
   DType kv_precision = DType::kF32;
+  // Queries are rounded to one of these too, but before they are turned.
+  DType query_precision = DType::kF32;
 };
 
 // Of one number, but for the last (Gaussian Error Linear Units, arXiv 1606.08415, section 2).

@@ -6,6 +6,9 @@
 // KV heads. SavePrefix writes one layer of some blocks, LoadPrefix reads it back; what is saved is
 // rounded to the blocks' dtype, so keys and values that were rounded to it before (RopeSplitArgs::
 // kv_precision) come back with the same bits.
+//
+// Other blocks hold something else of a prompt in the same room (engine/cache/prefix_layout.h): the
+// queries of two groups of num_kv_heads heads in place of keys and values, or sums as raw fp32.
 #ifndef HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_
 #define HYDRANT_KERNELS_OPS_PREFIX_BLOCKS_H_
 
@@ -39,14 +42,24 @@ struct PrefixBlocks {
            HeadSize();
   }
   constexpr size_t ValuesOffset() const { return HeadSize() * num_kv_heads; }
+  // Of one layer and head, a block can hold so many fp32 sums: a layer's, [num_kv_heads, SumsAHead]
+  // side by side, begin at SumsAt().
+  constexpr int SumsAHead() const {
+    return static_cast<int>(BytesOf(dtype, 2 * HeadSize()) / sizeof(float));
+  }
+  float* SumsAt(int block, int layer) const {
+    return reinterpret_cast<float*>(static_cast<char*>(memory) +
+                                    BytesOf(dtype, KeysAt(block, layer, 0)));
+  }
 };
 
 struct PrefixBlocksArgs {
-  // Of the first block's first token: key j of head h at k + h * kv_head_stride + j * head_dim.
+  // Of the first block's first token: key j of head h at k + h * kv_head_stride + j * row_stride.
   // Those of the other blocks follow.
   float* k = nullptr;
-  float* v = nullptr;
+  float* v = nullptr;               // null: the place of values is left alone
   int64_t kv_head_stride = 0;       // elements
+  int64_t row_stride = 0;           // elements; head_dim where a head's rows lie side by side
   const int32_t* blocks = nullptr;  // [count] block ids, each once
   int count = 0;
   int layer = 0;

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <vector>
 
 #include "kernels/page_element.h"
 #include "kernels/reference/ops.h"
@@ -67,7 +68,9 @@ void RopeSplit(const RopeSplitArgs& args) {
     const float* sin = args.sin + angles;
     for (int h = 0; h < args.num_heads; ++h, in += d) {
       float* q = args.q + (static_cast<size_t>(i) * args.num_heads + h) * d;
-      Rotate(in, cos, sin, args.query_scale, args, q);
+      std::vector<float> rounded(in, in + d);
+      for (float& x : rounded) x = RoundPageElement(args.query_precision, x);
+      Rotate(rounded.data(), cos, sin, args.query_scale, args, q);
     }
     if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {

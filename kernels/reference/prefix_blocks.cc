@@ -9,12 +9,16 @@ namespace {
 // Calls move(element of k and v, element of the blocks' keys, element of their values) for each.
 template <typename Move>
 void ForEachElement(const PrefixBlocksArgs& args, const Move& move) {
-  const size_t size = args.pool.HeadSize();
+  const int dims = args.pool.head_dim;
   for (int i = 0; i < args.count; ++i) {
     for (int head = 0; head < args.pool.num_kv_heads; ++head) {
-      const size_t at = args.pool.KeysAt(args.blocks[i], args.layer, head);
-      const size_t row = head * args.kv_head_stride + i * size;
-      for (size_t e = 0; e < size; ++e) move(row + e, at + e, at + e + args.pool.ValuesOffset());
+      const size_t block = args.pool.KeysAt(args.blocks[i], args.layer, head);
+      for (int token = 0; token < kPrefixBlockTokens; ++token) {
+        const size_t row = head * args.kv_head_stride +
+                           (i * int64_t{kPrefixBlockTokens} + token) * args.row_stride;
+        const size_t at = block + static_cast<size_t>(token) * dims;
+        for (int e = 0; e < dims; ++e) move(row + e, at + e, at + e + args.pool.ValuesOffset());
+      }
     }
   }
 }
@@ -25,7 +29,7 @@ void SavePrefix(const PrefixBlocksArgs& args) {
   const PrefixBlocks& to = args.pool;
   ForEachElement(args, [&](size_t from, size_t key, size_t value) {
     StorePageElement(to.dtype, to.memory, key, args.k[from]);
-    StorePageElement(to.dtype, to.memory, value, args.v[from]);
+    if (args.v != nullptr) StorePageElement(to.dtype, to.memory, value, args.v[from]);
   });
 }
 
@@ -33,7 +37,7 @@ void LoadPrefix(const PrefixBlocksArgs& args) {
   const PrefixBlocks& from = args.pool;
   ForEachElement(args, [&](size_t to, size_t key, size_t value) {
     args.k[to] = LoadPageElement(from.dtype, from.memory, key);
-    args.v[to] = LoadPageElement(from.dtype, from.memory, value);
+    if (args.v != nullptr) args.v[to] = LoadPageElement(from.dtype, from.memory, value);
   });
 }
 

@@ -18,7 +18,7 @@ class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string
   EngineOptions Options(bool prefix_caching) const {
     EngineOptions options =
         InvariantOptions(std::get<0>(GetParam()), std::get<1>(GetParam()).kv_dtype);
-    options.prefix_cache_memory_bytes = prefix_caching ? 8 << 20 : 0;
+    options.prefix_cache_memory_bytes = prefix_caching ? 16 << 20 : 0;
     return options;
   }
   std::unique_ptr<Server> MakeServer(bool prefix_caching) const {
@@ -81,14 +81,46 @@ TEST_P(PrefixCachingTest, ChangesNoBit) {
       if (policy.name == "full") {
         EXPECT_EQ(actual.usage.reread_tokens, 0);
       }
-      if (policy.name == "h2o" || policy.name == "echo") {
-        EXPECT_EQ(actual.usage.cached_tokens, 0);
-      }
-      if (policy.name == "snapkv") {
+      if (policy.name == "snapkv" || policy.name == "echo") {
         EXPECT_EQ(actual.usage.cached_tokens, std::min(there, (kTokens - 32) / 32 * 32));
+      }
+      // From where sums are kept: where two parted before, or where the first could begin or ended.
+      if (policy.name == "h2o") {
+        EXPECT_EQ(actual.usage.cached_tokens, shared <= 32 ? 0 : shared == 33 ? 32 : 96);
       }
     }
     EXPECT_EQ(without->Stats().prefix_cache.queried_tokens, 0u);
+  }
+}
+
+// Of longer prompts sums are kept in several places, and take several blocks each. A turn that goes
+// on where an earlier prompt ended, one that parts from it, and one that parts where another did.
+TEST_P(PrefixCachingTest, GoesOnFromSumsAndQueries) {
+  constexpr int kTokens = 1100;
+  ModelConfig config = model_->config();
+  config.max_context = 1280;
+  model_ = MakeRandomModel(config, 5);
+  const std::vector<TokenId> first = RandomTokens(kTokens, vocab(), 1);
+  for (const char* policy : {"h2o", "scissorhands", "echo"}) {
+    const auto with = MakeServer(true), without = MakeServer(false);
+    with->Run(MakeRequest(first, policy));
+    for (const auto& [shared, tokens, h2o, echo] : {std::tuple{1100, 1190, 1088, 1088},
+                                                    {1000, 1190, 512, 992},
+                                                    {1010, 1150, 992, 992},
+                                                    {1100, 1100, 1056, 1056},
+                                                    {500, 1100, 0, 480}}) {
+      SCOPED_TRACE(testing::Message() << policy << ", " << shared << " tokens in common");
+      std::vector<TokenId> prompt = RandomTokens(tokens, vocab(), 100 + tokens + shared);
+      std::copy_n(first.begin(), shared, prompt.begin());
+      const Answer actual = with->Run(MakeRequest(prompt, policy));
+      ExpectSame(actual, without->Run(MakeRequest(prompt, policy)));
+      const std::string_view name = policy;
+      if (name == "h2o") {
+        EXPECT_EQ(actual.usage.cached_tokens, h2o);
+      } else if (name == "echo") {
+        EXPECT_EQ(actual.usage.cached_tokens, echo);
+      }
+    }
   }
 }
 
@@ -157,11 +189,12 @@ TEST_P(PrefixCachingTest, NotAcrossSaltsAndNotWhereItIsOff) {
 // Many at a time, in a prefix cache that holds a part of them.
 TEST_P(PrefixCachingTest, InCompanyWithLittleRoom) {
   EngineOptions options = Options(true);
-  options.prefix_cache_memory_bytes = 6 * 32 * model_->config().num_layers * 2 *
+  options.prefix_cache_memory_bytes = 12 * 32 * model_->config().num_layers * 2 *
                                       model_->config().KvDim() *
                                       static_cast<int64_t>(BytesOf(*options.kv_cache_dtype, 1));
   Server with(model_, options), without(model_, Options(false));
-  const std::vector<std::string> policies = {"full", "snapkv", "h2o", "local", "ada-snapkv"};
+  const std::vector<std::string> policies = {"full", "snapkv",     "h2o", "local",
+                                             "echo", "ada-snapkv", "co2"};
   std::vector<std::pair<RequestHandle, RequestHandle>> handles;
   for (int i = 0; i < 40; ++i) {
     std::vector<TokenId> prompt = RandomTokens(40 + 7 * (i % 15), vocab(), 1 + i % 3);

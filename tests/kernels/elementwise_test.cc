@@ -346,6 +346,7 @@ struct RopeCase {
   int rotary_dim = head_dim;
   float query_scale = 1.0f;
   DType kv_precision = DType::kF32;
+  DType query_precision = DType::kF32;
 };
 
 struct RopeResult {
@@ -396,10 +397,19 @@ class RopeTest : public BackendTest {
                          .v = queries_only ? nullptr : v.data(),
                          .kv_row_stride = RowStride(c),
                          .kv_head_stride = HeadStride(c, m),
-                         .kv_precision = c.kv_precision});
+                         .kv_precision = c.kv_precision,
+                         .query_precision = c.query_precision});
     return {q.Read(), k.Read(), v.Read()};
   }
 };
+
+std::vector<float> Rounded(DType dtype, std::vector<float> values) {
+  for (float& value : values) {
+    if (std::isnan(value)) continue;
+    value = dtype == DType::kF16 ? F16ToFloat(FloatToF16(value)) : BF16ToFloat(FloatToBF16(value));
+  }
+  return values;
+}
 
 // Multiplies the pair (as a complex number) by cos + i sin: what RoPE means (arXiv
 // 2104.09864, 3.4).
@@ -470,14 +480,7 @@ TEST_P(RopeTest, RoundsKeysAndValues) {
     const std::vector<float> qkv = RandomFloats(positions.size() * row, 5);
     const RopeResult exact = Run(c, qkv, positions);
     for (const DType dtype : {DType::kF16, DType::kBF16}) {
-      const auto rounded = [&](std::vector<float> values) {
-        for (float& value : values) {
-          if (std::isnan(value)) continue;
-          value = dtype == DType::kF16 ? F16ToFloat(FloatToF16(value))
-                                       : BF16ToFloat(FloatToBF16(value));
-        }
-        return values;
-      };
+      const auto rounded = [&](const std::vector<float>& values) { return Rounded(dtype, values); };
       RopeCase narrow = c;
       narrow.kv_precision = dtype;
       const RopeResult result = Run(narrow, qkv, positions);
@@ -486,6 +489,30 @@ TEST_P(RopeTest, RoundsKeysAndValues) {
       EXPECT_EQ(result.q, exact.q) << what;
       ExpectSame(result.k, rounded(exact.k), what + " k");
       ExpectSame(result.v, rounded(exact.v), what + " v");
+    }
+  }
+}
+
+// Queries that are rounded before they turn are those of a projection that was rounded; keys and
+// values do not change.
+TEST_P(RopeTest, RoundsQueriesBeforeTheyTurn) {
+  for (const RopeCase& c : {RopeCase{4, 2, 10, false}, RopeCase{9, 3, 64, true},
+                            RopeCase{4, 2, 96, false, 24, 1.25f}, RopeCase{3, 1, 34, false, 0}}) {
+    const std::vector<int32_t> positions = {0, 49, 3};
+    const size_t row = static_cast<size_t>(c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+    const std::vector<float> qkv = RandomFloats(positions.size() * row, 6);
+    const RopeResult exact = Run(c, qkv, positions);
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      RopeCase narrow = c;
+      narrow.query_precision = dtype;
+      const RopeResult result = Run(narrow, qkv, positions);
+      const std::string what =
+          std::string(DTypeName(dtype)) + ", head_dim " + std::to_string(c.head_dim);
+      EXPECT_NE(result.q, exact.q) << what;
+      EXPECT_EQ(result.q, Run(c, Rounded(dtype, qkv), positions).q) << what;
+      EXPECT_EQ(Run(narrow, qkv, positions, true).q, result.q) << what << " without keys";
+      ExpectSame(result.k, exact.k, what + " k");
+      ExpectSame(result.v, exact.v, what + " v");
     }
   }
 }

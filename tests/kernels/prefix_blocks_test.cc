@@ -15,6 +15,8 @@ namespace {
 struct Case {
   DType dtype;
   int num_layers, num_kv_heads, head_dim, count;
+  int row_gap = 0;  // elements between a head's rows
+  bool values = true;
 };
 
 constexpr int kNumBlocks = 9;
@@ -51,7 +53,8 @@ class PrefixBlocksTest : public BackendTest {
   void Check(const Case& c) {
     const HostBlocks layout(c);
     const int rows = c.count * kPrefixBlockTokens + 3;  // of the arena, three of them another's
-    const int64_t stride = int64_t{rows} * c.head_dim + 5;
+    const int64_t row_stride = c.head_dim + c.row_gap;
+    const int64_t stride = rows * row_stride + 5;
     const std::vector<float> k = RandomFloats(stride * c.num_kv_heads, 1),
                              v = RandomFloats(stride * c.num_kv_heads, 2);
     std::vector<int32_t> ids(kNumBlocks);
@@ -64,8 +67,9 @@ class PrefixBlocksTest : public BackendTest {
     auto device_ids = Upload(ids);
     auto memory = Upload(std::vector<Element>(layout.Size(), Element{42}));
     PrefixBlocksArgs args{.k = device_k.data(),
-                          .v = device_v.data(),
+                          .v = c.values ? device_v.data() : nullptr,
                           .kv_head_stride = stride,
+                          .row_stride = row_stride,
                           .blocks = device_ids.data(),
                           .count = c.count,
                           .layer = layer,
@@ -85,12 +89,13 @@ class PrefixBlocksTest : public BackendTest {
         for (int token = 0; token < kPrefixBlockTokens; ++token) {
           for (int i = 0; i < c.head_dim; ++i) {
             const size_t row =
-                head * stride + (block * kPrefixBlockTokens + token) * size_t(c.head_dim) + i;
+                head * stride + (block * kPrefixBlockTokens + token) * row_stride + i;
             const size_t key = layout.At(ids[block], layer, 0, head, token, i);
             const size_t value = layout.At(ids[block], layer, 1, head, token, i);
             expected[key] = Stored<Element>(c.dtype, k[row]);
-            expected[value] = Stored<Element>(c.dtype, v[row]);
             expected_k[row] = ToFloat(c.dtype, expected[key]);
+            if (!c.values) continue;
+            expected[value] = Stored<Element>(c.dtype, v[row]);
             expected_v[row] = ToFloat(c.dtype, expected[value]);
           }
         }
@@ -98,7 +103,7 @@ class PrefixBlocksTest : public BackendTest {
     }
     EXPECT_EQ(memory.Read(), expected);
     args.k = loaded_k.data();
-    args.v = loaded_v.data();
+    args.v = c.values ? loaded_v.data() : nullptr;
     backend().LoadPrefix(args);
     ExpectSame(loaded_k.Read(), expected_k, "keys");
     ExpectSame(loaded_v.Read(), expected_v, "values");
@@ -117,7 +122,9 @@ TEST_P(PrefixBlocksTest, SavesAndLoadsOneLayerOfTheNamedBlocks) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const Case& c :
          {Case{dtype, 1, 1, 2, 1}, Case{dtype, 3, 2, 34, 5}, Case{dtype, 2, 3, 64, 9},
-          Case{dtype, 2, 1, 128, 4}, Case{dtype, 2, 2, 8, 0}}) {
+          Case{dtype, 2, 1, 128, 4}, Case{dtype, 2, 2, 8, 0}, Case{dtype, 2, 3, 64, 4, 128},
+          Case{dtype, 3, 2, 34, 2, 7}, Case{dtype, 2, 2, 64, 3, 0, false},
+          Case{dtype, 2, 1, 10, 3, 13, false}}) {
       SCOPED_TRACE(testing::Message() << DTypeName(dtype) << ", head_dim " << c.head_dim << ", "
                                       << c.count << " blocks");
       dtype == DType::kF32 ? Check<float>(c) : Check<uint16_t>(c);

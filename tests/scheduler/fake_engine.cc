@@ -67,6 +67,7 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   result->decode_tokens.clear();
   result->prefill_tokens.clear();
   result->prompt_reports.clear();
+  result->embeddings.assign(batch.prefill.size(), {});
   for (const DecodeRow& row : batch.decode) {
     EXPECT_TRUE(used.insert(row.slot).second) << "slot " << row.slot << " is in the batch twice";
     slots_[row.slot].latest = Decode(row);
@@ -460,34 +461,82 @@ void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
   EXPECT_LE(slot.shared_tokens, slice.first_token);
   EXPECT_TRUE(same(slot.cached_blocks, slice.cached_blocks));
   EXPECT_TRUE(same(slot.new_blocks, slice.new_blocks));
-  EXPECT_EQ(slice.first_token, static_cast<int>(slice.cached_blocks.size()) * kPrefixBlockTokens);
+  EXPECT_EQ(slice.first_token % kPrefixBlockTokens, 0);
   EXPECT_LT(slice.first_token, slot.plan.prompt.tokens);
-  EXPECT_LE(slice.first_token, FirstQuery(slot.plan, static_cast<int>(slice.prompt.size())));
-  EXPECT_LE(slice.first_token + slice.new_blocks.size() * kPrefixBlockTokens,
-            static_cast<size_t>(slot.plan.prompt.tokens));
+  EXPECT_EQ(slice.cached_blocks.size(), CachedContents(slice).size());
+  EXPECT_LE(slice.new_blocks.size(), NewContents(slice).size());
+  EXPECT_TRUE(std::is_sorted(slice.cuts.begin(), slice.cuts.end()));
+  for (const PromptStatistic& one :
+       StatisticsOf(slot.plan, static_cast<int>(slice.prompt.size()))) {
+    if (!one.reading.has_value() || one.reading->end_query <= 0) continue;
+    const ColumnStatistic& reading = *one.reading;
+    const int asked = reading.first_query > 0 ? reading.first_query : reading.end_query;
+    EXPECT_LE(slice.first_token, asked);
+    if (reading.first_query > 0) continue;
+    for (const int32_t cut : slice.cuts) EXPECT_LE(cut, asked);
+  }
+}
+
+// Stands for a prompt's tokens before `end`.
+uint64_t FakeEngine::HashOf(const PrefillSlice& slice, int end) {
+  uint64_t hash = 0;
+  for (const TokenId token : slice.prompt.first(end)) hash = Mix(hash, token);
+  return hash;
+}
+
+// What blocks of tokens [begin, end) hold: keys and values, and where there is an echo queries.
+void FakeEngine::AddTokens(const PrefillSlice& slice, int begin, int end,
+                           std::vector<uint64_t>* contents) const {
+  const CachePlan& plan = slots_[slice.slot].plan;
+  const int parts = plan.scorer->Echo(plan).empty() ? 1 : 1 + limits_.query_blocks;
+  for (int token = begin; token + kPrefixBlockTokens <= end; token += kPrefixBlockTokens) {
+    for (int part = 0; part < parts; ++part)
+      contents->push_back(Mix(HashOf(slice, token + kPrefixBlockTokens), part));
+  }
+}
+
+// What blocks of sums hold: statistics over all queries before a cut.
+void FakeEngine::AddSums(const PrefillSlice& slice, int cut,
+                         std::vector<uint64_t>* contents) const {
+  const CachePlan& plan = slots_[slice.slot].plan;
+  for (const PromptStatistic& one : StatisticsOf(plan, static_cast<int>(slice.prompt.size()))) {
+    if (!one.reading.has_value() || one.reading->end_query <= 0) continue;
+    if (one.reading->first_query > 0) continue;
+    const uint64_t what =
+        1000 + 10 * static_cast<int>(one.reading->kind) + static_cast<int>(one.reading->reduce);
+    for (int i = 0; i * limits_.sums_a_prefix_block < cut; ++i)
+      contents->push_back(Mix(Mix(HashOf(slice, cut), what), i));
+  }
+}
+
+std::vector<uint64_t> FakeEngine::CachedContents(const PrefillSlice& slice) const {
+  std::vector<uint64_t> contents;
+  AddTokens(slice, 0, slice.first_token, &contents);
+  AddSums(slice, slice.first_token, &contents);
+  return contents;
+}
+
+std::vector<uint64_t> FakeEngine::NewContents(const PrefillSlice& slice) const {
+  std::vector<uint64_t> contents;
+  const auto end = static_cast<int>(slots_[slice.slot].plan.prompt.tokens);
+  AddTokens(slice, slice.first_token, end, &contents);
+  for (const int32_t cut : slice.cuts) AddSums(slice, cut, &contents);
+  return contents;
 }
 
 void FakeEngine::LoadPrefix(const PrefillSlice& slice, int layer) {
-  uint64_t hash = 0;
-  for (int token = 0; token < slice.first_token; ++token) {
-    hash = Mix(hash, slice.prompt[token]);
-    if ((token + 1) % kPrefixBlockTokens != 0) continue;
-    const int32_t block = slice.cached_blocks[token / kPrefixBlockTokens];
-    EXPECT_EQ(prefix_[static_cast<size_t>(block) * limits_.num_layers + layer], hash)
-        << "prefix block " << block << " holds other tokens";
+  const std::vector<uint64_t> contents = CachedContents(slice);
+  for (size_t i = 0; i < slice.cached_blocks.size(); ++i) {
+    const int32_t block = slice.cached_blocks[i];
+    EXPECT_EQ(prefix_[static_cast<size_t>(block) * limits_.num_layers + layer], contents[i])
+        << "prefix block " << block << " holds something else";
   }
 }
 
 void FakeEngine::SavePrefix(const PrefillSlice& slice, int layer) {
-  uint64_t hash = 0;
-  const int end =
-      slice.first_token + static_cast<int>(slice.new_blocks.size()) * kPrefixBlockTokens;
-  for (int token = 0; token < end; ++token) {
-    hash = Mix(hash, slice.prompt[token]);
-    if (token < slice.first_token || (token + 1) % kPrefixBlockTokens != 0) continue;
-    const int32_t block = slice.new_blocks[(token - slice.first_token) / kPrefixBlockTokens];
-    prefix_[static_cast<size_t>(block) * limits_.num_layers + layer] = hash;
-  }
+  const std::vector<uint64_t> contents = NewContents(slice);
+  for (size_t i = 0; i < slice.new_blocks.size(); ++i)
+    prefix_[static_cast<size_t>(slice.new_blocks[i]) * limits_.num_layers + layer] = contents[i];
 }
 
 // Whether the slice, of a reading of `tokens`, is the next, and the last.

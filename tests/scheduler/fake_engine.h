@@ -95,6 +95,12 @@ class FakeEngine : public ImmediateExecutor {
   void AppendEntry(Slot* slot, int32_t position, TokenId token);
   void BeginPrompt(const PrefillSlice& slice);
   void CheckPrefix(const PrefillSlice& slice);
+  static uint64_t HashOf(const PrefillSlice& slice, int end);
+  void AddTokens(const PrefillSlice& slice, int begin, int end,
+                 std::vector<uint64_t>* contents) const;
+  void AddSums(const PrefillSlice& slice, int cut, std::vector<uint64_t>* contents) const;
+  std::vector<uint64_t> CachedContents(const PrefillSlice& slice) const;
+  std::vector<uint64_t> NewContents(const PrefillSlice& slice) const;
   void LoadPrefix(const PrefillSlice& slice, int layer);
   void SavePrefix(const PrefillSlice& slice, int layer);
   void CheckArena(const Batch& batch);

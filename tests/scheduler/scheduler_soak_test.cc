@@ -67,7 +67,9 @@ class Soak {
     limits.max_num_seqs = 1 + Below(16);
     limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
     limits.max_steps_in_flight = 1 + Below(3);
-    if (Below(3) != 0) limits.num_prefix_blocks = Below(24);
+    if (Below(3) != 0) limits.num_prefix_blocks = Below(48);
+    limits.query_blocks = 1 + Below(3);
+    limits.sums_a_prefix_block = 16 << Below(4);
     if (Below(3) != 0) {
       limits.num_host_pages = Below(4 * limits.num_blocks);
       limits.max_kept_caches = Below(16);

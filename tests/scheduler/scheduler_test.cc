@@ -568,18 +568,43 @@ TEST_P(SchedulerTest, NobodyWaitsLongForLittle) {
   EXPECT_TRUE(h[brief].finished.has_value());
 }
 
-// Nor does one whose policy has to read its prompt anyway.
+// Nor does one that has to read its prompt anyway: all hidden states go into their mean.
 TEST_P(SchedulerTest, WhoReadsItsPromptAnywayDoesNotWait) {
   SchedulerHarness h(LimitsForLongPrompts(Limits()));
   for (TokenId then = 1; then < 3; ++then) {
     Request request = BeginningWith(7, 256, 20, then);
-    request.cache.policy = "h2o";
-    request.cache.max_cache_tokens = 40;
+    request.pooling = EmbeddingPooling::kMean;
+    request.stopping.max_tokens = 1;
     h.Add(request);
   }
   h.Step();
   EXPECT_EQ(h.scheduler.Stats().waiting, 0);
   h.RunToEnd();
+}
+
+// Whose policy asks all queries waits for what the other leaves of them, and not for one that
+// leaves none.
+TEST_P(SchedulerTest, WhoAsksAllQueriesWaitsForThem) {
+  for (const char* policy : {"h2o", "echo"}) {
+    for (const char* first : {policy, "full"}) {
+      SCOPED_TRACE(testing::Message() << policy << " behind " << first);
+      SchedulerHarness h(LimitsForLongPrompts(Limits()));
+      Request request = BeginningWith(7, 256, 20, 1);
+      request.cache.policy = first;
+      if (request.cache.policy != "full") request.cache.max_cache_tokens = 40;
+      h.Add(request);
+      request = BeginningWith(7, 256, 20, 2);
+      request.cache.policy = policy;
+      request.cache.max_cache_tokens = 40;
+      const RequestHandle second = h.Add(request);
+      h.Step();
+      const bool waits = std::string_view(first) == policy;
+      EXPECT_EQ(h.scheduler.Stats().waiting, waits ? 1 : 0);
+      h.RunToEnd();
+      EXPECT_EQ(h[second].finished->usage.cached_tokens, waits ? 224 : 0);
+      EXPECT_EQ(h[second].finished->usage.reread_tokens, waits ? 32 : 0);
+    }
+  }
 }
 
 // What a client is told of C, and what a head then holds.

@@ -1,0 +1,117 @@
+#include "engine/cache/prefix_layout.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/ops/prefix_blocks.h"
+
+namespace hydrant {
+namespace {
+
+// What else of a prompt its block's key may stand for. `what` is above 0.
+PrefixKey Derived(PrefixKey key, uint8_t what, int index) {
+  key[0] ^= what;
+  key[1] ^= static_cast<uint8_t>(index);
+  key[2] ^= static_cast<uint8_t>(index >> 8);
+  return key;
+}
+
+constexpr uint8_t kQueries = 1;
+constexpr uint8_t kSums = 2;  // and those after it
+
+uint8_t SumsOf(const ColumnStatistic& statistic) {
+  constexpr int kReductions = 4;
+  return static_cast<uint8_t>(kSums + static_cast<int>(statistic.kind) * kReductions +
+                              static_cast<int>(statistic.reduce));
+}
+
+}  // namespace
+
+PrefixLayout::PrefixLayout(const CachePlan& plan, int read, const EngineLimits& limits)
+    : sums_a_block_(limits.sums_a_prefix_block),
+      last_start_(static_cast<int>(plan.prompt.tokens) -
+                  1),  // the next token follows from its last
+      sums_end_(read) {
+  for (const PromptStatistic& one : StatisticsOf(plan, read)) {
+    if (one.echo.has_value()) parts_ = 1 + limits.query_blocks;
+    if (!one.reading.has_value() || one.reading->end_query <= 0) continue;  // asks nobody
+    const ColumnStatistic& reading = *one.reading;
+    if (reading.first_query > 0) {
+      last_start_ = std::min(last_start_, reading.first_query);
+    } else {
+      sums_end_ = std::min(sums_end_, reading.end_query);
+      sums_.push_back(one);
+    }
+  }
+}
+
+int PrefixLayout::Usable(std::span<const PrefixKey> keys,
+                         absl::FunctionRef<bool(const PrefixKey&)> is_there) const {
+  const auto all_there = [&](const std::vector<PrefixKey>& wanted) {
+    return std::all_of(wanted.begin(), wanted.end(), is_there);
+  };
+  const int last = sums_.empty() ? last_start_ : std::min(last_start_, sums_end_);
+  const size_t most = std::min<size_t>(keys.size(), std::max(last, 0) / kPrefixBlockTokens);
+  size_t blocks = 0;
+  std::vector<PrefixKey> wanted;
+  for (; blocks < most; ++blocks) {
+    wanted.clear();
+    AddTokens(keys.subspan(blocks, 1), &wanted);
+    if (!all_there(wanted)) break;
+  }
+  for (; blocks > 0 && !sums_.empty(); --blocks) {
+    wanted.clear();
+    AddSums(keys, static_cast<int>(blocks) * kPrefixBlockTokens, &wanted);
+    if (all_there(wanted)) break;
+  }
+  return static_cast<int>(blocks) * kPrefixBlockTokens;
+}
+
+std::vector<int32_t> PrefixLayout::Cuts(int num_keys, int first_token, int parting) const {
+  std::vector<int32_t> cuts;
+  if (sums_.empty()) return cuts;
+  const int end = std::min(num_keys, sums_end_ / kPrefixBlockTokens) * kPrefixBlockTokens;
+  for (int cut = kTokensBetweenCuts; cut < end; cut += kTokensBetweenCuts) cuts.push_back(cut);
+  const int again = last_start_ / kPrefixBlockTokens * kPrefixBlockTokens;
+  for (const int cut : {parting, again, end}) {
+    if (cut <= end) cuts.push_back(cut);
+  }
+  std::erase_if(cuts, [&](int cut) { return cut <= first_token; });
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  return cuts;
+}
+
+std::vector<PrefixKey> PrefixLayout::KeysBefore(std::span<const PrefixKey> keys,
+                                                int first_token) const {
+  std::vector<PrefixKey> all;
+  AddTokens(keys.first(first_token / kPrefixBlockTokens), &all);
+  AddSums(keys, first_token, &all);
+  return all;
+}
+
+std::vector<PrefixKey> PrefixLayout::KeysFrom(std::span<const PrefixKey> keys, int first_token,
+                                              std::span<const int32_t> cuts) const {
+  std::vector<PrefixKey> all;
+  AddTokens(keys.subspan(first_token / kPrefixBlockTokens), &all);
+  for (const int cut : cuts) AddSums(keys, cut, &all);
+  return all;
+}
+
+void PrefixLayout::AddTokens(std::span<const PrefixKey> keys, std::vector<PrefixKey>* to) const {
+  for (const PrefixKey& key : keys) {
+    to->push_back(key);
+    for (int i = 1; i < parts_; ++i) to->push_back(Derived(key, kQueries, i));
+  }
+}
+
+void PrefixLayout::AddSums(std::span<const PrefixKey> keys, int cut,
+                           std::vector<PrefixKey>* to) const {
+  if (cut == 0) return;
+  const PrefixKey& key = keys[cut / kPrefixBlockTokens - 1];
+  for (const PromptStatistic& one : sums_) {
+    for (int i = 0; i < BlocksOfOne(cut); ++i) to->push_back(Derived(key, SumsOf(*one.reading), i));
+  }
+}
+
+}  // namespace hydrant
