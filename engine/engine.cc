@@ -163,6 +163,10 @@ Engine::~Engine() = default;
 
 const EngineLimits& Engine::limits() const { return impl_->limits; }
 KeptMemory Engine::kept_memory() const { return impl_->kv->kept(); }
+PrefixMemory Engine::prefix_memory() const {
+  const PrefixBlocks& blocks = impl_->kv->prefix();
+  return {.blocks = static_cast<char*>(blocks.memory), .block_bytes = blocks.BlockBytes()};
+}
 const ModelConfig& Engine::config() const { return impl_->model->config(); }
 const KvLayout& Engine::kv_layout() const { return impl_->layout; }
 

@@ -74,6 +74,7 @@ class Engine final : public StepExecutor {
 
   const EngineLimits& limits() const override;
   KeptMemory kept_memory() const override;
+  PrefixMemory prefix_memory() const override;
   void Enqueue(const Batch& batch) override;
   absl::Status Collect(StepResult* result) override;
 

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "scheduler/ask_loop.h"
 
 namespace hydrant {
 namespace {
@@ -28,17 +28,10 @@ double SecondsSince(std::chrono::steady_clock::time_point begin) {
 
 // A salt may hold anything, a key may not; and who reads a store's keys learns no salt.
 std::string KeyPrefix(const std::string& salt) {
-  constexpr char kDigits[] = "0123456789abcdef";
   Sha256 hash;
   hash.Add("hydrant context salt ");
   hash.Add(salt);
-  std::string prefix;
-  const Sha256Digest digest = hash.Finish();
-  for (size_t i = 0; i < digest.size() / 2; ++i) {
-    prefix += kDigits[digest[i] >> 4];
-    prefix += kDigits[digest[i] & 15];
-  }
-  return prefix + ".";
+  return HexOf(hash.Finish()).substr(0, sizeof(Sha256Digest)) + ".";
 }
 
 std::string KeyOf(const ContextId& id) { return KeyPrefix(id.salt) + id.handle; }
@@ -53,16 +46,10 @@ absl::Status Named(const ContextId& id, const absl::Status& status) {
   return {status.code(), absl::StrCat("context ", id.handle, ": ", std::string(status.message()))};
 }
 
-// Asks on the loop's thread, and waits for the answer; null where the loop has stopped.
+// On the loop's thread.
 template <typename Ask>
 auto Asked(ServingLoop* loop, const Ask& ask) {
-  using Answer = std::invoke_result_t<Ask, ContextTable*>;
-  // Shared: who waits may go on before the loop has left set_value().
-  const auto promise = std::make_shared<std::promise<Answer>>();
-  loop->WithContexts([promise, &ask](ContextTable* contexts) {
-    promise->set_value(contexts == nullptr ? Answer() : ask(contexts));
-  });
-  return promise->get_future().get();
+  return AskLoop(loop, &ServingLoop::WithContexts, ask);
 }
 
 }  // namespace

@@ -116,6 +116,12 @@ void Scheduler::OpenPrefix(Sequence* sequence) {
   sequence->usage.reread_tokens = useful - usable;
 }
 
+// Steps that were scheduled before may still write what it was to fill.
+void Scheduler::AbandonPrefix(Sequence* sequence) {
+  if (!sequence->prefix.fresh.empty()) blocks_under_way_ = static_cast<int>(in_flight_.size());
+  prefix_cache_.Abandon(&sequence->prefix);
+}
+
 // Tokens of an unread prompt that need not be read, by the blocks that are there, and those that
 // `reader` will leave; null: nobody.
 int Scheduler::UsableTokens(const Sequence& sequence, const PrefixReader* reader) const {

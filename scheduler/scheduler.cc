@@ -266,7 +266,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   std::erase_if(batch_.forks, is_its);
   std::erase(cut_, CacheOf(*sequence));
   space_.Release(&sequence->space);
-  prefix_cache_.Abandon(&sequence->prefix);
+  AbandonPrefix(sequence);
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
   sequence->keep.clear();
@@ -529,6 +529,10 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
       const bool sampled = result.prefill_tokens[i] != kNoToken;
       // What ended in no number is not for others.
       if (sampled || sequence->pooling != EmbeddingPooling::kNone) {
+        if (lists_filled_) {
+          const std::vector<PrefixKey>& keys = sequence->prefix.keys;
+          filled_.insert(filled_.end(), keys.begin(), keys.end());
+        }
         prefix_cache_.Fill(&sequence->prefix);
         space_.Publish(sequence->plan, sequence->num_seen, sequence->prefix_keys, &sequence->space);
       }
@@ -547,6 +551,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   }
   spare_ = std::move(step);
   in_flight_.pop_front();
+  blocks_under_way_ = std::max(0, blocks_under_way_ - 1);
 }
 
 // The prompt has become a cache.
@@ -710,7 +715,7 @@ void Scheduler::Remove(Sequence* sequence) {
     waiting_.erase(sequence->arrival);
   } else {
     space_.Release(&sequence->space);
-    prefix_cache_.Abandon(&sequence->prefix);
+    AbandonPrefix(sequence);
     live_.erase(std::find(live_.begin(), live_.end(), sequence));
   }
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
@@ -722,6 +727,7 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
   while (!waiting_.empty()) Fail(waiting_.begin()->second, status, reason, now);
   cancels_.clear();
   in_flight_.clear();
+  blocks_under_way_ = 0;
   ended_updates_ = CacheUpdates();
 }
 

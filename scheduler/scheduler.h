@@ -108,6 +108,13 @@ class Scheduler {
   bool SwapsUnderWay() const;
   // For whoever reads or writes these pages, between steps. REQUIRES: no swaps are under way
   ContextTable& context_table() { return contexts_; }
+  // Whether steps in flight may write prefix blocks that nobody holds any more.
+  bool BlocksUnderWay() const { return blocks_under_way_ > 0; }
+  // For whoever reads or writes prefix blocks, between steps. REQUIRES: no blocks are under way
+  PrefixCache& prefix_cache() { return prefix_cache_; }
+  // From now on TakeFilled() says what prompts have left in prefix blocks since its last call.
+  void ListFilled() { lists_filled_ = true; }
+  std::vector<PrefixKey> TakeFilled() { return std::exchange(filled_, {}); }
   // Events since the last call, in order.
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
@@ -154,6 +161,7 @@ class Scheduler {
   int UsableTokens(const Sequence& sequence, const PrefixReader* reader) const;
   void ListPrefixReaders();
   void AddPrefixReader(const Sequence* sequence);
+  void AbandonPrefix(Sequence* sequence);
   bool WaitsForPrefix(const Sequence& sequence) const;
 
   void Compressed(Sequence* sequence, const CacheReport& report);
@@ -174,6 +182,9 @@ class Scheduler {
 
   CacheSpace space_;
   PrefixCache prefix_cache_;
+  int blocks_under_way_ = 0;  // steps in flight that may write blocks which were given up
+  bool lists_filled_ = false;
+  std::vector<PrefixKey> filled_;
   ContextDirectory directory_{limits_};
   ContextTable contexts_{&space_, &directory_};
   CacheUpdates

@@ -82,7 +82,11 @@ class ServingLoop::Impl {
   std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
   void Cancel(RequestHandle handle, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
-  void WithContexts(std::function<void(ContextTable*)> command);
+  void RunOnLoop(std::function<void(Scheduler*)> command);
+  void OnPrefixFilled(std::function<void(std::vector<PrefixKey>)> callback) {
+    scheduler_.ListFilled();
+    on_filled_ = std::move(callback);
+  }
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
     on_kept_ = std::move(callback);
   }
@@ -105,7 +109,7 @@ class ServingLoop::Impl {
   struct Inbox {
     std::vector<Arrival> arrivals;
     std::vector<std::pair<RequestHandle, absl::Status>> cancels;
-    std::vector<std::function<void(ContextTable*)>> commands;
+    std::vector<std::function<void(Scheduler*)>> commands;
     bool Empty() const { return arrivals.empty() && cancels.empty() && commands.empty(); }
   };
 
@@ -149,7 +153,8 @@ class ServingLoop::Impl {
   TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
-  std::vector<std::function<void(ContextTable*)>> commands_;
+  std::vector<std::function<void(Scheduler*)>> commands_;  // with null where it is over
+  std::function<void(std::vector<PrefixKey>)> on_filled_;  // may be null
   std::function<void(std::shared_ptr<const Context>)> on_kept_;  // may be null
   std::vector<std::shared_ptr<const Context>> kept_;             // it has not been called with
   int64_t expired_at_ = 0;                                       // when it was last looked for
@@ -228,7 +233,7 @@ void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
   wake_.notify_one();
 }
 
-void ServingLoop::Impl::WithContexts(std::function<void(ContextTable*)> command) {
+void ServingLoop::Impl::RunOnLoop(std::function<void(Scheduler*)> command) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!stopping_) {
@@ -335,6 +340,11 @@ void ServingLoop::Impl::Step(Inbox inbox) {
   } else {
     scheduler_.FailAll(engine_status_, "ENGINE_FAULT", step_begin_);
   }
+  // Before anybody hears that the prompt has been read.
+  if (on_filled_ != nullptr) {
+    std::vector<PrefixKey> filled = scheduler_.TakeFilled();
+    if (!filled.empty()) on_filled_(std::move(filled));
+  }
   Publish(scheduler_.TakeEvents());
   RunCommands();
   host_us_ += Now() - step_begin_ - collect_us_;
@@ -346,9 +356,9 @@ void ServingLoop::Impl::RunCommands() {
     for (const ContextId& id : scheduler_.contexts().Expired(now))
       scheduler_.context_table().Remove(id);
   }
-  if (engine_status_.ok() && scheduler_.SwapsUnderWay()) return;
-  ContextTable* contexts = engine_status_.ok() ? &scheduler_.context_table() : nullptr;
-  for (const auto& command : std::exchange(commands_, {})) command(contexts);
+  const bool ok = engine_status_.ok();
+  if (ok && (scheduler_.SwapsUnderWay() || scheduler_.BlocksUnderWay())) return;
+  for (const auto& command : std::exchange(commands_, {})) command(ok ? &scheduler_ : nullptr);
   if (kept_.empty()) return;
   for (auto& context : std::exchange(kept_, {})) on_kept_(std::move(context));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -481,7 +491,17 @@ void ServingLoop::Cancel(RequestHandle handle, const absl::Status& why) {
 }
 const ContextDirectory& ServingLoop::contexts() const { return impl_->contexts(); }
 void ServingLoop::WithContexts(std::function<void(ContextTable*)> command) {
-  impl_->WithContexts(std::move(command));
+  impl_->RunOnLoop([command = std::move(command)](Scheduler* scheduler) {
+    command(scheduler == nullptr ? nullptr : &scheduler->context_table());
+  });
+}
+void ServingLoop::WithPrefixCache(std::function<void(PrefixCache*)> command) {
+  impl_->RunOnLoop([command = std::move(command)](Scheduler* scheduler) {
+    command(scheduler == nullptr ? nullptr : &scheduler->prefix_cache());
+  });
+}
+void ServingLoop::OnPrefixFilled(std::function<void(std::vector<PrefixKey>)> callback) {
+  impl_->OnPrefixFilled(std::move(callback));
 }
 void ServingLoop::OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
   impl_->OnKept(std::move(callback));

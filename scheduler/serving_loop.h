@@ -89,6 +89,11 @@ class ServingLoop {
   // Calls it on the loop's thread, between steps, when the pages of contexts are where they belong;
   // with null where the loop stops or its engine is lost. It must not block.
   void WithContexts(std::function<void(ContextTable*)> command);
+  // The same for whoever reads or writes prefix blocks.
+  void WithPrefixCache(std::function<void(PrefixCache*)> command);
+  // Called with the keys of all that a prompt has left in prefix blocks, on the loop's thread. It
+  // must not block. Before the first request.
+  void OnPrefixFilled(std::function<void(std::vector<PrefixKey>)> callback);
   // Called with every context that a request leaves, as WithContexts() calls. Before the first
   // request.
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback);

@@ -48,7 +48,7 @@ struct Flags {
   std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory_bytes, prefix_cache_memory_bytes, context_memory_bytes;
-  std::string context_store, context_store_bytes;
+  std::string context_store, context_store_bytes, prefix_store, prefix_store_bytes;
   bool prefix_caching = true;
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
@@ -136,6 +136,16 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--prefix-cache-memory-bytes", flags->prefix_cache_memory_bytes,
                   "Of the host's memory, for that, such as 512M or 2G; default: see below")
+      ->group(group);
+  app->add_option(
+         "--prefix-cache-store", flags->prefix_store,
+         "Where what was read is saved too, so that it outlives the process and other replicas "
+         "need not read it: dir:PATH, redis://HOST[:PORT][/DB], or unix:PATH of a Redis; "
+         "default: nowhere")
+      ->envname("HYDRANT_PREFIX_CACHE_STORE")
+      ->group(group);
+  app->add_option("--prefix-cache-store-bytes", flags->prefix_store_bytes,
+                  "As --context-store-bytes, of --prefix-cache-store")
       ->group(group);
   app->add_option("--context-memory-bytes", flags->context_memory_bytes,
                   "Of the host's memory, for the caches of requests that have ended and asked for "
@@ -285,6 +295,19 @@ absl::StatusOr<int64_t> ToBytes(const char* flag, const std::string& text, const
   return *bytes;
 }
 
+// The bound of a store that is a folder.
+absl::StatusOr<std::optional<int64_t>> StoreBytes(const std::string& flag, const std::string& store,
+                                                  const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const std::string own = flag + "-bytes";
+  HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, ToBytes(own.c_str(), text, "must be more than 0"));
+  if (!store.starts_with("dir:")) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: is for {} dir:PATH; a Redis has its maxmemory", own, flag));
+  }
+  return bytes;
+}
+
 absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   options->load_format = flags.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   EngineOptions& engine = options->engine;
@@ -314,16 +337,20 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
         ToBytes("--context-memory-bytes", flags.context_memory_bytes, nullptr));
   }
   options->context_store = flags.context_store;
-  if (!flags.context_store_bytes.empty()) {
-    HYDRANT_ASSIGN_OR_RETURN(
-        options->context_store_bytes,
-        ToBytes("--context-store-bytes", flags.context_store_bytes, "must be more than 0"));
-    if (!flags.context_store.starts_with("dir:")) {
+  options->prefix_store = flags.prefix_store;
+  HYDRANT_ASSIGN_OR_RETURN(
+      options->context_store_bytes,
+      StoreBytes("--context-store", flags.context_store, flags.context_store_bytes));
+  HYDRANT_ASSIGN_OR_RETURN(
+      options->prefix_store_bytes,
+      StoreBytes("--prefix-cache-store", flags.prefix_store, flags.prefix_store_bytes));
+  if (!flags.prefix_caching) {
+    options->prefix_cache_memory_bytes = 0;
+    if (!flags.prefix_store.empty()) {
       return absl::InvalidArgumentError(
-          "--context-store-bytes: is for --context-store dir:PATH; a Redis has its maxmemory");
+          "--prefix-cache-store: there is nothing to save with --no-enable-prefix-caching");
     }
   }
-  if (!flags.prefix_caching) options->prefix_cache_memory_bytes = 0;
   engine.gpu_memory_utilization = flags.gpu_memory_utilization;
   if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
@@ -351,9 +378,11 @@ std::map<std::string, std::string> Settings(const CLI::App& app) {
     settings[name] = results.empty() ? option->get_default_str() : results.back();
   }
   // Anybody may ask for the settings.
-  std::string& store = settings["context-store"];
-  if (const size_t at = store.rfind('@'); at != std::string::npos)
-    store.replace(0, at, store.substr(0, store.find("//") + 2) + "...");
+  for (const char* name : {"context-store", "prefix-cache-store"}) {
+    std::string& store = settings[name];
+    if (const size_t at = store.rfind('@'); at != std::string::npos)
+      store.replace(0, at, store.substr(0, store.find("//") + 2) + "...");
+  }
   return settings;
 }
 

@@ -46,6 +46,8 @@ constexpr milliseconds kHealthInterval{200};
 constexpr milliseconds kDrainInterval{20};
 constexpr milliseconds kStandAside{10};    // host backends compute on the cores that send
 constexpr milliseconds kSaveGrace{2'000};  // for contexts that wait to be saved
+constexpr int kContextTimeoutMs = 5'000;   // of an answer of a store
+constexpr int kPrefixTimeoutMs = 1'000;    // in which a prompt may as well be read
 constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
@@ -103,14 +105,14 @@ class Wakeups {
 };
 
 // A line now and then, however many a store that is gone would be worth.
-ContextArchive::OnUnsaved LogUnsaved() {
-  return [next = Clock::time_point(), silent = 0](const absl::Status& status) mutable {
+std::function<void(const absl::Status&)> LogFailures(const char* what) {
+  return [what, next = Clock::time_point(), silent = 0](const absl::Status& status) mutable {
     if (Clock::now() < next) {
       ++silent;
       return;
     }
     const std::string more = silent > 0 ? fmt::format(" ({} more before it)", silent) : "";
-    spdlog::warn("not saved: {}{}", std::string(status.message()), more);
+    spdlog::warn("{}: {}{}", what, std::string(status.message()), more);
     next = Clock::now() + kUnsavedLogInterval;
     silent = 0;
   };
@@ -225,7 +227,7 @@ class Daemon {
     HYDRANT_ASSIGN_OR_RETURN(
         loop_, ServingLoop::Start(model_->engine.get(), model_->tokenizer.get(), options_.scheduler,
                                   &router_));
-    HYDRANT_RETURN_IF_ERROR(OpenContexts());
+    HYDRANT_RETURN_IF_ERROR(OpenStores());
     const absl::Status warm =
         WarmUp(loop_.get(), &router_, service_.NextHandle(), *model_->tokenizer);
     if (!warm.ok())
@@ -240,20 +242,37 @@ class Daemon {
     return absl::OkStatus();
   }
 
-  absl::Status OpenContexts() {
-    std::unique_ptr<ContextStore> store;
-    if (!options_.context_store.empty()) {
-      absl::StatusOr<std::unique_ptr<ContextStore>> opened = OpenContextStore(
-          options_.context_store, {.max_bytes = options_.context_store_bytes.value_or(0)});
-      if (!opened.ok())
-        return {opened.status().code(),
-                fmt::format("--context-store: {}", std::string(opened.status().message()))};
-      store = *std::move(opened);
-      spdlog::info("contexts are saved in {}", store->Description());
+  // Where there is none: null.
+  static absl::StatusOr<std::unique_ptr<ContextStore>> OpenStore(
+      const char* flag, const std::string& uri, const std::optional<int64_t>& max_bytes,
+      std::string_view what, int io_timeout_ms) {
+    if (uri.empty()) return nullptr;
+    absl::StatusOr<std::unique_ptr<ContextStore>> store = OpenContextStore(
+        uri, {.max_bytes = max_bytes.value_or(0), .io_timeout_ms = io_timeout_ms});
+    if (!store.ok()) {
+      return absl::Status(store.status().code(),
+                          fmt::format("{}: {}", flag, std::string(store.status().message())));
     }
-    contexts_ =
-        std::make_unique<ContextArchive>(loop_.get(), model_->engine->kept_memory(),
-                                         HomeOf(model_->served), std::move(store), LogUnsaved());
+    spdlog::info("{} are saved in {}", what, (*store)->Description());
+    return store;
+  }
+
+  absl::Status OpenStores() {
+    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<ContextStore> contexts,
+                             OpenStore("--context-store", options_.context_store,
+                                       options_.context_store_bytes, "contexts", kContextTimeoutMs));
+    contexts_ = std::make_unique<ContextArchive>(loop_.get(), model_->engine->kept_memory(),
+                                                 HomeOf(model_->served), std::move(contexts),
+                                                 LogFailures("not saved"));
+    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<ContextStore> prefixes,
+                             OpenStore("--prefix-cache-store", options_.prefix_store,
+                                       options_.prefix_store_bytes, "prefix blocks", kPrefixTimeoutMs));
+    const ServedModel& served = model_->served;
+    if (prefixes == nullptr || served.limits.num_prefix_blocks == 0) return absl::OkStatus();
+    SharePrefixKeys(PrefixSecretOf(HomeOf(served)));
+    prefixes_ = std::make_unique<PrefixArchive>(
+        loop_.get(), model_->tokenizer.get(), served.limits, model_->engine->prefix_memory(),
+        std::move(prefixes), LogFailures("prefix cache store"));
     return absl::OkStatus();
   }
 
@@ -278,7 +297,7 @@ class Daemon {
   // A lost one does not come back, but whoever watches shall see it before the process ends.
   absl::Status Serve() {
     signal(SIGABRT, SIG_DFL);  // the start has its own word for it (server/hydrantd.cc)
-    service_.SetReady(&model_->served, loop_.get(), contexts_.get());
+    service_.SetReady(&model_->served, loop_.get(), contexts_.get(), prefixes_.get());
     server_->SetServing(true);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
@@ -331,6 +350,8 @@ class Daemon {
     }
     if (!contexts_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
       spdlog::warn("some contexts could not be saved in time");
+    if (prefixes_ != nullptr && !prefixes_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
+      spdlog::warn("some prefix blocks could not be saved in time");
     loop_->Stop();
     port_watch_->Stop();
     server_->Shutdown(kLastMessagesGrace);
@@ -344,10 +365,11 @@ class Daemon {
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;
-  // Destroyed in the opposite order: servers, contexts, loop, model.
+  // Destroyed in the opposite order: servers, archives, loop, model.
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<ContextArchive> contexts_;
+  std::unique_ptr<PrefixArchive> prefixes_;  // null: prefix blocks are not saved
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<PortWatch> port_watch_;
   std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for

@@ -232,6 +232,22 @@ void AddContextStore(const ContextArchiveMetrics& metrics, Families* to) {
       .Value(metrics.failed_loads.load(), {{"direction", "loaded"}});
 }
 
+void AddPrefixStore(const PrefixArchiveMetrics& metrics, Families* to) {
+  to->Distribution("hydrant_prefix_store_load_seconds",
+                   "Time in which what was saved of a prompt came from the store.",
+                   metrics.load_seconds);
+  to->Counter("hydrant_prefix_store_tokens_total",
+              "Prompt tokens that need not be read for what came from the store.")
+      .Value(metrics.loaded_tokens.load());
+  to->Counter("hydrant_prefix_store_bytes_total", "Bytes to and from the store of prefix blocks.")
+      .Value(metrics.saved_bytes.load(), {{"direction", "saved"}})
+      .Value(metrics.loaded_bytes.load(), {{"direction", "loaded"}});
+  to->Counter("hydrant_prefix_store_failures_total",
+              "Prefix blocks that could not be saved, or not be loaded though they were there.")
+      .Value(metrics.failed_saves.load(), {{"direction", "saved"}})
+      .Value(metrics.failed_loads.load(), {{"direction", "loaded"}});
+}
+
 void AddTimes(const RequestMetrics& requests, Families* to) {
   to->Distribution("hydrant_time_to_first_token_seconds", "From the call to its first token.",
                    requests.time_to_first_token);
@@ -312,6 +328,7 @@ std::string MetricsText(const MetricsArgs& args) {
     AddModel(model, &own);
     AddLoop(loop, metrics, args.now, &own);
     AddContextStore(args.serving.contexts->metrics(), &own);
+    if (args.serving.prefixes != nullptr) AddPrefixStore(args.serving.prefixes->metrics(), &own);
     Families vllm({{"model_name", ToValidUtf8(model.name)}});
     AddVllmLoop(model, loop, metrics, &vllm);
     AddVllmRequests(*args.requests, &vllm);

@@ -139,11 +139,13 @@ void Service::SetLoadFraction(double fraction) {
   serving_.load_fraction = std::clamp(fraction, 0.0, 1.0);
 }
 
-void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts) {
+void Service::SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts,
+                       PrefixArchive* prefixes) {
   const std::lock_guard lock(mutex_);
   serving_.model = model;
   serving_.loop = loop;
   serving_.contexts = contexts;
+  serving_.prefixes = prefixes;
   serving_.load_fraction = 1.0;
   if (serving_.state != v1::SERVER_STATE_LOADING) return;
   serving_.state = v1::SERVER_STATE_READY;
@@ -217,14 +219,23 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServ
   return stream.get();
 }
 
-std::optional<Refusal> Service::WithContext(const ServingState& serving, const Request& request,
-                                            std::function<void(const absl::Status&)> go_on) {
-  const ContextId id = {.salt = request.cache_salt, .handle = request.context};
+std::optional<Refusal> Service::WithStores(const ServingState& serving,
+                                           const std::shared_ptr<Request>& request,
+                                           std::function<void(const absl::Status&)> go_on) {
+  const ContextId id = {.salt = request->cache_salt, .handle = request->context};
+  const size_t bytes = request->prompt.size() * sizeof(TokenId);
+  if (id.handle.empty() && serving.prefixes != nullptr) {
+    // Whose turn does not come reads its prompt: that is sooner done than waiting for it.
+    const bool fetched = store_workers_.Run(bytes, [serving, request, go_on] {
+      serving.prefixes->Fetch(*request);
+      go_on(absl::OkStatus());
+    });
+    if (fetched) return std::nullopt;
+  }
   if (id.handle.empty() || !serving.contexts->HasStore() || serving.contexts->IsHere(id)) {
     go_on(absl::OkStatus());
     return std::nullopt;
   }
-  const size_t bytes = request.prompt.size() * sizeof(TokenId);
   const bool taken = store_workers_.Run(
       bytes, [serving, id, go_on = std::move(go_on)] { go_on(serving.contexts->Load(id)); });
   return taken ? std::nullopt : std::optional(StoreIsBusy());
@@ -240,8 +251,8 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
   request->deadline = SteadyDeadline(deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
   const int n = NumSamples(wire);
-  const std::optional<Refusal> refusal = WithContext(
-      serving, *shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
+  const std::optional<Refusal> refusal = WithStores(
+      serving, shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
         if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
         Submit(stream, serving, std::move(*shared), n);
       });

@@ -60,7 +60,9 @@ class Service final : public RawService {
 
   // Begins as LOADING. Model, loop and contexts are borrowed until the gRPC server has shut down.
   void SetLoadFraction(double fraction);
-  void SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts);
+  // prefixes: null where prefix blocks are not saved.
+  void SetReady(const ServedModel* model, ServingLoop* loop, ContextArchive* contexts,
+                PrefixArchive* prefixes = nullptr);
   // Health says draining, and new requests are still taken: balancers get to notice.
   void SetLeaving();
   void SetDraining();
@@ -124,10 +126,11 @@ class Service final : public RawService {
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
             const std::shared_ptr<GenerateStream>& stream, const ServingState& serving);
   // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
-  // it cannot be; here and now where that is known, else on a worker. A refusal: there are too
-  // many.
-  std::optional<Refusal> WithContext(const ServingState& serving, const Request& request,
-                                     std::function<void(const absl::Status&)> go_on);
+  // it cannot be; and when the prefix blocks that are saved of its prompt are. Here and now where
+  // that is known, else on a worker. A refusal: there are too many.
+  std::optional<Refusal> WithStores(const ServingState& serving,
+                                    const std::shared_ptr<Request>& request,
+                                    std::function<void(const absl::Status&)> go_on);
   void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
               Request request, int num_samples);
   // A call that ends with its request. convert: Wire to Request; answer: what it has led to.

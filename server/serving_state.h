@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/context_archive.h"
+#include "scheduler/prefix_archive.h"
 #include "scheduler/serving_loop.h"
 #include "server/served_model.h"
 
@@ -20,6 +21,7 @@ struct ServingState {
   const ServedModel* model = nullptr;
   ServingLoop* loop = nullptr;
   ContextArchive* contexts = nullptr;
+  PrefixArchive* prefixes = nullptr;  // null too where prefix blocks are not saved
 };
 
 }  // namespace hydrant

@@ -30,6 +30,15 @@ struct KeptMemory {
   }
 };
 
+// Where prefix blocks lie, in the host's memory; borrowed from the engine. A block that is filled
+// may be read by anybody between steps, one that is free be written.
+struct PrefixMemory {
+  char* blocks = nullptr;  // [num_prefix_blocks, block_bytes]
+  size_t block_bytes = 0;
+
+  char* At(int32_t block) const { return blocks + block_bytes * block; }
+};
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_ENGINE_CACHE_KEPT_MEMORY_H_

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -46,6 +47,10 @@ class PrefixCache {
   PrefixCache& operator=(const PrefixCache&) = delete;
 
   bool IsFilled(const PrefixKey& key) const { return filled_.contains(key); }
+  std::optional<int32_t> Find(const PrefixKey& key) const {
+    const auto it = filled_.find(key);
+    return it == filled_.end() ? std::nullopt : std::optional(it->second);
+  }
   // How many of a prompt's blocks are filled, from its first on. keys: of its blocks in order.
   int NumFilled(std::span<const PrefixKey> keys) const;
   // Blocks that are filled, and room for as many others, in this order, as can be had.

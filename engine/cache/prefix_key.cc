@@ -8,8 +8,8 @@
 namespace hydrant {
 namespace {
 
-const PrefixKey& Secret() {
-  static const PrefixKey secret = [] {
+PrefixKey& Secret() {
+  static PrefixKey secret = [] {
     std::random_device device;  // the system's, not a generator
     PrefixKey bytes;
     for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(device());
@@ -19,6 +19,8 @@ const PrefixKey& Secret() {
 }
 
 }  // namespace
+
+void SharePrefixKeys(const Sha256Digest& secret) { Secret() = secret; }
 
 std::vector<PrefixKey> PrefixKeys(std::span<const uint32_t> tokens, std::string_view salt) {
   Sha256 hash;

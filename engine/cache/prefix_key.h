@@ -27,6 +27,10 @@ struct PrefixKeyHash {
   }
 };
 
+// From now on keys are those of every process that was given the same secret, where blocks outlive
+// the process (scheduler/prefix_archive.h). Before any key is made, and from one thread.
+void SharePrefixKeys(const Sha256Digest& secret);
+
 // Of every whole block of kPrefixBlockTokens tokens.
 std::vector<PrefixKey> PrefixKeys(std::span<const uint32_t> tokens, std::string_view salt);
 

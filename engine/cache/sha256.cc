@@ -6,6 +6,16 @@
 
 namespace hydrant {
 
+std::string HexOf(const Sha256Digest& digest) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (const uint8_t byte : digest) {
+    hex += kDigits[byte >> 4];
+    hex += kDigits[byte & 15];
+  }
+  return hex;
+}
+
 Sha256::Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
   HYDRANT_CHECK(context_ != nullptr);
   Begin();

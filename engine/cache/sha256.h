@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 struct evp_md_ctx_st;
@@ -13,6 +14,8 @@ struct evp_md_ctx_st;
 namespace hydrant {
 
 using Sha256Digest = std::array<uint8_t, 32>;
+// 64 of 0-9, a-f.
+std::string HexOf(const Sha256Digest& digest);
 
 class Sha256 {
  public:

@@ -156,6 +156,7 @@ class StepExecutor {
   virtual const EngineLimits& limits() const = 0;
   // Where swap_outs go to and swap_ins come from; valid as long as the executor.
   virtual KeptMemory kept_memory() const { return {}; }
+  virtual PrefixMemory prefix_memory() const { return {}; }
   // Takes what it needs of the batch. On a host this is where the work is done.
   // REQUIRES: at most one step has not been collected.
   virtual void Enqueue(const Batch& batch) = 0;

@@ -31,6 +31,11 @@ class FakeEngine : public ImmediateExecutor {
   std::function<std::optional<TokenId>(uint64_t seed, int32_t position)> choose;
   absl::Status next_error;  // what steps come to from now on
 
+  PrefixMemory prefix_memory() const override {
+    return {.blocks = reinterpret_cast<char*>(prefix_.data()),
+            .block_bytes = limits_.num_layers * sizeof(uint64_t)};
+  }
+
   // What the last step did.
   struct Step {
     std::vector<DecodeRow> decode;
@@ -124,7 +129,7 @@ class FakeEngine : public ImmediateExecutor {
   std::vector<Slot> kept_;             // [max_kept_caches] the slots that they were
   // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
   // all before them.
-  std::vector<uint64_t> prefix_;
+  mutable std::vector<uint64_t> prefix_;
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;

@@ -1,0 +1,258 @@
+#include "scheduler/prefix_archive.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/cache/prefix_layout.h"
+#include "kernels/ops/prefix_blocks.h"
+#include "scheduler/ask_loop.h"
+#include "scheduler/context_file.h"
+#include "scheduler/request_check.h"
+
+namespace hydrant {
+namespace {
+
+constexpr std::string_view kMagic = "HYDRPFX1";
+// More wait only where the store is slower than prompts are read; the oldest are not saved.
+constexpr size_t kMostWaiting = 4096;
+constexpr size_t kMostStored = 1 << 18;  // that are remembered
+// Blocks that are copied between two steps: a few milliseconds.
+constexpr size_t kCopiedBytes = 8 << 20;
+constexpr std::chrono::seconds kDownTime(10);
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string_view AsText(const Sha256Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+std::string StoreKey(const PrefixKey& key) {
+  return "prefix." + HexOf(key);
+}
+
+// Of a block and its key: a value under another's key is found out.
+Sha256Digest Checksum(const PrefixKey& key, std::string_view block) {
+  Sha256 hash;
+  hash.Add(key.data(), key.size());
+  hash.Add(block);
+  return hash.Finish();
+}
+
+std::string Encode(const PrefixKey& key, std::string_view block) {
+  std::string value(kMagic);
+  value += AsText(Checksum(key, block));
+  return value.append(block);
+}
+
+// The block, without its header.
+absl::StatusOr<std::string> Decode(const PrefixKey& key, std::string value, size_t block_bytes) {
+  constexpr size_t kHeader = kMagic.size() + sizeof(Sha256Digest);
+  const auto wrong = [&](const char* what) {
+    return absl::DataLossError(absl::StrCat(StoreKey(key), ": ", what));
+  };
+  if (value.size() != kHeader + block_bytes) return wrong("its size is another one");
+  if (!std::string_view(value).starts_with(kMagic)) return wrong("it is no prefix block");
+  const std::string_view block = std::string_view(value).substr(kHeader);
+  if (std::string_view(value).substr(kMagic.size(), sizeof(Sha256Digest)) !=
+      AsText(Checksum(key, block)))
+    return wrong("it was changed: the checksum is another one");
+  value.erase(0, kHeader);
+  return value;
+}
+
+// On the loop's thread.
+template <typename Ask>
+auto Asked(ServingLoop* loop, const Ask& ask) {
+  return AskLoop(loop, &ServingLoop::WithPrefixCache, ask);
+}
+
+}  // namespace
+
+Sha256Digest PrefixSecretOf(const ContextHome& home) {
+  Sha256 hash;
+  hash.Add("hydrant prefix blocks ");
+  hash.Add(kMagic);
+  hash.Add(AsText(home.model));
+  const int64_t shape[] = {static_cast<int64_t>(home.layout.dtype), home.layout.head_dim,
+                           home.limits.num_layers,                  home.limits.num_kv_heads,
+                           home.limits.window,                      kPrefixBlockTokens};
+  hash.Add(shape, sizeof(shape));
+  return hash.Finish();
+}
+
+PrefixArchive::PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer,
+                             const EngineLimits& limits, const PrefixMemory& memory,
+                             std::unique_ptr<ContextStore> store, OnFailure on_failure)
+    : loop_(loop),
+      tokenizer_(tokenizer),
+      limits_(limits),
+      memory_(memory),
+      store_(std::move(store)),
+      on_failure_(std::move(on_failure)) {
+  saver_ = std::thread([this] { SaveFilled(); });
+  loop_->OnPrefixFilled([this](std::vector<PrefixKey> keys) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const PrefixKey& key : keys) {
+      if (!stored_.contains(key)) filled_.push_back(key);
+    }
+    while (filled_.size() > kMostWaiting) filled_.pop_front();
+    wake_.notify_one();
+  });
+}
+
+PrefixArchive::~PrefixArchive() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    wake_.notify_one();
+  }
+  saver_.join();
+}
+
+void PrefixArchive::SaveFilled() {
+  const size_t most = std::max<size_t>(1, kCopiedBytes / std::max<size_t>(memory_.block_bytes, 1));
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [&] { return stopping_ || !filled_.empty(); });
+    if (stopping_) return;
+    const auto end = filled_.begin() + static_cast<int64_t>(std::min(most, filled_.size()));
+    const std::vector<PrefixKey> keys(filled_.begin(), end);
+    filled_.erase(filled_.begin(), end);
+    saving_ = true;
+    lock.unlock();
+    Save(keys);
+    lock.lock();
+    saving_ = false;
+    saved_.notify_all();
+  }
+}
+
+bool PrefixArchive::Flush(std::chrono::steady_clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return saved_.wait_until(lock, deadline, [&] { return filled_.empty() && !saving_; });
+}
+
+// Those that are still here.
+void PrefixArchive::Save(std::span<const PrefixKey> keys) {
+  if (StoreIsDown()) {
+    metrics_.failed_saves += keys.size();
+    return;
+  }
+  const Blocks blocks = Asked(loop_, [&](PrefixCache* cache) {
+    Blocks copies;
+    for (const PrefixKey& key : keys) {
+      if (const std::optional<int32_t> id = cache->Find(key))
+        copies.emplace(key, std::string(memory_.At(*id), memory_.block_bytes));
+    }
+    return copies;
+  });
+  for (const auto& [key, block] : blocks) {
+    const std::string value = Encode(key, block);
+    if (const absl::Status status = store_->Put(StoreKey(key), value, std::nullopt); !status.ok()) {
+      ++metrics_.failed_saves;
+      Failed(status);
+      if (StoreIsDown()) return;
+      continue;
+    }
+    metrics_.saved_bytes += value.size();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stored_.size() == kMostStored) stored_.clear();
+    stored_.insert(key);
+  }
+}
+
+void PrefixArchive::Fetch(const Request& request) {
+  if (StoreIsDown() || !request.prefix_caching || request.from != nullptr ||
+      !request.context.empty() || request.pooling == EmbeddingPooling::kMean)
+    return;
+  const std::variant<CheckedRequest, hydrant::Failed> checked =
+      CheckRequest(request, limits_, *tokenizer_);
+  if (std::holds_alternative<hydrant::Failed>(checked)) return;  // its refusal is another's
+  const auto& [_, plan, probe, keys, most, turn] = std::get<CheckedRequest>(checked);
+  if (keys.empty()) return;
+  const auto begin = std::chrono::steady_clock::now();
+  const PrefixLayout layout(plan, static_cast<int>(plan.prompt.tokens + probe.size()), limits_);
+  std::vector<int32_t> everywhere;
+  for (size_t i = 1; i <= keys.size(); ++i)
+    everywhere.push_back(static_cast<int32_t>(i * kPrefixBlockTokens));
+  const std::vector<PrefixKey> all = layout.KeysFrom(keys, 0, everywhere);
+  const std::set<PrefixKey> here = Asked(loop_, [&](PrefixCache* cache) {
+    std::set<PrefixKey> filled;
+    for (const PrefixKey& key : all) {
+      if (cache->IsFilled(key)) filled.insert(key);
+    }
+    return filled;
+  });
+  Blocks fetched;
+  const int known = layout.Usable(keys, [&](const PrefixKey& key) { return here.contains(key); });
+  const int usable = layout.Usable(keys, [&](const PrefixKey& key) {
+    return here.contains(key) || IsThere(key, &fetched);
+  });
+  if (usable <= known) return;
+  Install(layout.KeysBefore(keys, usable), &fetched);
+  metrics_.loaded_tokens += usable - known;
+  metrics_.load_seconds.Observe(SecondsSince(begin));
+}
+
+// Brings it. Half of the room for blocks is the most that one prompt may bring.
+bool PrefixArchive::IsThere(const PrefixKey& key, Blocks* fetched) {
+  if (fetched->contains(key)) return true;
+  if (StoreIsDown() || std::cmp_greater_equal(fetched->size(), limits_.num_prefix_blocks / 2))
+    return false;
+  absl::StatusOr<std::string> value = store_->Get(StoreKey(key));
+  if (absl::IsNotFound(value.status())) return false;
+  if (value.ok()) value = Decode(key, *std::move(value), memory_.block_bytes);
+  if (!value.ok()) {
+    ++metrics_.failed_loads;
+    Failed(value.status());
+    return false;
+  }
+  metrics_.loaded_bytes += value->size();
+  fetched->emplace(key, *std::move(value));
+  return true;
+}
+
+// Into free blocks, a few between two steps.
+void PrefixArchive::Install(std::span<const PrefixKey> keys, Blocks* fetched) {
+  const size_t most = std::max<size_t>(1, kCopiedBytes / memory_.block_bytes);
+  std::vector<PrefixKey> next;
+  const auto install = [&] {
+    Asked(loop_, [&](PrefixCache* cache) {
+      PrefixLease lease = cache->Open({}, next);
+      for (size_t i = 0; i < lease.fresh.size(); ++i)
+        std::memcpy(memory_.At(lease.fresh[i]), fetched->at(lease.keys[i]).data(),
+                    memory_.block_bytes);
+      cache->Fill(&lease);
+      return true;
+    });
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stored_.insert(next.begin(), next.end());
+    next.clear();
+  };
+  for (const PrefixKey& key : keys) {
+    if (!fetched->contains(key)) continue;
+    next.push_back(key);
+    if (next.size() == most) install();
+  }
+  if (!next.empty()) install();
+}
+
+// What is wrong with one value says nothing of the next; a store that does not answer is not asked
+// for a while.
+void PrefixArchive::Failed(const absl::Status& status) {
+  if (!absl::IsDataLoss(status)) down_until_ = std::chrono::steady_clock::now() + kDownTime;
+  if (on_failure_ == nullptr) return;
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  on_failure_(status);
+}
+
+bool PrefixArchive::StoreIsDown() const {
+  return std::chrono::steady_clock::now() < down_until_.load();
+}
+
+}  // namespace hydrant

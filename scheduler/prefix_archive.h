@@ -1,0 +1,101 @@
+// Keeps what prompts leave in prefix blocks in a store outside of the process as well, and brings it
+// back for prompts that begin alike: after a restart, or what another replica has read. Every block
+// is a value of its own, checked when it comes; one that is not right is not there. What the store
+// costs in time is the caller's, so none comes from the loop's thread; no step waits for it.
+// Thread-safe.
+#ifndef HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
+#define HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/cache/kept_memory.h"
+#include "engine/cache/prefix_key.h"
+#include "scheduler/histogram.h"
+#include "scheduler/serving_loop.h"
+#include "scheduler/store/context_store.h"
+
+namespace hydrant {
+
+struct ContextHome;
+
+// Of keys that all processes share which serve the same model in the same number formats
+// (SharePrefixKeys): what one has read is then found by the others.
+Sha256Digest PrefixSecretOf(const ContextHome& home);
+
+// Totals since the start; read at any time, as LoopMetrics.
+struct PrefixArchiveMetrics {
+  Histogram load_seconds{0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};  // of a prompt's blocks
+  std::atomic<uint64_t> saved_bytes{0};
+  std::atomic<uint64_t> loaded_bytes{0};
+  std::atomic<uint64_t> loaded_tokens{0};  // that need not be read for it
+  std::atomic<uint64_t> failed_saves{0};   // blocks
+  std::atomic<uint64_t> failed_loads{0};   // blocks that were there and are of no use
+};
+
+class PrefixArchive {
+ public:
+  using OnFailure = std::function<void(const absl::Status&)>;
+  // Borrowed: loop, tokenizer and memory outlive it. What prompts leave is saved soon after, by a
+  // thread of the archive's. on_failure is called on any thread, one call at a time.
+  PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer, const EngineLimits& limits,
+                const PrefixMemory& memory, std::unique_ptr<ContextStore> store,
+                OnFailure on_failure = {});
+  // REQUIRES: the loop has stopped
+  ~PrefixArchive();
+
+  // Brings what the request need not read, as far as it is in the store and not here. Where
+  // anything goes wrong it brings less. A store that fails is left alone for a while.
+  void Fetch(const Request& request);
+  // Waits until what prompts have left is saved; false: it took longer.
+  bool Flush(std::chrono::steady_clock::time_point deadline);
+
+  const PrefixArchiveMetrics& metrics() const { return metrics_; }
+
+ private:
+  using Blocks = std::unordered_map<PrefixKey, std::string, PrefixKeyHash>;
+  void SaveFilled();
+  void Save(std::span<const PrefixKey> keys);
+  bool IsThere(const PrefixKey& key, Blocks* fetched);
+  void Install(std::span<const PrefixKey> keys, Blocks* fetched);
+  void Failed(const absl::Status& status);
+  bool StoreIsDown() const;
+
+  ServingLoop* const loop_;
+  const Tokenizer* const tokenizer_;
+  const EngineLimits limits_;
+  const PrefixMemory memory_;
+  const std::unique_ptr<ContextStore> store_;
+  const OnFailure on_failure_;
+  PrefixArchiveMetrics metrics_;
+  std::atomic<std::chrono::steady_clock::time_point> down_until_{};
+
+  std::mutex failure_mutex_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<PrefixKey> filled_;  // to be saved
+  bool saving_ = false;           // some that have left filled_
+  bool stopping_ = false;
+  std::unordered_set<PrefixKey, PrefixKeyHash> stored_;  // known to be in the store
+
+  std::condition_variable wake_, saved_;
+  std::thread saver_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_

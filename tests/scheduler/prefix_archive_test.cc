@@ -1,0 +1,307 @@
+// Prefix blocks in a store: loops with fake engines, which check what the blocks they are given
+// hold, over a store in memory that can fail. Run it under ThreadSanitizer.
+#include "scheduler/prefix_archive.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "scheduler/context_file.h"
+#include "tests/scheduler/collecting_sink.h"
+#include "tests/scheduler/fake_engine.h"
+#include "tests/scheduler/fake_tokenizer.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+constexpr int kBlock = 32;
+
+struct Values {
+  absl::Status Check() {
+    ++calls;
+    return failure;
+  }
+  std::mutex mutex;
+  std::map<std::string, std::string> by_key;
+  absl::Status failure;  // of every call
+  int calls = 0;
+  int puts = 0;
+};
+
+// Of many archives.
+class MemoryStore final : public ContextStore {
+ public:
+  explicit MemoryStore(std::shared_ptr<Values> values) : values_(std::move(values)) {}
+  absl::Status Put(std::string_view key, std::string_view value,
+                   std::optional<int64_t> /*ttl_seconds*/) override {
+    EXPECT_TRUE(CheckStoreKey(key).ok()) << key;
+    const std::lock_guard<std::mutex> lock(values_->mutex);
+    if (const absl::Status status = values_->Check(); !status.ok()) return status;
+    ++values_->puts;
+    values_->by_key[std::string(key)] = value;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> Get(std::string_view key) override {
+    const std::lock_guard<std::mutex> lock(values_->mutex);
+    if (const absl::Status status = values_->Check(); !status.ok()) return status;
+    const auto it = values_->by_key.find(std::string(key));
+    if (it == values_->by_key.end()) return absl::NotFoundError("no such key");
+    return it->second;
+  }
+  absl::Status Delete(std::string_view /*key*/) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<StoredKey>> List(std::string_view /*prefix*/) override {
+    return std::vector<StoredKey>();
+  }
+  std::string Description() const override { return "memory"; }
+
+ private:
+  std::shared_ptr<Values> values_;
+};
+
+EngineLimits Limits(int num_prefix_blocks = 200) {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = 4000;
+  limits.table_entries = 8000;
+  limits.max_model_len = limits.prefill_arena_tokens = 640;
+  limits.num_prefix_blocks = num_prefix_blocks;
+  limits.query_blocks = 2;
+  limits.sums_a_prefix_block = 64;
+  return limits;
+}
+
+// A server and its archive.
+class Replica {
+ public:
+  explicit Replica(const std::shared_ptr<Values>& values, const EngineLimits& limits = Limits())
+      : engine_(limits) {
+    loop = *ServingLoop::Start(&engine_, &tokenizer_, {}, &sink_);
+    archive = std::make_unique<PrefixArchive>(
+        loop.get(), &tokenizer_, limits, engine_.prefix_memory(),
+        std::make_unique<MemoryStore>(values), [this](const absl::Status&) { ++failures; });
+  }
+  ~Replica() { loop->Stop(); }
+
+  Finished Run(const Request& request) {
+    archive->Fetch(request);
+    const RequestHandle handle = ++handle_;
+    EXPECT_TRUE(std::holds_alternative<Queued>(loop->Submit(handle, request)));
+    const Stream stream = sink_.WaitForEnd(handle);
+    EXPECT_TRUE(stream.finished.has_value());
+    tokens = stream.token_ids;
+    return stream.finished.value_or(Finished());
+  }
+  bool Flush() {
+    return archive->Flush(std::chrono::steady_clock::now() + std::chrono::seconds(60));
+  }
+
+  std::unique_ptr<ServingLoop> loop;
+  std::unique_ptr<PrefixArchive> archive;
+  std::vector<TokenId> tokens;  // of the last answer
+  std::atomic<int> failures{0};
+
+ private:
+  FakeTokenizer tokenizer_;
+  FakeEngine engine_;
+  CollectingSink sink_;
+  std::atomic<RequestHandle> handle_{0};
+};
+
+Request Ask(const std::string& policy, int tokens = 500) {
+  Request request = MakeRequest(tokens, 4);
+  request.cache.policy = policy;
+  if (policy != "full") request.cache.max_cache_tokens = 40;
+  return request;
+}
+
+TEST(PrefixArchiveTest, WhatOneHasReadAnotherNeedNot) {
+  for (const char* policy : {"full", "snapkv", "h2o", "scissorhands", "echo", "reconstruct"}) {
+    SCOPED_TRACE(policy);
+    const auto values = std::make_shared<Values>();
+    const Request request = Ask(policy, 300);
+    std::vector<TokenId> tokens;
+    int32_t cached = 0;
+    {
+      Replica first(values);
+      EXPECT_EQ(first.Run(request).usage.cached_tokens, 0);
+      cached = first.Run(request).usage.cached_tokens;
+      tokens = first.tokens;
+      ASSERT_TRUE(first.Flush());
+      EXPECT_GT(cached, 0);
+      EXPECT_EQ(first.archive->metrics().loaded_tokens, 0u) << "it was there";
+    }
+    Replica second(values);
+    EXPECT_EQ(second.Run(request).usage.cached_tokens, cached);
+    EXPECT_EQ(second.tokens, tokens);
+    EXPECT_EQ(second.archive->metrics().loaded_tokens, static_cast<uint64_t>(cached));
+    EXPECT_EQ(second.failures, 0);
+  }
+}
+
+// A block is written once, however often it is read.
+TEST(PrefixArchiveTest, SavesWhatIsNew) {
+  const auto values = std::make_shared<Values>();
+  Replica first(values);
+  first.Run(Ask("full"));
+  ASSERT_TRUE(first.Flush());
+  EXPECT_EQ(values->puts, 500 / kBlock);
+  Replica second(values);
+  Request longer = Ask("full", 600);
+  second.Run(longer);
+  ASSERT_TRUE(second.Flush());
+  EXPECT_EQ(values->puts, 600 / kBlock);
+  second.Run(longer);
+  ASSERT_TRUE(second.Flush());
+  EXPECT_EQ(values->puts, 600 / kBlock);
+}
+
+TEST(PrefixArchiveTest, NeitherAcrossSaltsNorWhereItIsOff) {
+  const auto values = std::make_shared<Values>();
+  Request request = Ask("full");
+  request.cache_salt = "a";
+  Replica first(values);
+  first.Run(request);
+  ASSERT_TRUE(first.Flush());
+  Replica second(values);
+  request.cache_salt = "b";
+  EXPECT_EQ(second.Run(request).usage.cached_tokens, 0);
+  ASSERT_TRUE(second.Flush());
+  request.cache_salt = "a";
+  request.prefix_caching = false;
+  const int calls = values->calls;
+  EXPECT_EQ(second.Run(request).usage.cached_tokens, 0);
+  ASSERT_TRUE(second.Flush());
+  EXPECT_EQ(values->calls, calls);
+  request.prefix_caching = true;
+  EXPECT_EQ(second.Run(request).usage.cached_tokens, 480);
+}
+
+// Of the same model in the same formats alone.
+TEST(PrefixArchiveTest, TheSecretTellsModelsApart) {
+  ContextHome home;
+  home.layout.head_dim = 64;
+  const Sha256Digest secret = PrefixSecretOf(home);
+  EXPECT_EQ(PrefixSecretOf(home), secret);
+  ContextHome other = home;
+  other.model[3] = 1;
+  EXPECT_NE(PrefixSecretOf(other), secret);
+  other = home;
+  other.layout.dtype = DType::kF16;
+  EXPECT_NE(PrefixSecretOf(other), secret);
+  other = home;
+  other.limits.num_layers = 7;
+  EXPECT_NE(PrefixSecretOf(other), secret);
+}
+
+// What comes before a value that is of no use is used.
+TEST(PrefixArchiveTest, AValueThatIsWrongIsNotThere) {
+  const auto values = std::make_shared<Values>();
+  Replica first(values);
+  first.Run(Ask("full"));
+  ASSERT_TRUE(first.Flush());
+  const std::map<std::string, std::string> right = values->by_key;
+  using Spoil = void (*)(std::string*);
+  for (const Spoil spoil : {
+           Spoil([](std::string* value) { value->clear(); }),
+           Spoil([](std::string* value) { value->pop_back(); }),
+           Spoil([](std::string* value) { value->push_back(0); }),
+           Spoil([](std::string* value) { value->front() ^= 1; }),
+           Spoil([](std::string* value) { value->back() ^= 1; }),
+           Spoil([](std::string* value) { (*value)[10] ^= 1; }),
+       }) {
+    std::set<int32_t> found;
+    for (const auto& [key, value] : right) {
+      values->by_key = right;
+      spoil(&values->by_key[key]);
+      Replica second(values);
+      const int32_t cached = second.Run(Ask("full")).usage.cached_tokens;
+      EXPECT_EQ(second.tokens, first.tokens);
+      EXPECT_EQ(second.archive->metrics().failed_loads, 1u);
+      EXPECT_EQ(second.failures, 1);
+      EXPECT_TRUE(found.insert(cached).second) << "another block is missing each time";
+    }
+    EXPECT_EQ(found.size(), right.size());
+    EXPECT_EQ(*found.rbegin(), 448);
+  }
+  // One under another's key, too.
+  values->by_key = right;
+  values->by_key.begin()->second = std::next(values->by_key.begin())->second;
+  Replica second(values);
+  second.Run(Ask("full"));
+  EXPECT_EQ(second.tokens, first.tokens);
+  EXPECT_EQ(second.archive->metrics().failed_loads, 1u);
+}
+
+TEST(PrefixArchiveTest, AStoreThatFailsIsLeftAlone) {
+  const auto values = std::make_shared<Values>();
+  values->failure = absl::UnavailableError("gone");
+  Replica replica(values);
+  EXPECT_EQ(replica.Run(Ask("full")).usage.cached_tokens, 0);
+  ASSERT_TRUE(replica.Flush());
+  EXPECT_EQ(values->calls, 1);
+  EXPECT_EQ(replica.failures, 1);
+  EXPECT_EQ(replica.archive->metrics().failed_saves, 500u / kBlock);
+  EXPECT_EQ(replica.Run(Ask("full")).usage.cached_tokens, 480) << "from memory";
+}
+
+// One that holds less than a prompt leaves takes what there is room for, and brings no more than
+// half of it.
+TEST(PrefixArchiveTest, WithLittleRoom) {
+  const auto values = std::make_shared<Values>();
+  Replica first(values);
+  first.Run(Ask("full"));
+  ASSERT_TRUE(first.Flush());
+  Replica second(values, Limits(8));
+  EXPECT_EQ(second.Run(Ask("full")).usage.cached_tokens, 4 * kBlock);
+  EXPECT_EQ(second.tokens, first.tokens);
+}
+
+// Many prompts that begin alike, of all policies, at many replicas, which cancel now and then.
+TEST(PrefixArchiveTest, ManyAtOnce) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const auto values = std::make_shared<Values>();
+  std::vector<std::unique_ptr<Replica>> replicas;
+  for (int i = 0; i < 3; ++i) replicas.push_back(std::make_unique<Replica>(values, Limits(60)));
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 6; ++client) {
+    clients.emplace_back([&, client] {
+      std::mt19937_64 random(seed + client);
+      const char* policies[] = {"full", "h2o", "echo", "snapkv"};
+      for (int i = 0; i < 30; ++i) {
+        Replica& replica = *replicas[random() % replicas.size()];
+        Request request = Ask(policies[random() % 4], 100 + static_cast<int>(random() % 400));
+        const RequestHandle handle = 1'000'000 + client * 1000 + i;
+        replica.archive->Fetch(request);
+        EXPECT_TRUE(std::holds_alternative<Queued>(replica.loop->Submit(handle, request)));
+        if (random() % 4 == 0) replica.loop->Cancel(handle, absl::CancelledError("test"));
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  for (const auto& replica : replicas) {
+    while (!replica->loop->Idle()) std::this_thread::yield();
+    EXPECT_TRUE(replica->Flush());
+    EXPECT_EQ(replica->failures, 0);
+  }
+}
+
+TEST(PrefixArchiveTest, ALoopThatHasStoppedAnswersNothing) {
+  const auto values = std::make_shared<Values>();
+  Replica first(values);
+  first.Run(Ask("full"));
+  ASSERT_TRUE(first.Flush());
+  Replica second(values);
+  second.loop->Stop();
+  second.archive->Fetch(Ask("full"));
+}
+
+}  // namespace
+}  // namespace hydrant
