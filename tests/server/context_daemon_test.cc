@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "tests/redis_server.h"
@@ -115,6 +116,43 @@ TEST_P(ContextDaemon, SigtermWaitsForWhatIsToBeSaved) {
   const Daemon again(Flags(), kGguf);
   EXPECT_EQ(Ask(again, "whales"), expected);
   EXPECT_EQ(Ask(again, "more"), expected);
+}
+
+// What was read for one prompt is not read again: by a replica, nor after a kill.
+TEST_P(ContextDaemon, WhatWasReadIsFoundByOthers) {
+  const std::vector<std::string> flags = {"--prefix-cache-store", uri_, "--batch-invariant"};
+  const auto ask = [](const Daemon& daemon, const std::string& policy) {
+    std::vector<std::string> arguments = {"generate", "--prompt",      Text(), "--policy",
+                                          policy,     "--max-tokens",  "16",   "--temperature",
+                                          "0",        "--ignore-eos"};
+    if (policy != "full") arguments.insert(arguments.end(), {"--max-cache-tokens", "60"});
+    return Hydrant(daemon, arguments);
+  };
+  std::map<std::string, std::string> expected;
+  {
+    Daemon first(flags, kGguf);
+    for (const char* policy : {"full", "h2o", "echo"}) {
+      const Ran ran = ask(first, policy);
+      ASSERT_EQ(ran.code, 0) << ran.err;
+      expected[policy] = ran.out;
+    }
+    first.process().Signal(SIGTERM);
+    EXPECT_EQ(first.process().Wait(), 0) << first.process().err();
+  }
+  const auto second = std::make_unique<Daemon>(flags, kGguf);
+  const auto expect_found = [&](const Daemon& daemon, const std::string& policy) {
+    const Ran ran = ask(daemon, policy);
+    EXPECT_EQ(ran.out, expected[policy]) << policy;
+    EXPECT_THAT(ran.err, HasSubstr("cached")) << policy;
+  };
+  expect_found(*second, "h2o");
+  second->process().Signal(SIGKILL);
+  const Daemon third(flags, kGguf);
+  for (const char* policy : {"echo", "h2o", "full"}) expect_found(third, policy);
+  std::vector<std::string> bf16 = flags;
+  bf16.insert(bf16.end(), {"--kv-cache-dtype", "bfloat16"});
+  const Daemon other(bf16, kGguf);
+  EXPECT_THAT(ask(other, "full").err, Not(HasSubstr("cached"))) << "in other numbers";
 }
 
 TEST_P(ContextDaemon, AnotherModelSaysSo) {
