@@ -53,9 +53,12 @@ int ChatInteractively(Connection* connection, const v1::GenerateRequest& request
       continue;
     }
     v1::GenerateRequest turn = request;
-    // The next turn goes on from this one's cache, where there is still one.
-    if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
-    if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
+    // The next turn goes on from this one's cache, where there is still one. Behind a context of
+    // the user's own all that was said since follows it each time.
+    if (!turn.has_context()) {
+      if (!turn.cache().has_reuse()) turn.mutable_cache()->set_reuse(v1::REUSE_COMPRESSED);
+      if (turn.cache().reuse() == v1::REUSE_COMPRESSED) turn.set_keep(true);
+    }
     *turn.mutable_chat() = history;
     AddMessage(turn.mutable_chat(), "user", line);
     std::string answer;

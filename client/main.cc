@@ -99,6 +99,7 @@ int Chat(Connection* connection, const ClientFlags& flags) {
     }
     request.mutable_chat()->set_tools_json(ReadAll(file));
   }
+  if (request.has_context()) request.mutable_chat()->set_continues_context(true);
   if (flags.words.empty())
     return ChatInteractively(connection, request, flags.system, Printing(flags));
   return ChatOnce(connection, request, flags.system, Join(flags.words), Printing(flags));

@@ -1,7 +1,9 @@
 #include "scheduler/context.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -126,6 +128,18 @@ std::shared_ptr<const Context> ContextDirectory::FindLongest(const Request& requ
   return longest;
 }
 
+std::span<const TokenId> MissingEnd(const Context& context, std::span<const TokenId> answer_end) {
+  const std::vector<TokenId>& tokens = context.tokens;
+  for (size_t n = std::min(answer_end.size(), tokens.size()); n > 0; --n) {
+    const auto begin = answer_end.begin();
+    if (std::equal(begin, begin + static_cast<int64_t>(n), tokens.end() - static_cast<int64_t>(n)))
+      return answer_end.subspan(n);
+  }
+  int64_t read = context.first_plan.prompt.tokens;
+  for (const TokenRange& range : context.read_later) read = std::max<int64_t>(read, range.end);
+  return std::cmp_greater(tokens.size(), read) ? answer_end : std::span<const TokenId>();
+}
+
 std::optional<Failed> ContextDirectory::Resolve(Request* request, int64_t unix_now) const {
   if (request->context.empty()) {
     if (request->find_context) request->from = FindLongest(*request, unix_now);
@@ -140,7 +154,11 @@ std::optional<Failed> ContextDirectory::Resolve(Request* request, int64_t unix_n
   if (request->question_tokens > 0)
     return Invalid("cache.question_tokens: a context has been compressed already");
   if (!request->whole_conversation) {
-    request->prompt.insert(request->prompt.begin(), context->tokens.begin(), context->tokens.end());
+    std::vector<TokenId> all = context->tokens;
+    const std::span<const TokenId> end = MissingEnd(*context, request->answer_end);
+    all.insert(all.end(), end.begin(), end.end());
+    all.insert(all.end(), request->prompt.begin(), request->prompt.end());
+    request->prompt = std::move(all);
   } else if (!Continues(request->prompt, *context)) {
     return Invalid(absl::StrCat("prompt: does not continue context ", request->context,
                                 ": it must begin with its ", context->tokens.size(),

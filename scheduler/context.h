@@ -57,6 +57,11 @@ struct Context {
   bool HasExpired(int64_t unix_now) const { return expires_at > 0 && unix_now >= expires_at; }
 };
 
+// Of what ends an answer, the tokens that a context lacks: those behind as many as it ends in. One
+// that ends in none of them lacks all where its last token was generated, and else, being a text,
+// nothing.
+std::span<const TokenId> MissingEnd(const Context& context, std::span<const TokenId> answer_end);
+
 // Whether a sequence reads what follows its prompt at once, not token by token.
 inline bool ReadsAtOnce(const CachePlan& plan, const EngineLimits& limits) {
   return plan.AppendsRuns() && limits.window_layers == 0;

@@ -72,6 +72,9 @@ struct Request {
   // the whole conversation, which begins with the context's tokens.
   std::string context;
   bool whole_conversation = false;
+  // Where the prompt is messages that follow the context: what ends an answer, of which as much
+  // comes between as the context lacks, where it ends in one.
+  std::vector<TokenId> answer_end;
   bool find_context = false;  // the longest that the prompt continues, where there is one
   KeepAs keep_as;
   // Nothing is generated: the request ends when its prompt has been read. REQUIRES: max_tokens is

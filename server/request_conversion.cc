@@ -155,7 +155,13 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
       return std::vector<TokenId>(ids.begin(), ids.end());
     }
     case v1::GenerateRequest::kChat: {
-      HYDRANT_ASSIGN_OR_RETURN(std::string rendered, RenderChat(model, wire.chat(), "chat"));
+      std::string rendered;
+      if (wire.chat().continues_context()) {
+        HYDRANT_ASSIGN_OR_RETURN(ChatTurn turn, RenderTurn(model, wire.chat(), "chat"));
+        rendered = std::move(turn.messages);
+      } else {
+        HYDRANT_ASSIGN_OR_RETURN(rendered, RenderChat(model, wire.chat(), "chat"));
+      }
       HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, rendered, "chat"));
       absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
@@ -249,6 +255,8 @@ absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat&
   }
   if (chat.messages_size() == 0)
     return Invalid(field + ".messages: is empty; a chat needs at least one message");
+  if (chat.continues_context())
+    return Invalid(field + ".continues_context: is for Generate with a context");
   Conversation conversation;
   for (int i = 0; i < chat.messages_size(); ++i) {
     if (chat.messages(i).role().empty())
@@ -264,6 +272,37 @@ absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat&
   if (!text.ok())
     return absl::Status(text.status().code(), absl::StrCat(field, ".", text.status().message()));
   return text;
+}
+
+// As they stand behind a conversation of two other messages, of which the last words are known.
+absl::StatusOr<ChatTurn> RenderTurn(const ServedModel& model, const v1::Chat& chat,
+                                    const std::string& field) {
+  constexpr std::string_view kQuestion = "What is 1 + 1?", kAnswer = "That makes 2.";
+  v1::Chat before = chat;
+  before.clear_messages();
+  before.clear_continues_context();
+  const auto add = [&](const char* role, std::string_view content) {
+    v1::ChatMessage* message = before.add_messages();
+    message->set_role(role);
+    message->set_content(std::string(content));
+  };
+  add("user", kQuestion);
+  add("assistant", kAnswer);
+  v1::Chat whole = before;
+  whole.mutable_messages()->MergeFrom(chat.messages());
+  if (chat.messages_size() == 0)
+    return Invalid(field + ".messages: is empty; a chat needs at least one message");
+  before.set_add_generation_prompt(false);
+  HYDRANT_ASSIGN_OR_RETURN(const std::string begin, RenderChat(model, before, field));
+  HYDRANT_ASSIGN_OR_RETURN(const std::string all, RenderChat(model, whole, field));
+  const size_t answer = begin.rfind(kAnswer);
+  if (!all.starts_with(begin) || answer == std::string::npos) {
+    return Invalid(field +
+                   ".continues_context: this model's chat template writes earlier messages anew "
+                   "when others follow; send the whole conversation");
+  }
+  return ChatTurn{.answer_end = begin.substr(answer + kAnswer.size()),
+                  .messages = all.substr(begin.size())};
 }
 
 absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
@@ -296,7 +335,14 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   request.cache = ConvertCache(wire.cache());
   HYDRANT_RETURN_IF_ERROR(ConvertReuse(wire.cache(), &request));
   request.context = wire.context();
-  request.whole_conversation = wire.prompt_case() == v1::GenerateRequest::kChat;
+  const bool continues = wire.chat().continues_context();
+  if (continues && !wire.has_context())
+    return Invalid("chat.continues_context: needs a context, which the messages follow");
+  request.whole_conversation = wire.prompt_case() == v1::GenerateRequest::kChat && !continues;
+  if (continues) {
+    HYDRANT_ASSIGN_OR_RETURN(const ChatTurn turn, RenderTurn(model, wire.chat(), "chat"));
+    HYDRANT_ASSIGN_OR_RETURN(request.answer_end, EncodeChat(model, turn.answer_end));
+  }
   if (wire.keep()) {
     request.keep_as.created_at = absl::ToUnixSeconds(absl::Now());
     request.keep_as.handle = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),
