@@ -31,9 +31,7 @@ std::string_view AsText(const Sha256Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-std::string StoreKey(const PrefixKey& key) {
-  return "prefix." + HexOf(key);
-}
+std::string StoreKey(const PrefixKey& key) { return "prefix." + HexOf(key); }
 
 // Of a block and its key: a value under another's key is found out.
 Sha256Digest Checksum(const PrefixKey& key, std::string_view block) {
@@ -78,9 +76,12 @@ Sha256Digest PrefixSecretOf(const ContextHome& home) {
   hash.Add("hydrant prefix blocks ");
   hash.Add(kMagic);
   hash.Add(AsText(home.model));
-  const int64_t shape[] = {static_cast<int64_t>(home.layout.dtype), home.layout.head_dim,
-                           home.limits.num_layers,                  home.limits.num_kv_heads,
-                           home.limits.window,                      kPrefixBlockTokens};
+  const int64_t shape[] = {static_cast<int64_t>(home.layout.dtype),
+                           home.layout.head_dim,
+                           home.limits.num_layers,
+                           home.limits.num_kv_heads,
+                           home.limits.window,
+                           kPrefixBlockTokens};
   hash.Add(shape, sizeof(shape));
   return hash.Finish();
 }
@@ -190,9 +191,8 @@ void PrefixArchive::Fetch(const Request& request) {
   });
   Blocks fetched;
   const int known = layout.Usable(keys, [&](const PrefixKey& key) { return here.contains(key); });
-  const int usable = layout.Usable(keys, [&](const PrefixKey& key) {
-    return here.contains(key) || IsThere(key, &fetched);
-  });
+  const int usable = layout.Usable(
+      keys, [&](const PrefixKey& key) { return here.contains(key) || IsThere(key, &fetched); });
   if (usable <= known) return;
   Install(layout.KeysBefore(keys, usable), &fetched);
   metrics_.loaded_tokens += usable - known;

@@ -1,7 +1,7 @@
-// Keeps what prompts leave in prefix blocks in a store outside of the process as well, and brings it
-// back for prompts that begin alike: after a restart, or what another replica has read. Every block
-// is a value of its own, checked when it comes; one that is not right is not there. What the store
-// costs in time is the caller's, so none comes from the loop's thread; no step waits for it.
+// Keeps what prompts leave in prefix blocks in a store outside of the process as well, and brings
+// it back for prompts that begin alike: after a restart, or what another replica has read. Every
+// block is a value of its own, checked when it comes; one that is not right is not there. What the
+// store costs in time is the caller's, so none comes from the loop's thread; no step waits for it.
 // Thread-safe.
 #ifndef HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_
 #define HYDRANT_SCHEDULER_PREFIX_ARCHIVE_H_

@@ -137,21 +137,21 @@ void Scheduler::ListPrefixReaders() {
 }
 
 void Scheduler::AddPrefixReader(const Sequence* sequence) {
-  const std::vector<PrefixKey>& fresh = sequence->prefix.keys;
-  if (!fresh.empty()) prefix_readers_.push_back({sequence, {fresh.begin(), fresh.end()}});
+  if (!sequence->prefix.keys.empty()) prefix_readers_.push_back({sequence, {}});
 }
 
 // Whether it is sooner done when a prompt that begins alike, and is being read, has been read: the
 // two share the engine, so it is where what that one has left to read, less what need not be read
 // twice then, is no more than its own.
-bool Scheduler::WaitsForPrefix(const Sequence& sequence) const {
-  if (sequence.from != nullptr || sequence.prefix_keys.empty() || prefix_readers_.empty())
-    return false;
-  const int there = UsableTokens(sequence, nullptr);
-  const int64_t own = static_cast<int64_t>(sequence.PrefillTokens().size()) - there;
-  for (const PrefixReader& reader : prefix_readers_) {
+bool Scheduler::WaitsForPrefix(const Sequence& sequence) {
+  if (sequence.from != nullptr || sequence.prefix_keys.empty()) return false;
+  for (PrefixReader& reader : prefix_readers_) {
     const Sequence& other = *reader.sequence;
     if (other.prefix_keys.front() != sequence.prefix_keys.front()) continue;
+    const std::vector<PrefixKey>& fresh = other.prefix.keys;
+    if (reader.fresh.empty()) reader.fresh.insert(fresh.begin(), fresh.end());
+    const int there = UsableTokens(sequence, nullptr);
+    const int64_t own = static_cast<int64_t>(sequence.PrefillTokens().size()) - there;
     const int64_t spared = UsableTokens(sequence, &reader) - there;
     const int64_t left = other.num_seen > 0 ? 0
                                             : static_cast<int64_t>(other.PrefillTokens().size()) -

@@ -153,7 +153,7 @@ class Scheduler {
   void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token, TimeUs now);
   void OpenPrefix(Sequence* sequence);
   PrefixLayout LayoutOf(const Sequence& sequence) const;
-  // Who fills blocks, and those.
+  // Who fills blocks, and their keys once somebody asks.
   struct PrefixReader {
     const Sequence* sequence = nullptr;
     std::unordered_set<PrefixKey, PrefixKeyHash> fresh;
@@ -162,7 +162,7 @@ class Scheduler {
   void ListPrefixReaders();
   void AddPrefixReader(const Sequence* sequence);
   void AbandonPrefix(Sequence* sequence);
-  bool WaitsForPrefix(const Sequence& sequence) const;
+  bool WaitsForPrefix(const Sequence& sequence);
 
   void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);

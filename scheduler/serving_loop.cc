@@ -153,8 +153,8 @@ class ServingLoop::Impl {
   TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
-  std::vector<std::function<void(Scheduler*)>> commands_;  // with null where it is over
-  std::function<void(std::vector<PrefixKey>)> on_filled_;  // may be null
+  std::vector<std::function<void(Scheduler*)>> commands_;        // with null where it is over
+  std::function<void(std::vector<PrefixKey>)> on_filled_;        // may be null
   std::function<void(std::shared_ptr<const Context>)> on_kept_;  // may be null
   std::vector<std::shared_ptr<const Context>> kept_;             // it has not been called with
   int64_t expired_at_ = 0;                                       // when it was last looked for

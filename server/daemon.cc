@@ -247,8 +247,8 @@ class Daemon {
       const char* flag, const std::string& uri, const std::optional<int64_t>& max_bytes,
       std::string_view what, int io_timeout_ms) {
     if (uri.empty()) return nullptr;
-    absl::StatusOr<std::unique_ptr<ContextStore>> store = OpenContextStore(
-        uri, {.max_bytes = max_bytes.value_or(0), .io_timeout_ms = io_timeout_ms});
+    absl::StatusOr<std::unique_ptr<ContextStore>> store =
+        OpenContextStore(uri, {.max_bytes = max_bytes.value_or(0), .io_timeout_ms = io_timeout_ms});
     if (!store.ok()) {
       return absl::Status(store.status().code(),
                           fmt::format("{}: {}", flag, std::string(store.status().message())));
@@ -258,15 +258,17 @@ class Daemon {
   }
 
   absl::Status OpenStores() {
-    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<ContextStore> contexts,
-                             OpenStore("--context-store", options_.context_store,
-                                       options_.context_store_bytes, "contexts", kContextTimeoutMs));
+    HYDRANT_ASSIGN_OR_RETURN(
+        std::unique_ptr<ContextStore> contexts,
+        OpenStore("--context-store", options_.context_store, options_.context_store_bytes,
+                  "contexts", kContextTimeoutMs));
     contexts_ = std::make_unique<ContextArchive>(loop_.get(), model_->engine->kept_memory(),
                                                  HomeOf(model_->served), std::move(contexts),
                                                  LogFailures("not saved"));
-    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<ContextStore> prefixes,
-                             OpenStore("--prefix-cache-store", options_.prefix_store,
-                                       options_.prefix_store_bytes, "prefix blocks", kPrefixTimeoutMs));
+    HYDRANT_ASSIGN_OR_RETURN(
+        std::unique_ptr<ContextStore> prefixes,
+        OpenStore("--prefix-cache-store", options_.prefix_store, options_.prefix_store_bytes,
+                  "prefix blocks", kPrefixTimeoutMs));
     const ServedModel& served = model_->served;
     if (prefixes == nullptr || served.limits.num_prefix_blocks == 0) return absl::OkStatus();
     SharePrefixKeys(PrefixSecretOf(HomeOf(served)));

@@ -33,8 +33,8 @@ struct DaemonOptions {
   std::optional<int64_t> context_memory_bytes;       // the same
   std::string prefix_store;                          // the same, of prefix blocks
   std::optional<int64_t> prefix_store_bytes;
-  std::string context_store;                         // OpenContextStore()'s; "": none
-  std::optional<int64_t> context_store_bytes;        // of a folder's; unset: no bound
+  std::string context_store;                   // OpenContextStore()'s; "": none
+  std::optional<int64_t> context_store_bytes;  // of a folder's; unset: no bound
   std::string log_level = "info";
   bool log_json = false;
   EngineOptions engine;

@@ -251,8 +251,8 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
   request->deadline = SteadyDeadline(deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
   const int n = NumSamples(wire);
-  const std::optional<Refusal> refusal = WithStores(
-      serving, shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
+  const std::optional<Refusal> refusal =
+      WithStores(serving, shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
         if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
         Submit(stream, serving, std::move(*shared), n);
       });

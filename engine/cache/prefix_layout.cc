@@ -1,7 +1,6 @@
 #include "engine/cache/prefix_layout.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/ops/prefix_blocks.h"
 
@@ -28,10 +27,8 @@ uint8_t SumsOf(const ColumnStatistic& statistic) {
 }  // namespace
 
 PrefixLayout::PrefixLayout(const CachePlan& plan, int read, const EngineLimits& limits)
-    : sums_a_block_(limits.sums_a_prefix_block),
-      last_start_(static_cast<int>(plan.prompt.tokens) -
-                  1),  // the next token follows from its last
-      sums_end_(read) {
+    : sums_a_block_(limits.sums_a_prefix_block), sums_end_(read) {
+  last_start_ = static_cast<int>(plan.prompt.tokens) - 1;  // the next token follows from it
   for (const PromptStatistic& one : StatisticsOf(plan, read)) {
     if (one.echo.has_value()) parts_ = 1 + limits.query_blocks;
     if (!one.reading.has_value() || one.reading->end_query <= 0) continue;  // asks nobody

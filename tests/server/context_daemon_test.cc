@@ -122,8 +122,8 @@ TEST_P(ContextDaemon, SigtermWaitsForWhatIsToBeSaved) {
 TEST_P(ContextDaemon, WhatWasReadIsFoundByOthers) {
   const std::vector<std::string> flags = {"--prefix-cache-store", uri_, "--batch-invariant"};
   const auto ask = [](const Daemon& daemon, const std::string& policy) {
-    std::vector<std::string> arguments = {"generate", "--prompt",      Text(), "--policy",
-                                          policy,     "--max-tokens",  "16",   "--temperature",
+    std::vector<std::string> arguments = {"generate", "--prompt",     Text(), "--policy",
+                                          policy,     "--max-tokens", "16",   "--temperature",
                                           "0",        "--ignore-eos"};
     if (policy != "full") arguments.insert(arguments.end(), {"--max-cache-tokens", "60"});
     return Hydrant(daemon, arguments);
