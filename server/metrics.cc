@@ -328,7 +328,9 @@ std::string MetricsText(const MetricsArgs& args) {
     AddModel(model, &own);
     AddLoop(loop, metrics, args.now, &own);
     AddContextStore(args.serving.contexts->metrics(), &own);
-    if (args.serving.prefixes != nullptr) AddPrefixStore(args.serving.prefixes->metrics(), &own);
+    static const PrefixArchiveMetrics kNoStore;
+    AddPrefixStore(args.serving.prefixes != nullptr ? args.serving.prefixes->metrics() : kNoStore,
+                   &own);
     Families vllm({{"model_name", ToValidUtf8(model.name)}});
     AddVllmLoop(model, loop, metrics, &vllm);
     AddVllmRequests(*args.requests, &vllm);
