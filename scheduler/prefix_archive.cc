@@ -96,7 +96,7 @@ PrefixArchive::PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer,
       store_(std::move(store)),
       on_failure_(std::move(on_failure)) {
   saver_ = std::thread([this] { SaveFilled(); });
-  loop_->OnPrefixFilled([this](std::vector<PrefixKey> keys) {
+  loop_->OnPrefixFilled([this](const std::vector<PrefixKey>& keys) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const PrefixKey& key : keys) {
       if (!stored_.contains(key)) filled_.push_back(key);

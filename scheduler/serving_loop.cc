@@ -83,7 +83,7 @@ class ServingLoop::Impl {
   void Cancel(RequestHandle handle, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
   void RunOnLoop(std::function<void(Scheduler*)> command);
-  void OnPrefixFilled(std::function<void(std::vector<PrefixKey>)> callback) {
+  void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
     scheduler_.ListFilled();
     on_filled_ = std::move(callback);
   }
@@ -153,11 +153,11 @@ class ServingLoop::Impl {
   TimeUs host_us_ = 0;
   bool stepped_ = false;
   int steps_in_flight_ = 0;
-  std::vector<std::function<void(Scheduler*)>> commands_;        // with null where it is over
-  std::function<void(std::vector<PrefixKey>)> on_filled_;        // may be null
-  std::function<void(std::shared_ptr<const Context>)> on_kept_;  // may be null
-  std::vector<std::shared_ptr<const Context>> kept_;             // it has not been called with
-  int64_t expired_at_ = 0;                                       // when it was last looked for
+  std::vector<std::function<void(Scheduler*)>> commands_;         // with null where it is over
+  std::function<void(const std::vector<PrefixKey>&)> on_filled_;  // may be null
+  std::function<void(std::shared_ptr<const Context>)> on_kept_;   // may be null
+  std::vector<std::shared_ptr<const Context>> kept_;              // it has not been called with
+  int64_t expired_at_ = 0;                                        // when it was last looked for
 
   LoopMetrics metrics_;
   std::atomic<bool> engine_lost_{false};
@@ -342,8 +342,8 @@ void ServingLoop::Impl::Step(Inbox inbox) {
   }
   // Before anybody hears that the prompt has been read.
   if (on_filled_ != nullptr) {
-    std::vector<PrefixKey> filled = scheduler_.TakeFilled();
-    if (!filled.empty()) on_filled_(std::move(filled));
+    const std::vector<PrefixKey> filled = scheduler_.TakeFilled();
+    if (!filled.empty()) on_filled_(filled);
   }
   Publish(scheduler_.TakeEvents());
   RunCommands();
@@ -500,7 +500,7 @@ void ServingLoop::WithPrefixCache(std::function<void(PrefixCache*)> command) {
     command(scheduler == nullptr ? nullptr : &scheduler->prefix_cache());
   });
 }
-void ServingLoop::OnPrefixFilled(std::function<void(std::vector<PrefixKey>)> callback) {
+void ServingLoop::OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
   impl_->OnPrefixFilled(std::move(callback));
 }
 void ServingLoop::OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {

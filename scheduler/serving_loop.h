@@ -93,7 +93,7 @@ class ServingLoop {
   void WithPrefixCache(std::function<void(PrefixCache*)> command);
   // Called with the keys of all that a prompt has left in prefix blocks, on the loop's thread. It
   // must not block. Before the first request.
-  void OnPrefixFilled(std::function<void(std::vector<PrefixKey>)> callback);
+  void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback);
   // Called with every context that a request leaves, as WithContexts() calls. Before the first
   // request.
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback);

@@ -148,6 +148,8 @@ class Daemon {
     loader.join();
     if (!load_status_.ok()) return load_status_;
     const absl::Status engine = Serve();
+    // Without a delay nothing is taken any more once the health says so.
+    if (options_.drain_delay.count() == 0) service_.SetDraining();
     server_->SetServing(false);
     if (engine.ok()) LetBalancersNotice();
     Drain();

@@ -34,6 +34,7 @@ void PrefixTransfer::Begin(const PrefillSlice& slice, const KvState& kv) {
   const Blocks blocks = BlocksOf(slice, kv);
   for (int part = 0; part < blocks.parts; ++part) {
     std::vector<int32_t> ids;
+    ids.reserve(blocks.cached + blocks.NewOf(part));
     for (int i = 0; i < blocks.cached; ++i)
       ids.push_back(slice.cached_blocks[i * blocks.parts + part]);
     for (int i = 0; i < blocks.NewOf(part); ++i)
