@@ -62,46 +62,21 @@ ContextArchive::ContextArchive(ServingLoop* loop, const KeptMemory& memory, cons
       store_(std::move(store)),
       on_unsaved_(std::move(on_unsaved)) {
   if (store_ == nullptr) return;
-  saver_ = std::thread([this] { SaveKept(); });
+  queue_ = std::make_unique<SaveQueue<ContextId>>(
+      kMostWaiting, 1, [this](std::span<const ContextId> ids) { SaveKept(ids.front()); });
   loop_->OnKept([this](const std::shared_ptr<const Context>& context) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (kept_.size() == kMostWaiting) kept_.pop_front();
-    kept_.push_back(context->id);
-    wake_.notify_one();
+    queue_->Add(std::span(&context->id, 1));
   });
 }
 
-ContextArchive::~ContextArchive() {
-  if (!saver_.joinable()) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-    wake_.notify_one();
-  }
-  saver_.join();
-}
-
-void ContextArchive::SaveKept() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [&] { return stopping_ || !kept_.empty(); });
-    if (kept_.empty()) return;
-    const ContextId id = std::move(kept_.front());
-    kept_.pop_front();
-    saving_ = true;
-    lock.unlock();
-    const absl::Status status = Save(id);
-    // One that has left already was not worth it.
-    if (!status.ok() && !absl::IsNotFound(status) && on_unsaved_) on_unsaved_(status);
-    lock.lock();
-    saving_ = false;
-    saved_.notify_all();
-  }
+void ContextArchive::SaveKept(const ContextId& id) {
+  const absl::Status status = Save(id);
+  // One that has left already was not worth it.
+  if (!status.ok() && !absl::IsNotFound(status) && on_unsaved_) on_unsaved_(status);
 }
 
 bool ContextArchive::Flush(std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return saved_.wait_until(lock, deadline, [&] { return kept_.empty() && !saving_; });
+  return queue_ == nullptr || queue_->Flush(deadline);
 }
 
 absl::Status ContextArchive::Save(const ContextId& id) {

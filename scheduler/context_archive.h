@@ -6,20 +6,18 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/context_file.h"
 #include "scheduler/histogram.h"
+#include "scheduler/save_queue.h"
 #include "scheduler/serving_loop.h"
 #include "scheduler/store/context_store.h"
 
@@ -44,7 +42,7 @@ class ContextArchive {
   ContextArchive(ServingLoop* loop, const KeptMemory& memory, const ContextHome& home,
                  std::unique_ptr<ContextStore> store, OnUnsaved on_unsaved = {});
   // REQUIRES: the loop has stopped
-  ~ContextArchive();
+  ~ContextArchive() = default;
   // Waits until what requests have left is saved; false: it took longer.
   bool Flush(std::chrono::steady_clock::time_point deadline);
 
@@ -75,7 +73,7 @@ class ContextArchive {
  private:
   absl::Status TrySave(const ContextId& id);
   absl::Status TryLoad(const ContextId& id);
-  void SaveKept();
+  void SaveKept(const ContextId& id);
 
   ServingLoop* const loop_;
   const KeptMemory memory_;
@@ -86,14 +84,7 @@ class ContextArchive {
   ContextArchiveMetrics metrics_;
   const OnUnsaved on_unsaved_;
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<ContextId> kept_;  // to be saved
-  bool saving_ = false;         // the first of them
-  bool stopping_ = false;
-
-  std::condition_variable wake_, saved_;
-  std::thread saver_;
+  std::unique_ptr<SaveQueue<ContextId>> queue_;  // null: there is no store
 };
 
 }  // namespace hydrant

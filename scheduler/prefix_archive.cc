@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -19,7 +20,7 @@ constexpr std::string_view kMagic = "HYDRPFX1";
 // More wait only where the store is slower than prompts are read; the oldest are not saved.
 constexpr size_t kMostWaiting = 4096;
 constexpr size_t kMostStored = 1 << 18;  // that are remembered
-// Blocks that are copied between two steps: a few milliseconds.
+// Of blocks that are copied between two steps: a few milliseconds.
 constexpr size_t kCopiedBytes = 8 << 20;
 constexpr std::chrono::seconds kDownTime(10);
 
@@ -95,47 +96,32 @@ PrefixArchive::PrefixArchive(ServingLoop* loop, const Tokenizer* tokenizer,
       memory_(memory),
       store_(std::move(store)),
       on_failure_(std::move(on_failure)) {
-  saver_ = std::thread([this] { SaveFilled(); });
+  queue_ = std::make_unique<SaveQueue<PrefixKey>>(
+      kMostWaiting, BlocksAtOnce(), [this](std::span<const PrefixKey> keys) { Save(keys); });
   loop_->OnPrefixFilled([this](const std::vector<PrefixKey>& keys) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (const PrefixKey& key : keys) {
-      if (!stored_.contains(key)) filled_.push_back(key);
+    std::vector<PrefixKey> more;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      std::copy_if(keys.begin(), keys.end(), std::back_inserter(more),
+                   [&](const PrefixKey& key) { return !stored_.contains(key); });
     }
-    while (filled_.size() > kMostWaiting) filled_.pop_front();
-    wake_.notify_one();
+    queue_->Add(more);
   });
 }
 
-PrefixArchive::~PrefixArchive() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-    wake_.notify_one();
-  }
-  saver_.join();
-}
-
-void PrefixArchive::SaveFilled() {
-  const size_t most = std::max<size_t>(1, kCopiedBytes / std::max<size_t>(memory_.block_bytes, 1));
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [&] { return stopping_ || !filled_.empty(); });
-    if (stopping_) return;
-    const auto end = filled_.begin() + static_cast<int64_t>(std::min(most, filled_.size()));
-    const std::vector<PrefixKey> keys(filled_.begin(), end);
-    filled_.erase(filled_.begin(), end);
-    saving_ = true;
-    lock.unlock();
-    Save(keys);
-    lock.lock();
-    saving_ = false;
-    saved_.notify_all();
-  }
-}
-
 bool PrefixArchive::Flush(std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return saved_.wait_until(lock, deadline, [&] { return filled_.empty() && !saving_; });
+  return queue_->Flush(deadline);
+}
+
+// That are copied between two steps.
+size_t PrefixArchive::BlocksAtOnce() const {
+  return std::max<size_t>(1, kCopiedBytes / std::max<size_t>(memory_.block_bytes, 1));
+}
+
+void PrefixArchive::RememberStored(std::span<const PrefixKey> keys) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (stored_.size() + keys.size() > kMostStored) stored_.clear();
+  stored_.insert(keys.begin(), keys.end());
 }
 
 // Those that are still here.
@@ -161,9 +147,7 @@ void PrefixArchive::Save(std::span<const PrefixKey> keys) {
       continue;
     }
     metrics_.saved_bytes += value.size();
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (stored_.size() == kMostStored) stored_.clear();
-    stored_.insert(key);
+    RememberStored(std::span(&key, 1));
   }
 }
 
@@ -219,7 +203,6 @@ bool PrefixArchive::IsThere(const PrefixKey& key, Blocks* fetched) {
 
 // Into free blocks, a few between two steps.
 void PrefixArchive::Install(std::span<const PrefixKey> keys, Blocks* fetched) {
-  const size_t most = std::max<size_t>(1, kCopiedBytes / memory_.block_bytes);
   std::vector<PrefixKey> next;
   const auto install = [&] {
     Asked(loop_, [&](PrefixCache* cache) {
@@ -230,14 +213,13 @@ void PrefixArchive::Install(std::span<const PrefixKey> keys, Blocks* fetched) {
       cache->Fill(&lease);
       return true;
     });
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stored_.insert(next.begin(), next.end());
+    RememberStored(next);
     next.clear();
   };
   for (const PrefixKey& key : keys) {
     if (!fetched->contains(key)) continue;
     next.push_back(key);
-    if (next.size() == most) install();
+    if (next.size() == BlocksAtOnce()) install();
   }
   if (!next.empty()) install();
 }

@@ -8,16 +8,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -26,6 +23,7 @@
 #include "engine/cache/kept_memory.h"
 #include "engine/cache/prefix_key.h"
 #include "scheduler/histogram.h"
+#include "scheduler/save_queue.h"
 #include "scheduler/serving_loop.h"
 #include "scheduler/store/context_store.h"
 
@@ -56,7 +54,7 @@ class PrefixArchive {
                 const PrefixMemory& memory, std::unique_ptr<ContextStore> store,
                 OnFailure on_failure = {});
   // REQUIRES: the loop has stopped
-  ~PrefixArchive();
+  ~PrefixArchive() = default;
 
   // Brings what the request need not read, as far as it is in the store and not here. Where
   // anything goes wrong it brings less. A store that fails is left alone for a while.
@@ -68,7 +66,8 @@ class PrefixArchive {
 
  private:
   using Blocks = std::unordered_map<PrefixKey, std::string, PrefixKeyHash>;
-  void SaveFilled();
+  size_t BlocksAtOnce() const;
+  void RememberStored(std::span<const PrefixKey> keys);
   void Save(std::span<const PrefixKey> keys);
   bool IsThere(const PrefixKey& key, Blocks* fetched);
   void Install(std::span<const PrefixKey> keys, Blocks* fetched);
@@ -86,14 +85,8 @@ class PrefixArchive {
 
   std::mutex failure_mutex_;
   std::mutex mutex_;
-  // Guarded by mutex_.
-  std::deque<PrefixKey> filled_;  // to be saved
-  bool saving_ = false;           // some that have left filled_
-  bool stopping_ = false;
-  std::unordered_set<PrefixKey, PrefixKeyHash> stored_;  // known to be in the store
-
-  std::condition_variable wake_, saved_;
-  std::thread saver_;
+  std::unordered_set<PrefixKey, PrefixKeyHash> stored_;  // guarded by mutex_: in the store already
+  std::unique_ptr<SaveQueue<PrefixKey>> queue_;          // last: its thread uses all above
 };
 
 }  // namespace hydrant

@@ -104,11 +104,12 @@ void Scheduler::OpenPrefix(Sequence* sequence) {
   const int useful =
       std::min(there, (sequence->num_context_tokens - 1) / kPrefixBlockTokens * kPrefixBlockTokens);
   const int usable = UsableTokens(*sequence, nullptr);
-  std::vector<int32_t> cuts = layout.Cuts(static_cast<int>(keys.size()), usable, there);
-  sequence->prefix =
-      prefix_cache_.Open(layout.KeysBefore(keys, usable), layout.KeysFrom(keys, usable, cuts));
+  std::vector<int32_t> checkpoints =
+      layout.Checkpoints(static_cast<int>(keys.size()), usable, there);
+  sequence->prefix = prefix_cache_.Open(layout.KeysBefore(keys, usable),
+                                        layout.KeysFrom(keys, usable, checkpoints));
   sequence->prefix.tokens = usable;
-  sequence->prefix.cuts = std::move(cuts);
+  sequence->prefix.checkpoints = std::move(checkpoints);
   prefix_cache_.CountLookup(sequence->num_context_tokens, usable);
   sequence->cursor = {0, usable};
   if (sequence->was_read) return;  // it comes back: usage is about the first time

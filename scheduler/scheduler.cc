@@ -440,7 +440,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
     } else {
       slice.cached_blocks = sequence->prefix.cached;
       slice.new_blocks = sequence->prefix.fresh;
-      slice.cuts = sequence->prefix.cuts;
+      slice.checkpoints = sequence->prefix.checkpoints;
     }
     slice.sampling.position = static_cast<int32_t>(SeenAfter(*sequence));
     AdvancePrompt(sequence, slice, AddSamples(sequence, &slice));

@@ -155,13 +155,7 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
       return std::vector<TokenId>(ids.begin(), ids.end());
     }
     case v1::GenerateRequest::kChat: {
-      std::string rendered;
-      if (wire.chat().continues_context()) {
-        HYDRANT_ASSIGN_OR_RETURN(ChatTurn turn, RenderTurn(model, wire.chat(), "chat"));
-        rendered = std::move(turn.messages);
-      } else {
-        HYDRANT_ASSIGN_OR_RETURN(rendered, RenderChat(model, wire.chat(), "chat"));
-      }
+      HYDRANT_ASSIGN_OR_RETURN(const std::string rendered, RenderChat(model, wire.chat(), "chat"));
       HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, rendered, "chat"));
       absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
@@ -274,8 +268,25 @@ absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat&
   return text;
 }
 
-// As they stand behind a conversation of two other messages, of which the last words are known.
-absl::StatusOr<ChatTurn> RenderTurn(const ServedModel& model, const v1::Chat& chat,
+namespace {
+
+// Of a text those tokens that come behind its first bytes; where these end within a token, those of
+// the rest alone.
+absl::StatusOr<std::vector<TokenId>> EncodeFrom(const ServedModel& model, const std::string& text,
+                                                size_t first) {
+  HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> all, EncodeChat(model, text));
+  HYDRANT_ASSIGN_OR_RETURN(const std::vector<TokenId> head,
+                           EncodeChat(model, text.substr(0, first)));
+  if (head.size() > all.size() || !std::equal(head.begin(), head.end(), all.begin()))
+    return EncodeChat(model, text.substr(first));
+  return std::vector<TokenId>(all.begin() + static_cast<int64_t>(head.size()), all.end());
+}
+
+}  // namespace
+
+// As they stand behind a conversation of two other messages. What ends an answer is what comes
+// behind it whether others follow or not.
+absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& chat,
                                     const std::string& field) {
   constexpr std::string_view kQuestion = "What is 1 + 1?", kAnswer = "That makes 2.";
   v1::Chat before = chat;
@@ -293,16 +304,23 @@ absl::StatusOr<ChatTurn> RenderTurn(const ServedModel& model, const v1::Chat& ch
   if (chat.messages_size() == 0)
     return Invalid(field + ".messages: is empty; a chat needs at least one message");
   before.set_add_generation_prompt(false);
-  HYDRANT_ASSIGN_OR_RETURN(const std::string begin, RenderChat(model, before, field));
-  HYDRANT_ASSIGN_OR_RETURN(const std::string all, RenderChat(model, whole, field));
-  const size_t answer = begin.rfind(kAnswer);
-  if (!all.starts_with(begin) || answer == std::string::npos) {
+  HYDRANT_ASSIGN_OR_RETURN(const std::string ended, RenderChat(model, before, field));
+  HYDRANT_ASSIGN_OR_RETURN(const std::string goes_on, RenderChat(model, whole, field));
+  const size_t answer = ended.rfind(kAnswer);
+  const size_t end = answer + kAnswer.size();
+  if (answer == std::string::npos || !goes_on.starts_with(ended.substr(0, end))) {
     return Invalid(field +
                    ".continues_context: this model's chat template writes earlier messages anew "
                    "when others follow; send the whole conversation");
   }
-  return ChatTurn{.answer_end = begin.substr(answer + kAnswer.size()),
-                  .messages = all.substr(begin.size())};
+  HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, goes_on, field));
+  const absl::StatusOr<std::vector<TokenId>> last = EncodeFrom(model, ended, end);
+  const absl::StatusOr<std::vector<TokenId>> rest = EncodeFrom(model, goes_on, end);
+  if (!last.ok()) return AtField(field, last.status());
+  if (!rest.ok()) return AtField(field, rest.status());
+  HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, rest->size(), field));
+  const auto messages = std::mismatch(rest->begin(), rest->end(), last->begin(), last->end()).first;
+  return ChatTurn{.answer_end = {rest->begin(), messages}, .messages = {messages, rest->end()}};
 }
 
 absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
@@ -326,23 +344,23 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   } else {
     request.request_id = absl::StrCat("r-", absl::Hex(Draw64(), absl::kZeroPad16));
   }
-  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> prompt, EncodePrompt(model, wire));
-  HYDRANT_ASSIGN_OR_RETURN(request.question_tokens, QuestionTokens(model, wire, prompt));
-  request.prompt = std::move(prompt);
+  if (wire.chat().continues_context()) {
+    if (!wire.has_context())
+      return Invalid("chat.continues_context: needs a context, which the messages follow");
+    HYDRANT_ASSIGN_OR_RETURN(ChatTurn turn, EncodeTurn(model, wire.chat(), "chat"));
+    request.prompt = std::move(turn.messages);
+    request.answer_end = std::move(turn.answer_end);
+  } else {
+    HYDRANT_ASSIGN_OR_RETURN(request.prompt, EncodePrompt(model, wire));
+    request.whole_conversation = wire.prompt_case() == v1::GenerateRequest::kChat;
+  }
+  HYDRANT_ASSIGN_OR_RETURN(request.question_tokens, QuestionTokens(model, wire, request.prompt));
   request.resume_token_ids.assign(wire.resume_token_ids().begin(), wire.resume_token_ids().end());
   request.sampling = ConvertSampling(wire.sampling());
   request.stopping = ConvertStopping(wire.stopping());
   request.cache = ConvertCache(wire.cache());
   HYDRANT_RETURN_IF_ERROR(ConvertReuse(wire.cache(), &request));
   request.context = wire.context();
-  const bool continues = wire.chat().continues_context();
-  if (continues && !wire.has_context())
-    return Invalid("chat.continues_context: needs a context, which the messages follow");
-  request.whole_conversation = wire.prompt_case() == v1::GenerateRequest::kChat && !continues;
-  if (continues) {
-    HYDRANT_ASSIGN_OR_RETURN(const ChatTurn turn, RenderTurn(model, wire.chat(), "chat"));
-    HYDRANT_ASSIGN_OR_RETURN(request.answer_end, EncodeChat(model, turn.answer_end));
-  }
   if (wire.keep()) {
     request.keep_as.created_at = absl::ToUnixSeconds(absl::Now());
     request.keep_as.handle = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),

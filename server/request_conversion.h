@@ -23,13 +23,13 @@ absl::Status CheckModelName(const ServedModel& model, const std::string& name);
 absl::StatusOr<std::string> RenderChat(const ServedModel& model, const v1::Chat& chat,
                                        const std::string& field);
 
-// Messages that follow a conversation which is not at hand.
+// The tokens of messages that follow a conversation which is not at hand.
 struct ChatTurn {
-  std::string answer_end;  // what comes behind an answer's text, before them
-  std::string messages;
+  std::vector<TokenId> answer_end;  // what comes behind an answer's text, before them
+  std::vector<TokenId> messages;
 };
-// InvalidArgument, too, where the template does not write them apart from what comes before.
-absl::StatusOr<ChatTurn> RenderTurn(const ServedModel& model, const v1::Chat& chat,
+// InvalidArgument, too, where the template does not leave what comes before as it is.
+absl::StatusOr<ChatTurn> EncodeTurn(const ServedModel& model, const v1::Chat& chat,
                                     const std::string& field);
 
 // The ids of a rendered chat: special tokens in it are parsed (also those a user wrote, as Hugging

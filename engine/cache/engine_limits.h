@@ -17,8 +17,8 @@ struct EngineLimits {
   int num_blocks = 0;              // pages of the pool
   int64_t table_entries = 0;       // size of the table arena
   int num_prefix_blocks = 0;       // prefix blocks (kernels/ops/prefix_blocks.h); 0: none are kept
-  int query_blocks = 1;            // prefix blocks that hold queries for one of keys and values
-  int sums_a_prefix_block = 1024;  // of a layer and KV head
+  int query_blocks = 1;            // that hold queries, for each that holds keys and values
+  int sums_a_prefix_block = 1024;  // column sums that one holds, of a layer and KV head
   int num_host_pages = 0;          // pages in the host's memory, for caches that are kept
   int max_kept_caches = 0;         // of these at a time
   int max_num_seqs = 0;            // slots

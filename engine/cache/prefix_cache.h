@@ -21,11 +21,11 @@ namespace hydrant {
 
 // What a prompt that is being read has of the blocks. Empty where it has none.
 struct PrefixLease {
-  std::vector<int32_t> cached;  // filled ones, of its first tokens
-  std::vector<int32_t> fresh;   // to be filled with the tokens that follow those
-  std::vector<PrefixKey> keys;  // of the fresh ones
-  int32_t tokens = 0;           // the first ones, that need not be read
-  std::vector<int32_t> cuts;    // PrefixLayout::Cuts
+  std::vector<int32_t> cached;       // filled ones, of its first tokens
+  std::vector<int32_t> fresh;        // to be filled with the tokens that follow those
+  std::vector<PrefixKey> keys;       // of the fresh ones
+  int32_t tokens = 0;                // the first ones, that need not be read
+  std::vector<int32_t> checkpoints;  // PrefixLayout::Checkpoints
 
   bool IsEmpty() const { return cached.empty() && fresh.empty(); }
 };

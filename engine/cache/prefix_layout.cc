@@ -64,19 +64,20 @@ int PrefixLayout::Usable(std::span<const PrefixKey> keys,
   return static_cast<int>(blocks) * kPrefixBlockTokens;
 }
 
-std::vector<int32_t> PrefixLayout::Cuts(int num_keys, int first_token, int parting) const {
-  std::vector<int32_t> cuts;
-  if (sums_.empty()) return cuts;
+std::vector<int32_t> PrefixLayout::Checkpoints(int num_keys, int first_token, int parting) const {
+  std::vector<int32_t> checkpoints;
+  if (sums_.empty()) return checkpoints;
   const int end = std::min(num_keys, sums_end_ / kPrefixBlockTokens) * kPrefixBlockTokens;
-  for (int cut = kTokensBetweenCuts; cut < end; cut += kTokensBetweenCuts) cuts.push_back(cut);
+  for (int at = kTokensBetweenCheckpoints; at < end; at += kTokensBetweenCheckpoints)
+    checkpoints.push_back(at);
   const int again = last_start_ / kPrefixBlockTokens * kPrefixBlockTokens;
-  for (const int cut : {parting, again, end}) {
-    if (cut <= end) cuts.push_back(cut);
+  for (const int checkpoint : {parting, again, end}) {
+    if (checkpoint <= end) checkpoints.push_back(checkpoint);
   }
-  std::erase_if(cuts, [&](int cut) { return cut <= first_token; });
-  std::sort(cuts.begin(), cuts.end());
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  return cuts;
+  std::erase_if(checkpoints, [&](int checkpoint) { return checkpoint <= first_token; });
+  std::sort(checkpoints.begin(), checkpoints.end());
+  checkpoints.erase(std::unique(checkpoints.begin(), checkpoints.end()), checkpoints.end());
+  return checkpoints;
 }
 
 std::vector<PrefixKey> PrefixLayout::KeysBefore(std::span<const PrefixKey> keys,
@@ -88,10 +89,10 @@ std::vector<PrefixKey> PrefixLayout::KeysBefore(std::span<const PrefixKey> keys,
 }
 
 std::vector<PrefixKey> PrefixLayout::KeysFrom(std::span<const PrefixKey> keys, int first_token,
-                                              std::span<const int32_t> cuts) const {
+                                              std::span<const int32_t> checkpoints) const {
   std::vector<PrefixKey> all;
   AddTokens(keys.subspan(first_token / kPrefixBlockTokens), &all);
-  for (const int cut : cuts) AddSums(keys, cut, &all);
+  for (const int checkpoint : checkpoints) AddSums(keys, checkpoint, &all);
   return all;
 }
 
@@ -102,12 +103,13 @@ void PrefixLayout::AddTokens(std::span<const PrefixKey> keys, std::vector<Prefix
   }
 }
 
-void PrefixLayout::AddSums(std::span<const PrefixKey> keys, int cut,
+void PrefixLayout::AddSums(std::span<const PrefixKey> keys, int checkpoint,
                            std::vector<PrefixKey>* to) const {
-  if (cut == 0) return;
-  const PrefixKey& key = keys[cut / kPrefixBlockTokens - 1];
+  if (checkpoint == 0) return;
+  const PrefixKey& key = keys[checkpoint / kPrefixBlockTokens - 1];
   for (const PromptStatistic& one : sums_) {
-    for (int i = 0; i < BlocksOfOne(cut); ++i) to->push_back(Derived(key, SumsOf(*one.reading), i));
+    for (int i = 0; i < BlocksOfOne(checkpoint); ++i)
+      to->push_back(Derived(key, SumsOf(*one.reading), i));
   }
 }
 

@@ -2,13 +2,13 @@
 // it:
 //
 //   blocks of tokens   [K and V | queries][K and V | queries] ...   queries: for an echo alone
-//   blocks of sums     [before a cut][before the next cut] ...      for column statistics alone
+//   blocks of sums     [to a checkpoint][to the next one] ...       for column statistics alone
 //
 // Keys and values serve every plan. An echo asks all queries of the prompt, so those of tokens that
 // are not read must be there too, as they were before RoPE. A statistic over all queries goes on
-// from its sums over the queries before a cut: these are small, but a prompt can be read from a cut
-// on alone. Cuts lie where prompts ended, where they parted, where the same prompt could be read
-// from, and every so often.
+// from its sums over the queries before a checkpoint: these are small, but a prompt can be read
+// from a checkpoint on alone. They lie where prompts ended, where they parted, where the same
+// prompt could be read from, and every so often.
 //
 // Pure functions; every block has a key of its own (engine/cache/prefix_key.h).
 #ifndef HYDRANT_ENGINE_CACHE_PREFIX_LAYOUT_H_
@@ -26,8 +26,8 @@
 
 namespace hydrant {
 
-// Tokens between cuts, of a prompt that has none elsewhere.
-inline constexpr int kTokensBetweenCuts = 512;
+// Tokens between checkpoints, of a prompt that has none elsewhere.
+inline constexpr int kTokensBetweenCheckpoints = 512;
 
 class PrefixLayout {
  public:
@@ -38,9 +38,10 @@ class PrefixLayout {
   int parts() const { return parts_; }
   // Statistics of the reading whose sums are kept, each over the queries from the first on.
   std::span<const PromptStatistic> sums() const { return sums_; }
-  // Blocks that sums before a cut take: those of the first statistic, then those of the next.
-  int SumBlocks(int cut) const { return static_cast<int>(sums_.size()) * BlocksOfOne(cut); }
-  int BlocksOfOne(int cut) const { return (cut + sums_a_block_ - 1) / sums_a_block_; }
+  // Blocks that sums before a checkpoint take: those of the first statistic, then of the next.
+  int SumBlocks(int checkpoint) const {
+    return static_cast<int>(sums_.size()) * BlocksOfOne(checkpoint);
+  }
 
   // `keys` are those of the prompt's whole blocks, in order; tokens are multiples of
   // kPrefixBlockTokens.
@@ -50,16 +51,18 @@ class PrefixLayout {
              absl::FunctionRef<bool(const PrefixKey&)> is_there) const;
   // Where sums are kept of a prompt that is read from `first_token` on, and parts from another at
   // `parting`; ascending.
-  std::vector<int32_t> Cuts(int num_keys, int first_token, int parting) const;
+  std::vector<int32_t> Checkpoints(int num_keys, int first_token, int parting) const;
   // What is needed of the tokens before `first_token`: all their blocks of tokens, then the sums.
   std::vector<PrefixKey> KeysBefore(std::span<const PrefixKey> keys, int first_token) const;
-  // What the tokens from there on leave: their blocks of tokens, then the sums before each cut.
+  // What the tokens from there on leave: their blocks of tokens, then the sums before each
+  // checkpoint.
   std::vector<PrefixKey> KeysFrom(std::span<const PrefixKey> keys, int first_token,
-                                  std::span<const int32_t> cuts) const;
+                                  std::span<const int32_t> checkpoints) const;
 
  private:
   void AddTokens(std::span<const PrefixKey> keys, std::vector<PrefixKey>* to) const;
-  void AddSums(std::span<const PrefixKey> keys, int cut, std::vector<PrefixKey>* to) const;
+  void AddSums(std::span<const PrefixKey> keys, int checkpoint, std::vector<PrefixKey>* to) const;
+  int BlocksOfOne(int checkpoint) const { return (checkpoint + sums_a_block_ - 1) / sums_a_block_; }
 
   int parts_ = 1;
   int sums_a_block_ = 1;

@@ -132,12 +132,12 @@ void PromptCompressor::Begin(int layer, const PrefillSlice& slice, const KvState
 
 void PromptCompressor::KeepSums(int layer, const PrefillSlice& slice, int token,
                                 const KvState& kv) {
-  if (!std::binary_search(slice.cuts.begin(), slice.cuts.end(), token)) return;
+  if (!std::binary_search(slice.checkpoints.begin(), slice.checkpoints.end(), token)) return;
   const PrefixLayout layout = LayoutOf(slice, kv);
   const int64_t blocks = kv.plan(slice.slot).prompt.tokens / kPrefixBlockTokens;
   size_t first = (blocks - slice.first_token / kPrefixBlockTokens) * layout.parts();
-  for (const int32_t cut : slice.cuts) {
-    if (cut < token) first += layout.SumBlocks(cut);
+  for (const int32_t checkpoint : slice.checkpoints) {
+    if (checkpoint < token) first += layout.SumBlocks(checkpoint);
   }
   if (first >= slice.new_blocks.size()) return;
   ForSums(
@@ -149,20 +149,20 @@ PrefixLayout PromptCompressor::LayoutOf(const PrefillSlice& slice, const KvState
   return {kv.plan(slice.slot), static_cast<int>(slice.prompt.size()), limits_};
 }
 
-// Calls move(sums of a head, their place in a block, bytes) for all sums over the tokens before a
-// cut. `blocks`: of these, from the first one on, or less.
+// Calls move(sums of a head, their place in a block, bytes) for all sums over the first tokens.
+// `blocks`: of these, from the first one on, or less.
 template <typename Move>
 void PromptCompressor::ForSums(int layer, std::span<const int32_t> blocks,
-                               const PrefixLayout& layout, int cut, const PrefillSlice& slice,
+                               const PrefixLayout& layout, int tokens, const PrefillSlice& slice,
                                const KvState& kv, const Move& move) const {
   const int a_block = kv.prefix().SumsAHead();
   size_t next = 0;
   for (const PromptStatistic& one : layout.sums()) {
     float* const sums = statistics_[one.place].data() + slice.arena_begin;
-    for (int begin = 0; begin < cut; begin += a_block) {
+    for (int begin = 0; begin < tokens; begin += a_block) {
       if (next == blocks.size()) return;
       float* const kept = kv.prefix().SumsAt(blocks[next++], layer);
-      const size_t bytes = std::min(a_block, cut - begin) * sizeof(float);
+      const size_t bytes = std::min(a_block, tokens - begin) * sizeof(float);
       for (int64_t head = 0; head < limits_.num_kv_heads; ++head)
         move(sums + head * arena_tokens_ + begin, kept + head * a_block, bytes);
     }

@@ -41,7 +41,7 @@ class PromptCompressor {
   // Before a layer of the slice is read. `layer`: of the model, here and in KeepSums.
   void Begin(int layer, const PrefillSlice& slice, const KvState& kv);
   // When its tokens before `token` have been: their sums are kept, if that is one of the slice's
-  // cuts and there are prefix blocks for them.
+  // checkpoints and there are prefix blocks for them.
   void KeepSums(int layer, const PrefillSlice& slice, int token, const KvState& kv);
   // What is gathered while it is: at least one pass, more where other slots want more.
   std::vector<Statistics> Passes(const PrefillSlice& slice, const KvState& kv) const;
@@ -89,7 +89,7 @@ class PromptCompressor {
                                    bool of_echo) const;
   PrefixLayout LayoutOf(const PrefillSlice& slice, const KvState& kv) const;
   template <typename Move>
-  void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int cut,
+  void ForSums(int layer, std::span<const int32_t> blocks, const PrefixLayout& layout, int tokens,
                const PrefillSlice& slice, const KvState& kv, const Move& move) const;
   void TakeShared(const PrefillSlice& slice, int slot, const KvState& kv);
   void CompressSlot(int slot, int layer, const PrefillSlice& slice, const LayerKv& layer_kv,

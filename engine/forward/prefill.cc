@@ -160,7 +160,7 @@ std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
         room = max_rows_;
       }
       int rows = left <= room ? left : room / kQueryTile * kQueryTile;
-      rows = std::min(rows, slice->CutAfter(begin) - begin);
+      rows = std::min(rows, slice->NextCheckpoint(begin) - begin);
       runs.back().push_back({slice, begin, begin + rows});
       begin += rows;
       room -= rows;

@@ -65,10 +65,10 @@ struct PrefillSlice {
   std::span<const int32_t> cached_blocks = {};
   // Prefix blocks for what the tokens from first_token on leave, as PrefixLayout::KeysFrom names
   // them, or the first of these; empty: nothing stays. Each block is whole when the prompt has been
-  // read. `cuts`: where sums are kept, ascending, above first_token. All as valid as `prompt`, and
-  // the same in all slices.
+  // read. `checkpoints`: where sums are kept, ascending, above first_token. All as valid as
+  // `prompt`, and the same in all slices.
   std::span<const int32_t> new_blocks = {};
-  std::span<const int32_t> cuts = {};
+  std::span<const int32_t> checkpoints = {};
 
   // Tokens that the slot's cache has seen; 0: the slice makes a new one. Else its tokens follow
   // them: they attend to the entries that are left and to each other, and each layer keeps of both
@@ -92,9 +92,9 @@ struct PrefillSlice {
   }
 
   // The first place after a token where sums are kept; any large number: nowhere.
-  int32_t CutAfter(int token) const {
-    const auto cut = std::upper_bound(cuts.begin(), cuts.end(), token);
-    return cut == cuts.end() ? std::numeric_limits<int32_t>::max() : *cut;
+  int32_t NextCheckpoint(int token) const {
+    const auto next = std::upper_bound(checkpoints.begin(), checkpoints.end(), token);
+    return next == checkpoints.end() ? std::numeric_limits<int32_t>::max() : *next;
   }
   // Of the layers that it goes through, the first is begun.
   bool BeginsLayer() const { return token_begin == first_token; }

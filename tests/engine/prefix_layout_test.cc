@@ -53,7 +53,7 @@ std::set<PrefixKey> LeftBy(const std::string& policy, int tokens) {
   const PrefixLayout layout(PlanOf(policy, tokens), tokens, Limits());
   const std::vector<PrefixKey> keys = KeysOf(tokens);
   const std::vector<PrefixKey> left =
-      layout.KeysFrom(keys, 0, layout.Cuts(static_cast<int>(keys.size()), 0, 0));
+      layout.KeysFrom(keys, 0, layout.Checkpoints(static_cast<int>(keys.size()), 0, 0));
   return {left.begin(), left.end()};
 }
 
@@ -71,17 +71,17 @@ TEST(PrefixLayoutTest, KeysAndValuesServeWhoAsksNoEarlyQuery) {
   }
 }
 
-// Sums are there before the cuts alone.
-TEST(PrefixLayoutTest, SumsBeginAtACut) {
+// Sums are there before the checkpoints alone.
+TEST(PrefixLayoutTest, SumsBeginAtACheckpoint) {
   const PrefixLayout layout(PlanOf("h2o", 1300), 1300, Limits());
   EXPECT_EQ(layout.parts(), 1);
   ASSERT_EQ(layout.sums().size(), 1u);
   const std::vector<PrefixKey> keys = KeysOf(1300);
   ASSERT_EQ(keys.size(), 40u);
   // Every 512; the last block; from where the same could be read, but for its last 32 queries.
-  EXPECT_EQ(layout.Cuts(40, 0, 0), (std::vector<int32_t>{512, 1024, 1248, 1280}));
-  EXPECT_EQ(layout.Cuts(40, 0, 96), (std::vector<int32_t>{96, 512, 1024, 1248, 1280}));
-  EXPECT_EQ(layout.Cuts(40, 512, 512), (std::vector<int32_t>{1024, 1248, 1280}));
+  EXPECT_EQ(layout.Checkpoints(40, 0, 0), (std::vector<int32_t>{512, 1024, 1248, 1280}));
+  EXPECT_EQ(layout.Checkpoints(40, 0, 96), (std::vector<int32_t>{96, 512, 1024, 1248, 1280}));
+  EXPECT_EQ(layout.Checkpoints(40, 512, 512), (std::vector<int32_t>{1024, 1248, 1280}));
   EXPECT_EQ(layout.SumBlocks(256), 1);
   EXPECT_EQ(layout.SumBlocks(1280), 5);
   const std::set<PrefixKey> there = LeftBy("h2o", 1300);
@@ -112,7 +112,7 @@ TEST(PrefixLayoutTest, KeysTellThemApart) {
   const auto left = [&](const std::string& policy,
                         const std::map<std::string, std::string>& params) {
     const PrefixLayout layout(PlanOf(policy, 1300, params), 1300, Limits());
-    return layout.KeysFrom(keys, 0, layout.Cuts(40, 0, 0));
+    return layout.KeysFrom(keys, 0, layout.Checkpoints(40, 0, 0));
   };
   const std::vector<PrefixKey> tokens(keys.begin(), keys.end());
   std::set<PrefixKey> seen;

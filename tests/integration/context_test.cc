@@ -309,5 +309,29 @@ TEST_P(ContextTest, RefusalsSayWhy) {
                 ": it must begin with its 72 tokens, and have more");
 }
 
+// What an answer's end <e> \n lacks behind contexts that end in it, in a part of it, or not at all.
+TEST(MissingEnd, IsWhatTheContextDoesNotEndIn) {
+  const std::vector<TokenId> end = {7, 8};
+  Context context;
+  context.first_plan.prompt.tokens = 3;
+  const auto missing = [&](std::vector<TokenId> tokens) {
+    context.tokens = std::move(tokens);
+    const std::span<const TokenId> rest = MissingEnd(context, end);
+    return std::vector<TokenId>(rest.begin(), rest.end());
+  };
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(missing({1, 2, 3}), Ids()) << "a document";
+  EXPECT_EQ(missing({1, 2, 8}), Ids()) << "that ends as an answer's end does";
+  EXPECT_EQ(missing({1, 2, 7}), Ids({8}));
+  EXPECT_EQ(missing({1, 2, 3, 4}), end) << "an answer that was cut off";
+  EXPECT_EQ(missing({1, 2, 3, 4, 7}), Ids({8}));
+  EXPECT_EQ(missing({1, 2, 3, 7, 8}), Ids());
+  context.read_later = {{3, 5}};
+  EXPECT_EQ(missing({1, 2, 3, 4, 5}), Ids()) << "a question that was only read";
+  EXPECT_EQ(missing({1, 2, 3, 4, 5, 6}), end);
+  context.tokens = {7};
+  EXPECT_TRUE(MissingEnd(context, {}).empty());
+}
+
 }  // namespace
 }  // namespace hydrant

@@ -465,7 +465,7 @@ void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
   EXPECT_LT(slice.first_token, slot.plan.prompt.tokens);
   EXPECT_EQ(slice.cached_blocks.size(), CachedContents(slice).size());
   EXPECT_LE(slice.new_blocks.size(), NewContents(slice).size());
-  EXPECT_TRUE(std::is_sorted(slice.cuts.begin(), slice.cuts.end()));
+  EXPECT_TRUE(std::is_sorted(slice.checkpoints.begin(), slice.checkpoints.end()));
   for (const PromptStatistic& one :
        StatisticsOf(slot.plan, static_cast<int>(slice.prompt.size()))) {
     if (!one.reading.has_value() || one.reading->end_query <= 0) continue;
@@ -473,7 +473,7 @@ void FakeEngine::CheckPrefix(const PrefillSlice& slice) {
     const int asked = reading.first_query > 0 ? reading.first_query : reading.end_query;
     EXPECT_LE(slice.first_token, asked);
     if (reading.first_query > 0) continue;
-    for (const int32_t cut : slice.cuts) EXPECT_LE(cut, asked);
+    for (const int32_t checkpoint : slice.checkpoints) EXPECT_LE(checkpoint, asked);
   }
 }
 
@@ -495,8 +495,8 @@ void FakeEngine::AddTokens(const PrefillSlice& slice, int begin, int end,
   }
 }
 
-// What blocks of sums hold: statistics over all queries before a cut.
-void FakeEngine::AddSums(const PrefillSlice& slice, int cut,
+// What blocks of sums hold: statistics over all queries before a checkpoint.
+void FakeEngine::AddSums(const PrefillSlice& slice, int checkpoint,
                          std::vector<uint64_t>* contents) const {
   const CachePlan& plan = slots_[slice.slot].plan;
   for (const PromptStatistic& one : StatisticsOf(plan, static_cast<int>(slice.prompt.size()))) {
@@ -504,8 +504,8 @@ void FakeEngine::AddSums(const PrefillSlice& slice, int cut,
     if (one.reading->first_query > 0) continue;
     const uint64_t what =
         1000 + 10 * static_cast<int>(one.reading->kind) + static_cast<int>(one.reading->reduce);
-    for (int i = 0; i * limits_.sums_a_prefix_block < cut; ++i)
-      contents->push_back(Mix(Mix(HashOf(slice, cut), what), i));
+    for (int i = 0; i * limits_.sums_a_prefix_block < checkpoint; ++i)
+      contents->push_back(Mix(Mix(HashOf(slice, checkpoint), what), i));
   }
 }
 
@@ -520,7 +520,7 @@ std::vector<uint64_t> FakeEngine::NewContents(const PrefillSlice& slice) const {
   std::vector<uint64_t> contents;
   const auto end = static_cast<int>(slots_[slice.slot].plan.prompt.tokens);
   AddTokens(slice, slice.first_token, end, &contents);
-  for (const int32_t cut : slice.cuts) AddSums(slice, cut, &contents);
+  for (const int32_t checkpoint : slice.checkpoints) AddSums(slice, checkpoint, &contents);
   return contents;
 }
 

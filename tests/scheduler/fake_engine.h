@@ -103,7 +103,7 @@ class FakeEngine : public ImmediateExecutor {
   static uint64_t HashOf(const PrefillSlice& slice, int end);
   void AddTokens(const PrefillSlice& slice, int begin, int end,
                  std::vector<uint64_t>* contents) const;
-  void AddSums(const PrefillSlice& slice, int cut, std::vector<uint64_t>* contents) const;
+  void AddSums(const PrefillSlice& slice, int checkpoint, std::vector<uint64_t>* contents) const;
   std::vector<uint64_t> CachedContents(const PrefillSlice& slice) const;
   std::vector<uint64_t> NewContents(const PrefillSlice& slice) const;
   void LoadPrefix(const PrefillSlice& slice, int layer);

@@ -2,7 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include "server/request_conversion.h"
+#include "tests/server/byte_tokenizer.h"
 
 namespace hydrant {
 namespace {
@@ -21,6 +26,8 @@ class ChatConversion : public ::testing::Test {
   ChatConversion() {
     template_ = *MakeChatTemplate({{{"default", kTemplate}}, {}});
     model_.chat_template = template_.get();
+    model_.tokenizer = &tokenizer_;
+    model_.limits.max_model_len = 4096;
   }
   v1::ChatMessage* Add(const std::string& role) {
     v1::ChatMessage* message = chat_.add_messages();
@@ -38,7 +45,15 @@ class ChatConversion : public ::testing::Test {
     return std::string(status.message());
   }
 
+  // Of bytes.
+  std::string AsText(const std::vector<TokenId>& ids) {
+    std::string text;
+    for (const TokenId id : ids) text += tokenizer_.TokenBytes(id, false, false);
+    return text;
+  }
+
   std::unique_ptr<ChatTemplate> template_;
+  ByteTokenizer tokenizer_;
   ServedModel model_;
   v1::Chat chat_;
 };
@@ -88,6 +103,48 @@ TEST_F(ChatConversion, ErrorsBeginWithTheField) {
   chat_.mutable_messages()->RemoveLast();
   Add("critic");
   EXPECT_EQ(Error(), "chat.messages: the model's chat template refuses them: no critics");
+}
+
+// Behind any conversation a turn is what the template adds to it.
+TEST_F(ChatConversion, ATurnIsWhatAConversationGrowsBy) {
+  int templates = 0;
+  for (const auto& file : std::filesystem::directory_iterator("tests/data/tokenizer/templates")) {
+    SCOPED_TRACE(file.path());
+    std::ifstream stream(file.path());
+    const std::string source(std::istreambuf_iterator<char>(stream), {});
+    template_ =
+        *MakeChatTemplate({{{"default", source}}, {{"bos_token", "<s>"}, {"eos_token", "</s>"}}});
+    model_.chat_template = template_.get();
+    chat_.clear_messages();
+    chat_.clear_add_generation_prompt();
+    Add("user")->set_content("Is whale oil still sold?");
+    const absl::StatusOr<ChatTurn> turn = EncodeTurn(model_, chat_, "chat");
+    ASSERT_TRUE(turn.ok()) << turn.status();
+    chat_.clear_messages();
+    Add("user")->set_content("Name a fish.");
+    Add("assistant")->set_content("Whales.");
+    chat_.set_add_generation_prompt(false);
+    const std::string before = Text();
+    const size_t end = before.find("Whales.") + std::string("Whales.").size();
+    EXPECT_EQ(before.substr(end, turn->answer_end.size()), AsText(turn->answer_end));
+    Add("user")->set_content("Is whale oil still sold?");
+    chat_.clear_add_generation_prompt();
+    EXPECT_EQ(Text(), before.substr(0, end) + AsText(turn->answer_end) + AsText(turn->messages));
+    ++templates;
+  }
+  EXPECT_GE(templates, 11);
+}
+
+TEST_F(ChatConversion, ATurnOfATemplateThatWritesEarlierMessagesAnewIsRefused) {
+  template_ = *MakeChatTemplate({{{"default",
+                                   "{{ messages | length }}{% for m in messages %}"
+                                   "{{ m.content }};{% endfor %}"}},
+                                 {}});
+  model_.chat_template = template_.get();
+  Add("user")->set_content("Hi");
+  const absl::Status status = EncodeTurn(model_, chat_, "chat").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), StartsWith("chat.continues_context: this model's"));
 }
 
 }  // namespace

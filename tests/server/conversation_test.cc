@@ -105,56 +105,45 @@ TEST_F(Conversation, AChatMustContinueItsContext) {
             std::string::npos);
 }
 
-// Messages alone, behind a text, behind a conversation that ends in an answer, and behind one that
-// ends with its last message: the tokens are those of the whole conversation.
+// Messages alone, behind a document, a conversation that ends with a question, and one that ends in
+// an answer which was cut off: what follows is what the same tokens give, what ends an answer with
+// them where it lacks.
 TEST_F(Conversation, MessagesFollowAContext) {
-  const auto tokenize = [&](const v1::Chat& chat) {
-    v1::TokenizeRequest request;
-    *request.mutable_chat() = chat;
-    v1::TokenizeResponse response;
-    grpc::ClientContext context;
-    EXPECT_TRUE(server_.stub->Tokenize(&context, request, &response).ok());
-    return response;
-  };
-  v1::Chat turn;
-  AddMessage(&turn, "user", "and then?");
-  v1::Chat whole;
-  AddMessage(&whole, "user", std::string(150, 'q'));
-  AddMessage(&whole, "assistant", "x");
-  const uint32_t before = [&] {
-    v1::Chat ended = whole;
-    ended.set_add_generation_prompt(false);
-    return static_cast<uint32_t>(tokenize(ended).token_ids_size());
-  }();
-  AddMessage(&whole, "user", "and then?");
-  const uint32_t of_turn = static_cast<uint32_t>(tokenize(whole).token_ids_size()) - before;
-  turn.set_continues_context(true);
-
-  v1::GenerateRequest text = WithText(Asking("h2o"), std::string(200, 'k'));
-  text.set_keep(true);
-  v1::GenerateRequest chat = Asking("h2o");
+  v1::GenerateRequest cut_off = Asking("h2o");
+  AddMessage(cut_off.mutable_chat(), "user", std::string(150, 'q'));
+  cut_off.set_keep(true);
+  v1::CompressContextRequest text, chat;
+  text.set_text(std::string(200, 'k'));
   AddMessage(chat.mutable_chat(), "user", std::string(150, 'q'));
-  chat.set_keep(true);
-  for (const v1::GenerateRequest& first_request : {text, chat}) {
-    const StreamResult first = Run(first_request);
+  chat.mutable_chat()->set_add_generation_prompt(false);
+  const auto compressed = [&](v1::CompressContextRequest request) {
+    request.mutable_cache()->set_cache_policy("h2o");
+    request.mutable_cache()->set_max_cache_tokens(40);
+    grpc::ClientContext context;
+    v1::CompressContextResponse response;
+    const grpc::Status status = server_.stub->CompressContext(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.context().handle();
+  };
+  for (const auto& [handle, missing] :
+       {std::pair{compressed(text), ""}, {compressed(chat), ""}, {ContextOf(Run(cut_off)), "\n"}}) {
     v1::GenerateRequest next = Asking("");
-    next.set_context(ContextOf(first));
-    *next.mutable_chat() = turn;
-    const StreamResult second = Run(next);
-    const uint32_t seen = AcceptedTokens(first) + kOutput;
-    EXPECT_GE(AcceptedTokens(second), seen + of_turn);
-    EXPECT_EQ(second.usage->cached_tokens(), seen - 1);
-    // What ends an answer comes between, since this one was cut off.
-    v1::Chat answered;
-    AddMessage(&answered, "user", "a");
-    AddMessage(&answered, "assistant", "b");
-    answered.set_add_generation_prompt(false);
-    const std::string rendered = tokenize(answered).rendered_chat();
-    EXPECT_EQ(AcceptedTokens(second), seen + of_turn + rendered.size() - rendered.rfind('b') - 1);
+    next.set_context(handle);
+    AddMessage(next.mutable_chat(), "user", "and then?");
+    next.mutable_chat()->set_continues_context(true);
+    v1::GenerateRequest same = Asking("");
+    same.set_context(handle);
+    for (const char byte : std::string(missing) + "user:and then?\nassistant:")
+      same.mutable_token_ids()->add_ids(byte);
+    const StreamResult actual = Run(next), expected = Run(same);
+    EXPECT_EQ(AcceptedTokens(actual), AcceptedTokens(expected));
+    EXPECT_EQ(actual.token_ids, expected.token_ids);
+    EXPECT_GT(actual.usage->cached_tokens(), 150u);
   }
 
   v1::GenerateRequest alone = Asking("h2o");
-  *alone.mutable_chat() = turn;
+  AddMessage(alone.mutable_chat(), "user", "and then?");
+  alone.mutable_chat()->set_continues_context(true);
   const StreamResult refused = RunToEnd(*server_.stub, alone);
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(DetailsOf(refused.status).field, "chat.continues_context");

@@ -1,0 +1,83 @@
+// What waits to be saved in a store, and the thread that saves it. Thread-safe.
+#ifndef HYDRANT_SCHEDULER_SAVE_QUEUE_H_
+#define HYDRANT_SCHEDULER_SAVE_QUEUE_H_
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace hydrant {
+
+template <typename T>
+class SaveQueue {
+ public:
+  using Save = std::function<void(std::span<const T>)>;
+  // Calls `save` on its thread with up to `at_once` of them, in their order. More than `most` wait
+  // only where that is slower than they come: the oldest of them are not saved then.
+  SaveQueue(size_t most, size_t at_once, Save save)
+      : most_(most), at_once_(at_once), save_(std::move(save)), thread_([this] { Run(); }) {}
+  // When all that wait are saved.
+  ~SaveQueue() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+      wake_.notify_one();
+    }
+    thread_.join();
+  }
+
+  void Add(std::span<const T> more) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.insert(waiting_.end(), more.begin(), more.end());
+    while (waiting_.size() > most_) waiting_.pop_front();
+    wake_.notify_one();
+  }
+
+  // Waits until all are saved; false: it took longer.
+  bool Flush(std::chrono::steady_clock::time_point deadline) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return saved_.wait_until(lock, deadline, [&] { return waiting_.empty() && !saving_; });
+  }
+
+ private:
+  void Run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return stopping_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const auto end = waiting_.begin() + static_cast<int64_t>(std::min(at_once_, waiting_.size()));
+      const std::vector<T> next(waiting_.begin(), end);
+      waiting_.erase(waiting_.begin(), end);
+      saving_ = true;
+      lock.unlock();
+      save_(next);
+      lock.lock();
+      saving_ = false;
+      saved_.notify_all();
+    }
+  }
+
+  const size_t most_, at_once_;
+  const Save save_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<T> waiting_;
+  bool saving_ = false;  // some that have left waiting_
+  bool stopping_ = false;
+
+  std::condition_variable wake_, saved_;
+  std::thread thread_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SCHEDULER_SAVE_QUEUE_H_
