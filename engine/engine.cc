@@ -426,13 +426,14 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
     DequantizeRow(layout.dtype, bytes.data(), layout.head_dim, out);
   };
   for (int entry = 0; entry < length; ++entry) {
-    int32_t block = 0;
+    PageIds block;
     backend.CopyToHost(&block, tables.blocks + row + entry / layout.block_size, sizeof(block));
-    const size_t slot_index =
-        static_cast<size_t>(block) * layout.block_size + entry % layout.block_size;
+    const size_t in_page = entry % layout.block_size;
+    const size_t slot_index = static_cast<size_t>(block.data) * layout.block_size + in_page;
+    const size_t state_index = static_cast<size_t>(block.state) * layout.block_size + in_page;
     backend.CopyToHost(&state.positions[entry], pages.positions + slot_index, sizeof(int32_t));
-    backend.CopyToHost(&state.scores[entry], pages.scores + slot_index, sizeof(float));
-    backend.CopyToHost(&state.log_weights[2 * entry], pages.log_weights + 2 * slot_index,
+    backend.CopyToHost(&state.scores[entry], pages.scores + state_index, sizeof(float));
+    backend.CopyToHost(&state.log_weights[2 * entry], pages.log_weights + 2 * state_index,
                        2 * sizeof(float));
     read_vector(pages.keys, slot_index * layout.head_dim,
                 &state.keys[static_cast<size_t>(entry) * layout.head_dim]);
@@ -454,12 +455,13 @@ std::vector<int32_t> Engine::ReadPositions(int slot, int layer, int head) const 
   backend.CopyToHost(&width, tables.row_width + slot, sizeof(width));
   backend.CopyToHost(&begin, tables.row_begin + slot, sizeof(begin));
   const int64_t row = begin + static_cast<int64_t>(at.layer * tables.num_kv_heads + head) * width;
-  std::vector<int32_t> positions(length), blocks((length + block_size - 1) / block_size);
-  backend.CopyToHost(blocks.data(), tables.blocks + row, blocks.size() * sizeof(int32_t));
+  std::vector<int32_t> positions(length);
+  std::vector<PageIds> blocks((length + block_size - 1) / block_size);
+  backend.CopyToHost(blocks.data(), tables.blocks + row, blocks.size() * sizeof(PageIds));
   for (size_t page = 0; page < blocks.size(); ++page) {
     const int entries = std::min(block_size, length - static_cast<int>(page) * block_size);
     backend.CopyToHost(&positions[page * block_size],
-                       impl_->kv->pages().positions + int64_t{blocks[page]} * block_size,
+                       impl_->kv->pages().positions + int64_t{blocks[page].data} * block_size,
                        entries * sizeof(int32_t));
   }
   return positions;

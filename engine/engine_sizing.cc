@@ -99,6 +99,16 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
 constexpr int64_t kHostBytesPerEntry = sizeof(uint64_t);
 constexpr int64_t kHostBytesPerBlock = sizeof(int32_t) + 1;
 
+// State pages for sequences that share data pages: one for so many pages of the pool. Without one
+// left a sequence whose rule scores has whole pages of its own.
+constexpr int64_t kBlocksPerSharingState = 2;
+
+// Bytes of the pool: pages, and state pages beside them.
+int64_t PoolBytes(const KvLayout& layout, int64_t blocks) {
+  return blocks * static_cast<int64_t>(layout.PageBytes()) +
+         blocks / kBlocksPerSharingState * static_cast<int64_t>(layout.StateBytes());
+}
+
 absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limits, int64_t bytes,
                           int64_t limit, std::string_view whose) {
   const std::string asked =
@@ -201,8 +211,8 @@ absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
                            const EngineLimits& limits, Backend* backend) {
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend->Memory());
   const bool on_host = backend->Name() != "cuda";
-  const int64_t pool = limits.num_blocks * static_cast<int64_t>(layout.PageBytes()) +
-                       limits.table_entries * static_cast<int64_t>(sizeof(int32_t));
+  const int64_t pool = PoolBytes(layout, limits.num_blocks) +
+                       limits.table_entries * static_cast<int64_t>(sizeof(PageIds));
   const int64_t bookkeeping =
       limits.table_entries * kHostBytesPerEntry + limits.num_blocks * kHostBytesPerBlock;
   const int64_t host = HostBytes(options);
@@ -224,10 +234,12 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
     return std::min(UsefulBlocks(limits), limit / page);
   }
   HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, DeviceBytes(options, memory));
-  constexpr auto kEntry = static_cast<int64_t>(sizeof(int32_t));
+  constexpr auto kEntry = static_cast<int64_t>(sizeof(PageIds));
   const int64_t tables = TableEntries(limits, 0) * kEntry;
   const int64_t per_block = TableEntries(limits, 1) * kEntry - tables;
-  return std::min(UsefulBlocks(limits), std::max<int64_t>(bytes - tables, 0) / (page + per_block));
+  const int64_t state = static_cast<int64_t>(layout.StateBytes()) / kBlocksPerSharingState;
+  return std::min(UsefulBlocks(limits),
+                  std::max<int64_t>(bytes - tables, 0) / (page + state + per_block));
 }
 
 absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {
@@ -240,7 +252,10 @@ absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {
                     blocks, layout->PageBytes(), least));
   }
   layout->num_blocks = static_cast<int>(blocks);
+  layout->num_states = static_cast<int>(std::min<int64_t>(blocks + blocks / kBlocksPerSharingState,
+                                                          std::numeric_limits<int32_t>::max()));
   limits->num_blocks = layout->num_blocks;
+  limits->num_states = layout->num_states;
   limits->table_entries = TableEntries(*limits, blocks);
   return absl::OkStatus();
 }

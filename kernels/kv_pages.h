@@ -1,22 +1,26 @@
 // The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV
-// head of one layer:
+// head of one layer. It has two halves. The data page may have several owners, and stays as it is
+// while it has; the state page is one sequence's own:
 //
-//   keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE, but for those
-//                                                     of rolling heads (DecodeRule)
-//   positions     [num_blocks, block_size]     int32  position of the token in its sequence; in
-//                                                     rolling heads its rank
-//   scores        [num_blocks, block_size]     fp32   the policy's running score
-//   log_weights   [num_blocks, block_size, 2]  fp32   of attention's numerator and denominator;
-//                                                     null: all are 0; attention reads and writes
-//                                                     them for rows whose rule is weighted, no
-//                                                     others (kernels/ops/decode_attention.h), in
-//                                                     whose slots the first holds a second score
-//                                                     (kernels/ops/retained_mass.h,
-//                                                     revise_scores.h, combine_cached_scores.h)
+//   data page
+//     keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE, but for
+//                                                       those of rolling heads (DecodeRule)
+//     positions     [num_blocks, block_size]     int32  position of the token in its sequence; in
+//                                                       rolling heads its rank
+//   state page
+//     scores        [num_states, block_size]     fp32   the policy's running score
+//     log_weights   [num_states, block_size, 2]  fp32   of attention's numerator and denominator;
+//                                                       null: all are 0; attention reads and
+//                                                       writes them for rows whose rule is
+//                                                       weighted, no others
+//                                                       (kernels/ops/decode_attention.h), in whose
+//                                                       slots the first holds a second score
+//                                                       (kernels/ops/retained_mass.h,
+//                                                       revise_scores.h, combine_cached_scores.h)
 //
-// Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
-// head lives in slot e % block_size of the head's block e / block_size. All pointers are borrowed
-// and device-resident.
+// The two halves of a page that has one owner have the same id. Slot order inside a head is free:
+// `positions` is the truth, attention does not care. Entry e of a head lives in slot e % block_size
+// of the head's pages e / block_size. All pointers are borrowed and device-resident.
 #ifndef HYDRANT_KERNELS_KV_PAGES_H_
 #define HYDRANT_KERNELS_KV_PAGES_H_
 
@@ -31,13 +35,23 @@ struct KvLayout {
   DType dtype = DType::kF32;
   int head_dim = 0;
   int block_size = 16;
-  int num_blocks = 0;
+  int num_blocks = 0;  // data pages
+  int num_states = 0;  // state pages, num_blocks at least
 
-  // Bytes of one page: keys, values, positions, scores, log-weights.
-  constexpr size_t PageBytes() const {
-    return static_cast<size_t>(block_size) *
-           (2 * BytesOf(dtype, head_dim) + sizeof(int32_t) + 3 * sizeof(float));
+  // Bytes of a page's halves: keys, values, positions; scores, log weights.
+  constexpr size_t DataBytes() const {
+    return static_cast<size_t>(block_size) * (2 * BytesOf(dtype, head_dim) + sizeof(int32_t));
   }
+  constexpr size_t StateBytes() const { return block_size * 3 * sizeof(float); }
+  constexpr size_t PageBytes() const { return DataBytes() + StateBytes(); }
+};
+
+// What an entry of the block table names.
+struct PageIds {
+  int32_t data = 0;
+  int32_t state = 0;
+
+  friend constexpr bool operator==(const PageIds&, const PageIds&) = default;
 };
 
 struct KvPages {
@@ -89,6 +103,10 @@ struct DecodeRule {
   int32_t history = 0;    // of kBelowMean: the steps before the cap that count
   uint64_t seed = 0;      // of what is drawn
   bool weighted = false;  // entries have log weights; false: all are 0, and none is read
+
+  // Whether state pages change at every step. Where they do not, they are written once with the
+  // entries, or are not read at all.
+  constexpr bool ChangesState() const { return weighted || (scored && !by_position); }
 };
 
 // What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the
@@ -97,9 +115,9 @@ struct DecodeRule {
 struct SequenceTables {
   int num_layers = 0;
   int num_kv_heads = 0;
-  const int32_t* blocks = nullptr;     // arena of block ids
+  const PageIds* blocks = nullptr;     // arena of the table's entries
   const int64_t* row_begin = nullptr;  // [max_seqs] where the slot's rows start in `blocks`
-  const int32_t* row_width = nullptr;  // [max_seqs] block ids reserved per (layer, head)
+  const int32_t* row_width = nullptr;  // [max_seqs] entries reserved per (layer, head)
   int32_t* caps =
       nullptr;  // [max_seqs, layers, kv_heads] entries a head may hold; INT32_MAX: no cap
   int32_t* lengths = nullptr;  // [max_seqs, layers, kv_heads] live entries
@@ -110,8 +128,8 @@ struct SequenceTables {
   constexpr size_t HeadIndex(int slot, int layer, int head) const {
     return (static_cast<size_t>(slot) * num_layers + layer) * num_kv_heads + head;
   }
-  // Block ids of one head: entry e lives in block ids[e / block_size].
-  constexpr const int32_t* HeadBlocks(int slot, int layer, int head) const {
+  // Pages of one head: entry e lives in pages e / block_size.
+  constexpr const PageIds* HeadBlocks(int slot, int layer, int head) const {
     return blocks + row_begin[slot] +
            static_cast<int64_t>(layer * num_kv_heads + head) * row_width[slot];
   }

@@ -11,25 +11,30 @@
 
 namespace hydrant {
 
-// Index of a slot in positions and scores: entry `entry` of the head that owns `blocks`.
-constexpr size_t PageIndex(const KvLayout& layout, const int32_t* blocks, int entry) {
-  return static_cast<size_t>(blocks[entry / layout.block_size]) * layout.block_size +
+// Where entry `entry` of the head that owns `blocks` lies in keys, values and positions ...
+constexpr size_t PageIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
+  return static_cast<size_t>(blocks[entry / layout.block_size].data) * layout.block_size +
+         entry % layout.block_size;
+}
+// ... and in scores and log weights.
+constexpr size_t StateIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
+  return static_cast<size_t>(blocks[entry / layout.block_size].state) * layout.block_size +
          entry % layout.block_size;
 }
 
 // The entry to overwrite by the token at next_position, of a head with `length` entries. A NaN
 // score counts as -infinity. Where every entry is protected (a cap below sinks + recent, which the
 // engine refuses) it is entry 0.
-inline int32_t PickVictim(const KvPages& pages, const int32_t* blocks, int32_t length,
+inline int32_t PickVictim(const KvPages& pages, const PageIds* blocks, int32_t length,
                           const DecodeRule& rule, int32_t next_position) {
   int32_t victim = -1;
   float lowest = 0.0f;
   int32_t victim_position = 0;
   for (int32_t entry = 0; entry < length; ++entry) {
-    const size_t index = PageIndex(pages.layout, blocks, entry);
-    const int32_t position = pages.positions[index];
+    const int32_t position = pages.positions[PageIndex(pages.layout, blocks, entry)];
     if (position < rule.sinks || position > next_position - rule.recent) continue;
-    float score = rule.by_position ? static_cast<float>(position) : pages.scores[index];
+    float score = rule.by_position ? static_cast<float>(position)
+                                   : pages.scores[StateIndex(pages.layout, blocks, entry)];
     if (std::isnan(score)) score = -std::numeric_limits<float>::infinity();
     if (victim < 0 || score < lowest || (score == lowest && position < victim_position)) {
       victim = entry;

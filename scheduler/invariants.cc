@@ -1,4 +1,5 @@
 // Scheduler::CheckInvariants: slow and plain, for tests.
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,9 @@ class Ledger {
 }  // namespace
 
 absl::Status Scheduler::CheckInvariants() const {
-  Ledger pages("page", limits_.num_blocks), table("table entry", limits_.table_entries),
+  Ledger pages("page", limits_.num_blocks),
+      states("state page", std::max(0, limits_.num_states - limits_.num_blocks)),
+      table("table entry", limits_.table_entries),
       arena("arena token", limits_.prefill_arena_tokens), slots("slot", limits_.max_num_seqs);
   const int heads = limits_.num_layers * limits_.num_kv_heads;
   for (const Sequence* sequence : live_) {
@@ -53,11 +56,15 @@ absl::Status Scheduler::CheckInvariants() const {
     for (int head = 0; head < heads; ++head) {
       num_pages += space.pages[head];
       for (int32_t i = 0; i < space.pages[head]; ++i) {
-        const int32_t block = space.blocks[space.BlockIndex(head, i)];
+        const auto [block, state] = space.blocks[space.BlockIndex(head, i)];
         const bool may_share = !space.shared.empty() && i < space.shared[head];
         pages.Take(block, 1, may_share && space_.NumOwners(block) > 1);
         if (!space_.IsLivePage(block))
           return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
+        if (state == block) continue;
+        states.Take(state - limits_.num_blocks, 1);
+        if (!space_.IsLiveState(state))
+          return absl::InternalError(absl::StrCat("state page ", state, " is free but named"));
       }
       if (!space.shared.empty() && space.shared[head] > 0 &&
           sequence->num_seen - space.spans[head].dropped > space.spans[head].cap)
@@ -93,6 +100,7 @@ absl::Status Scheduler::CheckInvariants() const {
   if (status.ok() && contexts_.NumHostPages() + space_.NumFreeHostPages() != limits_.num_host_pages)
     status = absl::InternalError("host pages are neither a context's nor free");
   if (status.ok()) status = pages.Check(space_.NumFreePages());
+  if (status.ok()) status = states.Check(space_.NumFreeStates());
   if (status.ok()) status = table.Check(space_.NumFreeTableEntries());
   if (status.ok()) status = arena.Check(space_.NumFreeArenaTokens());
   if (status.ok()) status = slots.Check(space_.NumFreeSlots());

@@ -81,11 +81,9 @@ struct CachePlan {
   // that each entry receives. Rules that look at one token's attention cannot: they see tokens one
   // by one.
   bool AppendsRuns() const;
-  // Whether an entry that lies in a page stays as it was written until another takes its place, or
-  // the head is cut: then others may read its page as their own.
-  bool LeavesEntries() const {
-    return !rule.rolling && !rule.weighted && (!rule.scored || rule.by_position);
-  }
+  // Whether an entry's key and value stay as they were written until another takes its place, or
+  // the head is cut: then others may read its data page as their own.
+  bool LeavesEntries() const { return !rule.rolling && !rule.weighted; }
   // The queries by whose attention retained mass is measured.
   int32_t MassQueries() const;
 

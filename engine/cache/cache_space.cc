@@ -52,6 +52,7 @@ CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuff
       num_heads_(limits.num_layers * limits.num_kv_heads),
       full_heads_(limits.FullLayers() * limits.num_kv_heads),
       blocks_(limits.num_blocks, shuffle_seed),
+      states_(std::max(0, limits.num_states - limits.num_blocks), shuffle_seed),
       host_pages_(limits.num_host_pages),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
@@ -167,7 +168,7 @@ bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int32_t row_width, i
     space->num_pages += static_cast<int64_t>(shared.size());
     const int64_t first = space->TableIndex(layer * kv_heads, 0);
     for (size_t i = 0; i < shared.size(); ++i)
-      updates->updates.push_back({first + static_cast<int64_t>(i), shared[i]});
+      updates->updates.push_back({first + static_cast<int64_t>(i), {shared[i], shared[i]}});
   }
   HYDRANT_CHECK(TryGrow(tokens, space, updates));
   return true;
@@ -184,7 +185,7 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* sp
       const int64_t count = PagesOf(keep[h], limits_.block_size);
       HYDRANT_CHECK(from + count <= static_cast<int64_t>(shared.size()));
       for (int32_t i = 0; i < count; ++i)
-        space->blocks[space->BlockIndex(head, i)] = shared[from + i];
+        space->blocks[space->BlockIndex(head, i)] = {shared[from + i], shared[from + i]};
       space->pages[head] = static_cast<int32_t>(count);
     }
     const int64_t assigned = AssignedFrom(keep, kv_heads, limits_.block_size);
@@ -196,7 +197,7 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* sp
 
 void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
   for (int32_t& pages = space->pages[head]; pages > held; --space->num_pages)
-    blocks_.Free(space->blocks[space->BlockIndex(head, --pages)]);
+    FreePage(space->blocks[space->BlockIndex(head, --pages)]);
 }
 
 void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
@@ -275,7 +276,7 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdat
     if (old_size > 0) table_.AllocateAt(space->row_begin, old_size);
     return false;
   }
-  space->blocks.resize(static_cast<size_t>(width) * num_heads_, -1);
+  space->blocks.resize(static_cast<size_t>(width) * num_heads_);
   space->row_begin = *begin;
   space->row_width = width;
   for (int head = 0; head < num_heads_; ++head) {
@@ -298,8 +299,10 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
     GrowingHead& growing = heads[space->next_growing];
     const int head = growing.head;
     for (const int32_t wanted = PagesAt(growing.span, growth.tokens); growing.pages < wanted;) {
-      space->blocks[space->BlockIndex(head, growing.pages)] = *next;
-      updates->updates.push_back({space->TableIndex(head, growing.pages++), *next++});
+      const PageIds page = {*next, *next};
+      space->blocks[space->BlockIndex(head, growing.pages)] = page;
+      updates->updates.push_back({space->TableIndex(head, growing.pages++), page});
+      ++next;
     }
     space->pages[head] = growing.pages;
     if (HasAllPages(growing)) ordered = false;  // it is to leave the ring
@@ -389,13 +392,18 @@ bool CacheSpace::TryReserve(std::span<const HeadSpan> spans, std::span<const int
 }
 
 std::vector<PageCopy> CacheSpace::SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
-                                          std::span<const int32_t> first, bool out) const {
+                                          std::span<const int32_t> shared, bool out) const {
   std::vector<PageCopy> copies;
   const int32_t* host = kept.host_pages.data();
   for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = first[head]; i < kept.pages[head]; ++i) {
-      const int32_t block = space.blocks[space.BlockIndex(head, i)];
-      copies.push_back(out ? PageCopy{block, host[i]} : PageCopy{host[i], block});
+    for (int32_t i = 0; i < kept.pages[head]; ++i) {
+      const PageIds there = {host[i], host[i]};
+      PageIds here = space.blocks[space.BlockIndex(head, i)];
+      if (i < shared[head]) {
+        if (here.state == here.data) continue;
+        here.data = kNotCopied;
+      }
+      copies.push_back(out ? PageCopy{here, there} : PageCopy{there, here});
     }
     host += kept.pages[head];
   }
@@ -407,14 +415,15 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
   HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
   const SequenceSpace* publisher = FindPublisher(kept.key);
   const std::vector<int32_t> sharable = SharablePages(*args.plan, kept.spans, args.tokens);
-  const std::vector<int32_t> shared =
+  std::vector<int32_t> shared =
       publisher != nullptr ? sharable : std::vector<int32_t>(num_heads_, 0);
+  KeepToFreeStates(*args.plan, &shared);
   const int64_t own = static_cast<int64_t>(kept.host_pages.size()) -
                       std::accumulate(shared.begin(), shared.end(), int64_t{0});
   if (!HasRoomFor(args, own)) return false;
   space->spans = kept.spans;
   space->row_limit = RowLimit(args);
-  if (!TakePages(kept.pages, shared, publisher, space, updates)) return false;
+  if (!TakePages(*args.plan, kept.pages, shared, publisher, space, updates)) return false;
   updates->setups.push_back({space->slot, *args.plan});
   updates->swap_ins.push_back(
       {.slot = space->slot, .kept = kept.kept, .pages = SwapsOf(*space, kept, shared, false)});
@@ -435,7 +444,7 @@ void CacheSpace::Release(SequenceSpace* space) {
   CloseArena(space);
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t i = 0; i < space->pages[head]; ++i) {
-      blocks_.Free(space->blocks[space->BlockIndex(head, i)]);
+      FreePage(space->blocks[space->BlockIndex(head, i)]);
     }
   }
   for (const std::vector<int32_t>& shared : space->unassigned_pages) {

@@ -7,12 +7,12 @@
 // Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
 // and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
 //
-// Sequences share pages whose entries stay as they were written (CachePlan::LeavesEntries): each is
-// an owner, and the pages go home when the last one gives them up. Whole pages only, so what a head
-// appends lies in pages of its own; before it overwrites an entry it gets copies (TryGrow). Three
-// ways lead there: a sample of another's prompt (TryFork), a prompt of which every head keeps
-// everything and that begins as one whose pages are there (TryOpen, Publish), and a context that
-// others went on from (TrySwapIn).
+// Sequences share data pages whose entries stay as they were written (CachePlan::LeavesEntries):
+// each is an owner, and the pages go home when the last one gives them up. State pages are never
+// shared by those who change them. Whole pages only, so what a head appends lies in pages of its
+// own; before it overwrites an entry it gets copies (TryGrow). Three ways lead there: a sample of
+// another's prompt (TryFork), a prompt of which every head keeps everything and that begins as one
+// whose pages are there (TryOpen, Publish), and a context that others went on from (TrySwapIn).
 //
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
@@ -59,8 +59,9 @@ struct SequenceSpace {
   int64_t capacity = 0;         // tokens the sequence may see before a head needs another page
   std::vector<HeadSpan> spans;  // [heads]
   std::vector<int32_t> pages;   // [heads] pages held
-  std::vector<int32_t>
-      blocks;  // [row_width, heads] ids: a page more for every head is one run of memory
+  // [row_width, heads]: a page more for every head is one run of memory. One that is another's too,
+  // or was, may have a state page with an id of its own (CacheSpace::ShareOf).
+  std::vector<PageIds> blocks;
   // A ring of the heads that grow, from `next_growing` on in the order in which their pages will be
   // full: a head that gets a page is full again block_size tokens later, after all others, and
   // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
@@ -186,12 +187,17 @@ class CacheSpace {
   int64_t NumFreePages() const { return blocks_.NumFree(); }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
   int64_t NumSparedPages() const { return blocks_.NumSpared(); }
+  // State pages for sequences that share data pages.
+  int64_t NumFreeStates() const { return states_.NumFree(); }
   int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
   int64_t NumFreeKept() const { return static_cast<int64_t>(free_kept_.size()); }
   int64_t NumFreeTableEntries() const { return table_.NumFree(); }
   int64_t NumFreeArenaTokens() const { return arena_.NumFree(); }
   int64_t NumFreeSlots() const { return static_cast<int64_t>(free_slots_.size()); }
   bool IsLivePage(int32_t block) const { return blocks_.IsLive(block); }
+  bool IsLiveState(int32_t state) const {
+    return state < limits_.num_blocks || states_.IsLive(state - limits_.num_blocks);
+  }
   int NumOwners(int32_t block) const { return blocks_.NumOwners(block); }
 
  private:
@@ -228,15 +234,24 @@ class CacheSpace {
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
   void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
   void CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space);
-  // The copies between a sequence's pages, from number first[head] of each head on, and a kept
-  // cache's.
+  // The copies between a sequence's pages and a kept cache's. Of the first `shared` pages of each
+  // head only state is copied, where the head has its own.
   std::vector<PageCopy> SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
-                                std::span<const int32_t> first, bool out) const;
+                                std::span<const int32_t> shared, bool out) const;
   bool HasRoomFor(const OpenArgs& args, int64_t pages);
   int32_t RowLimit(const OpenArgs& args) const;
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   // page_sharing.cc.
+  // A page of another's as one of a head's: its data, and where the head's plan changes state pages
+  // one of its own. REQUIRES: there is one
+  PageIds ShareOf(PageIds others, const CachePlan& plan, int head);
+  void FreePage(PageIds page);
+  bool HasOwnState(const CachePlan& plan, int head) const {
+    return head < full_heads_ && plan.rule.ChangesState();
+  }
+  // Shares none in the layers without a window where there are too few state pages for all.
+  void KeepToFreeStates(const CachePlan& plan, std::vector<int32_t>* shared) const;
   // Of each head's pages, those that its sequence and another may both own when it has seen so many
   // tokens.
   std::vector<int32_t> SharablePages(const CachePlan& plan, std::span<const HeadSpan> spans,
@@ -249,8 +264,9 @@ class CacheSpace {
   int32_t NumSharedOfPrompt(const OpenArgs& args) const;
   void TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space);
   // Pages of the named heads: the first `shared` of them are the other's, the rest is its own.
-  bool TakePages(std::span<const int32_t> pages, std::span<const int32_t> shared,
-                 const SequenceSpace* other, SequenceSpace* space, CacheUpdates* updates);
+  bool TakePages(const CachePlan& plan, std::span<const int32_t> pages,
+                 std::span<const int32_t> shared, const SequenceSpace* other, SequenceSpace* space,
+                 CacheUpdates* updates);
   // What a head that shares pages may see before it overwrites one of their entries.
   int64_t OverwritesAfter(const SequenceSpace& space) const;
   static int64_t OverwritesAfter(const SequenceSpace& space, int head) {
@@ -265,6 +281,7 @@ class CacheSpace {
   int num_heads_;   // layers * KV heads
   int full_heads_;  // of these, those that a plan is about
   BlockAllocator blocks_;
+  BlockAllocator states_;  // those past num_blocks; their ids begin there
   BlockAllocator host_pages_;
   std::vector<int> free_kept_;
   RangeAllocator table_;

@@ -20,8 +20,8 @@ struct KeptHeads {
 
 // Borrowed from the engine.
 struct KeptMemory {
-  KvPages pages;             // of the host's memory; the pool's layout, but for num_blocks
-  size_t num_heads = 0;      // layers * KV heads
+  KvPages pages;         // of the host's memory; the pool's layout, but for its numbers of pages
+  size_t num_heads = 0;  // layers * KV heads
   int32_t* heads = nullptr;  // [max_kept_caches, 3, num_heads]
 
   KeptHeads HeadsOf(int kept) const {

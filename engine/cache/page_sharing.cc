@@ -25,6 +25,26 @@ bool KeepsPromptInOrder(const CachePlan& plan) {
 
 }  // namespace
 
+PageIds CacheSpace::ShareOf(PageIds others, const CachePlan& plan, int head) {
+  blocks_.Share(others.data);
+  if (!HasOwnState(plan, head)) return {others.data, others.data};
+  int32_t state = 0;
+  HYDRANT_CHECK(states_.Allocate(std::span(&state, 1)));
+  return {others.data, limits_.num_blocks + state};
+}
+
+void CacheSpace::FreePage(PageIds page) {
+  blocks_.Free(page.data);
+  if (page.state != page.data) states_.Free(page.state - limits_.num_blocks);
+}
+
+void CacheSpace::KeepToFreeStates(const CachePlan& plan, std::vector<int32_t>* shared) const {
+  if (!plan.rule.ChangesState()) return;
+  const auto end = shared->begin() + full_heads_;
+  if (std::accumulate(shared->begin(), end, int64_t{0}) > states_.NumFree())
+    std::fill(shared->begin(), end, 0);
+}
+
 int64_t CacheSpace::OverwritesAfter(const SequenceSpace& space) const {
   int64_t after = kAnyLength;
   for (int head = 0; head < static_cast<int>(space.shared.size()); ++head) {
@@ -39,7 +59,7 @@ int64_t CacheSpace::CopiesBefore(int64_t tokens, const SequenceSpace& space) con
   for (int head = 0; head < num_heads_; ++head) {
     if (tokens <= OverwritesAfter(space, head)) continue;
     for (int32_t i = 0; i < space.shared[head]; ++i)
-      copies += blocks_.IsShared(space.blocks[space.BlockIndex(head, i)]) ? 1 : 0;
+      copies += blocks_.IsShared(space.blocks[space.BlockIndex(head, i)].data) ? 1 : 0;
   }
   return copies;
 }
@@ -52,13 +72,14 @@ void CacheSpace::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* 
     if (tokens <= OverwritesAfter(*space, head)) continue;
     const int32_t shared = std::exchange(space->shared[head], 0);
     for (int32_t i = 0; i < shared; ++i) {
-      int32_t& block = space->blocks[space->BlockIndex(head, i)];
-      if (!blocks_.IsShared(block)) continue;
-      const int32_t others = block;
-      HYDRANT_CHECK(blocks_.Allocate(std::span(&block, 1)));
-      copies.pages.push_back({others, block});
-      updates->updates.push_back({space->TableIndex(head, i), block});
-      blocks_.Free(others);
+      PageIds& page = space->blocks[space->BlockIndex(head, i)];
+      if (!blocks_.IsShared(page.data)) continue;
+      const PageIds others = page;
+      HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
+      page.state = page.data;
+      copies.pages.push_back({others, page});
+      updates->updates.push_back({space->TableIndex(head, i), page});
+      FreePage(others);
     }
   }
   Unpublish(space);
@@ -115,23 +136,23 @@ void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const 
 // Pages of each head that a prompt shares with those who have published its first blocks.
 int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
   if (args.prefix.empty() || PagesAPrefixBlock() == 0 || !KeepsPromptInOrder(*args.plan)) return 0;
+  int64_t most = static_cast<int64_t>(args.prefix.size());
+  if (args.plan->rule.ChangesState() && full_heads_ > 0)
+    most = std::min(most, states_.NumFree() / (int64_t{full_heads_} * PagesAPrefixBlock()));
   int32_t blocks = 0;
-  while (blocks < static_cast<int32_t>(args.prefix.size()) &&
-         FindPublisher(args.prefix[blocks]) != nullptr)
-    ++blocks;
+  while (blocks < most && FindPublisher(args.prefix[blocks]) != nullptr) ++blocks;
   return blocks * PagesAPrefixBlock();
 }
 
 void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
   const int32_t pages_a_block = PagesAPrefixBlock();
   HYDRANT_CHECK(pages_a_block > 0);
-  space->blocks.resize(static_cast<size_t>(pages) * num_heads_, -1);
+  space->blocks.resize(static_cast<size_t>(pages) * num_heads_);
   for (int32_t i = 0; i < pages; ++i) {
     const SequenceSpace* publisher = FindPublisher(args.prefix[i / pages_a_block]);
     for (int head = 0; head < full_heads_; ++head) {
-      const int32_t block = publisher->blocks[publisher->BlockIndex(head, i)];
-      blocks_.Share(block);
-      space->blocks[space->BlockIndex(head, i)] = block;
+      space->blocks[space->BlockIndex(head, i)] =
+          ShareOf(publisher->blocks[publisher->BlockIndex(head, i)], *args.plan, head);
     }
   }
   std::fill_n(space->pages.begin(), full_heads_, pages);
@@ -146,15 +167,17 @@ std::vector<int32_t> CacheSpace::SharablePages(const CachePlan& plan,
   std::vector<int32_t> pages(num_heads_, 0);
   if (!plan.LeavesEntries() || plan.life->CutsWithoutCaps()) return pages;
   for (int head = 0; head < num_heads_; ++head) {
-    const int32_t entries = spans[head].EntriesAfter(tokens);
-    if (entries < spans[head].cap) pages[head] = entries / limits_.block_size;
+    const HeadSpan& span = spans[head];
+    // One that drops entries many at a time is below its cap after each cut, but has been at it.
+    if (tokens - span.dropped >= span.cap) continue;
+    pages[head] = span.EntriesAfter(tokens) / limits_.block_size;
   }
   return pages;
 }
 
-bool CacheSpace::TakePages(std::span<const int32_t> pages, std::span<const int32_t> shared,
-                           const SequenceSpace* other, SequenceSpace* space,
-                           CacheUpdates* updates) {
+bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages,
+                           std::span<const int32_t> shared, const SequenceSpace* other,
+                           SequenceSpace* space, CacheUpdates* updates) {
   space->slot = free_slots_.back();
   space->pages.assign(num_heads_, 0);
   if (!WidenRow(*std::max_element(pages.begin(), pages.end()), space, updates)) {
@@ -164,14 +187,14 @@ bool CacheSpace::TakePages(std::span<const int32_t> pages, std::span<const int32
   free_slots_.pop_back();
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t& held = space->pages[head]; held < pages[head]; ++held) {
-      int32_t& block = space->blocks[space->BlockIndex(head, held)];
+      PageIds& page = space->blocks[space->BlockIndex(head, held)];
       if (held < shared[head]) {
-        block = other->blocks[other->BlockIndex(head, held)];
-        blocks_.Share(block);
+        page = ShareOf(other->blocks[other->BlockIndex(head, held)], plan, head);
       } else {
-        HYDRANT_CHECK(blocks_.Allocate(std::span(&block, 1)));
+        HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
+        page.state = page.data;
       }
-      updates->updates.push_back({space->TableIndex(head, held), block});
+      updates->updates.push_back({space->TableIndex(head, held), page});
     }
     space->num_pages += space->pages[head];
   }
@@ -182,7 +205,8 @@ bool CacheSpace::TakePages(std::span<const int32_t> pages, std::span<const int32
 bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
                          CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && from->IsOpen() && from->lengths_known);
-  const std::vector<int32_t> shared = SharablePages(*args.plan, from->spans, args.tokens);
+  std::vector<int32_t> shared = SharablePages(*args.plan, from->spans, args.tokens);
+  KeepToFreeStates(*args.plan, &shared);
   std::vector<int32_t> pages = from->pages;
   for (int head = 0; head < num_heads_; ++head)
     pages[head] = std::min(pages[head], PagesAt(from->spans[head], args.tokens));
@@ -191,13 +215,14 @@ bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpac
   if (!HasRoomFor(args, own)) return false;
   space->spans = from->spans;
   space->row_limit = RowLimit(args);
-  if (!TakePages(pages, shared, from, space, updates)) return false;
+  if (!TakePages(*args.plan, pages, shared, from, space, updates)) return false;
   MarkShared(shared, from);
   SlotCopies copies = {.slot = space->slot};
   for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = shared[head]; i < pages[head]; ++i) {
-      copies.pages.push_back(
-          {from->blocks[from->BlockIndex(head, i)], space->blocks[space->BlockIndex(head, i)]});
+    for (int32_t i = HasOwnState(*args.plan, head) ? 0 : shared[head]; i < pages[head]; ++i) {
+      PageIds to = space->blocks[space->BlockIndex(head, i)];
+      if (i < shared[head]) to.data = kNotCopied;
+      copies.pages.push_back({from->blocks[from->BlockIndex(head, i)], to});
     }
   }
   if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));

@@ -15,15 +15,17 @@ namespace {
 // where the widest access of a kernel may.
 class PageArrays {
  public:
-  PageArrays(const KvLayout& layout, int num_blocks) : layout_(layout) {
+  PageArrays(const KvLayout& layout, int num_blocks, int num_states) : layout_(layout) {
     layout_.num_blocks = num_blocks;
+    layout_.num_states = num_states;
     const size_t slots = static_cast<size_t>(num_blocks) * layout.block_size;
     const size_t vectors = BytesOf(layout.dtype, slots * layout.head_dim);
     keys_ = Place(vectors);
     values_ = Place(vectors);
     positions_ = Place(slots * sizeof(int32_t));
-    scores_ = Place(slots * sizeof(float));
-    log_weights_ = Place(2 * slots * sizeof(float));
+    const size_t states = static_cast<size_t>(num_states) * layout.block_size;
+    scores_ = Place(states * sizeof(float));
+    log_weights_ = Place(2 * states * sizeof(float));
   }
 
   size_t size() const { return size_; }
@@ -116,14 +118,14 @@ absl::Status KvState::Group::Allocate(Backend& backend, const EngineLimits& limi
 }
 
 absl::Status KvState::AllocatePool() {
-  const PageArrays arrays(pages_.layout, pages_.layout.num_blocks);
+  const PageArrays arrays(pages_.layout, pages_.layout.num_blocks, pages_.layout.num_states);
   HYDRANT_RETURN_IF_ERROR(pool_.Allocate(*backend_, arrays.size()));
   pages_ = arrays.In(pool_.data());
   return absl::OkStatus();
 }
 
 absl::Status KvState::AllocateKept() {
-  const PageArrays arrays(pages_.layout, limits_.num_host_pages);
+  const PageArrays arrays(pages_.layout, limits_.num_host_pages, limits_.num_host_pages);
   HYDRANT_ASSIGN_OR_RETURN(kept_pages_, backend_->AllocateHost(arrays.size()));
   kept_.pages = arrays.In(static_cast<uint8_t*>(kept_pages_.get()));
   kept_.num_heads = full_.NumHeads() + windowed_.NumHeads();

@@ -46,7 +46,7 @@ class KvState {
   // limits.num_prefix_blocks of them, in the host's memory.
   const PrefixBlocks& prefix() const { return prefix_; }
   const KeptMemory& kept() const { return kept_; }
-  int32_t* blocks() const { return blocks_.data(); }
+  PageIds* blocks() const { return blocks_.data(); }
   // [full layers * KV heads]
   const int32_t* lengths(int slot) const {
     return tables().lengths + tables().HeadIndex(slot, 0, 0);
@@ -112,7 +112,7 @@ class KvState {
   DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
   DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
   DeviceArray<PageCopy> copies_;  // room for a part of a list
-  DeviceArray<int32_t> blocks_;
+  DeviceArray<PageIds> blocks_;
   DeviceArray<int32_t> row_width_;
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host

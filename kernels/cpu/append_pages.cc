@@ -40,12 +40,15 @@ HWY_EXPORT(WriteNewEntry);
 struct Head {
   const AppendPagesArgs& args;
   const DecodeRule& rule;
-  const int32_t* blocks;
+  const PageIds* blocks;
   int head;
   int32_t length;
   int32_t cap;
 
   size_t Index(int32_t entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  float& Score(int32_t entry) const {
+    return args.pages.scores[StateIndex(args.pages.layout, blocks, entry)];
+  }
   float NewScore(int token) const {
     if (rule.by_position) return static_cast<float>(args.first_position + token);
     return args.sums[head * args.sum_stride + token];
@@ -60,10 +63,8 @@ struct Head {
 std::vector<uint64_t> RanksOf(const Head& head) {
   std::vector<uint64_t> ranks(head.length + head.args.num_tokens);
   for (int32_t entry = 0; entry < head.length; ++entry) {
-    const size_t index = head.Index(entry);
-    const int32_t position = head.args.pages.positions[index];
-    const float score =
-        head.rule.by_position ? static_cast<float>(position) : head.args.pages.scores[index];
+    const int32_t position = head.args.pages.positions[head.Index(entry)];
+    const float score = head.rule.by_position ? static_cast<float>(position) : head.Score(entry);
     ranks[entry] = head.Rank(score, position);
   }
   for (int token = 0; token < head.args.num_tokens; ++token)
@@ -76,7 +77,7 @@ void Write(const Head& head, int token, int32_t to) {
   const size_t index = head.Index(to);
   HWY_DYNAMIC_DISPATCH(WriteNewEntry)(head.args, head.head, token, index);
   pages.positions[index] = head.args.first_position + token;
-  if (head.args.HasScores(head.rule)) pages.scores[index] = head.NewScore(token);
+  if (head.args.HasScores(head.rule)) head.Score(to) = head.NewScore(token);
 }
 
 // More than the head may hold: the best stay.

@@ -20,12 +20,15 @@ struct Move {
   int32_t to;
 };
 
-// The rank of an entry of position `position`: protected ones stand above all others.
-uint64_t RankOf(const CompactArgs& args, const DecodeRule& rule, size_t index) {
-  const int32_t position = args.pages.positions[index];
+// Protected ones stand above all others.
+uint64_t RankOf(const CompactArgs& args, const DecodeRule& rule, const PageIds* blocks,
+                int32_t entry) {
+  const KvPages& pages = args.pages;
+  const int32_t position = pages.positions[PageIndex(pages.layout, blocks, entry)];
   if (args.IsProtected(position)) return UINT64_MAX;
-  return RankKey(rule.by_position ? static_cast<float>(position) : args.pages.scores[index],
-                 position);
+  const float score = rule.by_position ? static_cast<float>(position)
+                                       : pages.scores[StateIndex(pages.layout, blocks, entry)];
+  return RankKey(score, position);
 }
 
 // The survivors past keep[head], each with a hole below it.
@@ -36,10 +39,9 @@ std::vector<Move> PlanMoves(const CompactArgs& args, int head) {
   std::vector<Move> moves;
   if (keep >= length || keep <= 0) return moves;
   const DecodeRule& rule = tables.rules[args.slot];
-  const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, head);
+  const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, head);
   std::vector<uint64_t> ranks(length);
-  for (int32_t entry = 0; entry < length; ++entry)
-    ranks[entry] = RankOf(args, rule, PageIndex(args.pages.layout, blocks, entry));
+  for (int32_t entry = 0; entry < length; ++entry) ranks[entry] = RankOf(args, rule, blocks, entry);
   std::vector<uint64_t> sorted = ranks;
   std::nth_element(sorted.begin(), sorted.begin() + (keep - 1), sorted.end(), std::greater<>());
   const uint64_t lowest_kept = sorted[keep - 1];
@@ -52,14 +54,19 @@ std::vector<Move> PlanMoves(const CompactArgs& args, int head) {
   return moves;
 }
 
-void MoveEntry(const KvPages& pages, size_t from, size_t to) {
+void MoveEntry(const KvPages& pages, const PageIds* blocks, const Move& move) {
+  const size_t from = PageIndex(pages.layout, blocks, move.from);
+  const size_t to = PageIndex(pages.layout, blocks, move.to);
   const size_t row = BytesOf(pages.layout.dtype, pages.layout.head_dim);
   for (void* rows : {pages.keys, pages.values})
     std::memcpy(static_cast<char*>(rows) + to * row, static_cast<char*>(rows) + from * row, row);
   pages.positions[to] = pages.positions[from];
-  pages.scores[to] = pages.scores[from];
+  const size_t state_from = StateIndex(pages.layout, blocks, move.from);
+  const size_t state_to = StateIndex(pages.layout, blocks, move.to);
+  pages.scores[state_to] = pages.scores[state_from];
   if (pages.log_weights == nullptr) return;
-  std::memcpy(pages.log_weights + 2 * to, pages.log_weights + 2 * from, 2 * sizeof(float));
+  std::memcpy(pages.log_weights + 2 * state_to, pages.log_weights + 2 * state_from,
+              2 * sizeof(float));
 }
 
 // Length and victim of a head whose entries have moved.
@@ -86,13 +93,10 @@ void Compact(const CompactArgs& args, ThreadPool& threads) {
   const int tasks_per_head = static_cast<int>((most + kMovesPerTask - 1) / kMovesPerTask);
   threads.ParallelFor(heads * tasks_per_head, [&](int task, int) {
     const int head = task / tasks_per_head;
-    const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+    const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
     const size_t begin = static_cast<size_t>(task % tasks_per_head) * kMovesPerTask;
     const size_t end = std::min(begin + kMovesPerTask, moves[head].size());
-    for (size_t i = begin; i < end; ++i) {
-      MoveEntry(args.pages, PageIndex(args.pages.layout, blocks, moves[head][i].from),
-                PageIndex(args.pages.layout, blocks, moves[head][i].to));
-    }
+    for (size_t i = begin; i < end; ++i) MoveEntry(args.pages, blocks, moves[head][i]);
   });
   threads.ParallelFor(heads, [&](int head, int) { FinishHead(args, head); });
 }

@@ -20,15 +20,16 @@ std::vector<Candidate> OpenEntries(const CountBestArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   const int layer = args.layer_begin + head / tables.num_kv_heads;
   const int h = head % tables.num_kv_heads;
-  const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+  const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
   const int32_t length = tables.lengths[tables.HeadIndex(args.slot, layer, h)];
   std::vector<Candidate> open;
   open.reserve(length);
   for (int32_t entry = 0; entry < length; ++entry) {
-    const size_t index = PageIndex(args.pages.layout, blocks, entry);
-    const int32_t position = args.pages.positions[index];
-    if (!args.IsProtected(position))
-      open.push_back({RankKey(args.pages.scores[index], position), head});
+    const KvPages& pages = args.pages;
+    const int32_t position = pages.positions[PageIndex(pages.layout, blocks, entry)];
+    if (args.IsProtected(position)) continue;
+    const float score = pages.scores[StateIndex(pages.layout, blocks, entry)];
+    open.push_back({RankKey(score, position), head});
   }
   return open;
 }

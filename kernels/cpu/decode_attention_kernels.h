@@ -46,7 +46,7 @@ struct DecodeHead {
   const float* v = nullptr;      // [head_dim]
   float* out = nullptr;          // [group, head_dim]
   const float* sinks = nullptr;  // [group], the query heads' sink logits; null: none
-  const int32_t* blocks = nullptr;
+  const PageIds* blocks = nullptr;
   const DecodeRule* rule = nullptr;
   float* log_weights = nullptr;  // of the pool's pages; null: none
   int32_t* victim = nullptr;     // null where none is to be picked

@@ -11,7 +11,13 @@ struct PartRows {
 };
 
 HYDRANT_INLINE int64_t SlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
-  return static_cast<int64_t>(head.blocks[entry / shape.block_size]) * shape.block_size +
+  return static_cast<int64_t>(head.blocks[entry / shape.block_size].data) * shape.block_size +
+         entry % shape.block_size;
+}
+
+// Of its score and log weights.
+HYDRANT_INLINE int64_t StateSlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
+  return static_cast<int64_t>(head.blocks[entry / shape.block_size].state) * shape.block_size +
          entry % shape.block_size;
 }
 
@@ -24,7 +30,7 @@ HYDRANT_INLINE void FindRows(const DecodeShape& shape, const DecodeHead& head, i
   int slot = begin % shape.block_size;
   for (int i = 0; i < rows->count; ++i) {
     rows->offsets[i] =
-        (static_cast<int64_t>(head.blocks[block]) * shape.block_size + slot) * shape.head_dim;
+        (static_cast<int64_t>(head.blocks[block].data) * shape.block_size + slot) * shape.head_dim;
     if (++slot == shape.block_size) {
       slot = 0;
       ++block;
@@ -56,9 +62,10 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   StoreRow(head.k, shape.head_dim, static_cast<T*>(shape.keys) + slot * shape.head_dim);
   StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + slot * shape.head_dim);
   shape.positions[slot] = head.position;
-  if (head.rule->scored) shape.scores[slot] = 0.0f;
+  const int64_t state = StateSlotOf(shape, head, head.new_entry);
+  if (head.rule->scored) shape.scores[state] = 0.0f;
   if (head.log_weights != nullptr)
-    head.log_weights[2 * slot] = head.log_weights[2 * slot + 1] = 0.0f;
+    head.log_weights[2 * state] = head.log_weights[2 * state + 1] = 0.0f;
 }
 
 // Pages of one head lie anywhere, so the hardware's prefetcher gives up at every block: rows are
@@ -141,14 +148,16 @@ struct PartLogWeights {
   float denominators[kPartEntries];
 };
 
-HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const DecodeHead& head,
-                                   const PartRows& rows, PartLogWeights* found) {
+HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const DecodeHead& head, int part,
+                                   int count, PartLogWeights* found) {
   if (head.log_weights == nullptr) return;
-  for (int i = 0; i < rows.count || i % kLanes != 0; ++i) {
-    const float* pair = head.log_weights + 2 * (rows.offsets[i] / shape.head_dim);
-    found->numerators[i] = i < rows.count ? pair[0] : 0.0f;
-    found->denominators[i] = i < rows.count ? pair[1] : 0.0f;
+  int i = 0;
+  for (; i < count; ++i) {
+    const float* pair = head.log_weights + 2 * StateSlotOf(shape, head, part * kPartEntries + i);
+    found->numerators[i] = pair[0];
+    found->denominators[i] = pair[1];
   }
+  for (; i % kLanes != 0; ++i) found->numerators[i] = found->denominators[i] = 0.0f;
 }
 
 // Weights() of logit + log weight, to `weights` (which may be `logits`). Where nothing counts, the
@@ -301,7 +310,7 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   PartRows rows;
   FindRows(shape, head, part, &rows);
   PartLogWeights log_weights;
-  FindLogWeights(shape, head, rows, &log_weights);
+  FindLogWeights(shape, head, part, rows.count, &log_weights);
   const int dim = RoundUpDim(shape.head_dim);
   RotatedKeys rotated;
   if (head.rule->rolling) RotateKeys<T>(shape, head, part, rows, q + shape.group * dim, &rotated);

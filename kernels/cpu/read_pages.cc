@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 
-void ReadRows(const KvPages& pages, const int32_t* blocks, int begin, int end, float* keys,
+void ReadRows(const KvPages& pages, const PageIds* blocks, int begin, int end, float* keys,
               float* values) {
   const size_t d = pages.layout.head_dim;
   for (int entry = begin; entry < end; ++entry) {
@@ -35,7 +35,7 @@ namespace {
 HWY_EXPORT(ReadRows);
 }  // namespace
 
-void ReadEntries(const KvPages& pages, const int32_t* blocks, int begin, int end, float* keys,
+void ReadEntries(const KvPages& pages, const PageIds* blocks, int begin, int end, float* keys,
                  float* values) {
   HWY_DYNAMIC_DISPATCH(ReadRows)(pages, blocks, begin, end, keys, values);
 }

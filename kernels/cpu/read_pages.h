@@ -10,7 +10,7 @@ namespace hydrant::cpu {
 
 // keys, values: [end, head_dim]; rows [begin, end) are written. blocks: of the head
 // (SequenceTables::HeadBlocks).
-void ReadEntries(const KvPages& pages, const int32_t* blocks, int begin, int end, float* keys,
+void ReadEntries(const KvPages& pages, const PageIds* blocks, int begin, int end, float* keys,
                  float* values);
 
 }  // namespace hydrant::cpu

@@ -15,7 +15,7 @@ constexpr double kUnits = 4294967296.0;
 
 // The entries of head `head` of all layers, in pages.
 struct Head {
-  const int32_t* blocks;
+  const PageIds* blocks;
   int32_t length;
 };
 
@@ -33,11 +33,12 @@ int32_t EnoughFor(const KeepForMassArgs& args, const Head& head, int64_t need) {
   std::vector<Entry> entries;
   entries.reserve(head.length);
   for (int32_t e = 0; e < head.length; ++e) {
-    const size_t index = PageIndex(args.pages.layout, head.blocks, e);
-    const int32_t position = args.pages.positions[index];
+    const KvPages& pages = args.pages;
+    const int32_t position = pages.positions[PageIndex(pages.layout, head.blocks, e)];
+    const size_t state = StateIndex(pages.layout, head.blocks, e);
     const uint64_t rank =
-        args.IsProtected(position) ? UINT64_MAX : RankKey(args.pages.scores[index], position);
-    entries.push_back({rank, MassUnits(args.pages.log_weights[2 * index])});
+        args.IsProtected(position) ? UINT64_MAX : RankKey(pages.scores[state], position);
+    entries.push_back({rank, MassUnits(pages.log_weights[2 * state])});
   }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.rank > b.rank; });
@@ -55,7 +56,7 @@ void RetainedMass(const RetainedMassArgs& args, ThreadPool& threads) {
     const Head head = HeadOf(tables, args.slot, index);
     int64_t sum = 0;
     for (int32_t e = 0; e < head.length; ++e)
-      sum += MassUnits(args.pages.log_weights[2 * PageIndex(args.pages.layout, head.blocks, e)]);
+      sum += MassUnits(args.pages.log_weights[2 * StateIndex(args.pages.layout, head.blocks, e)]);
     args.mass[index] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
   });
 }

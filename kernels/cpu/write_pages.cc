@@ -23,8 +23,7 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
   const KvPages& pages = args.pages;
   const bool rolling = args.tables.rules[args.slot].rolling;
   const size_t d = pages.layout.head_dim;
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
-  const bool weighted = args.tables.rules[args.slot].weighted && pages.log_weights != nullptr;
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   for (int entry = begin; entry < end; ++entry) {
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
@@ -41,10 +40,6 @@ void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, floa
     StoreRow(pages.layout.dtype, key, d, pages.keys, index * d);
     StoreRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
     pages.positions[index] = rolling ? entry : position;
-    if (pages.log_weights == nullptr || !(weighted || args.window_sums != nullptr)) continue;
-    pages.log_weights[2 * index] =
-        weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-    pages.log_weights[2 * index + 1] = 0.0f;
   }
 }
 
@@ -59,16 +54,26 @@ HWY_EXPORT(WriteEntries);
 
 constexpr int kEntriesPerTask = 128;
 
-// After WriteEntries: reads the positions, or ranks, that it wrote.
-void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
+// The state of one head's entries.
+void WriteState(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   const KvPages& pages = args.pages;
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
-  for (int entry = args.num_written; entry < args.keep[head]; ++entry) {
-    const size_t index = PageIndex(pages.layout, blocks, entry);
+  const bool has_scores = rule.scored || args.scores != nullptr;
+  const bool has_log_weights =
+      pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr);
+  if (!has_scores && !has_log_weights) return;
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  for (int entry = args.FirstState(rule); entry < args.keep[head]; ++entry) {
+    const size_t index = StateIndex(pages.layout, blocks, entry);
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
+    if (has_log_weights) {
+      pages.log_weights[2 * index] =
+          rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
+      pages.log_weights[2 * index + 1] = 0.0f;
+    }
+    if (!has_scores) continue;
     if (rule.scored && rule.by_position) {
-      pages.scores[index] = static_cast<float>(pages.positions[index]);
+      pages.scores[index] = static_cast<float>(rule.rolling ? entry : position);
     } else if (args.scores != nullptr) {
       pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
     } else {
@@ -77,7 +82,7 @@ void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   }
 }
 
-// Scores, length and first victim of one head.
+// State, length and first victim of one head, whose entries have been written.
 void FinishHead(const WritePagesArgs& args, int head) {
   const SequenceTables& tables = args.tables;
   const DecodeRule& rule = tables.rules[args.slot];
@@ -85,9 +90,9 @@ void FinishHead(const WritePagesArgs& args, int head) {
   const int32_t keep = args.keep[head];
   tables.lengths[head_index] = keep;
   if (args.growth >= 0) tables.caps[head_index] = keep + args.growth;
-  if (rule.scored || args.scores != nullptr) WriteScores(args, rule, head);
+  WriteState(args, rule, head);
   if (rule.scored && keep == tables.caps[head_index]) {
-    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, head);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, head);
     const int32_t next = rule.rolling ? keep : args.n;
     tables.victims[head_index] = PickVictim(args.pages, blocks, keep, rule, next);
   }

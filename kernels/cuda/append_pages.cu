@@ -33,12 +33,15 @@ struct Writes {
 struct Head {
   const AppendPagesArgs& args;
   DecodeRule rule;
-  const int32_t* blocks;
+  const PageIds* blocks;
   int head;
   int length;
   uint64_t cut = 0;  // the lowest rank that stays
 
   __device__ size_t Index(int entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  __device__ float& Stored(int entry) const {
+    return args.pages.scores[StateIndex(args.pages.layout, blocks, entry)];
+  }
   __device__ int32_t Position(int entry) const {
     return entry < length ? args.pages.positions[Index(entry)]
                           : args.first_position + entry - length;
@@ -46,7 +49,7 @@ struct Head {
   __device__ float Score(int entry) const {
     if (rule.by_position) return static_cast<float>(Position(entry));
     if (!args.HasScores(rule)) return 0.0f;
-    if (entry < length) return args.pages.scores[Index(entry)];
+    if (entry < length) return Stored(entry);
     return args.sums[head * args.sum_stride + entry - length];
   }
   __device__ bool IsProtected(int entry) const { return args.IsProtected(rule, Position(entry)); }
@@ -102,7 +105,8 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
   const int d = pages.layout.head_dim;
   for (int i = first; i < writes.counts[h]; i += static_cast<int>(gridDim.x) * kWriteWarps) {
     const int token = writes.entries[static_cast<int64_t>(h) * args.num_tokens + i] - head.length;
-    const size_t index = head.Index(writes.to[static_cast<int64_t>(h) * args.num_tokens + i]);
+    const int to = writes.to[static_cast<int64_t>(h) * args.num_tokens + i];
+    const size_t index = head.Index(to);
     const size_t from = h * args.kv_head_stride + static_cast<size_t>(token) * d;
     for (int j = lane; j < d; j += kWarpSize) {
       StoreElement(pages.layout.dtype, pages.keys, index * d + j, args.k[from + j]);
@@ -110,7 +114,7 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
     }
     if (lane != 0) continue;
     pages.positions[index] = args.first_position + token;
-    if (args.HasScores(head.rule)) pages.scores[index] = head.Score(head.length + token);
+    if (args.HasScores(head.rule)) head.Stored(to) = head.Score(head.length + token);
   }
 }
 
@@ -120,12 +124,12 @@ constexpr int kCopyThreads = 256;
 __global__ void CopyScoresKernel(ScoreRowsArgs args, bool to_pages) {
   const int h = static_cast<int>(blockIdx.y);
   const SequenceTables& tables = args.tables;
-  const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+  const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
   const int length = tables.lengths[tables.HeadIndex(args.slot, args.layer, h)];
   for (int entry = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); entry < length;
        entry += static_cast<int>(gridDim.x * blockDim.x)) {
     float* row = args.rows + h * args.stride + entry;
-    float* score = args.pages.scores + PageIndex(args.pages.layout, blocks, entry);
+    float* score = args.pages.scores + StateIndex(args.pages.layout, blocks, entry);
     if (to_pages) {
       *score = *row;
     } else {

@@ -14,16 +14,16 @@ __global__ void AssignPagesKernel(AssignPagesArgs args) {
   const SequenceTables& tables = args.tables;
   const int thread = static_cast<int>(threadIdx.x);
   const int32_t width = tables.row_width[args.slot];
-  int32_t* rows = args.blocks + (tables.HeadBlocks(args.slot, args.layer, 0) - tables.blocks);
+  PageIds* rows = args.blocks + (tables.HeadBlocks(args.slot, args.layer, 0) - tables.blocks);
   int64_t from = AssignedFrom(args.keep, tables.num_kv_heads, args.block_size);
   for (int h = tables.num_kv_heads - 1; h >= 0; --h) {
     const int count = static_cast<int>(PagesOf(args.keep[h], args.block_size));
     from -= count;
     for (int end = count; end > 0; end -= kThreads) {
       const int i = end - 1 - thread;
-      const int32_t id = i >= 0 ? rows[from + i] : 0;
+      const PageIds ids = i >= 0 ? rows[from + i] : PageIds();
       __syncthreads();
-      if (i >= 0) rows[static_cast<int64_t>(h) * width + i] = id;
+      if (i >= 0) rows[static_cast<int64_t>(h) * width + i] = ids;
       __syncthreads();
     }
   }

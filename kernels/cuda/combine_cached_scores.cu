@@ -13,10 +13,10 @@ __global__ void CombineCachedScoresKernel(CombineCachedScoresArgs args) {
   const SequenceTables& tables = args.tables;
   const int layer = static_cast<int>(blockIdx.x) / tables.num_kv_heads;
   const int h = static_cast<int>(blockIdx.x) % tables.num_kv_heads;
-  const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+  const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
   const int length = tables.lengths[tables.HeadIndex(args.slot, layer, h)];
   for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
-    const size_t index = PageIndex(args.pages.layout, blocks, entry);
+    const size_t index = StateIndex(args.pages.layout, blocks, entry);
     float score = args.weight_score * args.pages.scores[index];
     score += args.weight_second * args.pages.log_weights[2 * index];
     args.pages.scores[index] = score;

@@ -32,17 +32,19 @@ struct Moves {
 // Entries of one head, and whether they stay.
 struct Head {
   const CompactArgs& args;
-  const int32_t* blocks;
+  const PageIds* blocks;
   bool by_position;
   uint64_t cut = 0;  // the lowest rank that stays
 
   __device__ size_t Index(int entry) const { return PageIndex(args.pages.layout, blocks, entry); }
   __device__ int32_t Position(int entry) const { return args.pages.positions[Index(entry)]; }
+  __device__ float Score(int entry) const {
+    return args.pages.scores[StateIndex(args.pages.layout, blocks, entry)];
+  }
   __device__ bool IsProtected(int entry) const { return args.IsProtected(Position(entry)); }
   __device__ uint64_t Rank(int entry) const {
     const int32_t position = Position(entry);
-    return RankKey(by_position ? static_cast<float>(position) : args.pages.scores[Index(entry)],
-                   position);
+    return RankKey(by_position ? static_cast<float>(position) : Score(entry), position);
   }
   __device__ bool Stays(int entry) const { return IsProtected(entry) || Rank(entry) >= cut; }
 };
@@ -91,12 +93,14 @@ __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
   const int first =
       static_cast<int>(blockIdx.x) * kMoveWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const KvPages& pages = args.pages;
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
   const size_t row = static_cast<size_t>(pages.layout.head_dim) *
                      (pages.layout.dtype == DType::kF32 ? sizeof(float) : sizeof(uint16_t));
   for (int i = first; i < moves.counts[h]; i += static_cast<int>(gridDim.x) * kMoveWarps) {
-    const size_t from = PageIndex(pages.layout, blocks, moves.from[h * moves.stride + i]);
-    const size_t to = PageIndex(pages.layout, blocks, moves.to[h * moves.stride + i]);
+    const int entry_from = moves.from[h * moves.stride + i];
+    const int entry_to = moves.to[h * moves.stride + i];
+    const size_t from = PageIndex(pages.layout, blocks, entry_from);
+    const size_t to = PageIndex(pages.layout, blocks, entry_to);
     for (void* rows : {pages.keys, pages.values}) {
       if (row % sizeof(uint4) == 0) {
         CopyRow<uint4>(rows, from, to, row);
@@ -106,10 +110,12 @@ __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
     }
     if (lane != 0) continue;
     pages.positions[to] = pages.positions[from];
-    pages.scores[to] = pages.scores[from];
+    const size_t state_from = StateIndex(pages.layout, blocks, entry_from);
+    const size_t state_to = StateIndex(pages.layout, blocks, entry_to);
+    pages.scores[state_to] = pages.scores[state_from];
     if (pages.log_weights == nullptr) continue;
-    pages.log_weights[2 * to] = pages.log_weights[2 * from];
-    pages.log_weights[2 * to + 1] = pages.log_weights[2 * from + 1];
+    pages.log_weights[2 * state_to] = pages.log_weights[2 * state_from];
+    pages.log_weights[2 * state_to + 1] = pages.log_weights[2 * state_from + 1];
   }
 }
 

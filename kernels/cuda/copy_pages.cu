@@ -20,20 +20,25 @@ __device__ void CopyPart(const void* source, size_t from, void* target, size_t t
 __global__ void CopyPagesKernel(CopyPagesArgs args) {
   const KvPages& source = args.from;
   const KvPages& target = args.to;
-  const size_t from = args.copies[blockIdx.x].from;
-  const size_t to = args.copies[blockIdx.x].to;
+  const PageCopy page = args.copies[blockIdx.x];
   const size_t slots = source.layout.block_size;
-  const size_t vectors = BytesOf(source.layout.dtype, slots * source.layout.head_dim);
-  if (vectors % sizeof(uint4) == 0) {
-    CopyPart<uint4>(source.keys, from, target.keys, to, vectors);
-    CopyPart<uint4>(source.values, from, target.values, to, vectors);
-  } else {
-    CopyPart<uint16_t>(source.keys, from, target.keys, to, vectors);
-    CopyPart<uint16_t>(source.values, from, target.values, to, vectors);
+  if (page.to.data != kNotCopied) {
+    const size_t from = page.from.data, to = page.to.data;
+    const size_t vectors = BytesOf(source.layout.dtype, slots * source.layout.head_dim);
+    if (vectors % sizeof(uint4) == 0) {
+      CopyPart<uint4>(source.keys, from, target.keys, to, vectors);
+      CopyPart<uint4>(source.values, from, target.values, to, vectors);
+    } else {
+      CopyPart<uint16_t>(source.keys, from, target.keys, to, vectors);
+      CopyPart<uint16_t>(source.values, from, target.values, to, vectors);
+    }
+    CopyPart<int32_t>(source.positions, from, target.positions, to, slots * sizeof(int32_t));
   }
-  CopyPart<int32_t>(source.positions, from, target.positions, to, slots * sizeof(int32_t));
-  CopyPart<float>(source.scores, from, target.scores, to, slots * sizeof(float));
-  CopyPart<float>(source.log_weights, from, target.log_weights, to, 2 * slots * sizeof(float));
+  if (page.to.state != kNotCopied) {
+    const size_t from = page.from.state, to = page.to.state;
+    CopyPart<float>(source.scores, from, target.scores, to, slots * sizeof(float));
+    CopyPart<float>(source.log_weights, from, target.log_weights, to, 2 * slots * sizeof(float));
+  }
 }
 
 }  // namespace

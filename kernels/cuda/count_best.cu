@@ -17,7 +17,7 @@ constexpr int kEntriesPerBlock = 16 * kThreads;
 // The entries of one head, numbered over the layers.
 struct Head {
   const CountBestArgs& args;
-  const int32_t* blocks;
+  const PageIds* blocks;
   int length;
 
   __device__ Head(const CountBestArgs& count_args, int head) : args(count_args) {
@@ -33,9 +33,10 @@ struct Head {
   __device__ void ForEach(int begin, int end, Visit visit) const {
     for (int entry = begin + static_cast<int>(threadIdx.x); entry < min(end, length);
          entry += kThreads) {
-      const size_t index = PageIndex(args.pages.layout, blocks, entry);
-      const int32_t position = args.pages.positions[index];
-      if (!args.IsProtected(position)) visit(RankKey(args.pages.scores[index], position));
+      const KvPages& pages = args.pages;
+      const int32_t position = pages.positions[PageIndex(pages.layout, blocks, entry)];
+      if (args.IsProtected(position)) continue;
+      visit(RankKey(pages.scores[StateIndex(pages.layout, blocks, entry)], position));
     }
   }
 };

@@ -96,10 +96,19 @@ class DecodeBlock {
     __shared__ int32_t rank_above;
     return rank_above;
   }
+  __device__ const PageIds* Blocks() const {
+    return l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
+  }
   __device__ uint32_t PageSlot(int entry) const {
-    const int32_t* blocks = l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
     const int block_size = pages_.layout.block_size;
-    return static_cast<uint32_t>(blocks[entry / block_size] * block_size + entry % block_size);
+    const int32_t page = Blocks()[entry / block_size].data;
+    return static_cast<uint32_t>(page * block_size + entry % block_size);
+  }
+  // Of an entry's score and log weights.
+  __device__ uint32_t StateSlot(int entry) const {
+    const int block_size = pages_.layout.block_size;
+    const int32_t page = Blocks()[entry / block_size].state;
+    return static_cast<uint32_t>(page * block_size + entry % block_size);
   }
 
   // Page slots, the new entry, the queries. What is read past the last entry of a tile is that
@@ -130,8 +139,9 @@ class DecodeBlock {
     if (thread_ != 0) return;
     // Ranks are moved when all blocks have read them (UpdateScores()).
     if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
-    if (rule_.scored) pages_.scores[slot] = 0.0f;
-    if (weighted_) reinterpret_cast<float2*>(pages_.log_weights)[slot] = make_float2(0.0f, 0.0f);
+    const uint32_t state = StateSlot(u_.new_entry);
+    if (rule_.scored) pages_.scores[state] = 0.0f;
+    if (weighted_) reinterpret_cast<float2*>(pages_.log_weights)[state] = make_float2(0.0f, 0.0f);
   }
 
   // Of the entries whose logits this thread reads in Weights(), and no other thread.
@@ -193,7 +203,8 @@ class DecodeBlock {
   __device__ LogitPair LogitsAt(int h, int i) const {
     const float logit = s_.weights[h * l_.weight_stride() + i];
     if constexpr (kWeighted) {
-      const float2 log_weights = reinterpret_cast<const float2*>(pages_.log_weights)[s_.index[i]];
+      const float2 log_weights =
+          reinterpret_cast<const float2*>(pages_.log_weights)[StateSlot(u_.begin + i)];
       return {fmaf(log_weights.x, kLog2E, logit), fmaf(log_weights.y, kLog2E, logit)};
     } else {
       return {logit, logit};
@@ -356,18 +367,19 @@ class DecodeBlock {
     constexpr int kAtOnce = 4;
     for (int first = thread_; first < u_.length; first += kAtOnce * kDecodeThreads) {
       int entries[kAtOnce];
-      uint32_t slots[kAtOnce];
+      uint32_t slots[kAtOnce], states[kAtOnce];
       int32_t positions[kAtOnce];
       float scores[kAtOnce], weights[kAtOnce] = {};
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         entries[i] = min(first + i * kDecodeThreads, u_.length - 1);
         slots[i] = u_.splits > 1 ? PageSlot(entries[i]) : s_.index[entries[i]];
+        states[i] = StateSlot(entries[i]);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         positions[i] = __ldcg(&pages_.positions[slots[i]]);
-        scores[i] = __ldcg(&pages_.scores[slots[i]]);
+        scores[i] = __ldcg(&pages_.scores[states[i]]);
       }
 #pragma unroll 1
       for (int h = 0; h < l_.group && !rule_.by_position; ++h) {
@@ -385,7 +397,7 @@ class DecodeBlock {
         const float score = rule_.by_position
                                 ? static_cast<float>(positions[i])
                                 : rule_.decay * scores[i] + rule_.gain * (weights[i] / heads);
-        if (!rule_.by_position) pages_.scores[slots[i]] = score;
+        if (!rule_.by_position) pages_.scores[states[i]] = score;
         mine.OfferEntry(rule_, next_position, entries[i], positions[i], score);
       }
     }

@@ -21,13 +21,14 @@ __global__ void FinishHeadsKernel(FinishHeadsArgs args) {
     args.tables.caps[head_index] = cap;
   }
   if (!rule.scored || keep != cap) return;
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   const int32_t next_position = rule.rolling ? keep : args.next_position;
   VictimCandidate mine = VictimCandidate::None();
   for (int entry = static_cast<int>(threadIdx.x); entry < keep; entry += kThreads) {
-    const size_t index = PageIndex(args.pages.layout, blocks, entry);
-    const int32_t position = args.pages.positions[index];
-    const float score = rule.by_position ? static_cast<float>(position) : args.pages.scores[index];
+    const KvPages& pages = args.pages;
+    const int32_t position = pages.positions[PageIndex(pages.layout, blocks, entry)];
+    const float score = rule.by_position ? static_cast<float>(position)
+                                         : pages.scores[StateIndex(pages.layout, blocks, entry)];
     mine.OfferEntry(rule, next_position, entry, position, score);
   }
   const VictimCandidate victim = BlockVictim<kThreads>(mine, shared);

@@ -84,7 +84,7 @@ static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
   const int place = static_cast<int>(blockIdx.x * kGatherWarps + threadIdx.x / kWarpSize);
   const int first = args.places.First(head);
   if (place >= args.places.places || place < first / kPrefixTile * kPrefixTile) return;
-  const int32_t* blocks = prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head);
+  const PageIds* blocks = prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head);
   const bool exists = place >= first;
   const size_t from = exists ? PageIndex(layout, blocks, place - first) * d : 0;
   const size_t to = (head * args.head_rows + place) * d;

@@ -15,7 +15,7 @@ using Mass = unsigned long long;
 // The entries of a head of a slot, numbered over all layers.
 struct Head {
   const KvPages& pages;
-  const int32_t* blocks;
+  const PageIds* blocks;
   int length;
 
   __device__ Head(const KvPages& all_pages, const SequenceTables& tables, int slot, int head)
@@ -24,14 +24,19 @@ struct Head {
         length(tables.lengths[tables.HeadIndex(slot, head / tables.num_kv_heads,
                                                head % tables.num_kv_heads)]) {}
 
-  // Calls visit(index of the slot, the attention received) for all entries, by all threads of a
-  // block.
+  // Calls visit(entry, the attention received) for all entries, by all threads of a block.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
     for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
-      const size_t index = PageIndex(pages.layout, blocks, entry);
-      visit(index, static_cast<Mass>(MassUnits(pages.log_weights[2 * index])));
+      const float received = pages.log_weights[2 * StateIndex(pages.layout, blocks, entry)];
+      visit(entry, static_cast<Mass>(MassUnits(received)));
     }
+  }
+  __device__ int32_t Position(int entry) const {
+    return pages.positions[PageIndex(pages.layout, blocks, entry)];
+  }
+  __device__ float Score(int entry) const {
+    return pages.scores[StateIndex(pages.layout, blocks, entry)];
   }
 };
 
@@ -41,7 +46,7 @@ __global__ void RetainedMassKernel(RetainedMassArgs args) {
   __syncthreads();
   Mass mine = 0;
   Head(args.pages, args.tables, args.slot, static_cast<int>(blockIdx.x))
-      .ForEach([&](size_t, Mass received) { mine += received; });
+      .ForEach([&](int, Mass received) { mine += received; });
   atomicAdd(&sum, mine);
   __syncthreads();
   if (threadIdx.x == 0)
@@ -73,8 +78,8 @@ __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
     guarded = above = 0;
   }
   __syncthreads();
-  head.ForEach([&](size_t index, Mass received) {
-    if (!args.IsProtected(args.pages.positions[index])) {
+  head.ForEach([&](int entry, Mass received) {
+    if (!args.IsProtected(head.Position(entry))) {
       atomicAdd(&open_mass, received);
       return;
     }
@@ -87,10 +92,9 @@ __global__ void KeepForMassKernel(KeepForMassArgs args, long long need) {
   int32_t enough = head.length;
   if (static_cast<long long>(open_mass) >= left) {
     const auto for_each = [&](auto visit) {
-      head.ForEach([&](size_t index, Mass received) {
-        const int32_t position = args.pages.positions[index];
-        if (!args.IsProtected(position))
-          visit(RankKey(args.pages.scores[index], position), received);
+      head.ForEach([&](int entry, Mass received) {
+        const int32_t position = head.Position(entry);
+        if (!args.IsProtected(position)) visit(RankKey(head.Score(entry), position), received);
       });
     };
     search.Find(static_cast<Mass>(left), [&](auto visit) {

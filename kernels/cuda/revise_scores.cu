@@ -19,31 +19,36 @@ struct Head {
   int32_t length;
   int32_t cap;
 
-  __device__ size_t Place(int head, int32_t entry) const {
-    return PageIndex(args.pages.layout, args.tables.HeadBlocks(slot, args.layer, head), entry);
+  __device__ int32_t Position(int32_t entry) const {
+    const PageIds* blocks = args.tables.HeadBlocks(slot, args.layer, index);
+    return args.pages.positions[PageIndex(args.pages.layout, blocks, entry)];
+  }
+  __device__ size_t State(int head, int32_t entry) const {
+    return StateIndex(args.pages.layout, args.tables.HeadBlocks(slot, args.layer, head), entry);
   }
   __device__ float Average(int32_t entry) const {
     const int heads = args.tables.num_kv_heads;
     double sum = 0.0;
-    for (int h = 0; h < heads; ++h) sum += args.pages.scores[Place(h, entry)];
+    for (int h = 0; h < heads; ++h) sum += args.pages.scores[State(h, entry)];
     const auto mean = static_cast<float>(sum / heads);
-    for (int h = 0; h < heads; ++h) args.pages.scores[Place(h, entry)] = mean;
+    for (int h = 0; h < heads; ++h) args.pages.scores[State(h, entry)] = mean;
     return mean;
   }
-  __device__ float CountBelowMean(size_t place, bool is_new) const {
+  __device__ float CountBelowMean(size_t state, bool is_new) const {
     const int32_t steps = StepsCounted(rule, length, cap);
-    float count = steps <= 1 || is_new ? 0.0f : args.pages.log_weights[2 * place];
-    if (steps >= 1 && IsBelowMean(args.pages.scores[place], length)) count += 1.0f;
-    args.pages.log_weights[2 * place] = count;
+    float count = steps <= 1 || is_new ? 0.0f : args.pages.log_weights[2 * state];
+    if (steps >= 1 && IsBelowMean(args.pages.scores[state], length)) count += 1.0f;
+    args.pages.log_weights[2 * state] = count;
     return -count;
   }
   // The entry's new score, which is written too.
-  __device__ float Revise(int32_t entry, size_t place, int32_t at) const {
+  __device__ float Revise(int32_t entry, int32_t at) const {
     if (rule.revision == Revision::kLayerMean) return Average(entry);
+    const size_t state = State(index, entry);
     const float score = rule.revision == Revision::kRandom
                             ? RandomScore(rule.seed, args.layer, index, position + 1, at)
-                            : CountBelowMean(place, at == position);
-    args.pages.scores[place] = score;
+                            : CountBelowMean(state, at == position);
+    args.pages.scores[state] = score;
     return score;
   }
 };
@@ -67,9 +72,8 @@ __global__ void ReviseScoresKernel(ReviseScoresArgs args) {
                      args.tables.caps[head_index]};
   VictimCandidate mine = VictimCandidate::None();
   for (int entry = static_cast<int>(threadIdx.x); entry < head.length; entry += kThreads) {
-    const size_t place = head.Place(index, entry);
-    const int32_t at = args.pages.positions[place];
-    mine.OfferEntry(rule, head.position + 1, entry, at, head.Revise(entry, place, at));
+    const int32_t at = head.Position(entry);
+    mine.OfferEntry(rule, head.position + 1, entry, at, head.Revise(entry, at));
   }
   if (head.length != head.cap) return;
   const VictimCandidate victim = BlockVictim<kThreads>(mine, shared);

@@ -18,7 +18,7 @@ constexpr int kWarps = kThreads / kWarpSize;
 class Head {
  public:
   // key, value: [head_dim] in shared memory, the token at work. shared: [kWarps].
-  __device__ Head(const KvPages& pages, const int32_t* blocks, const SubGenRule& rule, int layer,
+  __device__ Head(const KvPages& pages, const PageIds* blocks, const SubGenRule& rule, int layer,
                   int head, float* key, float* value, Nearest* shared)
       : pages_(pages),
         blocks_(blocks),
@@ -44,14 +44,14 @@ class Head {
       }
       if (lane_ != 0) continue;
       pages_.positions[Index(entry)] = -1;
-      pages_.scores[Index(entry)] = 0.0f;
+      pages_.scores[State(entry)] = 0.0f;
     }
     __syncthreads();
   }
 
   __device__ void Load() {
-    mu_ = pages_.scores[Index(kSubGenMuEntry)];
-    radius_squared_ = pages_.scores[Index(kSubGenRadiusEntry)];
+    mu_ = pages_.scores[State(kSubGenMuEntry)];
+    radius_squared_ = pages_.scores[State(kSubGenRadiusEntry)];
     __syncthreads();
   }
 
@@ -79,7 +79,7 @@ class Head {
     }
     if (lane_ != 0) return;
     pages_.positions[Index(entry)] = position;
-    pages_.scores[Index(entry)] = 0.0f;
+    pages_.scores[State(entry)] = 0.0f;
     SetLogWeights(entry, 0.0f, 0.0f);
   }
 
@@ -87,12 +87,12 @@ class Head {
   __device__ void Finish() {
     __syncthreads();
     if (thread_ == 0) {
-      pages_.scores[Index(kSubGenMuEntry)] = mu_;
-      pages_.scores[Index(kSubGenRadiusEntry)] = radius_squared_;
+      pages_.scores[State(kSubGenMuEntry)] = mu_;
+      pages_.scores[State(kSubGenRadiusEntry)] = radius_squared_;
     }
     for (int j = thread_; j < rule_.value_samples; j += kThreads) {
       const int32_t entry = rule_.ValueEntry(j);
-      const float weight = pages_.scores[Index(entry)];
+      const float weight = pages_.scores[State(entry)];
       const float share = mu_ / (static_cast<float>(rule_.value_samples) * weight);
       SetLogWeights(entry, weight > 0.0f ? logf(share) : -INFINITY, -INFINITY);
     }
@@ -107,6 +107,7 @@ class Head {
  private:
   __device__ int dim() const { return pages_.layout.head_dim; }
   __device__ size_t Index(int32_t entry) const { return PageIndex(pages_.layout, blocks_, entry); }
+  __device__ size_t State(int32_t entry) const { return StateIndex(pages_.layout, blocks_, entry); }
   __device__ void Store(void* rows, int32_t entry, int i, float element) const {
     StoreElement(pages_.layout.dtype, rows, Index(entry) * dim() + i, element);
   }
@@ -116,12 +117,12 @@ class Head {
     return LoadElement(pages_.layout.dtype, &rounded, 0);
   }
   __device__ void SetLogWeights(int32_t entry, float numerator, float denominator) const {
-    reinterpret_cast<float2*>(pages_.log_weights)[Index(entry)] =
+    reinterpret_cast<float2*>(pages_.log_weights)[State(entry)] =
         make_float2(numerator, denominator);
   }
   // n_i of a cluster; between two barriers of Merge() below 0 where it is being absorbed.
   __device__ float& Count(int cluster) const {
-    return pages_.scores[Index(rule_.ClusterEntry(cluster))];
+    return pages_.scores[State(rule_.ClusterEntry(cluster))];
   }
   __device__ float CentreElement(int cluster, int i) const {
     return LoadElement(pages_.layout.dtype, pages_.values,
@@ -181,7 +182,7 @@ class Head {
           }
           if (lane_ != 0) return;
           pages_.positions[Index(entry)] = position;
-          pages_.scores[Index(entry)] = weight;
+          pages_.scores[State(entry)] = weight;
         });
     mu_ += weight;
   }
@@ -305,7 +306,7 @@ class Head {
   }
 
   const KvPages& pages_;
-  const int32_t* blocks_;
+  const PageIds* blocks_;
   const SubGenRule rule_;
   const uint64_t value_key_, cluster_key_, merge_key_;
   const int thread_, warp_, lane_;
@@ -344,7 +345,7 @@ __global__ void ReadRowsKernel(SubGenBuildArgs args, float* k, float* v) {
   const int j = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   if (j >= args.n) return;
   const KvLayout& layout = args.pages.layout;
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
   const size_t from = PageIndex(layout, blocks, j) * layout.head_dim;
   const size_t to = (static_cast<size_t>(h) * args.n + j) * layout.head_dim;
   for (int i = lane; i < layout.head_dim; i += kWarpSize) {

@@ -10,19 +10,40 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
 
+// Of one entry, which is this one of the prompt.
+__device__ void WriteState(const WritePagesArgs& args, const DecodeRule& rule,
+                           const PageIds* blocks, int head, int entry, int32_t position) {
+  const KvPages& pages = args.pages;
+  const size_t index = StateIndex(pages.layout, blocks, entry);
+  if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
+    const float received =
+        rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
+    reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(received, 0.0f);
+  }
+  if (rule.scored && rule.by_position) {
+    pages.scores[index] = static_cast<float>(rule.rolling ? entry : position);
+  } else if (args.scores != nullptr) {
+    pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
+  } else if (rule.scored) {
+    pages.scores[index] = 0.0f;
+  }
+}
+
 // A warp writes one entry at a time; blocks along x over the entries, along y over the heads.
 __global__ void WriteEntriesKernel(WritePagesArgs args) {
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int first = args.num_written + static_cast<int>(blockIdx.x) * kWarps +
-                    static_cast<int>(threadIdx.x) / kWarpSize;
   const KvPages& pages = args.pages;
   const DecodeRule rule = args.tables.rules[args.slot];
-  const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  const int first = args.FirstState(rule) + static_cast<int>(blockIdx.x) * kWarps +
+                    static_cast<int>(threadIdx.x) / kWarpSize;
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   const int d = pages.layout.head_dim;
   for (int entry = first; entry < args.keep[head]; entry += static_cast<int>(gridDim.x) * kWarps) {
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
+    if (lane == 0) WriteState(args, rule, blocks, head, entry, position);
+    if (entry < args.num_written) continue;
     const size_t index = PageIndex(pages.layout, blocks, entry);
     const size_t from = head * args.kv_head_stride + static_cast<size_t>(position) * d;
     for (int i = lane; i < d; i += kWarpSize) {
@@ -31,21 +52,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
       StoreElement(pages.layout.dtype, pages.keys, index * d + i, key);
       StoreElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
     }
-    if (lane != 0) continue;
-    const int32_t place = rule.rolling ? entry : position;
-    pages.positions[index] = place;
-    if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
-      const float received =
-          rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-      reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(received, 0.0f);
-    }
-    if (rule.scored && rule.by_position) {
-      pages.scores[index] = static_cast<float>(place);
-    } else if (args.scores != nullptr) {
-      pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
-    } else if (rule.scored) {
-      pages.scores[index] = 0.0f;
-    }
+    if (lane == 0) pages.positions[index] = rule.rolling ? entry : position;
   }
 }
 
@@ -54,7 +61,7 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
 cudaError_t WritePages(const Context& context, const WritePagesArgs& args) {
   // The host does not say how much is kept; n is the most.
   constexpr int kMostBlocks = 1024;
-  const int blocks = CeilDiv(args.n - args.num_written, kWarps);
+  const int blocks = CeilDiv(args.n, kWarps);
   const dim3 grid(blocks < 1             ? 1
                   : blocks < kMostBlocks ? blocks
                                          : kMostBlocks,

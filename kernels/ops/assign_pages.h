@@ -29,7 +29,7 @@ struct AssignPagesArgs {
   int slot = 0;
   int layer = 0;
   SequenceTables tables;
-  int32_t* blocks = nullptr;  // tables.blocks, to be written
+  PageIds* blocks = nullptr;  // tables.blocks, to be written
 };
 
 }  // namespace hydrant

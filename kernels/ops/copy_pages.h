@@ -1,5 +1,5 @@
-// Copies whole pages: between the KV pool and the host's memory, where caches lie that nobody
-// decodes with now, and within the pool. Keys, values, positions, scores and log weights alike.
+// Copies pages, both halves or one: between the KV pool and the host's memory, where caches lie
+// that nobody decodes with now, and within the pool.
 #ifndef HYDRANT_KERNELS_OPS_COPY_PAGES_H_
 #define HYDRANT_KERNELS_OPS_COPY_PAGES_H_
 
@@ -9,18 +9,20 @@
 
 namespace hydrant {
 
+inline constexpr int32_t kNotCopied = -1;
+
 struct PageCopy {
-  int32_t from = 0;
-  int32_t to = 0;
+  PageIds from;
+  PageIds to;  // a half that is kNotCopied stays as it is
 };
 
-// `from` and `to` may be the same pages. REQUIRES: no page is written twice, and none that is
+// `from` and `to` may be the same pages. REQUIRES: no half is written twice, and none that is
 // written is read.
 struct CopyPagesArgs {
   const PageCopy* copies = nullptr;  // [count]
   int count = 0;
   KvPages from;
-  KvPages to;  // the same layout, but for num_blocks
+  KvPages to;  // the same layout, but for its numbers of pages
 };
 
 }  // namespace hydrant

@@ -57,14 +57,20 @@ struct WritePagesArgs {
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  // Entries that lie in the pages of all heads before, and are not written. REQUIRES: at most
-  // keep[h], kept is null, no log weights or scores of theirs are wanted.
+  // Entries that lie in the data pages of all heads before, and are not written there. Their state
+  // is written where the slot's rule changes it (it is then the slot's own), and else not wanted.
+  // REQUIRES: at most keep[h], kept is null
   int num_written = 0;
   Rotary rotary = {};  // what rotated k, for rolling slots
   int slot = 0;
   int layer = 0;
   KvPages pages;
   SequenceTables tables;
+
+  // The first entry whose state is written.
+  constexpr int FirstState(const DecodeRule& rule) const {
+    return rule.ChangesState() ? 0 : num_written;
+  }
 };
 
 }  // namespace hydrant

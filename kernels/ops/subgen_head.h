@@ -31,7 +31,7 @@ struct SubGenScratch {
 template <typename Distances>
 class SubGenHead {
  public:
-  SubGenHead(const KvPages& pages, const int32_t* blocks, const SubGenRule& rule, int layer,
+  SubGenHead(const KvPages& pages, const PageIds* blocks, const SubGenRule& rule, int layer,
              int head, SubGenScratch* scratch)
       : pages_(pages),
         blocks_(blocks),
@@ -61,16 +61,16 @@ class SubGenHead {
       StoreRow(zeros_.data(), pages_.keys, entry);
       StoreRow(zeros_.data(), pages_.values, entry);
       pages_.positions[Index(entry)] = -1;
-      pages_.scores[Index(entry)] = 0.0f;
+      pages_.scores[State(entry)] = 0.0f;
     }
   }
 
   // The state that the pages hold.
   void Load() {
-    mu_ = pages_.scores[Index(kSubGenMuEntry)];
-    radius_squared_ = pages_.scores[Index(kSubGenRadiusEntry)];
+    mu_ = pages_.scores[State(kSubGenMuEntry)];
+    radius_squared_ = pages_.scores[State(kSubGenRadiusEntry)];
     for (int i = 0; i < rule_.max_clusters; ++i) {
-      counts_[i] = pages_.scores[Index(rule_.ClusterEntry(i))];
+      counts_[i] = pages_.scores[State(rule_.ClusterEntry(i))];
       if (counts_[i] > 0.0f) LoadRow(pages_.values, rule_.ClusterEntry(i), Centre(i));
     }
   }
@@ -94,22 +94,22 @@ class SubGenHead {
     StoreRow(k, pages_.keys, entry);
     StoreRow(v, pages_.values, entry);
     pages_.positions[Index(entry)] = position;
-    pages_.scores[Index(entry)] = 0.0f;
+    pages_.scores[State(entry)] = 0.0f;
     SetLogWeights(entry, 0.0f, 0.0f);
   }
 
   // Leaves the state in the pages.
   void Finish() {
-    pages_.scores[Index(kSubGenMuEntry)] = mu_;
-    pages_.scores[Index(kSubGenRadiusEntry)] = radius_squared_;
+    pages_.scores[State(kSubGenMuEntry)] = mu_;
+    pages_.scores[State(kSubGenRadiusEntry)] = radius_squared_;
     for (int j = 0; j < rule_.value_samples; ++j) {
       const int32_t entry = rule_.ValueEntry(j);
-      const float weight = pages_.scores[Index(entry)];
+      const float weight = pages_.scores[State(entry)];
       const float share = mu_ / (static_cast<float>(rule_.value_samples) * weight);
       SetLogWeights(entry, weight > 0.0f ? std::log(share) : kNothing, kNothing);
     }
     for (int i = 0; i < rule_.max_clusters; ++i) {
-      pages_.scores[Index(rule_.ClusterEntry(i))] = counts_[i];
+      pages_.scores[State(rule_.ClusterEntry(i))] = counts_[i];
       const float share = counts_[i] / static_cast<float>(rule_.cluster_samples);
       for (int j = 0; j < rule_.cluster_samples; ++j) {
         SetLogWeights(rule_.ClusterEntry(i) + j, kNothing,
@@ -131,6 +131,7 @@ class SubGenHead {
   int dim() const { return pages_.layout.head_dim; }
   float* Centre(int cluster) { return &centres_[static_cast<size_t>(cluster) * dim()]; }
   size_t Index(int32_t entry) const { return PageIndex(pages_.layout, blocks_, entry); }
+  size_t State(int32_t entry) const { return StateIndex(pages_.layout, blocks_, entry); }
   void LoadRow(const void* rows, int32_t entry, float* out) const {
     for (int i = 0; i < dim(); ++i)
       out[i] = LoadPageElement(pages_.layout.dtype, rows, Index(entry) * dim() + i);
@@ -147,8 +148,8 @@ class SubGenHead {
     }
   }
   void SetLogWeights(int32_t entry, float numerator, float denominator) const {
-    pages_.log_weights[2 * Index(entry)] = numerator;
-    pages_.log_weights[2 * Index(entry) + 1] = denominator;
+    pages_.log_weights[2 * State(entry)] = numerator;
+    pages_.log_weights[2 * State(entry) + 1] = denominator;
   }
 
   void SampleValue(int32_t position) {
@@ -162,7 +163,7 @@ class SubGenHead {
       StoreRow(key_.data(), pages_.keys, entry);
       StoreRow(value_.data(), pages_.values, entry);
       pages_.positions[Index(entry)] = position;
-      pages_.scores[Index(entry)] = weight;
+      pages_.scores[State(entry)] = weight;
     }
     mu_ += weight;
   }
@@ -264,7 +265,7 @@ class SubGenHead {
   }
 
   const KvPages& pages_;
-  const int32_t* blocks_;
+  const PageIds* blocks_;
   const SubGenRule rule_;
   const uint64_t value_key_, cluster_key_, merge_key_;
   float mu_ = 0.0f;
@@ -281,7 +282,7 @@ class SubGenHead {
 template <typename Distances>
 void BuildSubGenHead(const SubGenBuildArgs& args, int head) {
   const SequenceTables& tables = args.tables;
-  const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, head);
+  const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, head);
   const size_t d = args.pages.layout.head_dim;
   const float* k = args.k + head * args.kv_head_stride;
   const float* v = args.v + head * args.kv_head_stride;
@@ -306,7 +307,7 @@ void WithSubGenRows(SubGenBuildArgs args, const Build& build) {
     k.resize(args.kv_head_stride * args.tables.num_kv_heads);
     v.resize(k.size());
     for (int h = 0; h < args.tables.num_kv_heads; ++h) {
-      const int32_t* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
+      const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
       for (int entry = 0; entry < args.n; ++entry) {
         const size_t from = PageIndex(layout, blocks, entry) * layout.head_dim;
         const size_t to = h * args.kv_head_stride + static_cast<size_t>(entry) * layout.head_dim;
@@ -330,7 +331,7 @@ void InsertSubGenHead(const SubGenInsertArgs& args, int row, int head) {
   if (slot < 0 || !tables.rules[slot].weighted) return;
   const size_t head_index = tables.HeadIndex(slot, args.layer, head);
   if (tables.lengths[head_index] != tables.caps[head_index]) return;
-  const int32_t* blocks = tables.HeadBlocks(slot, args.layer, head);
+  const PageIds* blocks = tables.HeadBlocks(slot, args.layer, head);
   const int32_t oldest = args.rules[slot].ExactEntry(args.positions[row]);
   thread_local SubGenScratch scratch;
   SubGenHead<Distances> state(args.pages, blocks, args.rules[slot], args.layer, head, &scratch);

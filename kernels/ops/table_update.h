@@ -5,18 +5,20 @@
 
 #include <cstdint>
 
+#include "kernels/kv_pages.h"
+
 namespace hydrant {
 
 struct TableUpdate {
   int64_t index = 0;  // into the table arena
-  int32_t block = 0;
+  PageIds block;
 };
 
 // blocks[updates[i].index] = updates[i].block, in any order: no index comes twice.
 struct UpdateTableArgs {
   const TableUpdate* updates = nullptr;  // [count]
   int count = 0;
-  int32_t* blocks = nullptr;
+  PageIds* blocks = nullptr;
 };
 
 }  // namespace hydrant

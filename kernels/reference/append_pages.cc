@@ -18,11 +18,14 @@ namespace {
 struct Head {
   const AppendPagesArgs& args;
   const DecodeRule& rule;
-  const int32_t* blocks;
+  const PageIds* blocks;
   int head;
   int32_t length;
 
   size_t Index(int32_t entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  float& Stored(int32_t entry) const {
+    return args.pages.scores[StateIndex(args.pages.layout, blocks, entry)];
+  }
   bool IsNew(int32_t entry) const { return entry >= length; }
   int32_t Position(int32_t entry) const {
     return IsNew(entry) ? args.first_position + entry - length : args.pages.positions[Index(entry)];
@@ -30,7 +33,7 @@ struct Head {
   float Score(int32_t entry) const {
     if (rule.by_position) return static_cast<float>(Position(entry));
     if (!args.HasScores(rule)) return 0.0f;
-    if (!IsNew(entry)) return args.pages.scores[Index(entry)];
+    if (!IsNew(entry)) return Stored(entry);
     return args.sums[head * args.sum_stride + entry - length];
   }
   // Whether a stays before b does.
@@ -53,7 +56,7 @@ struct Head {
       StorePageElement(pages.layout.dtype, pages.values, Index(to) * d + i, args.v[from + i]);
     }
     pages.positions[Index(to)] = Position(entry);
-    if (args.HasScores(rule)) pages.scores[Index(to)] = Score(entry);
+    if (args.HasScores(rule)) Stored(to) = Score(entry);
   }
 };
 
@@ -77,11 +80,11 @@ void AppendHead(const Head& head, int32_t keep) {
 void CopyScores(const ScoreRowsArgs& args, bool to_pages) {
   const SequenceTables& tables = args.tables;
   for (int h = 0; h < tables.num_kv_heads; ++h) {
-    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     const int32_t length = tables.lengths[tables.HeadIndex(args.slot, args.layer, h)];
     for (int32_t entry = 0; entry < length; ++entry) {
       float& row = args.rows[h * args.stride + entry];
-      float& score = args.pages.scores[PageIndex(args.pages.layout, blocks, entry)];
+      float& score = args.pages.scores[StateIndex(args.pages.layout, blocks, entry)];
       (to_pages ? score : row) = to_pages ? row : score;
     }
   }
@@ -94,7 +97,7 @@ void AppendPages(const AppendPagesArgs& args) {
   const DecodeRule& rule = tables.rules[args.slot];
   for (int h = 0; h < tables.num_kv_heads; ++h) {
     const size_t head_index = tables.HeadIndex(args.slot, args.layer, h);
-    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     const int32_t length = tables.lengths[head_index], cap = tables.caps[head_index];
     const int32_t keep = args.Keep(length, cap);
     AppendHead({args, rule, blocks, h, length}, keep);

@@ -10,11 +10,11 @@ namespace hydrant::reference {
 void AssignPages(const AssignPagesArgs& args) {
   const int heads = args.tables.num_kv_heads;
   const int32_t width = args.tables.row_width[args.slot];
-  int32_t* rows =
+  PageIds* rows =
       args.blocks + (args.tables.HeadBlocks(args.slot, args.layer, 0) - args.tables.blocks);
-  const std::vector<int32_t> stack(rows, rows + static_cast<size_t>(heads) * width);
+  const std::vector<PageIds> stack(rows, rows + static_cast<size_t>(heads) * width);
   for (int h = 0; h < heads; ++h) {
-    const int32_t* from = stack.data() + AssignedFrom(args.keep, h, args.block_size);
+    const PageIds* from = stack.data() + AssignedFrom(args.keep, h, args.block_size);
     std::copy_n(from, PagesOf(args.keep[h], args.block_size),
                 rows + static_cast<size_t>(h) * width);
   }

@@ -17,14 +17,15 @@ namespace {
 // One head, and its pages.
 struct Head {
   const CompactArgs& args;
-  const int32_t* blocks;
+  const PageIds* blocks;
   const DecodeRule& rule;
 
   size_t Index(int32_t entry) const { return PageIndex(args.pages.layout, blocks, entry); }
+  size_t State(int32_t entry) const { return StateIndex(args.pages.layout, blocks, entry); }
   int32_t Position(int32_t entry) const { return args.pages.positions[Index(entry)]; }
   float Score(int32_t entry) const {
     if (rule.by_position) return static_cast<float>(Position(entry));
-    const float score = args.pages.scores[Index(entry)];
+    const float score = args.pages.scores[State(entry)];
     return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score;
   }
   // Whether a stays before b does.
@@ -42,10 +43,10 @@ struct Head {
                   static_cast<char*>(rows) + Index(from) * row, row);
     }
     pages.positions[Index(to)] = pages.positions[Index(from)];
-    pages.scores[Index(to)] = pages.scores[Index(from)];
+    pages.scores[State(to)] = pages.scores[State(from)];
     if (pages.log_weights == nullptr) return;
     for (int i = 0; i < 2; ++i)
-      pages.log_weights[2 * Index(to) + i] = pages.log_weights[2 * Index(from) + i];
+      pages.log_weights[2 * State(to) + i] = pages.log_weights[2 * State(from) + i];
   }
 };
 
@@ -70,7 +71,7 @@ void Compact(const CompactArgs& args) {
   const DecodeRule& rule = tables.rules[args.slot];
   for (int h = 0; h < tables.num_kv_heads; ++h) {
     const size_t head_index = tables.HeadIndex(args.slot, args.layer, h);
-    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     CompactHead({args, blocks, rule}, tables.lengths[head_index], args.keep[h]);
     tables.lengths[head_index] = args.keep[h];
     if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;

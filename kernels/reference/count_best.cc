@@ -22,13 +22,13 @@ void CountBest(const CountBestArgs& args) {
   for (int head = 0; head < heads; ++head) {
     const int layer = args.layer_begin + head / tables.num_kv_heads;
     const int h = head % tables.num_kv_heads;
-    const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
     for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e) {
-      const size_t index = PageIndex(args.pages.layout, blocks, e);
-      if (args.IsProtected(args.pages.positions[index])) continue;
-      const float score = args.pages.scores[index];
-      entries.push_back({std::isnan(score) ? -std::numeric_limits<float>::infinity() : score,
-                         args.pages.positions[index], head});
+      const int32_t position = args.pages.positions[PageIndex(args.pages.layout, blocks, e)];
+      if (args.IsProtected(position)) continue;
+      const float score = args.pages.scores[StateIndex(args.pages.layout, blocks, e)];
+      entries.push_back(
+          {std::isnan(score) ? -std::numeric_limits<float>::infinity() : score, position, head});
     }
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {

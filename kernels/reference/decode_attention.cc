@@ -19,7 +19,7 @@ struct Head {
   int row;
   int kv_head;
   int slot;
-  const int32_t* blocks;
+  const PageIds* blocks;
   const DecodeRule& rule;
   int32_t& length;
 
@@ -60,10 +60,10 @@ void StoreEntry(const Head& head, int entry) {
     StorePageElement(pages.layout.dtype, pages.keys, out + i, args.k[in + i]);
     StorePageElement(pages.layout.dtype, pages.values, out + i, args.v[in + i]);
   }
-  const size_t index = PageIndex(pages.layout, head.blocks, entry);
-  pages.positions[index] = head.rule.rolling ? head.length - 1 : args.positions[head.row];
-  if (head.rule.scored) pages.scores[index] = 0.0f;
-  if (head.HasLogWeights()) pages.log_weights[2 * index] = pages.log_weights[2 * index + 1] = 0.0f;
+  head.Position(entry) = head.rule.rolling ? head.length - 1 : args.positions[head.row];
+  const size_t state = StateIndex(pages.layout, head.blocks, entry);
+  if (head.rule.scored) pages.scores[state] = 0.0f;
+  if (head.HasLogWeights()) pages.log_weights[2 * state] = pages.log_weights[2 * state + 1] = 0.0f;
 }
 
 // Attends with one query head and returns every entry's share of the denominator.
@@ -80,7 +80,7 @@ std::vector<double> Attend(const Head& head, int query_head) {
     }
     numerators[e] = shares[e] = SoftCap(dot * args.scale, args.softcap);
     if (!head.HasLogWeights()) continue;
-    const float* log_weights = pages.log_weights + 2 * PageIndex(pages.layout, head.blocks, e);
+    const float* log_weights = pages.log_weights + 2 * StateIndex(pages.layout, head.blocks, e);
     numerators[e] += log_weights[0];
     shares[e] += log_weights[1];
   }
@@ -105,7 +105,7 @@ std::vector<double> Attend(const Head& head, int query_head) {
 void UpdateScores(const Head& head, const std::vector<std::vector<double>>& weights) {
   const KvPages& pages = head.args.pages;
   for (int e = 0; e < head.length; ++e) {
-    const size_t index = PageIndex(pages.layout, head.blocks, e);
+    const size_t index = StateIndex(pages.layout, head.blocks, e);
     const double w = ReduceGroup(head.rule.reduce, weights, e);
     pages.scores[index] =
         static_cast<float>(static_cast<double>(head.rule.decay) * pages.scores[index] +

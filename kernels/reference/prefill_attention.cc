@@ -26,7 +26,7 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
     const PagedPrefix& prefix = *args.prefix;
     const SequenceTables& tables = prefix.tables;
     const KvLayout& layout = prefix.pages.layout;
-    const int32_t* blocks = tables.HeadBlocks(prefix.slot, prefix.layer, kv_head);
+    const PageIds* blocks = tables.HeadBlocks(prefix.slot, prefix.layer, kv_head);
     keys.prefix = tables.lengths[tables.HeadIndex(prefix.slot, prefix.layer, kv_head)];
     for (int entry = 0; entry < keys.prefix; ++entry) {
       const size_t row = PageIndex(layout, blocks, entry) * args.head_dim;

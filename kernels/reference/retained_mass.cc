@@ -26,10 +26,10 @@ void RetainedMass(const RetainedMassArgs& args) {
   const SequenceTables& tables = args.tables;
   for (int layer = 0; layer < tables.num_layers; ++layer) {
     for (int h = 0; h < tables.num_kv_heads; ++h) {
-      const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+      const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
       int64_t sum = 0;
       for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e)
-        sum += MassUnits(args.pages.log_weights[2 * PageIndex(args.pages.layout, blocks, e)]);
+        sum += MassUnits(args.pages.log_weights[2 * StateIndex(args.pages.layout, blocks, e)]);
       args.mass[layer * tables.num_kv_heads + h] =
           static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
     }
@@ -51,16 +51,16 @@ void KeepForMass(const KeepForMassArgs& args) {
   const auto need = static_cast<int64_t>(double{args.min_mass} * args.queries * kUnits);
   for (int head = 0; head < tables.num_layers * tables.num_kv_heads; ++head) {
     const int layer = head / tables.num_kv_heads, h = head % tables.num_kv_heads;
-    const int32_t* blocks = tables.HeadBlocks(args.slot, layer, h);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
     const int32_t length = tables.lengths[tables.HeadIndex(args.slot, layer, h)];
     std::vector<Entry> entries;
     for (int e = 0; e < length; ++e) {
-      const size_t index = PageIndex(args.pages.layout, blocks, e);
-      const float score = args.pages.scores[index];
-      entries.push_back({args.IsProtected(args.pages.positions[index]),
+      const int32_t position = args.pages.positions[PageIndex(args.pages.layout, blocks, e)];
+      const size_t state = StateIndex(args.pages.layout, blocks, e);
+      const float score = args.pages.scores[state];
+      entries.push_back({args.IsProtected(position),
                          std::isnan(score) ? -std::numeric_limits<float>::infinity() : score,
-                         args.pages.positions[index],
-                         MassUnits(args.pages.log_weights[2 * index])});
+                         position, MassUnits(args.pages.log_weights[2 * state])});
     }
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
       if (a.guarded != b.guarded) return a.guarded;

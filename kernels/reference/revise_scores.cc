@@ -19,11 +19,13 @@ struct Head {
   size_t head_index() const { return args.tables.HeadIndex(slot(), args.layer, index); }
   int32_t length() const { return args.tables.lengths[head_index()]; }
   int32_t cap() const { return args.tables.caps[head_index()]; }
-  const int32_t* blocks() const { return args.tables.HeadBlocks(slot(), args.layer, index); }
+  const PageIds* blocks() const { return args.tables.HeadBlocks(slot(), args.layer, index); }
   int32_t next_position() const { return args.positions[row] + 1; }
-  size_t Place(int32_t entry) const { return PageIndex(args.pages.layout, blocks(), entry); }
-  float& Score(int32_t entry) const { return args.pages.scores[Place(entry)]; }
-  int32_t Position(int32_t entry) const { return args.pages.positions[Place(entry)]; }
+  size_t State(int32_t entry) const { return StateIndex(args.pages.layout, blocks(), entry); }
+  float& Score(int32_t entry) const { return args.pages.scores[State(entry)]; }
+  int32_t Position(int32_t entry) const {
+    return args.pages.positions[PageIndex(args.pages.layout, blocks(), entry)];
+  }
 };
 
 void AverageHeads(const ReviseScoresArgs& args, int row) {
@@ -48,7 +50,7 @@ void CountBelowMean(const Head& head) {
   const int32_t length = head.length();
   const int32_t steps = StepsCounted(head.rule(), length, head.cap());
   for (int32_t entry = 0; entry < length; ++entry) {
-    float& count = head.args.pages.log_weights[2 * head.Place(entry)];
+    float& count = head.args.pages.log_weights[2 * head.State(entry)];
     const bool is_new = head.Position(entry) == head.args.positions[head.row];
     if (steps <= 1 || is_new) count = 0.0f;
     if (steps >= 1 && IsBelowMean(head.Score(entry), length)) count += 1.0f;

@@ -7,12 +7,16 @@
 namespace hydrant::reference {
 namespace {
 
-void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int entry) {
+// Of the prompt, which the entry is.
+int32_t PositionOf(const WritePagesArgs& args, int head, int entry) {
+  return args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
+}
+
+void WriteData(const WritePagesArgs& args, const PageIds* blocks, int head, int entry) {
   const KvPages& pages = args.pages;
   const DecodeRule& rule = args.tables.rules[args.slot];
   const int d = pages.layout.head_dim;
-  const int32_t position =
-      args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
+  const int32_t position = PositionOf(args, head, entry);
   const size_t index = PageIndex(pages.layout, blocks, entry);
   const size_t in = head * args.kv_head_stride + static_cast<size_t>(position) * d;
   const auto element = [&](int i) { return static_cast<double>(args.k[in + i]); };
@@ -22,13 +26,20 @@ void WriteEntry(const WritePagesArgs& args, const int32_t* blocks, int head, int
     StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
   }
   pages.positions[index] = rule.rolling ? entry : position;
+}
+
+void WriteState(const WritePagesArgs& args, const PageIds* blocks, int head, int entry) {
+  const KvPages& pages = args.pages;
+  const DecodeRule& rule = args.tables.rules[args.slot];
+  const int32_t position = PositionOf(args, head, entry);
+  const size_t index = StateIndex(pages.layout, blocks, entry);
   if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
     pages.log_weights[2 * index] =
         rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
     pages.log_weights[2 * index + 1] = 0.0f;
   }
   if (rule.scored && rule.by_position) {
-    pages.scores[index] = static_cast<float>(pages.positions[index]);
+    pages.scores[index] = static_cast<float>(rule.rolling ? entry : position);
   } else if (args.scores != nullptr) {
     pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
   } else if (rule.scored) {
@@ -43,9 +54,11 @@ void WritePages(const WritePagesArgs& args) {
   const DecodeRule& rule = tables.rules[args.slot];
   for (int h = 0; h < tables.num_kv_heads; ++h) {
     const size_t head_index = tables.HeadIndex(args.slot, args.layer, h);
-    const int32_t* blocks = tables.HeadBlocks(args.slot, args.layer, h);
+    const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     for (int entry = args.num_written; entry < args.keep[h]; ++entry)
-      WriteEntry(args, blocks, h, entry);
+      WriteData(args, blocks, h, entry);
+    for (int entry = args.FirstState(rule); entry < args.keep[h]; ++entry)
+      WriteState(args, blocks, h, entry);
     tables.lengths[head_index] = args.keep[h];
     if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {

@@ -81,22 +81,23 @@ TEST_P(SharedPagesTest, PromptsThatBeginAlike) {
 TEST_P(SharedPagesTest, HoldOnePrefixAndTails) {
   if (std::get<1>(GetParam()).name == std::string("gemma3_text"))
     GTEST_SKIP() << "layers with a window share no pages of prompts";
-  const auto server = MakeServer();
   const std::vector<TokenId> prefix = Tokens(96, 1);
-  std::vector<RequestHandle> handles;
-  for (int i = 0; i < 6; ++i) {
-    std::vector<TokenId> prompt = prefix;
-    prompt.push_back(static_cast<TokenId>(i));
-    handles.push_back(server->Add(MakeRequest(std::move(prompt), "full", i, 0)));
+  for (const std::string policy : {"full", "local", "h2o", "tova", "scissorhands"}) {
+    const auto server = MakeServer();
+    for (int i = 0; i < 6; ++i) {
+      std::vector<TokenId> prompt = prefix;
+      prompt.push_back(static_cast<TokenId>(i));
+      server->Add(MakeRequest(std::move(prompt), policy, i, 200));
+    }
+    int most = 0;
+    while (!server->Empty()) {
+      server->Step();
+      most = std::max(most, Pages(*server));
+    }
+    // Pages of 16: six of the prefix, and of 40 tokens behind it three at most.
+    EXPECT_EQ(most, Heads() * (6 + 6 * 3)) << policy;
+    EXPECT_EQ(Pages(*server), 0);
   }
-  int most = 0;
-  while (!server->Empty()) {
-    server->Step();
-    most = std::max(most, Pages(*server));
-  }
-  // Pages of 16: six of the prefix, and of 40 tokens behind it three at most.
-  EXPECT_EQ(most, Heads() * (6 + 6 * 3));
-  EXPECT_EQ(Pages(*server), 0);
 }
 
 // One reads the prompt, the others begin with its pages.

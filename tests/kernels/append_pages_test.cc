@@ -9,6 +9,7 @@
 
 #include "kernels/page_element.h"
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -58,8 +59,9 @@ class AppendPagesTest : public BackendTest {
     std::vector<int32_t> ids(num_blocks_);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), engine);
-    blocks_.assign(5, -1);
-    blocks_.insert(blocks_.end(), ids.begin(), ids.begin() + kLayers * heads_ * width_);
+    const std::vector<PageIds> pages = WithStates(ids, num_blocks_);
+    blocks_.assign(5, {-1, -1});
+    blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * heads_ * width_);
     const size_t slots = static_cast<size_t>(num_blocks_) * c.block_size;
     const auto element = [&] { return static_cast<float>(engine() % 255) / 8.0f - 16.0f; };
     const auto fill = [&](std::vector<float>* to, size_t count) {
@@ -93,7 +95,7 @@ class AppendPagesTest : public BackendTest {
       std::reverse(positions.begin(), positions.end());
       for (int e = 0; e < c.lengths[h]; ++e) {
         before_.positions[SlotIndex(h, e)] = positions[e];
-        before_.scores[SlotIndex(h, e)] = score();
+        before_.scores[StateIndex(h, e)] = score();
       }
       for (int i = 0; i < c.num_tokens; ++i) sums_[h * (c.num_tokens + 3) + i] = score();
     }
@@ -102,9 +104,13 @@ class AppendPagesTest : public BackendTest {
   int Keep(int head) const { return std::min(c_.lengths[head] + c_.num_tokens, c_.caps[head]); }
   size_t HeadIndex(int head) const { return (kSlot * kLayers + kLayer) * heads_ + head; }
   size_t SlotIndex(int head, int entry) const {
-    const int32_t* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
-    return static_cast<size_t>(ids[entry / c_.block_size]) * c_.block_size + entry % c_.block_size;
+    const PageIds* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
+    return static_cast<size_t>(ids[entry / c_.block_size].data) * c_.block_size +
+           entry % c_.block_size;
   }
+
+  size_t State(size_t slot) const { return StateSlot(slot, c_.block_size, num_blocks_); }
+  size_t StateIndex(int head, int entry) const { return State(SlotIndex(head, entry)); }
 
   template <typename Word>
   std::vector<Word> Stored(const std::vector<float>& values) const {
@@ -132,7 +138,8 @@ class AppendPagesTest : public BackendTest {
   void Execute() {
     auto keys = Upload(Stored<Word>(before_.keys)), values = Upload(Stored<Word>(before_.values));
     auto positions = Upload(before_.positions), lengths = Upload(before_.lengths);
-    auto victims = Upload(before_.victims), blocks = Upload(blocks_);
+    auto victims = Upload(before_.victims);
+    auto blocks = Upload(blocks_);
     auto scores = Upload(before_.scores), k = Upload(k_), v = Upload(v_), sums = Upload(sums_);
     auto row_begin = Upload(std::vector<int64_t>{0, 5, 0});
     auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
@@ -155,7 +162,8 @@ class AppendPagesTest : public BackendTest {
     args.pages = {.layout = {.dtype = c_.dtype,
                              .head_dim = c_.head_dim,
                              .block_size = c_.block_size,
-                             .num_blocks = num_blocks_},
+                             .num_blocks = num_blocks_,
+                             .num_states = num_blocks_},
                   .keys = keys.data(),
                   .values = values.data(),
                   .positions = positions.data(),
@@ -182,7 +190,7 @@ class AppendPagesTest : public BackendTest {
     const size_t d = c_.head_dim;
     return {{pool.keys.begin() + slot * d, pool.keys.begin() + (slot + 1) * d},
             {pool.values.begin() + slot * d, pool.values.begin() + (slot + 1) * d},
-            pool.scores[slot]};
+            pool.scores[State(slot)]};
   }
   Entry NewEntry(int head, int token) const {
     const size_t d = c_.head_dim;
@@ -227,7 +235,7 @@ class AppendPagesTest : public BackendTest {
       const size_t slot = SlotIndex(head, e);
       const int32_t position = after_.positions[slot];
       if (position < c_.rule.sinks || position > next - c_.rule.recent) continue;
-      float score = c_.rule.by_position ? static_cast<float>(position) : after_.scores[slot];
+      float score = c_.rule.by_position ? static_cast<float>(position) : after_.scores[State(slot)];
       if (std::isnan(score)) score = -INFINITY;
       lowest = std::min(lowest, {score, position});
     }
@@ -276,7 +284,7 @@ class AppendPagesTest : public BackendTest {
 
   Case c_;
   int heads_ = 0, width_ = 0, num_blocks_ = 0;
-  std::vector<int32_t> blocks_;
+  std::vector<PageIds> blocks_;
   std::vector<float> k_, v_;  // [heads, num_tokens + 2, head_dim], the tokens from 1 on
   std::vector<float> sums_;   // [heads, num_tokens + 3]
   Pool before_, after_;
@@ -352,7 +360,8 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   c.caps = {INT32_MAX, INT32_MAX, INT32_MAX};
   Make(c, 5);
   auto scores = Upload(before_.scores), rows = Upload(std::vector<float>(3 * 310, -5.0f));
-  auto lengths = Upload(before_.lengths), blocks = Upload(blocks_);
+  auto lengths = Upload(before_.lengths);
+  auto blocks = Upload(blocks_);
   auto row_begin = Upload(std::vector<int64_t>{0, 5, 0});
   auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
   ScoreRowsArgs args;
@@ -361,7 +370,8 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   args.max_length = 300;
   args.slot = kSlot;
   args.layer = kLayer;
-  args.pages.layout = {.head_dim = 8, .block_size = 16, .num_blocks = num_blocks_};
+  args.pages.layout = {
+      .head_dim = 8, .block_size = 16, .num_blocks = num_blocks_, .num_states = num_blocks_};
   args.pages.scores = scores.data();
   args.tables = {.num_layers = kLayers,
                  .num_kv_heads = heads_,
@@ -373,7 +383,7 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   std::vector<float> gathered = rows.Read();
   for (int h = 0; h < 3; ++h) {
     for (int e = 0; e < 310; ++e) {
-      const float score = e < c.lengths[h] ? before_.scores[SlotIndex(h, e)] : -5.0f;
+      const float score = e < c.lengths[h] ? before_.scores[StateIndex(h, e)] : -5.0f;
       const float got = gathered[h * 310 + e];
       ASSERT_TRUE(got == score || (std::isnan(got) && std::isnan(score))) << h << " " << e;
       gathered[h * 310 + e] = static_cast<float>(1000 * h + e);
@@ -385,7 +395,7 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   std::vector<float> expected = before_.scores;
   for (int h = 0; h < 3; ++h) {
     for (int e = 0; e < c.lengths[h]; ++e)
-      expected[SlotIndex(h, e)] = static_cast<float>(1000 * h + e);
+      expected[StateIndex(h, e)] = static_cast<float>(1000 * h + e);
   }
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i])) continue;

@@ -75,7 +75,7 @@ class DecodeWorld {
     const int width = pages(*std::max_element(lengths.begin(), lengths.end()));
     int num_blocks = 0;
     for (const int32_t length : lengths) num_blocks += pages(length);
-    layout_ = {dtype, model.head_dim, kBlock, num_blocks};
+    layout_ = {dtype, model.head_dim, kBlock, num_blocks, num_blocks};
     const size_t slots = static_cast<size_t>(layout_.num_blocks) * kBlock;
     page_bytes_ = BytesOf(dtype, slots * model.head_dim);
     // As the pool's memory. Zeros: every entry weighs the same.
@@ -91,7 +91,7 @@ class DecodeWorld {
     blocks_.resize(static_cast<size_t>(heads) * width);
     for (int head = 0; head < heads; ++head) {
       for (int i = 0; i < pages(lengths[head]); ++i, ids.pop_back())
-        blocks_[static_cast<size_t>(head) * width + i] = ids.back();
+        blocks_[static_cast<size_t>(head) * width + i] = {ids.back(), ids.back()};
     }
     for (int row = 0; row < rows; ++row) {
       row_begin_.push_back(static_cast<int64_t>(row) * model.num_layers * model.num_kv_heads *
@@ -163,8 +163,8 @@ class DecodeWorld {
   KvLayout layout_;
   size_t page_bytes_ = 0;
   DeviceBuffer keys_, values_;
-  std::vector<int32_t> positions_, blocks_, row_width_, caps_, lengths_, victims_, slots_,
-      step_positions_;
+  std::vector<PageIds> blocks_;
+  std::vector<int32_t> positions_, row_width_, caps_, lengths_, victims_, slots_, step_positions_;
   std::vector<float> scores_, q_, k_, out_;
   std::vector<int64_t> row_begin_;
   std::vector<DecodeRule> rules_;

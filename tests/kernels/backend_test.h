@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -49,7 +50,7 @@ template <typename T>
 class DeviceArray {
  public:
   DeviceArray(Backend& backend, std::vector<T> values) : backend_(backend), size_(values.size()) {
-    for (int i = 0; i < kGuards; ++i) values.push_back(static_cast<T>(kGuardValue));
+    for (int i = 0; i < kGuards; ++i) values.push_back(Guard());
     auto buffer = backend.Allocate(values.size() * sizeof(T));
     EXPECT_TRUE(buffer.ok()) << buffer.status();
     buffer_ = *std::move(buffer);
@@ -62,7 +63,8 @@ class DeviceArray {
     EXPECT_TRUE(backend_.Synchronize().ok());
     backend_.CopyToHost(values.data(), data(), values.size() * sizeof(T));
     for (int i = 0; i < kGuards; ++i) {
-      EXPECT_EQ(values[size_ + i], static_cast<T>(kGuardValue))
+      const T guard = Guard();
+      EXPECT_EQ(std::memcmp(&values[size_ + i], &guard, sizeof(T)), 0)
           << "written past the end, at +" << i;
     }
     values.resize(size_);
@@ -71,7 +73,11 @@ class DeviceArray {
 
  private:
   static constexpr int kGuards = 64;
-  static constexpr int kGuardValue = 77;
+  static T Guard() {
+    T guard;
+    std::memset(static_cast<void*>(&guard), 77, sizeof(T));
+    return guard;
+  }
   Backend& backend_;
   size_t size_;
   DeviceBuffer buffer_;

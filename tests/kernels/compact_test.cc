@@ -9,6 +9,7 @@
 #include <set>
 
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -66,8 +67,9 @@ class CompactTest : public BackendTest {
     std::vector<int32_t> ids(num_blocks_);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), engine);
-    blocks_.assign(5, -1);
-    blocks_.insert(blocks_.end(), ids.begin(), ids.begin() + kLayers * heads_ * width_);
+    const std::vector<PageIds> pages = WithStates(ids, num_blocks_);
+    blocks_.assign(5, {-1, -1});
+    blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * heads_ * width_);
 
     const size_t slots = static_cast<size_t>(num_blocks_) * c.block_size;
     const size_t table = static_cast<size_t>(kSlots) * kLayers * heads_;
@@ -89,7 +91,7 @@ class CompactTest : public BackendTest {
       std::shuffle(positions.begin(), positions.end(), engine);
       for (int e = 0; e < c.lengths[h]; ++e) {
         before_.positions[SlotIndex(h, e)] = positions[e];
-        before_.scores[SlotIndex(h, e)] = ScoreOf(engine, c.few_scores);
+        before_.scores[State(SlotIndex(h, e))] = ScoreOf(engine, c.few_scores);
       }
     }
   }
@@ -112,7 +114,8 @@ class CompactTest : public BackendTest {
     auto keys = Upload(std::vector<Word>(before_.keys.begin(), before_.keys.end()));
     auto values = Upload(std::vector<Word>(before_.values.begin(), before_.values.end()));
     auto positions = Upload(before_.positions), lengths = Upload(before_.lengths);
-    auto victims = Upload(before_.victims), blocks = Upload(blocks_), keep = Upload(c_.keep);
+    auto victims = Upload(before_.victims), keep = Upload(c_.keep);
+    auto blocks = Upload(blocks_);
     auto scores = Upload(before_.scores), log_weights = Upload(before_.log_weights);
     auto row_begin = Upload(std::vector<int64_t>{0, 5, 0});
     auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
@@ -132,7 +135,8 @@ class CompactTest : public BackendTest {
     args.pages = {.layout = {.dtype = c_.dtype,
                              .head_dim = c_.head_dim,
                              .block_size = c_.block_size,
-                             .num_blocks = num_blocks_},
+                             .num_blocks = num_blocks_,
+                             .num_states = num_blocks_},
                   .keys = keys.data(),
                   .values = values.data(),
                   .positions = positions.data(),
@@ -161,9 +165,12 @@ class CompactTest : public BackendTest {
 
   size_t HeadIndex(int head) const { return (kSlot * kLayers + kLayer) * heads_ + head; }
   size_t SlotIndex(int head, int entry) const {
-    const int32_t* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
-    return static_cast<size_t>(ids[entry / c_.block_size]) * c_.block_size + entry % c_.block_size;
+    const PageIds* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
+    return static_cast<size_t>(ids[entry / c_.block_size].data) * c_.block_size +
+           entry % c_.block_size;
   }
+
+  size_t State(size_t slot) const { return StateSlot(slot, c_.block_size, num_blocks_); }
 
   Entry EntryAt(const Pool& pool, size_t slot) const {
     Entry entry;
@@ -172,9 +179,9 @@ class CompactTest : public BackendTest {
       entry.words.push_back(pool.values[slot * c_.head_dim + i]);
     }
     entry.words.push_back(std::bit_cast<uint32_t>(pool.positions[slot]));
-    entry.words.push_back(std::bit_cast<uint32_t>(pool.scores[slot]));
+    entry.words.push_back(std::bit_cast<uint32_t>(pool.scores[State(slot)]));
     for (int i = 0; i < 2 && c_.log_weights; ++i)
-      entry.words.push_back(std::bit_cast<uint32_t>(pool.log_weights[2 * slot + i]));
+      entry.words.push_back(std::bit_cast<uint32_t>(pool.log_weights[2 * State(slot) + i]));
     return entry;
   }
 
@@ -195,7 +202,8 @@ class CompactTest : public BackendTest {
     for (int e = 0; e < c_.lengths[head]; ++e) {
       const size_t slot = SlotIndex(head, e);
       const int32_t position = before_.positions[slot];
-      float score = c_.rule.by_position ? static_cast<float>(position) : before_.scores[slot];
+      float score =
+          c_.rule.by_position ? static_cast<float>(position) : before_.scores[State(slot)];
       if (std::isnan(score)) score = -INFINITY;
       stay.insert(position);
       if (!IsProtected(position)) open.emplace_back(score, position);
@@ -218,7 +226,7 @@ class CompactTest : public BackendTest {
       const size_t slot = SlotIndex(head, e);
       const int32_t position = after_.positions[slot];
       if (position < c_.rule.sinks || position > c_.next_position - c_.rule.recent) continue;
-      float score = c_.rule.by_position ? static_cast<float>(position) : after_.scores[slot];
+      float score = c_.rule.by_position ? static_cast<float>(position) : after_.scores[State(slot)];
       if (std::isnan(score)) score = -INFINITY;
       lowest = std::min(lowest, {score, position});
     }
@@ -264,7 +272,7 @@ class CompactTest : public BackendTest {
 
   Case c_;
   int heads_ = 0, width_ = 0, num_blocks_ = 0;
-  std::vector<int32_t> blocks_;
+  std::vector<PageIds> blocks_;
   Pool before_, after_;
 };
 

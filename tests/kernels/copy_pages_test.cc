@@ -11,12 +11,15 @@
 namespace hydrant {
 namespace {
 
-// The arrays of so many pages, filled with random bytes.
+// The arrays of so many data and state pages, filled with random bytes.
 struct Side {
+  int pages, states;
   std::vector<uint8_t> keys, values, positions, scores, log_weights;
 
-  Side(const KvLayout& layout, int pages, uint64_t seed) {
+  Side(const KvLayout& layout, int data_pages, int state_pages, uint64_t seed)
+      : pages(data_pages), states(state_pages) {
     const size_t slots = static_cast<size_t>(pages) * layout.block_size;
+    const size_t state_slots = static_cast<size_t>(states) * layout.block_size;
     std::mt19937_64 random(seed);
     const auto fill = [&](std::vector<uint8_t>* array, size_t bytes) {
       array->resize(bytes);
@@ -25,8 +28,8 @@ struct Side {
     fill(&keys, BytesOf(layout.dtype, slots * layout.head_dim));
     fill(&values, keys.size());
     fill(&positions, slots * 4);
-    fill(&scores, slots * 4);
-    fill(&log_weights, slots * 8);
+    fill(&scores, state_slots * 4);
+    fill(&log_weights, state_slots * 8);
   }
   std::vector<std::vector<uint8_t>*> Arrays() {
     return {&keys, &values, &positions, &scores, &log_weights};
@@ -34,16 +37,27 @@ struct Side {
 };
 
 // `to`, when pages of `from` have been copied into it.
-Side Copied(Side from, int from_pages, Side to, int to_pages, const std::vector<PageCopy>& copies) {
+Side Copied(Side from, Side to, const std::vector<PageCopy>& copies) {
   const std::vector<std::vector<uint8_t>*> sources = from.Arrays(), targets = to.Arrays();
   for (size_t a = 0; a < sources.size(); ++a) {
-    const size_t bytes = sources[a]->size() / from_pages;
-    EXPECT_EQ(bytes, targets[a]->size() / to_pages);
-    for (const PageCopy& copy : copies)
-      std::copy_n(sources[a]->data() + copy.from * bytes, bytes,
-                  targets[a]->data() + copy.to * bytes);
+    const bool state = a >= 3;
+    const size_t bytes = sources[a]->size() / (state ? from.states : from.pages);
+    EXPECT_EQ(bytes, targets[a]->size() / (state ? to.states : to.pages));
+    for (const PageCopy& copy : copies) {
+      const int32_t source = state ? copy.from.state : copy.from.data;
+      const int32_t target = state ? copy.to.state : copy.to.data;
+      if (target == kNotCopied) continue;
+      std::copy_n(sources[a]->data() + source * bytes, bytes, targets[a]->data() + target * bytes);
+    }
   }
   return to;
+}
+
+std::vector<int32_t> Shuffled(int count, uint32_t seed) {
+  std::vector<int32_t> ids(count);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::shuffle(ids.begin(), ids.end(), std::mt19937(seed));
+  return ids;
 }
 
 class CopyPagesTest : public BackendTest {
@@ -78,26 +92,26 @@ TEST_P(CopyPagesTest, CopiesTheNamedPagesAndNothingElse) {
          {std::array{64, 16, 1}, std::array{34, 3, 5}, std::array{2, 1, 9}, std::array{8, 4, 40},
           std::array{8, 4, 0}}) {
       const KvLayout layout = {.dtype = dtype, .head_dim = head_dim, .block_size = block_size};
-      constexpr int kPoolPages = 50, kHostPages = 60;
-      std::vector<int32_t> pages(kPoolPages), host_pages(kHostPages);
-      std::iota(pages.begin(), pages.end(), 0);
-      std::iota(host_pages.begin(), host_pages.end(), 0);
-      std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
-      std::shuffle(host_pages.begin(), host_pages.end(), std::mt19937(2));
+      constexpr int kPages = 50, kStates = 70, kHostPages = 60;
+      const std::vector<int32_t> pages = Shuffled(kPages, 1), states = Shuffled(kStates, 2);
+      const std::vector<int32_t> host_pages = Shuffled(kHostPages, 3);
       std::vector<PageCopy> copies(count);
-      for (int i = 0; i < count; ++i) copies[i] = {pages[i], host_pages[i]};
-      const Side pool(layout, kPoolPages, 3), host(layout, kHostPages, 4);
+      for (int i = 0; i < count; ++i)
+        copies[i] = {{pages[i], states[i]}, {host_pages[i], host_pages[i]}};
+      if (count > 4) copies[2].to.data = copies[3].to.state = kNotCopied;
+      if (count > 8) copies[2].from.data = copies[3].from.state = -1;  // nothing is there
+      const Side pool(layout, kPages, kStates, 3), host(layout, kHostPages, kHostPages, 4);
       Uploaded device_pool(this, pool), device_host(this, host);
-      auto device_copies = Upload(std::vector<int32_t>(2 * count));
+      auto device_copies = Upload(std::vector<PageCopy>(count));
       backend().CopyToDevice(device_copies.data(), copies.data(), count * sizeof(PageCopy));
-      backend().CopyPages({.copies = reinterpret_cast<const PageCopy*>(device_copies.data()),
+      backend().CopyPages({.copies = device_copies.data(),
                            .count = count,
                            .from = device_pool.Pages(layout),
                            .to = device_host.Pages(layout)});
       const std::string what =
           "head_dim " + std::to_string(head_dim) + ", " + std::to_string(count) + " pages";
       device_pool.Expect(pool, what + ", from");
-      device_host.Expect(Copied(pool, kPoolPages, host, kHostPages, copies), what + ", to");
+      device_host.Expect(Copied(pool, host, copies), what + ", to");
     }
   }
 }
@@ -105,16 +119,19 @@ TEST_P(CopyPagesTest, CopiesTheNamedPagesAndNothingElse) {
 TEST_P(CopyPagesTest, WithinThePool) {
   const KvLayout layout = {.dtype = DType::kBF16, .head_dim = 16, .block_size = 4};
   constexpr int kPages = 20;
-  const std::vector<PageCopy> copies = {{3, 0}, {3, 19}, {7, 5}, {11, 12}};
-  const Side pool(layout, kPages, 5);
+  const std::vector<PageCopy> copies = {{{3, 21}, {0, 0}},
+                                        {{3, 22}, {19, 19}},
+                                        {{7, 7}, {kNotCopied, 23}},
+                                        {{11, 11}, {12, kNotCopied}}};
+  const Side pool(layout, kPages, kPages + 5, 5);
   Uploaded device_pool(this, pool);
-  auto device_copies = Upload(std::vector<int32_t>(2 * copies.size()));
+  auto device_copies = Upload(std::vector<PageCopy>(copies.size()));
   backend().CopyToDevice(device_copies.data(), copies.data(), copies.size() * sizeof(PageCopy));
-  backend().CopyPages({.copies = reinterpret_cast<const PageCopy*>(device_copies.data()),
+  backend().CopyPages({.copies = device_copies.data(),
                        .count = static_cast<int>(copies.size()),
                        .from = device_pool.Pages(layout),
                        .to = device_pool.Pages(layout)});
-  device_pool.Expect(Copied(pool, kPages, pool, kPages, copies), "the pool");
+  device_pool.Expect(Copied(pool, pool, copies), "the pool");
 }
 
 HYDRANT_FOR_EACH_BACKEND(CopyPagesTest);

@@ -18,7 +18,9 @@
 
 #include "kernels/float16.h"
 #include "kernels/reference/ops.h"
+#include "kernels/victim.h"
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -61,7 +63,8 @@ struct World {
   std::vector<int32_t> positions;
   std::vector<float> scores;
   std::vector<float> log_weights;  // of numerator and denominator; empty: none
-  std::vector<int32_t> blocks, row_width, caps, lengths, victims;
+  std::vector<PageIds> blocks;
+  std::vector<int32_t> row_width, caps, lengths, victims;
   std::vector<int64_t> row_begin;
   std::vector<DecodeRule> rules;
   std::vector<float> cos, sin;  // of rolling rows
@@ -71,7 +74,8 @@ struct World {
   // to spare.
   World(const Shape& s, int num_seqs, int width, Rng& rng) : shape(s) {
     const int rows = num_seqs * kLayers * s.num_kv_heads;
-    layout = {s.dtype, s.head_dim, s.block_size, rows * width + 7};
+    const int pages = rows * width + 7;
+    layout = {s.dtype, s.head_dim, s.block_size, pages, pages};
     const size_t slots = static_cast<size_t>(layout.num_blocks) * s.block_size;
     keys.resize(BytesOf(s.dtype, slots * s.head_dim));
     values.resize(keys.size());
@@ -84,7 +88,8 @@ struct World {
     std::vector<int32_t> ids(layout.num_blocks);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), rng);
-    blocks.assign(ids.begin(), ids.begin() + rows * width);
+    ids.resize(rows * width);
+    blocks = WithStates(ids, layout.num_blocks);
     for (int seq = 0; seq < num_seqs; ++seq) {
       row_begin.push_back(static_cast<int64_t>(seq) * kLayers * s.num_kv_heads * width);
       row_width.push_back(width);
@@ -133,10 +138,11 @@ struct World {
   }
   size_t Head(int seq, int kv_head) { return Tables().HeadIndex(seq, kLayer, kv_head); }
   size_t Slot(int seq, int kv_head, int entry) {
-    const int32_t* ids = Tables().HeadBlocks(seq, kLayer, kv_head);
-    return static_cast<size_t>(ids[entry / shape.block_size]) * shape.block_size +
-           entry % shape.block_size;
+    return PageIndex(layout, Tables().HeadBlocks(seq, kLayer, kv_head), entry);
   }
+  // Of an entry's score and log weights.
+  size_t State(int seq, int kv_head, int entry) { return State(Slot(seq, kv_head, entry)); }
+  size_t State(size_t slot) const { return StateSlot(slot, shape.block_size, layout.num_blocks); }
   void SetEntry(int seq, int kv_head, int entry, const float* k, const float* v, int32_t position,
                 float score) {
     const size_t slot = Slot(seq, kv_head, entry);
@@ -145,13 +151,13 @@ struct World {
       StoreElement(values, slot * shape.head_dim + d, v[d]);
     }
     positions[slot] = position;
-    scores[slot] = score;
+    scores[State(slot)] = score;
     if (IsWeighted(seq)) SetLogWeights(slot, 0.0f, 0.0f);
   }
   bool IsWeighted(int seq) const { return !log_weights.empty() && rules[seq].weighted; }
   void SetLogWeights(size_t slot, float numerator, float denominator) {
-    log_weights[2 * slot] = numerator;
-    log_weights[2 * slot + 1] = denominator;
+    log_weights[2 * State(slot)] = numerator;
+    log_weights[2 * State(slot) + 1] = denominator;
   }
   // From now on the entries of all sequences have log weights, those that exist (0, 0); dead slots
   // NaN.
@@ -316,10 +322,10 @@ std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
       entries[e].v.push_back(world.LoadElement(world.values, slot * dim + d));
     }
     entries[e].position = world.positions[slot];
-    entries[e].score = world.scores[slot];
+    entries[e].score = world.scores[world.State(slot)];
     if (!world.IsWeighted(seq)) continue;
-    entries[e].numerator = world.log_weights[2 * slot];
-    entries[e].denominator = world.log_weights[2 * slot + 1];
+    entries[e].numerator = world.log_weights[2 * world.State(slot)];
+    entries[e].denominator = world.log_weights[2 * world.State(slot) + 1];
   }
   return entries;
 }
@@ -421,9 +427,9 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       EXPECT_EQ(after.lengths[head], count);
       if (rule.scored) {
         for (int e = 0; e < count; ++e) {
-          const float got = after.scores[after.Slot(seq, h, e)];
+          const float got = after.scores[after.State(seq, h, e)];
           if (rule.by_position) {  // pages of such entries may be others', too
-            ASSERT_EQ(got, e == entry ? 0.0f : before.scores[after.Slot(seq, h, e)]);
+            ASSERT_EQ(got, e == entry ? 0.0f : before.scores[after.State(seq, h, e)]);
             entries[e].score = entries[e].position;
             continue;
           }
@@ -438,8 +444,9 @@ void ExpectStep(World& before, World& after, const Step& step, int* excused) {
       for (int e = 0; e < count; ++e) {
         const size_t slot = after.Slot(seq, h, e);
         ASSERT_EQ(after.positions[slot], entries[e].position);
-        if (rule.scored) before.scores[slot] = after.scores[slot];
-        if (!rule.scored && e == entry) before.scores[slot] = after.scores[slot];
+        const size_t state = after.State(slot);
+        if (rule.scored) before.scores[state] = after.scores[state];
+        if (!rule.scored && e == entry) before.scores[state] = after.scores[state];
       }
       if (rule.scored && count == before.caps[head]) {
         const std::vector<int> order = VictimOrder(entries, rule, step.positions[row] + 1);
@@ -706,8 +713,8 @@ TEST_P(DecodeAttentionTest, SinkOfMixedBatchCountsOnce) {
     RunOnBackend(&covered, &covered_step);
     for (int h = 0; h < s.num_kv_heads; ++h) {
       for (int e = 0; e <= length; ++e) {
-        ASSERT_NEAR(world.scores[world.Slot(0, h, e)] * (length + 2), 1.0, 2e-6) << length;
-        ASSERT_LE(covered.scores[covered.Slot(0, h, e)], 1e-30f) << length;
+        ASSERT_NEAR(world.scores[world.State(0, h, e)] * (length + 2), 1.0, 2e-6) << length;
+        ASSERT_LE(covered.scores[covered.State(0, h, e)], 1e-30f) << length;
       }
     }
     for (const float x : covered_step.out) ASSERT_LE(std::abs(x), 1e-30f) << length;
@@ -799,7 +806,8 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
   for (int h = 0; h < s.num_kv_heads; ++h) {
     for (int e = border; e < length; ++e) {
       const size_t slot = world.Slot(0, h, e);
-      ASSERT_EQ(world.scores[slot], before.scores[slot]) << "head " << h << " entry " << e;
+      ASSERT_EQ(world.scores[world.State(slot)], before.scores[world.State(slot)])
+          << "head " << h << " entry " << e;
     }
   }
   int excused = 0;
@@ -924,8 +932,9 @@ TEST_P(DecodeAttentionTest, LongDecodeKeepsWhatTheReferenceKeeps) {
         const size_t head = world.Head(static_cast<int>(seq), h);
         if (world.victims[head] == truth.victims[head]) continue;
         const float lowest =
-            truth.scores[truth.Slot(static_cast<int>(seq), h, truth.victims[head])];
-        const float taken = truth.scores[truth.Slot(static_cast<int>(seq), h, world.victims[head])];
+            truth.scores[truth.State(static_cast<int>(seq), h, truth.victims[head])];
+        const float taken =
+            truth.scores[truth.State(static_cast<int>(seq), h, world.victims[head])];
         ASSERT_NEAR(taken, lowest, 1e-5 * std::abs(lowest)) << "step " << t << " sequence " << seq;
         truth.victims[head] = world.victims[head];
         ++excused;
@@ -1042,8 +1051,9 @@ void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingH
     }
     const double w = GroupWeight(rule.reduce, weights, rank);
     const double score = rule.decay * entry.score + rule.gain * w;
-    ASSERT_NEAR(after.scores[slot], score, error * s.group() * w + 1e-6 * std::abs(score) + 1e-30);
-    turned[rank].score = entry.score = after.scores[slot];
+    ASSERT_NEAR(after.scores[after.State(slot)], score,
+                error * s.group() * w + 1e-6 * std::abs(score) + 1e-30);
+    turned[rank].score = entry.score = after.scores[after.State(slot)];
   }
   if (count != after.caps[head]) return;
   const std::vector<int> order = VictimOrder(turned, rule, count);
@@ -1143,8 +1153,8 @@ TEST_P(DecodeAttentionTest, RollingRanksEvictWhatPositionsEvict) {
         const size_t head = world.Head(seq, h), rolling = world.Head(seq + 1, h);
         ASSERT_EQ(world.lengths[head], world.lengths[rolling]);
         if (world.lengths[head] < cap || world.victims[head] == world.victims[rolling]) continue;
-        const float score = world.scores[world.Slot(seq, h, world.victims[head])];
-        const float other = world.scores[world.Slot(seq, h, world.victims[rolling])];
+        const float score = world.scores[world.State(seq, h, world.victims[head])];
+        const float other = world.scores[world.State(seq, h, world.victims[rolling])];
         ASSERT_NEAR(other, score, 1e-5 * score) << "step " << t << " sequence " << seq;
         world.victims[rolling] = world.victims[head];
         ++excused;
@@ -1213,8 +1223,8 @@ TEST(DecodeAttentionPlacementTest, BlocksAndSlotOrderDoNotMatter) {
     }
     for (int h = 0; h < shape.num_kv_heads; ++h) {
       for (int e = 0; e < length; ++e) {
-        const float score_a = a.scores[a.Slot(0, h, e)];
-        const float score_b = b.scores[b.Slot(0, h, order[e])];
+        const float score_a = a.scores[a.State(0, h, e)];
+        const float score_b = b.scores[b.State(0, h, order[e])];
         ASSERT_NEAR(score_a, score_b, shuffle_slots ? 1e-6 * score_a : 0.0f);
       }
     }
@@ -1241,7 +1251,7 @@ TEST(DecodeAttentionVictimTest, TiesGoToTheLowerPosition) {
     const int expected = order[overwritten] == 2 ? 3 : 2;
     EXPECT_EQ(world.positions[world.Slot(0, 0, victim)], expected) << "cap " << cap;
     for (int e = 1; e < cap; ++e)  // the weights are 1 / cap each
-      EXPECT_NEAR(world.scores[world.Slot(0, 0, e)], 1.0 + 1.0 / cap, 3e-7);
+      EXPECT_NEAR(world.scores[world.State(0, 0, e)], 1.0 + 1.0 / cap, 3e-7);
   }
 }
 
@@ -1253,7 +1263,7 @@ TEST(DecodeAttentionVictimTest, NanScoresAndFullyProtectedHeads) {
   FillSequence(&world, 0, 20, 20, H2o(0, 1), rng);
   FillSequence(&world, 1, 20, 20, H2o(20, 20), rng);
   world.victims[world.Head(0, 0)] = 3;
-  world.scores[world.Slot(0, 0, 7)] = kNaN;
+  world.scores[world.State(0, 0, 7)] = kNaN;
   Step step(shape, {0, 1}, {20, 20}, rng);
   RunOnBackend(&world, &step);
   EXPECT_EQ(world.victims[world.Head(0, 0)], 7);
@@ -1317,7 +1327,7 @@ void ExpectAccurateWeights(float softcap, float sink) {
         AttendPlainly(EntriesOf(before, 0, 0, length + 1), step.q.data(), scale, &out, &largest,
                       nullptr, softcap, sink);
     for (int e = 0; e <= length; ++e)
-      squares += std::pow(world.scores[world.Slot(0, 0, e)] / weights[e] - 1, 2);
+      squares += std::pow(world.scores[world.State(0, 0, e)] / weights[e] - 1, 2);
     const double error = std::sqrt(squares / (length + 1));
     testing::Test::RecordProperty("error_" + std::string(DTypeName(dtype)),
                                   std::to_string(error * 1e6));

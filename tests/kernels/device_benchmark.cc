@@ -158,18 +158,19 @@ class Bench {
   DecodeAttentionArgs DecodeWorld(int rows, int length, const std::vector<DecodeRule>& rules) {
     const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads;
     DecodeAttentionArgs args;
-    args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width};
+    args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width, heads * width};
     const size_t slots = static_cast<size_t>(heads) * width * kBlockSize;
     args.pages.keys = RandomBFloat16(slots * kHeadDim);
     args.pages.values = RandomBFloat16(slots * kHeadDim);
     args.pages.scores = Allocate<float>(slots);
-    std::vector<int32_t> blocks(static_cast<size_t>(heads) * width), slot_ids(rows);
-    std::iota(blocks.begin(), blocks.end(), 0);
+    std::vector<int32_t> slot_ids(rows);
+    std::vector<PageIds> blocks;
+    for (int i = 0; i < heads * width; ++i) blocks.push_back({i, i});
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
     std::iota(slot_ids.begin(), slot_ids.end(), 0);
     std::vector<int32_t> positions(slots);
     for (size_t at = 0; at < slots; ++at)
-      positions[static_cast<size_t>(blocks[at / kBlockSize]) * kBlockSize + at % kBlockSize] =
+      positions[static_cast<size_t>(blocks[at / kBlockSize].data) * kBlockSize + at % kBlockSize] =
           static_cast<int32_t>(at % (static_cast<size_t>(width) * kBlockSize));
     args.pages.positions = Upload(positions);
     std::vector<int64_t> row_begin(rows);

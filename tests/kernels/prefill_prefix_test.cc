@@ -12,6 +12,7 @@
 #include "kernels/float16.h"
 #include "kernels/ops/prefill_attention.h"
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -105,8 +106,9 @@ class Sequence {
     std::vector<int32_t> ids(num_blocks_);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), engine);
-    blocks_.assign(5, -1);
-    blocks_.insert(blocks_.end(), ids.begin(), ids.begin() + kLayers * c.num_kv_heads * width_);
+    const std::vector<PageIds> pages = WithStates(ids, num_blocks_);
+    blocks_.assign(5, {-1, -1});
+    blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * c.num_kv_heads * width_);
     page_k_.assign(static_cast<size_t>(num_blocks_) * c.block_size * c.head_dim, kNan);
     page_v_ = page_k_;
     for (int h = 0; h < c.num_kv_heads; ++h) {
@@ -157,7 +159,8 @@ class Sequence {
     prefix.pages.layout = {.dtype = c_.dtype,
                            .head_dim = c_.head_dim,
                            .block_size = c_.block_size,
-                           .num_blocks = num_blocks_};
+                           .num_blocks = num_blocks_,
+                           .num_states = num_blocks_};
     if (c_.dtype == DType::kF32) {
       prefix.pages.keys = mirror.Map(page_k_.data(), page_k_.size());
       prefix.pages.values = mirror.Map(page_v_.data(), page_v_.size());
@@ -257,8 +260,8 @@ class Sequence {
 
  private:
   size_t PageRow(int head, int entry) const {
-    const int32_t* ids = blocks_.data() + 5 + (kLayer * c_.num_kv_heads + head) * width_;
-    const int32_t block = ids[entry / c_.block_size];
+    const PageIds* ids = blocks_.data() + 5 + (kLayer * c_.num_kv_heads + head) * width_;
+    const int32_t block = ids[entry / c_.block_size].data;
     return (static_cast<size_t>(block) * c_.block_size + entry % c_.block_size) * c_.head_dim;
   }
   const float* Row(const std::vector<float>& pages, const std::vector<float>& suffix, int head,
@@ -271,7 +274,7 @@ class Sequence {
   Case c_;
   int capacity_ = 0, width_ = 0, num_blocks_ = 0;
   std::vector<float> q_, k_, v_, page_k_, page_v_;
-  std::vector<int32_t> blocks_;
+  std::vector<PageIds> blocks_;
 };
 
 // Dense attention in double, in the shape of Results, and what rounding may make of it.

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -49,8 +50,9 @@ class ReviseScoresTest : public BackendTest {
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), random);
     num_blocks_ = static_cast<int>(ids.size());
-    blocks_.assign(ids.begin(), ids.begin() + int64_t{lists} * width_);
-    const size_t places = ids.size() * block_size;
+    ids.resize(int64_t{lists} * width_);
+    blocks_ = WithStates(ids, num_blocks_);
+    const size_t places = static_cast<size_t>(num_blocks_) * block_size;
     positions_.assign(places, INT_MAX);
     scores_.assign(places, -INFINITY);
     log_weights_ = RandomFloats(2 * places, seed + 1);
@@ -78,8 +80,8 @@ class ReviseScoresTest : public BackendTest {
       for (int32_t e = 0; e < row.lengths[h]; ++e) {
         const size_t place = Place(slot, h, e);
         positions_[place] = order[e];
-        scores_[place] = Weight(row.lengths[h], random);
-        log_weights_[2 * place] = static_cast<float>(random() % 50);
+        scores_[State(place)] = Weight(row.lengths[h], random);
+        log_weights_[2 * State(place)] = static_cast<float>(random() % 50);
       }
     }
   }
@@ -103,9 +105,10 @@ class ReviseScoresTest : public BackendTest {
 
   size_t List(size_t slot, int head) const { return (slot * kLayers + kLayer) * heads_ + head; }
   size_t Place(size_t slot, int head, int32_t entry) const {
-    const int32_t id = blocks_[List(slot, head) * width_ + entry / block_size_];
+    const int32_t id = blocks_[List(slot, head) * width_ + entry / block_size_].data;
     return static_cast<size_t>(id) * block_size_ + entry % block_size_;
   }
+  size_t State(size_t place) const { return StateSlot(place, block_size_, num_blocks_); }
 
   // The step of the rows in `slots`, by the backend; below 0: padding.
   void Run(const std::vector<int32_t>& slots) {
@@ -151,7 +154,7 @@ class ReviseScoresTest : public BackendTest {
         break;
       case Revision::kLayerMean: {
         double sum = 0;
-        for (int h = 0; h < heads_; ++h) sum += scores_[Place(slot, h, entry)];
+        for (int h = 0; h < heads_; ++h) sum += scores_[State(Place(slot, h, entry))];
         return static_cast<float>(sum / heads_);
       }
       case Revision::kRandom:
@@ -159,7 +162,7 @@ class ReviseScoresTest : public BackendTest {
       case Revision::kBelowMean:
         return -ExpectedCount(slot, head, entry);
     }
-    return scores_[place];
+    return scores_[State(place)];
   }
   float ExpectedCount(size_t slot, int head, int32_t entry) const {
     const Row& row = rows_[slot];
@@ -168,9 +171,9 @@ class ReviseScoresTest : public BackendTest {
     if (length <= row.caps[head] - row.rule.history) return 0.0f;
     const bool first = length == row.caps[head] - row.rule.history + 1;
     const float before =
-        first || positions_[place] == row.position ? 0.0f : log_weights_[2 * place];
+        first || positions_[place] == row.position ? 0.0f : log_weights_[2 * State(place)];
     return before +
-           (scores_[place] * static_cast<float>(length) < 1.0f - 1.0f / 65536 ? 1.0f : 0.0f);
+           (scores_[State(place)] * static_cast<float>(length) < 1.0f - 1.0f / 65536 ? 1.0f : 0.0f);
   }
   int32_t ExpectedVictim(size_t slot, int head) const {
     const Row& row = rows_[slot];
@@ -193,9 +196,9 @@ class ReviseScoresTest : public BackendTest {
       if (slot < 0) continue;
       for (int h = 0; h < heads_; ++h) {
         for (int32_t e = 0; e < rows_[slot].lengths[h]; ++e) {
-          scores[Place(slot, h, e)] = ExpectedScore(slot, h, e);
+          scores[State(Place(slot, h, e))] = ExpectedScore(slot, h, e);
           if (rows_[slot].rule.revision == Revision::kBelowMean)
-            log_weights[2 * Place(slot, h, e)] = ExpectedCount(slot, h, e);
+            log_weights[2 * State(Place(slot, h, e))] = ExpectedCount(slot, h, e);
         }
         victims[List(slot, h)] = ExpectedVictim(slot, h);
       }
@@ -210,7 +213,8 @@ class ReviseScoresTest : public BackendTest {
 
   std::vector<Row> rows_;
   int block_size_ = 0, heads_ = 0, width_ = 0, num_blocks_ = 0;
-  std::vector<int32_t> blocks_, positions_, lengths_, caps_, victims_;
+  std::vector<PageIds> blocks_;
+  std::vector<int32_t> positions_, lengths_, caps_, victims_;
   std::vector<float> scores_, log_weights_;
 };
 
@@ -273,16 +277,16 @@ TEST_P(ReviseScoresTest, CountsTheLastStepsBeforeTheCap) {
     for (int32_t e = 0; e < length; ++e) {
       const size_t place = Place(0, 0, e);
       if (e == length - 1) positions_[place] = ++rows_[0].position;
-      scores_[place] = static_cast<float>(random() % 2) * 1.9f / static_cast<float>(length);
+      scores_[State(place)] = static_cast<float>(random() % 2) * 1.9f / static_cast<float>(length);
       if (e == length - 1) below[e].clear();
-      if (scores_[place] == 0.0f) below[e].insert(step);
+      if (scores_[State(place)] == 0.0f) below[e].insert(step);
     }
     Run({0});
     const int next_drop = step + kCap - length + 1;
     for (int32_t e = 0; e < length; ++e) {
       const auto counted = std::count_if(below[e].begin(), below[e].end(),
                                          [&](int at) { return at >= next_drop - kHistory; });
-      ASSERT_EQ(scores_[Place(0, 0, e)], -static_cast<float>(counted))
+      ASSERT_EQ(scores_[State(Place(0, 0, e))], -static_cast<float>(counted))
           << "step " << step << " entry " << e;
     }
   }
@@ -296,13 +300,13 @@ TEST_P(ReviseScoresTest, TheMeanItselfIsNotBelowTheMean) {
   Make({Alike(rule, 1, kEntries, kEntries)}, 16, 4);
   const float mean = 1.0f / kEntries;
   for (int32_t e = 0; e < kEntries; ++e) {
-    scores_[Place(0, 0, e)] = e % 3 == 0   ? mean
-                              : e % 3 == 1 ? mean * (1.0f - 4e-7f)
-                                           : mean * (1.0f - 1.0f / 4096);
+    scores_[State(Place(0, 0, e))] = e % 3 == 0   ? mean
+                                     : e % 3 == 1 ? mean * (1.0f - 4e-7f)
+                                                  : mean * (1.0f - 1.0f / 4096);
   }
   Run({0});
   for (int32_t e = 0; e < kEntries; ++e)
-    EXPECT_EQ(scores_[Place(0, 0, e)], e % 3 == 2 ? -1.0f : 0.0f) << "entry " << e;
+    EXPECT_EQ(scores_[State(Place(0, 0, e))], e % 3 == 2 ? -1.0f : 0.0f) << "entry " << e;
 }
 
 TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
@@ -312,8 +316,8 @@ TEST_P(ReviseScoresTest, EqualScoresAndNanAndNothingOpen) {
   Make({Alike(rule, 2, 18, 18), Alike(rule, 2, 18, 18), Alike(closed, 2, 18, 18)}, 16, 3);
   for (int32_t e = 0; e < 18; ++e) {
     for (int h = 0; h < 2; ++h) {
-      scores_[Place(0, h, e)] = e % 2 == h ? 0.25f : 0.75f;
-      scores_[Place(1, h, e)] = e == 17 && h == 1 ? kNan : 0.0f;
+      scores_[State(Place(0, h, e))] = e % 2 == h ? 0.25f : 0.75f;
+      scores_[State(Place(1, h, e))] = e == 17 && h == 1 ? kNan : 0.0f;
     }
   }
   // The lowest position that is no sink.

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -92,8 +93,10 @@ class PagedBudgetTest : public BackendTest {
     std::vector<int32_t> ids(all * width_ + 3);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), rng);
-    blocks_.assign(ids.begin(), ids.begin() + all * width_);
-    const size_t slots = ids.size() * kBlock;
+    num_blocks_ = static_cast<int>(ids.size());
+    ids.resize(all * width_);
+    blocks_ = WithStates(ids, num_blocks_);
+    const size_t slots = static_cast<size_t>(num_blocks_) * kBlock;
     positions_.assign(slots, 0);
     scores_.assign(slots, INFINITY);  // past a head's length lies what would win
     weights_.assign(2 * slots, 1.0f);
@@ -111,14 +114,18 @@ class PagedBudgetTest : public BackendTest {
         if (few_scores) entry.score = static_cast<float>(rng() % 4) - 1.0f;
         if (rng() % 30 == 0) entry.score = kNan;
         if (rng() % 10 == 0) entry.received = 0.0f;
-        const size_t slot = blocks_[h * width_ + e / kBlock] * kBlock + e % kBlock;
-        positions_[slot] = entry.position;
-        scores_[slot] = entry.score;
-        weights_[2 * slot] = entry.received;
+        positions_[blocks_[h * width_ + e / kBlock].data * kBlock + e % kBlock] = entry.position;
+        scores_[State(h, e)] = entry.score;
+        weights_[2 * State(h, e)] = entry.received;
         if (std::isnan(entry.score)) entry.score = -INFINITY;
         entries_[h].push_back(entry);
       }
     }
+  }
+
+  // Where the score of an entry lies. Heads are numbered over the layers.
+  size_t State(int head, int entry) const {
+    return blocks_[head * width_ + entry / kBlock].state * kBlock + entry % kBlock;
   }
 
   template <typename Args>
@@ -146,16 +153,17 @@ class PagedBudgetTest : public BackendTest {
 
   std::vector<float> Scores() { return scores_device_->Read(); }
 
-  int layers_ = 0, heads_ = 0, n_ = 0;
+  int layers_ = 0, heads_ = 0, n_ = 0, num_blocks_ = 0;
   int32_t width_ = 0;
-  std::vector<int32_t> blocks_, positions_, lengths_;
+  std::vector<PageIds> blocks_;
+  std::vector<int32_t> positions_, lengths_;
   std::vector<float> scores_, weights_;
   std::vector<std::vector<Entry>> entries_;  // [layer * heads + head]
 
  private:
   std::optional<DeviceArray<int64_t>> row_begin_;
-  std::optional<DeviceArray<int32_t>> row_width_, blocks_device_, positions_device_,
-      lengths_device_;
+  std::optional<DeviceArray<PageIds>> blocks_device_;
+  std::optional<DeviceArray<int32_t>> row_width_, positions_device_, lengths_device_;
   std::optional<DeviceArray<float>> scores_device_, weights_device_;
 };
 
@@ -276,8 +284,7 @@ TEST_P(PagedBudgetTest, SecondScoresAreAddedToScores) {
   const std::vector<float> expected = combined.Read(), actual = Scores();
   std::vector<bool> is_entry(before.size(), false);
   for (int h = 0; h < layers_ * heads_; ++h) {
-    for (int e = 0; e < static_cast<int>(entries_[h].size()); ++e)
-      is_entry[blocks_[h * width_ + e / kBlock] * kBlock + e % kBlock] = true;
+    for (int e = 0; e < static_cast<int>(entries_[h].size()); ++e) is_entry[State(h, e)] = true;
   }
   for (size_t i = 0; i < actual.size(); ++i) {
     const float wanted = is_entry[i] ? expected[i] : before[i];
@@ -340,8 +347,9 @@ TEST_P(PagedBudgetTest, PagesAreAssignedInOrder) {
                                            {17, 3, 19, 1}}) {
     constexpr int kWidth = 5, kLayers = 2, kLayer = 1;
     const int heads = static_cast<int>(keep.size());
-    std::vector<int32_t> table(3 + kLayers * heads * kWidth);
-    std::iota(table.begin(), table.end(), 100);
+    std::vector<PageIds> table(3 + kLayers * heads * kWidth);
+    for (size_t i = 0; i < table.size(); ++i)
+      table[i] = {100 + static_cast<int32_t>(i), 500 - static_cast<int32_t>(i)};
     auto blocks = Upload(table);
     auto row_begin = Upload(std::vector<int64_t>{0, 3});
     auto row_width = Upload(std::vector<int32_t>{1, kWidth});
@@ -358,12 +366,12 @@ TEST_P(PagedBudgetTest, PagesAreAssignedInOrder) {
                    .row_width = row_width.data()};
     args.blocks = blocks.data();
     backend().AssignPages(args);
-    const std::vector<int32_t> assigned = blocks.Read();
+    const std::vector<PageIds> assigned = blocks.Read();
     const int first = 3 + kLayer * heads * kWidth;
-    int next = table[first];
+    int next = first;
     for (int h = 0; h < heads; ++h) {
       for (int i = 0; i < (keep[h] + kBlock - 1) / kBlock; ++i)
-        EXPECT_EQ(assigned[first + h * kWidth + i], next++) << "head " << h << " page " << i;
+        EXPECT_EQ(assigned[first + h * kWidth + i], table[next++]) << "head " << h << " page " << i;
     }
     for (int i = 0; i < first; ++i) EXPECT_EQ(assigned[i], table[i]) << "not the layer's";
   }

@@ -95,14 +95,13 @@ double Error(const Tokens& tokens, const std::vector<Entry>& entries) {
 struct Pages {
   explicit Pages(const SubGenRule& subgen) : subgen(subgen) {
     const int blocks = (subgen.Capacity() + 15) / 16;
-    layout = {DType::kF32, kHeadDim, 16, blocks};
+    layout = {DType::kF32, kHeadDim, 16, blocks, blocks};
     keys.resize(static_cast<size_t>(blocks) * 16 * kHeadDim);
     values.resize(keys.size());
     positions.resize(static_cast<size_t>(blocks) * 16);
     scores.resize(positions.size());
     log_weights.resize(2 * positions.size());
-    ids.resize(blocks);
-    std::iota(ids.begin(), ids.end(), 0);
+    for (int i = 0; i < blocks; ++i) ids.push_back({i, i});
     width = blocks;
     cap = subgen.Capacity();
     rule.weighted = true;
@@ -135,7 +134,8 @@ struct Pages {
   SubGenRule subgen;
   KvLayout layout;
   std::vector<float> keys, values, scores, log_weights;
-  std::vector<int32_t> positions, ids;
+  std::vector<int32_t> positions;
+  std::vector<PageIds> ids;
   int64_t begin = 0;
   int32_t width = 0, cap = 0, length = 0, victim = 0;
   DecodeRule rule;

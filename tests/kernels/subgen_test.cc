@@ -17,6 +17,7 @@
 #include "kernels/float16.h"
 #include "kernels/victim.h"
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -236,11 +237,12 @@ class SubGenTest : public BackendTest {
     World(SubGenTest& test, const Case& c, uint64_t seed) : c(c), test(&test) {
       width = (std::max(c.rule.Capacity(), 1) + c.block_size - 1) / c.block_size;
       const int rows = kLayers * c.heads * width;
-      layout = {c.dtype, c.head_dim, c.block_size, rows + 5};
+      layout = {c.dtype, c.head_dim, c.block_size, rows + 5, rows + 5};
       std::vector<int32_t> ids(layout.num_blocks);
       std::iota(ids.begin(), ids.end(), 0);
       std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));
-      blocks_host.assign(ids.begin(), ids.begin() + rows);
+      ids.resize(rows);
+      blocks_host = WithStates(ids, layout.num_blocks);
       const size_t slots = static_cast<size_t>(layout.num_blocks) * c.block_size;
       const size_t bytes = BytesOf(c.dtype, slots * c.head_dim);
       const size_t table = static_cast<size_t>(kSlots) * kLayers * c.heads;
@@ -289,8 +291,7 @@ class SubGenTest : public BackendTest {
       return t;
     }
     size_t Slot(int head, int entry) const {
-      const int32_t* ids = &blocks_host[(kLayer * c.heads + head) * width];
-      return PageIndex(layout, ids, entry);
+      return PageIndex(layout, &blocks_host[(kLayer * c.heads + head) * width], entry);
     }
     // [heads][capacity]
     std::vector<std::vector<Entry>> Entries() const {
@@ -301,7 +302,8 @@ class SubGenTest : public BackendTest {
       for (int h = 0; h < c.heads; ++h) {
         for (int e = 0; e < c.rule.Capacity(); ++e) {
           const size_t slot = Slot(h, e);
-          Entry entry = {p[slot], {}, {}, s[slot], w[2 * slot], w[2 * slot + 1]};
+          const size_t state = StateSlot(slot, c.block_size, layout.num_blocks);
+          Entry entry = {p[slot], {}, {}, s[state], w[2 * state], w[2 * state + 1]};
           for (int d = 0; d < c.head_dim; ++d) {
             entry.key.push_back(Element(k, slot * c.head_dim + d));
             entry.value.push_back(Element(v, slot * c.head_dim + d));
@@ -343,9 +345,10 @@ class SubGenTest : public BackendTest {
     SubGenTest* test;
     KvLayout layout;
     int width = 0;
-    std::vector<int32_t> blocks_host;
+    std::vector<PageIds> blocks_host;
     std::unique_ptr<DeviceArray<uint8_t>> keys, values, rules, subgens;
-    std::unique_ptr<DeviceArray<int32_t>> positions, blocks, row_width, caps, lengths, victims;
+    std::unique_ptr<DeviceArray<PageIds>> blocks;
+    std::unique_ptr<DeviceArray<int32_t>> positions, row_width, caps, lengths, victims;
     std::unique_ptr<DeviceArray<float>> scores, log_weights;
     std::unique_ptr<DeviceArray<int64_t>> row_begin;
   };

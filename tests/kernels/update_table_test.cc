@@ -16,15 +16,16 @@ class UpdateTableTest : public BackendTest {};
 TEST_P(UpdateTableTest, ChangesWhatIsNamed) {
   for (const int count : {0, 1, 255, 256, 257, 1000}) {
     std::mt19937 rng(count);
-    std::vector<int32_t> table(3000);
-    for (int32_t& block : table) block = static_cast<int32_t>(rng() % 100000);
+    const auto id = [&] { return static_cast<int32_t>(rng() % 100000); };
+    std::vector<PageIds> table(3000);
+    for (PageIds& page : table) page = {id(), id()};
     std::vector<int64_t> indices(table.size());
     std::iota(indices.begin(), indices.end(), 0);
     std::shuffle(indices.begin(), indices.end(), rng);
-    std::vector<int32_t> expected = table;
+    std::vector<PageIds> expected = table;
     std::vector<TableUpdate> updates;
     for (int i = 0; i < count; ++i) {
-      updates.push_back({indices[i], static_cast<int32_t>(rng() % 100000)});
+      updates.push_back({indices[i], {id(), id()}});
       expected[indices[i]] = updates.back().block;
     }
     auto blocks = Upload(table);

@@ -7,6 +7,7 @@
 #include "kernels/float16.h"
 #include "kernels/ops/select.h"
 #include "tests/kernels/backend_test.h"
+#include "tests/kernels/page_ids.h"
 
 namespace hydrant {
 namespace {
@@ -126,8 +127,9 @@ class WritePagesTest : public BackendTest {
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));
     row_begin_ = {0, 5, 0};
-    blocks_.assign(5, -1);
-    blocks_.insert(blocks_.end(), ids.begin(), ids.begin() + kLayers * heads_ * width_);
+    const std::vector<PageIds> pages = WithStates(ids, num_blocks_);
+    blocks_.assign(5, {-1, -1});
+    blocks_.insert(blocks_.end(), pages.begin(), pages.begin() + kLayers * heads_ * width_);
   }
 
   template <typename Element>
@@ -135,7 +137,8 @@ class WritePagesTest : public BackendTest {
     const size_t slots = static_cast<size_t>(num_blocks_) * c.block_size;
     const size_t table = static_cast<size_t>(kSlots) * kLayers * heads_;
     auto k = Upload(k_), v = Upload(v_), scores_in = Upload(scores_);
-    auto kept = Upload(kept_), keep = Upload(c.keep), blocks = Upload(blocks_);
+    auto kept = Upload(kept_), keep = Upload(c.keep);
+    auto blocks = Upload(blocks_);
     auto row_begin = Upload(row_begin_);
     auto row_width = Upload(std::vector<int32_t>(kSlots, width_));
     auto caps = Upload(std::vector<int32_t>(table, c.cap));
@@ -203,14 +206,20 @@ class WritePagesTest : public BackendTest {
     return {.dtype = c.dtype,
             .head_dim = c.head_dim,
             .block_size = c.block_size,
-            .num_blocks = num_blocks_};
+            .num_blocks = num_blocks_,
+            .num_states = num_blocks_};
   }
 
   int32_t Position(int head, int entry) const { return kept_[head * kept_stride_ + entry]; }
   size_t HeadIndex(int head) const { return (kSlot * kLayers + kLayer) * heads_ + head; }
   size_t SlotIndex(const Case& c, int head, int entry) const {
-    const int32_t* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
-    return static_cast<size_t>(ids[entry / c.block_size]) * c.block_size + entry % c.block_size;
+    const PageIds* ids = blocks_.data() + 5 + (kLayer * heads_ + head) * width_;
+    return static_cast<size_t>(ids[entry / c.block_size].data) * c.block_size +
+           entry % c.block_size;
+  }
+
+  size_t State(const Case& c, int head, int entry) const {
+    return StateSlot(SlotIndex(c, head, entry), c.block_size, num_blocks_);
   }
 
   static bool Same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
@@ -218,20 +227,31 @@ class WritePagesTest : public BackendTest {
   // Compares everything with what the contract says.
   void Check(const Case& c, const std::string& what) {
     SCOPED_TRACE(what);
-    std::vector<bool> used(written_.positions.size(), false);
+    std::vector<bool> used(written_.positions.size(), false), used_state = used;
+    const bool state_changes = c.rule.weighted || (c.rule.scored && !c.rule.by_position);
     for (int h = 0; h < heads_; ++h) {
       EXPECT_EQ(written_.lengths[HeadIndex(h)], c.keep[h]);
-      for (int e = c.num_written; e < c.keep[h]; ++e) CheckEntry(c, h, e, used);
+      for (int e = c.num_written; e < c.keep[h]; ++e) {
+        CheckData(c, h, e);
+        used[SlotIndex(c, h, e)] = true;
+      }
+      for (int e = state_changes ? 0 : c.num_written; e < c.keep[h]; ++e) {
+        CheckState(c, h, e);
+        used_state[State(c, h, e)] = true;
+      }
     }
     const float untouched = c.dtype == DType::kF32   ? 99.0f
                             : c.dtype == DType::kF16 ? F16ToFloat(99)
                                                      : BF16ToFloat(99);
-    for (size_t i = 0; i < used.size(); ++i) {
-      if (used[i]) continue;
-      ASSERT_EQ(written_.positions[i], kUntouched) << i;
+    for (size_t i = 0; i < used_state.size(); ++i) {
+      if (used_state[i]) continue;
       ASSERT_EQ(written_.scores[i], kUntouched) << i;
       ASSERT_EQ(written_.log_weights[2 * i], kUntouched) << i;
       ASSERT_EQ(written_.log_weights[2 * i + 1], kUntouched) << i;
+    }
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) continue;
+      ASSERT_EQ(written_.positions[i], kUntouched) << i;
       for (int j = 0; j < c.head_dim; ++j) {
         ASSERT_EQ(written_.keys[i * c.head_dim + j], untouched) << i;
         ASSERT_EQ(written_.values[i * c.head_dim + j], untouched) << i;
@@ -244,12 +264,10 @@ class WritePagesTest : public BackendTest {
     }
   }
 
-  void CheckEntry(const Case& c, int h, int e, std::vector<bool>& used) {
+  void CheckData(const Case& c, int h, int e) {
     const size_t index = SlotIndex(c, h, e);
     const int32_t position = Position(h, e);
-    used[index] = true;
-    const int32_t place = c.rule.rolling ? e : position;
-    ASSERT_EQ(written_.positions[index], place);
+    ASSERT_EQ(written_.positions[index], c.rule.rolling ? e : position);
     const size_t in = h * kv_stride_ + static_cast<size_t>(position) * c.head_dim;
     const std::vector<double> unturned = Unturned(&k_[in], c.head_dim, position);
     const double rounding = c.dtype == DType::kF32 ? 0.0 : c.dtype == DType::kF16 ? 6e-4 : 5e-3;
@@ -264,9 +282,15 @@ class WritePagesTest : public BackendTest {
       }
       ASSERT_PRED2(Same, written_.values[index * c.head_dim + j], RoundTo(c.dtype, v_[in + j]));
     }
+  }
+
+  void CheckState(const Case& c, int h, int e) {
+    const size_t index = State(c, h, e);
+    const int32_t position = Position(h, e);
     float score = c.with_scores ? scores_[h * score_stride_ + position] : 0.0f;
     if (!c.rule.scored && !c.with_scores) score = kUntouched;
-    if (c.rule.scored && c.rule.by_position) score = static_cast<float>(place);
+    if (c.rule.scored && c.rule.by_position)
+      score = static_cast<float>(c.rule.rolling ? e : position);
     ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
     const float log_weight = c.rule.weighted ? 0.0f : kUntouched;
     ASSERT_EQ(written_.log_weights[2 * index], log_weight) << "head " << h << " entry " << e;
@@ -276,7 +300,8 @@ class WritePagesTest : public BackendTest {
   int heads_ = 0, width_ = 0, num_blocks_ = 0;
   int64_t kv_stride_ = 0, score_stride_ = 0, kept_stride_ = 0;
   std::vector<float> k_, v_, scores_;
-  std::vector<int32_t> kept_, blocks_;
+  std::vector<int32_t> kept_;
+  std::vector<PageIds> blocks_;
   std::vector<int64_t> row_begin_;
   std::vector<float> cos_, sin_;
   Rotary rotary_;  // tables aside
@@ -323,8 +348,15 @@ TEST_P(WritePagesTest, WhatIsThereIsNotWritten) {
     Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {300, 300}, .n = 300};
     c.with_kept = c.with_scores = false;
     c.num_written = written;
-    Run(c, 970 + written);
-    Check(c, std::to_string(written) + " written");
+    for (const bool by_position : {false, true}) {
+      for (const bool scored : {false, true}) {
+        c.rule = {.by_position = by_position, .scored = scored};
+        c.with_scores = scored && !by_position;
+        Run(c, 970 + written);
+        Check(c, std::to_string(written) + " written, scored " + std::to_string(scored) +
+                     ", by position " + std::to_string(by_position));
+      }
+    }
   }
 }
 
@@ -359,7 +391,7 @@ TEST_P(WritePagesTest, FirstVictimFollowsTheRule) {
       for (int e = 0; e < keep; ++e) {  // ascending positions: the first of equals is the lower one
         const int32_t p = Position(h, e);
         if (p < c.rule.sinks || p > c.n - c.rule.recent) continue;
-        auto score = [&](int entry) { return written_.scores[SlotIndex(c, h, entry)]; };
+        auto score = [&](int entry) { return written_.scores[State(c, h, entry)]; };
         if (!expected || score(e) < score(*expected)) expected = e;
       }
       ASSERT_TRUE(expected.has_value());
@@ -385,7 +417,7 @@ TEST_P(WritePagesTest, RollingSlotsHoldUnturnedKeysAndRanks) {
           if (HasFatalFailure()) return;
           for (int h = 0; h < 2; ++h) {
             int expected = c.rule.sinks;
-            const auto score = [&](int e) { return written_.scores[SlotIndex(c, h, e)]; };
+            const auto score = [&](int e) { return written_.scores[State(c, h, e)]; };
             for (int e = c.rule.sinks; e <= keep - c.rule.recent; ++e) {
               if (score(e) < score(expected)) expected = e;
             }

@@ -124,7 +124,7 @@ class CacheSpaceTest : public testing::Test {
                                            .prefill_arena_tokens = 100};
   // The table arena as the engine sees it after the batch.
   void Apply() {
-    table_.resize(kLimits.table_entries, -1);
+    table_.resize(kLimits.table_entries);
     for (const TableUpdate& update : updates_.updates) table_[update.index] = update.block;
     updates_ = CacheUpdates();
   }
@@ -142,7 +142,7 @@ class CacheSpaceTest : public testing::Test {
 
   CacheSpace space_{kLimits};
   CacheUpdates updates_;
-  std::vector<int32_t> table_;
+  std::vector<PageIds> table_;
 };
 
 TEST_F(CacheSpaceTest, OpensGrowsAndReturns) {
@@ -331,14 +331,14 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   Apply();
   // Kernel order: the first head's pages from the bottom of the stack, the next head's after them.
   const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
-  std::vector<int32_t> expected;
+  std::vector<PageIds> expected;
   for (int layer = 0; layer < 2; ++layer) {
     int pages = 0;
     for (int h = 0; h < 3; ++h) pages += (entries[3 * layer + h] + 3) / 4;
     for (int i = 0; i < pages; ++i) expected.push_back(table_[a.TableIndex(3 * layer, 0) + i]);
   }
   space_.SetKept(plan, entries, &a);
-  std::vector<int32_t> assigned;
+  std::vector<PageIds> assigned;
   for (int head = 0; head < 6; ++head) {
     EXPECT_EQ(a.pages[head], (entries[head] + 3) / 4);
     for (int i = 0; i < a.pages[head]; ++i) assigned.push_back(a.blocks[a.BlockIndex(head, i)]);
@@ -366,7 +366,7 @@ TEST_F(CacheSpaceTest, SharedPagesFitIntoTheirLayersRows) {
     Apply();
     for (int layer = 0; layer < 2; ++layer) {
       for (size_t i = 0; i < a.unassigned_pages[layer].size(); ++i)
-        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i], a.unassigned_pages[layer][i])
+        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i].data, a.unassigned_pages[layer][i])
             << plan.budget;
     }
     space_.Release(&a);

@@ -14,6 +14,8 @@ namespace hydrant {
 
 namespace {
 
+constexpr PageIds kNoPage = {-1, -1};
+
 bool IsOpen(const CachePlan& plan) { return plan.open == OpenUntil::kPromptRead; }
 
 uint64_t Mix(uint64_t a, uint64_t b) {
@@ -30,6 +32,7 @@ EngineLimits SmallLimits() {
           .num_kv_heads = 2,
           .block_size = 4,
           .num_blocks = 256,
+          .num_states = 320,
           .table_entries = 512,
           .max_num_seqs = 16,
           .max_model_len = 128,
@@ -39,9 +42,9 @@ EngineLimits SmallLimits() {
 FakeEngine::FakeEngine(const EngineLimits& limits)
     : limits_(limits),
       slots_(limits.max_num_seqs),
-      table_(limits.table_entries, -1),
-      stamps_(static_cast<size_t>(limits.num_blocks) * limits.block_size, 0),
-      host_stamps_(static_cast<size_t>(limits.num_host_pages) * limits.block_size, 0),
+      table_(limits.table_entries, kNoPage),
+      stamps_(limits.num_blocks, std::max(limits.num_states, limits.num_blocks), limits.block_size),
+      host_stamps_(limits.num_host_pages, limits.num_host_pages, limits.block_size),
       kept_(limits.max_kept_caches),
       prefix_(static_cast<size_t>(limits.num_prefix_blocks) * limits.num_layers, 0) {}
 
@@ -87,32 +90,45 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   return absl::OkStatus();
 }
 
+void FakeEngine::CopyPage(const PageCopy& page, const Stamps& from, Stamps* to) const {
+  const auto copy = [&](const std::vector<uint64_t>& source, int32_t source_page,
+                        std::vector<uint64_t>* target, int32_t target_page) {
+    if (target_page == kNotCopied) return;
+    ASSERT_GE(source_page, 0);
+    ASSERT_LE((int64_t{source_page} + 1) * limits_.block_size, source.size());
+    ASSERT_LE((int64_t{target_page} + 1) * limits_.block_size, target->size());
+    std::copy_n(source.begin() + int64_t{source_page} * limits_.block_size, limits_.block_size,
+                target->begin() + int64_t{target_page} * limits_.block_size);
+  };
+  copy(from.data, page.from.data, &to->data, page.to.data);
+  copy(from.state, page.from.state, &to->state, page.to.state);
+}
+
 void FakeEngine::ApplySwapOuts(const Batch& batch) {
   for (const CacheSwap& swap : batch.swap_outs) {
     const Slot& slot = slots_[swap.slot];
     EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
     EXPECT_FALSE(IsOpen(slot.plan));
     kept_.at(swap.kept) = slot;
-    for (const PageCopy& page : swap.pages) {
-      ASSERT_LT(page.to, limits_.num_host_pages);
-      std::copy_n(stamps_.begin() + int64_t{page.from} * limits_.block_size, limits_.block_size,
-                  host_stamps_.begin() + int64_t{page.to} * limits_.block_size);
-    }
+    for (const PageCopy& page : swap.pages) CopyPage(page, stamps_, &host_stamps_);
   }
 }
 
 void FakeEngine::ApplyCopies(const Batch& batch) {
   for (const SlotCopies& list : batch.copies) {
-    const std::vector<uint64_t> before = stamps_;
-    std::set<int32_t> read, written;
+    const Stamps before = stamps_;
+    std::set<std::pair<bool, int32_t>> read, written;  // (whether it is a state page, its id)
     for (const PageCopy& page : list.pages) {
-      read.insert(page.from);
-      EXPECT_TRUE(written.insert(page.to).second) << "page " << page.to << " is written twice";
-      std::copy_n(before.begin() + int64_t{page.from} * limits_.block_size, limits_.block_size,
-                  stamps_.begin() + int64_t{page.to} * limits_.block_size);
-      ++num_copies_;
+      for (const bool state : {false, true}) {
+        const int32_t to = state ? page.to.state : page.to.data;
+        if (to == kNotCopied) continue;
+        read.insert({state, state ? page.from.state : page.from.data});
+        EXPECT_TRUE(written.insert({state, to}).second) << "page " << to << " is written twice";
+      }
+      CopyPage(page, before, &stamps_);
+      ++(page.to.data == kNotCopied ? num_state_copies_ : num_copies_);
     }
-    for (const int32_t page : written) EXPECT_FALSE(read.contains(page)) << "page " << page;
+    for (const auto& page : written) EXPECT_FALSE(read.contains(page)) << "page " << page.second;
   }
 }
 
@@ -125,6 +141,7 @@ void FakeEngine::ApplyForks(const Batch& batch) {
     slot.row_begin = fresh.row_begin;
     slot.row_width = fresh.row_width;
     slot.plan = fresh.plan;
+    slot.owner = fresh.owner;
     ++num_forks_;
   }
 }
@@ -149,10 +166,8 @@ void FakeEngine::ApplySwapIns(const Batch& batch) {
     EXPECT_FALSE(slot.prompt.empty()) << "nothing was kept there";
     slot.row_begin = fresh.row_begin;
     slot.row_width = fresh.row_width;
-    for (const PageCopy& page : swap.pages) {
-      std::copy_n(host_stamps_.begin() + int64_t{page.from} * limits_.block_size,
-                  limits_.block_size, stamps_.begin() + int64_t{page.to} * limits_.block_size);
-    }
+    slot.owner = fresh.owner;
+    for (const PageCopy& page : swap.pages) CopyPage(page, host_stamps_, &stamps_);
   }
 }
 
@@ -160,9 +175,9 @@ void FakeEngine::CopyKept(const KeptSpace& from, const KeptSpace& to) {
   kept_.at(to.kept) = kept_.at(from.kept);
   ASSERT_EQ(from.host_pages.size(), to.host_pages.size());
   for (size_t i = 0; i < to.host_pages.size(); ++i) {
-    std::copy_n(host_stamps_.begin() + int64_t{from.host_pages[i]} * limits_.block_size,
-                limits_.block_size,
-                host_stamps_.begin() + int64_t{to.host_pages[i]} * limits_.block_size);
+    const PageIds source = {from.host_pages[i], from.host_pages[i]};
+    const PageIds target = {to.host_pages[i], to.host_pages[i]};
+    CopyPage({source, target}, host_stamps_, &host_stamps_);
   }
 }
 
@@ -172,6 +187,7 @@ void FakeEngine::ApplySetups(const Batch& batch) {
     ASSERT_LT(setup.slot, limits_.max_num_seqs);
     slots_[setup.slot] = Slot();
     slots_[setup.slot].plan = setup.plan;
+    slots_[setup.slot].owner = ++num_owners_;
     slots_[setup.slot].shared_tokens = setup.shared_tokens;
     EXPECT_EQ(setup.shared_tokens % limits_.block_size, 0);
     num_shared_tokens_ += setup.shared_tokens;
@@ -189,13 +205,15 @@ void FakeEngine::ApplyTables(const Batch& batch) {
     // Ids of a moved row must all come again.
     std::fill_n(table_.begin() + row.row_begin,
                 static_cast<int64_t>(row.row_width) * limits_.num_layers * limits_.num_kv_heads,
-                -1);
+                kNoPage);
   }
   for (const TableUpdate& update : batch.updates) {
     ASSERT_GE(update.index, 0);
     ASSERT_LT(update.index, limits_.table_entries);
-    ASSERT_GE(update.block, 0);
-    ASSERT_LT(update.block, limits_.num_blocks);
+    ASSERT_GE(update.block.data, 0);
+    ASSERT_LT(update.block.data, limits_.num_blocks);
+    ASSERT_GE(update.block.state, 0);
+    ASSERT_LT(update.block.state, std::max(limits_.num_blocks, limits_.num_states));
     table_[update.index] = update.block;
   }
 }
@@ -207,6 +225,7 @@ void FakeEngine::ApplyDecisions(const Batch& batch) {
     EXPECT_FALSE(IsOpen(decision.plan));
     EXPECT_EQ(slots_[decision.slot].fed, plan.prompt.tokens);
     plan = decision.plan;
+    WriteState(&slots_[decision.slot]);
   }
 }
 
@@ -266,23 +285,33 @@ void FakeEngine::CheckArena(const Batch& batch) {
   }
 }
 
-int64_t FakeEngine::StampIndex(const Slot& slot, int head, int32_t entry) {
+PageIds FakeEngine::PageOf(const Slot& slot, int head, int32_t entry) {
   const int32_t column = entry / limits_.block_size;
   if (column >= slot.row_width) {
     ADD_FAILURE() << "entry " << entry << " lies beyond a row of " << slot.row_width << " blocks";
-    return 0;
+    return {};
   }
-  const int32_t block =
+  const PageIds page =
       table_[slot.row_begin + static_cast<int64_t>(head) * slot.row_width + column];
-  if (block < 0) {
+  if (page == kNoPage) {
     ADD_FAILURE() << "entry " << entry << " of head " << head << " has no block";
-    return 0;
+    return {};
   }
-  return static_cast<int64_t>(block) * limits_.block_size + entry % limits_.block_size;
+  return page;
+}
+
+// A token has come: a rule that changes the state of entries changes that of all.
+void FakeEngine::WriteState(Slot* slot) {
+  if (!slot->plan.rule.ChangesState()) return;
+  slot->state = Mix(slot->history, slot->owner);
+  for (int head = 0; head < NumHeads(); ++head) {
+    for (int32_t entry = 0; entry < slot->lengths[head]; ++entry)
+      stamps_.state[StateIndex(*slot, head, entry)] = slot->state;
+  }
 }
 
 void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position) {
-  stamps_[StampIndex(slot, head, entry)] =
+  stamps_.data[StampIndex(slot, head, entry)] =
       Mix(slot.histories.at(position), head) << 32 | static_cast<uint32_t>(position);
 }
 
@@ -333,9 +362,9 @@ void FakeEngine::Compress(Slot* slot) {
 void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
   const int heads = limits_.num_kv_heads;
   for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
-    int32_t* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;
-    const std::vector<int32_t> stack(rows, rows + heads * slot.row_width);
-    std::fill_n(rows, stack.size(), -1);
+    PageIds* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;
+    const std::vector<PageIds> stack(rows, rows + heads * slot.row_width);
+    std::fill_n(rows, stack.size(), kNoPage);
     size_t next = 0;
     for (int h = 0; h < heads; ++h) {
       const int pages = (entries[layer * heads + h] + limits_.block_size - 1) / limits_.block_size;
@@ -363,7 +392,13 @@ uint64_t FakeEngine::ReadEntries(const Slot& slot) {
   uint64_t sum = 0;
   for (int head = 0; head < AllHeads(); ++head) {
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry) {
-      const uint64_t stamp = stamps_[StampIndex(slot, head, entry)];
+      const bool has_state = head < NumHeads() && slot.plan.rule.ChangesState();
+      if (has_state && stamps_.state[StateIndex(slot, head, entry)] != slot.state) {
+        ADD_FAILURE() << "the state of entry " << entry << " of head " << head
+                      << " was changed by another sequence";
+        return 0;
+      }
+      const uint64_t stamp = stamps_.data[StampIndex(slot, head, entry)];
       const auto position = static_cast<uint32_t>(stamp);
       if (position >= slot.histories.size() ||
           stamp >> 32 != (Mix(slot.histories[position], head) & 0xFFFFFFFFull)) {
@@ -418,6 +453,7 @@ void FakeEngine::AppendEntry(Slot* slot, int32_t position, TokenId token) {
     EXPECT_LE(length, head < NumHeads() ? slot->plan.EntriesAfter(slot->fed + 1) : limits_.window);
     WriteEntry(*slot, head, entry, position);
   }
+  WriteState(slot);
   ++slot->fed;
 }
 
@@ -601,7 +637,7 @@ void FakeEngine::CutTo(std::span<const int32_t> keep, Slot* slot) {
     EXPECT_GE(keep[head], std::min(slot->plan.Protected(), slot->lengths[head]));
     const int32_t last = slot->lengths[head] - 1;
     if (keep[head] <= last)
-      stamps_[StampIndex(*slot, head, 0)] = stamps_[StampIndex(*slot, head, last)];
+      stamps_.data[StampIndex(*slot, head, 0)] = stamps_.data[StampIndex(*slot, head, last)];
     slot->lengths[head] = keep[head];
   }
 }
@@ -620,6 +656,7 @@ void FakeEngine::CompressPrompt(Slot* slot) {
     for (int32_t entry = shared; entry < slot->lengths[head]; ++entry)
       WriteEntry(*slot, head, entry, slot->fed - slot->lengths[head] + entry);
   }
+  WriteState(slot);
 }
 
 }  // namespace hydrant

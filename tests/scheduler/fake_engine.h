@@ -1,8 +1,10 @@
 // An engine without a model that holds the scheduler to every promise of engine/step/batch.h.
 //
 // It keeps the block tables and lengths as the real one does and writes a stamp (of which tokens,
-// which position) into every slot of a page. Whoever reads a page and finds a stamp of other tokens
-// has been given a page that another sequence writes. Prefix blocks hold what their tokens were.
+// which position) into every slot of a data page. Whoever reads a page and finds a stamp of other
+// tokens has been given a page that another sequence writes. The state of a sequence whose rule
+// changes it is written at every token, and holds whose it is. Prefix blocks hold what their tokens
+// were.
 // The next token is a hash of the seed, the position, all tokens fed and the positions that the
 // cache holds: any slip in replay, order or eviction changes the stream. A broken promise is a test
 // failure with its text.
@@ -48,7 +50,8 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_appended() const { return num_appended_; }  // runs
   int64_t num_turns() const { return num_turns_; }        // that raised caps
   int64_t num_forks() const { return num_forks_; }
-  int64_t num_copies() const { return num_copies_; }                // pages, within the pool
+  int64_t num_copies() const { return num_copies_; }                // data pages, within the pool
+  int64_t num_state_copies() const { return num_state_copies_; }    // state pages alone
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
   // A kept cache as it would come back from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
@@ -67,6 +70,8 @@ class FakeEngine : public ImmediateExecutor {
     int64_t fed = 0;               // tokens seen
     int64_t cut_at = -1;           // tokens seen when it was cut last
     uint64_t history = 0;
+    uint64_t owner = 0;               // a number of its own
+    uint64_t state = 0;               // what the state of its entries holds
     std::vector<uint64_t> histories;  // [fed] after each token
     int layer = 0;                    // prefill cursor
     int token = 0;
@@ -118,15 +123,31 @@ class FakeEngine : public ImmediateExecutor {
   void WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position);
   // Checks that all entries of the slot are its own; returns a hash of the positions they hold.
   uint64_t ReadEntries(const Slot& slot);
-  int64_t StampIndex(const Slot& slot, int head, int32_t entry);
+  void WriteState(Slot* slot);
+  PageIds PageOf(const Slot& slot, int head, int32_t entry);
+  int64_t StampIndex(const Slot& slot, int head, int32_t entry) {
+    return int64_t{PageOf(slot, head, entry).data} * limits_.block_size +
+           entry % limits_.block_size;
+  }
+  int64_t StateIndex(const Slot& slot, int head, int32_t entry) {
+    return int64_t{PageOf(slot, head, entry).state} * limits_.block_size +
+           entry % limits_.block_size;
+  }
+  struct Stamps {
+    Stamps(int pages, int states, int block_size)
+        : data(static_cast<size_t>(pages) * block_size, 0),
+          state(static_cast<size_t>(states) * block_size, 0) {}
+    std::vector<uint64_t> data, state;  // [pages, block_size]
+  };
+  void CopyPage(const PageCopy& page, const Stamps& from, Stamps* to) const;
   TokenId Choose(const Slot& slot, const SamplingRow& sampling);
 
   EngineLimits limits_;
   std::vector<Slot> slots_;
-  std::vector<int32_t> table_;
-  std::vector<uint64_t> stamps_;       // [num_blocks, block_size]
-  std::vector<uint64_t> host_stamps_;  // [num_host_pages, block_size]
-  std::vector<Slot> kept_;             // [max_kept_caches] the slots that they were
+  std::vector<PageIds> table_;
+  Stamps stamps_;
+  Stamps host_stamps_;
+  std::vector<Slot> kept_;  // [max_kept_caches] the slots that they were
   // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
   // all before them.
   mutable std::vector<uint64_t> prefix_;
@@ -136,6 +157,8 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_turns_ = 0;
   int64_t num_forks_ = 0;
   int64_t num_copies_ = 0;
+  int64_t num_state_copies_ = 0;
+  uint64_t num_owners_ = 0;
   int64_t num_shared_tokens_ = 0;
 };
 

@@ -52,6 +52,7 @@ class PageSharingTest : public testing::Test {
                                            .num_kv_heads = 3,
                                            .block_size = 4,
                                            .num_blocks = 400,
+                                           .num_states = 600,
                                            .table_entries = 2000,
                                            .num_host_pages = 400,
                                            .max_kept_caches = 2,
@@ -59,6 +60,12 @@ class PageSharingTest : public testing::Test {
                                            .max_model_len = 200,
                                            .prefill_arena_tokens = 1000};
 
+  // Keeps what a head of its cap would, by scores that change at every token, as `h2o` does.
+  static CachePlan Scored(int64_t prompt_tokens, int32_t cap) {
+    CachePlan plan = Plan(prompt_tokens, cap);
+    plan.rule.by_position = false;
+    return plan;
+  }
   // Keeps what a head of its cap would; by position, as `local` does.
   static CachePlan Plan(int64_t prompt_tokens, int32_t cap = kNoCap) {
     CachePlan plan;
@@ -87,21 +94,42 @@ class PageSharingTest : public testing::Test {
     updates_ = CacheUpdates();
   }
   int64_t NumHeld() const { return space_.NumPages() - space_.NumFreePages(); }
+  // Whole pages.
   int NumCopied() const {
+    return Count([](const PageCopy& copy) { return copy.to.data >= 0; });
+  }
+  int NumStatesCopied() const {
+    return Count([](const PageCopy& copy) { return copy.to.data == kNotCopied; });
+  }
+  template <typename Counts>
+  int Count(const Counts& counts) const {
     int pages = 0;
-    for (const SlotCopies& copies : updates_.copies) pages += static_cast<int>(copies.pages.size());
+    for (const SlotCopies& copies : updates_.copies)
+      pages += static_cast<int>(std::count_if(copies.pages.begin(), copies.pages.end(), counts));
     return pages;
   }
-  // Of head 0, the pages that both name.
+  // Of head 0, the data pages that both name.
   static int NumInCommon(const SequenceSpace& a, const SequenceSpace& b) {
     int count = 0;
     for (int32_t i = 0; i < std::min(a.pages[0], b.pages[0]); ++i)
-      count += a.blocks[a.BlockIndex(0, i)] == b.blocks[b.BlockIndex(0, i)] ? 1 : 0;
+      count += a.blocks[a.BlockIndex(0, i)].data == b.blocks[b.BlockIndex(0, i)].data ? 1 : 0;
+    return count;
+  }
+  // State pages with ids of their own.
+  static int NumOwnStates(const SequenceSpace& space) {
+    int count = 0;
+    for (int head = 0; head < kHeads; ++head) {
+      for (int32_t i = 0; i < space.pages[head]; ++i) {
+        const PageIds page = space.blocks[space.BlockIndex(head, i)];
+        count += page.state != page.data ? 1 : 0;
+      }
+    }
     return count;
   }
   void TearDown() override {
     for (SequenceSpace* space : {&first_, &second_, &third_}) space_.Release(space);
     EXPECT_EQ(space_.NumFreePages(), kLimits.num_blocks);
+    EXPECT_EQ(space_.NumFreeStates(), kLimits.num_states - kLimits.num_blocks);
   }
 
   CacheSpace space_{kLimits};
@@ -121,7 +149,7 @@ TEST_F(PageSharingTest, PromptsThatBeginAlike) {
   EXPECT_EQ(second_.num_pages, kHeads * 25);
   EXPECT_EQ(space_.NumSparedPages(), kHeads * 16);
   // The table says so, too.
-  std::map<int64_t, int32_t> table;
+  std::map<int64_t, PageIds> table;
   for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
   for (int head = 0; head < kHeads; ++head) {
     for (int32_t i = 0; i < second_.pages[head]; ++i)
@@ -144,10 +172,11 @@ TEST_F(PageSharingTest, OtherTextsAndThoseWhoMayNotShareGetTheirOwn) {
   OpenFirst(Plan(70));
   const int64_t before = NumHeld();
   const CachePlan whole = Plan(70);
-  CachePlan scored = Plan(70, 90), cut = Plan(70, 60), rolling = Plan(70, 90);
-  scored.rule.by_position = false;
+  CachePlan samples = Plan(70, 90), rolling = Plan(70, 90);
+  const CachePlan cut = Plan(70, 60), cut_by_scores = Scored(70, 60);
+  samples.rule.weighted = true;
   rolling.rule.rolling = true;
-  for (const CachePlan& plan : {scored, cut, rolling}) {
+  for (const CachePlan& plan : {samples, cut, cut_by_scores, rolling}) {
     SequenceSpace space;
     ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &space, &updates_));
     EXPECT_EQ(NumHeld() - before, space.num_pages);
@@ -178,7 +207,7 @@ TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
   EXPECT_EQ(NumInCommon(first_, second_), 0);
   EXPECT_EQ(NumHeld(), held + kHeads * (2 + 16)) << "two pages of growth, and the copies";
   // They go where the table names them from now on, and come from what the other keeps.
-  std::map<int64_t, int32_t> table;
+  std::map<int64_t, PageIds> table;
   for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
   EXPECT_EQ(updates_.copies[0].slot, first_.slot);
   for (int32_t i = 0; i < 16; ++i) {
@@ -224,6 +253,101 @@ TEST_F(PageSharingTest, WithoutRoomForCopiesNothingChanges) {
   EXPECT_TRUE(space_.TryGrow(81, &first_, &updates_));
 }
 
+// Who changes scores at every token has state pages of its own, and shares the data all the same.
+TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
+  const CachePlan scored = Scored(70, 80), plan = Plan(70);
+  OpenFirst(scored);
+  EXPECT_EQ(NumOwnStates(first_), 0) << "its pages are its own";
+  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
+  EXPECT_EQ(updates_.setups[0].shared_tokens, 64);
+  EXPECT_EQ(NumInCommon(first_, second_), 16);
+  EXPECT_EQ(NumOwnStates(second_), kHeads * 16);
+  EXPECT_EQ(space_.NumFreeStates(), 200 - kHeads * 16);
+  ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &third_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, third_), 16);
+  EXPECT_EQ(NumOwnStates(third_), 0) << "it reads no scores";
+  EXPECT_EQ(NumHeld(), kHeads * (18 + 2 + 2));
+  // At its cap it gets pages of its own, with its scores.
+  const PageIds shared = second_.blocks[second_.BlockIndex(0, 3)];
+  updates_ = CacheUpdates();
+  ASSERT_TRUE(space_.TryGrow(81, &second_, &updates_));
+  EXPECT_EQ(NumCopied(), kHeads * 16);
+  EXPECT_EQ(NumOwnStates(second_), 0);
+  EXPECT_EQ(space_.NumFreeStates(), 200);
+  const PageCopy& copy = updates_.copies[0].pages[3];
+  EXPECT_EQ(copy.from, shared);
+  EXPECT_EQ(copy.to, second_.blocks[second_.BlockIndex(0, 3)]);
+  // Whose pages they were overwrites them, too: the third keeps them.
+  updates_ = CacheUpdates();
+  ASSERT_TRUE(space_.TryGrow(81, &first_, &updates_));
+  EXPECT_EQ(NumCopied(), kHeads * 16);
+  space_.Release(&first_);
+  EXPECT_EQ(NumInCommon(third_, second_), 0);
+}
+
+TEST_F(PageSharingTest, TheLastOwnerKeepsItsState) {
+  const CachePlan scored = Scored(70, 80);
+  OpenFirst(scored);
+  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
+  space_.Release(&first_);
+  ASSERT_TRUE(space_.TryGrow(100, &second_, &updates_));
+  EXPECT_EQ(NumCopied(), 0);
+  EXPECT_EQ(NumOwnStates(second_), kHeads * 16);
+  EXPECT_EQ(NumHeld(), kHeads * 20);
+}
+
+TEST_F(PageSharingTest, WithoutStatePagesScoredOnesGetTheirOwn) {
+  const CachePlan scored = Scored(70, 80);
+  OpenFirst(scored);
+  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
+  ASSERT_LT(space_.NumFreeStates(), kHeads * 18);
+  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &third_, &updates_));  // 96 are left
+  EXPECT_EQ(NumInCommon(first_, third_), 16);
+  SequenceSpace fourth;
+  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &fourth, &updates_));
+  EXPECT_EQ(NumInCommon(first_, fourth), 0);
+  EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+  space_.Release(&fourth);
+  CacheSpace::OpenArgs args = Args(scored);
+  ASSERT_TRUE(space_.TryFork(args, &first_, &fourth, &updates_));
+  EXPECT_EQ(NumInCommon(first_, fourth), 0);
+  space_.Release(&fourth);
+}
+
+TEST_F(PageSharingTest, AScoredForkHasTheScoresOfItsParent) {
+  const CachePlan scored = Scored(70, 90);
+  OpenFirst(scored);
+  CacheSpace::OpenArgs args = Args(scored);
+  ASSERT_TRUE(space_.TryFork(args, &first_, &second_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, second_), 17);
+  EXPECT_EQ(NumCopied(), kHeads);
+  EXPECT_EQ(NumStatesCopied(), kHeads * 17);
+  const PageCopy& copy = updates_.copies[0].pages[5];
+  EXPECT_EQ(copy.from.state, first_.blocks[first_.BlockIndex(0, 5)].state);
+  EXPECT_EQ(copy.to.state, second_.blocks[second_.BlockIndex(0, 5)].state);
+}
+
+TEST_F(PageSharingTest, AScoredContextBringsItsScoresToEach) {
+  const CachePlan scored = Scored(70, 90);
+  OpenFirst(scored);
+  KeptSpace kept;
+  ASSERT_TRUE(space_.TrySwapOut(first_, &kept, &updates_));
+  space_.Release(&first_);
+  updates_ = CacheUpdates();
+  const CacheSpace::OpenArgs args = Args(scored);
+  ASSERT_TRUE(space_.TrySwapIn(args, kept, &first_, &updates_));
+  ASSERT_TRUE(space_.TrySwapIn(args, kept, &second_, &updates_));
+  EXPECT_EQ(NumInCommon(first_, second_), 17);
+  ASSERT_EQ(updates_.swap_ins[1].pages.size(), kHeads * 18u);
+  for (int i = 0; i < 18; ++i) {
+    const PageCopy& copy = updates_.swap_ins[1].pages[i];
+    const PageIds page = second_.blocks[second_.BlockIndex(0, i)];
+    EXPECT_EQ(copy.from, (PageIds{kept.host_pages[i], kept.host_pages[i]}));
+    EXPECT_EQ(copy.to, (PageIds{i < 17 ? kNotCopied : page.data, page.state}));
+  }
+  space_.Drop(&kept);
+}
+
 // What was scheduled before the prompt's end was known may have changed its entries.
 TEST_F(PageSharingTest, WhatIsOverwrittenAlreadyIsNotPublished) {
   const CachePlan capped = Plan(70, 71), plan = Plan(70);
@@ -252,11 +376,11 @@ TEST_F(PageSharingTest, AForkSharesWholePagesAndCopiesTheRest) {
   EXPECT_EQ(NumInCommon(first_, second_), 17);
 }
 
-TEST_F(PageSharingTest, AForkOfWhatChangesEveryStepIsACopy) {
-  CachePlan scored = Plan(70, 90);
-  scored.rule.by_position = false;
-  const CachePlan at_its_cap = Plan(70, 60);
-  for (const CachePlan& plan : {scored, at_its_cap}) {
+TEST_F(PageSharingTest, AForkOfWhatIsOverwrittenIsACopy) {
+  CachePlan samples = Plan(70, 90);
+  samples.rule.weighted = true;
+  const CachePlan at_its_cap = Plan(70, 60), at_its_cap_by_scores = Scored(70, 60);
+  for (const CachePlan& plan : {samples, at_its_cap, at_its_cap_by_scores}) {
     ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));
     updates_ = CacheUpdates();
     CacheSpace::OpenArgs args = Args(plan);
@@ -286,7 +410,8 @@ TEST_F(PageSharingTest, OneContext) {
   EXPECT_EQ(NumInCommon(first_, second_), 17);
   EXPECT_EQ(updates_.swap_ins[1].pages.size(), kHeads * 1u);
   for (int head = 0; head < kHeads; ++head) {
-    EXPECT_EQ(updates_.swap_ins[1].pages[head].from, kept.host_pages[head * 18 + 17]);
+    const int32_t host = kept.host_pages[head * 18 + 17];
+    EXPECT_EQ(updates_.swap_ins[1].pages[head].from, (PageIds{host, host}));
     EXPECT_EQ(updates_.swap_ins[1].pages[head].to, second_.blocks[second_.BlockIndex(head, 17)]);
   }
   ASSERT_TRUE(space_.TryGrow(91, &first_, &updates_));

@@ -63,6 +63,7 @@ class Soak {
     // From a pool that holds less than one full sequence to one that holds several.
     limits.num_blocks =
         heads * (2 + limits.max_model_len * (1 + Below(8)) / (2 * limits.block_size));
+    limits.num_states = limits.num_blocks + Below(limits.num_blocks);
     limits.table_entries = limits.num_blocks * (1 + Below(3));
     limits.max_num_seqs = 1 + Below(16);
     limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
@@ -318,7 +319,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
            contexts_evicted = 0, loaded = 0, appended = 0, turns = 0, forks = 0, copies = 0,
-           shared = 0;
+           shared = 0, state_copies = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -336,6 +337,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     forks += soak.engine().num_forks();
     copies += soak.engine().num_copies();
     shared += soak.engine().num_shared_tokens();
+    state_copies += soak.engine().num_state_copies();
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
@@ -343,8 +345,8 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
             << " of these evicted, " << continued << " went on from a context, " << appended
             << " runs appended, " << turns << " raised budgets, " << forks << " samples forked, "
             << shared << " tokens of prompts in others' pages, " << copies << " pages copied, "
-            << contexts_evicted << " contexts evicted, " << loaded << " loaded, " << compared
-            << " streams equal to their run alone\n";
+            << state_copies << " states alone, " << contexts_evicted << " contexts evicted, "
+            << loaded << " loaded, " << compared << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
@@ -356,6 +358,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   EXPECT_GT(forks, 0u);
   EXPECT_GT(shared, 0u);
   EXPECT_GT(copies, 0u);
+  EXPECT_GT(state_copies, 0u);
 }
 
 }  // namespace
