@@ -174,7 +174,8 @@ EngineMemory Engine::memory() const {
   EngineMemory memory;
   memory.weights = impl_->model->weight_bytes();
   memory.kv_pool =
-      int64_t{impl_->layout.num_blocks} * static_cast<int64_t>(impl_->layout.PageBytes());
+      int64_t{impl_->layout.num_blocks} * static_cast<int64_t>(impl_->layout.DataBytes()) +
+      int64_t{impl_->layout.num_states} * static_cast<int64_t>(impl_->layout.StateBytes());
   memory.workspace = static_cast<int64_t>(impl_->backend->allocated_bytes()) - memory.kv_pool;
   memory.prefix_cache =
       static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;

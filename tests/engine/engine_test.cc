@@ -392,9 +392,10 @@ TEST(EngineMemoryTest, CountsPoolAndWorkspaceApart) {
                      more_prompt = memory(4096, 8192);
   const int64_t entry = int64_t{2} * config.head_dim * sizeof(float);
   EXPECT_GE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * entry);
-  EXPECT_LE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * (entry + 16));
-  // The tables alone: eight entries a page.
-  EXPECT_EQ(more_pages.workspace - small.workspace, int64_t{4096} * 8 * 4);
+  // With a position, a score and two log weights of each entry, and half as many states again.
+  EXPECT_LE(more_pages.kv_pool - small.kv_pool, int64_t{4096} * 16 * (entry + 4 + 12 + 6));
+  // The tables alone: eight entries a page, of two ids each.
+  EXPECT_EQ(more_pages.workspace - small.workspace, int64_t{4096} * 8 * 8);
   EXPECT_EQ(more_prompt.kv_pool, small.kv_pool);
   EXPECT_GE(more_prompt.workspace - small.workspace,
             int64_t{4096} * config.hidden_size * static_cast<int64_t>(sizeof(float)));
