@@ -171,6 +171,7 @@ TEST_P(SharedPagesTest, OneContext) {
       together->Run(first);
       one_by_one->Run(first);
       std::vector<RequestHandle> handles;
+      handles.reserve(5);
       for (int i = 0; i < 5; ++i) handles.push_back(together->Add(next(i)));
       together->RunToEnd();
       for (int i = 0; i < 5; ++i)

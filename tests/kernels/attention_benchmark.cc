@@ -50,6 +50,7 @@ std::vector<int32_t> SharedLengths(const Model& model, int rows, int context) {
   std::vector<int32_t> lengths;
   for (int layer = 0; layer < rows * model.num_layers; ++layer) {
     std::vector<double> shares;
+    shares.reserve(model.num_kv_heads);
     for (int head = 0; head < model.num_kv_heads; ++head) shares.push_back(std::exp(normal(rng)));
     const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
     int left = model.num_kv_heads * context;
@@ -181,7 +182,7 @@ void BM_Decode(benchmark::State& state, const Model& model) {
   const int rows = static_cast<int>(state.range(0));
   DecodeWorld world(model, rows, EqualLengths(model, rows, static_cast<int>(state.range(1))),
                     static_cast<DType>(state.range(2)), state.range(3) != 0);
-  for (auto _ : state) world.Step(pool);
+  while (state.KeepRunning()) world.Step(pool);
   SetBandwidth(state, world.Bytes());
 }
 
@@ -190,7 +191,7 @@ void BM_ReadPages(benchmark::State& state, const Model& model) {
   const int rows = static_cast<int>(state.range(0));
   DecodeWorld world(model, rows, EqualLengths(model, rows, static_cast<int>(state.range(1))),
                     static_cast<DType>(state.range(2)), false);
-  for (auto _ : state) benchmark::DoNotOptimize(world.Read(pool));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(world.Read(pool));
   SetBandwidth(state, world.Bytes());
 }
 
@@ -245,7 +246,7 @@ void BM_DecodeShared(benchmark::State& state, const Model& model) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   std::vector<double> equal_s, shared_s;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     equal_s.push_back(seconds_of(equal));
     shared_s.push_back(seconds_of(shared));
     state.SetIterationTime(shared_s.back());
@@ -295,7 +296,7 @@ void BM_Prefill(benchmark::State& state, const Model& model) {
   args.statistics[0].out = state.range(1) != 0 ? column_sums.data() : nullptr;
   args.statistics[0].stride = n;
   if (state.range(3) != 0) args.precision = DType::kBF16;
-  for (auto _ : state) cpu::PrefillAttention(args, pool);
+  while (state.KeepRunning()) cpu::PrefillAttention(args, pool);
   const double pairs = 0.5 * n * (n + 1.0) * model.num_heads;
   state.counters["GFLOP/s"] = benchmark::Counter(4e-9 * pairs * model.head_dim,
                                                  benchmark::Counter::kIsIterationInvariantRate);

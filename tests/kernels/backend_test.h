@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -63,9 +64,7 @@ class DeviceArray {
     EXPECT_TRUE(backend_.Synchronize().ok());
     backend_.CopyToHost(values.data(), data(), values.size() * sizeof(T));
     for (int i = 0; i < kGuards; ++i) {
-      const T guard = Guard();
-      EXPECT_EQ(std::memcmp(&values[size_ + i], &guard, sizeof(T)), 0)
-          << "written past the end, at +" << i;
+      EXPECT_EQ(BytesIn(values[size_ + i]), BytesIn(Guard())) << "written past the end, at +" << i;
     }
     values.resize(size_);
     return values;
@@ -73,6 +72,12 @@ class DeviceArray {
 
  private:
   static constexpr int kGuards = 64;
+  using Bytes = std::array<uint8_t, sizeof(T)>;
+  static Bytes BytesIn(const T& value) {
+    Bytes bytes;
+    std::memcpy(bytes.data(), &value, sizeof(T));
+    return bytes;
+  }
   static T Guard() {
     T guard;
     std::memset(static_cast<void*>(&guard), 77, sizeof(T));

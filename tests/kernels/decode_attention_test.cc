@@ -527,6 +527,7 @@ std::vector<int32_t> ShuffledSlots(size_t n, Rng& rng) {
 
 std::vector<int32_t> Pick(const std::vector<int32_t>& from, const std::vector<int32_t>& indices) {
   std::vector<int32_t> picked;
+  picked.reserve(indices.size());
   for (int32_t i : indices) picked.push_back(from[i]);
   return picked;
 }
@@ -822,6 +823,7 @@ TEST_P(DecodeAttentionTest, PaddingRowsChangeNothing) {
   const std::vector<int32_t> padding = {0, static_cast<int32_t>(slots.size()) / 2};
   for (const int32_t row : padding) slots[row] = -1;
   std::vector<int32_t> row_positions;
+  row_positions.reserve(slots.size());
   for (const int32_t slot : slots) row_positions.push_back(slot < 0 ? 0 : positions[slot]);
   Step padded(GetParam(), slots, row_positions, rng_);
   Step bare = padded;

@@ -165,6 +165,7 @@ class Bench {
     args.pages.scores = Allocate<float>(slots);
     std::vector<int32_t> slot_ids(rows);
     std::vector<PageIds> blocks;
+    blocks.reserve(static_cast<size_t>(heads) * width);
     for (int i = 0; i < heads * width; ++i) blocks.push_back({i, i});
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
     std::iota(slot_ids.begin(), slot_ids.end(), 0);

@@ -100,7 +100,7 @@ void BenchShape(benchmark::State& state, const Form& form, const Shape& shape, i
   const std::vector<float> x(static_cast<size_t>(m) * shape.cols, 0.5f);
   std::vector<float> y(static_cast<size_t>(m) * shape.rows);
   size_t next = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     Matmul(
         {.x = x.data(), .m = m, .weight = copies[next].get(), .y = y.data(), .accumulate = false},
         false, *pool);
@@ -130,7 +130,7 @@ void BenchModel(benchmark::State& state, const Form& form, int m, ThreadPool* po
   const auto rows_of = [&](const Shape& shape) { return shape.rows == 49152 ? logit_rows : m; };
   for (const auto& [shape, weight] : weights)
     flops += 2.0 * rows_of(*shape) * shape->rows * shape->cols;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     for (const auto& [shape, weight] : weights) {
       Matmul({.x = x.data(),
               .m = rows_of(*shape),
@@ -181,7 +181,7 @@ void BenchExperts(benchmark::State& state, const Form& form, int m, ThreadPool* 
   const Choice choice = Choose(m);
   const std::vector<float> x(static_cast<size_t>(m) * kExpert.cols, 0.5f);
   std::vector<float> y(choice.sources.size() * kExpert.rows);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     ExpertMatmul({.x = x.data(),
                   .rows = m,
                   .sources = choice.sources.data(),
@@ -202,7 +202,7 @@ void BenchTurns(benchmark::State& state, const Form& form, int m, ThreadPool* po
   const Choice choice = Choose(m);
   const std::vector<float> x(choice.sources.size() * kExpert.cols, 0.5f);
   std::vector<float> y(choice.sources.size() * kExpert.rows);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     for (int e = 0; e < kExperts; ++e) {
       const size_t first = choice.offsets[e];
       Matmul({.x = x.data() + first * kExpert.cols,
@@ -221,7 +221,7 @@ void BenchReadBandwidth(benchmark::State& state, ThreadPool* pool) {
   constexpr int kTasks = 256;
   std::vector<uint64_t> data(kBytes / 8, 1);
   std::vector<uint64_t> sums(kTasks);
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     pool->ParallelFor(kTasks, [&](int task, int) {
       const uint64_t* p = data.data() + data.size() / kTasks * task;
       uint64_t sum[8] = {};
@@ -246,7 +246,7 @@ void Register(ThreadPool* pool) {
   };
   add("ReadBandwidth", [=](benchmark::State& state) { BenchReadBandwidth(state, pool); });
   add("EmptyLoop", [=](benchmark::State& state) {
-    for (auto _ : state) pool->ParallelFor(2 * pool->num_threads(), [](int, int) {});
+    while (state.KeepRunning()) pool->ParallelFor(2 * pool->num_threads(), [](int, int) {});
   });
   for (const Form& form : kForms) {
     add(std::string("Peak/") + form.name,

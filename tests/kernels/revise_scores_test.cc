@@ -29,6 +29,7 @@ struct Row {
 
 std::vector<uint32_t> Bits(const std::vector<float>& values) {
   std::vector<uint32_t> bits;
+  bits.reserve(values.size());
   for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
   return bits;
 }
@@ -113,6 +114,7 @@ class ReviseScoresTest : public BackendTest {
   // The step of the rows in `slots`, by the backend; below 0: padding.
   void Run(const std::vector<int32_t>& slots) {
     std::vector<int32_t> step_positions;
+    step_positions.reserve(slots.size());
     for (const int32_t slot : slots)
       step_positions.push_back(slot < 0 ? 1 << 30 : rows_[slot].position);
     std::vector<DecodeRule> all_rules;

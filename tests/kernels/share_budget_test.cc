@@ -18,7 +18,8 @@ namespace {
 
 class ShareBudgetTest : public BackendTest {
  protected:
-  std::vector<int32_t> Share(std::vector<int32_t> best, int base, int floor_ppm, int guarded) {
+  std::vector<int32_t> Share(const std::vector<int32_t>& best, int base, int floor_ppm,
+                             int guarded) {
     auto device = Upload(best);
     ShareBudgetArgs args;
     args.best = args.keep = device.data();

@@ -74,6 +74,7 @@ std::vector<double> Attend(const float* q, const std::vector<Entry>& entries) {
 
 double Error(const Tokens& tokens, const std::vector<Entry>& entries) {
   std::vector<Entry> all;
+  all.reserve(tokens.n);
   for (int j = 0; j < tokens.n; ++j)
     all.push_back({&tokens.k[static_cast<size_t>(j) * kHeadDim],
                    &tokens.v[static_cast<size_t>(j) * kHeadDim]});
@@ -124,6 +125,7 @@ struct Pages {
   }
   std::vector<Entry> Entries() const {
     std::vector<Entry> entries;
+    entries.reserve(cap);
     for (int e = 0; e < cap; ++e)
       entries.push_back({&keys[static_cast<size_t>(e) * kHeadDim],
                          &values[static_cast<size_t>(e) * kHeadDim], log_weights[2 * e],

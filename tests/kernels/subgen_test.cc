@@ -56,6 +56,7 @@ Tokens DrawTokens(const Case& c, int centres, float spread, uint64_t seed) {
   Tokens tokens;
   for (int h = 0; h < c.heads; ++h) {
     std::vector<Row> points;
+    points.reserve(centres);
     for (int i = 0; i < centres; ++i) points.push_back(draw(2.0f));
     tokens.k.emplace_back();
     tokens.v.emplace_back();

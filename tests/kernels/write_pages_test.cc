@@ -196,6 +196,7 @@ class WritePagesTest : public BackendTest {
   static std::vector<float> Widen(DType, const std::vector<float>& values) { return values; }
   static std::vector<float> Widen(DType dtype, const std::vector<uint16_t>& values) {
     std::vector<float> wide;
+    wide.reserve(values.size());
     for (uint16_t value : values) {
       wide.push_back(dtype == DType::kF16 ? F16ToFloat(value) : BF16ToFloat(value));
     }
