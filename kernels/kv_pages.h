@@ -1,6 +1,6 @@
 // The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV
 // head of one layer. It has two halves. The data page may have several owners, and stays as it is
-// while it has; the state page is one sequence's own:
+// while it has; the state page is changed by one sequence at most, which alone reads it:
 //
 //   data page
 //     keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE, but for
@@ -18,9 +18,9 @@
 //                                                       (kernels/ops/retained_mass.h,
 //                                                       revise_scores.h, combine_cached_scores.h)
 //
-// The two halves of a page that has one owner have the same id. Slot order inside a head is free:
-// `positions` is the truth, attention does not care. Entry e of a head lives in slot e % block_size
-// of the head's pages e / block_size. All pointers are borrowed and device-resident.
+// The two halves have the same id where a page has never had another owner. Slot order inside a
+// head is free: `positions` is the truth, attention does not care. Entry e of a head lives in slot
+// e % block_size of the head's pages e / block_size. All pointers are borrowed and device-resident.
 #ifndef HYDRANT_KERNELS_KV_PAGES_H_
 #define HYDRANT_KERNELS_KV_PAGES_H_
 

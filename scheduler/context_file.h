@@ -29,7 +29,7 @@ namespace hydrant {
 // What a context belongs to.
 struct ContextHome {
   Sha256Digest model = {};  // of its weights, shape and vocabulary
-  KvLayout layout;          // of the pages; num_blocks aside
+  KvLayout layout;          // of the pages; their numbers aside
   EngineLimits limits;
   TokenId vocab_size = 0;
 };
