@@ -290,8 +290,8 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const Servin
 template <typename Wire, typename Convert, typename Answer>
 grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
-                                            grpc::ByteBuffer* response, const Convert& convert,
-                                            const Answer& answer) {
+                                            grpc::ByteBuffer* response, Convert convert,
+                                            Answer answer) {
   const ServingState serving = Current();
   const RequestHandle handle = NextHandle();
   const std::shared_ptr<UnaryCall> call =

@@ -137,7 +137,7 @@ class Service final : public RawService {
   template <typename Wire, typename Convert, typename Answer>
   grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                     const Convert& convert, const Answer& answer);
+                                     Convert convert, Answer answer);
   template <typename Wire, typename Convert, typename Answer>
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
             const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
