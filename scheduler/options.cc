@@ -17,6 +17,12 @@ absl::Status ValidateOptions(const SchedulerOptions& options) {
   if (options.max_num_batched_tokens.value_or(1) < 1) {
     return outside("max_num_batched_tokens", *options.max_num_batched_tokens, "[1, 2^31)");
   }
+  if (options.target_ttft_us.value_or(1) < 1) {
+    return outside("target_ttft_us", *options.target_ttft_us, "[1, 2^63)");
+  }
+  if (options.target_tpot_us.value_or(1) < 1) {
+    return outside("target_tpot_us", *options.target_tpot_us, "[1, 2^63)");
+  }
   if (!(options.watermark >= 0.0 && options.watermark <= 0.5)) {
     return outside("watermark", options.watermark, "[0, 0.5]");
   }

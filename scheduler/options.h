@@ -16,6 +16,10 @@ struct SchedulerOptions {
   // Prefill work of a step while others decode, in whole-model tokens; unset: the engine's
   // prefill_rows.
   std::optional<int> max_num_batched_tokens = {};
+  // What requests that name no targets of their own are held to (scheduler/pacer.h); unset: the
+  // most tokens a second, whatever one of them waits.
+  std::optional<TimeUs> target_ttft_us = {};
+  std::optional<TimeUs> target_tpot_us = {};
   double watermark = 0.02;                  // share of the pages kept free at admission, for growth
   TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
 };

@@ -10,22 +10,16 @@ namespace hydrant {
 
 namespace {
 
-// Integral of 1 + x / kAttentionScale from 0 to `token`, and its inverse.
-double CostUpTo(double token) { return token + token * token / (2 * kAttentionScale); }
-double TokenAtCost(double cost) {
-  return kAttentionScale * (std::sqrt(1.0 + 2.0 * cost / kAttentionScale) - 1.0);
+double RemainingCost(const OpenPrompt& prompt, int num_layers, const PrefillCosts& costs) {
+  return costs.Of(prompt.cursor.token, prompt.num_tokens) +
+         (num_layers - prompt.cursor.layer - 1) * costs.Of(prompt.first_token, prompt.num_tokens);
 }
 
-double RemainingCost(const OpenPrompt& prompt, int num_layers) {
-  return PrefillCost(prompt.cursor.token, prompt.num_tokens) +
-         (num_layers - prompt.cursor.layer - 1) *
-             PrefillCost(prompt.first_token, prompt.num_tokens);
-}
-
-std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_layers,
-                                double budget) {
+std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_layers, double budget,
+                                const PrefillCosts& costs) {
   std::vector<double> remaining(prompts.size());
-  for (size_t i = 0; i < prompts.size(); ++i) remaining[i] = RemainingCost(prompts[i], num_layers);
+  for (size_t i = 0; i < prompts.size(); ++i)
+    remaining[i] = RemainingCost(prompts[i], num_layers, costs);
   std::vector<int> shortest_first(prompts.size() - 1);
   std::iota(shortest_first.begin(), shortest_first.end(), 1);
   std::stable_sort(shortest_first.begin(), shortest_first.end(),
@@ -43,13 +37,14 @@ std::vector<double> ShareBudget(std::span<const OpenPrompt> prompts, int num_lay
 
 // Whole layers where the share pays for about one or more, else an even part of what is left of the
 // layer.
-PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share) {
+PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share,
+                  const PrefillCosts& costs) {
   const auto [layer, token] = prompt.cursor;
   PrefillRun run{.layer_begin = layer,
                  .layer_end = layer + 1,
                  .token_begin = token,
                  .token_end = prompt.num_tokens};
-  const double layer_rest = PrefillCost(token, prompt.num_tokens);
+  const double layer_rest = costs.Of(token, prompt.num_tokens);
   const double parts = std::round(layer_rest / share);
   if (parts <= 1.0) {
     if (token > prompt.first_token) return run;
@@ -57,7 +52,7 @@ PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share) {
     run.layer_end = std::min(num_layers, layer + std::max(1, static_cast<int>(layers)));
     return run;
   }
-  const double end = TokenAtCost(CostUpTo(token) + layer_rest / parts);
+  const double end = costs.TokenAt(costs.UpTo(token) + layer_rest / parts);
   const int tiles = std::max(1, static_cast<int>(std::lround((end - token) / kQueryTile)));
   run.token_end = std::min(prompt.num_tokens, token + tiles * kQueryTile);
   return run;
@@ -65,21 +60,17 @@ PrefillRun CutRun(const OpenPrompt& prompt, int num_layers, double share) {
 
 }  // namespace
 
-double PrefillCost(int token_begin, int token_end) {
-  return CostUpTo(token_end) - CostUpTo(token_begin);
-}
-
 std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
-                                    double budget) {
+                                    double budget, const PrefillCosts& costs) {
   std::vector<PrefillRun> runs;
   if (prompts.empty()) return runs;
-  const std::vector<double> share = ShareBudget(prompts, num_layers, budget);
+  const std::vector<double> share = ShareBudget(prompts, num_layers, budget, costs);
   for (size_t i = 0; i < prompts.size(); ++i) {
     const OpenPrompt& prompt = prompts[i];
     const int tile_end = std::min(prompt.num_tokens, prompt.cursor.token + kQueryTile);
-    const bool worth_a_tile = share[i] >= PrefillCost(prompt.cursor.token, tile_end);
+    const bool worth_a_tile = share[i] >= costs.Of(prompt.cursor.token, tile_end);
     if (i > 0 && !worth_a_tile) continue;
-    runs.push_back(CutRun(prompt, num_layers, std::max(share[i], 1.0)));
+    runs.push_back(CutRun(prompt, num_layers, std::max(share[i], 1.0), costs));
     runs.back().prompt = static_cast<int>(i);
   }
   return runs;

@@ -1,20 +1,31 @@
 // Shares one step's prefill budget among the open prompts. Pure functions.
 //
 // The unit of cost is one token through one layer, dearer the more context it attends to: 1 +
-// position / kAttentionScale. The prompt that was opened first may take half the budget; what is
+// position / attention scale. The prompt that was opened first may take half the budget; what is
 // left goes to the shortest remaining prompt first, and what is left over to the oldest. So a
 // short prompt behind a long one is read in a step or two, and the long one still gets half the
 // speed until the end.
 #ifndef HYDRANT_SCHEDULER_PREFILL_PLANNER_H_
 #define HYDRANT_SCHEDULER_PREFILL_PLANNER_H_
 
+#include <cmath>
 #include <span>
 #include <vector>
 
 namespace hydrant {
 
-// Context at which attending to it costs about as much as the rest of the layer.
-inline constexpr double kAttentionScale = 4096.0;
+// What tokens cost through one layer.
+struct PrefillCosts {
+  // Context at which attending to it costs as much as the rest of the layer.
+  double attention_scale = 4096.0;
+
+  double Of(int token_begin, int token_end) const { return UpTo(token_end) - UpTo(token_begin); }
+  // Of the tokens before `token`, and its inverse.
+  double UpTo(double token) const { return token + token * token / (2 * attention_scale); }
+  double TokenAt(double cost) const {
+    return attention_scale * (std::sqrt(1.0 + 2.0 * cost / attention_scale) - 1.0);
+  }
+};
 
 // How far a prompt has been read: all of the layers below `layer`, and of it the tokens before
 // `token`.
@@ -38,14 +49,11 @@ struct PrefillRun {
   int token_end = 0;
 };
 
-// Cost of the tokens [token_begin, token_end) through one layer.
-double PrefillCost(int token_begin, int token_end);
-
 // `prompts`: oldest first, none finished. At most one run each; the oldest always gets one. Runs
 // are cut near their share, at tile borders: the step's cost stays below 1.5 * budget, one tile of
 // the oldest aside.
 std::vector<PrefillRun> PlanPrefill(std::span<const OpenPrompt> prompts, int num_layers,
-                                    double budget);
+                                    double budget, const PrefillCosts& costs = {});
 
 }  // namespace hydrant
 

@@ -33,6 +33,7 @@ bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
   if (sample->sampling.penalties.Any()) batch_.forks.back().prompt = sample->Prompt();
   queued_tokens_ -= sample->NumKnown();
   waiting_.erase(sample->arrival);
+  SetBeginBy(sample, std::nullopt);
   sample->plan = parent->plan;
   sample->state = SequenceState::kRunning;
   sample->num_seen = sample->num_done = parent->num_seen;

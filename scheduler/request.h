@@ -53,6 +53,12 @@ struct KeepAs {
   bool pinned = false;     // it does not leave for others
 };
 
+// Latencies that a request is to keep; it is refused where it cannot. Unset: the server's targets.
+struct Slo {
+  std::optional<TimeUs> ttft_us{};  // from its arrival to its first token
+  std::optional<TimeUs> tpot_us{};  // from one token to the next, on average
+};
+
 struct Context;  // scheduler/context.h
 
 struct Request {
@@ -89,6 +95,7 @@ struct Request {
   StoppingParams stopping;
   bool skip_special_tokens = true;
   std::optional<TimeUs> deadline;
+  Slo slo;
   // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
   // no token follows. REQUIRES: max_tokens is 1, nothing is resumed
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
@@ -144,8 +151,8 @@ struct Finished {
   std::shared_ptr<const Context> context{};  // where the cache was kept
 };
 // The stream ends with an error. reason is a stable word for machines: CANCELLED, DEADLINE,
-// QUEUE_FULL, NEVER_FITS, DUPLICATE_REQUEST_ID, UNKNOWN_CONTEXT, INVALID, DRAINING, LOADING,
-// ENGINE_FAULT.
+// QUEUE_FULL, OVERLOADED, NEVER_FITS, DUPLICATE_REQUEST_ID, UNKNOWN_CONTEXT, INVALID, DRAINING,
+// LOADING, ENGINE_FAULT.
 struct Failed {
   absl::Status status;
   std::string reason;

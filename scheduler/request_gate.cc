@@ -1,24 +1,24 @@
 #include "scheduler/request_gate.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/pacer.h"
 
 namespace hydrant {
 
 namespace {
 
-constexpr double kWindowUs = 10e6;
-constexpr TimeUs kRetryDefaultUs = 1'000'000;  // nothing has left the queue yet: no rate to go by
-constexpr TimeUs kRetryLeastUs = 10'000;
-constexpr TimeUs kRetryMostUs = 60'000'000;
+// Nobody has waited yet: there is no rate to go by.
+constexpr double kRetryDefaultUs = 1e6;
+// Who comes is let in where it would wait so much of the time that it may: the estimate is rough,
+// and who is let in and refused later has waited for nothing.
+constexpr double kShareOfWait = 0.75;
 
 }  // namespace
 
 std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
-                                         const std::string& request_id, int64_t tokens,
-                                         TimeUs now) {
+                                         const Request& request, TimeUs now) {
   const auto count = static_cast<int>(samples.size());
   if (count > options_.max_num_queued_reqs) {
     return Failed{.status = absl::InvalidArgumentError(
@@ -26,33 +26,65 @@ std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
                                    options_.max_num_queued_reqs, " requests")),
                   .reason = "INVALID"};
   }
+  const std::string& request_id = request.request_id;
   if (!request_id.empty() && ids_.contains(request_id)) {
     return Failed{.status = absl::AlreadyExistsError(
                       absl::StrCat("request_id: ", request_id, " names a request that is live")),
                   .reason = "DUPLICATE_REQUEST_ID"};
   }
-  tokens *= count;
-  const bool reqs_full = num_reqs_ + count > options_.max_num_queued_reqs;
-  // An empty queue takes any prompt: one longer than the limit must not be refused for ever.
-  const bool tokens_full = num_reqs_ > 0 && num_tokens_ + tokens > options_.max_num_queued_tokens;
-  if (reqs_full || tokens_full) {
-    Decay(now);
-    return Failed{
-        .status = absl::ResourceExhaustedError(
-            reqs_full ? absl::StrCat("queue full: ", num_reqs_, " requests wait, ",
-                                     count == 1 ? "" : absl::StrCat(count, " samples come, "),
-                                     "the limit is ", options_.max_num_queued_reqs)
-                      : absl::StrCat("queue full: ", num_tokens_, " tokens wait, ", tokens,
-                                     " more exceed the limit of ", options_.max_num_queued_tokens)),
-        .reason = "QUEUE_FULL",
-        .retry_after_us = RetryAfter(count, tokens)};
-  }
+  const auto tokens =
+      static_cast<int64_t>(count * (request.prompt.size() + request.resume_token_ids.size()));
+  // A step that takes long is a part of the wait.
+  forecast_.rate.Observe(now, forecast_.waiting > 0, 0, 0);
+  if (std::optional<Failed> full = Full(count, tokens)) return full;
+  if (std::optional<Failed> late = TooLate(request, now)) return late;
   live_.emplace(samples.front(), Live{request_id, {samples.begin(), samples.end()}});
   for (const RequestHandle sample : samples) first_of_.emplace(sample, samples.front());
   if (!request_id.empty()) ids_.insert(request_id);
   num_reqs_ += count;
   num_tokens_ += tokens;
   return std::nullopt;
+}
+
+std::optional<Failed> RequestGate::Full(int count, int64_t tokens) const {
+  const bool reqs_full = num_reqs_ + count > options_.max_num_queued_reqs;
+  // An empty queue takes any prompt: one longer than the limit must not be refused for ever.
+  const bool tokens_full = num_reqs_ > 0 && num_tokens_ + tokens > options_.max_num_queued_tokens;
+  if (!reqs_full && !tokens_full) return std::nullopt;
+  return Failed{
+      .status = absl::ResourceExhaustedError(
+          reqs_full ? absl::StrCat("queue full: ", num_reqs_, " requests wait, ",
+                                   count == 1 ? "" : absl::StrCat(count, " samples come, "),
+                                   "the limit is ", options_.max_num_queued_reqs)
+                    : absl::StrCat("queue full: ", num_tokens_, " tokens wait, ", tokens,
+                                   " more exceed the limit of ", options_.max_num_queued_tokens)),
+      .reason = "QUEUE_FULL",
+      .retry_after_us = RetryWhenFull(count, tokens)};
+}
+
+TimeUs RequestGate::RetryWhenFull(int count, int64_t tokens) const {
+  const double reqs_over = std::max(0, num_reqs_ + count - options_.max_num_queued_reqs);
+  const auto tokens_over = static_cast<double>(
+      std::max<int64_t>(0, num_tokens_ + tokens - options_.max_num_queued_tokens));
+  const double wait_us =
+      std::max(forecast_.rate.UsForRequests(reqs_over), forecast_.rate.UsForTokens(tokens_over));
+  return RetryAfter(wait_us > 0 ? wait_us : kRetryDefaultUs);
+}
+
+// By the queue alone: what of its prompt need not be read only the scheduler knows.
+std::optional<Failed> RequestGate::TooLate(const Request& request, TimeUs now) const {
+  const auto bound = BoundFirstToken(options_, request.slo, request.deadline, now, 0);
+  if (!bound.has_value()) return std::nullopt;
+  double wait_us = forecast_.reading_us;
+  if (forecast_.waiting > 0) wait_us += forecast_.rate.UsForRequests(num_reqs_);
+  const double bearable_us = kShareOfWait * static_cast<double>(bound->by - now);
+  if (wait_us <= bearable_us) return std::nullopt;
+  return Failed{.status = absl::ResourceExhaustedError(absl::StrCat(
+                    bound->what, ": the first token cannot come within ", (bound->by - now) / 1000,
+                    " ms: ", num_reqs_, " requests wait, for about ",
+                    static_cast<int64_t>(wait_us / 1000), " ms")),
+                .reason = "OVERLOADED",
+                .retry_after_us = RetryAfter(wait_us - bearable_us)};
 }
 
 void RequestGate::Leave(RequestHandle sample) {
@@ -71,30 +103,11 @@ std::vector<RequestHandle> RequestGate::LiveSamples(RequestHandle first) const {
   return it == live_.end() ? std::vector<RequestHandle>() : it->second.samples;
 }
 
-void RequestGate::SetQueue(int num_requests, int64_t num_tokens, TimeUs now) {
-  Decay(now);
-  left_reqs_ += std::max(0, num_reqs_ - num_requests);
-  left_tokens_ += static_cast<double>(std::max<int64_t>(0, num_tokens_ - num_tokens));
-  num_reqs_ = num_requests;
-  num_tokens_ = num_tokens;
-}
-
-void RequestGate::Decay(TimeUs now) {
-  if (now <= decayed_at_) return;
-  const double factor = std::exp(-static_cast<double>(now - decayed_at_) / kWindowUs);
-  left_reqs_ *= factor;
-  left_tokens_ *= factor;
-  decayed_at_ = now;
-}
-
-TimeUs RequestGate::RetryAfter(int num_requests, int64_t tokens) const {
-  if (left_reqs_ < 1e-3) return kRetryDefaultUs;
-  const double reqs_over = std::max(0, num_reqs_ + num_requests - options_.max_num_queued_reqs);
-  const double tokens_over = static_cast<double>(
-      std::max<int64_t>(0, num_tokens_ + tokens - options_.max_num_queued_tokens));
-  double wait_us = reqs_over / left_reqs_ * kWindowUs;
-  if (left_tokens_ > 0) wait_us = std::max(wait_us, tokens_over / left_tokens_ * kWindowUs);
-  return std::clamp(static_cast<TimeUs>(std::min(wait_us, 1e12)), kRetryLeastUs, kRetryMostUs);
+void RequestGate::SetQueue(const QueueForecast& scheduler, int inbox_requests,
+                           int64_t inbox_tokens) {
+  forecast_ = scheduler;
+  num_reqs_ = scheduler.waiting + inbox_requests;
+  num_tokens_ = scheduler.tokens + inbox_tokens;
 }
 
 }  // namespace hydrant

@@ -12,9 +12,6 @@ namespace hydrant {
 
 namespace {
 
-// Prefill may take this much more of a step while no sequence waits for a decoded token. Bounded,
-// so that cancels are seen.
-constexpr double kIdleDecodeBudgetFactor = 4.0;
 // A preempted sequence comes back when the live ones have room for this many tokens, and twice what
 // it has to replay.
 constexpr int64_t kRecomputeAheadTokens = 64;
@@ -53,7 +50,8 @@ Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options
       tokenizer_(tokenizer),
       watermark_pages_(static_cast<int64_t>(std::ceil(options.watermark * limits.num_blocks))),
       space_(limits),
-      prefix_cache_(limits.num_prefix_blocks) {}
+      prefix_cache_(limits.num_prefix_blocks),
+      pacer_(options, options.max_num_batched_tokens.value_or(limits.prefill_rows)) {}
 
 Scheduler::~Scheduler() {
   for (Sequence* sequence : live_) {
@@ -73,6 +71,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .tokens = std::move(request.prompt),
       .max_total_tokens = checked.max_total_tokens,
       .deadline = request.deadline,
+      .slo = request.slo,
       .pooling = request.pooling,
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
@@ -113,6 +112,8 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   queued_tokens_ += sequence->NumKnown();
   waiting_.emplace(sequence->arrival, sequence.get());
   if (sequence->deadline.has_value()) deadlines_.emplace(*sequence->deadline, handle);
+  if (BoundOf(*sequence, {}).has_value())
+    SetBeginBy(sequence.get(), BeginBy(*sequence, DecodingLoad()));
   HYDRANT_CHECK(sequences_.emplace(handle, std::move(sequence)).second);
 }
 
@@ -139,12 +140,16 @@ const Batch& Scheduler::Schedule(TimeUs now) {
 
   EndCancelled(now);
   EndLate(now);
+  RefuseLate(now);
   SendDecisions();
   ForkSamples(now);
   CutRunning();
   GrowRunning(now);
   if (!preempted_in_step_) AdmitWaiting(now);
+  ObserveAdmissions(now);
   in_flight_.push_back(std::move(spare_));
+  in_flight_.back().work = StepWork();
+  in_flight_.back().scheduled_at = now;
   in_flight_.back().decode.clear();
   in_flight_.back().prefill.clear();
   in_flight_.back().cut = cut_;
@@ -284,10 +289,16 @@ void Scheduler::AdmitWaiting(TimeUs now) {
   wait_reason_ = arena_wanted_ ? WaitReason::kPrefillArena : WaitReason::kArrived;
   if (arena_wanted_ || waiting_.empty()) return;
   ListPrefixReaders();
+  const RunningLoad load = begin_by_.empty() ? RunningLoad() : DecodingLoad();
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Sequence* sequence = next->second;
     if (WaitsForPrompt(*sequence) || WaitsForPrefix(*sequence)) {
       if (next++ == waiting_.begin()) wait_reason_ = WaitReason::kPrefix;
+      continue;
+    }
+    if (IsLate(*sequence, load, now)) {
+      ++next;
+      Refuse(sequence, now);
       continue;
     }
     if (!TryAdmit(sequence)) return;
@@ -299,6 +310,11 @@ void Scheduler::AdmitWaiting(TimeUs now) {
 // It holds what it needs.
 void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   queued_tokens_ -= sequence->NumKnown();
+  SetBeginBy(sequence, std::nullopt);
+  if (sequence->state == SequenceState::kWaiting) {
+    ++admitted_;
+    admitted_tokens_ += sequence->NumKnown();
+  }
   if (sequence->num_seen > 0) {
     GoOn(sequence, now);
   } else {
@@ -310,12 +326,17 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   }
   sequence->usage.kv_pages_peak =
       std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
+  sequence->prompt_work = WorkOfPrompt(*sequence);
   GoLive(sequence);
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
   if (sequence->state == SequenceState::kPreempted && !HasRoomToRecompute(*sequence)) {
     wait_reason_ = WaitReason::kPreempted;
+    return false;
+  }
+  if (!KeepsTpot(*sequence)) {
+    wait_reason_ = WaitReason::kTpot;
     return false;
   }
   if (sequence->plan.open != OpenUntil::kAdmission) return TryOpen(sequence);
@@ -404,6 +425,7 @@ void Scheduler::ScheduleDecode() {
                              .in_prompt = position < sequence->num_prompt_tokens});
     batch_.decode.back().sampling.position = position + 1;
     in_flight_.back().decode.push_back({CacheOf(*sequence), position + 1});
+    in_flight_.back().work += {.rows = 1, .pages = static_cast<double>(sequence->space.num_pages)};
   }
 }
 
@@ -417,10 +439,10 @@ void Scheduler::SchedulePrefill(TimeUs now) {
                              sequence->FirstToken()});
   }
   if (prefilling_.empty()) return;
-  const double budget =
-      static_cast<double>(options_.max_num_batched_tokens.value_or(limits_.prefill_rows)) *
-      limits_.num_layers * (batch_.decode.empty() ? kIdleDecodeBudgetFactor : 1.0);
-  for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget)) {
+  const RunningLoad decoding = batch_.decode.empty() ? RunningLoad() : DecodingLoad();
+  const double budget = pacer_.PromptTokens(decoding) * limits_.num_layers;
+  const PrefillCosts costs = {pacer_.step_time().AttentionScale()};
+  for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget, costs)) {
     Sequence* sequence = prefilling_[run.prompt];
     batch_.prefill.push_back({.slot = sequence->space.slot,
                               .prompt = sequence->PrefillTokens(),
@@ -488,6 +510,7 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
   const bool layer_done = slice.token_end == static_cast<int>(slice.prompt.size());
   sequence->cursor = {layer_done ? slice.layer_end : slice.layer_begin,
                       layer_done ? slice.first_token : slice.token_end};
+  in_flight_.back().work += WorkOf(slice);
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   const int64_t seen = SeenAfter(*sequence);
   in_flight_.back().prefill.push_back(
@@ -549,6 +572,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (sequence != nullptr && Holds(*sequence, step.cut[i]) && !entries.empty())
       space_.Cap(entries, &sequence->space);
   }
+  ObserveStep(step.work, step.scheduled_at, now);
   spare_ = std::move(step);
   in_flight_.pop_front();
   blocks_under_way_ = std::max(0, blocks_under_way_ - 1);
@@ -635,6 +659,7 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
 void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,
                        std::vector<float> embedding) {
   CloseUsage(sequence, now);
+  ObserveOutput(*sequence);
   std::shared_ptr<const Context> context = Keep(*sequence);
   Send(*sequence, Finished{.reason = reason,
                            .matched_stop = sequence->output.matched_stop(),
@@ -672,10 +697,13 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
   return context;
 }
 
-void Scheduler::Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now) {
+void Scheduler::Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now,
+                     TimeUs retry_after_us) {
   CloseUsage(sequence, now);
-  Send(*sequence,
-       Failed{.status = std::move(status), .reason = std::move(reason), .usage = sequence->usage});
+  Send(*sequence, Failed{.status = std::move(status),
+                         .reason = std::move(reason),
+                         .retry_after_us = retry_after_us,
+                         .usage = sequence->usage});
   Remove(sequence);
 }
 
@@ -719,6 +747,7 @@ void Scheduler::Remove(Sequence* sequence) {
     live_.erase(std::find(live_.begin(), live_.end(), sequence));
   }
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
+  SetBeginBy(sequence, std::nullopt);
   sequences_.erase(sequence->handle);
 }
 

@@ -12,9 +12,11 @@
 //   2. caches are cut whose plans say so now; running sequences get the page they need for their
 //      next entry. When pool or tables are dry, the latest-arrived live sequence is preempted:
 //      everything it holds is given up, and it waits in its old place of the queue;
-//   3. the front of the queue is admitted, and the next, until one does not fit: first come, first
-//   served. Who finds a prompt at work that begins alike lets it go first, and others pass. What
-//   need not be read of a prompt lies in pages of another where one still has it, and is shared;
+//   3. the front of the queue is admitted, and the next, until one does not fit, or would make
+//   steps take longer than a target says (pacer.h): first come, first served. Who can no longer
+//   have its first token in time is refused. Who finds a prompt at work that begins alike lets it
+//   go first, and others pass. What need not be read of a prompt lies in pages of another where one
+//   still has it, and is shared;
 //      All pages of what is kept of the known tokens are taken at once; a watermark stays free for
 //      growth, and for one that was preempted also what the live ones will want while it catches
 //      up, so that it does not bounce;
@@ -55,6 +57,8 @@
 #include "scheduler/context_table.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
+#include "scheduler/pacer.h"
+#include "scheduler/queue_forecast.h"
 #include "scheduler/request.h"
 #include "scheduler/request_check.h"
 #include "scheduler/sequence.h"
@@ -118,6 +122,10 @@ class Scheduler {
   // Events since the last call, in order.
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
 
+  // How long one that came now would wait.
+  QueueForecast Forecast() const;
+  const StepTimeModel& step_time() const { return pacer_.step_time(); }
+
   bool Empty() const { return sequences_.empty() && ended_updates_.swap_outs.empty(); }
   SchedulerStats Stats() const;
   // For tests, O(pool): the invariants above.
@@ -164,13 +172,31 @@ class Scheduler {
   void AbandonPrefix(Sequence* sequence);
   bool WaitsForPrefix(const Sequence& sequence);
 
+  // pacing.cc.
+  StepWork WorkOfPrompt(const Sequence& sequence) const;
+  double OutputTokensOf(const Sequence& sequence) const;
+  void AddTo(RunningLoad* load, const Sequence& sequence, double pages) const;
+  RunningLoad DecodingLoad() const;
+  bool KeepsTpot(const Sequence& newcomer) const;
+  double ReadingUs(const RunningLoad& load) const;
+  std::optional<FirstTokenBound> BoundOf(const Sequence& sequence, const StepWork& prompt) const;
+  std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;
+  void SetBeginBy(Sequence* sequence, std::optional<TimeUs> by);
+  bool IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const;
+  void RefuseLate(TimeUs now);
+  void Refuse(Sequence* sequence, TimeUs now);
+  void ObserveStep(const StepWork& work, TimeUs scheduled_at, TimeUs now);
+  void ObserveAdmissions(TimeUs now);
+  void ObserveOutput(const Sequence& sequence);
+
   void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
   std::shared_ptr<const Context> Keep(const Sequence& sequence);
-  void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now);
+  void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now,
+            TimeUs retry_after_us = 0);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);
   void Remove(Sequence* sequence);
@@ -193,6 +219,7 @@ class Scheduler {
   std::map<uint64_t, Sequence*> waiting_;  // by arrival
   std::vector<Sequence*> live_;            // prefilling and running, by arrival
   std::set<std::pair<TimeUs, RequestHandle>> deadlines_;
+  std::set<std::pair<TimeUs, RequestHandle>> begin_by_;  // Sequence::begin_by
   std::vector<std::pair<RequestHandle, absl::Status>> cancels_;
   uint64_t next_arrival_ = 0;
   int64_t queued_tokens_ = 0;
@@ -201,6 +228,14 @@ class Scheduler {
   int64_t more_samples_ = 0;                       // that the batch at work draws
   bool arena_wanted_ = false;                      // in this step, by a live sequence
   WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
+
+  Pacer pacer_;
+  AdmissionRate admission_rate_;
+  bool somebody_waited_ = false;  // for room, when the last step was scheduled
+  int admitted_ = 0;              // for the first time, in this step
+  int64_t admitted_tokens_ = 0;
+  double output_share_ = 1.0;         // of the tokens that a request may generate, what it does
+  std::optional<TimeUs> applied_at_;  // when the last result came, if steps have followed since
 
   // A sequence's cache between an admission and the next preemption. What is in flight names it, so
   // that a result that comes when the sequence has ended, or holds another cache, finds that out.
@@ -225,9 +260,12 @@ class Scheduler {
     std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
     std::vector<CacheId> cut;             // [batch.cuts.size()]
     bool swaps = false;
+    StepWork work{};
+    TimeUs scheduled_at = 0;
   };
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
                      std::vector<RequestHandle> samples);
+  StepWork WorkOf(const PrefillSlice& slice) const;
   static int64_t SeenAfter(const Sequence& sequence);
   int64_t PromptTokensRead(const Sequence& sequence) const;
 

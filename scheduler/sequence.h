@@ -19,6 +19,7 @@
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
+#include "scheduler/step_time_model.h"
 
 namespace hydrant {
 
@@ -37,6 +38,7 @@ struct Sequence {
   std::vector<TokenId> probed{};   // context and probe, for a plan that reads both
   int64_t max_total_tokens = 0;    // prompt and output
   std::optional<TimeUs> deadline;
+  Slo slo;
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
@@ -63,6 +65,9 @@ struct Sequence {
   std::vector<int32_t> keep{};  // of the turn that is being read: PrefillSlice::keep
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
   int64_t num_done = 0;  // the same of the steps that have come back
+
+  StepWork prompt_work{};            // of reading the prompt, as it was admitted
+  std::optional<TimeUs> begin_by{};  // while it waits: else its first token comes too late
 
   Usage usage{};
   bool was_read = false;  // the whole prompt, once

@@ -196,8 +196,7 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
   std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Failed> refused = Refusal();
   if (!refused.has_value()) {
-    refused = gate_.Enter(handles, first.request.request.request_id, first.NumTokens(),
-                          first.submitted_at);
+    refused = gate_.Enter(handles, first.request.request, first.submitted_at);
   }
   if (refused.has_value()) return *std::move(refused);
   if (metrics_.step_due_since == 0) metrics_.step_due_since = first.submitted_at;
@@ -431,6 +430,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
 // waits for Deliver(), and for whoever is to hear of the caches that are kept.
 void ServingLoop::Impl::Publish(std::vector<Event> events) {
   const SchedulerStats stats = scheduler_.Stats();
+  const QueueForecast forecast = scheduler_.Forecast();
   const TimeUs now = Now();
   for (const Event& event : events) {
     const Finished* finished = std::get_if<Finished>(&event.what);
@@ -442,8 +442,7 @@ void ServingLoop::Impl::Publish(std::vector<Event> events) {
     ShowStep(stats, now);
     int64_t inbox_tokens = 0;
     for (const Arrival& arrival : inbox_.arrivals) inbox_tokens += arrival.NumTokens();
-    gate_.SetQueue(stats.waiting + static_cast<int>(inbox_.arrivals.size()),
-                   stats.queued_tokens + inbox_tokens, now);
+    gate_.SetQueue(forecast, static_cast<int>(inbox_.arrivals.size()), inbox_tokens);
     ShowQueue();
     for (const Event& event : events) {
       if (std::holds_alternative<Finished>(event.what) ||

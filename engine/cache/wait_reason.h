@@ -14,9 +14,10 @@ enum class WaitReason : uint8_t {
   kPrefillArena,  // prompts that are being read fill the room for them
   kBlockTables,   // the block tables are full
   kPreempted,     // it comes back when there is room for what it has to replay
+  kTpot,          // with one more, a step would take longer than the target for a token
   kPrefix,        // a prompt that begins alike is being read; those behind it go ahead
 };
-inline constexpr int kNumWaitReasons = 7;
+inline constexpr int kNumWaitReasons = 8;
 
 }  // namespace hydrant
 

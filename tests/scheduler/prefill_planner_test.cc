@@ -9,11 +9,13 @@
 namespace hydrant {
 namespace {
 
+constexpr PrefillCosts kCosts;
+
 // The sum the closed form stands for.
 TEST(PrefillPlannerTest, CostIsTheSumOverTokens) {
   double sum = 0;
-  for (int i = 100; i < 9000; ++i) sum += 1 + (i + 0.5) / kAttentionScale;
-  EXPECT_NEAR(PrefillCost(100, 9000), sum, 1e-6 * sum);
+  for (int i = 100; i < 9000; ++i) sum += 1 + (i + 0.5) / kCosts.attention_scale;
+  EXPECT_NEAR(kCosts.Of(100, 9000), sum, 1e-6 * sum);
 }
 
 TEST(PrefillPlannerTest, AShortPromptGoesThroughAllLayersInOneStep) {
@@ -40,7 +42,7 @@ TEST(PrefillPlannerTest, ALongPromptIsCutInEvenPartsOfOneLayer) {
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].layer_end, 1);
   EXPECT_EQ(runs[0].token_end % kQueryTile, 0);
-  EXPECT_NEAR(PrefillCost(0, runs[0].token_end), 512 * 32, 512 * 32 * 0.1);
+  EXPECT_NEAR(kCosts.Of(0, runs[0].token_end), 512 * 32, 512 * 32 * 0.1);
 }
 
 // Later chunks see more context and are shorter, so that steps cost the same.
@@ -56,9 +58,9 @@ TEST(PrefillPlannerTest, TheOldestHasHalfAndTheShortestComesNext) {
   const std::vector<OpenPrompt> prompts = {{65536, {}}, {3000, {}}, {64, {}}};
   const auto runs = PlanPrefill(prompts, 4, 4 * 512);
   ASSERT_EQ(runs.size(), 3u);
-  EXPECT_NEAR(PrefillCost(0, runs[0].token_end), 1024, 200);
+  EXPECT_NEAR(kCosts.Of(0, runs[0].token_end), 1024, 200);
   EXPECT_EQ(runs[2].layer_end, 4);  // the 64 tokens at once
-  EXPECT_NEAR(PrefillCost(0, runs[1].token_end), 1024 - 4 * 64, 200);
+  EXPECT_NEAR(kCosts.Of(0, runs[1].token_end), 1024 - 4 * 64, 200);
 }
 
 TEST(PrefillPlannerTest, ATinyBudgetStillMovesTheOldest) {
@@ -89,7 +91,7 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
     }
     double work = 0;
     for (const OpenPrompt& prompt : open)
-      work += num_layers * PrefillCost(prompt.first_token, prompt.num_tokens);
+      work += num_layers * kCosts.Of(prompt.first_token, prompt.num_tokens);
     int steps = 0;
     for (; !open.empty(); ++steps) {
       const auto runs = PlanPrefill(open, num_layers, budget);
@@ -105,8 +107,8 @@ TEST(PrefillPlannerTest, EveryPromptIsReadInOrderWithinTheBudget) {
         ASSERT_TRUE(run.layer_end == run.layer_begin + 1 ||
                     (run.token_begin == prompt.first_token && run.token_end == prompt.num_tokens));
         ASSERT_LE(run.layer_end, num_layers);
-        cost += (run.layer_end - run.layer_begin) * PrefillCost(run.token_begin, run.token_end);
-        tiles += PrefillCost(std::max(0, run.token_end - kQueryTile), run.token_end);
+        cost += (run.layer_end - run.layer_begin) * kCosts.Of(run.token_begin, run.token_end);
+        tiles += kCosts.Of(std::max(0, run.token_end - kQueryTile), run.token_end);
         const bool layer_done = run.token_end == prompt.num_tokens;
         prompt.cursor = {layer_done ? run.layer_end : run.layer_begin,
                          layer_done ? prompt.first_token : run.token_end};

@@ -5,16 +5,27 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace hydrant {
 namespace {
 
+Request MakeRequest(const std::string& request_id, int64_t tokens) {
+  Request request;
+  request.request_id = request_id;
+  request.prompt.assign(static_cast<size_t>(tokens), 7);
+  return request;
+}
+
 // A request of one sample.
 std::optional<Failed> Enter(RequestGate* gate, RequestHandle handle, const std::string& request_id,
                             int64_t tokens, TimeUs now) {
-  return gate->Enter({&handle, 1}, request_id, tokens, now);
+  return gate->Enter({&handle, 1}, MakeRequest(request_id, tokens), now);
 }
+
+// The scheduler has nobody that waits.
+void EmptyQueue(RequestGate* gate) { gate->SetQueue({}, 0, 0); }
 
 TEST(RequestGateTest, CountsAndRefuses) {
   RequestGate gate({.max_num_queued_reqs = 3, .max_num_queued_tokens = 100});
@@ -32,7 +43,7 @@ TEST(RequestGateTest, CountsAndRefuses) {
   const auto requests = Enter(&gate, 5, "", 0, 0);
   ASSERT_TRUE(requests.has_value());
   EXPECT_EQ(std::string(requests->status.message()), "queue full: 3 requests wait, the limit is 3");
-  gate.SetQueue(0, 0, 1000);  // all run now; their ids are still taken
+  EmptyQueue(&gate);  // all run now; their ids are still taken
   EXPECT_TRUE(Enter(&gate, 5, "a", 1, 1000).has_value());
   gate.Leave(1);
   gate.Leave(1);
@@ -45,22 +56,22 @@ TEST(RequestGateTest, SamplesEnterTogetherAndTheIdIsTheirsUntilTheLastHasLeft) {
   RequestGate gate({.max_num_queued_reqs = 5, .max_num_queued_tokens = 100});
   const std::vector<RequestHandle> three = {1, 2, 3}, more = {4, 5, 6},
                                    many = {7, 8, 9, 10, 11, 12};
-  EXPECT_FALSE(gate.Enter(three, "a", 20, 0).has_value());
+  EXPECT_FALSE(gate.Enter(three, MakeRequest("a", 20), 0).has_value());
   EXPECT_EQ(gate.num_queued_reqs(), 3);
   EXPECT_EQ(gate.num_queued_tokens(), 60);
 
-  const auto requests = gate.Enter(more, "b", 1, 0);
+  const auto requests = gate.Enter(more, MakeRequest("b", 1), 0);
   ASSERT_TRUE(requests.has_value());
   EXPECT_EQ(requests->reason, "QUEUE_FULL");
   EXPECT_GT(requests->retry_after_us, 0);
   EXPECT_EQ(std::string(requests->status.message()),
             "queue full: 3 requests wait, 3 samples come, the limit is 5");
-  const auto tokens = gate.Enter(std::span(more).first(2), "b", 21, 0);
+  const auto tokens = gate.Enter(std::span(more).first(2), MakeRequest("b", 21), 0);
   ASSERT_TRUE(tokens.has_value());
   EXPECT_EQ(std::string(tokens->status.message()),
             "queue full: 60 tokens wait, 42 more exceed the limit of 100");
   // An empty queue would not take them either.
-  const auto never = gate.Enter(many, "b", 1, 0);
+  const auto never = gate.Enter(many, MakeRequest("b", 1), 0);
   ASSERT_TRUE(never.has_value());
   EXPECT_EQ(never->reason, "INVALID");
   EXPECT_EQ(never->status, absl::InvalidArgumentError(
@@ -97,9 +108,11 @@ TEST(RequestGateTest, RetryTimeFollowsTheRateOfTheQueue) {
   }
   const auto at_first = Enter(&gate, ++handle, "", 100, now);
   EXPECT_EQ(at_first->retry_after_us, 1'000'000);  // no rate yet
+  QueueForecast queue = {.waiting = 9, .tokens = 900};
   for (int i = 0; i < 600; ++i) {
     now += 100'000;
-    gate.SetQueue(9, 900, now);
+    queue.rate.Observe(now, true, 1, 100);
+    gate.SetQueue(queue, 0, 0);
     ASSERT_FALSE(Enter(&gate, ++handle, "", 100, now).has_value());
   }
   const auto steady = Enter(&gate, ++handle, "", 100, now);
@@ -108,6 +121,59 @@ TEST(RequestGateTest, RetryTimeFollowsTheRateOfTheQueue) {
   const auto stalled = Enter(&gate, ++handle, "", 100, now + 30'000'000);
   EXPECT_GT(stalled->retry_after_us, 10 * steady->retry_after_us);
   EXPECT_LE(stalled->retry_after_us, 60'000'000);
+}
+
+// 2 requests a second are let in while others wait.
+QueueForecast SlowQueue(int waiting) {
+  QueueForecast queue = {.waiting = waiting, .tokens = 100 * waiting};
+  for (int i = 1; i <= 200; ++i) queue.rate.Observe(i * 500'000, true, 1, 100);
+  return queue;
+}
+constexpr TimeUs kSlowQueueNow = 200 * 500'000;
+
+TEST(RequestGateTest, WhoWouldWaitTooLongIsRefused) {
+  RequestGate gate({.target_ttft_us = 4'000'000});
+  gate.SetQueue(SlowQueue(5), 0, 0);  // 2.5 s: less than three quarters of 4
+  EXPECT_FALSE(Enter(&gate, 1, "", 100, kSlowQueueNow).has_value());
+  gate.SetQueue(SlowQueue(5), 3, 300);  // and 1.5 s for those in the inbox
+  const auto late = Enter(&gate, 2, "", 100, kSlowQueueNow);
+  ASSERT_TRUE(late.has_value());
+  EXPECT_EQ(late->reason, "OVERLOADED");
+  EXPECT_EQ(late->status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NEAR(static_cast<double>(late->retry_after_us), 1e6, 1e5);  // 4 s less three quarters of 4
+  EXPECT_EQ(gate.num_queued_reqs(), 8) << "who was refused has left nothing";
+
+  // A prompt that is being read is in its way, too.
+  QueueForecast reading = SlowQueue(0);
+  reading.reading_us = 3.5e6;
+  gate.SetQueue(reading, 0, 0);
+  EXPECT_EQ(Enter(&gate, 3, "", 100, kSlowQueueNow)->reason, "OVERLOADED");
+  // How fast a queue once moved says nothing where nobody waits.
+  gate.SetQueue(SlowQueue(0), 30, 3000);
+  EXPECT_FALSE(Enter(&gate, 4, "", 100, kSlowQueueNow).has_value());
+}
+
+TEST(RequestGateTest, ARequestsOwnTimesCount) {
+  RequestGate gate({});
+  gate.SetQueue(SlowQueue(8), 0, 0);  // 4 s
+  EXPECT_FALSE(Enter(&gate, 1, "", 100, kSlowQueueNow).has_value()) << "there is no target";
+  Request request = MakeRequest("", 100);
+  const RequestHandle handles[] = {2, 3, 4};
+  request.slo.ttft_us = 3'000'000;
+  const auto target = gate.Enter({handles, 1}, request, kSlowQueueNow);
+  ASSERT_TRUE(target.has_value());
+  EXPECT_EQ(target->reason, "OVERLOADED");
+  EXPECT_THAT(
+      std::string(target->status.message()),
+      testing::StartsWith(
+          "scheduling.slo.ttft_us: the first token cannot come within 3000 ms: 9 requests wait"));
+  request.slo.ttft_us = 30'000'000;
+  EXPECT_FALSE(gate.Enter({handles, 1}, request, kSlowQueueNow).has_value());
+  request.deadline = kSlowQueueNow + 2'000'000;  // the tighter of the two
+  const auto deadline = gate.Enter({handles + 1, 1}, request, kSlowQueueNow);
+  ASSERT_TRUE(deadline.has_value());
+  EXPECT_EQ(deadline->reason, "OVERLOADED");
+  EXPECT_THAT(std::string(deadline->status.message()), testing::StartsWith("deadline: "));
 }
 
 }  // namespace

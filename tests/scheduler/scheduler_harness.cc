@@ -24,7 +24,7 @@ RequestHandle SchedulerHarness::Add(Request request) {
 void SchedulerHarness::Step() {
   const bool was_empty = scheduler.Empty();
   const Batch& batch = scheduler.Schedule(now);
-  now += step_us;
+  now += step_time ? step_time(batch) : step_us;
   const bool has_work = batch.HasWork();
   const int depth = engine.limits().max_steps_in_flight;
   if (depth == 1) {

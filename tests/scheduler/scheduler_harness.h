@@ -3,6 +3,7 @@
 #ifndef HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
 #define HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -43,6 +44,7 @@ class SchedulerHarness {
 
   TimeUs now = 1'000;
   TimeUs step_us = 1'000;
+  std::function<TimeUs(const Batch&)> step_time;  // instead, where there is one
   FakeTokenizer tokenizer;
   FakeEngine engine;
   Scheduler scheduler;

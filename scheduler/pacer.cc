@@ -1,0 +1,60 @@
+#include "scheduler/pacer.h"
+
+#include <algorithm>
+
+namespace hydrant {
+
+namespace {
+
+// Prompts get this share of a step even where decoding alone takes as long as the target.
+constexpr double kLeastPromptShare = 0.1;
+// Prompts may take this much more of a step while no sequence waits for a decoded token. Bounded,
+// so that cancels are seen.
+constexpr double kIdleFactor = 4.0;
+
+}  // namespace
+
+std::optional<FirstTokenBound> BoundFirstToken(const SchedulerOptions& options, const Slo& slo,
+                                               std::optional<TimeUs> deadline, TimeUs submitted_at,
+                                               double reading_us) {
+  std::optional<FirstTokenBound> bound;
+  if (slo.ttft_us.has_value()) {
+    bound = {submitted_at + *slo.ttft_us, "scheduling.slo.ttft_us"};
+  } else if (options.target_ttft_us.has_value()) {
+    const auto least = static_cast<TimeUs>(2 * reading_us);
+    bound = {submitted_at + std::max(*options.target_ttft_us, least), "the server's target_ttft"};
+  }
+  if (deadline.has_value() && (!bound.has_value() || *deadline < bound->by))
+    bound = {*deadline, "deadline"};
+  return bound;
+}
+
+double Pacer::PromptTokens(const RunningLoad& load) const {
+  if (load.decode.rows <= 0) return kIdleFactor * prompt_tokens_;
+  if (!load.tpot.has_value() || !step_time_.KnowsPrompts()) return prompt_tokens_;
+  const auto tpot = static_cast<double>(*load.tpot);
+  const double left =
+      std::max(kAimAt * tpot - step_time_.Predict(load.decode), kLeastPromptShare * tpot);
+  const double token = step_time_.Marginal({.prompt_tokens = 1});
+  return std::clamp(left / std::max(token, 1e-3), 1.0, kIdleFactor * prompt_tokens_);
+}
+
+bool Pacer::KeepsTpot(const RunningLoad& load) const {
+  if (!load.tpot.has_value() || !step_time_.KnowsDecode()) return true;
+  return step_time_.Predict(load.decode) + load.prompt_us <= kAimAt * static_cast<double>(*load.tpot);
+}
+
+double Pacer::ReadingUs(const StepWork& prompts) const {
+  return step_time_.KnowsPrompts() ? step_time_.Marginal(prompts) : 0;
+}
+
+double Pacer::ReadingUs(const StepWork& prompts, const RunningLoad& load) const {
+  const double alone = ReadingUs(prompts);
+  if (load.decode.rows <= 0) return alone;
+  // Prompts get a share of every step.
+  const double of_step = ReadingUs({.prompt_tokens = PromptTokens(load)});
+  if (of_step <= 0) return alone;
+  return alone * (step_time_.Predict(load.decode) + of_step) / of_step;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,198 @@
+// The part of Scheduler that keeps to targets for latencies: it tells the pacer what runs, and ends
+// the wait of those whose first token would come too late.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/scheduler.h"
+
+namespace hydrant {
+
+namespace {
+
+// A request that has not begun ends in that many tokens of those that it may generate, by what
+// those before it did; each counts as much as this.
+constexpr double kOutputShareStep = 0.05;
+
+// Of the tokens from `first` on, which attend to those before them.
+StepWork ReadingWork(double first, double tokens, double past) {
+  return {.prompt_tokens = tokens - first,
+          .prompt_pairs = (tokens * tokens - first * first) / 2 + (tokens - first) * past};
+}
+
+}  // namespace
+
+// What is left to read of a prompt, as far as it is known which of it need not be.
+StepWork Scheduler::WorkOfPrompt(const Sequence& sequence) const {
+  const auto tokens = static_cast<double>(sequence.PrefillTokens().size());
+  if (sequence.from != nullptr) {
+    const auto seen = static_cast<double>(sequence.from->num_seen);
+    return ReadingWork(0, sequence.num_prompt_tokens - seen, seen);
+  }
+  const int first = sequence.IsWaiting() && !sequence.prefix_keys.empty()
+                        ? UsableTokens(sequence, nullptr)
+                        : sequence.FirstToken();
+  StepWork work = ReadingWork(first, tokens, 0);
+  if (sequence.num_prompt_tokens > sequence.num_context_tokens)
+    work += ReadingWork(0, sequence.num_prompt_tokens - sequence.num_context_tokens,
+                        sequence.num_context_tokens);
+  return work;
+}
+
+double Scheduler::OutputTokensOf(const Sequence& sequence) const {
+  const auto most = static_cast<double>(sequence.max_total_tokens - sequence.num_prompt_tokens);
+  return std::max(1.0, most * output_share_);
+}
+
+void Scheduler::AddTo(RunningLoad* load, const Sequence& sequence, double pages) const {
+  load->decode.rows += 1;
+  load->decode.pages += pages;
+  load->prompt_us += pacer_.ReadingUs(sequence.prompt_work) / OutputTokensOf(sequence);
+  const std::optional<TimeUs> tpot = pacer_.Tpot(sequence.slo);
+  if (tpot.has_value()) load->tpot = std::min(*tpot, load->tpot.value_or(*tpot));
+}
+
+// Of those that decode in the step at work.
+RunningLoad Scheduler::DecodingLoad() const {
+  RunningLoad load;
+  for (const Sequence* sequence : live_) {
+    if (sequence->state == SequenceState::kRunning)
+      AddTo(&load, *sequence, static_cast<double>(sequence->space.num_pages));
+  }
+  return load;
+}
+
+bool Scheduler::KeepsTpot(const Sequence& newcomer) const {
+  if (live_.empty()) return true;
+  RunningLoad load;
+  for (const Sequence* sequence : live_)
+    AddTo(&load, *sequence, static_cast<double>(sequence->space.num_pages));
+  // In the middle of its answer.
+  const int64_t tokens =
+      std::min<int64_t>(newcomer.max_total_tokens - 1,
+                        newcomer.NumKnown() + static_cast<int64_t>(OutputTokensOf(newcomer) / 2));
+  const auto pages = static_cast<double>(space_.PagesFor(newcomer.plan, tokens));
+  for (size_t i = 0; i <= newcomer.samples.size(); ++i) AddTo(&load, newcomer, pages);
+  return pacer_.KeepsTpot(load);
+}
+
+// Until the prompts that are being read have been.
+double Scheduler::ReadingUs(const RunningLoad& load) const {
+  StepWork left;
+  for (const Sequence* sequence : live_) {
+    if (sequence->state != SequenceState::kPrefilling) continue;
+    StepWork work = sequence->prompt_work;
+    const double done = static_cast<double>(PromptTokensRead(*sequence)) /
+                        std::max<double>(1, sequence->num_prompt_tokens);
+    work.prompt_tokens *= std::max(0.0, 1 - done);
+    work.prompt_pairs *= std::max(0.0, 1 - done);
+    left += work;
+  }
+  return pacer_.ReadingUs(left, load);
+}
+
+std::optional<FirstTokenBound> Scheduler::BoundOf(const Sequence& sequence,
+                                                  const StepWork& prompt) const {
+  return BoundFirstToken(options_, sequence.slo, sequence.deadline, sequence.submitted_at,
+                         pacer_.ReadingUs(prompt));
+}
+
+// When a request that waits must begin so that its first token comes in time; unset: any time.
+std::optional<TimeUs> Scheduler::BeginBy(const Sequence& sequence, const RunningLoad& load) const {
+  // One that has begun is finished; samples are refused with the one that reads their prompt.
+  if (sequence.prefill_started_at.has_value() || sequence.sample_of.has_value())
+    return std::nullopt;
+  const StepWork work = WorkOfPrompt(sequence);
+  const auto bound = BoundOf(sequence, work);
+  if (!bound.has_value()) return std::nullopt;
+  const auto wait = kAimAt * static_cast<double>(bound->by - sequence.submitted_at);
+  return sequence.submitted_at + static_cast<TimeUs>(wait - pacer_.ReadingUs(work, load));
+}
+
+// Who waits past the time when it must have begun is refused, so that those behind it can still be
+// in time. How long reading takes changes with what runs, so it is asked again when it is due.
+void Scheduler::RefuseLate(TimeUs now) {
+  if (begin_by_.empty() || begin_by_.begin()->first > now) return;
+  const RunningLoad load = DecodingLoad();
+  while (!begin_by_.empty() && begin_by_.begin()->first <= now) {
+    const RequestHandle handle = begin_by_.begin()->second;
+    begin_by_.erase(begin_by_.begin());
+    Sequence* sequence = sequences_.at(handle).get();
+    sequence->begin_by.reset();
+    const std::optional<TimeUs> by = BeginBy(*sequence, load);
+    if (!by.has_value()) continue;
+    if (*by > now) {
+      SetBeginBy(sequence, *by);
+    } else {
+      Refuse(sequence, now);
+    }
+  }
+}
+
+void Scheduler::SetBeginBy(Sequence* sequence, std::optional<TimeUs> by) {
+  if (sequence->begin_by.has_value()) begin_by_.erase({*sequence->begin_by, sequence->handle});
+  sequence->begin_by = by;
+  if (by.has_value()) begin_by_.emplace(*by, sequence->handle);
+}
+
+// Whether its first token would be late if it began behind the prompts that are being read.
+bool Scheduler::IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const {
+  if (!sequence.begin_by.has_value()) return false;
+  const std::optional<TimeUs> by = BeginBy(sequence, load);
+  return by.has_value() && now + static_cast<TimeUs>(ReadingUs(load)) > *by;
+}
+
+void Scheduler::Refuse(Sequence* sequence, TimeUs now) {
+  const StepWork work = WorkOfPrompt(*sequence);
+  const double reading_us = pacer_.ReadingUs(work);
+  const FirstTokenBound bound = *BoundOf(*sequence, work);
+  const TimeUs most = bound.by - sequence->submitted_at;
+  const double queue_us = admission_rate_.UsForRequests(static_cast<double>(waiting_.size()));
+  absl::Status status = absl::ResourceExhaustedError(
+      absl::StrCat(bound.what, ": the first token cannot come within ", most / 1000, " ms: after ",
+                   (now - sequence->submitted_at) / 1000, " ms in the queue the prompt takes ",
+                   static_cast<int64_t>(reading_us / 1000), " ms by itself"));
+  Fail(sequence, std::move(status), "OVERLOADED", now,
+       RetryAfter(queue_us + reading_us - static_cast<double>(most)));
+}
+
+QueueForecast Scheduler::Forecast() const {
+  return {.waiting = static_cast<int>(waiting_.size()),
+          .tokens = queued_tokens_,
+          .rate = admission_rate_,
+          .reading_us = ReadingUs(DecodingLoad())};
+}
+
+StepWork Scheduler::WorkOf(const PrefillSlice& slice) const {
+  const double layers =
+      static_cast<double>(slice.layer_end - slice.layer_begin) / limits_.num_layers;
+  StepWork work = ReadingWork(slice.token_begin, slice.token_end, slice.num_seen);
+  work.prompt_tokens *= layers;
+  work.prompt_pairs *= layers;
+  return work;
+}
+
+void Scheduler::ObserveStep(const StepWork& work, TimeUs scheduled_at, TimeUs now) {
+  // Steps that follow each other take from one result to the next, whatever the host does between.
+  const TimeUs begin = applied_at_.value_or(scheduled_at);
+  pacer_.step_time().Observe(work, static_cast<double>(now - begin));
+  applied_at_ = Empty() ? std::nullopt : std::optional(now);
+}
+
+void Scheduler::ObserveAdmissions(TimeUs now) {
+  admission_rate_.Observe(now, somebody_waited_, std::exchange(admitted_, 0),
+                          std::exchange(admitted_tokens_, 0));
+  somebody_waited_ = !waiting_.empty() && wait_reason_ != WaitReason::kArrived &&
+                     wait_reason_ != WaitReason::kPrefix;
+}
+
+// A request has ended by itself.
+void Scheduler::ObserveOutput(const Sequence& sequence) {
+  const int64_t most = sequence.max_total_tokens - sequence.num_prompt_tokens;
+  if (most < 1 || sequence.only_reads || sequence.pooling != EmbeddingPooling::kNone) return;
+  const double share =
+      static_cast<double>(sequence.usage.completion_tokens) / static_cast<double>(most);
+  output_share_ += (std::min(share, 1.0) - output_share_) * kOutputShareStep;
+}
+
+}  // namespace hydrant

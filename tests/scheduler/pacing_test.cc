@@ -1,0 +1,265 @@
+// Targets for latencies: the scheduler and a fake engine whose steps take what a small machine's
+// would, under a fake clock.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+EngineLimits Limits() {
+  return {.num_layers = 4,
+          .num_kv_heads = 2,
+          .block_size = 16,
+          .num_blocks = 16'000,
+          .num_states = 16'000,
+          .table_entries = 64'000,
+          .max_num_seqs = 128,
+          .max_model_len = 20'000,
+          .prefill_arena_tokens = 20'000};
+}
+
+// 2 ms a step, 0.5 ms a row, 1 ms for 20 tokens of a prompt or for 5,000 pairs of them.
+constexpr TimeUs kStepUs = 2000, kRowUs = 500, kTokenUs = 50;
+constexpr double kPairUs = 0.02;
+
+TimeUs StepTime(const Batch& batch) {
+  double us = kStepUs + kRowUs * static_cast<double>(batch.decode.size());
+  for (const PrefillSlice& slice : batch.prefill) {
+    const double layers = (slice.layer_end - slice.layer_begin) / 4.0;
+    const double tokens = slice.token_end - slice.token_begin;
+    us += layers * tokens * (kTokenUs + kPairUs * (slice.token_begin + slice.token_end) / 2);
+  }
+  return static_cast<TimeUs>(us);
+}
+
+constexpr int kPrompt = 200, kOutput = 50;
+
+struct Answer {
+  TimeUs arrived = 0, first = 0, last = 0;
+  int tokens = 0;
+  std::vector<TimeUs> gaps;  // between its tokens
+  std::optional<Failed> failed;
+  bool finished = false;
+  double Tpot() const { return static_cast<double>(last - first) / std::max(1, tokens - 1); }
+};
+
+// The harness, and when its streams heard.
+class Machine {
+ public:
+  explicit Machine(const SchedulerOptions& options = {}) : h(Limits(), options) {
+    h.step_time = StepTime;
+  }
+  RequestHandle Add(const Request& request) {
+    const RequestHandle handle = h.Add(request);
+    answers[handle].arrived = h.now;
+    return handle;
+  }
+  void Step() {
+    h.Step();
+    for (auto& [handle, answer] : answers) {
+      const Stream& stream = h[handle];
+      if (static_cast<int>(stream.token_ids.size()) > answer.tokens) {
+        if (answer.tokens == 0) answer.first = h.now;
+        if (answer.tokens > 0) answer.gaps.push_back(h.now - answer.last);
+        answer.tokens = static_cast<int>(stream.token_ids.size());
+        answer.last = h.now;
+      }
+      answer.finished = stream.finished.has_value();
+      answer.failed = stream.failed;
+    }
+    most_running = std::max(most_running, h.scheduler.Stats().running);
+  }
+  void RunToEnd() {
+    while (!h.scheduler.Empty() && !testing::Test::HasFailure()) Step();
+  }
+  // Requests that arrive at random times, so many a second on average; then to the end.
+  void Load(double rate, TimeUs seconds, uint64_t seed) {
+    std::mt19937_64 generator(seed);
+    std::exponential_distribution<double> gap(rate * 1e-6);
+    double next = static_cast<double>(h.now) + gap(generator);
+    const TimeUs end = h.now + seconds * 1'000'000;
+    while (!testing::Test::HasFailure()) {
+      if (h.scheduler.Empty()) h.now = std::max(h.now, static_cast<TimeUs>(next));
+      if (h.now >= end) break;
+      for (; next <= static_cast<double>(h.now); next += gap(generator))
+        Add(MakeRequest(kPrompt, kOutput, ++num_requests_));
+      Step();
+    }
+    RunToEnd();
+  }
+  // So that the times of steps are known.
+  void WarmUp() {
+    for (int i = 0; i < 12; ++i) {
+      Add(MakeRequest(kPrompt + 30 * i, kOutput, 1'000'000 + i));
+      Step();
+    }
+    RunToEnd();
+    answers.clear();
+    most_running = 0;
+  }
+
+  SchedulerHarness h;
+  std::map<RequestHandle, Answer> answers;
+  int most_running = 0;
+
+ private:
+  uint64_t num_requests_ = 0;
+};
+
+TEST(Pacing, StepsAreLearned) {
+  Machine machine;
+  machine.WarmUp();
+  const StepTimeModel& model = machine.h.scheduler.step_time();
+  EXPECT_NEAR(model.Predict({.rows = 10}), kStepUs + 10 * kRowUs, 500);
+  EXPECT_NEAR(model.Marginal({.prompt_tokens = 100, .prompt_pairs = 10'000}), 5200, 500);
+}
+
+TEST(Pacing, ATargetForTpotBoundsTheBatch) {
+  const auto run = [](const SchedulerOptions& options) {
+    auto machine = std::make_unique<Machine>(options);
+    machine->WarmUp();
+    for (int i = 0; i < 80; ++i) machine->Add(MakeRequest(kPrompt, kOutput, i));
+    machine->RunToEnd();
+    return machine;
+  };
+  const auto slowest = [](const Machine& machine) {
+    double most = 0;
+    for (const auto& [handle, answer] : machine.answers) most = std::max(most, answer.Tpot());
+    return most;
+  };
+  const auto free = run({});
+  EXPECT_GT(slowest(*free), 30'000);
+  const auto paced = run({.target_tpot_us = 20'000});
+  EXPECT_LE(slowest(*paced), 20'000);
+  // Nothing is left unused: 16 rows take 10 ms, their prompts as much as 200 us a step each.
+  EXPECT_GT(paced->most_running, 16);
+  EXPECT_GT(slowest(*paced), 14'000);
+  for (const auto& [handle, answer] : paced->answers) EXPECT_TRUE(answer.finished);
+}
+
+TEST(Pacing, ARequestsOwnTpotBoundsTheBatchWhileItRuns) {
+  Machine machine;
+  machine.WarmUp();
+  Request tight = MakeRequest(kPrompt, kOutput, 7);
+  tight.slo.tpot_us = 10'000;
+  const RequestHandle its = machine.Add(tight);
+  for (int i = 0; i < 40; ++i) machine.Add(MakeRequest(kPrompt, kOutput, i));
+  while (!machine.h[its].Ended()) machine.Step();
+  EXPECT_LE(machine.answers[its].Tpot(), 10'000);
+  EXPECT_LT(machine.most_running, 16);
+  machine.RunToEnd();
+  EXPECT_GT(machine.most_running, 30) << "the others are held to nothing";
+}
+
+// A prompt of 16,000 tokens among short ones.
+TEST(Pacing, ALongPromptLeavesTheOthersTheirPace) {
+  Machine machine({.target_tpot_us = 20'000});
+  machine.WarmUp();
+  for (int i = 0; i < 8; ++i) machine.Add(MakeRequest(kPrompt, 400, i));
+  while (machine.h.scheduler.Stats().running < 8) machine.Step();
+  const RequestHandle long_one = machine.Add(MakeRequest(16'000, 4, 99));
+  machine.RunToEnd();
+  EXPECT_TRUE(machine.answers[long_one].finished);
+  for (const auto& [handle, answer] : machine.answers) {
+    if (handle == long_one) continue;
+    std::vector<TimeUs> gaps = answer.gaps;
+    std::sort(gaps.begin(), gaps.end());
+    EXPECT_LE(gaps.back(), 2 * gaps[gaps.size() / 2]);
+    EXPECT_LE(gaps.back(), 25'000);
+  }
+}
+
+// What the machine does when it is not asked for more, and when it is asked for far more.
+TEST(Pacing, GoodputStaysWhenMoreArrives) {
+  constexpr TimeUs kTtft = 1'000'000, kTpot = 20'000, kSeconds = 40;
+  const auto goodput = [&](double rate, const SchedulerOptions& options) {
+    Machine machine(options);
+    machine.WarmUp();
+    machine.Load(rate, kSeconds, 17);
+    int good = 0, finished = 0;
+    for (const auto& [handle, answer] : machine.answers) {
+      EXPECT_TRUE(answer.finished || answer.failed.has_value());
+      finished += answer.finished;
+      good += answer.finished && answer.first - answer.arrived <= kTtft && answer.Tpot() <= kTpot;
+      if (!options.target_ttft_us.has_value()) continue;
+      if (answer.finished) {
+        EXPECT_LE(answer.first - answer.arrived, 1.5 * kTtft);
+        continue;
+      }
+      EXPECT_EQ(answer.failed->reason, "OVERLOADED");
+      EXPECT_EQ(answer.failed->status.code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_GT(answer.failed->retry_after_us, 0);
+      EXPECT_EQ(answer.tokens, 0);
+    }
+    if (options.target_ttft_us.has_value()) {
+      EXPECT_GE(good, 0.95 * finished);
+    }
+    return good / static_cast<double>(kSeconds);
+  };
+  const SchedulerOptions paced = {.target_ttft_us = kTtft, .target_tpot_us = kTpot};
+  // A request takes 10.4 ms of prompt and 50 rows of 0.5 ms, and its share of steps.
+  double peak = 0;
+  for (const double rate : {10, 15, 20, 25}) peak = std::max(peak, goodput(rate, paced));
+  EXPECT_GT(peak, 14);
+  for (const double rate : {30, 60, 100}) {
+    EXPECT_GE(goodput(rate, paced), 0.9 * peak) << rate << " a second";
+    EXPECT_LT(goodput(rate, {}), 0.5 * peak) << "as it would be without targets";
+  }
+}
+
+TEST(Pacing, WhatCannotBeInTimeIsNotRead) {
+  Machine machine;
+  machine.WarmUp();
+  Request late = MakeRequest(10'000, 5);  // 1.5 s
+  late.slo.ttft_us = 500'000;
+  const RequestHandle target = machine.Add(late);
+  late.slo = {};
+  late.deadline = machine.h.now + 500'000;
+  late.sampling.seed = 2;
+  const RequestHandle deadline = machine.Add(late);
+  machine.Step();
+  for (const RequestHandle handle : {target, deadline}) {
+    ASSERT_TRUE(machine.h[handle].failed.has_value());
+    EXPECT_EQ(machine.h[handle].failed->reason, "OVERLOADED");
+    EXPECT_THAT(std::string(machine.h[handle].failed->status.message()),
+                HasSubstr("the first token cannot come within 500 ms"));
+    EXPECT_EQ(machine.h[handle].failed->usage.prefill_us, 0);
+  }
+  EXPECT_THAT(std::string(machine.h[target].failed->status.message()),
+              StartsWith("scheduling.slo.ttft_us: "));
+  EXPECT_THAT(std::string(machine.h[deadline].failed->status.message()), StartsWith("deadline: "));
+  late.deadline = machine.h.now + 3'000'000;
+  const RequestHandle in_time = machine.Add(late);
+  machine.RunToEnd();
+  EXPECT_TRUE(machine.h[in_time].finished.has_value());
+}
+
+// The server's target is not for prompts that take longer by themselves.
+TEST(Pacing, AServersTargetDoesNotRefuseLongPromptsForEver) {
+  Machine machine({.target_ttft_us = 500'000});
+  machine.WarmUp();
+  const RequestHandle handle = machine.Add(MakeRequest(10'000, 5));
+  machine.RunToEnd();
+  EXPECT_TRUE(machine.h[handle].finished.has_value());
+}
+
+TEST(Pacing, SaysThatItWaitsForTheTarget) {
+  Machine machine({.target_tpot_us = 8'000});
+  machine.WarmUp();
+  for (int i = 0; i < 20; ++i) machine.Add(MakeRequest(kPrompt, kOutput, i));
+  for (int i = 0; i < 5; ++i) machine.Step();
+  EXPECT_EQ(machine.h.scheduler.Stats().wait_reason, WaitReason::kTpot);
+  machine.RunToEnd();
+}
+
+}  // namespace
+}  // namespace hydrant
