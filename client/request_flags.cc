@@ -60,6 +60,15 @@ void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
   if (max_tokens > 0) stopping->set_max_tokens(max_tokens);
 }
 
+void FillScheduling(const RequestFlags& flags, v1::GenerateRequest* request) {
+  if (flags.priority) request->mutable_scheduling()->set_priority(*flags.priority);
+  const auto us = [](double seconds) { return static_cast<uint64_t>(seconds * 1e6); };
+  if (flags.target_ttft_s > 0)
+    request->mutable_scheduling()->mutable_slo()->set_ttft_us(us(flags.target_ttft_s));
+  if (flags.target_tpot_s > 0)
+    request->mutable_scheduling()->mutable_slo()->set_tpot_us(us(flags.target_tpot_s));
+}
+
 void FillCache(const RequestFlags& flags, v1::Cache* cache) {
   if (flags.policy) cache->set_cache_policy(*flags.policy);
   if (flags.cache_ratio) cache->set_cache_ratio(*flags.cache_ratio);
@@ -135,6 +144,13 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--request-id", flags->request_id, "Default: drawn by the server");
   app->add_option("--timeout", flags->timeout_s, "Seconds the whole answer may take")
       ->check(CLI::NonNegativeNumber);
+  app->add_option("--priority", flags->priority, "Lower ones go first; default 0");
+  app->add_option("--target-ttft", flags->target_ttft_s,
+                  "Seconds until the first token: refused where it cannot be so soon")
+      ->check(CLI::Range(1e-6, 86400.0));
+  app->add_option("--target-tpot", flags->target_tpot_s,
+                  "Seconds for each further token: no more run beside it than keeps that")
+      ->check(CLI::Range(1e-6, 86400.0));
   app->add_option("--resume", flags->resume,
                   "Times that a stream which was lost on the way is taken up where it ended")
       ->check(CLI::Range(0, 1000))
@@ -169,6 +185,7 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.keep_special_tokens) request.mutable_output()->set_skip_special_tokens(false);
   if (flags.context) request.set_context(*flags.context);
   if (flags.keep) request.set_keep(true);
+  FillScheduling(flags, &request);
   FillCache(flags, request.mutable_cache());
   return request;
 }

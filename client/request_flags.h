@@ -41,6 +41,8 @@ struct RequestFlags {
   bool keep = false;
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
+  std::optional<int32_t> priority;
+  double target_ttft_s = 0, target_tpot_s = 0;  // the same
   int resume = 3;                   // times that a lost stream is taken up again
 };
 

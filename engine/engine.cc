@@ -71,8 +71,9 @@ struct Engine::Impl {
   void Cut(const SlotCut& cut);
   StepResults::Report ReportPrompt(int slot) const;
   void PushResults(const Batch& batch);
-  void MarkPromptTokens(const Batch& batch);
-  void MarkPromptTokens(int slot, std::span<const TokenId> tokens);
+  void MarkSeenTokens(const Batch& batch);
+  void MarkSeenTokens(int slot, std::span<const TokenId> prompt,
+                      std::span<const TokenId> output = {});
   void SampleRows(int decoded);
   void PenalizeRows(int decoded);
 };
@@ -199,7 +200,7 @@ void Engine::Enqueue(const Batch& batch) {
   for (const SlotCut& cut : batch.cuts) impl.Cut(cut);
   const DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
-  impl.MarkPromptTokens(batch);
+  impl.MarkSeenTokens(batch);
   if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
   impl.GatherFinalRows(batch);
@@ -348,25 +349,29 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
   }
 }
 
-// A prompt that begins, or comes back, is all that its sequence has seen, where that will matter.
-void Engine::Impl::MarkPromptTokens(const Batch& batch) {
+// What a sequence has seen when its prompt begins, or when it comes back, where that will matter.
+void Engine::Impl::MarkSeenTokens(const Batch& batch) {
   for (const CacheSwap& swap : batch.swap_ins) {
-    if (!swap.prompt.empty()) MarkPromptTokens(swap.slot, swap.prompt);
+    if (!swap.prompt.empty()) MarkSeenTokens(swap.slot, swap.prompt, swap.output);
   }
   for (const SlotFork& fork : batch.forks) {
-    if (!fork.prompt.empty()) MarkPromptTokens(fork.slot, fork.prompt);
+    if (!fork.prompt.empty()) MarkSeenTokens(fork.slot, fork.prompt);
   }
   for (const PrefillSlice& slice : batch.prefill) {
     const bool begins = slice.layer_begin == 0 && slice.BeginsLayer() && !slice.Appends();
     if (!begins || !slice.sampling.penalties.Any()) continue;
-    MarkPromptTokens(slice.slot, slice.whole_prompt);
+    MarkSeenTokens(slice.slot, slice.whole_prompt);
   }
 }
 
-void Engine::Impl::MarkPromptTokens(int slot, std::span<const TokenId> tokens) {
-  std::vector<uint16_t> prompt(model->config().vocab_size, 0);
-  for (const TokenId token : tokens) prompt[token] = kInPrompt;
-  seen.Write(*backend, slot * prompt.size(), prompt);
+void Engine::Impl::MarkSeenTokens(int slot, std::span<const TokenId> prompt,
+                                  std::span<const TokenId> output) {
+  std::vector<uint16_t> counts(model->config().vocab_size, 0);
+  for (const TokenId token : output) {
+    if (counts[token] < kMostCounted) ++counts[token];
+  }
+  for (const TokenId token : prompt) counts[token] |= kInPrompt;
+  seen.Write(*backend, slot * counts.size(), counts);
 }
 
 // What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.

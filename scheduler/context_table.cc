@@ -18,6 +18,7 @@ bool ContextTable::Keep(std::shared_ptr<const Context> context, const SequenceSp
   if (!MakeRoom(space.num_pages)) return false;
   KeptSpace kept;
   if (!space_->TrySwapOut(space, &kept, updates)) return false;
+  Count(kept, 1);
   Insert(std::move(context), std::move(kept));
   return true;
 }
@@ -26,19 +27,15 @@ KeptSpace ContextTable::Reserve(std::span<const HeadSpan> spans, std::span<const
   int64_t all = 0;
   for (const int32_t of_head : pages) all += of_head;
   KeptSpace kept;
-  if (MakeRoom(all) && space_->TryReserve(spans, pages, &kept)) reserved_pages_ += all;
+  if (MakeRoom(all) && space_->TryReserve(spans, pages, &kept)) Count(kept, 1);
   return kept;
 }
 
 void ContextTable::Add(std::shared_ptr<const Context> context, KeptSpace space) {
-  reserved_pages_ -= static_cast<int64_t>(space.host_pages.size());
   Insert(std::move(context), std::move(space));
 }
 
-void ContextTable::GiveBack(KeptSpace space) {
-  reserved_pages_ -= static_cast<int64_t>(space.host_pages.size());
-  space_->Drop(&space);
-}
+void ContextTable::GiveBack(KeptSpace space) { DropSpace(&space); }
 
 void ContextTable::Insert(std::shared_ptr<const Context> context, KeptSpace space) {
   Remove(context->id);
@@ -49,8 +46,8 @@ void ContextTable::Insert(std::shared_ptr<const Context> context, KeptSpace spac
 }
 
 bool ContextTable::MakeRoom(int64_t pages) {
-  int64_t free = space_->NumFreeHostPages();
-  bool has_place = space_->NumFreeKept() > 0;
+  int64_t free = most_pages_ - host_pages_;
+  bool has_place = num_caches_ < most_contexts_;
   auto end = by_use_.begin();
   for (; (free < pages || !has_place) && end != by_use_.end(); ++end) {
     if (!end->MayLeave()) continue;
@@ -86,7 +83,7 @@ void ContextTable::Drop(List::iterator kept) {
   contexts_.erase(kept->context->id);
   kept->removed = true;
   if (kept->leases > 0) return;
-  space_->Drop(&kept->space);
+  DropSpace(&kept->space);
   by_use_.erase(kept);
 }
 
@@ -101,14 +98,19 @@ void ContextTable::Release(const Lease& lease) {
   const auto is_it = [&](const Kept& kept) { return &kept.space == lease.space; };
   const auto kept = std::find_if(by_use_.begin(), by_use_.end(), is_it);
   if (--kept->leases > 0 || !kept->removed) return;
-  space_->Drop(&kept->space);
+  DropSpace(&kept->space);
   by_use_.erase(kept);
 }
 
-int64_t ContextTable::NumHostPages() const {
-  int64_t pages = reserved_pages_;
-  for (const Kept& kept : by_use_) pages += static_cast<int64_t>(kept.space.host_pages.size());
-  return pages;
+void ContextTable::Count(const KeptSpace& space, int sign) {
+  host_pages_ += sign * static_cast<int64_t>(space.host_pages.size());
+  num_caches_ += sign;
+}
+
+void ContextTable::DropSpace(KeptSpace* space) {
+  if (space->IsEmpty()) return;
+  Count(*space, -1);
+  space_->Drop(space);
 }
 
 }  // namespace hydrant

@@ -17,9 +17,13 @@ namespace hydrant {
 
 class ContextTable {
  public:
-  // Borrows both.
-  ContextTable(CacheSpace* space, ContextDirectory* directory)
-      : space_(space), directory_(directory) {}
+  // At most so many host pages and caches. Borrows space and directory.
+  ContextTable(int64_t most_pages, int64_t most_contexts, CacheSpace* space,
+               ContextDirectory* directory)
+      : most_pages_(most_pages),
+        most_contexts_(most_contexts),
+        space_(space),
+        directory_(directory) {}
   ~ContextTable();
   ContextTable(const ContextTable&) = delete;
   ContextTable& operator=(const ContextTable&) = delete;
@@ -48,7 +52,9 @@ class ContextTable {
   void Release(const Lease& lease);
 
   int64_t size() const { return static_cast<int64_t>(contexts_.size()); }
-  int64_t NumHostPages() const;  // that they hold, or will when they are added; for tests
+  int64_t NumHostPages() const {
+    return host_pages_;
+  }  // that they hold, or will when they are added
   uint64_t num_evicted() const { return num_evicted_; }
 
  private:
@@ -65,12 +71,16 @@ class ContextTable {
   bool MakeRoom(int64_t pages);
   void Insert(std::shared_ptr<const Context> context, KeptSpace space);
   void Drop(List::iterator kept);
+  void Count(const KeptSpace& space, int sign);
+  void DropSpace(KeptSpace* space);
 
+  const int64_t most_pages_, most_contexts_;
   CacheSpace* const space_;
   ContextDirectory* const directory_;
   List by_use_;                                   // the least recently used first
   std::map<ContextId, List::iterator> contexts_;  // those that were not removed
-  int64_t reserved_pages_ = 0;
+  // Of all in by_use_, and of those that are reserved.
+  int64_t host_pages_ = 0, num_caches_ = 0;
   uint64_t num_evicted_ = 0;
 };
 

@@ -76,6 +76,7 @@ absl::Status Scheduler::CheckInvariants() const {
     }
     if (num_pages != space.num_pages)
       return absl::InternalError("num_pages does not count the pages");
+    if (sequence->IsSwapped()) return absl::InternalError("live, but swapped out");
     if (sequence->IsWaiting() || !space.IsOpen())
       return absl::InternalError("live, but waiting or without space");
   }
@@ -84,12 +85,15 @@ absl::Status Scheduler::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("page ", page, " has ", space_.NumOwners(page),
                                               " owners, in ", pages.NumHolders(page), " tables"));
   }
-  int64_t queued_tokens = 0;
+  int64_t queued_tokens = 0, swapped_pages = 0;
   for (const auto& [arrival, sequence] : waiting_) {
     queued_tokens += sequence->NumKnown();
+    swapped_pages += static_cast<int64_t>(sequence->swapped.host_pages.size());
     if (sequence->space.IsOpen() || !sequence->prefix.IsEmpty() || !sequence->IsWaiting())
       return absl::InternalError("waiting, but holds something");
   }
+  if (swapped_pages != swapped_pages_)
+    return absl::InternalError("swapped_pages does not count the swapped pages");
   if (queued_tokens != queued_tokens_)
     return absl::InternalError("queued_tokens does not count the queue");
   if (live_.size() + waiting_.size() != sequences_.size())
@@ -97,8 +101,9 @@ absl::Status Scheduler::CheckInvariants() const {
   std::vector<const PrefixLease*> leases;
   for (const Sequence* sequence : live_) leases.push_back(&sequence->prefix);
   absl::Status status = prefix_cache_.CheckInvariants(leases);
-  if (status.ok() && contexts_.NumHostPages() + space_.NumFreeHostPages() != limits_.num_host_pages)
-    status = absl::InternalError("host pages are neither a context's nor free");
+  if (status.ok() && contexts_.NumHostPages() + swapped_pages_ + space_.NumFreeHostPages() !=
+                         limits_.num_host_pages)
+    status = absl::InternalError("host pages are neither a context's, nor swapped, nor free");
   if (status.ok()) status = pages.Check(space_.NumFreePages());
   if (status.ok()) status = states.Check(space_.NumFreeStates());
   if (status.ok()) status = table.Check(space_.NumFreeTableEntries());

@@ -41,7 +41,8 @@ double Pacer::PromptTokens(const RunningLoad& load) const {
 
 bool Pacer::KeepsTpot(const RunningLoad& load) const {
   if (!load.tpot.has_value() || !step_time_.KnowsDecode()) return true;
-  return step_time_.Predict(load.decode) + load.prompt_us <= kAimAt * static_cast<double>(*load.tpot);
+  return step_time_.Predict(load.decode) + load.prompt_us <=
+         kAimAt * static_cast<double>(*load.tpot);
 }
 
 double Pacer::ReadingUs(const StepWork& prompts) const {

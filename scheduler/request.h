@@ -21,7 +21,8 @@ using TimeUs = int64_t;  // microseconds of a steady clock
 // Names a sequence inside the process, a request or one of its samples; never reused.
 using RequestHandle = uint64_t;
 
-inline constexpr int kMaxSamples = 64;  // of one request
+inline constexpr int kMaxSamples = 64;      // of one request
+inline constexpr int kMostPriority = 1000;  // and the least is -1000
 
 struct SamplingParams {
   double temperature = 1.0;  // [0, 100]; 0: greedy
@@ -96,6 +97,7 @@ struct Request {
   bool skip_special_tokens = true;
   std::optional<TimeUs> deadline;
   Slo slo;
+  int32_t priority = 0;  // lower ones go first, and are preempted last
   // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
   // no token follows. REQUIRES: max_tokens is 1, nothing is resumed
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
@@ -126,10 +128,11 @@ struct Usage {
   int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt
   PolicyReport policy_report{};  // what the cache policy decided by itself
   int64_t kv_pages_peak = 0;     // most pages held at once, all layers and heads
-  int32_t preemptions = 0;
-  TimeUs queue_us = 0;    // submission to the first prefill work
-  TimeUs prefill_us = 0;  // first prefill work to the first token
-  TimeUs decode_us = 0;   // first token to the end
+  int32_t preemptions = 0;       // times that it lost its cache, and had to read its prompt again
+  int32_t swaps = 0;             // times that its cache left for the host's memory and came back
+  TimeUs queue_us = 0;           // submission to the first prefill work
+  TimeUs prefill_us = 0;         // first prefill work to the first token
+  TimeUs decode_us = 0;          // first token to the end
 };
 
 struct Progress {

@@ -12,23 +12,21 @@ namespace hydrant {
 
 namespace {
 
-// A preempted sequence comes back when the live ones have room for this many tokens, and twice what
-// it has to replay.
-constexpr int64_t kRecomputeAheadTokens = 64;
-
 // Of those that the plan is about, where there are such.
 int32_t EntriesOfFullestHead(const Sequence& sequence, const EngineLimits& limits) {
   if (limits.FullLayers() == 0)
     return static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits.window));
-  if (!sequence.space.lengths_known || !sequence.space.IsOpen())
+  const std::vector<HeadSpan>& spans =
+      sequence.IsSwapped() ? sequence.swapped.spans : sequence.space.spans;
+  if (!sequence.space.lengths_known || spans.empty())
     return sequence.plan.EntriesAfter(sequence.num_done);
   int32_t most = 0;
   for (int head = 0; head < limits.FullLayers() * limits.num_kv_heads; ++head)
-    most = std::max(most, sequence.space.spans[head].EntriesAfter(sequence.num_done));
+    most = std::max(most, spans[head].EntriesAfter(sequence.num_done));
   return most;
 }
 
-bool ArrivedEarlier(const Sequence* a, const Sequence* b) { return a->arrival < b->arrival; }
+bool GoesBefore(const Sequence* a, const Sequence* b) { return a->order < b->order; }
 
 SamplingRow ToSamplingRow(const SamplingParams& sampling) {
   return {.temperature = static_cast<float>(sampling.temperature),
@@ -51,6 +49,9 @@ Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options
       watermark_pages_(static_cast<int64_t>(std::ceil(options.watermark * limits.num_blocks))),
       space_(limits),
       prefix_cache_(limits.num_prefix_blocks),
+      contexts_(limits.num_host_pages - limits.num_swap_pages,
+                limits.max_kept_caches - (limits.num_swap_pages > 0 ? limits.max_num_seqs : 0),
+                &space_, &directory_),
       pacer_(options, options.max_num_batched_tokens.value_or(limits.prefill_rows)) {}
 
 Scheduler::~Scheduler() {
@@ -58,13 +59,14 @@ Scheduler::~Scheduler() {
     space_.Release(&sequence->space);
     prefix_cache_.Abandon(&sequence->prefix);
   }
+  for (const auto& [order, sequence] : waiting_) DropSwapped(sequence);
 }
 
 void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   Request& request = checked.request;
   auto sequence = std::make_unique<Sequence>(Sequence{
       .handle = handle,
-      .arrival = next_arrival_++,
+      .order = {now + request.priority * QueueOrder::kClassUs, next_arrival_++},
       .plan = checked.plan,
       .sampling = ToSamplingRow(request.sampling),
       .output = OutputProcessor(tokenizer_, request.stopping, request.skip_special_tokens),
@@ -72,6 +74,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .max_total_tokens = checked.max_total_tokens,
       .deadline = request.deadline,
       .slo = request.slo,
+      .priority = request.priority,
       .pooling = request.pooling,
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
@@ -110,7 +113,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       parent->second->samples.push_back(handle);
   }
   queued_tokens_ += sequence->NumKnown();
-  waiting_.emplace(sequence->arrival, sequence.get());
+  waiting_.emplace(sequence->order, sequence.get());
   if (sequence->deadline.has_value()) deadlines_.emplace(*sequence->deadline, handle);
   if (BoundOf(*sequence, {}).has_value())
     SetBeginBy(sequence.get(), BeginBy(*sequence, DecodingLoad()));
@@ -190,7 +193,7 @@ void Scheduler::SendDecisions() {
 }
 
 void Scheduler::GoLive(Sequence* sequence) {
-  live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, ArrivedEarlier), sequence);
+  live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, GoesBefore), sequence);
 }
 
 void Scheduler::CutRunning() {
@@ -206,13 +209,13 @@ void Scheduler::CutRunning() {
 }
 
 void Scheduler::GrowRunning(TimeUs now) {
-  for (size_t i = 0; i < live_.size(); ++i) {
-    Sequence* sequence = live_[i];
+  growing_ = live_;  // some of them may leave meanwhile
+  for (Sequence* sequence : growing_) {
     if (sequence->state != SequenceState::kRunning) continue;
     const TokenRange* read = sequence->IsSettled() ? sequence->NextRead() : nullptr;
     if (read == nullptr && !sequence->MayDecode()) continue;
     if (read != nullptr) BeginTurn(sequence, *read);
-    if (!TryGrow(sequence, read != nullptr ? read->end : sequence->num_seen + 1, now)) return;
+    if (!TryGrow(sequence, read != nullptr ? read->end : sequence->num_seen + 1, now)) continue;
     if (read != nullptr) BeginRead(sequence);
   }
 }
@@ -238,13 +241,13 @@ void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
 // Preempts others for it; false: that was the end of it, or of its turn.
 bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
   while (!space_.TryGrow(tokens, &sequence->space, &batch_)) {
-    Sequence* latest = live_.back();
     if (live_.size() == 1) {  // CheckRequest has excluded it
       Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
       return false;
     }
-    Preempt(latest);
-    if (latest == sequence) return false;
+    Sequence* victim = PickVictim();
+    Preempt(victim);
+    if (victim == sequence) return false;
   }
   sequence->usage.kv_pages_peak =
       std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
@@ -260,29 +263,6 @@ void Scheduler::BeginRead(Sequence* sequence) {
   }
   sequence->state = SequenceState::kPrefilling;
   sequence->cursor = PrefillCursor();
-}
-
-void Scheduler::Preempt(Sequence* sequence) {
-  const auto is_its = [&](const auto& entry) { return entry.slot == sequence->space.slot; };
-  std::erase_if(batch_.decisions, is_its);
-  std::erase_if(batch_.turns, is_its);
-  std::erase_if(batch_.cuts, is_its);
-  std::erase_if(batch_.copies, is_its);
-  std::erase_if(batch_.forks, is_its);
-  std::erase(cut_, CacheOf(*sequence));
-  space_.Release(&sequence->space);
-  AbandonPrefix(sequence);
-  live_.erase(std::find(live_.begin(), live_.end(), sequence));
-  sequence->state = SequenceState::kPreempted;
-  sequence->keep.clear();
-  sequence->cursor = PrefillCursor();
-  sequence->num_seen = sequence->num_done = 0;
-  ++sequence->usage.preemptions;
-  ++totals_.preemptions;
-  queued_tokens_ += sequence->NumKnown();
-  waiting_.emplace(sequence->arrival, sequence);
-  preempted_in_step_ = true;
-  wait_reason_ = WaitReason::kPages;
 }
 
 void Scheduler::AdmitWaiting(TimeUs now) {
@@ -331,7 +311,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
-  if (sequence->state == SequenceState::kPreempted && !HasRoomToRecompute(*sequence)) {
+  if (sequence->state == SequenceState::kPreempted && !HasRoomToComeBack(*sequence)) {
     wait_reason_ = WaitReason::kPreempted;
     return false;
   }
@@ -363,6 +343,7 @@ CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
 }
 
 bool Scheduler::TryOpen(Sequence* sequence) {
+  if (sequence->IsSwapped()) return TrySwapIn(sequence);
   CacheSpace::OpenArgs args = {
       .plan = &sequence->plan,
       .prompt_tokens = static_cast<int64_t>(sequence->PrefillTokens().size()),
@@ -390,26 +371,14 @@ void Scheduler::GoOn(Sequence* sequence, TimeUs now) {
   sequence->state = SequenceState::kRunning;
   sequence->num_done = sequence->num_seen;
   sequence->was_swapped_in = true;
-  if (sequence->sampling.penalties.Any()) batch_.swap_ins.back().prompt = sequence->Prompt();
+  if (sequence->sampling.penalties.Any()) {
+    batch_.swap_ins.back().prompt = sequence->Prompt();
+    batch_.swap_ins.back().output = sequence->SeenOutput();
+  }
   if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   if (std::exchange(sequence->was_read, true)) return;
   totals_.prompt_tokens += sequence->num_prompt_tokens;
   sequence->usage.cached_tokens = static_cast<int32_t>(sequence->num_seen);
-}
-
-bool Scheduler::HasRoomToRecompute(const Sequence& sequence) const {
-  if (live_.empty()) return true;
-  const int64_t ahead =
-      kRecomputeAheadTokens + 2 * (sequence.NumKnown() - sequence.num_context_tokens);
-  int64_t room = space_.NumFreePages() - watermark_pages_;
-  room -= space_.PagesFor(sequence.plan,
-                          std::min(sequence.NumKnown() + ahead, sequence.max_total_tokens - 1));
-  for (const Sequence* other : live_) {
-    if (room < 0) return false;
-    const int64_t seen = std::max<int64_t>(other->num_seen, other->num_context_tokens);
-    room -= space_.PagesMissing(other->space, std::min(seen + ahead, other->max_total_tokens - 1));
-  }
-  return room >= 0;
 }
 
 void Scheduler::ScheduleDecode() {
@@ -481,7 +450,7 @@ void Scheduler::SendProgress(TimeUs now) {
     Send(*sequence, Progress{queue_position, done, sequence->num_prompt_tokens});
   };
   int32_t queue_position = 0;
-  for (const auto& [arrival, sequence] : waiting_) send(sequence, ++queue_position, 0);
+  for (const auto& [order, sequence] : waiting_) send(sequence, ++queue_position, 0);
   for (Sequence* sequence : live_) {
     send(sequence, 0, static_cast<int32_t>(PromptTokensRead(*sequence)));
   }
@@ -622,7 +591,7 @@ void Scheduler::Pooled(Sequence* sequence, const std::vector<float>& embedding, 
 
 // Token number `index` of the sequence has come; one that is known already when it replays.
 void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now) {
-  if (!sequence->IsWaiting()) sequence->num_done = index;
+  if (!sequence->IsWaiting() || sequence->IsSwapped()) sequence->num_done = index;
   if (token >= tokenizer_->VocabSize()) {  // kNoToken, or an id of the model's padding
     Fail(sequence,
          absl::InternalError(token == kNoToken
@@ -739,8 +708,9 @@ bool Scheduler::Holds(const Sequence& sequence, const CacheId& cache) {
 
 void Scheduler::Remove(Sequence* sequence) {
   if (sequence->IsWaiting()) {
+    DropSwapped(sequence);
     queued_tokens_ -= sequence->NumKnown();
-    waiting_.erase(sequence->arrival);
+    waiting_.erase(sequence->order);
   } else {
     space_.Release(&sequence->space);
     AbandonPrefix(sequence);
@@ -777,6 +747,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();
   stats.pages_spared = space_.NumSparedPages();
+  stats.swapped_pages = swapped_pages_;
   stats.prefix_cache = prefix_cache_.Stats();
   stats.contexts = contexts_.size();
   stats.contexts_evicted = contexts_.num_evicted();

@@ -10,8 +10,9 @@
 //   been
 //      read are forked from the one that read it, and share its pages;
 //   2. caches are cut whose plans say so now; running sequences get the page they need for their
-//      next entry. When pool or tables are dry, the latest-arrived live sequence is preempted:
-//      everything it holds is given up, and it waits in its old place of the queue;
+//      next entry. When pool or tables are dry, another is preempted (preemption.cc), and waits in
+//      its old place of the queue: its cache leaves for the host's memory, where there is room, and
+//      comes back as it was; else everything it holds is given up;
 //   3. the front of the queue is admitted, and the next, until one does not fit, or would make
 //   steps take longer than a target says (pacer.h): first come, first served. Who can no longer
 //   have its first token in time is refused. Who finds a prompt at work that begins alike lets it
@@ -75,7 +76,9 @@ struct SchedulerStats {
   int64_t pages_free = 0;
   int64_t pages_spared = 0;  // that sequences would hold more if none had several owners
   uint64_t steps = 0;
-  uint64_t preemptions = 0;
+  uint64_t preemptions = 0;        // caches that were given up
+  uint64_t swaps = 0;              // and those that left for the host's memory
+  int64_t swapped_pages = 0;       // that are there
   uint64_t prompt_tokens = 0;      // read, each prompt once
   uint64_t generation_tokens = 0;  // sampled and used
   PrefixCacheStats prefix_cache;
@@ -141,14 +144,21 @@ class Scheduler {
   void BeginTurn(Sequence* sequence, const TokenRange& range);
   bool TryGrow(Sequence* sequence, int64_t tokens, TimeUs now);
   void BeginRead(Sequence* sequence);
+  Sequence* PickVictim() const;
+  double WorkLostBy(const Sequence& sequence) const;
   void Preempt(Sequence* sequence);
+  bool MaySwapOut(const Sequence& sequence) const;
+  bool TrySwapOut(Sequence* sequence);
+  bool TrySwapIn(Sequence* sequence);
+  void DropSwapped(Sequence* sequence);
+  void ForgetUpdates(const Sequence& sequence);
   void AdmitWaiting(TimeUs now);
   void Admit(Sequence* sequence, TimeUs now);
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
   void GoOn(Sequence* sequence, TimeUs now);
   CachePlan DecideByRoom(const Sequence& sequence) const;
-  bool HasRoomToRecompute(const Sequence& sequence) const;
+  bool HasRoomToComeBack(const Sequence& sequence) const;
   void ScheduleDecode();
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
@@ -212,12 +222,13 @@ class Scheduler {
   bool lists_filled_ = false;
   std::vector<PrefixKey> filled_;
   ContextDirectory directory_{limits_};
-  ContextTable contexts_{&space_, &directory_};
+  ContextTable contexts_;
+  int64_t swapped_pages_ = 0;
   CacheUpdates
       ended_updates_;  // what the next batch is to do with caches whose sequences have ended
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
-  std::map<uint64_t, Sequence*> waiting_;  // by arrival
-  std::vector<Sequence*> live_;            // prefilling and running, by arrival
+  std::map<QueueOrder, Sequence*> waiting_;
+  std::vector<Sequence*> live_;  // prefilling and running, in their order
   std::set<std::pair<TimeUs, RequestHandle>> deadlines_;
   std::set<std::pair<TimeUs, RequestHandle>> begin_by_;  // Sequence::begin_by
   std::vector<std::pair<RequestHandle, absl::Status>> cancels_;
@@ -274,6 +285,7 @@ class Scheduler {
   StepInFlight spare_;                        // keeps the memory of one that has come back
   std::vector<CacheId> cut_;                  // of the batch at work
   std::vector<Sequence*> prefilling_;         // scratch of SchedulePrefill
+  std::vector<Sequence*> growing_;            // scratch of GrowRunning
   std::vector<PrefixReader> prefix_readers_;  // scratch of AdmitWaiting
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;

@@ -6,6 +6,8 @@
 #ifndef HYDRANT_SCHEDULER_SEQUENCE_H_
 #define HYDRANT_SCHEDULER_SEQUENCE_H_
 
+#include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,9 +27,18 @@ namespace hydrant {
 
 enum class SequenceState : uint8_t { kWaiting, kPrefilling, kRunning, kPreempted };
 
+// Who comes before whom: a class of priority is worth so much waiting, so nobody waits for ever.
+struct QueueOrder {
+  static constexpr TimeUs kClassUs = 60'000'000;
+
+  TimeUs arrived_at = 0;  // and priority * kClassUs
+  uint64_t arrival = 0;   // order of Add
+  auto operator<=>(const QueueOrder&) const = default;
+};
+
 struct Sequence {
   RequestHandle handle = 0;
-  uint64_t arrival = 0;  // order of Add: first come, first served
+  QueueOrder order{};
   SequenceState state = SequenceState::kWaiting;
   CachePlan plan;
   SamplingRow sampling;  // position aside
@@ -39,6 +50,7 @@ struct Sequence {
   int64_t max_total_tokens = 0;    // prompt and output
   std::optional<TimeUs> deadline;
   Slo slo;
+  int32_t priority = 0;
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
@@ -58,6 +70,7 @@ struct Sequence {
   std::string salt{};
 
   SequenceSpace space{};
+  KeptSpace swapped{};   // its cache in the host's memory, while it waits to come back
   PrefixLease prefix{};  // while the prompt is being read
   PrefillCursor cursor{};
   bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
@@ -98,10 +111,16 @@ struct Sequence {
     if (num_seen > 0) return 0;
     return prefix.tokens;
   }
+  // Of the output, what its cache has seen. REQUIRES: it has seen the prompt
+  std::span<const TokenId> SeenOutput() const {
+    const int64_t seen = std::max<int64_t>(num_seen, num_prompt_tokens);
+    return std::span(tokens).subspan(num_prompt_tokens, seen - num_prompt_tokens);
+  }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
   }
+  bool IsSwapped() const { return !swapped.IsEmpty(); }
   // What the cache is to be is known.
   bool IsSettled() const { return space.lengths_known && plan.open != OpenUntil::kPromptRead; }
   // The prompt is in its cache, or all but a last token that is decoded: where its samples are

@@ -53,6 +53,7 @@ struct Flags {
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
   std::string host;
   int port = -1;
+  double target_ttft_s = 0, target_tpot_s = 0;
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
@@ -179,7 +180,7 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
 }
 
-void AddSchedulerFlags(CLI::App* app, DaemonOptions* options) {
+void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Scheduling";
   SchedulerOptions& scheduler = options->scheduler;
   app->add_option("--max-num-seqs", options->engine.max_num_seqs,
@@ -199,6 +200,18 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options) {
                   "Prompt tokens that may wait")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
+      ->group(group);
+  app->add_option("--target-ttft", flags->target_ttft_s,
+                  "Seconds within which a first token is to come: requests that cannot keep it are "
+                  "refused, with a "
+                  "time to retry after, and not served late. Default: none")
+      ->check(Within(0.001, 86400.0))
+      ->group(group);
+  app->add_option("--target-tpot", flags->target_tpot_s,
+                  "Seconds within which each further token is to come: as many sequences run, and "
+                  "as much of prompts "
+                  "is read, as keeps it. Default: none, the most tokens a second")
+      ->check(Within(0.0001, 86400.0))
       ->group(group);
   app->add_option("--watermark", scheduler.watermark,
                   "Share of the pages kept free at admission, [0, 0.5]")
@@ -279,6 +292,8 @@ absl::Status ApplyListen(const Flags& flags, DaemonOptions* options) {
   return CheckHostPort("--listen", options->listen);
 }
 
+TimeUs Micros(double seconds) { return static_cast<TimeUs>(seconds * 1e6); }
+
 std::chrono::milliseconds Millis(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
@@ -354,6 +369,8 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   engine.gpu_memory_utilization = flags.gpu_memory_utilization;
   if (flags.num_gpu_blocks_override > 0) engine.num_blocks_override = flags.num_gpu_blocks_override;
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
+  if (flags.target_ttft_s > 0) options->scheduler.target_ttft_us = Micros(flags.target_ttft_s);
+  if (flags.target_tpot_s > 0) options->scheduler.target_tpot_us = Micros(flags.target_tpot_s);
   options->stall_timeout = Millis(flags.stall_timeout_s);
   options->drain_delay = Millis(flags.drain_delay_s);
   if (flags.max_connection_age_s > 0)
@@ -399,7 +416,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.footer(kExamples);
   AddModelFlags(&app, &options, &flags);
   AddEngineFlags(&app, &options, &flags);
-  AddSchedulerFlags(&app, &options);
+  AddSchedulerFlags(&app, &options, &flags);
   AddServerFlags(&app, &options, &flags);
   try {
     app.parse(argc, argv);

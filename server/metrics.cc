@@ -153,8 +153,9 @@ void AddModel(const ServedModel& model, Families* to) {
 }
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
-  constexpr const char* kReasons[kNumWaitReasons] = {
-      "arrived", "max_num_seqs", "pages", "prompt_room", "block_tables", "catch_up", "prefix"};
+  constexpr const char* kReasons[kNumWaitReasons] = {"arrived",     "max_num_seqs", "pages",
+                                                     "prompt_room", "block_tables", "catch_up",
+                                                     "tpot",        "prefix"};
   to->Gauge("hydrant_waiting_requests",
             "Requests that wait, by what the one at the front of the queue lacks.");
   for (int i = 0; i < kNumWaitReasons; ++i)
@@ -295,7 +296,8 @@ void AddVllmRequests(const RequestMetrics& requests, Families* to) {
   to->Counter("vllm:request_success_total", "As hydrant_requests_total, in vLLM's words.")
       .Value(ended("stop"), {{"finished_reason", "stop"}})
       .Value(ended("length"), {{"finished_reason", "length"}})
-      .Value(ended("cancelled") + ended("deadline") + ended("slow_reader") + ended("draining"),
+      .Value(ended("cancelled") + ended("deadline") + ended("slow_reader") + ended("overloaded") +
+                 ended("draining"),
              {{"finished_reason", "abort"}})
       .Value(ended("error"), {{"finished_reason", "error"}});
   to->Distribution("vllm:time_to_first_token_seconds", "As hydrant_time_to_first_token_seconds.",

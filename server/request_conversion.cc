@@ -109,6 +109,29 @@ absl::Status ConvertReuse(const v1::Cache& wire, Request* request) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<TimeUs>> ConvertTarget(bool is_set, uint64_t us, const char* field) {
+  constexpr uint64_t kMostUs = 86'400'000'000;  // a day
+  if (!is_set) return std::nullopt;
+  if (us < 1 || us > kMostUs)
+    return Invalid(absl::StrCat(field, ": ", us, " is outside [1, ", kMostUs, "]"));
+  return static_cast<TimeUs>(us);
+}
+
+absl::Status ConvertScheduling(const v1::Scheduling& wire, Request* request) {
+  const int32_t priority = wire.priority();
+  if (priority < -kMostPriority || priority > kMostPriority) {
+    return Invalid(absl::StrCat("scheduling.priority: ", priority, " is outside [", -kMostPriority,
+                                ", ", kMostPriority, "]"));
+  }
+  request->priority = priority;
+  const v1::Slo& slo = wire.slo();
+  HYDRANT_ASSIGN_OR_RETURN(request->slo.ttft_us, ConvertTarget(slo.has_ttft_us(), slo.ttft_us(),
+                                                               "scheduling.slo.ttft_us"));
+  HYDRANT_ASSIGN_OR_RETURN(request->slo.tpot_us, ConvertTarget(slo.has_tpot_us(), slo.tpot_us(),
+                                                               "scheduling.slo.tpot_us"));
+  return absl::OkStatus();
+}
+
 absl::Status CheckPromptLength(const ServedModel& model, size_t tokens, const std::string& field) {
   const size_t limit = static_cast<size_t>(model.limits.max_model_len);
   if (tokens == 0) return Invalid(field + ": is empty; a prompt needs at least one token");
@@ -360,6 +383,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   request.stopping = ConvertStopping(wire.stopping());
   request.cache = ConvertCache(wire.cache());
   HYDRANT_RETURN_IF_ERROR(ConvertReuse(wire.cache(), &request));
+  HYDRANT_RETURN_IF_ERROR(ConvertScheduling(wire.scheduling(), &request));
   request.context = wire.context();
   if (wire.keep()) {
     request.keep_as.created_at = absl::ToUnixSeconds(absl::Now());

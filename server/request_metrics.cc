@@ -8,15 +8,27 @@ namespace hydrant {
 namespace {
 
 std::vector<std::string> Outcomes() {
-  return {"stop", "length", "cancelled", "deadline", "slow_reader", "draining", "error"};
+  return {"stop",        "length",     "cancelled", "deadline",
+          "slow_reader", "overloaded", "draining",  "error"};
 }
 
 std::vector<std::string> Reasons() {
-  return {"QUEUE_FULL",      "NEVER_FITS",       "INVALID",
-          "UNKNOWN_MODEL",   "NO_CHAT_TEMPLATE", "DUPLICATE_REQUEST_ID",
-          "UNKNOWN_CONTEXT", "CONTEXT_MISMATCH", "CONTEXT_DAMAGED",
-          "NO_CONTEXTS",     "NO_ROOM",          "STORE_UNAVAILABLE",
-          "LOADING",         "DRAINING",         "ENGINE_FAULT",
+  return {"QUEUE_FULL",
+          "OVERLOADED",
+          "NEVER_FITS",
+          "INVALID",
+          "UNKNOWN_MODEL",
+          "NO_CHAT_TEMPLATE",
+          "DUPLICATE_REQUEST_ID",
+          "UNKNOWN_CONTEXT",
+          "CONTEXT_MISMATCH",
+          "CONTEXT_DAMAGED",
+          "NO_CONTEXTS",
+          "NO_ROOM",
+          "STORE_UNAVAILABLE",
+          "LOADING",
+          "DRAINING",
+          "ENGINE_FAULT",
           "INTERNAL"};
 }
 
@@ -44,6 +56,7 @@ std::string_view OutcomeOf(const Failed& failed) {
   if (failed.reason == "DRAINING") return "draining";
   if (failed.reason == "DEADLINE" || absl::IsDeadlineExceeded(failed.status)) return "deadline";
   if (absl::IsCancelled(failed.status)) return "cancelled";
+  if (failed.reason == "OVERLOADED") return "overloaded";
   if (absl::IsResourceExhausted(failed.status)) return "slow_reader";
   return "error";
 }

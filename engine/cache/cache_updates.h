@@ -79,8 +79,10 @@ struct CacheSwap {
   int slot = 0;
   int kept = 0;
   std::vector<PageCopy> pages = {};  // from the pool to the host's memory, or back
-  // Of one that comes back: what penalties count as its prompt; valid during Enqueue().
+  // Of one that comes back: what penalties count as its prompt and, behind it, as its output; valid
+  // during Enqueue().
   std::span<const uint32_t> prompt = {};
+  std::span<const uint32_t> output = {};
 };
 
 // Applied in the order of the members: first what concerns the caches that the steps before have

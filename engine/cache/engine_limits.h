@@ -22,7 +22,8 @@ struct EngineLimits {
   int query_blocks = 1;            // that hold queries, for each that holds keys and values
   int sums_a_prefix_block = 1024;  // column sums that one holds, of a layer and KV head
   int num_host_pages = 0;          // pages in the host's memory, for caches that are kept
-  int max_kept_caches = 0;         // of these at a time
+  int num_swap_pages = 0;          // of these, for sequences that are swapped out
+  int max_kept_caches = 0;         // caches in host pages at a time
   int max_num_seqs = 0;            // slots
   int max_model_len = 0;           // tokens of one sequence, prompt and output
   int prefill_arena_tokens = 0;    // tokens of all open prompts together; at least max_model_len

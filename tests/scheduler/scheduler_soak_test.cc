@@ -21,6 +21,9 @@ class Soak {
  public:
   explicit Soak(uint64_t seed) : random_(seed), harness_(RandomLimits(), RandomOptions()) {
     harness_.engine.choose = Accidents;
+    harness_.step_time = [this](const Batch& batch) {
+      return 200 + 100 * static_cast<TimeUs>(batch.decode.size()) + Below(2'000);
+    };
   }
 
   void Run(int steps) {
@@ -39,6 +42,7 @@ class Soak {
   PrefixCacheStats prefix_cache() const { return harness_.scheduler.Stats().prefix_cache; }
   uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
+  uint64_t swaps() const { return harness_.scheduler.Stats().swaps; }
   const FakeEngine& engine() const { return harness_.engine; }
   int num_continued() const { return num_continued_; }
   int num_loaded() const { return num_loaded_; }
@@ -75,6 +79,11 @@ class Soak {
       limits.num_host_pages = Below(4 * limits.num_blocks);
       limits.max_kept_caches = Below(16);
     }
+    if (Below(2) == 0) {  // beside the contexts'
+      limits.num_swap_pages = Below(3 * limits.num_blocks);
+      limits.num_host_pages += limits.num_swap_pages;
+      limits.max_kept_caches += limits.num_swap_pages > 0 ? limits.max_num_seqs : 0;
+    }
     if (Below(2) == 0) {
       limits.window_layers = Below(limits.num_layers + 1);
       limits.window = limits.window_layers > 0 ? 1 + Below(limits.max_model_len) : 0;
@@ -86,6 +95,8 @@ class Soak {
     options.max_num_batched_tokens = 1 + Below(100);
     options.watermark = Below(4) * 0.05;
     options.progress_interval_us = 1 + Below(50'000);
+    if (Below(3) == 0) options.target_tpot_us = 1 + Below(5'000);
+    if (Below(6) == 0) options.target_ttft_us = 1 + Below(400'000);
     return options;
   }
 
@@ -161,6 +172,9 @@ class Soak {
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
     if (Below(8) == 0) request.deadline = harness_.now + Below(60'000);
+    if (Below(8) == 0) request.slo.ttft_us = 1 + Below(60'000);
+    if (Below(8) == 0) request.slo.tpot_us = 1 + Below(5'000);
+    if (Below(4) == 0) request.priority = Below(7) - 3;
     if (Below(8) == 0) {
       for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));
     }
@@ -268,7 +282,8 @@ class Soak {
     ample.num_blocks = ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
     ample.table_entries = ample.num_blocks;
     ample.max_steps_in_flight = 1;
-    ample.num_host_pages = ample.max_kept_caches = 0;  // what goes on from a context reads it again
+    ample.num_host_pages = ample.num_swap_pages = ample.max_kept_caches =
+        0;  // what goes on from a context reads it again
     for (size_t i = 0; i < handles_.size(); ++i) {
       const Stream& stream = harness_[handles_[i]];
       ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
@@ -286,6 +301,7 @@ class Soak {
         return position <= seen ? std::nullopt : Accidents(seed, position);
       };
       requests_[i].deadline.reset();
+      requests_[i].slo = {};
       requests_[i].sample_of.reset();
       const RequestHandle handle = alone.Add(requests_[i]);
       alone.RunToEnd();
@@ -319,13 +335,14 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
            contexts_evicted = 0, loaded = 0, appended = 0, turns = 0, forks = 0, copies = 0,
-           shared = 0, state_copies = 0;
+           shared = 0, state_copies = 0, swaps = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
     Soak soak(seed);
     soak.Run(kStepsPerSeed);
     preemptions += soak.preemptions();
+    swaps += soak.swaps();
     compared += soak.num_compared();
     cached += soak.prefix_cache().hit_tokens;
     evicted += soak.prefix_cache().evicted_blocks;
@@ -341,13 +358,15 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
-            << " preemptions, " << cached << " tokens from prefix blocks, " << evicted
-            << " of these evicted, " << continued << " went on from a context, " << appended
-            << " runs appended, " << turns << " raised budgets, " << forks << " samples forked, "
-            << shared << " tokens of prompts in others' pages, " << copies << " pages copied, "
-            << state_copies << " states alone, " << contexts_evicted << " contexts evicted, "
-            << loaded << " loaded, " << compared << " streams equal to their run alone\n";
+            << " preemptions, " << swaps << " swaps, " << cached << " tokens from prefix blocks, "
+            << evicted << " of these evicted, " << continued << " went on from a context, "
+            << appended << " runs appended, " << turns << " raised budgets, " << forks
+            << " samples forked, " << shared << " tokens of prompts in others' pages, " << copies
+            << " pages copied, " << state_copies << " states alone, " << contexts_evicted
+            << " contexts evicted, " << loaded << " loaded, " << compared
+            << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
+  EXPECT_GT(swaps, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
   EXPECT_GT(continued, 0u);

@@ -89,6 +89,61 @@ TEST_P(SchedulerTest, FirstComeFirstServed) {
   EXPECT_GT(h[handles[4]].finished->usage.queue_us, h[handles[1]].finished->usage.queue_us);
 }
 
+TEST_P(SchedulerTest, LowerNumbersGoFirst) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = 1;
+  SchedulerHarness h(limits);
+  const auto add = [&](int priority) {
+    Request request = MakeRequest(10, 5);
+    request.priority = priority;
+    return h.Add(request);
+  };
+  const RequestHandle running = add(3);
+  h.Step();
+  const std::vector<RequestHandle> order = {add(0), add(1), add(-2), add(0), add(1)};
+  std::vector<RequestHandle> ended;
+  for (int i = 0; i < 200 && ended.size() < 6; ++i) {
+    h.Step();
+    for (auto& [handle, stream] : h.streams) {
+      if (stream.Ended() && std::find(ended.begin(), ended.end(), handle) == ended.end())
+        ended.push_back(handle);
+    }
+  }
+  EXPECT_THAT(ended,
+              testing::ElementsAre(running, order[2], order[0], order[3], order[1], order[4]));
+}
+
+// A class is a minute.
+TEST_P(SchedulerTest, WhoHasWaitedLongGoesBeforeABetterClass) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = 1;
+  SchedulerHarness h(limits);
+  h.Add(MakeRequest(10, 5));
+  h.Step();
+  Request request = MakeRequest(10, 5);
+  request.priority = 2;
+  const RequestHandle patient = h.Add(request);
+  h.now += 121'000'000;
+  const RequestHandle late = h.Add(MakeRequest(10, 5));
+  while (!h[patient].Ended()) h.Step();
+  EXPECT_FALSE(h[late].Ended());
+  h.RunToEnd();
+}
+
+// The pool holds two of them half-way.
+TEST_P(SchedulerTest, TheLastClassIsPreemptedFirst) {
+  EngineLimits limits = Limits();
+  limits.num_blocks = limits.num_states = 4 * 16;
+  SchedulerHarness h(limits, {.watermark = 0});
+  Request low = MakeRequest(20, 20, 1), high = MakeRequest(20, 20, 2);
+  low.priority = 1;
+  const RequestHandle first = h.Add(low);
+  const RequestHandle second = h.Add(high);
+  h.RunToEnd();
+  EXPECT_GT(h[first].finished->usage.preemptions, 0);
+  EXPECT_EQ(h[second].finished->usage.preemptions, 0);
+}
+
 TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(8, 20, 1));

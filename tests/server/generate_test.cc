@@ -177,6 +177,38 @@ TEST(Generate, AFullQueueSaysWhenToRetry) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
+// While a step takes longer than a request may wait.
+TEST(Generate, WhoWouldBeLateIsRefused) {
+  TestServerOptions options;
+  options.limits.max_num_seqs = 1;
+  options.scheduler.target_ttft_us = 50'000;
+  TestServer server(options);
+  server.engine.Pause();
+  grpc::ClientContext first_context;
+  const auto first = server.stub().Generate(&first_context, TextRequest("x", 3));
+  v1::GenerateResponse response;
+  ASSERT_TRUE(first->Read(&response));
+  ASSERT_TRUE(server.engine.WaitUntilHeld());
+  grpc::ClientContext second_context;
+  const auto second = server.stub().Generate(&second_context, TextRequest("y", 3));
+  ASSERT_TRUE(second->Read(&response));
+  EXPECT_TRUE(response.has_accepted());
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  server.engine.Resume();
+  StreamResult late, in_time;
+  ReadRest(&second_context, second.get(), &late);
+  ReadRest(&first_context, first.get(), &in_time);
+  EXPECT_TRUE(in_time.status.ok()) << "it had begun";
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(DetailsOf(late.status).reason, "OVERLOADED");
+  EXPECT_GT(DetailsOf(late.status).retry_s, 0);
+  EXPECT_THAT(late.status.error_message(), HasSubstr("target_ttft"));
+  EXPECT_TRUE(late.token_ids.empty());
+  EXPECT_TRUE(late.trailer_usage.has_value());
+  EXPECT_TRUE(server.WaitUntilEmpty());
+  EXPECT_THAT(server.MetricsText(), HasSubstr("hydrant_requests_total{outcome=\"overloaded\"} 1"));
+}
+
 TEST(Generate, ARequestThatCanNeverFitIsRefused) {
   TestServerOptions options;
   options.limits.num_blocks = 16;  // four blocks a head: 64 tokens

@@ -1,0 +1,141 @@
+// The part of Scheduler that takes pages from one sequence for another.
+#include <algorithm>
+#include <tuple>
+
+#include "scheduler/scheduler.h"
+
+namespace hydrant {
+
+namespace {
+
+// A preempted sequence comes back when the live ones have room for this many tokens, and twice what
+// it has to replay.
+constexpr int64_t kAheadTokens = 64;
+
+}  // namespace
+
+// Of those behind the first, which always goes on: one of the last class; of these who was
+// preempted least often, so that nobody is twice while another has not been once; then whose pages
+// cost the least work; then the last.
+Sequence* Scheduler::PickVictim() const {
+  const auto cost = [&](const Sequence& sequence) {
+    const auto pages = static_cast<double>(std::max<int64_t>(1, sequence.space.num_pages));
+    return std::tuple(-sequence.priority, sequence.usage.preemptions + sequence.usage.swaps,
+                      WorkLostBy(sequence) / pages);
+  };
+  Sequence* victim = live_.back();
+  for (size_t i = live_.size() - 1; i-- > 1;) {
+    if (cost(*live_[i]) < cost(*victim)) victim = live_[i];
+  }
+  return victim;
+}
+
+// Microseconds until it would be where it is; nothing where its cache is kept.
+double Scheduler::WorkLostBy(const Sequence& sequence) const {
+  if (MaySwapOut(sequence)) return 0;
+  const double done = static_cast<double>(PromptTokensRead(sequence)) / sequence.num_prompt_tokens;
+  const auto replayed =
+      static_cast<double>(std::max<int64_t>(0, sequence.num_seen - sequence.num_prompt_tokens));
+  return done * pacer_.ReadingUs(sequence.prompt_work) +
+         replayed * pacer_.step_time().Marginal({.rows = 1});
+}
+
+void Scheduler::Preempt(Sequence* sequence) {
+  if (TrySwapOut(sequence)) {
+    ++sequence->usage.swaps;
+    ++totals_.swaps;
+  } else {
+    ForgetUpdates(*sequence);
+    sequence->keep.clear();
+    sequence->cursor = PrefillCursor();
+    sequence->num_seen = sequence->num_done = 0;
+    ++sequence->usage.preemptions;
+    ++totals_.preemptions;
+  }
+  space_.Release(&sequence->space);
+  AbandonPrefix(sequence);
+  live_.erase(std::find(live_.begin(), live_.end(), sequence));
+  sequence->state = SequenceState::kPreempted;
+  queued_tokens_ += sequence->NumKnown();
+  waiting_.emplace(sequence->order, sequence);
+  preempted_in_step_ = true;
+  wait_reason_ = WaitReason::kPages;
+}
+
+void Scheduler::ForgetUpdates(const Sequence& sequence) {
+  const auto is_its = [&](const auto& entry) { return entry.slot == sequence.space.slot; };
+  std::erase_if(batch_.decisions, is_its);
+  std::erase_if(batch_.turns, is_its);
+  std::erase_if(batch_.cuts, is_its);
+  std::erase_if(batch_.copies, is_its);
+  std::erase_if(batch_.forks, is_its);
+  std::erase(cut_, CacheOf(sequence));
+}
+
+// Its cache is what the steps in flight will have left, and the step at work changes nothing of it.
+bool Scheduler::MaySwapOut(const Sequence& sequence) const {
+  const SequenceSpace& space = sequence.space;
+  if (swapped_pages_ + space.num_pages > limits_.num_swap_pages) return false;
+  if (sequence.state != SequenceState::kRunning || !sequence.IsSettled() ||
+      sequence.NextRead() != nullptr || !sequence.samples.empty())
+    return false;
+  // One that ends while it is away could not be kept.
+  if (!sequence.keep_as.handle.empty() && sequence.num_done < sequence.num_seen) return false;
+  const auto is_its = [&](const auto& entry) { return entry.slot == space.slot; };
+  const auto changed = [&](const auto& updates) {
+    return std::any_of(updates.begin(), updates.end(), is_its);
+  };
+  if (changed(batch_.turns) || changed(batch_.cuts) || changed(batch_.copies) ||
+      changed(batch_.forks) || changed(batch_.setups))
+    return false;
+  const auto cuts_it = [&](const StepInFlight& step) {  // what is left will be reported
+    return std::find(step.cut.begin(), step.cut.end(), CacheOf(sequence)) != step.cut.end();
+  };
+  return std::none_of(in_flight_.begin(), in_flight_.end(), cuts_it);
+}
+
+bool Scheduler::TrySwapOut(Sequence* sequence) {
+  if (!MaySwapOut(*sequence)) return false;
+  if (!space_.TrySwapOut(sequence->space, &sequence->swapped, &batch_)) return false;
+  swapped_pages_ += static_cast<int64_t>(sequence->swapped.host_pages.size());
+  return true;
+}
+
+// Once all of its tokens are known, as they are not on the device any more.
+bool Scheduler::TrySwapIn(Sequence* sequence) {
+  if (sequence->NumKnown() <= sequence->num_seen) return false;
+  const CacheSpace::OpenArgs args = {.plan = &sequence->plan,
+                                     .tokens = sequence->num_seen,
+                                     .final_tokens = sequence->max_total_tokens - 1,
+                                     .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
+  if (!space_.TrySwapIn(args, sequence->swapped, &sequence->space, &batch_)) {
+    wait_reason_ = space_.wait_reason();
+    return false;
+  }
+  DropSwapped(sequence);
+  return true;
+}
+
+// Steps run in their order, so what the step at work reads of it may be given away.
+void Scheduler::DropSwapped(Sequence* sequence) {
+  swapped_pages_ -= static_cast<int64_t>(sequence->swapped.host_pages.size());
+  space_.Drop(&sequence->swapped);
+}
+
+bool Scheduler::HasRoomToComeBack(const Sequence& sequence) const {
+  if (live_.empty()) return true;
+  const int64_t replayed =
+      sequence.IsSwapped() ? 0 : sequence.NumKnown() - sequence.num_context_tokens;
+  const int64_t ahead = kAheadTokens + 2 * replayed;
+  int64_t room = space_.NumFreePages() - watermark_pages_;
+  room -= space_.PagesFor(sequence.plan,
+                          std::min(sequence.NumKnown() + ahead, sequence.max_total_tokens - 1));
+  for (const Sequence* other : live_) {
+    if (room < 0) return false;
+    const int64_t seen = std::max<int64_t>(other->num_seen, other->num_context_tokens);
+    room -= space_.PagesMissing(other->space, std::min(seen + ahead, other->max_total_tokens - 1));
+  }
+  return room >= 0;
+}
+
+}  // namespace hydrant
