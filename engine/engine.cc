@@ -154,8 +154,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   impl->limits = limits;
   impl->layout = layout;
   HYDRANT_ASSIGN_OR_RETURN(
-      impl->kv,
-      KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits));
+      impl->kv, KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits,
+                                options.swap_directory));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 
@@ -181,7 +181,9 @@ EngineMemory Engine::memory() const {
   memory.prefix_cache =
       static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;
   memory.kept_caches =
-      impl_->limits.num_host_pages * static_cast<int64_t>(impl_->layout.PageBytes());
+      impl_->limits.NumContextPages() * static_cast<int64_t>(impl_->layout.PageBytes());
+  memory.swap_space =
+      impl_->limits.num_swap_pages * static_cast<int64_t>(impl_->layout.PageBytes());
   return memory;
 }
 

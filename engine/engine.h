@@ -34,7 +34,11 @@ struct EngineOptions {
                                            // memory; 0: all that the machine has
   // Of the host's memory, on every device: for the keys and values of prompts that have been read.
   int64_t prefix_cache_memory_bytes = 0;
-  int64_t context_memory_bytes = 0;     // the same: for the caches of requests that have ended
+  int64_t context_memory_bytes = 0;  // the same: for the caches of requests that have ended
+  int64_t swap_space_bytes = 0;      // the same: for sequences whose pages others need
+  // A folder with room for the two last: their memory is a file there, of which the system keeps in
+  // memory what it likes. Empty: memory. Not on a GPU.
+  std::string swap_directory;
   double gpu_memory_utilization = 0.9;  // on a GPU: what makes this share of its memory used
   int max_num_seqs = 64;
   // Tokens are drawn from the ids below it: models pad their vocabularies past what their
@@ -58,8 +62,11 @@ struct EngineMemory {
   // Of the host's.
   int64_t prefix_cache = 0;
   int64_t kept_caches = 0;
+  int64_t swap_space = 0;
 
-  int64_t Total() const { return weights + kv_pool + workspace + prefix_cache + kept_caches; }
+  int64_t Total() const {
+    return weights + kv_pool + workspace + prefix_cache + kept_caches + swap_space;
+  }
 };
 
 class Engine final : public StepExecutor {

@@ -198,6 +198,17 @@ absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout
                                    static_cast<int64_t>(layout.PageBytes()), options));
   limits->max_kept_caches = std::min(
       kMostKeptCaches, limits->num_host_pages / (limits->num_layers * limits->num_kv_heads));
+  HYDRANT_ASSIGN_OR_RETURN(limits->num_swap_pages,
+                           HowMany("swap_space_bytes", options.swap_space_bytes,
+                                   static_cast<int64_t>(layout.PageBytes()), options));
+  if (limits->num_swap_pages == 0) return absl::OkStatus();
+  if (limits->num_swap_pages > std::numeric_limits<int32_t>::max() - limits->num_host_pages) {
+    return absl::InvalidArgumentError(
+        fmt::format("swap_space_bytes: {} and context_memory_bytes {} are more pages than 2^31",
+                    options.swap_space_bytes, options.context_memory_bytes));
+  }
+  limits->num_host_pages += limits->num_swap_pages;
+  limits->max_kept_caches += limits->max_num_seqs;
   return absl::OkStatus();
 }
 

@@ -1,12 +1,16 @@
 #include "kernels/host_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace hydrant {
@@ -45,6 +49,26 @@ absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes) {
   if (memory == MAP_FAILED) return Exhausted(bytes);
   madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: failure costs speed only
   return DeviceBuffer(memory, [bytes](void* p) { munmap(p, bytes); });
+}
+
+absl::StatusOr<DeviceBuffer> AllocateFileMemory(size_t bytes, const std::string& directory) {
+  const auto failed = [&](int error) {
+    return absl::ErrnoToStatus(error, absl::StrCat("no file of ", bytes, " bytes in ", directory));
+  };
+  std::string name = directory + "/hydrant-swap-XXXXXX";
+  const int file = mkostemp(name.data(), O_CLOEXEC);
+  if (file < 0) return failed(errno);
+  unlink(name.c_str());
+  const size_t size = std::max<size_t>(bytes, 1);
+  int error = posix_fallocate(file, 0, static_cast<off_t>(size));
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) error = errno;
+  }
+  close(file);  // the mapping keeps it
+  if (error != 0) return failed(error);
+  return DeviceBuffer(memory, [size](void* p) { munmap(p, size); });
 }
 
 }  // namespace hydrant

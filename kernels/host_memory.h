@@ -4,6 +4,7 @@
 #define HYDRANT_KERNELS_HOST_MEMORY_H_
 
 #include <cstddef>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -15,6 +16,10 @@ DeviceMemory HostMemory();
 // ResourceExhausted, with the number of bytes, where the machine cannot map them. Large areas are
 // mapped, not touched: pages are taken from the system at first use.
 absl::StatusOr<DeviceBuffer> AllocateHostMemory(size_t bytes);
+
+// Memory that is a file without a name in the folder, with its room on the disk taken at once: the
+// system may write there what is not used. An error names the folder.
+absl::StatusOr<DeviceBuffer> AllocateFileMemory(size_t bytes, const std::string& directory);
 
 }  // namespace hydrant
 

@@ -24,9 +24,11 @@ struct LoopMetrics {
   std::atomic<int64_t> queued_tokens{0};
   std::atomic<int64_t> pages_free{0};
   std::atomic<int64_t> pages_spared{0};
+  std::atomic<int64_t> swapped_pages{0};
   // Totals since the start.
   std::atomic<uint64_t> steps{0};
   std::atomic<uint64_t> preemptions{0};
+  std::atomic<uint64_t> swaps{0};
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<TimeUs> host_us{0};

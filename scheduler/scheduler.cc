@@ -49,9 +49,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options
       watermark_pages_(static_cast<int64_t>(std::ceil(options.watermark * limits.num_blocks))),
       space_(limits),
       prefix_cache_(limits.num_prefix_blocks),
-      contexts_(limits.num_host_pages - limits.num_swap_pages,
-                limits.max_kept_caches - (limits.num_swap_pages > 0 ? limits.max_num_seqs : 0),
-                &space_, &directory_),
+      contexts_(limits.NumContextPages(), limits.MaxContexts(), &space_, &directory_),
       pacer_(options, options.max_num_batched_tokens.value_or(limits.prefill_rows)) {}
 
 Scheduler::~Scheduler() {

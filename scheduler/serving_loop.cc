@@ -260,6 +260,8 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .pages_spared = metrics_.pages_spared,
                         .steps = metrics_.steps,
                         .preemptions = metrics_.preemptions,
+                        .swaps = metrics_.swaps,
+                        .swapped_pages = metrics_.swapped_pages,
                         .prompt_tokens = metrics_.prompt_tokens,
                         .generation_tokens = metrics_.generation_tokens,
                         .prefix_cache = {.queried_tokens = metrics_.prefix_queried_tokens,
@@ -410,6 +412,8 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.pages_spared = stats.pages_spared;
   metrics_.steps = stats.steps;
   metrics_.preemptions = stats.preemptions;
+  metrics_.swaps = stats.swaps;
+  metrics_.swapped_pages = stats.swapped_pages;
   metrics_.prompt_tokens = stats.prompt_tokens;
   metrics_.generation_tokens = stats.generation_tokens;
   metrics_.prefix_queried_tokens = stats.prefix_cache.queried_tokens;

@@ -41,6 +41,8 @@ struct LoopSnapshot {
   int64_t pages_spared = 0;  // SchedulerStats
   uint64_t steps = 0;
   uint64_t preemptions = 0;
+  uint64_t swaps = 0;
+  int64_t swapped_pages = 0;
   uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;
   PrefixCacheStats prefix_cache = {};

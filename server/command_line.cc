@@ -48,6 +48,7 @@ struct Flags {
   std::string async_scheduling = "auto";
   std::string kv_cache_dtype = "auto";
   std::string kv_cache_memory_bytes, prefix_cache_memory_bytes, context_memory_bytes;
+  std::string swap_space;
   std::string context_store, context_store_bytes, prefix_store, prefix_store_bytes;
   bool prefix_caching = true;
   double gpu_memory_utilization = EngineOptions{}.gpu_memory_utilization;
@@ -147,6 +148,16 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->group(group);
   app->add_option("--prefix-cache-store-bytes", flags->prefix_store_bytes,
                   "As --context-store-bytes, of --prefix-cache-store")
+      ->group(group);
+  app->add_option(
+         "--swap-space", flags->swap_space,
+         "Of the host's memory, for sequences whose pages others need: they come back as they "
+         "were, "
+         "and read nothing again. 0: none, they read again; default: none, on a GPU up to 4G")
+      ->group(group);
+  app->add_option("--swap-directory", options->engine.swap_directory,
+                  "A folder: swap space and contexts lie in a file there, not in memory. Not on a "
+                  "GPU; default: memory")
       ->group(group);
   app->add_option("--context-memory-bytes", flags->context_memory_bytes,
                   "Of the host's memory, for the caches of requests that have ended and asked for "
@@ -350,6 +361,14 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
     HYDRANT_ASSIGN_OR_RETURN(
         options->context_memory_bytes,
         ToBytes("--context-memory-bytes", flags.context_memory_bytes, nullptr));
+  }
+  if (!flags.swap_space.empty()) {
+    HYDRANT_ASSIGN_OR_RETURN(options->swap_space_bytes,
+                             ToBytes("--swap-space", flags.swap_space, nullptr));
+  }
+  if (!options->engine.swap_directory.empty() && engine.device == "cuda") {
+    return absl::InvalidArgumentError(
+        "--swap-directory: a GPU copies to memory alone; leave it out, or use --device cpu");
   }
   options->context_store = flags.context_store;
   options->prefix_store = flags.prefix_store;

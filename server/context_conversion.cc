@@ -85,7 +85,7 @@ absl::StatusOr<Request> ConvertCompressRequest(const ServedModel& model,
                                                int64_t unix_now) {
   HYDRANT_RETURN_IF_ERROR(CheckCompression(wire));
   HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertGenerateRequest(model, AsGenerateRequest(wire)));
-  if (model.limits.max_kept_caches == 0) {
+  if (model.limits.MaxContexts() == 0) {
     return absl::UnimplementedError(
         "this server keeps no contexts; start it with a --context-memory-bytes that holds one");
   }

@@ -58,6 +58,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"kv_tokens_evicted", usage.kv_tokens_evicted},
                {"kv_pages_peak", usage.kv_pages_peak},
                {"preemptions", usage.preemptions},
+               {"swaps", usage.swaps},
                {"queue_ms", millis(usage.queue_us)},
                {"prefill_ms", millis(usage.prefill_us)},
                {"decode_ms", millis(usage.decode_us)}});

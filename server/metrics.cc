@@ -149,7 +149,8 @@ void AddModel(const ServedModel& model, Families* to) {
       .Value(model.memory.kv_pool, {{"part", "kv_pool"}})
       .Value(model.memory.workspace, {{"part", "workspace"}})
       .Value(model.memory.prefix_cache, {{"part", "prefix_cache"}})
-      .Value(model.memory.kept_caches, {{"part", "contexts"}});
+      .Value(model.memory.kept_caches, {{"part", "contexts"}})
+      .Value(model.memory.swap_space, {{"part", "swap_space"}});
 }
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
@@ -199,6 +200,9 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
   to->Counter("hydrant_steps_total", "Steps of the engine.").Value(loop.steps);
   to->Counter("hydrant_preemptions_total", "Sequences that gave their pages up and read again.")
       .Value(loop.preemptions);
+  to->Counter("hydrant_swaps_total", "Sequences whose caches left for the host's memory.")
+      .Value(loop.swaps);
+  to->Gauge("hydrant_swapped_pages", "Pages of these that are there.").Value(loop.swapped_pages);
   AddPrefixCache(loop.prefix_cache, to);
   to->Gauge("hydrant_contexts", "Caches that are kept of requests that have ended.")
       .Value(loop.contexts);

@@ -1,6 +1,7 @@
 #include "server/model_loader.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "engine/chat/chat_template_files.h"
 #include "engine/engine.h"
+#include "kernels/host_memory.h"
 #include "kernels/kv_pages.h"
 #include "kernels/status_macros.h"
 #include "server/machine_limits.h"
@@ -92,6 +94,28 @@ std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
 
 }  // namespace
 
+namespace {
+
+constexpr int64_t kMostDefaultSwap = int64_t{4} << 30;
+
+// A folder that has no room costs speed, and no request: sequences read again.
+void DropUnwritableSwap(EngineOptions* options) {
+  if (options->swap_directory.empty()) return;
+  const int64_t bytes = options->swap_space_bytes + options->context_memory_bytes;
+  const absl::StatusOr<DeviceBuffer> room =
+      AllocateFileMemory(static_cast<size_t>(bytes), options->swap_directory);
+  if (room.ok()) return;
+  spdlog::warn(
+      "--swap-directory: {}; contexts stay in memory, and nothing is swapped out: sequences whose "
+      "pages others "
+      "need read again",
+      std::string(room.status().message()));
+  options->swap_directory.clear();
+  options->swap_space_bytes = 0;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
     const DaemonOptions& given, const std::function<void(double)>& progress) {
   const absl::StatusOr<DaemonOptions> local = WithLocalModel(given);
@@ -127,6 +151,9 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
       options.prefix_cache_memory_bytes.value_or(DefaultReuseBytes(machine));
   engine_options.context_memory_bytes =
       options.context_memory_bytes.value_or(DefaultReuseBytes(machine));
+  engine_options.swap_space_bytes = options.swap_space_bytes.value_or(
+      engine_options.device == "cuda" ? std::min(kMostDefaultSwap, DefaultReuseBytes(machine)) : 0);
+  DropUnwritableSwap(&engine_options);
   engine_options.host_memory_bytes = machine.available_bytes;
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(source, engine_options, progress);
   if (!engine.ok()) return EngineError(engine.status());
@@ -148,10 +175,11 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 std::string MemorySummary(const EngineMemory& memory) {
   return fmt::format(
       "memory: {} when all is used: weights {}, KV pool {}, workspace {}, prefix cache {}, "
-      "contexts {}",
+      "contexts {}, swap space {}",
       FormatByteSize(memory.Total()), FormatByteSize(memory.weights),
       FormatByteSize(memory.kv_pool), FormatByteSize(memory.workspace),
-      FormatByteSize(memory.prefix_cache), FormatByteSize(memory.kept_caches));
+      FormatByteSize(memory.prefix_cache), FormatByteSize(memory.kept_caches),
+      FormatByteSize(memory.swap_space));
 }
 
 std::string PoolSummary(const EngineLimits& limits, int64_t page_bytes) {

@@ -67,8 +67,8 @@ class RequestMetrics {
 };
 
 // The outcome of a request that was accepted: "stop", "length" (of one of its samples at least),
-// "cancelled" (the client went away), "deadline", "slow_reader", "overloaded" (its first token would
-// have come too late), "draining" (it outlasted the shutdown), "error".
+// "cancelled" (the client went away), "deadline", "slow_reader", "overloaded" (its first token
+// would have come too late), "draining" (it outlasted the shutdown), "error".
 std::string_view OutcomeOf(const Finished& finished);
 std::string_view OutcomeOf(const Failed& failed);
 

@@ -34,6 +34,9 @@ struct EngineLimits {
 
   // Those whose entries a request's plan is about.
   int FullLayers() const { return num_layers - window_layers; }
+  // What of the host's pages and of the caches in them contexts may have.
+  int NumContextPages() const { return num_host_pages - num_swap_pages; }
+  int MaxContexts() const { return max_kept_caches - (num_swap_pages > 0 ? max_num_seqs : 0); }
 };
 
 }  // namespace hydrant

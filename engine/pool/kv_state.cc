@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/cache/prompt_scorer.h"
+#include "kernels/host_memory.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -79,17 +80,18 @@ KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLa
 absl::StatusOr<std::unique_ptr<KvState>> KvState::Create(Backend* backend,
                                                          const std::vector<bool>& windowed,
                                                          const KvLayout& layout,
-                                                         const EngineLimits& limits) {
+                                                         const EngineLimits& limits,
+                                                         const std::string& kept_directory) {
   std::unique_ptr<KvState> state(new KvState(backend, windowed, layout, limits));
-  HYDRANT_RETURN_IF_ERROR(state->Allocate());
+  HYDRANT_RETURN_IF_ERROR(state->Allocate(kept_directory));
   return state;
 }
 
-absl::Status KvState::Allocate() {
+absl::Status KvState::Allocate(const std::string& kept_directory) {
   const size_t seqs = limits_.max_num_seqs;
   const size_t heads = seqs * limits_.num_layers * limits_.num_kv_heads;
   HYDRANT_RETURN_IF_ERROR(AllocatePool());
-  HYDRANT_RETURN_IF_ERROR(AllocateKept());
+  HYDRANT_RETURN_IF_ERROR(AllocateKept(kept_directory));
   HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
@@ -124,9 +126,11 @@ absl::Status KvState::AllocatePool() {
   return absl::OkStatus();
 }
 
-absl::Status KvState::AllocateKept() {
+absl::Status KvState::AllocateKept(const std::string& directory) {
   const PageArrays arrays(pages_.layout, limits_.num_host_pages, limits_.num_host_pages);
-  HYDRANT_ASSIGN_OR_RETURN(kept_pages_, backend_->AllocateHost(arrays.size()));
+  HYDRANT_ASSIGN_OR_RETURN(kept_pages_, directory.empty()
+                                            ? backend_->AllocateHost(arrays.size())
+                                            : AllocateFileMemory(arrays.size(), directory));
   kept_.pages = arrays.In(static_cast<uint8_t*>(kept_pages_.get()));
   kept_.num_heads = full_.NumHeads() + windowed_.NumHeads();
   const size_t heads = 3 * limits_.max_kept_caches * kept_.num_heads;

@@ -33,11 +33,13 @@ PrefixBlocks PrefixBlocksOf(const KvLayout& layout, const EngineLimits& limits);
 
 class KvState {
  public:
-  // Borrows the backend. windowed: [layers of the model] whether it has a window.
+  // Borrows the backend. windowed: [layers of the model] whether it has a window. kept_directory: a
+  // folder for the memory of caches that are kept; empty: the backend's host memory.
   static absl::StatusOr<std::unique_ptr<KvState>> Create(Backend* backend,
                                                          const std::vector<bool>& windowed,
                                                          const KvLayout& layout,
-                                                         const EngineLimits& limits);
+                                                         const EngineLimits& limits,
+                                                         const std::string& kept_directory = "");
 
   // All but cuts, in the order of the members.
   void Apply(const CacheUpdates& updates);
@@ -86,9 +88,9 @@ class KvState {
 
   KvState(Backend* backend, const std::vector<bool>& windowed, const KvLayout& layout,
           const EngineLimits& limits);
-  absl::Status Allocate();
+  absl::Status Allocate(const std::string& kept_directory);
   absl::Status AllocatePool();
-  absl::Status AllocateKept();
+  absl::Status AllocateKept(const std::string& directory);
   absl::Status AllocatePrefix();
   void SetUp(const SlotSetup& setup);
   void MoveRow(const TableRow& row);

@@ -1,0 +1,115 @@
+// Scheduler and engine together: a sequence whose cache was swapped out and has come back gets the
+// tokens that it gets alone, bit for bit (--batch-invariant), and one that had no room in the swap
+// space and read its prompt again does so, too.
+#include <gtest/gtest.h>
+
+#include "engine/cache/cache_plan.h"
+#include "tests/device.h"
+#include "tests/engine/random_model.h"
+#include "tests/integration/driven_server.h"
+
+namespace hydrant {
+namespace {
+
+class SwapTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
+ protected:
+  void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
+
+  std::unique_ptr<Server> MakeServer(int num_blocks, int64_t swap_space_bytes,
+                                     const std::string& swap_directory = "") const {
+    EngineOptions options =
+        InvariantOptions(std::get<0>(GetParam()), std::get<1>(GetParam()).kv_dtype);
+    options.num_blocks_override = num_blocks;
+    options.swap_space_bytes = swap_space_bytes;
+    options.swap_directory = swap_directory;
+    return std::make_unique<Server>(model_, options);
+  }
+  // Grows from 60 entries to 110 or 140: from 4 pages a head to 7 or 9.
+  Request MakeRequest(const std::string& policy, int i) const {
+    Request request;
+    request.prompt = RandomTokens(60, model_->config().vocab_size, 10 + i);
+    request.cache.policy = policy;
+    if (policy != "full") request.cache.max_cache_tokens = 110;
+    if (policy == "co2") request.cache.params["measurement_steps"] = "30";
+    request.question_tokens = i == 3 ? 20 : 0;
+    request.sampling.temperature = 0.8;
+    request.sampling.seed = 100 + i;
+    if (i % 2 == 0) {
+      request.sampling.repetition_penalty = 1.2;
+      request.sampling.frequency_penalty = 0.3;
+      request.sampling.presence_penalty = 0.2;
+    }
+    request.stopping.max_tokens = 80;
+    request.stopping.ignore_eos = true;
+    return request;
+  }
+  // Four of them in a pool that holds two and a half.
+  SchedulerStats RunTogether(const std::string& policy, int64_t swap_space_bytes,
+                             const std::string& swap_directory = "") const {
+    std::vector<Request> requests;
+    std::vector<Answer> alone;
+    int64_t most = 0;
+    for (int i = 0; i < 4; ++i) {
+      requests.push_back(MakeRequest(policy, i));
+      alone.push_back(MakeServer(4000, 0)->Run(requests.back()));
+      most = std::max(most, alone.back().usage.kv_pages_peak);
+    }
+    const auto server =
+        MakeServer(static_cast<int>(most) * 5 / 2, swap_space_bytes, swap_directory);
+    std::vector<RequestHandle> handles;
+    for (const Request& request : requests) handles.push_back(server->Add(request));
+    server->RunToEnd();
+    for (size_t i = 0; i < handles.size(); ++i) {
+      const Answer& answer = (*server)[handles[i]];
+      EXPECT_EQ(answer.tokens, alone[i].tokens)
+          << policy << ", " << i << ", swapped out " << answer.usage.swaps << " times, preempted "
+          << answer.usage.preemptions;
+    }
+    EXPECT_EQ(server->Stats().swapped_pages, 0);
+    return server->Stats();
+  }
+
+  std::shared_ptr<const ModelSource> model_ =
+      MakeRandomModel(InFamily(SmallConfig(6, 2), std::get<1>(GetParam()).name), 5);
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Devices, SwapTest,
+    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                       ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
+                                         Family{"gemma3_text", DType::kF16})),
+    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+
+TEST_P(SwapTest, EveryPolicyComesBackAsItWas) {
+  for (const PolicyInfo& policy : ListPolicies()) {
+    const SchedulerStats stats = RunTogether(policy.name, 16 << 20);
+    if (policy.name == "full" || policy.name == "h2o" || policy.name == "snapkv") {
+      EXPECT_GT(stats.swaps, 0u) << policy.name;
+    }
+  }
+}
+
+TEST_P(SwapTest, WithoutRoomItReadsAgain) {
+  const SchedulerStats stats = RunTogether("h2o", 0);
+  EXPECT_EQ(stats.swaps, 0u);
+  EXPECT_GT(stats.preemptions, 0u);
+}
+
+TEST_P(SwapTest, InAFile) {
+  if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "a GPU copies to memory";
+  EXPECT_GT(RunTogether("h2o", 16 << 20, testing::TempDir()).swaps, 0u);
+}
+
+TEST(SwapDirectory, ThatIsNotThereIsNamed) {
+  EngineOptions options = InvariantOptions("cpu", DType::kF16);
+  options.swap_space_bytes = 1 << 20;
+  options.swap_directory = "/no/such/folder";
+  const auto model = MakeRandomModel(InFamily(SmallConfig(6, 2), "llama"), 5);
+  const auto engine = Engine::Create(model, options, nullptr);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_NE(engine.status().message().find("/no/such/folder"), std::string::npos)
+      << engine.status();
+}
+
+}  // namespace
+}  // namespace hydrant
