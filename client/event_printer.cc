@@ -48,14 +48,15 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
       "[{} prompt{} + {} new tokens; KV kept {} evicted {} per head{}, {} pages at most; queue "
       "{:.0f} "
       "ms, prompt {:.0f} ms, "
-      "{:.1f} tok/s{}{}]",
+      "{:.1f} tok/s{}{}{}]",
       usage.prompt_tokens(),
       usage.cached_tokens() > 0 ? fmt::format(" ({} cached)", usage.cached_tokens()) : "",
       usage.completion_tokens(), usage.kv_tokens_kept(), usage.kv_tokens_evicted(),
       CompressionText(usage), usage.kv_pages_peak(), usage.queue_us() * 1e-3,
       usage.prefill_us() * 1e-3, rate,
       usage.preemptions() > 0 ? fmt::format(", {} preemptions", usage.preemptions()) : "",
-      usage.swaps() > 0 ? fmt::format(", {} swaps", usage.swaps()) : "");
+      usage.swaps() > 0 ? fmt::format(", {} swaps", usage.swaps()) : "",
+      usage.shrinks() > 0 ? fmt::format(", cut {} times for others", usage.shrinks()) : "");
 }
 
 // A line that is overwritten; only for a person at a terminal.

@@ -61,6 +61,10 @@ void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
 }
 
 void FillScheduling(const RequestFlags& flags, v1::GenerateRequest* request) {
+  if (!flags.on_pressure.empty()) {
+    request->mutable_scheduling()->set_on_pressure(
+        flags.on_pressure == "evict" ? v1::ON_PRESSURE_EVICT : v1::ON_PRESSURE_PREEMPT);
+  }
   if (flags.priority) request->mutable_scheduling()->set_priority(*flags.priority);
   const auto us = [](double seconds) { return static_cast<uint64_t>(seconds * 1e6); };
   if (flags.target_ttft_s > 0)
@@ -145,6 +149,9 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--timeout", flags->timeout_s, "Seconds the whole answer may take")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--priority", flags->priority, "Lower ones go first; default 0");
+  app->add_option("--on-pressure", flags->on_pressure,
+                  "When others need pages: preempt, the default, or evict: the cache may be cut")
+      ->check(CLI::IsMember({"preempt", "evict"}));
   app->add_option("--target-ttft", flags->target_ttft_s,
                   "Seconds until the first token: refused where it cannot be so soon")
       ->check(CLI::Range(1e-6, 86400.0));

@@ -42,6 +42,7 @@ struct RequestFlags {
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
   std::optional<int32_t> priority;
+  std::string on_pressure;
   double target_ttft_s = 0, target_tpot_s = 0;  // the same
   int resume = 3;                   // times that a lost stream is taken up again
 };

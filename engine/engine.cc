@@ -214,6 +214,7 @@ void Engine::Enqueue(const Batch& batch) {
 absl::Status Engine::Collect(StepResult* result) { return impl_->results.Pop(result); }
 
 void Engine::Impl::Cut(const SlotCut& cut) {
+  if (cut.plan.has_value()) kv->SetPlan(cut.slot, *cut.plan);
   const CachePlan& plan = kv->plan(cut.slot);
   prefill->cutter().Cut(plan, plan.life->CutAfter(plan, cut.tokens), cut.slot, cut.tokens, *kv);
 }

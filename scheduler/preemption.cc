@@ -1,6 +1,7 @@
 // The part of Scheduler that takes pages from one sequence for another.
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "scheduler/scheduler.h"
 
@@ -11,8 +12,61 @@ namespace {
 // A preempted sequence comes back when the live ones have room for this many tokens, and twice what
 // it has to replay.
 constexpr int64_t kAheadTokens = 64;
+// A cache that is cut for others keeps this share of what it holds, and no less than so many
+// entries a head where its request does not say.
+constexpr double kShrink = 0.75;
+constexpr int64_t kLeastCap = 128;
 
 }  // namespace
+
+// Of those that allow it, the one that this frees the most pages of; false: of none it frees any.
+bool Scheduler::TryShrink() {
+  Sequence* best = nullptr;
+  int32_t cap = 0, most = 0;
+  for (Sequence* sequence : live_) {
+    const int32_t to = ShrinksTo(*sequence);
+    if (to == 0) continue;
+    const int32_t held = sequence->plan.EntriesAfter(sequence->num_seen);
+    const int32_t freed = PagesOf(held, limits_.block_size) - PagesOf(to, limits_.block_size);
+    if (freed <= most) continue;
+    best = sequence;
+    most = freed;
+    cap = to;
+  }
+  if (best == nullptr) return false;
+  best->shrinks.push_back({best->num_seen, cap});
+  ++best->usage.shrinks;
+  ++totals_.shrinks;
+  ShrinkNow(best, cap);
+  return true;
+}
+
+// The entries a head that it would be cut to; 0: it may not be cut now.
+int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
+  if (!sequence.evict_on_pressure || sequence.state != SequenceState::kRunning ||
+      !sequence.MayDecode() || sequence.num_seen < sequence.num_prompt_tokens ||
+      sequence.num_shrunk < sequence.shrinks.size() || !MayShrink(sequence.plan))
+    return 0;
+  const SequenceSpace& space = sequence.space;
+  if (!space.shared.empty() || std::find(cut_.begin(), cut_.end(), CacheOf(sequence)) != cut_.end())
+    return 0;
+  const int32_t held = sequence.plan.EntriesAfter(sequence.num_seen);
+  const int32_t least =
+      std::max(static_cast<int32_t>(sequence.spec.min_cache_tokens.value_or(kLeastCap)),
+               sequence.plan.rule.sinks + 2);
+  const auto to = std::max(least, static_cast<int32_t>(held * kShrink));
+  return to < held ? to : 0;
+}
+
+void Scheduler::ShrinkNow(Sequence* sequence, int32_t cap) {
+  const int64_t tokens = sequence->num_seen;
+  if (!sequence->plan_before.has_value()) sequence->plan_before = sequence->plan;
+  sequence->plan = Shrink(sequence->plan, tokens, cap);
+  space_.Cut({.cap = cap}, tokens, &sequence->space);
+  batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(tokens), sequence->plan});
+  cut_.push_back(CacheOf(*sequence));
+  ++sequence->num_shrunk;
+}
 
 // Of those behind the first, which always goes on: one of the last class; of these who was
 // preempted least often, so that nobody is twice while another has not been once; then whose pages
@@ -49,6 +103,10 @@ void Scheduler::Preempt(Sequence* sequence) {
     sequence->keep.clear();
     sequence->cursor = PrefillCursor();
     sequence->num_seen = sequence->num_done = 0;
+    sequence->num_shrunk = 0;
+    if (sequence->plan_before.has_value()) {
+      sequence->plan = *std::exchange(sequence->plan_before, std::nullopt);
+    }
     ++sequence->usage.preemptions;
     ++totals_.preemptions;
   }
@@ -107,7 +165,8 @@ bool Scheduler::TrySwapIn(Sequence* sequence) {
   const CacheSpace::OpenArgs args = {.plan = &sequence->plan,
                                      .tokens = sequence->num_seen,
                                      .final_tokens = sequence->max_total_tokens - 1,
-                                     .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
+                                     .pages_kept_free = live_.empty() ? 0 : watermark_pages_,
+                                     .others_may_follow = false};
   if (!space_.TrySwapIn(args, sequence->swapped, &sequence->space, &batch_)) {
     wait_reason_ = space_.wait_reason();
     return false;

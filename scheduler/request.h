@@ -98,6 +98,9 @@ struct Request {
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;  // lower ones go first, and are preempted last
+  // Before anybody is preempted its cache may be cut to less than it may hold. It shares no pages.
+  // REQUIRES: it goes on from no context and is not kept
+  bool evict_on_pressure = false;
   // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
   // no token follows. REQUIRES: max_tokens is 1, nothing is resumed
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
@@ -129,6 +132,7 @@ struct Usage {
   PolicyReport policy_report{};  // what the cache policy decided by itself
   int64_t kv_pages_peak = 0;     // most pages held at once, all layers and heads
   int32_t preemptions = 0;       // times that it lost its cache, and had to read its prompt again
+  int32_t shrinks = 0;           // times that its cache was cut because others needed the room
   int32_t swaps = 0;             // times that its cache left for the host's memory and came back
   TimeUs queue_us = 0;           // submission to the first prefill work
   TimeUs prefill_us = 0;         // first prefill work to the first token

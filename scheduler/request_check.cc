@@ -236,6 +236,18 @@ std::vector<PrefixKey> KeysOf(const Request& request, const CachePlan& plan,
   return PrefixKeys(std::span(request.prompt).first(plan.prompt.tokens), request.cache_salt);
 }
 
+absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
+  if (!request.evict_on_pressure) return absl::OkStatus();
+  const std::string evict = "scheduling.on_pressure: ON_PRESSURE_EVICT ";
+  if (request.from != nullptr || !request.keep_as.handle.empty())
+    return absl::InvalidArgumentError(evict + "goes neither with a context nor with keep");
+  if (MayShrink(plan)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      evict,
+      "needs a cache whose heads rank what they hold at every token, under a cap of their own; \"",
+      request.cache.policy, "\" as asked for has none. h2o with max_cache_tokens has"));
+}
+
 // Of a request that goes on from a context with another turn that is read at once.
 std::optional<TurnBudget> TurnOf(const Request& request, const EngineLimits& limits) {
   if (request.from == nullptr) return std::nullopt;
@@ -282,6 +294,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
   if (!probe.ok()) return Invalid(probe.status());
   status = CheckRolling(request.cache, *plan, limits);
+  if (status.ok()) status = CheckEviction(request, *plan);
   if (!status.ok()) return Invalid(std::move(status));
   const std::optional<TurnBudget> turn = TurnOf(request, limits);
   CachePlan largest = *plan;  // that it will be

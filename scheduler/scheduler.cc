@@ -73,6 +73,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .deadline = request.deadline,
       .slo = request.slo,
       .priority = request.priority,
+      .evict_on_pressure = request.evict_on_pressure,
       .pooling = request.pooling,
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
@@ -197,8 +198,13 @@ void Scheduler::GoLive(Sequence* sequence) {
 void Scheduler::CutRunning() {
   for (Sequence* sequence : live_) {
     const CachePlan& plan = sequence->plan;
-    if (sequence->state != SequenceState::kRunning || !plan.CutsAfter(sequence->num_seen)) continue;
-    if (!sequence->MayDecode()) continue;
+    if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
+    if (sequence->num_shrunk < sequence->shrinks.size()) {
+      const ShrinkAt& again = sequence->shrinks[sequence->num_shrunk];
+      if (again.tokens == sequence->num_seen) ShrinkNow(sequence, again.cap);
+      continue;
+    }
+    if (!plan.CutsAfter(sequence->num_seen)) continue;
     const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
     if (cut.then.has_value()) space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
     batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
@@ -243,6 +249,7 @@ bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
       Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
       return false;
     }
+    if (TryShrink()) continue;
     Sequence* victim = PickVictim();
     Preempt(victim);
     if (victim == sequence) return false;
@@ -354,7 +361,7 @@ bool Scheduler::TryOpen(Sequence* sequence) {
   const std::span<const PrefixKey> keys = sequence->prefix_keys;
   if (kept != nullptr) {
     args.tokens = from->num_seen;
-  } else if (!keys.empty()) {
+  } else if (!keys.empty() && !sequence->evict_on_pressure) {
     args.prefix = keys.first(UsableTokens(*sequence, nullptr) / kPrefixBlockTokens);
   }
   const bool opened = kept == nullptr ? space_.TryOpen(args, &sequence->space, &batch_)
@@ -524,7 +531,9 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
           filled_.insert(filled_.end(), keys.begin(), keys.end());
         }
         prefix_cache_.Fill(&sequence->prefix);
-        space_.Publish(sequence->plan, sequence->num_seen, sequence->prefix_keys, &sequence->space);
+        if (!sequence->evict_on_pressure)
+          space_.Publish(sequence->plan, sequence->num_seen, sequence->prefix_keys,
+                         &sequence->space);
       }
     }
     if (sequence->pooling != EmbeddingPooling::kNone) {

@@ -77,6 +77,7 @@ struct SchedulerStats {
   int64_t pages_spared = 0;  // that sequences would hold more if none had several owners
   uint64_t steps = 0;
   uint64_t preemptions = 0;        // caches that were given up
+  uint64_t shrinks = 0;            // caches that were cut for others
   uint64_t swaps = 0;              // and those that left for the host's memory
   int64_t swapped_pages = 0;       // that are there
   uint64_t prompt_tokens = 0;      // read, each prompt once
@@ -144,6 +145,9 @@ class Scheduler {
   void BeginTurn(Sequence* sequence, const TokenRange& range);
   bool TryGrow(Sequence* sequence, int64_t tokens, TimeUs now);
   void BeginRead(Sequence* sequence);
+  bool TryShrink();
+  int32_t ShrinksTo(const Sequence& sequence) const;
+  void ShrinkNow(Sequence* sequence, int32_t cap);
   Sequence* PickVictim() const;
   double WorkLostBy(const Sequence& sequence) const;
   void Preempt(Sequence* sequence);

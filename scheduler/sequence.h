@@ -36,6 +36,12 @@ struct QueueOrder {
   auto operator<=>(const QueueOrder&) const = default;
 };
 
+// A cut for others' sake. One that reads its prompt again is cut again where it was.
+struct ShrinkAt {
+  int64_t tokens = 0;  // seen
+  int32_t cap = 0;
+};
+
 struct Sequence {
   RequestHandle handle = 0;
   QueueOrder order{};
@@ -51,6 +57,7 @@ struct Sequence {
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;
+  bool evict_on_pressure = false;
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
@@ -65,6 +72,9 @@ struct Sequence {
   std::vector<RequestHandle> samples{};
   std::vector<SamplingRow> sample_rows{};  // in this step: PrefillSlice::more_samples
   std::optional<RequestHandle> sample_of{};
+  std::vector<ShrinkAt> shrinks{};
+  size_t num_shrunk = 0;                   // of these, that its cache has undergone
+  std::optional<CachePlan> plan_before{};  // the plan before the first of them
   bool only_reads = false;
   CacheSpec spec{};
   std::string salt{};

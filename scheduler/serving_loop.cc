@@ -261,6 +261,7 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .steps = metrics_.steps,
                         .preemptions = metrics_.preemptions,
                         .swaps = metrics_.swaps,
+                        .shrinks = metrics_.shrinks,
                         .swapped_pages = metrics_.swapped_pages,
                         .prompt_tokens = metrics_.prompt_tokens,
                         .generation_tokens = metrics_.generation_tokens,
@@ -413,6 +414,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.steps = stats.steps;
   metrics_.preemptions = stats.preemptions;
   metrics_.swaps = stats.swaps;
+  metrics_.shrinks = stats.shrinks;
   metrics_.swapped_pages = stats.swapped_pages;
   metrics_.prompt_tokens = stats.prompt_tokens;
   metrics_.generation_tokens = stats.generation_tokens;

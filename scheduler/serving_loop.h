@@ -42,6 +42,7 @@ struct LoopSnapshot {
   uint64_t steps = 0;
   uint64_t preemptions = 0;
   uint64_t swaps = 0;
+  uint64_t shrinks = 0;
   int64_t swapped_pages = 0;
   uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;

@@ -59,6 +59,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"kv_pages_peak", usage.kv_pages_peak},
                {"preemptions", usage.preemptions},
                {"swaps", usage.swaps},
+               {"shrinks", usage.shrinks},
                {"queue_ms", millis(usage.queue_us)},
                {"prefill_ms", millis(usage.prefill_us)},
                {"decode_ms", millis(usage.decode_us)}});

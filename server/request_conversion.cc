@@ -54,6 +54,10 @@ absl::Status CheckSamples(const v1::GenerateRequest& wire) {
     return Invalid(absl::StrCat("sampling.n: ", n,
                                 " samples cannot be resumed; with resume_token_ids at most 1"));
   }
+  if (wire.scheduling().on_pressure() == v1::ON_PRESSURE_EVICT) {
+    return Invalid(
+        absl::StrCat("sampling.n: ", n, " samples share pages; with ON_PRESSURE_EVICT at most 1"));
+  }
   if (wire.keep()) {
     return Invalid(absl::StrCat("sampling.n: ", n,
                                 " samples leave no cache that could be kept; with keep at most 1"));
@@ -124,6 +128,11 @@ absl::Status ConvertScheduling(const v1::Scheduling& wire, Request* request) {
                                 ", ", kMostPriority, "]"));
   }
   request->priority = priority;
+  if (!v1::OnPressure_IsValid(wire.on_pressure())) {
+    return Invalid(absl::StrCat("scheduling.on_pressure: ", wire.on_pressure(),
+                                " is unknown; one of ON_PRESSURE_PREEMPT, ON_PRESSURE_EVICT"));
+  }
+  request->evict_on_pressure = wire.on_pressure() == v1::ON_PRESSURE_EVICT;
   const v1::Slo& slo = wire.slo();
   HYDRANT_ASSIGN_OR_RETURN(request->slo.ttft_us, ConvertTarget(slo.has_ttft_us(), slo.ttft_us(),
                                                                "scheduling.slo.ttft_us"));

@@ -17,12 +17,13 @@ void LogRequest(const RequestRecord& record) {
   }
   spdlog::info(
       "request {} {}: {} prompt ({} cached) + {} new tokens{}, kv kept {} evicted {}, {} pages, "
-      "{} preemptions, {} swaps, queue {} ms, prefill {} ms, decode {} ms",
+      "{} preemptions, {} swaps, {} shrinks, queue {} ms, prefill {} ms, decode {} ms",
       record.request_id, record.reason, usage.prompt_tokens, usage.cached_tokens,
       usage.completion_tokens,
       record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples),
       usage.kv_tokens_kept, usage.kv_tokens_evicted, usage.kv_pages_peak, usage.preemptions,
-      usage.swaps, usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000);
+      usage.swaps, usage.shrinks, usage.queue_us / 1000, usage.prefill_us / 1000,
+      usage.decode_us / 1000);
 }
 
 }  // namespace hydrant

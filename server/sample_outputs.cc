@@ -89,6 +89,7 @@ Usage UsageOfSamples(const std::vector<Usage>& samples) {
     total.kv_pages_peak += samples[i].kv_pages_peak;
     total.preemptions += samples[i].preemptions;
     total.swaps += samples[i].swaps;
+    total.shrinks += samples[i].shrinks;
     total.decode_us = std::max(total.decode_us, samples[i].decode_us);
   }
   return total;

@@ -51,6 +51,7 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_kv_pages_peak(Count64(usage.kv_pages_peak));
   wire.set_preemptions(Count(usage.preemptions));
   wire.set_swaps(Count(usage.swaps));
+  wire.set_shrinks(Count(usage.shrinks));
   wire.set_queue_us(Count64(usage.queue_us));
   wire.set_prefill_us(Count64(usage.prefill_us));
   wire.set_decode_us(Count64(usage.decode_us));

@@ -261,6 +261,21 @@ CachePlan Decide(const CachePlan& plan, const Observations& observations) {
   return plan.policy->Decide(plan, observations);
 }
 
+bool MayShrink(const CachePlan& plan) {
+  return plan.open == OpenUntil::kDecided && plan.cap != kNoCap && plan.LeavesEntries() &&
+         plan.layer_budgets.empty() && plan.share.scope == BudgetScope::kHead &&
+         plan.life->MayShrink();
+}
+
+CachePlan Shrink(const CachePlan& plan, int64_t tokens, int32_t cap) {
+  CachePlan shrunk = plan;
+  const auto recent = static_cast<int32_t>(int64_t{plan.rule.recent} * cap / plan.cap);
+  shrunk.rule.recent = std::min(recent, cap - plan.rule.sinks - 1);
+  shrunk.cap = cap;
+  shrunk.life = std::make_shared<Shrunk>(tokens, plan.EntriesAfter(tokens));
+  return shrunk;
+}
+
 std::optional<int32_t> TurnBudget::Mean() const {
   if (cut_to.empty()) return cap == kNoCap ? std::nullopt : std::optional(cap);
   const int64_t sum = std::accumulate(cut_to.begin(), cut_to.end(), int64_t{0});

@@ -117,6 +117,14 @@ struct Observations {
 // What the plan's policy makes of them. The plan may be as open as before.
 CachePlan Decide(const CachePlan& plan, const Observations& observations);
 
+// Whether a live cache of this plan can be cut to a lower cap: its heads have one, are alike, and
+// rank what they hold at every token.
+bool MayShrink(const CachePlan& plan);
+// The plan from `tokens` seen on, when its heads are cut to `cap` entries each by their running
+// scores; what its rule protects of the newest becomes less in proportion. REQUIRES:
+// MayShrink(plan), rule.sinks + 1 < cap < EntriesAfter(tokens)
+CachePlan Shrink(const CachePlan& plan, int64_t tokens, int32_t cap);
+
 // A cache that another prompt follows, as in a conversation: C is counted anew, of all `tokens` up
 // to that prompt's end, and so is what is protected. What has been evicted stays so.
 struct TurnBudget {

@@ -427,7 +427,7 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
   updates->setups.push_back({space->slot, *args.plan});
   updates->swap_ins.push_back(
       {.slot = space->slot, .kept = kept.kept, .pages = SwapsOf(*space, kept, shared, false)});
-  PublishAs({kept.key}, sharable, space);
+  if (args.others_may_follow) PublishAs({kept.key}, sharable, space);
   return true;
 }
 

@@ -112,6 +112,7 @@ class CacheSpace {
     // Of the prompt's first blocks that are not read: it shares the pages of those that others have
     // published, where its plan may.
     std::span<const PrefixKey> prefix = {};
+    bool others_may_follow = true;  // TrySwapIn: the kept cache stays, and others may share it
   };
   // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
   // to the batch.

@@ -5,6 +5,7 @@
 #define HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -70,6 +71,8 @@ struct SlotTurn {
 struct SlotCut {
   int slot = 0;
   int32_t tokens = 0;  // seen so far
+  // The slot follows this plan from now on, whose life says the cut (Shrink); unset: its own does.
+  std::optional<CachePlan> plan = {};
 };
 
 // A cache leaves its slot for the host's memory, or comes back into one. A kept cache is named by a

@@ -194,6 +194,16 @@ PageCut WholeUntil::CutAfter(const CachePlan& plan, int64_t tokens) const {
           .then = HeadSpan{.cap = EntriesAfter(plan, tokens + 1)}};
 }
 
+HeadSpan Shrunk::Opening(const CachePlan& plan, int /*layer*/) const { return {.cap = plan.cap}; }
+
+PageCut Shrunk::CutAfter(const CachePlan& plan, int64_t /*tokens*/) const {
+  return {.keep = std::vector<int32_t>(plan.prompt.num_layers, plan.cap),
+          .share = {},
+          .max_length = held_,
+          .growth = 0,
+          .then = HeadSpan{.cap = plan.cap}};
+}
+
 HeadSpan DropsChunks::Opening(const CachePlan& plan, int layer) const {
   HeadSpan span = Lifecycle::Opening(plan, layer);
   span.drop = drop_;

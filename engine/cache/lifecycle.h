@@ -12,6 +12,8 @@
 //                                        attention
 //   WholeUntil     nothing leaves                                  at n tokens it is cut once
 //   DropsChunks    as CutAtPrompt                                  many entries leave at once
+//   Shrunk                               (Shrink() made it of      cut to a lower cap
+//                                        a CutAtPrompt)
 //
 // A policy with a life of its own derives one in its own file (policies/subgen.cc does) and sets
 // CachePlan::life. Lives are immutable: one object may serve many threads and requests. All that is
@@ -107,13 +109,19 @@ class Lifecycle {
   virtual PageCut CutAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return {}; }
   // Such a cut comes although no head is at its cap: it does so without caps, too.
   virtual bool CutsWithoutCaps() const { return false; }
+  // Every head of a layer holds as many entries as it may, and no cut is to come: its cap can be
+  // lowered (Shrink).
+  virtual bool MayShrink() const { return false; }
   // The samples that entries are streamed into while decoding; null: none.
   virtual const SubGenRule* Samples() const { return nullptr; }
 };
 
 // The default: every head of a layer keeps the layer's budget of the prompt. A prompt within its
 // budget keeps everything.
-using CutAtPrompt = Lifecycle;
+class CutAtPrompt final : public Lifecycle {
+ public:
+  bool MayShrink() const override { return true; }
+};
 
 // What the lives have in common that report.
 class ReportedLife : public Lifecycle {
@@ -192,6 +200,24 @@ class DropsChunks final : public Lifecycle {
 
  private:
   int32_t drop_;
+};
+
+// From a token on every head holds plan.cap entries, whatever it held before.
+class Shrunk final : public Lifecycle {
+ public:
+  // A head held so many when so many tokens had been seen.
+  Shrunk(int64_t tokens, int32_t held) : tokens_(tokens), held_(held) {}
+
+  HeadSpan Opening(const CachePlan& plan, int layer) const override;
+  bool CutsPrompt(const CachePlan&) const override { return false; }
+  bool CutsAfter(const CachePlan&, int64_t tokens) const override { return tokens == tokens_; }
+  PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override;
+  bool CutsWithoutCaps() const override { return true; }
+  bool MayShrink() const override { return true; }
+
+ private:
+  int64_t tokens_;
+  int32_t held_;
 };
 
 }  // namespace hydrant

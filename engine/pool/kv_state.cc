@@ -195,9 +195,13 @@ void KvState::Fork(const SlotFork& fork) {
   windowed_.Fork(*backend_, fork.slot, fork.from);
 }
 
+void KvState::SetPlan(int slot, const CachePlan& plan) {
+  plans_[slot] = plan;
+  full_.rules.Write(*backend_, slot, std::span(&plan.rule, 1));
+}
+
 void KvState::Decide(const SlotDecision& decision) {
-  plans_[decision.slot] = decision.plan;
-  full_.rules.Write(*backend_, decision.slot, std::span(&decision.plan.rule, 1));
+  SetPlan(decision.slot, decision.plan);
   const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
   backend_->CombineCachedScores({.slot = decision.slot,
                                  .weight_score = mix.of_score,

@@ -59,6 +59,8 @@ class KvState {
     const bool windowed = place_[layer].windowed;
     return {windowed ? windowed_.tables : full_.tables, place_[layer].layer, windowed};
   }
+  // The slot's newest plan from now on, of what it holds.
+  void SetPlan(int slot, const CachePlan& plan);
   const CachePlan& plan(int slot) const { return plans_[slot]; }          // the slot's newest
   int32_t shared_tokens(int slot) const { return shared_tokens_[slot]; }  // SlotSetup
 

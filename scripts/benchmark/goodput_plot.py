@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draws what scripts/benchmark/goodput measured: for each pool the good requests a second over those that arrive, and the
-sequences that ran at once over the time of one probe. Servers without a pool (llama.cpp's) stand in every plot of goodput.
+sequences that ran at once over the time of one probe. A pool that was measured with targets and without is one plot: lines are
+with targets, dashes without. Servers without a pool (llama.cpp's) stand in every plot of goodput.
 
   goodput_plot.py --out docs/goodput.svg --batch-at 2 build/goodput/*.json
 
@@ -34,19 +35,26 @@ def batch_over_time(arm, rate):
 
 
 def draw(sweeps, batch_at):
-    pools = [sweep for sweep in sweeps if sweep["label"].startswith("pool")]
-    others = [sweep for sweep in sweeps if sweep not in pools]
+    pools = {}  # [pool's name][whether with targets]
+    for sweep in sweeps:
+        if sweep["label"].startswith("pool"):
+            pools.setdefault(sweep["label"].removesuffix(", targets"), {})[sweep["label"].endswith(", targets")] = sweep
+    others = [sweep for sweep in sweeps if not sweep["label"].startswith("pool")]
     figure, axes = plt.subplots(2, len(pools), figsize=(4 * len(pools), 6.5), sharey="row", squeeze=False)
-    most = max(point["rate"] for sweep in pools for arm in sweep["arms"] for point in arm["points"])
-    for column, pool in enumerate(pools):
+    most = max(point["rate"] for modes in pools.values() for sweep in modes.values() for arm in sweep["arms"] for point in arm["points"])
+    for column, (name, modes) in enumerate(pools.items()):
+        pool = modes[max(modes)]
         goodput, batch = axes[0][column], axes[1][column]
         goodput.plot([0, most], [0, most], color="#cccccc", linewidth=1, label="all good")
         for colour, arm in zip(COLOURS, pool["arms"]):
             goodput.plot(*curve(arm), marker="o", color=colour, label=arm["name"])
             batch.step(*batch_over_time(arm, batch_at), where="post", color=colour, linewidth=1)
+        if len(modes) > 1:
+            for colour, arm in zip(COLOURS, modes[False]["arms"]):
+                goodput.plot(*curve(arm), "--", color=colour, linewidth=1, label=f"{arm['name']}, no targets")
         for colour, style, other in zip(COLOURS[len(pool["arms"]):], ("-", "--"), others):
             goodput.plot(*curve(other["arms"][0]), style, marker="s", markersize=4, color=colour, label=other["label"])
-        goodput.set(title=pool["label"], xlabel="requests/s that arrive")
+        goodput.set(title=name, xlabel="requests/s that arrive")
         batch.set(xlabel=f"seconds, {batch_at:g} requests/s")
     axes[0][0].set_ylabel("good requests/s")
     axes[1][0].set_ylabel("sequences at once")

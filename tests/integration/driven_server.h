@@ -129,6 +129,13 @@ class Server {
     return cache;
   }
 
+  // What the slot holds whose prompt was the last that ended.
+  Answer LastReadCache() const {
+    Answer cache;
+    ReadCache(last_read_slot_, &cache);
+    return cache;
+  }
+
   bool Empty() const { return scheduler_->Empty(); }
   void Cancel(RequestHandle handle) {
     cancelled_.insert(handle);
@@ -163,7 +170,7 @@ class Server {
   std::map<RequestHandle, Answer> answers_;
   std::set<RequestHandle> cancelled_;
   RequestHandle last_ = 0;
-  int last_slot_ = 0;
+  int last_slot_ = 0, last_read_slot_ = 0;
   bool scored_ = false;  // it: its pages hold scores
   TimeUs now_ = 0;
 };
@@ -174,6 +181,7 @@ inline void Server::Step() {
   for (const PrefillSlice& slice : batch.prefill) {
     if (slice.EndsPrompt(engine_->limits().num_layers)) read.push_back(slice.slot);
   }
+  if (!read.empty()) last_read_slot_ = read.back();
   if (batch.decode.size() == 1) last_slot_ = batch.decode[0].slot;
   StepResult result;
   const absl::Status status = engine_->Execute(batch, &result);

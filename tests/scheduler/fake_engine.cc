@@ -251,6 +251,12 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
   for (const SlotCut& cut : batch.cuts) {
     Slot& slot = slots_[cut.slot];
     CacheReport& report = result->cut_reports.emplace_back();
+    if (cut.plan.has_value()) {
+      EXPECT_TRUE(MayShrink(slot.plan));
+      EXPECT_LT(cut.plan->cap, slot.plan.EntriesAfter(slot.fed));
+      slot.plan = *cut.plan;
+      ++num_shrinks_;
+    }
     EXPECT_FALSE(IsOpen(slot.plan));
     EXPECT_EQ(slot.fed, cut.tokens);
     EXPECT_TRUE(slot.plan.CutsAfter(cut.tokens)) << "too early, or too late";

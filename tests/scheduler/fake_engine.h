@@ -49,6 +49,7 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_steps() const { return num_steps_; }
   int64_t num_appended() const { return num_appended_; }  // runs
   int64_t num_turns() const { return num_turns_; }        // that raised caps
+  int64_t num_shrinks() const { return num_shrinks_; }
   int64_t num_forks() const { return num_forks_; }
   int64_t num_copies() const { return num_copies_; }                // data pages, within the pool
   int64_t num_state_copies() const { return num_state_copies_; }    // state pages alone
@@ -155,6 +156,7 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;
   int64_t num_turns_ = 0;
+  int64_t num_shrinks_ = 0;
   int64_t num_forks_ = 0;
   int64_t num_copies_ = 0;
   int64_t num_state_copies_ = 0;

@@ -42,6 +42,7 @@ class Soak {
   PrefixCacheStats prefix_cache() const { return harness_.scheduler.Stats().prefix_cache; }
   uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
+  uint64_t shrinks() const { return harness_.scheduler.Stats().shrinks; }
   uint64_t swaps() const { return harness_.scheduler.Stats().swaps; }
   const FakeEngine& engine() const { return harness_.engine; }
   int num_continued() const { return num_continued_; }
@@ -175,13 +176,19 @@ class Soak {
     if (Below(8) == 0) request.slo.ttft_us = 1 + Below(60'000);
     if (Below(8) == 0) request.slo.tpot_us = 1 + Below(5'000);
     if (Below(4) == 0) request.priority = Below(7) - 3;
+    if (Below(2) == 0) MayBeCut(&request);
     if (Below(8) == 0) {
       for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));
     }
     if (Below(3) == 0) request.keep_as.handle = "context " + std::to_string(next_seed_);
     if (Below(30) == 0) request.keep_as.pinned = true;
     if (Below(3) == 0) GoOn(&request);
-    const int samples = Below(5) == 0 && request.resume_token_ids.empty() ? 2 + Below(4) : 1;
+    if (request.from != nullptr || !request.keep_as.handle.empty())
+      request.evict_on_pressure = false;
+    const int samples =
+        !request.evict_on_pressure && Below(5) == 0 && request.resume_token_ids.empty()
+            ? 2 + Below(4)
+            : 1;
     if (samples > 1) request.keep_as = {};
     const std::optional<uint64_t> seed = request.sampling.seed;
     for (int i = 0; i < samples; ++i) {
@@ -190,6 +197,14 @@ class Soak {
       requests_.push_back(request);
       handles_.push_back(harness_.Add(request));
     }
+  }
+  void MayBeCut(Request* request) {
+    const CacheSpec& cache = request->cache;
+    if (cache.policy != "local" && cache.policy != "h2o") return;
+    if (!cache.params.empty() || cache.min_retained_mass.has_value()) return;
+    request->evict_on_pressure = true;
+    request->keep_as = {};
+    request->cache.min_cache_tokens = request->cache.min_cache_tokens.value_or(2 + Below(30));
   }
   // From the context of one that has ended, where there still is one.
   void GoOn(Request* request) {
@@ -288,6 +303,10 @@ class Soak {
       const Stream& stream = harness_[handles_[i]];
       ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
       if (stream.token_ids.empty()) continue;
+      // Alone nothing would have been cut.
+      const Usage& usage =
+          stream.finished.has_value() ? stream.finished->usage : stream.failed->usage;
+      if (usage.shrinks > 0) continue;
       // Alone it would have had more room.
       const CacheSpec& cache = requests_[i].cache;
       if (cache.policy == "auto" && !cache.min_retained_mass && requests_[i].from == nullptr)
@@ -335,7 +354,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
            contexts_evicted = 0, loaded = 0, appended = 0, turns = 0, forks = 0, copies = 0,
-           shared = 0, state_copies = 0, swaps = 0;
+           shared = 0, state_copies = 0, swaps = 0, shrinks = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -343,6 +362,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     soak.Run(kStepsPerSeed);
     preemptions += soak.preemptions();
     swaps += soak.swaps();
+    shrinks += soak.shrinks();
     compared += soak.num_compared();
     cached += soak.prefix_cache().hit_tokens;
     evicted += soak.prefix_cache().evicted_blocks;
@@ -358,15 +378,16 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     if (HasFailure()) return;
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
-            << " preemptions, " << swaps << " swaps, " << cached << " tokens from prefix blocks, "
-            << evicted << " of these evicted, " << continued << " went on from a context, "
-            << appended << " runs appended, " << turns << " raised budgets, " << forks
-            << " samples forked, " << shared << " tokens of prompts in others' pages, " << copies
-            << " pages copied, " << state_copies << " states alone, " << contexts_evicted
-            << " contexts evicted, " << loaded << " loaded, " << compared
-            << " streams equal to their run alone\n";
+            << " preemptions, " << swaps << " swaps, " << shrinks << " caches cut for others, "
+            << cached << " tokens from prefix blocks, " << evicted << " of these evicted, "
+            << continued << " went on from a context, " << appended << " runs appended, " << turns
+            << " raised budgets, " << forks << " samples forked, " << shared
+            << " tokens of prompts in others' pages, " << copies << " pages copied, "
+            << state_copies << " states alone, " << contexts_evicted << " contexts evicted, "
+            << loaded << " loaded, " << compared << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(swaps, 0u);
+  EXPECT_GT(shrinks, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
   EXPECT_GT(continued, 0u);

@@ -144,6 +144,65 @@ TEST_P(SchedulerTest, TheLastClassIsPreemptedFirst) {
   EXPECT_EQ(h[second].finished->usage.preemptions, 0);
 }
 
+// Two caches that may be cut, in a pool that is too small for both.
+TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
+  EngineLimits limits = Limits();
+  limits.num_blocks = limits.num_states = 4 * 22;  // 88 entries a head
+  const auto run = [&](bool evict) {
+    auto h = std::make_unique<SchedulerHarness>(limits, SchedulerOptions{.watermark = 0});
+    for (const uint64_t seed : {1, 2}) {
+      Request request = MakeRequest(20, 60, seed);
+      request.cache.policy = "h2o";
+      request.cache.max_cache_tokens = 100;
+      request.cache.min_cache_tokens = 12;
+      request.evict_on_pressure = evict;
+      h->Add(request);
+    }
+    h->RunToEnd();
+    return h;
+  };
+  const auto preempted = run(false);
+  EXPECT_GT(preempted->scheduler.Stats().preemptions, 0u);
+  EXPECT_EQ(preempted->scheduler.Stats().shrinks, 0u);
+  const auto cut = run(true);
+  EXPECT_EQ(cut->scheduler.Stats().preemptions, 0u);
+  EXPECT_GT(cut->scheduler.Stats().shrinks, 0u);
+  int shrinks = 0;
+  for (const auto& [handle, stream] : cut->streams) {
+    EXPECT_EQ(stream.token_ids.size(), 60u);
+    const Usage& usage = stream.finished->usage;
+    shrinks += usage.shrinks;
+    if (usage.shrinks > 0) {
+      EXPECT_LT(usage.kv_tokens_kept, 75);
+      EXPECT_GE(usage.kv_tokens_kept, 12);
+      EXPECT_EQ(usage.kv_tokens_evicted, 79 - usage.kv_tokens_kept);
+    }
+  }
+  EXPECT_EQ(shrinks, static_cast<int>(cut->scheduler.Stats().shrinks));
+}
+
+// One whose cache was cut, and that reads its prompt again, is cut again where it was.
+TEST_P(SchedulerTest, ACutSurvivesPreemption) {
+  EngineLimits limits = Limits();
+  limits.num_blocks = limits.num_states = 4 * 22;
+  SchedulerHarness h(limits, {.watermark = 0});
+  Request first = MakeRequest(20, 60, 1), second = MakeRequest(20, 60, 2);
+  for (Request* request : {&first, &second}) {
+    request->cache.policy = "h2o";
+    request->cache.max_cache_tokens = 100;
+  }
+  second.cache.min_cache_tokens = 30;  // then it is preempted
+  second.evict_on_pressure = true;
+  h.Add(first);
+  const RequestHandle cut = h.Add(second);
+  h.RunToEnd();
+  const Usage& usage = h[cut].finished->usage;
+  EXPECT_GT(usage.shrinks, 0);
+  EXPECT_GT(usage.preemptions, 0);
+  EXPECT_GT(h.engine.num_shrinks(), usage.shrinks);
+  EXPECT_LT(usage.kv_tokens_kept, 79);
+}
+
 TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(8, 20, 1));

@@ -114,6 +114,26 @@ std::vector<BadField> BadFields() {
        "scheduling.priority", "1001 is outside [-1000, 1000]"},
       {"PriorityTooLow", [](R* r) { r->mutable_scheduling()->set_priority(-2147483647 - 1); },
        "scheduling.priority", "-2147483648 is outside [-1000, 1000]"},
+      {"EvictionWithoutACap",
+       [](R* r) { r->mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_EVICT); },
+       "scheduling.on_pressure", "\"full\" as asked for has none"},
+      {"EvictionOfWhatIsKept",
+       [](R* r) {
+         r->mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_EVICT);
+         r->mutable_cache()->set_cache_policy("h2o");
+         r->mutable_cache()->set_max_cache_tokens(100);
+         r->set_keep(true);
+       },
+       "scheduling.on_pressure", "nor with keep"},
+      {"EvictionOfSamples",
+       [](R* r) {
+         r->mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_EVICT);
+         r->mutable_sampling()->set_n(2);
+       },
+       "sampling.n", "with ON_PRESSURE_EVICT at most 1"},
+      {"UnknownPressure",
+       [](R* r) { r->mutable_scheduling()->set_on_pressure(static_cast<v1::OnPressure>(7)); },
+       "scheduling.on_pressure", "7 is unknown"},
       {"NoTimeToTheFirstToken",
        [](R* r) { r->mutable_scheduling()->mutable_slo()->set_ttft_us(0); },
        "scheduling.slo.ttft_us", "0 is outside [1, 86400000000]"},

@@ -1,6 +1,7 @@
-// Scheduler and engine together: a sequence whose cache was swapped out and has come back gets the
-// tokens that it gets alone, bit for bit (--batch-invariant), and one that had no room in the swap
-// space and read its prompt again does so, too.
+// Scheduler and engine together, in pools that are too small. A sequence whose cache was swapped
+// out and has come back gets the tokens that it gets alone, bit for bit (--batch-invariant), and
+// one that had no room in the swap space and read its prompt again does so, too. One that allows it
+// is cut to its best entries.
 #include <gtest/gtest.h>
 
 #include "engine/cache/cache_plan.h"
@@ -11,7 +12,7 @@
 namespace hydrant {
 namespace {
 
-class SwapTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
+class PressureTest : public ::testing::TestWithParam<std::tuple<std::string, Family>> {
  protected:
   void SetUp() override { HYDRANT_SKIP_WITHOUT_DEVICE(std::get<0>(GetParam())); }
 
@@ -74,13 +75,13 @@ class SwapTest : public ::testing::TestWithParam<std::tuple<std::string, Family>
 };
 
 INSTANTIATE_TEST_SUITE_P(
-    Devices, SwapTest,
+    Devices, PressureTest,
     ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
                        ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
                                          Family{"gemma3_text", DType::kF16})),
     [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
 
-TEST_P(SwapTest, EveryPolicyComesBackAsItWas) {
+TEST_P(PressureTest, EveryPolicyComesBackAsItWas) {
   for (const PolicyInfo& policy : ListPolicies()) {
     const SchedulerStats stats = RunTogether(policy.name, 16 << 20);
     if (policy.name == "full" || policy.name == "h2o" || policy.name == "snapkv") {
@@ -89,15 +90,70 @@ TEST_P(SwapTest, EveryPolicyComesBackAsItWas) {
   }
 }
 
-TEST_P(SwapTest, WithoutRoomItReadsAgain) {
+TEST_P(PressureTest, WithoutRoomItReadsAgain) {
   const SchedulerStats stats = RunTogether("h2o", 0);
   EXPECT_EQ(stats.swaps, 0u);
   EXPECT_GT(stats.preemptions, 0u);
 }
 
-TEST_P(SwapTest, InAFile) {
+TEST_P(PressureTest, InAFile) {
   if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "a GPU copies to memory";
   EXPECT_GT(RunTogether("h2o", 16 << 20, testing::TempDir()).swaps, 0u);
+}
+
+// The entries with the best scores, among them all that are protected. `cap` of them.
+std::set<int32_t> BestOf(const std::vector<int32_t>& positions, const std::vector<float>& scores,
+                         int32_t first_protected, int cap) {
+  std::vector<std::pair<float, int32_t>> order;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const bool kept = positions[i] >= first_protected;
+    order.emplace_back(kept ? std::numeric_limits<float>::infinity() : scores[i], positions[i]);
+  }
+  std::sort(order.rbegin(), order.rend());  // of equals the later one stays
+  std::set<int32_t> best;
+  for (int i = 0; i < cap; ++i) best.insert(order[i].second);
+  return best;
+}
+
+// The later of two is cut; before and after the step that does it, its pages are looked at.
+TEST_P(PressureTest, ACutKeepsTheBestEntries) {
+  if (std::get<1>(GetParam()).name == std::string("gemma3_text"))
+    GTEST_SKIP() << "layers with a window are not cut";
+  const int heads = model_->config().num_layers * model_->config().num_kv_heads;
+  const auto server = MakeServer(heads * 13, 0);  // 208 entries a head, of 100 + 120
+  Request first = MakeRequest("full", 0), second = MakeRequest("h2o", 1);
+  first.stopping.max_tokens = 40;
+  second.stopping.max_tokens = 60;
+  second.cache.max_cache_tokens = 120;
+  second.cache.min_cache_tokens = 20;
+  second.evict_on_pressure = true;
+  const int32_t recent = 60;  // half of 120
+  server->Add(first);
+  server->Step();
+  const RequestHandle cut = server->Add(second);
+  Answer before;
+  int cuts = 0;
+  while (!server->Empty()) {
+    server->Step();
+    const Answer now = server->LastReadCache();
+    for (size_t head = 0; head < now.positions.size() && !before.positions.empty(); ++head) {
+      const std::vector<int32_t>&held = before.positions[head], &kept = now.positions[head];
+      if (kept.size() >= held.size()) continue;
+      const int cap = static_cast<int>(kept.size());
+      ASSERT_EQ(cap, std::max<int>(20, held.size() * 3 / 4));
+      const auto tokens = static_cast<int32_t>(*std::max_element(held.begin(), held.end()) + 1);
+      std::set<int32_t> best = BestOf(held, before.scores[head], tokens - recent * cap / 120, cap);
+      // The next token has come, and overwrote one of them.
+      best.insert(tokens);
+      for (const int32_t position : kept) EXPECT_EQ(best.count(position), 1u) << position;
+      EXPECT_EQ(std::set<int32_t>(kept.begin(), kept.end()).size(), kept.size());
+      ++cuts;
+    }
+    before = now;
+  }
+  EXPECT_GE(cuts, heads);
+  EXPECT_GT((*server)[cut].usage.shrinks, 0);
+  EXPECT_EQ((*server)[cut].usage.preemptions, 0);
 }
 
 TEST(SwapDirectory, ThatIsNotThereIsNamed) {
