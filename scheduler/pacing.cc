@@ -10,8 +10,8 @@ namespace hydrant {
 
 namespace {
 
-// A request that has not begun ends in that many tokens of those that it may generate, by what
-// those before it did; each counts as much as this.
+// Of the tokens that requests may generate, the share that they do generate is an average to which
+// each adds so much.
 constexpr double kOutputShareStep = 0.05;
 
 // Of the tokens from `first` on, which attend to those before them.
@@ -76,8 +76,8 @@ bool Scheduler::KeepsTpot(const Sequence& newcomer) const {
   return pacer_.KeepsTpot(load);
 }
 
-// Until the prompts that are being read have been.
-double Scheduler::ReadingUs(const RunningLoad& load) const {
+// What is left of the prompts that are being read.
+StepWork Scheduler::WorkLeft() const {
   StepWork left;
   for (const Sequence* sequence : live_) {
     if (sequence->state != SequenceState::kPrefilling) continue;
@@ -88,7 +88,7 @@ double Scheduler::ReadingUs(const RunningLoad& load) const {
     work.prompt_pairs *= std::max(0.0, 1 - done);
     left += work;
   }
-  return pacer_.ReadingUs(left, load);
+  return left;
 }
 
 std::optional<FirstTokenBound> Scheduler::BoundOf(const Sequence& sequence,
@@ -139,7 +139,7 @@ void Scheduler::SetBeginBy(Sequence* sequence, std::optional<TimeUs> by) {
 bool Scheduler::IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const {
   if (!sequence.begin_by.has_value()) return false;
   const std::optional<TimeUs> by = BeginBy(sequence, load);
-  return by.has_value() && now + static_cast<TimeUs>(ReadingUs(load)) > *by;
+  return by.has_value() && now + static_cast<TimeUs>(pacer_.ReadingUs(WorkLeft(), load)) > *by;
 }
 
 void Scheduler::Refuse(Sequence* sequence, TimeUs now) {
@@ -157,10 +157,11 @@ void Scheduler::Refuse(Sequence* sequence, TimeUs now) {
 }
 
 QueueForecast Scheduler::Forecast() const {
+  const StepWork left = WorkLeft();
   return {.waiting = static_cast<int>(waiting_.size()),
           .tokens = queued_tokens_,
           .rate = admission_rate_,
-          .reading_us = ReadingUs(DecodingLoad())};
+          .reading_us = left.Empty() ? 0 : pacer_.ReadingUs(left, DecodingLoad())};
 }
 
 StepWork Scheduler::WorkOf(const PrefillSlice& slice) const {
@@ -175,6 +176,8 @@ StepWork Scheduler::WorkOf(const PrefillSlice& slice) const {
 void Scheduler::ObserveStep(const StepWork& work, TimeUs scheduled_at, TimeUs now) {
   // Steps that follow each other take from one result to the next, whatever the host does between.
   const TimeUs begin = applied_at_.value_or(scheduled_at);
+  last_step_ = {
+      .begin = begin, .end = now, .work = work, .predicted_us = pacer_.step_time().Predict(work)};
   pacer_.step_time().Observe(work, static_cast<double>(now - begin));
   applied_at_ = Empty() ? std::nullopt : std::optional(now);
 }

@@ -77,7 +77,7 @@ std::optional<Failed> RequestGate::TooLate(const Request& request, TimeUs now) c
   if (!bound.has_value()) return std::nullopt;
   double wait_us = forecast_.reading_us;
   if (forecast_.waiting > 0) wait_us += forecast_.rate.UsForRequests(num_reqs_);
-  const double bearable_us = kShareOfWait * static_cast<double>(bound->by - now);
+  const double bearable_us = kShareOfWait * std::max(0.0, static_cast<double>(bound->by - now));
   if (wait_us <= bearable_us) return std::nullopt;
   return Failed{.status = absl::ResourceExhaustedError(absl::StrCat(
                     bound->what, ": the first token cannot come within ", (bound->by - now) / 1000,

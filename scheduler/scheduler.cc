@@ -162,6 +162,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
     spare_ = std::move(in_flight_.back());
     in_flight_.pop_back();
   }
+  if (in_flight_.empty()) applied_at_.reset();  // what comes next is not kept waiting by a step
   SendProgress(now);
   return batch_;
 }

@@ -129,6 +129,8 @@ class Scheduler {
   // How long one that came now would wait.
   QueueForecast Forecast() const;
   const StepTimeModel& step_time() const { return pacer_.step_time(); }
+  // The step whose result came last.
+  const StepTaken& last_step() const { return last_step_; }
 
   bool Empty() const { return sequences_.empty() && ended_updates_.swap_outs.empty(); }
   SchedulerStats Stats() const;
@@ -192,7 +194,7 @@ class Scheduler {
   void AddTo(RunningLoad* load, const Sequence& sequence, double pages) const;
   RunningLoad DecodingLoad() const;
   bool KeepsTpot(const Sequence& newcomer) const;
-  double ReadingUs(const RunningLoad& load) const;
+  StepWork WorkLeft() const;
   std::optional<FirstTokenBound> BoundOf(const Sequence& sequence, const StepWork& prompt) const;
   std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;
   void SetBeginBy(Sequence* sequence, std::optional<TimeUs> by);
@@ -245,6 +247,7 @@ class Scheduler {
   WaitReason wait_reason_ = WaitReason::kArrived;  // of the last admission
 
   Pacer pacer_;
+  StepTaken last_step_;
   AdmissionRate admission_rate_;
   bool somebody_waited_ = false;  // for room, when the last step was scheduled
   int admitted_ = 0;              // for the first time, in this step

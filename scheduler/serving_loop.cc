@@ -90,6 +90,7 @@ class ServingLoop::Impl {
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
     on_kept_ = std::move(callback);
   }
+  void OnStep(StepCallback callback) { on_step_ = std::move(callback); }
   LoopSnapshot Snapshot() const;
   const LoopMetrics& metrics() const { return metrics_; }
   void StopAdmitting();
@@ -156,6 +157,7 @@ class ServingLoop::Impl {
   std::vector<std::function<void(Scheduler*)>> commands_;         // with null where it is over
   std::function<void(const std::vector<PrefixKey>&)> on_filled_;  // may be null
   std::function<void(std::shared_ptr<const Context>)> on_kept_;   // may be null
+  StepCallback on_step_;                                          // the same
   std::vector<std::shared_ptr<const Context>> kept_;              // it has not been called with
   int64_t expired_at_ = 0;                                        // when it was last looked for
 
@@ -437,6 +439,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
 void ServingLoop::Impl::Publish(std::vector<Event> events) {
   const SchedulerStats stats = scheduler_.Stats();
   const QueueForecast forecast = scheduler_.Forecast();
+  if (stepped_ && on_step_ != nullptr) on_step_(scheduler_.last_step(), stats, events);
   const TimeUs now = Now();
   for (const Event& event : events) {
     const Finished* finished = std::get_if<Finished>(&event.what);
@@ -511,6 +514,7 @@ void ServingLoop::OnPrefixFilled(std::function<void(const std::vector<PrefixKey>
 void ServingLoop::OnKept(std::function<void(std::shared_ptr<const Context>)> callback) {
   impl_->OnKept(std::move(callback));
 }
+void ServingLoop::OnStep(StepCallback callback) { impl_->OnStep(std::move(callback)); }
 LoopSnapshot ServingLoop::Snapshot() const { return impl_->Snapshot(); }
 const LoopMetrics& ServingLoop::metrics() const { return impl_->metrics(); }
 void ServingLoop::StopAdmitting() { impl_->StopAdmitting(); }

@@ -20,6 +20,7 @@
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
+#include "scheduler/step_time_model.h"
 
 namespace hydrant {
 
@@ -29,6 +30,8 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void Deliver(std::vector<Event> events) = 0;
 };
+
+struct SchedulerStats;  // scheduler/scheduler.h
 
 struct LoopSnapshot {
   int running = 0;                                // decoding
@@ -67,6 +70,9 @@ struct Queued {
 
 class ServingLoop {
  public:
+  using StepCallback =
+      std::function<void(const StepTaken&, const SchedulerStats&, const std::vector<Event>&)>;
+
   // Borrowed: executor, tokenizer, sink outlive the loop.
   static absl::StatusOr<std::unique_ptr<ServingLoop>> Start(StepExecutor* executor,
                                                             const Tokenizer* tokenizer,
@@ -100,6 +106,10 @@ class ServingLoop {
   // Called with every context that a request leaves, as WithContexts() calls. Before the first
   // request.
   void OnKept(std::function<void(std::shared_ptr<const Context>)> callback);
+
+  // Called with every step that has come back, on the loop's thread: what is there afterwards, and
+  // the events that are about to be delivered. It must not block. Before the first request.
+  void OnStep(StepCallback callback);
 
   LoopSnapshot Snapshot() const;       // takes no lock
   const LoopMetrics& metrics() const;  // the same

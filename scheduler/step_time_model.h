@@ -32,6 +32,13 @@ struct StepWork {
   bool Empty() const { return rows <= 0 && prompt_tokens <= 0; }
 };
 
+// A step that has run.
+struct StepTaken {
+  int64_t begin = 0, end = 0;  // microseconds
+  StepWork work{};
+  double predicted_us = 0;  // before
+};
+
 class StepTimeModel {
  public:
   // A step with this work took so long, in microseconds. Steps without work are ignored.

@@ -241,6 +241,11 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--port", flags->port, "The port of --listen alone")
       ->check(CLI::Range(0, 65535))
       ->group(group);
+  app->add_option(
+         "--trace-steps", options->trace_steps,
+         "A file for every step and request on a timeline, which ui.perfetto.dev opens; about half "
+         "a kilobyte a step. Default: none")
+      ->group(group);
   app->add_option("--metrics-listen", options->metrics_listen,
                   "host:port for HTTP: /metrics (Prometheus), /livez, /readyz; default: none")
       ->group(group);

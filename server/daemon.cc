@@ -34,6 +34,7 @@
 #include "server/model_loader.h"
 #include "server/port_watch.h"
 #include "server/service.h"
+#include "server/step_trace.h"
 #include "server/warm_up.h"
 
 namespace hydrant {
@@ -229,6 +230,7 @@ class Daemon {
     HYDRANT_ASSIGN_OR_RETURN(
         loop_, ServingLoop::Start(model_->engine.get(), model_->tokenizer.get(), options_.scheduler,
                                   &router_));
+    HYDRANT_RETURN_IF_ERROR(TraceSteps());
     HYDRANT_RETURN_IF_ERROR(OpenStores());
     const absl::Status warm =
         WarmUp(loop_.get(), &router_, service_.NextHandle(), *model_->tokenizer);
@@ -241,6 +243,19 @@ class Daemon {
     spdlog::info("{}", PoolSummary(served.limits, served.page_bytes));
     if (served.chat_template == nullptr)
       spdlog::warn("chat prompts are refused: {}", served.no_chat_reason);
+    return absl::OkStatus();
+  }
+
+  absl::Status TraceSteps() {
+    if (options_.trace_steps.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<StepTrace>> trace = StepTrace::Open(options_.trace_steps);
+    if (!trace.ok()) {
+      return absl::Status(trace.status().code(),
+                          fmt::format("--trace-steps: {}", std::string(trace.status().message())));
+    }
+    trace_ = *std::move(trace);
+    loop_->OnStep([this](const StepTaken& step, const SchedulerStats& stats,
+                         const std::vector<Event>& events) { trace_->Add(step, stats, events); });
     return absl::OkStatus();
   }
 
@@ -371,6 +386,7 @@ class Daemon {
   Service service_;
   // Destroyed in the opposite order: servers, archives, loop, model.
   std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<StepTrace> trace_;  // null: none; the loop writes to it
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<ContextArchive> contexts_;
   std::unique_ptr<PrefixArchive> prefixes_;  // null: prefix blocks are not saved

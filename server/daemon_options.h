@@ -22,6 +22,7 @@ struct DaemonOptions {
   std::string tokenizer_path;     // "": the model's own
   std::string served_model_name;  // "": the hub's name, the model's own, else its file's
   std::string listen = "127.0.0.1:50051";
+  std::string trace_steps;                          // a file (server/step_trace.h); "": none
   std::string metrics_listen;                       // host:port; "": no metrics, no probes
   std::chrono::milliseconds stall_timeout{60'000};  // without a step, with requests there
   std::chrono::milliseconds drain_delay{0};         // NOT_SERVING, but still taking requests

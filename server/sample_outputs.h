@@ -55,8 +55,8 @@ class SampleOutputs {
   std::optional<Failed> failed_;  // the first that has
 };
 
-// completion_tokens, kv_pages_peak, preemptions, swaps and shrinks are sums, decode_us is the longest, all
-// else the first sample's. REQUIRES: there is one
+// completion_tokens, kv_pages_peak, preemptions, swaps and shrinks are sums, decode_us is the
+// longest, all else the first sample's. REQUIRES: there is one
 Usage UsageOfSamples(const std::vector<Usage>& samples);
 
 }  // namespace hydrant

@@ -1,0 +1,97 @@
+#include "server/step_trace.h"
+
+#include <spdlog/spdlog.h>
+
+#include <cerrno>
+#include <cmath>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace hydrant {
+
+namespace {
+
+int64_t Whole(double value) { return std::llround(value); }
+
+std::string Counter(const char* name, TimeUs at, const std::string& values) {
+  return absl::StrCat(R"({"ph":"C","pid":1,"name":")", name, R"(","ts":)", at, R"(,"args":{)",
+                      values, "}}");
+}
+
+}  // namespace
+
+StepTrace::StepTrace(const std::string& path) : path_(path), file_(path, std::ios::trunc) {
+  // An array that is not closed is allowed, so that every line can be the last.
+  file_ << R"([{"ph":"M","pid":1,"name":"process_name","args":{"name":"hydrantd"}})";
+  Write(R"({"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"steps"}})");
+}
+
+absl::StatusOr<std::unique_ptr<StepTrace>> StepTrace::Open(const std::string& path) {
+  errno = 0;
+  std::unique_ptr<StepTrace> trace(new StepTrace(path));
+  if (!trace->file_.is_open())
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  return trace;
+}
+
+StepTrace::~StepTrace() {
+  if (file_.is_open()) file_ << "\n]\n";
+}
+
+void StepTrace::Write(const std::string& event) { file_ << ",\n" << event; }
+
+void StepTrace::AddStep(const StepTaken& step, const SchedulerStats& stats) {
+  if (step.work.Empty()) return;
+  Write(absl::StrCat(R"({"ph":"X","pid":1,"tid":1,"name":")",
+                     step.work.prompt_tokens > 0 ? "prompts and decode" : "decode", R"(","ts":)",
+                     step.begin, R"(,"dur":)", step.end - step.begin, R"(,"args":{"decoding":)",
+                     Whole(step.work.rows), R"(,"pages":)", Whole(step.work.pages),
+                     R"(,"prompt_tokens":)", Whole(step.work.prompt_tokens), R"(,"predicted_us":)",
+                     Whole(step.predicted_us), "}}"));
+  Write(Counter("requests", step.end,
+                absl::StrCat(R"("running":)", stats.running, R"(,"prefilling":)", stats.prefilling,
+                             R"(,"waiting":)", stats.waiting)));
+  Write(Counter("pages", step.end,
+                absl::StrCat(R"("used":)", stats.pages_total - stats.pages_free, R"(,"swapped":)",
+                             stats.swapped_pages)));
+}
+
+void StepTrace::AddEnd(RequestHandle handle, const Usage& usage, const char* how, TimeUs now) {
+  TimeUs at = now - usage.queue_us - usage.prefill_us - usage.decode_us;
+  const auto phase = [&](const char* name, TimeUs us, const std::string& args) {
+    if (us <= 0) return;
+    const std::string head =
+        absl::StrCat(R"({"cat":"request","pid":1,"id":)", handle, R"(,"name":")", name, R"(",)");
+    Write(absl::StrCat(head, R"("ph":"b","ts":)", at, R"(,"args":{)", args, "}}"));
+    at += us;
+    Write(absl::StrCat(head, R"("ph":"e","ts":)", at, "}"));
+  };
+  phase("queued", usage.queue_us, "");
+  phase("prompt", usage.prefill_us,
+        absl::StrCat(R"("tokens":)", usage.prompt_tokens, R"(,"cached":)", usage.cached_tokens));
+  phase("decode", usage.decode_us,
+        absl::StrCat(R"("tokens":)", usage.completion_tokens, R"(,"pages_peak":)",
+                     usage.kv_pages_peak, R"(,"preemptions":)", usage.preemptions, R"(,"swaps":)",
+                     usage.swaps, R"(,"shrinks":)", usage.shrinks, R"(,"end":")", how, R"(")"));
+}
+
+void StepTrace::Add(const StepTaken& step, const SchedulerStats& stats,
+                    const std::vector<Event>& events) {
+  if (!file_.is_open()) return;
+  AddStep(step, stats);
+  for (const Event& event : events) {
+    if (const auto* finished = std::get_if<Finished>(&event.what)) {
+      AddEnd(event.handle, finished->usage,
+             finished->reason == FinishReason::kStop ? "stop" : "length", step.end);
+    } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
+      AddEnd(event.handle, failed->usage, failed->reason.c_str(), step.end);
+    }
+  }
+  file_.flush();
+  if (file_.good()) return;
+  spdlog::warn("--trace-steps: cannot write {} any more; the trace ends here", path_);
+  file_.close();
+}
+
+}  // namespace hydrant

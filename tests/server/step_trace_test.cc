@@ -1,0 +1,96 @@
+// The timeline as a program reads it: JSON, with what was in the steps and requests.
+#include "server/step_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace hydrant {
+namespace {
+
+using nlohmann::json;
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(StepTrace, IsJsonOfStepsAndRequests) {
+  const std::string path = testing::TempDir() + "/trace.json";
+  {
+    auto trace = StepTrace::Open(path);
+    ASSERT_TRUE(trace.ok()) << trace.status();
+    SchedulerStats stats;
+    stats.running = 3;
+    stats.prefilling = 1;
+    stats.waiting = 2;
+    stats.pages_total = 100;
+    stats.pages_free = 40;
+    stats.swapped_pages = 7;
+    const Usage usage = {.prompt_tokens = 9,
+                         .completion_tokens = 5,
+                         .queue_us = 100,
+                         .prefill_us = 200,
+                         .decode_us = 300};
+    std::vector<Event> events(2);
+    events[0] = {.handle = 4, .what = Finished{.usage = usage}};
+    events[1] = {
+        .handle = 5,
+        .what = Failed{
+            .status = absl::CancelledError(), .reason = "CANCELLED", .usage = {.queue_us = 50}}};
+    (*trace)->Add({.begin = 1000,
+                   .end = 3000,
+                   .work = {.rows = 3, .pages = 60, .prompt_tokens = 17.4},
+                   .predicted_us = 1900.6},
+                  stats, events);
+    (*trace)->Add({.begin = 3000, .end = 3500}, stats, {});  // nothing was in it
+    // What there is can be opened while the daemon runs.
+    EXPECT_TRUE(json::accept(Read(path) + "]"));
+  }
+  const json trace = json::parse(Read(path));
+  std::vector<json> steps, phases, counters;
+  for (const json& event : trace) {
+    if (event["ph"] == "X") steps.push_back(event);
+    if (event["ph"] == "b" || event["ph"] == "e") phases.push_back(event);
+    if (event["ph"] == "C") counters.push_back(event);
+  }
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0]["ts"], 1000);
+  EXPECT_EQ(steps[0]["dur"], 2000);
+  EXPECT_EQ(steps[0]["args"],
+            (json{{"decoding", 3}, {"pages", 60}, {"prompt_tokens", 17}, {"predicted_us", 1901}}));
+  ASSERT_EQ(counters.size(), 2u);
+  EXPECT_EQ(counters[0]["args"], (json{{"running", 3}, {"prefilling", 1}, {"waiting", 2}}));
+  EXPECT_EQ(counters[1]["args"], (json{{"used", 60}, {"swapped", 7}}));
+  // Three phases of the one, a wait of the other, each with begin and end.
+  ASSERT_EQ(phases.size(), 8u);
+  EXPECT_EQ(phases[0]["name"], "queued");
+  EXPECT_EQ(phases[0]["ts"], 3000 - 600);
+  EXPECT_EQ(phases[4]["name"], "decode");
+  EXPECT_EQ(phases[4]["args"]["tokens"], 5);
+  EXPECT_EQ(phases[5]["ts"], 3000);
+  EXPECT_EQ(phases[6]["id"], 5);
+}
+
+TEST(StepTrace, AFolderThatIsNotThereIsNamed) {
+  const auto trace = StepTrace::Open("/no/such/folder/trace.json");
+  ASSERT_FALSE(trace.ok());
+  EXPECT_THAT(std::string(trace.status().message()), testing::HasSubstr("/no/such/folder"));
+}
+
+// A warning, and no end of the daemon.
+TEST(StepTrace, AFullDiskEndsIt) {
+  auto trace = StepTrace::Open("/dev/full");
+  ASSERT_TRUE(trace.ok());
+  StepTaken step;
+  step.work.rows = 1;
+  for (int i = 0; i < 3; ++i) (*trace)->Add(step, {}, {});
+}
+
+}  // namespace
+}  // namespace hydrant
