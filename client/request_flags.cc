@@ -61,6 +61,7 @@ void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
 }
 
 void FillScheduling(const RequestFlags& flags, v1::GenerateRequest* request) {
+  if (!flags.tenant.empty()) request->mutable_scheduling()->set_tenant(flags.tenant);
   if (!flags.on_pressure.empty()) {
     request->mutable_scheduling()->set_on_pressure(
         flags.on_pressure == "evict" ? v1::ON_PRESSURE_EVICT : v1::ON_PRESSURE_PREEMPT);
@@ -149,6 +150,7 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--timeout", flags->timeout_s, "Seconds the whole answer may take")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--priority", flags->priority, "Lower ones go first; default 0");
+  app->add_option("--tenant", flags->tenant, "Whose request it is: tenants get equal shares");
   app->add_option("--on-pressure", flags->on_pressure,
                   "When others need pages: preempt, the default, or evict: the cache may be cut")
       ->check(CLI::IsMember({"preempt", "evict"}));

@@ -42,9 +42,9 @@ struct RequestFlags {
   std::vector<std::string> params;  // "name=value"
   double timeout_s = 0;             // 0: none
   std::optional<int32_t> priority;
-  std::string on_pressure;
+  std::string on_pressure, tenant;
   double target_ttft_s = 0, target_tpot_s = 0;  // the same
-  int resume = 3;                   // times that a lost stream is taken up again
+  int resume = 3;                               // times that a lost stream is taken up again
 };
 
 // REQUIRES: the flags outlive the app's parsing.

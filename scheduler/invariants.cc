@@ -86,7 +86,7 @@ absl::Status Scheduler::CheckInvariants() const {
                                               " owners, in ", pages.NumHolders(page), " tables"));
   }
   int64_t queued_tokens = 0, swapped_pages = 0;
-  for (const auto& [arrival, sequence] : waiting_) {
+  for (const Sequence* sequence : waiting_.InOrder()) {
     queued_tokens += sequence->NumKnown();
     swapped_pages += static_cast<int64_t>(sequence->swapped.host_pages.size());
     if (sequence->space.IsOpen() || !sequence->prefix.IsEmpty() || !sequence->IsWaiting())

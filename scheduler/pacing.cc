@@ -179,7 +179,21 @@ void Scheduler::ObserveStep(const StepWork& work, TimeUs scheduled_at, TimeUs no
   last_step_ = {
       .begin = begin, .end = now, .work = work, .predicted_us = pacer_.step_time().Predict(work)};
   pacer_.step_time().Observe(work, static_cast<double>(now - begin));
+  ChargeTenants(now - begin);
   applied_at_ = Empty() ? std::nullopt : std::optional(now);
+}
+
+// For what they decode and hold; for a prompt when it is admitted. One alone need not be charged.
+void Scheduler::ChargeTenants(TimeUs took) {
+  if (!waiting_.HasSeveralTenants()) return;
+  const StepTimeModel& model = pacer_.step_time();
+  for (Sequence* sequence : live_) {
+    const auto pages = static_cast<double>(sequence->space.num_pages);
+    double us = static_cast<double>(took) * pages / static_cast<double>(space_.NumPages());
+    if (sequence->state == SequenceState::kRunning)
+      us += model.Marginal({.rows = 1, .pages = pages});
+    sequence->tenant->served_us += us;
+  }
 }
 
 void Scheduler::ObserveAdmissions(TimeUs now) {

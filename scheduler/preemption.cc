@@ -115,7 +115,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   live_.erase(std::find(live_.begin(), live_.end(), sequence));
   sequence->state = SequenceState::kPreempted;
   queued_tokens_ += sequence->NumKnown();
-  waiting_.emplace(sequence->order, sequence);
+  waiting_.Add(sequence);
   preempted_in_step_ = true;
   wait_reason_ = WaitReason::kPages;
 }

@@ -32,7 +32,7 @@ bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
   if (!space_.TryFork(args, &parent->space, &sample->space, &batch_)) return false;
   if (sample->sampling.penalties.Any()) batch_.forks.back().prompt = sample->Prompt();
   queued_tokens_ -= sample->NumKnown();
-  waiting_.erase(sample->order);
+  waiting_.Erase(sample);
   SetBeginBy(sample, std::nullopt);
   sample->plan = parent->plan;
   sample->state = SequenceState::kRunning;

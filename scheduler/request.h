@@ -98,6 +98,7 @@ struct Request {
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;  // lower ones go first, and are preempted last
+  std::string tenant;    // whose it is: tenants that wait get equal shares
   // Before anybody is preempted its cache may be cut to less than it may hold. It shares no pages.
   // REQUIRES: it goes on from no context and is not kept
   bool evict_on_pressure = false;

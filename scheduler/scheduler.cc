@@ -57,7 +57,7 @@ Scheduler::~Scheduler() {
     space_.Release(&sequence->space);
     prefix_cache_.Abandon(&sequence->prefix);
   }
-  for (const auto& [order, sequence] : waiting_) DropSwapped(sequence);
+  for (Sequence* sequence : waiting_.InOrder()) DropSwapped(sequence);
 }
 
 void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
@@ -112,7 +112,8 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       parent->second->samples.push_back(handle);
   }
   queued_tokens_ += sequence->NumKnown();
-  waiting_.emplace(sequence->order, sequence.get());
+  waiting_.Open(request.tenant, sequence.get());
+  waiting_.Add(sequence.get());
   if (sequence->deadline.has_value()) deadlines_.emplace(*sequence->deadline, handle);
   if (BoundOf(*sequence, {}).has_value())
     SetBeginBy(sequence.get(), BeginBy(*sequence, DecodingLoad()));
@@ -140,6 +141,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   preempted_in_step_ = arena_wanted_ = false;
   more_samples_ = 0;
 
+  waiting_.ForgetIdle();
   EndCancelled(now);
   EndLate(now);
   RefuseLate(now);
@@ -276,19 +278,18 @@ void Scheduler::AdmitWaiting(TimeUs now) {
   if (arena_wanted_ || waiting_.empty()) return;
   ListPrefixReaders();
   const RunningLoad load = begin_by_.empty() ? RunningLoad() : DecodingLoad();
-  for (auto next = waiting_.begin(); next != waiting_.end();) {
-    Sequence* sequence = next->second;
+  FairQueue::Turns turns(&waiting_);
+  while (Sequence* sequence = turns.Next()) {
     if (WaitsForPrompt(*sequence) || WaitsForPrefix(*sequence)) {
-      if (next++ == waiting_.begin()) wait_reason_ = WaitReason::kPrefix;
+      wait_reason_ = WaitReason::kPrefix;
       continue;
     }
     if (IsLate(*sequence, load, now)) {
-      ++next;
       Refuse(sequence, now);
       continue;
     }
     if (!TryAdmit(sequence)) return;
-    next = waiting_.erase(next);
+    waiting_.Erase(sequence);
     Admit(sequence, now);
   }
 }
@@ -313,6 +314,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   sequence->usage.kv_pages_peak =
       std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
   sequence->prompt_work = WorkOfPrompt(*sequence);
+  sequence->tenant->served_us += std::max(1.0, pacer_.ReadingUs(sequence->prompt_work));
   GoLive(sequence);
 }
 
@@ -456,7 +458,7 @@ void Scheduler::SendProgress(TimeUs now) {
     Send(*sequence, Progress{queue_position, done, sequence->num_prompt_tokens});
   };
   int32_t queue_position = 0;
-  for (const auto& [order, sequence] : waiting_) send(sequence, ++queue_position, 0);
+  for (Sequence* sequence : waiting_.InOrder()) send(sequence, ++queue_position, 0);
   for (Sequence* sequence : live_) {
     send(sequence, 0, static_cast<int32_t>(PromptTokensRead(*sequence)));
   }
@@ -718,7 +720,7 @@ void Scheduler::Remove(Sequence* sequence) {
   if (sequence->IsWaiting()) {
     DropSwapped(sequence);
     queued_tokens_ -= sequence->NumKnown();
-    waiting_.erase(sequence->order);
+    waiting_.Erase(sequence);
   } else {
     space_.Release(&sequence->space);
     AbandonPrefix(sequence);
@@ -726,12 +728,13 @@ void Scheduler::Remove(Sequence* sequence) {
   }
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
   SetBeginBy(sequence, std::nullopt);
+  waiting_.Close(sequence);
   sequences_.erase(sequence->handle);
 }
 
 void Scheduler::FailAll(const absl::Status& status, const std::string& reason, TimeUs now) {
   while (!live_.empty()) Fail(live_.front(), status, reason, now);
-  while (!waiting_.empty()) Fail(waiting_.begin()->second, status, reason, now);
+  for (Sequence* sequence : waiting_.InOrder()) Fail(sequence, status, reason, now);
   cancels_.clear();
   in_flight_.clear();
   blocks_under_way_ = 0;

@@ -40,7 +40,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -56,6 +55,7 @@
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/context_table.h"
+#include "scheduler/fair_queue.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/pacer.h"
@@ -203,6 +203,7 @@ class Scheduler {
   void Refuse(Sequence* sequence, TimeUs now);
   void ObserveStep(const StepWork& work, TimeUs scheduled_at, TimeUs now);
   void ObserveAdmissions(TimeUs now);
+  void ChargeTenants(TimeUs took);
   void ObserveOutput(const Sequence& sequence);
 
   void Compressed(Sequence* sequence, const CacheReport& report);
@@ -233,7 +234,7 @@ class Scheduler {
   CacheUpdates
       ended_updates_;  // what the next batch is to do with caches whose sequences have ended
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
-  std::map<QueueOrder, Sequence*> waiting_;
+  FairQueue waiting_;
   std::vector<Sequence*> live_;  // prefilling and running, in their order
   std::set<std::pair<TimeUs, RequestHandle>> deadlines_;
   std::set<std::pair<TimeUs, RequestHandle>> begin_by_;  // Sequence::begin_by

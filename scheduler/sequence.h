@@ -42,6 +42,8 @@ struct ShrinkAt {
   int32_t cap = 0;
 };
 
+struct Tenant;  // scheduler/fair_queue.h
+
 struct Sequence {
   RequestHandle handle = 0;
   QueueOrder order{};
@@ -57,6 +59,7 @@ struct Sequence {
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;
+  Tenant* tenant = nullptr;
   bool evict_on_pressure = false;
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
 

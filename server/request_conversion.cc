@@ -14,6 +14,7 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxTenantBytes = 128;
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
@@ -128,6 +129,11 @@ absl::Status ConvertScheduling(const v1::Scheduling& wire, Request* request) {
                                 ", ", kMostPriority, "]"));
   }
   request->priority = priority;
+  if (wire.tenant().size() > kMaxTenantBytes) {
+    return Invalid(absl::StrCat("scheduling.tenant: has ", wire.tenant().size(), " bytes; at most ",
+                                kMaxTenantBytes, " are allowed"));
+  }
+  request->tenant = wire.tenant();
   if (!v1::OnPressure_IsValid(wire.on_pressure())) {
     return Invalid(absl::StrCat("scheduling.on_pressure: ", wire.on_pressure(),
                                 " is unknown; one of ON_PRESSURE_PREEMPT, ON_PRESSURE_EVICT"));

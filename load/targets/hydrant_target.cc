@@ -86,6 +86,7 @@ struct HydrantTarget::Impl {
     wire.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(request.max_tokens));
     wire.mutable_stopping()->set_ignore_eos(options.ignore_eos);
     *wire.mutable_cache() = options.mix[request.arm].cache;
+    *wire.mutable_scheduling() = options.mix[request.arm].scheduling;
     // The next turn of a conversation finds it.
     if (wire.cache().reuse() == v1::REUSE_COMPRESSED) wire.set_keep(true);
     return wire;

@@ -15,10 +15,11 @@ struct MixedArm {
   std::string name;  // as it was written, without the weight
   double weight = 1.0;
   v1::Cache cache;
+  v1::Scheduling scheduling;
 };
 
-// Settings are the fields of hydrant.v1.Cache by their names; any other is a parameter of the
-// policy. InvalidArgument names the arm.
+// Settings are the fields of hydrant.v1.Cache, Scheduling and Slo by their names; any other is a
+// parameter of the policy. InvalidArgument names the arm.
 absl::StatusOr<std::vector<MixedArm>> ParseMix(std::string_view text);
 
 }  // namespace hydrant::load

@@ -15,14 +15,14 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-EngineLimits Limits() {
+EngineLimits Limits(int max_num_seqs = 128) {
   return {.num_layers = 4,
           .num_kv_heads = 2,
           .block_size = 16,
           .num_blocks = 16'000,
           .num_states = 16'000,
           .table_entries = 64'000,
-          .max_num_seqs = 128,
+          .max_num_seqs = max_num_seqs,
           .max_model_len = 20'000,
           .prefill_arena_tokens = 20'000};
 }
@@ -55,7 +55,8 @@ struct Answer {
 // The harness, and when its streams heard.
 class Machine {
  public:
-  explicit Machine(const SchedulerOptions& options = {}) : h(Limits(), options) {
+  explicit Machine(const SchedulerOptions& options = {}, int max_num_seqs = 128)
+      : h(Limits(max_num_seqs), options) {
     h.step_time = StepTime;
   }
   RequestHandle Add(const Request& request) {
@@ -250,6 +251,59 @@ TEST(Pacing, AServersTargetDoesNotRefuseLongPromptsForEver) {
   const RequestHandle handle = machine.Add(MakeRequest(10'000, 5));
   machine.RunToEnd();
   EXPECT_TRUE(machine.h[handle].finished.has_value());
+}
+
+// One sends ten times as much as the other, and both more than their half.
+TEST(Pacing, TenantsGetEqualShares) {
+  for (const SchedulerOptions& options :
+       {SchedulerOptions{}, SchedulerOptions{.target_tpot_us = 20'000}}) {
+    Machine machine(options, 16);
+    machine.WarmUp();
+    std::map<RequestHandle, std::string> tenants;
+    uint64_t seed = 0;
+    const auto add = [&](const std::string& tenant, int prompt, int output) {
+      Request request = MakeRequest(prompt, output, ++seed);
+      request.tenant = tenant;
+      tenants[machine.Add(request)] = tenant;
+    };
+    const TimeUs end = machine.h.now + 20'000'000;
+    for (TimeUs next = machine.h.now; machine.h.now < end; machine.Step()) {
+      for (; next <= machine.h.now; next += 40'000) {  // 25 a second of what 15 can be served
+        for (int i = 0; i < 10; ++i) add("greedy", kPrompt, kOutput);
+        add("modest", kPrompt, kOutput);
+      }
+    }
+    std::map<std::string, int> finished;
+    for (const auto& [handle, answer] : machine.answers)
+      finished[tenants[handle]] += answer.finished;
+    EXPECT_GT(finished["modest"], 100);
+    EXPECT_NEAR(finished["modest"], finished["greedy"], 0.15 * finished["greedy"]);
+    for (const auto& [handle, tenant] : tenants)
+      machine.h.scheduler.Cancel(handle, absl::CancelledError("enough"));
+    machine.RunToEnd();
+  }
+}
+
+// Who comes back after a while has saved nothing up, and who asks for little waits little.
+TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
+  Machine machine({}, 16);
+  machine.WarmUp();
+  uint64_t seed = 0;
+  std::vector<RequestHandle> greedy;
+  const auto add = [&](const std::string& tenant) {
+    Request request = MakeRequest(kPrompt, kOutput, ++seed);
+    request.tenant = tenant;
+    return machine.Add(request);
+  };
+  for (int i = 0; i < 300; ++i) greedy.push_back(add("greedy"));
+  for (int i = 0; i < 400; ++i) machine.Step();
+  const RequestHandle quiet = add("quiet");
+  const TimeUs came = machine.h.now;
+  while (machine.answers[quiet].tokens == 0) machine.Step();
+  EXPECT_LT(machine.h.now - came, 2'000'000) << "hundreds wait before it";
+  for (const RequestHandle handle : greedy)
+    machine.h.scheduler.Cancel(handle, absl::CancelledError("enough"));
+  machine.RunToEnd();
 }
 
 TEST(Pacing, SaysThatItWaitsForTheTarget) {

@@ -176,6 +176,7 @@ class Soak {
     if (Below(8) == 0) request.slo.ttft_us = 1 + Below(60'000);
     if (Below(8) == 0) request.slo.tpot_us = 1 + Below(5'000);
     if (Below(4) == 0) request.priority = Below(7) - 3;
+    if (Below(2) == 0) request.tenant = std::to_string(Below(4));
     if (Below(2) == 0) MayBeCut(&request);
     if (Below(8) == 0) {
       for (int i = Below(20); i >= 0; --i) request.resume_token_ids.push_back(Below(900));

@@ -134,6 +134,8 @@ std::vector<BadField> BadFields() {
       {"UnknownPressure",
        [](R* r) { r->mutable_scheduling()->set_on_pressure(static_cast<v1::OnPressure>(7)); },
        "scheduling.on_pressure", "7 is unknown"},
+      {"TenantTooLong", [](R* r) { r->mutable_scheduling()->set_tenant(std::string(129, 'x')); },
+       "scheduling.tenant", "has 129 bytes; at most 128"},
       {"NoTimeToTheFirstToken",
        [](R* r) { r->mutable_scheduling()->mutable_slo()->set_ttft_us(0); },
        "scheduling.slo.ttft_us", "0 is outside [1, 86400000000]"},

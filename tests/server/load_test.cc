@@ -297,6 +297,15 @@ TEST(LoadTest, AnUnknownPolicyAndNoServerAreSaidBeforeAnythingIsSent) {
 TEST(MixTest, ReuseIsNamedAsTheWireNamesIt) {
   EXPECT_EQ((*ParseMix("h2o:reuse=compressed"))[0].cache.reuse(), v1::REUSE_COMPRESSED);
   EXPECT_EQ((*ParseMix("full:reuse=off"))[0].cache.reuse(), v1::REUSE_OFF);
+  const MixedArm scheduled =
+      (*ParseMix("h2o:on_pressure=evict:priority=-2:tpot_us=90000:max_cache_tokens=9"))[0];
+  EXPECT_EQ(scheduled.scheduling.on_pressure(), v1::ON_PRESSURE_EVICT);
+  EXPECT_EQ(scheduled.scheduling.priority(), -2);
+  EXPECT_EQ(scheduled.scheduling.slo().tpot_us(), 90'000u);
+  EXPECT_FALSE(scheduled.scheduling.slo().has_ttft_us());
+  EXPECT_EQ(scheduled.cache.max_cache_tokens(), 9u);
+  EXPECT_TRUE(scheduled.cache.params().empty());
+  EXPECT_FALSE((*ParseMix("full"))[0].scheduling.has_slo());
   for (const char* mix : {"full:reuse=often", "full:reuse=unspecified", "full:reuse=1"})
     EXPECT_FALSE(ParseMix(mix).ok()) << mix;
 }
