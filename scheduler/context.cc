@@ -147,6 +147,7 @@ std::optional<Failed> ContextDirectory::Resolve(Request* request, int64_t unix_n
   }
   std::shared_ptr<const Context> context =
       Find({.salt = request->cache_salt, .handle = request->context}, unix_now);
+  if (context == nullptr) context = std::exchange(request->seen_context, nullptr);
   if (context == nullptr) return UnknownContext(request->context);
   if (request->cache != CacheSpec() && request->cache != context->spec)
     return Invalid(absl::StrCat("cache: the context's policy is ", context->spec.policy,

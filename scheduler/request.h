@@ -78,6 +78,8 @@ struct Request {
   // A context that it goes on from, by its handle; empty: none. The prompt is what follows it, or
   // the whole conversation, which begins with the context's tokens.
   std::string context;
+  // The context of this handle, as it was seen just now: it counts where it has left since.
+  std::shared_ptr<const Context> seen_context;
   bool whole_conversation = false;
   // Where the prompt is messages that follow the context: what ends an answer, of which as much
   // comes between as the context lacks, where it ends in one.

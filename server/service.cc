@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/status_macros.h"
 #include "server/context_conversion.h"
 #include "server/generate_stream.h"
@@ -35,6 +36,8 @@ constexpr TimeUs kOverloadRetryUs = 1'000'000;
 constexpr size_t kShortRequestBytes = 16 << 10;
 // One more than can be kept busy by a single text.
 constexpr int kRequestWorkers = 2;
+// Times that a context is loaded for a request, where others push it out each time.
+constexpr int kLoads = 3;
 // They wait more than they work.
 constexpr int kStoreWorkers = 4;
 
@@ -232,12 +235,20 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
     });
     if (fetched) return std::nullopt;
   }
-  if (id.handle.empty() || !serving.contexts->HasStore() || serving.contexts->IsHere(id)) {
+  // It may leave again before the request is submitted: others want its room.
+  const auto see = [serving, id, request] {
+    request->seen_context = serving.loop->contexts().Find(id, absl::ToUnixSeconds(absl::Now()));
+    return request->seen_context != nullptr;
+  };
+  if (id.handle.empty() || !serving.contexts->HasStore() || see()) {
     go_on(absl::OkStatus());
     return std::nullopt;
   }
-  const bool taken = store_workers_.Run(
-      bytes, [serving, id, go_on = std::move(go_on)] { go_on(serving.contexts->Load(id)); });
+  const bool taken = store_workers_.Run(bytes, [serving, id, see, go_on = std::move(go_on)] {
+    absl::Status loaded;
+    for (int i = 0; !see() && i < kLoads && loaded.ok(); ++i) loaded = serving.contexts->Load(id);
+    go_on(loaded);
+  });
   return taken ? std::nullopt : std::optional(StoreIsBusy());
 }
 
