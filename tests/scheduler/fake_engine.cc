@@ -167,6 +167,7 @@ void FakeEngine::ApplySwapIns(const Batch& batch) {
     slot.row_begin = fresh.row_begin;
     slot.row_width = fresh.row_width;
     slot.owner = fresh.owner;
+    slot.latest = kNoToken;  // it is the slot's, not the cache's
     for (const PageCopy& page : swap.pages) CopyPage(page, host_stamps_, &stamps_);
   }
 }
