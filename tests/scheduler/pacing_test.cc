@@ -181,7 +181,7 @@ TEST(Pacing, ALongPromptLeavesTheOthersTheirPace) {
 
 // What the machine does when it is not asked for more, and when it is asked for far more.
 TEST(Pacing, GoodputStaysWhenMoreArrives) {
-  constexpr TimeUs kTtft = 1'000'000, kTpot = 20'000, kSeconds = 40;
+  constexpr TimeUs kTtft = 1'000'000, kTpot = 20'000, kSeconds = 20;
   const auto goodput = [&](double rate, const SchedulerOptions& options) {
     Machine machine(options);
     machine.WarmUp();
@@ -295,6 +295,7 @@ TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
     request.tenant = tenant;
     return machine.Add(request);
   };
+  greedy.reserve(300);
   for (int i = 0; i < 300; ++i) greedy.push_back(add("greedy"));
   for (int i = 0; i < 400; ++i) machine.Step();
   const RequestHandle quiet = add("quiet");

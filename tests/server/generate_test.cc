@@ -14,7 +14,6 @@
 namespace hydrant {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 TEST(Generate, StreamsAcceptedDeltasFinishedAndUsageInThisOrder) {
@@ -383,6 +382,7 @@ TEST_P(StalledClient, HarmsNobody) {
   ASSERT_TRUE(slow->Read(&response));
 
   std::vector<std::thread> threads;
+  threads.reserve(kNeighbours);
   std::vector<StreamResult> results(kNeighbours);
   for (int i = 0; i < kNeighbours; ++i) {
     threads.emplace_back([&, i] {
@@ -436,6 +436,7 @@ TEST(Generate, OneHundredAndFiftyStreamsAtOnce) {
   options.limits.max_num_seqs = 64;
   TestServer server(options);
   std::vector<std::thread> threads;
+  threads.reserve(kStreams);
   std::vector<StreamResult> results(kStreams);
   for (int i = 0; i < kStreams; ++i) {
     threads.emplace_back([&, i] {
