@@ -201,13 +201,14 @@ void Scheduler::GoLive(Sequence* sequence) {
 void Scheduler::CutRunning() {
   for (Sequence* sequence : live_) {
     const CachePlan& plan = sequence->plan;
-    if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
-    if (sequence->num_shrunk < sequence->shrinks.size()) {
+    if (sequence->state != SequenceState::kRunning) continue;
+    const bool was_shrunk = sequence->num_shrunk < sequence->shrinks.size();
+    if ((!was_shrunk && !plan.CutsAfter(sequence->num_seen)) || !sequence->MayDecode()) continue;
+    if (was_shrunk) {
       const ShrinkAt& again = sequence->shrinks[sequence->num_shrunk];
       if (again.tokens == sequence->num_seen) ShrinkNow(sequence, again.cap);
       continue;
     }
-    if (!plan.CutsAfter(sequence->num_seen)) continue;
     const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
     if (cut.then.has_value()) space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
     batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
