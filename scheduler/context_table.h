@@ -52,9 +52,8 @@ class ContextTable {
   void Release(const Lease& lease);
 
   int64_t size() const { return static_cast<int64_t>(contexts_.size()); }
-  int64_t NumHostPages() const {
-    return host_pages_;
-  }  // that they hold, or will when they are added
+  // That they hold, or will when they are added.
+  int64_t NumHostPages() const { return host_pages_; }
   uint64_t num_evicted() const { return num_evicted_; }
 
  private:

@@ -8,6 +8,9 @@ namespace {
 
 // Prompts get this share of a step even where decoding alone takes as long as the target.
 constexpr double kLeastPromptShare = 0.1;
+// And count for no more than this at admission: few long prompts with short answers would keep all
+// others out.
+constexpr double kMostPromptShare = 0.5;
 // Prompts may take this much more of a step while no sequence waits for a decoded token. Bounded,
 // so that cancels are seen.
 constexpr double kIdleFactor = 4.0;
@@ -41,8 +44,8 @@ double Pacer::PromptTokens(const RunningLoad& load) const {
 
 bool Pacer::KeepsTpot(const RunningLoad& load) const {
   if (!load.tpot.has_value() || !step_time_.KnowsDecode()) return true;
-  return step_time_.Predict(load.decode) + load.prompt_us <=
-         kAimAt * static_cast<double>(*load.tpot);
+  const double aim = kAimAt * static_cast<double>(*load.tpot);
+  return step_time_.Predict(load.decode) + std::min(load.prompt_us, kMostPromptShare * aim) <= aim;
 }
 
 double Pacer::ReadingUs(const StepWork& prompts) const {

@@ -76,9 +76,12 @@ bool Scheduler::KeepsTpot(const Sequence& newcomer) const {
   return pacer_.KeepsTpot(load);
 }
 
-// What is left of the prompts that are being read.
-StepWork Scheduler::WorkLeft() const {
-  StepWork left;
+// Of the prompts that are being read, what another waits for: all of it, or less where the first of
+// them is long. That one has half of a step's prompt tokens at most while others want them
+// (prefill_planner.h).
+StepWork Scheduler::WorkAhead() const {
+  StepWork left, behind_first;
+  bool is_first = true;
   for (const Sequence* sequence : live_) {
     if (sequence->state != SequenceState::kPrefilling) continue;
     StepWork work = sequence->prompt_work;
@@ -87,8 +90,11 @@ StepWork Scheduler::WorkLeft() const {
     work.prompt_tokens *= std::max(0.0, 1 - done);
     work.prompt_pairs *= std::max(0.0, 1 - done);
     left += work;
+    if (std::exchange(is_first, false)) continue;
+    behind_first += work;
+    behind_first += work;  // at half the speed
   }
-  return left;
+  return behind_first.prompt_tokens < left.prompt_tokens ? behind_first : left;
 }
 
 std::optional<FirstTokenBound> Scheduler::BoundOf(const Sequence& sequence,
@@ -139,7 +145,7 @@ void Scheduler::SetBeginBy(Sequence* sequence, std::optional<TimeUs> by) {
 bool Scheduler::IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const {
   if (!sequence.begin_by.has_value()) return false;
   const std::optional<TimeUs> by = BeginBy(sequence, load);
-  return by.has_value() && now + static_cast<TimeUs>(pacer_.ReadingUs(WorkLeft(), load)) > *by;
+  return by.has_value() && now + static_cast<TimeUs>(pacer_.ReadingUs(WorkAhead(), load)) > *by;
 }
 
 void Scheduler::Refuse(Sequence* sequence, TimeUs now) {
@@ -157,11 +163,11 @@ void Scheduler::Refuse(Sequence* sequence, TimeUs now) {
 }
 
 QueueForecast Scheduler::Forecast() const {
-  const StepWork left = WorkLeft();
+  const StepWork ahead = WorkAhead();
   return {.waiting = static_cast<int>(waiting_.size()),
           .tokens = queued_tokens_,
           .rate = admission_rate_,
-          .reading_us = left.Empty() ? 0 : pacer_.ReadingUs(left, DecodingLoad())};
+          .reading_us = ahead.Empty() ? 0 : pacer_.ReadingUs(ahead, DecodingLoad())};
 }
 
 StepWork Scheduler::WorkOf(const PrefillSlice& slice) const {

@@ -43,7 +43,7 @@ class AdmissionRate {
   static constexpr double kEnoughUs = 1e6;
   double UsFor(double count, double of) const {
     if (waited_us_ < kEnoughUs) return 0;
-    // Half of one more than there were: where there was none the wait is long, and not endless.
+    // Where nobody was let in the wait is long, and not endless.
     return count * waited_us_ / std::max(of, 0.5);
   }
 
@@ -55,7 +55,7 @@ struct QueueForecast {
   int waiting = 0;     // requests
   int64_t tokens = 0;  // of them
   AdmissionRate rate{};
-  double reading_us = 0;  // until the prompts that are being read have been read
+  double reading_us = 0;  // for the prompts that are being read, behind the queue
 };
 
 }  // namespace hydrant

@@ -194,7 +194,7 @@ class Scheduler {
   void AddTo(RunningLoad* load, const Sequence& sequence, double pages) const;
   RunningLoad DecodingLoad() const;
   bool KeepsTpot(const Sequence& newcomer) const;
-  StepWork WorkLeft() const;
+  StepWork WorkAhead() const;
   std::optional<FirstTokenBound> BoundOf(const Sequence& sequence, const StepWork& prompt) const;
   std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;
   void SetBeginBy(Sequence* sequence, std::optional<TimeUs> by);

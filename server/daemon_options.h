@@ -32,7 +32,7 @@ struct DaemonOptions {
   std::optional<std::chrono::milliseconds> max_connection_age_grace;  // the same
   std::optional<int64_t> prefix_cache_memory_bytes;  // unset: DefaultReuseBytes(); 0: none
   std::optional<int64_t> context_memory_bytes;       // the same
-  std::optional<int64_t> swap_space_bytes;           // unset: DefaultSwapBytes()
+  std::optional<int64_t> swap_space_bytes;           // unset: none, on a GPU up to 4 GiB
   std::string prefix_store;                          // the same, of prefix blocks
   std::optional<int64_t> prefix_store_bytes;
   std::string context_store;                   // OpenContextStore()'s; "": none

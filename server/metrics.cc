@@ -202,9 +202,9 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
       .Value(loop.preemptions);
   to->Counter("hydrant_swaps_total", "Sequences whose caches left for the host's memory.")
       .Value(loop.swaps);
+  to->Gauge("hydrant_swapped_pages", "Pages of these that are there.").Value(loop.swapped_pages);
   to->Counter("hydrant_shrinks_total", "Caches that were cut because others needed the room.")
       .Value(loop.shrinks);
-  to->Gauge("hydrant_swapped_pages", "Pages of these that are there.").Value(loop.swapped_pages);
   AddPrefixCache(loop.prefix_cache, to);
   to->Gauge("hydrant_contexts", "Caches that are kept of requests that have ended.")
       .Value(loop.contexts);

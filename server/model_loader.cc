@@ -21,6 +21,8 @@
 namespace hydrant {
 namespace {
 
+constexpr int64_t kMostDefaultSwap = int64_t{4} << 30;
+
 constexpr int kSummaryTokens = 1024;
 
 absl::Status Within(const std::string& what, const absl::Status& status) {
@@ -92,12 +94,6 @@ std::string NameOf(const DaemonOptions& options, const ModelConfig& config) {
   return ToValidUtf8(path.stem().string());
 }
 
-}  // namespace
-
-namespace {
-
-constexpr int64_t kMostDefaultSwap = int64_t{4} << 30;
-
 // A folder that has no room costs speed, and no request: sequences read again.
 void DropUnwritableSwap(EngineOptions* options) {
   if (options->swap_directory.empty()) return;
@@ -107,8 +103,7 @@ void DropUnwritableSwap(EngineOptions* options) {
   if (room.ok()) return;
   spdlog::warn(
       "--swap-directory: {}; contexts stay in memory, and nothing is swapped out: sequences whose "
-      "pages others "
-      "need read again",
+      "pages others need read again",
       std::string(room.status().message()));
   options->swap_directory.clear();
   options->swap_space_bytes = 0;

@@ -25,6 +25,8 @@ class StepTrace {
   // disk is full a warning says so, once, and nothing is written any more.
   void Add(const StepTaken& step, const SchedulerStats& stats, const std::vector<Event>& events);
 
+  bool IsWriting() const { return file_.is_open(); }
+
  private:
   explicit StepTrace(const std::string& path);
   void AddStep(const StepTaken& step, const SchedulerStats& stats);

@@ -160,6 +160,31 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
   EXPECT_EQ((*server)[cut].usage.preemptions, 0);
 }
 
+// As docs/api.md has them.
+TEST_P(PressureTest, WhichPoliciesCanBeCut) {
+  if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "its emulation is slow";
+  const std::set<std::string> can = {"h2o",    "tova",      "local", "random",
+                                     "snapkv", "streaming", "co2"};
+  for (const PolicyInfo& policy : ListPolicies()) {
+    Request request = MakeRequest(policy.name, 1);
+    if (policy.name == "snapkv") request.cache.params["decode_cap"] = "120";
+    const auto alone = MakeServer(4000, 0);
+    const int64_t pages = alone->Run(request).usage.kv_pages_peak;
+    request.evict_on_pressure = true;
+    request.cache.min_cache_tokens = 20;
+    if (!can.contains(policy.name)) {
+      EXPECT_FALSE(alone->TryRun(request)) << policy.name;
+      continue;
+    }
+    const auto server = MakeServer(static_cast<int>(pages) * 3 / 2, 0);
+    const RequestHandle one = server->Add(request), other = server->Add(request);
+    server->RunToEnd();
+    EXPECT_GT(server->Stats().shrinks, 0u) << policy.name;
+    EXPECT_EQ((*server)[one].tokens.size(), 80u) << policy.name;
+    EXPECT_EQ((*server)[other].tokens.size(), 80u) << policy.name;
+  }
+}
+
 TEST(SwapDirectory, ThatIsNotThereIsNamed) {
   EngineOptions options = InvariantOptions("cpu", DType::kF16);
   options.swap_space_bytes = 1 << 20;

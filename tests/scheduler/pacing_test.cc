@@ -307,6 +307,29 @@ TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
   machine.RunToEnd();
 }
 
+// One prompt of two seconds is being read; others get their part of every step.
+TEST(Pacing, ALongPromptIsNoReasonToRefuseShortOnes) {
+  Machine machine({.target_ttft_us = 800'000, .target_tpot_us = 20'000});
+  machine.WarmUp();
+  const RequestHandle long_one = machine.Add(MakeRequest(12'000, 4, 99));
+  machine.Step();
+  std::vector<RequestHandle> short_ones;
+  for (uint64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(machine.h.scheduler.Forecast().reading_us, 0);
+    short_ones.push_back(machine.Add(MakeRequest(kPrompt, kOutput, i)));
+    while (machine.answers[short_ones.back()].tokens == 0 && !machine.h[short_ones.back()].Ended())
+      machine.Step();
+  }
+  EXPECT_EQ(machine.answers[long_one].tokens, 0) << "it was not in anybody's way";
+  machine.RunToEnd();
+  for (const RequestHandle handle : short_ones) {
+    const Answer& answer = machine.answers[handle];
+    ASSERT_TRUE(answer.finished) << answer.failed->status;
+    EXPECT_LE(answer.first - answer.arrived, 800'000);
+  }
+  EXPECT_TRUE(machine.answers[long_one].finished);
+}
+
 TEST(Pacing, SaysThatItWaitsForTheTarget) {
   Machine machine({.target_tpot_us = 8'000});
   machine.WarmUp();

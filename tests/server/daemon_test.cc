@@ -340,6 +340,13 @@ TEST(Daemon, SaysThatThreadsAreMoreThanCpus) {
   EXPECT_NE(many.WaitForErrorLine("--threads 1000 is more than the "), "");
 }
 
+TEST(Daemon, ASwapFolderWithoutRoomIsAWarning) {
+  Subprocess daemon({HYDRANTD_PATH, "--model", kModel, "--listen", "127.0.0.1:0", "--device",
+                     "reference", "--swap-space", "1M", "--swap-directory", "/no/such/folder"});
+  EXPECT_NE(daemon.WaitForErrorLine("/no/such/folder: No such file"), "");
+  EXPECT_NE(daemon.WaitForErrorLine("swap space 0"), "") << "and it serves";
+}
+
 // Too little address space for gRPC's threads, for the daemon's, for the weights, for the pool. How
 // little is too little depends on the machine: a daemon that serves after all is stopped.
 TEST(Daemon, WithoutMemoryItEndsWithALine) {

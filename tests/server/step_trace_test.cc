@@ -89,7 +89,9 @@ TEST(StepTrace, AFullDiskEndsIt) {
   ASSERT_TRUE(trace.ok());
   StepTaken step;
   step.work.rows = 1;
+  EXPECT_TRUE((*trace)->IsWriting());
   for (int i = 0; i < 3; ++i) (*trace)->Add(step, {}, {});
+  EXPECT_FALSE((*trace)->IsWriting());
 }
 
 }  // namespace
