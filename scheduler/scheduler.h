@@ -131,6 +131,8 @@ class Scheduler {
   const StepTimeModel& step_time() const { return pacer_.step_time(); }
   // The step whose result came last.
   const StepTaken& last_step() const { return last_step_; }
+  // Of the step that Schedule() gave last. REQUIRES: it had work and is in flight
+  const StepWork& newest_work() const { return in_flight_.back().work; }
 
   bool Empty() const { return sequences_.empty() && ended_updates_.swap_outs.empty(); }
   SchedulerStats Stats() const;

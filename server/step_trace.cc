@@ -47,8 +47,9 @@ void StepTrace::AddStep(const StepTaken& step, const SchedulerStats& stats) {
                      step.work.prompt_tokens > 0 ? "prompts and decode" : "decode", R"(","ts":)",
                      step.begin, R"(,"dur":)", step.end - step.begin, R"(,"args":{"decoding":)",
                      Whole(step.work.rows), R"(,"pages":)", Whole(step.work.pages),
-                     R"(,"prompt_tokens":)", Whole(step.work.prompt_tokens), R"(,"predicted_us":)",
-                     Whole(step.predicted_us), "}}"));
+                     R"(,"prompt_tokens":)", Whole(step.work.prompt_tokens), R"(,"prompt_pairs":)",
+                     Whole(step.work.prompt_pairs), R"(,"predicted_us":)", Whole(step.predicted_us),
+                     "}}"));
   Write(Counter("requests", step.end,
                 absl::StrCat(R"("running":)", stats.running, R"(,"prefilling":)", stats.prefilling,
                              R"(,"waiting":)", stats.waiting)));

@@ -17,6 +17,7 @@ BELOW = {
     "load/report": {"load/run"},
     "load/targets": {"load/run", "client", "proto"},
     "load/run": {"engine/tokenizer", "engine/model"},
+    "simulator": {"scheduler", "engine", "load/run"},
     "eval": {"engine"},
     "engine": {"engine/forward", "engine/hub"},
     "engine/forward": {"engine/compress"},

@@ -119,15 +119,18 @@ absl::StatusOr<Objectives> Objectives::Parse(std::string_view text) {
 
 bool Objectives::MetBy(const Outcome& outcome) const {
   if (!outcome.HasToken()) return !Any();
-  const auto meets = [](const std::optional<double>& limit, double seconds) {
-    return !limit.has_value() || seconds * kMillis <= *limit;
-  };
   double longest_gap = 0.0;
   for (size_t i = 1; i < outcome.messages.size(); ++i)
     longest_gap = std::max(longest_gap, outcome.messages[i].at - outcome.messages[i - 1].at);
   const double tpot = outcome.OutputTokens() > 1 ? outcome.TimePerOutputToken() : 0.0;
-  return meets(ttft_ms, outcome.TimeToFirstToken()) && meets(tpot_ms, tpot) &&
-         meets(itl_ms, longest_gap) && meets(e2el_ms, outcome.EndToEnd());
+  return MetBy(outcome.TimeToFirstToken(), tpot, longest_gap, outcome.EndToEnd());
+}
+
+bool Objectives::MetBy(double ttft, double tpot, double itl, double e2el) const {
+  const auto meets = [](const std::optional<double>& limit, double seconds) {
+    return !limit.has_value() || seconds * kMillis <= *limit;
+  };
+  return meets(ttft_ms, ttft) && meets(tpot_ms, tpot) && meets(itl_ms, itl) && meets(e2el_ms, e2el);
 }
 
 Measures Measure(std::span<const Outcome> outcomes, const Objectives& objectives, int arm,

@@ -40,6 +40,8 @@ struct Objectives {
   bool Any() const { return ttft_ms || tpot_ms || itl_ms || e2el_ms; }
   // Of a completed request. Its ITL is its largest.
   bool MetBy(const Outcome& outcome) const;
+  // The same, of its times in seconds.
+  bool MetBy(double ttft, double tpot, double itl, double e2el) const;
 };
 
 struct Measures {

@@ -45,7 +45,7 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
             .status = absl::CancelledError(), .reason = "CANCELLED", .usage = {.queue_us = 50}}};
     (*trace)->Add({.begin = 1000,
                    .end = 3000,
-                   .work = {.rows = 3, .pages = 60, .prompt_tokens = 17.4},
+                   .work = {.rows = 3, .pages = 60, .prompt_tokens = 17.4, .prompt_pairs = 150.6},
                    .predicted_us = 1900.6},
                   stats, events);
     (*trace)->Add({.begin = 3000, .end = 3500}, stats, {});  // nothing was in it
@@ -62,8 +62,11 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0]["ts"], 1000);
   EXPECT_EQ(steps[0]["dur"], 2000);
-  EXPECT_EQ(steps[0]["args"],
-            (json{{"decoding", 3}, {"pages", 60}, {"prompt_tokens", 17}, {"predicted_us", 1901}}));
+  EXPECT_EQ(steps[0]["args"], (json{{"decoding", 3},
+                                    {"pages", 60},
+                                    {"prompt_tokens", 17},
+                                    {"prompt_pairs", 151},
+                                    {"predicted_us", 1901}}));
   ASSERT_EQ(counters.size(), 2u);
   EXPECT_EQ(counters[0]["args"], (json{{"running", 3}, {"prefilling", 1}, {"waiting", 2}}));
   EXPECT_EQ(counters[1]["args"], (json{{"used", 60}, {"swapped", 7}}));

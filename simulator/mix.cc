@@ -1,0 +1,122 @@
+#include "simulator/mix.h"
+
+#include <charconv>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "fmt/format.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant::sim {
+namespace {
+
+using Setter = std::function<bool(const std::string& text, Request* request)>;
+
+template <typename Number>
+bool ParseNumber(const std::string& text, Number* number) {
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *number);
+  return error == std::errc() && rest == end;
+}
+
+template <typename Number, typename Member>
+Setter NumberSetter(Member member) {
+  return [member](const std::string& text, Request* request) {
+    Number number = 0;
+    if (!ParseNumber(text, &number)) return false;
+    std::invoke(member, request) = number;
+    return true;
+  };
+}
+
+// One of two words, which sets a flag or takes it away.
+template <typename Member>
+Setter WordSetter(Member member, std::string yes, std::string no) {
+  return [member, yes = std::move(yes), no = std::move(no)](const std::string& text,
+                                                            Request* request) {
+    if (text != yes && text != no) return false;
+    std::invoke(member, request) = text == yes;
+    return true;
+  };
+}
+
+template <typename Member>
+Setter TextSetter(Member member) {
+  return [member](const std::string& text, Request* request) {
+    std::invoke(member, request) = text;
+    return true;
+  };
+}
+
+const std::map<std::string, Setter>& Settings() {
+  static const auto* settings = new std::map<std::string, Setter>{
+      {"max_cache_tokens",
+       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.max_cache_tokens; })},
+      {"cache_ratio",
+       NumberSetter<double>([](Request * r) -> auto& { return r->cache.cache_ratio; })},
+      {"min_cache_tokens",
+       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.min_cache_tokens; })},
+      {"sink_tokens",
+       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.sink_tokens; })},
+      {"protected_window_size",
+       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.protected_window_size; })},
+      {"min_retained_mass",
+       NumberSetter<double>([](Request * r) -> auto& { return r->cache.min_retained_mass; })},
+      {"question_tokens", NumberSetter<int64_t>(&Request::question_tokens)},
+      {"priority", NumberSetter<int32_t>(&Request::priority)},
+      {"ttft_us", NumberSetter<int64_t>([](Request * r) -> auto& { return r->slo.ttft_us; })},
+      {"tpot_us", NumberSetter<int64_t>([](Request * r) -> auto& { return r->slo.tpot_us; })},
+      {"tenant", TextSetter(&Request::tenant)},
+      {"cache_salt", TextSetter(&Request::cache_salt)},
+      {"reuse", WordSetter(&Request::prefix_caching, "exact", "off")},
+      {"on_pressure", WordSetter(&Request::evict_on_pressure, "evict", "preempt")}};
+  return *settings;
+}
+
+absl::Status Wrong(const std::string& arm, std::string_view why) {
+  return absl::InvalidArgumentError(fmt::format("mix: '{}': {}", arm, why));
+}
+
+absl::StatusOr<Arm> ParseArm(const std::string& text) {
+  const std::pair<std::string, std::string> weighted =
+      absl::StrSplit(text, absl::MaxSplits('@', 1));
+  Arm arm{.name = weighted.first};
+  constexpr double kMostWeight = 1e9;
+  const bool has_weight = weighted.first.size() < text.size();
+  if (has_weight &&
+      !(ParseNumber(weighted.second, &arm.weight) && arm.weight > 0.0 && arm.weight <= kMostWeight))
+    return Wrong(text, "what follows @ is its weight, a number above 0");
+  const std::vector<std::string> parts = absl::StrSplit(arm.name, ':');
+  if (parts[0].empty()) return Wrong(text, "it begins with the name of a policy");
+  arm.request.cache.policy = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const std::pair<std::string, std::string> setting =
+        absl::StrSplit(parts[i], absl::MaxSplits('=', 1));
+    if (setting.first.empty() || setting.second.empty())
+      return Wrong(text, "settings are written name=value");
+    const auto found = Settings().find(setting.first);
+    if (found == Settings().end()) {
+      arm.request.cache.params[setting.first] = setting.second;
+    } else if (!found->second(setting.second, &arm.request)) {
+      return Wrong(text, fmt::format("{}: '{}' is no value for it", setting.first, setting.second));
+    }
+  }
+  return arm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Arm>> ParseMix(std::string_view text) {
+  std::vector<Arm> mix;
+  const std::vector<std::string> parts =
+      absl::StrSplit(absl::string_view(text.data(), text.size()), ',');
+  for (const std::string& part : parts) {
+    HYDRANT_ASSIGN_OR_RETURN(Arm arm, ParseArm(part));
+    mix.push_back(std::move(arm));
+  }
+  return mix;
+}
+
+}  // namespace hydrant::sim

@@ -1,0 +1,27 @@
+// The kinds of requests that a simulated load mixes, as hydrant-load's --mix names them:
+// "full@1,h2o:cache_ratio=0.2:tenant=b@3".
+#ifndef HYDRANT_SIMULATOR_MIX_H_
+#define HYDRANT_SIMULATOR_MIX_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/request.h"
+
+namespace hydrant::sim {
+
+struct Arm {
+  std::string name;  // as it was written, without the weight
+  double weight = 1.0;
+  Request request = {};  // all but its prompt and the length of its answer
+};
+
+// Settings are those that travel as fields of a request's cache, scheduling and SLO; any other name
+// is a parameter of the policy. InvalidArgument names the arm.
+absl::StatusOr<std::vector<Arm>> ParseMix(std::string_view text);
+
+}  // namespace hydrant::sim
+
+#endif  // HYDRANT_SIMULATOR_MIX_H_
