@@ -78,12 +78,12 @@ std::string ToJson(const CostModel& model) {
 }
 
 CostModel DefaultCostModel() {
-  return {.step_us = 4000,
-          .row_us = 2500,
-          .page_us = 0.4,
-          .prompt_token_us = 1300,
-          .prompt_pair_us = 0.12,
-          .source = "SmolLM2-135M Q4_1 on two cores, rounded"};
+  return {.step_us = 7500,
+          .row_us = 1500,
+          .page_us = 0.42,
+          .prompt_token_us = 790,
+          .prompt_pair_us = 0.26,
+          .source = "SmolLM2-135M Q4_1, 2 threads of a Xeon, from the table of docs/benchmarks.md"};
 }
 
 }  // namespace hydrant::sim

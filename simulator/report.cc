@@ -62,7 +62,7 @@ std::string SharesOf(const SimulationResult& result) {
       result.contended_tokens.begin(), result.contended_tokens.end(), 0.0,
       [](double sum, const auto& one) { return sum + static_cast<double>(one.second); });
   if (all == 0) return "";
-  std::string text = "  tokens while all tenants waited:";
+  std::string text = "  tokens while every tenant had as many waiting as can run:";
   for (const auto& [tenant, tokens] : result.contended_tokens)
     text += fmt::format(" {} {}", tenant.empty() ? "(none)" : tenant,
                         Percent(static_cast<double>(tokens), all));

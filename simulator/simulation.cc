@@ -44,6 +44,7 @@ class Cluster {
   void Look(int node, TimeUs now);
   void Hear(int node, TimeUs now);
   void HearTokens(Node* node, SimulatedRequest* request, int32_t tokens, TimeUs now);
+  bool HasBacklogs(const Node& node) const;
   void End(const Event& event, const Usage& usage);
   SimulatedRequest& RequestOf(RequestHandle handle) { return result_.requests[handle - 1]; }
 
@@ -198,9 +199,16 @@ void Cluster::Hear(int index, TimeUs now) {
   }
 }
 
+// Of every tenant: then nobody's share is less because they asked for less.
+bool Cluster::HasBacklogs(const Node& node) const {
+  const int64_t backlog = options_.replica.limits.engine.max_num_seqs;
+  return std::all_of(node.waiting_of.begin(), node.waiting_of.end(),
+                     [&](int64_t waiting) { return waiting >= backlog; });
+}
+
 void Cluster::HearTokens(Node* node, SimulatedRequest* request, int32_t tokens, TimeUs now) {
   const int tenant = tenant_of_[request->arm];
-  if (tenants_.size() > 1 && std::ranges::all_of(node->waiting_of, [](int64_t n) { return n > 0; }))
+  if (tenants_.size() > 1 && HasBacklogs(*node))
     contended_[tenant] += tokens + (request->first_token < 0 ? request->input_tokens : 0);
   if (request->first_token < 0) {
     request->first_token = now;

@@ -61,8 +61,8 @@ struct SimulationResult {
   double mean_page_use = 0, peak_page_use = 0;  // share of the pools' pages; of the fullest
   double mean_running = 0;                      // sequences, of a replica
   double busy = 0;                              // share of the time that a replica works
-  // By tenant, tokens that came while requests of every tenant waited for their first; empty: there
-  // is one tenant.
+  // By tenant, tokens that came, prompts with the first, while every tenant had max_num_seqs
+  // requests without a token; empty: there is one tenant.
   std::map<std::string, int64_t> contended_tokens;
   Timeline timeline;
 };
