@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kTerms = 5;
 constexpr size_t kFewestSteps = 20;
 constexpr double kOutlier = 2.0;
+constexpr int kPasses = 8;
 using Terms = std::array<double, kTerms>;
 
 Terms TermsOf(const StepWork& work) {
@@ -29,20 +30,20 @@ double Dot(const Terms& a, const Terms& b) {
   return sum;
 }
 
-// Least squares without negative coefficients, by coordinate descent on the normal equations.
+// Least squares of the errors relative to what was predicted before, so that steps which vary more
+// are not fitted below their mean, as they are where errors are relative to what was taken. Without
+// negative coefficients, by coordinate descent on the normal equations.
 Terms Solve(std::span<const StepTaken> steps, const Terms& before) {
   std::array<Terms, kTerms> products = {};
   Terms sums = {};
   for (const StepTaken& step : steps) {
     const double us = TookUs(step);
     const Terms terms = TermsOf(step.work);
-    const double predicted = Dot(before, terms);
-    const double over = predicted > 0 ? std::max(1.0, us / predicted / kOutlier) : 1.0;
-    const double weight = 1.0 / (over * over);
+    const double expected = Dot(before, terms) > 0 ? Dot(before, terms) : us;
+    const double weight = 1.0 / std::max(1.0, us / expected / kOutlier) / (expected * expected);
     for (size_t i = 0; i < kTerms; ++i) {
-      const double x = terms[i] / us;
-      for (size_t j = 0; j < kTerms; ++j) products[i][j] += weight * x * terms[j] / us;
-      sums[i] += weight * x;
+      for (size_t j = 0; j < kTerms; ++j) products[i][j] += weight * terms[i] * terms[j];
+      sums[i] += weight * terms[i] * us;
     }
   }
   constexpr int kMostSweeps = 20000;
@@ -135,7 +136,7 @@ absl::StatusOr<CostFit> FitCostModel(std::span<const StepTaken> steps) {
         fmt::format("{} steps are too few to fit by: at least {}", steps.size(), kFewestSteps));
   }
   Terms terms = {};
-  for (int pass = 0; pass < 4; ++pass) terms = Solve(steps, terms);
+  for (int pass = 0; pass < kPasses; ++pass) terms = Solve(steps, terms);
   double taken = 0, predicted = 0;
   for (const StepTaken& step : steps) {
     taken += TookUs(step);
@@ -143,16 +144,16 @@ absl::StatusOr<CostFit> FitCostModel(std::span<const StepTaken> steps) {
   }
   for (double& term : terms) term *= taken / predicted;
   CostFit fit{.model = ToModel(terms), .num_steps = steps.size()};
+  // Long steps vary less than short ones, and more depends on them.
   double logs = 0, squares = 0;
   for (const StepTaken& step : steps) {
     const double ratio = fit.model.Predict(step.work) / TookUs(step);
-    fit.relative_error += std::abs(ratio - 1);
-    logs += std::log(ratio);
-    squares += std::log(ratio) * std::log(ratio);
+    const double share = TookUs(step) / taken;
+    fit.relative_error += std::abs(ratio - 1) / static_cast<double>(steps.size());
+    logs += share * std::log(ratio);
+    squares += share * std::log(ratio) * std::log(ratio);
   }
-  const auto count = static_cast<double>(steps.size());
-  fit.relative_error /= count;
-  fit.model.noise = std::sqrt(std::max(0.0, squares / count - logs / count * logs / count));
+  fit.model.noise = std::sqrt(std::max(0.0, squares - logs * logs));
   fit.model.source = fmt::format("fitted to {} steps, off by {:.1f} % on average", steps.size(),
                                  100 * fit.relative_error);
   return fit;
