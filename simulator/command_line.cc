@@ -105,7 +105,9 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
               "What steps take: a JSON file that `fit` has written; default: SmolLM2-135M on two "
               "cores, about")
       ->check(CLI::ExistingFile);
-  group.Option("--noise", flags->noise, "Instead of the file's: of the logarithm of steps' times")
+  group
+      .Option("--noise", flags->noise,
+              "Instead of the file's: of the logarithm of the times of short steps")
       ->check(CLI::Range(0.0, 2.0));
   group.Option("--replicas", flags->num_replicas, "Daemons behind a balancer");
   group.Option("--balancer", flags->balancer, fmt::format("{}", fmt::join(kBalancerNames, ", ")))

@@ -144,16 +144,16 @@ absl::StatusOr<CostFit> FitCostModel(std::span<const StepTaken> steps) {
   }
   for (double& term : terms) term *= taken / predicted;
   CostFit fit{.model = ToModel(terms), .num_steps = steps.size()};
-  // Long steps vary less than short ones, and more depends on them.
-  double logs = 0, squares = 0;
+  // The noise of one step is a share of the model's, by its length.
+  double squares = 0, shares = 0;
+  fit.model.noise = 1;
   for (const StepTaken& step : steps) {
-    const double ratio = fit.model.Predict(step.work) / TookUs(step);
-    const double share = TookUs(step) / taken;
+    const double us = fit.model.Predict(step.work), ratio = us / TookUs(step);
     fit.relative_error += std::abs(ratio - 1) / static_cast<double>(steps.size());
-    logs += share * std::log(ratio);
-    squares += share * std::log(ratio) * std::log(ratio);
+    squares += std::log(ratio) * std::log(ratio);
+    shares += fit.model.NoiseOf(us) * fit.model.NoiseOf(us);
   }
-  fit.model.noise = std::sqrt(std::max(0.0, squares - logs * logs));
+  fit.model.noise = std::sqrt(squares / shares);
   fit.model.source = fmt::format("fitted to {} steps, off by {:.1f} % on average", steps.size(),
                                  100 * fit.relative_error);
   return fit;

@@ -4,6 +4,8 @@
 #ifndef HYDRANT_SIMULATOR_COST_MODEL_H_
 #define HYDRANT_SIMULATOR_COST_MODEL_H_
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -19,7 +21,8 @@ struct CostModel {
   double page_us = 0;          // of a page that it attends to
   double prompt_token_us = 0;  // of a prompt's token, through all layers
   double prompt_pair_us = 0;   // of an entry that a prompt's token attends to
-  // Steps take so much longer or shorter: the standard deviation of the logarithm of their times.
+  // Steps take longer or shorter: the standard deviation of the logarithm of the time of one of
+  // kNoisyUs, or less. What disturbs a step comes now and then, so longer ones vary less.
   double noise = 0;
   std::string source = {};  // where the numbers come from, in words
 
@@ -27,6 +30,9 @@ struct CostModel {
     return step_us + row_us * work.rows + page_us * work.pages +
            prompt_token_us * work.prompt_tokens + prompt_pair_us * work.prompt_pairs;
   }
+  // Of a step that is to take so long.
+  double NoiseOf(double us) const { return noise * std::sqrt(kNoisyUs / std::max(us, kNoisyUs)); }
+  static constexpr double kNoisyUs = 10e3;
 };
 
 // {"step_us": 400, "row_us": ..., "page_us": ..., "prompt_token_us": ..., "prompt_pair_us": ...},

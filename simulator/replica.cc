@@ -64,8 +64,8 @@ TimeUs Replica::TimeOfStep() {
   work.pages *= heads_alike_;
   double us = cost_.Predict(work);
   if (cost_.noise > 0) {  // of mean one
-    const double variance = cost_.noise * cost_.noise;
-    us *= std::lognormal_distribution<double>(-variance / 2, cost_.noise)(random_);
+    const double deviation = cost_.NoiseOf(us);
+    us *= std::lognormal_distribution<double>(-deviation * deviation / 2, deviation)(random_);
   }
   return std::max<TimeUs>(1, std::llround(us));
 }

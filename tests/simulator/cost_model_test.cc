@@ -16,7 +16,8 @@ using testing::HasSubstr;
 // A day's steps: decode alone, and with prompts beside it.
 std::vector<StepTaken> DrawSteps(const CostModel& model, double noise, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::lognormal_distribution<double> factor(-noise * noise / 2, noise);
+  CostModel noisy = model;
+  noisy.noise = noise;
   std::vector<StepTaken> steps;
   for (int i = 0; i < 4000; ++i) {
     StepTaken step;
@@ -28,7 +29,10 @@ std::vector<StepTaken> DrawSteps(const CostModel& model, double noise, uint64_t 
       step.work.prompt_pairs = tokens * static_cast<double>(random() % 2000);
     }
     if (step.work.Empty()) continue;
-    const double us = model.Predict(step.work) * (noise > 0 ? factor(random) : 1.0);
+    double us = model.Predict(step.work);
+    const double deviation = noisy.NoiseOf(us);
+    if (noise > 0)
+      us *= std::lognormal_distribution<double>(-deviation * deviation / 2, deviation)(random);
     step.begin = 1000;
     step.end = step.begin + std::llround(us);
     steps.push_back(step);
