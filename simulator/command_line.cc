@@ -118,7 +118,8 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
 void AddLoadFlags(CLI::App* app, Flags* flags) {
   const OptionGroup group(app, "Load, as hydrant-load's");
   load::WorkloadOptions& load = flags->workload;
-  group.Option("--num-prompts", load.num_requests, "Requests; of a trace all at most");
+  group.Option("--num-prompts", load.num_requests,
+               "Requests; of a trace its first, all by default");
   group.Option("--input-len", load.input_tokens, "Tokens of a prompt");
   group.Option("--output-len", load.output_tokens, "Tokens to be generated");
   group.Option("--range-ratio", load.range_ratio,
@@ -153,8 +154,9 @@ void AddTraceFlags(CLI::App* app, Flags* flags) {
               "Its lengths are multiplied by this")
       ->check(CLI::PositiveNumber);
   group
-      .Option("--trace-repeat", flags->trace_repeat,
-              "It is played so many times, one after the other, with other prompts each time")
+      .Option("--trace-copies", flags->trace_copies,
+              "It is played so many times at once, from places drawn, each with prompts of its "
+              "own: as many users more")
       ->check(CLI::Range(1, 100'000));
   group.Flag("--clip-lengths", flags->clip_lengths,
              "What is longer than --max-model-len is made to fit, and counted; else it is refused");

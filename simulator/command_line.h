@@ -39,7 +39,7 @@ struct Flags {
   std::string mix = "full";
   std::string trace_file;
   double trace_rate_scale = 1.0;
-  int trace_repeat = 1;
+  int trace_copies = 1;
   bool clip_lengths = false;
   std::string request_rate;  // empty: 1, or the trace's own
   double burstiness = 1.0;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -18,6 +19,7 @@
 #include "simulator/cost_fit.h"
 #include "simulator/report.h"
 #include "simulator/simulation.h"
+#include "simulator/trace_copies.h"
 
 namespace hydrant::sim {
 namespace {
@@ -54,25 +56,6 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   file.close();
   if (file.good()) return absl::OkStatus();
   return absl::UnavailableError(fmt::format("json: {}: cannot be written", path));
-}
-
-// So many times, one after the other; equal hashes are equal prompts only within one.
-void Repeat(int times, std::vector<load::TracedRequest>* trace) {
-  const size_t count = trace->size();
-  const double seconds = trace->back().at * (1.0 + 1.0 / static_cast<double>(count));
-  int64_t hashes = 0;
-  for (const load::TracedRequest& request : *trace) {
-    for (const int64_t hash : request.hashes) hashes = std::max(hashes, hash + 1);
-  }
-  trace->reserve(count * times);
-  for (int time = 1; time < times; ++time) {
-    for (size_t i = 0; i < count; ++i) {
-      load::TracedRequest again = (*trace)[i];
-      again.at += seconds * time;
-      for (int64_t& hash : again.hashes) hash += hashes * time;
-      trace->push_back(std::move(again));
-    }
-  }
 }
 
 // How many times as fast the trace is to run.
@@ -149,10 +132,13 @@ absl::Status Run(Flags flags, const CLI::App& app) {
     report.arms.push_back(arm.name);
   }
   if (!flags.trace_file.empty()) {
-    HYDRANT_ASSIGN_OR_RETURN(flags.workload.trace, load::ReadTrace(flags.trace_file));
-    Repeat(flags.trace_repeat, &flags.workload.trace);
+    HYDRANT_ASSIGN_OR_RETURN(const std::vector<load::TracedRequest> trace,
+                             load::ReadTrace(flags.trace_file));
     if (app.get_option("--num-prompts")->count() == 0)
-      flags.workload.num_requests = static_cast<int64_t>(flags.workload.trace.size());
+      flags.workload.num_requests = static_cast<int64_t>(trace.size()) * flags.trace_copies;
+    flags.workload.trace =
+        CopiesOf(trace, flags.trace_copies, std::max<int64_t>(1, flags.workload.num_requests),
+                 flags.workload.seed);
   }
   HYDRANT_ASSIGN_OR_RETURN(const load::Workload workload, load::Workload::Create(flags.workload));
   HYDRANT_ASSIGN_OR_RETURN(const DueTimes due, DueTimesOf(flags));

@@ -15,7 +15,7 @@ if(NOT completed EQUAL 200 OR NOT windows STREQUAL ARRAY)
   message(FATAL_ERROR "run.json: ${completed} completed, windows are ${windows}")
 endif()
 
-execute_process(COMMAND ${SIM} --trace tests/data/simulator/mooncake.jsonl --trace-repeat 20 --replicas 4 --balancer prefix-aware
+execute_process(COMMAND ${SIM} --trace tests/data/simulator/mooncake.jsonl --trace-copies 20 --replicas 4 --balancer prefix-aware
                         --request-rate 10 --fold-heads --costs simulator/costs/h100-llama-3.1-8b.json
                 RESULT_VARIABLE code OUTPUT_VARIABLE table ERROR_VARIABLE said)
 if(NOT code EQUAL 0 OR NOT table MATCHES "60 requests, 60 completed")

@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "simulator/balancer.h"
 #include "simulator/report.h"
+#include "simulator/trace_copies.h"
 
 namespace hydrant::sim {
 namespace {
@@ -266,6 +267,29 @@ TEST(SimulationTest, ReplaysThePublishedTraces) {
     const SimulationResult result = Replay(options, trace);
     EXPECT_EQ(MakeFigures(result, {}).completed, 500) << name;
   }
+}
+
+TEST(TraceCopiesTest, EachCopyIsTheWholeTraceFromSomewhere) {
+  const std::vector<load::TracedRequest> trace = {{.at = 0, .input_tokens = 1, .hashes = {0}},
+                                                  {.at = 10, .input_tokens = 2, .hashes = {0, 1}},
+                                                  {.at = 20, .input_tokens = 3, .hashes = {2}}};
+  const auto all = CopiesOf(trace, 50, 1'000'000, kSeed);
+  ASSERT_EQ(all.size(), 150u);
+  std::map<int64_t, int> of_copy;  // requests
+  std::map<int64_t, int> of_length;
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_GE(all[i].at, i == 0 ? 0 : all[i - 1].at);
+    EXPECT_LT(all[i].at, 20 * 4 / 3.0);
+    ++of_copy[all[i].hashes[0] / 3];
+    ++of_length[all[i].input_tokens];
+  }
+  EXPECT_EQ(of_copy.size(), 50u);
+  for (const auto& [copy, requests] : of_copy) EXPECT_EQ(requests, 3) << copy;
+  EXPECT_EQ(of_length, (std::map<int64_t, int>{{1, 50}, {2, 50}, {3, 50}}));
+  // The first of them, as if all had been made.
+  const auto first = CopiesOf(trace, 50, 40, kSeed);
+  ASSERT_EQ(first.size(), 40u);
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].at, all[i].at);
 }
 
 TEST(SimulationTest, WrongOptionsAreNamed) {
