@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <list>
+#include <numeric>
 #include <random>
 #include <unordered_map>
 
@@ -13,6 +14,11 @@ namespace {
 
 int LeastLoaded(std::span<const OutstandingTokens> loads) {
   return static_cast<int>(std::min_element(loads.begin(), loads.end()) - loads.begin());
+}
+
+OutstandingTokens Mean(std::span<const OutstandingTokens> loads) {
+  return std::accumulate(loads.begin(), loads.end(), OutstandingTokens{0}) /
+         static_cast<OutstandingTokens>(loads.size());
 }
 
 class RandomBalancer final : public Balancer {
@@ -49,7 +55,7 @@ class PrefixAwareBalancer final : public Balancer {
       best = *std::min_element(found->second.begin(), found->second.end(),
                                [&](int a, int b) { return loads[a] < loads[b]; });
       const int64_t saved = kPieceTokens * (pieces.rend() - piece);
-      if (loads[best] - loads[least] > saved) best = least;
+      if (loads[best] - loads[least] > saved + Mean(loads)) best = least;
       break;
     }
     // The last piece first, so that of a prompt the first is the newest.

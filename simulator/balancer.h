@@ -30,8 +30,9 @@ inline constexpr std::string_view kBalancerNames[] = {"random", "least-loaded", 
 // random        any, evenly
 // least-loaded  the fewest outstanding tokens
 // prefix-aware  among those that were sent most of the prompt's beginning before, the least loaded,
-//               unless the least loaded of all is so much less loaded that waiting would cost more
-//               than is saved; `known_tokens` of prompts are remembered of each replica, the newest
+//               unless it has more outstanding tokens than the least loaded of all by what would be
+//               saved and the mean together; `known_tokens` of prompts are remembered of each
+//               replica, the newest
 // InvalidArgument where the name is unknown.
 absl::StatusOr<std::unique_ptr<Balancer>> MakeBalancer(std::string_view name, int num_replicas,
                                                        int64_t known_tokens, uint64_t seed);
