@@ -77,7 +77,7 @@ TEST(SimulationTest, OneRequestAloneTakesWhatItsStepsTake) {
   const SimulatedRequest& request = result.requests[0];
   EXPECT_TRUE(request.completed);
   EXPECT_EQ(request.output_tokens, 40);
-  double us = 1000 + 100 * 10 + 100 * 100 / 2 * 0.01;
+  double us = 1000 + 100 * 10 + 100 * 100 * 0.5 * 0.01;
   EXPECT_NEAR(static_cast<double>(request.first_token), us, 1);
   for (int seen = 101; seen < 140; ++seen) us += 1000 + 100 + 2 * 2 * std::ceil(seen / 16.0);
   EXPECT_NEAR(static_cast<double>(request.last_token), us, 40);
@@ -93,7 +93,7 @@ TEST(SimulationTest, OneRequestAloneTakesWhatItsStepsTake) {
 TEST(SimulationTest, OneAtATimeWaitsAsPollaczekAndKhinchineSay) {
   SimulationOptions options = SmallOptions();
   options.replica.limits.engine.max_num_seqs = 1;
-  const double service = (1000 + 32 * 10 + 32 * 32 / 2 * 0.01) * 1e-6;
+  const double service = (1000 + 32 * 10 + 32 * 32 * 0.5 * 0.01) * 1e-6;
   for (const double rho : {0.3, 0.7}) {
     const SimulationResult result =
         RunAtRate(options, SmallLoad(options, 40'000, 32, 1), rho / service);
