@@ -24,12 +24,12 @@ std::string Percent(double part, double whole) {
 }
 
 std::string Row(const char* name, const load::Distribution& of) {
-  return fmt::format("  {:<10}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>11.1f}{:>12.1f}\n", name,
+  return fmt::format("  {:<10}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}{:>12.1f}\n", name,
                      of.mean, of.p50, of.p90, of.p99, of.p999, of.max);
 }
 
 std::string TimesOf(const Figures& figures) {
-  return fmt::format("  {:<10}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}\n", "ms", "mean", "p50", "p90",
+  return fmt::format("  {:<10}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "ms", "mean", "p50", "p90",
                      "p99", "p99.9", "max") +
          Row("TTFT", figures.ttft) + Row("TPOT", figures.tpot) + Row("E2EL", figures.e2el) +
          Row("queue", figures.queue);

@@ -32,7 +32,7 @@ def draw(runs):
         pages.step(times, [100 * window["page_use"] for window in windows], where="post", color=colour)
         first_token.plot([str(percent) for _, percent in QUANTILES], [run[f"{key}_ttft_ms"] / 1000 for key, _ in QUANTILES],
                          marker="o", color=colour)
-    sequences.set(ylabel="sequences a replica (dashed: waiting)", xlabel="simulated seconds")
+    sequences.set(ylabel="sequences (dashed: waiting)", xlabel="simulated seconds")
     pages.set(ylabel="% of the pages in use", xlabel="simulated seconds", ylim=(0, None))
     first_token.set(ylabel="TTFT, s", xlabel="percentile", yscale="log")
     sequences.legend(frameon=False)
