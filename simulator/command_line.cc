@@ -170,6 +170,22 @@ void AddReportFlags(CLI::App* app, Flags* flags) {
   group.Flag("--quiet", flags->quiet, "No progress");
 }
 
+// What would not fit into memory, or take days.
+absl::Status CheckLoad(const load::WorkloadOptions& load) {
+  constexpr int64_t kMostRequests = 100'000'000, kMostTokens = 100'000'000;
+  const std::pair<const char*, std::pair<int64_t, int64_t>> sizes[] = {
+      {"num-prompts", {load.num_requests, kMostRequests}},
+      {"input-len", {load.input_tokens, kMostTokens}},
+      {"output-len", {load.output_tokens, kMostTokens}},
+      {"prefix-len", {load.shared_prefix_tokens, kMostTokens}}};
+  for (const auto& [name, size] : sizes) {
+    if (size.first > size.second)
+      return absl::InvalidArgumentError(
+          fmt::format("{}: {} is more than {}", name, size.first, size.second));
+  }
+  return absl::OkStatus();
+}
+
 std::optional<TimeUs> Micros(const std::optional<double>& seconds) {
   if (!seconds.has_value()) return std::nullopt;
   return std::llround(*seconds * 1e6);
@@ -220,7 +236,7 @@ absl::Status CompleteFlags(Flags* flags) {
   // Nobody listens to it here.
   flags->scheduler.progress_interval_us = std::numeric_limits<TimeUs>::max() / 4;
   flags->workload.vocab_size = flags->shape.vocab_size;
-  return absl::OkStatus();
+  return CheckLoad(flags->workload);
 }
 
 std::map<std::string, std::string> GivenOptions(const CLI::App& app) {

@@ -58,6 +58,12 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::UnavailableError(fmt::format("json: {}: cannot be written", path));
 }
 
+// Before any work.
+absl::Status CheckWritable(const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app).good()) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("json: {}: cannot be written", path));
+}
+
 // How many times as fast the trace is to run.
 absl::StatusOr<double> TraceSpeed(const Flags& flags,
                                   const std::vector<load::TracedRequest>& trace) {
@@ -119,6 +125,7 @@ ProgressCallback ShowProgress(const Flags& flags, int64_t requests) {
 
 absl::Status Run(Flags flags, const CLI::App& app) {
   HYDRANT_RETURN_IF_ERROR(CompleteFlags(&flags));
+  HYDRANT_RETURN_IF_ERROR(CheckWritable(flags.json));
   HYDRANT_ASSIGN_OR_RETURN(const SimulationOptions options, OptionsOf(flags));
   HYDRANT_ASSIGN_OR_RETURN(const load::Objectives objectives,
                            load::Objectives::Parse(flags.goodput));

@@ -24,6 +24,11 @@ absl::Status Check(const ModelShape& shape) {
       return absl::InvalidArgumentError(
           fmt::format("{}: {} is outside [1, {}]", name, value, kMost));
   }
+  constexpr int kLongest = 1 << 30;
+  if (shape.max_context < 2 || shape.max_context > kLongest) {
+    return absl::InvalidArgumentError(
+        fmt::format("max-model-len: {} is outside [2, {}]", shape.max_context, kLongest));
+  }
   if (shape.num_heads % shape.num_kv_heads == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("num-heads: {} is no multiple of num-kv-heads {}",
                                                 shape.num_heads, shape.num_kv_heads));

@@ -50,8 +50,8 @@ std::string CountsOf(const Figures& figures, const load::Objectives& objectives)
 
 std::string ErrorsOf(const SimulationResult& result) {
   std::string text;
-  for (const auto& [reason, count] : result.errors)
-    text += fmt::format("  refused: {} {}\n", count, reason);
+  for (const auto& [reason, refusals] : result.errors)
+    text += fmt::format("  refused: {} {}, as {}\n", refusals.count, reason, refusals.example);
   if (result.clipped > 0)
     text += fmt::format("  clipped to max_model_len: {} requests\n", result.clipped);
   return text;
@@ -171,7 +171,9 @@ std::string JsonOf(const SimulationResult& result, const ReportOptions& options)
   json["simulated"] = true;
   json["replicas"] = options.num_replicas;
   json["clipped"] = result.clipped;
-  json["error_counts"] = result.errors;
+  json["error_counts"] = Json::object();
+  for (const auto& [reason, refusals] : result.errors)
+    json["error_counts"][reason] = refusals.count;
   json["steps"] = result.totals.steps;
   json["swaps"] = result.totals.swaps;
   json["shrinks"] = result.totals.shrinks;

@@ -44,6 +44,7 @@ class Cluster {
   void Look(int node, TimeUs now);
   void Hear(int node, TimeUs now);
   void HearTokens(Node* node, SimulatedRequest* request, int32_t tokens, TimeUs now);
+  void Refuse(const Failed& failed);
   bool HasBacklogs(const Node& node) const;
   void End(const Event& event, const Usage& usage);
   SimulatedRequest& RequestOf(RequestHandle handle) { return result_.requests[handle - 1]; }
@@ -140,7 +141,7 @@ void Cluster::Send(int64_t index, TimeUs now) {
   result_.timeline.Add(now, {.arrived = 1});
   const bool was_idle = !node.replica->NextAt().has_value();
   if (const auto failed = node.replica->Submit(index + 1, std::move(request), now)) {
-    ++result_.errors[failed->reason];
+    Refuse(*failed);
     ++ended_;
     return;
   }
@@ -191,7 +192,7 @@ void Cluster::Hear(int index, TimeUs now) {
       RequestOf(event.handle).completed = true;
       End(event, finished->usage);
     } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
-      ++result_.errors[failed->reason];
+      Refuse(*failed);
       End(event, failed->usage);
     } else {
       continue;  // progress
@@ -219,6 +220,11 @@ void Cluster::HearTokens(Node* node, SimulatedRequest* request, int32_t tokens, 
   request->last_token = now;
   request->output_tokens += tokens;
   result_.timeline.Add(now, {.output_tokens = tokens});
+}
+
+void Cluster::Refuse(const Failed& failed) {
+  Refusals& refusals = result_.errors[failed.reason];
+  if (refusals.count++ == 0) refusals.example = std::string(failed.status.message());
 }
 
 void Cluster::End(const Event& event, const Usage& usage) {

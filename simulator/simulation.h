@@ -52,9 +52,14 @@ struct SimulatedRequest {
   }
 };
 
+struct Refusals {
+  int64_t count = 0;    // requests
+  std::string example;  // what the first of them was told
+};
+
 struct SimulationResult {
   std::vector<SimulatedRequest> requests;       // in the order of the load
-  std::map<std::string, int64_t> errors;        // requests that were refused, by the reason
+  std::map<std::string, Refusals> errors;       // by the reason
   int64_t clipped = 0;                          // requests
   TimeUs end = 0;                               // of the last step
   SchedulerStats totals;                        // sums over replicas of what is counted

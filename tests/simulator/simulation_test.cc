@@ -212,7 +212,8 @@ TEST(SimulationTest, WhatIsTooLongIsRefusedOrClipped) {
       {.at = 0, .input_tokens = 5000, .output_tokens = 9},
       {.at = 1, .input_tokens = 10, .output_tokens = 9}};
   const SimulationResult refused = Replay(options, trace);
-  EXPECT_EQ(refused.errors, (std::map<std::string, int64_t>{{"INVALID", 1}}));
+  EXPECT_EQ(refused.errors.at("INVALID").count, 1);
+  EXPECT_THAT(refused.errors.at("INVALID").example, HasSubstr("max_model_len"));
   options.clip_lengths = true;
   const SimulationResult clipped = Replay(options, trace);
   EXPECT_EQ(clipped.clipped, 1);
@@ -225,9 +226,9 @@ TEST(SimulationTest, AFullQueueRefuses) {
   options.replica.scheduler.max_num_queued_reqs = 5;
   options.replica.limits.engine.max_num_seqs = 1;
   const SimulationResult result = RunAtRate(options, SmallLoad(options, 200, 64, 16), 1e6);
-  EXPECT_GT(result.errors.at("QUEUE_FULL"), 150);
+  EXPECT_GT(result.errors.at("QUEUE_FULL").count, 150);
   const Figures figures = MakeFigures(result, {});
-  EXPECT_EQ(figures.completed + result.errors.at("QUEUE_FULL"), 200);
+  EXPECT_EQ(figures.completed + result.errors.at("QUEUE_FULL").count, 200);
 }
 
 TEST(SimulationTest, ReplaysAzure) {
@@ -319,6 +320,8 @@ TEST(ModelShapeTest, WrongShapesAreNamed) {
   };
   EXPECT_THAT(error_of({.num_layers = 0}), HasSubstr("num-layers: 0 is outside [1, 4096]"));
   EXPECT_THAT(error_of({.num_heads = 7}), HasSubstr("num-heads: 7 is no multiple"));
+  EXPECT_THAT(error_of({.max_context = 1}),
+              HasSubstr("max-model-len: 1 is outside [2, 1073741824]"));
   engine.kv_cache_memory_bytes = 1000;
   EXPECT_THAT(error_of({}), HasSubstr("kv_cache_memory_bytes: the pool would hold 0 pages"));
 }
