@@ -109,17 +109,20 @@ absl::StatusOr<SimulationOptions> OptionsOf(const Flags& flags) {
   return options;
 }
 
-// A line every second, over the one before.
+// On a terminal a line that changes every second, else a line every half minute.
 ProgressCallback ShowProgress(const Flags& flags, int64_t requests) {
-  if (flags.quiet || isatty(STDERR_FILENO) == 0) return nullptr;
+  if (flags.quiet) return nullptr;
+  const bool is_terminal = isatty(STDERR_FILENO) != 0;
+  const double period = is_terminal ? 1.0 : 30.0;
   const auto start = Clock::now();
   auto shown = std::make_shared<double>(0.0);
-  return [start, shown, requests](int64_t arrived, int64_t ended, TimeUs now) {
+  return [=](int64_t arrived, int64_t ended, TimeUs now) {
     const double wall = SecondsSince(start);
-    if (wall < *shown + 1.0) return;
+    if (wall < *shown + period) return;
     *shown = wall;
-    fmt::print(stderr, "\r{:.0f} s simulated in {:.0f} s: {} of {} requests came, {} ended ",
-               static_cast<double>(now) * 1e-6, wall, arrived, requests, ended);
+    fmt::print(stderr, "{}{:.0f} s simulated in {:.0f} s: {} of {} requests came, {} ended{}",
+               is_terminal ? "\r" : "", static_cast<double>(now) * 1e-6, wall, arrived, requests,
+               ended, is_terminal ? " " : "\n");
   };
 }
 
@@ -154,7 +157,7 @@ absl::Status Run(Flags flags, const CLI::App& app) {
   HYDRANT_ASSIGN_OR_RETURN(const SimulationResult result,
                            Simulate(options, workload, due, progress));
   report.wall_seconds = SecondsSince(start);
-  if (progress != nullptr) fmt::print(stderr, "\n");
+  if (progress != nullptr && isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\n");
   fmt::print("{}", TableOf(result, report));
   return flags.json.empty() ? absl::OkStatus() : WriteFile(flags.json, JsonOf(result, report));
 }
