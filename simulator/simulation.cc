@@ -111,10 +111,11 @@ absl::Status Cluster::Run(const std::function<double(int64_t)>& due,
 
 void Cluster::Clip(load::PlannedRequest* planned) {
   const int64_t most = options_.replica.limits.engine.max_model_len;
-  if (static_cast<int64_t>(planned->prompt.size()) + planned->max_tokens <= most) return;
+  const auto prompt = static_cast<int64_t>(planned->prompt.size());
+  if (prompt + planned->max_tokens <= most) return;
   ++result_.clipped;
-  planned->max_tokens = std::min(planned->max_tokens, most / 2);
-  planned->prompt.resize(std::min<size_t>(planned->prompt.size(), most - planned->max_tokens));
+  planned->max_tokens = std::min(planned->max_tokens, std::max(most / 2, most - prompt));
+  planned->prompt.resize(std::min(prompt, most - planned->max_tokens));
 }
 
 Request Cluster::MakeRequest(int64_t index, load::PlannedRequest planned) {
@@ -194,8 +195,6 @@ void Cluster::Hear(int index, TimeUs now) {
     } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
       Refuse(*failed);
       End(event, failed->usage);
-    } else {
-      continue;  // progress
     }
   }
 }

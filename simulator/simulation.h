@@ -23,8 +23,8 @@ struct SimulationOptions {
   int num_replicas = 1;
   std::string balancer = "least-loaded";  // MakeBalancer(), where there are several replicas
   std::vector<Arm> mix;                   // the arms of the workload
-  // What is longer than max_model_len is made to fit: the answer to half of that, the prompt to the
-  // rest. Else it is refused, as the daemon does.
+  // What is longer than max_model_len is made to fit: the answer to half of that, or what the
+  // prompt leaves, the prompt to the rest. Else it is refused, as the daemon does.
   bool clip_lengths = false;
   uint64_t seed = 0;  // of the noise, of what ragged heads keep, of the balancer
 };
