@@ -10,10 +10,6 @@ namespace hydrant {
 
 namespace {
 
-// Of the tokens that requests may generate, the share that they do generate is an average to which
-// each adds so much.
-constexpr double kOutputShareStep = 0.05;
-
 // Of the tokens from `first` on, which attend to those before them.
 StepWork ReadingWork(double first, double tokens, double past) {
   return {.prompt_tokens = tokens - first,
@@ -40,8 +36,7 @@ StepWork Scheduler::WorkOfPrompt(const Sequence& sequence) const {
 }
 
 double Scheduler::OutputTokensOf(const Sequence& sequence) const {
-  const auto most = static_cast<double>(sequence.max_total_tokens - sequence.num_prompt_tokens);
-  return std::max(1.0, most * output_share_);
+  return std::max(1.0, outputs_.MeanOf(sequence.max_total_tokens - sequence.num_prompt_tokens));
 }
 
 void Scheduler::AddTo(RunningLoad* load, const Sequence& sequence, double pages) const {
@@ -74,6 +69,42 @@ bool Scheduler::KeepsTpot(const Sequence& newcomer) const {
   const auto pages = static_cast<double>(space_.PagesFor(newcomer.plan, tokens));
   for (size_t i = 0; i <= newcomer.samples.size(); ++i) AddTo(&load, newcomer, pages);
   return pacer_.KeepsTpot(load);
+}
+
+// It has that context when its prompt has been read, and its other known tokens follow one by one.
+PoolForecast::Holder Scheduler::HolderOf(const Sequence& sequence) const {
+  const int64_t seen = std::max<int64_t>(sequence.num_seen, sequence.num_context_tokens);
+  const bool holds = sequence.state == SequenceState::kRunning && sequence.IsSettled();
+  const double pages = holds ? static_cast<double>(sequence.space.num_pages)
+                             : space_.LikelyPages(sequence.plan, seen);
+  PoolForecast::Holder holder = {.pages = pages, .most = pages};
+  holder.tokens = static_cast<double>(std::max<int64_t>(0, sequence.NumKnown() - seen));
+  const int64_t most = sequence.max_total_tokens - sequence.num_prompt_tokens;
+  if (most > 0 && !sequence.only_reads && sequence.pooling == EmbeddingPooling::kNone)
+    holder.tokens += outputs_.RestOf(sequence.NumKnown() - sequence.num_prompt_tokens, most);
+  // What may be cut for others gives way to them.
+  if (sequence.evict_on_pressure && MayShrink(sequence.plan)) return holder;
+  const int64_t last = seen + static_cast<int64_t>(holder.tokens);
+  holder.most = std::max(pages, space_.LikelyPages(sequence.plan, last));
+  holder.per_token = static_cast<double>(limits_.num_layers) * limits_.num_kv_heads /
+                     static_cast<double>(limits_.block_size);
+  return holder;
+}
+
+// Whether it and those that run will find their pages until they end, as far as can be told. Who
+// would be preempted for want of them waits instead, and nothing is read twice.
+bool Scheduler::FitsLater(const Sequence& newcomer) {
+  if (live_.empty() || !outputs_.IsKnown()) return true;
+  pool_forecast_.Clear();
+  for (const Sequence* sequence : live_) pool_forecast_.Add(HolderOf(*sequence));
+  PoolForecast::Holder holder = HolderOf(newcomer);
+  // Samples begin with the same pages, and so does a prompt that others have read.
+  const auto samples = static_cast<double>(1 + newcomer.samples.size());
+  holder.most = holder.pages + samples * (holder.most - holder.pages);
+  holder.per_token *= samples;
+  pool_forecast_.Add(holder);
+  return pool_forecast_.Fits(
+      static_cast<double>(space_.NumPages() + space_.NumSparedPages() - watermark_pages_));
 }
 
 // Of the prompts that are being read, what another waits for: all of it, or less where the first of
@@ -213,9 +244,7 @@ void Scheduler::ObserveAdmissions(TimeUs now) {
 void Scheduler::ObserveOutput(const Sequence& sequence) {
   const int64_t most = sequence.max_total_tokens - sequence.num_prompt_tokens;
   if (most < 1 || sequence.only_reads || sequence.pooling != EmbeddingPooling::kNone) return;
-  const double share =
-      static_cast<double>(sequence.usage.completion_tokens) / static_cast<double>(most);
-  output_share_ += (std::min(share, 1.0) - output_share_) * kOutputShareStep;
+  outputs_.Observe(sequence.usage.completion_tokens, most);
 }
 
 }  // namespace hydrant

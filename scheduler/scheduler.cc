@@ -328,6 +328,10 @@ bool Scheduler::TryAdmit(Sequence* sequence) {
     wait_reason_ = WaitReason::kTpot;
     return false;
   }
+  if (!FitsLater(*sequence)) {
+    wait_reason_ = WaitReason::kPages;
+    return false;
+  }
   if (sequence->plan.open != OpenUntil::kAdmission) return TryOpen(sequence);
   CachePlan open = std::exchange(sequence->plan, DecideByRoom(*sequence));
   const bool opened = TryOpen(sequence);

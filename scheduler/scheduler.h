@@ -13,8 +13,9 @@
 //      next entry. When pool or tables are dry, another is preempted (preemption.cc), and waits in
 //      its old place of the queue: its cache leaves for the host's memory, where there is room, and
 //      comes back as it was; else everything it holds is given up;
-//   3. the front of the queue is admitted, and the next, until one does not fit, or would make
-//   steps take longer than a target says (pacer.h): first come, first served. Who can no longer
+//   3. the front of the queue is admitted, and the next, until one does not fit, now or later, when
+//   those that run have grown as far as they are likely to (pool_forecast.h), or would make steps
+//   take longer than a target says (pacer.h): first come, first served. Who can no longer
 //   have its first token in time is refused. Who finds a prompt at work that begins alike lets it
 //   go first, and others pass. What need not be read of a prompt lies in pages of another where one
 //   still has it, and is shared;
@@ -58,7 +59,9 @@
 #include "scheduler/fair_queue.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
+#include "scheduler/output_history.h"
 #include "scheduler/pacer.h"
+#include "scheduler/pool_forecast.h"
 #include "scheduler/queue_forecast.h"
 #include "scheduler/request.h"
 #include "scheduler/request_check.h"
@@ -196,6 +199,8 @@ class Scheduler {
   void AddTo(RunningLoad* load, const Sequence& sequence, double pages) const;
   RunningLoad DecodingLoad() const;
   bool KeepsTpot(const Sequence& newcomer) const;
+  PoolForecast::Holder HolderOf(const Sequence& sequence) const;
+  bool FitsLater(const Sequence& newcomer);
   StepWork WorkAhead() const;
   std::optional<FirstTokenBound> BoundOf(const Sequence& sequence, const StepWork& prompt) const;
   std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;
@@ -255,7 +260,8 @@ class Scheduler {
   bool somebody_waited_ = false;  // for room, when the last step was scheduled
   int admitted_ = 0;              // for the first time, in this step
   int64_t admitted_tokens_ = 0;
-  double output_share_ = 1.0;         // of the tokens that a request may generate, what it does
+  OutputHistory outputs_;
+  PoolForecast pool_forecast_;        // scratch of FitsLater
   std::optional<TimeUs> applied_at_;  // when the last result came, if steps have followed since
 
   // A sequence's cache between an admission and the next preemption. What is in flight names it, so

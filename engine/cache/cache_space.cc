@@ -74,6 +74,18 @@ int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, 
          windowed * limits.window_layers * limits.num_kv_heads;
 }
 
+double CacheSpace::LikelyPages(const CachePlan& plan, int64_t tokens) const {
+  const auto most = static_cast<double>(PagesFor(plan, tokens));
+  if (limits_.FullLayers() == 0 || !plan.life->ReportsPrompt()) return most;
+  // A head's last page is half full.
+  const double pages =
+      plan.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5;
+  const auto windowed =
+      static_cast<double>(PagesOf(InWindow(limits_, plan).MostUntil(tokens), limits_.block_size) *
+                          (num_heads_ - full_heads_));
+  return std::min(most, pages * full_heads_ + windowed);
+}
+
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
   const int64_t width =

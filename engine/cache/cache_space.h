@@ -174,6 +174,9 @@ class CacheSpace {
     return PagesFor(limits_, plan, tokens);
   }
   static int64_t PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens);
+  // About what a sequence holds on the way there whose prompt has been compressed: where heads hold
+  // different numbers of entries, by their average.
+  double LikelyPages(const CachePlan& plan, int64_t tokens) const;
   // Pages that are still missing until the sequence may have seen `tokens`.
   int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;
   // The longest sequence of this plan that fits if it has pool and tables for itself, in tokens

@@ -1,0 +1,117 @@
+#include "scheduler/pool_forecast.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "scheduler/output_history.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+TEST(OutputHistory, SaysNothingUntilEnoughHaveEnded) {
+  OutputHistory history;
+  EXPECT_EQ(history.MeanOf(100), 100);  // it may take all
+  for (int i = 0; i < 7; ++i) history.Observe(10, 100);
+  EXPECT_FALSE(history.IsKnown());
+  EXPECT_EQ(history.RestOf(0, 100), 0);
+  history.Observe(10, 100);
+  EXPECT_TRUE(history.IsKnown());
+  EXPECT_DOUBLE_EQ(history.RestOf(0, 100), 10);
+}
+
+TEST(OutputHistory, GoesByThoseThatWentFurther) {
+  OutputHistory history;
+  for (int i = 0; i < 5; ++i) history.Observe(20, 100);
+  for (int i = 0; i < 5; ++i) history.Observe(600, 1000);
+  EXPECT_DOUBLE_EQ(history.MeanOf(50), 20);
+  EXPECT_DOUBLE_EQ(history.RestOf(0, 100), 40);        // of 20 and 60
+  EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 30);       // of 60 alone
+  EXPECT_DOUBLE_EQ(history.RestOf(60, 100), 0);        // nobody
+  for (int i = 0; i < 64; ++i) history.Observe(7, 7);  // what was long ago counts no more
+  EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 70);
+}
+
+// Token by token, against what all hold at each.
+TEST(PoolForecast, FitsWhereNoStepHoldsMore) {
+  std::mt19937 random(7);
+  SCOPED_TRACE("seed 7");
+  const auto draw = [&](int most) { return static_cast<double>(random() % (most + 1)); };
+  int fitted = 0;
+  for (int round = 0; round < 2000; ++round) {
+    PoolForecast forecast;
+    std::vector<PoolForecast::Holder> holders(1 + random() % 6);
+    for (PoolForecast::Holder& holder : holders) {
+      holder = {.pages = draw(20), .per_token = draw(8) / 4, .tokens = draw(30)};
+      holder.most = holder.pages + draw(30);
+      forecast.Add(holder);
+    }
+    double most = 0;
+    for (int token = 0; token <= 30; ++token) {
+      double held = 0;
+      for (const PoolForecast::Holder& holder : holders) {
+        if (token <= holder.tokens)
+          held += std::min(holder.most, holder.pages + token * holder.per_token);
+      }
+      most = std::max(most, held);
+    }
+    const double pool = most - 10 + draw(20);
+    fitted += most <= pool ? 1 : 0;
+    EXPECT_EQ(forecast.Fits(pool), most <= pool) << round;
+  }
+  EXPECT_GT(fitted, 500);
+}
+
+// Caches that grow to three times what their prompts begin with, in a pool for four of them. The
+// peak of those that ran, and how many were preempted.
+std::pair<int, uint64_t> RunFlood(SchedulerHarness* harness) {
+  for (int i = 0; i < 40; ++i) harness->Add(MakeRequest(16, 32, i));
+  int most_running = 0;
+  while (!harness->scheduler.Empty()) {
+    harness->Step();
+    most_running = std::max(most_running, harness->scheduler.Stats().running);
+  }
+  for (auto& [handle, stream] : harness->streams) EXPECT_TRUE(stream.finished.has_value());
+  return {most_running, harness->scheduler.Stats().preemptions};
+}
+
+EngineLimits PoolForFour() {
+  EngineLimits limits = SmallLimits();
+  limits.num_blocks = limits.num_states = 200;
+  return limits;
+}
+
+TEST(Admission, NobodyIsPreemptedOnceAnswersAreKnown) {
+  SchedulerHarness harness(PoolForFour());
+  for (int i = 0; i < 8; ++i) {
+    harness.Add(MakeRequest(8, 24, 100 + i));
+    harness.RunToEnd();
+  }
+  const auto [most_running, preemptions] = RunFlood(&harness);
+  EXPECT_EQ(preemptions, 0);
+  EXPECT_GE(most_running, 4);  // and the pool is used
+
+  SchedulerHarness unknowing(PoolForFour());
+  EXPECT_GT(RunFlood(&unknowing).second, 0);
+}
+
+// Where answers turn out longer than those before, others are preempted, and all end.
+TEST(Admission, AnswersThatAreLongerThanBeforeEndAsWell) {
+  SchedulerHarness harness(PoolForFour());
+  harness.engine.choose = [](uint64_t seed, int32_t position) -> std::optional<TokenId> {
+    if (seed >= 100 && position >= 10) return FakeTokenizer::kEog;
+    return std::nullopt;
+  };
+  for (int i = 0; i < 8; ++i) harness.Add(MakeRequest(8, 40, 100 + i));
+  harness.RunToEnd();
+  for (int i = 0; i < 12; ++i) harness.Add(MakeRequest(16, 40, i));
+  harness.RunToEnd();
+  EXPECT_GT(harness.scheduler.Stats().preemptions, 0);
+  for (auto& [handle, stream] : harness.streams) EXPECT_TRUE(stream.finished.has_value()) << handle;
+}
+
+}  // namespace
+}  // namespace hydrant
