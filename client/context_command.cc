@@ -83,7 +83,8 @@ v1::CompressContextRequest MakeCompression(const ContextFlags& flags) {
   return request;
 }
 
-int Compress(Connection* connection, v1::CompressContextRequest request, bool json, bool quiet) {
+int Compress(Connection* connection, const v1::CompressContextRequest& request, bool json,
+             bool quiet) {
   grpc::ClientContext call;
   v1::CompressContextResponse response;
   const auto begin = std::chrono::steady_clock::now();
