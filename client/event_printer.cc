@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "client/rpc_error.h"
 
@@ -38,6 +39,12 @@ std::string CompressionText(const v1::Usage& usage) {
   return text;
 }
 
+// How often others had its room, and for how long; where it never was, nothing.
+std::string Absences(std::string_view what, uint32_t count, uint64_t us) {
+  if (count == 0) return "";
+  return fmt::format(", {} {} ({:.0f} ms)", count, what, static_cast<double>(us) * 1e-3);
+}
+
 std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
   const double decode_s = static_cast<double>(usage.decode_us()) * 1e-6;
   // The first tokens belong to the prompt's time.
@@ -45,17 +52,15 @@ std::string UsageLine(const v1::Usage& usage, uint32_t num_samples) {
                           ? (usage.completion_tokens() - num_samples) / decode_s
                           : 0;
   return fmt::format(
-      "[{} prompt{} + {} new tokens; KV kept {} evicted {} per head{}, {} pages at most; queue "
-      "{:.0f} "
-      "ms, prompt {:.0f} ms, "
-      "{:.1f} tok/s{}{}{}]",
+      "[{} prompt{} + {} new tokens; KV kept {} evicted {} per head{}, {} pages at most, {:.0f} on "
+      "average; queue {:.0f} ms, prompt {:.0f} ms, {:.1f} tok/s{}{}{}]",
       usage.prompt_tokens(),
       usage.cached_tokens() > 0 ? fmt::format(" ({} cached)", usage.cached_tokens()) : "",
       usage.completion_tokens(), usage.kv_tokens_kept(), usage.kv_tokens_evicted(),
-      CompressionText(usage), usage.kv_pages_peak(), usage.queue_us() * 1e-3,
+      CompressionText(usage), usage.kv_pages_peak(), usage.kv_pages_mean(), usage.queue_us() * 1e-3,
       usage.prefill_us() * 1e-3, rate,
-      usage.preemptions() > 0 ? fmt::format(", {} preemptions", usage.preemptions()) : "",
-      usage.swaps() > 0 ? fmt::format(", {} swaps", usage.swaps()) : "",
+      Absences("preemptions", usage.preemptions(), usage.preempted_us()),
+      Absences("swaps", usage.swaps(), usage.swapped_us()),
       usage.shrinks() > 0 ? fmt::format(", cut {} times for others", usage.shrinks()) : "");
 }
 

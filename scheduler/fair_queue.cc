@@ -12,7 +12,7 @@ constexpr double kNobody = std::numeric_limits<double>::infinity();
 
 void FairQueue::Open(const std::string& name, Sequence* sequence) {
   auto it = tenants_.find(name);
-  if (it == tenants_.end()) it = tenants_.emplace(name, Tenant()).first;
+  if (it == tenants_.end()) it = tenants_.emplace(name, Tenant{.name = name}).first;
   Tenant& tenant = it->second;
   if (tenant.num_sequences++ == 0) {
     double least = kNobody;

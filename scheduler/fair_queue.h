@@ -16,6 +16,7 @@
 namespace hydrant {
 
 struct Tenant {
+  std::string name{};
   // Microseconds: of steps what its sequences took, and of the pool's time the share that they
   // held.
   double served_us = 0;

@@ -44,6 +44,7 @@ bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
   sample->usage.cached_tokens = static_cast<int32_t>(parent->num_seen);
   sample->usage.reread_tokens = sample->usage.probe_tokens = 0;
   sample->usage.preemptions = own.preemptions;
+  sample->usage.preempted_us = own.preempted_us;
   sample->usage.kv_pages_peak = sample->space.num_pages;
   GoLive(sample);
   return true;

@@ -12,20 +12,6 @@ namespace hydrant {
 
 namespace {
 
-// Of those that the plan is about, where there are such.
-int32_t EntriesOfFullestHead(const Sequence& sequence, const EngineLimits& limits) {
-  if (limits.FullLayers() == 0)
-    return static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits.window));
-  const std::vector<HeadSpan>& spans =
-      sequence.IsSwapped() ? sequence.swapped.spans : sequence.space.spans;
-  if (!sequence.space.lengths_known || spans.empty())
-    return sequence.plan.EntriesAfter(sequence.num_done);
-  int32_t most = 0;
-  for (int head = 0; head < limits.FullLayers() * limits.num_kv_heads; ++head)
-    most = std::max(most, spans[head].EntriesAfter(sequence.num_done));
-  return most;
-}
-
 bool GoesBefore(const Sequence* a, const Sequence* b) { return a->order < b->order; }
 
 SamplingRow ToSamplingRow(const SamplingParams& sampling) {
@@ -64,6 +50,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   Request& request = checked.request;
   auto sequence = std::make_unique<Sequence>(Sequence{
       .handle = handle,
+      .request_id = std::move(request.request_id),
       .order = {now + request.priority * QueueOrder::kClassUs, next_arrival_++},
       .plan = checked.plan,
       .sampling = ToSamplingRow(request.sampling),
@@ -158,7 +145,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   in_flight_.back().prefill.clear();
   in_flight_.back().cut = cut_;
   in_flight_.back().swaps = !batch_.swap_outs.empty() || !batch_.swap_ins.empty();
-  ScheduleDecode();
+  ScheduleDecode(now);
   SchedulePrefill(now);
   if (!batch_.HasWork()) {
     spare_ = std::move(in_flight_.back());
@@ -256,6 +243,8 @@ bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
     if (TryShrink()) continue;
     Sequence* victim = PickVictim();
     Preempt(victim);
+    victim->page_time.Hold(0, now);
+    victim->absence = {.since = now, .swapped = victim->IsSwapped()};
     if (victim == sequence) return false;
   }
   sequence->usage.kv_pages_peak =
@@ -299,6 +288,7 @@ void Scheduler::AdmitWaiting(TimeUs now) {
 void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   queued_tokens_ -= sequence->NumKnown();
   SetBeginBy(sequence, std::nullopt);
+  EndAbsence(sequence, now);
   if (sequence->state == SequenceState::kWaiting) {
     ++admitted_;
     admitted_tokens_ += sequence->NumKnown();
@@ -317,6 +307,13 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   sequence->prompt_work = WorkOfPrompt(*sequence);
   sequence->tenant->served_us += std::max(1.0, pacer_.ReadingUs(sequence->prompt_work));
   GoLive(sequence);
+}
+
+void Scheduler::EndAbsence(Sequence* sequence, TimeUs now) {
+  const std::optional<Absence> absence = std::exchange(sequence->absence, std::nullopt);
+  if (!absence.has_value()) return;
+  Usage& usage = sequence->usage;
+  (absence->swapped ? usage.swapped_us : usage.preempted_us) += now - absence->since;
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
@@ -394,8 +391,11 @@ void Scheduler::GoOn(Sequence* sequence, TimeUs now) {
   sequence->usage.cached_tokens = static_cast<int32_t>(sequence->num_seen);
 }
 
-void Scheduler::ScheduleDecode() {
+void Scheduler::ScheduleDecode(TimeUs now) {
   for (Sequence* sequence : live_) {
+    // Whatever has changed them since the last step.
+    if (sequence->space.num_pages != sequence->page_time.pages())
+      sequence->page_time.Hold(sequence->space.num_pages, now);
     if (std::exchange(sequence->was_swapped_in, false)) continue;
     if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
     const auto position = static_cast<int32_t>(sequence->num_seen++);
@@ -704,8 +704,26 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   usage.queue_us = prefill_start - sequence->submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;
-  usage.kv_tokens_kept = EntriesOfFullestHead(*sequence, limits_);
+  EndAbsence(sequence, now);
+  sequence->page_time.Hold(sequence->space.num_pages, now);
+  usage.kv_pages_mean = sequence->page_time.Mean();
+  usage.kv_tokens_kept = EntriesOfFullestHead(*sequence);
   usage.kv_tokens_evicted = static_cast<int32_t>(sequence->num_done - usage.kv_tokens_kept);
+  evicted_entries_ += static_cast<uint64_t>(std::max(0, usage.kv_tokens_evicted));
+}
+
+// Of those that the plan is about, where there are such.
+int32_t Scheduler::EntriesOfFullestHead(const Sequence& sequence) const {
+  if (limits_.FullLayers() == 0)
+    return static_cast<int32_t>(std::min<int64_t>(sequence.num_done, limits_.window));
+  const std::vector<HeadSpan>& spans =
+      sequence.IsSwapped() ? sequence.swapped.spans : sequence.space.spans;
+  if (!sequence.space.lengths_known || spans.empty())
+    return sequence.plan.EntriesAfter(sequence.num_done);
+  int32_t most = 0;
+  for (int head = 0; head < limits_.FullLayers() * limits_.num_kv_heads; ++head)
+    most = std::max(most, spans[head].EntriesAfter(sequence.num_done));
+  return most;
 }
 
 Scheduler::CacheId Scheduler::CacheOf(const Sequence& sequence) {

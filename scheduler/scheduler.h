@@ -90,6 +90,9 @@ struct SchedulerStats {
   uint64_t contexts_evicted = 0;  // that left because others wanted their room
 };
 
+struct ServingView;   // scheduler/serving_view.h
+struct SequenceView;  // the same
+
 class Scheduler {
  public:
   // Borrowed: the tokenizer outlives the scheduler.
@@ -139,6 +142,8 @@ class Scheduler {
 
   bool Empty() const { return sequences_.empty() && ended_updates_.swap_outs.empty(); }
   SchedulerStats Stats() const;
+  // For people who look, O(what is live and waits); without the steps.
+  ServingView View(TimeUs now) const;
   // For tests, O(pool): the invariants above.
   absl::Status CheckInvariants() const;
 
@@ -168,9 +173,10 @@ class Scheduler {
   bool TryAdmit(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
   void GoOn(Sequence* sequence, TimeUs now);
+  static void EndAbsence(Sequence* sequence, TimeUs now);
   CachePlan DecideByRoom(const Sequence& sequence) const;
   bool HasRoomToComeBack(const Sequence& sequence) const;
-  void ScheduleDecode();
+  void ScheduleDecode(TimeUs now);
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
@@ -223,6 +229,8 @@ class Scheduler {
             TimeUs retry_after_us = 0);
   void Send(const Sequence& sequence, decltype(Event::what) what);
   void CloseUsage(Sequence* sequence, TimeUs now);
+  int32_t EntriesOfFullestHead(const Sequence& sequence) const;
+  SequenceView ViewOf(const Sequence& sequence, TimeUs now) const;  // serving_view.cc
   void Remove(Sequence* sequence);
 
   const EngineLimits limits_;
@@ -305,7 +313,8 @@ class Scheduler {
   std::vector<PrefixReader> prefix_readers_;  // scratch of AdmitWaiting
   std::vector<OpenPrompt> open_prompts_;
   std::vector<Event> events_;
-  SchedulerStats totals_;  // only what is counted since the start
+  SchedulerStats totals_;         // only what is counted since the start
+  uint64_t evicted_entries_ = 0;  // of sequences that have ended
 };
 
 }  // namespace hydrant

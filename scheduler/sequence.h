@@ -42,10 +42,42 @@ struct ShrinkAt {
   int32_t cap = 0;
 };
 
+// The pages that a sequence has held, over time.
+class PageTime {
+ public:
+  // So many from `now` on.
+  void Hold(int64_t pages, TimeUs now) {
+    if (pages_ > 0) {
+      held_us_ += now - since_;
+      page_us_ += pages_ * (now - since_);
+    }
+    pages_ = pages;
+    since_ = now;
+  }
+  int64_t pages() const { return pages_; }
+  // Until the last Hold(), over the time with pages; one that held some for no time: 0.
+  double Mean() const {
+    return held_us_ > 0 ? static_cast<double>(page_us_) / static_cast<double>(held_us_) : 0;
+  }
+
+ private:
+  int64_t pages_ = 0;
+  TimeUs since_ = 0;
+  TimeUs held_us_ = 0;
+  int64_t page_us_ = 0;
+};
+
+// While others have its room.
+struct Absence {
+  TimeUs since = 0;
+  bool swapped = false;  // its cache is in the host's memory; else it is lost
+};
+
 struct Tenant;  // scheduler/fair_queue.h
 
 struct Sequence {
   RequestHandle handle = 0;
+  std::string request_id{};
   QueueOrder order{};
   SequenceState state = SequenceState::kWaiting;
   CachePlan plan;
@@ -101,6 +133,8 @@ struct Sequence {
   std::optional<TimeUs> prefill_started_at{};  // the first time only
   std::optional<TimeUs> first_token_at{};
   TimeUs last_heard_at = 0;  // last event to the client
+  PageTime page_time{};
+  std::optional<Absence> absence{};
 
   std::span<const TokenId> Prompt() const {
     return {tokens.data(), static_cast<size_t>(num_prompt_tokens)};

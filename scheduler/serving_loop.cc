@@ -1,6 +1,7 @@
 #include "scheduler/serving_loop.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,6 +16,7 @@
 #include "scheduler/request_check.h"
 #include "scheduler/request_gate.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/serving_view.h"
 
 namespace hydrant {
 
@@ -77,7 +79,10 @@ class ServingLoop::Impl {
     metrics_.last_step_end = Now();
     thread_ = std::thread([this] { Run(); });
   }
-  ~Impl() { Stop(); }
+  ~Impl() {
+    Stop();
+    delete view_.load();
+  }
 
   std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
   void Cancel(RequestHandle handle, const absl::Status& why);
@@ -93,6 +98,7 @@ class ServingLoop::Impl {
   void OnStep(StepCallback callback) { on_step_ = std::move(callback); }
   LoopSnapshot Snapshot() const;
   const LoopMetrics& metrics() const { return metrics_; }
+  std::unique_ptr<ServingView> AskForView();
   void StopAdmitting();
   bool Idle() const;
   void Stop();
@@ -129,6 +135,7 @@ class ServingLoop::Impl {
   void LoseEngine(const absl::Status& why);
   void ObserveBatch(const Batch& batch);
   void ShowStep(const SchedulerStats& stats, TimeUs now);
+  void ShowView();
   void Publish(std::vector<Event> events);
 
   StepExecutor* const executor_;
@@ -160,9 +167,13 @@ class ServingLoop::Impl {
   StepCallback on_step_;                                          // the same
   std::vector<std::shared_ptr<const Context>> kept_;              // it has not been called with
   int64_t expired_at_ = 0;                                        // when it was last looked for
+  std::array<StepTaken, kMostViewedSteps> last_steps_;            // a ring
+  size_t num_steps_ = 0;                                          // that have entered it
 
   LoopMetrics metrics_;
   std::atomic<bool> engine_lost_{false};
+  std::atomic<bool> view_wanted_{false};
+  std::atomic<ServingView*> view_{nullptr};  // owned: whoever takes it out, or puts another there
 
   std::mutex join_mutex_;
   std::thread thread_;
@@ -324,7 +335,7 @@ void ServingLoop::Impl::Run() {
 std::optional<ServingLoop::Impl::Inbox> ServingLoop::Impl::WaitForWork() {
   std::unique_lock<std::mutex> lock(mutex_);
   const bool live = !scheduler_.Empty() || steps_in_flight_ > 0 || !commands_.empty();
-  wake_.wait(lock, [&] { return stopping_ || live || !inbox_.Empty(); });
+  wake_.wait(lock, [&] { return stopping_ || live || !inbox_.Empty() || view_wanted_; });
   if (stopping_) return std::nullopt;
   return std::exchange(inbox_, {});
 }
@@ -350,6 +361,7 @@ void ServingLoop::Impl::Step(Inbox inbox) {
     if (!filled.empty()) on_filled_(filled);
   }
   Publish(scheduler_.TakeEvents());
+  if (view_wanted_.exchange(false)) ShowView();
   RunCommands();
   host_us_ += Now() - step_begin_ - collect_us_;
 }
@@ -388,6 +400,7 @@ void ServingLoop::Impl::RunEngine() {
   collect_us_ = end - begin;
   if (!status.ok()) return LoseEngine(status);
   scheduler_.Apply(result_, end);
+  last_steps_[num_steps_++ % last_steps_.size()] = scheduler_.last_step();
 }
 
 void ServingLoop::Impl::LoseEngine(const absl::Status& why) {
@@ -432,6 +445,21 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.last_step_end = now;
   metrics_.last_step_us = now - step_begin_;
   metrics_.step_seconds.Observe(static_cast<double>(now - step_begin_) * 1e-6);
+}
+
+std::unique_ptr<ServingView> ServingLoop::Impl::AskForView() {
+  std::unique_ptr<ServingView> last(view_.exchange(nullptr));
+  view_wanted_ = true;
+  wake_.notify_one();
+  return last;
+}
+
+void ServingLoop::Impl::ShowView() {
+  auto view = std::make_unique<ServingView>(scheduler_.View(Now()));
+  const size_t size = last_steps_.size();
+  for (size_t i = num_steps_ - std::min(num_steps_, size); i < num_steps_; ++i)
+    view->steps.push_back(last_steps_[i % size]);
+  delete view_.exchange(view.release());
 }
 
 // Ids are free again before the client can hear of the end, so that it may use them at once; Idle()
@@ -517,6 +545,7 @@ void ServingLoop::OnKept(std::function<void(std::shared_ptr<const Context>)> cal
 void ServingLoop::OnStep(StepCallback callback) { impl_->OnStep(std::move(callback)); }
 LoopSnapshot ServingLoop::Snapshot() const { return impl_->Snapshot(); }
 const LoopMetrics& ServingLoop::metrics() const { return impl_->metrics(); }
+std::unique_ptr<ServingView> ServingLoop::AskForView() { return impl_->AskForView(); }
 void ServingLoop::StopAdmitting() { impl_->StopAdmitting(); }
 bool ServingLoop::Idle() const { return impl_->Idle(); }
 void ServingLoop::Stop() { impl_->Stop(); }

@@ -32,6 +32,7 @@ class EventSink {
 };
 
 struct SchedulerStats;  // scheduler/scheduler.h
+struct ServingView;     // scheduler/serving_view.h
 
 struct LoopSnapshot {
   int running = 0;                                // decoding
@@ -113,6 +114,11 @@ class ServingLoop {
 
   LoopSnapshot Snapshot() const;       // takes no lock
   const LoopMetrics& metrics() const;  // the same
+  // Asks for a view of what is there, and takes the one that an earlier call has asked for; null:
+  // it has not come. It is made after the step at work, at once where there is none. Nobody waits:
+  // it takes none of the loop's locks, at the price that a call which comes just as the loop falls
+  // asleep is answered with the next.
+  std::unique_ptr<ServingView> AskForView();
 
   void StopAdmitting();  // further Submit calls are refused with DRAINING
   bool Idle() const;     // nothing queued or running, and OnKept has been told of all that was kept

@@ -34,6 +34,7 @@
 #include "server/model_loader.h"
 #include "server/port_watch.h"
 #include "server/service.h"
+#include "server/status_page.h"
 #include "server/step_trace.h"
 #include "server/warm_up.h"
 
@@ -178,7 +179,12 @@ class Daemon {
     absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(
         options_.metrics_listen, {{"/metrics", [this] { return Metrics(); }},
                                   {"/livez", [this] { return Probe(&Health::live); }},
-                                  {"/readyz", [this] { return Probe(&Health::ready); }}});
+                                  {"/readyz", [this] { return Probe(&Health::ready); }},
+                                  {"/", [this] { return status_page_.Page(); }},
+                                  {"/status.json", [this] {
+                                     return status_page_.Status(service_.Current(), CurrentHealth(),
+                                                                SteadyUs());
+                                   }}});
     if (!started.ok())
       return {started.status().code(),
               fmt::format("--metrics-listen: {}", std::string(started.status().message()))};
@@ -392,6 +398,7 @@ class Daemon {
   std::unique_ptr<PrefixArchive> prefixes_;  // null: prefix blocks are not saved
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<PortWatch> port_watch_;
+  StatusPage status_page_;                      // the metrics server's thread's
   std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for
   IdleTrim idle_trim_;
   Health shown_{.ready = true, .serves = true};  // by gRPC's health service, once ready

@@ -57,12 +57,15 @@ std::string RequestFields(const RequestRecord& record) {
                {"kv_tokens_kept", usage.kv_tokens_kept},
                {"kv_tokens_evicted", usage.kv_tokens_evicted},
                {"kv_pages_peak", usage.kv_pages_peak},
+               {"kv_pages_mean", usage.kv_pages_mean},
                {"preemptions", usage.preemptions},
                {"swaps", usage.swaps},
                {"shrinks", usage.shrinks},
                {"queue_ms", millis(usage.queue_us)},
                {"prefill_ms", millis(usage.prefill_us)},
-               {"decode_ms", millis(usage.decode_us)}});
+               {"decode_ms", millis(usage.decode_us)},
+               {"swapped_ms", millis(usage.swapped_us)},
+               {"preempted_ms", millis(usage.preempted_us)}});
 }
 
 std::unique_ptr<spdlog::formatter> NewJsonFormatter() { return std::make_unique<JsonFormatter>(); }

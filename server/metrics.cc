@@ -154,14 +154,12 @@ void AddModel(const ServedModel& model, Families* to) {
 }
 
 void AddWaiting(const LoopSnapshot& loop, Families* to) {
-  constexpr const char* kReasons[kNumWaitReasons] = {"arrived",     "max_num_seqs", "pages",
-                                                     "prompt_room", "block_tables", "catch_up",
-                                                     "tpot",        "prefix"};
   to->Gauge("hydrant_waiting_requests",
             "Requests that wait, by what the one at the front of the queue lacks.");
-  for (int i = 0; i < kNumWaitReasons; ++i)
-    to->Value(i == static_cast<int>(loop.wait_reason) ? loop.waiting : 0,
-              {{"reason", kReasons[i]}});
+  for (int i = 0; i < kNumWaitReasons; ++i) {
+    const auto reason = static_cast<WaitReason>(i);
+    to->Value(reason == loop.wait_reason ? loop.waiting : 0, {{"reason", WaitReasonName(reason)}});
+  }
 }
 
 void AddPrefixCache(const PrefixCacheStats& cache, Families* to) {
@@ -321,6 +319,13 @@ void AddVllmRequests(const RequestMetrics& requests, Families* to) {
 }
 
 }  // namespace
+
+const char* WaitReasonName(WaitReason reason) {
+  constexpr const char* kNames[kNumWaitReasons] = {"arrived",     "max_num_seqs", "pages",
+                                                   "prompt_room", "block_tables", "catch_up",
+                                                   "tpot",        "prefix"};
+  return kNames[static_cast<int>(reason)];
+}
 
 std::string MetricsText(const MetricsArgs& args) {
   Families own;

@@ -25,6 +25,9 @@ struct MetricsArgs {
   TimeUs now = 0;  // of the steady clock
 };
 
+// As the label of hydrant_waiting_requests has it.
+const char* WaitReasonName(WaitReason reason);
+
 std::string MetricsText(const MetricsArgs& args);
 
 }  // namespace hydrant

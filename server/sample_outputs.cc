@@ -87,10 +87,13 @@ Usage UsageOfSamples(const std::vector<Usage>& samples) {
   for (size_t i = 1; i < samples.size(); ++i) {
     total.completion_tokens += samples[i].completion_tokens;
     total.kv_pages_peak += samples[i].kv_pages_peak;
+    total.kv_pages_mean += samples[i].kv_pages_mean;
     total.preemptions += samples[i].preemptions;
     total.swaps += samples[i].swaps;
     total.shrinks += samples[i].shrinks;
     total.decode_us = std::max(total.decode_us, samples[i].decode_us);
+    total.swapped_us = std::max(total.swapped_us, samples[i].swapped_us);
+    total.preempted_us = std::max(total.preempted_us, samples[i].preempted_us);
   }
   return total;
 }

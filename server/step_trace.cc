@@ -74,7 +74,9 @@ void StepTrace::AddEnd(RequestHandle handle, const Usage& usage, const char* how
   phase("decode", usage.decode_us,
         absl::StrCat(R"("tokens":)", usage.completion_tokens, R"(,"pages_peak":)",
                      usage.kv_pages_peak, R"(,"preemptions":)", usage.preemptions, R"(,"swaps":)",
-                     usage.swaps, R"(,"shrinks":)", usage.shrinks, R"(,"end":")", how, R"(")"));
+                     usage.swaps, R"(,"shrinks":)", usage.shrinks, R"(,"swapped_us":)",
+                     usage.swapped_us, R"(,"preempted_us":)", usage.preempted_us, R"(,"end":")",
+                     how, R"(")"));
 }
 
 void StepTrace::Add(const StepTaken& step, const SchedulerStats& stats,

@@ -49,12 +49,15 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_kv_tokens_kept(Count(usage.kv_tokens_kept));
   wire.set_kv_tokens_evicted(Count(usage.kv_tokens_evicted));
   wire.set_kv_pages_peak(Count64(usage.kv_pages_peak));
+  wire.set_kv_pages_mean(usage.kv_pages_mean);
   wire.set_preemptions(Count(usage.preemptions));
   wire.set_swaps(Count(usage.swaps));
   wire.set_shrinks(Count(usage.shrinks));
   wire.set_queue_us(Count64(usage.queue_us));
   wire.set_prefill_us(Count64(usage.prefill_us));
   wire.set_decode_us(Count64(usage.decode_us));
+  wire.set_swapped_us(Count64(usage.swapped_us));
+  wire.set_preempted_us(Count64(usage.preempted_us));
   wire.set_cached_tokens(Count(usage.cached_tokens));
   wire.set_reread_tokens(Count(usage.reread_tokens));
   wire.set_probe_tokens(Count(usage.probe_tokens));

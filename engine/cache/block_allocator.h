@@ -34,6 +34,8 @@ class BlockAllocator {
   bool IsLive(int32_t block) const { return live_[block]; }
   bool IsShared(int32_t block) const { return shared_[block]; }
   int NumOwners(int32_t block) const;
+  // Blocks with several owners.
+  int64_t NumShared() const { return static_cast<int64_t>(owners_.size()); }
   // Blocks more that there would have to be if each had one owner.
   int64_t NumSpared() const { return num_spared_; }
 

@@ -190,6 +190,7 @@ class CacheSpace {
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
+  int64_t NumSharedPages() const { return blocks_.NumShared(); }
   int64_t NumSparedPages() const { return blocks_.NumSpared(); }
   // State pages for sequences that share data pages.
   int64_t NumFreeStates() const { return states_.NumFree(); }

@@ -19,12 +19,14 @@ TEST(BlockAllocatorTest, ABlockIsFreeWhenItsLastOwnerGivesItUp) {
   blocks.Share(ids[0]);
   EXPECT_EQ(blocks.NumOwners(ids[0]), 3);
   EXPECT_EQ(blocks.NumSpared(), 2);
+  EXPECT_EQ(blocks.NumShared(), 1);
   EXPECT_TRUE(blocks.IsShared(ids[0]));
   blocks.Free(ids[0]);
   blocks.Free(ids[0]);
   EXPECT_EQ(blocks.NumOwners(ids[0]), 1);
   EXPECT_FALSE(blocks.IsShared(ids[0]));
   EXPECT_EQ(blocks.NumSpared(), 0);
+  EXPECT_EQ(blocks.NumShared(), 0);
   EXPECT_EQ(blocks.NumFree(), 1);
   blocks.Free(ids[0]);
   EXPECT_EQ(blocks.NumOwners(ids[0]), 0);

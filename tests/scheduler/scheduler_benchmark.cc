@@ -2,7 +2,8 @@
 // layers and 8 KV heads. `full`: each sequence takes 256 pages every 16th step. `local`: capped,
 // the steady state without any allocation. `snapkv` and `ada-snapkv` append to a compressed prompt:
 // as many pages as `full`, where the heads of a layer share a budget some of them in nearly every
-// step. The model's part of a step is left out; the tokens are arbitrary.
+// step. `full_with_a_view`: somebody looks after each step. The model's part of a step is left out;
+// the tokens are arbitrary.
 #include <benchmark/benchmark.h>
 
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "scheduler/request_check.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/serving_view.h"
 #include "tests/scheduler/fake_tokenizer.h"
 
 namespace hydrant {
@@ -76,7 +78,7 @@ Request MakeRequest(int index, const std::string& policy) {
   return request;
 }
 
-void BM_Step(benchmark::State& state, const std::string& policy) {
+void BM_Step(benchmark::State& state, const std::string& policy, bool somebody_looks = false) {
   const FakeTokenizer tokenizer;
   const EngineLimits limits = LargeLimits();
   Scheduler scheduler(limits, {.max_num_batched_tokens = 1 << 20}, &tokenizer);
@@ -106,6 +108,7 @@ void BM_Step(benchmark::State& state, const std::string& policy) {
     model.Answer(batch, &result);
     scheduler.Apply(result, now);
     benchmark::DoNotOptimize(scheduler.TakeEvents());
+    if (somebody_looks) benchmark::DoNotOptimize(scheduler.View(now));
   }
   if (scheduler.Stats().running != kSequences) state.SkipWithError("not all sequences run");
 }
@@ -114,6 +117,7 @@ void OfTheSteadyState(benchmark::internal::Benchmark* b) {
   b->Iterations(3000)->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK_CAPTURE(BM_Step, full, "full")->Apply(OfTheSteadyState);
+BENCHMARK_CAPTURE(BM_Step, full_with_a_view, "full", true)->Apply(OfTheSteadyState);
 BENCHMARK_CAPTURE(BM_Step, local, "local")->Apply(OfTheSteadyState);
 BENCHMARK_CAPTURE(BM_Step, snapkv, "snapkv")->Apply(OfTheSteadyState);
 BENCHMARK_CAPTURE(BM_Step, ada_snapkv, "ada-snapkv")->Apply(OfTheSteadyState);

@@ -1,5 +1,7 @@
 #include "tests/scheduler/scheduler_harness.h"
 
+#include "scheduler/serving_view.h"
+
 namespace hydrant {
 
 RequestHandle SchedulerHarness::Add(Request request) {
@@ -50,6 +52,25 @@ void SchedulerHarness::Step() {
   Collect();
   const absl::Status invariants = scheduler.CheckInvariants();
   ASSERT_TRUE(invariants.ok()) << invariants;
+  CheckView();
+}
+
+// What each has of its own, what they share and what is free are the pool.
+void SchedulerHarness::CheckView() const {
+  const ServingView view = scheduler.View(now);
+  const int64_t used = view.stats.pages_total - view.stats.pages_free;
+  int64_t own = view.pages_of_others, held = 0;
+  for (const SequenceView& one : view.live) {
+    ASSERT_GE(one.own_pages, 0);
+    ASSERT_LE(one.own_pages, one.pages);
+    ASSERT_GE(one.evicted, 0);
+    own += one.own_pages;
+    held += one.pages;
+  }
+  ASSERT_EQ(own + view.shared_pages, used);
+  ASSERT_LE(view.shared_pages, view.stats.pages_spared);
+  if (view.live.size() == kMostViewedLive) return;  // there may be more
+  ASSERT_EQ(held - view.stats.pages_spared, used);
 }
 
 void SchedulerHarness::RunToEnd(int most) {

@@ -52,6 +52,7 @@ class SchedulerHarness {
 
  private:
   void Collect();
+  void CheckView() const;
   int steps_in_flight_ = 0;
   RequestHandle next_handle_ = 1;
 };

@@ -7,6 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/serving_view.h"
 #include "tests/engine/plan_view.h"
 #include "tests/scheduler/scheduler_harness.h"
 
@@ -42,9 +43,13 @@ TEST_P(SchedulerTest, OneRequestRunsToItsLength) {
   EXPECT_EQ(usage.kv_tokens_kept, 14);  // the fifth token is never fed
   EXPECT_EQ(usage.kv_tokens_evicted, 0);
   EXPECT_EQ(usage.kv_pages_peak, 4 * 4);  // 14 entries are 4 pages of 4, in 4 heads
+  // 3 pages a head until the third entry after the prompt; what is late is so with the first ones.
+  const int steps = 5 + Late();
+  EXPECT_DOUBLE_EQ(usage.kv_pages_mean, 4.0 * (3 * 3 + 4 * (steps - 3)) / steps);
   EXPECT_EQ(usage.queue_us, 0);
   EXPECT_EQ(usage.prefill_us, 1000 * (1 + Late()));
   EXPECT_EQ(usage.decode_us, 4000);
+  EXPECT_EQ(usage.swapped_us + usage.preempted_us, 0);
   EXPECT_EQ(h.scheduler.Stats().prompt_tokens, 10u);
   EXPECT_EQ(h.scheduler.Stats().generation_tokens, 5u);
 }
@@ -1235,6 +1240,122 @@ TEST_P(SchedulerTest, SaysWhereAPreemptedOneWaitsForRoomToCatchUp) {
   EXPECT_THAT(ShortagesUntilTheEnd(&h),
               testing::UnorderedElementsAre(WaitReason::kPages, WaitReason::kPreempted));
   EXPECT_GT(h.scheduler.Stats().preemptions, 0u);
+}
+
+// A pool for one and a half of two: the later one leaves, and comes back.
+void ExpectTimesOfAbsence(EngineLimits limits, bool swapped) {
+  limits.num_blocks = 4 * 24;
+  SchedulerHarness h(limits);
+  h.Add(MakeRequest(20, 60, 1));
+  const RequestHandle late = h.Add(MakeRequest(20, 60, 2));
+  TimeUs absent = 0, in_pool = 0;
+  int64_t page_us = 0;
+  while (!h.scheduler.Empty()) {
+    h.Step();
+    const ServingView view = h.scheduler.View(h.now);
+    for (const SequenceView& one : view.waiting) {
+      EXPECT_EQ(one.handle, late);
+      EXPECT_EQ(one.state, SequenceState::kPreempted);
+      EXPECT_EQ(one.is_swapped, swapped);
+      EXPECT_EQ(one.host_pages, swapped ? view.stats.swapped_pages : 0);
+      absent += h.step_us;
+    }
+    for (const SequenceView& one : view.live) {
+      if (one.handle != late) continue;
+      in_pool += h.step_us;
+      page_us += one.pages * h.step_us;
+    }
+  }
+  ASSERT_TRUE(h[late].finished.has_value());
+  const Usage& usage = h[late].finished->usage;
+  EXPECT_GT(absent, 0);
+  EXPECT_EQ(swapped ? usage.swapped_us : usage.preempted_us, absent);
+  EXPECT_EQ(swapped ? usage.preempted_us : usage.swapped_us, 0);
+  EXPECT_LE(absent, usage.prefill_us + usage.decode_us);
+  // It is not seen in its last step.
+  EXPECT_NEAR(usage.kv_pages_mean, static_cast<double>(page_us) / static_cast<double>(in_pool),
+              1.5);
+  EXPECT_LT(usage.kv_pages_mean, static_cast<double>(usage.kv_pages_peak));
+}
+
+TEST_P(SchedulerTest, CountsForHowLongACacheWasLost) { ExpectTimesOfAbsence(Limits(), false); }
+
+TEST_P(SchedulerTest, CountsForHowLongACacheWasSwappedOut) {
+  EngineLimits limits = Limits();
+  limits.num_host_pages = limits.num_swap_pages = 256;
+  limits.max_kept_caches = limits.max_num_seqs;
+  ExpectTimesOfAbsence(limits, true);
+}
+
+TEST_P(SchedulerTest, AViewIsOfWhatIsThere) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = 2;
+  SchedulerHarness h(limits);
+  Request request = MakeRequest(20, 40);
+  request.request_id = std::string(1000, 'x');
+  request.tenant = "a tenant";
+  request.priority = -3;
+  request.cache = LocalCache(8);
+  const RequestHandle first = h.Add(std::move(request));
+  const RequestHandle second = h.Add(MakeRequest(30, 40));
+  const RequestHandle third = h.Add(MakeRequest(10, 40));
+  for (int i = 0; i < 12; ++i) h.Step();
+  const ServingView view = h.scheduler.View(h.now);
+  EXPECT_EQ(view.at, h.now);
+  ASSERT_EQ(view.live.size(), 2u);
+  const SequenceView& full = view.live[0];  // it has the most pages
+  EXPECT_EQ(full.handle, second);
+  EXPECT_EQ(full.policy, "full");
+  EXPECT_FALSE(full.budget.has_value());
+  EXPECT_EQ(full.pages, full.full_pages);
+  EXPECT_EQ(full.evicted, 0);
+  const SequenceView& local = view.live[1];
+  EXPECT_EQ(local.handle, first);
+  EXPECT_EQ(local.request_id, std::string(kMostViewedBytes, 'x'));
+  EXPECT_EQ(local.tenant, "a tenant");
+  EXPECT_EQ(local.priority, -3);
+  EXPECT_EQ(local.policy, "local");
+  EXPECT_EQ(local.state, SequenceState::kRunning);
+  EXPECT_EQ(local.most_entries, 8);
+  EXPECT_EQ(local.prompt_tokens_read, 20);
+  EXPECT_EQ(local.completion_tokens, static_cast<int>(h[first].token_ids.size()));
+  EXPECT_EQ(local.kept, 8);
+  EXPECT_EQ(local.evicted, 20 + local.completion_tokens - 1 - 8);
+  EXPECT_EQ(local.pages, 4 * 2);
+  EXPECT_GE(local.full_pages, 4 * ((20 + local.completion_tokens + 3) / 4));
+  EXPECT_LE(local.full_pages, 4 * ((20 + local.completion_tokens + Late() + 3) / 4));
+  EXPECT_EQ(local.age_us, h.now - 1000);
+  EXPECT_EQ(view.evicted_entries, static_cast<uint64_t>(local.evicted));
+  ASSERT_EQ(view.waiting.size(), 1u);
+  EXPECT_EQ(view.waiting[0].handle, third);
+  EXPECT_EQ(view.waiting[0].pages, 0);
+  EXPECT_EQ(view.stats.wait_reason, WaitReason::kMaxNumSeqs);
+  h.RunToEnd();
+  const ServingView idle = h.scheduler.View(h.now);
+  EXPECT_TRUE(idle.live.empty());
+  EXPECT_EQ(idle.stats.pages_free, limits.num_blocks);
+  EXPECT_EQ(idle.evicted_entries, static_cast<uint64_t>(20 + 39 - 8));
+}
+
+TEST_P(SchedulerTest, AViewNamesTheLargestAndTheFirstAndCountsTheOthers) {
+  EngineLimits limits = Limits();
+  limits.num_blocks = 1 << 14;
+  limits.table_entries = 1 << 16;
+  limits.max_num_seqs = 300;
+  limits.prefill_arena_tokens = 4096;
+  limits.prefill_rows = 4096;
+  SchedulerHarness h(limits);
+  for (int i = 0; i < 400; ++i) h.Add(MakeRequest(i < 280 ? 4 : 40, 80));
+  h.Step();
+  h.Step();
+  const ServingView view = h.scheduler.View(h.now);
+  EXPECT_EQ(view.stats.running + view.stats.prefilling, 300);
+  ASSERT_EQ(view.live.size(), kMostViewedLive);
+  EXPECT_GE(view.live[19].pages, 4 * 10) << "the twenty long ones are there";
+  EXPECT_LT(view.live[20].pages, 4 * 10);
+  EXPECT_EQ(view.pages_of_others, 44 * view.live.back().pages);
+  EXPECT_EQ(view.waiting.size(), kMostViewedWaiting);
+  EXPECT_EQ(view.waiting[0].handle, 301u);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "scheduler/serving_view.h"
 #include "tests/scheduler/collecting_sink.h"
 #include "tests/scheduler/fake_engine.h"
 #include "tests/scheduler/fake_tokenizer.h"
@@ -405,6 +406,50 @@ TEST(ServingLoopTest, MetricsCountEveryStep) {
   }
   // Ten of the prompt with its first token, then a row for each of the other nineteen.
   EXPECT_DOUBLE_EQ(metrics.batch_tokens.Read().sum, 10 + 19);
+}
+
+// The view that is asked for, when it comes.
+ServingView WaitForView(ServingLoop* loop) {
+  while (true) {
+    if (const std::unique_ptr<ServingView> view = loop->AskForView()) return *view;
+    std::this_thread::yield();
+  }
+}
+
+TEST(ServingLoopTest, ViewsAreMadeOnlyForThoseWhoAsk) {
+  LoopFixture f;
+  ASSERT_TRUE(Accepted(f.loop->Submit(1, MakeRequest(10, 20))));
+  f.sink.WaitForEnd(1);
+  EXPECT_EQ(f.loop->AskForView(), nullptr) << "nobody had asked";
+  const ServingView idle = WaitForView(f.loop.get());  // an idle loop answers, too
+  EXPECT_TRUE(idle.live.empty());
+  EXPECT_EQ(idle.stats.pages_free, idle.stats.pages_total);
+  EXPECT_EQ(idle.stats.generation_tokens, 20u);
+  ASSERT_EQ(idle.steps.size(), 20u);
+  EXPECT_EQ(idle.steps.front().work.prompt_tokens, 10);
+  EXPECT_EQ(idle.steps.back().work.rows, 1);
+  EXPECT_EQ(f.loop->Snapshot().steps, 20u) << "to look is no step";
+  for (RequestHandle handle = 2; handle < 12; ++handle) {
+    ASSERT_TRUE(Accepted(f.loop->Submit(handle, MakeRequest(10, 100))));
+    f.sink.WaitForEnd(handle);
+  }
+  WaitForView(f.loop.get());  // that one may have been made before
+  const ServingView later = WaitForView(f.loop.get());
+  ASSERT_EQ(later.steps.size(), kMostViewedSteps);
+  for (size_t i = 1; i < later.steps.size(); ++i)
+    EXPECT_LE(later.steps[i - 1].end, later.steps[i].end);
+}
+
+TEST(ServingLoopTest, AViewComesAfterTheStepAtWork) {
+  FakeTokenizer tokenizer;
+  HeldEngine engine;
+  CollectingSink sink;
+  auto loop = *ServingLoop::Start(&engine, &tokenizer, {}, &sink);
+  ASSERT_TRUE(Accepted(loop->Submit(1, MakeRequest(10, 100))));
+  engine.WaitUntilEntered();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(loop->AskForView(), nullptr);
+  engine.Release();
+  EXPECT_EQ(WaitForView(loop.get()).live.size(), 1u);
 }
 
 // Where the signal comes the thread stays, until as many stops are over as there have been.

@@ -524,6 +524,51 @@ TEST(Descriptors, TheSoftLimitIsRaised) {
   EXPECT_THAT(daemon.process().err(), HasSubstr("256 files may be open, 192 of them connections"));
 }
 
+// What the page has to show, as it polls it.
+nlohmann::json StatusOf(const std::string& address) {
+  const HttpReply reply = HttpGet(address, "/status.json");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_THAT(reply.headers, HasSubstr("Content-Type: application/json"));
+  return nlohmann::json::parse(reply.body, nullptr, /*allow_exceptions=*/false);
+}
+
+// The plain loops take seconds for these streams.
+TEST(Daemon, ThePageShowsThePoolWhileItIsHeldAndAfterwards) {
+  Daemon daemon({"--metrics-listen", "127.0.0.1:0"}, kGguf);
+  ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+  const std::string address = daemon.MetricsAddress();
+  const HttpReply page = HttpGet(address, "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_THAT(page.headers, HasSubstr("Content-Type: text/html; charset=utf-8"));
+  EXPECT_THAT(page.body, StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page.body, HasSubstr("status.json"));
+  EXPECT_EQ(HttpGet(address, "/status").status, 404);
+  EXPECT_EQ(HttpGet(address, "/index.html").status, 404);
+  nlohmann::json view;
+  {
+    RunningStream first(&daemon, 200), second(&daemon, 200);
+    ASSERT_TRUE(WaitFor([&] {
+      view = StatusOf(address).at("view");
+      return view.is_object() && view.at("live").size() == 2;
+    }));
+    int64_t pages = view.at("pool").at("free");
+    for (const nlohmann::json& one : view.at("live")) {
+      EXPECT_EQ(one.at("policy"), "full");
+      EXPECT_EQ(one.at("prompt_tokens"), 3);
+      pages += one.at("pages").get<int64_t>();
+    }
+    EXPECT_EQ(pages, view.at("pool").at("pages").get<int64_t>() +
+                         view.at("pool").at("spared").get<int64_t>());
+    EXPECT_TRUE(first.ReadToEnd().status.ok());
+    EXPECT_TRUE(second.ReadToEnd().status.ok());
+  }
+  EXPECT_TRUE(WaitFor([&] {
+    view = StatusOf(address).at("view");
+    return view.is_object() && view.at("live").empty();
+  }));
+  EXPECT_EQ(view.at("pool").at("free"), view.at("pool").at("pages"));
+}
+
 TEST(Daemon, LogsAsJsonOnRequest) {
   Daemon daemon({"--log-format", "json"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
@@ -554,6 +599,9 @@ TEST(Daemon, LogsAsJsonOnRequest) {
     EXPECT_EQ(line.at("samples"), 1);
     EXPECT_EQ(line.at("kv_tokens_evicted"), 0);
     EXPECT_GT(line.at("decode_ms"), 0.0);
+    EXPECT_GT(line.at("kv_pages_mean"), 0.0);
+    EXPECT_EQ(line.at("swapped_ms"), 0.0);
+    EXPECT_EQ(line.at("preempted_ms"), 0.0);
   }
   EXPECT_EQ(requests, 1);
   EXPECT_THAT(daemon.process().err(), HasSubstr("draining"));

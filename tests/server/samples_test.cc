@@ -486,10 +486,13 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
                        .kv_tokens_kept = 7,
                        .cached_tokens = 3,
                        .kv_pages_peak = 4,
+                       .kv_pages_mean = 2.5,
                        .preemptions = 1,
                        .queue_us = 10,
                        .prefill_us = 20,
-                       .decode_us = 30};
+                       .decode_us = 30,
+                       .swapped_us = 3,
+                       .preempted_us = 4};
   Usage longer = usage;
   longer.completion_tokens = 50;
   longer.kv_tokens_kept = 70;
@@ -504,7 +507,10 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   EXPECT_EQ(stopped.reason, FinishReason::kStop);
   EXPECT_EQ(stopped.usage.completion_tokens, 55);
   EXPECT_EQ(stopped.usage.kv_pages_peak, 8);
+  EXPECT_EQ(stopped.usage.kv_pages_mean, 5);
   EXPECT_EQ(stopped.usage.preemptions, 2);
+  EXPECT_EQ(stopped.usage.swapped_us, 3);
+  EXPECT_EQ(stopped.usage.preempted_us, 4);
   EXPECT_EQ(stopped.usage.decode_us, 300);
   EXPECT_EQ(stopped.usage.prompt_tokens, 9);
   EXPECT_EQ(stopped.usage.kv_tokens_kept, 7);
