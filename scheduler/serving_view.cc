@@ -32,6 +32,21 @@ int64_t PagesOfFullCache(const EngineLimits& limits, int64_t tokens) {
          limits.window_layers * pages(std::min<int64_t>(tokens, limits.window));
 }
 
+// Of pages that may have several owners, `singles` have one. Which of them are whose only a look at
+// each page would tell, so they are divided evenly.
+void DivideSingles(int64_t singles, std::vector<SequenceView>* sequences) {
+  int64_t maybe_shared = 0;
+  for (const SequenceView& one : *sequences) maybe_shared += one.pages - one.own_pages;
+  for (SequenceView& one : *sequences) {
+    if (maybe_shared == 0) return;
+    const int64_t maybe = one.pages - one.own_pages;
+    const int64_t part = singles * maybe / maybe_shared;
+    one.own_pages += part;
+    singles -= part;
+    maybe_shared -= maybe;
+  }
+}
+
 }  // namespace
 
 SequenceView Scheduler::ViewOf(const Sequence& sequence, TimeUs now) const {
@@ -73,23 +88,13 @@ ServingView Scheduler::View(TimeUs now) const {
   view.host_pages = limits_.num_host_pages;
   view.evicted_entries = evicted_entries_;
   view.shared_pages = space_.NumSharedPages();
-  int64_t single = view.stats.pages_total - view.stats.pages_free - view.shared_pages;
-  int64_t maybe_shared = 0;
+  int64_t singles = view.stats.pages_total - view.stats.pages_free - view.shared_pages;
   for (const Sequence* sequence : live_) {
     const SequenceView& one = view.live.emplace_back(ViewOf(*sequence, now));
     view.evicted_entries += static_cast<uint64_t>(one.evicted);
-    single -= one.own_pages;
-    maybe_shared += one.pages - one.own_pages;
+    singles -= one.own_pages;
   }
-  // Of the pages that may have several owners, those with one are divided evenly: which of them are
-  // whose only a look at each would tell.
-  for (SequenceView& one : view.live) {
-    const int64_t maybe = one.pages - one.own_pages;
-    const int64_t part = maybe == 0 ? 0 : single * maybe / maybe_shared;
-    one.own_pages += part;
-    single -= part;
-    maybe_shared -= maybe;
-  }
+  DivideSingles(singles, &view.live);
   std::stable_sort(view.live.begin(), view.live.end(),
                    [](const SequenceView& a, const SequenceView& b) { return a.pages > b.pages; });
   for (size_t i = kMostViewedLive; i < view.live.size(); ++i)

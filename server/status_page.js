@@ -48,7 +48,7 @@ function showFigures(view, rates) {
     ["running", number(view.running)], ["reading prompts", number(view.prefilling)], ["waiting", number(view.waiting)],
     ["of the pool used", percent(pool.pages - pool.free, pool.pages)], ["tokens/s", short(rates.generation_tokens)],
     ["prompt tokens/s", short(rates.prompt_tokens)], ["evicted/s, of a head", short(rates.evicted_entries)],
-    ["rows + prompt tokens, last batch", step && view.running + view.prefilling > 0 ? number(step[3]) + " + " + number(step[4]) : "-"],
+    ["rows + prompt tokens", step && view.running + view.prefilling > 0 ? number(step[3]) + " + " + number(step[4]) : "-"],
     ["preemptions", number(totals.preemptions)], ["swaps", number(totals.swaps)], ["shrinks", number(totals.shrinks)],
   ];
   at("figures").replaceChildren(...figures.map(([name, value]) => {
@@ -162,6 +162,14 @@ function newPlot(least, most, log, name) {
 
 const path = points => "M" + points.map(([x, y]) => x.toFixed(1) + " " + y.toFixed(1)).join("L");
 
+// What a line, or a kind of bars, is: its hue and saturation, and words.
+function plotName(color, what) {
+  const name = tag("span", undefined, {class: "name"}), mark = tag("i");
+  mark.style.background = "hsl(" + color + " var(--lightness))";
+  name.append(mark, what);
+  return name;
+}
+
 // A bar is a step, a line what was predicted. Steps that read prompts take many times as long as
 // others, so the scale is logarithmic.
 function drawSteps(view) {
@@ -183,11 +191,7 @@ function drawSteps(view) {
   at("steps").replaceChildren(svg);
   const last = steps.at(-1), note = at("steps-note");
   note.replaceChildren("The last " + steps.length + " steps; the last took " + (last[1] / 1000).toFixed(1) + " ms, " + (last[2] / 1000).toFixed(1) + " were predicted.");
-  for (const [color, what] of [["hsl(210 60% var(--lightness))", "decode"], ["hsl(280 40% var(--lightness))", "with prompts"], ["hsl(28 80% var(--lightness))", "predicted"]]) {
-    const mark = tag("span", undefined, {class: "mark"});
-    mark.style.background = color;
-    note.append(mark, what);
-  }
+  note.append(...[["210 60%", "decode"], ["280 40%", "with prompts"], ["28 80%", "predicted"]].map(one => plotName(...one)));
 }
 
 // What the counters were, the oldest first: [{ms, totals}].
@@ -219,11 +223,7 @@ function drawRates() {
   at("rates").replaceChildren(svg);
   const note = at("rates-note");
   note.replaceChildren("A second, of all requests:");
-  for (const [hue, what] of [["210 60%", "tokens generated"], ["28 80%", "entries evicted, of the fullest head of each"]]) {
-    const mark = tag("span", undefined, {class: "mark"});
-    mark.style.background = "hsl(" + hue + " var(--lightness))";
-    note.append(mark, what);
-  }
+  note.append(...[["210 60%", "tokens generated"], ["28 80%", "entries evicted, of the fullest head of each"]].map(one => plotName(...one)));
 }
 
 // ---- Requests ----------------------------------------------------------------------------------
