@@ -36,7 +36,9 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
                          .completion_tokens = 5,
                          .queue_us = 100,
                          .prefill_us = 200,
-                         .decode_us = 300};
+                         .decode_us = 300,
+                         .swapped_us = 120,
+                         .preempted_us = 30};
     std::vector<Event> events(2);
     events[0] = {.handle = 4, .what = Finished{.usage = usage}};
     events[1] = {
@@ -76,6 +78,8 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
   EXPECT_EQ(phases[0]["ts"], 3000 - 600);
   EXPECT_EQ(phases[4]["name"], "decode");
   EXPECT_EQ(phases[4]["args"]["tokens"], 5);
+  EXPECT_EQ(phases[4]["args"]["swapped_us"], 120);
+  EXPECT_EQ(phases[4]["args"]["preempted_us"], 30);
   EXPECT_EQ(phases[5]["ts"], 3000);
   EXPECT_EQ(phases[6]["id"], 5);
 }
