@@ -28,11 +28,24 @@ TEST(OutputHistory, GoesByThoseThatWentFurther) {
   for (int i = 0; i < 5; ++i) history.Observe(20, 100);
   for (int i = 0; i < 5; ++i) history.Observe(600, 1000);
   EXPECT_DOUBLE_EQ(history.MeanOf(50), 20);
-  EXPECT_DOUBLE_EQ(history.RestOf(0, 100), 40);        // of 20 and 60
-  EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 30);       // of 60 alone
-  EXPECT_DOUBLE_EQ(history.RestOf(60, 100), 0);        // nobody
-  for (int i = 0; i < 64; ++i) history.Observe(7, 7);  // what was long ago counts no more
-  EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 70);
+  EXPECT_DOUBLE_EQ(history.RestOf(0, 100), 40);          // of 20 and 60
+  EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 30);         // of 60 alone
+  EXPECT_DOUBLE_EQ(history.RestOf(60, 100), 0);          // nobody
+  for (int i = 0; i < 64; ++i) history.Observe(50, 50);  // what was long ago counts no more
+  EXPECT_DOUBLE_EQ(history.RestOf(30, 100), 20);
+}
+
+// A client that names no limit is not taken for one that will use it up, whatever others do.
+TEST(OutputHistory, ALimitThatNobodyNamedSaysNothing) {
+  OutputHistory history;
+  for (int i = 0; i < 32; ++i) {
+    history.Observe(64, 64);
+    history.Observe(200, 1'000'000);
+  }
+  EXPECT_DOUBLE_EQ(history.RestOf(0, 1'000'000), 132);
+  EXPECT_DOUBLE_EQ(history.RestOf(100, 1'000'000), 100);
+  EXPECT_LE(history.RestOf(0, 64), 64);
+  EXPECT_LE(history.MeanOf(1'000'000), 132);
 }
 
 // Token by token, against what all hold at each.
@@ -87,7 +100,7 @@ EngineLimits PoolForFour() {
 TEST(Admission, NobodyIsPreemptedOnceAnswersAreKnown) {
   SchedulerHarness harness(PoolForFour());
   for (int i = 0; i < 8; ++i) {
-    harness.Add(MakeRequest(8, 24, 100 + i));
+    harness.Add(MakeRequest(8, 32, 100 + i));
     harness.RunToEnd();
   }
   const auto [most_running, preemptions] = RunFlood(&harness);
