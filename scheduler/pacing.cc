@@ -92,19 +92,23 @@ PoolForecast::Holder Scheduler::HolderOf(const Sequence& sequence) const {
 }
 
 // Whether it and those that run will find their pages until they end, as far as can be told. Who
-// would be preempted for want of them waits instead, and nothing is read twice.
-bool Scheduler::FitsLater(const Sequence& newcomer) {
+// would be preempted for want of them waits instead, and nothing is read twice. `shared`: pages
+// that it begins with and others hold already.
+bool Scheduler::FitsLater(const Sequence& newcomer, int64_t shared) {
   if (live_.empty() || !outputs_.IsKnown()) return true;
   pool_forecast_.Clear();
   for (const Sequence* sequence : live_) pool_forecast_.Add(HolderOf(*sequence));
   PoolForecast::Holder holder = HolderOf(newcomer);
-  // Samples begin with the same pages, and so does a prompt that others have read.
+  // Its samples begin with its pages, and each goes on with pages of its own.
   const auto samples = static_cast<double>(1 + newcomer.samples.size());
   holder.most = holder.pages + samples * (holder.most - holder.pages);
   holder.per_token *= samples;
   pool_forecast_.Add(holder);
-  return pool_forecast_.Fits(
-      static_cast<double>(space_.NumPages() + space_.NumSparedPages() - watermark_pages_));
+  // Each owner of a page counts it; so there are more.
+  const int64_t pages = space_.NumPages() + space_.NumSparedPages() + shared - watermark_pages_;
+  if (pool_forecast_.Fits(static_cast<double>(pages))) return true;
+  wait_reason_ = WaitReason::kPages;
+  return false;
 }
 
 // Of the prompts that are being read, what another waits for: all of it, or less where the first of

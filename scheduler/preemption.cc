@@ -161,7 +161,7 @@ bool Scheduler::TrySwapOut(Sequence* sequence) {
 
 // Once all of its tokens are known, as they are not on the device any more.
 bool Scheduler::TrySwapIn(Sequence* sequence) {
-  if (sequence->NumKnown() <= sequence->num_seen) return false;
+  if (sequence->NumKnown() <= sequence->num_seen || !FitsLater(*sequence, 0)) return false;
   const CacheSpace::OpenArgs args = {.plan = &sequence->plan,
                                      .tokens = sequence->num_seen,
                                      .final_tokens = sequence->max_total_tokens - 1,

@@ -325,10 +325,6 @@ bool Scheduler::TryAdmit(Sequence* sequence) {
     wait_reason_ = WaitReason::kTpot;
     return false;
   }
-  if (!FitsLater(*sequence)) {
-    wait_reason_ = WaitReason::kPages;
-    return false;
-  }
   if (sequence->plan.open != OpenUntil::kAdmission) return TryOpen(sequence);
   CachePlan open = std::exchange(sequence->plan, DecideByRoom(*sequence));
   const bool opened = TryOpen(sequence);
@@ -369,6 +365,9 @@ bool Scheduler::TryOpen(Sequence* sequence) {
   } else if (!keys.empty() && !sequence->evict_on_pressure) {
     args.prefix = keys.first(UsableTokens(*sequence, nullptr) / kPrefixBlockTokens);
   }
+  const int64_t shared =
+      kept == nullptr ? space_.NumSharedWhenOpened(args) : space_.NumSharedWhenOpened(args, *kept);
+  if (!FitsLater(*sequence, shared)) return false;
   const bool opened = kept == nullptr ? space_.TryOpen(args, &sequence->space, &batch_)
                                       : space_.TrySwapIn(args, *kept, &sequence->space, &batch_);
   if (opened && kept != nullptr) sequence->num_seen = from->num_seen;

@@ -206,7 +206,7 @@ class Scheduler {
   RunningLoad DecodingLoad() const;
   bool KeepsTpot(const Sequence& newcomer) const;
   PoolForecast::Holder HolderOf(const Sequence& sequence) const;
-  bool FitsLater(const Sequence& newcomer);
+  bool FitsLater(const Sequence& newcomer, int64_t shared);
   StepWork WorkAhead() const;
   std::optional<FirstTokenBound> BoundOf(const Sequence& sequence, const StepWork& prompt) const;
   std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;

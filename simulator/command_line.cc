@@ -6,38 +6,13 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "load/run/option_group.h"
 #include "simulator/balancer.h"
 
 namespace hydrant::sim {
 namespace {
 
-class OptionGroup {
- public:
-  OptionGroup(CLI::App* app, std::string heading) : app_(app), heading_(std::move(heading)) {}
-
-  template <typename T>
-  CLI::Option* Option(const std::string& name, T& value, const std::string& what) const {
-    CLI::Option* option = app_->add_option(name, value, what)->group(heading_);
-    if constexpr (requires { value.has_value(); }) {
-      return option;
-    } else {
-      if constexpr (requires { value.empty(); }) {
-        if (value.empty()) return option;
-      }
-      return option->capture_default_str();
-    }
-  }
-  CLI::Option* Bytes(const std::string& name, uint64_t& value, const std::string& what) const {
-    return Option(name, value, what)->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  }
-  CLI::Option* Flag(const std::string& name, bool& value, const std::string& what) const {
-    return app_->add_flag(name, value, what)->group(heading_);
-  }
-
- private:
-  CLI::App* app_;
-  std::string heading_;
-};
+using load::OptionGroup;
 
 void AddModelFlags(CLI::App* app, Flags* flags) {
   const OptionGroup group(app, "Model (SmolLM2-135M's shape by default)");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "kernels/ops/prefix_blocks.h"
 #include "kernels/status_macros.h"
 #include "simulator/balancer.h"
 
@@ -279,7 +280,7 @@ absl::Status Check(const SimulationOptions& options) {
 
 // What a replica's prefix cache holds.
 int64_t KnownTokens(const EngineLimits& limits) {
-  return int64_t{limits.num_prefix_blocks} * kQueryTile;
+  return int64_t{limits.num_prefix_blocks} * kPrefixBlockTokens;
 }
 
 }  // namespace

@@ -425,21 +425,19 @@ std::vector<PageCopy> CacheSpace::SwapsOf(const SequenceSpace& space, const Kept
 bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, SequenceSpace* space,
                            CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
-  const SequenceSpace* publisher = FindPublisher(kept.key);
-  const std::vector<int32_t> sharable = SharablePages(*args.plan, kept.spans, args.tokens);
-  std::vector<int32_t> shared =
-      publisher != nullptr ? sharable : std::vector<int32_t>(num_heads_, 0);
-  KeepToFreeStates(*args.plan, &shared);
+  const std::vector<int32_t> shared = SharedOfKept(args, kept);
   const int64_t own = static_cast<int64_t>(kept.host_pages.size()) -
                       std::accumulate(shared.begin(), shared.end(), int64_t{0});
   if (!HasRoomFor(args, own)) return false;
   space->spans = kept.spans;
   space->row_limit = RowLimit(args);
-  if (!TakePages(*args.plan, kept.pages, shared, publisher, space, updates)) return false;
+  if (!TakePages(*args.plan, kept.pages, shared, FindPublisher(kept.key), space, updates))
+    return false;
   updates->setups.push_back({space->slot, *args.plan});
   updates->swap_ins.push_back(
       {.slot = space->slot, .kept = kept.kept, .pages = SwapsOf(*space, kept, shared, false)});
-  if (args.others_may_follow) PublishAs({kept.key}, sharable, space);
+  if (args.others_may_follow)
+    PublishAs({kept.key}, SharablePages(*args.plan, kept.spans, args.tokens), space);
   return true;
 }
 

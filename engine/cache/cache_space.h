@@ -122,6 +122,11 @@ class CacheSpace {
   // them. `keys`: of its whole blocks, in order. The space stays where it is.
   void Publish(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
                SequenceSpace* space);
+  // Pages of others that TryOpen() would share, or TrySwapIn() of a kept cache.
+  int64_t NumSharedWhenOpened(const OpenArgs& args) const {
+    return int64_t{NumSharedOfPrompt(args)} * full_heads_;
+  }
+  int64_t NumSharedWhenOpened(const OpenArgs& args, const KeptSpace& kept) const;
   // Opens a sequence with all that another holds, which has seen args.tokens by the same plan. They
   // share what they may; the rest is copied. `args` as of TryOpen, without a prompt.
   // REQUIRES: the other's lengths are known, and nothing of the batch changes its entries
@@ -267,6 +272,8 @@ class CacheSpace {
   void Unpublish(SequenceSpace* space);
   void MarkShared(std::span<const int32_t> pages, SequenceSpace* space) const;
   int32_t NumSharedOfPrompt(const OpenArgs& args) const;
+  // [heads] of a kept cache's pages, the first of each head, those that another has in the pool.
+  std::vector<int32_t> SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const;
   void TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space);
   // Pages of the named heads: the first `shared` of them are the other's, the rest is its own.
   bool TakePages(const CachePlan& plan, std::span<const int32_t> pages,

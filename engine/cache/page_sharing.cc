@@ -144,6 +144,18 @@ int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
   return blocks * PagesAPrefixBlock();
 }
 
+std::vector<int32_t> CacheSpace::SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const {
+  if (FindPublisher(kept.key) == nullptr) return std::vector<int32_t>(num_heads_, 0);
+  std::vector<int32_t> shared = SharablePages(*args.plan, kept.spans, args.tokens);
+  KeepToFreeStates(*args.plan, &shared);
+  return shared;
+}
+
+int64_t CacheSpace::NumSharedWhenOpened(const OpenArgs& args, const KeptSpace& kept) const {
+  const std::vector<int32_t> shared = SharedOfKept(args, kept);
+  return std::accumulate(shared.begin(), shared.end(), int64_t{0});
+}
+
 void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
   const int32_t pages_a_block = PagesAPrefixBlock();
   HYDRANT_CHECK(pages_a_block > 0);

@@ -12,8 +12,8 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "load/commands/option_group.h"
 #include "load/report/write_file.h"
+#include "load/run/option_group.h"
 
 namespace hydrant::load {
 namespace {

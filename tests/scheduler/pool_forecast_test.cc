@@ -111,6 +111,33 @@ TEST(Admission, NobodyIsPreemptedOnceAnswersAreKnown) {
   EXPECT_GT(RunFlood(&unknowing).second, 0);
 }
 
+// What others hold already it need not find: a prefix that all share is in the pool once.
+TEST(Admission, WhatIsSharedCountsOnce) {
+  EngineLimits limits = SmallLimits();
+  limits.max_model_len = 400;
+  limits.prefill_arena_tokens = 1000;
+  limits.num_blocks = 500;  // a prompt is 264 of them
+  limits.num_states = 1000;
+  limits.table_entries = 4000;
+  limits.num_prefix_blocks = 40;
+  SchedulerHarness harness(limits);
+  for (int i = 0; i < 8; ++i) harness.Add(MakeRequest(8, 20, 100 + i));
+  harness.RunToEnd();
+  for (TokenId i = 0; i < 6; ++i) {
+    Request request = MakeRequest(264, 20, i);
+    std::fill(request.prompt.begin(), request.prompt.end(), TokenId{7});
+    request.prompt.back() = i;
+    harness.Add(std::move(request));
+  }
+  int most_running = 0;
+  while (!harness.scheduler.Empty()) {
+    harness.Step();
+    most_running = std::max(most_running, harness.scheduler.Stats().running);
+  }
+  EXPECT_EQ(most_running, 6);
+  EXPECT_EQ(harness.scheduler.Stats().preemptions, 0);
+}
+
 // Where answers turn out longer than those before, others are preempted, and all end.
 TEST(Admission, AnswersThatAreLongerThanBeforeEndAsWell) {
   SchedulerHarness harness(PoolForFour());

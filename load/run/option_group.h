@@ -1,8 +1,9 @@
 // Options of a command line that stand together in --help, each with its default.
-#ifndef HYDRANT_LOAD_COMMANDS_OPTION_GROUP_H_
-#define HYDRANT_LOAD_COMMANDS_OPTION_GROUP_H_
+#ifndef HYDRANT_LOAD_RUN_OPTION_GROUP_H_
+#define HYDRANT_LOAD_RUN_OPTION_GROUP_H_
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -17,10 +18,18 @@ class OptionGroup {
   template <typename T>
   CLI::Option* Option(const std::string& name, T& value, const std::string& what) const {
     CLI::Option* option = app_->add_option(name, value, what)->group(heading_);
-    if constexpr (requires { value.empty(); }) {
-      if (value.empty()) return option;  // and says nothing of it
+    if constexpr (requires { value.has_value(); }) {
+      return option;  // there is none
+    } else {
+      if constexpr (requires { value.empty(); }) {
+        if (value.empty()) return option;  // and says nothing of it
+      }
+      return option->capture_default_str();
     }
-    return option->capture_default_str();
+  }
+  // A number of bytes, such as 512M.
+  CLI::Option* Bytes(const std::string& name, uint64_t& value, const std::string& what) const {
+    return Option(name, value, what)->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
   }
   CLI::Option* Flag(const std::string& name, bool& value, const std::string& what) const {
     return app_->add_flag(name, value, what)->group(heading_);
@@ -33,4 +42,4 @@ class OptionGroup {
 
 }  // namespace hydrant::load
 
-#endif  // HYDRANT_LOAD_COMMANDS_OPTION_GROUP_H_
+#endif  // HYDRANT_LOAD_RUN_OPTION_GROUP_H_
