@@ -99,7 +99,8 @@ absl::Status Engine::Impl::Allocate() {
   }
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs,
-                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
+                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size,
+                              kv->pages().layout, limits.table_entries);
   }
   return status;
 }
@@ -228,7 +229,12 @@ StepResults::Report Engine::Impl::ReportPrompt(int slot) const {
   // Samples stand for entries: no mass is theirs alone.
   if (!plan.Compresses() || plan.rule.weighted) return report;
   report.retained_mass = compressor.retained_mass(slot);
-  if (plan.life->ReportsPrompt()) report.entries = kv->lengths(slot);
+  if (!plan.life->ReportsPrompt()) return report;
+  report.entries = kv->lengths(slot);
+  if (plan.life->UnassignedPages(plan, limits.block_size) > 0) {
+    report.rows = kv->tables().blocks + kv->row(slot).row_begin;
+    report.row_width = kv->row(slot).row_width;
+  }
   return report;
 }
 

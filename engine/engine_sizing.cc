@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/pool/kv_state.h"
+#include "engine/step_results.h"
 #include "fmt/format.h"
 #include "kernels/device_choice.h"
 #include "kernels/host_memory.h"
@@ -94,9 +95,10 @@ absl::StatusOr<int64_t> DeviceBytes(const EngineOptions& options, const DeviceMe
       options.gpu_memory_utilization, memory.total_bytes, memory.total_bytes - memory.free_bytes));
 }
 
-// Beside each table entry, and each page: the lists of engine/pool/kv_state.h and of the
-// scheduler's free pages.
-constexpr int64_t kHostBytesPerEntry = sizeof(uint64_t);
+// Beside each table entry, and each page: the lists of engine/pool/kv_state.h, the rows that steps
+// in flight report (engine/step_results.h), and the scheduler's free pages.
+constexpr int64_t kHostBytesPerEntry =
+    sizeof(uint64_t) + StepResults::kMostInFlight * sizeof(PageIds);
 constexpr int64_t kHostBytesPerBlock = sizeof(int32_t) + 1;
 
 // State pages for sequences that share data pages: one for so many pages of the pool. Without one

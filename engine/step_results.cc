@@ -8,10 +8,12 @@ namespace hydrant {
 
 static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
-absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size) {
+absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size,
+                                   const KvLayout& layout, int64_t table_entries) {
   backend_ = backend;
   num_heads_ = num_heads;
   hidden_size_ = hidden_size;
+  block_size_ = layout.block_size;
   absl::Status status;
   const auto allocate = [&](DeviceBuffer& buffer, size_t bytes) {
     if (!status.ok()) return;
@@ -23,6 +25,7 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads
   for (Step& step : steps_) {
     allocate(step.tokens, rows * sizeof(TokenId));
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
+    allocate(step.rows, table_entries * sizeof(PageIds));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
     allocate(step.observations, rows * kMaxObservations * num_heads_ * sizeof(float));
     allocate(step.embeddings, rows * hidden_size_ * sizeof(float));
@@ -50,14 +53,23 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
                               count * sizeof(T));
     return true;
   };
+  size_t next_row = 0;
   for (const Report& report : reports) {
+    const size_t rows = next_row;
+    if (report.rows != nullptr) {
+      const size_t count = num_heads_ * report.row_width;
+      backend_->CopyToHostLater(static_cast<PageIds*>(step.rows.get()) + rows, report.rows,
+                                count * sizeof(PageIds));
+      next_row += count;
+    }
     const bool entries = copy(step.entries, report.entries, num_heads_);
     const bool mass = copy(step.masses, report.retained_mass, num_heads_);
     if (report.observations != nullptr) {
       backend_->CopyToHostLater(ObservationsOf(step, step.reports.size()), report.observations,
                                 report.num_observations * num_heads_ * sizeof(float));
     }
-    step.reports.push_back({entries, mass, report.num_observations});
+    step.reports.push_back({entries, rows, report.rows != nullptr ? report.row_width : 0, mass,
+                            report.num_observations});
   }
   step.pooled.clear();
   for (size_t i = 0; i < embeddings.size(); ++i) {
@@ -76,14 +88,28 @@ float* StepResults::ObservationsOf(const Step& step, size_t row) const {
   return static_cast<float*>(step.observations.get()) + row * kMaxObservations * num_heads_;
 }
 
+std::vector<PageIds> StepResults::PagesOfRows(const PageIds* rows, int32_t row_width,
+                                              std::span<const int32_t> entries) const {
+  std::vector<PageIds> pages;
+  for (const int32_t held : entries) {
+    pages.insert(pages.end(), rows, rows + PagesOf(held, block_size_));
+    rows += row_width;
+  }
+  return pages;
+}
+
 CacheReport StepResults::ReadReport(const Step& step, size_t row) const {
   CacheReport report;
   const auto read = [row]<typename T>(const DeviceBuffer& rows, size_t count, std::vector<T>* to) {
     const auto* from = static_cast<const T*>(rows.get()) + row * count;
     to->assign(from, from + count);
   };
-  const auto [entries, mass, observations] = step.reports[row];
+  const auto [entries, rows, row_width, mass, observations] = step.reports[row];
   if (entries) read(step.entries, num_heads_, &report.entries);
+  if (row_width > 0) {
+    report.pages =
+        PagesOfRows(static_cast<const PageIds*>(step.rows.get()) + rows, row_width, report.entries);
+  }
   if (mass) read(step.masses, num_heads_, &report.retained_mass);
   const float* from = ObservationsOf(step, row);
   report.observations.assign(from, from + observations * num_heads_);

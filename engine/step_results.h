@@ -19,11 +19,15 @@ class StepResults {
   static constexpr int kMostInFlight = 2;
 
   // Borrows the backend and its events.
-  absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size);
+  // table_entries: of the pool's tables, which all slots' rows lie in.
+  absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size,
+                        const KvLayout& layout, int64_t table_entries);
 
   // A CacheReport on the device, null where that is empty.
   struct Report {
     const int32_t* entries = nullptr;
+    const PageIds* rows = nullptr;  // [heads, row_width] of which the pages of `entries` are named
+    int32_t row_width = 0;
     const float* retained_mass = nullptr;
     const float* observations = nullptr;
     int num_observations = 0;
@@ -41,6 +45,8 @@ class StepResults {
  private:
   struct Reported {
     bool entries = false;
+    size_t rows = 0;        // where they begin in Step::rows
+    int32_t row_width = 0;  // 0: there are none
     bool retained_mass = false;
     int observations = 0;
   };
@@ -48,6 +54,7 @@ class StepResults {
   struct Step {
     DeviceBuffer tokens;
     DeviceBuffer entries, masses;  // [max_rows, heads]: a row a report
+    DeviceBuffer rows;             // [table_entries]: reports' one behind the other
     DeviceBuffer observations;     // [max_rows, kMaxObservations, heads]
     DeviceBuffer embeddings;       // [max_rows, hidden]
     std::vector<bool> pooled;      // of the slices
@@ -59,10 +66,13 @@ class StepResults {
   };
   float* ObservationsOf(const Step& step, size_t row) const;
   CacheReport ReadReport(const Step& step, size_t row) const;
+  std::vector<PageIds> PagesOfRows(const PageIds* rows, int32_t row_width,
+                                   std::span<const int32_t> entries) const;
 
   Backend* backend_ = nullptr;
   size_t num_heads_ = 0;
   size_t hidden_size_ = 0;
+  int block_size_ = 1;
   std::array<Step, kMostInFlight> steps_;
   int oldest_ = 0;
   int in_flight_ = 0;

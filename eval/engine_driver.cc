@@ -166,7 +166,8 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
     sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
     batch_.decisions.push_back({slot, sequence.plan});
   }
-  if (!sequence.space.lengths_known) space_.SetKept(sequence.plan, report.entries, &sequence.space);
+  if (!sequence.space.lengths_known)
+    space_.SetKept(sequence.plan, report.entries, report.pages, &sequence.space);
 }
 
 std::vector<TokenId> EngineDriver::Generate(int slot, int count) {

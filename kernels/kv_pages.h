@@ -124,6 +124,7 @@ struct SequenceTables {
   int32_t* victims =
       nullptr;  // [max_seqs, layers, kv_heads] entry to overwrite next; read where length == cap
   const DecodeRule* rules = nullptr;  // [max_seqs]
+  int32_t* unassigned = nullptr;      // [max_seqs] ids of no head (kernels/ops/assign_pages.h)
 
   constexpr size_t HeadIndex(int slot, int layer, int head) const {
     return (static_cast<size_t>(slot) * num_layers + layer) * num_kv_heads + head;

@@ -58,6 +58,7 @@
   OP(ScatterScores, ScoreRowsArgs)                 \
   OP(ShareBudget, ShareBudgetArgs)                 \
   OP(AssignPages, AssignPagesArgs)                 \
+  OP(ReturnPages, ReturnPagesArgs)                 \
   OP(CountBest, CountBestArgs)                     \
   OP(RetainedMass, RetainedMassArgs)               \
   OP(KeptMass, KeptMassArgs)                       \

@@ -50,7 +50,8 @@ absl::Status Scheduler::CheckInvariants() const {
   for (const Sequence* sequence : live_) {
     const SequenceSpace& space = sequence->space;
     slots.Take(space.slot, 1);
-    table.Take(space.row_begin, static_cast<int64_t>(space.row_width) * heads);
+    table.Take(space.row_begin, int64_t{space.row_width} * heads +
+                                    static_cast<int64_t>(space.unassigned_pages.size()));
     arena.Take(space.arena_begin, space.arena_tokens);
     int64_t num_pages = 0;
     for (int head = 0; head < heads; ++head) {
@@ -70,10 +71,8 @@ absl::Status Scheduler::CheckInvariants() const {
           sequence->num_seen - space.spans[head].dropped > space.spans[head].cap)
         return absl::InternalError("a head overwrites entries in pages that may be shared");
     }
-    for (const std::vector<int32_t>& stack : space.unassigned_pages) {
-      num_pages += static_cast<int64_t>(stack.size());
-      for (const int32_t block : stack) pages.Take(block, 1);
-    }
+    num_pages += static_cast<int64_t>(space.unassigned_pages.size());
+    for (const int32_t block : space.unassigned_pages) pages.Take(block, 1);
     if (num_pages != space.num_pages)
       return absl::InternalError("num_pages does not count the pages");
     if (sequence->IsSwapped()) return absl::InternalError("live, but swapped out");

@@ -265,7 +265,7 @@ Failed Invalid(absl::Status status) { return {.status = std::move(status), .reas
 
 std::optional<int32_t> CheckedRequest::CacheTokens() const {
   if (turn_budget.has_value()) return turn_budget;
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
+  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
   const bool decided_later =
       plan.open == OpenUntil::kAdmission || (cut.has_value() && cut->min_retained_mass > 0.0f);
   if (decided_later || plan.budget == kNoCap) return std::nullopt;

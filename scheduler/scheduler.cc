@@ -568,12 +568,13 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
     sequence->plan = Decide(sequence->plan, {.fits = {}, .of_prompt = report.observations});
     sequence->was_decided = true;
   }
-  if (!space.lengths_known) space_.SetKept(sequence->plan, report.entries, &space);
+  if (!space.lengths_known) space_.SetKept(sequence->plan, report.entries, report.pages, &space);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = usage.kv_window_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;
   usage.heads_kept_whole = 0;
-  const std::optional<PageCut> cut = sequence->plan.life->CutPrompt(sequence->plan);
+  const std::optional<PageCut> cut =
+      sequence->plan.life->CutPrompt(sequence->plan, limits_.FullLayers());
   const bool guarded = cut.has_value() && cut->min_retained_mass > 0.0f;
   const size_t full_heads = static_cast<size_t>(limits_.FullLayers()) * limits_.num_kv_heads;
   for (size_t head = 0; head < space.spans.size(); ++head) {

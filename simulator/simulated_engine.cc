@@ -60,7 +60,7 @@ CacheReport SimulatedEngine::ReportPrompt(const PrefillSlice& slice, int slot) {
   for (float& observation : report.observations) observation = static_cast<float>(Draw());
   if (!plan.Compresses() || !plan.life->ReportsPrompt()) return report;
   report.entries = ShareOut(plan, plan.life->WidestKeep(plan));
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
+  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
   if (!cut.has_value() || cut->min_retained_mass <= 0) return report;
   for (int32_t& entries : report.entries) {
     if (Draw() < kWhole)

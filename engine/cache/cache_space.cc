@@ -8,7 +8,6 @@
 
 #include "kernels/check.h"
 #include "kernels/kv_pages.h"
-#include "kernels/ops/assign_pages.h"
 
 namespace hydrant {
 
@@ -18,18 +17,6 @@ namespace {
 // times.
 int32_t RoomyWidth(int32_t needed, int32_t limit) {
   return std::min<int32_t>(limit, needed + needed / 2 + 2);
-}
-
-// Block ids a head so that a row holds what a head may get of its layer's pages, and a layer's rows
-// all of them. 0: every head has its own from the beginning.
-int32_t UnassignedRowWidth(const EngineLimits& limits, const CachePlan& plan) {
-  const int64_t heads = limits.num_kv_heads, block = limits.block_size;
-  int64_t shared = plan.life->LayerPages(plan, 0, limits.block_size);
-  if (shared == 0) return 0;
-  for (int layer = 1; layer < limits.FullLayers(); ++layer)
-    shared = std::max(shared, plan.life->LayerPages(plan, layer, limits.block_size));
-  return static_cast<int32_t>(
-      std::max(PagesOf(plan.life->WidestKeep(plan), block), (shared + heads - 1) / heads));
 }
 
 // A head of a layer with a window.
@@ -88,10 +75,11 @@ double CacheSpace::LikelyPages(const CachePlan& plan, int64_t tokens) const {
 
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t heads = int64_t{limits.num_layers} * limits.num_kv_heads;
-  const int64_t width =
-      std::max<int64_t>(WidestHead(limits, plan, tokens), UnassignedRowWidth(limits, plan));
+  const int64_t width = std::max(WidestHead(limits, plan, tokens),
+                                 PagesOf(plan.life->WidestKeep(plan), limits.block_size));
   return PagesFor(limits, plan, tokens) <= limits.num_blocks &&
-         width * heads <= limits.table_entries;
+         width * heads + plan.life->UnassignedPages(plan, limits.block_size) <=
+             limits.table_entries;
 }
 
 std::optional<HeadSpan> CacheSpace::SpanAfter(const EngineLimits& limits, const CachePlan& plan,
@@ -146,13 +134,13 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   if (shared > 0) TakePrefixPages(args, shared, space);
   // What is cut on the way, or reported, grows on afterwards.
   const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
-  const int32_t unassigned_width = UnassignedRowWidth(limits_, plan);
-  const bool placed = unassigned_width > 0
-                          ? TakeUnassignedPages(plan, unassigned_width, tokens, space, updates)
+  const bool placed = plan.life->UnassignedPages(plan, limits_.block_size) > 0
+                          ? TakeUnassignedPages(plan, tokens, space, updates)
                           : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
     Unpublish(space);
+    for (const int32_t block : space->unassigned_pages) blocks_.Free(block);
     for (int head = 0; head < full_heads_; ++head) FreePagesPast(0, head, space);
     *space = SequenceSpace();
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
@@ -164,47 +152,51 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   return true;
 }
 
-// A layer's ids lie at the beginning of its rows until the engine assigns them; those of layers
-// with a window are their heads' own.
-bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
-                                     SequenceSpace* space, CacheUpdates* updates) {
+// The ids lie behind the rows until the engine assigns them; those of layers with a window are
+// their heads' own.
+bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int64_t tokens, SequenceSpace* space,
+                                     CacheUpdates* updates) {
+  int32_t row_width =
+      static_cast<int32_t>(PagesOf(plan.life->WidestKeep(plan), limits_.block_size));
   for (int head = full_heads_; head < num_heads_; ++head)
     row_width = std::max(row_width, PagesAt(space->spans[head], tokens));
+  std::vector<int32_t>& pages = space->unassigned_pages;
+  pages.resize(plan.life->UnassignedPages(plan, limits_.block_size));
+  HYDRANT_CHECK(blocks_.Allocate(pages));
   if (!WidenRow(row_width, space, updates)) return false;
-  const int kv_heads = limits_.num_kv_heads;
-  space->unassigned_pages.resize(limits_.FullLayers());
-  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
-    std::vector<int32_t>& shared = space->unassigned_pages[layer];
-    shared.resize(plan.life->LayerPages(plan, layer, limits_.block_size));
-    HYDRANT_CHECK(blocks_.Allocate(shared));
-    space->num_pages += static_cast<int64_t>(shared.size());
-    const int64_t first = space->TableIndex(layer * kv_heads, 0);
-    for (size_t i = 0; i < shared.size(); ++i)
-      updates->updates.push_back({first + static_cast<int64_t>(i), {shared[i], shared[i]}});
-  }
+  space->num_pages = static_cast<int64_t>(pages.size());
+  updates->setups.back().unassigned_pages = static_cast<int32_t>(pages.size());
+  const int64_t first = space->TableIndex(num_heads_, 0);
+  for (size_t i = 0; i < pages.size(); ++i)
+    updates->updates.push_back({first + static_cast<int64_t>(i), {pages[i], pages[i]}});
   HYDRANT_CHECK(TryGrow(tokens, space, updates));
   return true;
 }
 
-void CacheSpace::AssignPages(std::span<const int32_t> entries, SequenceSpace* space) {
-  const int kv_heads = limits_.num_kv_heads;
-  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
-    const std::vector<int32_t>& shared = space->unassigned_pages[layer];
-    const int32_t* keep = entries.data() + layer * kv_heads;
-    for (int h = 0; h < kv_heads; ++h) {
-      const int head = layer * kv_heads + h;
-      const int64_t from = AssignedFrom(keep, h, limits_.block_size);
-      const int64_t count = PagesOf(keep[h], limits_.block_size);
-      HYDRANT_CHECK(from + count <= static_cast<int64_t>(shared.size()));
-      for (int32_t i = 0; i < count; ++i)
-        space->blocks[space->BlockIndex(head, i)] = {shared[from + i], shared[from + i]};
-      space->pages[head] = static_cast<int32_t>(count);
-    }
-    const int64_t assigned = AssignedFrom(keep, kv_heads, limits_.block_size);
-    for (size_t i = assigned; i < shared.size(); ++i) blocks_.Free(shared[i]);
-    space->num_pages -= static_cast<int64_t>(shared.size()) - assigned;
-  }
+void CacheSpace::AssignPages(std::span<const int32_t> entries, std::span<const PageIds> pages,
+                             SequenceSpace* space) {
+  const auto count = static_cast<int64_t>(space->unassigned_pages.size());
+  table_.Free(space->TableIndex(num_heads_, 0), count);
+  std::vector<int32_t> unassigned = std::move(space->unassigned_pages);
   space->unassigned_pages.clear();
+  std::sort(unassigned.begin(), unassigned.end());
+  std::vector<bool> assigned(unassigned.size(), false);
+  size_t next = 0;
+  for (int head = 0; head < full_heads_; ++head) {
+    space->pages[head] = static_cast<int32_t>(PagesOf(entries[head], limits_.block_size));
+    HYDRANT_CHECK(space->pages[head] <= space->row_width);
+    for (int32_t i = 0; i < space->pages[head]; ++i, ++next) {
+      const int32_t id = pages.empty() ? unassigned.at(next) : pages[next].data;
+      const auto at = std::lower_bound(unassigned.begin(), unassigned.end(), id);
+      HYDRANT_CHECK(at != unassigned.end() && *at == id && !assigned[at - unassigned.begin()]);
+      assigned[at - unassigned.begin()] = true;
+      space->blocks[space->BlockIndex(head, i)] = {id, id};
+    }
+  }
+  for (size_t i = 0; i < unassigned.size(); ++i) {
+    if (!assigned[i]) blocks_.Free(unassigned[i]);
+  }
+  space->num_pages -= count - static_cast<int64_t>(next);
 }
 
 void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
@@ -213,9 +205,9 @@ void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
 }
 
 void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
-                         SequenceSpace* space) {
+                         std::span<const PageIds> pages, SequenceSpace* space) {
   HYDRANT_CHECK(!space->lengths_known && static_cast<int>(entries.size()) == full_heads_);
-  if (!space->unassigned_pages.empty()) AssignPages(entries, space);
+  if (!space->unassigned_pages.empty()) AssignPages(entries, pages, space);
   for (int head = 0; head < full_heads_; ++head) {
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
@@ -276,13 +268,14 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* upd
 bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates) {
   const int32_t old_width = space->row_width;
   const int64_t old_size = static_cast<int64_t>(old_width) * num_heads_;
+  const auto behind = static_cast<int64_t>(space->unassigned_pages.size());
   if (old_size > 0) table_.Free(space->row_begin, old_size);
   const int32_t limit = std::max(space->row_limit, width_needed);
   int32_t width = RoomyWidth(width_needed, limit);
-  std::optional<int64_t> begin = table_.Allocate(static_cast<int64_t>(width) * num_heads_);
+  std::optional<int64_t> begin = table_.Allocate(int64_t{width} * num_heads_ + behind);
   if (!begin.has_value()) {
     width = width_needed;
-    begin = table_.Allocate(static_cast<int64_t>(width) * num_heads_);
+    begin = table_.Allocate(int64_t{width} * num_heads_ + behind);
   }
   if (!begin.has_value()) {
     if (old_size > 0) table_.AllocateAt(space->row_begin, old_size);
@@ -457,10 +450,8 @@ void CacheSpace::Release(SequenceSpace* space) {
       FreePage(space->blocks[space->BlockIndex(head, i)]);
     }
   }
-  for (const std::vector<int32_t>& shared : space->unassigned_pages) {
-    for (const int32_t block : shared) blocks_.Free(block);
-  }
-  table_.Free(space->row_begin, static_cast<int64_t>(space->row_width) * num_heads_);
+  for (const int32_t block : space->unassigned_pages) blocks_.Free(block);
+  table_.Free(space->row_begin, EntriesOf(*space));
   free_slots_.push_back(space->slot);
   *space = SequenceSpace();
 }

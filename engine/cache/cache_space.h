@@ -67,8 +67,9 @@ struct SequenceSpace {
   // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
   std::vector<GrowingHead> growing;
   size_t next_growing = 0;
-  std::vector<std::vector<int32_t>>
-      unassigned_pages;       // [layers] ids until the engine assigns them; empty: none are
+  // Ids behind its rows, until it is reported which head the engine has given which; empty: all are
+  // their heads' own.
+  std::vector<int32_t> unassigned_pages;
   bool lengths_known = true;  // false: SetKept() is to come
   // [heads] of its pages, the first ones, that may have other owners; empty: none have.
   std::vector<int32_t> shared;
@@ -150,9 +151,10 @@ class CacheSpace {
   void WillBeCut(int64_t tokens, SequenceSpace* space) const;
   // And have been: each of [full layers * KV heads] holds so many.
   void CutTo(std::span<const int32_t> keep, int64_t tokens, SequenceSpace* space);
-  // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt; what
-  // they do not need goes home.
-  void SetKept(const CachePlan& plan, std::span<const int32_t> entries, SequenceSpace* space);
+  // The heads of a plan that reports keep `entries` [full layers * KV heads] of the prompt, in
+  // `pages` where it had unassigned ones (CacheReport::pages); what they do not need goes home.
+  void SetKept(const CachePlan& plan, std::span<const int32_t> entries,
+               std::span<const PageIds> pages, SequenceSpace* space);
   // Room in the prefill arena for what an open sequence reads later. REQUIRES: it has none
   bool TryOpenArena(int64_t tokens, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
@@ -231,9 +233,15 @@ class CacheSpace {
     return false;
   }
   bool WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdates* updates);
-  bool TakeUnassignedPages(const CachePlan& plan, int32_t row_width, int64_t tokens,
-                           SequenceSpace* space, CacheUpdates* updates);
-  void AssignPages(std::span<const int32_t> entries, SequenceSpace* space);
+  bool TakeUnassignedPages(const CachePlan& plan, int64_t tokens, SequenceSpace* space,
+                           CacheUpdates* updates);
+  void AssignPages(std::span<const int32_t> entries, std::span<const PageIds> pages,
+                   SequenceSpace* space);
+  // Of the table arena.
+  int64_t EntriesOf(const SequenceSpace& space) const {
+    return int64_t{space.row_width} * num_heads_ +
+           static_cast<int64_t>(space.unassigned_pages.size());
+  }
   struct Growth {
     int64_t tokens = 0;     // that the sequence is to see
     size_t heads = 0;       // of the ring, from next_growing on, may need pages

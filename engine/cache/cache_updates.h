@@ -23,6 +23,8 @@ struct SlotSetup {
   // already, in the layers without a window: they are others', too, and are not written. Above 0
   // only where heads keep the whole prompt. A multiple of the block size.
   int32_t shared_tokens = 0;
+  // Ids behind its rows in the table that belong to no head yet (kernels/ops/assign_pages.h).
+  int32_t unassigned_pages = 0;
 };
 
 // A slot that has been set up begins with what another holds: lengths, caps and victims of its
@@ -43,7 +45,8 @@ struct SlotCopies {
 
 // Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
 // kv_heads + head) * row_width. Sent when a sequence starts, and when its rows move to a wider
-// place (their block ids are then all sent again).
+// place (their block ids are then all sent again). Unassigned pages, if it has any, lie behind the
+// last row.
 struct TableRow {
   int slot = 0;
   int64_t row_begin = 0;

@@ -4,6 +4,7 @@
 
 #include "engine/cache/cache_plan.h"
 #include "kernels/kv_pages.h"
+#include "kernels/ops/share_budget.h"
 
 namespace hydrant {
 namespace {
@@ -101,9 +102,11 @@ int32_t ReportedLife::MostUntil(const CachePlan& plan, int64_t tokens) const {
   return EntriesAfter(plan, tokens);
 }
 
-int64_t SharedInLayer::LayerPages(const CachePlan& plan, int layer, int block_size) const {
+int64_t SharedInLayer::UnassignedPages(const CachePlan& plan, int block_size) const {
   const int64_t heads = plan.prompt.num_kv_heads;
-  return PagesTogether(plan.LayerBudget(layer) * heads, heads, block_size);
+  return SumOverLayers(plan, [&](int layer) {
+    return PagesTogether(plan.LayerBudget(layer) * heads, heads, block_size);
+  });
 }
 
 int32_t SharedInLayer::WidestKeep(const CachePlan& plan) const {
@@ -126,6 +129,47 @@ int32_t FromCandidates::WidestKeep(const CachePlan& plan) const {
   return std::min(PromptTokens(plan), entries_);
 }
 
+// What heads retain at least is known only when the last layer is, and so are scores that a choice
+// between several is made of.
+bool FromCandidates::CutsOnTheWay(const CachePlan& plan) const {
+  return plan.share.scope == BudgetScope::kModel && min_retained_mass_ == 0.0f &&
+         plan.open != OpenUntil::kPromptRead;
+}
+
+// After every eighth of the layers; not as long as all that is there may stay.
+bool FromCandidates::CutsAt(const CachePlan& plan, int layers) const {
+  constexpr int kParts = 8;
+  const int part = (plan.prompt.num_layers + kParts - 1) / kParts;
+  if (!CutsOnTheWay(plan) || layers % part != 0 || layers >= plan.prompt.num_layers) return false;
+  const int64_t base = plan.budget - plan.Protected();
+  return int64_t{layers} * (WidestKeep(plan) - plan.Protected()) > base * plan.prompt.num_layers;
+}
+
+// Of so many layers, when they have been cut: as many of the best entries as there are in all, and
+// of each head the part that it gets in any case.
+int64_t FromCandidates::MostHeldBehind(const CachePlan& plan, int layers, int block_size) const {
+  const int64_t base = plan.budget - plan.Protected();
+  const int64_t heads = int64_t{layers} * plan.prompt.num_kv_heads;
+  const int64_t alike =
+      (plan.share.floor_ppm * base + kPartsPerMillion - 1) / kPartsPerMillion + plan.Protected();
+  const int64_t best = base * plan.prompt.num_layers * plan.prompt.num_kv_heads;
+  return std::min(PagesTogether(best + alike * heads, heads, block_size),
+                  layers * PagesAlike(plan, WidestKeep(plan), block_size));
+}
+
+int64_t FromCandidates::UnassignedPages(const CachePlan& plan, int block_size) const {
+  if (!CutsOnTheWay(plan)) return 0;
+  const int64_t candidates = PagesAlike(plan, WidestKeep(plan), block_size);
+  int64_t behind = 0, most = 0;
+  for (int layers = 1, since = 1; layers <= plan.prompt.num_layers; ++layers, ++since) {
+    most = std::max(most, behind + since * candidates);
+    if (!CutsAt(plan, layers)) continue;
+    behind = MostHeldBehind(plan, layers, block_size);
+    since = 0;
+  }
+  return most;
+}
+
 int64_t FromCandidates::PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const {
   const int64_t heads = plan.prompt.num_kv_heads, layers = plan.prompt.num_layers;
   const auto average = [&](int layer) -> int64_t {
@@ -133,7 +177,9 @@ int64_t FromCandidates::PagesUntil(const CachePlan& plan, int64_t tokens, int bl
     return plan.Keeping(any_may_grow ? WidestKeep(plan) : plan.LayerBudget(layer))
         .MostUntil(tokens);
   };
-  const int64_t candidates = layers * PagesAlike(plan, WidestKeep(plan), block_size);
+  const int64_t candidates = CutsOnTheWay(plan)
+                                 ? UnassignedPages(plan, block_size)
+                                 : layers * PagesAlike(plan, WidestKeep(plan), block_size);
   int64_t then = SumOverLayers(
       plan, [&](int layer) { return PagesTogether(average(layer) * heads, heads, block_size); });
   // More than the layers' sum: what rounding leaves in one layer may fill a page of another.
@@ -148,7 +194,14 @@ LayerCut FromCandidates::CutLayer(const CachePlan& plan, int /*layer*/) const {
   return {.keep = WidestKeep(plan)};
 }
 
-std::optional<PageCut> FromCandidates::CutPrompt(const CachePlan& plan) const {
+std::optional<PageCut> FromCandidates::CutPrompt(const CachePlan& plan, int layers) const {
+  if (layers < plan.prompt.num_layers) {
+    if (!CutsAt(plan, layers)) return std::nullopt;
+    return PageCut{.keep = KeepOfLayers(plan, PromptTokens(plan)),
+                   .share = plan.share,
+                   .first_layers = layers,
+                   .max_length = WidestKeep(plan)};
+  }
   return PageCut{.keep = KeepOfLayers(plan, PromptTokens(plan)),
                  .share = plan.share,
                  .max_length = WidestKeep(plan),

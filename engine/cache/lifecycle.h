@@ -50,6 +50,9 @@ struct LayerCut {
 struct PageCut {
   std::vector<int32_t> keep;  // [num_layers] entries a head keeps, on average over those that share
   BudgetShare share;
+  // So many layers are cut, the others are still to be read: heads keep all that a cut of more
+  // layers could leave them. 0: all are.
+  int first_layers = 0;
   int32_t max_length = 0;  // no head holds more before
   // The heads' caps become what they keep and so much more; kNoCap: none; -1: they stay.
   int32_t growth = -1;
@@ -79,11 +82,9 @@ class Lifecycle {
   virtual bool ReportsPrompt() const { return false; }
   // Heads may hold different numbers of entries which only reports tell.
   virtual bool HeadsDiffer(const CachePlan& /*plan*/) const { return ReportsPrompt(); }
-  // Pages from which the heads of a layer are given theirs when they have been counted; 0: every
-  // head has its own.
-  virtual int64_t LayerPages(const CachePlan& /*plan*/, int /*layer*/, int /*block_size*/) const {
-    return 0;
-  }
+  // Pages from which the engine gives the heads of each layer theirs when it has been read
+  // (kernels/ops/assign_pages.h); 0: every head has its own.
+  virtual int64_t UnassignedPages(const CachePlan& /*plan*/, int /*block_size*/) const { return 0; }
   // A bound of the entries that any head holds.
   virtual int32_t EntriesAfter(const CachePlan& plan, int64_t tokens) const;
   // About what a head holds on average, in the fullest layer: a device estimates its work by it.
@@ -100,8 +101,10 @@ class Lifecycle {
   // Something leaves when the prompt has been read.
   virtual bool CutsPrompt(const CachePlan& plan) const;
   virtual LayerCut CutLayer(const CachePlan& plan, int layer) const;
-  // When the prompt's last layer has been written.
-  virtual std::optional<PageCut> CutPrompt(const CachePlan& /*plan*/) const { return std::nullopt; }
+  // When so many of the prompt's layers have been written, all of them at last.
+  virtual std::optional<PageCut> CutPrompt(const CachePlan& /*plan*/, int /*layers*/) const {
+    return std::nullopt;
+  }
   // Whether the cache is cut when so many tokens have been seen, before the next one comes. Asked
   // at every step.
   virtual bool CutsAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return false; }
@@ -137,27 +140,34 @@ class ReportedLife : public Lifecycle {
 // plan.share says the scope kLayer.
 class SharedInLayer final : public ReportedLife {
  public:
-  int64_t LayerPages(const CachePlan& plan, int layer, int block_size) const override;
+  int64_t UnassignedPages(const CachePlan& plan, int block_size) const override;
   int32_t WidestKeep(const CachePlan& plan) const override;
   int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;
 };
 
+// Where one budget is shared over the model, heads are cut every few layers to what they may still
+// be given, so that the candidates of these few are all that is held besides.
 class FromCandidates final : public ReportedLife {
  public:
-  // entries: that a head holds until all layers have been read, if it has as many.
+  // entries: that a head takes part with, if it has as many.
   explicit FromCandidates(int32_t entries) : entries_(entries) {}
   // All entries are candidates, and every head retains min_retained_mass in (0, 1], where
   // most_for_mass entries suffice for it.
   FromCandidates(float min_retained_mass, int32_t most_for_mass)
       : min_retained_mass_(min_retained_mass), most_for_mass_(most_for_mass) {}
 
+  int64_t UnassignedPages(const CachePlan& plan, int block_size) const override;
   int32_t WidestKeep(const CachePlan& plan) const override;
   int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;
-  std::optional<PageCut> CutPrompt(const CachePlan& plan) const override;
+  std::optional<PageCut> CutPrompt(const CachePlan& plan, int layers) const override;
 
  private:
+  bool CutsOnTheWay(const CachePlan& plan) const;
+  bool CutsAt(const CachePlan& plan, int layers) const;
+  int64_t MostHeldBehind(const CachePlan& plan, int layers, int block_size) const;
+
   int32_t entries_ = kNoCap;
   float min_retained_mass_ = 0.0f;
   int32_t most_for_mass_ = kNoCap;

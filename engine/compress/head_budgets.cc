@@ -16,19 +16,19 @@ void HeadBudgets::SetAlike(int layer, int32_t keep) {
   keep_.Write(*backend_, layer * heads, std::vector<int32_t>(heads, keep));
 }
 
-void HeadBudgets::Share(const CachePlan& plan, int layer, int heads, int32_t base,
-                        int32_t counted) {
+void HeadBudgets::Share(const CachePlan& plan, int layer, int heads, int32_t base, int32_t counted,
+                        bool others_follow) {
   backend_->ShareBudget({.best = keep(layer),
                          .counted = counted,
                          .heads = heads,
                          .base = base,
                          .floor_ppm = plan.share.floor_ppm,
                          .guarded = plan.Protected(),
+                         .others_follow = others_follow,
                          .keep = keep(layer)});
 }
 
-void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget,
-                             const KvState& kv) {
+void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget) {
   const CachePlan& plan = *layer.plan;
   backend_->Select({.scores = scores,
                     .score_stride = layer.stride,
@@ -41,10 +41,26 @@ void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int3
                     .counts = keep(layer.layer),
                     .total = layer.num_kv_heads * layer_budget});
   Share(plan, layer.layer, layer.num_kv_heads, layer_budget - plan.Protected(), plan.Protected());
+}
+
+void HeadBudgets::AssignPages(const PromptLayer& layer, const KvState& kv) {
+  const int block_size = kv.pages().layout.block_size;
+  if (layer.plan->life->UnassignedPages(*layer.plan, block_size) == 0) return;
   backend_->AssignPages({.keep = keep(layer.layer),
-                         .block_size = kv.pages().layout.block_size,
+                         .block_size = block_size,
                          .slot = layer.slot,
                          .layer = layer.layer,
+                         .num_heads = limits_.num_layers * limits_.num_kv_heads,
+                         .tables = kv.tables(),
+                         .blocks = kv.blocks()});
+}
+
+void HeadBudgets::ReturnPages(int slot, int layers, const KvState& kv) {
+  backend_->ReturnPages({.keep = keep(0),
+                         .block_size = kv.pages().layout.block_size,
+                         .slot = slot,
+                         .layer_end = layers,
+                         .num_heads = limits_.num_layers * limits_.num_kv_heads,
                          .tables = kv.tables(),
                          .blocks = kv.blocks()});
 }
@@ -52,7 +68,8 @@ void HeadBudgets::ShareLayer(const PromptLayer& layer, const float* scores, int3
 void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                              const KvState& kv) {
   if (cut.share.scope == BudgetScope::kModel) {
-    ShareLayersOfPages(plan, cut, slot, tokens, 0, limits_.FullLayers(), kv);
+    const int layers = cut.first_layers > 0 ? cut.first_layers : limits_.FullLayers();
+    ShareLayersOfPages(plan, cut, slot, tokens, 0, layers, kv);
   } else {
     for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
       if (cut.share.scope == BudgetScope::kLayer) {
@@ -81,10 +98,12 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
                                      const KvState& kv) {
   const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
   const int32_t base = cut.keep[layer_begin] - plan.Protected();
+  // Of layers that others follow, what all of them are given.
+  const int sharing = cut.first_layers > 0 ? limits_.FullLayers() * limits_.num_kv_heads : heads;
   backend_->CountBest({.slot = slot,
                        .layer_begin = layer_begin,
                        .layer_end = layer_end,
-                       .total = int64_t{heads} * base,
+                       .total = int64_t{sharing} * base,
                        .sinks = plan.rule.sinks,
                        .recent = plan.rule.recent,
                        .next_position = tokens,
@@ -92,7 +111,7 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
                        .pages = kv.pages(),
                        .tables = kv.tables(),
                        .counts = keep(layer_begin)});
-  Share(plan, layer_begin, heads, base, 0);
+  Share(plan, layer_begin, heads, base, 0, cut.first_layers > 0);
 }
 
 }  // namespace hydrant

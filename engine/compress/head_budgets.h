@@ -26,17 +26,20 @@ class HeadBudgets {
   }
   // The layer's heads keep as many each.
   void SetAlike(int layer, int32_t keep);
-  // The heads of a prompt's layer share layer_budget entries a head, by [num_kv_heads, n] scores,
-  // and are assigned its pages.
-  void ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget,
-                  const KvState& kv);
+  // The heads of a prompt's layer share layer_budget entries a head, by [num_kv_heads, n] scores.
+  void ShareLayer(const PromptLayer& layer, const float* scores, int32_t layer_budget);
+  // The layer's heads get the pages of what they keep, where the slot has some that are unassigned.
+  void AssignPages(const PromptLayer& layer, const KvState& kv);
+  // What the heads of the first layers do not keep goes back to those.
+  void ReturnPages(int slot, int layers, const KvState& kv);
   // All heads of the slot, by what is in its pages when `tokens` have been seen.
   void SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                   const KvState& kv);
 
  private:
   // Heads share base + guarded entries each. `best` of ShareBudgetArgs is in keep(layer) already.
-  void Share(const CachePlan& plan, int layer, int heads, int32_t base, int32_t counted);
+  void Share(const CachePlan& plan, int layer, int heads, int32_t base, int32_t counted,
+             bool others_follow = false);
   void ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                           int layer_begin, int layer_end, const KvState& kv);
 

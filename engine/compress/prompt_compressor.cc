@@ -282,13 +282,16 @@ void PromptCompressor::CompressSlot(int slot, int layer, const PrefillSlice& sli
   }
   const float* scores = plan.scorer->Score(prompt);
   if (cut.shared) {
-    cutter_.budgets().ShareLayer(prompt, scores, cut.keep, kv);
+    cutter_.budgets().ShareLayer(prompt, scores, cut.keep);
   } else {
     cutter_.budgets().SetAlike(layer, cut.keep);
   }
+  cutter_.budgets().AssignPages(prompt, kv);
   const bool everything = !cut.shared && cut.keep == prompt.n;
   if (!everything) Select(prompt, scores);
   Write(prompt, scores, cut, everything, kv);
+  const std::optional<PageCut> of_pages = plan.life->CutPrompt(plan, layer + 1);
+  if (of_pages.has_value()) cutter_.Cut(plan, *of_pages, slot, prompt.n, kv);
 }
 
 void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
@@ -335,8 +338,6 @@ void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
 
 void PromptCompressor::FinishSlot(int slot, const KvState& kv) {
   const CachePlan& plan = kv.plan(slot);
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
-  if (cut.has_value()) cutter_.Cut(plan, *cut, slot, static_cast<int32_t>(plan.prompt.tokens), kv);
   if (!MeasuresMass(plan)) return;
   backend_->RetainedMass({.slot = slot,
                           .queries = plan.MassQueries(),

@@ -7,8 +7,8 @@
 //   Write   kept positions, scores               ->  pages
 //
 // The plan's scorer ranks (engine/cache/prompt_scorer.h), its life says what is kept of a layer
-// (Lifecycle::CutLayer), and what is cut once more, from the pages, when the last layer has been
-// written (Lifecycle::CutPrompt). Nothing here knows one by name.
+// (Lifecycle::CutLayer), and what is cut once more, from the pages, when some or all layers have
+// been written (Lifecycle::CutPrompt). Nothing here knows one by name.
 #ifndef HYDRANT_ENGINE_COMPRESS_PROMPT_COMPRESSOR_H_
 #define HYDRANT_ENGINE_COMPRESS_PROMPT_COMPRESSOR_H_
 

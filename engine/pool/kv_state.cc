@@ -67,6 +67,7 @@ KvState::KvState(Backend* backend, const std::vector<bool>& windowed, const KvLa
       limits_(limits),
       plans_(limits.max_num_seqs),
       shared_tokens_(limits.max_num_seqs, 0),
+      rows_(limits.max_num_seqs),
       list_of_(limits.table_entries, 0) {
   pages_.layout = layout;
   prefix_ = PrefixBlocksOf(layout, limits);
@@ -95,9 +96,11 @@ absl::Status KvState::Allocate(const std::string& kept_directory) {
   HYDRANT_RETURN_IF_ERROR(AllocatePrefix());
   HYDRANT_RETURN_IF_ERROR(blocks_.Allocate(*backend_, limits_.table_entries));
   HYDRANT_RETURN_IF_ERROR(row_width_.Allocate(*backend_, seqs));
+  HYDRANT_RETURN_IF_ERROR(unassigned_.Allocate(*backend_, seqs));
   for (Group* group : {&full_, &windowed_}) {
     group->tables.blocks = blocks_.data();
     group->tables.row_width = row_width_.data();
+    group->tables.unassigned = unassigned_.data();
     HYDRANT_RETURN_IF_ERROR(group->Allocate(*backend_, limits_));
   }
   HYDRANT_RETURN_IF_ERROR(copies_.Allocate(*backend_, 4096));
@@ -212,6 +215,7 @@ void KvState::Decide(const SlotDecision& decision) {
 
 // The rows of the layers with a window come after all others.
 void KvState::MoveRow(const TableRow& row) {
+  rows_[row.slot] = row;
   const int64_t windowed = row.row_begin + static_cast<int64_t>(full_.NumHeads()) * row.row_width;
   full_.row_begin.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
   windowed_.row_begin.Write(*backend_, row.slot, std::span(&windowed, 1));
@@ -235,6 +239,7 @@ void KvState::UpdateTable(std::span<const TableUpdate> updates) {
 void KvState::SetUp(const SlotSetup& setup) {
   const CachePlan& plan = plans_[setup.slot] = setup.plan;
   shared_tokens_[setup.slot] = setup.shared_tokens;
+  unassigned_.Write(*backend_, setup.slot, std::span(&setup.unassigned_pages, 1));
   // What reports gets its caps when it is cut.
   std::vector<int32_t> caps(full_.NumHeads(), kNoCap);
   if (!plan.life->ReportsPrompt()) {

@@ -63,6 +63,7 @@ class KvState {
   void SetPlan(int slot, const CachePlan& plan);
   const CachePlan& plan(int slot) const { return plans_[slot]; }          // the slot's newest
   int32_t shared_tokens(int slot) const { return shared_tokens_[slot]; }  // SlotSetup
+  const TableRow& row(int slot) const { return rows_[slot]; }             // the slot's newest
 
  private:
   // The tables of some of the model's layers, with the memory behind them.
@@ -117,7 +118,8 @@ class KvState {
   DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
   DeviceArray<PageCopy> copies_;  // room for a part of a list
   DeviceArray<PageIds> blocks_;
-  DeviceArray<int32_t> row_width_;
+  DeviceArray<int32_t> row_width_, unassigned_;
+  std::vector<TableRow> rows_;         // [max_num_seqs] the slots' newest, host
   DeviceArray<TableUpdate> updates_;   // room for a step's list
   std::vector<TableUpdate> distinct_;  // the list at work, host
   std::vector<uint64_t> list_of_;      // [table_entries]: the last list that named the entry, host

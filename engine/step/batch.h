@@ -126,6 +126,9 @@ struct Batch : CacheUpdates {
 // What has become of a cache: of a prompt that was compressed, or when it shrank.
 struct CacheReport {
   std::vector<int32_t> entries;  // [layers * KV heads] kept by each head; empty: as the plan says
+  // Of a prompt whose slot had unassigned pages: of the first head's entries, of the second's, ...
+  // Empty: the engine has none in memory, and any will do.
+  std::vector<PageIds> pages;
   // [layers * KV heads] of the attention of the prompt's last queries, the share that falls
   // on kept entries (kernels/ops/retained_mass.h); empty: nothing has left.
   std::vector<float> retained_mass;

@@ -7,32 +7,52 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// One block, from the last head to the first: a head's pages come from below its row, or from its
-// very place, so nothing is overwritten that a lower head still needs. Within a head from the last
-// page to the first, a tile at a time, read before it is written.
+// One block. The list and the rows do not overlap.
 __global__ void AssignPagesKernel(AssignPagesArgs args) {
   const SequenceTables& tables = args.tables;
   const int thread = static_cast<int>(threadIdx.x);
-  const int32_t width = tables.row_width[args.slot];
-  PageIds* rows = args.blocks + (tables.HeadBlocks(args.slot, args.layer, 0) - tables.blocks);
-  int64_t from = AssignedFrom(args.keep, tables.num_kv_heads, args.block_size);
-  for (int h = tables.num_kv_heads - 1; h >= 0; --h) {
+  const PageIds* list = args.blocks + UnassignedBegin(tables, args.slot, args.num_heads);
+  int32_t left = tables.unassigned[args.slot];
+  for (int h = 0; h < tables.num_kv_heads; ++h) {
+    PageIds* row = args.blocks + (tables.HeadBlocks(args.slot, args.layer, h) - tables.blocks);
     const int count = static_cast<int>(PagesOf(args.keep[h], args.block_size));
-    from -= count;
-    for (int end = count; end > 0; end -= kThreads) {
-      const int i = end - 1 - thread;
-      const PageIds ids = i >= 0 ? rows[from + i] : PageIds();
-      __syncthreads();
-      if (i >= 0) rows[static_cast<int64_t>(h) * width + i] = ids;
-      __syncthreads();
-    }
+    for (int i = thread; i < count; i += kThreads) row[i] = list[left - 1 - i];
+    left -= count;
   }
+  __syncthreads();  // all have read it
+  if (thread == 0) tables.unassigned[args.slot] = left;
+}
+
+// One block, head by head: each knows where its pages go once those before it have been counted.
+__global__ void ReturnPagesKernel(ReturnPagesArgs args) {
+  const SequenceTables& tables = args.tables;
+  const int thread = static_cast<int>(threadIdx.x);
+  PageIds* list = args.blocks + UnassignedBegin(tables, args.slot, args.num_heads);
+  int32_t left = tables.unassigned[args.slot];
+  for (int head = 0; head < args.layer_end * tables.num_kv_heads; ++head) {
+    const PageIds* row = tables.HeadBlocks(args.slot, 0, head);
+    const int32_t length = tables.lengths[tables.HeadIndex(args.slot, 0, head)];
+    const int32_t keep = min(args.keep[head], length);
+    const int first = static_cast<int>(PagesOf(keep, args.block_size));
+    const int count = static_cast<int>(PagesOf(length, args.block_size)) - first;
+    for (int i = thread; i < count; i += kThreads) list[left + i] = row[first + i];
+    left += count;
+  }
+  __syncthreads();  // all have read what changes now
+  if (thread == 0) tables.unassigned[args.slot] = left;
+  for (int head = thread; head < args.layer_end * tables.num_kv_heads; head += kThreads)
+    args.keep[head] =
+        min(args.keep[head], tables.lengths[tables.HeadIndex(args.slot, 0, head)]);
 }
 
 }  // namespace
 
 cudaError_t AssignPages(const Context& context, const AssignPagesArgs& args) {
   return Launch(AssignPagesKernel, dim3(1), dim3(kThreads), 0, context.stream, args);
+}
+
+cudaError_t ReturnPages(const Context& context, const ReturnPagesArgs& args) {
+  return Launch(ReturnPagesKernel, dim3(1), dim3(kThreads), 0, context.stream, args);
 }
 
 }  // namespace hydrant::cuda

@@ -17,6 +17,14 @@ __device__ int64_t Share(const ShareBudgetArgs& args, int head) {
 __global__ void ShareBudgetKernel(ShareBudgetArgs args, int32_t* shares) {
   __shared__ unsigned long long given;
   const int thread = static_cast<int>(threadIdx.x);
+  if (args.others_follow) {
+    for (int h = thread; h < args.heads; h += kThreads) {
+      const int64_t share = (Share(args, h) + kPartsPerMillion - 1) / kPartsPerMillion;
+      const int64_t best = args.best[h] - args.counted;
+      args.keep[h] = static_cast<int32_t>(best > share ? best : share) + args.guarded;
+    }
+    return;
+  }
   if (thread == 0) given = 0;
   __syncthreads();
   for (int h = thread; h < args.heads; h += kThreads)

@@ -1,10 +1,10 @@
-// Giving pages to the heads of one (slot, layer) when only the device knows how much each keeps.
+// Giving pages to the heads of a slot when only the device knows how much each keeps, and taking
+// back what they do not.
 //
-// The layer's rows of the block table (num_kv_heads * row_width entries, one run) begin with a
-// list of block ids, as many as all heads together may need. Head 0 takes the first
-// PagesOf(keep[0]) of them into its row, head 1 the next, and so on: head h's begin at
-// AssignedFrom(). The ids that are left belong to no head. The host assigns the same way when it
-// has read keep. What the rows hold past a head's pages is undefined.
+// Behind the slot's rows of the block table lies a list of ids that belong to no head:
+// `unassigned` of the slot says how many, and the list ends with the one that is assigned next.
+// The host fills it when the slot is set up; when the prompt has been read it learns which page is
+// whose from the rows.
 #ifndef HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_
 #define HYDRANT_KERNELS_OPS_ASSIGN_PAGES_H_
 
@@ -14,23 +14,37 @@
 
 namespace hydrant {
 
-// The place in the layer's pages from which a head is assigned its pages; of head num_kv_heads:
-// from which the rest belongs to none. keep: [num_kv_heads].
-constexpr int64_t AssignedFrom(const int32_t* keep, int head, int32_t block_size) {
-  int64_t from = 0;
-  for (int h = 0; h < head; ++h) from += PagesOf(keep[h], block_size);
-  return from;
-}
-
-// REQUIRES: no head takes more than row_width pages, all heads together no more than there are.
+// The heads of a layer take PagesOf(keep[h]) ids each from the end of the list, head 0 first, the
+// last one for its first page. What a row holds past them is undefined.
+// REQUIRES: no head takes more than row_width pages, all together no more than the list has.
 struct AssignPagesArgs {
   const int32_t* keep = nullptr;  // [num_kv_heads]
   int block_size = 16;
   int slot = 0;
   int layer = 0;
+  int num_heads = 0;  // all that have rows of the slot's: the list begins behind them
   SequenceTables tables;
   PageIds* blocks = nullptr;  // tables.blocks, to be written
 };
+
+// The heads of the layers before layer_end are about to keep keep[layer, h] of their entries each
+// (kernels/ops/compact.h), or all where that is more: keep becomes what they keep. Their pages past
+// it go back to the end of the list, head by head, the first page first; rows keep naming them
+// until they are assigned again.
+struct ReturnPagesArgs {
+  int32_t* keep = nullptr;  // [layer_end, num_kv_heads]
+  int block_size = 16;
+  int slot = 0;
+  int layer_end = 0;
+  int num_heads = 0;
+  SequenceTables tables;
+  PageIds* blocks = nullptr;
+};
+
+// Where the slot's list begins. REQUIRES: tables.row_begin is that of the slot's first rows.
+constexpr int64_t UnassignedBegin(const SequenceTables& tables, int slot, int num_heads) {
+  return tables.row_begin[slot] + int64_t{num_heads} * tables.row_width[slot];
+}
 
 }  // namespace hydrant
 

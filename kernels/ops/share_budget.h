@@ -6,6 +6,13 @@
 //
 // rounded by largest remainder, on equal remainders to the lower head, so that the shares sum to
 // heads * base exactly. Whole numbers throughout: every backend gives the same.
+//
+// While layers are still to come, best_h counts the best entries of those that are there. It can
+// only fall when others join them, so
+//
+//   share_h = max(best_h, ceil of the formula)
+//
+// is as much as a head can be given in the end, and holds every entry that may count then.
 #ifndef HYDRANT_KERNELS_OPS_SHARE_BUDGET_H_
 #define HYDRANT_KERNELS_OPS_SHARE_BUDGET_H_
 
@@ -21,10 +28,11 @@ struct ShareBudgetArgs {
   const int32_t* best = nullptr;
   int32_t counted = 0;
   int heads = 0;
-  int32_t base = 0;         // unprotected entries a head keeps on average
-  int32_t floor_ppm = 0;    // [0, 10^6] the part that every head gets alike
-  int32_t guarded = 0;      // protected entries of each head, on top
-  int32_t* keep = nullptr;  // [heads] share_h + guarded; may be best
+  int32_t base = 0;            // unprotected entries a head keeps on average
+  int32_t floor_ppm = 0;       // [0, 10^6] the part that every head gets alike
+  int32_t guarded = 0;         // protected entries of each head, on top
+  bool others_follow = false;  // the second formula: best need not sum to anything
+  int32_t* keep = nullptr;     // [heads] share_h + guarded; may be best
 };
 
 }  // namespace hydrant

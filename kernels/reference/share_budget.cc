@@ -8,13 +8,29 @@
 
 namespace hydrant::reference {
 
+namespace {
+
+int64_t ShareOf(const ShareBudgetArgs& args, int head) {
+  return int64_t{args.floor_ppm} * args.base +
+         int64_t{kPartsPerMillion - args.floor_ppm} * (args.best[head] - args.counted);
+}
+
+void ShareWhileOthersFollow(const ShareBudgetArgs& args) {
+  for (int h = 0; h < args.heads; ++h) {
+    const int64_t share = (ShareOf(args, h) + kPartsPerMillion - 1) / kPartsPerMillion;
+    args.keep[h] =
+        static_cast<int32_t>(std::max<int64_t>(args.best[h] - args.counted, share)) + args.guarded;
+  }
+}
+
+}  // namespace
+
 void ShareBudget(const ShareBudgetArgs& args) {
+  if (args.others_follow) return ShareWhileOthersFollow(args);
   std::vector<int64_t> remainders(args.heads);
   int64_t left = int64_t{args.heads} * args.base;
   for (int h = 0; h < args.heads; ++h) {
-    const int64_t share =
-        int64_t{args.floor_ppm} * args.base +
-        int64_t{kPartsPerMillion - args.floor_ppm} * (args.best[h] - args.counted);
+    const int64_t share = ShareOf(args, h);
     args.keep[h] = static_cast<int32_t>(share / kPartsPerMillion);
     remainders[h] = share % kPartsPerMillion;
     left -= args.keep[h];

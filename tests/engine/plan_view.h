@@ -41,10 +41,10 @@ inline int32_t KeptOfPrompt(const CachePlan& plan, int layer) {
 }
 // Of plans with min_retained_mass.
 inline int32_t MostForMass(const CachePlan& plan) {
-  return plan.life->CutPrompt(plan)->most_for_mass;
+  return plan.life->CutPrompt(plan, plan.prompt.num_layers)->most_for_mass;
 }
 inline float MinRetainedMass(const CachePlan& plan) {
-  const std::optional<PageCut> cut = plan.life->CutPrompt(plan);
+  const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
   return cut.has_value() ? cut->min_retained_mass : 0.0f;
 }
 

@@ -71,6 +71,59 @@ TEST_P(ShareBudgetTest, EqualRemaindersGoToTheLowerHeads) {
   EXPECT_EQ(Share({9, 0, 0}, 3, 0, 0), (std::vector<int32_t>{9, 0, 0}));
 }
 
+// Layers are read one after the other. What a head is left with after each is enough for what it is
+// given in the end, and the best entries that are counted then are there.
+TEST_P(ShareBudgetTest, WhileOthersFollowAHeadKeepsAllThatItMayBeGiven) {
+  constexpr uint64_t kSeed = 43;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  for (int round = 0; round < 200; ++round) {
+    const int heads = 2 + static_cast<int>(random() % 12);
+    const int32_t base = 1 + static_cast<int32_t>(random() % 20);
+    const int32_t guarded = static_cast<int32_t>(random() % 4);
+    const auto floor_ppm = static_cast<int32_t>(random() % 3 == 0 ? 0 : random() % 1000001);
+    std::vector<std::pair<int, int>> entries;  // (score, head), all scores differ
+    for (int i = 0; i < heads * 3 * base; ++i) entries.emplace_back(i, i / (3 * base));
+    for (size_t i = entries.size(); i > 1; --i)
+      std::swap(entries[i - 1].first, entries[random() % i].first);
+    const auto best_of = [&](int first_heads) {
+      std::vector<std::pair<int, int>> there;
+      for (const auto& entry : entries) {
+        if (entry.second < first_heads) there.push_back(entry);
+      }
+      std::sort(there.rbegin(), there.rend());
+      if (there.size() > static_cast<size_t>(heads * base)) there.resize(heads * base);
+      std::vector<int32_t> best(first_heads, 0);
+      for (const auto& entry : there) ++best[entry.second];
+      return best;
+    };
+    const auto shares = [&](int first_heads) {
+      std::vector<int32_t> keep(first_heads);
+      auto best = Upload(best_of(first_heads));
+      auto device_keep = Upload(keep);
+      backend().ShareBudget({.best = best.data(),
+                             .heads = first_heads,
+                             .base = base,
+                             .floor_ppm = floor_ppm,
+                             .guarded = guarded,
+                             .others_follow = first_heads < heads,
+                             .keep = device_keep.data()});
+      return device_keep.Read();
+    };
+    const std::vector<int32_t> at_last = shares(heads), best_at_last = best_of(heads);
+    for (int first_heads = 1; first_heads < heads; ++first_heads) {
+      const std::vector<int32_t> best = best_of(first_heads), keep = shares(first_heads);
+      for (int h = 0; h < first_heads; ++h) {
+        EXPECT_GE(keep[h], at_last[h]) << "round " << round << ", head " << h;
+        EXPECT_GE(keep[h], best_at_last[h] + guarded) << "round " << round << ", head " << h;
+        const double formula =
+            (double{1} * floor_ppm * base + (1e6 - floor_ppm) * static_cast<double>(best[h])) / 1e6;
+        EXPECT_EQ(keep[h], std::max<int64_t>(best[h], std::ceil(formula - 1e-9)) + guarded);
+      }
+    }
+  }
+}
+
 HYDRANT_FOR_EACH_BACKEND(ShareBudgetTest);
 
 // One slot of a pool with ragged heads, random scores and payments.
@@ -340,42 +393,88 @@ TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
   }
 }
 
-TEST_P(PagedBudgetTest, PagesAreAssignedInOrder) {
-  for (const std::vector<int32_t>& keep : {std::vector<int32_t>{5, 1, 0, 9},
-                                           {0, 0, 0, 20},
-                                           {20, 0, 0, 0},
-                                           {4, 4, 4, 4},
-                                           {17, 3, 19, 1}}) {
-    constexpr int kWidth = 5, kLayers = 2, kLayer = 1;
-    const int heads = static_cast<int>(keep.size());
-    std::vector<PageIds> table(3 + kLayers * heads * kWidth);
-    for (size_t i = 0; i < table.size(); ++i)
-      table[i] = {100 + static_cast<int32_t>(i), 500 - static_cast<int32_t>(i)};
-    auto blocks = Upload(table);
-    auto row_begin = Upload(std::vector<int64_t>{0, 3});
-    auto row_width = Upload(std::vector<int32_t>{1, kWidth});
-    auto device_keep = Upload(keep);
-    AssignPagesArgs args;
-    args.keep = device_keep.data();
-    args.block_size = kBlock;
-    args.slot = kSlot;
-    args.layer = kLayer;
-    args.tables = {.num_layers = kLayers,
-                   .num_kv_heads = heads,
-                   .blocks = blocks.data(),
-                   .row_begin = row_begin.data(),
-                   .row_width = row_width.data()};
-    args.blocks = blocks.data();
-    backend().AssignPages(args);
-    const std::vector<PageIds> assigned = blocks.Read();
-    const int first = 3 + kLayer * heads * kWidth;
-    int next = first;
-    for (int h = 0; h < heads; ++h) {
-      for (int i = 0; i < (keep[h] + kBlock - 1) / kBlock; ++i)
-        EXPECT_EQ(assigned[first + h * kWidth + i], table[next++]) << "head " << h << " page " << i;
+// A slot with three pages a row, two layers of a model of three, and a list behind all rows.
+TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
+  constexpr int kWidth = 5, kLayers = 2, kHeads = 4, kAllHeads = 3 * kHeads, kBegin = 3;
+  constexpr int kList = kBegin + kAllHeads * kWidth;
+  const auto pages_of = [](int32_t entries) { return (entries + kBlock - 1) / kBlock; };
+  std::vector<PageIds> table(kList + 40);
+  for (size_t i = 0; i < table.size(); ++i)
+    table[i] = {100 + static_cast<int32_t>(i), 500 - static_cast<int32_t>(i)};
+  std::vector<int32_t> lengths(2 * kLayers * kHeads, 0);
+  std::vector<PageIds> list(table.begin() + kList, table.end());
+  std::vector<std::vector<PageIds>> rows(kLayers * kHeads);
+  auto blocks = Upload(table);
+  auto row_begin = Upload(std::vector<int64_t>{0, kBegin});
+  auto row_width = Upload(std::vector<int32_t>{1, kWidth});
+  auto unassigned = Upload(std::vector<int32_t>{7, static_cast<int32_t>(list.size())});
+  const auto check = [&](const SequenceTables& tables) {
+    const std::vector<PageIds> now = blocks.Read();
+    for (int head = 0; head < kLayers * kHeads; ++head) {
+      for (size_t i = 0; i < rows[head].size(); ++i)
+        EXPECT_EQ(now[kBegin + head * kWidth + static_cast<int>(i)], rows[head][i])
+            << "head " << head << " page " << i;
     }
-    for (int i = 0; i < first; ++i) EXPECT_EQ(assigned[i], table[i]) << "not the layer's";
+    int32_t left[2];
+    backend().CopyToHost(left, tables.unassigned, sizeof(left));
+    EXPECT_EQ(left[0], 7) << "another slot's";
+    ASSERT_EQ(left[1], static_cast<int32_t>(list.size()));
+    EXPECT_TRUE(std::equal(list.begin(), list.end(), now.begin() + kList));
+    for (int i = 0; i < kBegin; ++i) EXPECT_EQ(now[i], table[i]) << "another slot's";
+  };
+  const std::vector<std::vector<int32_t>> keeps = {{5, 1, 0, 9}, {17, 3, 19, 1}};
+  for (int layer = 0; layer < kLayers; ++layer) {
+    auto keep = Upload(keeps[layer]);
+    auto device_lengths = Upload(lengths);
+    const SequenceTables tables = {.num_layers = kLayers,
+                                   .num_kv_heads = kHeads,
+                                   .blocks = blocks.data(),
+                                   .row_begin = row_begin.data(),
+                                   .row_width = row_width.data(),
+                                   .lengths = device_lengths.data(),
+                                   .unassigned = unassigned.data()};
+    backend().AssignPages({.keep = keep.data(),
+                           .block_size = kBlock,
+                           .slot = kSlot,
+                           .layer = layer,
+                           .num_heads = kAllHeads,
+                           .tables = tables,
+                           .blocks = blocks.data()});
+    for (int h = 0; h < kHeads; ++h) {
+      for (int i = 0; i < pages_of(keeps[layer][h]); ++i) {
+        rows[layer * kHeads + h].push_back(list.back());
+        list.pop_back();
+      }
+      lengths[tables.HeadIndex(kSlot, layer, h)] = keeps[layer][h];
+    }
+    check(tables);
   }
+  // Some keep less, some all, and one would keep more than it has.
+  std::vector<int32_t> keep = {1, 1, 0, 90, 8, 3, 16, 0};
+  auto device_keep = Upload(keep);
+  auto device_lengths = Upload(lengths);
+  const SequenceTables tables = {.num_layers = kLayers,
+                                 .num_kv_heads = kHeads,
+                                 .blocks = blocks.data(),
+                                 .row_begin = row_begin.data(),
+                                 .row_width = row_width.data(),
+                                 .lengths = device_lengths.data(),
+                                 .unassigned = unassigned.data()};
+  backend().ReturnPages({.keep = device_keep.data(),
+                         .block_size = kBlock,
+                         .slot = kSlot,
+                         .layer_end = kLayers,
+                         .num_heads = kAllHeads,
+                         .tables = tables,
+                         .blocks = blocks.data()});
+  keep[3] = 9;
+  EXPECT_EQ(device_keep.Read(), keep);
+  for (int head = 0; head < kLayers * kHeads; ++head) {
+    const auto kept = static_cast<size_t>(pages_of(keep[head]));
+    list.insert(list.end(), rows[head].begin() + static_cast<int64_t>(kept), rows[head].end());
+    rows[head].resize(kept);
+  }
+  check(tables);
 }
 
 HYDRANT_FOR_EACH_BACKEND(PagedBudgetTest);

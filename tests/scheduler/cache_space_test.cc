@@ -329,21 +329,22 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   EXPECT_EQ(space_.PagesFor(plan, 30), 2 * 9);
   EXPECT_FALSE(a.lengths_known);
   Apply();
-  // Kernel order: the first head's pages from the bottom of the stack, the next head's after them.
+  // The ids lie behind the rows.
+  const std::vector<int32_t> list = a.unassigned_pages;
+  for (size_t i = 0; i < list.size(); ++i)
+    EXPECT_EQ(table_[a.TableIndex(6, 0) + static_cast<int64_t>(i)].data, list[i]);
+  // As the engine would give them: from the end of the list.
   const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
-  std::vector<PageIds> expected;
-  for (int layer = 0; layer < 2; ++layer) {
-    int pages = 0;
-    for (int h = 0; h < 3; ++h) pages += (entries[3 * layer + h] + 3) / 4;
-    for (int i = 0; i < pages; ++i) expected.push_back(table_[a.TableIndex(3 * layer, 0) + i]);
-  }
-  space_.SetKept(plan, entries, &a);
+  std::vector<PageIds> reported;
+  for (int i = 0; i < 5 + 3 + 3 + 3 + 3; ++i)
+    reported.push_back({list[list.size() - 1 - i], list[list.size() - 1 - i]});
+  space_.SetKept(plan, entries, reported, &a);
   std::vector<PageIds> assigned;
   for (int head = 0; head < 6; ++head) {
     EXPECT_EQ(a.pages[head], (entries[head] + 3) / 4);
     for (int i = 0; i < a.pages[head]; ++i) assigned.push_back(a.blocks[a.BlockIndex(head, i)]);
   }
-  EXPECT_EQ(assigned, expected);
+  EXPECT_EQ(assigned, reported);
   EXPECT_EQ(a.num_pages, 5 + 3 + 3 + 3 + 3);
   EXPECT_EQ(space_.NumFreePages(), free - a.num_pages);
   // Every head grows from where it is.
@@ -353,24 +354,27 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   EXPECT_EQ(space_.NumFreePages(), free);
 }
 
-// Where all heads get alike, a layer's stack may be longer than what its heads' pages add up to.
-TEST_F(CacheSpaceTest, SharedPagesFitIntoTheirLayersRows) {
+// An engine without memory names no pages: any of them will do, each once.
+TEST_F(CacheSpaceTest, UnassignedPagesThatNobodyNamesAreAssignedOnce) {
   CachePlan plan;
-  plan.prompt = {.tokens = 12, .num_layers = 2, .num_kv_heads = 3};
-  plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 1000000};
-  plan.life = std::make_shared<SharedInLayer>();
-  for (plan.budget = 1; plan.budget < 12; ++plan.budget) {
-    SequenceSpace a;
-    ASSERT_TRUE(space_.TryOpen(Args(plan, 12, 12), &a, &updates_));
-    EXPECT_LE(static_cast<int>(a.unassigned_pages[0].size()), 3 * a.row_width) << plan.budget;
-    Apply();
-    for (int layer = 0; layer < 2; ++layer) {
-      for (size_t i = 0; i < a.unassigned_pages[layer].size(); ++i)
-        EXPECT_EQ(table_[a.TableIndex(3 * layer, 0) + i].data, a.unassigned_pages[layer][i])
-            << plan.budget;
-    }
-    space_.Release(&a);
+  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.budget = 10;
+  plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 0};
+  plan.ShareBudgets(kNoCap);
+  SequenceSpace a;
+  const int64_t free = space_.NumFreePages(), table = space_.NumFreeTableEntries();
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
+  EXPECT_EQ(table - space_.NumFreeTableEntries(), 6 * a.row_width + 2 * 9);
+  space_.SetKept(plan, std::vector<int32_t>{20, 0, 10, 9, 11, 10}, {}, &a);
+  EXPECT_EQ(table - space_.NumFreeTableEntries(), 6 * a.row_width) << "the list is gone";
+  std::set<int32_t> ids;
+  for (int head = 0; head < 6; ++head) {
+    for (int i = 0; i < a.pages[head]; ++i) ids.insert(a.blocks[a.BlockIndex(head, i)].data);
   }
+  EXPECT_EQ(static_cast<int64_t>(ids.size()), a.num_pages);
+  space_.Release(&a);
+  EXPECT_EQ(space_.NumFreePages(), free);
+  EXPECT_EQ(space_.NumFreeTableEntries(), table);
 }
 
 TEST_F(CacheSpaceTest, ASequenceOfUnknownLengthsGivesItsPagesBack) {
@@ -399,7 +403,7 @@ TEST_F(CacheSpaceTest, CandidatesGoHomeWhenTheModelsBudgetIsShared) {
   Apply();
   ExpectTableAgrees(a);
   const std::vector<int32_t> entries = {16, 1, 5, 16, 9, 1};
-  space_.SetKept(plan, entries, &a);
+  space_.SetKept(plan, entries, {}, &a);
   EXPECT_EQ(a.pages, (std::vector<int32_t>{4, 1, 2, 4, 3, 1}));
   EXPECT_EQ(a.num_pages, 15);
   ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));  // every head is at its cap
@@ -465,7 +469,7 @@ TEST(RaggedCacheSpaceTest, EveryHeadHoldsWhatItNeedsWhenItGrows) {
     ASSERT_TRUE(space.TryOpen(
         {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = n + 300}, &a, &updates));
     const std::vector<int32_t> entries = DrawEntries(plan, limits, random);
-    space.SetKept(plan, entries, &a);
+    space.SetKept(plan, entries, {}, &a);
     const auto pages_at = [&](size_t head, int64_t tokens) -> int32_t {
       if (head >= entries.size())
         return static_cast<int32_t>(
@@ -572,7 +576,7 @@ TEST(RaggedCacheSpaceTest, MaxTokensAloneHoldsForEverySplit) {
     CacheUpdates updates;
     ASSERT_TRUE(space.TryOpen(
         {.plan = &plan, .prompt_tokens = n, .tokens = n, .final_tokens = most}, &a, &updates));
-    space.SetKept(plan, DrawEntries(plan, limits, random), &a);
+    space.SetKept(plan, DrawEntries(plan, limits, random), {}, &a);
     ASSERT_TRUE(space.TryGrow(most, &a, &updates));
     space.Release(&a);
   }

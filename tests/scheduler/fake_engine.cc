@@ -190,6 +190,7 @@ void FakeEngine::ApplySetups(const Batch& batch) {
     slots_[setup.slot].plan = setup.plan;
     slots_[setup.slot].owner = ++num_owners_;
     slots_[setup.slot].shared_tokens = setup.shared_tokens;
+    slots_[setup.slot].unassigned_pages = setup.unassigned_pages;
     EXPECT_EQ(setup.shared_tokens % limits_.block_size, 0);
     num_shared_tokens_ += setup.shared_tokens;
   }
@@ -204,9 +205,11 @@ void FakeEngine::ApplyTables(const Batch& batch) {
     slots_[row.slot].row_begin = row.row_begin;
     slots_[row.slot].row_width = row.row_width;
     // Ids of a moved row must all come again.
-    std::fill_n(table_.begin() + row.row_begin,
-                static_cast<int64_t>(row.row_width) * limits_.num_layers * limits_.num_kv_heads,
-                kNoPage);
+    const Slot& slot = slots_[row.slot];
+    std::fill_n(
+        table_.begin() + row.row_begin,
+        int64_t{row.row_width} * AllHeads() + (slot.lengths.empty() ? slot.unassigned_pages : 0),
+        kNoPage);
   }
   for (const TableUpdate& update : batch.updates) {
     ASSERT_GE(update.index, 0);
@@ -362,21 +365,25 @@ void FakeEngine::Compress(Slot* slot) {
     if (MinRetainedMass(plan) > 0.0f && Mix(slot->history, head) % 5 == 0) slot->lengths[head] = n;
     slot->caps[head] = plan.Keeping(slot->lengths[head]).cap;
   }
-  if (!IsFromCandidates(plan)) AssignPages(*slot, slot->lengths);
+  if (slot->unassigned_pages > 0) AssignPages(*slot, slot->lengths);
 }
 
-// As kernels/ops/assign_pages.h has it; what a row holds past its pages names nothing.
+// Which page becomes whose is the engine's to say: here it is what a hash says. What a row holds
+// past its pages names nothing.
 void FakeEngine::AssignPages(const Slot& slot, const std::vector<int32_t>& entries) {
-  const int heads = limits_.num_kv_heads;
-  for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
-    PageIds* rows = table_.data() + slot.row_begin + int64_t{layer} * heads * slot.row_width;
-    const std::vector<PageIds> stack(rows, rows + heads * slot.row_width);
-    std::fill_n(rows, stack.size(), kNoPage);
-    size_t next = 0;
-    for (int h = 0; h < heads; ++h) {
-      const int pages = (entries[layer * heads + h] + limits_.block_size - 1) / limits_.block_size;
-      EXPECT_LE(pages, slot.row_width);
-      for (int i = 0; i < pages; ++i) rows[h * slot.row_width + i] = stack[next++];
+  const int64_t begin = slot.row_begin + int64_t{AllHeads()} * slot.row_width;
+  ASSERT_LE(begin + slot.unassigned_pages, limits_.table_entries);
+  std::vector<PageIds> list(table_.begin() + begin, table_.begin() + begin + slot.unassigned_pages);
+  std::fill_n(table_.begin() + begin, slot.unassigned_pages, kNoPage);
+  for (int head = 0; head < NumHeads(); ++head) {
+    const auto pages = static_cast<int>(PagesOf(entries[head], limits_.block_size));
+    EXPECT_LE(pages, slot.row_width);
+    for (int i = 0; i < pages; ++i) {
+      ASSERT_FALSE(list.empty());
+      std::swap(list[Mix(slot.history, head * 1000 + i) % list.size()], list.back());
+      ASSERT_NE(list.back(), kNoPage);
+      table_[slot.row_begin + static_cast<int64_t>(head) * slot.row_width + i] = list.back();
+      list.pop_back();
     }
   }
 }
@@ -390,6 +397,10 @@ CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
   if (!slot.plan.Compresses()) return report;
   const std::span kept = std::span(slot.lengths).first(NumHeads());
   if (IsReported(slot.plan)) report.entries.assign(kept.begin(), kept.end());
+  for (int head = 0; head < NumHeads() && slot.unassigned_pages > 0; ++head) {
+    const PageIds* row = table_.data() + slot.row_begin + int64_t{head} * slot.row_width;
+    report.pages.insert(report.pages.end(), row, row + PagesOf(kept[head], limits_.block_size));
+  }
   for (const int32_t length : kept)
     report.retained_mass.push_back(static_cast<float>(length) / static_cast<float>(slot.fed));
   return report;

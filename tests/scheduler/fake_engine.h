@@ -64,6 +64,7 @@ class FakeEngine : public ImmediateExecutor {
   struct Slot {
     CachePlan plan;
     int32_t shared_tokens = 0;
+    int32_t unassigned_pages = 0;
     int64_t row_begin = -1;
     int32_t row_width = 0;
     std::vector<int32_t> lengths;  // [heads] once the prompt is read
