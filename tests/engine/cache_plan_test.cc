@@ -630,6 +630,97 @@ TEST(CachePlan, ABudgetOfTheModelHoldsCandidates) {
   EXPECT_EQ(WidestKeep(*PlanCache(spec, {1000, 6, 4})), 1000) << "no overflow";
 }
 
+int32_t PagesOfHeads(const std::vector<int32_t>& entries, int block) {
+  int32_t pages = 0;
+  for (const int32_t held : entries) pages += (held + block - 1) / block;
+  return pages;
+}
+
+// What the heads hold when so many layers have been read, if each keeps what it may still be given:
+// the formula of kernels/ops/share_budget.h over scores that are there.
+void CutOnTheWay(const CachePlan& plan, const std::vector<std::vector<int>>& scores,
+                 std::vector<int32_t>* held) {
+  const int base = plan.budget - plan.Protected();
+  std::vector<std::pair<int, size_t>> there;  // (score, head), all scores differ
+  for (size_t head = 0; head < held->size(); ++head) {
+    for (int i = 0; i < (*held)[head] - plan.Protected(); ++i)
+      there.emplace_back(scores[head][i], head);
+  }
+  std::sort(there.rbegin(), there.rend());
+  ASSERT_GE(there.size(), scores.size() * base) << "there are fewer than are counted";
+  there.resize(scores.size() * base);
+  std::vector<int64_t> best(held->size(), 0);
+  for (const auto& entry : there) ++best[entry.second];
+  for (size_t head = 0; head < held->size(); ++head) {
+    const int64_t millionths = int64_t{plan.share.floor_ppm} * base +
+                               (1000000 - int64_t{plan.share.floor_ppm}) * best[head];
+    const int64_t keep = std::max(best[head], (millionths + 999999) / 1000000) + plan.Protected();
+    (*held)[head] = static_cast<int32_t>(std::min<int64_t>((*held)[head], keep));
+  }
+}
+
+// Layers whose scores are drawn, some of them far better than others: while they are read, never
+// more pages are held than the life says.
+TEST(CachePlan, NoPromptHoldsMoreThanItsUnassignedPages) {
+  constexpr uint64_t kSeed = 59;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  int cuts = 0, close = 0;
+  for (int round = 0; round < 300; ++round) {
+    CachePlan plan;
+    const int kv_heads = static_cast<int>(1 + random() % 4), block = 1 << random() % 5;
+    plan.prompt = {.tokens = static_cast<int64_t>(8 + random() % 150),
+                   .num_layers = static_cast<int>(1 + random() % 20),
+                   .num_kv_heads = kv_heads};
+    plan.rule.recent = static_cast<int32_t>(random() % 3);
+    plan.budget = plan.rule.recent + 1 + static_cast<int32_t>(random() % (plan.prompt.tokens / 3));
+    plan.share = {.scope = BudgetScope::kModel,
+                  .floor_ppm = static_cast<int32_t>(random() % 2 == 0 ? 0 : random() % 1000001)};
+    plan.ShareBudgets(static_cast<int32_t>(plan.budget * (1 + random() % 6)));
+    const int32_t candidates = WidestKeep(plan);
+    std::vector<std::vector<int>> scores(plan.prompt.num_layers * kv_heads);
+    for (std::vector<int>& of_head : scores) {
+      const int better = static_cast<int>(random() % 3) * 100'000;
+      for (int i = 0; i < candidates; ++i)
+        of_head.push_back((better + static_cast<int>(random() % 100'000)) * 64 +
+                          static_cast<int>(random() % 64));
+      std::sort(of_head.rbegin(), of_head.rend());
+    }
+    std::vector<int32_t> held;
+    int32_t most = 0;
+    for (int layers = 1; layers <= plan.prompt.num_layers; ++layers) {
+      held.resize(layers * kv_heads, candidates);
+      most = std::max(most, PagesOfHeads(held, block));
+      if (layers == plan.prompt.num_layers) break;
+      const std::optional<PageCut> cut = plan.life->CutPrompt(plan, layers);
+      if (!cut.has_value()) continue;
+      EXPECT_EQ(cut->first_layers, layers);
+      CutOnTheWay(plan, scores, &held);
+      ++cuts;
+    }
+    const int64_t promised = plan.life->UnassignedPages(plan, block);
+    EXPECT_LE(most, promised) << "round " << round;
+    EXPECT_LE(promised,
+              int64_t{PagesOfHeads(std::vector<int32_t>(scores.size(), candidates), block)});
+    EXPECT_EQ(plan.life->CutPrompt(plan, plan.prompt.num_layers)->first_layers, 0);
+    close += most * 4 >= promised * 3 ? 1 : 0;
+  }
+  EXPECT_GT(cuts, 300);
+  EXPECT_GT(close, 200) << "the bound is far from what is held";
+}
+
+TEST(CachePlan, APromptUnderAModelsBudgetTakesAThirdOfTheFullCache) {
+  CacheSpec spec = Spec("echo");
+  spec.cache_ratio = 0.2;
+  const CachePlan plan = *PlanCache(spec, {.tokens = 1024, .num_layers = 16, .num_kv_heads = 8});
+  constexpr int64_t kWhole = 16 * 8 * 1024 / 16;
+  EXPECT_LT(plan.life->PagesUntil(plan, 1024, 16), kWhole * 2 / 5);
+  EXPECT_GT(plan.life->PagesUntil(plan, 1024, 16), kWhole / 4);
+  spec.min_retained_mass = 0.9;  // which entries that takes is known at last alone
+  const CachePlan guarded = *PlanCache(spec, {.tokens = 1024, .num_layers = 16, .num_kv_heads = 8});
+  EXPECT_GE(guarded.life->PagesUntil(guarded, 1024, 16), kWhole);
+}
+
 TEST(CachePlan, SharingErrorsNameTheParameter) {
   CacheSpec spec = Spec("h2o");
   spec.max_cache_tokens = 40;

@@ -318,15 +318,15 @@ TEST_F(CacheSpaceTest, LayersWithBudgetsOfTheirOwnHoldTheirs) {
 // Three heads share 3 * 10 entries: 39 fourths of a page at most, which are 9 pages.
 TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   CachePlan plan;
-  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.prompt = {.tokens = 24, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 10;
   plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 0};
   plan.ShareBudgets(kNoCap);
   SequenceSpace a;
   const int64_t free = space_.NumFreePages();
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 24, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 2 * 9);
-  EXPECT_EQ(space_.PagesFor(plan, 30), 2 * 9);
+  EXPECT_EQ(space_.PagesFor(plan, 24), 2 * 9);
   EXPECT_FALSE(a.lengths_known);
   Apply();
   // The ids lie behind the rows.
@@ -348,7 +348,7 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   EXPECT_EQ(a.num_pages, 5 + 3 + 3 + 3 + 3);
   EXPECT_EQ(space_.NumFreePages(), free - a.num_pages);
   // Every head grows from where it is.
-  ASSERT_TRUE(space_.TryGrow(32, &a, &updates_));
+  ASSERT_TRUE(space_.TryGrow(26, &a, &updates_));
   for (int head = 0; head < 6; ++head) EXPECT_EQ(a.pages[head], (entries[head] + 2 + 3) / 4);
   space_.Release(&a);
   EXPECT_EQ(space_.NumFreePages(), free);
@@ -357,13 +357,13 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
 // An engine without memory names no pages: any of them will do, each once.
 TEST_F(CacheSpaceTest, UnassignedPagesThatNobodyNamesAreAssignedOnce) {
   CachePlan plan;
-  plan.prompt = {.tokens = 30, .num_layers = 2, .num_kv_heads = 3};
+  plan.prompt = {.tokens = 24, .num_layers = 2, .num_kv_heads = 3};
   plan.budget = 10;
   plan.share = {.scope = BudgetScope::kLayer, .floor_ppm = 0};
   plan.ShareBudgets(kNoCap);
   SequenceSpace a;
   const int64_t free = space_.NumFreePages(), table = space_.NumFreeTableEntries();
-  ASSERT_TRUE(space_.TryOpen(Args(plan, 30, 99), &a, &updates_));
+  ASSERT_TRUE(space_.TryOpen(Args(plan, 24, 99), &a, &updates_));
   EXPECT_EQ(table - space_.NumFreeTableEntries(), 6 * a.row_width + 2 * 9);
   space_.SetKept(plan, std::vector<int32_t>{20, 0, 10, 9, 11, 10}, {}, &a);
   EXPECT_EQ(table - space_.NumFreeTableEntries(), 6 * a.row_width) << "the list is gone";

@@ -296,7 +296,7 @@ class Soak {
   void CheckStreams() {
     EngineLimits ample = harness_.engine.limits();
     ample.num_blocks = ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
-    ample.table_entries = ample.num_blocks;
+    ample.table_entries = 2 * ample.num_blocks;  // rows, and pages that are no head's yet
     ample.max_steps_in_flight = 1;
     ample.num_host_pages = ample.num_swap_pages = ample.max_kept_caches =
         0;  // what goes on from a context reads it again
