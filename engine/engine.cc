@@ -100,7 +100,7 @@ absl::Status Engine::Impl::Allocate() {
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs,
                               limits.FullLayers() * limits.num_kv_heads, config.hidden_size,
-                              kv->pages().layout, limits.table_entries);
+                              limits.block_size, limits.table_entries);
   }
   return status;
 }

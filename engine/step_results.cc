@@ -9,11 +9,11 @@ namespace hydrant {
 static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
 absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size,
-                                   const KvLayout& layout, int64_t table_entries) {
+                                   int block_size, int64_t table_entries) {
   backend_ = backend;
   num_heads_ = num_heads;
   hidden_size_ = hidden_size;
-  block_size_ = layout.block_size;
+  block_size_ = block_size;
   absl::Status status;
   const auto allocate = [&](DeviceBuffer& buffer, size_t bytes) {
     if (!status.ok()) return;

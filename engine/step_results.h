@@ -21,7 +21,7 @@ class StepResults {
   // Borrows the backend and its events.
   // table_entries: of the pool's tables, which all slots' rows lie in.
   absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size,
-                        const KvLayout& layout, int64_t table_entries);
+                        int block_size, int64_t table_entries);
 
   // A CacheReport on the device, null where that is empty.
   struct Report {
