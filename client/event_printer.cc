@@ -35,6 +35,8 @@ std::string CompressionText(const v1::Usage& usage) {
   }
   if (usage.has_auto_choice())
     text += fmt::format(", {} chosen: {}", usage.auto_choice().policy(), usage.auto_choice().why());
+  if (!usage.compressed_by().empty())
+    text += fmt::format(", compressed by {} for want of room", usage.compressed_by());
   if (usage.probe_tokens() > 0) text += fmt::format(", {} tokens of probe", usage.probe_tokens());
   return text;
 }

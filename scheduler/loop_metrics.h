@@ -30,6 +30,7 @@ struct LoopMetrics {
   std::atomic<uint64_t> preemptions{0};
   std::atomic<uint64_t> swaps{0};
   std::atomic<uint64_t> shrinks{0};
+  std::atomic<uint64_t> compressed{0};
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<TimeUs> host_us{0};

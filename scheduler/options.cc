@@ -1,8 +1,19 @@
 #include "scheduler/options.h"
 
 #include "absl/strings/str_cat.h"
+#include "engine/cache/cache_plan.h"
+#include "engine/cache/cache_words.h"
+#include "kernels/status_macros.h"
 
 namespace hydrant {
+namespace {
+
+// A prompt that every budget compresses.
+constexpr PromptShape kLongPrompt = {.tokens = 1 << 24};
+
+absl::Status CheckSpec(const CacheSpec& spec) { return PlanCache(spec, kLongPrompt).status(); }
+
+}  // namespace
 
 absl::Status ValidateOptions(const SchedulerOptions& options) {
   auto outside = [](const char* field, auto value, const char* range) {
@@ -29,7 +40,21 @@ absl::Status ValidateOptions(const SchedulerOptions& options) {
   if (options.progress_interval_us < 1) {
     return outside("progress_interval_us", options.progress_interval_us, "[1, 2^63)");
   }
+  const absl::Status status = CheckSpec(options.policy_under_pressure);
+  if (!status.ok())
+    return absl::InvalidArgumentError(absl::StrCat("policy_under_pressure: ", status.message()));
   return absl::OkStatus();
+}
+
+absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text) {
+  if (text == "wait") return CacheSpec();
+  HYDRANT_ASSIGN_OR_RETURN(CacheSpec spec, ParseCacheWords(text));
+  if (spec.policy == "full") {
+    return absl::InvalidArgumentError(
+        "full: is what finds no room; wait, or another policy with a budget");
+  }
+  HYDRANT_RETURN_IF_ERROR(CheckSpec(spec));
+  return spec;
 }
 
 }  // namespace hydrant

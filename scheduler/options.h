@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/cache/cache_spec.h"
 #include "scheduler/request.h"
 
 namespace hydrant {
@@ -22,10 +25,18 @@ struct SchedulerOptions {
   std::optional<TimeUs> target_tpot_us = {};
   double watermark = 0.02;                  // share of the pages kept free at admission, for growth
   TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
+  // By which a request for the full cache is admitted whose whole cache does not fit when its turn
+  // comes (CheckedRequest::under_pressure); `full`: it waits until it does.
+  CacheSpec policy_under_pressure = {};
 };
 
 // InvalidArgument names the option, its value and the allowed range.
 absl::Status ValidateOptions(const SchedulerOptions& options);
+
+// What an operator writes of policy_under_pressure: "wait" (`full`), or a policy
+// (engine/cache/cache_words.h). InvalidArgument says what is wrong with it, without the option's
+// name.
+absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text);
 
 }  // namespace hydrant
 

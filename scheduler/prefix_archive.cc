@@ -158,10 +158,13 @@ void PrefixArchive::Fetch(const Request& request) {
   const std::variant<CheckedRequest, hydrant::Failed> checked =
       CheckRequest(request, limits_, *tokenizer_);
   if (std::holds_alternative<hydrant::Failed>(checked)) return;  // its refusal is another's
-  const auto& [_, plan, probe, keys, most, turn] = std::get<CheckedRequest>(checked);
+  const auto& good = std::get<CheckedRequest>(checked);
+  const CachePlan& plan = good.plan;
+  const std::vector<PrefixKey>& keys = good.prefix_keys;
   if (keys.empty()) return;
   const auto begin = std::chrono::steady_clock::now();
-  const PrefixLayout layout(plan, static_cast<int>(plan.prompt.tokens + probe.size()), limits_);
+  const PrefixLayout layout(plan, static_cast<int>(plan.prompt.tokens + good.probe.size()),
+                            limits_);
   std::vector<int32_t> everywhere;
   for (size_t i = 1; i <= keys.size(); ++i)
     everywhere.push_back(static_cast<int32_t>(i * kPrefixBlockTokens));

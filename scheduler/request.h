@@ -133,14 +133,17 @@ struct Usage {
   std::optional<RetainedMass> retained_mass{};  // unset: nothing left when the prompt was read
   int32_t heads_kept_whole = 0;  // where min_retained_mass made a head keep its whole prompt
   PolicyReport policy_report{};  // what the cache policy decided by itself
-  int64_t kv_pages_peak = 0;     // most pages held at once, all layers and heads
-  double kv_pages_mean = 0;      // the same on average, over the time in which it held any
-  int32_t preemptions = 0;       // times that it lost its cache, and had to read its prompt again
-  int32_t shrinks = 0;           // times that its cache was cut because others needed the room
-  int32_t swaps = 0;             // times that its cache left for the host's memory and came back
-  TimeUs queue_us = 0;           // submission to the first prefill work
-  TimeUs prefill_us = 0;         // first prefill work to the first token
-  TimeUs decode_us = 0;          // first token to the end
+  // The policy that it was admitted by instead of `full`, for want of room (SchedulerOptions::
+  // policy_under_pressure); empty: it has the one that it asked for.
+  std::string compressed_by{};
+  int64_t kv_pages_peak = 0;  // most pages held at once, all layers and heads
+  double kv_pages_mean = 0;   // the same on average, over the time in which it held any
+  int32_t preemptions = 0;    // times that it lost its cache, and had to read its prompt again
+  int32_t shrinks = 0;        // times that its cache was cut because others needed the room
+  int32_t swaps = 0;          // times that its cache left for the host's memory and came back
+  TimeUs queue_us = 0;        // submission to the first prefill work
+  TimeUs prefill_us = 0;      // first prefill work to the first token
+  TimeUs decode_us = 0;       // first token to the end
   // Of these three, the time in which others had its room:
   TimeUs swapped_us = 0;    // its cache was in the host's memory
   TimeUs preempted_us = 0;  // it had lost its cache, and waited to read its prompt again
@@ -150,6 +153,7 @@ struct Progress {
   int32_t queue_position = 0;      // 0: being read
   int32_t prompt_tokens_done = 0;  // scaled by layers
   int32_t prompt_tokens = 0;
+  std::string compressed_by{};  // Usage::compressed_by
 };
 struct Delta {
   std::vector<TokenId> token_ids{};

@@ -259,6 +259,40 @@ std::optional<TurnBudget> TurnOf(const Request& request, const EngineLimits& lim
   return BudgetOfTurn(plan, request.cache, turn.end);
 }
 
+// The plan of a request that begins anew, with what is read to make it.
+absl::StatusOr<PlannedCache> PlanRequest(const CacheSpec& spec, const Request& request,
+                                         const CachePlan& open, const EngineLimits& limits,
+                                         const Tokenizer& tokenizer) {
+  PlannedCache planned = {.spec = spec, .plan = Decide(open, Observations())};
+  HYDRANT_ASSIGN_OR_RETURN(planned.probe, Probe(request.prompt, planned.plan, limits, tokenizer));
+  HYDRANT_RETURN_IF_ERROR(CheckRolling(spec, planned.plan, limits));
+  return planned;
+}
+
+bool MayBeCompressed(const Request& request) {
+  return request.cache.policy == "full" && !request.cache.min_retained_mass.has_value() &&
+         request.from == nullptr && request.keep_as.handle.empty() && !request.only_reads &&
+         request.resume_token_ids.empty() && request.pooling == EmbeddingPooling::kNone;
+}
+
+// `whole`: the plan of the full cache, of a request that may become so long.
+std::shared_ptr<const PlannedCache> PlanUnderPressure(const CacheSpec& spec, const Request& request,
+                                                      const CachePlan& whole,
+                                                      int64_t max_total_tokens,
+                                                      const EngineLimits& limits,
+                                                      const Tokenizer& tokenizer) {
+  if (spec.policy == "full" || !MayBeCompressed(request)) return nullptr;
+  const absl::StatusOr<CachePlan> open = PlanCache(spec, whole.prompt);
+  if (!open.ok()) return nullptr;
+  absl::StatusOr<PlannedCache> planned = PlanRequest(spec, request, *open, limits, tokenizer);
+  const int64_t last = max_total_tokens - 1;
+  if (!planned.ok() || !CacheSpace::FitsAlone(limits, planned->plan, last)) return nullptr;
+  if (CacheSpace::PagesFor(limits, planned->plan, last) >=
+      CacheSpace::PagesFor(limits, whole, last))
+    return nullptr;
+  return std::make_shared<const PlannedCache>(*std::move(planned));
+}
+
 Failed Invalid(absl::Status status) { return {.status = std::move(status), .reason = "INVALID"}; }
 
 }  // namespace
@@ -273,7 +307,8 @@ std::optional<int32_t> CheckedRequest::CacheTokens() const {
 }
 
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
-                                                  const Tokenizer& tokenizer) {
+                                                  const Tokenizer& tokenizer,
+                                                  const CacheSpec& under_pressure) {
   const TokenId vocab = tokenizer.VocabSize();
   absl::Status status = CheckTokens(request, limits, vocab);
   if (status.ok()) status = CheckSampling(request.sampling);
@@ -287,30 +322,47 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
       .question_tokens = request.question_tokens,
       .asked_later = request.only_reads};
   prompt.fits_twice = prompt.AskedLater() && FitsTwice(prompt.tokens, limits, tokenizer);
-  absl::StatusOr<CachePlan> plan =
+  const absl::StatusOr<CachePlan> open =
       request.from != nullptr ? request.from->first_plan : PlanCache(request.cache, prompt);
-  if (!plan.ok()) return Invalid(plan.status());
-  plan = Decide(*plan, Observations());
-  absl::StatusOr<std::vector<TokenId>> probe = Probe(request.prompt, *plan, limits, tokenizer);
-  if (!probe.ok()) return Invalid(probe.status());
-  status = CheckRolling(request.cache, *plan, limits);
-  if (status.ok()) status = CheckEviction(request, *plan);
+  if (!open.ok()) return Invalid(open.status());
+  absl::StatusOr<PlannedCache> planned =
+      PlanRequest(request.cache, request, *open, limits, tokenizer);
+  if (!planned.ok()) return Invalid(planned.status());
+  const CachePlan& plan = planned->plan;
+  status = CheckEviction(request, plan);
   if (!status.ok()) return Invalid(std::move(status));
   const std::optional<TurnBudget> turn = TurnOf(request, limits);
-  CachePlan largest = *plan;  // that it will be
+  CachePlan largest = plan;  // that it will be
   if (request.from != nullptr) largest.cap = request.from->plan.cap;
   if (turn.has_value()) largest.cap = turn->cap;
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, largest, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
   if (!status.ok()) return Invalid(std::move(status));
-  std::vector<PrefixKey> keys = KeysOf(request, *plan, limits);
+  std::vector<PrefixKey> keys = KeysOf(request, plan, limits);
+  auto other = PlanUnderPressure(under_pressure, request, plan, *total, limits, tokenizer);
   return CheckedRequest{.request = std::move(request),
-                        .plan = *std::move(plan),
-                        .probe = *std::move(probe),
+                        .plan = std::move(planned->plan),
+                        .probe = std::move(planned->probe),
                         .prefix_keys = std::move(keys),
                         .max_total_tokens = *total,
-                        .turn_budget = turn.has_value() ? turn->Mean() : std::nullopt};
+                        .turn_budget = turn.has_value() ? turn->Mean() : std::nullopt,
+                        .under_pressure = std::move(other)};
+}
+
+absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits& limits) {
+  if (spec.policy == "full") return absl::OkStatus();
+  if (limits.FullLayers() == 0) {
+    return absl::InvalidArgumentError(
+        "policy_under_pressure: every layer of the model has a window, and there is nothing that a "
+        "policy could compress");
+  }
+  const absl::StatusOr<CachePlan> plan = PlanCache(spec, {.tokens = limits.max_model_len,
+                                                          .num_layers = limits.FullLayers(),
+                                                          .num_kv_heads = limits.num_kv_heads});
+  const absl::Status status = plan.ok() ? CheckRolling(spec, *plan, limits) : plan.status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("policy_under_pressure: ", status.message()));
 }
 
 }  // namespace hydrant

@@ -4,6 +4,7 @@
 #define HYDRANT_SCHEDULER_REQUEST_CHECK_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -20,6 +21,13 @@ inline constexpr int kMaxStopStringBytes = 1024;
 inline constexpr int kMaxStopTokenIds = 1024;
 inline constexpr int kMaxCacheSaltBytes = 256;
 
+// What a request makes of its prompt's cache.
+struct PlannedCache {
+  CacheSpec spec;
+  CachePlan plan;  // of the prompt without its question; one that is open is the least it may be
+  std::vector<TokenId> probe = {};  // what is read after it to score its entries
+};
+
 // A request that was found good, and what follows from it.
 struct CheckedRequest {
   Request request;
@@ -33,6 +41,8 @@ struct CheckedRequest {
   // then ends with reason `length`).
   int64_t max_total_tokens = 0;
   std::optional<int32_t> turn_budget;  // C of a turn that a context is gone on with (BudgetOfTurn)
+  // What it becomes where its whole cache does not fit when its turn comes; null: it waits.
+  std::shared_ptr<const PlannedCache> under_pressure;
 
   // C, the entries a KV head keeps of the prompt, on average over those that share a budget; unset
   // where nothing is ever evicted, and where it is decided only later: at admission, or when the
@@ -43,8 +53,16 @@ struct CheckedRequest {
 // Refuses with InvalidArgument, reason INVALID ("sampling.temperature: -1 is outside [0, 100]":
 // field, value, range), or with ResourceExhausted, reason NEVER_FITS, where prompt plus max_tokens
 // would outgrow an empty pool.
+// `under_pressure`: SchedulerOptions::policy_under_pressure. It is for who asked for the full cache
+// and no more: not for what goes on from a context, becomes one, is resumed or embedded, nor where
+// min_retained_mass is promised; and only where it takes fewer pages and the request may become as
+// long.
 std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineLimits& limits,
-                                                  const Tokenizer& tokenizer);
+                                                  const Tokenizer& tokenizer,
+                                                  const CacheSpec& under_pressure = {});
+
+// Whether the policy can compress what this engine holds. InvalidArgument names the option.
+absl::Status CheckPolicyUnderPressure(const CacheSpec& spec, const EngineLimits& limits);
 
 }  // namespace hydrant
 

@@ -25,6 +25,15 @@ SamplingRow ToSamplingRow(const SamplingParams& sampling) {
                         .frequency = static_cast<float>(sampling.frequency_penalty)}};
 }
 
+// What is read of a prompt that a probe follows; empty: there is none.
+std::vector<TokenId> Probed(const Sequence& sequence, const std::vector<TokenId>& probe) {
+  if (probe.empty()) return {};
+  std::vector<TokenId> probed(sequence.tokens.begin(),
+                              sequence.tokens.begin() + sequence.num_context_tokens);
+  probed.insert(probed.end(), probe.begin(), probe.end());
+  return probed;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options,
@@ -68,6 +77,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .sample_of = request.sample_of,
       .only_reads = request.only_reads,
       .spec = std::move(request.cache),
+      .under_pressure = std::move(checked.under_pressure),
       .salt = std::move(request.cache_salt),
       .submitted_at = now,
       .last_heard_at = now,
@@ -80,11 +90,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   // One token costs less in a decode row.
   if (limits_.window_layers == 0 && sequence->num_prompt_tokens - seen > 1)
     sequence->read_later.push_back({static_cast<int32_t>(seen), sequence->num_prompt_tokens});
-  if (!checked.probe.empty()) {
-    sequence->probed.assign(sequence->tokens.begin(),
-                            sequence->tokens.begin() + sequence->num_context_tokens);
-    sequence->probed.insert(sequence->probed.end(), checked.probe.begin(), checked.probe.end());
-  }
+  sequence->probed = Probed(*sequence, checked.probe);
   // What a broken stream had delivered of the resumed tokens comes out here and is dropped; what it
   // had held back stays.
   for (const TokenId id : request.resume_token_ids) {
@@ -325,11 +331,48 @@ bool Scheduler::TryAdmit(Sequence* sequence) {
     wait_reason_ = WaitReason::kTpot;
     return false;
   }
+  return TryDecideAndOpen(sequence) || TryCompressed(sequence);
+}
+
+bool Scheduler::TryDecideAndOpen(Sequence* sequence) {
   if (sequence->plan.open != OpenUntil::kAdmission) return TryOpen(sequence);
   CachePlan open = std::exchange(sequence->plan, DecideByRoom(*sequence));
   const bool opened = TryOpen(sequence);
   if (!opened) sequence->plan = std::move(open);  // it is asked again; else it keeps its plan
   return opened;
+}
+
+// Whose whole cache lacks room gets the one of policy_under_pressure, where that fits, and so do
+// its samples. Who has begun before goes on as it was.
+bool Scheduler::TryCompressed(Sequence* sequence) {
+  const std::shared_ptr<const PlannedCache> other = sequence->under_pressure;
+  if (other == nullptr || sequence->state != SequenceState::kWaiting ||
+      sequence->sample_of.has_value())
+    return false;
+  const WaitReason lacked = wait_reason_;
+  if (lacked != WaitReason::kPages && lacked != WaitReason::kBlockTables) return false;
+  CachePlan whole = std::exchange(sequence->plan, other->plan);
+  sequence->probed = Probed(*sequence, other->probe);
+  if (!KeepsTpot(*sequence) || !TryDecideAndOpen(sequence)) {
+    sequence->plan = std::move(whole);
+    sequence->probed.clear();  // the full cache reads none
+    wait_reason_ = lacked;
+    return false;
+  }
+  sequence->spec = other->spec;
+  sequence->usage.compressed_by = other->spec.policy;
+  for (const RequestHandle handle : sequence->samples) {
+    const auto it = sequences_.find(handle);
+    if (it == sequences_.end()) continue;
+    it->second->plan = sequence->plan;
+    it->second->probed = sequence->probed;
+    it->second->spec = other->spec;
+    it->second->usage.compressed_by = other->spec.policy;
+  }
+  ++totals_.compressed;
+  Send(*sequence,
+       Progress{.prompt_tokens = sequence->num_prompt_tokens, .compressed_by = other->spec.policy});
+  return true;
 }
 
 // Who leaves the budget to us gets one whose whole life fits into an equal part of what is free for
@@ -459,7 +502,8 @@ void Scheduler::SendProgress(TimeUs now) {
   auto send = [&](Sequence* sequence, int32_t queue_position, int32_t done) {
     if (now - sequence->last_heard_at < options_.progress_interval_us) return;
     sequence->last_heard_at = now;
-    Send(*sequence, Progress{queue_position, done, sequence->num_prompt_tokens});
+    Send(*sequence, Progress{queue_position, done, sequence->num_prompt_tokens,
+                             sequence->usage.compressed_by});
   };
   int32_t queue_position = 0;
   for (Sequence* sequence : waiting_.InOrder()) send(sequence, ++queue_position, 0);

@@ -16,9 +16,10 @@
 //   3. the front of the queue is admitted, and the next, until one does not fit, now or later, when
 //   those that run have grown as far as they are likely to (pool_forecast.h), or would make steps
 //   take longer than a target says (pacer.h): first come, first served. Who can no longer
-//   have its first token in time is refused. Who finds a prompt at work that begins alike lets it
-//   go first, and others pass. What need not be read of a prompt lies in pages of another where one
-//   still has it, and is shared;
+//   have its first token in time is refused. Who asked for the full cache and finds no room for it
+//   is admitted with less, where the operator says so (policy_under_pressure). Who finds a prompt
+//   at work that begins alike lets it go first, and others pass. What need not be read of a prompt
+//   lies in pages of another where one still has it, and is shared;
 //      All pages of what is kept of the known tokens are taken at once; a watermark stays free for
 //      growth, and for one that was preempted also what the live ones will want while it catches
 //      up, so that it does not bounce;
@@ -81,6 +82,7 @@ struct SchedulerStats {
   uint64_t steps = 0;
   uint64_t preemptions = 0;        // caches that were given up
   uint64_t shrinks = 0;            // caches that were cut for others
+  uint64_t compressed = 0;         // requests that were admitted by policy_under_pressure
   uint64_t swaps = 0;              // and those that left for the host's memory
   int64_t swapped_pages = 0;       // that are there
   uint64_t prompt_tokens = 0;      // read, each prompt once
@@ -171,6 +173,8 @@ class Scheduler {
   void AdmitWaiting(TimeUs now);
   void Admit(Sequence* sequence, TimeUs now);
   bool TryAdmit(Sequence* sequence);
+  bool TryDecideAndOpen(Sequence* sequence);
+  bool TryCompressed(Sequence* sequence);
   bool TryOpen(Sequence* sequence);
   void GoOn(Sequence* sequence, TimeUs now);
   static void EndAbsence(Sequence* sequence, TimeUs now);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
+#include "scheduler/request_check.h"
 #include "scheduler/step_time_model.h"
 
 namespace hydrant {
@@ -112,6 +114,7 @@ struct Sequence {
   std::optional<CachePlan> plan_before{};  // the plan before the first of them
   bool only_reads = false;
   CacheSpec spec{};
+  std::shared_ptr<const PlannedCache> under_pressure{};  // CheckedRequest
   std::string salt{};
 
   SequenceSpace space{};

@@ -73,6 +73,7 @@ class ServingLoop::Impl {
         tokenizer_(tokenizer),
         sink_(sink),
         limits_(executor->limits()),
+        policy_under_pressure_(options.policy_under_pressure),
         gate_(options),
         scheduler_(limits_, options, tokenizer) {
     metrics_.pages_free = limits_.num_blocks;
@@ -142,6 +143,7 @@ class ServingLoop::Impl {
   const Tokenizer* const tokenizer_;
   EventSink* const sink_;
   const EngineLimits limits_;
+  const CacheSpec policy_under_pressure_;
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
@@ -199,12 +201,15 @@ std::variant<Queued, Failed> ServingLoop::Impl::Submit(std::span<const RequestHa
   if (std::optional<Failed> failed = scheduler_.contexts().Resolve(&request, UnixNow()))
     return *failed;
   std::variant<CheckedRequest, Failed> checked =
-      CheckRequest(std::move(request), limits_, *tokenizer_);
+      CheckRequest(std::move(request), limits_, *tokenizer_, policy_under_pressure_);
   if (Failed* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
   std::vector<Arrival> samples = Samples(handles, std::move(std::get<CheckedRequest>(checked)));
   const Arrival& first = samples.front();
   const Queued queued{.prompt_tokens = static_cast<int64_t>(first.request.request.prompt.size()),
                       .cache_tokens = first.request.CacheTokens(),
+                      .policy_under_pressure = first.request.under_pressure == nullptr
+                                                   ? std::string()
+                                                   : first.request.under_pressure->spec.policy,
                       .seed = *first.request.request.sampling.seed};
   std::lock_guard<std::mutex> lock(mutex_);
   std::optional<Failed> refused = Refusal();
@@ -275,6 +280,7 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .preemptions = metrics_.preemptions,
                         .swaps = metrics_.swaps,
                         .shrinks = metrics_.shrinks,
+                        .compressed = metrics_.compressed,
                         .swapped_pages = metrics_.swapped_pages,
                         .prompt_tokens = metrics_.prompt_tokens,
                         .generation_tokens = metrics_.generation_tokens,
@@ -430,6 +436,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.preemptions = stats.preemptions;
   metrics_.swaps = stats.swaps;
   metrics_.shrinks = stats.shrinks;
+  metrics_.compressed = stats.compressed;
   metrics_.swapped_pages = stats.swapped_pages;
   metrics_.prompt_tokens = stats.prompt_tokens;
   metrics_.generation_tokens = stats.generation_tokens;
@@ -507,6 +514,8 @@ absl::StatusOr<std::unique_ptr<ServingLoop>> ServingLoop::Start(StepExecutor* ex
                                                                 EventSink* sink) {
   absl::Status status = ValidateOptions(options);
   if (status.ok()) status = CheckLimits(executor->limits());
+  if (status.ok())
+    status = CheckPolicyUnderPressure(options.policy_under_pressure, executor->limits());
   if (!status.ok()) return status;
   return std::unique_ptr<ServingLoop>(
       new ServingLoop(std::make_unique<Impl>(executor, tokenizer, options, sink)));

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct LoopSnapshot {
   uint64_t preemptions = 0;
   uint64_t swaps = 0;
   uint64_t shrinks = 0;
+  uint64_t compressed = 0;
   int64_t swapped_pages = 0;
   uint64_t prompt_tokens = 0;  // totals since start
   uint64_t generation_tokens = 0;
@@ -66,7 +68,9 @@ struct LoopSnapshot {
 struct Queued {
   int64_t prompt_tokens = 0;            // with those of the context that it goes on from
   std::optional<int32_t> cache_tokens;  // CheckedRequest::CacheTokens()
-  uint64_t seed = 0;                    // of its first sample, drawn where the request named none
+  // The policy of CheckedRequest::under_pressure; empty: it is never compressed by another.
+  std::string policy_under_pressure;
+  uint64_t seed = 0;  // of its first sample, drawn where the request named none
 };
 
 class ServingLoop {

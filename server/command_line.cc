@@ -55,6 +55,7 @@ struct Flags {
   std::string host;
   int port = -1;
   double target_ttft_s = 0, target_tpot_s = 0;
+  std::string policy_under_pressure = "wait";
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
@@ -229,6 +230,13 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->check(Within(0.0, 0.5))
       ->capture_default_str()
       ->group(group);
+  app->add_option(
+         "--policy-under-pressure", flags->policy_under_pressure,
+         "What requests for the full cache do whose whole cache does not fit when their "
+         "turn comes: wait, or be compressed by a policy, such as h2o:cache_ratio=0.2, and "
+         "be told so")
+      ->capture_default_str()
+      ->group(group);
 }
 
 void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
@@ -395,6 +403,12 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
   if (flags.target_ttft_s > 0) options->scheduler.target_ttft_us = Micros(flags.target_ttft_s);
   if (flags.target_tpot_s > 0) options->scheduler.target_tpot_us = Micros(flags.target_tpot_s);
+  absl::StatusOr<CacheSpec> policy = ParsePolicyUnderPressure(flags.policy_under_pressure);
+  if (!policy.ok()) {
+    return absl::InvalidArgumentError(
+        fmt::format("--policy-under-pressure: {}", std::string(policy.status().message())));
+  }
+  options->scheduler.policy_under_pressure = *std::move(policy);
   options->stall_timeout = Millis(flags.stall_timeout_s);
   options->drain_delay = Millis(flags.drain_delay_s);
   if (flags.max_connection_age_s > 0)

@@ -50,6 +50,7 @@ std::string RequestFields(const RequestRecord& record) {
                {"outcome", record.outcome},
                {"reason", record.reason},
                {"cache_policy", record.policy},
+               {"compressed_by", usage.compressed_by},
                {"prompt_tokens", usage.prompt_tokens},
                {"cached_tokens", usage.cached_tokens},
                {"completion_tokens", usage.completion_tokens},

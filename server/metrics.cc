@@ -203,6 +203,9 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
   to->Gauge("hydrant_swapped_pages", "Pages of these that are there.").Value(loop.swapped_pages);
   to->Counter("hydrant_shrinks_total", "Caches that were cut because others needed the room.")
       .Value(loop.shrinks);
+  to->Counter("hydrant_compressed_requests_total",
+              "Requests for the full cache that were admitted by --policy-under-pressure instead.")
+      .Value(loop.compressed);
   AddPrefixCache(loop.prefix_cache, to);
   to->Gauge("hydrant_contexts", "Caches that are kept of requests that have ended.")
       .Value(loop.contexts);

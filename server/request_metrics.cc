@@ -81,8 +81,9 @@ void RequestMetrics::CountUsage(std::string_view policy, std::string_view outcom
   ended.Add(outcome);
   prompt_tokens.Add(outcome, Count(usage.prompt_tokens));
   generation_tokens.Add(outcome, Count(usage.completion_tokens));
-  kept.Add(policy, Count(usage.kv_tokens_kept));
-  evicted.Add(policy, Count(usage.kv_tokens_evicted));
+  const std::string_view its = usage.compressed_by.empty() ? policy : usage.compressed_by;
+  kept.Add(its, Count(usage.kv_tokens_kept));
+  evicted.Add(its, Count(usage.kv_tokens_evicted));
 }
 
 void RequestMetrics::Ended(std::string_view policy, const Finished& finished) {

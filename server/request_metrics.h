@@ -45,7 +45,8 @@ class RequestMetrics {
 
   // `reason`: a word of docs/api.md.
   void Refused(std::string_view reason) { refused.Add(reason); }
-  // Of requests that were accepted, with all of their samples. `policy`: as the request named it.
+  // Of requests that were accepted, with all of their samples. `policy`: as the request named it;
+  // entries count for the one that it was compressed by instead (Usage::compressed_by).
   void Ended(std::string_view policy, const Finished& finished);
   void Ended(std::string_view policy, const Failed& failed);
 

@@ -295,6 +295,8 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const Servin
   accepted.set_seed(queued.seed);
   if (queued.cache_tokens.has_value())
     accepted.set_cache_tokens(static_cast<uint32_t>(*queued.cache_tokens));
+  if (!queued.policy_under_pressure.empty())
+    accepted.set_policy_under_pressure(queued.policy_under_pressure);
   stream->Open(std::move(accepted));
 }
 

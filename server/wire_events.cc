@@ -67,6 +67,7 @@ v1::Usage ToWireUsage(const Usage& usage) {
   wire.set_kv_pages_of_prompt(Count64(usage.kv_pages_of_prompt));
   wire.set_heads_kept_whole(Count(usage.heads_kept_whole));
   SetPolicyReport(usage.policy_report, &wire);
+  if (!usage.compressed_by.empty()) wire.set_compressed_by(usage.compressed_by);
   if (usage.retained_mass.has_value())
     *wire.mutable_retained_mass() = ToWireMass(*usage.retained_mass);
   return wire;
@@ -85,6 +86,7 @@ v1::Progress ToWireProgress(const Progress& progress) {
   wire.set_queue_position(Count(progress.queue_position));
   wire.set_prompt_tokens_done(Count(progress.prompt_tokens_done));
   wire.set_prompt_tokens(Count(progress.prompt_tokens));
+  if (!progress.compressed_by.empty()) wire.set_compressed_by(progress.compressed_by);
   return wire;
 }
 

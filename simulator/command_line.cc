@@ -71,6 +71,9 @@ void AddSchedulerFlags(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(0.0001, 86400.0));
   group.Option("--watermark", scheduler.watermark,
                "Share of the pages kept free at admission, [0, 0.5]");
+  group.Option("--policy-under-pressure", flags->policy_under_pressure,
+               "What requests for the full cache do whose whole cache does not fit when their turn "
+               "comes: wait, or be compressed by a policy: h2o:cache_ratio=0.2");
 }
 
 void AddMachineFlags(CLI::App* app, Flags* flags) {
@@ -208,6 +211,12 @@ absl::Status CompleteFlags(Flags* flags) {
   if (flags->async_scheduling != "auto") engine.async_scheduling = flags->async_scheduling == "on";
   flags->scheduler.target_ttft_us = Micros(flags->target_ttft_s);
   flags->scheduler.target_tpot_us = Micros(flags->target_tpot_s);
+  absl::StatusOr<CacheSpec> policy = ParsePolicyUnderPressure(flags->policy_under_pressure);
+  if (!policy.ok()) {
+    return absl::InvalidArgumentError(
+        fmt::format("policy-under-pressure: {}", std::string(policy.status().message())));
+  }
+  flags->scheduler.policy_under_pressure = *std::move(policy);
   // Nobody listens to it here.
   flags->scheduler.progress_interval_us = std::numeric_limits<TimeUs>::max() / 4;
   flags->workload.vocab_size = flags->shape.vocab_size;

@@ -26,6 +26,7 @@ struct Flags {
   uint64_t prefix_cache_memory_bytes = uint64_t{512} << 20;
   uint64_t swap_space_bytes = 0;
   std::optional<double> target_ttft_s = {}, target_tpot_s = {};
+  std::string policy_under_pressure = "wait";
   bool prefix_caching = true;
   bool fold_heads = false;
   SchedulerOptions scheduler;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "engine/cache/cache_words.h"
 #include "fmt/format.h"
 #include "kernels/status_macros.h"
 
@@ -50,20 +51,9 @@ Setter TextSetter(Member member) {
   };
 }
 
+// Those of a request that are not its cache's.
 const std::map<std::string, Setter>& Settings() {
   static const auto* settings = new std::map<std::string, Setter>{
-      {"max_cache_tokens",
-       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.max_cache_tokens; })},
-      {"cache_ratio",
-       NumberSetter<double>([](Request * r) -> auto& { return r->cache.cache_ratio; })},
-      {"min_cache_tokens",
-       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.min_cache_tokens; })},
-      {"sink_tokens",
-       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.sink_tokens; })},
-      {"protected_window_size",
-       NumberSetter<int64_t>([](Request * r) -> auto& { return r->cache.protected_window_size; })},
-      {"min_retained_mass",
-       NumberSetter<double>([](Request * r) -> auto& { return r->cache.min_retained_mass; })},
       {"question_tokens", NumberSetter<int64_t>(&Request::question_tokens)},
       {"priority", NumberSetter<int32_t>(&Request::priority)},
       {"ttft_us", NumberSetter<int64_t>([](Request * r) -> auto& { return r->slo.ttft_us; })},
@@ -97,11 +87,11 @@ absl::StatusOr<Arm> ParseArm(const std::string& text) {
     if (setting.first.empty() || setting.second.empty())
       return Wrong(text, "settings are written name=value");
     const auto found = Settings().find(setting.first);
-    if (found == Settings().end()) {
-      arm.request.cache.params[setting.first] = setting.second;
-    } else if (!found->second(setting.second, &arm.request)) {
+    const bool is_set = found == Settings().end()
+                            ? SetCacheField(setting.first, setting.second, &arm.request.cache)
+                            : found->second(setting.second, &arm.request);
+    if (!is_set)
       return Wrong(text, fmt::format("{}: '{}' is no value for it", setting.first, setting.second));
-    }
   }
   return arm;
 }

@@ -11,6 +11,7 @@ namespace hydrant::sim {
 Replica::Replica(const ReplicaOptions& options, uint64_t seed)
     : limits_(options.limits.engine),
       heads_alike_(options.limits.heads_alike),
+      policy_under_pressure_(options.scheduler.policy_under_pressure),
       cost_(options.cost),
       random_(seed),
       tokenizer_(options.limits.vocab_size),
@@ -20,7 +21,7 @@ Replica::Replica(const ReplicaOptions& options, uint64_t seed)
 
 std::optional<Failed> Replica::Submit(RequestHandle handle, Request request, TimeUs now) {
   std::variant<CheckedRequest, Failed> checked =
-      CheckRequest(std::move(request), limits_, tokenizer_);
+      CheckRequest(std::move(request), limits_, tokenizer_, policy_under_pressure_);
   if (auto* failed = std::get_if<Failed>(&checked)) return std::move(*failed);
   Arrival arrival{handle, std::move(std::get<CheckedRequest>(checked)), now};
   if (auto refused = gate_.Enter({&handle, 1}, arrival.request.request, now)) return refused;

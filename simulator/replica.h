@@ -57,6 +57,7 @@ class Replica {
 
   const EngineLimits limits_;
   const double heads_alike_;
+  const CacheSpec policy_under_pressure_;
   const CostModel cost_;
   std::mt19937_64 random_;
   SimulatedTokenizer tokenizer_;

@@ -74,10 +74,10 @@ std::string MachineOf(const SimulationResult& result, const ReportOptions& optio
   return fmt::format(
              "  pages: {:.1f} % in use on average, {:.1f} % at most, of {} a replica\n"
              "  sequences: {:.2f} at once on average; a replica works {:.1f} % of the time\n"
-             "  {} steps, {} preemptions, {} swaps, {} shrinks",
+             "  {} steps, {} preemptions, {} swaps, {} shrinks, {} compressed",
              100 * result.mean_page_use, 100 * result.peak_page_use,
              totals.pages_total / options.num_replicas, result.mean_running, 100 * result.busy,
-             totals.steps, totals.preemptions, totals.swaps, totals.shrinks) +
+             totals.steps, totals.preemptions, totals.swaps, totals.shrinks, totals.compressed) +
          fmt::format("; of prompts {} found in the prefix cache\n",
                      Percent(static_cast<double>(totals.prefix_cache.hit_tokens),
                              static_cast<double>(totals.prefix_cache.queried_tokens)));
@@ -177,6 +177,7 @@ std::string JsonOf(const SimulationResult& result, const ReportOptions& options)
   json["steps"] = result.totals.steps;
   json["swaps"] = result.totals.swaps;
   json["shrinks"] = result.totals.shrinks;
+  json["compressed"] = result.totals.compressed;
   json["prefix_queried_tokens"] = result.totals.prefix_cache.queried_tokens;
   json["prefix_hit_tokens"] = result.totals.prefix_cache.hit_tokens;
   json["mean_page_use"] = result.mean_page_use;

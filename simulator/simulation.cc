@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "kernels/ops/prefix_blocks.h"
 #include "kernels/status_macros.h"
+#include "scheduler/request_check.h"
 #include "simulator/balancer.h"
 
 namespace hydrant::sim {
@@ -248,6 +249,7 @@ SimulationResult Cluster::Finish() {
     totals.steps += stats.steps;
     totals.preemptions += stats.preemptions;
     totals.shrinks += stats.shrinks;
+    totals.compressed += stats.compressed;
     totals.swaps += stats.swaps;
     totals.prompt_tokens += stats.prompt_tokens;
     totals.generation_tokens += stats.generation_tokens;
@@ -275,6 +277,8 @@ absl::Status Check(const SimulationOptions& options) {
         fmt::format("replicas: {} is outside [1, {}]", options.num_replicas, kMostReplicas));
   }
   if (options.mix.empty()) return absl::InvalidArgumentError("mix: it is empty");
+  HYDRANT_RETURN_IF_ERROR(CheckPolicyUnderPressure(options.replica.scheduler.policy_under_pressure,
+                                                   options.replica.limits.engine));
   return ValidateOptions(options.replica.scheduler);
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/cache/cache_space.h"
+#include "engine/cache/cache_words.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
 #include "tests/scheduler/scheduler_harness.h"
@@ -143,7 +144,7 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   request.cache.max_cache_tokens = 10;
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-  const auto& [good, plan, probe, keys, total, turn] = std::get<CheckedRequest>(checked);
+  const auto& [good, plan, probe, keys, total, turn, other] = std::get<CheckedRequest>(checked);
   EXPECT_TRUE(keys.empty()) << "there is no room for prefixes";
   EXPECT_EQ(plan.prompt.tokens, 30);
   EXPECT_EQ(total, 60);
@@ -322,6 +323,96 @@ TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
   limits.num_blocks = 256;
   limits.table_entries = 40;  // the table bounds as well
   EXPECT_TRUE(refused(MakeRequest(41, 1)));
+}
+
+// Who asked for the full cache and nothing that a smaller one would break.
+TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
+  const FakeTokenizer tokenizer;
+  const CacheSpec h2o = *ParseCacheWords("h2o:max_cache_tokens=12");
+  const auto planned = [&](const Request& request, const CacheSpec& spec) {
+    const auto checked = CheckRequest(request, SmallLimits(), tokenizer, spec);
+    EXPECT_TRUE(std::holds_alternative<CheckedRequest>(checked));
+    return std::get<CheckedRequest>(checked).under_pressure;
+  };
+  const Request request = MakeRequest(44, 5);
+  const auto plan = planned(request, h2o);
+  ASSERT_NE(plan, nullptr);
+  EXPECT_EQ(plan->plan.budget, 12);
+  EXPECT_EQ(plan->plan.prompt.tokens, 44);
+  EXPECT_EQ(plan->spec, h2o);
+  Request named = request;
+  named.cache.policy = "full";
+  named.cache.cache_ratio = 1.0;
+  named.question_tokens = 4;
+  ASSERT_NE(planned(named, h2o), nullptr);
+  EXPECT_EQ(planned(named, h2o)->plan.prompt.tokens, 40);
+  const std::pair<const char*, std::function<void(Request&)>> kept[] = {
+      {"another policy", [](Request& r) { r.cache = LocalCache(20); }},
+      {"a promise", [](Request& r) { r.cache.min_retained_mass = 1.0; }},
+      {"it becomes a context", [](Request& r) { r.keep_as.handle = "c"; }},
+      {"it is resumed", [](Request& r) { r.resume_token_ids = {5}; }},
+      {"only read",
+       [](Request& r) {
+         r.only_reads = true;
+         r.stopping.max_tokens = 1;
+       }},
+      {"embedded",
+       [](Request& r) {
+         r.pooling = EmbeddingPooling::kMean;
+         r.stopping.max_tokens = 1;
+       }},
+      {"it takes no fewer pages so", [](Request& r) { r.prompt.resize(6); }},
+  };
+  for (const auto& [why, spoil] : kept) {
+    Request other = request;
+    spoil(other);
+    EXPECT_EQ(planned(other, h2o), nullptr) << why;
+  }
+  EXPECT_EQ(planned(request, *ParseCacheWords("h2o:max_cache_tokens=60")), nullptr);
+  EXPECT_TRUE(planned(request, *ParseCacheWords("reconstruct:cache_ratio=0.1:min_cache_tokens=4"))
+                  ->plan.ReadsProbe());
+}
+
+TEST(RequestCheckTest, WhatMayNotBeThePolicyUnderPressure) {
+  EXPECT_EQ(*ParsePolicyUnderPressure("wait"), CacheSpec());
+  CacheSpec expected;
+  expected.policy = "h2o";
+  expected.cache_ratio = 0.25;
+  expected.sink_tokens = 4;
+  expected.params = {{"budget_scope", "layer"}};
+  EXPECT_EQ(*ParsePolicyUnderPressure("h2o:cache_ratio=0.25:sink_tokens=4:budget_scope=layer"),
+            expected);
+  EXPECT_TRUE(ParsePolicyUnderPressure("auto").ok());
+  const std::pair<const char*, const char*> bad[] = {
+      {"", "'': it begins with the name of a policy"},
+      {":cache_ratio=1", "it begins with the name of a policy"},
+      {"h3o:cache_ratio=0.2", "cache.cache_policy: 'h3o' is unknown; one of full, local"},
+      {"full", "full: is what finds no room"},
+      {"h2o", "policy h2o needs max_cache_tokens or cache_ratio"},
+      {"h2o:cache_ratio", "settings are written name=value"},
+      {"h2o:cache_ratio=much", "cache_ratio: 'much' is no value for it"},
+      {"h2o:cache_ratio=2", "cache.cache_ratio: 2 is outside (0, 1]"},
+      {"h2o:cache_ratio=0.2:alpha=1", "cache.params: 'alpha' is no parameter of policy h2o"},
+      {"h2o:cache_ratio=0.2:head_floor=2",
+       "cache.params.head_floor: '2' is not a number in [0, 1]"}};
+  for (const auto& [text, message] : bad) {
+    const auto parsed = ParsePolicyUnderPressure(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_NE(parsed.status().message().find(message), std::string::npos) << parsed.status();
+  }
+  EngineLimits windows = SmallLimits(), learned = SmallLimits();
+  windows.window = 16;
+  windows.window_layers = windows.num_layers;
+  learned.learned_positions = true;
+  const CacheSpec h2o = *ParseCacheWords("h2o:cache_ratio=0.2");
+  const CacheSpec rolling = *ParseCacheWords("streaming:max_cache_tokens=64:rolling=true");
+  EXPECT_TRUE(CheckPolicyUnderPressure(h2o, learned).ok());
+  EXPECT_TRUE(CheckPolicyUnderPressure({}, windows).ok());
+  for (const absl::Status& status :
+       {CheckPolicyUnderPressure(h2o, windows), CheckPolicyUnderPressure(rolling, learned)}) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.message().find("policy_under_pressure: "), 0u) << status;
+  }
 }
 
 }  // namespace

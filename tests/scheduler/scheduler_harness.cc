@@ -13,7 +13,7 @@ RequestHandle SchedulerHarness::Add(Request request) {
     }
   }
   std::variant<CheckedRequest, Failed> checked =
-      CheckRequest(std::move(request), engine.limits(), tokenizer);
+      CheckRequest(std::move(request), engine.limits(), tokenizer, policy_under_pressure_);
   if (Failed* failed = std::get_if<Failed>(&checked)) {
     streams[handle].failed = std::move(*failed);
   } else {

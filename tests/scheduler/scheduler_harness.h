@@ -32,7 +32,9 @@ class SchedulerHarness {
   // limits.max_steps_in_flight says how far scheduling runs ahead of results.
   explicit SchedulerHarness(const EngineLimits& limits = SmallLimits(),
                             const SchedulerOptions& options = {})
-      : engine(limits), scheduler(limits, options, &tokenizer) {}
+      : engine(limits),
+        scheduler(limits, options, &tokenizer),
+        policy_under_pressure_(options.policy_under_pressure) {}
 
   // A refusal stands in the stream as `failed`.
   RequestHandle Add(Request request);
@@ -53,6 +55,7 @@ class SchedulerHarness {
  private:
   void Collect();
   void CheckView() const;
+  const CacheSpec policy_under_pressure_;
   int steps_in_flight_ = 0;
   RequestHandle next_handle_ = 1;
 };

@@ -19,7 +19,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 
 class Soak {
  public:
-  explicit Soak(uint64_t seed) : random_(seed), harness_(RandomLimits(), RandomOptions()) {
+  explicit Soak(uint64_t seed)
+      : random_(seed), policy_(RandomPolicy()), harness_(RandomLimits(), RandomOptions()) {
     harness_.engine.choose = Accidents;
     harness_.step_time = [this](const Batch& batch) {
       return 200 + 100 * static_cast<TimeUs>(batch.decode.size()) + Below(2'000);
@@ -43,6 +44,7 @@ class Soak {
   uint64_t contexts_evicted() const { return harness_.scheduler.Stats().contexts_evicted; }
   uint64_t preemptions() const { return harness_.scheduler.Stats().preemptions; }
   uint64_t shrinks() const { return harness_.scheduler.Stats().shrinks; }
+  uint64_t compressed() const { return harness_.scheduler.Stats().compressed; }
   uint64_t swaps() const { return harness_.scheduler.Stats().swaps; }
   const FakeEngine& engine() const { return harness_.engine; }
   int num_continued() const { return num_continued_; }
@@ -91,10 +93,25 @@ class Soak {
     }
     return limits;
   }
+  CacheSpec RandomPolicy() {
+    const std::vector<std::string> policies = {"h2o",    "ada-h2o", "snapkv", "co2",
+                                               "subgen", "auto",    "echo",   "reconstruct"};
+    CacheSpec spec;
+    if (Below(2) == 0) return spec;
+    spec.policy = policies[Below(static_cast<int>(policies.size()))];
+    if (spec.policy == "auto") {
+      spec.min_cache_tokens = 1 + Below(20);  // as much as there is room for
+    } else {
+      spec.max_cache_tokens = 4 + Below(30);
+    }
+    if (spec.policy == "co2") spec.params = {{"measurement_steps", "8"}};
+    return spec;
+  }
   SchedulerOptions RandomOptions() {
     SchedulerOptions options;
     options.max_num_batched_tokens = 1 + Below(100);
     options.watermark = Below(4) * 0.05;
+    options.policy_under_pressure = policy_;
     options.progress_interval_us = 1 + Below(50'000);
     if (Below(3) == 0) options.target_tpot_us = 1 + Below(5'000);
     if (Below(6) == 0) options.target_ttft_us = 1 + Below(400'000);
@@ -169,6 +186,7 @@ class Soak {
       request.cache.min_cache_tokens = Below(10);
       if (Below(2) == 0) request.cache.min_retained_mass = 0.5;
     }
+    if (policy_.policy != "full" && Below(3) == 0) request.cache = CacheSpec();
     if (Below(4) == 0) request.question_tokens = Below(static_cast<int>(request.prompt.size()));
     if (Below(5) == 0) request.stopping.max_tokens.reset();
     if (Below(5) == 0) request.stopping.stop = {std::to_string(25 + Below(70)), "7 3"};
@@ -308,6 +326,11 @@ class Soak {
       const Usage& usage =
           stream.finished.has_value() ? stream.finished->usage : stream.failed->usage;
       if (usage.shrinks > 0) continue;
+      // Alone it would have had its whole cache.
+      if (!usage.compressed_by.empty()) {
+        ASSERT_EQ(usage.compressed_by, policy_.policy);
+        requests_[i].cache = policy_;
+      }
       // Alone it would have had more room.
       const CacheSpec& cache = requests_[i].cache;
       if (cache.policy == "auto" && !cache.min_retained_mass && requests_[i].from == nullptr)
@@ -338,6 +361,7 @@ class Soak {
   }
 
   std::mt19937_64 random_;
+  const CacheSpec policy_;  // under pressure
   SchedulerHarness harness_;
   std::vector<RequestHandle> handles_;
   std::vector<Request> requests_;  // [handles_.size()]
@@ -355,7 +379,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
            contexts_evicted = 0, loaded = 0, appended = 0, turns = 0, forks = 0, copies = 0,
-           shared = 0, state_copies = 0, swaps = 0, shrinks = 0;
+           shared = 0, state_copies = 0, swaps = 0, shrinks = 0, compressed = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -364,6 +388,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     preemptions += soak.preemptions();
     swaps += soak.swaps();
     shrinks += soak.shrinks();
+    compressed += soak.compressed();
     compared += soak.num_compared();
     cached += soak.prefix_cache().hit_tokens;
     evicted += soak.prefix_cache().evicted_blocks;
@@ -380,8 +405,9 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   }
   std::cout << "seeds " << first << ".." << first + steps / kStepsPerSeed - 1 << ", " << preemptions
             << " preemptions, " << swaps << " swaps, " << shrinks << " caches cut for others, "
-            << cached << " tokens from prefix blocks, " << evicted << " of these evicted, "
-            << continued << " went on from a context, " << appended << " runs appended, " << turns
+            << compressed << " compressed for want of room, " << cached
+            << " tokens from prefix blocks, " << evicted << " of these evicted, " << continued
+            << " went on from a context, " << appended << " runs appended, " << turns
             << " raised budgets, " << forks << " samples forked, " << shared
             << " tokens of prompts in others' pages, " << copies << " pages copied, "
             << state_copies << " states alone, " << contexts_evicted << " contexts evicted, "
@@ -389,6 +415,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(swaps, 0u);
   EXPECT_GT(shrinks, 0u);
+  EXPECT_GT(compressed, 0u);
   EXPECT_GT(cached, 0u);
   EXPECT_GT(evicted, 0u);
   EXPECT_GT(continued, 0u);

@@ -208,6 +208,127 @@ TEST_P(SchedulerTest, ACutSurvivesPreemption) {
   EXPECT_LT(usage.kv_tokens_kept, 79);
 }
 
+// The pool has 20 pages a head. The first request takes 11, and 12 when it ends; the second would
+// take 11, compressed it takes 3; the third takes 5.
+class UnderPressureTest : public SchedulerTest {
+ protected:
+  static std::unique_ptr<SchedulerHarness> MakeHarness(const std::string& policy) {
+    EngineLimits limits = Limits();
+    limits.num_blocks = limits.num_states = 4 * 20;
+    const auto parsed = ParsePolicyUnderPressure(policy);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return std::make_unique<SchedulerHarness>(
+        limits, SchedulerOptions{.watermark = 0, .policy_under_pressure = *parsed});
+  }
+  static Request LongRequest(int prompt_tokens, int max_tokens, uint64_t seed) {
+    Request request = MakeRequest(prompt_tokens, max_tokens, seed);
+    request.stopping.ignore_eos = true;
+    return request;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, UnderPressureTest, testing::Values(1, 2, 3));
+
+TEST_P(UnderPressureTest, WhoseWholeCacheDoesNotFitIsCompressedAndToldSo) {
+  const auto h = MakeHarness("h2o:max_cache_tokens=12");
+  const RequestHandle first = h->Add(LongRequest(44, 5, 1));
+  const RequestHandle second = h->Add(LongRequest(44, 5, 2));
+  const RequestHandle third = h->Add(LongRequest(17, 4, 3));
+  h->Step();
+  EXPECT_EQ(h->scheduler.Stats().waiting, 0);
+  EXPECT_EQ(h->scheduler.Stats().pages_free, 4 * (20 - 11 - 3 - 5));
+  ASSERT_EQ((*h)[second].progress.size(), 1u);  // before anything else of it
+  EXPECT_EQ((*h)[second].progress[0].compressed_by, "h2o");
+  EXPECT_EQ((*h)[second].progress[0].queue_position, 0);
+  EXPECT_EQ((*h)[second].progress[0].prompt_tokens, 44);
+  h->RunToEnd();
+  const Usage& usage = (*h)[second].finished->usage;
+  EXPECT_EQ(usage.compressed_by, "h2o");
+  EXPECT_EQ(usage.kv_tokens_kept, 12);
+  EXPECT_EQ(usage.kv_tokens_evicted, 48 - 12);
+  EXPECT_EQ(usage.queue_us, 0);
+  EXPECT_EQ((*h)[second].token_ids.size(), 5u);
+  for (const RequestHandle whole : {first, third}) {  // what fits is left as it was asked for
+    EXPECT_EQ((*h)[whole].finished->usage.compressed_by, "");
+    EXPECT_EQ((*h)[whole].finished->usage.kv_tokens_evicted, 0);
+    EXPECT_TRUE((*h)[whole].progress.empty());
+  }
+  EXPECT_EQ(h->scheduler.Stats().compressed, 1u);
+  EXPECT_EQ(h->scheduler.Stats().preemptions, 0u);
+}
+
+TEST_P(UnderPressureTest, OrItWaits) {
+  const auto h = MakeHarness("wait");
+  const RequestHandle first = h->Add(LongRequest(44, 5, 1));
+  const RequestHandle second = h->Add(LongRequest(44, 5, 2));
+  h->Step();
+  EXPECT_EQ(h->scheduler.Stats().waiting, 1);
+  while (!(*h)[first].Ended()) h->Step();
+  h->RunToEnd();
+  const Usage& usage = (*h)[second].finished->usage;
+  EXPECT_EQ(usage.compressed_by, "");
+  EXPECT_EQ(usage.kv_tokens_evicted, 0);
+  EXPECT_GT(usage.queue_us, 0);
+  EXPECT_EQ(h->scheduler.Stats().compressed, 0u);
+}
+
+// 16 pages a head are too many, too: it waits for its whole cache, and nothing of it is changed.
+TEST_P(UnderPressureTest, WhatDoesNotFitCompressedEitherWaitsAsItWas) {
+  const auto h = MakeHarness("h2o:max_cache_tokens=64");
+  h->Add(LongRequest(44, 5, 1));
+  const RequestHandle second = h->Add(LongRequest(76, 4, 2));
+  h->RunToEnd();
+  const Usage& usage = (*h)[second].finished->usage;
+  EXPECT_EQ(usage.compressed_by, "");
+  EXPECT_EQ(usage.kv_tokens_evicted, 0);
+  EXPECT_GT(usage.queue_us, 0);
+}
+
+// A policy that reads a prompt twice reads this one twice.
+TEST_P(UnderPressureTest, APolicyWithAProbeReadsIt) {
+  const auto h = MakeHarness("reconstruct:max_cache_tokens=12:candidates=1");
+  h->Add(LongRequest(44, 5, 1));
+  const RequestHandle second = h->Add(LongRequest(44, 5, 2));
+  h->RunToEnd();
+  const Usage& usage = (*h)[second].finished->usage;
+  EXPECT_EQ(usage.compressed_by, "reconstruct");
+  EXPECT_GE(usage.probe_tokens, 44);
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 12);
+}
+
+// The first sample does not fit beside the other request: all of its prompt's samples are
+// compressed, and each says so.
+TEST_P(UnderPressureTest, SamplesAreCompressedTogether) {
+  const auto h = MakeHarness("h2o:max_cache_tokens=12");
+  h->Add(LongRequest(44, 5, 1));
+  Request request = LongRequest(44, 5, 2);
+  std::vector<RequestHandle> samples;
+  for (int i = 0; i < 3; ++i) {
+    if (i > 0) request.sample_of = samples.front();
+    request.sampling.seed = 10 + i;
+    samples.push_back(h->Add(request));
+  }
+  h->RunToEnd();
+  for (const RequestHandle sample : samples) {
+    EXPECT_EQ((*h)[sample].finished->usage.compressed_by, "h2o");
+    EXPECT_EQ((*h)[sample].finished->usage.kv_tokens_kept, 12);
+  }
+  EXPECT_EQ(h->scheduler.Stats().compressed, 1u);
+}
+
+// What was compressed comes back as it was, though by then there is room for all of it.
+TEST_P(UnderPressureTest, APreemptedOneKeepsWhatItHad) {
+  const auto h = MakeHarness("snapkv:max_cache_tokens=34");
+  const RequestHandle first = h->Add(LongRequest(44, 30, 1));
+  const RequestHandle second = h->Add(LongRequest(44, 30, 2));
+  h->RunToEnd();
+  EXPECT_EQ((*h)[first].finished->usage.preemptions, 0);
+  const Usage& usage = (*h)[second].finished->usage;
+  EXPECT_GT(usage.preemptions, 0);
+  EXPECT_EQ(usage.compressed_by, "snapkv");
+  EXPECT_EQ(usage.kv_tokens_kept, 34 + 29);
+  EXPECT_EQ(h->scheduler.Stats().compressed, 1u);
+}
+
 TEST_P(SchedulerTest, JoinsAndLeavesAtEveryStep) {
   SchedulerHarness h(Limits());
   const RequestHandle a = h.Add(MakeRequest(8, 20, 1));

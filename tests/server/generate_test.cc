@@ -131,6 +131,43 @@ TEST(Generate, AWaitingRequestHearsProgress) {
   ReadRest(&first_context, first.get(), &cancelled);
 }
 
+// The pool has room for one and a half: 150 entries a head, in 4 heads.
+TEST(Generate, WhatWasCompressedForWantOfRoomIsMarked) {
+  TestServerOptions options;
+  options.limits.num_blocks = 4 * 10;
+  options.scheduler.watermark = 0.0;
+  options.scheduler.policy_under_pressure = *ParsePolicyUnderPressure("h2o:max_cache_tokens=32");
+  TestServer server(options);
+  server.engine.Pause();
+  const v1::GenerateRequest request = TextRequest(std::string(99, 'x'), 20);
+  grpc::ClientContext first_context, second_context;
+  const auto first = server.stub().Generate(&first_context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(first->Read(&response));
+  EXPECT_EQ(response.accepted().policy_under_pressure(), "h2o");  // it may be
+  const auto second = server.stub().Generate(&second_context, request);
+  ASSERT_TRUE(second->Read(&response));
+  EXPECT_EQ(response.accepted().policy_under_pressure(), "h2o");
+  EXPECT_FALSE(response.accepted().has_cache_tokens());
+  server.engine.Resume();
+  StreamResult whole, compressed;
+  ReadRest(&first_context, first.get(), &whole);
+  ReadRest(&second_context, second.get(), &compressed);
+  ASSERT_TRUE(whole.usage.has_value() && compressed.usage.has_value());
+  EXPECT_FALSE(whole.usage->has_compressed_by());
+  EXPECT_EQ(whole.usage->kv_tokens_evicted(), 0u);
+  EXPECT_EQ(compressed.usage->compressed_by(), "h2o");
+  EXPECT_EQ(compressed.usage->kv_tokens_kept(), 32u);
+  EXPECT_EQ(compressed.token_ids.size(), 20u);
+  EXPECT_NE(server.MetricsText().find("\nhydrant_compressed_requests_total 1\n"),
+            std::string::npos);
+  // One that insists is not told that it may be.
+  v1::GenerateRequest insists = request;
+  insists.mutable_cache()->set_min_retained_mass(1.0);
+  const StreamResult kept = RunToEnd(server.stub(), insists);
+  EXPECT_FALSE(kept.events.at(0).accepted().has_policy_under_pressure());
+}
+
 TEST(Generate, ADuplicateOfALiveIdIsRefused) {
   TestServer server;
   server.engine.Pause();

@@ -119,9 +119,10 @@ CommandLine Parse(std::vector<const char*> arguments) {
 }
 
 TEST(CommandLine, FillsTheOptions) {
-  const CommandLine line = Parse({"--model", "m.gguf", "--kv-cache-memory-bytes", "1G", "--port",
-                                  "0", "--dtype", "bfloat16", "--kv-cache-dtype", "float32",
-                                  "--shutdown-timeout", "1.5", "--watermark", "0.1"});
+  const CommandLine line =
+      Parse({"--model", "m.gguf", "--kv-cache-memory-bytes", "1G", "--port", "0", "--dtype",
+             "bfloat16", "--kv-cache-dtype", "float32", "--shutdown-timeout", "1.5", "--watermark",
+             "0.1", "--policy-under-pressure", "h2o:cache_ratio=0.2"});
   ASSERT_TRUE(line.options.has_value()) << line.text;
   EXPECT_EQ(line.options->model_path, "m.gguf");
   EXPECT_EQ(line.options->listen, "127.0.0.1:0");
@@ -130,6 +131,10 @@ TEST(CommandLine, FillsTheOptions) {
   EXPECT_EQ(line.options->engine.kv_cache_dtype, DType::kF32);
   EXPECT_EQ(line.options->shutdown_timeout.count(), 1500);
   EXPECT_EQ(line.options->scheduler.watermark, 0.1);
+  CacheSpec h2o;
+  h2o.policy = "h2o";
+  h2o.cache_ratio = 0.2;
+  EXPECT_EQ(line.options->scheduler.policy_under_pressure, h2o);
   EXPECT_EQ(line.options->flags.at("block-size"), "16");
   EXPECT_EQ(line.options->flags.at("model"), "m.gguf");
 }
@@ -140,6 +145,7 @@ TEST(CommandLine, LeavesToTheDeviceWhatIsNotSaid) {
   EXPECT_EQ(line.options->engine.device, "auto");
   EXPECT_FALSE(line.options->engine.dtype.has_value());
   EXPECT_FALSE(line.options->engine.async_scheduling.has_value());
+  EXPECT_EQ(line.options->scheduler.policy_under_pressure, CacheSpec());
   const CommandLine asked = Parse(
       {"--model", "m.gguf", "--device", "cpu", "--dtype", "stored", "--async-scheduling", "off"});
   ASSERT_TRUE(asked.options.has_value()) << asked.text;
@@ -160,6 +166,7 @@ TEST(CommandLine, BadFlagsAreOneLineAndExitOne) {
       {"--model", "m", "--dtype", "int3"},
       {"--model", "m", "--kv-cache-memory-bytes", "much"},
       {"--model", "m", "--watermark", "2"},
+      {"--model", "m", "--policy-under-pressure", "h2o"},
       {"--model", "m", "--port", "70000"}};
   for (const auto& arguments : bad) {
     const CommandLine line = Parse(arguments);

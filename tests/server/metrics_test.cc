@@ -28,7 +28,8 @@ std::string Bucket(const std::string& family, const std::string& bound) {
 
 class MetricsTest : public testing::Test {
  protected:
-  explicit MetricsTest(TestServerOptions options = {}) : server_(std::move(options)) {}
+  MetricsTest() = default;
+  explicit MetricsTest(TestServerOptions options) : server_(std::move(options)) {}
   Scrape TakeScrape() { return ParseScrape(server_.MetricsText()); }
   // A request is counted when its end reaches its stream, which is after it has left the loop, and,
   // where the client gave it up, may be after the client has gone on.

@@ -24,6 +24,8 @@ EngineLimits TestLimits() {
           .prefill_arena_tokens = 4096};
 }
 
+TestServer::TestServer() : TestServer(TestServerOptions()) {}
+
 TestServer::TestServer(TestServerOptions options)
     : engine(options.limits), router(options.stand_aside) {
   spdlog::set_level(options.log_level);

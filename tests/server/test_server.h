@@ -43,7 +43,8 @@ struct TestServerOptions {
 
 class TestServer {
  public:
-  explicit TestServer(TestServerOptions options = {});
+  TestServer();
+  explicit TestServer(TestServerOptions options);
   ~TestServer();
 
   std::string address() const;
