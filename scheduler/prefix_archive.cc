@@ -158,7 +158,7 @@ void PrefixArchive::Fetch(const Request& request) {
   const std::variant<CheckedRequest, hydrant::Failed> checked =
       CheckRequest(request, limits_, *tokenizer_);
   if (std::holds_alternative<hydrant::Failed>(checked)) return;  // its refusal is another's
-  const auto& [_, plan, probe, keys, most, turn] = std::get<CheckedRequest>(checked);
+  const auto& [_, plan, probe, keys, most, cap, turn] = std::get<CheckedRequest>(checked);
   if (keys.empty()) return;
   const auto begin = std::chrono::steady_clock::now();
   const PrefixLayout layout(plan, static_cast<int>(plan.prompt.tokens + probe.size()), limits_);
