@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
+
 namespace hydrant {
 namespace {
 
@@ -62,10 +64,9 @@ void FillMaxTokens(const RequestFlags& flags, v1::Stopping* stopping) {
 
 void FillScheduling(const RequestFlags& flags, v1::GenerateRequest* request) {
   if (!flags.tenant.empty()) request->mutable_scheduling()->set_tenant(flags.tenant);
-  if (!flags.on_pressure.empty()) {
-    request->mutable_scheduling()->set_on_pressure(
-        flags.on_pressure == "evict" ? v1::ON_PRESSURE_EVICT : v1::ON_PRESSURE_PREEMPT);
-  }
+  v1::OnPressure on_pressure;
+  if (v1::OnPressure_Parse("ON_PRESSURE_" + absl::AsciiStrToUpper(flags.on_pressure), &on_pressure))
+    request->mutable_scheduling()->set_on_pressure(on_pressure);
   if (flags.priority) request->mutable_scheduling()->set_priority(*flags.priority);
   const auto us = [](double seconds) { return static_cast<uint64_t>(seconds * 1e6); };
   if (flags.target_ttft_s > 0)
@@ -152,8 +153,9 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--priority", flags->priority, "Lower ones go first; default 0");
   app->add_option("--tenant", flags->tenant, "Whose request it is: tenants get equal shares");
   app->add_option("--on-pressure", flags->on_pressure,
-                  "When others need pages: preempt, the default, or evict: the cache may be cut")
-      ->check(CLI::IsMember({"preempt", "evict"}));
+                  "When others need pages: preempt, the default; evict: the cache may be cut; "
+                  "never: nothing is taken, and it waits until all that it may need is there")
+      ->check(CLI::IsMember({"preempt", "evict", "never"}));
   app->add_option("--target-ttft", flags->target_ttft_s,
                   "Seconds until the first token: refused where it cannot be so soon")
       ->check(CLI::Range(1e-6, 86400.0));

@@ -41,12 +41,32 @@ class Ledger {
 
 }  // namespace
 
+// Nothing was taken from it, and nothing that it may come to hold is missing.
+absl::Status Scheduler::CheckPromise(const Sequence& sequence) const {
+  const SequenceSpace& space = sequence.space;
+  if (!sequence.IsPromised())
+    return space.promised_pages == 0 ? absl::OkStatus() : absl::InternalError("promised to others");
+  const Usage& usage = sequence.usage;
+  if (usage.preemptions + usage.swaps + usage.shrinks > 0)
+    return absl::InternalError("its pages were promised, and were taken from it");
+  const int64_t tokens = sequence.max_total_tokens - 1;
+  if (space.row_width < space.row_limit)
+    return absl::InternalError("its row is too narrow for what was promised");
+  // Before a cut heads may hold more than they ever will.
+  if (space.lengths_known && !sequence.plan.life->CutsWithoutCaps() &&
+      space_.PagesMissing(space, tokens) > 0)
+    return absl::InternalError(absl::StrCat(space_.PagesMissing(space, tokens),
+                                            " pages that it may take were not promised to it"));
+  return absl::OkStatus();
+}
+
 absl::Status Scheduler::CheckInvariants() const {
   Ledger pages("page", limits_.num_blocks),
       states("state page", std::max(0, limits_.num_states - limits_.num_blocks)),
       table("table entry", limits_.table_entries),
       arena("arena token", limits_.prefill_arena_tokens), slots("slot", limits_.max_num_seqs);
   const int heads = limits_.num_layers * limits_.num_kv_heads;
+  int64_t promised = 0;
   for (const Sequence* sequence : live_) {
     const SequenceSpace& space = sequence->space;
     slots.Take(space.slot, 1);
@@ -75,6 +95,9 @@ absl::Status Scheduler::CheckInvariants() const {
     for (const int32_t block : space.unassigned_pages) pages.Take(block, 1);
     if (num_pages != space.num_pages)
       return absl::InternalError("num_pages does not count the pages");
+    promised += space.promised_pages;
+    const absl::Status kept = CheckPromise(*sequence);
+    if (!kept.ok()) return kept;
     if (sequence->IsSwapped()) return absl::InternalError("live, but swapped out");
     if (sequence->IsWaiting() || !space.IsOpen())
       return absl::InternalError("live, but waiting or without space");
@@ -84,6 +107,11 @@ absl::Status Scheduler::CheckInvariants() const {
       return absl::InternalError(absl::StrCat("page ", page, " has ", space_.NumOwners(page),
                                               " owners, in ", pages.NumHolders(page), " tables"));
   }
+  if (promised != space_.NumFreePages() - space_.NumUnpromisedPages() ||
+      promised > space_.NumFreePages())
+    return absl::InternalError(
+        absl::StrCat(promised, " pages are promised of ", space_.NumFreePages(), " free ones, ",
+                     space_.NumUnpromisedPages(), " are counted as others'"));
   int64_t queued_tokens = 0, swapped_pages = 0;
   for (const Sequence* sequence : waiting_.InOrder()) {
     queued_tokens += sequence->NumKnown();

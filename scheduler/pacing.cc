@@ -83,7 +83,14 @@ PoolForecast::Holder Scheduler::HolderOf(const Sequence& sequence) const {
   if (most > 0 && !sequence.only_reads && sequence.pooling == EmbeddingPooling::kNone)
     holder.tokens += outputs_.RestOf(sequence.NumKnown() - sequence.num_prompt_tokens, most);
   // What may be cut for others gives way to them.
-  if (sequence.evict_on_pressure && MayShrink(sequence.plan)) return holder;
+  if (sequence.on_pressure == OnPressure::kEvict && MayShrink(sequence.plan)) return holder;
+  if (sequence.IsPromised()) {
+    holder.most = sequence.IsWaiting()
+                      ? space_.PagesFor(sequence.LargestPlan(), sequence.max_total_tokens - 1)
+                      : sequence.space.num_pages + sequence.space.promised_pages;
+    if (!sequence.IsWaiting()) holder.pages = holder.most;  // nobody else finds them any more
+    return holder;
+  }
   const int64_t last = seen + static_cast<int64_t>(holder.tokens);
   holder.most = std::max(pages, space_.LikelyPages(sequence.plan, last));
   holder.per_token = static_cast<double>(limits_.num_layers) * limits_.num_kv_heads /
@@ -103,6 +110,7 @@ bool Scheduler::FitsLater(const Sequence& newcomer, int64_t shared) {
   const auto samples = static_cast<double>(1 + newcomer.samples.size());
   holder.most = holder.pages + samples * (holder.most - holder.pages);
   holder.per_token *= samples;
+  if (newcomer.IsPromised()) holder.pages = holder.most;
   pool_forecast_.Add(holder);
   // Each owner of a page counts it; so there are more.
   const int64_t pages = space_.NumPages() + space_.NumSparedPages() + shared - watermark_pages_;

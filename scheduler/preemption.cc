@@ -43,7 +43,7 @@ bool Scheduler::TryShrink() {
 
 // The entries a head that it would be cut to; 0: it may not be cut now.
 int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
-  if (!sequence.evict_on_pressure || sequence.state != SequenceState::kRunning ||
+  if (sequence.on_pressure != OnPressure::kEvict || sequence.state != SequenceState::kRunning ||
       !sequence.MayDecode() || sequence.num_seen < sequence.num_prompt_tokens ||
       sequence.num_shrunk < sequence.shrinks.size() || !MayShrink(sequence.plan))
     return 0;
@@ -68,20 +68,27 @@ void Scheduler::ShrinkNow(Sequence* sequence, int32_t cap) {
   ++sequence->num_shrunk;
 }
 
-// Of those behind the first, which always goes on: one of the last class; of these who was
-// preempted least often, so that nobody is twice while another has not been once; then whose pages
-// cost the least work; then the last.
+// Of those that were promised nothing and are behind the first such, which goes on while it is not
+// the only one: one of the last class; of these who was preempted least often, so that nobody is
+// twice while another has not been once; then whose pages cost the least work; then the last. Null:
+// all were promised what they hold.
 Sequence* Scheduler::PickVictim() const {
   const auto cost = [&](const Sequence& sequence) {
     const auto pages = static_cast<double>(std::max<int64_t>(1, sequence.space.num_pages));
     return std::tuple(-sequence.priority, sequence.usage.preemptions + sequence.usage.swaps,
                       WorkLostBy(sequence) / pages);
   };
-  Sequence* victim = live_.back();
-  for (size_t i = live_.size() - 1; i-- > 1;) {
-    if (cost(*live_[i]) < cost(*victim)) victim = live_[i];
+  Sequence* first = nullptr;
+  Sequence* victim = nullptr;
+  for (Sequence* sequence : live_) {
+    if (sequence->IsPromised()) continue;
+    if (first == nullptr) {
+      first = sequence;
+    } else if (victim == nullptr || cost(*sequence) <= cost(*victim)) {
+      victim = sequence;
+    }
   }
-  return victim;
+  return victim != nullptr ? victim : first;
 }
 
 // Microseconds until it would be where it is; nothing where its cache is kept.
@@ -186,7 +193,7 @@ bool Scheduler::HasRoomToComeBack(const Sequence& sequence) const {
   const int64_t replayed =
       sequence.IsSwapped() ? 0 : sequence.NumKnown() - sequence.num_context_tokens;
   const int64_t ahead = kAheadTokens + 2 * replayed;
-  int64_t room = space_.NumFreePages() - watermark_pages_;
+  int64_t room = space_.NumUnpromisedPages() - watermark_pages_;
   room -= space_.PagesFor(sequence.plan,
                           std::min(sequence.NumKnown() + ahead, sequence.max_total_tokens - 1));
   for (const Sequence* other : live_) {

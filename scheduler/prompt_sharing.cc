@@ -28,13 +28,15 @@ bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
   const CacheSpace::OpenArgs args = {.plan = &parent->plan,
                                      .tokens = parent->num_seen,
                                      .final_tokens = sample->max_total_tokens - 1,
-                                     .pages_kept_free = watermark_pages_};
+                                     .pages_kept_free = watermark_pages_,
+                                     .promised = sample->IsPromised() ? &parent->plan : nullptr};
   if (!space_.TryFork(args, &parent->space, &sample->space, &batch_)) return false;
   if (sample->sampling.penalties.Any()) batch_.forks.back().prompt = sample->Prompt();
   queued_tokens_ -= sample->NumKnown();
   waiting_.Erase(sample);
   SetBeginBy(sample, std::nullopt);
   sample->plan = parent->plan;
+  LowerPromise(sample);
   sample->state = SequenceState::kRunning;
   sample->num_seen = sample->num_done = parent->num_seen;
   sample->was_read = true;

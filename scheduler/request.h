@@ -60,6 +60,17 @@ struct Slo {
   std::optional<TimeUs> tpot_us{};  // from one token to the next, on average
 };
 
+// What may happen to a request's cache when the pool is used up and others need pages.
+enum class OnPressure : uint8_t {
+  kPreempt,  // nothing, until the whole request is preempted: then it comes back as it was
+  // It may be cut to less than it may hold before anybody is preempted. It shares no pages.
+  // REQUIRES: the request goes on from no context and is not kept
+  kEvict,
+  // Nothing: the request is admitted when all that it may come to hold can be promised to it.
+  // REQUIRES: that is bounded by max_tokens or by its cache plan
+  kNever,
+};
+
 struct Context;  // scheduler/context.h
 
 struct Request {
@@ -101,9 +112,7 @@ struct Request {
   Slo slo;
   int32_t priority = 0;  // lower ones go first, and are preempted last
   std::string tenant;    // whose it is: tenants that wait get equal shares
-  // Before anybody is preempted its cache may be cut to less than it may hold. It shares no pages.
-  // REQUIRES: it goes on from no context and is not kept
-  bool evict_on_pressure = false;
+  OnPressure on_pressure = OnPressure::kPreempt;
   // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
   // no token follows. REQUIRES: max_tokens is 1, nothing is resumed
   EmbeddingPooling pooling = EmbeddingPooling::kNone;

@@ -237,7 +237,7 @@ std::vector<PrefixKey> KeysOf(const Request& request, const CachePlan& plan,
 }
 
 absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
-  if (!request.evict_on_pressure) return absl::OkStatus();
+  if (request.on_pressure != OnPressure::kEvict) return absl::OkStatus();
   const std::string evict = "scheduling.on_pressure: ON_PRESSURE_EVICT ";
   if (request.from != nullptr || !request.keep_as.handle.empty())
     return absl::InvalidArgumentError(evict + "goes neither with a context nor with keep");
@@ -246,6 +246,20 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
       evict,
       "needs a cache whose heads rank what they hold at every token, under a cap of their own; \"",
       request.cache.policy, "\" as asked for has none. h2o with max_cache_tokens has"));
+}
+
+// All that the cache may grow to is promised: more than a model's whole length of entries should be
+// asked for by name.
+absl::Status CheckPromise(const Request& request, const CachePlan& largest,
+                          const EngineLimits& limits) {
+  const bool is_bounded =
+      request.stopping.max_tokens.has_value() || largest.cap != kNoCap || limits.FullLayers() == 0;
+  if (request.on_pressure != OnPressure::kNever || is_bounded) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "stopping.max_tokens: unset, but scheduling.on_pressure ON_PRESSURE_NEVER promises the "
+      "request all pages that it may come to hold, and \"",
+      request.cache.policy, "\" as asked for grows with every token, up to max_model_len ",
+      limits.max_model_len, "; set max_tokens, or a cache that has a cap"));
 }
 
 // Of a request that goes on from a context with another turn that is read at once.
@@ -272,7 +286,8 @@ absl::StatusOr<PlannedCache> PlanRequest(const CacheSpec& spec, const Request& r
 bool MayBeCompressed(const Request& request) {
   return request.cache.policy == "full" && !request.cache.min_retained_mass.has_value() &&
          request.from == nullptr && request.keep_as.handle.empty() && !request.only_reads &&
-         request.resume_token_ids.empty() && request.pooling == EmbeddingPooling::kNone;
+         request.resume_token_ids.empty() && request.pooling == EmbeddingPooling::kNone &&
+         request.on_pressure != OnPressure::kNever;
 }
 
 // `whole`: the plan of the full cache, of a request that may become so long.
@@ -335,6 +350,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   CachePlan largest = plan;  // that it will be
   if (request.from != nullptr) largest.cap = request.from->plan.cap;
   if (turn.has_value()) largest.cap = turn->cap;
+  status = CheckPromise(request, largest, limits);
+  if (!status.ok()) return Invalid(std::move(status));
   const absl::StatusOr<int64_t> total = MaxTotalTokens(request, largest, limits);
   if (!total.ok()) return Failed{.status = total.status(), .reason = "NEVER_FITS"};
   status = CheckResume(request, *total, tokenizer);
@@ -346,6 +363,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
                         .probe = std::move(planned->probe),
                         .prefix_keys = std::move(keys),
                         .max_total_tokens = *total,
+                        .largest_cap = largest.cap,
                         .turn_budget = turn.has_value() ? turn->Mean() : std::nullopt,
                         .under_pressure = std::move(other)};
 }

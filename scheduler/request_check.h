@@ -40,6 +40,7 @@ struct CheckedRequest {
   // and, where the client named no max_tokens, what the pool holds of this cache plan (the stream
   // then ends with reason `length`).
   int64_t max_total_tokens = 0;
+  int32_t largest_cap = kNoCap;        // that the plan will have, when the last turn has begun
   std::optional<int32_t> turn_budget;  // C of a turn that a context is gone on with (BudgetOfTurn)
   // What it becomes where its whole cache does not fit when its turn comes; null: it waits.
   std::shared_ptr<const PlannedCache> under_pressure;

@@ -69,7 +69,8 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .deadline = request.deadline,
       .slo = request.slo,
       .priority = request.priority,
-      .evict_on_pressure = request.evict_on_pressure,
+      .on_pressure = request.on_pressure,
+      .largest_cap = checked.largest_cap,
       .pooling = request.pooling,
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
@@ -203,7 +204,10 @@ void Scheduler::CutRunning() {
       continue;
     }
     const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
-    if (cut.then.has_value()) space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
+    if (cut.then.has_value()) {
+      space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
+      LowerPromise(sequence);
+    }
     batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
     cut_.push_back(CacheOf(*sequence));
   }
@@ -239,15 +243,20 @@ void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
   batch_.turns.push_back(std::move(turn));
 }
 
+// Its heads hold no more than is known now, unless another turn is to come.
+void Scheduler::LowerPromise(Sequence* sequence) {
+  if (sequence->from == nullptr) space_.LowerPromise(&sequence->space);
+}
+
 // Preempts others for it; false: that was the end of it, or of its turn.
 bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
   while (!space_.TryGrow(tokens, &sequence->space, &batch_)) {
-    if (live_.size() == 1) {  // CheckRequest has excluded it
+    if (live_.size() > 1 && TryShrink()) continue;
+    Sequence* victim = live_.size() > 1 ? PickVictim() : nullptr;
+    if (victim == nullptr) {  // CheckRequest has excluded it, and so does a promise
       Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
       return false;
     }
-    if (TryShrink()) continue;
-    Sequence* victim = PickVictim();
     Preempt(victim);
     victim->page_time.Hold(0, now);
     victim->absence = {.since = now, .swapped = victim->IsSwapped()};
@@ -378,7 +387,7 @@ bool Scheduler::TryCompressed(Sequence* sequence) {
 // Who leaves the budget to us gets one whose whole life fits into an equal part of what is free for
 // all who wait.
 CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
-  const int64_t free = std::max<int64_t>(0, space_.NumFreePages() - watermark_pages_);
+  const int64_t free = std::max<int64_t>(0, space_.NumUnpromisedPages() - watermark_pages_);
   const auto waiting = static_cast<int64_t>(waiting_.size());
   const int64_t tokens = sequence.max_total_tokens - 1;
   return Decide(sequence.plan, {.fits =
@@ -398,14 +407,17 @@ bool Scheduler::TryOpen(Sequence* sequence) {
       .prompt_tokens = static_cast<int64_t>(sequence->PrefillTokens().size()),
       .tokens = sequence->NumKnown(),
       .final_tokens = sequence->max_total_tokens - 1,
-      .pages_kept_free = live_.empty() ? 0 : watermark_pages_};
+      .pages_kept_free = live_.empty() ? 0 : watermark_pages_,
+      .others_may_follow = sequence->SharesPages()};
   const Context* from = sequence->from.get();
   const KeptSpace* kept = from == nullptr ? nullptr : contexts_.Use(*from);
   if (from != nullptr) sequence->plan = kept != nullptr ? from->plan : from->first_plan;
+  const CachePlan largest = sequence->IsPromised() ? sequence->LargestPlan() : CachePlan();
+  if (sequence->IsPromised()) args.promised = &largest;
   const std::span<const PrefixKey> keys = sequence->prefix_keys;
   if (kept != nullptr) {
     args.tokens = from->num_seen;
-  } else if (!keys.empty() && !sequence->evict_on_pressure) {
+  } else if (!keys.empty() && sequence->SharesPages()) {
     args.prefix = keys.first(UsableTokens(*sequence, nullptr) / kPrefixBlockTokens);
   }
   const int64_t shared =
@@ -582,7 +594,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
           filled_.insert(filled_.end(), keys.begin(), keys.end());
         }
         prefix_cache_.Fill(&sequence->prefix);
-        if (!sequence->evict_on_pressure)
+        if (sequence->SharesPages())
           space_.Publish(sequence->plan, sequence->num_seen, sequence->prefix_keys,
                          &sequence->space);
       }
@@ -596,8 +608,9 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   for (size_t i = 0; i < step.cut.size(); ++i) {
     const std::vector<int32_t>& entries = result.cut_reports[i].entries;
     Sequence* sequence = Find(step.cut[i]);
-    if (sequence != nullptr && Holds(*sequence, step.cut[i]) && !entries.empty())
-      space_.Cap(entries, &sequence->space);
+    if (sequence == nullptr || !Holds(*sequence, step.cut[i]) || entries.empty()) continue;
+    space_.Cap(entries, &sequence->space);
+    LowerPromise(sequence);
   }
   ObserveStep(step.work, step.scheduled_at, now);
   spare_ = std::move(step);
@@ -613,6 +626,7 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
     sequence->was_decided = true;
   }
   if (!space.lengths_known) space_.SetKept(sequence->plan, report.entries, report.pages, &space);
+  LowerPromise(sequence);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = usage.kv_window_entries_of_prompt = 0;
   usage.kv_pages_of_prompt = space.num_pages;

@@ -12,7 +12,8 @@
 //   2. caches are cut whose plans say so now; running sequences get the page they need for their
 //      next entry. When pool or tables are dry, another is preempted (preemption.cc), and waits in
 //      its old place of the queue: its cache leaves for the host's memory, where there is room, and
-//      comes back as it was; else everything it holds is given up;
+//      comes back as it was; else everything it holds is given up. Nothing is taken from one that
+//      was promised all that it may come to hold (OnPressure::kNever);
 //   3. the front of the queue is admitted, and the next, until one does not fit, now or later, when
 //   those that run have grown as far as they are likely to (pool_forecast.h), or would make steps
 //   take longer than a target says (pacer.h): first come, first served. Who can no longer
@@ -35,8 +36,8 @@
 // as it has owners, and is not written while it is in two.
 // Steps run in their order, so pages that a step names may be freed, and given away in a later one,
 // while it is under way.
-// A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), so the front
-// always runs in the end.
+// A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), and one that
+// was promised its pages beside any others: those end, so the front always runs in the end.
 #ifndef HYDRANT_SCHEDULER_SCHEDULER_H_
 #define HYDRANT_SCHEDULER_SCHEDULER_H_
 
@@ -150,6 +151,7 @@ class Scheduler {
   absl::Status CheckInvariants() const;
 
  private:
+  absl::Status CheckPromise(const Sequence& sequence) const;
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
   void SendDecisions();
@@ -157,6 +159,7 @@ class Scheduler {
   void CutRunning();
   void GrowRunning(TimeUs now);
   void BeginTurn(Sequence* sequence, const TokenRange& range);
+  void LowerPromise(Sequence* sequence);
   bool TryGrow(Sequence* sequence, int64_t tokens, TimeUs now);
   void BeginRead(Sequence* sequence);
   bool TryShrink();

@@ -94,7 +94,8 @@ struct Sequence {
   Slo slo;
   int32_t priority = 0;
   Tenant* tenant = nullptr;
-  bool evict_on_pressure = false;
+  OnPressure on_pressure = OnPressure::kPreempt;
+  int32_t largest_cap = kNoCap;  // CheckedRequest's
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
@@ -169,6 +170,19 @@ struct Sequence {
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;
+  }
+  // Its plan when the last turn has begun.
+  CachePlan LargestPlan() const {
+    CachePlan largest = plan;
+    if (from != nullptr) largest.cap = largest_cap;
+    return largest;
+  }
+  // All that it may come to hold is promised to it when it is admitted.
+  bool IsPromised() const { return on_pressure == OnPressure::kNever; }
+  // Others may own pages of its as well. No pages are promised for the copies that turns would ask
+  // for, which cut heads or raise their caps.
+  bool SharesPages() const {
+    return on_pressure == OnPressure::kPreempt || (IsPromised() && from == nullptr);
   }
   bool IsSwapped() const { return !swapped.IsEmpty(); }
   // What the cache is to be is known.

@@ -136,9 +136,11 @@ absl::Status ConvertScheduling(const v1::Scheduling& wire, Request* request) {
   request->tenant = wire.tenant();
   if (!v1::OnPressure_IsValid(wire.on_pressure())) {
     return Invalid(absl::StrCat("scheduling.on_pressure: ", wire.on_pressure(),
-                                " is unknown; one of ON_PRESSURE_PREEMPT, ON_PRESSURE_EVICT"));
+                                " is unknown; one of ON_PRESSURE_PREEMPT, ON_PRESSURE_EVICT, "
+                                "ON_PRESSURE_NEVER"));
   }
-  request->evict_on_pressure = wire.on_pressure() == v1::ON_PRESSURE_EVICT;
+  if (wire.on_pressure() == v1::ON_PRESSURE_EVICT) request->on_pressure = OnPressure::kEvict;
+  if (wire.on_pressure() == v1::ON_PRESSURE_NEVER) request->on_pressure = OnPressure::kNever;
   const v1::Slo& slo = wire.slo();
   HYDRANT_ASSIGN_OR_RETURN(request->slo.ttft_us, ConvertTarget(slo.has_ttft_us(), slo.ttft_us(),
                                                                "scheduling.slo.ttft_us"));

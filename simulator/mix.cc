@@ -32,13 +32,13 @@ Setter NumberSetter(Member member) {
   };
 }
 
-// One of two words, which sets a flag or takes it away.
-template <typename Member>
-Setter WordSetter(Member member, std::string yes, std::string no) {
-  return [member, yes = std::move(yes), no = std::move(no)](const std::string& text,
-                                                            Request* request) {
-    if (text != yes && text != no) return false;
-    std::invoke(member, request) = text == yes;
+// One of a few words.
+template <typename Value>
+Setter WordSetter(Value Request::*member, std::map<std::string, Value> words) {
+  return [member, words = std::move(words)](const std::string& text, Request* request) {
+    const auto found = words.find(text);
+    if (found == words.end()) return false;
+    request->*member = found->second;
     return true;
   };
 }
@@ -60,8 +60,11 @@ const std::map<std::string, Setter>& Settings() {
       {"tpot_us", NumberSetter<int64_t>([](Request * r) -> auto& { return r->slo.tpot_us; })},
       {"tenant", TextSetter(&Request::tenant)},
       {"cache_salt", TextSetter(&Request::cache_salt)},
-      {"reuse", WordSetter(&Request::prefix_caching, "exact", "off")},
-      {"on_pressure", WordSetter(&Request::evict_on_pressure, "evict", "preempt")}};
+      {"reuse", WordSetter<bool>(&Request::prefix_caching, {{"exact", true}, {"off", false}})},
+      {"on_pressure",
+       WordSetter<OnPressure>(&Request::on_pressure, {{"preempt", OnPressure::kPreempt},
+                                                      {"evict", OnPressure::kEvict},
+                                                      {"never", OnPressure::kNever}})}};
   return *settings;
 }
 

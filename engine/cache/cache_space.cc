@@ -52,7 +52,7 @@ int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) con
   int64_t missing = 0;
   for (int head = 0; head < num_heads_; ++head)
     missing += std::max(0, PagesAt(space.spans[head], tokens) - space.pages[head]);
-  return missing + CopiesBefore(tokens, space);
+  return std::max<int64_t>(0, missing + CopiesBefore(tokens, space) - space.promised_pages);
 }
 
 int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
@@ -102,21 +102,43 @@ int64_t CacheSpace::MaxTokensAlone(const EngineLimits& limits, const CachePlan& 
   return fitting;
 }
 
-bool CacheSpace::HasRoomFor(const OpenArgs& args, int64_t pages) {
+bool CacheSpace::HasRoomFor(const OpenArgs& args, int64_t pages, int64_t shared) {
   if (free_slots_.empty()) return Lacks(WaitReason::kMaxNumSeqs);
-  if (pages + args.pages_kept_free > blocks_.NumFree()) return Lacks(WaitReason::kPages);
+  if (args.promised != nullptr)
+    pages = std::max(pages, PagesFor(*args.promised, args.final_tokens));
+  if (pages - shared + args.pages_kept_free > NumUnpromisedPages())
+    return Lacks(WaitReason::kPages);
   return true;
 }
 
-int32_t CacheSpace::RowLimit(const OpenArgs& args) const {
-  return static_cast<int32_t>(WidestHead(limits_, *args.plan, args.final_tokens));
+// After every change of num_pages.
+void CacheSpace::CountPromise(SequenceSpace* space) {
+  const int64_t left = std::max<int64_t>(0, space->most_pages - space->num_pages);
+  promised_pages_ += left - std::exchange(space->promised_pages, left);
+}
+
+void CacheSpace::LowerPromise(SequenceSpace* space) {
+  if (space->promised_tokens == 0) return;
+  HYDRANT_CHECK(space->lengths_known);
+  int64_t most = 0;
+  for (const HeadSpan& span : space->spans) most += PagesAt(span, space->promised_tokens);
+  space->most_pages = std::min(space->most_pages, most);
+  CountPromise(space);
+}
+
+void CacheSpace::Bound(const OpenArgs& args, SequenceSpace* space) const {
+  const CachePlan& plan = args.promised != nullptr ? *args.promised : *args.plan;
+  space->row_limit = static_cast<int32_t>(WidestHead(limits_, plan, args.final_tokens));
+  if (args.promised == nullptr) return;
+  space->promised_tokens = args.final_tokens;
+  space->most_pages = PagesFor(plan, args.final_tokens);
 }
 
 bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen());
   const CachePlan& plan = *args.plan;
   const int32_t shared = NumSharedOfPrompt(args);
-  if (!HasRoomFor(args, PagesFor(plan, args.tokens) - int64_t{shared} * full_heads_)) return false;
+  if (!HasRoomFor(args, PagesFor(plan, args.tokens), int64_t{shared} * full_heads_)) return false;
   const std::optional<int64_t> arena =
       args.prompt_tokens > 0 ? arena_.Allocate(args.prompt_tokens) : 0;
   if (!arena.has_value()) return Lacks(WaitReason::kPrefillArena);
@@ -127,7 +149,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   std::fill(space->spans.begin() + full_heads_, space->spans.end(), InWindow(limits_, plan));
   space->pages.assign(num_heads_, 0);
   space->row_width = 0;
-  space->row_limit = RowLimit(args);
+  Bound(args, space);
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
   updates->setups.push_back({space->slot, plan, shared * limits_.block_size});
@@ -146,6 +168,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
     return Lacks(WaitReason::kBlockTables);
   }
+  CountPromise(space);
   free_slots_.pop_back();
   space->arena_begin = static_cast<int>(*arena);
   space->arena_tokens = static_cast<int>(args.prompt_tokens);
@@ -212,6 +235,7 @@ void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries
     space->spans[head] = plan.Keeping(entries[head]);
     FreePagesPast(static_cast<int32_t>(PagesOf(entries[head], limits_.block_size)), head, space);
   }
+  CountPromise(space);
   space->lengths_known = true;
   space->growing.clear();
   space->capacity = 0;
@@ -255,7 +279,8 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* upd
   if (tokens <= space->capacity) return true;
   if (space->growing.empty()) ListGrowingHeads(space);
   const Growth growth = GrowthTo(tokens, *space);
-  if (growth.pages + CopiesBefore(tokens, *space) > blocks_.NumFree()) return false;
+  if (growth.pages + CopiesBefore(tokens, *space) > NumUnpromisedPages() + space->promised_pages)
+    return false;
   if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, updates))
     return false;
   if (tokens > OverwritesAfter(*space)) CopyShared(tokens, space, updates);
@@ -269,6 +294,7 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdat
   const int32_t old_width = space->row_width;
   const int64_t old_size = static_cast<int64_t>(old_width) * num_heads_;
   const auto behind = static_cast<int64_t>(space->unassigned_pages.size());
+  if (space->promised_tokens > 0) width_needed = std::max(width_needed, space->row_limit);
   if (old_size > 0) table_.Free(space->row_begin, old_size);
   const int32_t limit = std::max(space->row_limit, width_needed);
   int32_t width = RoomyWidth(width_needed, limit);
@@ -314,6 +340,7 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
     space->next_growing = space->next_growing + 1 == heads.size() ? 0 : space->next_growing + 1;
   }
   space->num_pages += growth.pages;
+  CountPromise(space);
   if (!ordered) OrderGrowingHeads(space);
   space->capacity = heads.empty() ? kAnyLength : FullAt(heads[space->next_growing]);
   space->capacity = std::min(space->capacity, OverwritesAfter(*space));
@@ -354,6 +381,7 @@ void CacheSpace::CutHead(int head, const HeadSpan& then, int64_t tokens, Sequenc
   HYDRANT_CHECK(space->shared.empty() || space->shared[head] == 0);
   space->spans[head] = then;
   FreePagesPast(PagesAt(then, tokens), head, space);
+  CountPromise(space);
   space->growing.clear();
   space->capacity = 0;
 }
@@ -419,18 +447,17 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
                            CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
   const std::vector<int32_t> shared = SharedOfKept(args, kept);
-  const int64_t own = static_cast<int64_t>(kept.host_pages.size()) -
-                      std::accumulate(shared.begin(), shared.end(), int64_t{0});
-  if (!HasRoomFor(args, own)) return false;
+  if (!HasRoomFor(args, static_cast<int64_t>(kept.host_pages.size()),
+                  std::accumulate(shared.begin(), shared.end(), int64_t{0})))
+    return false;
   space->spans = kept.spans;
-  space->row_limit = RowLimit(args);
+  Bound(args, space);
   if (!TakePages(*args.plan, kept.pages, shared, FindPublisher(kept.key), space, updates))
     return false;
   updates->setups.push_back({space->slot, *args.plan});
   updates->swap_ins.push_back(
       {.slot = space->slot, .kept = kept.kept, .pages = SwapsOf(*space, kept, shared, false)});
-  if (args.others_may_follow)
-    PublishAs({kept.key}, SharablePages(*args.plan, kept.spans, args.tokens), space);
+  if (args.others_may_follow) PublishAs({kept.key}, SharablePages(args, kept.spans), space);
   return true;
 }
 
@@ -451,6 +478,7 @@ void CacheSpace::Release(SequenceSpace* space) {
     }
   }
   for (const int32_t block : space->unassigned_pages) blocks_.Free(block);
+  promised_pages_ -= space->promised_pages;
   table_.Free(space->row_begin, EntriesOf(*space));
   free_slots_.push_back(space->slot);
   *space = SequenceSpace();

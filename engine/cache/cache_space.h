@@ -14,6 +14,11 @@
 // another's prompt (TryFork), a prompt of which every head keeps everything and that begins as one
 // whose pages are there (TryOpen, Publish), and a context that others went on from (TrySwapIn).
 //
+// All that a sequence may come to hold can be promised to it when it is opened
+// (OpenArgs::promised): then its table rows are as wide from the beginning, and what it has not
+// taken yet of its pages stays free. Others find no more than the rest of the free pages. It shares
+// only pages that it never overwrites, so it needs none for copies.
+//
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
 // together, and SetKept() returns the surplus. Where heads share their layer's budget the layer's
@@ -74,6 +79,9 @@ struct SequenceSpace {
   // [heads] of its pages, the first ones, that may have other owners; empty: none have.
   std::vector<int32_t> shared;
   int64_t cut_at = kAnyLength;       // WillBeCut()
+  int64_t promised_tokens = 0;       // that it may see; 0: nothing is promised
+  int64_t most_pages = 0;            // that it holds at most until then
+  int64_t promised_pages = 0;        // of these, those that it has yet to take
   std::vector<PrefixKey> published;  // under which others find the first pages of its heads
 
   bool IsOpen() const { return slot >= 0; }
@@ -114,6 +122,14 @@ class CacheSpace {
     // published, where its plan may.
     std::span<const PrefixKey> prefix = {};
     bool others_may_follow = true;  // TrySwapIn: the kept cache stays, and others may share it
+    // The plan with the highest cap that it will have: all that it may come to hold by it until
+    // final_tokens is promised to it, and needs room now; null: nothing is.
+    const CachePlan* promised = nullptr;
+
+    // A page that others own, too, is not to be overwritten while no more tokens have been seen.
+    int64_t SharesUntil(int64_t seen) const {
+      return promised != nullptr ? std::max(final_tokens, seen + 1) : seen + 1;
+    }
   };
   // Gives a sequence its slot, arena room, table row and pages, and writes setup, row and updates
   // to the batch.
@@ -136,7 +152,7 @@ class CacheSpace {
   // What the last TryOpen() that returned false lacked.
   WaitReason wait_reason() const { return wait_reason_; }
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens; of what
-  // it is to overwrite until then, pages of its own.
+  // it is to overwrite until then, pages of its own. Always succeeds within a promise.
   bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
@@ -155,6 +171,9 @@ class CacheSpace {
   // `pages` where it had unassigned ones (CacheReport::pages); what they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries,
                std::span<const PageIds> pages, SequenceSpace* space);
+  // No head is to hold more than is known now: pages that were promised beyond that are others'. No
+  // effect where nothing was promised. REQUIRES: its lengths are known, and no Raise() follows
+  void LowerPromise(SequenceSpace* space);
   // Room in the prefill arena for what an open sequence reads later. REQUIRES: it has none
   bool TryOpenArena(int64_t tokens, SequenceSpace* space);
   void CloseArena(SequenceSpace* space);
@@ -184,7 +203,8 @@ class CacheSpace {
   // About what a sequence holds on the way there whose prompt has been compressed: where heads hold
   // different numbers of entries, by their average.
   double LikelyPages(const CachePlan& plan, int64_t tokens) const;
-  // Pages that are still missing until the sequence may have seen `tokens`.
+  // Pages that are still missing until the sequence may have seen `tokens`, beside those that are
+  // promised to it.
   int64_t PagesMissing(const SequenceSpace& space, int64_t tokens) const;
   // The longest sequence of this plan that fits if it has pool and tables for itself, in tokens
   // seen; INT64_MAX: any. Less than the prompt: not even that.
@@ -196,6 +216,8 @@ class CacheSpace {
                                            int head, int64_t tokens);
 
   int64_t NumFreePages() const { return blocks_.NumFree(); }
+  // Of these, what no sequence has been promised.
+  int64_t NumUnpromisedPages() const { return blocks_.NumFree() - promised_pages_; }
   int64_t NumPages() const { return blocks_.NumBlocks(); }
   int64_t NumSharedPages() const { return blocks_.NumShared(); }
   int64_t NumSparedPages() const { return blocks_.NumSpared(); }
@@ -256,8 +278,11 @@ class CacheSpace {
   // head only state is copied, where the head has its own.
   std::vector<PageCopy> SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
                                 std::span<const int32_t> shared, bool out) const;
-  bool HasRoomFor(const OpenArgs& args, int64_t pages);
-  int32_t RowLimit(const OpenArgs& args) const;
+  // So many pages, `shared` of which are others'; where all is promised, that many less.
+  bool HasRoomFor(const OpenArgs& args, int64_t pages, int64_t shared);
+  // Sets what it may come to hold.
+  void Bound(const OpenArgs& args, SequenceSpace* space) const;
+  void CountPromise(SequenceSpace* space);
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
 
   // page_sharing.cc.
@@ -270,10 +295,9 @@ class CacheSpace {
   }
   // Shares none in the layers without a window where there are too few state pages for all.
   void KeepToFreeStates(const CachePlan& plan, std::vector<int32_t>* shared) const;
-  // Of each head's pages, those that its sequence and another may both own when it has seen so many
-  // tokens.
-  std::vector<int32_t> SharablePages(const CachePlan& plan, std::span<const HeadSpan> spans,
-                                     int64_t tokens) const;
+  // Of each head's pages, those that its sequence and another may both own when it has seen
+  // args.tokens.
+  std::vector<int32_t> SharablePages(const OpenArgs& args, std::span<const HeadSpan> spans) const;
   int32_t PagesAPrefixBlock() const;
   const SequenceSpace* FindPublisher(const PrefixKey& key) const;
   void PublishAs(std::vector<PrefixKey> keys, std::span<const int32_t> pages, SequenceSpace* space);
@@ -307,6 +331,7 @@ class CacheSpace {
   RangeAllocator table_;
   RangeAllocator arena_;
   std::vector<int> free_slots_;
+  int64_t promised_pages_ = 0;  // to all; as many are free
   WaitReason wait_reason_ = WaitReason::kArrived;
   std::unordered_multimap<PrefixKey, const SequenceSpace*, PrefixKeyHash> publishers_;
   uint64_t next_kept_ = 0;      // makes KeptSpace::key

@@ -11,14 +11,14 @@
 namespace hydrant {
 namespace {
 
-// Every head keeps the whole prompt, entry by entry in its order, has room for more, and leaves
-// what is there as it is.
-bool KeepsPromptInOrder(const CachePlan& plan) {
+// Every head keeps the whole prompt, entry by entry in its order, and leaves what is there as it is
+// until so many tokens have been seen.
+bool KeepsPromptInOrder(const CachePlan& plan, int64_t until) {
   if (!plan.LeavesEntries() || plan.life->ReportsPrompt() || plan.life->CutsWithoutCaps())
     return false;
   for (int layer = 0; layer < plan.prompt.num_layers; ++layer) {
     const HeadSpan span = plan.life->Opening(plan, layer);
-    if (span.dropped > 0 || plan.prompt.tokens >= span.cap) return false;
+    if (span.dropped > 0 || until > span.cap) return false;
   }
   return true;
 }
@@ -122,7 +122,7 @@ void CacheSpace::Unpublish(SequenceSpace* space) {
 
 void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const PrefixKey> keys,
                          SequenceSpace* space) {
-  if (!KeepsPromptInOrder(plan)) return;
+  if (!KeepsPromptInOrder(plan, std::max(plan.prompt.tokens + 1, space->promised_tokens))) return;
   const auto pages = static_cast<int32_t>(keys.size()) * PagesAPrefixBlock();
   std::vector<int32_t> of_heads(num_heads_, 0);
   for (int head = 0; head < full_heads_; ++head) {
@@ -135,7 +135,9 @@ void CacheSpace::Publish(const CachePlan& plan, int64_t tokens, std::span<const 
 
 // Pages of each head that a prompt shares with those who have published its first blocks.
 int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
-  if (args.prefix.empty() || PagesAPrefixBlock() == 0 || !KeepsPromptInOrder(*args.plan)) return 0;
+  if (args.prefix.empty() || PagesAPrefixBlock() == 0 ||
+      !KeepsPromptInOrder(*args.plan, args.SharesUntil(args.plan->prompt.tokens)))
+    return 0;
   int64_t most = static_cast<int64_t>(args.prefix.size());
   if (args.plan->rule.ChangesState() && full_heads_ > 0)
     most = std::min(most, states_.NumFree() / (int64_t{full_heads_} * PagesAPrefixBlock()));
@@ -145,8 +147,10 @@ int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
 }
 
 std::vector<int32_t> CacheSpace::SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const {
-  if (FindPublisher(kept.key) == nullptr) return std::vector<int32_t>(num_heads_, 0);
-  std::vector<int32_t> shared = SharablePages(*args.plan, kept.spans, args.tokens);
+  // Another turn may cut the heads, or raise their caps.
+  if (FindPublisher(kept.key) == nullptr || args.promised != nullptr)
+    return std::vector<int32_t>(num_heads_, 0);
+  std::vector<int32_t> shared = SharablePages(args, kept.spans);
   KeepToFreeStates(*args.plan, &shared);
   return shared;
 }
@@ -173,16 +177,15 @@ void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSp
   PublishAs({blocks.begin(), blocks.end()}, space->pages, space);
 }
 
-std::vector<int32_t> CacheSpace::SharablePages(const CachePlan& plan,
-                                               std::span<const HeadSpan> spans,
-                                               int64_t tokens) const {
+std::vector<int32_t> CacheSpace::SharablePages(const OpenArgs& args,
+                                               std::span<const HeadSpan> spans) const {
   std::vector<int32_t> pages(num_heads_, 0);
-  if (!plan.LeavesEntries() || plan.life->CutsWithoutCaps()) return pages;
+  if (!args.plan->LeavesEntries() || args.plan->life->CutsWithoutCaps()) return pages;
   for (int head = 0; head < num_heads_; ++head) {
     const HeadSpan& span = spans[head];
     // One that drops entries many at a time is below its cap after each cut, but has been at it.
-    if (tokens - span.dropped >= span.cap) continue;
-    pages[head] = span.EntriesAfter(tokens) / limits_.block_size;
+    if (args.SharesUntil(args.tokens) - span.dropped > span.cap) continue;
+    pages[head] = span.EntriesAfter(args.tokens) / limits_.block_size;
   }
   return pages;
 }
@@ -211,22 +214,23 @@ bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages
     space->num_pages += space->pages[head];
   }
   MarkShared(shared, space);
+  CountPromise(space);
   return true;
 }
 
 bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
                          CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && from->IsOpen() && from->lengths_known);
-  std::vector<int32_t> shared = SharablePages(*args.plan, from->spans, args.tokens);
+  std::vector<int32_t> shared = SharablePages(args, from->spans);
   KeepToFreeStates(*args.plan, &shared);
   std::vector<int32_t> pages = from->pages;
   for (int head = 0; head < num_heads_; ++head)
     pages[head] = std::min(pages[head], PagesAt(from->spans[head], args.tokens));
-  const int64_t own = std::accumulate(pages.begin(), pages.end(), int64_t{0}) -
-                      std::accumulate(shared.begin(), shared.end(), int64_t{0});
-  if (!HasRoomFor(args, own)) return false;
+  if (!HasRoomFor(args, std::accumulate(pages.begin(), pages.end(), int64_t{0}),
+                  std::accumulate(shared.begin(), shared.end(), int64_t{0})))
+    return false;
   space->spans = from->spans;
-  space->row_limit = RowLimit(args);
+  Bound(args, space);
   if (!TakePages(*args.plan, pages, shared, from, space, updates)) return false;
   MarkShared(shared, from);
   SlotCopies copies = {.slot = space->slot};

@@ -130,7 +130,7 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
   second.stopping.max_tokens = 60;
   second.cache.max_cache_tokens = 120;
   second.cache.min_cache_tokens = 20;
-  second.evict_on_pressure = true;
+  second.on_pressure = OnPressure::kEvict;
   const int32_t recent = 60;  // half of 120
   server->Add(first);
   server->Step();
@@ -170,7 +170,7 @@ TEST_P(PressureTest, WhichPoliciesCanBeCut) {
     if (policy.name == "snapkv") request.cache.params["decode_cap"] = "120";
     const auto alone = MakeServer(4000, 0);
     const int64_t pages = alone->Run(request).usage.kv_pages_peak;
-    request.evict_on_pressure = true;
+    request.on_pressure = OnPressure::kEvict;
     request.cache.min_cache_tokens = 20;
     if (!can.contains(policy.name)) {
       EXPECT_FALSE(alone->TryRun(request)) << policy.name;

@@ -144,14 +144,16 @@ TEST(RequestCheckTest, AQuestionIsNoPartOfWhatIsCompressed) {
   request.cache.max_cache_tokens = 10;
   const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
   ASSERT_TRUE(std::holds_alternative<CheckedRequest>(checked));
-  const auto& [good, plan, probe, keys, total, turn, other] = std::get<CheckedRequest>(checked);
-  EXPECT_TRUE(keys.empty()) << "there is no room for prefixes";
-  EXPECT_EQ(plan.prompt.tokens, 30);
-  EXPECT_EQ(total, 60);
+  const auto& good = std::get<CheckedRequest>(checked);
+  const std::vector<TokenId>& probe = good.probe;
+  EXPECT_TRUE(good.prefix_keys.empty()) << "there is no room for prefixes";
+  EXPECT_EQ(good.plan.prompt.tokens, 30);
+  EXPECT_EQ(good.max_total_tokens, 60);
   const std::string_view instruction = "\n\nRepeat the previous context:";
   ASSERT_EQ(probe.size(), instruction.size() + 30);
   EXPECT_TRUE(std::equal(instruction.begin(), instruction.end(), probe.begin()));
-  EXPECT_TRUE(std::equal(probe.begin() + instruction.size(), probe.end(), good.prompt.begin()));
+  EXPECT_TRUE(
+      std::equal(probe.begin() + instruction.size(), probe.end(), good.request.prompt.begin()));
   request.cache.max_cache_tokens = 30;
   EXPECT_TRUE(
       std::get<CheckedRequest>(CheckRequest(request, SmallLimits(), tokenizer)).probe.empty())

@@ -50,6 +50,7 @@ class Soak {
   int num_continued() const { return num_continued_; }
   int num_loaded() const { return num_loaded_; }
   int num_compared() const { return num_compared_; }
+  int num_promised() const { return num_promised_; }
 
  private:
   static std::optional<TokenId> Accidents(uint64_t seed, int32_t position) {
@@ -203,11 +204,14 @@ class Soak {
     if (Below(30) == 0) request.keep_as.pinned = true;
     if (Below(3) == 0) GoOn(&request);
     if (request.from != nullptr || !request.keep_as.handle.empty())
-      request.evict_on_pressure = false;
+      request.on_pressure = OnPressure::kPreempt;
+    if (request.on_pressure == OnPressure::kPreempt && Below(4) == 0) {
+      request.on_pressure = OnPressure::kNever;
+      if (!request.stopping.max_tokens.has_value()) request.stopping.max_tokens = 1 + Below(60);
+    }
+    const bool may_fork = request.on_pressure != OnPressure::kEvict;
     const int samples =
-        !request.evict_on_pressure && Below(5) == 0 && request.resume_token_ids.empty()
-            ? 2 + Below(4)
-            : 1;
+        may_fork && Below(5) == 0 && request.resume_token_ids.empty() ? 2 + Below(4) : 1;
     if (samples > 1) request.keep_as = {};
     const std::optional<uint64_t> seed = request.sampling.seed;
     for (int i = 0; i < samples; ++i) {
@@ -221,7 +225,7 @@ class Soak {
     const CacheSpec& cache = request->cache;
     if (cache.policy != "local" && cache.policy != "h2o") return;
     if (!cache.params.empty() || cache.min_retained_mass.has_value()) return;
-    request->evict_on_pressure = true;
+    request->on_pressure = OnPressure::kEvict;
     request->keep_as = {};
     request->cache.min_cache_tokens = request->cache.min_cache_tokens.value_or(2 + Below(30));
   }
@@ -321,6 +325,7 @@ class Soak {
     for (size_t i = 0; i < handles_.size(); ++i) {
       const Stream& stream = harness_[handles_[i]];
       ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
+      if (requests_[i].on_pressure == OnPressure::kNever) CheckKeptItsPages(stream);
       if (stream.token_ids.empty()) continue;
       // Alone nothing would have been cut.
       const Usage& usage =
@@ -360,6 +365,14 @@ class Soak {
     }
   }
 
+  // However scarce the pool was.
+  void CheckKeptItsPages(const Stream& stream) {
+    const Usage& usage =
+        stream.finished.has_value() ? stream.finished->usage : stream.failed->usage;
+    ASSERT_EQ(usage.preemptions + usage.swaps + usage.shrinks, 0);
+    if (usage.kv_pages_peak > 0) ++num_promised_;
+  }
+
   std::mt19937_64 random_;
   const CacheSpec policy_;  // under pressure
   SchedulerHarness harness_;
@@ -369,6 +382,7 @@ class Soak {
   std::vector<std::pair<std::shared_ptr<const Context>, KeptSpace>> loading_;
   std::vector<ContextId> loaded_;
   int num_compared_ = 0;
+  int num_promised_ = 0;
   int num_continued_ = 0;
   int num_loaded_ = 0;
   uint64_t next_seed_ = 0;
@@ -379,7 +393,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   const uint64_t first = FromEnvironment("HYDRANT_SOAK_SEED", 1);
   uint64_t preemptions = 0, compared = 0, cached = 0, evicted = 0, continued = 0,
            contexts_evicted = 0, loaded = 0, appended = 0, turns = 0, forks = 0, copies = 0,
-           shared = 0, state_copies = 0, swaps = 0, shrinks = 0, compressed = 0;
+           shared = 0, state_copies = 0, swaps = 0, shrinks = 0, compressed = 0, promised = 0;
   constexpr uint64_t kStepsPerSeed = 500;
   for (uint64_t seed = first; seed < first + steps / kStepsPerSeed; ++seed) {
     SCOPED_TRACE(testing::Message() << "HYDRANT_SOAK_SEED=" << seed);
@@ -390,6 +404,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
     shrinks += soak.shrinks();
     compressed += soak.compressed();
     compared += soak.num_compared();
+    promised += soak.num_promised();
     cached += soak.prefix_cache().hit_tokens;
     evicted += soak.prefix_cache().evicted_blocks;
     continued += soak.num_continued();
@@ -411,7 +426,8 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
             << " raised budgets, " << forks << " samples forked, " << shared
             << " tokens of prompts in others' pages, " << copies << " pages copied, "
             << state_copies << " states alone, " << contexts_evicted << " contexts evicted, "
-            << loaded << " loaded, " << compared << " streams equal to their run alone\n";
+            << loaded << " loaded, " << promised << " that nothing was taken from, " << compared
+            << " streams equal to their run alone\n";
   EXPECT_GT(preemptions, 0u);
   EXPECT_GT(swaps, 0u);
   EXPECT_GT(shrinks, 0u);
@@ -421,6 +437,7 @@ TEST(SchedulerSoakTest, InvariantsHoldUnderRandomLoad) {
   EXPECT_GT(continued, 0u);
   EXPECT_GT(contexts_evicted, 0u);
   EXPECT_GT(loaded, 0u);
+  EXPECT_GT(promised, 0u);
   EXPECT_GT(appended, 0u);
   EXPECT_GT(turns, 0u);
   EXPECT_GT(forks, 0u);

@@ -160,7 +160,7 @@ TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
       request.cache.policy = "h2o";
       request.cache.max_cache_tokens = 100;
       request.cache.min_cache_tokens = 12;
-      request.evict_on_pressure = evict;
+      request.on_pressure = evict ? OnPressure::kEvict : OnPressure::kPreempt;
       h->Add(request);
     }
     h->RunToEnd();
@@ -197,7 +197,7 @@ TEST_P(SchedulerTest, ACutSurvivesPreemption) {
     request->cache.max_cache_tokens = 100;
   }
   second.cache.min_cache_tokens = 30;  // then it is preempted
-  second.evict_on_pressure = true;
+  second.on_pressure = OnPressure::kEvict;
   h.Add(first);
   const RequestHandle cut = h.Add(second);
   h.RunToEnd();
