@@ -6,6 +6,7 @@
 #include <limits>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "engine/cache/cache_space.h"
 #include "engine/cache/cache_words.h"
 #include "gtest/gtest.h"
@@ -294,6 +295,50 @@ TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
   ASSERT_TRUE(std::holds_alternative<Failed>(checked));
   EXPECT_EQ(std::get<Failed>(checked).reason, "INVALID");
   EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, {5}).status());
+}
+
+// What is promised has to have a bound that the client names, or its cache has.
+TEST(RequestCheckTest, APromiseHasABound) {
+  const FakeTokenizer tokenizer;
+  const auto message = [&](const Request& request, const EngineLimits& limits) {
+    const auto checked = CheckRequest(request, limits, tokenizer);
+    const Failed* failed = std::get_if<Failed>(&checked);
+    return failed == nullptr
+               ? std::string()
+               : absl::StrCat(failed->reason, " ", std::string(failed->status.message()));
+  };
+  Request request = MakeRequest(20, 10);
+  request.on_pressure = OnPressure::kNever;
+  EXPECT_EQ(message(request, SmallLimits()), "");
+  request.stopping.max_tokens.reset();
+  EXPECT_EQ(message(request, SmallLimits()),
+            "INVALID stopping.max_tokens: unset, but scheduling.on_pressure ON_PRESSURE_NEVER "
+            "promises the request all pages that it may come to hold, and \"full\" as asked for "
+            "grows with every token, up to max_model_len 128; set max_tokens, or a cache that has "
+            "a cap");
+  request.cache.policy = "snapkv";  // the prompt alone
+  request.cache.max_cache_tokens = 8;
+  EXPECT_EQ(message(request, SmallLimits()).substr(0, 30), "INVALID stopping.max_tokens: u");
+  request.cache.params["decode_cap"] = "12";
+  EXPECT_EQ(message(request, SmallLimits()), "");
+  request.cache = LocalCache(12);
+  EXPECT_EQ(message(request, SmallLimits()), "");
+  request.cache = CacheSpec();
+  request.cache.policy = "auto";
+  EXPECT_EQ(message(request, SmallLimits()).substr(0, 30), "INVALID stopping.max_tokens: u");
+  EngineLimits limits = SmallLimits();
+  limits.window = 16;
+  limits.window_layers = limits.num_layers;  // none holds more
+  request.cache = CacheSpec();
+  EXPECT_EQ(message(request, limits), "");
+  request.stopping.max_tokens = 22;
+  limits = SmallLimits();
+  limits.num_blocks = 40;  // 40 entries in each of 4 heads
+  EXPECT_EQ(message(request, limits),
+            "NEVER_FITS prompt: 20 tokens and max_tokens 22 need a cache of 41 tokens, the whole "
+            "pool holds 40: lower max_tokens or the cache budget");
+  request.stopping.max_tokens = 21;
+  EXPECT_EQ(message(request, limits), "");
 }
 
 TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {

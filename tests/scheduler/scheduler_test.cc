@@ -913,6 +913,24 @@ TEST_P(SchedulerTest, MoreRunWhereTheyShare) {
   EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
 }
 
+// A prompt that others could share pages of, but for the question behind it, which overwrites them:
+// when what is there of the prompt is reported, the question is being read already.
+TEST_P(SchedulerTest, AQuestionThatIsBeingReadOverwritesNothingOfOthers) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 20;
+  SchedulerHarness h(LimitsForLongPrompts(Limits()), options);
+  h.Add(MakeRequest(8, 60));  // beside which no more is read in a step
+  for (int i = 0; i < 4; ++i) h.Step();
+  Request request = BeginningWith(7, 100, 80, 1);
+  request.question_tokens = 80;
+  request.cache = LocalCache(104);
+  request.cache.policy = "snapkv";
+  request.cache.params["decode_cap"] = "110";
+  const RequestHandle a = h.Add(request);
+  h.RunToEnd();
+  EXPECT_TRUE(h[a].finished.has_value());
+}
+
 std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count) {
   std::vector<RequestHandle> handles;
   for (int i = 0; i < count; ++i) {

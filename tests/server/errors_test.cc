@@ -131,9 +131,16 @@ std::vector<BadField> BadFields() {
          r->mutable_sampling()->set_n(2);
        },
        "sampling.n", "with ON_PRESSURE_EVICT at most 1"},
+      {"PromiseWithoutABound",
+       [](R* r) {
+         r->mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_NEVER);
+         r->mutable_stopping()->clear_max_tokens();
+       },
+       "stopping.max_tokens", "set max_tokens, or a cache that has a cap"},
       {"UnknownPressure",
        [](R* r) { r->mutable_scheduling()->set_on_pressure(static_cast<v1::OnPressure>(7)); },
-       "scheduling.on_pressure", "7 is unknown"},
+       "scheduling.on_pressure",
+       "7 is unknown; one of ON_PRESSURE_PREEMPT, ON_PRESSURE_EVICT, ON_PRESSURE_NEVER"},
       {"TenantTooLong", [](R* r) { r->mutable_scheduling()->set_tenant(std::string(129, 'x')); },
        "scheduling.tenant", "has 129 bytes; at most 128"},
       {"NoTimeToTheFirstToken",

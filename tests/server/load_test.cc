@@ -300,6 +300,8 @@ TEST(MixTest, ReuseIsNamedAsTheWireNamesIt) {
   const MixedArm scheduled =
       (*ParseMix("h2o:on_pressure=evict:priority=-2:tpot_us=90000:max_cache_tokens=9"))[0];
   EXPECT_EQ(scheduled.scheduling.on_pressure(), v1::ON_PRESSURE_EVICT);
+  EXPECT_EQ((*ParseMix("full:on_pressure=never"))[0].scheduling.on_pressure(),
+            v1::ON_PRESSURE_NEVER);
   EXPECT_EQ(scheduled.scheduling.priority(), -2);
   EXPECT_EQ(scheduled.scheduling.slo().tpot_us(), 90'000u);
   EXPECT_FALSE(scheduled.scheduling.slo().has_ttft_us());

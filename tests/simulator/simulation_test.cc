@@ -340,6 +340,9 @@ TEST(MixTest, ReadsWhatALoadNames) {
   EXPECT_EQ(request.priority, -3);
   EXPECT_EQ(request.slo.ttft_us, 5);
   EXPECT_FALSE(request.prefix_caching);
+  EXPECT_EQ(request.on_pressure, OnPressure::kPreempt);
+  EXPECT_EQ((*ParseMix("full:on_pressure=never"))[0].request.on_pressure, OnPressure::kNever);
+  EXPECT_EQ((*ParseMix("h2o:on_pressure=evict"))[0].request.on_pressure, OnPressure::kEvict);
 }
 
 TEST(MixTest, NamesTheArmThatIsWrong) {
@@ -349,6 +352,7 @@ TEST(MixTest, NamesTheArmThatIsWrong) {
       {"full@-1", "what follows @ is its weight"},
       {"full:a", "settings are written name=value"},
       {"full:priority=x", "priority: 'x' is no value for it"},
+      {"full:on_pressure=always", "on_pressure: 'always' is no value for it"},
       {"full:reuse=maybe", "reuse: 'maybe' is no value for it"}};
   for (const auto& [text, error] : cases)
     EXPECT_THAT(std::string(ParseMix(text).status().message()), HasSubstr(error)) << text;

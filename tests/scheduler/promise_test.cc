@@ -1,0 +1,299 @@
+// Requests whose pages are promised to them when they are admitted (OnPressure::kNever): the
+// scheduler and a fake engine under a fake clock. The harness checks at every step that promises
+// and pages held are no more than the pool (Scheduler::CheckInvariants).
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+// The parameter: steps in flight.
+class PromiseTest : public testing::TestWithParam<int> {
+ protected:
+  // So many pages of 4 entries for each of 4 heads.
+  static EngineLimits PoolOf(int pages_a_head) {
+    EngineLimits limits = SmallLimits();
+    limits.max_steps_in_flight = GetParam();
+    limits.num_blocks = limits.num_states = 4 * pages_a_head;
+    return limits;
+  }
+  static constexpr SchedulerOptions kNoWatermark = {.watermark = 0};
+
+  static Request Never(int prompt_tokens, int max_tokens, uint64_t seed = 1) {
+    Request request = MakeRequest(prompt_tokens, max_tokens, seed);
+    request.on_pressure = OnPressure::kNever;
+    return request;
+  }
+  static int NumLive(const SchedulerHarness& h) {
+    const SchedulerStats stats = h.scheduler.Stats();
+    return stats.prefilling + stats.running;
+  }
+  static void ExpectUntouched(const Stream& stream, size_t tokens) {
+    ASSERT_TRUE(stream.finished.has_value()) << stream.failed->status;
+    EXPECT_EQ(stream.token_ids.size(), tokens);
+    const Usage& usage = stream.finished->usage;
+    EXPECT_EQ(usage.preemptions + usage.swaps + usage.shrinks, 0);
+    EXPECT_EQ(usage.swapped_us + usage.preempted_us, 0);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, PromiseTest, testing::Values(1, 2, 3));
+
+// 20 tokens are 5 pages, 39 are 10; the pool has 19.
+TEST_P(PromiseTest, TwoThatFitNowAndNotToTheEndComeOneByOne) {
+  for (const bool never : {false, true}) {
+    SchedulerHarness h(PoolOf(19), kNoWatermark);
+    std::vector<RequestHandle> handles;
+    for (const uint64_t seed : {1, 2}) {
+      Request request = Never(20, 20, seed);
+      if (!never) request.on_pressure = OnPressure::kPreempt;
+      handles.push_back(h.Add(request));
+    }
+    h.Step();
+    EXPECT_EQ(NumLive(h), never ? 1 : 2);
+    if (!never) continue;
+    EXPECT_EQ(h.scheduler.Stats().wait_reason, WaitReason::kPages);
+    while (!h[handles[0]].Ended()) {
+      EXPECT_EQ(NumLive(h), 1);
+      h.Step();
+    }
+    h.RunToEnd();
+    for (const RequestHandle handle : handles) ExpectUntouched(h[handle], 20);
+  }
+}
+
+TEST_P(PromiseTest, TwoThatFitToTheEndRunSideBySide) {
+  SchedulerHarness h(PoolOf(20), kNoWatermark);
+  h.Add(Never(20, 20, 1));
+  h.Add(Never(20, 20, 2));
+  h.Step();
+  EXPECT_EQ(NumLive(h), 2);
+  // What is promised is nobody else's, though 10 pages a head are free.
+  const RequestHandle third = h.Add(MakeRequest(4, 2, 3));
+  h.Step();
+  EXPECT_EQ(h.scheduler.Stats().pages_free, 4 * 20 - 2 * 4 * 6);
+  EXPECT_EQ(h.scheduler.Stats().waiting, 1);
+  h.RunToEnd();
+  EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+  EXPECT_TRUE(h[third].finished.has_value());
+}
+
+// The last of all, and of the last class.
+TEST_P(PromiseTest, OthersArePreemptedInsteadOfIt) {
+  SchedulerHarness h(PoolOf(26), kNoWatermark);
+  const RequestHandle first = h.Add(MakeRequest(20, 30, 1));  // 13 pages a head to the end
+  const RequestHandle second = h.Add(MakeRequest(20, 30, 2));
+  Request last = Never(8, 33, 3);  // 10
+  last.priority = 3;
+  const RequestHandle never = h.Add(last);
+  h.Step();
+  EXPECT_EQ(NumLive(h), 3);
+  h.RunToEnd();
+  ExpectUntouched(h[never], 33);
+  EXPECT_EQ(h[first].finished->usage.preemptions, 0) << "the first of those that may be preempted";
+  EXPECT_GT(h[second].finished->usage.preemptions, 0);
+}
+
+// It has 12 of 20 pages a head for 39 steps, and the first one 8: 32 tokens.
+TEST_P(PromiseTest, TheFirstGivesWayWhereNobodyElseCan) {
+  for (const bool swaps : {false, true}) {
+    EngineLimits limits = PoolOf(20);
+    if (swaps) {
+      limits.num_swap_pages = limits.num_host_pages = limits.num_blocks;
+      limits.max_kept_caches = limits.max_num_seqs;
+    }
+    SchedulerHarness h(limits, kNoWatermark);
+    const RequestHandle first = h.Add(MakeRequest(8, 60, 1));
+    const RequestHandle never = h.Add(Never(8, 40, 2));
+    h.Step();
+    EXPECT_EQ(NumLive(h), 2);
+    while (NumLive(h) == 2) h.Step();
+    EXPECT_FALSE(h[never].Ended());
+    EXPECT_EQ(h.scheduler.Stats().waiting, 1);
+    while (!h[never].Ended()) h.Step();
+    EXPECT_EQ(NumLive(h), 0) << "it comes back when there is room for more than a few tokens";
+    h.RunToEnd();
+    ExpectUntouched(h[never], 40);
+    const Usage& usage = h[first].finished->usage;
+    EXPECT_EQ(h[first].token_ids.size(), 60u);
+    EXPECT_EQ(usage.preemptions, swaps ? 0 : 1);
+    EXPECT_EQ(usage.swaps, swaps ? 1 : 0);
+  }
+}
+
+// Once it is known how long answers get, nobody is let in beside a promise of 12 of 20 pages who
+// would want more than 8 while it lasts: for a prompt of 8 tokens that is until 24 are to come.
+TEST_P(PromiseTest, AdmissionLooksAheadPastAPromise) {
+  SchedulerHarness h(PoolOf(20), kNoWatermark);
+  for (int i = 0; i < 8; ++i) {
+    h.Add(MakeRequest(8, 60, 100 + i));
+    h.RunToEnd();
+  }
+  for (auto& [handle, stream] : h.streams) ASSERT_EQ(stream.token_ids.size(), 60u);
+  const RequestHandle never = h.Add(Never(8, 40, 1));
+  h.Step();
+  const RequestHandle other = h.Add(MakeRequest(8, 60, 2));  // 17 pages a head
+  while (h[never].token_ids.size() < 40 - 25) {
+    EXPECT_EQ(NumLive(h), 1);
+    h.Step();
+  }
+  while (NumLive(h) == 1) h.Step();
+  EXPECT_FALSE(h[never].Ended());
+  h.RunToEnd();
+  ASSERT_TRUE(h[other].finished.has_value()) << h[other].failed->status;
+  EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+}
+
+// Rows are as wide as they will ever be: 10 block ids for each of 4 heads.
+TEST_P(PromiseTest, TheTableIsPromisedAsWell) {
+  for (const int rows : {1, 2}) {
+    EngineLimits limits = PoolOf(40);
+    limits.table_entries = 4 * 10 * (rows + 1) - 4;
+    SchedulerHarness h(limits, kNoWatermark);
+    for (const uint64_t seed : {1, 2, 3}) h.Add(Never(20, 20, seed));
+    h.Step();
+    EXPECT_EQ(NumLive(h), rows);
+    EXPECT_EQ(h.scheduler.Stats().wait_reason, WaitReason::kBlockTables);
+    h.RunToEnd();
+    for (auto& [handle, stream] : h.streams) ExpectUntouched(stream, 20);
+  }
+}
+
+std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count) {
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < count; ++i) {
+    request.sampling.seed = 100 + i;
+    if (i > 0) request.sample_of = handles[0];
+    handles.push_back(h->Add(request));
+  }
+  return handles;
+}
+
+// A prompt of 20 tokens has 5 whole pages a head, which samples share, and each goes on by 5.
+TEST_P(PromiseTest, EverySampleHasAPromise) {
+  for (const auto& [pages, live] : {std::pair(20, 3), std::pair(19, 2)}) {
+    SchedulerHarness h(PoolOf(pages), kNoWatermark);
+    const std::vector<RequestHandle> samples = AddSamples(&h, Never(20, 20), 3);
+    int most = 0;
+    while (!h.scheduler.Empty()) {
+      h.Step();
+      most = std::max(most, NumLive(h));
+    }
+    EXPECT_EQ(most, live);
+    for (const RequestHandle sample : samples) ExpectUntouched(h[sample], 20);
+    EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+  }
+}
+
+// Heads that overwrite what the prompt left share nothing: 24 entries are 6 pages of their own.
+TEST_P(PromiseTest, WhatWillBeOverwrittenIsNotShared) {
+  for (const auto& [pages, live] : {std::pair(18, 3), std::pair(17, 2)}) {
+    SchedulerHarness h(PoolOf(pages), kNoWatermark);
+    Request request = Never(20, 20);
+    request.cache = LocalCache(24);
+    const std::vector<RequestHandle> samples = AddSamples(&h, request, 3);
+    int most = 0;
+    while (!h.scheduler.Empty()) {
+      h.Step();
+      most = std::max(most, NumLive(h));
+      EXPECT_EQ(h.scheduler.Stats().pages_spared, 0);
+    }
+    EXPECT_EQ(most, live);
+    EXPECT_GT(h.engine.num_copies(), 0);
+    for (const RequestHandle sample : samples) ExpectUntouched(h[sample], 20);
+  }
+}
+
+// Of a prompt of 40 tokens a head holds 32 candidates, 8 pages, until all have been read; then all
+// heads together hold 32 entries, in 11 pages at most: 12 entries more are what their last pages
+// may leave empty.
+TEST_P(PromiseTest, WhatIsKnownNotToBeNeededIsGivenBack) {
+  SchedulerHarness h(PoolOf(11), kNoWatermark);  // 44
+  const auto ragged = [](uint64_t seed) {
+    Request request = Never(40, 60, seed);
+    request.cache = LocalCache(8);
+    request.cache.policy = "h2o";
+    request.cache.params = {{"budget_scope", "model"}, {"candidates", "4"}};
+    return request;
+  };
+  const RequestHandle first = h.Add(ragged(1)), second = h.Add(ragged(2));
+  h.Step();
+  EXPECT_EQ(NumLive(h), 1) << "32 pages are promised, and 32 are wanted";
+  for (int i = 0; i < GetParam() + 2; ++i) h.Step();
+  EXPECT_EQ(NumLive(h), 2);
+  EXPECT_FALSE(h[first].Ended());
+  h.RunToEnd();
+  ExpectUntouched(h[first], 60);
+  ExpectUntouched(h[second], 60);
+}
+
+// Caches of every life, in a pool that is too small for two of most of them, beside others.
+TEST_P(PromiseTest, EveryKindOfCacheKeepsItsPromise) {
+  const std::vector<std::pair<std::string, std::map<std::string, std::string>>> policies = {
+      {"full", {}},
+      {"local", {}},
+      {"h2o", {{"budget_scope", "model"}, {"candidates", "2"}}},
+      {"ada-snapkv", {}},
+      {"snapkv", {}},
+      {"ada-h2o", {}},
+      {"co2", {{"measurement_steps", "9"}}},
+      {"co2", {{"self_tuning", "true"}, {"budget_scope", "model"}}},
+      {"scissorhands", {{"drop_tokens", "5"}}},
+      {"subgen", {}},
+      {"reconstruct", {}},
+      {"auto", {}}};
+  SchedulerHarness h(PoolOf(30), kNoWatermark);
+  std::vector<RequestHandle> handles;
+  uint64_t seed = 0;
+  for (const auto& [policy, params] : policies) {
+    Request request = Never(48, 40, ++seed);
+    if (policy != "full" && policy != "auto") request.cache = LocalCache(20);
+    request.cache.policy = policy;
+    request.cache.params = params;
+    handles.push_back(h.Add(request));
+    h.Add(MakeRequest(20, 40, 100 + seed));
+  }
+  h.RunToEnd();
+  for (const RequestHandle handle : handles) ExpectUntouched(h[handle], 40);
+  EXPECT_GT(h.scheduler.Stats().preemptions, 0u) << "the pool is scarce";
+}
+
+// The longest is not refused: it has the pool to itself at last.
+TEST_P(PromiseTest, OneThatNeedsThePoolWaitsUntilItIsEmpty) {
+  SchedulerHarness h(PoolOf(20));
+  h.Add(MakeRequest(8, 20, 1));
+  const RequestHandle never = h.Add(Never(30, 51, 2));  // 80 entries, all there are
+  h.Step();
+  EXPECT_EQ(NumLive(h), 1);
+  h.RunToEnd();
+  ExpectUntouched(h[never], 51);
+}
+
+// A turn raises the caps of the context that it goes on from; that is promised, too.
+TEST_P(PromiseTest, ATurnOfAConversationIsPromisedWhatItWillHold) {
+  EngineLimits limits = PoolOf(40);
+  limits.num_host_pages = 200;
+  limits.max_kept_caches = 4;
+  SchedulerHarness h(limits, kNoWatermark);
+  Request first = MakeRequest(60, 4, 1);
+  first.cache.policy = "h2o";
+  first.cache.cache_ratio = 0.5;
+  first.cache.min_cache_tokens = 4;
+  first.keep_as.handle = "context";
+  h.Add(first);
+  h.RunToEnd();
+  Request turn = Never(40, 20, 2);
+  turn.context = "context";
+  ASSERT_FALSE(h.scheduler.contexts().Resolve(&turn).has_value());
+  const RequestHandle never = h.Add(turn);
+  for (uint64_t seed = 10; seed < 14; ++seed) h.Add(MakeRequest(20, 60, seed));
+  h.RunToEnd();
+  ExpectUntouched(h[never], 20);
+  EXPECT_GT(h.engine.num_turns(), 0);
+  EXPECT_GT(h.scheduler.Stats().preemptions, 0u);
+}
+
+}  // namespace
+}  // namespace hydrant
