@@ -55,6 +55,7 @@ struct Flags {
   std::string host;
   int port = -1;
   double target_ttft_s = 0, target_tpot_s = 0;
+  std::string tenant_weights;
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
@@ -223,6 +224,10 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
                   "as much of prompts "
                   "is read, as keeps it. Default: none, the most tokens a second")
       ->check(Within(0.0001, 86400.0))
+      ->group(group);
+  app->add_option("--tenant-weights", flags->tenant_weights,
+                  "While several tenants wait, their shares of the machine: NAME=WEIGHT,...; a "
+                  "weight is in (0, 1000], and 1 where none is named")
       ->group(group);
   app->add_option("--watermark", scheduler.watermark,
                   "Share of the pages kept free at admission, [0, 0.5]")
@@ -395,6 +400,8 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.max_model_len > 0) engine.max_model_len = flags.max_model_len;
   if (flags.target_ttft_s > 0) options->scheduler.target_ttft_us = Micros(flags.target_ttft_s);
   if (flags.target_tpot_s > 0) options->scheduler.target_tpot_us = Micros(flags.target_tpot_s);
+  HYDRANT_ASSIGN_OR_RETURN(options->scheduler.tenant_weights,
+                           ParseTenantWeights(flags.tenant_weights));
   options->stall_timeout = Millis(flags.stall_timeout_s);
   options->drain_delay = Millis(flags.drain_delay_s);
   if (flags.max_connection_age_s > 0)

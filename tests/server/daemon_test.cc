@@ -276,6 +276,8 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kModel, "--threads", "0"}, {"--threads", "1 to 1024"}},
            {{"--model", kModel, "--block-size", "0"}, {"--block-size", "0"}},
            {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},
+           {{"--model", kModel, "--tenant-weights", "gold=3,iron=2000"},
+            {"tenant-weights", "2000", "'iron'", "(0, 1000]"}},
            {{"--model", kModel, "--target-ttft", "0"}, {"--target-ttft", "86400"}},
            {{"--model", kModel, "--target-tpot", "nan"}, {"--target-tpot", "86400"}},
            {{"--model", kModel, "--max-num-seqs", "many"}, {"--max-num-seqs", "many"}},

@@ -119,9 +119,10 @@ CommandLine Parse(std::vector<const char*> arguments) {
 }
 
 TEST(CommandLine, FillsTheOptions) {
-  const CommandLine line = Parse({"--model", "m.gguf", "--kv-cache-memory-bytes", "1G", "--port",
-                                  "0", "--dtype", "bfloat16", "--kv-cache-dtype", "float32",
-                                  "--shutdown-timeout", "1.5", "--watermark", "0.1"});
+  const CommandLine line =
+      Parse({"--model", "m.gguf", "--kv-cache-memory-bytes", "1G", "--port", "0", "--dtype",
+             "bfloat16", "--kv-cache-dtype", "float32", "--shutdown-timeout", "1.5", "--watermark",
+             "0.1", "--tenant-weights", "gold=3,iron=0.5"});
   ASSERT_TRUE(line.options.has_value()) << line.text;
   EXPECT_EQ(line.options->model_path, "m.gguf");
   EXPECT_EQ(line.options->listen, "127.0.0.1:0");
@@ -130,6 +131,8 @@ TEST(CommandLine, FillsTheOptions) {
   EXPECT_EQ(line.options->engine.kv_cache_dtype, DType::kF32);
   EXPECT_EQ(line.options->shutdown_timeout.count(), 1500);
   EXPECT_EQ(line.options->scheduler.watermark, 0.1);
+  EXPECT_EQ(line.options->scheduler.tenant_weights,
+            (std::map<std::string, double>{{"gold", 3}, {"iron", 0.5}}));
   EXPECT_EQ(line.options->flags.at("block-size"), "16");
   EXPECT_EQ(line.options->flags.at("model"), "m.gguf");
 }
@@ -160,6 +163,7 @@ TEST(CommandLine, BadFlagsAreOneLineAndExitOne) {
       {"--model", "m", "--dtype", "int3"},
       {"--model", "m", "--kv-cache-memory-bytes", "much"},
       {"--model", "m", "--watermark", "2"},
+      {"--model", "m", "--tenant-weights", "gold"},
       {"--model", "m", "--port", "70000"}};
   for (const auto& arguments : bad) {
     const CommandLine line = Parse(arguments);
