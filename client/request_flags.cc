@@ -151,7 +151,8 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
   app->add_option("--timeout", flags->timeout_s, "Seconds the whole answer may take")
       ->check(CLI::NonNegativeNumber);
   app->add_option("--priority", flags->priority, "Lower ones go first; default 0");
-  app->add_option("--tenant", flags->tenant, "Whose request it is: tenants get equal shares");
+  app->add_option("--tenant", flags->tenant,
+                  "Whose request it is: tenants get shares by their weights");
   app->add_option("--on-pressure", flags->on_pressure,
                   "When others need pages: preempt, the default; evict: the cache may be cut; "
                   "never: nothing is taken, and it waits until all that it may need is there")

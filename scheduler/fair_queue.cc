@@ -12,7 +12,11 @@ constexpr double kNobody = std::numeric_limits<double>::infinity();
 
 void FairQueue::Open(const std::string& name, Sequence* sequence) {
   auto it = tenants_.find(name);
-  if (it == tenants_.end()) it = tenants_.emplace(name, Tenant{.name = name}).first;
+  if (it == tenants_.end()) {
+    it = tenants_.emplace(name, Tenant{.name = name}).first;
+    const auto weight = weights_.find(name);
+    if (weight != weights_.end()) it->second.weight = weight->second;
+  }
   Tenant& tenant = it->second;
   if (tenant.num_sequences++ == 0) {
     double least = kNobody;

@@ -1,6 +1,10 @@
 #include "scheduler/options.h"
 
+#include <charconv>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "engine/cache/cache_plan.h"
 #include "engine/cache/cache_words.h"
 #include "kernels/status_macros.h"
@@ -13,7 +17,48 @@ constexpr PromptShape kLongPrompt = {.tokens = 1 << 24};
 
 absl::Status CheckSpec(const CacheSpec& spec) { return PlanCache(spec, kLongPrompt).status(); }
 
+constexpr const char* kWeights = "tenant-weights";
+
+absl::Status CheckWeight(const std::string& tenant, double weight) {
+  if (tenant.empty())
+    return absl::InvalidArgumentError(absl::StrCat(kWeights, ": a tenant's name is empty"));
+  if (tenant.size() > kMaxTenantBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(kWeights, ": a name has ", tenant.size(),
+                                                   " bytes; at most ", kMaxTenantBytes));
+  }
+  if (weight > 0.0 && weight <= kMostTenantWeight) return absl::OkStatus();  // NaN is not
+  return absl::InvalidArgumentError(absl::StrCat(kWeights, ": the weight ", weight, " of '", tenant,
+                                                 "' is outside (0, ", kMostTenantWeight, "]"));
+}
+
 }  // namespace
+
+absl::StatusOr<std::map<std::string, double>> ParseTenantWeights(std::string_view text) {
+  std::map<std::string, double> weights;
+  if (text.empty()) return weights;
+  const std::vector<std::string> entries =
+      absl::StrSplit(absl::string_view(text.data(), text.size()), ',');
+  for (const std::string& entry : entries) {
+    const auto wrong = [&](std::string_view why) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kWeights, ": '", entry, "' ", absl::string_view(why.data(), why.size())));
+    };
+    const size_t equals = entry.rfind('=');
+    if (equals == std::string::npos) return wrong("is not NAME=WEIGHT");
+    const std::string name = entry.substr(0, equals);
+    const char* const begin = entry.data() + equals + 1;
+    const char* const end = entry.data() + entry.size();
+    double weight = 0;
+    const auto [rest, error] = std::from_chars(begin, end, weight);
+    if (error != std::errc() || rest != end)
+      return wrong(
+          absl::StrCat("has no number after '='; a weight is in (0, ", kMostTenantWeight, "]"));
+    const absl::Status status = CheckWeight(name, weight);
+    if (!status.ok()) return status;
+    if (!weights.emplace(name, weight).second) return wrong("names a tenant a second time");
+  }
+  return weights;
+}
 
 absl::Status ValidateOptions(const SchedulerOptions& options) {
   auto outside = [](const char* field, auto value, const char* range) {
@@ -36,6 +81,10 @@ absl::Status ValidateOptions(const SchedulerOptions& options) {
   }
   if (!(options.watermark >= 0.0 && options.watermark <= 0.5)) {
     return outside("watermark", options.watermark, "[0, 0.5]");
+  }
+  for (const auto& [tenant, weight] : options.tenant_weights) {
+    const absl::Status status = CheckWeight(tenant, weight);
+    if (!status.ok()) return status;
   }
   if (options.progress_interval_us < 1) {
     return outside("progress_interval_us", options.progress_interval_us, "[1, 2^63)");

@@ -3,8 +3,10 @@
 #define HYDRANT_SCHEDULER_OPTIONS_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,6 +14,8 @@
 #include "scheduler/request.h"
 
 namespace hydrant {
+
+inline constexpr double kMostTenantWeight = 1000;
 
 struct SchedulerOptions {
   int max_num_queued_reqs = 1024;
@@ -23,7 +27,10 @@ struct SchedulerOptions {
   // most tokens a second, whatever one of them waits.
   std::optional<TimeUs> target_ttft_us = {};
   std::optional<TimeUs> target_tpot_us = {};
-  double watermark = 0.02;                  // share of the pages kept free at admission, for growth
+  double watermark = 0.02;  // share of the pages kept free at admission, for growth
+  // By tenant, in (0, kMostTenantWeight]: while several wait, their shares of the machine are as
+  // their weights; who is not named has 1.
+  std::map<std::string, double> tenant_weights = {};
   TimeUs progress_interval_us = 1'000'000;  // a silent request hears Progress this often
   // By which a request for the full cache is admitted whose whole cache does not fit when its turn
   // comes (CheckedRequest::under_pressure); `full`: it waits until it does.
@@ -37,6 +44,9 @@ absl::Status ValidateOptions(const SchedulerOptions& options);
 // (engine/cache/cache_words.h). InvalidArgument says what is wrong with it, without the option's
 // name.
 absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text);
+// "NAME=WEIGHT,NAME=WEIGHT"; a name has no comma. Empty: none. InvalidArgument says what of which
+// entry is wrong.
+absl::StatusOr<std::map<std::string, double>> ParseTenantWeights(std::string_view text);
 
 }  // namespace hydrant
 

@@ -241,7 +241,7 @@ void Scheduler::ChargeTenants(TimeUs took) {
     double us = static_cast<double>(took) * pages / static_cast<double>(space_.NumPages());
     if (sequence->state == SequenceState::kRunning)
       us += model.Marginal({.rows = 1, .pages = pages});
-    sequence->tenant->served_us += us;
+    sequence->tenant->Charge(us);
   }
 }
 

@@ -21,6 +21,7 @@ using TimeUs = int64_t;  // microseconds of a steady clock
 // Names a sequence inside the process, a request or one of its samples; never reused.
 using RequestHandle = uint64_t;
 
+inline constexpr size_t kMaxTenantBytes = 128;
 inline constexpr int kMaxSamples = 64;      // of one request
 inline constexpr int kMostPriority = 1000;  // and the least is -1000
 
@@ -111,7 +112,7 @@ struct Request {
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;  // lower ones go first, and are preempted last
-  std::string tenant;    // whose it is: tenants that wait get equal shares
+  std::string tenant;    // whose it is: tenants that wait get shares by their weights
   OnPressure on_pressure = OnPressure::kPreempt;
   // The request ends with the prompt's hidden states (Finished::embedding) when that has been read:
   // no token follows. REQUIRES: max_tokens is 1, nothing is resumed

@@ -45,6 +45,7 @@ Scheduler::Scheduler(const EngineLimits& limits, const SchedulerOptions& options
       space_(limits),
       prefix_cache_(limits.num_prefix_blocks),
       contexts_(limits.NumContextPages(), limits.MaxContexts(), &space_, &directory_),
+      waiting_(options.tenant_weights),
       pacer_(options, options.max_num_batched_tokens.value_or(limits.prefill_rows)) {}
 
 Scheduler::~Scheduler() {
@@ -320,7 +321,7 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   sequence->usage.kv_pages_peak =
       std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
   sequence->prompt_work = WorkOfPrompt(*sequence);
-  sequence->tenant->served_us += std::max(1.0, pacer_.ReadingUs(sequence->prompt_work));
+  sequence->tenant->Charge(std::max(1.0, pacer_.ReadingUs(sequence->prompt_work)));
   GoLive(sequence);
 }
 

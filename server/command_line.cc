@@ -56,6 +56,7 @@ struct Flags {
   int port = -1;
   double target_ttft_s = 0, target_tpot_s = 0;
   std::string policy_under_pressure = "wait";
+  std::string tenant_weights;
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
   double shutdown_timeout_s = 30;
@@ -224,6 +225,10 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
                   "as much of prompts "
                   "is read, as keeps it. Default: none, the most tokens a second")
       ->check(Within(0.0001, 86400.0))
+      ->group(group);
+  app->add_option("--tenant-weights", flags->tenant_weights,
+                  "While several tenants wait, their shares of the machine: NAME=WEIGHT,...; a "
+                  "weight is in (0, 1000], and 1 where none is named")
       ->group(group);
   app->add_option("--watermark", scheduler.watermark,
                   "Share of the pages kept free at admission, [0, 0.5]")
@@ -409,6 +414,8 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
         fmt::format("--policy-under-pressure: {}", std::string(policy.status().message())));
   }
   options->scheduler.policy_under_pressure = *std::move(policy);
+  HYDRANT_ASSIGN_OR_RETURN(options->scheduler.tenant_weights,
+                           ParseTenantWeights(flags.tenant_weights));
   options->stall_timeout = Millis(flags.stall_timeout_s);
   options->drain_delay = Millis(flags.drain_delay_s);
   if (flags.max_connection_age_s > 0)

@@ -14,7 +14,6 @@ namespace hydrant {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
-constexpr size_t kMaxTenantBytes = 128;
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 

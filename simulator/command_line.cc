@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "kernels/status_macros.h"
 #include "load/run/option_group.h"
 #include "simulator/balancer.h"
 
@@ -69,6 +70,8 @@ void AddSchedulerFlags(CLI::App* app, Flags* flags) {
       .Option("--target-tpot", flags->target_tpot_s,
               "Seconds within which each further token is to come; default: none")
       ->check(CLI::Range(0.0001, 86400.0));
+  group.Option("--tenant-weights", flags->tenant_weights,
+               "While several tenants wait, their shares: NAME=WEIGHT,... in (0, 1000]; else 1");
   group.Option("--watermark", scheduler.watermark,
                "Share of the pages kept free at admission, [0, 0.5]");
   group.Option("--policy-under-pressure", flags->policy_under_pressure,
@@ -209,6 +212,8 @@ absl::Status CompleteFlags(Flags* flags) {
   if (flags->kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;
   if (flags->kv_cache_dtype == "bfloat16") engine.kv_cache_dtype = DType::kBF16;
   if (flags->async_scheduling != "auto") engine.async_scheduling = flags->async_scheduling == "on";
+  HYDRANT_ASSIGN_OR_RETURN(flags->scheduler.tenant_weights,
+                           ParseTenantWeights(flags->tenant_weights));
   flags->scheduler.target_ttft_us = Micros(flags->target_ttft_s);
   flags->scheduler.target_tpot_us = Micros(flags->target_tpot_s);
   absl::StatusOr<CacheSpec> policy = ParsePolicyUnderPressure(flags->policy_under_pressure);

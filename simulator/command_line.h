@@ -30,6 +30,7 @@ struct Flags {
   bool prefix_caching = true;
   bool fold_heads = false;
   SchedulerOptions scheduler;
+  std::string tenant_weights;
 
   std::string costs;  // a file; empty: DefaultCostModel()
   std::optional<double> noise = {};

@@ -284,6 +284,64 @@ TEST(Pacing, TenantsGetEqualShares) {
   }
 }
 
+// Both have more waiting than can run, of one kind: what each is served is as their weights.
+TEST(Pacing, TenantsGetSharesByTheirWeights) {
+  for (const auto& [weights, share] :
+       {std::pair(std::map<std::string, double>{{"gold", 3}}, 0.75),
+        std::pair(std::map<std::string, double>{{"gold", 0.5}, {"iron", 2}}, 0.2)}) {
+    Machine machine({.tenant_weights = weights}, 16);
+    machine.WarmUp();
+    std::map<RequestHandle, std::string> tenants;
+    for (uint64_t seed = 1; seed <= 800; ++seed) {
+      Request request = MakeRequest(kPrompt, kOutput, seed);
+      request.tenant = seed % 2 == 0 ? "gold" : "iron";
+      tenants[machine.Add(request)] = request.tenant;
+    }
+    const TimeUs end = machine.h.now + 20'000'000;
+    while (machine.h.now < end) machine.Step();
+    std::map<std::string, double> tokens;
+    for (const auto& [handle, answer] : machine.answers) tokens[tenants[handle]] += answer.tokens;
+    const double all = tokens["gold"] + tokens["iron"];
+    EXPECT_GT(all, 10'000);
+    EXPECT_NEAR(tokens["gold"] / all, share, 0.03);
+    for (const auto& [handle, tenant] : tenants)
+      machine.h.scheduler.Cancel(handle, absl::CancelledError("enough"));
+    machine.RunToEnd();
+  }
+}
+
+TEST(TenantWeights, AreReadFromText) {
+  const auto weights = ParseTenantWeights("a=3,b=0.5,c=d=1e-3,e=1000");
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ(*weights,
+            (std::map<std::string, double>{{"a", 3}, {"b", 0.5}, {"c=d", 0.001}, {"e", 1000}}));
+  EXPECT_TRUE(ParseTenantWeights("")->empty());
+  const std::string long_name(129, 'x');
+  const std::pair<std::string, const char*> cases[] = {
+      {"a", "tenant-weights: 'a' is not NAME=WEIGHT"},
+      {"a=1,", "tenant-weights: '' is not NAME=WEIGHT"},
+      {"=1", "tenant-weights: a tenant's name is empty"},
+      {"a=", "tenant-weights: 'a=' has no number after '='; a weight is in (0, 1000]"},
+      {"a=x", "'a=x' has no number after '='"},
+      {"a=1x", "'a=1x' has no number after '='"},
+      {"a=1 ", "'a=1 ' has no number after '='"},
+      {"a=0", "tenant-weights: the weight 0 of 'a' is outside (0, 1000]"},
+      {"a=-1", "the weight -1 of 'a' is outside (0, 1000]"},
+      {"a=1000.5", "the weight 1000.5 of 'a' is outside (0, 1000]"},
+      {"a=nan", "the weight nan of 'a' is outside (0, 1000]"},
+      {"a=inf", "the weight inf of 'a' is outside (0, 1000]"},
+      {"a=1e999", "'a=1e999' has no number after '='"},
+      {"a=1,b=2,a=1", "tenant-weights: 'a=1' names a tenant a second time"},
+      {long_name + "=1", "tenant-weights: a name has 129 bytes; at most 128"}};
+  for (const auto& [text, message] : cases) {
+    const absl::Status status = ParseTenantWeights(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message)) << text;
+  }
+  EXPECT_THAT(std::string(ValidateOptions({.tenant_weights = {{"a", 0}}}).message()),
+              StartsWith("tenant-weights: the weight 0 of 'a'"));
+}
+
 // Who comes back after a while has saved nothing up, and who asks for little waits little.
 TEST(Pacing, AQuietTenantIsServedAtOnceAndNoMoreThanItsShare) {
   Machine machine({}, 16);

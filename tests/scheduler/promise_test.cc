@@ -20,7 +20,7 @@ class PromiseTest : public testing::TestWithParam<int> {
     limits.num_blocks = limits.num_states = 4 * pages_a_head;
     return limits;
   }
-  static constexpr SchedulerOptions kNoWatermark = {.watermark = 0};
+  static SchedulerOptions NoWatermark() { return {.watermark = 0}; }
 
   static Request Never(int prompt_tokens, int max_tokens, uint64_t seed = 1) {
     Request request = MakeRequest(prompt_tokens, max_tokens, seed);
@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(StepsInFlight, PromiseTest, testing::Values(1, 2, 3));
 // 20 tokens are 5 pages, 39 are 10; the pool has 19.
 TEST_P(PromiseTest, TwoThatFitNowAndNotToTheEndComeOneByOne) {
   for (const bool never : {false, true}) {
-    SchedulerHarness h(PoolOf(19), kNoWatermark);
+    SchedulerHarness h(PoolOf(19), NoWatermark());
     std::vector<RequestHandle> handles;
     for (const uint64_t seed : {1, 2}) {
       Request request = Never(20, 20, seed);
@@ -65,7 +65,7 @@ TEST_P(PromiseTest, TwoThatFitNowAndNotToTheEndComeOneByOne) {
 }
 
 TEST_P(PromiseTest, TwoThatFitToTheEndRunSideBySide) {
-  SchedulerHarness h(PoolOf(20), kNoWatermark);
+  SchedulerHarness h(PoolOf(20), NoWatermark());
   h.Add(Never(20, 20, 1));
   h.Add(Never(20, 20, 2));
   h.Step();
@@ -82,7 +82,7 @@ TEST_P(PromiseTest, TwoThatFitToTheEndRunSideBySide) {
 
 // The last of all, and of the last class.
 TEST_P(PromiseTest, OthersArePreemptedInsteadOfIt) {
-  SchedulerHarness h(PoolOf(26), kNoWatermark);
+  SchedulerHarness h(PoolOf(26), NoWatermark());
   const RequestHandle first = h.Add(MakeRequest(20, 30, 1));  // 13 pages a head to the end
   const RequestHandle second = h.Add(MakeRequest(20, 30, 2));
   Request last = Never(8, 33, 3);  // 10
@@ -104,7 +104,7 @@ TEST_P(PromiseTest, TheFirstGivesWayWhereNobodyElseCan) {
       limits.num_swap_pages = limits.num_host_pages = limits.num_blocks;
       limits.max_kept_caches = limits.max_num_seqs;
     }
-    SchedulerHarness h(limits, kNoWatermark);
+    SchedulerHarness h(limits, NoWatermark());
     const RequestHandle first = h.Add(MakeRequest(8, 60, 1));
     const RequestHandle never = h.Add(Never(8, 40, 2));
     h.Step();
@@ -126,7 +126,7 @@ TEST_P(PromiseTest, TheFirstGivesWayWhereNobodyElseCan) {
 // Once it is known how long answers get, nobody is let in beside a promise of 12 of 20 pages who
 // would want more than 8 while it lasts: for a prompt of 8 tokens that is until 24 are to come.
 TEST_P(PromiseTest, AdmissionLooksAheadPastAPromise) {
-  SchedulerHarness h(PoolOf(20), kNoWatermark);
+  SchedulerHarness h(PoolOf(20), NoWatermark());
   for (int i = 0; i < 8; ++i) {
     h.Add(MakeRequest(8, 60, 100 + i));
     h.RunToEnd();
@@ -151,7 +151,7 @@ TEST_P(PromiseTest, TheTableIsPromisedAsWell) {
   for (const int rows : {1, 2}) {
     EngineLimits limits = PoolOf(40);
     limits.table_entries = 4 * 10 * (rows + 1) - 4;
-    SchedulerHarness h(limits, kNoWatermark);
+    SchedulerHarness h(limits, NoWatermark());
     for (const uint64_t seed : {1, 2, 3}) h.Add(Never(20, 20, seed));
     h.Step();
     EXPECT_EQ(NumLive(h), rows);
@@ -174,7 +174,7 @@ std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int 
 // A prompt of 20 tokens has 5 whole pages a head, which samples share, and each goes on by 5.
 TEST_P(PromiseTest, EverySampleHasAPromise) {
   for (const auto& [pages, live] : {std::pair(20, 3), std::pair(19, 2)}) {
-    SchedulerHarness h(PoolOf(pages), kNoWatermark);
+    SchedulerHarness h(PoolOf(pages), NoWatermark());
     const std::vector<RequestHandle> samples = AddSamples(&h, Never(20, 20), 3);
     int most = 0;
     while (!h.scheduler.Empty()) {
@@ -190,7 +190,7 @@ TEST_P(PromiseTest, EverySampleHasAPromise) {
 // Heads that overwrite what the prompt left share nothing: 24 entries are 6 pages of their own.
 TEST_P(PromiseTest, WhatWillBeOverwrittenIsNotShared) {
   for (const auto& [pages, live] : {std::pair(18, 3), std::pair(17, 2)}) {
-    SchedulerHarness h(PoolOf(pages), kNoWatermark);
+    SchedulerHarness h(PoolOf(pages), NoWatermark());
     Request request = Never(20, 20);
     request.cache = LocalCache(24);
     const std::vector<RequestHandle> samples = AddSamples(&h, request, 3);
@@ -210,7 +210,7 @@ TEST_P(PromiseTest, WhatWillBeOverwrittenIsNotShared) {
 // heads together hold 32 entries, in 11 pages at most: 12 entries more are what their last pages
 // may leave empty.
 TEST_P(PromiseTest, WhatIsKnownNotToBeNeededIsGivenBack) {
-  SchedulerHarness h(PoolOf(11), kNoWatermark);  // 44
+  SchedulerHarness h(PoolOf(11), NoWatermark());  // 44
   const auto ragged = [](uint64_t seed) {
     Request request = Never(40, 60, seed);
     request.cache = LocalCache(8);
@@ -244,7 +244,7 @@ TEST_P(PromiseTest, EveryKindOfCacheKeepsItsPromise) {
       {"subgen", {}},
       {"reconstruct", {}},
       {"auto", {}}};
-  SchedulerHarness h(PoolOf(30), kNoWatermark);
+  SchedulerHarness h(PoolOf(30), NoWatermark());
   std::vector<RequestHandle> handles;
   uint64_t seed = 0;
   for (const auto& [policy, params] : policies) {
@@ -276,7 +276,7 @@ TEST_P(PromiseTest, ATurnOfAConversationIsPromisedWhatItWillHold) {
   EngineLimits limits = PoolOf(40);
   limits.num_host_pages = 200;
   limits.max_kept_caches = 4;
-  SchedulerHarness h(limits, kNoWatermark);
+  SchedulerHarness h(limits, NoWatermark());
   Request first = MakeRequest(60, 4, 1);
   first.cache.policy = "h2o";
   first.cache.cache_ratio = 0.5;

@@ -280,6 +280,8 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
             {"--policy-under-pressure: cache.cache_policy: 'h3o' is unknown"}},
            {{"--model", kModel, "--policy-under-pressure", "h2o:cache_ratio=0.2:alpha=2"},
             {"--policy-under-pressure: cache.params: 'alpha'"}},
+           {{"--model", kModel, "--tenant-weights", "gold=3,iron=2000"},
+            {"tenant-weights", "2000", "'iron'", "(0, 1000]"}},
            {{"--model", kModel, "--target-ttft", "0"}, {"--target-ttft", "86400"}},
            {{"--model", kModel, "--target-tpot", "nan"}, {"--target-tpot", "86400"}},
            {{"--model", kModel, "--max-num-seqs", "many"}, {"--max-num-seqs", "many"}},

@@ -119,10 +119,10 @@ CommandLine Parse(std::vector<const char*> arguments) {
 }
 
 TEST(CommandLine, FillsTheOptions) {
-  const CommandLine line =
-      Parse({"--model", "m.gguf", "--kv-cache-memory-bytes", "1G", "--port", "0", "--dtype",
-             "bfloat16", "--kv-cache-dtype", "float32", "--shutdown-timeout", "1.5", "--watermark",
-             "0.1", "--policy-under-pressure", "h2o:cache_ratio=0.2"});
+  const CommandLine line = Parse(
+      {"--model", "m.gguf", "--kv-cache-memory-bytes", "1G", "--port", "0", "--dtype", "bfloat16",
+       "--kv-cache-dtype", "float32", "--shutdown-timeout", "1.5", "--watermark", "0.1",
+       "--policy-under-pressure", "h2o:cache_ratio=0.2", "--tenant-weights", "gold=3,iron=0.5"});
   ASSERT_TRUE(line.options.has_value()) << line.text;
   EXPECT_EQ(line.options->model_path, "m.gguf");
   EXPECT_EQ(line.options->listen, "127.0.0.1:0");
@@ -135,6 +135,8 @@ TEST(CommandLine, FillsTheOptions) {
   h2o.policy = "h2o";
   h2o.cache_ratio = 0.2;
   EXPECT_EQ(line.options->scheduler.policy_under_pressure, h2o);
+  EXPECT_EQ(line.options->scheduler.tenant_weights,
+            (std::map<std::string, double>{{"gold", 3}, {"iron", 0.5}}));
   EXPECT_EQ(line.options->flags.at("block-size"), "16");
   EXPECT_EQ(line.options->flags.at("model"), "m.gguf");
 }
@@ -167,6 +169,7 @@ TEST(CommandLine, BadFlagsAreOneLineAndExitOne) {
       {"--model", "m", "--kv-cache-memory-bytes", "much"},
       {"--model", "m", "--watermark", "2"},
       {"--model", "m", "--policy-under-pressure", "h2o"},
+      {"--model", "m", "--tenant-weights", "gold"},
       {"--model", "m", "--port", "70000"}};
   for (const auto& arguments : bad) {
     const CommandLine line = Parse(arguments);

@@ -132,6 +132,18 @@ TEST(SimulationTest, TenTimesTheRequestsAreNoMoreThanAShare) {
   EXPECT_NEAR(a / (a + b), 0.5, 0.01);
 }
 
+TEST(SimulationTest, AShareIsAsTheWeightSays) {
+  SimulationOptions options = SmallOptions("full:tenant=a@1,full:tenant=b@1");
+  options.replica.scheduler.max_num_queued_reqs = 100'000;
+  options.replica.scheduler.max_num_queued_tokens = 100'000'000;
+  options.replica.scheduler.tenant_weights = {{"a", 3}};
+  const SimulationResult result = RunAtRate(options, SmallLoad(options, 20'000, 64, 16), 20'000);
+  const auto a = static_cast<double>(result.contended_tokens.at("a"));
+  const auto b = static_cast<double>(result.contended_tokens.at("b"));
+  EXPECT_GT(b, 50'000);
+  EXPECT_NEAR(a / (a + b), 0.75, 0.01);
+}
+
 // A tenant within its share hardly notices that another asks for more than there is.
 TEST(SimulationTest, WhoAsksForLittleIsServedAtOnce) {
   const SimulationOptions options = SmallOptions("full:tenant=a@10,full:tenant=b@1");
