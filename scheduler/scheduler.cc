@@ -538,9 +538,11 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
           filled_.insert(filled_.end(), keys.begin(), keys.end());
         }
         prefix_cache_.Fill(&sequence->prefix);
+        // What follows the prompt may be being read by now, and counts when it has been.
+        const int64_t tokens = sequence->state == SequenceState::kPrefilling ? SeenAfter(*sequence)
+                                                                             : sequence->num_seen;
         if (!sequence->evict_on_pressure)
-          space_.Publish(sequence->plan, sequence->num_seen, sequence->prefix_keys,
-                         &sequence->space);
+          space_.Publish(sequence->plan, tokens, sequence->prefix_keys, &sequence->space);
       }
     }
     if (sequence->pooling != EmbeddingPooling::kNone) {

@@ -1159,6 +1159,32 @@ TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
 }
 
 // Two readings of 110 tokens do not fit into an arena of 128 together.
+// The question of the first is being read when the result of its context comes, and overwrites
+// entries of it: nobody may begin with these pages.
+TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
+  EngineLimits limits = Limits();
+  limits.num_prefix_blocks = 8;
+  const SchedulerOptions in_pieces = {.max_num_batched_tokens = 8};
+  Request request = WithQuestion(46, 12, 20, 36);
+  const auto run_alone = [&] {
+    SchedulerHarness alone(limits, in_pieces);
+    const RequestHandle handle = alone.Add(request);
+    alone.RunToEnd();
+    return alone[handle].token_ids;
+  };
+  SchedulerHarness h(limits, in_pieces);
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    request.sampling.seed = seed;
+    const std::vector<TokenId> expected = run_alone();
+    const RequestHandle handle = h.Add(request);
+    for (int step = 0; step < 12; ++step) h.Step();
+    if (seed == 3) h.RunToEnd();
+    EXPECT_EQ(h[handle].token_ids,
+              std::vector(expected.begin(), expected.begin() + h[handle].token_ids.size()));
+    EXPECT_GT(h[handle].token_ids.size(), 0u);
+  }
+}
+
 TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
   EngineLimits limits = Limits();
   limits.prefill_arena_tokens = 128;
