@@ -237,6 +237,7 @@ void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
 bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
   while (!space_.TryGrow(tokens, &sequence->space, &batch_)) {
     if (live_.size() == 1) {  // CheckRequest has excluded it
+      ForgetUpdates(*sequence);
       Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
       return false;
     }

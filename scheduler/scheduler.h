@@ -148,6 +148,8 @@ class Scheduler {
   absl::Status CheckInvariants() const;
 
  private:
+  friend class Shortage;  // of tests: takes a part of space_ for a while
+
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
   void SendDecisions();

@@ -1159,6 +1159,27 @@ TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
 }
 
 // Two readings of 110 tokens do not fit into an arena of 128 together.
+// A step that has nothing to run tells of the pages that a question will need, all the same.
+TEST_P(SchedulerTest, AQuestionThatFindsNoRoomInTheArenaKeepsItsPages) {
+  Request request = MakeRequest(30, 6);
+  request.question_tokens = 10;
+  request.cache.policy = "ada-snapkv";  // pages for the question come when it is read
+  request.cache.max_cache_tokens = 8;
+  SchedulerHarness alone(Limits());
+  const RequestHandle expected = alone.Add(request);
+  alone.RunToEnd();
+  ASSERT_EQ(alone[expected].token_ids.size(), 6u);
+  for (int short_at = 0; short_at < 6; ++short_at) {
+    SCOPED_TRACE(short_at);
+    SchedulerHarness h(Limits());
+    const RequestHandle handle = h.Add(request);
+    for (int step = 0; step < short_at; ++step) h.Step();
+    h.BeginShortage({.arena_tokens = 100});
+    h.RunToEnd();
+    EXPECT_EQ(h[handle].token_ids, alone[expected].token_ids);
+  }
+}
+
 // The question of the first is being read when the result of its context comes, and overwrites
 // entries of it: nobody may begin with these pages.
 TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
@@ -1183,6 +1204,36 @@ TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
               std::vector(expected.begin(), expected.begin() + h[handle].token_ids.size()));
     EXPECT_GT(h[handle].token_ids.size(), 0u);
   }
+}
+
+// Whoever has the pool to itself and cannot grow, as never happens, ends; the next one takes its
+// slot in the same step, and hears of none of its cuts.
+TEST_P(SchedulerTest, WhoCannotGrowLeavesNothingToTheNextInItsSlot) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = limits.window_layers = 1;
+  limits.window = 64;
+  const Request next = MakeRequest(6, 4, 2);
+  SchedulerHarness alone(limits);
+  const RequestHandle expected = alone.Add(next);
+  alone.RunToEnd();
+  int ended = 0;
+  for (int cap = 16; cap < 24; ++cap) {
+    for (int short_at = 1; short_at < 30; ++short_at) {
+      SCOPED_TRACE(testing::Message() << "cap " << cap << ", short at " << short_at);
+      Request cut = MakeRequest(6, 40);
+      cut.cache = LocalCache(cap);
+      cut.cache.policy = "subgen";  // cut at times when the layer with a window grows
+      SchedulerHarness h(limits);
+      const RequestHandle first = h.Add(cut);
+      const RequestHandle second = h.Add(next);
+      for (int step = 0; step < short_at; ++step) h.Step();
+      h.BeginShortage({.table_entries = 100});
+      h.RunToEnd();
+      ended += h[first].failed.has_value() ? 1 : 0;
+      EXPECT_EQ(h[second].token_ids, alone[expected].token_ids);
+    }
+  }
+  EXPECT_GT(ended, 0);
 }
 
 TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
