@@ -255,6 +255,7 @@ bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
     if (live_.size() > 1 && TryShrink()) continue;
     Sequence* victim = live_.size() > 1 ? PickVictim() : nullptr;
     if (victim == nullptr) {  // CheckRequest has excluded it, and so does a promise
+      ForgetUpdates(*sequence);
       Fail(sequence, absl::InternalError("pool too small for one sequence"), "ENGINE_FAULT", now);
       return false;
     }
@@ -595,7 +596,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
           filled_.insert(filled_.end(), keys.begin(), keys.end());
         }
         prefix_cache_.Fill(&sequence->prefix);
-        // What follows it may be being read already.
+        // What follows the prompt may be being read by now, and counts when it has been.
         const int64_t tokens = sequence->state == SequenceState::kPrefilling ? SeenAfter(*sequence)
                                                                              : sequence->num_seen;
         if (sequence->SharesPages())

@@ -151,6 +151,8 @@ class Scheduler {
   absl::Status CheckInvariants() const;
 
  private:
+  friend class Shortage;  // of tests: takes a part of space_ for a while
+
   absl::Status CheckPromise(const Sequence& sequence) const;
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);

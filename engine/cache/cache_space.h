@@ -235,6 +235,8 @@ class CacheSpace {
   int NumOwners(int32_t block) const { return blocks_.NumOwners(block); }
 
  private:
+  friend class Shortage;  // of tests: takes from the allocators what others then lack
+
   int32_t PagesAt(const HeadSpan& span, int64_t tokens) const {
     // In 32 bits, where a division is cheap: one a head and a page.
     const auto block_size = static_cast<uint32_t>(limits_.block_size);

@@ -117,9 +117,10 @@ struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
 
+  // What slots are told is work, too: they hear it once.
   bool HasWork() const {
     return !decode.empty() || !prefill.empty() || !swap_outs.empty() || !swap_ins.empty() ||
-           !forks.empty();
+           !forks.empty() || !updates.empty() || !turns.empty() || !decisions.empty();
   }
 };
 

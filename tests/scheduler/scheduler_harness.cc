@@ -24,20 +24,34 @@ RequestHandle SchedulerHarness::Add(Request request) {
 }
 
 void SchedulerHarness::Step() {
+  if (lost_.ok()) {
+    StepEngine();
+  } else {
+    scheduler.FailAll(lost_, "ENGINE_FAULT", now);
+  }
+  shortage_.reset();
+  Collect();
+  const absl::Status invariants = scheduler.CheckInvariants();
+  ASSERT_TRUE(invariants.ok()) << invariants;
+  CheckView();
+}
+
+void SchedulerHarness::StepEngine() {
   const bool was_empty = scheduler.Empty();
   const Batch& batch = scheduler.Schedule(now);
   now += step_time ? step_time(batch) : step_us;
   const bool has_work = batch.HasWork();
   const int depth = engine.limits().max_steps_in_flight;
+  const bool may_idle = scheduler.Empty() || shortage_ != nullptr;
   if (depth == 1) {
-    ASSERT_TRUE(has_work || scheduler.Empty()) << "live, but there is nothing to do";
+    ASSERT_TRUE(has_work || may_idle) << "live, but there is nothing to do";
     ASSERT_FALSE(has_work && was_empty);
   }
   if (has_work) {
     engine.Enqueue(batch);
     ++steps_in_flight_;
   }
-  ASSERT_TRUE(steps_in_flight_ > 0 || scheduler.Empty()) << "live, but there is nothing to do";
+  ASSERT_TRUE(steps_in_flight_ > 0 || may_idle) << "live, but there is nothing to do";
   if (steps_in_flight_ > 0 && steps_in_flight_ >= (has_work ? depth : 1)) {
     --steps_in_flight_;
     StepResult result;
@@ -46,13 +60,10 @@ void SchedulerHarness::Step() {
       scheduler.Apply(result, now);
     } else {
       steps_in_flight_ = 0;
+      lost_ = status;
       scheduler.FailAll(status, "ENGINE_FAULT", now);
     }
   }
-  Collect();
-  const absl::Status invariants = scheduler.CheckInvariants();
-  ASSERT_TRUE(invariants.ok()) << invariants;
-  CheckView();
 }
 
 // What each has of its own, what they share and what is free are the pool.

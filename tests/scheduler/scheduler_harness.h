@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/fake_engine.h"
 #include "tests/scheduler/fake_tokenizer.h"
+#include "tests/scheduler/shortage.h"
 
 namespace hydrant {
 
@@ -38,8 +40,14 @@ class SchedulerHarness {
 
   // A refusal stands in the stream as `failed`.
   RequestHandle Add(Request request);
-  // One turn of the loop: schedule, enqueue, apply what is due, collect, check the invariants.
+  // One turn of the loop: schedule, enqueue, apply what is due, collect, check the invariants. Once
+  // a step has come to an error all that is live ends, and all that comes.
   void Step();
+  // Until the end of the next step.
+  void BeginShortage(const Shortage::Parts& parts) {
+    shortage_.reset();
+    shortage_ = std::make_unique<Shortage>(parts, &scheduler);
+  }
   // Steps until nothing is live. Fails the test after `most` steps.
   void RunToEnd(int most = 20000);
   Stream& operator[](RequestHandle handle) { return streams[handle]; }
@@ -53,10 +61,13 @@ class SchedulerHarness {
   std::map<RequestHandle, Stream> streams;
 
  private:
+  void StepEngine();
   void Collect();
   void CheckView() const;
   const CacheSpec policy_under_pressure_;
   int steps_in_flight_ = 0;
+  absl::Status lost_;  // not ok: the engine is
+  std::unique_ptr<Shortage> shortage_;
   RequestHandle next_handle_ = 1;
 };
 

@@ -1298,6 +1298,83 @@ TEST_P(SchedulerTest, ACacheThatShrinksRaggedGivesItsPagesBack) {
 }
 
 // Two readings of 110 tokens do not fit into an arena of 128 together.
+// A step that has nothing to run tells of the pages that a question will need, all the same.
+TEST_P(SchedulerTest, AQuestionThatFindsNoRoomInTheArenaKeepsItsPages) {
+  Request request = MakeRequest(30, 6);
+  request.question_tokens = 10;
+  request.cache.policy = "ada-snapkv";  // pages for the question come when it is read
+  request.cache.max_cache_tokens = 8;
+  SchedulerHarness alone(Limits());
+  const RequestHandle expected = alone.Add(request);
+  alone.RunToEnd();
+  ASSERT_EQ(alone[expected].token_ids.size(), 6u);
+  for (int short_at = 0; short_at < 6; ++short_at) {
+    SCOPED_TRACE(short_at);
+    SchedulerHarness h(Limits());
+    const RequestHandle handle = h.Add(request);
+    for (int step = 0; step < short_at; ++step) h.Step();
+    h.BeginShortage({.arena_tokens = 100});
+    h.RunToEnd();
+    EXPECT_EQ(h[handle].token_ids, alone[expected].token_ids);
+  }
+}
+
+// The question of the first is being read when the result of its context comes, and overwrites
+// entries of it: nobody may begin with these pages.
+TEST_P(SchedulerTest, PagesThatAQuestionOverwritesAreNotForOthers) {
+  EngineLimits limits = Limits();
+  limits.num_prefix_blocks = 8;
+  const SchedulerOptions in_pieces = {.max_num_batched_tokens = 8};
+  Request request = WithQuestion(46, 12, 20, 36);
+  const auto run_alone = [&] {
+    SchedulerHarness alone(limits, in_pieces);
+    const RequestHandle handle = alone.Add(request);
+    alone.RunToEnd();
+    return alone[handle].token_ids;
+  };
+  SchedulerHarness h(limits, in_pieces);
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    request.sampling.seed = seed;
+    const std::vector<TokenId> expected = run_alone();
+    const RequestHandle handle = h.Add(request);
+    for (int step = 0; step < 12; ++step) h.Step();
+    if (seed == 3) h.RunToEnd();
+    EXPECT_EQ(h[handle].token_ids,
+              std::vector(expected.begin(), expected.begin() + h[handle].token_ids.size()));
+    EXPECT_GT(h[handle].token_ids.size(), 0u);
+  }
+}
+
+// Whoever has the pool to itself and cannot grow, as never happens, ends; the next one takes its
+// slot in the same step, and hears of none of its cuts.
+TEST_P(SchedulerTest, WhoCannotGrowLeavesNothingToTheNextInItsSlot) {
+  EngineLimits limits = Limits();
+  limits.max_num_seqs = limits.window_layers = 1;
+  limits.window = 64;
+  const Request next = MakeRequest(6, 4, 2);
+  SchedulerHarness alone(limits);
+  const RequestHandle expected = alone.Add(next);
+  alone.RunToEnd();
+  int ended = 0;
+  for (int cap = 16; cap < 24; ++cap) {
+    for (int short_at = 1; short_at < 30; ++short_at) {
+      SCOPED_TRACE(testing::Message() << "cap " << cap << ", short at " << short_at);
+      Request cut = MakeRequest(6, 40);
+      cut.cache = LocalCache(cap);
+      cut.cache.policy = "subgen";  // cut at times when the layer with a window grows
+      SchedulerHarness h(limits);
+      const RequestHandle first = h.Add(cut);
+      const RequestHandle second = h.Add(next);
+      for (int step = 0; step < short_at; ++step) h.Step();
+      h.BeginShortage({.table_entries = 100});
+      h.RunToEnd();
+      ended += h[first].failed.has_value() ? 1 : 0;
+      EXPECT_EQ(h[second].token_ids, alone[expected].token_ids);
+    }
+  }
+  EXPECT_GT(ended, 0);
+}
+
 TEST_P(SchedulerTest, ProbesTakeTurnsInTheArena) {
   EngineLimits limits = Limits();
   limits.prefill_arena_tokens = 128;

@@ -1,0 +1,58 @@
+#include "tests/scheduler/shortage.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/check.h"
+
+namespace hydrant {
+namespace {
+
+int64_t PartOf(int64_t free, int percent) { return (free * percent + 99) / 100; }
+
+}  // namespace
+
+Shortage::Shortage(const Parts& parts, Scheduler* scheduler)
+    : space_(&scheduler->space_),
+      pages_(Take(parts.pages, space_->NumUnpromisedPages(), &space_->blocks_)),
+      states_(Take(parts.states, space_->states_.NumFree(), &space_->states_)),
+      host_pages_(Take(parts.host_pages, space_->host_pages_.NumFree(), &space_->host_pages_)),
+      table_(Take(parts.table_entries, &space_->table_)),
+      arena_(Take(parts.arena_tokens, &space_->arena_)) {
+  const int64_t slots = PartOf(space_->NumFreeSlots(), parts.slots);
+  slots_.assign(space_->free_slots_.end() - slots, space_->free_slots_.end());
+  space_->free_slots_.resize(space_->free_slots_.size() - slots);
+}
+
+Shortage::~Shortage() {
+  for (const int32_t page : pages_) space_->blocks_.Free(page);
+  for (const int32_t state : states_) space_->states_.Free(state);
+  for (const int32_t page : host_pages_) space_->host_pages_.Free(page);
+  for (const auto& [begin, length] : table_) space_->table_.Free(begin, length);
+  for (const auto& [begin, length] : arena_) space_->arena_.Free(begin, length);
+  space_->free_slots_.insert(space_->free_slots_.end(), slots_.begin(), slots_.end());
+}
+
+std::vector<int32_t> Shortage::Take(int percent, int64_t free, BlockAllocator* blocks) {
+  std::vector<int32_t> ids(PartOf(free, percent));
+  HYDRANT_CHECK(blocks->Allocate(ids));
+  return ids;
+}
+
+// In as few pieces as lie there.
+Shortage::Ranges Shortage::Take(int percent, RangeAllocator* ranges) {
+  Ranges taken;
+  int64_t wanted = PartOf(ranges->NumFree(), percent);
+  for (int64_t length = wanted; wanted > 0; length = std::min(length, wanted)) {
+    const std::optional<int64_t> begin = ranges->Allocate(length);
+    if (!begin.has_value()) {
+      length = (length + 1) / 2;
+      continue;
+    }
+    taken.emplace_back(*begin, length);
+    wanted -= length;
+  }
+  return taken;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,45 @@
+// Somebody whom a scheduler does not know has a part of what is free of its memory, so allocations
+// fail for which its sequences leave room. Takes the ids from the allocators of CacheSpace itself,
+// which knows nothing of it; gives them back when it is destroyed. Meanwhile the scheduler's
+// invariants do not hold.
+#ifndef HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
+#define HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "scheduler/scheduler.h"
+
+namespace hydrant {
+
+class Shortage {
+ public:
+  // Percent of what is free (and promised to nobody), rounded up.
+  struct Parts {
+    int pages = 0;
+    int states = 0;
+    int host_pages = 0;
+    int table_entries = 0;
+    int arena_tokens = 0;
+    int slots = 0;
+  };
+  Shortage(const Parts& parts, Scheduler* scheduler);
+  ~Shortage();
+  Shortage(const Shortage&) = delete;
+  Shortage& operator=(const Shortage&) = delete;
+
+ private:
+  using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // begin, length
+  static std::vector<int32_t> Take(int percent, int64_t free, BlockAllocator* blocks);
+  static Ranges Take(int percent, RangeAllocator* ranges);
+
+  CacheSpace* const space_;
+  std::vector<int32_t> pages_, states_, host_pages_;
+  Ranges table_, arena_;
+  std::vector<int> slots_;
+};
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_TESTS_SCHEDULER_SHORTAGE_H_
