@@ -312,7 +312,7 @@ void RandomSchedule::Arrive() {
   const uint64_t seed = *request.sampling.seed;
   for (size_t i = 0; i < call.samples; ++i) {
     request.sampling.seed = seed + i * 1000;
-    if (i > 0) request.sample_of = handles_.back();
+    if (i > 0) request.sample_of = handles_[call.first];
     requests_.push_back(request);
     handles_.push_back(harness_.Add(request));
   }
@@ -496,6 +496,12 @@ void RandomSchedule::CheckStream(size_t i) {
     ASSERT_EQ(usage.compressed_by, policy_.policy);
     request.cache = policy_;
   }
+  SCOPED_TRACE(
+      testing::Message() << "stream " << handles_[i] << ", " << request.cache.policy
+                         << ", compressed by '" << usage.compressed_by << "', preempted "
+                         << usage.preemptions << " times, swapped " << usage.swaps
+                         << (request.sample_of.has_value() ? ", a sample" : "")
+                         << (request.on_pressure == OnPressure::kNever ? ", promised" : ""));
   // Alone it would have had more room.
   const CacheSpec& cache = request.cache;
   if (cache.policy == "auto" && !cache.min_retained_mass && request.from == nullptr) return;
