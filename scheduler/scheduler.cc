@@ -843,6 +843,8 @@ SchedulerStats Scheduler::Stats() const {
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();
   stats.pages_spared = space_.NumSparedPages();
+  stats.states_total = space_.NumStates();
+  stats.states_free = space_.NumFreeStates();
   stats.swapped_pages = swapped_pages_;
   stats.prefix_cache = prefix_cache_.Stats();
   stats.contexts = contexts_.size();

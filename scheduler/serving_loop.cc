@@ -76,7 +76,10 @@ class ServingLoop::Impl {
         policy_under_pressure_(options.policy_under_pressure),
         gate_(options),
         scheduler_(limits_, options, tokenizer) {
-    metrics_.pages_free = limits_.num_blocks;
+    const SchedulerStats stats = scheduler_.Stats();
+    metrics_.pages_free = stats.pages_free;
+    metrics_.states_total = stats.states_total;
+    metrics_.states_free = stats.states_free;
     metrics_.last_step_end = Now();
     thread_ = std::thread([this] { Run(); });
   }
@@ -276,6 +279,8 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .pages_total = limits_.num_blocks,
                         .pages_free = metrics_.pages_free,
                         .pages_spared = metrics_.pages_spared,
+                        .states_total = metrics_.states_total,
+                        .states_free = metrics_.states_free,
                         .steps = metrics_.steps,
                         .preemptions = metrics_.preemptions,
                         .swaps = metrics_.swaps,
@@ -432,6 +437,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.wait_reason = stats.wait_reason;
   metrics_.pages_free = stats.pages_free;
   metrics_.pages_spared = stats.pages_spared;
+  metrics_.states_free = stats.states_free;
   metrics_.steps = stats.steps;
   metrics_.preemptions = stats.preemptions;
   metrics_.swaps = stats.swaps;

@@ -222,6 +222,7 @@ class CacheSpace {
   int64_t NumSharedPages() const { return blocks_.NumShared(); }
   int64_t NumSparedPages() const { return blocks_.NumSpared(); }
   // State pages for sequences that share data pages.
+  int64_t NumStates() const { return states_.NumBlocks(); }
   int64_t NumFreeStates() const { return states_.NumFree(); }
   int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
   int64_t NumFreeKept() const { return static_cast<int64_t>(free_kept_.size()); }

@@ -94,7 +94,8 @@ RandomSchedule::RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tel
               << " pages of " << limits.block_size << ", " << limits.num_states << " states, "
               << limits.table_entries << " table entries, " << limits.num_host_pages
               << " host pages, " << limits.max_num_seqs << " slots, " << limits.max_model_len
-              << " tokens at most, " << limits.max_steps_in_flight << " steps in flight\n";
+              << " tokens at most, " << limits.max_steps_in_flight << " steps in flight"
+              << std::endl;
   }
   harness_.engine.choose = Accidents;
   harness_.step_time = [this](const Batch& batch) {
@@ -179,7 +180,7 @@ ScheduleCounts RandomSchedule::Run(std::span<const ScheduleEvent> events) {
 
 void RandomSchedule::Happen(const ScheduleEvent& event) {
   random_.seed(event.seed);
-  if (tells_) std::cout << "step " << event.step << ": " << NameOf(event.what) << "\n";
+  if (tells_) std::cout << "step " << event.step << ": " << NameOf(event.what) << std::endl;
   switch (event.what) {
     case Incident::kArrival:
       return Arrive();
@@ -307,7 +308,7 @@ void RandomSchedule::Arrive() {
   if (tells_) {
     std::cout << "  " << request.prompt.size() << " prompt tokens, " << request.cache.policy
               << ", samples: " << call.samples << (call.most_unread ? ", reads nothing" : "")
-              << "\n";
+              << std::endl;
   }
   const uint64_t seed = *request.sampling.seed;
   for (size_t i = 0; i < call.samples; ++i) {
@@ -410,7 +411,7 @@ void RandomSchedule::BeginShortage() {
   if (tells_) {
     std::cout << "  percent of free pages " << parts.pages << ", states " << parts.states
               << ", host pages " << parts.host_pages << ", table entries " << parts.table_entries
-              << ", arena tokens " << parts.arena_tokens << ", slots " << parts.slots << "\n";
+              << ", arena tokens " << parts.arena_tokens << ", slots " << parts.slots << std::endl;
   }
   harness_.BeginShortage(parts);
 }

@@ -16,6 +16,8 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -362,6 +364,110 @@ TEST(ServingLoopTest, ManyThreadsSubmitCancelAndLook) {
   for (auto& [handle, stream] : f.sink.streams()) EXPECT_TRUE(stream.Ended());
   EXPECT_EQ(accepted + refused, kThreads * kRequests);
   EXPECT_EQ(f.loop->Snapshot().pages_free, limits.num_blocks);
+}
+
+// Clients that read nothing are cut off by whoever writes to them, as GenerateStream does it: what
+// waits for one is more than it may be, and all samples of its request are cancelled.
+class UnreadSink : public CollectingSink {
+ public:
+  void ReadsNothing(const std::vector<RequestHandle>& handles, size_t most_unread) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const RequestHandle handle : handles)
+      of_[handle] = {.first = handles.front(), .most_unread = most_unread};
+  }
+  void Deliver(std::vector<Event> events) override {
+    std::set<RequestHandle> cut_off;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const Event& event : events) {
+        const auto* delta = std::get_if<Delta>(&event.what);
+        const auto it = of_.find(event.handle);
+        if (delta == nullptr || it == of_.end()) continue;
+        const Unread& unread = it->second;
+        if ((waiting_[unread.first] += delta->token_ids.size()) > unread.most_unread)
+          cut_off.insert(unread.first);
+      }
+    }
+    CollectingSink::Deliver(std::move(events));
+    for (const RequestHandle first : cut_off)
+      loop->Cancel(first, absl::ResourceExhaustedError("slow"));
+  }
+  ServingLoop* loop = nullptr;  // set before the first request
+
+ private:
+  struct Unread {
+    RequestHandle first = 0;
+    size_t most_unread = 0;
+  };
+  std::mutex mutex_;
+  std::map<RequestHandle, Unread> of_;
+  std::map<RequestHandle, size_t> waiting_;  // tokens, by the first handle
+};
+
+// Steps fail from a certain one on.
+class EngineWithAnEnd : public ImmediateExecutor {
+ public:
+  EngineWithAnEnd(const EngineLimits& limits, int last_step)
+      : engine_(limits), steps_left_(last_step) {}
+  const EngineLimits& limits() const override { return engine_.limits(); }
+  absl::Status Run(const Batch& batch, StepResult* result) override {
+    if (steps_left_-- == 0) engine_.next_error = absl::UnknownError("device gone");
+    return engine_.Execute(batch, result);
+  }
+
+ private:
+  FakeEngine engine_;
+  int steps_left_;
+};
+
+// Clients that go, are late or do not read, an engine that is lost, a loop that drains or stops at
+// once: whoever was taken hears one end, whoever was refused nothing.
+TEST(ServingLoopTest, EveryoneWhoWasTakenEndsOnce) {
+  std::map<std::string, int> ends;  // by reason
+  for (uint64_t seed = 1; seed <= 1'000 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % n); };
+    EngineLimits limits = SmallLimits();
+    limits.num_blocks = limits.num_states = 100 + below(100);
+    limits.max_num_seqs = 4;
+    limits.max_steps_in_flight = 1 + below(2);
+    const FakeTokenizer tokenizer;
+    EngineWithAnEnd engine(limits, below(4) == 0 ? below(60) : -1);
+    UnreadSink sink;
+    const auto loop = *ServingLoop::Start(&engine, &tokenizer, {.max_num_queued_reqs = 8}, &sink);
+    sink.loop = loop.get();
+    std::vector<RequestHandle> taken;
+    for (int i = 1; i <= 10; ++i) {
+      const std::vector<RequestHandle> handles = Handles(i * 8, below(4) == 0 ? 3 : 1);
+      Request request = MakeRequest(1 + below(40), 1 + below(40), i);
+      if (below(2) == 0) request.cache = LocalCache(8);
+      if (below(6) == 0) request.deadline = 1;  // has passed on any clock
+      if (below(4) == 0) sink.ReadsNothing(handles, below(20));
+      if (Accepted(loop->Submit(handles, std::move(request))))
+        taken.insert(taken.end(), handles.begin(), handles.end());
+      // One that has gone, perhaps before the loop knew of it, or after it had ended.
+      if (below(4) == 0) loop->Cancel((1 + below(i)) * 8, absl::CancelledError("gone"));
+      if (below(12) == 0) loop->StopAdmitting();
+      if (below(3) == 0) std::this_thread::yield();
+    }
+    if (below(2) == 0) {
+      for (const RequestHandle handle : taken) sink.WaitForEnd(handle);
+    }
+    loop->Stop();
+    std::map<RequestHandle, Stream> streams = sink.streams();
+    for (const RequestHandle handle : taken) {
+      ASSERT_TRUE(streams[handle].Ended()) << handle;
+      const auto& failed = streams[handle].failed;
+      const bool slow = failed && absl::IsResourceExhausted(failed->status);
+      ++ends[!failed ? "finished" : slow ? "slow" : failed->reason];
+    }
+    EXPECT_EQ(streams.size(), taken.size()) << "of who was refused nobody hears";
+    EXPECT_TRUE(loop->Idle());
+    EXPECT_EQ(loop->Snapshot().pages_free, limits.num_blocks);
+  }
+  for (const char* end : {"finished", "slow", "CANCELLED", "DEADLINE", "ENGINE_FAULT", "DRAINING"})
+    EXPECT_GT(ends[end], 0) << end;
 }
 
 TEST(ServingLoopTest, UnseededRequestsDrawDifferentSeeds) {

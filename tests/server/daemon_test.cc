@@ -301,6 +301,8 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
             {"--prefix-cache-memory-bytes", "--no-enable-prefix-caching"}},
            {{"--model", kModel, "--prefix-cache-memory-bytes", "99999T"},
             {"prefix_cache_memory_bytes", "host's"}},
+           {{"--model", kModel, "--prefix-cache-store", "/tmp", "--no-enable-prefix-caching"},
+            {"--prefix-cache-store", "--no-enable-prefix-caching"}},
            {{"--model", kModel, "--context-memory-bytes", "some"},
             {"--context-memory-bytes", "some"}},
            {{"--model", kModel, "--kv-cache-memory-bytes", "99999999T"},

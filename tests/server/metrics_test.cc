@@ -127,6 +127,7 @@ TEST_F(MetricsTest, AServerThatDidNothingSaysSo) {
   EXPECT_EQ(scrape.Sum("hydrant_state"), 1);
   EXPECT_EQ(scrape["hydrant_pages_total"], 8192);
   EXPECT_EQ(scrape["hydrant_pages{state=\"free\"}"], 8192);
+  EXPECT_EQ(scrape.Sum("hydrant_state_pages"), 0) << "this engine has none beside its pool";
   EXPECT_EQ(scrape["hydrant_page_bytes"], 1024);
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"weights\"}"], 4096);
   EXPECT_EQ(scrape["hydrant_engine_memory_bytes{part=\"kv_pool\"}"], 8388608);
@@ -262,6 +263,36 @@ TEST_F(MetricsTest, GivingUpAtTheDeadlineIsNoCancellation) {
   server_.engine.Resume();
   // Where the machine is so busy that a call takes long to arrive, its time may seem longer yet.
   EXPECT_GE(ScrapeWhenEnded(32)["hydrant_requests_total{outcome=\"deadline\"}"], 28);
+}
+
+// Three samples of a prompt of 32 tokens, which is two pages in each of 4 heads: the first has its
+// scores in the pages' own states, the others beside the pool.
+TEST_F(MetricsTest, WhoSharesPagesUsesStatePages) {
+  TestServerOptions options;
+  options.limits.num_states = options.limits.num_blocks + 100;
+  TestServer server(options);
+  Scrape scrape = ParseScrape(server.MetricsText());
+  EXPECT_EQ(scrape["hydrant_state_pages{state=\"free\"}"], 100);
+  EXPECT_EQ(scrape["hydrant_state_pages{state=\"used\"}"], 0);
+
+  server.engine.Pause();
+  server.engine.AllowSteps(3);
+  std::thread client([&] {
+    v1::GenerateRequest request = TextRequest(std::string(31, 'x'), 10);
+    request.mutable_cache()->set_cache_policy("h2o");
+    request.mutable_cache()->set_max_cache_tokens(1000);
+    request.mutable_sampling()->set_n(3);
+    EXPECT_TRUE(RunToEnd(*server.NewStub(), request).status.ok());
+  });
+  server.engine.WaitUntilHeld();
+  scrape = ParseScrape(server.MetricsText());
+  EXPECT_EQ(scrape["hydrant_state_pages{state=\"used\"}"], 2 * 2 * 4);
+  EXPECT_EQ(scrape["hydrant_state_pages{state=\"free\"}"], 100 - 2 * 2 * 4);
+
+  server.engine.Resume();
+  client.join();
+  EXPECT_TRUE(server.WaitUntilEmpty());
+  EXPECT_EQ(ParseScrape(server.MetricsText())["hydrant_state_pages{state=\"free\"}"], 100);
 }
 
 TEST_F(MetricsTest, WhatRunsAndWhatWaitsIsSeenWhileAStepIsHeld) {
