@@ -102,6 +102,22 @@ TEST(Generate, ReportsTheCapOfACompressedCache) {
   EXPECT_EQ(result.usage->kv_tokens_kept(), 201u);
 }
 
+// Its pages are promised to it, and to each of its samples.
+TEST(Generate, NothingIsTakenFromWhoAsksForThat) {
+  TestServer server;
+  v1::GenerateRequest request = TextRequest("hello", 40);
+  request.mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_NEVER);
+  request.mutable_sampling()->set_n(2);
+  const StreamResult result = RunToEnd(server.stub(), request);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.usage->completion_tokens(), 80u);
+  EXPECT_EQ(result.usage->preemptions() + result.usage->swaps() + result.usage->shrinks(), 0u);
+  request.mutable_stopping()->clear_max_tokens();
+  const StreamResult endless = RunToEnd(server.stub(), request);
+  EXPECT_EQ(endless.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(endless.status.error_message(), HasSubstr("stopping.max_tokens: unset, but"));
+}
+
 TEST(Generate, AWaitingRequestHearsProgress) {
   TestServerOptions options;
   options.limits.max_num_seqs = 1;
