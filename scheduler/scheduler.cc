@@ -570,6 +570,8 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
   HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
   size_t more = 0;  // of result.more_tokens
+  // Most rows bring one, and events are large: they shall not move as the list grows.
+  events_.reserve(events_.size() + step.decode.size() + step.prefill.size());
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];

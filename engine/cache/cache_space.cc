@@ -269,6 +269,9 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
     if (growth.in_order && FullAt(growing) >= tokens) break;
     const int32_t wanted = PagesAt(growing.span, tokens);
     growth.pages += std::max(0, wanted - growing.pages);
+    // PlacePages() writes there; where heads differ each is a cache miss, on its way by then.
+    if (growing.pages < space.row_width)
+      __builtin_prefetch(space.blocks.data() + space.BlockIndex(growing.head, growing.pages), 1);
     growth.row_width = std::max(growth.row_width, wanted);
     at = at + 1 == size ? 0 : at + 1;
   }
