@@ -40,6 +40,7 @@ ScheduleCounts RunEvents(uint64_t seed, const ScheduleSize& size, const std::vec
                          bool tells) {
   const std::vector<ScheduleEvent> all = DrawEvents(seed, size);
   std::vector<ScheduleEvent> events;
+  events.reserve(indices.size());
   for (const int index : indices) events.push_back(all.at(index));
   return RandomSchedule(seed, size, tells).Run(events);
 }
