@@ -99,8 +99,7 @@ absl::Status Engine::Impl::Allocate() {
   }
   if (status.ok()) {
     status = results.Allocate(backend.get(), limits.max_num_seqs,
-                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size,
-                              limits.block_size, limits.table_entries);
+                              limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
   }
   return status;
 }
@@ -157,6 +156,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   HYDRANT_ASSIGN_OR_RETURN(
       impl->kv, KvState::Create(impl->backend.get(), WindowedLayers(config, limits), layout, limits,
                                 options.swap_directory));
+  HYDRANT_RETURN_IF_ERROR(impl->results.AllocateRows(limits.block_size, limits.table_entries));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
 

@@ -8,12 +8,10 @@ namespace hydrant {
 
 static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
-absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size,
-                                   int block_size, int64_t table_entries) {
+absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size) {
   backend_ = backend;
   num_heads_ = num_heads;
   hidden_size_ = hidden_size;
-  block_size_ = block_size;
   absl::Status status;
   const auto allocate = [&](DeviceBuffer& buffer, size_t bytes) {
     if (!status.ok()) return;
@@ -25,12 +23,21 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads
   for (Step& step : steps_) {
     allocate(step.tokens, rows * sizeof(TokenId));
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
-    allocate(step.rows, table_entries * sizeof(PageIds));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
     allocate(step.observations, rows * kMaxObservations * num_heads_ * sizeof(float));
     allocate(step.embeddings, rows * hidden_size_ * sizeof(float));
   }
   return status;
+}
+
+absl::Status StepResults::AllocateRows(int block_size, int64_t table_entries) {
+  block_size_ = block_size;
+  for (Step& step : steps_) {
+    absl::StatusOr<DeviceBuffer> rows = backend_->AllocateHost(table_entries * sizeof(PageIds));
+    if (!rows.ok()) return rows.status();
+    step.rows = *std::move(rows);
+  }
+  return absl::OkStatus();
 }
 
 void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens,

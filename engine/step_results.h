@@ -19,9 +19,9 @@ class StepResults {
   static constexpr int kMostInFlight = 2;
 
   // Borrows the backend and its events.
-  // table_entries: of the pool's tables, which all slots' rows lie in.
-  absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size,
-                        int block_size, int64_t table_entries);
+  absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size);
+  // Once the pool is known: of its tables, which all slots' rows lie in. REQUIRES: Allocate()
+  absl::Status AllocateRows(int block_size, int64_t table_entries);
 
   // A CacheReport on the device, null where that is empty.
   struct Report {
