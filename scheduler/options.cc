@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "engine/cache/cache_plan.h"
-#include "engine/cache/cache_words.h"
+#include "engine/cache/cache_spec_parser.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -97,7 +97,7 @@ absl::Status ValidateOptions(const SchedulerOptions& options) {
 
 absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text) {
   if (text == "wait") return CacheSpec();
-  HYDRANT_ASSIGN_OR_RETURN(CacheSpec spec, ParseCacheWords(text));
+  HYDRANT_ASSIGN_OR_RETURN(CacheSpec spec, ParseCacheSpec(text));
   if (spec.policy == "full") {
     return absl::InvalidArgumentError(
         "full: is what finds no room; wait, or another policy with a budget");

@@ -41,8 +41,8 @@ struct SchedulerOptions {
 absl::Status ValidateOptions(const SchedulerOptions& options);
 
 // What an operator writes of policy_under_pressure: "wait" (`full`), or a policy
-// (engine/cache/cache_words.h). InvalidArgument says what is wrong with it, without the option's
-// name.
+// (engine/cache/cache_spec_parser.h). InvalidArgument says what is wrong with it, without the
+// option's name.
 absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text);
 // "NAME=WEIGHT,NAME=WEIGHT"; a name has no comma. Empty: none. InvalidArgument says what of which
 // entry is wrong.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
-#include "engine/cache/cache_words.h"
+#include "engine/cache/cache_spec_parser.h"
 #include "fmt/format.h"
 #include "kernels/status_macros.h"
 

@@ -21,9 +21,8 @@
 //
 // Where a plan's life reports what the heads keep (Lifecycle::ReportsPrompt), that is known only
 // when the prompt has been compressed. Until then a sequence holds the bound of what they can keep
-// together, and SetKept() returns the surplus. Where heads share their layer's budget the layer's
-// pages are no head's until the engine assigns them (kernels/ops/assign_pages.h); SetKept() assigns
-// them again in the same order.
+// together, and SetKept() returns the surplus. Where heads share a budget the pages are no head's
+// until the engine assigns them (kernels/ops/assign_pages.h); SetKept() is told which became whose.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_SPACE_H_
 

@@ -50,8 +50,8 @@ struct LayerCut {
 struct PageCut {
   std::vector<int32_t> keep;  // [num_layers] entries a head keeps, on average over those that share
   BudgetShare share;
-  // So many layers are cut, the others are still to be read: heads keep all that a cut of more
-  // layers could leave them. 0: all are.
+  // So many layers are cut, the first ones; the others are still to be read, and heads keep all
+  // that a cut of more layers could leave them. 0: all are.
   int first_layers = 0;
   int32_t max_length = 0;  // no head holds more before
   // The heads' caps become what they keep and so much more; kNoCap: none; -1: they stay.
@@ -65,6 +65,9 @@ struct PageCut {
   int32_t most_for_mass = kNoCap;
   // Not entries are kept but samples of them.
   const SubGenRule* samples = nullptr;
+
+  bool OthersFollow() const { return first_layers > 0; }
+  int NumLayers() const { return OthersFollow() ? first_layers : static_cast<int>(keep.size()); }
 };
 
 class Lifecycle {

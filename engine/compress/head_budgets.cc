@@ -68,8 +68,7 @@ void HeadBudgets::ReturnPages(int slot, int layers, const KvState& kv) {
 void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                              const KvState& kv) {
   if (cut.share.scope == BudgetScope::kModel) {
-    const int layers = cut.first_layers > 0 ? cut.first_layers : limits_.FullLayers();
-    ShareLayersOfPages(plan, cut, slot, tokens, 0, layers, kv);
+    ShareLayersOfPages(plan, cut, slot, tokens, 0, cut.NumLayers(), kv);
   } else {
     for (int layer = 0; layer < limits_.FullLayers(); ++layer) {
       if (cut.share.scope == BudgetScope::kLayer) {
@@ -99,7 +98,7 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
   const int heads = (layer_end - layer_begin) * limits_.num_kv_heads;
   const int32_t base = cut.keep[layer_begin] - plan.Protected();
   // Of layers that others follow, what all of them are given.
-  const int sharing = cut.first_layers > 0 ? limits_.FullLayers() * limits_.num_kv_heads : heads;
+  const int sharing = cut.OthersFollow() ? limits_.FullLayers() * limits_.num_kv_heads : heads;
   backend_->CountBest({.slot = slot,
                        .layer_begin = layer_begin,
                        .layer_end = layer_end,
@@ -111,7 +110,7 @@ void HeadBudgets::ShareLayersOfPages(const CachePlan& plan, const PageCut& cut, 
                        .pages = kv.pages(),
                        .tables = kv.tables(),
                        .counts = keep(layer_begin)});
-  Share(plan, layer_begin, heads, base, 0, cut.first_layers > 0);
+  Share(plan, layer_begin, heads, base, 0, cut.OthersFollow());
 }
 
 }  // namespace hydrant

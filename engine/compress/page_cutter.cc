@@ -26,9 +26,8 @@ void PageCutter::Cut(const CachePlan& plan, const PageCut& cut, int slot, int32_
     return;
   }
   budgets_.SharePages(plan, cut, slot, tokens, kv);
-  if (cut.first_layers > 0) budgets_.ReturnPages(slot, cut.first_layers, kv);
-  const int layers = cut.first_layers > 0 ? cut.first_layers : limits_.FullLayers();
-  for (int layer = 0; layer < layers; ++layer) {
+  if (cut.OthersFollow()) budgets_.ReturnPages(slot, cut.NumLayers(), kv);
+  for (int layer = 0; layer < cut.NumLayers(); ++layer) {
     backend_->Compact({.keep = budgets_.keep(layer),
                        .growth = cut.growth == kNoCap ? -1 : cut.growth,
                        .sinks = plan.rule.sinks,

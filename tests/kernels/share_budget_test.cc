@@ -393,7 +393,7 @@ TEST_P(PagedBudgetTest, KeepsWhatTheMassNeeds) {
   }
 }
 
-// A slot with three pages a row, two layers of a model of three, and a list behind all rows.
+// A slot with five pages a row, two layers of a model of three, and a list behind all rows.
 TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
   constexpr int kWidth = 5, kLayers = 2, kHeads = 4, kAllHeads = 3 * kHeads, kBegin = 3;
   constexpr int kList = kBegin + kAllHeads * kWidth;
@@ -408,6 +408,15 @@ TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
   auto row_begin = Upload(std::vector<int64_t>{0, kBegin});
   auto row_width = Upload(std::vector<int32_t>{1, kWidth});
   auto unassigned = Upload(std::vector<int32_t>{7, static_cast<int32_t>(list.size())});
+  const auto tables_of = [&](int32_t* device_lengths) {
+    return SequenceTables{.num_layers = kLayers,
+                          .num_kv_heads = kHeads,
+                          .blocks = blocks.data(),
+                          .row_begin = row_begin.data(),
+                          .row_width = row_width.data(),
+                          .lengths = device_lengths,
+                          .unassigned = unassigned.data()};
+  };
   const auto check = [&](const SequenceTables& tables) {
     const std::vector<PageIds> now = blocks.Read();
     for (int head = 0; head < kLayers * kHeads; ++head) {
@@ -426,13 +435,7 @@ TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
   for (int layer = 0; layer < kLayers; ++layer) {
     auto keep = Upload(keeps[layer]);
     auto device_lengths = Upload(lengths);
-    const SequenceTables tables = {.num_layers = kLayers,
-                                   .num_kv_heads = kHeads,
-                                   .blocks = blocks.data(),
-                                   .row_begin = row_begin.data(),
-                                   .row_width = row_width.data(),
-                                   .lengths = device_lengths.data(),
-                                   .unassigned = unassigned.data()};
+    const SequenceTables tables = tables_of(device_lengths.data());
     backend().AssignPages({.keep = keep.data(),
                            .block_size = kBlock,
                            .slot = kSlot,
@@ -453,13 +456,7 @@ TEST_P(PagedBudgetTest, PagesAreAssignedFromTheEndOfTheListAndReturnedToIt) {
   std::vector<int32_t> keep = {1, 1, 0, 90, 8, 3, 16, 0};
   auto device_keep = Upload(keep);
   auto device_lengths = Upload(lengths);
-  const SequenceTables tables = {.num_layers = kLayers,
-                                 .num_kv_heads = kHeads,
-                                 .blocks = blocks.data(),
-                                 .row_begin = row_begin.data(),
-                                 .row_width = row_width.data(),
-                                 .lengths = device_lengths.data(),
-                                 .unassigned = unassigned.data()};
+  const SequenceTables tables = tables_of(device_lengths.data());
   backend().ReturnPages({.keep = device_keep.data(),
                          .block_size = kBlock,
                          .slot = kSlot,

@@ -161,16 +161,6 @@ TEST_P(PromiseTest, TheTableIsPromisedAsWell) {
   }
 }
 
-std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count) {
-  std::vector<RequestHandle> handles;
-  for (int i = 0; i < count; ++i) {
-    request.sampling.seed = 100 + i;
-    if (i > 0) request.sample_of = handles[0];
-    handles.push_back(h->Add(request));
-  }
-  return handles;
-}
-
 // A prompt of 20 tokens has 5 whole pages a head, which samples share, and each goes on by 5.
 TEST_P(PromiseTest, EverySampleHasAPromise) {
   for (const auto& [pages, live] : {std::pair(20, 3), std::pair(19, 2)}) {

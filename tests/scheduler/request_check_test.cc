@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/cache/cache_space.h"
-#include "engine/cache/cache_words.h"
+#include "engine/cache/cache_spec_parser.h"
 #include "gtest/gtest.h"
 #include "tests/scheduler/fake_tokenizer.h"
 #include "tests/scheduler/scheduler_harness.h"
@@ -375,7 +375,7 @@ TEST(RequestCheckTest, WhatCanNeverFitIsRefused) {
 // Who asked for the full cache and nothing that a smaller one would break.
 TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
   const FakeTokenizer tokenizer;
-  const CacheSpec h2o = *ParseCacheWords("h2o:max_cache_tokens=12");
+  const CacheSpec h2o = *ParseCacheSpec("h2o:max_cache_tokens=12");
   const auto planned = [&](const Request& request, const CacheSpec& spec) {
     const auto checked = CheckRequest(request, SmallLimits(), tokenizer, spec);
     EXPECT_TRUE(std::holds_alternative<CheckedRequest>(checked));
@@ -415,8 +415,8 @@ TEST(RequestCheckTest, WhoMayBeCompressedUnderPressure) {
     spoil(other);
     EXPECT_EQ(planned(other, h2o), nullptr) << why;
   }
-  EXPECT_EQ(planned(request, *ParseCacheWords("h2o:max_cache_tokens=60")), nullptr);
-  EXPECT_TRUE(planned(request, *ParseCacheWords("reconstruct:cache_ratio=0.1:min_cache_tokens=4"))
+  EXPECT_EQ(planned(request, *ParseCacheSpec("h2o:max_cache_tokens=60")), nullptr);
+  EXPECT_TRUE(planned(request, *ParseCacheSpec("reconstruct:cache_ratio=0.1:min_cache_tokens=4"))
                   ->plan.ReadsProbe());
 }
 
@@ -451,8 +451,8 @@ TEST(RequestCheckTest, WhatMayNotBeThePolicyUnderPressure) {
   windows.window = 16;
   windows.window_layers = windows.num_layers;
   learned.learned_positions = true;
-  const CacheSpec h2o = *ParseCacheWords("h2o:cache_ratio=0.2");
-  const CacheSpec rolling = *ParseCacheWords("streaming:max_cache_tokens=64:rolling=true");
+  const CacheSpec h2o = *ParseCacheSpec("h2o:cache_ratio=0.2");
+  const CacheSpec rolling = *ParseCacheSpec("streaming:max_cache_tokens=64:rolling=true");
   EXPECT_TRUE(CheckPolicyUnderPressure(h2o, learned).ok());
   EXPECT_TRUE(CheckPolicyUnderPressure({}, windows).ok());
   for (const absl::Status& status :

@@ -128,4 +128,14 @@ CacheSpec LocalCache(int64_t max_cache_tokens) {
   return cache;
 }
 
+std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count) {
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < count; ++i) {
+    request.sampling.seed = 100 + i;
+    if (i > 0) request.sample_of = handles[0];
+    handles.push_back(h->Add(request));
+  }
+  return handles;
+}
+
 }  // namespace hydrant

@@ -75,6 +75,9 @@ class SchedulerHarness {
 Request MakeRequest(int prompt_tokens, int max_tokens, uint64_t seed = 1);
 CacheSpec LocalCache(int64_t max_cache_tokens);
 
+// So many samples of one prompt, with seeds from 100 on; the first reads it.
+std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count);
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_TESTS_SCHEDULER_SCHEDULER_HARNESS_H_

@@ -931,16 +931,6 @@ TEST_P(SchedulerTest, AQuestionThatIsBeingReadOverwritesNothingOfOthers) {
   EXPECT_TRUE(h[a].finished.has_value());
 }
 
-std::vector<RequestHandle> AddSamples(SchedulerHarness* h, Request request, int count) {
-  std::vector<RequestHandle> handles;
-  for (int i = 0; i < count; ++i) {
-    request.sampling.seed = 100 + i;
-    if (i > 0) request.sample_of = handles[0];
-    handles.push_back(h->Add(request));
-  }
-  return handles;
-}
-
 TEST_P(SchedulerTest, SamplesReadTheirPromptOnce) {
   SchedulerHarness h(Limits());
   const std::vector<RequestHandle> samples = AddSamples(&h, MakeRequest(21, 6), 4);

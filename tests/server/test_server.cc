@@ -26,7 +26,7 @@ EngineLimits TestLimits() {
 
 TestServer::TestServer() : TestServer(TestServerOptions()) {}
 
-TestServer::TestServer(TestServerOptions options)
+TestServer::TestServer(const TestServerOptions& options)
     : engine(options.limits), router(options.stand_aside) {
   spdlog::set_level(options.log_level);
   if (options.next_token) engine.next_token = options.next_token;

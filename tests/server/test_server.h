@@ -44,7 +44,7 @@ struct TestServerOptions {
 class TestServer {
  public:
   TestServer();
-  explicit TestServer(TestServerOptions options);
+  explicit TestServer(const TestServerOptions& options);
   ~TestServer();
 
   std::string address() const;

@@ -1,7 +1,7 @@
 // A cache as people write it on a command line: a policy and its settings,
 // "h2o:cache_ratio=0.2:sink_tokens=4". Pure.
-#ifndef HYDRANT_ENGINE_CACHE_CACHE_WORDS_H_
-#define HYDRANT_ENGINE_CACHE_CACHE_WORDS_H_
+#ifndef HYDRANT_ENGINE_CACHE_CACHE_SPEC_PARSER_H_
+#define HYDRANT_ENGINE_CACHE_CACHE_SPEC_PARSER_H_
 
 #include <string>
 #include <string_view>
@@ -17,8 +17,8 @@ bool SetCacheField(const std::string& name, const std::string& value, CacheSpec*
 
 // InvalidArgument names the word that is wrong. Ranges, names of policies and of their parameters
 // are PlanCache()'s to check.
-absl::StatusOr<CacheSpec> ParseCacheWords(std::string_view text);
+absl::StatusOr<CacheSpec> ParseCacheSpec(std::string_view text);
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_ENGINE_CACHE_CACHE_WORDS_H_
+#endif  // HYDRANT_ENGINE_CACHE_CACHE_SPEC_PARSER_H_

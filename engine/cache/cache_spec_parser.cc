@@ -1,4 +1,4 @@
-#include "engine/cache/cache_words.h"
+#include "engine/cache/cache_spec_parser.h"
 
 #include <charconv>
 #include <optional>
@@ -34,7 +34,7 @@ bool SetCacheField(const std::string& name, const std::string& value, CacheSpec*
   return true;
 }
 
-absl::StatusOr<CacheSpec> ParseCacheWords(std::string_view text) {
+absl::StatusOr<CacheSpec> ParseCacheSpec(std::string_view text) {
   const std::vector<std::string> words =
       absl::StrSplit(absl::string_view(text.data(), text.size()), ':');
   const auto wrong = [&](std::string_view why) {
