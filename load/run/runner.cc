@@ -167,7 +167,8 @@ class Run {
         return as_ordered(status == "CANCELLED");
       case Fault::kDeadline:
         if (status == "OK") return Ending::kCompleted;
-        return as_ordered(status == "DEADLINE_EXCEEDED");
+        // A server may see at once that it cannot be in time.
+        return as_ordered(status == "DEADLINE_EXCEEDED" || status == "RESOURCE_EXHAUSTED");
       case Fault::kDisconnect:
         if (status == "OK") return Ending::kCompleted;
         return as_ordered(status == "UNAVAILABLE" || status == "CANCELLED");

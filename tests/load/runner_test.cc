@@ -22,7 +22,8 @@ class FakeTarget final : public Target {
   double stall_from = 1e9, stall_to = 1e9;
   std::map<int64_t, PlannedRequest> seen;
   size_t most_in_flight = 0;
-  double looking_costs = 0.0;  // seconds that pass when the clock is looked at
+  std::string late = "DEADLINE_EXCEEDED";  // what is said when a deadline has passed
+  double looking_costs = 0.0;              // seconds that pass when the clock is looked at
 
   double Now() override { return now_ += looking_costs; }
 
@@ -53,7 +54,7 @@ class FakeTarget final : public Target {
     *event = {.index = first->first, .at = now_};
     if (!flight.broken.empty() || now_ >= flight.end) {
       event->ended = true;
-      event->status = flight.broken.empty() ? "DEADLINE_EXCEEDED" : flight.broken;
+      event->status = flight.broken.empty() ? late : flight.broken;
     } else if (seen[first->first].fault == Fault::kMalformed) {
       event->ended = true;
       event->status = "INVALID_ARGUMENT";
@@ -202,6 +203,17 @@ TEST(RunnerTest, FaultsDoWhatTheyAreOrderedTo) {
        {Fault::kCancel, Fault::kDeadline, Fault::kMalformed, Fault::kDisconnect})
     EXPECT_NEAR(ordered[fault], 80, 30);
   EXPECT_EQ(ordered[Fault::kOversized], 0);
+}
+
+TEST(RunnerTest, ADeadlineThatCannotBeKeptMayBeRefused) {
+  for (const auto& [status, ending] :
+       {std::pair("RESOURCE_EXHAUSTED", Ending::kFault), std::pair("INTERNAL", Ending::kFailed)}) {
+    FakeTarget target;
+    target.late = status;
+    const std::vector<Outcome> outcomes =
+        RunLoad(MakeWorkload(20, 30, {0.0, 1.0}), {.concurrency = 4}, &target);
+    for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.ending, ending) << status;
+  }
 }
 
 TEST(RunnerTest, ARunThatIsBrokenOffKeepsWhatItHas) {
