@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <utility>
 
 #include "client/event_printer.h"
 #include "client/rpc_error.h"
@@ -222,7 +221,7 @@ int RunContextCommand(
     if (!text.has_value()) return kExitUsage;
     request.set_text(*text);
   }
-  return Compress(connection, std::move(request), json, quiet);
+  return Compress(connection, request, json, quiet);
 }
 
 }  // namespace hydrant

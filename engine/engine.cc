@@ -295,7 +295,8 @@ void Engine::Impl::EnqueueDecode(const DecodeShape& shape) {
       .k = k.data(), .v = v.data(), .row_stride = config.KvDim(), .head_stride = config.head_dim};
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerTables at = kv->TablesOf(layer);
-    model->ProjectQkv(layer, hidden.data(), rows.rope_positions(), num_rows, act, destination);
+    model->ProjectQkv(layer, hidden.data(), num_rows, act);
+    model->RotateQkv(layer, rows.rope_positions(), 0, num_rows, act, destination);
     if (shape.weighted && !at.windowed) {
       prefill->cutter().samples().Insert(num_rows, rows.slots(), rows.positions(), at.layer, *kv);
     }

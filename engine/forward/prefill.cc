@@ -27,6 +27,7 @@ absl::Status PrefillRunner::Allocate(const EngineLimits& limits) {
   allocate(ids_, tokens);
   allocate(positions_, tokens);
   allocate(hidden_, tokens * config.hidden_size);
+  allocate(run_hidden_, static_cast<size_t>(max_rows_) * config.hidden_size);
   allocate(k_, tokens * config.KvDim());
   allocate(v_, tokens * config.KvDim());
   allocate(later_positions_, tokens);
@@ -142,20 +143,17 @@ void PrefillRunner::Keep(int layer, const PrefillSlice& slice, const KvState& kv
   compressor_->Compress(to.layer, slice, layer_kv, kv);
 }
 
-// Runs of pieces that follow each other in the arena, at most max_rows_ rows each. A piece ends at
-// its slice's end or at a multiple of kQueryTile, so that column sums do not depend on the cut; and
-// where sums are kept.
+// Runs of at most max_rows_ rows. A piece ends at its slice's end or at a multiple of kQueryTile,
+// so that column sums do not depend on the cut; and where sums are kept.
 std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
     std::span<const PrefillSlice* const> slices) const {
   std::vector<std::vector<Piece>> runs;
-  int next_row = -1;
   int room = 0;
   for (const PrefillSlice* slice : slices) {
     int begin = slice->token_begin;
     while (begin < slice->token_end) {
       const int left = slice->token_end - begin;
-      const bool adjoins = slice->arena_begin + begin == next_row;
-      if (!adjoins || (left > room && room < kQueryTile)) {
+      if (room == 0 || (left > room && room < kQueryTile)) {
         runs.emplace_back();
         room = max_rows_;
       }
@@ -164,36 +162,63 @@ std::vector<std::vector<PrefillRunner::Piece>> PrefillRunner::SplitIntoRuns(
       runs.back().push_back({slice, begin, begin + rows});
       begin += rows;
       room -= rows;
-      next_row = slice->arena_begin + begin;
     }
   }
   return runs;
 }
 
 void PrefillRunner::RunRows(int layer, std::span<const Piece> pieces, const KvState& kv) {
-  const ModelConfig& config = model_->config();
   const int first = pieces.front().ArenaRow();
-  const int rows = pieces.back().ArenaRow() + pieces.back().rows() - first;
-  float* hidden = hidden_.data() + static_cast<size_t>(first) * config.hidden_size;
-  const KvDestination destination = {
-      .k = k_.data() + static_cast<size_t>(first) * config.head_dim,
-      .v = v_.data() + static_cast<size_t>(first) * config.head_dim,
-      .row_stride = config.head_dim,
-      .head_stride = static_cast<int64_t>(arena_tokens_) * config.head_dim,
-      .precision = kv.pages().layout.dtype};
-  model_->ProjectQkv(layer, hidden, positions_.data() + first, rows, *act_, destination);
-  const bool windowed = kv.TablesOf(layer).windowed;
-  const bool echoes =
-      !windowed && std::any_of(pieces.begin(), pieces.end(),
-                               [&](const Piece& piece) { return Echoes(*piece.slice, kv); });
-  if (echoes) {
-    model_->RotateQueries(layer, later_positions_.data() + first, rows, *act_,
-                          destination.precision,
-                          later_q_.data() + static_cast<size_t>(first) * config.QDim());
-    KeepQueries(layer, pieces, kv);
+  int rows = 0;
+  for (const Piece& piece : pieces) rows += piece.rows();
+  const bool apart = pieces.back().ArenaRow() + pieces.back().rows() - first != rows;
+  float* const hidden =
+      apart ? run_hidden_.data()
+            : hidden_.data() + static_cast<size_t>(first) * model_->config().hidden_size;
+  if (apart) MoveHidden(pieces, Move::kGather);
+  model_->ProjectQkv(layer, hidden, rows, *act_);
+  int row = 0;
+  for (const Piece& piece : pieces) {
+    Rotate(layer, piece, row, kv);
+    row += piece.rows();
   }
-  for (const Piece& piece : pieces) Attend(layer, piece, piece.ArenaRow() - first, kv);
+  row = 0;
+  for (const Piece& piece : pieces) {
+    Attend(layer, piece, row, kv);
+    row += piece.rows();
+  }
   model_->FinishLayer(layer, hidden, rows, *act_);
+  if (apart) MoveHidden(pieces, Move::kScatter);
+}
+
+// Between the arena and run_hidden_.
+void PrefillRunner::MoveHidden(std::span<const Piece> pieces, Move move) {
+  const size_t width = model_->config().hidden_size;
+  float* in_run = run_hidden_.data();
+  for (const Piece& piece : pieces) {
+    float* const in_arena = hidden_.data() + piece.ArenaRow() * width;
+    const size_t bytes = piece.rows() * width * sizeof(float);
+    if (move == Move::kGather) {
+      backend_->CopyOnDevice(in_run, in_arena, bytes);
+    } else {
+      backend_->CopyOnDevice(in_arena, in_run, bytes);
+    }
+    in_run += piece.rows() * width;
+  }
+}
+
+// The piece's keys and values into the arena. `row`: where it begins in the activations of its run.
+void PrefillRunner::Rotate(int layer, const Piece& piece, int row, const KvState& kv) {
+  const int head_dim = model_->config().head_dim;
+  const size_t place = static_cast<size_t>(piece.ArenaRow()) * head_dim;
+  model_->RotateQkv(layer, positions_.data() + piece.ArenaRow(), row, piece.rows(), *act_,
+                    {.k = k_.data() + place,
+                     .v = v_.data() + place,
+                     .row_stride = head_dim,
+                     .head_stride = static_cast<int64_t>(arena_tokens_) * head_dim,
+                     .precision = kv.pages().layout.dtype});
+  if (!kv.TablesOf(layer).windowed && Echoes(*piece.slice, kv))
+    RotateForEcho(layer, piece, row, kv);
 }
 
 // What the attention of a prompt's tokens to its keys has in common.
@@ -268,19 +293,19 @@ void PrefillRunner::RotateCachedQueries(int layer, const PrefillSlice& slice, co
     const int end = std::min(begin + most, slice.first_token);
     const size_t row = slice.arena_begin + begin;
     prefix_.LoadQueries(layer, slice, begin, end, config.num_heads, RawQueries(0), kv);
-    model_->RotateQueries(layer, later_positions_.data() + row, end - begin, *act_,
+    model_->RotateQueries(layer, later_positions_.data() + row, 0, end - begin, *act_,
                           kv.pages().layout.dtype, later_q_.data() + row * config.QDim());
   }
 }
 
-// For the echoes of prompts that begin alike.
-void PrefillRunner::KeepQueries(int layer, std::span<const Piece> pieces, const KvState& kv) {
-  for (const Piece& piece : pieces) {
-    if (!Echoes(*piece.slice, kv)) continue;
-    const int row = piece.ArenaRow() - pieces.front().ArenaRow();
-    prefix_.SaveQueries(layer, *piece.slice, piece.begin, piece.end, model_->config().num_heads,
-                        RawQueries(row), kv);
-  }
+// The piece's queries where the echo asks them from; as they were, for the echoes of prompts that
+// begin alike.
+void PrefillRunner::RotateForEcho(int layer, const Piece& piece, int row, const KvState& kv) {
+  const size_t place = piece.ArenaRow();
+  model_->RotateQueries(layer, later_positions_.data() + place, row, piece.rows(), *act_,
+                        kv.pages().layout.dtype, later_q_.data() + place * model_->config().QDim());
+  prefix_.SaveQueries(layer, *piece.slice, piece.begin, piece.end, model_->config().num_heads,
+                      RawQueries(row), kv);
 }
 
 // The layer's queries once more, when all keys are there.

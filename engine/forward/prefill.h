@@ -3,8 +3,9 @@
 // from the arena, and only the entries that a request keeps are written into its pages ("compress
 // before paging").
 //
-// Slices that are at the same layer and lie side by side in the arena go through the matrix
-// products as one run of rows.
+// Slices that are at the same layer go through the matrix products as one run of rows, so several
+// short prompts, or the short ends of prompts that begin alike, read the weights once. Where their
+// tokens do not lie side by side in the arena, their hidden states are gathered.
 #ifndef HYDRANT_ENGINE_FORWARD_PREFILL_H_
 #define HYDRANT_ENGINE_FORWARD_PREFILL_H_
 
@@ -67,6 +68,9 @@ class PrefillRunner {
   void RunLayer(int layer, std::span<const PrefillSlice* const> slices, const KvState& kv);
   std::vector<std::vector<Piece>> SplitIntoRuns(std::span<const PrefillSlice* const> slices) const;
   void RunRows(int layer, std::span<const Piece> pieces, const KvState& kv);
+  enum class Move { kGather, kScatter };
+  void MoveHidden(std::span<const Piece> pieces, Move move);
+  void Rotate(int layer, const Piece& piece, int row, const KvState& kv);
   void Attend(int layer, const Piece& piece, int row, const KvState& kv);
   void AttendToEntries(int layer, const PrefillSlice& slice, const KvState& kv,
                        PrefillAttentionArgs* args);
@@ -79,7 +83,7 @@ class PrefillRunner {
     return !compressor_->EchoPasses(slice, kv).empty();
   }
   void RotateCachedQueries(int layer, const PrefillSlice& slice, const KvState& kv);
-  void KeepQueries(int layer, std::span<const Piece> pieces, const KvState& kv);
+  void RotateForEcho(int layer, const Piece& piece, int row, const KvState& kv);
   void Echo(int layer, const PrefillSlice& slice, const KvState& kv);
   PrefillAttentionArgs AttentionTo(const PrefillSlice& slice, const KvState& kv) const;
 
@@ -92,6 +96,7 @@ class PrefillRunner {
   DeviceArray<TokenId> ids_;        // [arena]
   DeviceArray<int32_t> positions_;  // [arena]
   DeviceArray<float> hidden_;       // [arena, hidden]
+  DeviceArray<float> run_hidden_;   // [max_rows, hidden], of a run that lies in several places
   DeviceArray<float> k_, v_;        // [kv_heads, arena, head_dim], of the layer at work
   // For echoes: the position right after each token's prompt, and the layer's queries turned to it,
   // [arena, heads, head_dim].

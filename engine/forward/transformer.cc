@@ -314,8 +314,8 @@ void Transformer::Normalise(const float* x, const Norm& norm, int rows, void* ou
   }
 }
 
-void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
-                             const Activations& act, const KvDestination& kv) const {
+void Transformer::ProjectQkv(int layer, const float* hidden, int rows,
+                             const Activations& act) const {
   const Layer& weights = layers_[layer];
   Normalise(hidden, weights.attn_norm, rows, 0, act);
   backend_->Matmul({.x = act.normed.data(),
@@ -325,8 +325,12 @@ void Transformer::ProjectQkv(int layer, const float* hidden, const int32_t* posi
                     .y = act.qkv.data(),
                     .bias = weights.qkv.bias.data()});
   if (config().qk_norm != QkNorm::kNone) NormaliseHeads(weights, rows, act);
-  RopeSplitArgs split = Splitting(layer, positions, rows, act);
-  split.q = act.q.data();
+}
+
+void Transformer::RotateQkv(int layer, const int32_t* positions, int first, int rows,
+                            const Activations& act, const KvDestination& kv) const {
+  RopeSplitArgs split = Splitting(layer, positions, first, rows, act);
+  split.q = act.q.data() + static_cast<size_t>(first) * config().QDim();
   split.k = kv.k;
   split.v = kv.v;
   split.kv_row_stride = kv.row_stride;
@@ -353,9 +357,9 @@ void Transformer::NormaliseHeads(const Layer& layer, int rows, const Activations
   normalise(layer.k_norm, config().QDim(), config().num_kv_heads);
 }
 
-void Transformer::RotateQueries(int layer, const int32_t* positions, int rows,
+void Transformer::RotateQueries(int layer, const int32_t* positions, int first, int rows,
                                 const Activations& act, DType precision, float* q) const {
-  RopeSplitArgs split = Splitting(layer, positions, rows, act);
+  RopeSplitArgs split = Splitting(layer, positions, first, rows, act);
   split.q = q;
   split.query_precision = precision;
   backend_->RopeSplit(split);
@@ -363,11 +367,11 @@ void Transformer::RotateQueries(int layer, const int32_t* positions, int rows,
 
 // Of act.qkv, outputs aside. Queries and keys are to be multiplied by the attention factor: queries
 // are, by its square.
-RopeSplitArgs Transformer::Splitting(int layer, const int32_t* positions, int rows,
+RopeSplitArgs Transformer::Splitting(int layer, const int32_t* positions, int first, int rows,
                                      const Activations& act) const {
   const Rotary rotary = RotaryOf(layer);
   const double factor = config().RopeOf(layer).attention_factor;
-  return {.qkv = act.qkv.data(),
+  return {.qkv = act.qkv.data() + first * RawQueryStride(),
           .positions = positions,
           .cos = rotary.cos,
           .sin = rotary.sin,

@@ -79,13 +79,17 @@ class Transformer {
 
   // ids, positions, hidden: [rows, ...].
   void Embed(const TokenId* ids, const int32_t* positions, int rows, float* hidden) const;
-  // Queries into act.q, keys and values into `kv`. hidden, positions: [rows, ...].
-  void ProjectQkv(int layer, const float* hidden, const int32_t* positions, int rows,
-                  const Activations& act, const KvDestination& kv) const;
+  // Queries, keys and values before they turn, into act.qkv. hidden: [rows, hidden].
+  void ProjectQkv(int layer, const float* hidden, int rows, const Activations& act) const;
+  // Of the last ProjectQkv(), the rows from `first` on: queries into the same rows of act.q, keys
+  // and values into `kv`. positions: [rows].
+  void RotateQkv(int layer, const int32_t* positions, int first, int rows, const Activations& act,
+                 const KvDestination& kv) const;
   // The queries of the last ProjectQkv(), or what else is in their place (RawQueries), at other
-  // positions: q [rows, heads, head_dim]. They are rounded to `precision` before they turn.
-  void RotateQueries(int layer, const int32_t* positions, int rows, const Activations& act,
-                     DType precision, float* q) const;
+  // positions: q [rows, heads, head_dim], of the rows from `first` on. They are rounded to
+  // `precision` before they turn.
+  void RotateQueries(int layer, const int32_t* positions, int first, int rows,
+                     const Activations& act, DType precision, float* q) const;
   // Where queries lie before they turn: that of a row's head at row * stride + head * head_dim.
   static float* RawQueries(const Activations& act) { return act.qkv.data(); }
   int64_t RawQueryStride() const { return config().QDim() + 2 * config().KvDim(); }
@@ -136,7 +140,7 @@ class Transformer {
                           const std::vector<TensorView>& biases, WeightDType dtype, Linear* linear);
   absl::StatusOr<std::unique_ptr<Weight>> Pack(const std::vector<TensorView>& parts,
                                                WeightDType dtype);
-  RopeSplitArgs Splitting(int layer, const int32_t* positions, int rows,
+  RopeSplitArgs Splitting(int layer, const int32_t* positions, int first, int rows,
                           const Activations& act) const;
   void NormaliseHeads(const Layer& layer, int rows, const Activations& act) const;
   void AddProjection(const Linear& linear, const void* x, const Norm& post_norm, float* hidden,

@@ -8,8 +8,8 @@
 
 #include "fmt/format.h"
 #include "load/commands/load_setup.h"
-#include "load/run/option_group.h"
 #include "load/report/sweep_report.h"
+#include "load/run/option_group.h"
 #include "load/run/probe.h"
 #include "load/run/sweep.h"
 #include "load/targets/metrics_scraper.h"

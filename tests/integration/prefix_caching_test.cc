@@ -186,6 +186,35 @@ TEST_P(PrefixCachingTest, NotAcrossSaltsAndNotWhereItIsOff) {
   EXPECT_EQ(server->Run(request).usage.cached_tokens, 0);
 }
 
+// The ends of prompts that begin alike lie apart in the arena, and go through the layers in one
+// step, as one run.
+TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
+  const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
+  const auto with = MakeServer(true), without = MakeServer(false);
+  for (const char* policy : {"full", "local", "snapkv", "h2o", "echo"})
+    with->Run(MakeRequest(first, policy));
+  const uint64_t steps = with->Stats().steps;
+  std::vector<Request> requests;
+  std::vector<RequestHandle> handles;
+  for (const char* policy : {"full", "local", "echo", "snapkv", "echo", "h2o", "full"}) {
+    std::vector<TokenId> prompt = first;
+    prompt.resize(152 + 3 * requests.size(), static_cast<TokenId>(requests.size()));
+    requests.push_back(MakeRequest(prompt, policy));
+    handles.push_back(with->Add(requests.back()));
+  }
+  with->RunToEnd();
+  // All prompts in the first, with a token each, and the other 11 tokens.
+  EXPECT_EQ(with->Stats().steps - steps, 12u);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    SCOPED_TRACE(testing::Message() << "request " << i << ", " << requests[i].cache.policy);
+    const Answer& actual = (*with)[handles[i]];
+    const Answer expected = without->Run(requests[i]);
+    EXPECT_GE(actual.usage.cached_tokens, 96);
+    EXPECT_EQ(actual.tokens, expected.tokens);
+    EXPECT_EQ(actual.usage.kv_entries_of_prompt, expected.usage.kv_entries_of_prompt);
+  }
+}
+
 // Many at a time, in a prefix cache that holds a part of them.
 TEST_P(PrefixCachingTest, InCompanyWithLittleRoom) {
   EngineOptions options = Options(true);
