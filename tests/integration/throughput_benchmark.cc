@@ -6,11 +6,12 @@
 //                        [--pool-sequences 24] [--prompt-tokens 2048] [--new-tokens 2048]
 //                        [--requests 256] [--max-num-seqs 256] [--max-num-batched-tokens N]
 //                        [--cache-ratio 0.2] [--seconds 0] [--device cuda] [--dtype bfloat16]
-//                        [--threads 2] [--seed 1] [--json FILE] [--quick 0]
+//                        [--shared-tokens 0] [--threads 2] [--seed 1] [--json FILE] [--quick 0]
 //
 // "full:24" keeps at most 24 requests in flight, a plain name leaves it to the scheduler, which
 // admits more full sequences than can grow to their end and preempts some. --seconds cuts every
-// policy off: its tokens until then count. Prints a markdown table; the ratio is to the first
+// policy off: its tokens until then count. The first --shared-tokens of all prompts are the same,
+// and the prefix cache holds them. Prints a markdown table; the ratio is to the first
 // policy. --quick 1 makes everything small, to see that it runs.
 #include <algorithm>
 #include <chrono>
@@ -115,6 +116,7 @@ class Counter final : public EventSink {
 struct Workload {
   int requests;
   int prompt_tokens;
+  int shared_tokens;  // that all prompts begin with
   int new_tokens;
   double cache_ratio;
   double seconds;  // of one policy; 0: to the end
@@ -141,10 +143,11 @@ std::vector<PolicyRun> ParsePolicies(const std::string& text, int requests) {
 }
 
 Request MakeRequest(const Workload& work, const std::string& policy, int index, int vocab) {
-  std::mt19937_64 rng(work.seed + index);
+  std::mt19937_64 shared(work.seed - 1), own(work.seed + index);
   Request request;
   request.prompt.resize(work.prompt_tokens);
-  for (TokenId& token : request.prompt) token = static_cast<TokenId>(rng() % vocab);
+  for (int i = 0; i < work.prompt_tokens; ++i)
+    request.prompt[i] = static_cast<TokenId>((i < work.shared_tokens ? shared : own)() % vocab);
   request.cache.policy = policy;
   if (policy != "full") request.cache.cache_ratio = work.cache_ratio;
   request.sampling.temperature = 0.0;
@@ -295,7 +298,8 @@ Flags ParseFlags(int argc, char** argv) {
                  {"new-tokens", "2048"}, {"max-num-seqs", "256"},
                  {"seconds", "0"},       {"max-num-batched-tokens", ""},
                  {"seed", "1"},          {"cache-ratio", "0.2"},
-                 {"json", ""},           {"quick", "0"}};
+                 {"shared-tokens", "0"}, {"json", ""},
+                 {"quick", "0"}};
   Flags given;
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0)
@@ -321,6 +325,7 @@ int Main(int argc, char** argv) {
   };
   const Workload work = {.requests = number("requests"),
                          .prompt_tokens = number("prompt-tokens"),
+                         .shared_tokens = std::atoi(flags.at("shared-tokens").c_str()),
                          .new_tokens = number("new-tokens"),
                          .cache_ratio = std::atof(flags.at("cache-ratio").c_str()),
                          .seconds = std::atof(flags.at("seconds").c_str()),
@@ -339,6 +344,7 @@ int Main(int argc, char** argv) {
   options.dtype = dtypes.at(flags.at("dtype"));
   options.max_num_seqs = number("max-num-seqs");
   options.max_model_len = work.prompt_tokens + work.new_tokens;
+  options.prefix_cache_memory_bytes = work.shared_tokens > 0 ? int64_t{1} << 30 : 0;
   const int width = (*options.max_model_len + options.block_size - 1) / options.block_size;
   options.num_blocks_override = number("pool-sequences") * width * source->config().num_layers *
                                 source->config().num_kv_heads;
