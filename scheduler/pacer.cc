@@ -1,11 +1,18 @@
 #include "scheduler/pacer.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hydrant {
 
 namespace {
 
+// What a step is aimed at is this share of the target: half of all take longer than predicted.
+constexpr double kAimAt = 0.9;
+// First tokens that take longer than the margin, and how far one moves it.
+constexpr double kLateShare = 0.05;
+constexpr double kMarginStep = 0.1;
+constexpr double kMostMargin = 4.0;
 // Prompts get this share of a step even where decoding alone takes as long as the target.
 constexpr double kLeastPromptShare = 0.1;
 // And count for no more than this at admission: few long prompts with short answers would keep all
@@ -59,6 +66,14 @@ double Pacer::ReadingUs(const StepWork& prompts, const RunningLoad& load) const 
   const double of_step = ReadingUs({.prompt_tokens = PromptTokens(load)});
   if (of_step <= 0) return alone;
   return alone * (step_time_.Predict(load.decode) + of_step) / of_step;
+}
+
+// Moves to where one in 1 / kLateShare is longer (a quantile by stochastic approximation).
+void Pacer::ObserveFirstToken(double expected_us, double us) {
+  if (expected_us <= 0) return;
+  const double by = us > first_token_margin_ * expected_us ? 1 - kLateShare : -kLateShare;
+  first_token_margin_ =
+      std::clamp(first_token_margin_ * std::exp(kMarginStep * by), 1.0, kMostMargin);
 }
 
 }  // namespace hydrant

@@ -37,10 +37,6 @@ std::optional<FirstTokenBound> BoundFirstToken(const SchedulerOptions& options, 
                                                std::optional<TimeUs> deadline, TimeUs submitted_at,
                                                double reading_us);
 
-// Times that are aimed at are this share of what is allowed: half of all things take longer than
-// predicted.
-inline constexpr double kAimAt = 0.9;
-
 class Pacer {
  public:
   // `prompt_tokens`: what a step reads beside those that decode, where no target says less.
@@ -62,10 +58,16 @@ class Pacer {
   double ReadingUs(const StepWork& prompts) const;
   double ReadingUs(const StepWork& prompts, const RunningLoad& load) const;
 
+  // A first token was expected `expected_us` after its prompt was admitted, and came after `us`.
+  void ObserveFirstToken(double expected_us, double us);
+  // Of what is expected, what nineteen of twenty first tokens take at most.
+  double first_token_margin() const { return first_token_margin_; }
+
  private:
   const SchedulerOptions options_;
   const double prompt_tokens_;
   StepTimeModel step_time_;
+  double first_token_margin_ = 1.0;
 };
 
 }  // namespace hydrant

@@ -154,8 +154,8 @@ std::optional<TimeUs> Scheduler::BeginBy(const Sequence& sequence, const Running
   const StepWork work = WorkOfPrompt(sequence);
   const auto bound = BoundOf(sequence, work);
   if (!bound.has_value()) return std::nullopt;
-  const auto wait = kAimAt * static_cast<double>(bound->by - sequence.submitted_at);
-  return sequence.submitted_at + static_cast<TimeUs>(wait - pacer_.ReadingUs(work, load));
+  return bound->by -
+         static_cast<TimeUs>(pacer_.first_token_margin() * pacer_.ReadingUs(work, load));
 }
 
 // Who waits past the time when it must have begun is refused, so that those behind it can still be
@@ -188,7 +188,33 @@ void Scheduler::SetBeginBy(Sequence* sequence, std::optional<TimeUs> by) {
 bool Scheduler::IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const {
   if (!sequence.begin_by.has_value()) return false;
   const std::optional<TimeUs> by = BeginBy(sequence, load);
-  return by.has_value() && now + static_cast<TimeUs>(pacer_.ReadingUs(WorkAhead(), load)) > *by;
+  const double ahead_us = pacer_.first_token_margin() * pacer_.ReadingUs(WorkAhead(), load);
+  return by.has_value() && now + static_cast<TimeUs>(ahead_us) > *by;
+}
+
+// As long as it is not known how long prompts take, those that are to be in time are read one after
+// the other: else a daemon that starts under load would let in more than it can read.
+bool Scheduler::MustLearnFirst(const Sequence& sequence) const {
+  const auto is_read = [](const Sequence* s) { return s->state == SequenceState::kPrefilling; };
+  return sequence.begin_by.has_value() && !pacer_.step_time().KnowsPrompts() &&
+         std::any_of(live_.begin(), live_.end(), is_read);
+}
+
+// Of an admitted one, how long after `now`. Unset: nobody asked, or it is not known.
+void Scheduler::ExpectFirstToken(Sequence* sequence, TimeUs now) const {
+  sequence->expected = {};
+  if (!sequence->begin_by.has_value() || !pacer_.step_time().KnowsPrompts()) return;
+  StepWork work = WorkAhead();
+  work += sequence->prompt_work;
+  sequence->expected = {now, pacer_.ReadingUs(work, DecodingLoad())};
+}
+
+void Scheduler::ObserveFirstToken(Sequence* sequence, TimeUs now) {
+  if (sequence->first_token_at.has_value()) return;
+  sequence->first_token_at = now;
+  const auto& [admitted_at, us] = sequence->expected;
+  if (us > 0 && sequence->usage.preemptions == 0)
+    pacer_.ObserveFirstToken(us, static_cast<double>(now - admitted_at));
 }
 
 void Scheduler::Refuse(Sequence* sequence, TimeUs now) {

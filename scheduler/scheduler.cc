@@ -304,7 +304,6 @@ void Scheduler::AdmitWaiting(TimeUs now) {
 // It holds what it needs.
 void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   queued_tokens_ -= sequence->NumKnown();
-  SetBeginBy(sequence, std::nullopt);
   EndAbsence(sequence, now);
   if (sequence->state == SequenceState::kWaiting) {
     ++admitted_;
@@ -322,6 +321,8 @@ void Scheduler::Admit(Sequence* sequence, TimeUs now) {
   sequence->usage.kv_pages_peak =
       std::max(sequence->usage.kv_pages_peak, sequence->space.num_pages);
   sequence->prompt_work = WorkOfPrompt(*sequence);
+  ExpectFirstToken(sequence, now);
+  SetBeginBy(sequence, std::nullopt);
   sequence->tenant->Charge(std::max(1.0, pacer_.ReadingUs(sequence->prompt_work)));
   GoLive(sequence);
 }
@@ -336,6 +337,10 @@ void Scheduler::EndAbsence(Sequence* sequence, TimeUs now) {
 bool Scheduler::TryAdmit(Sequence* sequence) {
   if (sequence->state == SequenceState::kPreempted && !HasRoomToComeBack(*sequence)) {
     wait_reason_ = WaitReason::kPreempted;
+    return false;
+  }
+  if (MustLearnFirst(*sequence)) {
+    wait_reason_ = WaitReason::kTtft;
     return false;
   }
   if (!KeepsTpot(*sequence)) {
@@ -664,7 +669,7 @@ void Scheduler::Pooled(Sequence* sequence, const std::vector<float>& embedding, 
          "ENGINE_FAULT", now);
     return;
   }
-  if (!sequence->first_token_at.has_value()) sequence->first_token_at = now;
+  ObserveFirstToken(sequence, now);
   Finish(sequence, FinishReason::kLength, now, embedding);
 }
 
@@ -680,7 +685,7 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
     return;
   }
   if (index < sequence->NumKnown()) return;
-  if (!sequence->first_token_at.has_value()) sequence->first_token_at = now;
+  ObserveFirstToken(sequence, now);
   if (sequence->only_reads) return Finish(sequence, FinishReason::kLength, now);
   ++totals_.generation_tokens;
   OutputProcessor::Output output = sequence->output.Push(token);

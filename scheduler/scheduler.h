@@ -223,6 +223,9 @@ class Scheduler {
   std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;
   void SetBeginBy(Sequence* sequence, std::optional<TimeUs> by);
   bool IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const;
+  bool MustLearnFirst(const Sequence& sequence) const;
+  void ExpectFirstToken(Sequence* sequence, TimeUs now) const;
+  void ObserveFirstToken(Sequence* sequence, TimeUs now);
   void RefuseLate(TimeUs now);
   void Refuse(Sequence* sequence, TimeUs now);
   void ObserveStep(const StepWork& work, TimeUs scheduled_at, TimeUs now);

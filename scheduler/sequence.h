@@ -130,6 +130,10 @@ struct Sequence {
 
   StepWork prompt_work{};            // of reading the prompt, as it was admitted
   std::optional<TimeUs> begin_by{};  // while it waits: else its first token comes too late
+  struct {
+    TimeUs since = 0;
+    double us = 0;  // after that; 0: not known
+  } expected{};     // first token, when it was admitted
 
   Usage usage{};
   bool was_read = false;  // the whole prompt, once

@@ -329,7 +329,7 @@ void AddVllmRequests(const RequestMetrics& requests, Families* to) {
 const char* WaitReasonName(WaitReason reason) {
   constexpr const char* kNames[kNumWaitReasons] = {"arrived",     "max_num_seqs", "pages",
                                                    "prompt_room", "block_tables", "catch_up",
-                                                   "tpot",        "prefix"};
+                                                   "tpot",        "ttft",         "prefix"};
   return kNames[static_cast<int>(reason)];
 }
 

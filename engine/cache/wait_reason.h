@@ -15,9 +15,10 @@ enum class WaitReason : uint8_t {
   kBlockTables,   // the block tables are full
   kPreempted,     // it comes back when there is room for what it has to replay
   kTpot,          // with one more, a step would take longer than the target for a token
+  kTtft,          // how long prompts take is not known yet: those that are to be in time take turns
   kPrefix,        // a prompt that begins alike is being read; those behind it go ahead
 };
-inline constexpr int kNumWaitReasons = 8;
+inline constexpr int kNumWaitReasons = 9;
 
 }  // namespace hydrant
 

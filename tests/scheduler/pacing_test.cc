@@ -1,6 +1,7 @@
 // Targets for latencies: the scheduler and a fake engine whose steps take what a small machine's
 // would, under a fake clock.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <random>
 #include <vector>
@@ -215,6 +216,43 @@ TEST(Pacing, GoodputStaysWhenMoreArrives) {
     EXPECT_GE(goodput(rate, paced), 0.9 * peak) << rate << " a second";
     EXPECT_LT(goodput(rate, {}), 0.5 * peak) << "as it would be without targets";
   }
+}
+
+// Far more at once than it can read in time, before it has seen a step.
+TEST(Pacing, GoodputFromTheFirstRequestOn) {
+  constexpr TimeUs kTtft = 500'000;
+  Machine machine({.target_ttft_us = kTtft});
+  for (int i = 0; i < 200; ++i) machine.Add(MakeRequest(kPrompt, kOutput, i));
+  machine.Step();
+  EXPECT_EQ(machine.h.scheduler.Stats().wait_reason, WaitReason::kTtft);
+  EXPECT_EQ(machine.h.scheduler.Stats().waiting, 199);
+  machine.RunToEnd();
+  int finished = 0;
+  for (const auto& [handle, answer] : machine.answers) {
+    finished += answer.finished;
+    if (answer.finished) {
+      EXPECT_LE(answer.first - answer.arrived, 1.2 * kTtft);
+    }
+  }
+  EXPECT_GE(finished, 15);
+}
+
+TEST(Pacing, TheMarginIsWhatNineteenOfTwentyFirstTokensKeep) {
+  Pacer pacer({}, 512);
+  EXPECT_EQ(pacer.first_token_margin(), 1.0);
+  std::mt19937_64 random(3);
+  std::lognormal_distribution<double> taken(0.2, 0.3);  // of what was expected
+  double mean = 0;
+  for (int i = 0; i < 4000; ++i) {
+    pacer.ObserveFirstToken(1000, 1000 * taken(random));
+    if (i >= 1000) mean += pacer.first_token_margin() / 3000;
+  }
+  EXPECT_NEAR(mean, std::exp(0.2 + 1.645 * 0.3), 0.15);
+  // Never below what is expected; what nobody expected says nothing.
+  for (int i = 0; i < 1000; ++i) pacer.ObserveFirstToken(1000, 100);
+  EXPECT_EQ(pacer.first_token_margin(), 1.0);
+  pacer.ObserveFirstToken(0, 1000);
+  EXPECT_EQ(pacer.first_token_margin(), 1.0);
 }
 
 TEST(Pacing, WhatCannotBeInTimeIsNotRead) {
