@@ -71,6 +71,7 @@ Errors MeasureErrors(const LongHead& long_head, int n, int memory,
                            .cluster_samples = 4,
                            .clusters = std::max(1, (others - others / 2) / 4)};
   std::vector<SubGenSketch> sketches;
+  sketches.reserve(kSketchSeeds);
   for (int seed = 0; seed < kSketchSeeds; ++seed) sketches.emplace_back(head, rule, seed);
   std::vector<int> centres = GreedyCentres({head.keys, n - recent, head.d}, others).points;
   for (int j = n - recent; j < n; ++j) centres.push_back(j);

@@ -249,6 +249,7 @@ Json Replacements(const Subject& subject, const Outcome& outcome, int fifo) {
   for (const double index : indices)
     ++histogram[std::min(kHistogram - 1, static_cast<int>(index * kHistogram))];
   std::vector<double> late;
+  late.reserve(of_layers.size());
   for (const std::vector<double>& of_layer : of_layers) late.push_back(share_from(of_layer, 0.9));
   return {{"count", indices.size()},
           {"histogram", histogram},

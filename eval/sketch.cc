@@ -28,6 +28,7 @@ double LengthSquared(const float* x, int d) {
 std::vector<double> AttendTo(const Head& head, const float* query,
                              const std::vector<int>& entries) {
   std::vector<double> weights;
+  weights.reserve(entries.size());
   for (const int entry : entries) weights.push_back(Logit(head, query, entry));
   const double top = *std::max_element(weights.begin(), weights.end());
   double all = 0;
@@ -94,6 +95,7 @@ SubGenSketch::SubGenSketch(const Head& head, const SketchRule& rule, uint64_t se
   denominator_ = numerator_;
   if (streamed == 0) return;
   std::vector<double> lengths;
+  lengths.reserve(streamed);
   for (int j = 0; j < streamed; ++j)
     lengths.push_back(LengthSquared(Row(head.values, j, head.d), head.d));
   const double mu = std::accumulate(lengths.begin(), lengths.end(), 0.0);
