@@ -12,7 +12,7 @@ constexpr double kAimAt = 0.9;
 // First tokens that take longer than the margin, and how far one moves it.
 constexpr double kLateShare = 0.05;
 constexpr double kMarginStep = 0.1;
-constexpr double kMostMargin = 4.0;
+constexpr double kMostMargin = 3.0;
 // Prompts get this share of a step even where decoding alone takes as long as the target.
 constexpr double kLeastPromptShare = 0.1;
 // And count for no more than this at admission: few long prompts with short answers would keep all

@@ -154,8 +154,13 @@ std::optional<TimeUs> Scheduler::BeginBy(const Sequence& sequence, const Running
   const StepWork work = WorkOfPrompt(sequence);
   const auto bound = BoundOf(sequence, work);
   if (!bound.has_value()) return std::nullopt;
-  return bound->by -
-         static_cast<TimeUs>(pacer_.first_token_margin() * pacer_.ReadingUs(work, load));
+  return bound->by - static_cast<TimeUs>(FirstTokenMargin() * pacer_.ReadingUs(work, load));
+}
+
+// One that finds nobody here is always tried: else a margin that has grown too wide would let in
+// nobody from whom to learn that it is.
+double Scheduler::FirstTokenMargin() const {
+  return live_.empty() ? 1.0 : pacer_.first_token_margin();
 }
 
 // Who waits past the time when it must have begun is refused, so that those behind it can still be
@@ -188,7 +193,7 @@ void Scheduler::SetBeginBy(Sequence* sequence, std::optional<TimeUs> by) {
 bool Scheduler::IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const {
   if (!sequence.begin_by.has_value()) return false;
   const std::optional<TimeUs> by = BeginBy(sequence, load);
-  const double ahead_us = pacer_.first_token_margin() * pacer_.ReadingUs(WorkAhead(), load);
+  const double ahead_us = FirstTokenMargin() * pacer_.ReadingUs(WorkAhead(), load);
   return by.has_value() && now + static_cast<TimeUs>(ahead_us) > *by;
 }
 

@@ -222,6 +222,7 @@ class Scheduler {
   std::optional<FirstTokenBound> BoundOf(const Sequence& sequence, const StepWork& prompt) const;
   std::optional<TimeUs> BeginBy(const Sequence& sequence, const RunningLoad& load) const;
   void SetBeginBy(Sequence* sequence, std::optional<TimeUs> by);
+  double FirstTokenMargin() const;
   bool IsLate(const Sequence& sequence, const RunningLoad& load, TimeUs now) const;
   bool MustLearnFirst(const Sequence& sequence) const;
   void ExpectFirstToken(Sequence* sequence, TimeUs now) const;

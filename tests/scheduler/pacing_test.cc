@@ -255,6 +255,35 @@ TEST(Pacing, TheMarginIsWhatNineteenOfTwentyFirstTokensKeep) {
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
 }
 
+// The machine is disturbed, and first tokens come much later than expected; then it is not.
+TEST(Pacing, AMarginThatHasGrownTooWideIsUnlearned) {
+  constexpr TimeUs kTtft = 300'000;
+  Machine machine({.target_ttft_us = kTtft});
+  machine.WarmUp();
+  double slower = 1;
+  machine.h.step_time = [&slower](const Batch& batch) {
+    return static_cast<TimeUs>(slower * StepTime(batch));
+  };
+  const auto count_served = [&machine](uint64_t seed) {
+    machine.answers.clear();
+    machine.Load(12, 5, seed);
+    int served = 0;
+    for (const auto& [handle, answer] : machine.answers) served += answer.finished;
+    return served;
+  };
+  const int at_first = count_served(5);
+  EXPECT_GT(at_first, 30);
+  slower = 40;
+  EXPECT_LT(count_served(6), at_first / 2);
+  slower = 1;
+  // By itself it may take twice its time, which is less than the margin.
+  const RequestHandle long_one = machine.Add(MakeRequest(10'000, 5));
+  machine.RunToEnd();
+  EXPECT_TRUE(machine.h[long_one].finished.has_value());
+  count_served(7);
+  EXPECT_GE(count_served(5), 0.9 * at_first);
+}
+
 TEST(Pacing, WhatCannotBeInTimeIsNotRead) {
   Machine machine;
   machine.WarmUp();
