@@ -25,6 +25,7 @@ double BestSeconds(int threads, const std::function<void(int)>& work) {
   for (int pass = 0; pass < kPasses; ++pass) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::thread> workers;
+    workers.reserve(threads);
     for (int t = 0; t < threads; ++t) workers.emplace_back(work, t);
     for (std::thread& worker : workers) worker.join();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;

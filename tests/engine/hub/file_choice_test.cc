@@ -131,6 +131,7 @@ TEST(FileChoice, AMissingPartIsSaid) {
 
 TEST(FileChoice, AnUnknownNameListsTheNearestFirst) {
   std::vector<std::string> names;
+  names.reserve(31);
   for (int i = 0; i < 30; ++i) names.push_back("far-away-" + std::to_string(i) + "-IQ1_S.gguf");
   names.push_back("tiny-Q5_K_S.gguf");
   const auto listing = Listing(names);

@@ -125,6 +125,7 @@ TEST(JinjaTemplate, ManyThreadsRenderOne) {
       "%}{{ ns.n }}");
   ASSERT_TRUE(parsed.ok());
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int j = 0; j < 20; ++j)

@@ -124,7 +124,7 @@ struct BadSplit {
 };
 
 std::vector<BadSplit> BadSplits() {
-  const auto rewrite = [](int no, std::function<GgufWriter()> make) {
+  const auto rewrite = [](int no, const std::function<GgufWriter()>& make) {
     return [=](const std::string& folder) { WriteFile(PathOf(folder, no, 3), make().Build()); };
   };
   const auto with = [](Keys keys, const std::string& tensor) {
