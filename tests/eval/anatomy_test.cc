@@ -498,6 +498,7 @@ TEST_F(TinyLaboratory, EveryPolicysLossIsWithinTheBound) {
     trial_.append = append;
     const std::vector<Outcome> outcomes = laboratory_->Run(trial_, arms);
     std::vector<HeldEntries> held;
+    held.reserve(outcomes.size());
     for (const Outcome& outcome : outcomes) held.push_back({&outcome.held, trial_.context});
     const auto losses = AttentionLosses(activations, trial_.context - 1, held, forward_.get());
     for (const AttentionLoss& layer : losses[0]) {

@@ -247,9 +247,11 @@ TEST_P(ContextTest, GoesOnInCompany) {
   const auto server = MakeServer(256 << 10, 200), without = MakeServer(0);
   const std::vector<std::string> policies = {"full", "h2o", "snapkv", "local", "tova"};
   std::vector<Request> turns;
+  turns.reserve(6);
   for (int i = 0; i < 6; ++i) turns.push_back(MakeRequest(40 + 5 * i, policies[i % 5], 1 + i));
   for (int turn = 0; turn < 4; ++turn) {
     std::vector<RequestHandle> handles;
+    handles.reserve(turns.size());
     for (const Request& request : turns) handles.push_back(server->Add(request));
     server->RunToEnd();
     for (size_t i = 0; i < turns.size(); ++i) {

@@ -195,6 +195,7 @@ TEST(SentencePiece, ManyLibraryModelsAndThreads) {
     const auto tokenizer = Load(path);
     ASSERT_NE(tokenizer, nullptr) << "round " << round;
     std::vector<std::thread> threads;
+    threads.reserve(3);
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&] {
         for (size_t i = 0; i < 50; ++i) {

@@ -19,6 +19,10 @@
 
 #include "tests/kernels/cuda_emulation/fibers.h"
 
+// The names, and what converts to what, are CUDA's.
+// NOLINTBEGIN(bugprone-reserved-identifier, google-explicit-constructor)
+// NOLINTBEGIN(google-global-names-in-headers, readability-identifier-naming)
+
 // ---- The language ------------------------------------------------------------------------------
 
 #define __global__
@@ -304,5 +308,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
         return hydrant::emulation::RunGrid(grid, block, shared, [&] { std::apply(kernel, taken); });
       });
 }
+
+// NOLINTEND(google-global-names-in-headers, readability-identifier-naming)
+// NOLINTEND(bugprone-reserved-identifier, google-explicit-constructor)
 
 #endif  // HYDRANT_TESTS_KERNELS_CUDA_EMULATION_CUDA_RUNTIME_H_
