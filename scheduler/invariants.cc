@@ -76,6 +76,9 @@ absl::Status Scheduler::CheckInvariants() const {
     int64_t num_pages = 0;
     for (int head = 0; head < heads; ++head) {
       num_pages += space.pages[head];
+      if (space.unassigned_pages.empty() && PagesOf(space.spans[head].MostUntil(space.capacity),
+                                                    limits_.block_size) > space.pages[head])
+        return absl::InternalError("a head's pages are full before its sequence's capacity");
       for (int32_t i = 0; i < space.pages[head]; ++i) {
         const auto [block, state] = space.blocks[space.BlockIndex(head, i)];
         const bool may_share = !space.shared.empty() && i < space.shared[head];
@@ -125,6 +128,13 @@ absl::Status Scheduler::CheckInvariants() const {
     return absl::InternalError("queued_tokens does not count the queue");
   if (live_.size() + waiting_.size() != sequences_.size())
     return absl::InternalError("a sequence is in no list");
+  for (const StepInFlight& step : in_flight_) {
+    for (const ScheduledToken& row : step.decode) {
+      const auto it = sequences_.find(row.cache.sequence->handle);
+      if (row.cache.sequence->ended == (it != sequences_.end()))
+        return absl::InternalError("a step names a sequence that is neither live nor has ended");
+    }
+  }
   std::vector<const PrefixLease*> leases;
   for (const Sequence* sequence : live_) leases.push_back(&sequence->prefix);
   absl::Status status = prefix_cache_.CheckInvariants(leases);

@@ -8,17 +8,15 @@ OutputProcessor::OutputProcessor(const Tokenizer* tokenizer, const StoppingParam
                                  bool skip_special_tokens)
     : detokenizer_(tokenizer, skip_special_tokens, /*continues=*/true),
       matcher_(stopping.stop, stopping.include_stop_str_in_output),
-      ending_ids_(stopping.stop_token_ids),
+      stop_ids_(stopping.stop_token_ids),
       min_tokens_(stopping.min_tokens) {
-  if (!stopping.ignore_eos) {
-    const std::vector<TokenId>& eog = tokenizer->eog_ids();
-    ending_ids_.insert(ending_ids_.end(), eog.begin(), eog.end());
-  }
-  std::sort(ending_ids_.begin(), ending_ids_.end());
+  if (!stopping.ignore_eos) eog_ids_ = tokenizer->eog_ids();
+  std::sort(stop_ids_.begin(), stop_ids_.end());
 }
 
 bool OutputProcessor::EndsText(TokenId id) const {
-  return std::binary_search(ending_ids_.begin(), ending_ids_.end(), id);
+  return std::find(eog_ids_.begin(), eog_ids_.end(), id) != eog_ids_.end() ||
+         std::binary_search(stop_ids_.begin(), stop_ids_.end(), id);
 }
 
 OutputProcessor::Output OutputProcessor::Push(TokenId id) {

@@ -9,6 +9,7 @@
 #define HYDRANT_SCHEDULER_OUTPUT_PROCESSOR_H_
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ class OutputProcessor {
 
   IncrementalDetokenizer detokenizer_;
   StopMatcher matcher_;
-  std::vector<TokenId> ending_ids_;  // sorted
+  std::span<const TokenId> eog_ids_;  // the tokenizer's, which all share; empty: they end nothing
+  std::vector<TokenId> stop_ids_;     // sorted
   int64_t min_tokens_;
   int num_tokens_ = 0;
   std::optional<TokenId> matched_token_id_;

@@ -48,8 +48,7 @@ int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
       sequence.num_shrunk < sequence.shrinks.size() || !MayShrink(sequence.plan))
     return 0;
   const SequenceSpace& space = sequence.space;
-  if (!space.shared.empty() || std::find(cut_.begin(), cut_.end(), CacheOf(sequence)) != cut_.end())
-    return 0;
+  if (!space.shared.empty() || Names(cut_, sequence)) return 0;
   const int32_t held = sequence.plan.EntriesAfter(sequence.num_seen);
   const int32_t least =
       std::max(static_cast<int32_t>(sequence.spec.min_cache_tokens.value_or(kLeastCap)),
@@ -64,7 +63,7 @@ void Scheduler::ShrinkNow(Sequence* sequence, int32_t cap) {
   sequence->plan = Shrink(sequence->plan, tokens, cap);
   space_.Cut({.cap = cap}, tokens, &sequence->space);
   batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(tokens), sequence->plan});
-  cut_.push_back(CacheOf(*sequence));
+  cut_.push_back(CacheOf(sequence));
   ++sequence->num_shrunk;
 }
 
@@ -134,7 +133,7 @@ void Scheduler::ForgetUpdates(const Sequence& sequence) {
   std::erase_if(batch_.cuts, is_its);
   std::erase_if(batch_.copies, is_its);
   std::erase_if(batch_.forks, is_its);
-  std::erase(cut_, CacheOf(sequence));
+  std::erase_if(cut_, [&](const CacheId& cache) { return cache.IsOf(sequence); });
 }
 
 // Its cache is what the steps in flight will have left, and the step at work changes nothing of it.
@@ -154,7 +153,7 @@ bool Scheduler::MaySwapOut(const Sequence& sequence) const {
       changed(batch_.forks) || changed(batch_.setups))
     return false;
   const auto cuts_it = [&](const StepInFlight& step) {  // what is left will be reported
-    return std::find(step.cut.begin(), step.cut.end(), CacheOf(sequence)) != step.cut.end();
+    return Names(step.cut, sequence);
   };
   return std::none_of(in_flight_.begin(), in_flight_.end(), cuts_it);
 }

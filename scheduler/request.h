@@ -130,6 +130,7 @@ struct RetainedMass {
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;  // resumed ones included
+  int32_t preemptions = 0;        // times that it lost its cache, and had to read its prompt again
   int32_t kv_tokens_kept = 0;     // entries of the fullest KV head at the end, of the layers
                                   // without a window where there are such
   int32_t kv_tokens_evicted = 0;  // tokens seen minus entries kept, of the same head
@@ -148,7 +149,6 @@ struct Usage {
   std::string compressed_by{};
   int64_t kv_pages_peak = 0;  // most pages held at once, all layers and heads
   double kv_pages_mean = 0;   // the same on average, over the time in which it held any
-  int32_t preemptions = 0;    // times that it lost its cache, and had to read its prompt again
   int32_t shrinks = 0;        // times that its cache was cut because others needed the room
   int32_t swaps = 0;          // times that its cache left for the host's memory and came back
   TimeUs queue_us = 0;        // submission to the first prefill work

@@ -60,13 +60,16 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   Request& request = checked.request;
   auto sequence = std::make_unique<Sequence>(Sequence{
       .handle = handle,
-      .request_id = std::move(request.request_id),
-      .order = {now + request.priority * QueueOrder::kClassUs, next_arrival_++},
-      .plan = checked.plan,
+      .only_reads = request.only_reads,
+      .max_total_tokens = checked.max_total_tokens,
+      .last_heard_at = now,
+      .tokens = std::move(request.prompt),
+      .keep_as = std::move(request.keep_as),
       .sampling = ToSamplingRow(request.sampling),
       .output = OutputProcessor(tokenizer_, request.stopping, request.skip_special_tokens),
-      .tokens = std::move(request.prompt),
-      .max_total_tokens = checked.max_total_tokens,
+      .plan = checked.plan,
+      .request_id = std::move(request.request_id),
+      .order = {now + request.priority * QueueOrder::kClassUs, next_arrival_++},
       .deadline = request.deadline,
       .slo = request.slo,
       .priority = request.priority,
@@ -75,14 +78,11 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .pooling = request.pooling,
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
-      .keep_as = std::move(request.keep_as),
       .sample_of = request.sample_of,
-      .only_reads = request.only_reads,
       .spec = std::move(request.cache),
       .under_pressure = std::move(checked.under_pressure),
       .salt = std::move(request.cache_salt),
       .submitted_at = now,
-      .last_heard_at = now,
   });
   sequence->num_prompt_tokens = static_cast<int32_t>(sequence->tokens.size());
   sequence->num_context_tokens = static_cast<int32_t>(sequence->plan.prompt.tokens);
@@ -210,13 +210,20 @@ void Scheduler::CutRunning() {
       LowerPromise(sequence);
     }
     batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
-    cut_.push_back(CacheOf(*sequence));
+    cut_.push_back(CacheOf(sequence));
   }
 }
 
 void Scheduler::GrowRunning(TimeUs now) {
+  // So many sequences ahead, what will be written on is on its way from memory.
+  constexpr size_t kAhead = 2;
   growing_ = live_;  // some of them may leave meanwhile
-  for (Sequence* sequence : growing_) {
+  for (size_t i = 0; i < growing_.size(); ++i) {
+    if (i + kAhead < growing_.size()) {
+      const Sequence& later = *growing_[i + kAhead];
+      space_.PrefetchGrowth(later.num_seen + 1, later.space);
+    }
+    Sequence* sequence = growing_[i];
     if (sequence->state != SequenceState::kRunning) continue;
     const TokenRange* read = sequence->IsSettled() ? sequence->NextRead() : nullptr;
     if (read == nullptr && !sequence->MayDecode()) continue;
@@ -251,6 +258,7 @@ void Scheduler::LowerPromise(Sequence* sequence) {
 
 // Preempts others for it; false: that was the end of it, or of its turn.
 bool Scheduler::TryGrow(Sequence* sequence, int64_t tokens, TimeUs now) {
+  if (tokens <= sequence->space.capacity) return true;
   while (!space_.TryGrow(tokens, &sequence->space, &batch_)) {
     if (live_.size() > 1 && TryShrink()) continue;
     Sequence* victim = live_.size() > 1 ? PickVictim() : nullptr;
@@ -467,7 +475,7 @@ void Scheduler::ScheduleDecode(TimeUs now) {
                              .sampling = sequence->sampling,
                              .in_prompt = position < sequence->num_prompt_tokens});
     batch_.decode.back().sampling.position = position + 1;
-    in_flight_.back().decode.push_back({CacheOf(*sequence), position + 1});
+    in_flight_.back().decode.push_back({CacheOf(sequence), position + 1});
     in_flight_.back().work += {.rows = 1, .pages = static_cast<double>(sequence->space.num_pages)};
   }
 }
@@ -558,7 +566,7 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   const int64_t seen = SeenAfter(*sequence);
   in_flight_.back().prefill.push_back(
-      {CacheOf(*sequence), ends ? seen : kNothing, std::move(samples)});
+      {CacheOf(sequence), ends ? seen : kNothing, std::move(samples)});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
@@ -580,12 +588,12 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];
-    Sequence* sequence = Find(row.cache);
+    Sequence* sequence = row.cache.Live();
     if (sequence != nullptr) Sampled(sequence, row.index, result.decode_tokens[i], now);
   }
   for (size_t i = 0; i < step.prefill.size(); ++i) {
     const auto& [cache, index, samples] = step.prefill[i];
-    Sequence* sequence = Find(cache);
+    Sequence* sequence = cache.Live();
     for (const RequestHandle sample : samples)
       SampledFirst(sample, sequence, result.more_tokens.at(more++), now);
     if (sequence == nullptr || index == kNothing) continue;
@@ -593,7 +601,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
     }
     const bool compressed = index == sequence->num_context_tokens;  // else it was appended
-    if (Holds(*sequence, cache) && compressed) {
+    if (cache.IsOpen() && compressed) {
       Compressed(sequence, result.prompt_reports[i]);
       const bool sampled = result.prefill_tokens[i] != kNoToken;
       // What ended in no number is not for others.
@@ -618,12 +626,13 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   }
   for (size_t i = 0; i < step.cut.size(); ++i) {
     const std::vector<int32_t>& entries = result.cut_reports[i].entries;
-    Sequence* sequence = Find(step.cut[i]);
-    if (sequence == nullptr || !Holds(*sequence, step.cut[i]) || entries.empty()) continue;
+    Sequence* sequence = step.cut[i].Live();
+    if (sequence == nullptr || !step.cut[i].IsOpen() || entries.empty()) continue;
     space_.Cap(entries, &sequence->space);
     LowerPromise(sequence);
   }
   ObserveStep(step.work, step.scheduled_at, now);
+  step.ended.clear();
   spare_ = std::move(step);
   in_flight_.pop_front();
   blocks_under_way_ = std::max(0, blocks_under_way_ - 1);
@@ -795,17 +804,13 @@ int32_t Scheduler::EntriesOfFullestHead(const Sequence& sequence) const {
   return most;
 }
 
-Scheduler::CacheId Scheduler::CacheOf(const Sequence& sequence) {
-  return {sequence.handle, sequence.usage.preemptions};
+Scheduler::CacheId Scheduler::CacheOf(Sequence* sequence) {
+  return {sequence, sequence->usage.preemptions};
 }
 
-Sequence* Scheduler::Find(const CacheId& cache) const {
-  const auto it = sequences_.find(cache.handle);
-  return it == sequences_.end() ? nullptr : it->second.get();
-}
-
-bool Scheduler::Holds(const Sequence& sequence, const CacheId& cache) {
-  return sequence.space.IsOpen() && CacheOf(sequence) == cache;
+bool Scheduler::Names(const std::vector<CacheId>& caches, const Sequence& sequence) {
+  return std::any_of(caches.begin(), caches.end(),
+                     [&](const CacheId& cache) { return cache.IsOf(sequence); });
 }
 
 void Scheduler::Remove(Sequence* sequence) {
@@ -821,7 +826,10 @@ void Scheduler::Remove(Sequence* sequence) {
   if (sequence->deadline.has_value()) deadlines_.erase({*sequence->deadline, sequence->handle});
   SetBeginBy(sequence, std::nullopt);
   waiting_.Close(sequence);
-  sequences_.erase(sequence->handle);
+  sequence->ended = true;
+  const auto it = sequences_.find(sequence->handle);
+  if (!in_flight_.empty()) in_flight_.back().ended.push_back(std::move(it->second));
+  sequences_.erase(it);
 }
 
 void Scheduler::FailAll(const absl::Status& status, const std::string& reason, TimeUs now) {

@@ -290,13 +290,17 @@ class Scheduler {
   // A sequence's cache between an admission and the next preemption. What is in flight names it, so
   // that a result that comes when the sequence has ended, or holds another cache, finds that out.
   struct CacheId {
-    RequestHandle handle = 0;
+    Sequence* sequence = nullptr;
     int32_t preemptions = 0;  // before
-    bool operator==(const CacheId&) const = default;
+
+    Sequence* Live() const { return sequence->ended ? nullptr : sequence; }
+    bool IsOf(const Sequence& other) const {
+      return sequence == &other && preemptions == other.usage.preemptions;
+    }
+    bool IsOpen() const { return sequence->space.IsOpen() && IsOf(*sequence); }
   };
-  static CacheId CacheOf(const Sequence& sequence);
-  Sequence* Find(const CacheId& cache) const;  // the sequence; null: it has ended
-  static bool Holds(const Sequence& sequence, const CacheId& cache);
+  static CacheId CacheOf(Sequence* sequence);
+  static bool Names(const std::vector<CacheId>& caches, const Sequence& sequence);
 
   // What a row of a batch samples.
   struct ScheduledToken {
@@ -309,6 +313,8 @@ class Scheduler {
     std::vector<ScheduledToken> decode;   // [batch.decode.size()]
     std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
     std::vector<CacheId> cut;             // [batch.cuts.size()]
+    // Sequences that have ended while this step was the newest: it and older ones may name them.
+    std::vector<std::unique_ptr<Sequence>> ended;
     bool swaps = false;
     StepWork work{};
     TimeUs scheduled_at = 0;

@@ -78,18 +78,41 @@ struct Absence {
 struct Tenant;  // scheduler/fair_queue.h
 
 struct Sequence {
+  // What every step touches, side by side: thousands of sequences are not in the cache.
   RequestHandle handle = 0;
-  std::string request_id{};
-  QueueOrder order{};
   SequenceState state = SequenceState::kWaiting;
-  CachePlan plan;
-  SamplingRow sampling;  // position aside
-  OutputProcessor output;
-  std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
+  bool ended = false;           // kept only until the steps in flight that name it have come back
+  bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
+  bool was_decided = false;     // the engine has not been told yet what the plan has become
+  bool only_reads = false;
+  bool was_read = false;  // the whole prompt, once
   int32_t num_prompt_tokens = 0;
   int32_t num_context_tokens = 0;  // of the prompt: what is compressed; the question follows
-  std::vector<TokenId> probed{};   // context and probe, for a plan that reads both
   int64_t max_total_tokens = 0;    // prompt and output
+  int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
+  int64_t num_done = 0;  // the same of the steps that have come back
+  std::optional<TimeUs> first_token_at{};
+  TimeUs last_heard_at = 0;     // last event to the client
+  std::vector<TokenId> tokens;  // known ones: the prompt, then what was generated
+  // Of what follows the compressed prompt, what is read at once when it is reached, in order
+  // (Context::read_later).
+  std::vector<TokenRange> read_later{};
+  // Other samples of its prompt that wait for it to be read; they are forked from it, or leave the
+  // list to read it themselves.
+  std::vector<RequestHandle> samples{};
+  std::vector<ShrinkAt> shrinks{};
+  size_t num_shrunk = 0;  // of these, that its cache has undergone
+  PageTime page_time{};
+  SequenceSpace space{};
+  KeepAs keep_as{};
+  SamplingRow sampling;  // position aside
+  Usage usage{};
+  OutputProcessor output;
+  CachePlan plan;
+
+  std::string request_id{};
+  QueueOrder order{};
+  std::vector<TokenId> probed{};  // context and probe, for a plan that reads both
   std::optional<TimeUs> deadline;
   Slo slo;
   int32_t priority = 0;
@@ -100,33 +123,18 @@ struct Sequence {
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
 
-  std::shared_ptr<const Context> from{};  // whose cache it goes on from; may be null
-  // Of what follows the compressed prompt, what is read at once when it is reached, in order
-  // (Context::read_later).
-  std::vector<TokenRange> read_later{};
-  KeepAs keep_as{};
-  // Other samples of its prompt that wait for it to be read; they are forked from it, or leave the
-  // list to read it themselves.
-  std::vector<RequestHandle> samples{};
+  std::shared_ptr<const Context> from{};   // whose cache it goes on from; may be null
   std::vector<SamplingRow> sample_rows{};  // in this step: PrefillSlice::more_samples
   std::optional<RequestHandle> sample_of{};
-  std::vector<ShrinkAt> shrinks{};
-  size_t num_shrunk = 0;                   // of these, that its cache has undergone
-  std::optional<CachePlan> plan_before{};  // the plan before the first of them
-  bool only_reads = false;
+  std::optional<CachePlan> plan_before{};  // the plan before the first of `shrinks`
   CacheSpec spec{};
   std::shared_ptr<const PlannedCache> under_pressure{};  // CheckedRequest
   std::string salt{};
 
-  SequenceSpace space{};
   KeptSpace swapped{};   // its cache in the host's memory, while it waits to come back
   PrefixLease prefix{};  // while the prompt is being read
   PrefillCursor cursor{};
-  bool was_swapped_in = false;  // in this step: it decodes from the next one on, cut and grown
-  bool was_decided = false;     // the engine has not been told yet what the plan has become
   std::vector<int32_t> keep{};  // of the turn that is being read: PrefillSlice::keep
-  int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
-  int64_t num_done = 0;  // the same of the steps that have come back
 
   StepWork prompt_work{};            // of reading the prompt, as it was admitted
   std::optional<TimeUs> begin_by{};  // while it waits: else its first token comes too late
@@ -135,13 +143,8 @@ struct Sequence {
     double us = 0;  // after that; 0: not known
   } expected{};     // first token, when it was admitted
 
-  Usage usage{};
-  bool was_read = false;  // the whole prompt, once
   TimeUs submitted_at = 0;
   std::optional<TimeUs> prefill_started_at{};  // the first time only
-  std::optional<TimeUs> first_token_at{};
-  TimeUs last_heard_at = 0;  // last event to the client
-  PageTime page_time{};
   std::optional<Absence> absence{};
 
   std::span<const TokenId> Prompt() const {

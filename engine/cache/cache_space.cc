@@ -269,13 +269,26 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
     if (growth.in_order && FullAt(growing) >= tokens) break;
     const int32_t wanted = PagesAt(growing.span, tokens);
     growth.pages += std::max(0, wanted - growing.pages);
-    // PlacePages() writes there; where heads differ each is a cache miss, on its way by then.
-    if (growing.pages < space.row_width)
-      __builtin_prefetch(space.blocks.data() + space.BlockIndex(growing.head, growing.pages), 1);
     growth.row_width = std::max(growth.row_width, wanted);
     at = at + 1 == size ? 0 : at + 1;
   }
   return growth;
+}
+
+// Where heads differ, each writes to other cache lines; many at once write to a few runs of memory.
+void CacheSpace::PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const {
+  if (tokens <= space.capacity) return;
+  constexpr int kMost = 32;
+  const size_t size = space.growing.size();
+  if (size == 0) return;
+  size_t at = space.next_growing;
+  for (int left = kMost; left > 0 && FullAt(space.growing[at]) < tokens; --left) {
+    const GrowingHead& growing = space.growing[at];
+    __builtin_prefetch(space.pages.data() + growing.head, 1);
+    if (growing.pages < space.row_width)
+      __builtin_prefetch(space.blocks.data() + space.BlockIndex(growing.head, growing.pages), 1);
+    at = at + 1 == size ? 0 : at + 1;
+  }
 }
 
 bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates) {

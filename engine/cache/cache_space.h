@@ -53,28 +53,29 @@ struct GrowingHead {
 
 // What one live sequence holds. Empty (slot < 0) while it waits.
 struct SequenceSpace {
+  // What a step asks first, and what growing does: they lie side by side.
   int slot = -1;
-  int arena_begin = 0;    // prefill arena, in tokens
-  int arena_tokens = 0;   // 0: no prompt is open
-  int64_t row_begin = 0;  // table arena
   int32_t row_width = 0;  // block ids reserved a head
-  int32_t row_limit = 0;  // block ids a head can ever need
+  int64_t row_begin = 0;  // table arena
+  int64_t capacity = 0;   // tokens the sequence may see before a head needs another page
   int64_t num_pages = 0;
-  int64_t capacity = 0;         // tokens the sequence may see before a head needs another page
-  std::vector<HeadSpan> spans;  // [heads]
-  std::vector<int32_t> pages;   // [heads] pages held
-  // [row_width, heads]: a page more for every head is one run of memory. One that is another's too,
-  // or was, may have a state page with an id of its own (CacheSpace::ShareOf).
-  std::vector<PageIds> blocks;
   // A ring of the heads that grow, from `next_growing` on in the order in which their pages will be
   // full: a head that gets a page is full again block_size tokens later, after all others, and
   // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
   std::vector<GrowingHead> growing;
   size_t next_growing = 0;
+  bool lengths_known = true;   // false: SetKept() is to come
+  std::vector<int32_t> pages;  // [heads] pages held
+  // [row_width, heads]: a page more for every head is one run of memory. One that is another's too,
+  // or was, may have a state page with an id of its own (CacheSpace::ShareOf).
+  std::vector<PageIds> blocks;
+  std::vector<HeadSpan> spans;  // [heads]
+  int32_t row_limit = 0;        // block ids a head can ever need
+  int arena_begin = 0;          // prefill arena, in tokens
+  int arena_tokens = 0;         // 0: no prompt is open
   // Ids behind its rows, until it is reported which head the engine has given which; empty: all are
   // their heads' own.
   std::vector<int32_t> unassigned_pages;
-  bool lengths_known = true;  // false: SetKept() is to come
   // [heads] of its pages, the first ones, that may have other owners; empty: none have.
   std::vector<int32_t> shared;
   int64_t cut_at = kAnyLength;       // WillBeCut()
@@ -153,6 +154,9 @@ class CacheSpace {
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens; of what
   // it is to overwrite until then, pages of its own. Always succeeds within a promise.
   bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
+  // Begins to fetch what that will write on, for whoever has others grow meanwhile. Changes
+  // nothing.
+  void PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const;
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
   void Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space);

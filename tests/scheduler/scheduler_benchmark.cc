@@ -100,8 +100,8 @@ void BM_Step(benchmark::State& state, const std::string& policy, bool somebody_l
       for (int i = 0; i < 280; ++i) {
         model.Answer(scheduler.Schedule(++now), &result);
         scheduler.Apply(result, now);
+        scheduler.TakeEvents();
       }
-      scheduler.TakeEvents();
       state.ResumeTiming();
     }
     const Batch& batch = scheduler.Schedule(++now);

@@ -483,11 +483,11 @@ TEST(SampleOutputs, ProgressIsOfTheFirstThatHasNotEnded) {
 TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   const Usage usage = {.prompt_tokens = 9,
                        .completion_tokens = 5,
+                       .preemptions = 1,
                        .kv_tokens_kept = 7,
                        .cached_tokens = 3,
                        .kv_pages_peak = 4,
                        .kv_pages_mean = 2.5,
-                       .preemptions = 1,
                        .queue_us = 10,
                        .prefill_us = 20,
                        .decode_us = 30,
