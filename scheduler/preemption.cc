@@ -77,8 +77,11 @@ int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
   const SequenceSpace& space = sequence.space;
   if (!space.shared.empty() || std::find(cut_.begin(), cut_.end(), CacheOf(sequence)) != cut_.end())
     return 0;
-  // Where windows may need a page yet, its rows may move before the engine has cut.
-  if (limits_.window_layers > 0 && space.capacity <= sequence.num_seen) return 0;
+  // Where windows need wider rows yet, these will have moved when the engine cuts, without the
+  // pages that are others' then.
+  const int64_t in_window = std::min<int64_t>(limits_.window, sequence.num_seen + 1);
+  if (limits_.window_layers > 0 && PagesOf(in_window, limits_.block_size) > space.row_width)
+    return 0;
   const int32_t sinks = sequence.plan.rule.sinks;
   const int32_t least = std::max(
       static_cast<int32_t>(sequence.spec.min_cache_tokens.value_or(kLeastMean)), sinks + 2);
