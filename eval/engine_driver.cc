@@ -78,8 +78,13 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   if (sequence.plan.CutsAfter(position)) {
     const PageCut cut = sequence.plan.life->CutAfter(sequence.plan, position);
-    if (cut.then.has_value()) space_.Cut(*cut.then, position, &sequence.space);
     batch_.cuts.push_back({slot, position});
+    if (!cut.keep_of_heads.empty()) {
+      space_.Cap(cut.keep_of_heads, &sequence.space);
+      batch_.cuts.back().plan = sequence.plan;
+    } else if (cut.then.has_value()) {
+      space_.Cut(*cut.then, position, &sequence.space);
+    }
   }
   HYDRANT_CHECK(space_.TryGrow(position + 1, &sequence.space, &batch_));
   batch_.decode.push_back({slot, token, position, sampling});
@@ -119,6 +124,15 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
                             .keep = sequence.keep});
   if (batch_.prefill.back().EndsPrompt(engine_->limits().num_layers) && !sequence.keep.empty())
     space_.CutTo(sequence.keep, sequence.position, &sequence.space);
+}
+
+void EngineDriver::Shrink(int slot, int32_t mean) {
+  Sequence& sequence = sequences_[slot];
+  const int full_heads = engine_->limits().FullLayers() * engine_->limits().num_kv_heads;
+  std::vector<int32_t> held;
+  for (int head = 0; head < full_heads; ++head)
+    held.push_back(sequence.space.spans[head].EntriesAfter(sequence.position));
+  sequence.plan = hydrant::Shrink(sequence.plan, sequence.position, held, mean);
 }
 
 void EngineDriver::Step() {

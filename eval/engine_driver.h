@@ -42,6 +42,10 @@ class EngineDriver {
   void BeginRun(int slot, std::vector<TokenId> tokens, std::vector<int32_t> keep = {});
   void AppendPart(int slot, int layer_begin, int layer_end, int token_begin, int token_end);
 
+  // The slot's cache is cut to `mean` entries a head when its next token comes. REQUIRES: as
+  // hydrant::Shrink
+  void Shrink(int slot, int32_t mean);
+
   // Executes the step. REQUIRES: it has work
   void Step();
 

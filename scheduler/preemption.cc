@@ -1,7 +1,10 @@
 // The part of Scheduler that takes pages from one sequence for another.
 #include <algorithm>
+#include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "scheduler/scheduler.h"
 
@@ -13,35 +16,59 @@ namespace {
 // it has to replay.
 constexpr int64_t kAheadTokens = 64;
 // A cache that is cut for others keeps this share of what it holds, and no less than so many
-// entries a head where its request does not say.
+// entries a head, on average, where its request does not say.
 constexpr double kShrink = 0.75;
-constexpr int64_t kLeastCap = 128;
+constexpr int32_t kLeastMean = 128;
+
+// [full layers * KV heads] when the scheduled steps have run.
+std::vector<int32_t> HeldBy(const Sequence& sequence) {
+  const CachePlan& plan = sequence.plan;
+  std::vector<int32_t> held(static_cast<size_t>(plan.prompt.num_layers) * plan.prompt.num_kv_heads);
+  for (size_t head = 0; head < held.size(); ++head)
+    held[head] = sequence.space.spans[head].EntriesAfter(sequence.num_seen);
+  return held;
+}
+
+// The pages that come home when it is cut so.
+int64_t FreedBy(const Sequence& sequence, std::span<const int32_t> keep, int block_size) {
+  int64_t pages = 0;
+  for (size_t head = 0; head < keep.size(); ++head)
+    pages += sequence.space.pages[head] - PagesOf(keep[head], block_size);
+  return pages;
+}
+
+// What each of its heads keeps.
+std::vector<int32_t> KeptBy(const CachePlan& shrunk, int64_t tokens) {
+  return shrunk.life->CutAfter(shrunk, tokens).keep_of_heads;
+}
 
 }  // namespace
 
 // Of those that allow it, the one that this frees the most pages of; false: of none it frees any.
 bool Scheduler::TryShrink() {
   Sequence* best = nullptr;
-  int32_t cap = 0, most = 0;
+  int64_t most = 0;
+  int32_t mean = 0;
   for (Sequence* sequence : live_) {
     const int32_t to = ShrinksTo(*sequence);
     if (to == 0) continue;
-    const int32_t held = sequence->plan.EntriesAfter(sequence->num_seen);
-    const int32_t freed = PagesOf(held, limits_.block_size) - PagesOf(to, limits_.block_size);
+    const int64_t tokens = sequence->num_seen;
+    const CachePlan shrunk = Shrink(sequence->plan, tokens, HeldBy(*sequence), to);
+    const int64_t freed = FreedBy(*sequence, KeptBy(shrunk, tokens), limits_.block_size);
     if (freed <= most) continue;
     best = sequence;
     most = freed;
-    cap = to;
+    mean = to;
   }
   if (best == nullptr) return false;
-  best->shrinks.push_back({best->num_seen, cap});
+  best->shrinks.push_back({best->num_seen, mean});
   ++best->usage.shrinks;
   ++totals_.shrinks;
-  ShrinkNow(best, cap);
+  ShrinkNow(best, mean);
   return true;
 }
 
-// The entries a head that it would be cut to; 0: it may not be cut now.
+// The entries a head that it would be cut to, on average; 0: it may not be cut now.
 int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
   if (sequence.on_pressure != OnPressure::kEvict || sequence.state != SequenceState::kRunning ||
       !sequence.MayDecode() || sequence.num_seen < sequence.num_prompt_tokens ||
@@ -49,21 +76,33 @@ int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
     return 0;
   const SequenceSpace& space = sequence.space;
   if (!space.shared.empty() || Names(cut_, sequence)) return 0;
-  const int32_t held = sequence.plan.EntriesAfter(sequence.num_seen);
-  const int32_t least =
-      std::max(static_cast<int32_t>(sequence.spec.min_cache_tokens.value_or(kLeastCap)),
-               sequence.plan.rule.sinks + 2);
-  const auto to = std::max(least, static_cast<int32_t>(held * kShrink));
-  return to < held ? to : 0;
+  // Where windows need wider rows yet, these will have moved when the engine cuts, without the
+  // pages that are others' then.
+  const int64_t in_window = std::min<int64_t>(limits_.window, sequence.num_seen + 1);
+  if (limits_.window_layers > 0 && PagesOf(in_window, limits_.block_size) > space.row_width)
+    return 0;
+  const int32_t sinks = sequence.plan.rule.sinks;
+  const int32_t least = std::max(
+      static_cast<int32_t>(sequence.spec.min_cache_tokens.value_or(kLeastMean)), sinks + 2);
+  if (sequence.plan.cap <= least) return 0;
+  const std::vector<int32_t> held = HeldBy(sequence);
+  if (*std::min_element(held.begin(), held.end()) <= sinks) return 0;
+  const int64_t sum = std::accumulate(held.begin(), held.end(), int64_t{0});
+  const auto mean = static_cast<int32_t>(sum / static_cast<int64_t>(held.size()));
+  const auto to = std::max(least, static_cast<int32_t>(mean * kShrink));
+  return to < mean ? to : 0;
 }
 
-void Scheduler::ShrinkNow(Sequence* sequence, int32_t cap) {
+// What it is cut to follows from what its heads hold, which is the same when it reads its prompt
+// again.
+void Scheduler::ShrinkNow(Sequence* sequence, int32_t mean) {
   const int64_t tokens = sequence->num_seen;
   if (!sequence->plan_before.has_value()) sequence->plan_before = sequence->plan;
-  sequence->plan = Shrink(sequence->plan, tokens, cap);
-  space_.Cut({.cap = cap}, tokens, &sequence->space);
+  sequence->plan = Shrink(sequence->plan, tokens, HeldBy(*sequence), mean);
+  space_.Cap(KeptBy(sequence->plan, tokens), &sequence->space);
   batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(tokens), sequence->plan});
   cut_.push_back(CacheOf(sequence));
+  sequence->usage.policy_report = ReportOf(sequence->plan);
   ++sequence->num_shrunk;
 }
 

@@ -241,11 +241,12 @@ absl::Status CheckEviction(const Request& request, const CachePlan& plan) {
   const std::string evict = "scheduling.on_pressure: ON_PRESSURE_EVICT ";
   if (request.from != nullptr || !request.keep_as.handle.empty())
     return absl::InvalidArgumentError(evict + "goes neither with a context nor with keep");
+  if (request.cache.min_retained_mass.has_value())
+    return absl::InvalidArgumentError(evict + "does not go with min_retained_mass, a promise");
   if (MayShrink(plan)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      evict,
-      "needs a cache whose heads rank what they hold at every token, under a cap of their own; \"",
-      request.cache.policy, "\" as asked for has none. h2o with max_cache_tokens has"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(evict, "needs entries that are ranked at every token, and may leave at any; \"",
+                   request.cache.policy, "\" as asked for has none. auto has"));
 }
 
 // All that the cache may grow to is promised: more than a model's whole length of entries should be
@@ -330,6 +331,7 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (status.ok()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));
+  request.cache.may_shrink = request.on_pressure == OnPressure::kEvict;
   PromptShape prompt = {
       .tokens = static_cast<int64_t>(request.prompt.size()) - request.question_tokens,
       .num_layers = limits.FullLayers(),

@@ -201,7 +201,7 @@ void Scheduler::CutRunning() {
     if ((!was_shrunk && !plan.CutsAfter(sequence->num_seen)) || !sequence->MayDecode()) continue;
     if (was_shrunk) {
       const ShrinkAt& again = sequence->shrinks[sequence->num_shrunk];
-      if (again.tokens == sequence->num_seen) ShrinkNow(sequence, again.cap);
+      if (again.tokens == sequence->num_seen) ShrinkNow(sequence, again.mean);
       continue;
     }
     const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
@@ -400,14 +400,15 @@ bool Scheduler::TryCompressed(Sequence* sequence) {
 }
 
 // Who leaves the budget to us gets one whose whole life fits into an equal part of what is free for
-// all who wait.
+// all who wait, or whose prompt does, where it may be cut later.
 CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
   const int64_t free = std::max<int64_t>(0, space_.NumUnpromisedPages() - watermark_pages_);
   const auto waiting = static_cast<int64_t>(waiting_.size());
-  const int64_t tokens = sequence.max_total_tokens - 1;
+  const int64_t last = sequence.max_total_tokens - 1;
+  const int64_t tokens = sequence.on_pressure == OnPressure::kEvict ? sequence.NumKnown() : last;
   return Decide(sequence.plan, {.fits =
                                     [&](const CachePlan& plan) {
-                                      return CacheSpace::FitsAlone(limits_, plan, tokens) &&
+                                      return CacheSpace::FitsAlone(limits_, plan, last) &&
                                              space_.PagesFor(plan, tokens) <= free / waiting;
                                     },
                                 .free_pages = free,

@@ -168,7 +168,7 @@ class Scheduler {
   void BeginRead(Sequence* sequence);
   bool TryShrink();
   int32_t ShrinksTo(const Sequence& sequence) const;
-  void ShrinkNow(Sequence* sequence, int32_t cap);
+  void ShrinkNow(Sequence* sequence, int32_t mean);
   Sequence* PickVictim() const;
   double WorkLostBy(const Sequence& sequence) const;
   void Preempt(Sequence* sequence);

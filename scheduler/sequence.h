@@ -41,7 +41,7 @@ struct QueueOrder {
 // A cut for others' sake. One that reads its prompt again is cut again where it was.
 struct ShrinkAt {
   int64_t tokens = 0;  // seen
-  int32_t cap = 0;
+  int32_t mean = 0;    // entries a head, on average
 };
 
 // The pages that a sequence has held, over time.

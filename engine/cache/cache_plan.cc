@@ -262,17 +262,28 @@ CachePlan Decide(const CachePlan& plan, const Observations& observations) {
 }
 
 bool MayShrink(const CachePlan& plan) {
-  return plan.open == OpenUntil::kDecided && plan.cap != kNoCap && plan.LeavesEntries() &&
-         plan.layer_budgets.empty() && plan.share.scope == BudgetScope::kHead &&
+  return plan.open != OpenUntil::kPromptRead && plan.rule.scored && plan.LeavesEntries() &&
          plan.life->MayShrink();
 }
 
-CachePlan Shrink(const CachePlan& plan, int64_t tokens, int32_t cap) {
+CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t> held,
+                 int32_t mean) {
+  const auto [fewest, most] = std::minmax_element(held.begin(), held.end());
+  const int64_t sum = std::accumulate(held.begin(), held.end(), int64_t{0});
+  const int64_t kept = int64_t{mean} * static_cast<int64_t>(held.size());
   CachePlan shrunk = plan;
-  const auto recent = static_cast<int32_t>(int64_t{plan.rule.recent} * cap / plan.cap);
-  shrunk.rule.recent = std::min(recent, cap - plan.rule.sinks - 1);
-  shrunk.cap = cap;
-  shrunk.life = std::make_shared<Shrunk>(tokens, plan.EntriesAfter(tokens));
+  int32_t& recent = shrunk.rule.recent;
+  recent = plan.cap != kNoCap ? static_cast<int32_t>(int64_t{recent} * mean / plan.cap)
+                              : std::max(recent, mean / 4);
+  recent = std::min(recent, std::min(mean, *fewest) - plan.rule.sinks);
+  // One more than the sinks leaves a victim.
+  const int64_t least = int64_t{plan.rule.sinks} + std::max(recent, 1);
+  std::vector<int32_t> keep;
+  keep.reserve(held.size());
+  for (const int32_t entries : held)
+    keep.push_back(static_cast<int32_t>(std::max(least, entries * kept / sum)));
+  shrunk.cap = mean;
+  shrunk.life = std::make_shared<Shrunk>(tokens, *most, std::move(keep));
   return shrunk;
 }
 

@@ -117,13 +117,16 @@ struct Observations {
 // What the plan's policy makes of them. The plan may be as open as before.
 CachePlan Decide(const CachePlan& plan, const Observations& observations);
 
-// Whether a live cache of this plan can be cut to a lower cap: its heads have one, are alike, and
-// rank what they hold at every token.
+// Whether a live cache of this plan can be cut for others: its heads rank what they hold at every
+// token (CacheSpec::may_shrink asks for it), and nothing is promised of that.
 bool MayShrink(const CachePlan& plan);
-// The plan from `tokens` seen on, when its heads are cut to `cap` entries each by their running
-// scores; what its rule protects of the newest becomes less in proportion. REQUIRES:
-// MayShrink(plan), rule.sinks + 1 < cap < EntriesAfter(tokens)
-CachePlan Shrink(const CachePlan& plan, int64_t tokens, int32_t cap);
+// The plan from `tokens` seen on, when its heads are cut to `mean` entries on average by their
+// running scores, and grow no more. Each keeps the same part of the `held` entries [num_layers * KV
+// heads] that it has, the protected at least: of the newest a part of what there was under a cap,
+// in proportion, or a quarter of the mean. REQUIRES: MayShrink(plan), rule.sinks < held, rule.sinks
+// + 1 < mean < the average of held
+CachePlan Shrink(const CachePlan& plan, int64_t tokens, std::span<const int32_t> held,
+                 int32_t mean);
 
 // A cache that another prompt follows, as in a conversation: C is counted anew, of all `tokens` up
 // to that prompt's end, and so is what is protected. What has been evicted stays so.

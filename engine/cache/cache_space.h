@@ -160,7 +160,8 @@ class CacheSpace {
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
   void Cut(const HeadSpan& then, int64_t tokens, SequenceSpace* space);
-  // Where heads differ, when it is reported what each holds at most, [full layers * KV heads].
+  // Where heads differ, when it is reported, or decided, what each holds at most from now on,
+  // [full layers * KV heads].
   void Cap(std::span<const int32_t> caps, SequenceSpace* space);
   // Every head of the layers without a window may hold so many entries more than before, from
   // `tokens` tokens on.

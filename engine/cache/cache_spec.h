@@ -24,6 +24,9 @@ struct CacheSpec {
   std::map<std::string, std::string> params;  // a policy's own parameters by name
   // Of the attention of the prompt's last queries, the share that every head is to retain.
   std::optional<double> min_retained_mass;
+  // Others may take room from the cache while it lives (Shrink): policies that can rank entries
+  // while decoding do so, although no cap asks for it.
+  bool may_shrink = false;
 
   bool operator==(const CacheSpec&) const = default;
 };

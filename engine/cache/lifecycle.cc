@@ -1,6 +1,7 @@
 #include "engine/cache/lifecycle.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/cache/cache_plan.h"
 #include "kernels/kv_pages.h"
@@ -247,14 +248,33 @@ PageCut WholeUntil::CutAfter(const CachePlan& plan, int64_t tokens) const {
           .then = HeadSpan{.cap = EntriesAfter(plan, tokens + 1)}};
 }
 
-HeadSpan Shrunk::Opening(const CachePlan& plan, int /*layer*/) const { return {.cap = plan.cap}; }
+Shrunk::Shrunk(int64_t tokens, int32_t held, std::vector<int32_t> keep)
+    : tokens_(tokens),
+      held_(held),
+      keep_(std::move(keep)),
+      widest_(*std::max_element(keep_.begin(), keep_.end())) {}
+
+HeadSpan Shrunk::Opening(const CachePlan& /*plan*/, int /*layer*/) const {
+  return {.cap = widest_};
+}
+
+int32_t Shrunk::MeanEntriesAfter(const CachePlan& plan, int64_t /*tokens*/) const {
+  return plan.cap;
+}
+
+int64_t Shrunk::PagesUntil(const CachePlan& /*plan*/, int64_t /*tokens*/, int block_size) const {
+  int64_t pages = 0;
+  for (const int32_t entries : keep_) pages += PagesOf(entries, block_size);
+  return pages;
+}
 
 PageCut Shrunk::CutAfter(const CachePlan& plan, int64_t /*tokens*/) const {
   return {.keep = std::vector<int32_t>(plan.prompt.num_layers, plan.cap),
           .share = {},
+          .keep_of_heads = keep_,
           .max_length = held_,
           .growth = 0,
-          .then = HeadSpan{.cap = plan.cap}};
+          .then = HeadSpan{.cap = widest_}};
 }
 
 HeadSpan DropsChunks::Opening(const CachePlan& plan, int layer) const {

@@ -12,8 +12,8 @@
 //                                        attention
 //   WholeUntil     nothing leaves                                  at n tokens it is cut once
 //   DropsChunks    as CutAtPrompt                                  many entries leave at once
-//   Shrunk                               (Shrink() made it of      cut to a lower cap
-//                                        a CutAtPrompt)
+//   Shrunk                               (Shrink() made it of      every head is cut to a cap of
+//                                        one of the first three)   its own
 //
 // A policy with a life of its own derives one in its own file (policies/subgen.cc does) and sets
 // CachePlan::life. Lives are immutable: one object may serve many threads and requests. All that is
@@ -50,6 +50,8 @@ struct LayerCut {
 struct PageCut {
   std::vector<int32_t> keep;  // [num_layers] entries a head keeps, on average over those that share
   BudgetShare share;
+  // [num_layers * KV heads] what each head keeps; empty: as keep and share say.
+  std::vector<int32_t> keep_of_heads = {};
   // So many layers are cut, the first ones; the others are still to be read, and heads keep all
   // that a cut of more layers could leave them. 0: all are.
   int first_layers = 0;
@@ -115,8 +117,7 @@ class Lifecycle {
   virtual PageCut CutAfter(const CachePlan& /*plan*/, int64_t /*tokens*/) const { return {}; }
   // Such a cut comes although no head is at its cap: it does so without caps, too.
   virtual bool CutsWithoutCaps() const { return false; }
-  // Every head of a layer holds as many entries as it may, and no cut is to come: its cap can be
-  // lowered (Shrink).
+  // No cut is to come, nor is anything promised of what heads hold: it can be lowered (Shrink).
   virtual bool MayShrink() const { return false; }
   // The samples that entries are streamed into while decoding; null: none.
   virtual const SubGenRule* Samples() const { return nullptr; }
@@ -147,6 +148,7 @@ class SharedInLayer final : public ReportedLife {
   int32_t WidestKeep(const CachePlan& plan) const override;
   int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;
+  bool MayShrink() const override { return true; }
 };
 
 // Where one budget is shared over the model, heads are cut every few layers to what they may still
@@ -165,6 +167,7 @@ class FromCandidates final : public ReportedLife {
   int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   LayerCut CutLayer(const CachePlan& plan, int layer) const override;
   std::optional<PageCut> CutPrompt(const CachePlan& plan, int layers) const override;
+  bool MayShrink() const override { return min_retained_mass_ == 0.0f; }
 
  private:
   bool CutsOnTheWay(const CachePlan& plan) const;
@@ -215,13 +218,18 @@ class DropsChunks final : public Lifecycle {
   int32_t drop_;
 };
 
-// From a token on every head holds plan.cap entries, whatever it held before.
+// From a token on every head holds so many entries, whatever it held before. plan.cap is their
+// average.
 class Shrunk final : public Lifecycle {
  public:
-  // A head held so many when so many tokens had been seen.
-  Shrunk(int64_t tokens, int32_t held) : tokens_(tokens), held_(held) {}
+  // keep: [num_layers * KV heads]. No head held more than `held` when so many tokens had been seen.
+  Shrunk(int64_t tokens, int32_t held, std::vector<int32_t> keep);
+
+  int64_t tokens() const { return tokens_; }
 
   HeadSpan Opening(const CachePlan& plan, int layer) const override;
+  int32_t MeanEntriesAfter(const CachePlan& plan, int64_t tokens) const override;
+  int64_t PagesUntil(const CachePlan& plan, int64_t tokens, int block_size) const override;
   bool CutsPrompt(const CachePlan&) const override { return false; }
   bool CutsAfter(const CachePlan&, int64_t tokens) const override { return tokens == tokens_; }
   PageCut CutAfter(const CachePlan& plan, int64_t tokens) const override;
@@ -231,6 +239,8 @@ class Shrunk final : public Lifecycle {
  private:
   int64_t tokens_;
   int32_t held_;
+  std::vector<int32_t> keep_;
+  int32_t widest_;  // of these
 };
 
 }  // namespace hydrant

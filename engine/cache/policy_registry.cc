@@ -165,7 +165,7 @@ absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan) {
   HYDRANT_ASSIGN_OR_RETURN(const int64_t cap,
                            IntegerParam(spec, "decode_cap", kNoCap, plan->budget, kMostDecodeCap));
   plan->cap = static_cast<int32_t>(cap);
-  plan->rule.scored = plan->cap != kNoCap;
+  plan->rule.scored = plan->cap != kNoCap || spec.may_shrink;
   return absl::OkStatus();
 }
 

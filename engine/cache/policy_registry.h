@@ -102,8 +102,8 @@ absl::Status FillGroupReduce(const CacheSpec& spec, std::span<const std::string_
 PolicyParameter GroupReduceParameter(std::span<const std::string_view> reductions);
 inline constexpr std::string_view kReductions[] = {"mean", "max", "sum_of_squares"};
 
-// A cap of what is otherwise appended while decoding; then H2O's rule goes on from the prompt's
-// scores.
+// A cap of what is otherwise appended while decoding. Where there is one, or may come to be one
+// (CacheSpec::may_shrink), H2O's rule goes on from the prompt's scores.
 absl::Status FillDecodeCap(const CacheSpec& spec, CachePlan* plan);
 PolicyParameter DecodeCapParameter();
 

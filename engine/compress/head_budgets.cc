@@ -11,9 +11,12 @@ absl::Status HeadBudgets::Allocate(Backend* backend, const EngineLimits& limits)
   return keep_.Allocate(*backend, static_cast<size_t>(limits.FullLayers()) * limits.num_kv_heads);
 }
 
+void HeadBudgets::Set(int layer, std::span<const int32_t> keep) {
+  keep_.Write(*backend_, static_cast<size_t>(layer) * limits_.num_kv_heads, keep);
+}
+
 void HeadBudgets::SetAlike(int layer, int32_t keep) {
-  const size_t heads = limits_.num_kv_heads;
-  keep_.Write(*backend_, layer * heads, std::vector<int32_t>(heads, keep));
+  Set(layer, std::vector<int32_t>(limits_.num_kv_heads, keep));
 }
 
 void HeadBudgets::Share(const CachePlan& plan, int layer, int heads, int32_t base, int32_t counted,
@@ -67,6 +70,7 @@ void HeadBudgets::ReturnPages(int slot, int layers, const KvState& kv) {
 
 void HeadBudgets::SharePages(const CachePlan& plan, const PageCut& cut, int slot, int32_t tokens,
                              const KvState& kv) {
+  if (!cut.keep_of_heads.empty()) return Set(0, cut.keep_of_heads);
   if (cut.share.scope == BudgetScope::kModel) {
     ShareLayersOfPages(plan, cut, slot, tokens, 0, cut.NumLayers(), kv);
   } else {

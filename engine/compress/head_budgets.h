@@ -5,6 +5,7 @@
 #define HYDRANT_ENGINE_COMPRESS_HEAD_BUDGETS_H_
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
 #include "engine/cache/engine_limits.h"
@@ -24,6 +25,8 @@ class HeadBudgets {
   int32_t* keep(int layer) const {
     return keep_.data() + static_cast<size_t>(layer) * limits_.num_kv_heads;
   }
+  // What the heads of the layers keep, [layers, kv_heads], or those of one layer.
+  void Set(int layer, std::span<const int32_t> keep);
   // The layer's heads keep as many each.
   void SetAlike(int layer, int32_t keep);
   // The heads of a prompt's layer share layer_budget entries a head, by [num_kv_heads, n] scores.

@@ -1,6 +1,7 @@
 #include "engine/compress/page_cutter.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "kernels/status_macros.h"
@@ -45,8 +46,7 @@ void PageCutter::CutLayer(int layer, const PrefillSlice& slice, const KvState& k
   const CachePlan& plan = kv.plan(slice.slot);
   const auto n = static_cast<int32_t>(slice.prompt.size());
   const size_t heads = limits_.num_kv_heads;
-  backend_->CopyToDevice(budgets_.keep(layer), slice.keep.data() + layer * heads,
-                         heads * sizeof(int32_t));
+  budgets_.Set(layer, std::span(slice.keep).subspan(layer * heads, heads));
   backend_->Compact({.keep = budgets_.keep(layer),
                      .sinks = plan.rule.sinks,
                      .recent = std::min(plan.rule.recent, n),

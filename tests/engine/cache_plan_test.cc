@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -1048,6 +1049,102 @@ void ExpectLengthsAgree(const CachePlan& plan) {
       }
     }
   }
+}
+
+TEST(CachePlan, WhichMayShrink) {
+  const std::set<std::string> always = {"local",   "streaming", "h2o",   "tova",
+                                        "ada-h2o", "co2",       "random"},
+                              where_asked = {"snapkv",      "pyramidkv",   "ada-snapkv",
+                                             "ada-pyramid", "reconstruct", "echo",
+                                             "auto"};
+  for (const PolicyInfo& info : ListPolicies()) {
+    CacheSpec spec = Spec(info.name);
+    if (info.name != "full") spec.max_cache_tokens = 100;
+    if (info.name == "co2") spec.params["measurement_steps"] = "0";  // else a cut is to come
+    for (const bool asked : {false, true}) {
+      spec.may_shrink = asked;
+      const absl::StatusOr<CachePlan> plan = PlanCache(spec, {300, 4, 2});
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(MayShrink(*plan),
+                always.contains(info.name) || (asked && where_asked.contains(info.name)))
+          << info.name << (asked ? ", asked for" : "");
+    }
+    spec.min_retained_mass = 0.9;
+    const absl::StatusOr<CachePlan> promised = PlanCache(spec, {300, 4, 2});
+    EXPECT_FALSE(promised.ok() && MayShrink(*promised)) << info.name;
+  }
+  // One that is open is as those that it may become.
+  CacheSpec spec = Spec("auto");
+  spec.may_shrink = true;
+  const CachePlan open = Decide(*PlanCache(spec, {3000, 4, 2}), {});
+  EXPECT_EQ(open.open, OpenUntil::kAdmission);
+  EXPECT_TRUE(MayShrink(open));
+  const CachePlan whole =
+      Decide(open, {.fits = [](const CachePlan&) { return true; }, .of_prompt = {}});
+  EXPECT_FALSE(whole.Compresses());
+  EXPECT_TRUE(MayShrink(whole));
+  EXPECT_EQ(whole.scorer->Name(), "echo");
+}
+
+// Against the same in floating point.
+TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
+  constexpr uint64_t kSeed = 23;
+  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  const std::vector<std::string> policies = {"h2o",         "local",     "tova",
+                                             "snapkv",      "pyramidkv", "ada-h2o",
+                                             "ada-pyramid", "echo",      "reconstruct"};
+  int lifted = 0;
+  for (int round = 0; round < 2000; ++round) {
+    CacheSpec spec = Spec(policies[random() % policies.size()]);
+    spec.max_cache_tokens = 10 + random() % 60;
+    spec.may_shrink = true;
+    if (spec.policy == "h2o") spec.sink_tokens = random() % 3;
+    const PromptShape prompt = {.tokens = static_cast<int64_t>(1 + random() % 200),
+                                .num_layers = static_cast<int>(1 + random() % 5),
+                                .num_kv_heads = static_cast<int>(1 + random() % 4)};
+    CachePlan plan = *PlanCache(spec, prompt);
+    const int32_t sinks = plan.rule.sinks;
+    const int heads = prompt.num_layers * prompt.num_kv_heads;
+    std::vector<int32_t> held(heads);
+    for (int32_t& entries : held) entries = static_cast<int32_t>(sinks + 1 + random() % 100);
+    int64_t tokens = 400;
+    for (int cut = 0; cut < 3; ++cut, tokens += 10) {
+      const double sum = std::accumulate(held.begin(), held.end(), 0.0);
+      const auto average = static_cast<int32_t>(sum / heads);
+      const int32_t mean = std::max(sinks + 2, average * 3 / 4);
+      if (mean >= average) break;
+      const CachePlan shrunk = Shrink(plan, tokens, held, mean);
+      const int32_t fewest = *std::min_element(held.begin(), held.end());
+      const double recent =
+          std::floor(plan.cap == kNoCap ? std::max<double>(plan.rule.recent, mean / 4)
+                                        : double{1} * plan.rule.recent * mean / plan.cap);
+      EXPECT_EQ(shrunk.rule.recent, std::min<double>(recent, std::min(mean, fewest) - sinks));
+      const PageCut how = shrunk.life->CutAfter(shrunk, tokens);
+      ASSERT_EQ(how.keep_of_heads.size(), held.size());
+      int64_t pages = 0;
+      for (int head = 0; head < heads; ++head) {
+        const double part = std::floor(held[head] * (double{1} * mean * heads) / sum);
+        const int32_t least = sinks + std::max(1, shrunk.rule.recent),
+                      keep = how.keep_of_heads[head];
+        ASSERT_EQ(keep, std::max<double>(part, least));
+        ASSERT_LE(keep, held[head]);
+        pages += PagesOf(keep, 16);
+        lifted += keep > part ? 1 : 0;
+      }
+      EXPECT_EQ(how.max_length, *std::max_element(held.begin(), held.end()));
+      EXPECT_EQ(how.growth, 0);
+      held = how.keep_of_heads;
+      EXPECT_EQ(shrunk.EntriesAfter(tokens), *std::max_element(held.begin(), held.end()));
+      EXPECT_EQ(shrunk.MostUntil(tokens + 99), shrunk.EntriesAfter(tokens));
+      EXPECT_EQ(shrunk.MeanEntriesAfter(tokens + 99), mean);
+      EXPECT_EQ(shrunk.life->PagesUntil(shrunk, tokens + 99, 16), pages);
+      EXPECT_TRUE(shrunk.CutsAfter(tokens) && !shrunk.CutsAfter(tokens + 1));
+      EXPECT_TRUE(MayShrink(shrunk) && !shrunk.AppendsRuns() && !shrunk.Compresses());
+      plan = shrunk;
+    }
+  }
+  EXPECT_GT(lifted, 100);
 }
 
 // What holds of every plan, whatever the policy: the fullest head is some head's; spans agree with

@@ -865,6 +865,33 @@ void DoubleModel::Sequence::DropTo(int64_t keep, int next_position, int recent, 
   }
 }
 
+void DoubleModel::Sequence::Shrink(int mean, int next_position) {
+  double sum = 0, count = 0, fewest = mean;
+  for (const std::vector<Head>& layer : heads_) {
+    for (const Head& head : layer) {
+      const auto size = static_cast<double>(head.entries.size());
+      sum += size;
+      count += 1;
+      fewest = std::min(fewest, size);
+    }
+  }
+  DecodeRule& rule = plan_.rule;
+  double recent = rule.recent;
+  recent = plan_.cap != kNoCap ? std::floor(recent * mean / plan_.cap)
+                               : std::max(recent, std::floor(mean / 4.0));
+  rule.recent = static_cast<int>(std::min(recent, fewest - rule.sinks));
+  plan_.cap = mean;
+  for (std::vector<Head>& layer : heads_) {
+    for (Head& head : layer) {
+      const double part = std::floor(static_cast<double>(head.entries.size()) * mean * count / sum);
+      head.cap =
+          std::max<int64_t>(static_cast<int64_t>(part), rule.sinks + std::max(rule.recent, 1));
+      DropTo(head.cap, next_position, rule.recent, &head);
+      PickVictim(&head, next_position);
+    }
+  }
+}
+
 Vector DoubleModel::Sequence::Append(const std::vector<TokenId>& tokens, int position,
                                      const std::vector<int32_t>& keep) {
   const ModelConfig& config = model_->config_;

@@ -55,6 +55,11 @@ class DoubleModel {
     Vector Append(const std::vector<TokenId>& tokens, int position,
                   const std::vector<int32_t>& keep = {});
 
+    // Every head keeps the same part of its entries, `mean` on average and the protected at least,
+    // and grows no more. The window of the newest becomes less in proportion, where there was a
+    // cap.
+    void Shrink(int mean, int next_position);
+
     // Of a plan that tunes itself, after Prefill(): what each trial retains, [trials][heads of all
     // layers], the last by what the held-out queries pay.
     Matrix TrialMasses() const;

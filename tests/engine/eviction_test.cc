@@ -135,8 +135,10 @@ std::unique_ptr<Engine> EngineOf(const std::string& device,
   return engine.ok() ? *std::move(engine) : nullptr;
 }
 
-absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits) {
+absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits,
+                                 bool may_shrink = false) {
   CacheSpec spec;
+  spec.may_shrink = may_shrink;
   spec.policy = c.policy;
   spec.max_cache_tokens = c.budget;
   if (c.sinks >= 0) spec.sink_tokens = c.sinks;
@@ -287,6 +289,69 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
         DoubleModel::Head* of_truth = &expected.head(layer, head);
         if (count > 1) AdoptTies(state, of_truth, &excused);
         CompareHead(state, of_truth, scored, &excused);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+  EXPECT_LE(excused, 5) << "near-ties should be rare";
+}
+
+// A cache that is cut twice for others while tokens are decoded: which entries each head keeps.
+TEST_P(EvictionTest, CutsForOthersMatchTheDoubleModel) {
+  const auto& [device, c] = GetParam();
+  HYDRANT_SKIP_WITHOUT_DEVICE(device);
+  const uint64_t seed = 977 + c.budget + c.prompt;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
+  const auto model = MakeRandomModel(config, seed);
+  const auto engine = EngineOf(device, model, c);
+  ASSERT_NE(engine, nullptr);
+  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits(), true);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const CachePlan& plan = *made;
+  if (!MayShrink(plan)) GTEST_SKIP() << "the policy's caches are not cut for others";
+  std::mt19937_64 rng(seed);
+  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
+  const DoubleModel truth(*model);
+  DoubleModel::Sequence expected(&truth, plan);
+  EngineDriver driver(engine.get(), seed);
+  constexpr int kSteps = 50;
+  const int slot = driver.Add(prompt, plan, kSteps);
+  driver.PrefillAll(slot);
+  driver.Step();
+  expected.Prefill(prompt);
+  int excused = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    const int position = c.prompt + step;
+    const bool cuts = step == 10 || step == 25;
+    if (cuts) {
+      int64_t held = 0, heads = 0;
+      for (int layer = 0; layer < config.num_layers; ++layer) {
+        for (int head = 0; head < config.num_kv_heads && !expected.InWindow(layer); ++head) {
+          held += static_cast<int64_t>(expected.head(layer, head).entries.size());
+          ++heads;
+        }
+      }
+      const auto mean = static_cast<int>(held / heads * 3 / 4);
+      if (mean < plan.rule.sinks + 2) GTEST_SKIP() << "there is too little to cut";
+      driver.Shrink(slot, mean);
+      expected.Shrink(mean, position);
+    }
+    const auto token = static_cast<TokenId>(rng() % config.vocab_size);
+    driver.DecodeToken(slot, token, position);
+    driver.Step();
+    const std::vector<double> logits = expected.Step(token, position);
+    const std::vector<float> actual = driver.Logits(slot);
+    for (size_t i = 0; i < logits.size(); ++i)
+      ASSERT_NEAR(actual[i], logits[i], 3e-4) << "step " << step;
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      for (int head = 0; head < config.num_kv_heads; ++head) {
+        SCOPED_TRACE(testing::Message()
+                     << "step " << step << " layer " << layer << " head " << head);
+        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
+        DoubleModel::Head* of_truth = &expected.head(layer, head);
+        if (cuts) AdoptTies(state, of_truth, &excused);
+        CompareHead(state, of_truth, !plan.rule.by_position && !expected.InWindow(layer), &excused);
         if (testing::Test::HasFatalFailure()) return;
       }
     }

@@ -6,6 +6,7 @@
 
 #include "engine/cache/cache_plan.h"
 #include "tests/device.h"
+#include "tests/engine/plan_view.h"
 #include "tests/engine/random_model.h"
 #include "tests/integration/driven_server.h"
 
@@ -119,6 +120,71 @@ std::set<int32_t> BestOf(const std::vector<int32_t>& positions, const std::vecto
   return best;
 }
 
+// Heads that share a budget each keep the same part of what they hold.
+TEST_P(PressureTest, ACutKeepsTheBestEntriesOfEveryHead) {
+  if (std::get<1>(GetParam()).name == std::string("gemma3_text"))
+    GTEST_SKIP() << "layers with a window are not cut";
+  const int heads = model_->config().num_layers * model_->config().num_kv_heads;
+  for (const std::string policy : {"ada-h2o", "echo", "auto"}) {
+    SCOPED_TRACE(policy);
+    const auto server = MakeServer(heads * 10, 0);  // 160 entries a head, of 100 + 50 or more
+    Request first = MakeRequest("full", 0), second = MakeRequest(policy, 1);
+    first.stopping.max_tokens = 40;
+    second.stopping.max_tokens = 60;
+    second.cache.max_cache_tokens = 50;
+    second.cache.min_cache_tokens = 20;
+    second.on_pressure = OnPressure::kEvict;
+    int cap = policy == "ada-h2o" ? 50 : kNoCap;
+    int recent = policy == "ada-h2o" ? 25 : 8;
+    server->Add(first);
+    server->Step();
+    const RequestHandle cut = server->Add(second);
+    Answer before;
+    int cuts = 0;
+    std::set<size_t> sizes;
+    while (!server->Empty()) {
+      server->Step();
+      const Answer now = server->LastReadCache();
+      size_t sum = 0, left = 0, fewest = 1000;
+      for (size_t head = 0; head < now.positions.size() && !before.positions.empty(); ++head) {
+        sum += before.positions[head].size();
+        left += now.positions[head].size();
+        fewest = std::min(fewest, before.positions[head].size());
+      }
+      if (left < sum) {
+        const int mean = std::max<int>(20, sum / heads * 3 / 4);
+        recent = cap != kNoCap ? recent * mean / cap : std::max(recent, mean / 4);
+        recent = std::min(recent, static_cast<int>(fewest));
+        cap = mean;
+        ++cuts;
+        for (size_t head = 0; head < now.positions.size(); ++head) {
+          const std::vector<int32_t>& held = before.positions[head];
+          const auto part = static_cast<int>(held.size() * mean * heads / sum);
+          const int keep = std::max(part, recent);
+          const auto tokens = static_cast<int32_t>(*std::max_element(held.begin(), held.end()) + 1);
+          std::set<int32_t> best = BestOf(held, before.scores[head], tokens - recent, keep);
+          best.insert(tokens);  // has come, and overwrote one of them
+          sizes.insert(keep);
+          ASSERT_EQ(static_cast<int>(now.positions[head].size()), keep);
+          for (const int32_t position : now.positions[head])
+            EXPECT_EQ(best.count(position), 1u) << position;
+        }
+      }
+      before = now;
+    }
+    EXPECT_GT(cuts, 0);
+    EXPECT_GT(sizes.size(), 1u) << "heads keep different numbers";
+    const Usage& usage = (*server)[cut].usage;
+    EXPECT_EQ(usage.shrinks, cuts);
+    EXPECT_EQ(usage.preemptions, 0);
+    if (policy == "auto") {
+      EXPECT_NE(Reported(usage.policy_report, "why").find("cut to " + std::to_string(cap)),
+                std::string::npos)
+          << Reported(usage.policy_report, "why");
+    }
+  }
+}
+
 // The later of two is cut; before and after the step that does it, its pages are looked at.
 TEST_P(PressureTest, ACutKeepsTheBestEntries) {
   if (std::get<1>(GetParam()).name == std::string("gemma3_text"))
@@ -163,11 +229,11 @@ TEST_P(PressureTest, ACutKeepsTheBestEntries) {
 // As docs/api.md has them.
 TEST_P(PressureTest, WhichPoliciesCanBeCut) {
   if (std::get<0>(GetParam()) == "cuda") GTEST_SKIP() << "its emulation is slow";
-  const std::set<std::string> can = {"h2o",    "tova",      "local", "random",
-                                     "snapkv", "streaming", "co2"};
+  const std::set<std::string> can = {
+      "h2o",        "tova",      "local",       "random",  "snapkv",      "streaming", "co2",
+      "ada-snapkv", "pyramidkv", "ada-pyramid", "ada-h2o", "reconstruct", "echo",      "auto"};
   for (const PolicyInfo& policy : ListPolicies()) {
     Request request = MakeRequest(policy.name, 1);
-    if (policy.name == "snapkv") request.cache.params["decode_cap"] = "120";
     const auto alone = MakeServer(4000, 0);
     const int64_t pages = alone->Run(request).usage.kv_pages_peak;
     request.on_pressure = OnPressure::kEvict;

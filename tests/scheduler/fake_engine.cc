@@ -257,7 +257,7 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
     CacheReport& report = result->cut_reports.emplace_back();
     if (cut.plan.has_value()) {
       EXPECT_TRUE(MayShrink(slot.plan));
-      EXPECT_LT(cut.plan->cap, slot.plan.EntriesAfter(slot.fed));
+      EXPECT_LT(cut.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
       slot.plan = *cut.plan;
       ++num_shrinks_;
     }
@@ -268,9 +268,13 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
     const PageCut how = slot.plan.life->CutAfter(slot.plan, cut.tokens);
     for (int head = 0; head < NumHeads(); ++head) {
       int32_t& length = slot.lengths[head];
+      const int32_t keep = how.keep_of_heads.empty() ? how.keep[head / limits_.num_kv_heads]
+                                                     : how.keep_of_heads.at(head);
       EXPECT_LE(length, how.max_length);
-      EXPECT_GE(length, how.keep[head / limits_.num_kv_heads]);
-      length = how.keep[head / limits_.num_kv_heads];
+      EXPECT_GE(length, keep);
+      EXPECT_GE(keep, slot.plan.Protected());
+      EXPECT_GT(keep, slot.plan.rule.sinks);
+      length = keep;
     }
     if (slot.plan.life->HeadsDiffer(slot.plan)) {
       report.entries = ShareOut(slot, slot.plan.WidestShare(slot.fed));
@@ -437,7 +441,12 @@ TokenId FakeEngine::Choose(const Slot& slot, const SamplingRow& sampling) {
   }
   const uint64_t hash =
       Mix(Mix(sampling.seed, sampling.position), slot.history ^ ReadEntries(slot));
-  return static_cast<TokenId>(256 + hash % (FakeTokenizer::kEog - 256));
+  const auto token = static_cast<TokenId>(256 + hash % (FakeTokenizer::kEog - 256));
+  if (checks_replays && LifeAs<Shrunk>(slot.plan) != nullptr) {
+    const TokenId before = drawn_.try_emplace({sampling.seed, slot.history}, token).first->second;
+    EXPECT_EQ(before, token) << "another token than the first time";
+  }
+  return token;
 }
 
 TokenId FakeEngine::Decode(const DecodeRow& row) {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/cache/cache_space.h"
@@ -32,6 +33,9 @@ class FakeEngine : public ImmediateExecutor {
   // Overrides the hash: (seed, position) -> token. nullopt: the hash after all.
   std::function<std::optional<TokenId>(uint64_t seed, int32_t position)> choose;
   absl::Status next_error;  // what steps come to from now on
+  // A sequence that reads its prompt again, and is cut where it was, has to come to the same
+  // tokens. REQUIRES: no two requests have seed and prompt in common
+  bool checks_replays = false;
 
   PrefixMemory prefix_memory() const override {
     return {.blocks = reinterpret_cast<char*>(prefix_.data()),
@@ -153,6 +157,7 @@ class FakeEngine : public ImmediateExecutor {
   // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
   // all before them.
   mutable std::vector<uint64_t> prefix_;
+  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed and what has been fed
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iostream>
+#include <set>
+#include <string>
 
 namespace hydrant {
 namespace {
@@ -98,6 +100,7 @@ RandomSchedule::RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tel
               << std::endl;
   }
   harness_.engine.choose = Accidents;
+  harness_.engine.checks_replays = true;
   harness_.step_time = [this](const Batch& batch) {
     return 200 + 100 * static_cast<TimeUs>(batch.decode.size()) +
            static_cast<TimeUs>(times_() % 2'000);
@@ -322,8 +325,10 @@ void RandomSchedule::Arrive() {
 
 void RandomSchedule::MayBeCut(Request* request) const {
   const CacheSpec& cache = request->cache;
-  if (cache.policy != "local" && cache.policy != "h2o") return;
-  if (!cache.params.empty() || cache.min_retained_mass.has_value()) return;
+  const std::set<std::string> can = {"local",      "h2o",         "ada-h2o",     "snapkv",
+                                     "ada-snapkv", "ada-pyramid", "reconstruct", "auto"};
+  if (!can.contains(cache.policy)) return;
+  if (cache.params.contains("rolling") || cache.min_retained_mass.has_value()) return;
   request->on_pressure = OnPressure::kEvict;
   request->keep_as = {};
   request->cache.min_cache_tokens =

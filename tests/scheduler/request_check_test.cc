@@ -297,6 +297,34 @@ TEST(RequestCheckTest, ThePlansErrorIsPassedOn) {
   EXPECT_EQ(std::get<Failed>(checked).status, PlanCache(request.cache, {5}).status());
 }
 
+// What may be cut for others is ranked while decoding, and promises nothing.
+TEST(RequestCheckTest, WhatMayBeCutIsRanked) {
+  const FakeTokenizer tokenizer;
+  Request request = MakeRequest(20, 10);
+  request.on_pressure = OnPressure::kEvict;
+  const auto message = [&] {
+    const auto checked = CheckRequest(request, SmallLimits(), tokenizer);
+    const Failed* failed = std::get_if<Failed>(&checked);
+    if (failed == nullptr) {
+      EXPECT_TRUE(std::get<CheckedRequest>(checked).plan.rule.scored);
+      return std::string();
+    }
+    return absl::StrCat(failed->reason, " ", std::string(failed->status.message()));
+  };
+  const std::string evict = "INVALID scheduling.on_pressure: ON_PRESSURE_EVICT ";
+  EXPECT_EQ(message(), evict +
+                           "needs entries that are ranked at every token, and may leave at "
+                           "any; \"full\" as asked for has none. auto has");
+  for (const char* policy : {"auto", "echo", "snapkv", "ada-h2o"}) {
+    request.cache = CacheSpec();
+    request.cache.policy = policy;
+    if (request.cache.policy != "auto") request.cache.max_cache_tokens = 8;
+    EXPECT_EQ(message(), "") << policy;
+    request.cache.min_retained_mass = 0.9;
+    EXPECT_EQ(message(), evict + "does not go with min_retained_mass, a promise") << policy;
+  }
+}
+
 // What is promised has to have a bound that the client names, or its cache has.
 TEST(RequestCheckTest, APromiseHasABound) {
   const FakeTokenizer tokenizer;

@@ -4,7 +4,9 @@
 
 #include <random>
 #include <set>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/serving_view.h"
@@ -186,26 +188,79 @@ TEST_P(SchedulerTest, CachesAreCutBeforeAnybodyIsPreempted) {
   EXPECT_EQ(shrinks, static_cast<int>(cut->scheduler.Stats().shrinks));
 }
 
-// One whose cache was cut, and that reads its prompt again, is cut again where it was.
-TEST_P(SchedulerTest, ACutSurvivesPreemption) {
+// A whole cache becomes less, once and again, where another wants room, and its usage says so.
+TEST_P(SchedulerTest, AutoTightensBeforeAnybodyIsPreempted) {
   EngineLimits limits = Limits();
-  limits.num_blocks = limits.num_states = 4 * 22;
+  limits.num_blocks = limits.num_states = 4 * 26;
   SchedulerHarness h(limits, {.watermark = 0});
-  Request first = MakeRequest(20, 60, 1), second = MakeRequest(20, 60, 2);
-  for (Request* request : {&first, &second}) {
-    request->cache.policy = "h2o";
-    request->cache.max_cache_tokens = 100;
-  }
-  second.cache.min_cache_tokens = 30;  // then it is preempted
-  second.on_pressure = OnPressure::kEvict;
-  h.Add(first);
-  const RequestHandle cut = h.Add(second);
+  Request request = MakeRequest(20, 60, 1), other = MakeRequest(20, 60, 2);
+  request.cache.policy = "auto";
+  request.cache.min_cache_tokens = 12;
+  request.on_pressure = OnPressure::kEvict;
+  const RequestHandle open = h.Add(request);
+  h.Step();
+  const RequestHandle full = h.Add(other);
   h.RunToEnd();
-  const Usage& usage = h[cut].finished->usage;
-  EXPECT_GT(usage.shrinks, 0);
-  EXPECT_GT(usage.preemptions, 0);
-  EXPECT_GT(h.engine.num_shrinks(), usage.shrinks);
+  EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+  EXPECT_EQ(h[full].finished->usage.kv_tokens_kept, 79);
+  const Usage& usage = h[open].finished->usage;
+  EXPECT_EQ(usage.kv_entries_of_prompt, 4 * 20);
+  EXPECT_GT(usage.shrinks, 1);
   EXPECT_LT(usage.kv_tokens_kept, 79);
+  EXPECT_GE(usage.kv_tokens_kept, 12);
+  EXPECT_EQ(h[open].token_ids.size(), 60u);
+  EXPECT_EQ(Reported(usage.policy_report, "policy"), "echo");
+  EXPECT_THAT(Reported(usage.policy_report, "why"),
+              HasSubstr(absl::StrCat("; cut to ", usage.kv_tokens_kept, " entries a head after ")));
+}
+
+// Whoever may be cut takes as much as there is room for now; whoever may not, what it may come to
+// need.
+TEST_P(SchedulerTest, AutoTakesMoreWhereItMayTightenLater) {
+  for (const bool evict : {false, true}) {
+    EngineLimits limits = Limits();
+    limits.num_blocks = limits.num_states = 4 * 22;
+    SchedulerHarness h(limits, {.watermark = 0});
+    Request request = MakeRequest(40, 30, 1);
+    request.cache.policy = "auto";
+    request.cache.min_cache_tokens = 4;
+    if (evict) request.on_pressure = OnPressure::kEvict;
+    const RequestHandle first = h.Add(request), second = h.Add(request);
+    h.RunToEnd();
+    const auto of_prompt = [&](RequestHandle handle) {
+      return h[handle].finished->usage.kv_entries_of_prompt;
+    };
+    EXPECT_EQ(of_prompt(first) == 4 * 40, evict);
+    EXPECT_EQ(of_prompt(second) == 4 * 40, evict);
+    EXPECT_EQ(h.scheduler.Stats().preemptions, 0u);
+  }
+}
+
+// One whose cache was cut, and that reads its prompt again, is cut again where it was, each head to
+// as much, and comes to the same tokens.
+TEST_P(SchedulerTest, ACutSurvivesPreemption) {
+  for (const std::string policy : {"h2o", "snapkv", "pyramidkv", "ada-h2o", "echo", "auto"}) {
+    SCOPED_TRACE(policy);
+    const bool is_ragged = policy == "ada-h2o" || policy == "echo" || policy == "pyramidkv";
+    EngineLimits limits = Limits();
+    limits.num_blocks = limits.num_states = 4 * 26;
+    SchedulerHarness h(limits, {.watermark = 0});
+    h.engine.checks_replays = true;
+    const Request first = MakeRequest(20, 60, 1);
+    Request second = MakeRequest(40, 60, 2);
+    second.cache.policy = policy;
+    if (policy != "auto") second.cache.max_cache_tokens = is_ragged ? 36 : 100;
+    second.cache.min_cache_tokens = 30;  // then it is preempted
+    second.on_pressure = OnPressure::kEvict;
+    h.Add(first);
+    const RequestHandle cut = h.Add(second);
+    h.RunToEnd();
+    const Usage& usage = h[cut].finished->usage;
+    EXPECT_GT(usage.shrinks, 0);
+    EXPECT_GT(usage.preemptions, 0);
+    EXPECT_GT(h.engine.num_shrinks(), usage.shrinks);
+    EXPECT_LT(usage.kv_tokens_kept, 99);
+  }
 }
 
 // The pool has 20 pages a head. The first request takes 11, and 12 when it ends; the second would

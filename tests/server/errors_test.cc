@@ -114,7 +114,7 @@ std::vector<BadField> BadFields() {
        "scheduling.priority", "1001 is outside [-1000, 1000]"},
       {"PriorityTooLow", [](R* r) { r->mutable_scheduling()->set_priority(-2147483647 - 1); },
        "scheduling.priority", "-2147483648 is outside [-1000, 1000]"},
-      {"EvictionWithoutACap",
+      {"EvictionOfWhatIsNotRanked",
        [](R* r) { r->mutable_scheduling()->set_on_pressure(v1::ON_PRESSURE_EVICT); },
        "scheduling.on_pressure", "\"full\" as asked for has none"},
       {"EvictionOfWhatIsKept",

@@ -34,7 +34,7 @@ constexpr double kAskedLaterMaxWeight = 30.0;
 //   a quality target (min_retained_mass): the heads share a tenth, and each keeps more where that
 //     does not retain as much of the attention of the prompt's queries when asked from behind it,
 //     so that a prompt whose attention is concentrated takes less memory;
-//   neither: a fifth, or what the scheduler finds room for;
+//   neither: a fifth, or what the scheduler finds room for, which may become less (Shrink);
 //   a prompt within its budget keeps everything.
 class AutoPolicy final : public Policy {
  public:
@@ -110,7 +110,13 @@ class AutoPolicy final : public Policy {
   }
 
   PolicyReport Report(const CachePlan& plan) const override {
-    return {"auto_choice", {{"policy", StateOf(plan).policy}, {"why", StateOf(plan).why}}};
+    std::string policy = StateOf(plan).policy, why = StateOf(plan).why;
+    if (const auto* shrunk = dynamic_cast<const Shrunk*>(plan.life.get()); shrunk != nullptr) {
+      if (policy == "full") policy = "echo";
+      why += fmt::format("; cut to {} entries a head after {} tokens, as others needed the room",
+                         plan.cap, shrunk->tokens());
+    }
+    return {"auto_choice", {{"policy", std::move(policy)}, {"why", std::move(why)}}};
   }
 
  private:

@@ -56,8 +56,8 @@ class ProbeScorer final : public PromptScorer {
   Asks asks_;
 };
 
-// Whether anything will ever leave: else nothing is asked. REQUIRES: budget, cap and life are set.
-inline bool EverEvicts(const CachePlan& plan) { return plan.Compresses() || plan.cap != kNoCap; }
+// Whether anything may ever leave: else nothing is asked. REQUIRES: budget, rule and life are set.
+inline bool EverEvicts(const CachePlan& plan) { return plan.Compresses() || plan.rule.scored; }
 
 }  // namespace hydrant
 
