@@ -467,9 +467,9 @@ TEST(CachePlan, KCenterBoundsThePrompt) {
 std::vector<double> PyramidLine(int budget, int window, int n, int beta, int layers) {
   const int base = budget - window;
   const int most = std::min(2 * base - base / beta, n - window);
-  std::vector<double> line;
+  std::vector<double> line(layers);
   for (int layer = 0; layer < layers; ++layer)
-    line.push_back(window + most - layer * 2.0 * (most - base) / (layers - 1));
+    line[layer] = window + most - layer * 2.0 * (most - base) / (layers - 1);
   return line;
 }
 

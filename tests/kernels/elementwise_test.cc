@@ -538,8 +538,8 @@ TEST_P(RopeTest, RowsDoNotDependOnTheBatch) {
     const int m = 40, row = 23;
     const size_t row_size = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
     const std::vector<float> qkv = RandomFloats(m * row_size, 43);
-    std::vector<int32_t> positions;
-    for (int i = 0; i < m; ++i) positions.push_back((i * 7) % kPositions);
+    std::vector<int32_t> positions(m);
+    for (int i = 0; i < m; ++i) positions[i] = (i * 7) % kPositions;
     const RopeResult batch = Run(c, qkv, positions);
     const RopeResult alone = Run(
         c, {qkv.begin() + row * row_size, qkv.begin() + (row + 1) * row_size}, {positions[row]});

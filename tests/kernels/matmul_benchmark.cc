@@ -198,6 +198,7 @@ void BenchExperts(benchmark::State& state, const Form& form, int m, ThreadPool* 
 // Rows that are gathered already.
 void BenchTurns(benchmark::State& state, const Form& form, int m, ThreadPool* pool) {
   std::vector<std::unique_ptr<Weight>> weights;
+  weights.reserve(kExperts);
   for (int e = 0; e < kExperts; ++e) weights.push_back(MakeWeight(form, kExpert, *pool));
   const Choice choice = Choose(m);
   const std::vector<float> x(choice.sources.size() * kExpert.cols, 0.5f);

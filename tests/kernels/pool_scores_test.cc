@@ -65,6 +65,7 @@ TEST_P(PoolScoresTest, EqualsWindowsWrittenOut) {
       for (const int n : {1, 2, 3, 6, 7, 8, 255, 256, 257, 1023, 1024, 1025, 2100}) {
         const int heads = n % 3 + 1;
         std::vector<std::vector<float>> scores;
+        scores.reserve(heads);
         for (int h = 0; h < heads; ++h) scores.push_back(RandomFloats(n, 100 * n + h));
         const auto pooled = Run(scores, kernel, pooling);
         for (int h = 0; h < heads; ++h) {

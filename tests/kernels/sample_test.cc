@@ -341,9 +341,9 @@ TEST(RandomBitsTest, BitsAreBalancedAndIndependentOfNeighbours) {
     }
   }
   for (int b = 0; b < 64; ++b) {
-    EXPECT_NEAR(set[b], pairs / 2, tolerance) << b;
-    EXPECT_NEAR(by_position[b], pairs / 2, tolerance) << b;
-    EXPECT_NEAR(by_seed[b], pairs / 2, tolerance) << b;
+    EXPECT_NEAR(set[b], pairs / 2.0, tolerance) << b;
+    EXPECT_NEAR(by_position[b], pairs / 2.0, tolerance) << b;
+    EXPECT_NEAR(by_seed[b], pairs / 2.0, tolerance) << b;
   }
 }
 

@@ -108,6 +108,7 @@ std::vector<std::vector<int32_t>> DropOneByOne(const std::vector<std::vector<flo
     --count;
   }
   std::vector<std::vector<int32_t>> kept;
+  kept.reserve(live.size());
   for (const std::set<int32_t>& head : live) kept.emplace_back(head.begin(), head.end());
   return kept;
 }

@@ -83,6 +83,7 @@ TEST_P(ShareBudgetTest, WhileOthersFollowAHeadKeepsAllThatItMayBeGiven) {
     const int32_t guarded = static_cast<int32_t>(random() % 4);
     const auto floor_ppm = static_cast<int32_t>(random() % 3 == 0 ? 0 : random() % 1000001);
     std::vector<std::pair<int, int>> entries;  // (score, head), all scores differ
+    entries.reserve(static_cast<size_t>(heads) * 3 * base);
     for (int i = 0; i < heads * 3 * base; ++i) entries.emplace_back(i, i / (3 * base));
     for (size_t i = entries.size(); i > 1; --i)
       std::swap(entries[i - 1].first, entries[random() % i].first);
@@ -92,7 +93,7 @@ TEST_P(ShareBudgetTest, WhileOthersFollowAHeadKeepsAllThatItMayBeGiven) {
         if (entry.second < first_heads) there.push_back(entry);
       }
       std::sort(there.rbegin(), there.rend());
-      if (there.size() > static_cast<size_t>(heads * base)) there.resize(heads * base);
+      if (there.size() > static_cast<size_t>(heads) * base) there.resize(heads * base);
       std::vector<int32_t> best(first_heads, 0);
       for (const auto& entry : there) ++best[entry.second];
       return best;

@@ -76,8 +76,9 @@ class FakeTarget final : public Target {
   std::deque<StreamEvent> events_;
 };
 
-std::vector<PlannedRequest> Prompts(std::vector<uint32_t> firsts) {
+std::vector<PlannedRequest> Prompts(const std::vector<uint32_t>& firsts) {
   std::vector<PlannedRequest> prompts;
+  prompts.reserve(firsts.size());
   for (const uint32_t first : firsts)
     prompts.push_back({.prompt = {first}, .max_tokens = 5, .fault = Fault::kCancel});
   return prompts;

@@ -336,6 +336,7 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   // As the engine would give them: from the end of the list.
   const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
   std::vector<PageIds> reported;
+  reported.reserve(list.size());
   for (int i = 0; i < 5 + 3 + 3 + 3 + 3; ++i)
     reported.push_back({list[list.size() - 1 - i], list[list.size() - 1 - i]});
   space_.SetKept(plan, entries, reported, &a);

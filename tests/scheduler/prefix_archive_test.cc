@@ -269,8 +269,10 @@ TEST(PrefixArchiveTest, ManyAtOnce) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const auto values = std::make_shared<Values>();
   std::vector<std::unique_ptr<Replica>> replicas;
+  replicas.reserve(3);
   for (int i = 0; i < 3; ++i) replicas.push_back(std::make_unique<Replica>(values, Limits(60)));
   std::vector<std::thread> clients;
+  clients.reserve(6);
   for (int client = 0; client < 6; ++client) {
     clients.emplace_back([&, client] {
       std::mt19937_64 random(seed + client);

@@ -61,7 +61,8 @@ class HeldEngine : public ImmediateExecutor {
 };
 
 struct LoopFixture {
-  explicit LoopFixture(const EngineLimits& limits = SmallLimits(), SchedulerOptions options = {})
+  explicit LoopFixture(const EngineLimits& limits = SmallLimits(),
+                       const SchedulerOptions& options = {})
       : engine(limits) {
     loop = *ServingLoop::Start(&engine, &tokenizer, options, &sink);
   }
