@@ -38,6 +38,7 @@ v1::GenerateRequest MakeRequest(int index, const std::string& policy) {
 // Runs `count` requests at once; returns the most that were seen decoding together.
 int PeakRunning(RandomModelServer* server, int count, const std::string& policy) {
   std::vector<std::thread> clients;
+  clients.reserve(count);
   std::atomic<int> ended = 0;
   for (int i = 0; i < count; ++i) {
     clients.emplace_back([&, i] {

@@ -509,6 +509,7 @@ TEST_P(StoredContexts, ComeAndGoWhileOthersDecode) {
   }
   const auto other = MakeServer(uri_);
   std::vector<std::thread> clients;
+  clients.reserve(4);
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back([&, i] {
       const std::string handle(1, static_cast<char>('a' + i));

@@ -66,7 +66,7 @@ int FreePort() {
 
 class RunningDaemon {
  public:
-  explicit RunningDaemon(LifeOptions life = {}) : engine(life.limits) {
+  explicit RunningDaemon(const LifeOptions& life = {}) : engine(life.limits) {
     BlockSignals();
     spdlog::set_level(spdlog::level::off);
     options_.model_path = "fake";
@@ -550,6 +550,7 @@ TEST(Memory, AnIdleDaemonGivesItBack) {
   ASSERT_TRUE(daemon.StartAndWait());
   const int64_t before = ResidentBytes();
   std::vector<std::unique_ptr<char[]>> blocks;
+  blocks.reserve(kBlocks);
   for (int i = 0; i < kBlocks; ++i) {
     blocks.push_back(std::make_unique<char[]>(kBytes));
   }

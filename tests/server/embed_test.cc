@@ -86,6 +86,7 @@ TEST_F(EmbedTest, ManyAtOnceBesideStreams) {
   Serve("tiny_qwen3");
   const uint64_t free = server_->Info().pool().pages_free();
   std::vector<std::thread> clients;
+  clients.reserve(12);
   for (int i = 0; i < 12; ++i) {
     clients.emplace_back([&, i] {
       if (i % 3 == 0) {

@@ -151,6 +151,7 @@ TEST(EventRouter, ManySendersLoseNothing) {
   {
     EventRouter router;
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       recorders.push_back(std::make_shared<Recorder>());
       router.Add(t + 1, recorders.back());

@@ -140,7 +140,7 @@ class Http2Streams::Connection {
                              nghttp2_data_source* source, void*) {
     std::string& request = static_cast<Stream*>(source->ptr)->request;
     const size_t n = std::min(size, request.size());
-    std::memcpy(out, request.data(), n);
+    std::copy_n(request.data(), n, out);
     request.erase(0, n);
     if (request.empty()) *flags |= NGHTTP2_DATA_FLAG_EOF;
     return static_cast<ssize_t>(n);

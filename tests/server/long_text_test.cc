@@ -74,7 +74,7 @@ TestServerOptions WithRoom() {
 
 class LongText : public testing::Test {
  protected:
-  explicit LongText(TestServerOptions options = WithRoom()) : server_(std::move(options)) {
+  explicit LongText(const TestServerOptions& options = WithRoom()) : server_(options) {
     server_.tokenizer.before_encode = [this](std::string_view text) { gate_.Pass(text); };
   }
   ~LongText() override { gate_.Open(); }
@@ -103,6 +103,7 @@ class LongText : public testing::Test {
 
 TEST_F(LongText, HoldsUpNobodyElse) {
   std::vector<std::unique_ptr<Call>> calls;
+  calls.reserve(40);
   for (int i = 0; i < 40; ++i) calls.push_back(Start("long"));
   gate_.WaitUntilSeen(1);
   // Far from what either takes: the deadline is there for the test to end where they hang.

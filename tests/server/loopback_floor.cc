@@ -110,6 +110,7 @@ int Listen() {
 void Read(std::vector<std::unique_ptr<Connection>>& connections, size_t count,
           std::vector<int64_t>* latencies) {
   std::vector<pollfd> polls;
+  polls.reserve(connections.size());
   for (const auto& connection : connections) polls.push_back({connection->reader(), POLLIN, 0});
   while (latencies->size() < count) {
     Need(poll(polls.data(), polls.size(), -1) > 0);
@@ -125,6 +126,7 @@ std::vector<int64_t> MeasureLoopbackFloor(int streams, int connections, int step
                                           const std::function<void()>& before_reading) {
   const int listener = Listen();
   std::vector<std::unique_ptr<Connection>> open;
+  open.reserve(connections);
   for (int i = 0; i < connections; ++i) open.push_back(std::make_unique<Connection>(listener));
   close(listener);
   Handover handover;

@@ -29,7 +29,7 @@ std::string Bucket(const std::string& family, const std::string& bound) {
 class MetricsTest : public testing::Test {
  protected:
   MetricsTest() = default;
-  explicit MetricsTest(TestServerOptions options) : server_(std::move(options)) {}
+  explicit MetricsTest(const TestServerOptions& options) : server_(options) {}
   Scrape TakeScrape() { return ParseScrape(server_.MetricsText()); }
   // A request is counted when its end reaches its stream, which is after it has left the loop, and,
   // where the client gave it up, may be after the client has gone on.
@@ -250,6 +250,7 @@ TEST_F(MetricsTest, RefusalsAndFailuresGoByTheirReasons) {
 TEST_F(MetricsTest, GivingUpAtTheDeadlineIsNoCancellation) {
   server_.engine.Pause();
   std::vector<std::thread> clients;
+  clients.reserve(32);
   for (int i = 0; i < 32; ++i) {
     clients.emplace_back([this, i] {
       grpc::ClientContext context;
