@@ -68,12 +68,14 @@ double Pacer::ReadingUs(const StepWork& prompts, const RunningLoad& load) const 
   return alone * (step_time_.Predict(load.decode) + of_step) / of_step;
 }
 
-// Moves to where one in 1 / kLateShare is longer (a quantile by stochastic approximation).
-void Pacer::ObserveFirstToken(double expected_us, double us) {
+// Moves to where one in 1 / kLateShare is longer (a quantile by stochastic approximation). Those
+// that are expected soon may come much later than that and still in time, so they count less.
+void Pacer::ObserveFirstToken(double expected_us, double us, double allowed_us) {
   if (expected_us <= 0) return;
+  const double weight = std::min(1.0, 2 * expected_us / std::max(1.0, allowed_us));
   const double by = us > first_token_margin_ * expected_us ? 1 - kLateShare : -kLateShare;
-  first_token_margin_ =
-      std::clamp(first_token_margin_ * std::exp(kMarginStep * by), 1.0, kMostMargin);
+  first_token_margin_ *= std::exp(kMarginStep * weight * by);
+  first_token_margin_ = std::clamp(first_token_margin_, 1.0, kMostMargin);
 }
 
 }  // namespace hydrant

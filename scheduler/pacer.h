@@ -58,8 +58,9 @@ class Pacer {
   double ReadingUs(const StepWork& prompts) const;
   double ReadingUs(const StepWork& prompts, const RunningLoad& load) const;
 
-  // A first token was expected `expected_us` after its prompt was admitted, and came after `us`.
-  void ObserveFirstToken(double expected_us, double us);
+  // A first token was expected `expected_us` after its prompt was admitted, and came after `us`; so
+  // long it might have taken from when the request came.
+  void ObserveFirstToken(double expected_us, double us, double allowed_us);
   // Of what is expected, what nineteen of twenty first tokens take at most.
   double first_token_margin() const { return first_token_margin_; }
 

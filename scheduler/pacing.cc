@@ -211,15 +211,17 @@ void Scheduler::ExpectFirstToken(Sequence* sequence, TimeUs now) const {
   if (!sequence->begin_by.has_value() || !pacer_.step_time().KnowsPrompts()) return;
   StepWork work = WorkAhead();
   work += sequence->prompt_work;
-  sequence->expected = {now, pacer_.ReadingUs(work, DecodingLoad())};
+  const TimeUs by = BoundOf(*sequence, sequence->prompt_work)->by;
+  sequence->expected = {now, pacer_.ReadingUs(work, DecodingLoad()),
+                        static_cast<double>(by - sequence->submitted_at)};
 }
 
 void Scheduler::ObserveFirstToken(Sequence* sequence, TimeUs now) {
   if (sequence->first_token_at.has_value()) return;
   sequence->first_token_at = now;
-  const auto& [admitted_at, us] = sequence->expected;
+  const auto& [admitted_at, us, allowed_us] = sequence->expected;
   if (us > 0 && sequence->usage.preemptions == 0)
-    pacer_.ObserveFirstToken(us, static_cast<double>(now - admitted_at));
+    pacer_.ObserveFirstToken(us, static_cast<double>(now - admitted_at), allowed_us);
 }
 
 void Scheduler::Refuse(Sequence* sequence, TimeUs now) {

@@ -139,9 +139,10 @@ struct Sequence {
   StepWork prompt_work{};            // of reading the prompt, as it was admitted
   std::optional<TimeUs> begin_by{};  // while it waits: else its first token comes too late
   struct {
-    TimeUs since = 0;
-    double us = 0;  // after that; 0: not known
-  } expected{};     // first token, when it was admitted
+    TimeUs admitted_at = 0;
+    double us = 0;          // after that; 0: not known
+    double allowed_us = 0;  // since it came
+  } expected{};             // first token, when it was admitted
 
   TimeUs submitted_at = 0;
   std::optional<TimeUs> prefill_started_at{};  // the first time only

@@ -244,15 +244,18 @@ TEST(Pacing, TheMarginIsWhatNineteenOfTwentyFirstTokensKeep) {
   std::lognormal_distribution<double> taken(0.2, 0.3);  // of what was expected
   double mean = 0;
   for (int i = 0; i < 4000; ++i) {
-    pacer.ObserveFirstToken(1000, 1000 * taken(random));
+    pacer.ObserveFirstToken(1000, 1000 * taken(random), 2000);
     if (i >= 1000) mean += pacer.first_token_margin() / 3000;
   }
   EXPECT_NEAR(mean, std::exp(0.2 + 1.645 * 0.3), 0.15);
   // Never below what is expected; what nobody expected says nothing.
-  for (int i = 0; i < 1000; ++i) pacer.ObserveFirstToken(1000, 100);
+  for (int i = 0; i < 1000; ++i) pacer.ObserveFirstToken(1000, 100, 2000);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
-  pacer.ObserveFirstToken(0, 1000);
+  pacer.ObserveFirstToken(0, 1000, 2000);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
+  // What is expected soon says little of what is near the target.
+  for (int i = 0; i < 5; ++i) pacer.ObserveFirstToken(10, 30, 2000);
+  EXPECT_LT(pacer.first_token_margin(), 1.01);
 }
 
 // The machine is disturbed, and first tokens come much later than expected; then it is not.
