@@ -129,9 +129,9 @@ void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int toke
 void EngineDriver::Shrink(int slot, int32_t mean) {
   Sequence& sequence = sequences_[slot];
   const int full_heads = engine_->limits().FullLayers() * engine_->limits().num_kv_heads;
-  std::vector<int32_t> held;
+  std::vector<int32_t> held(full_heads);
   for (int head = 0; head < full_heads; ++head)
-    held.push_back(sequence.space.spans[head].EntriesAfter(sequence.position));
+    held[head] = sequence.space.spans[head].EntriesAfter(sequence.position);
   sequence.plan = hydrant::Shrink(sequence.plan, sequence.position, held, mean);
 }
 

@@ -1117,7 +1117,7 @@ TEST(CachePlan, ShrinkLeavesEveryHeadItsPart) {
       const CachePlan shrunk = Shrink(plan, tokens, held, mean);
       const int32_t fewest = *std::min_element(held.begin(), held.end());
       const double recent =
-          std::floor(plan.cap == kNoCap ? std::max<double>(plan.rule.recent, mean / 4)
+          std::floor(plan.cap == kNoCap ? std::max<double>(plan.rule.recent, mean / 4.0)
                                         : double{1} * plan.rule.recent * mean / plan.cap);
       EXPECT_EQ(shrunk.rule.recent, std::min<double>(recent, std::min(mean, fewest) - sinks));
       const PageCut how = shrunk.life->CutAfter(shrunk, tokens);
