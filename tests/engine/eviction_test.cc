@@ -130,9 +130,7 @@ std::unique_ptr<Engine> EngineOf(const std::string& device,
   options.max_num_seqs = 2;
   // A rolling stream outruns the positions that the engine knows.
   if (c.params.count("rolling") > 0) options.max_model_len = std::max(c.prompt, c.budget) + 1;
-  auto engine = Engine::Create(model, options, nullptr);
-  EXPECT_TRUE(engine.ok()) << engine.status();
-  return engine.ok() ? *std::move(engine) : nullptr;
+  return Engine::Create(model, options, nullptr).value();
 }
 
 absl::StatusOr<CachePlan> PlanOf(const Case& c, const EngineLimits& limits,
@@ -162,54 +160,73 @@ std::vector<TokenId> ReadingOf(const CachePlan& plan, const std::vector<TokenId>
   return reading;
 }
 
+// An engine and the double-precision model, which are given the same.
+struct Pair {
+  Pair(const std::string& device, const Case& c, uint64_t seed, bool may_shrink = false)
+      : config(InFamily(SmallConfig(c.heads, c.kv_heads), c.family)),
+        model(MakeRandomModel(config, seed)),
+        engine(EngineOf(device, model, c)),
+        plan(PlanOf(c, engine->limits(), may_shrink).value()),
+        truth(*model),
+        expected(&truth, plan),
+        driver(engine.get(), seed),
+        rng(seed) {}
+  // Both read a prompt, which `steps` tokens may follow.
+  void ReadPrompt(const Case& c, int steps) {
+    const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
+    slot = driver.Add(prompt, plan, steps);
+    driver.PrefillAll(slot);
+    driver.Step();
+    expected.Prefill(prompt);
+  }
+
+  const ModelConfig config;
+  const std::shared_ptr<const ModelSource> model;
+  const std::unique_ptr<Engine> engine;
+  const CachePlan plan;
+  const DoubleModel truth;
+  DoubleModel::Sequence expected;
+  EngineDriver driver;
+  std::mt19937_64 rng;
+  int slot = -1;
+};
+
 TEST_P(EvictionTest, KeptPositionsMatchTheDoubleModelAtEveryStep) {
   const auto& [device, c] = GetParam();
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 20240 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
-  const auto model = MakeRandomModel(config, seed);
-  const auto engine = EngineOf(device, model, c);
-  ASSERT_NE(engine, nullptr);
-  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits());
-  ASSERT_TRUE(made.ok()) << made.status();
-  const CachePlan& plan = *made;
-  std::mt19937_64 rng(seed);
-  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
-  const DoubleModel truth(*model);
-  DoubleModel::Sequence expected(&truth, plan);
-  EngineDriver driver(engine.get(), seed);
+  Pair pair(device, c, seed);
   constexpr int kSteps = 100;
-  const int slot = driver.Add(prompt, plan, kSteps);
-  driver.PrefillAll(slot);
-  driver.Step();
-  expected.Prefill(prompt);
+  pair.ReadPrompt(c, kSteps);
   int excused = 0;
   for (int step = 0; step <= kSteps; ++step) {
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      for (int head = 0; head < config.num_kv_heads; ++head) {
+    for (int layer = 0; layer < pair.config.num_layers; ++layer) {
+      for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message()
                      << "step " << step << " layer " << layer << " head " << head);
-        Engine::HeadState actual = engine->ReadHead(slot, layer, head);
-        if (plan.rule.rolling) RanksToPositions(expected.head(layer, head), &actual);
+        Engine::HeadState actual = pair.engine->ReadHead(pair.slot, layer, head);
+        if (pair.plan.rule.rolling) RanksToPositions(pair.expected.head(layer, head), &actual);
         if (HasFatalFailure()) return;
-        CompareHead(actual, &expected.head(layer, head),
-                    plan.rule.scored && !plan.rule.by_position && !expected.InWindow(layer),
-                    &excused);
+        CompareHead(
+            actual, &pair.expected.head(layer, head),
+            pair.plan.rule.scored && !pair.plan.rule.by_position && !pair.expected.InWindow(layer),
+            &excused);
         if (HasFatalFailure()) return;
       }
     }
     if (step == kSteps) break;
-    if (step == 0 && plan.open == OpenUntil::kPromptRead) {
-      CompareTrials(driver.Observations(slot), expected.TrialMasses(), driver.Plan(slot));
-      expected.Decide(driver.Plan(slot));
+    if (step == 0 && pair.plan.open == OpenUntil::kPromptRead) {
+      CompareTrials(pair.driver.Observations(pair.slot), pair.expected.TrialMasses(),
+                    pair.driver.Plan(pair.slot));
+      pair.expected.Decide(pair.driver.Plan(pair.slot));
     }
-    const TokenId token =
-        static_cast<TokenId>(rng() % config.vocab_size);  // teacher-forced: victims vary more
-    driver.DecodeToken(slot, token, c.prompt + step);
-    driver.Step();
-    const std::vector<double> logits = expected.Step(token, c.prompt + step);
-    const std::vector<float> actual = driver.Logits(slot);
+    const TokenId token = static_cast<TokenId>(
+        pair.rng() % pair.config.vocab_size);  // teacher-forced: victims vary more
+    pair.driver.DecodeToken(pair.slot, token, c.prompt + step);
+    pair.driver.Step();
+    const std::vector<double> logits = pair.expected.Step(token, c.prompt + step);
+    const std::vector<float> actual = pair.driver.Logits(pair.slot);
     for (size_t i = 0; i < logits.size(); ++i)
       ASSERT_NEAR(actual[i], logits[i], 3e-4) << "step " << step;
   }
@@ -238,55 +255,41 @@ void AppendRuns(const std::string& device, const Case& c, std::initializer_list<
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 4711 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
-  const auto model = MakeRandomModel(config, seed);
-  const auto engine = EngineOf(device, model, c);
-  ASSERT_NE(engine, nullptr);
-  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits());
-  ASSERT_TRUE(made.ok()) << made.status();
-  const CachePlan& plan = *made;
-  if (!plan.AppendsRuns()) GTEST_SKIP() << "the policy sees what follows token by token";
-  if (cuts && plan.cap != kNoCap) GTEST_SKIP() << "its turns raise caps";
-  if (engine->limits().window_layers > 0) GTEST_SKIP() << "the model has sliding windows";
-  std::mt19937_64 rng(seed);
-  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
-  const DoubleModel truth(*model);
-  DoubleModel::Sequence expected(&truth, plan);
-  EngineDriver driver(engine.get(), seed);
-  const int slot = driver.Add(prompt, plan, 300);
-  driver.PrefillAll(slot);
-  driver.Step();
-  expected.Prefill(prompt);
+  Pair pair(device, c, seed);
+  if (!pair.plan.AppendsRuns()) GTEST_SKIP() << "the policy sees what follows token by token";
+  if (cuts && pair.plan.cap != kNoCap) GTEST_SKIP() << "its turns raise caps";
+  if (pair.engine->limits().window_layers > 0) GTEST_SKIP() << "the model has sliding windows";
+  pair.ReadPrompt(c, 300);
   int position = c.prompt, excused = 0;
   for (const int count : counts) {
     SCOPED_TRACE(testing::Message() << count << " tokens at " << position);
-    const std::vector<TokenId> tokens = Draw(count, config.vocab_size, &rng);
+    const std::vector<TokenId> tokens = Draw(count, pair.config.vocab_size, &pair.rng);
     std::vector<double> logits;
     if (count == 1) {
-      driver.DecodeToken(slot, tokens[0], position);
-      logits = expected.Step(tokens[0], position);
+      pair.driver.DecodeToken(pair.slot, tokens[0], position);
+      logits = pair.expected.Step(tokens[0], position);
     } else {
       std::vector<int32_t> keep;
-      for (int i = 0; i < config.num_layers * config.num_kv_heads && cuts; ++i) {
+      for (int i = 0; i < pair.config.num_layers * pair.config.num_kv_heads && cuts; ++i) {
         const DoubleModel::Head& head =
-            expected.head(i / config.num_kv_heads, i % config.num_kv_heads);
+            pair.expected.head(i / pair.config.num_kv_heads, i % pair.config.num_kv_heads);
         const auto held = static_cast<int32_t>(head.entries.size()) + count;
-        const int32_t least = std::min(held, std::max(1, plan.Protected()));
-        keep.push_back(least + static_cast<int32_t>(rng() % (held - least + 1)));
+        const int32_t least = std::min(held, std::max(1, pair.plan.Protected()));
+        keep.push_back(least + static_cast<int32_t>(pair.rng() % (held - least + 1)));
       }
-      driver.Append(slot, tokens, keep);
-      logits = expected.Append(tokens, position, keep);
+      pair.driver.Append(pair.slot, tokens, keep);
+      logits = pair.expected.Append(tokens, position, keep);
     }
-    driver.Step();
+    pair.driver.Step();
     position += count;
-    const std::vector<float> actual = driver.Logits(slot);
+    const std::vector<float> actual = pair.driver.Logits(pair.slot);
     for (size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(actual[i], logits[i], 3e-4);
-    const bool scored = cuts ? count > 1 : plan.rule.scored && !plan.rule.by_position;
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      for (int head = 0; head < config.num_kv_heads; ++head) {
+    const bool scored = cuts ? count > 1 : pair.plan.rule.scored && !pair.plan.rule.by_position;
+    for (int layer = 0; layer < pair.config.num_layers; ++layer) {
+      for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message() << "layer " << layer << " head " << head);
-        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
-        DoubleModel::Head* of_truth = &expected.head(layer, head);
+        const Engine::HeadState state = pair.engine->ReadHead(pair.slot, layer, head);
+        DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
         if (count > 1) AdoptTies(state, of_truth, &excused);
         CompareHead(state, of_truth, scored, &excused);
         if (testing::Test::HasFatalFailure()) return;
@@ -302,56 +305,44 @@ TEST_P(EvictionTest, CutsForOthersMatchTheDoubleModel) {
   HYDRANT_SKIP_WITHOUT_DEVICE(device);
   const uint64_t seed = 977 + c.budget + c.prompt;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  const ModelConfig config = InFamily(SmallConfig(c.heads, c.kv_heads), c.family);
-  const auto model = MakeRandomModel(config, seed);
-  const auto engine = EngineOf(device, model, c);
-  ASSERT_NE(engine, nullptr);
-  const absl::StatusOr<CachePlan> made = PlanOf(c, engine->limits(), true);
-  ASSERT_TRUE(made.ok()) << made.status();
-  const CachePlan& plan = *made;
-  if (!MayShrink(plan)) GTEST_SKIP() << "the policy's caches are not cut for others";
-  std::mt19937_64 rng(seed);
-  const std::vector<TokenId> prompt = ReadingOf(plan, Draw(c.prompt, config.vocab_size, &rng));
-  const DoubleModel truth(*model);
-  DoubleModel::Sequence expected(&truth, plan);
-  EngineDriver driver(engine.get(), seed);
+  Pair pair(device, c, seed, /*may_shrink=*/true);
+  if (!MayShrink(pair.plan)) GTEST_SKIP() << "the policy's caches are not cut for others";
   constexpr int kSteps = 50;
-  const int slot = driver.Add(prompt, plan, kSteps);
-  driver.PrefillAll(slot);
-  driver.Step();
-  expected.Prefill(prompt);
+  pair.ReadPrompt(c, kSteps);
   int excused = 0;
   for (int step = 0; step < kSteps; ++step) {
     const int position = c.prompt + step;
     const bool cuts = step == 10 || step == 25;
     if (cuts) {
       int64_t held = 0, heads = 0;
-      for (int layer = 0; layer < config.num_layers; ++layer) {
-        for (int head = 0; head < config.num_kv_heads && !expected.InWindow(layer); ++head) {
-          held += static_cast<int64_t>(expected.head(layer, head).entries.size());
+      for (int layer = 0; layer < pair.config.num_layers; ++layer) {
+        for (int head = 0; head < pair.config.num_kv_heads && !pair.expected.InWindow(layer);
+             ++head) {
+          held += static_cast<int64_t>(pair.expected.head(layer, head).entries.size());
           ++heads;
         }
       }
       const auto mean = static_cast<int>(held / heads * 3 / 4);
-      if (mean < plan.rule.sinks + 2) GTEST_SKIP() << "there is too little to cut";
-      driver.Shrink(slot, mean);
-      expected.Shrink(mean, position);
+      if (mean < pair.plan.rule.sinks + 2) GTEST_SKIP() << "there is too little to cut";
+      pair.driver.Shrink(pair.slot, mean);
+      pair.expected.Shrink(mean, position);
     }
-    const auto token = static_cast<TokenId>(rng() % config.vocab_size);
-    driver.DecodeToken(slot, token, position);
-    driver.Step();
-    const std::vector<double> logits = expected.Step(token, position);
-    const std::vector<float> actual = driver.Logits(slot);
+    const auto token = static_cast<TokenId>(pair.rng() % pair.config.vocab_size);
+    pair.driver.DecodeToken(pair.slot, token, position);
+    pair.driver.Step();
+    const std::vector<double> logits = pair.expected.Step(token, position);
+    const std::vector<float> actual = pair.driver.Logits(pair.slot);
     for (size_t i = 0; i < logits.size(); ++i)
       ASSERT_NEAR(actual[i], logits[i], 3e-4) << "step " << step;
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      for (int head = 0; head < config.num_kv_heads; ++head) {
+    for (int layer = 0; layer < pair.config.num_layers; ++layer) {
+      for (int head = 0; head < pair.config.num_kv_heads; ++head) {
         SCOPED_TRACE(testing::Message()
                      << "step " << step << " layer " << layer << " head " << head);
-        const Engine::HeadState state = engine->ReadHead(slot, layer, head);
-        DoubleModel::Head* of_truth = &expected.head(layer, head);
+        const Engine::HeadState state = pair.engine->ReadHead(pair.slot, layer, head);
+        DoubleModel::Head* of_truth = &pair.expected.head(layer, head);
         if (cuts) AdoptTies(state, of_truth, &excused);
-        CompareHead(state, of_truth, !plan.rule.by_position && !expected.InWindow(layer), &excused);
+        CompareHead(state, of_truth, !pair.plan.rule.by_position && !pair.expected.InWindow(layer),
+                    &excused);
         if (testing::Test::HasFatalFailure()) return;
       }
     }

@@ -186,8 +186,8 @@ TEST_P(PrefixCachingTest, NotAcrossSaltsAndNotWhereItIsOff) {
   EXPECT_EQ(server->Run(request).usage.cached_tokens, 0);
 }
 
-// The ends of prompts that begin alike lie apart in the arena, and go through the layers in one
-// step, as one run.
+// The ends of prompts that begin alike lie apart in the arena and are read in one step: that their
+// rows are gathered changes nothing.
 TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
   const std::vector<TokenId> first = RandomTokens(150, vocab(), 1);
   const auto with = MakeServer(true), without = MakeServer(false);
