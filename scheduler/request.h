@@ -14,6 +14,7 @@
 #include "engine/cache/cache_plan.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "scheduler/indirect.h"
 
 namespace hydrant {
 
@@ -166,7 +167,7 @@ struct Progress {
   std::string compressed_by{};  // Usage::compressed_by
 };
 struct Delta {
-  std::vector<TokenId> token_ids{};
+  std::optional<TokenId> token_id{};
   std::string text{};  // whole UTF-8 characters
 };
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -174,7 +175,7 @@ struct Finished {
   FinishReason reason = FinishReason::kStop;
   std::string matched_stop{};                 // the stop string, if one matched
   std::optional<TokenId> matched_token_id{};  // the end or stop token id, if one matched
-  Usage usage{};
+  Indirect<Usage> usage{};
   std::vector<float> embedding{};            // [hidden], where it was asked for
   std::shared_ptr<const Context> context{};  // where the cache was kept
 };
@@ -185,10 +186,11 @@ struct Failed {
   absl::Status status;
   std::string reason;
   TimeUs retry_after_us = 0;  // 0: do not retry
-  Usage usage{};
+  Indirect<Usage> usage{};
 };
 
-// Exactly one Finished or Failed ends a request, or each of its samples; nothing follows it.
+// Exactly one Finished or Failed ends a request, or each of its samples; nothing follows it. Small:
+// most of a step's are tokens.
 struct Event {
   RequestHandle handle = 0;
   std::variant<Progress, Delta, Finished, Failed> what;

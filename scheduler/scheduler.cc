@@ -216,9 +216,11 @@ void Scheduler::CutRunning() {
 
 void Scheduler::GrowRunning(TimeUs now) {
   // So many sequences ahead, what will be written on is on its way from memory.
-  constexpr size_t kAhead = 2;
+  constexpr size_t kAhead = 4;
   growing_ = live_;  // some of them may leave meanwhile
   for (size_t i = 0; i < growing_.size(); ++i) {
+    if (i + 2 * kAhead < growing_.size())
+      CacheSpace::PrefetchGrowingHeads(growing_[i + 2 * kAhead]->space);
     if (i + kAhead < growing_.size()) {
       const Sequence& later = *growing_[i + kAhead];
       space_.PrefetchGrowth(later.num_seen + 1, later.space);
@@ -567,7 +569,7 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   const int64_t seen = SeenAfter(*sequence);
   in_flight_.back().prefill.push_back(
-      {CacheOf(sequence), ends ? seen : kNothing, std::move(samples)});
+      {{CacheOf(sequence), ends ? seen : kNothing}, std::move(samples)});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
@@ -593,9 +595,10 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (sequence != nullptr) Sampled(sequence, row.index, result.decode_tokens[i], now);
   }
   for (size_t i = 0; i < step.prefill.size(); ++i) {
-    const auto& [cache, index, samples] = step.prefill[i];
+    const ScheduledSlice& slice = step.prefill[i];
+    const auto& [cache, index] = static_cast<const ScheduledToken&>(slice);
     Sequence* sequence = cache.Live();
-    for (const RequestHandle sample : samples)
+    for (const RequestHandle sample : slice.samples)
       SampledFirst(sample, sequence, result.more_tokens.at(more++), now);
     if (sequence == nullptr || index == kNothing) continue;
     if (!std::exchange(sequence->was_read, true)) {
@@ -706,7 +709,7 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
   if (output.deliver_id) {
     sequence->tokens.push_back(token);
     if (sequence->IsWaiting()) ++queued_tokens_;  // preempted with this token on its way
-    delta.token_ids.push_back(token);
+    delta.token_id = token;
   }
   if (output.deliver_id || !delta.text.empty()) {
     sequence->last_heard_at = now;

@@ -306,12 +306,14 @@ class Scheduler {
   struct ScheduledToken {
     CacheId cache;
     int64_t index = 0;  // among the sequence's tokens; kNothing: the prompt goes on
-    std::vector<RequestHandle> samples = {};  // of a prompt: of its more_samples
+  };
+  struct ScheduledSlice : ScheduledToken {
+    std::vector<RequestHandle> samples = {};  // of its more_samples
   };
   static constexpr int64_t kNothing = -1;
   struct StepInFlight {
     std::vector<ScheduledToken> decode;   // [batch.decode.size()]
-    std::vector<ScheduledToken> prefill;  // [batch.prefill.size()]
+    std::vector<ScheduledSlice> prefill;  // [batch.prefill.size()]
     std::vector<CacheId> cut;             // [batch.cuts.size()]
     // Sequences that have ended while this step was the newest: it and older ones may name them.
     std::vector<std::unique_ptr<Sequence>> ended;

@@ -107,7 +107,7 @@ void GenerateStream::EndRequest() {
                 .policy = policy_,
                 .outcome = OutcomeOf(*finished),
                 .reason = OutcomeOf(*finished),
-                .usage = &finished->usage,
+                .usage = &*finished->usage,
                 .samples = outputs_.size()});
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
     args_.metrics->Ended(policy_, *failed);
@@ -115,7 +115,7 @@ void GenerateStream::EndRequest() {
                 .policy = policy_,
                 .outcome = OutcomeOf(*failed),
                 .reason = failed->reason,
-                .usage = &failed->usage,
+                .usage = &*failed->usage,
                 .samples = outputs_.size()});
   }
 }
@@ -131,7 +131,7 @@ void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
 }
 
 void GenerateStream::Append(size_t index, const Delta& delta) {
-  if (!delta.token_ids.empty()) ObserveTokens(index);
+  if (delta.token_id.has_value()) ObserveTokens(index);
   if (broken_) return;
   progress_.reset();  // what it said is behind us
   outputs_.Append(index, delta);

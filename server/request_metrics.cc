@@ -88,9 +88,9 @@ void RequestMetrics::CountUsage(std::string_view policy, std::string_view outcom
 
 void RequestMetrics::Ended(std::string_view policy, const Finished& finished) {
   CountUsage(policy, OutcomeOf(finished), finished.usage);
-  queue_time.Observe(Seconds(finished.usage.queue_us));
-  prefill_time.Observe(Seconds(finished.usage.prefill_us));
-  decode_time.Observe(Seconds(finished.usage.decode_us));
+  queue_time.Observe(Seconds(finished.usage->queue_us));
+  prefill_time.Observe(Seconds(finished.usage->prefill_us));
+  decode_time.Observe(Seconds(finished.usage->decode_us));
 }
 
 void RequestMetrics::Ended(std::string_view policy, const Failed& failed) {

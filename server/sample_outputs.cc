@@ -9,9 +9,9 @@ namespace hydrant {
 
 void SampleOutputs::Append(size_t index, const Delta& delta) {
   v1::Delta& waiting = samples_[index].delta;
-  for (const TokenId id : delta.token_ids) waiting.add_token_ids(id);
+  if (delta.token_id.has_value()) waiting.add_token_ids(*delta.token_id);
   waiting.mutable_text()->append(delta.text);
-  num_bytes_ += delta.text.size() + delta.token_ids.size() * sizeof(TokenId);
+  num_bytes_ += delta.text.size() + (delta.token_id.has_value() ? sizeof(TokenId) : 0);
 }
 
 void SampleOutputs::End(size_t index, const Finished& finished) {

@@ -54,7 +54,7 @@ void UnaryCall::End(const Finished& finished) {
                 .policy = policy_,
                 .outcome = OutcomeOf(finished),
                 .reason = OutcomeOf(finished),
-                .usage = &finished.usage});
+                .usage = &*finished.usage});
     answer = std::move(answer_);
   }
   std::variant<grpc::ByteBuffer, Refusal> response = answer(finished);
@@ -72,7 +72,7 @@ void UnaryCall::Fail(const Failed& failed) {
                 .policy = policy_,
                 .outcome = OutcomeOf(failed),
                 .reason = failed.reason,
-                .usage = &failed.usage});
+                .usage = &*failed.usage});
   }
   Finish(ToGrpcStatus({failed.status, failed.reason, failed.retry_after_us}));
 }

@@ -189,8 +189,7 @@ void Cluster::Hear(int index, TimeUs now) {
   Node& node = nodes_[index];
   for (const Event& event : node.replica->TakeEvents()) {
     if (const auto* delta = std::get_if<Delta>(&event.what)) {
-      HearTokens(&node, &RequestOf(event.handle), static_cast<int32_t>(delta->token_ids.size()),
-                 now);
+      HearTokens(&node, &RequestOf(event.handle), delta->token_id.has_value() ? 1 : 0, now);
     } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
       RequestOf(event.handle).completed = true;
       End(event, finished->usage);

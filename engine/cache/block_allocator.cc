@@ -18,11 +18,9 @@ BlockAllocator::~BlockAllocator() { HYDRANT_CHECK(free_.size() == live_.size());
 
 bool BlockAllocator::Allocate(std::span<int32_t> blocks) {
   if (blocks.size() > free_.size()) return false;
-  for (int32_t& block : blocks) {
-    block = free_.back();
-    free_.pop_back();
-    live_[block] = true;
-  }
+  std::copy_n(free_.rbegin(), blocks.size(), blocks.begin());
+  free_.resize(free_.size() - blocks.size());
+  for (const int32_t block : blocks) live_[block] = true;
   return true;
 }
 

@@ -13,10 +13,11 @@ namespace hydrant {
 
 namespace {
 
-// A row gets room for half as much again, so that a growing sequence moves a logarithmic number of
-// times.
-int32_t RoomyWidth(int32_t needed, int32_t limit) {
-  return std::min<int32_t>(limit, needed + needed / 2 + 2);
+// A row gets room for more, so that a growing sequence moves a logarithmic number of times, each of
+// which sends all of its ids anew. Where the table has plenty, most never move.
+int32_t RoomyWidth(int32_t needed, int32_t limit, bool plenty) {
+  const int32_t width = plenty ? std::max(4 * needed, 64) : needed + needed / 2 + 2;
+  return std::min(limit, width);
 }
 
 // A head of a layer with a window.
@@ -267,12 +268,19 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
   for (size_t at = space.next_growing; growth.heads < size; ++growth.heads) {
     const GrowingHead& growing = space.growing[at];
     if (growth.in_order && FullAt(growing) >= tokens) break;
-    const int32_t wanted = PagesAt(growing.span, tokens);
+    const int32_t wanted = PagesWanted(growing, growth);
     growth.pages += std::max(0, wanted - growing.pages);
     growth.row_width = std::max(growth.row_width, wanted);
     at = at + 1 == size ? 0 : at + 1;
   }
   return growth;
+}
+
+// The first lines of those that come next: where heads differ, few grow in a step.
+void CacheSpace::PrefetchGrowingHeads(const SequenceSpace& space) {
+  constexpr int kLine = 64, kLines = 6;
+  const auto* next = reinterpret_cast<const char*>(space.growing.data() + space.next_growing);
+  for (int i = 0; i < kLines; ++i) __builtin_prefetch(next + i * kLine);
 }
 
 // Where heads differ, each writes to other cache lines; many at once write to a few runs of memory.
@@ -313,7 +321,9 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdat
   if (space->promised_tokens > 0) width_needed = std::max(width_needed, space->row_limit);
   if (old_size > 0) table_.Free(space->row_begin, old_size);
   const int32_t limit = std::max(space->row_limit, width_needed);
-  int32_t width = RoomyWidth(width_needed, limit);
+  const int64_t most = int64_t{RoomyWidth(width_needed, limit, true)} * num_heads_;
+  const bool plenty = table_.NumFree() - most >= table_.size() / 2;
+  int32_t width = RoomyWidth(width_needed, limit, plenty);
   std::optional<int64_t> begin = table_.Allocate(int64_t{width} * num_heads_ + behind);
   if (!begin.has_value()) {
     width = width_needed;
@@ -340,16 +350,17 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
   taken_.resize(growth.pages);
   HYDRANT_CHECK(blocks_.Allocate(taken_));
   const int32_t* next = taken_.data();
+  updates->updates.resize(updates->updates.size() + taken_.size());
+  TableUpdate* update = updates->updates.data() + updates->updates.size() - taken_.size();
   std::vector<GrowingHead>& heads = space->growing;
   bool ordered = growth.in_order;
   for (size_t i = 0; i < growth.heads; ++i) {
     GrowingHead& growing = heads[space->next_growing];
     const int head = growing.head;
-    for (const int32_t wanted = PagesAt(growing.span, growth.tokens); growing.pages < wanted;) {
+    for (const int32_t wanted = PagesWanted(growing, growth); growing.pages < wanted; ++next) {
       const PageIds page = {*next, *next};
       space->blocks[space->BlockIndex(head, growing.pages)] = page;
-      updates->updates.push_back({space->TableIndex(head, growing.pages++), page});
-      ++next;
+      *update++ = {space->TableIndex(head, growing.pages++), page};
     }
     space->pages[head] = growing.pages;
     if (HasAllPages(growing)) ordered = false;  // it is to leave the ring

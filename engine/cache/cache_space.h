@@ -154,8 +154,9 @@ class CacheSpace {
   // Pages (and a wider row, if needed) so that the sequence may have seen `tokens` tokens; of what
   // it is to overwrite until then, pages of its own. Always succeeds within a promise.
   bool TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* updates);
-  // Begins to fetch what that will write on, for whoever has others grow meanwhile. Changes
-  // nothing.
+  // Begin to fetch what that will ask, and then, where that is there, what it will write on, for
+  // whoever has others grow meanwhile. Change nothing.
+  static void PrefetchGrowingHeads(const SequenceSpace& space);
   void PrefetchGrowth(int64_t tokens, const SequenceSpace& space) const;
   // The heads have been cut when so many tokens had been seen: from now on each is `then`, and
   // pages past what it holds go home.
@@ -278,6 +279,9 @@ class CacheSpace {
     int32_t row_width = 0;  // that they need
     bool in_order = false;  // a page each at most: the ring stays in its order
   };
+  int32_t PagesWanted(const GrowingHead& growing, const Growth& growth) const {
+    return growth.in_order ? growing.pages + 1 : PagesAt(growing.span, growth.tokens);
+  }
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
   void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
   void CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space);

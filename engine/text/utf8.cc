@@ -82,6 +82,13 @@ void DrainUtf8(bool at_end, std::string* pending, std::string* out) {
   const std::string_view text = *pending;
   size_t at = 0;
   while (at < text.size()) {
+    size_t ascii = at;
+    while (ascii < text.size() && static_cast<uint8_t>(text[ascii]) < 0x80) ++ascii;
+    if (ascii > at) {
+      out->append(text, at, ascii - at);
+      at = ascii;
+      continue;
+    }
     const Utf8Front front = ReadUtf8(text.substr(at));
     if (front.kind == Utf8Front::Kind::kIncomplete && !at_end) break;
     if (front.kind == Utf8Front::Kind::kCharacter) {

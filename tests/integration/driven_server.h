@@ -192,7 +192,7 @@ inline void Server::Step() {
     Answer& answer = answers_[event.handle];
     if (const auto* delta = std::get_if<Delta>(&event.what)) {
       if (answer.tokens.empty() && read.size() == 1) ReadCache(read[0], &answer);
-      answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
+      if (delta->token_id.has_value()) answer.tokens.push_back(*delta->token_id);
     } else if (auto* finished = std::get_if<Finished>(&event.what)) {
       answer.usage = finished->usage;
       if (finished->context != nullptr) answer.context = finished->context->id.handle;

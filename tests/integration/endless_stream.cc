@@ -168,7 +168,7 @@ class Counter final : public EventSink {
     for (const Event& event : events) {
       if (const auto* failed = std::get_if<Failed>(&event.what)) Fail(failed->status);
       if (const auto* delta = std::get_if<Delta>(&event.what))
-        tokens_ += static_cast<int64_t>(delta->token_ids.size());
+        tokens_ += delta->token_id.has_value() ? 1 : 0;
       ended_ = ended_ || std::holds_alternative<Finished>(event.what);
     }
     changed_.notify_one();

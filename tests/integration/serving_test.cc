@@ -32,7 +32,7 @@ class Collector final : public EventSink {
     for (const Event& event : events) {
       Answer& answer = answers_[event.handle];
       if (const auto* delta = std::get_if<Delta>(&event.what)) {
-        answer.tokens.insert(answer.tokens.end(), delta->token_ids.begin(), delta->token_ids.end());
+        if (delta->token_id.has_value()) answer.tokens.push_back(*delta->token_id);
       } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
         answer.usage = finished->usage;
         answer.ended = true;

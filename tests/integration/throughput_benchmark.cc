@@ -87,7 +87,7 @@ class Counter final : public EventSink {
       if (const auto* failed = std::get_if<Failed>(&event.what)) Fail(failed->status);
       totals_.finished += std::holds_alternative<Finished>(event.what);
       if (const auto* delta = std::get_if<Delta>(&event.what)) {
-        totals_.tokens += static_cast<int64_t>(delta->token_ids.size());
+        totals_.tokens += delta->token_id.has_value() ? 1 : 0;
         ++sequences;
       }
     }

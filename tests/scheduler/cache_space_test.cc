@@ -221,6 +221,41 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
   space_.Release(&a);
 }
 
+// While half of the table is left a row is as wide as it will ever be, up to 64 pages or four times
+// what it holds; then rows are narrow, and move.
+TEST(TableRowsTest, AreWideWhileTheTableHasRoom) {
+  const EngineLimits limits = {.num_layers = 2,
+                               .num_kv_heads = 3,
+                               .block_size = 4,
+                               .num_blocks = 4000,
+                               .table_entries = 2 * 6 * 160,
+                               .max_num_seqs = 4,
+                               .max_model_len = 1000,
+                               .prefill_arena_tokens = 1000};
+  CacheSpace space(limits);
+  CachePlan full;
+  full.prompt = {.num_layers = 2, .num_kv_heads = 3};
+  const auto open = [&](int64_t tokens, int64_t final_tokens, SequenceSpace* opened) {
+    CacheUpdates updates;
+    return space.TryOpen(
+        {.plan = &full, .prompt_tokens = tokens, .tokens = tokens, .final_tokens = final_tokens},
+        opened, &updates);
+  };
+  SequenceSpace bounded, unbounded, late;
+  ASSERT_TRUE(open(5, 200, &bounded));
+  EXPECT_EQ(bounded.row_width, 50);
+  ASSERT_TRUE(open(100, 1000, &unbounded));
+  EXPECT_EQ(unbounded.row_width, 100);
+  ASSERT_TRUE(open(5, 200, &late));
+  EXPECT_EQ(late.row_width, 5) << "a part of the other half";
+  for (int64_t tokens = 6; tokens < 200; ++tokens) {
+    CacheUpdates updates;
+    ASSERT_TRUE(space.TryGrow(tokens, &bounded, &updates));
+    EXPECT_TRUE(updates.rows.empty()) << tokens;
+  }
+  for (SequenceSpace* each : {&bounded, &unbounded, &late}) space.Release(each);
+}
+
 // Of 30 tokens 20 left at once; the rest grows on.
 TEST_F(CacheSpaceTest, WhatWasDroppedTakesNoPages) {
   CachePlan plan;

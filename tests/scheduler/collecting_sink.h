@@ -23,8 +23,7 @@ class CollectingSink : public EventSink {
       Stream& stream = streams_[event.handle];
       EXPECT_FALSE(stream.Ended()) << "an event follows the end of stream " << event.handle;
       if (auto* delta = std::get_if<Delta>(&event.what)) {
-        stream.token_ids.insert(stream.token_ids.end(), delta->token_ids.begin(),
-                                delta->token_ids.end());
+        if (delta->token_id.has_value()) stream.token_ids.push_back(*delta->token_id);
       } else if (auto* finished = std::get_if<Finished>(&event.what)) {
         stream.finished = std::move(*finished);
       } else if (auto* failed = std::get_if<Failed>(&event.what)) {

@@ -303,7 +303,7 @@ TEST(Pacing, WhatCannotBeInTimeIsNotRead) {
     EXPECT_EQ(machine.h[handle].failed->reason, "OVERLOADED");
     EXPECT_THAT(std::string(machine.h[handle].failed->status.message()),
                 HasSubstr("the first token cannot come within 500 ms"));
-    EXPECT_EQ(machine.h[handle].failed->usage.prefill_us, 0);
+    EXPECT_EQ(machine.h[handle].failed->usage->prefill_us, 0);
   }
   EXPECT_THAT(std::string(machine.h[target].failed->status.message()),
               StartsWith("scheduling.slo.ttft_us: "));

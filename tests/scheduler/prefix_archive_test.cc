@@ -130,15 +130,15 @@ TEST(PrefixArchiveTest, WhatOneHasReadAnotherNeedNot) {
     int32_t cached = 0;
     {
       Replica first(values);
-      EXPECT_EQ(first.Run(request).usage.cached_tokens, 0);
-      cached = first.Run(request).usage.cached_tokens;
+      EXPECT_EQ(first.Run(request).usage->cached_tokens, 0);
+      cached = first.Run(request).usage->cached_tokens;
       tokens = first.tokens;
       ASSERT_TRUE(first.Flush());
       EXPECT_GT(cached, 0);
       EXPECT_EQ(first.archive->metrics().loaded_tokens, 0u) << "it was there";
     }
     Replica second(values);
-    EXPECT_EQ(second.Run(request).usage.cached_tokens, cached);
+    EXPECT_EQ(second.Run(request).usage->cached_tokens, cached);
     EXPECT_EQ(second.tokens, tokens);
     EXPECT_EQ(second.archive->metrics().loaded_tokens, static_cast<uint64_t>(cached));
     EXPECT_EQ(second.failures, 0);
@@ -171,16 +171,16 @@ TEST(PrefixArchiveTest, NeitherAcrossSaltsNorWhereItIsOff) {
   ASSERT_TRUE(first.Flush());
   Replica second(values);
   request.cache_salt = "b";
-  EXPECT_EQ(second.Run(request).usage.cached_tokens, 0);
+  EXPECT_EQ(second.Run(request).usage->cached_tokens, 0);
   ASSERT_TRUE(second.Flush());
   request.cache_salt = "a";
   request.prefix_caching = false;
   const int calls = values->calls;
-  EXPECT_EQ(second.Run(request).usage.cached_tokens, 0);
+  EXPECT_EQ(second.Run(request).usage->cached_tokens, 0);
   ASSERT_TRUE(second.Flush());
   EXPECT_EQ(values->calls, calls);
   request.prefix_caching = true;
-  EXPECT_EQ(second.Run(request).usage.cached_tokens, 480);
+  EXPECT_EQ(second.Run(request).usage->cached_tokens, 480);
 }
 
 // Of the same model in the same formats alone.
@@ -221,7 +221,7 @@ TEST(PrefixArchiveTest, AValueThatIsWrongIsNotThere) {
       values->by_key = right;
       spoil(&values->by_key[key]);
       Replica second(values);
-      const int32_t cached = second.Run(Ask("full")).usage.cached_tokens;
+      const int32_t cached = second.Run(Ask("full")).usage->cached_tokens;
       EXPECT_EQ(second.tokens, first.tokens);
       EXPECT_EQ(second.archive->metrics().failed_loads, 1u);
       EXPECT_EQ(second.failures, 1);
@@ -243,12 +243,12 @@ TEST(PrefixArchiveTest, AStoreThatFailsIsLeftAlone) {
   const auto values = std::make_shared<Values>();
   values->failure = absl::UnavailableError("gone");
   Replica replica(values);
-  EXPECT_EQ(replica.Run(Ask("full")).usage.cached_tokens, 0);
+  EXPECT_EQ(replica.Run(Ask("full")).usage->cached_tokens, 0);
   ASSERT_TRUE(replica.Flush());
   EXPECT_EQ(values->calls, 1);
   EXPECT_EQ(replica.failures, 1);
   EXPECT_EQ(replica.archive->metrics().failed_saves, 500u / kBlock);
-  EXPECT_EQ(replica.Run(Ask("full")).usage.cached_tokens, 480) << "from memory";
+  EXPECT_EQ(replica.Run(Ask("full")).usage->cached_tokens, 480) << "from memory";
 }
 
 // One that holds less than a prompt leaves takes what there is room for, and brings no more than
@@ -259,7 +259,7 @@ TEST(PrefixArchiveTest, WithLittleRoom) {
   first.Run(Ask("full"));
   ASSERT_TRUE(first.Flush());
   Replica second(values, Limits(8));
-  EXPECT_EQ(second.Run(Ask("full")).usage.cached_tokens, 4 * kBlock);
+  EXPECT_EQ(second.Run(Ask("full")).usage->cached_tokens, 4 * kBlock);
   EXPECT_EQ(second.tokens, first.tokens);
 }
 

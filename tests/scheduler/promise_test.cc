@@ -92,8 +92,8 @@ TEST_P(PromiseTest, OthersArePreemptedInsteadOfIt) {
   EXPECT_EQ(NumLive(h), 3);
   h.RunToEnd();
   ExpectUntouched(h[never], 33);
-  EXPECT_EQ(h[first].finished->usage.preemptions, 0) << "the first of those that may be preempted";
-  EXPECT_GT(h[second].finished->usage.preemptions, 0);
+  EXPECT_EQ(h[first].finished->usage->preemptions, 0) << "the first of those that may be preempted";
+  EXPECT_GT(h[second].finished->usage->preemptions, 0);
 }
 
 // It has 12 of 20 pages a head for 39 steps, and the first one 8: 32 tokens.

@@ -99,8 +99,7 @@ void SchedulerHarness::Collect() {
     Stream& stream = streams[event.handle];
     ASSERT_FALSE(stream.Ended()) << "an event follows the end of stream " << event.handle;
     if (auto* delta = std::get_if<Delta>(&event.what)) {
-      stream.token_ids.insert(stream.token_ids.end(), delta->token_ids.begin(),
-                              delta->token_ids.end());
+      if (delta->token_id.has_value()) stream.token_ids.push_back(*delta->token_id);
       stream.text += delta->text;
       ++stream.num_deltas;
     } else if (auto* progress = std::get_if<Progress>(&event.what)) {

@@ -385,7 +385,7 @@ class UnreadSink : public CollectingSink {
         const auto it = of_.find(event.handle);
         if (delta == nullptr || it == of_.end()) continue;
         const Unread& unread = it->second;
-        if ((waiting_[unread.first] += delta->token_ids.size()) > unread.most_unread)
+        if ((waiting_[unread.first] += delta->token_id.has_value() ? 1 : 0) > unread.most_unread)
           cut_off.insert(unread.first);
       }
     }

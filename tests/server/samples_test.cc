@@ -448,15 +448,15 @@ std::string Take(SampleOutputs* outputs) {
 TEST(SampleOutputs, SendsTheSamplesInTurnAndEachEndAfterItsText) {
   SampleOutputs outputs(3);
   EXPECT_FALSE(outputs.HasNext());
-  outputs.Append(0, {.token_ids = {1}, .text = "a"});
+  outputs.Append(0, {.token_id = 1, .text = "a"});
   EXPECT_EQ(Take(&outputs), "0:a");
   outputs.Append(0, {.text = "b"});
   outputs.Append(2, {.text = "x"});
   outputs.End(2, Finished{});
-  outputs.Append(0, {.text = "c"});
-  EXPECT_EQ(outputs.num_bytes(), 3u);
+  outputs.Append(0, {.token_id = 7, .text = "c"});
+  EXPECT_EQ(outputs.num_bytes(), 3u + sizeof(TokenId));
   EXPECT_EQ(Take(&outputs), "2:x") << "sample 0 had its turn";
-  outputs.Append(0, {.token_ids = {7, 8}, .text = "d"});
+  outputs.Append(0, {.token_id = 8, .text = "d"});
   EXPECT_EQ(outputs.num_bytes(), 3u + 2 * sizeof(TokenId));
   EXPECT_EQ(Take(&outputs), "0:bcd");
   EXPECT_EQ(outputs.num_bytes(), 0u);
@@ -505,18 +505,18 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   const SampleOutputs::Ending ending = stops.RequestEnd();
   const Finished& stopped = std::get<Finished>(ending);
   EXPECT_EQ(stopped.reason, FinishReason::kStop);
-  EXPECT_EQ(stopped.usage.completion_tokens, 55);
-  EXPECT_EQ(stopped.usage.kv_pages_peak, 8);
-  EXPECT_EQ(stopped.usage.kv_pages_mean, 5);
-  EXPECT_EQ(stopped.usage.preemptions, 2);
-  EXPECT_EQ(stopped.usage.swapped_us, 3);
-  EXPECT_EQ(stopped.usage.preempted_us, 4);
-  EXPECT_EQ(stopped.usage.decode_us, 300);
-  EXPECT_EQ(stopped.usage.prompt_tokens, 9);
-  EXPECT_EQ(stopped.usage.kv_tokens_kept, 7);
-  EXPECT_EQ(stopped.usage.cached_tokens, 3);
-  EXPECT_EQ(stopped.usage.queue_us, 10);
-  EXPECT_EQ(stopped.usage.prefill_us, 20);
+  EXPECT_EQ(stopped.usage->completion_tokens, 55);
+  EXPECT_EQ(stopped.usage->kv_pages_peak, 8);
+  EXPECT_EQ(stopped.usage->kv_pages_mean, 5);
+  EXPECT_EQ(stopped.usage->preemptions, 2);
+  EXPECT_EQ(stopped.usage->swapped_us, 3);
+  EXPECT_EQ(stopped.usage->preempted_us, 4);
+  EXPECT_EQ(stopped.usage->decode_us, 300);
+  EXPECT_EQ(stopped.usage->prompt_tokens, 9);
+  EXPECT_EQ(stopped.usage->kv_tokens_kept, 7);
+  EXPECT_EQ(stopped.usage->cached_tokens, 3);
+  EXPECT_EQ(stopped.usage->queue_us, 10);
+  EXPECT_EQ(stopped.usage->prefill_us, 20);
 
   SampleOutputs cut(2);
   cut.End(0, Finished{.reason = FinishReason::kLength});
@@ -533,7 +533,7 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   const SampleOutputs::Ending fault = fails.RequestEnd();
   EXPECT_EQ(std::get<Failed>(fault).reason, "ENGINE_FAULT");
   EXPECT_EQ(std::get<Failed>(fault).status, absl::InternalError("no logit"));
-  EXPECT_EQ(std::get<Failed>(fault).usage.completion_tokens, 10);
+  EXPECT_EQ(std::get<Failed>(fault).usage->completion_tokens, 10);
 }
 
 }  // namespace

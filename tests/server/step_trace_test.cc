@@ -41,10 +41,10 @@ TEST(StepTrace, IsJsonOfStepsAndRequests) {
                          .preempted_us = 30};
     std::vector<Event> events(2);
     events[0] = {.handle = 4, .what = Finished{.usage = usage}};
-    events[1] = {
-        .handle = 5,
-        .what = Failed{
-            .status = absl::CancelledError(), .reason = "CANCELLED", .usage = {.queue_us = 50}}};
+    events[1] = {.handle = 5,
+                 .what = Failed{.status = absl::CancelledError(),
+                                .reason = "CANCELLED",
+                                .usage = Usage{.queue_us = 50}}};
     (*trace)->Add({.begin = 1000,
                    .end = 3000,
                    .work = {.rows = 3, .pages = 60, .prompt_tokens = 17.4, .prompt_pairs = 150.6},
