@@ -95,6 +95,12 @@ absl::Status ValidateOptions(const SchedulerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<CacheSpec> ParseDefaultCachePolicy(const std::string& text) {
+  HYDRANT_ASSIGN_OR_RETURN(CacheSpec spec, ParseCacheSpec(text));
+  HYDRANT_RETURN_IF_ERROR(CheckSpec(spec));
+  return spec;
+}
+
 absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text) {
   if (text == "wait") return CacheSpec();
   HYDRANT_ASSIGN_OR_RETURN(CacheSpec spec, ParseCacheSpec(text));

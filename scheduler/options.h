@@ -44,6 +44,8 @@ absl::Status ValidateOptions(const SchedulerOptions& options);
 // (engine/cache/cache_spec_parser.h). InvalidArgument says what is wrong with it, without the
 // option's name.
 absl::StatusOr<CacheSpec> ParsePolicyUnderPressure(const std::string& text);
+// The same of the policy that requests get which name none.
+absl::StatusOr<CacheSpec> ParseDefaultCachePolicy(const std::string& text);
 // "NAME=WEIGHT,NAME=WEIGHT"; a name has no comma. Empty: none. InvalidArgument says what of which
 // entry is wrong.
 absl::StatusOr<std::map<std::string, double>> ParseTenantWeights(std::string_view text);

@@ -40,7 +40,7 @@ std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
   if (std::optional<Failed> late = TooLate(request, now)) return late;
   live_.emplace(samples.front(), Live{request_id, {samples.begin(), samples.end()}});
   for (const RequestHandle sample : samples) first_of_.emplace(sample, samples.front());
-  if (!request_id.empty()) ids_.insert(request_id);
+  if (!request_id.empty()) ids_.emplace(request_id, samples.front());
   num_reqs_ += count;
   num_tokens_ += tokens;
   return std::nullopt;
@@ -96,6 +96,11 @@ void RequestGate::Leave(RequestHandle sample) {
   if (!it->second.samples.empty()) return;
   ids_.erase(it->second.request_id);
   live_.erase(it);
+}
+
+std::optional<RequestHandle> RequestGate::Find(const std::string& request_id) const {
+  const auto it = ids_.find(request_id);
+  return it == ids_.end() ? std::nullopt : std::optional(it->second);
 }
 
 std::vector<RequestHandle> RequestGate::LiveSamples(RequestHandle first) const {

@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "scheduler/options.h"
@@ -33,6 +32,8 @@ class RequestGate {
   // The sample's one terminal event is about to be delivered. With a request's last one its id is
   // free.
   void Leave(RequestHandle sample);
+  // The first sample of the live request of this id.
+  std::optional<RequestHandle> Find(const std::string& request_id) const;
   // The live samples of the request whose first one this is, or was, in their order; none: it is
   // not live.
   std::vector<RequestHandle> LiveSamples(RequestHandle first) const;
@@ -55,7 +56,7 @@ class RequestGate {
   SchedulerOptions options_;
   std::unordered_map<RequestHandle, Live> live_;               // by the first sample
   std::unordered_map<RequestHandle, RequestHandle> first_of_;  // of the live samples
-  std::unordered_set<std::string> ids_;
+  std::unordered_map<std::string, RequestHandle> ids_;         // the first sample, by request
   int num_reqs_ = 0;
   int64_t num_tokens_ = 0;
   QueueForecast forecast_;

@@ -90,6 +90,7 @@ class ServingLoop::Impl {
 
   std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
   void Cancel(RequestHandle handle, const absl::Status& why);
+  void Abort(const std::string& request_id, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
   void RunOnLoop(std::function<void(Scheduler*)> command);
   void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
@@ -251,6 +252,13 @@ void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
   if (samples.empty()) return;
   for (const RequestHandle sample : samples) inbox_.cancels.emplace_back(sample, why);
   wake_.notify_one();
+}
+
+void ServingLoop::Impl::Abort(const std::string& request_id, const absl::Status& why) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const std::optional<RequestHandle> first = gate_.Find(request_id);
+  lock.unlock();
+  if (first.has_value()) Cancel(*first, why);
 }
 
 void ServingLoop::Impl::RunOnLoop(std::function<void(Scheduler*)> command) {
@@ -539,6 +547,9 @@ std::variant<Queued, Failed> ServingLoop::Submit(std::span<const RequestHandle> 
 }
 void ServingLoop::Cancel(RequestHandle handle, const absl::Status& why) {
   impl_->Cancel(handle, why);
+}
+void ServingLoop::Abort(const std::string& request_id, const absl::Status& why) {
+  impl_->Abort(request_id, why);
 }
 const ContextDirectory& ServingLoop::contexts() const { return impl_->contexts(); }
 void ServingLoop::WithContexts(std::function<void(ContextTable*)> command) {

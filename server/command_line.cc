@@ -56,6 +56,8 @@ struct Flags {
   int port = -1;
   double target_ttft_s = 0, target_tpot_s = 0;
   std::string policy_under_pressure = "wait";
+  std::string default_cache_policy = "full";
+  std::vector<std::string> listen_as;
   std::string tenant_weights;
   double stall_timeout_s = 60;
   double drain_delay_s = 0;
@@ -235,6 +237,11 @@ void AddSchedulerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
       ->check(Within(0.0, 0.5))
       ->capture_default_str()
       ->group(group);
+  app->add_option("--default-cache-policy", flags->default_cache_policy,
+                  "The policy of requests that name none, with its settings, such as "
+                  "h2o:cache_ratio=0.2; a setting that such a request names is its own")
+      ->capture_default_str()
+      ->group(group);
   app->add_option(
          "--policy-under-pressure", flags->policy_under_pressure,
          "What requests for the full cache do whose whole cache does not fit when their "
@@ -249,6 +256,10 @@ void AddServerFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--listen", options->listen,
                   "host:port, or unix:/path; port 0 takes any free one")
       ->capture_default_str()
+      ->group(group);
+  app->add_option("--listen-as", flags->listen_as,
+                  "ADDRESS=POLICY, such as 127.0.0.1:50052=echo:cache_ratio=0.2: one more address, "
+                  "for whose requests --default-cache-policy is this one; may be given again")
       ->group(group);
   app->add_option("--host", flags->host, "The host of --listen alone")->group(group);
   app->add_option("--port", flags->port, "The port of --listen alone")
@@ -308,6 +319,30 @@ absl::Status CheckHostPort(const char* flag, const std::string& listen) {
   if (parsed.ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("{}: {}", flag, std::string(parsed.status().message())));
+}
+
+absl::StatusOr<DefaultCache> ParseDefaultCache(const char* flag, const std::string& text) {
+  absl::StatusOr<CacheSpec> spec = ParseDefaultCachePolicy(text);
+  if (!spec.ok()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {}", flag, std::string(spec.status().message())));
+  }
+  return DefaultCache{text, *std::move(spec)};
+}
+
+absl::StatusOr<DaemonOptions::ListenAs> ParseListenAs(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) {
+    return absl::InvalidArgumentError(fmt::format(
+        "--listen-as: '{}' is not ADDRESS=POLICY, such as 127.0.0.1:50052=h2o:cache_ratio=0.2",
+        text));
+  }
+  DaemonOptions::ListenAs listener{.address = text.substr(0, equals), .cache = {}};
+  if (!listener.address.starts_with("unix:"))
+    HYDRANT_RETURN_IF_ERROR(CheckHostPort("--listen-as", listener.address));
+  HYDRANT_ASSIGN_OR_RETURN(listener.cache,
+                           ParseDefaultCache("--listen-as", text.substr(equals + 1)));
+  return listener;
 }
 
 absl::Status ApplyListen(const Flags& flags, DaemonOptions* options) {
@@ -414,6 +449,12 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
         fmt::format("--policy-under-pressure: {}", std::string(policy.status().message())));
   }
   options->scheduler.policy_under_pressure = *std::move(policy);
+  HYDRANT_ASSIGN_OR_RETURN(options->default_cache,
+                           ParseDefaultCache("--default-cache-policy", flags.default_cache_policy));
+  for (const std::string& listen_as : flags.listen_as) {
+    HYDRANT_ASSIGN_OR_RETURN(DaemonOptions::ListenAs listener, ParseListenAs(listen_as));
+    options->listen_as.push_back(std::move(listener));
+  }
   HYDRANT_ASSIGN_OR_RETURN(options->scheduler.tenant_weights,
                            ParseTenantWeights(flags.tenant_weights));
   options->stall_timeout = Millis(flags.stall_timeout_s);

@@ -19,6 +19,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
@@ -132,15 +133,18 @@ class Daemon {
                  &router_) {}
 
   absl::Status Run() {
-    HYDRANT_ASSIGN_OR_RETURN(
-        server_, GrpcServer::Start({.listen = options_.listen,
-                                    .max_connection_age = options_.max_connection_age,
-                                    .max_connection_age_grace = options_.max_connection_age_grace},
-                                   &service_));
-    port_watch_ = std::make_unique<PortWatch>(server_->LocalAddress());
+    HYDRANT_RETURN_IF_ERROR(Listen(options_.listen, options_.default_cache));
+    for (const DaemonOptions::ListenAs& more : options_.listen_as)
+      HYDRANT_RETURN_IF_ERROR(Listen(more.address, more.cache));
+    port_watch_ = std::make_unique<PortWatch>(servers_.front()->LocalAddress());
     HYDRANT_RETURN_IF_ERROR(StartMetrics());
-    spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION, Address(),
-                 options_.model_path);
+    spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION,
+                 AddressOf(options_.listen, *servers_.front()), options_.model_path);
+    for (size_t i = 0; i < options_.listen_as.size(); ++i) {
+      const DaemonOptions::ListenAs& more = options_.listen_as[i];
+      spdlog::info("and on {}, where requests that name no policy get {}",
+                   AddressOf(more.address, *servers_[i + 1]), more.cache.text);
+    }
     spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
                  DescriptorsForConnections(DescriptorLimit()));
     WarnOfManyThreads();
@@ -152,17 +156,38 @@ class Daemon {
     const absl::Status engine = Serve();
     // Without a delay nothing is taken any more once the health says so.
     if (options_.drain_delay.count() == 0) service_.SetDraining();
-    server_->SetServing(false);
+    SetServing(false);
     if (engine.ok()) LetBalancersNotice();
     Drain();
     return engine;
   }
 
  private:
-  std::string Address() const {
-    if (options_.listen.starts_with("unix:")) return options_.listen;
-    return options_.listen.substr(0, options_.listen.find_last_of(':') + 1) +
-           std::to_string(server_->port());
+  absl::Status Listen(const std::string& address, const DefaultCache& default_cache) {
+    const GrpcServerOptions server{.listen = address,
+                                   .default_cache = default_cache,
+                                   .max_connection_age = options_.max_connection_age,
+                                   .max_connection_age_grace = options_.max_connection_age_grace};
+    absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(server, &service_);
+    if (started.ok()) servers_.push_back(*std::move(started));
+    return started.status();
+  }
+
+  static std::string AddressOf(const std::string& listen, const GrpcServer& server) {
+    if (listen.starts_with("unix:")) return listen;
+    return listen.substr(0, listen.find_last_of(':') + 1) + std::to_string(server.port());
+  }
+
+  void SetServing(bool serving) {
+    for (const auto& server : servers_) server->SetServing(serving);
+  }
+
+  void ShutDownServers(milliseconds grace) {
+    const auto until = Clock::now() + grace;
+    for (const auto& server : servers_) {
+      const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+      server->Shutdown(std::max(left, milliseconds(0)));
+    }
   }
 
   void WarnOfManyThreads() const {
@@ -313,7 +338,7 @@ class Daemon {
   [[noreturn]] void LeaveWhileLoading() {
     spdlog::info("stopped while loading");
     service_.SetDraining();
-    server_->Shutdown(milliseconds(0));
+    ShutDownServers(milliseconds(0));
     spdlog::shutdown();
     std::_Exit(EXIT_SUCCESS);
   }
@@ -323,9 +348,10 @@ class Daemon {
   absl::Status Serve() {
     signal(SIGABRT, SIG_DFL);  // the start has its own word for it (server/hydrantd.cc)
     service_.SetReady(&model_->served, loop_.get(), contexts_.get(), prefixes_.get());
-    server_->SetServing(true);
+    SetServing(true);
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name, Address());
+    spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name,
+                 AddressOf(options_.listen, *servers_.front()));
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
       const LoopSnapshot loop = loop_->Snapshot();
       const absl::Status& engine = loop.engine_status;
@@ -336,7 +362,7 @@ class Daemon {
       }
       spdlog::error("{}; this process will end", std::string(engine.message()));
       service_.SetEngineLost(engine);
-      server_->SetServing(false);
+      SetServing(false);
       const auto until = Clock::now() + options_.engine_lost_linger;
       while (Clock::now() < until && !wakeups_.WaitForSignal(kHealthInterval)) {
       }
@@ -348,7 +374,7 @@ class Daemon {
   // gRPC's health service says what /readyz says, but to who is connected a full port is no matter.
   void ShowHealth() {
     const Health health = CurrentHealth();
-    if (health.serves != shown_.serves) server_->SetServing(health.serves);
+    if (health.serves != shown_.serves) SetServing(health.serves);
     if (health.ready && !shown_.ready) spdlog::info("ready again");
     if (!health.ready && shown_.ready) spdlog::error("not ready: {}", health.why);
     shown_ = health;
@@ -379,7 +405,7 @@ class Daemon {
       spdlog::warn("some prefix blocks could not be saved in time");
     loop_->Stop();
     port_watch_->Stop();
-    server_->Shutdown(kLastMessagesGrace);
+    ShutDownServers(kLastMessagesGrace);
     spdlog::info("stopped");
   }
 
@@ -395,8 +421,8 @@ class Daemon {
   std::unique_ptr<StepTrace> trace_;  // null: none; the loop writes to it
   std::unique_ptr<ServingLoop> loop_;
   std::unique_ptr<ContextArchive> contexts_;
-  std::unique_ptr<PrefixArchive> prefixes_;  // null: prefix blocks are not saved
-  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<PrefixArchive> prefixes_;           // null: prefix blocks are not saved
+  std::vector<std::unique_ptr<GrpcServer>> servers_;  // that of --listen first
   std::unique_ptr<PortWatch> port_watch_;
   StatusPage status_page_;                      // the metrics server's thread's
   std::unique_ptr<HttpServer> metrics_server_;  // null: it was not asked for

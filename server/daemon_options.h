@@ -8,11 +8,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/model/model_source.h"
 #include "scheduler/options.h"
+#include "server/default_cache.h"
 
 namespace hydrant {
 
@@ -37,6 +39,13 @@ struct DaemonOptions {
   std::optional<int64_t> prefix_store_bytes;
   std::string context_store;                   // OpenContextStore()'s; "": none
   std::optional<int64_t> context_store_bytes;  // of a folder's; unset: no bound
+  DefaultCache default_cache = {};
+  // More addresses, each with a default of its own.
+  struct ListenAs {
+    std::string address;  // as `listen`
+    DefaultCache cache;
+  };
+  std::vector<ListenAs> listen_as = {};
   std::string log_level = "info";
   bool log_json = false;
   EngineOptions engine;

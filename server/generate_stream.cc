@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/request_log.h"
 #include "server/wire_events.h"
-#include "server/wire_message.h"
 
 namespace hydrant {
 namespace {
@@ -199,17 +198,25 @@ void GenerateStream::Advance() {
     Finish(grpc::Status::CANCELLED);
     return;
   }
-  v1::GenerateResponse message;
-  if (TakeNextMessage(&message)) {
-    in_flight_ = ToWire(message);
-    args_.metrics->sent_bytes += in_flight_.Length();
+  for (v1::GenerateResponse message; TakeNextMessage(&message); message.Clear()) {
+    if (!Translate(message)) continue;
     writing_ = true;
-    StartWrite(&in_flight_, HowToWrite(message));
-  } else if (const auto* finished = std::get_if<Finished>(&end_)) {
+    return StartWrite(&in_flight_, HowToWrite(message));
+  }
+  if (const auto* finished = std::get_if<Finished>(&end_)) {
     FinishWithUsage(*finished);
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
     FinishWithFailure(*failed);
   }
+}
+
+// False: the client's contract has no word for it.
+bool GenerateStream::Translate(const v1::GenerateResponse& message) {
+  std::optional<grpc::ByteBuffer> bytes = args_.contract->Translate(message);
+  if (!bytes.has_value()) return false;
+  in_flight_ = *std::move(bytes);
+  args_.metrics->sent_bytes += in_flight_.Length();
+  return true;
 }
 
 // What ends the stream goes out in one piece, and so does what a step brings of several samples.
@@ -218,7 +225,8 @@ void GenerateStream::Advance() {
 // next keepalive at the latest.
 grpc::WriteOptions GenerateStream::HowToWrite(const v1::GenerateResponse& message) const {
   grpc::WriteOptions options;
-  const bool others_follow = outputs_.HasNext() || !std::holds_alternative<std::monostate>(end_);
+  const bool others_follow = (outputs_.HasNext() && args_.contract->SaysAll()) ||
+                             !std::holds_alternative<std::monostate>(end_);
   if (others_follow && !message.has_accepted()) options.set_buffer_hint();
   return options;
 }
@@ -243,10 +251,12 @@ void GenerateStream::FinishWithUsage(const Finished& finished) {
   if (usage_sent_) return FinishAfter(gap);
   v1::GenerateResponse message;
   *message.mutable_usage() = ToWireUsage(finished.usage);
-  in_flight_ = ToWire(message);
-  args_.metrics->sent_bytes += in_flight_.Length();
   usage_sent_ = true;
-  if (gap.count() > 0) {
+  if (!Translate(message)) {
+    if (gap.count() > 0) return FinishAfter(gap);
+    done_ = true;
+    Finish(grpc::Status::OK);
+  } else if (gap.count() > 0) {
     writing_ = true;
     StartWrite(&in_flight_);
   } else {

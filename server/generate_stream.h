@@ -26,6 +26,7 @@
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 #include "server/event_router.h"
+#include "server/generate_contract.h"
 #include "server/request_metrics.h"
 #include "server/sample_outputs.h"
 #include "server/status_details.h"
@@ -38,6 +39,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  public:
   struct Args {
     grpc::CallbackServerContext* context = nullptr;  // gRPC's, valid until OnDone
+    std::unique_ptr<GenerateContract> contract = {};
     RequestMetrics* metrics = nullptr;               // outlives the stream's last event
     std::chrono::steady_clock::time_point arrived =  // the call
         std::chrono::steady_clock::now();
@@ -50,6 +52,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
+  // By which the client speaks.
+  GenerateContract& contract() const { return *args_.contract; }
   // A request may wait before anybody reads it. Where its client has gone meanwhile the stream is
   // ended here, and nothing else is to be called. Returns whether it was.
   bool EndIfGone();
@@ -82,6 +86,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Cancel(const absl::Status& why);
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
+  bool Translate(const v1::GenerateResponse& message);
   grpc::WriteOptions HowToWrite(const v1::GenerateResponse& message) const;
   void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);

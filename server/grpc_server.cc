@@ -13,6 +13,9 @@
 
 #include "kernels/status_macros.h"
 #include "server/descriptor_limit.h"
+#include "server/hydrant_service.h"
+#include "server/inference_service.h"
+#include "server/vllm_service.h"
 
 namespace hydrant {
 namespace {
@@ -88,6 +91,16 @@ void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& 
 
 }  // namespace
 
+// gRPC's services at one address.
+struct GrpcServer::Contracts {
+  Contracts(const DefaultCache& default_cache, Service* service)
+      : hydrant(default_cache, service), vllm(default_cache, service), inference(service) {}
+
+  HydrantService hydrant;
+  VllmService vllm;
+  InferenceService inference;
+};
+
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                               Service* service) {
   HYDRANT_ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(options.listen));
@@ -105,18 +118,22 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   std::unique_ptr<Gate> gate = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
-  builder.RegisterService(service);
+  auto contracts = std::make_unique<Contracts>(options.default_cache, service);
+  builder.RegisterService(&contracts->hydrant);
+  builder.RegisterService(&contracts->vllm);
+  builder.RegisterService(&contracts->inference);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
   std::unique_ptr<GrpcServer> started(
-      new GrpcServer(std::move(server), std::move(gate), std::move(sockets)));
+      new GrpcServer(std::move(contracts), std::move(server), std::move(gate), std::move(sockets)));
   started->SetServing(false);  // gRPC's health service begins as SERVING
   return started;
 }
 
-GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Gate> gate,
-                       ListeningSockets sockets)
-    : server_(std::move(server)),
+GrpcServer::GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
+                       std::unique_ptr<Gate> gate, ListeningSockets sockets)
+    : contracts_(std::move(contracts)),
+      server_(std::move(server)),
       gate_(std::move(gate)),
       local_address_(sockets.LocalAddress()),
       acceptor_(std::make_unique<Acceptor>(

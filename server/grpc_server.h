@@ -1,6 +1,6 @@
-// The gRPC server: one address, our service, the standard health service and reflection. The port
-// opens in Start(), with health NOT_SERVING. Connections are accepted by an Acceptor, and gRPC gets
-// their sockets. Thread safe.
+// The gRPC server: one address, the contracts that we speak, the standard health service and
+// reflection. The port opens in Start(), with health NOT_SERVING. Connections are accepted by an
+// Acceptor, and gRPC gets their sockets. Thread safe.
 #ifndef HYDRANT_SERVER_GRPC_SERVER_H_
 #define HYDRANT_SERVER_GRPC_SERVER_H_
 
@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/acceptor.h"
+#include "server/default_cache.h"
 #include "server/service.h"
 
 namespace grpc {
@@ -27,6 +28,7 @@ struct GrpcServerOptions {
   // A connection that answers no ping for this long is closed, and its requests are cancelled.
   int keepalive_time_ms = 10'000;
   int keepalive_timeout_ms = 5'000;
+  DefaultCache default_cache = {};    // of requests that come here
   int handshake_timeout_ms = 10'000;  // for a new connection to say that it speaks HTTP/2
   // After this a connection gets a GOAWAY, and its client opens another; streams that are open then
   // may go on for `grace`. Unset: for ever. gRPC varies the age by a tenth.
@@ -51,9 +53,11 @@ class GrpcServer {
 
  private:
   using Gate = grpc::experimental::ExternalConnectionAcceptor;
-  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Gate> gate,
-             ListeningSockets sockets);
+  struct Contracts;
+  GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
+             std::unique_ptr<Gate> gate, ListeningSockets sockets);
 
+  const std::unique_ptr<Contracts> contracts_;  // outlive the server
   const std::unique_ptr<grpc::Server> server_;
   const std::unique_ptr<Gate> gate_;  // through which gRPC gets connections
   const ListeningSockets::Address local_address_;

@@ -36,6 +36,12 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const DaemonOptions& op
   return TokenizerFromPath(source.folder());
 }
 
+std::string FolderOfTokenizer(const DaemonOptions& options, const ModelSource& source) {
+  if (options.tokenizer_path.empty()) return source.gguf() != nullptr ? "" : source.folder();
+  const std::filesystem::path path = options.tokenizer_path;
+  return std::filesystem::is_directory(path) ? path.string() : path.parent_path().string();
+}
+
 // A model without a template that can be rendered still serves text and token ids.
 void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
   const Tokenizer& tokenizer = *loaded->tokenizer;
@@ -155,6 +161,8 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
 
   ServedModel& served = loaded->served;
   served.name = NameOf(options, source->config());
+  served.path = options.model_path;
+  served.tokenizer_folder = FolderOfTokenizer(options, *source);
   served.config = (*engine)->config();
   served.limits = (*engine)->limits();
   served.kv_layout = (*engine)->kv_layout();

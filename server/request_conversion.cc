@@ -368,6 +368,23 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
                                  {.add_special_tokens = false, .parse_special_tokens = true});
 }
 
+void SetDefaults(const CacheSpec& defaults, v1::Cache* wire) {
+  v1::Cache set;
+  set.set_cache_policy(defaults.policy);
+  if (defaults.max_cache_tokens)
+    set.set_max_cache_tokens(static_cast<uint32_t>(*defaults.max_cache_tokens));
+  if (defaults.cache_ratio) set.set_cache_ratio(*defaults.cache_ratio);
+  if (defaults.min_cache_tokens)
+    set.set_min_cache_tokens(static_cast<uint32_t>(*defaults.min_cache_tokens));
+  if (defaults.sink_tokens) set.set_sink_tokens(static_cast<uint32_t>(*defaults.sink_tokens));
+  if (defaults.protected_window_size)
+    set.set_protected_window_size(static_cast<uint32_t>(*defaults.protected_window_size));
+  if (defaults.min_retained_mass) set.set_min_retained_mass(*defaults.min_retained_mass);
+  set.mutable_params()->insert(defaults.params.begin(), defaults.params.end());
+  set.MergeFrom(*wire);
+  *wire = std::move(set);
+}
+
 int NumSamples(const v1::GenerateRequest& wire) {
   return wire.sampling().has_n() ? static_cast<int>(wire.sampling().n()) : 1;
 }

@@ -42,6 +42,9 @@ absl::StatusOr<std::vector<TokenId>> EncodeChat(const ServedModel& model,
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
                                                const v1::GenerateRequest& wire);
 
+// What is unset of a cache that names no policy.
+void SetDefaults(const CacheSpec& defaults, v1::Cache* wire);
+
 // The answers that it asks for, 1 to kMaxSamples. REQUIRES: it can be converted
 int NumSamples(const v1::GenerateRequest& wire);
 

@@ -16,7 +16,9 @@
 namespace hydrant {
 
 struct ServedModel {
-  std::string name;  // the one requests may name
+  std::string name;              // the one requests may name
+  std::string path;              // a file, or a folder
+  std::string tokenizer_folder;  // with the tokenizer's own files; "": `path` is a GGUF file
   ModelConfig config;
   EngineLimits limits;
   KvLayout kv_layout;

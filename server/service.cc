@@ -108,7 +108,6 @@ Refusal Draining() {
 
 }  // namespace
 
-// Not ready and not able to say anything about the model yet, or any more.
 std::optional<Refusal> Service::WhyNoModel(const ServingState& serving) {
   switch (serving.state) {
     case v1::SERVER_STATE_LOADING: {
@@ -184,6 +183,10 @@ std::optional<Refusal> Service::RunWhereItFits(size_t request_bytes, std::functi
     job();
     return std::nullopt;
   }
+  return RunAside(request_bytes, std::move(job));
+}
+
+std::optional<Refusal> Service::RunAside(size_t request_bytes, std::function<void()> job) {
   if (workers_.Run(request_bytes, std::move(job))) return std::nullopt;
   return Refusal{absl::ResourceExhaustedError(absl::StrCat(
                      "queue full: this request has ", request_bytes,
@@ -192,14 +195,16 @@ std::optional<Refusal> Service::RunWhereItFits(size_t request_bytes, std::functi
                  "QUEUE_FULL", kOverloadRetryUs};
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(grpc::CallbackServerContext* context,
-                                                              const grpc::ByteBuffer* bytes) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
+    std::unique_ptr<GenerateContract> contract) {
   const ServingState serving = Current();
   const auto cancel = [loop = serving.loop](RequestHandle handle, const absl::Status& why) {
     if (loop != nullptr) loop->Cancel(handle, why);
   };
   const std::shared_ptr<GenerateStream> stream =
       GenerateStream::Create({.context = context,
+                              .contract = std::move(contract),
                               .metrics = &request_metrics_,
                               .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
                               .connections_close = &connections_close_,
@@ -254,14 +259,16 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
 
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
                    const std::shared_ptr<GenerateStream>& stream, const ServingState& serving) {
-  v1::GenerateRequest wire;
-  const absl::Status parsed = ParseWire(bytes, &wire);
+  absl::StatusOr<v1::GenerateRequest> wire = stream->contract().Parse(*serving.model, bytes);
+  // A context has a policy of its own.
+  if (wire.ok() && !wire->cache().has_cache_policy() && !wire->has_context())
+    SetDefaults(stream->contract().default_cache(), wire->mutable_cache());
   absl::StatusOr<Request> request =
-      parsed.ok() ? ConvertGenerateRequest(*serving.model, wire) : parsed;
+      wire.ok() ? ConvertGenerateRequest(*serving.model, *wire) : wire.status();
   if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
   request->deadline = SteadyDeadline(deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
-  const int n = NumSamples(wire);
+  const int n = NumSamples(*wire);
   const std::optional<Refusal> refusal =
       WithStores(serving, shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
         if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
@@ -300,11 +307,9 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const Servin
   stream->Open(std::move(accepted));
 }
 
-template <typename Wire, typename Convert, typename Answer>
 grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
-                                            grpc::ByteBuffer* response, Convert convert,
-                                            Answer answer) {
+                                            grpc::ByteBuffer* response, ReadUnaryJob read) {
   const ServingState serving = Current();
   const RequestHandle handle = NextHandle();
   const std::shared_ptr<UnaryCall> call =
@@ -316,30 +321,24 @@ grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context
                          }});
   std::optional<Refusal> refusal = WhyNoGeneration(serving);
   if (!refusal.has_value()) {
-    refusal = RunWhereItFits(
-        bytes->Length(), [this, context, bytes, call, handle, serving, convert, answer] {
-          Read<Wire>(*bytes, context->deadline(), call, handle, serving, convert, answer);
-        });
+    refusal = RunWhereItFits(bytes->Length(),
+                             [this, context, bytes, call, handle, serving, read = std::move(read)] {
+                               Read(*bytes, context->deadline(), call, handle, serving, read);
+                             });
   }
   if (refusal.has_value()) call->Refuse(*refusal);
   return call.get();
 }
 
-template <typename Wire, typename Convert, typename Answer>
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
                    const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
-                   const ServingState& serving, const Convert& convert, const Answer& answer) {
-  Wire wire;
-  const absl::Status parsed = ParseWire(bytes, &wire);
-  absl::StatusOr<Request> request = parsed.ok() ? convert(*serving.model, wire) : parsed;
-  if (!request.ok()) return call->Refuse(Refused(request.status()));
-  request->deadline = SteadyDeadline(deadline);
-  const std::string id = request->request_id;
-  call->SetRequest(id, request->cache.policy,
-                   [answer, id, model = serving.model, wire = std::move(wire)](
-                       const Finished& finished) { return answer(*model, wire, id, finished); });
+                   const ServingState& serving, const ReadUnaryJob& read) {
+  absl::StatusOr<UnaryJob> job = read(*serving.model, bytes);
+  if (!job.ok()) return call->Refuse(Refused(job.status()));
+  job->request.deadline = SteadyDeadline(deadline);
+  call->SetRequest(job->request.request_id, job->request.cache.policy, std::move(job->answer));
   router_->Add(handle, call);
-  const auto outcome = serving.loop->Submit(handle, *std::move(request));
+  const auto outcome = serving.loop->Submit(handle, std::move(job->request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
     router_->Remove(handle);
     return call->Refuse({failed->status, failed->reason, failed->retry_after_us});
@@ -351,29 +350,41 @@ namespace {
 
 using UnaryAnswer = std::variant<grpc::ByteBuffer, Refusal>;
 
-UnaryAnswer AnswerEmbed(const ServedModel&, const v1::EmbedRequest& wire, const std::string& id,
-                        const Finished& finished) {
-  v1::EmbedResponse response;
-  const std::vector<float> embedding = ConvertEmbedding(wire, finished.embedding);
-  response.mutable_embedding()->Assign(embedding.begin(), embedding.end());
-  response.set_request_id(id);
-  *response.mutable_usage() = ToWireUsage(finished.usage);
-  return ToWire(response);
+absl::StatusOr<Service::UnaryJob> ReadEmbed(const ServedModel& model,
+                                            const grpc::ByteBuffer& bytes) {
+  v1::EmbedRequest wire;
+  HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
+  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertEmbedRequest(model, wire));
+  const auto answer = [wire, id = request.request_id](const Finished& finished) -> UnaryAnswer {
+    v1::EmbedResponse response;
+    const std::vector<float> embedding = ConvertEmbedding(wire, finished.embedding);
+    response.mutable_embedding()->Assign(embedding.begin(), embedding.end());
+    response.set_request_id(id);
+    *response.mutable_usage() = ToWireUsage(finished.usage);
+    return ToWire(response);
+  };
+  return Service::UnaryJob{std::move(request), answer};
 }
 
-UnaryAnswer AnswerCompress(const ServedModel& model, const v1::CompressContextRequest&,
-                           const std::string& id, const Finished& finished) {
-  if (finished.context == nullptr) {
-    return ContextRefusal(absl::ResourceExhaustedError(
-        "the context was read, but there is no room for it; delete others, lower its budget, or "
-        "raise --context-memory-bytes"));
-  }
-  v1::CompressContextResponse response;
-  response.set_request_id(id);
-  *response.mutable_context() =
-      ToWireContext(model, {.id = finished.context->id, .context = finished.context});
-  *response.mutable_usage() = ToWireUsage(finished.usage);
-  return ToWire(response);
+absl::StatusOr<Service::UnaryJob> ReadCompress(const ServedModel& model,
+                                               const grpc::ByteBuffer& bytes) {
+  v1::CompressContextRequest wire;
+  HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
+  HYDRANT_ASSIGN_OR_RETURN(Request request, ConvertCompressRequest(model, wire, UnixNow()));
+  const auto answer = [&model, id = request.request_id](const Finished& finished) -> UnaryAnswer {
+    if (finished.context == nullptr) {
+      return ContextRefusal(absl::ResourceExhaustedError(
+          "the context was read, but there is no room for it; delete others, lower its budget, or "
+          "raise --context-memory-bytes"));
+    }
+    v1::CompressContextResponse response;
+    response.set_request_id(id);
+    *response.mutable_context() =
+        ToWireContext(model, {.id = finished.context->id, .context = finished.context});
+    *response.mutable_usage() = ToWireUsage(finished.usage);
+    return ToWire(response);
+  };
+  return Service::UnaryJob{std::move(request), answer};
 }
 
 }  // namespace
@@ -381,16 +392,13 @@ UnaryAnswer AnswerCompress(const ServedModel& model, const v1::CompressContextRe
 grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes,
                                          grpc::ByteBuffer* response) {
-  return RunUnary<v1::EmbedRequest>(context, bytes, response, ConvertEmbedRequest, AnswerEmbed);
+  return RunUnary(context, bytes, response, ReadEmbed);
 }
 
 grpc::ServerUnaryReactor* Service::CompressContext(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* bytes,
                                                    grpc::ByteBuffer* response) {
-  const auto convert = [](const ServedModel& model, const v1::CompressContextRequest& wire) {
-    return ConvertCompressRequest(model, wire, UnixNow());
-  };
-  return RunUnary<v1::CompressContextRequest>(context, bytes, response, convert, AnswerCompress);
+  return RunUnary(context, bytes, response, ReadCompress);
 }
 
 namespace {
@@ -550,15 +558,18 @@ grpc::ServerUnaryReactor* Service::GetModelInfo(grpc::CallbackServerContext* con
 
 grpc::ServerUnaryReactor* Service::GetServerInfo(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* bytes,
-                                                 grpc::ByteBuffer* response) {
+                                                 grpc::ByteBuffer* response,
+                                                 const std::string& default_cache_policy) {
   return Unary<v1::GetServerInfoRequest>(
       context, bytes, response,
-      [this](const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
-        return ServerInfo(Current());
+      [this, default_cache_policy](
+          const v1::GetServerInfoRequest&) -> absl::StatusOr<v1::GetServerInfoResponse> {
+        return ServerInfo(Current(), default_cache_policy);
       });
 }
 
-v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving) const {
+v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving,
+                                              const std::string& default_cache_policy) const {
   v1::GetServerInfoResponse info;
   const auto uptime = std::chrono::steady_clock::now() - start_;
   info.set_version(options_.version);
@@ -566,6 +577,7 @@ v1::GetServerInfoResponse Service::ServerInfo(const ServingState& serving) const
   info.set_load_fraction(serving.load_fraction);
   info.set_uptime_us(std::chrono::duration_cast<std::chrono::microseconds>(uptime).count());
   info.mutable_options()->insert(options_.flags.begin(), options_.flags.end());
+  (*info.mutable_options())["default-cache-policy"] = default_cache_policy;
   DescribePolicies(info.mutable_policies());
   if (serving.model != nullptr) {
     info.set_engine(serving.model->engine_description);

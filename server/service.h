@@ -1,6 +1,7 @@
-// The methods of hydrant.v1.Hydrant. Knows the states of the daemon (loading, ready, draining,
-// lost) and says no by itself in all but `ready`; takes no tensor and waits for nobody. What takes
-// long it does on threads of its own, for gRPC's carry everybody's streams. Thread safe.
+// What the daemon does for its clients, whichever contract they speak and wherever it listens.
+// Knows the states of the daemon (loading, ready, draining, lost) and says no by itself in all but
+// `ready`; takes no tensor and waits for nobody. What takes long it does on threads of its own, for
+// gRPC's carry everybody's streams. Thread safe.
 #ifndef HYDRANT_SERVER_SERVICE_H_
 #define HYDRANT_SERVER_SERVICE_H_
 
@@ -14,14 +15,16 @@
 #include <optional>
 #include <string>
 
-#include "hydrant/v1/hydrant.grpc.pb.h"
+#include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/serving_loop.h"
 #include "server/event_router.h"
+#include "server/generate_contract.h"
 #include "server/request_metrics.h"
 #include "server/request_workers.h"
 #include "server/served_model.h"
 #include "server/serving_state.h"
 #include "server/status_details.h"
+#include "server/unary_call.h"
 
 namespace hydrant {
 
@@ -37,23 +40,8 @@ struct ServiceOptions {
 };
 
 class GenerateStream;
-class UnaryCall;
 
-// All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
-using RawService = v1::Hydrant::WithRawCallbackMethod_Generate<
-    v1::Hydrant::WithRawCallbackMethod_Embed<v1::Hydrant::WithRawCallbackMethod_CompressContext<
-        v1::Hydrant::WithRawCallbackMethod_ListContexts<
-            v1::Hydrant::WithRawCallbackMethod_GetContext<
-                v1::Hydrant::WithRawCallbackMethod_DeleteContext<
-                    v1::Hydrant::WithRawCallbackMethod_SaveContext<
-                        v1::Hydrant::WithRawCallbackMethod_LoadContext<
-                            v1::Hydrant::WithRawCallbackMethod_Tokenize<
-                                v1::Hydrant::WithRawCallbackMethod_Detokenize<
-                                    v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
-                                        v1::Hydrant::WithRawCallbackMethod_GetServerInfo<
-                                            v1::Hydrant::Service>>>>>>>>>>>>;
-
-class Service final : public RawService {
+class Service {
  public:
   // Borrowed: the router outlives the service.
   Service(ServiceOptions options, EventRouter* router);
@@ -69,50 +57,62 @@ class Service final : public RawService {
   void SetEngineLost(const absl::Status& why);
   ServingState Current() const;
   const RequestMetrics& request_metrics() const { return request_metrics_; }
+  const std::string& version() const { return options_.version; }
 
   // For requests from inside the process, too (the warm-up).
   RequestHandle NextHandle() { return NextHandles(1); }
 
+  // Not ready, or not able to say anything about the model yet, or any more.
+  static std::optional<Refusal> WhyNoModel(const ServingState& serving);
+
+  // For clients of any contract: what they ask becomes a request here.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* bytes) override;
+                                                       const grpc::ByteBuffer* bytes,
+                                                       std::unique_ptr<GenerateContract> contract);
+  // What takes a while and waits for nobody, on a thread of its own; or says why not now.
+  std::optional<Refusal> RunAside(size_t request_bytes, std::function<void()> job);
+  // A call that ends with its request.
+  struct UnaryJob {
+    Request request;
+    UnaryCall::Answer answer;
+  };
+  using ReadUnaryJob =
+      std::function<absl::StatusOr<UnaryJob>(const ServedModel& model, const grpc::ByteBuffer&)>;
+  grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                     ReadUnaryJob read);
+
+  // The methods of hydrant.v1.Hydrant.
   grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
-                                  const grpc::ByteBuffer* bytes,
-                                  grpc::ByteBuffer* response) override;
+                                  const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* CompressContext(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
-                                            grpc::ByteBuffer* response) override;
+                                            grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* ListContexts(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes,
-                                         grpc::ByteBuffer* response) override;
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* GetContext(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* bytes,
-                                       grpc::ByteBuffer* response) override;
+                                       const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* DeleteContext(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* bytes,
-                                          grpc::ByteBuffer* response) override;
+                                          grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* SaveContext(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* bytes,
-                                        grpc::ByteBuffer* response) override;
+                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* LoadContext(grpc::CallbackServerContext* context,
-                                        const grpc::ByteBuffer* bytes,
-                                        grpc::ByteBuffer* response) override;
+                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* bytes,
-                                     grpc::ByteBuffer* response) override;
+                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
-                                       const grpc::ByteBuffer* bytes,
-                                       grpc::ByteBuffer* response) override;
+                                       const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
   grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
-                                         const grpc::ByteBuffer* bytes,
-                                         grpc::ByteBuffer* response) override;
+                                         const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response);
+  // `default_cache_policy`: of who asks, as it is reported.
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const grpc::ByteBuffer* bytes,
-                                          grpc::ByteBuffer* response) override;
+                                          const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
+                                          const std::string& default_cache_policy);
 
  private:
   // The first of so many that follow each other.
   RequestHandle NextHandles(int count) { return next_handle_.fetch_add(count) + 1; }
-  static std::optional<Refusal> WhyNoModel(const ServingState& serving);
   static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
   // Here and now where the request is short, else on a worker; or says why not.
   std::optional<Refusal> RunWhereItFits(size_t request_bytes, std::function<void()> job);
@@ -131,24 +131,19 @@ class Service final : public RawService {
   std::optional<Refusal> WithStores(const ServingState& serving,
                                     const std::shared_ptr<Request>& request,
                                     std::function<void(const absl::Status&)> go_on);
-  void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
-              Request request, int num_samples);
-  // A call that ends with its request. convert: Wire to Request; answer: what it has led to.
-  template <typename Wire, typename Convert, typename Answer>
-  grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
-                                     Convert convert, Answer answer);
-  template <typename Wire, typename Convert, typename Answer>
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
             const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
-            const ServingState& serving, const Convert& convert, const Answer& answer);
+            const ServingState& serving, const ReadUnaryJob& read);
+  void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
+              Request request, int num_samples);
   // About contexts, on a thread that may wait for the store. ask(archive, wire) gives the response,
   // or says why not.
   template <typename Wire, typename Ask>
   grpc::ServerUnaryReactor* OfContexts(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                        Ask ask);
-  v1::GetServerInfoResponse ServerInfo(const ServingState& serving) const;
+  v1::GetServerInfoResponse ServerInfo(const ServingState& serving,
+                                       const std::string& default_cache_policy) const;
 
   const ServiceOptions options_;
   EventRouter* const router_;

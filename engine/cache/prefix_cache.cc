@@ -53,12 +53,24 @@ bool PrefixCache::TakeBlock(int32_t* id) {
     return true;
   }
   if (unread_.empty()) return false;
-  *id = unread_.front();
-  unread_.pop_front();
-  filled_.erase(blocks_[*id].key);
-  blocks_[*id].filled = false;
-  ++totals_.evicted_blocks;
+  *id = TakeUnread();
   return true;
+}
+
+// REQUIRES: there is one
+int32_t PrefixCache::TakeUnread() {
+  const int32_t id = unread_.front();
+  unread_.pop_front();
+  filled_.erase(blocks_[id].key);
+  blocks_[id].filled = false;
+  ++totals_.evicted_blocks;
+  return id;
+}
+
+int PrefixCache::DropUnread() {
+  const auto count = static_cast<int>(unread_.size());
+  for (int i = 0; i < count; ++i) free_.push_back(TakeUnread());
+  return count;
 }
 
 // Blocks whose tokens another prompt has brought meanwhile are free again.

@@ -65,6 +65,9 @@ class PrefixCache {
   // It has not: they are free again.
   void Abandon(PrefixLease* lease);
 
+  // Filled blocks that nobody reads are free again; how many there were.
+  int DropUnread();
+
   PrefixCacheStats Stats() const;
   // For tests, O(blocks). leases: all that are open.
   absl::Status CheckInvariants(std::span<const PrefixLease* const> leases) const;
@@ -78,6 +81,7 @@ class PrefixCache {
   };
 
   bool TakeBlock(int32_t* id);
+  int32_t TakeUnread();
   void StopReading(const PrefixLease& lease);
   void KeepUnread(int32_t id);
 

@@ -6,6 +6,7 @@
 #include "engine/tokenizer/gguf_pretokenizers.h"
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/space_escaping.h"
+#include "engine/tokenizer/tokenizer_json_writer.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -152,6 +153,11 @@ absl::StatusOr<TokenizerSpec> SpecFromGguf(const GgufFile& file) {
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& file) {
   HYDRANT_ASSIGN_OR_RETURN(auto spec, SpecFromGguf(file));
   return MakePipelineTokenizer(spec);
+}
+
+absl::StatusOr<std::string> TokenizerJsonFromGguf(const GgufFile& file) {
+  HYDRANT_ASSIGN_OR_RETURN(auto spec, SpecFromGguf(file));
+  return WriteTokenizerJson(spec);
 }
 
 }  // namespace hydrant

@@ -56,6 +56,8 @@ class Tokenizer {
 std::string Decode(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special);
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const GgufFile& file);
+// The same as Hugging Face's tokenizer.json. Unimplemented where the format has no word for it.
+absl::StatusOr<std::string> TokenizerJsonFromGguf(const GgufFile& file);
 // A folder with tokenizer.json, with tokenizer.model (SentencePiece), or with vocab.json and
 // merges.txt (and optionally tokenizer_config.json, generation_config.json); or a path to one of
 // the first two files.

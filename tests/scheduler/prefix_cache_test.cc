@@ -133,6 +133,26 @@ TEST(PrefixCacheTest, WhatIsReadNeverLeaves) {
   cache.Abandon(&other);
 }
 
+TEST(PrefixCacheTest, DropsWhatNobodyReads) {
+  PrefixCache cache(4);
+  const std::vector<PrefixKey> old = PrefixKeys(Tokens(2 * kPrefixBlockTokens), "");
+  PrefixLease lease = OpenBehind(cache, old, 0);
+  cache.Fill(&lease);
+  const std::vector<PrefixKey> read = PrefixKeys(Tokens(2 * kPrefixBlockTokens, 5000), "");
+  lease = OpenBehind(cache, read, 0);
+  cache.Fill(&lease);
+  lease = OpenBehind(cache, read, 2);  // another reads them
+  EXPECT_EQ(cache.DropUnread(), 2);
+  EXPECT_EQ(cache.NumFilled(old), 0);
+  EXPECT_EQ(cache.NumFilled(read), 2);
+  cache.Fill(&lease);
+  EXPECT_EQ(cache.DropUnread(), 2);
+  EXPECT_EQ(cache.Stats().filled_blocks, 0);
+  lease = OpenBehind(cache, PrefixKeys(Tokens(4 * kPrefixBlockTokens), ""), 0);
+  EXPECT_EQ(lease.fresh.size(), 4u) << "all are free";
+  cache.Abandon(&lease);
+}
+
 TEST(PrefixCacheTest, NoRoomIsNoCache) {
   PrefixCache cache(0);
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(3 * 32), "");

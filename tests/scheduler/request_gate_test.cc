@@ -43,10 +43,13 @@ TEST(RequestGateTest, CountsAndRefuses) {
   const auto requests = Enter(&gate, 5, "", 0, 0);
   ASSERT_TRUE(requests.has_value());
   EXPECT_EQ(std::string(requests->status.message()), "queue full: 3 requests wait, the limit is 3");
+  EXPECT_EQ(gate.Find("b"), RequestHandle{3});
+  EXPECT_EQ(gate.Find("c"), std::nullopt);
   EmptyQueue(&gate);  // all run now; their ids are still taken
   EXPECT_TRUE(Enter(&gate, 5, "a", 1, 1000).has_value());
   gate.Leave(1);
   gate.Leave(1);
+  EXPECT_EQ(gate.Find("a"), std::nullopt);
   EXPECT_FALSE(Enter(&gate, 5, "a", 1, 1000).has_value());
   for (const RequestHandle handle : {3, 4, 5}) gate.Leave(handle);
   EXPECT_TRUE(gate.Empty());

@@ -38,6 +38,37 @@ v1::GenerateRequest LongRequest(uint32_t tokens = 480) {
   return request;
 }
 
+// By the same model and queue; who names a policy gets that one wherever it comes.
+TEST(Daemon, ListensAtMoreAddressesEachWithItsOwnDefaultPolicy) {
+  Daemon daemon({"--default-cache-policy", "local:max_cache_tokens=24", "--listen-as",
+                 "127.0.0.1:0=h2o:max_cache_tokens=16"});
+  const std::string line = daemon.process().WaitForErrorLine("and on 127.0.0.1:");
+  const size_t at = line.find("127.0.0.1:");
+  const auto channel = grpc::CreateChannel(line.substr(at, line.find(',', at) - at),
+                                           grpc::InsecureChannelCredentials());
+  const auto other = v1::Hydrant::NewStub(channel);
+  EXPECT_EQ(HealthOf(channel, ""), grpc::health::v1::HealthCheckResponse::SERVING);
+  const auto kept = [](v1::Hydrant::Stub& stub, const char* policy) {
+    v1::GenerateRequest request = TextRequest(std::string(100, 'a'), 4);
+    request.mutable_stopping()->set_ignore_eos(true);
+    if (policy != nullptr) request.mutable_cache()->set_cache_policy(policy);
+    const StreamResult result = RunToEnd(stub, request);
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    return result.usage.value_or(v1::Usage()).kv_tokens_kept();
+  };
+  EXPECT_EQ(kept(daemon.stub(), nullptr), 24u);
+  EXPECT_EQ(kept(*other, nullptr), 16u);
+  EXPECT_GT(kept(*other, "full"), 24u);
+  const auto policy_of = [](v1::Hydrant::Stub& stub) {
+    grpc::ClientContext context;
+    v1::GetServerInfoResponse info;
+    EXPECT_TRUE(stub.GetServerInfo(&context, {}, &info).ok());
+    return info.options().at("default-cache-policy");
+  };
+  EXPECT_EQ(policy_of(daemon.stub()), "local:max_cache_tokens=24");
+  EXPECT_EQ(policy_of(*other), "h2o:max_cache_tokens=16");
+}
+
 TEST(Daemon, FinishesRunningStreamsAfterSigterm) {
   Daemon daemon;
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
@@ -276,6 +307,12 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kModel, "--threads", "0"}, {"--threads", "1 to 1024"}},
            {{"--model", kModel, "--block-size", "0"}, {"--block-size", "0"}},
            {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},
+           {{"--model", kModel, "--default-cache-policy", "h2o"},
+            {"--default-cache-policy: cache.max_cache_tokens: "}},
+           {{"--model", kModel, "--listen-as", "127.0.0.1:0"}, {"--listen-as", "ADDRESS=POLICY"}},
+           {{"--model", kModel, "--listen-as", "127.0.0.1:many=full"}, {"--listen-as", "many"}},
+           {{"--model", kModel, "--listen-as", "127.0.0.1:0=h3o"},
+            {"--listen-as", "'h3o' is unknown"}},
            {{"--model", kModel, "--policy-under-pressure", "h3o:cache_ratio=0.2"},
             {"--policy-under-pressure: cache.cache_policy: 'h3o' is unknown"}},
            {{"--model", kModel, "--policy-under-pressure", "h2o:cache_ratio=0.2:alpha=2"},

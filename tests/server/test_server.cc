@@ -53,6 +53,7 @@ TestServer::TestServer(const TestServerOptions& options)
   service = std::make_unique<Service>(service_options, &router);
   GrpcServerOptions server_options = options.grpc;
   server_options.listen = "127.0.0.1:0";
+  server_options.default_cache.spec = options.default_cache;
   auto started = GrpcServer::Start(server_options, service.get());
   auto running = ServingLoop::Start(&engine, &tokenizer, options.scheduler, &router);
   if (!started.ok() || !running.ok()) std::abort();

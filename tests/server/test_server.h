@@ -29,6 +29,7 @@ EngineLimits TestLimits();
 struct TestServerOptions {
   EngineLimits limits = TestLimits();
   SchedulerOptions scheduler;
+  CacheSpec default_cache;
   size_t max_buffered_bytes = size_t{1} << 20;
   size_t max_waiting_request_bytes = ServiceOptions().max_waiting_request_bytes;
   bool chat = true;

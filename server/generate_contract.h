@@ -1,0 +1,49 @@
+// How one Generate call speaks to its client: by hydrant.v1's own messages, or by those of another
+// contract, which are translated from and to them. One object a call; what it is asked comes in the
+// call's order, from one thread at a time.
+#ifndef HYDRANT_SERVER_GENERATE_CONTRACT_H_
+#define HYDRANT_SERVER_GENERATE_CONTRACT_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "engine/cache/cache_spec.h"
+#include "hydrant/v1/hydrant.pb.h"
+#include "server/served_model.h"
+
+namespace hydrant {
+
+class GenerateContract {
+ public:
+  // `default_cache` outlives the call.
+  explicit GenerateContract(const CacheSpec* default_cache) : default_cache_(*default_cache) {}
+  virtual ~GenerateContract() = default;
+  GenerateContract(const GenerateContract&) = delete;
+  GenerateContract& operator=(const GenerateContract&) = delete;
+
+  // Of a request that names no policy.
+  const CacheSpec& default_cache() const { return default_cache_; }
+
+  // The request. InvalidArgument names a field of the client's contract. The model outlives the
+  // call.
+  virtual absl::StatusOr<v1::GenerateRequest> Parse(const ServedModel& model,
+                                                    const grpc::ByteBuffer& bytes) = 0;
+  // What the client is sent when this has come of its request; nullopt: nothing. Each stream begins
+  // with `accepted` and ends with `usage`, unless it fails.
+  virtual std::optional<grpc::ByteBuffer> Translate(const v1::GenerateResponse& message) = 0;
+  // Nothing is ever left out: what follows a message is sent, too.
+  virtual bool SaysAll() const = 0;
+
+ private:
+  const CacheSpec& default_cache_;
+};
+
+// hydrant.v1's own.
+std::unique_ptr<GenerateContract> NewHydrantContract(const CacheSpec* default_cache);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_GENERATE_CONTRACT_H_
