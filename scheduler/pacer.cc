@@ -7,9 +7,12 @@ namespace hydrant {
 
 namespace {
 
-// What a step is aimed at is this share of the target: half of all take longer than predicted.
-constexpr double kAimAt = 0.9;
-// First tokens that take longer than the margin, and how far one moves it.
+// Answers that may take longer than a target, from so much of it on; how far those of a whole
+// batch, which share their steps, move what is aimed at, and how low.
+constexpr double kLateFrom = 0.98;
+constexpr double kAimStep = 0.1;
+constexpr double kLeastTpotAim = 0.6;
+// First tokens, or answers, that may be late, and how far a first token moves the margin.
 constexpr double kLateShare = 0.05;
 constexpr double kMarginStep = 0.1;
 constexpr double kMostMargin = 3.0;
@@ -44,14 +47,14 @@ double Pacer::PromptTokens(const RunningLoad& load) const {
   if (!load.tpot.has_value() || !step_time_.KnowsPrompts()) return prompt_tokens_;
   const auto tpot = static_cast<double>(*load.tpot);
   const double left =
-      std::max(kAimAt * tpot - step_time_.Predict(load.decode), kLeastPromptShare * tpot);
+      std::max(tpot_aim_ * tpot - step_time_.Predict(load.decode), kLeastPromptShare * tpot);
   const double token = step_time_.Marginal({.prompt_tokens = 1});
   return std::clamp(left / std::max(token, 1e-3), 1.0, kIdleFactor * prompt_tokens_);
 }
 
 bool Pacer::KeepsTpot(const RunningLoad& load) const {
   if (!load.tpot.has_value() || !step_time_.KnowsDecode()) return true;
-  const double aim = kAimAt * static_cast<double>(*load.tpot);
+  const double aim = tpot_aim_ * static_cast<double>(*load.tpot);
   return step_time_.Predict(load.decode) + std::min(load.prompt_us, kMostPromptShare * aim) <= aim;
 }
 
@@ -76,6 +79,14 @@ void Pacer::ObserveFirstToken(double expected_us, double us, double allowed_us) 
   const double by = us > first_token_margin_ * expected_us ? 1 - kLateShare : -kLateShare;
   first_token_margin_ *= std::exp(kMarginStep * weight * by);
   first_token_margin_ = std::clamp(first_token_margin_, 1.0, kMostMargin);
+}
+
+// As ObserveFirstToken(). Answers that take half the time say nothing: nobody was kept waiting.
+void Pacer::ObserveTpot(double us, double target_us, double batch) {
+  const double weight = std::clamp(2 * us / std::max(1.0, target_us) - 1, 0.0, 1.0);
+  const double by = us > kLateFrom * target_us ? kLateShare - 1 : kLateShare;
+  tpot_aim_ *= std::exp(kAimStep * weight * by / std::max(1.0, batch));
+  tpot_aim_ = std::clamp(tpot_aim_, kLeastTpotAim, kMostTpotAim);
 }
 
 }  // namespace hydrant

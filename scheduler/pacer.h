@@ -2,7 +2,8 @@
 // run, and until when a prompt is worth reading. Plain arithmetic over a model of steps' times;
 // owned by the scheduler, which says what is there.
 //
-// A target for the time per output token (TPOT) bounds every step. What decoding leaves of it goes
+// A target for the time per output token (TPOT) bounds every step, less what answers have been late
+// by. What decoding leaves of it goes
 // to prompts, and a sequence is let in while a step can bear its row, its entries and, spread over
 // the tokens it will generate, its prompt. So those who are let in keep the target, and prompts are
 // read as fast as they come. A target for the time to the first token (TTFT) bounds the wait: who
@@ -63,12 +64,19 @@ class Pacer {
   void ObserveFirstToken(double expected_us, double us, double allowed_us);
   // Of what is expected, what nineteen of twenty first tokens take at most.
   double first_token_margin() const { return first_token_margin_; }
+  // An answer that was to take `target_us` a token took `us`, beside `batch` that ran at its end.
+  void ObserveTpot(double us, double target_us, double batch);
+  // The share of a target that steps are aimed at, so that nineteen of twenty answers keep it.
+  double tpot_aim() const { return tpot_aim_; }
 
  private:
+  static constexpr double kMostTpotAim = 0.9;  // half of all steps take longer than predicted
+
   const SchedulerOptions options_;
   const double prompt_tokens_;
   StepTimeModel step_time_;
   double first_token_margin_ = 1.0;
+  double tpot_aim_ = kMostTpotAim;
 };
 
 }  // namespace hydrant

@@ -10,6 +10,9 @@ namespace hydrant {
 
 namespace {
 
+// Tokens of an answer whose average is one.
+constexpr int64_t kEnoughForTpot = 8;
+
 // Of the tokens from `first` on, which attend to those before them.
 StepWork ReadingWork(double first, double tokens, double past) {
   return {.prompt_tokens = tokens - first,
@@ -290,6 +293,19 @@ void Scheduler::ObserveOutput(const Sequence& sequence) {
   const int64_t most = sequence.max_total_tokens - sequence.num_prompt_tokens;
   if (most < 1 || sequence.only_reads || sequence.pooling != EmbeddingPooling::kNone) return;
   outputs_.Observe(sequence.usage.completion_tokens, most);
+}
+
+// Who had its room taken meanwhile was not late by its steps.
+void Scheduler::ObserveTpot(const Sequence& sequence, TimeUs now) {
+  const std::optional<TimeUs> target = pacer_.Tpot(sequence.slo);
+  const Usage& usage = sequence.usage;
+  const int64_t tokens = usage.completion_tokens - sequence.num_resumed;
+  if (!target.has_value() || !sequence.first_token_at.has_value() || tokens < kEnoughForTpot ||
+      usage.preemptions + usage.swaps > 0)
+    return;
+  pacer_.ObserveTpot(
+      static_cast<double>(now - *sequence.first_token_at) / static_cast<double>(tokens - 1),
+      static_cast<double>(*target), static_cast<double>(live_.size()));
 }
 
 }  // namespace hydrant

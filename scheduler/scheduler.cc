@@ -100,7 +100,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
     sequence->tokens.push_back(id);
   }
   sequence->usage.prompt_tokens = sequence->num_prompt_tokens;
-  sequence->usage.completion_tokens = sequence->output.num_tokens();
+  sequence->usage.completion_tokens = sequence->num_resumed = sequence->output.num_tokens();
   if (sequence->sample_of.has_value()) {
     const auto parent = sequences_.find(*sequence->sample_of);
     if (parent != sequences_.end() && !parent->second->was_read)
@@ -726,6 +726,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,
                        std::vector<float> embedding) {
   CloseUsage(sequence, now);
   ObserveOutput(*sequence);
+  ObserveTpot(*sequence, now);
   std::shared_ptr<const Context> context = Keep(*sequence);
   Send(*sequence, Finished{.reason = reason,
                            .matched_stop = sequence->output.matched_stop(),

@@ -233,6 +233,7 @@ class Scheduler {
   void ObserveAdmissions(TimeUs now);
   void ChargeTenants(TimeUs took);
   void ObserveOutput(const Sequence& sequence);
+  void ObserveTpot(const Sequence& sequence, TimeUs now);
 
   void Compressed(Sequence* sequence, const CacheReport& report);
   void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);

@@ -88,6 +88,7 @@ struct Sequence {
   bool was_read = false;  // the whole prompt, once
   int32_t num_prompt_tokens = 0;
   int32_t num_context_tokens = 0;  // of the prompt: what is compressed; the question follows
+  int32_t num_resumed = 0;         // of its output, tokens that a broken stream had delivered
   int64_t max_total_tokens = 0;    // prompt and output
   int64_t num_seen = 0;  // tokens whose entries are in the cache when the scheduled steps have run
   int64_t num_done = 0;  // the same of the steps that have come back

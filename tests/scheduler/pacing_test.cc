@@ -237,6 +237,39 @@ TEST(Pacing, GoodputFromTheFirstRequestOn) {
   EXPECT_GE(finished, 15);
 }
 
+// Batches of answers that share their steps, which take longer or shorter than they were aimed at.
+TEST(Pacing, StepsAreAimedSoThatNineteenOfTwentyAnswersKeepTheTarget) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  constexpr double kTarget = 100'000;
+  constexpr int kBatch = 20;
+  Pacer pacer({}, 512);
+  EXPECT_EQ(pacer.tpot_aim(), 0.9);
+  double mean_aim = 0, late = 0;
+  const auto run = [&](int batches, double slower, double deviation) {
+    std::normal_distribution<double> noise(0, deviation);
+    mean_aim = late = 0;
+    for (int i = 0; i < batches; ++i) {
+      const double us = pacer.tpot_aim() * kTarget * slower * std::exp(noise(random));
+      for (int j = 0; j < kBatch; ++j) pacer.ObserveTpot(us, kTarget, kBatch);
+      late += us > 0.98 * kTarget ? 1.0 / batches : 0.0;
+      mean_aim += pacer.tpot_aim() / batches;
+    }
+  };
+  run(100, 1.1, 0.07);
+  run(4000, 1.1, 0.07);
+  EXPECT_NEAR(late, 0.05, 0.02);
+  EXPECT_NEAR(mean_aim, 0.98 / 1.1 * std::exp(-1.645 * 0.07), 0.03);
+  run(4000, 0.95, 0.02);
+  EXPECT_NEAR(pacer.tpot_aim(), 0.9, 0.01) << "as before, once they are in time";
+  const double aim = pacer.tpot_aim();
+  run(500, 0.4, 0.02);
+  EXPECT_EQ(pacer.tpot_aim(), aim) << "nobody was kept waiting";
+  run(100, 3, 0.02);
+  EXPECT_EQ(pacer.tpot_aim(), 0.6) << "and no further";
+}
+
 TEST(Pacing, TheMarginIsWhatNineteenOfTwentyFirstTokensKeep) {
   Pacer pacer({}, 512);
   EXPECT_EQ(pacer.first_token_margin(), 1.0);
