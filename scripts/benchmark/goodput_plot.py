@@ -41,6 +41,7 @@ def draw(sweeps, batch_at):
             pools.setdefault(sweep["label"].removesuffix(", targets"), {})[sweep["label"].endswith(", targets")] = sweep
     others = [sweep for sweep in sweeps if not sweep["label"].startswith("pool")]
     figure, axes = plt.subplots(2, len(pools), figsize=(4 * len(pools), 6.5), sharey="row", squeeze=False)
+    best = max(max(curve(arm)[1]) for sweep in sweeps for arm in sweep["arms"])
     most = max(point["rate"] for modes in pools.values() for sweep in modes.values() for arm in sweep["arms"] for point in arm["points"])
     for column, (name, modes) in enumerate(pools.items()):
         pool = modes[max(modes)]
@@ -54,7 +55,7 @@ def draw(sweeps, batch_at):
                 goodput.plot(*curve(arm), "--", color=colour, linewidth=1, label=f"{arm['name']}, no targets")
         for colour, style, other in zip(COLOURS[len(pool["arms"]):], ("-", "--"), others):
             goodput.plot(*curve(other["arms"][0]), style, marker="s", markersize=4, color=colour, label=other["label"])
-        goodput.set(title=name, xlabel="requests/s that arrive")
+        goodput.set(title=name, xlabel="requests/s that arrive", ylim=(0, 1.25 * best))
         batch.set(xlabel=f"seconds, {batch_at:g} requests/s")
     axes[0][0].set_ylabel("good requests/s")
     axes[1][0].set_ylabel("sequences at once")
