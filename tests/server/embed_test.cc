@@ -10,7 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "server/vllm_conversion.h"
 #include "tests/server/random_model_server.h"
+#include "vllm/grpc/engine/engine.grpc.pb.h"
 
 namespace hydrant {
 namespace {
@@ -119,6 +121,27 @@ TEST_F(EmbedTest, TextAndUsage) {
   EXPECT_EQ(of_text.usage().completion_tokens(), 0u);
   EXPECT_EQ(Json(std::vector<float>(of_text.embedding().begin(), of_text.embedding().end())),
             Json(std::vector<float>(of_ids.embedding().begin(), of_ids.embedding().end())));
+}
+
+TEST_F(EmbedTest, OfVllmsContractIsTheSame) {
+  Serve("tiny_qwen3");
+  v1::EmbedResponse expected;
+  ASSERT_TRUE(Embed(RequestOf({ByteTokenizer::kBos, 'a', 'b'}, v1::POOLING_LAST), &expected).ok());
+  const auto stub = vllm::VllmEngine::NewStub(grpc::CreateChannel(
+      "127.0.0.1:" + std::to_string(server_->server->port()), grpc::InsecureChannelCredentials()));
+  vllm::EmbedRequest request;
+  vllm::EmbedResponse response;
+  const auto embed = [&] {
+    grpc::ClientContext context;
+    return stub->Embed(&context, request, &response);
+  };
+  EXPECT_EQ(embed().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  for (const uint32_t id : {ByteTokenizer::kBos, TokenId{'a'}, TokenId{'b'}})
+    request.mutable_tokenized()->add_input_ids(id);
+  ASSERT_TRUE(embed().ok());
+  EXPECT_EQ(response.prompt_tokens(), 3u);
+  EXPECT_EQ(response.embedding_dim(), static_cast<uint32_t>(expected.embedding_size()));
+  EXPECT_THAT(response.embedding(), ::testing::ElementsAreArray(expected.embedding()));
 }
 
 // On an engine that can be held.
