@@ -214,16 +214,16 @@ absl::StatusOr<std::string> WriteTokenizerJson(const TokenizerSpec& spec) {
   const bool by_score = spec.algorithm == TokenizerSpec::Algorithm::kMergeScores;
   Json unknown = nullptr;
   if (spec.unknown_id >= 0) unknown = spec.vocab[static_cast<size_t>(spec.unknown_id)].text;
-  const Json model = {{"type", "BPE"},
-                      {"dropout", nullptr},
-                      {"unk_token", std::move(unknown)},
-                      {"continuing_subword_prefix", nullptr},
-                      {"end_of_word_suffix", nullptr},
-                      {"fuse_unk", spec.fuse_unknown},
-                      {"byte_fallback", spec.byte_fallback},
-                      {"ignore_merges", spec.ignore_merges},
-                      {"vocab", std::move(vocab)},
-                      {"merges", by_score ? MergesByScore(spec) : MergesByRank(spec)}};
+  Json model = {{"type", "BPE"},
+                {"dropout", nullptr},
+                {"unk_token", std::move(unknown)},
+                {"continuing_subword_prefix", nullptr},
+                {"end_of_word_suffix", nullptr},
+                {"fuse_unk", spec.fuse_unknown},
+                {"byte_fallback", spec.byte_fallback},
+                {"ignore_merges", spec.ignore_merges},
+                {"vocab", std::move(vocab)},
+                {"merges", by_score ? MergesByScore(spec) : MergesByRank(spec)}};
   const Json root = {{"version", "1.0"},
                      {"truncation", nullptr},
                      {"padding", nullptr},

@@ -308,7 +308,7 @@ TEST(Daemon, RefusesToStartWithOneClearLine) {
            {{"--model", kModel, "--block-size", "0"}, {"--block-size", "0"}},
            {{"--model", kModel, "--watermark", "0.9"}, {"--watermark", "0.5"}},
            {{"--model", kModel, "--default-cache-policy", "h2o"},
-            {"--default-cache-policy: cache.max_cache_tokens: "}},
+            {"--default-cache-policy: cache: policy h2o needs max_cache_tokens or cache_ratio"}},
            {{"--model", kModel, "--listen-as", "127.0.0.1:0"}, {"--listen-as", "ADDRESS=POLICY"}},
            {{"--model", kModel, "--listen-as", "127.0.0.1:many=full"}, {"--listen-as", "many"}},
            {{"--model", kModel, "--listen-as", "127.0.0.1:0=h3o"},
