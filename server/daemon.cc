@@ -168,9 +168,10 @@ class Daemon {
                                    .default_cache = default_cache,
                                    .max_connection_age = options_.max_connection_age,
                                    .max_connection_age_grace = options_.max_connection_age_grace};
-    absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(server, &service_);
-    if (started.ok()) servers_.push_back(*std::move(started));
-    return started.status();
+    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<GrpcServer> started,
+                             GrpcServer::Start(server, &service_));
+    servers_.push_back(std::move(started));
+    return absl::OkStatus();
   }
 
   static std::string AddressOf(const std::string& listen, const GrpcServer& server) {

@@ -318,12 +318,12 @@ TEST(Vllm, SendsTheTokenizersFiles) {
   EXPECT_EQ(digest, HexOf(hash.Finish()));
   const std::string file = folder / "tokenizer.zip";
   std::ofstream(file, std::ios::binary) << archive;
-  Subprocess python({"/usr/bin/env", "python3", "-c",
-                     "import sys, zipfile\n"
-                     "z = zipfile.ZipFile(sys.argv[1])\n"
-                     "print(z.testzip(), sorted(z.namelist()), len(z.read('tokenizer.json')), "
-                     "z.read('config.json'))",
-                     file});
+  constexpr char kList[] = R"(
+import sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+print(z.testzip(), sorted(z.namelist()), len(z.read("tokenizer.json")), z.read("config.json"))
+)";
+  Subprocess python({"/usr/bin/env", "python3", "-c", kList, file});
   EXPECT_EQ(python.Wait(), 0) << python.err();
   EXPECT_EQ(python.out(), "None ['config.json', 'tokenizer.json'] 3145730 b'{\"a\": 1}'\n");
   std::filesystem::remove_all(folder);
