@@ -87,7 +87,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
   bool Translate(const v1::GenerateResponse& message);
-  grpc::WriteOptions HowToWrite(const v1::GenerateResponse& message) const;
+  grpc::WriteOptions HowToWrite();
   void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);
   std::chrono::microseconds EndGap() const;
@@ -113,9 +113,10 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool open_ = false;                   // Open() was called
   bool writing_ = false;                // a write is in flight
   bool overtaken_ = false;              // another step has ended since it began
-  bool late_ = false;        // the write before was overtaken: nobody shall wait for this client
-  bool broken_ = false;      // the client is gone or was cut off: nothing more can be written
-  bool usage_sent_ = false;  // only the status is left
+  bool late_ = false;         // the write before was overtaken: nobody shall wait for this client
+  bool broken_ = false;       // the client is gone or was cut off: nothing more can be written
+  bool has_written_ = false;  // a message
+  bool usage_sent_ = false;   // only the status is left
   std::optional<grpc::Alarm> end_alarm_;  // until the status may follow
   bool done_ = false;                     // Finish() was called
   bool had_token_ = false;                // of any sample

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -58,6 +59,8 @@ struct Answer {
 
 Answer Ask(Stub& stub, const vllm::GenerateRequest& request) {
   grpc::ClientContext context;
+  // Sooner than a keepalive would send what had been left lying.
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(8));
   Answer answer;
   const auto reader = stub.Generate(&context, request);
   for (vllm::GenerateResponse message; reader->Read(&message);) answer.messages.push_back(message);
