@@ -6,12 +6,25 @@
 #include "server/wire_events.h"
 
 namespace hydrant {
+namespace {
+
+constexpr size_t kFullBytes = size_t{64} << 10;
+
+size_t BytesOf(const v1::Delta& delta) {
+  return delta.text().size() + delta.token_ids_size() * sizeof(TokenId);
+}
+
+}  // namespace
 
 void SampleOutputs::Append(size_t index, const Delta& delta) {
-  v1::Delta& waiting = samples_[index].delta;
-  if (delta.token_id.has_value()) waiting.add_token_ids(*delta.token_id);
-  waiting.mutable_text()->append(delta.text);
-  num_bytes_ += delta.text.size() + (delta.token_id.has_value() ? sizeof(TokenId) : 0);
+  if (!delta.token_id.has_value() && delta.text.empty()) return;
+  std::deque<v1::Delta>& deltas = samples_[index].deltas;
+  if (deltas.empty() || BytesOf(deltas.back()) >= kFullBytes) deltas.emplace_back();
+  v1::Delta& growing = deltas.back();
+  num_bytes_ -= BytesOf(growing);
+  if (delta.token_id.has_value()) growing.add_token_ids(*delta.token_id);
+  growing.mutable_text()->append(delta.text);
+  num_bytes_ += BytesOf(growing);
 }
 
 void SampleOutputs::End(size_t index, const Finished& finished) {
@@ -30,13 +43,9 @@ bool SampleOutputs::IsFirstLive(size_t index) const {
                      [](const Sample& sample) { return sample.usage.has_value(); });
 }
 
-bool SampleOutputs::HasDelta(const Sample& sample) {
-  return sample.delta.token_ids_size() > 0 || !sample.delta.text().empty();
-}
-
 bool SampleOutputs::HasNext() const {
   return std::any_of(samples_.begin(), samples_.end(), [](const Sample& sample) {
-    return HasDelta(sample) || sample.finished.has_value();
+    return !sample.deltas.empty() || sample.finished.has_value();
   });
 }
 
@@ -44,11 +53,12 @@ bool SampleOutputs::TakeNext(v1::GenerateResponse* message) {
   for (size_t turn = 0; turn < samples_.size(); ++turn) {
     const size_t index = (next_ + turn) % samples_.size();
     Sample& sample = samples_[index];
-    if (HasDelta(sample)) {
-      num_bytes_ -= sample.delta.text().size() + sample.delta.token_ids_size() * sizeof(TokenId);
-      sample.delta.set_index(static_cast<uint32_t>(index));
-      message->mutable_delta()->Swap(&sample.delta);
-      sample.delta.Clear();
+    if (!sample.deltas.empty()) {
+      v1::Delta& first = sample.deltas.front();
+      num_bytes_ -= BytesOf(first);
+      first.set_index(static_cast<uint32_t>(index));
+      message->mutable_delta()->Swap(&first);
+      sample.deltas.pop_front();
     } else if (sample.finished.has_value()) {
       *message->mutable_finished() = *std::move(sample.finished);
       sample.finished.reset();
@@ -63,7 +73,7 @@ bool SampleOutputs::TakeNext(v1::GenerateResponse* message) {
 
 void SampleOutputs::Drop() {
   for (Sample& sample : samples_) {
-    sample.delta.Clear();
+    sample.deltas.clear();
     sample.finished.reset();
   }
   num_bytes_ = 0;

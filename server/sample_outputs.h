@@ -5,6 +5,7 @@
 #define HYDRANT_SERVER_SAMPLE_OUTPUTS_H_
 
 #include <cstddef>
+#include <deque>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -28,7 +29,8 @@ class SampleOutputs {
   bool IsFirstLive(size_t index) const;
   bool HasFailed() const { return failed_.has_value(); }  // a sample
 
-  // Text and ids that wait to be sent.
+  // Text and ids that wait to be sent, as messages that are not much longer than a connection's
+  // buffers: the kernel takes a message whole.
   size_t num_bytes() const { return num_bytes_; }
   bool HasNext() const;
   // The next delta or finished, of the samples in turn; false: nothing waits.
@@ -42,11 +44,11 @@ class SampleOutputs {
 
  private:
   struct Sample {
-    v1::Delta delta;                       // waits to be sent
-    std::optional<v1::Finished> finished;  // the same, after it
+    // What waits to be sent: full ones (kFullBytes), and one that grows.
+    std::deque<v1::Delta> deltas;
+    std::optional<v1::Finished> finished;  // the same, after them
     std::optional<Usage> usage;            // set: it has ended
   };
-  static bool HasDelta(const Sample& sample);
 
   std::vector<Sample> samples_;
   size_t next_ = 0;  // whose turn it is
