@@ -5,12 +5,16 @@
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
 namespace {
 
 using Json = nlohmann::json;
+
+// All ways to cut a piece in two are tried.
+constexpr size_t kLongestPiece = 1024;
 
 Json ListOrOne(const char* type, const char* list, std::vector<Json> parts) {
   if (parts.empty()) return nullptr;
@@ -186,6 +190,13 @@ absl::Status CheckWritable(const TokenizerSpec& spec) {
     return absl::UnimplementedError("a SentencePiece model is a file of its own");
   if (!spec.decoder.drop_in_first.empty())
     return absl::UnimplementedError("a Metaspace decoder is not written");
+  if (spec.algorithm == TokenizerSpec::Algorithm::kMergeScores) {
+    for (const VocabEntry& entry : spec.vocab) {
+      if (entry.text.size() > kLongestPiece)
+        return absl::UnimplementedError(absl::StrCat("a token has ", entry.text.size(),
+                                                     " bytes; the limit is ", kLongestPiece));
+    }
+  }
   for (const AddedToken& token : spec.added) {
     if (token.escaped)
       return absl::UnimplementedError("added tokens that hold spaces are not written");

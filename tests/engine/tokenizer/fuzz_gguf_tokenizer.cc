@@ -10,6 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::vector<uint8_t> bytes(data, data + size);
   auto file = hydrant::GgufFile::Parse(bytes);
   if (!file.ok()) return 0;
+  (void)hydrant::TokenizerJsonFromGguf(**file);
   auto tokenizer = hydrant::TokenizerFromGguf(**file);
   if (!tokenizer.ok()) return 0;
   auto ids = (*tokenizer)->Encode("The <s>  é 世界👍 123\n\tdon't<|im_end|>", {});
