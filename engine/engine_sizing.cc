@@ -29,8 +29,8 @@ DType DefaultKvDType(WeightDType dtype) {
   return DType::kF32;
 }
 
-// Table entries beside each page: rows may be up to twice as wide as what they hold (they grow by
-// doubling), and one of each slot may be moving.
+// Table entries beside each page: where less than half of the table is free, rows are up to half as
+// wide again as what they hold (CacheSpace::WidenRow), and one of each slot may be moving.
 constexpr int kTableEntriesPerBlock = 8;
 
 // Rows are as wide as the widest head of their sequence wants: those of layers with a window may

@@ -201,7 +201,9 @@ void GenerateStream::Advance() {
   for (v1::GenerateResponse message; TakeNextMessage(&message); message.Clear()) {
     if (!Translate(message)) continue;
     writing_ = true;
-    return StartWrite(&in_flight_, HowToWrite());
+    const grpc::WriteOptions options = HowToWrite();
+    has_written_ = true;
+    return StartWrite(&in_flight_, options);
   }
   if (const auto* finished = std::get_if<Finished>(&end_)) {
     FinishWithUsage(*finished);
@@ -223,12 +225,11 @@ bool GenerateStream::Translate(const v1::GenerateResponse& message) {
 // The first message never waits for others: gRPC calls its write done when the headers that go with
 // it have left, and with the hint they stay until something else is sent on the connection, the
 // next keepalive at the latest.
-grpc::WriteOptions GenerateStream::HowToWrite() {
+grpc::WriteOptions GenerateStream::HowToWrite() const {
   grpc::WriteOptions options;
   const bool others_follow = (outputs_.HasNext() && args_.contract->SaysAll()) ||
                              !std::holds_alternative<std::monostate>(end_);
   if (others_follow && has_written_) options.set_buffer_hint();
-  has_written_ = true;
   return options;
 }
 

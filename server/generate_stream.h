@@ -87,7 +87,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Advance();
   bool TakeNextMessage(v1::GenerateResponse* message);
   bool Translate(const v1::GenerateResponse& message);
-  grpc::WriteOptions HowToWrite();
+  grpc::WriteOptions HowToWrite() const;
   void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);
   std::chrono::microseconds EndGap() const;

@@ -279,13 +279,18 @@ TEST(Vllm, SaysWhatItIs) {
 }
 
 TEST(Vllm, FlushesWhatWasReadForOthers) {
-  TestServer server;
+  TestServerOptions options;
+  options.limits.num_prefix_blocks = 16;
+  TestServer server(options);
   const auto stub = StubOf(server);
-  grpc::ClientContext context;
-  smg::grpc::common::FlushCacheResponse flushed;
-  ASSERT_TRUE(stub->FlushCache(&context, {}, &flushed).ok());
-  EXPECT_TRUE(flushed.success());
-  EXPECT_EQ(flushed.message(), "0 blocks of prompts dropped");
+  ASSERT_TRUE(RunToEnd(server.stub(), TextRequest(std::string(99, 'x'), 2)).status.ok());
+  for (const char* dropped : {"3 blocks of prompts dropped", "0 blocks of prompts dropped"}) {
+    grpc::ClientContext context;
+    smg::grpc::common::FlushCacheResponse flushed;
+    ASSERT_TRUE(stub->FlushCache(&context, {}, &flushed).ok());
+    EXPECT_TRUE(flushed.success());
+    EXPECT_EQ(flushed.message(), dropped);
+  }
 }
 
 // Python's zipfile reads what it is sent, and finds no fault.
