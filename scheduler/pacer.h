@@ -3,11 +3,11 @@
 // owned by the scheduler, which says what is there.
 //
 // A target for the time per output token (TPOT) bounds every step, less what answers have been late
-// by. What decoding leaves of it goes
-// to prompts, and a sequence is let in while a step can bear its row, its entries and, spread over
-// the tokens it will generate, its prompt. So those who are let in keep the target, and prompts are
-// read as fast as they come. A target for the time to the first token (TTFT) bounds the wait: who
-// can no longer be in time is refused while others still can.
+// by. What decoding leaves of it goes to prompts, and a sequence is let in while a step can bear
+// its row, its entries and, spread over the tokens it will generate, its prompt. So those who are
+// let in keep the target, and prompts are read as fast as they come. A target for the time to the
+// first token (TTFT) bounds the wait: who can no longer be in time is refused while others still
+// can.
 #ifndef HYDRANT_SCHEDULER_PACER_H_
 #define HYDRANT_SCHEDULER_PACER_H_
 
