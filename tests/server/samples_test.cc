@@ -446,7 +446,7 @@ std::string Take(SampleOutputs* outputs) {
 }
 
 TEST(SampleOutputs, SendsTheSamplesInTurnAndEachEndAfterItsText) {
-  SampleOutputs outputs(3);
+  SampleOutputs outputs({.num_samples = 3});
   EXPECT_FALSE(outputs.HasNext());
   outputs.Append(0, {.token_id = 1, .text = "a"});
   EXPECT_EQ(Take(&outputs), "0:a");
@@ -471,7 +471,7 @@ TEST(SampleOutputs, SendsTheSamplesInTurnAndEachEndAfterItsText) {
 }
 
 TEST(SampleOutputs, ProgressIsOfTheFirstThatHasNotEnded) {
-  SampleOutputs outputs(3);
+  SampleOutputs outputs({.num_samples = 3});
   EXPECT_TRUE(outputs.IsFirstLive(0));
   EXPECT_FALSE(outputs.IsFirstLive(1));
   outputs.End(1, Finished{});
@@ -498,7 +498,7 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   longer.kv_tokens_kept = 70;
   longer.cached_tokens = 8;
   longer.queue_us = longer.prefill_us = longer.decode_us = 300;
-  SampleOutputs stops(2);
+  SampleOutputs stops({.num_samples = 2});
   stops.End(1, Finished{.usage = longer});
   EXPECT_TRUE(std::holds_alternative<std::monostate>(stops.RequestEnd()));
   stops.End(0, Finished{.usage = usage});
@@ -518,12 +518,12 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   EXPECT_EQ(stopped.usage->queue_us, 10);
   EXPECT_EQ(stopped.usage->prefill_us, 20);
 
-  SampleOutputs cut(2);
+  SampleOutputs cut({.num_samples = 2});
   cut.End(0, Finished{.reason = FinishReason::kLength});
   cut.End(1, Finished{});
   EXPECT_EQ(std::get<Finished>(cut.RequestEnd()).reason, FinishReason::kLength);
 
-  SampleOutputs fails(3);
+  SampleOutputs fails({.num_samples = 3});
   fails.End(2, Finished{.usage = usage});
   EXPECT_FALSE(fails.HasFailed());
   fails.End(1, Failed{.status = absl::InternalError("no logit"), .reason = "ENGINE_FAULT"});
