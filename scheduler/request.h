@@ -41,8 +41,8 @@ struct SamplingParams {
   double presence_penalty = 0.0;   // [-2, 2]; off the logits of tokens in the output
   double frequency_penalty = 0.0;  // [-2, 2]; so for each time that they are there
   std::optional<uint64_t> seed{};  // unset: drawn at submission
-  // Logprobs of the tokens that are generated, and of the prompt's. How many of the first in rank
-  // are told is the business of who asks.
+  // Logprobs of the tokens that are generated, and of the prompt's, which the first sample tells.
+  // How many of the first in rank are told is the business of who asks.
   bool logprobs = false;
   bool prompt_logprobs = false;
   // Before penalties and temperature, to the logits:

@@ -80,7 +80,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .on_pressure = request.on_pressure,
       .largest_cap = checked.largest_cap,
       .pooling = request.pooling,
-      .wants_prompt_logprobs = request.sampling.prompt_logprobs,
+      .wants_prompt_logprobs = request.sampling.prompt_logprobs && !request.sample_of.has_value(),
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
       .sample_of = request.sample_of,

@@ -83,7 +83,7 @@ void GenerateStream::OnEvent(Event event) {
     // An older one that was not sent is out of date.
     if (outputs_.IsFirstLive(index)) progress_ = ToWireProgress(*progress);
   } else if (const auto* of_prompt = std::get_if<PromptLogprobs>(&event.what)) {
-    if (!broken_) outputs_.Append(index, *of_prompt);
+    if (!broken_) outputs_.Append(*of_prompt);
   } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
     outputs_.End(index, *finished);
     EndRequest();

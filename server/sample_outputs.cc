@@ -37,8 +37,7 @@ void SampleOutputs::Append(size_t index, const Delta& delta) {
   num_bytes_ += BytesOf(growing);
 }
 
-void SampleOutputs::Append(size_t index, const PromptLogprobs& logprobs) {
-  if (index != 0) return;
+void SampleOutputs::Append(const PromptLogprobs& logprobs) {
   uint32_t position = 1;
   for (const TokenLogprobs& token : logprobs.tokens) {
     if (of_prompt_.empty() || BytesOf(of_prompt_.back().tokens()) >= kFullBytes)

@@ -30,8 +30,7 @@ class SampleOutputs {
 
   // `index`: of the sample, below size().
   void Append(size_t index, const Delta& delta);
-  // Of the first sample; the others have the same prompt.
-  void Append(size_t index, const PromptLogprobs& logprobs);
+  void Append(const PromptLogprobs& logprobs);
   void End(size_t index, const Finished& finished);
   void End(size_t index, const Failed& failed);
 
