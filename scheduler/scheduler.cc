@@ -671,6 +671,13 @@ Scheduler::LogprobReader::LogprobReader(const StepInFlight& step, const StepResu
   const auto wants = [](const ScheduledToken& row) { return row.logprobs; };
   next_of_samples_ = next_ + std::ranges::count_if(step.decode, wants) +
                      std::ranges::count_if(step.prefill, wants);
+  size_t of_samples = 0, of_prompts = 0;
+  for (const ScheduledSlice& slice : step.prefill) {
+    if (slice.logprobs) of_samples += slice.samples.size();
+    of_prompts += slice.scored.end - slice.scored.begin;
+  }
+  HYDRANT_CHECK(result.logprobs.size() == next_of_samples_ - next_ + of_samples);
+  HYDRANT_CHECK(result.prompt_logprobs.size() == of_prompts);
 }
 
 // Steps bring them in the order of the prompt, from where they begin on when it is read again.
