@@ -1,0 +1,86 @@
+// Compiled into XGrammar in place of its support/logging.h (cmake/Xgrammar.cmake), which prints
+// warnings and only throws. Here
+//   a warning is kept, because what it says was ignored must be refused;
+//   an internal check is made in every build, and throws;
+//   each of these checks is a step of a budget. They stand wherever the library visits a rule, adds
+//   an edge or moves a parser, so the budget bounds its time and memory, and means the same on
+//   every machine. The library has no way to be cancelled.
+// The state is the calling thread's.
+#ifndef XGRAMMAR_SUPPORT_LOGGING_H_
+#define XGRAMMAR_SUPPORT_LOGGING_H_
+
+#include <cstdint>
+#include <ctime>
+#include <iomanip>
+#include <iostream>
+#include <limits>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace hydrant {
+
+// Thrown where the steps have been used up. It is no std::exception: nothing in the library may
+// take it for an error of its own and go on.
+struct GrammarTooCostly {};
+
+struct GrammarTrace {
+  int64_t steps_left = std::numeric_limits<int64_t>::max();
+  std::string first_warning;
+};
+inline thread_local GrammarTrace grammar_trace;
+
+inline void SpendGrammarStep() {
+  if (--grammar_trace.steps_left < 0) throw GrammarTooCostly();
+}
+
+}  // namespace hydrant
+
+namespace xgrammar {
+
+class LogFatalError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws at the end of the statement that it is made in.
+class LogFatal {
+ public:
+  [[noreturn]] ~LogFatal() noexcept(false) { throw LogFatalError(stream_.str()); }
+  std::ostringstream& stream() { return stream_; }
+
+ private:
+  std::ostringstream stream_;
+};
+
+class LogMessage {
+ public:
+  explicit LogMessage(bool is_warning) : is_warning_(is_warning) {}
+  ~LogMessage() {
+    std::string& first = hydrant::grammar_trace.first_warning;
+    if (is_warning_ && first.empty()) first = stream_.str();
+  }
+  std::ostringstream& stream() { return stream_; }
+
+ private:
+  bool is_warning_;
+  std::ostringstream stream_;
+};
+
+}  // namespace xgrammar
+
+#define XGRAMMAR_LOG_INFO ::xgrammar::LogMessage(false).stream()
+#define XGRAMMAR_LOG_DEBUG ::xgrammar::LogMessage(false).stream()
+#define XGRAMMAR_LOG_WARNING ::xgrammar::LogMessage(true).stream()
+#define XGRAMMAR_LOG_FATAL ::xgrammar::LogFatal().stream()
+#define XGRAMMAR_LOG(level) XGRAMMAR_LOG_##level
+
+#define XGRAMMAR_CHECK(x) \
+  if (!(x)) ::xgrammar::LogFatal().stream()
+#define XGRAMMAR_ICHECK(x) \
+  if (!(x)) ::xgrammar::LogFatal().stream() << "internal check (" #x ") failed: "
+#define XGRAMMAR_DCHECK(x)                 \
+  if (::hydrant::SpendGrammarStep(), !(x)) \
+  ::xgrammar::LogFatal().stream() << "internal check (" #x ") failed: "
+
+#endif  // XGRAMMAR_SUPPORT_LOGGING_H_
