@@ -18,20 +18,27 @@ if(NOT EXISTS ${HYDRANT_XGRAMMAR_SOURCE}/LICENSE)
   message(FATAL_ERROR "HYDRANT_XGRAMMAR is on, but there is no ${HYDRANT_XGRAMMAR_SOURCE}: run scripts/fetch-xgrammar")
 endif()
 
-file(GLOB_RECURSE xgrammar_sources ${HYDRANT_XGRAMMAR_SOURCE}/cpp/*.cc)
-list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/(support/logging|tokenizer_info)\\.cc$")
+# A copy of one of its files with a line changed, and a note of it, as the licence asks.
+function(hydrant_change_xgrammar file from to)
+  file(READ ${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} text)
+  string(REPLACE "${from}" "${to}" changed "${text}")
+  if(changed STREQUAL text)
+    message(FATAL_ERROR "${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} is not the one of version 0.2.8")
+  endif()
+  file(CONFIGURE OUTPUT xgrammar/${file} @ONLY CONTENT "// Changed by Hydrant; cmake/Xgrammar.cmake says what.\n${changed}")
+endfunction()
 
 # A token counts as the beginning of the next where that contains it anywhere, so tokens that may follow are left out.
-file(READ ${HYDRANT_XGRAMMAR_SOURCE}/cpp/tokenizer_info.cc text)
-string(REPLACE "token.find(prefix_stack.top().first) == std::string::npos" "token.rfind(prefix_stack.top().first, 0) != 0"
-       changed "${text}")
-if(changed STREQUAL text)
-  message(FATAL_ERROR "${HYDRANT_XGRAMMAR_SOURCE}/cpp/tokenizer_info.cc is not the one of version 0.2.8")
-endif()
-file(CONFIGURE OUTPUT xgrammar/tokenizer_info.cc @ONLY
-     CONTENT "// Changed by Hydrant: one token begins another only where it is a prefix of it.\n${changed}")
+hydrant_change_xgrammar(tokenizer_info.cc
+  "token.find(prefix_stack.top().first) == std::string::npos" "token.rfind(prefix_stack.top().first, 0) != 0")
+# A loop without a check, so without a step (engine/grammar/xgrammar_logging.h).
+set(line "const auto& parent_states_map = rule_id_to_completable_states_[state.rule_start_pos];")
+hydrant_change_xgrammar(earley_parser.cc "${line}" "${line}\n  ::hydrant::SpendGrammarSteps(parent_states_map.size() / 16);")
 
-add_library(xgrammar STATIC ${xgrammar_sources} ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/tokenizer_info.cc)
+file(GLOB_RECURSE xgrammar_sources ${HYDRANT_XGRAMMAR_SOURCE}/cpp/*.cc)
+list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/(support/logging|tokenizer_info|earley_parser)\\.cc$")
+add_library(xgrammar STATIC ${xgrammar_sources} 
+  ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/tokenizer_info.cc ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/earley_parser.cc)
 target_include_directories(xgrammar SYSTEM
   PUBLIC ${HYDRANT_XGRAMMAR_SOURCE}/include ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/dlpack/include
   PRIVATE ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/picojson ${HYDRANT_XGRAMMAR_SOURCE}/cpp)

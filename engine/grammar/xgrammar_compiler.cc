@@ -61,8 +61,9 @@ class XgrammarCompiler final : public GrammarCompiler {
     absl::StatusOr<Compiled> compiled = absl::InternalError("not compiled");
     HYDRANT_RETURN_IF_ERROR(RunOnLargeStack(kStackBytes, [&] { compiled = CompileText(text); }));
     if (!compiled.ok()) {
-      return absl::Status(compiled.status().code(),
-                          absl::StrCat(text.field, ": ", OneLine(std::string(compiled.status().message()))));
+      return absl::Status(
+          compiled.status().code(),
+          absl::StrCat(text.field, ": ", OneLine(std::string(compiled.status().message()))));
     }
     const std::lock_guard<std::mutex> lock(cache_mutex_);
     cache_.Insert(key, *compiled, (*compiled)->MemoryBytes());
@@ -95,9 +96,9 @@ class XgrammarCompiler final : public GrammarCompiler {
   }
 
   xgrammar::CompiledGrammar Call(GrammarLanguage language, const std::string& text) const {
-    // A compiler of its own: its cache of rules serves one grammar, so that steps do not depend on
-    // what was compiled before.
-    xgrammar::GrammarCompiler compiler(tokenizer_, /*max_threads=*/1);
+    // Without its caches steps do not depend on what was compiled before; for one grammar they cost
+    // more than they save.
+    xgrammar::GrammarCompiler compiler(tokenizer_, /*max_threads=*/1, /*cache_enabled=*/false);
     switch (language) {
       case GrammarLanguage::kJsonSchema:
         return compiler.CompileJSONSchema(text);

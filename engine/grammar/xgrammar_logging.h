@@ -30,8 +30,9 @@ struct GrammarTrace {
 };
 inline thread_local GrammarTrace grammar_trace;
 
-inline void SpendGrammarStep() {
-  if (--grammar_trace.steps_left < 0) throw GrammarTooCostly();
+inline void SpendGrammarSteps(int64_t steps) {
+  grammar_trace.steps_left -= steps;
+  if (grammar_trace.steps_left < 0) throw GrammarTooCostly();
 }
 
 }  // namespace hydrant
@@ -46,10 +47,15 @@ class LogFatalError : public std::runtime_error {
 // Throws at the end of the statement that it is made in.
 class LogFatal {
  public:
-  [[noreturn]] ~LogFatal() noexcept(false) { throw LogFatalError(stream_.str()); }
+  explicit LogFatal(const char* condition = "") : condition_(condition) {}
+  [[noreturn]] ~LogFatal() noexcept(false) {
+    const std::string message = stream_.str();
+    throw LogFatalError(message.empty() ? std::string("not so: ") + condition_ : message);
+  }
   std::ostringstream& stream() { return stream_; }
 
  private:
+  const char* condition_;
   std::ostringstream stream_;
 };
 
@@ -76,11 +82,11 @@ class LogMessage {
 #define XGRAMMAR_LOG(level) XGRAMMAR_LOG_##level
 
 #define XGRAMMAR_CHECK(x) \
-  if (!(x)) ::xgrammar::LogFatal().stream()
+  if (!(x)) ::xgrammar::LogFatal(#x).stream()
 #define XGRAMMAR_ICHECK(x) \
   if (!(x)) ::xgrammar::LogFatal().stream() << "internal check (" #x ") failed: "
-#define XGRAMMAR_DCHECK(x)                 \
-  if (::hydrant::SpendGrammarStep(), !(x)) \
+#define XGRAMMAR_DCHECK(x)                   \
+  if (::hydrant::SpendGrammarSteps(1), !(x)) \
   ::xgrammar::LogFatal().stream() << "internal check (" #x ") failed: "
 
 #endif  // XGRAMMAR_SUPPORT_LOGGING_H_
