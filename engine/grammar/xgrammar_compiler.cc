@@ -78,9 +78,22 @@ class XgrammarCompiler final : public GrammarCompiler {
 
   absl::StatusOr<Compiled> CompileText(const GrammarText& text) const {
     grammar_trace.first_warning.clear();
-    std::optional<xgrammar::CompiledGrammar> grammar;
-    const absl::Status status =
-        CallXgrammar(limits_.compile_steps, [&] { grammar = Call(text.language, text.text); });
+    std::optional<xgrammar::CompiledGrammar> compiled;
+    std::optional<xgrammar::Grammar> grammar;
+    // Without tokens first: automata grow by the square of what they are made from, and their steps
+    // take more memory than those of masks.
+    absl::Status status = CallXgrammar(limits_.automaton_steps, [&] {
+      grammar = Read(text.language, text.text);
+      xgrammar::GrammarCompiler(no_tokens_, /*max_threads=*/1, /*cache_enabled=*/false)
+          .CompileGrammar(*grammar);
+    });
+    // Without the library's caches steps do not depend on what was compiled before.
+    if (status.ok()) {
+      status = CallXgrammar(limits_.compile_steps, [&] {
+        compiled = xgrammar::GrammarCompiler(tokenizer_, /*max_threads=*/1, /*cache_enabled=*/false)
+                       .CompileGrammar(*grammar);
+      });
+    }
     if (absl::IsResourceExhausted(status)) {
       return absl::InvalidArgumentError(
           absl::StrCat("is too large to compile: it ", status.message()));
@@ -90,24 +103,21 @@ class XgrammarCompiler final : public GrammarCompiler {
     if (!grammar_trace.first_warning.empty()) {
       return absl::InvalidArgumentError(grammar_trace.first_warning);
     }
-    auto compiled = std::make_shared<XgrammarCompiled>(*std::move(grammar), shape_, limits_);
-    HYDRANT_RETURN_IF_ERROR(CheckBeginning(*compiled));
-    return compiled;
+    auto result = std::make_shared<XgrammarCompiled>(*std::move(compiled), shape_, limits_);
+    HYDRANT_RETURN_IF_ERROR(CheckBeginning(*result));
+    return result;
   }
 
-  xgrammar::CompiledGrammar Call(GrammarLanguage language, const std::string& text) const {
-    // Without its caches steps do not depend on what was compiled before; for one grammar they cost
-    // more than they save.
-    xgrammar::GrammarCompiler compiler(tokenizer_, /*max_threads=*/1, /*cache_enabled=*/false);
+  static xgrammar::Grammar Read(GrammarLanguage language, const std::string& text) {
     switch (language) {
       case GrammarLanguage::kJsonSchema:
-        return compiler.CompileJSONSchema(text);
+        return xgrammar::Grammar::FromJSONSchema(text);
       case GrammarLanguage::kRegex:
-        return compiler.CompileRegex(text);
+        return xgrammar::Grammar::FromRegex(text);
       case GrammarLanguage::kEbnf:
         break;
     }
-    return compiler.CompileGrammar(text);
+    return xgrammar::Grammar::FromEBNF(text);
   }
 
   absl::Status CheckBeginning(const CompiledGrammar& compiled) const {
@@ -125,6 +135,7 @@ class XgrammarCompiler final : public GrammarCompiler {
   }
 
   const xgrammar::TokenizerInfo tokenizer_;
+  const xgrammar::TokenizerInfo no_tokens_{std::vector<std::string>()};
   const std::shared_ptr<const MaskShape> shape_;
   const GrammarLimits limits_;
   std::mutex compiling_;  // taken before cache_mutex_
