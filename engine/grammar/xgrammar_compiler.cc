@@ -77,7 +77,7 @@ class XgrammarCompiler final : public GrammarCompiler {
   }
 
   absl::StatusOr<Compiled> CompileText(const GrammarText& text) const {
-    grammar_trace.first_warning.clear();
+    grammar_warning.clear();
     std::optional<xgrammar::CompiledGrammar> compiled;
     std::optional<xgrammar::Grammar> grammar;
     // Without tokens first: automata grow by the square of what they are made from, and their steps
@@ -100,8 +100,8 @@ class XgrammarCompiler final : public GrammarCompiler {
     }
     HYDRANT_RETURN_IF_ERROR(status);
     // What it warns of, it leaves out.
-    if (!grammar_trace.first_warning.empty()) {
-      return absl::InvalidArgumentError(grammar_trace.first_warning);
+    if (!grammar_warning.empty()) {
+      return absl::InvalidArgumentError(grammar_warning);
     }
     auto result = std::make_shared<XgrammarCompiled>(*std::move(compiled), shape_, limits_);
     HYDRANT_RETURN_IF_ERROR(CheckBeginning(*result));

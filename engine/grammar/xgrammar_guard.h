@@ -20,7 +20,7 @@ template <typename Function>
 absl::Status CallXgrammar(int64_t most_steps, const Function& function,
                           int64_t* steps_taken = nullptr) {
   absl::Status status;
-  grammar_trace.steps_left = most_steps;
+  grammar_steps_left = most_steps;
   try {
     function();
   } catch (const GrammarTooCostly&) {
@@ -30,8 +30,8 @@ absl::Status CallXgrammar(int64_t most_steps, const Function& function,
   } catch (const std::exception& error) {
     status = absl::InvalidArgumentError(error.what());
   }
-  if (steps_taken != nullptr) *steps_taken = most_steps - grammar_trace.steps_left;
-  grammar_trace.steps_left = std::numeric_limits<int64_t>::max();
+  if (steps_taken != nullptr) *steps_taken = most_steps - grammar_steps_left;
+  grammar_steps_left = std::numeric_limits<int64_t>::max();
   return status;
 }
 

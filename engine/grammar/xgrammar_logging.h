@@ -24,15 +24,14 @@ namespace hydrant {
 // take it for an error of its own and go on.
 struct GrammarTooCostly {};
 
-struct GrammarTrace {
-  int64_t steps_left = std::numeric_limits<int64_t>::max();
-  std::string first_warning;
-};
-inline thread_local GrammarTrace grammar_trace;
+// Two variables: the one that is counted down must be constant at the start, or every step would
+// call a function to ask whether it has been made.
+inline thread_local int64_t grammar_steps_left = std::numeric_limits<int64_t>::max();
+inline thread_local std::string grammar_warning;  // the first one
 
 inline void SpendGrammarSteps(int64_t steps) {
-  grammar_trace.steps_left -= steps;
-  if (grammar_trace.steps_left < 0) throw GrammarTooCostly();
+  grammar_steps_left -= steps;
+  if (grammar_steps_left < 0) throw GrammarTooCostly();
 }
 
 }  // namespace hydrant
@@ -63,7 +62,7 @@ class LogMessage {
  public:
   explicit LogMessage(bool is_warning) : is_warning_(is_warning) {}
   ~LogMessage() {
-    std::string& first = hydrant::grammar_trace.first_warning;
+    std::string& first = hydrant::grammar_warning;
     if (is_warning_ && first.empty()) first = stream_.str();
   }
   std::ostringstream& stream() { return stream_; }
