@@ -22,6 +22,9 @@ enum class NextTokens {
   // No token may follow, and the text is not complete: the vocabulary cannot spell what the grammar
   // wants, or the grammar wants what does not exist. The caller ends the sequence.
   kNone,
+  // The grammar is so ambiguous that what may follow takes more steps to find than are allowed. The
+  // caller ends the sequence. Steps are counted, not timed: the same text ends at the same token.
+  kTooCostly,
 };
 
 class TokenConstraint {
@@ -34,7 +37,7 @@ class TokenConstraint {
   virtual NextTokens FillMask(std::span<uint32_t> words) = 0;
 
   // The token that was drawn. False: it may not follow, and nothing has changed. After an
-  // end-of-generation id nothing follows.
+  // end-of-generation id nothing follows, nor after kTooCostly, which the next FillMask() says.
   virtual bool Accept(TokenId token) = 0;
 
   virtual bool IsComplete() const = 0;  // the text so far is one that was asked for
