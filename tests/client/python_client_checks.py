@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import unittest
+from concurrent import futures
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -203,6 +204,76 @@ class Errors(unittest.TestCase):
         self.assertEqual(str(error), "RESOURCE_EXHAUSTED [QUEUE_FULL]: full")
 
 
+class Reaching(unittest.TestCase):
+    """TLS and tokens, against a server of Python's that tells what it saw."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not shutil.which("openssl"):
+            raise unittest.SkipTest("openssl is not installed")
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        for name, signed_by in (("ca", None), ("server", "ca"), ("client", "ca"), ("stranger", None)):
+            cls.certify(name, signed_by)
+
+    @classmethod
+    def certify(cls, name, signed_by):
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj",
+                   f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        if signed_by:
+            command += ["-CA", f"{signed_by}.pem", "-CAkey", f"{signed_by}.key", "-addext", "basicConstraints=critical,CA:FALSE"]
+        subprocess.run(command, cwd=cls.folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def read(self, name):
+        return (self.folder / name).read_bytes()
+
+    def serve(self, credentials):
+        class Tokens(hydrant_pb2_grpc.HydrantServicer):
+            def GetModelInfo(self, request, context):
+                return pb.GetModelInfoResponse(name=dict(context.invocation_metadata()).get("authorization", "none"))
+
+        server = grpc.server(futures.ThreadPoolExecutor(2))
+        hydrant_pb2_grpc.add_HydrantServicer_to_server(Tokens(), server)
+        if credentials is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", credentials)
+        server.start()
+        self.addCleanup(server.stop, None)
+        return f"127.0.0.1:{port}"
+
+    def test_a_token(self):
+        address = self.serve(None)
+        with Client(address, token="secret") as client, Client(address) as nobody:
+            self.assertEqual(client.model_info().name, "Bearer secret")
+            self.assertEqual(nobody.model_info().name, "none")
+
+    def test_tls(self):
+        own = [(self.read("server.key"), self.read("server.pem"))]
+        address = self.serve(grpc.ssl_server_credentials(own))
+        with Client(address, tls_ca=self.folder / "ca.pem", token="secret") as client:
+            self.assertEqual(client.model_info().name, "Bearer secret")
+        for wrong in ({}, {"tls": True}, {"tls_ca": self.folder / "stranger.pem"}):
+            with Client(address, retries=0, **wrong) as client, self.assertRaises(HydrantError, msg=wrong) as raised:
+                client.model_info(timeout=20)
+            self.assertEqual(raised.exception.code, grpc.StatusCode.UNAVAILABLE)
+
+    def test_a_certificate_of_the_clients_own(self):
+        own = [(self.read("server.key"), self.read("server.pem"))]
+        address = self.serve(grpc.ssl_server_credentials(own, self.read("ca.pem"), require_client_auth=True))
+        ca = {"tls_ca": self.folder / "ca.pem"}
+
+        def certificate(name):
+            return {"tls_certificate": self.folder / f"{name}.pem", "tls_key": self.folder / f"{name}.key"}
+
+        with Client(address, **ca, **certificate("client")) as client:
+            self.assertEqual(client.model_info().name, "none")
+        for wrong in ({}, certificate("stranger")):
+            with Client(address, retries=0, **ca, **wrong) as client, self.assertRaises(HydrantError, msg=wrong):
+                client.model_info(timeout=20)
+        with self.assertRaisesRegex(ValueError, "go together"):
+            Client(address, tls_key="me.key")
+
+
 class AgainstTheDaemon(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -314,6 +385,24 @@ class AgainstTheDaemon(unittest.TestCase):
         with Client(address, retries=1) as client, self.assertRaises(HydrantError) as raised:
             client.model_info(timeout=20)
         self.assertEqual((raised.exception.code, raised.exception.lost), (grpc.StatusCode.UNAVAILABLE, True))
+
+    def test_a_full_queue_is_waited_for(self):
+        endless = {"max_tokens": 1_000_000, "ignore_eos": True, "cache_policy": "streaming", "max_cache_tokens": 64,
+                   "params": {"rolling": True}}
+        with Daemon(TINY, "--max-num-seqs", "1", "--max-num-queued-reqs", "1") as small, Client(small.address, retries=9) as client:
+            running, waiting = client.stream("Once", **endless), client.stream("Once", **endless)
+            next(running)
+            while client.server_info().load.running == 0:
+                time.sleep(0.05)
+            next(waiting)
+            with Client(small.address, retries=0) as hasty, self.assertRaises(HydrantError) as raised:
+                hasty.generate("Once", max_tokens=3)
+            self.assertEqual(raised.exception.reason, "QUEUE_FULL")
+            self.assertGreater(raised.exception.retry_after, 0)
+            leaving = threading.Timer(0.5, lambda: (running.close(), waiting.close()))
+            leaving.start()
+            self.assertEqual(client.generate("Once", max_tokens=3).finish_reason, "length")
+            leaving.join()
 
     def test_a_server_that_comes_late_is_waited_for(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -38,7 +38,7 @@ def main():
 
     for check in (["-m", "mypy", "--strict", "-p", "hydrant"], ["-m", "mypy", "--strict", HERE / "python_client_types.py"],
                   ["-m", "unittest", "-v", "python_client_checks"]):
-        environment = {**os.environ, "HYDRANTD": str(args.daemon), "MYPY_CACHE_DIR": str(args.out / "mypy")}
+        environment = {**os.environ, "HYDRANTD": str(args.daemon), "MYPY_CACHE_DIR": str(args.out / "mypy"), "GRPC_VERBOSITY": "ERROR"}
         if subprocess.run([python, *check], cwd=HERE, env=environment, check=False).returncode != 0:
             return 1
     return 0
