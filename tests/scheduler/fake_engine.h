@@ -146,7 +146,11 @@ class FakeEngine : public ImmediateExecutor {
     std::vector<uint64_t> data, state;  // [pages, block_size]
   };
   void CopyPage(const PageCopy& page, const Stamps& from, Stamps* to) const;
-  TokenId Choose(const Slot& slot, const SamplingRow& sampling);
+  TokenId Choose(const Slot& slot, const SampledRow& sampling);
+  TokenId ChooseFromAll(const Slot& slot, const SamplingRow& sampling);
+  static TokenLogprobs LogprobsOf(TokenId token, int64_t position);
+  static void AddLogprobs(const SampledRow& sampling, TokenId token,
+                          std::vector<TokenLogprobs>* to);
 
   EngineLimits limits_;
   std::vector<Slot> slots_;

@@ -1,0 +1,56 @@
+# XGrammar out of .cache/xgrammar, where scripts/fetch-xgrammar has put its sources, as the static library `xgrammar`. Its
+# own CMakeLists.txt wants the Python package's build; this one takes the C++ alone.
+#
+#   HYDRANT_XGRAMMAR  AUTO: where the sources are; ON: end where they are not; OFF: without structured output
+
+set(HYDRANT_XGRAMMAR AUTO CACHE STRING "Structured output through XGrammar: AUTO, ON or OFF")
+set(HYDRANT_XGRAMMAR_SOURCE ${PROJECT_SOURCE_DIR}/.cache/xgrammar/0.2.8 CACHE PATH "The sources of XGrammar")
+
+if(NOT HYDRANT_XGRAMMAR)
+  message(STATUS "HYDRANT_XGRAMMAR is off: no structured output")
+  return()
+endif()
+if(NOT EXISTS ${HYDRANT_XGRAMMAR_SOURCE}/LICENSE)
+  if(HYDRANT_XGRAMMAR STREQUAL "AUTO")
+    message(STATUS "No sources of XGrammar (scripts/fetch-xgrammar): no structured output")
+    return()
+  endif()
+  message(FATAL_ERROR "HYDRANT_XGRAMMAR is on, but there is no ${HYDRANT_XGRAMMAR_SOURCE}: run scripts/fetch-xgrammar")
+endif()
+
+# A copy of one of its files with a line changed, and a note of it, as the licence asks.
+function(hydrant_change_xgrammar file from to)
+  file(READ ${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} text)
+  string(REPLACE "${from}" "${to}" changed "${text}")
+  if(changed STREQUAL text)
+    message(FATAL_ERROR "${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} is not the one of version 0.2.8")
+  endif()
+  file(CONFIGURE OUTPUT xgrammar/${file} @ONLY CONTENT "// Changed by Hydrant; cmake/Xgrammar.cmake says what.\n${changed}")
+endfunction()
+
+# A token counts as the beginning of the next where that contains it anywhere, so tokens that may follow are left out.
+hydrant_change_xgrammar(tokenizer_info.cc
+  "token.find(prefix_stack.top().first) == std::string::npos" "token.rfind(prefix_stack.top().first, 0) != 0")
+# A loop without a check, so without a step (engine/grammar/xgrammar_logging.h).
+set(line "const auto& parent_states_map = rule_id_to_completable_states_[state.rule_start_pos];")
+hydrant_change_xgrammar(earley_parser.cc "${line}" "${line}\n  ::hydrant::SpendGrammarSteps(parent_states_map.size() / 16);")
+
+file(GLOB_RECURSE xgrammar_sources ${HYDRANT_XGRAMMAR_SOURCE}/cpp/*.cc)
+list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/(support/logging|tokenizer_info|earley_parser)\\.cc$")
+add_library(xgrammar STATIC ${xgrammar_sources} 
+  ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/tokenizer_info.cc ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/earley_parser.cc)
+target_include_directories(xgrammar SYSTEM
+  PUBLIC ${HYDRANT_XGRAMMAR_SOURCE}/include ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/dlpack/include
+  PRIVATE ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/picojson ${HYDRANT_XGRAMMAR_SOURCE}/cpp)
+target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=1)
+# Its header's guard keeps the library's own from being read; that one says why.
+target_compile_options(xgrammar PRIVATE -w -include ${PROJECT_SOURCE_DIR}/engine/grammar/xgrammar_logging.h)
+target_compile_features(xgrammar PRIVATE cxx_std_17)
+set_target_properties(xgrammar PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17 CXX_CLANG_TIDY "")
+if(HYDRANT_FUZZERS)
+  target_compile_options(xgrammar PRIVATE -fsanitize=fuzzer-no-link)
+endif()
+if(HYDRANT_SANITIZE)
+  target_compile_options(xgrammar PUBLIC -fsanitize=${HYDRANT_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(xgrammar PUBLIC -fsanitize=${HYDRANT_SANITIZE})
+endif()
