@@ -49,8 +49,8 @@ def seconds(text):
 
 
 def flags(arguments):
-    """--name=value as numbers or text, by name."""
-    return dict(re.fullmatch(r"--([a-z-]+)=(.*)", argument).groups() for argument in arguments)
+    """--name=value as numbers or text, by name; None for a --name alone."""
+    return dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", argument).groups() for argument in arguments)
 
 
 def run(*command, **environment):
@@ -129,7 +129,7 @@ class Kubernetes(unittest.TestCase):
             self.skipTest("kubernetes-validate is not installed (pip install kubernetes-validate)")
         objects = list(base().values())
         if tool("kubectl"):
-            for overlay in ("base", "gpu"):
+            for overlay in ("base", "gpu", "secure"):
                 objects += rendered(overlay)
         for item in objects:
             kubernetes_validate.validate(item, KUBERNETES, strict=True)
@@ -145,6 +145,31 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], "1")
         self.assertEqual(container["image"], "hydrant:cuda")
         self.assertEqual(container["args"], self.container["args"])
+
+
+    def test_the_secure_overlay_takes_insecure_away(self):
+        """Applied by hand where there is no kubectl: the patch counts on the place of an argument."""
+        patches = documents("k8s", "secure", "kustomization.yaml")[0]["patches"]
+        self.assertTrue(os.path.exists(path("k8s", "secure", patches[0]["path"])))
+        args = list(self.container["args"])
+        for step in yaml.safe_load(patches[1]["patch"]):
+            index = step["path"].rsplit("/", 1)[1]
+            if step["op"] == "test":
+                self.assertEqual(args[int(index)], step["value"])
+            elif step["op"] == "replace":
+                args[int(index)] = step["value"]
+            else:
+                self.assertEqual((step["op"], index), ("add", "-"))
+                args.append(step["value"])
+        if tool("kubectl"):
+            deployment = next(item for item in rendered("secure") if item["kind"] == "Deployment")
+            self.assertEqual(deployment["spec"]["template"]["spec"]["containers"][0]["args"], args)
+        given = flags(args)
+        self.assertNotIn("insecure", given)
+        secure = documents("k8s", "secure", patches[0]["path"])[0]["spec"]["template"]["spec"]
+        mounts = [mount["mountPath"] for mount in secure["containers"][0]["volumeMounts"]]
+        for flag in ("tls-certificate", "tls-key", "auth-tokens"):
+            self.assertIn(os.path.dirname(given[flag]), mounts)
 
 
 class Gateway(unittest.TestCase):
