@@ -24,8 +24,8 @@ struct MetricsArgs {
   ServingState serving;  // what only a model has is absent while there is none
   Health health;
   const RequestMetrics* requests = nullptr;
-  TimeUs now = 0;                    // of the steady clock
-  const Tenants* tenants = nullptr;  // null: there are none
+  TimeUs now = 0;                     // of the steady clock
+  const Tenants* tenants = nullptr;   // null: there are none
   const DoorMetrics* door = nullptr;  // null: there is none
 };
 

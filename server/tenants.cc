@@ -80,7 +80,8 @@ absl::StatusOr<Caller> Tenants::Identify(std::optional<std::string_view> authori
   // The scheme's name is of any case (RFC 9110).
   const bool bearer = absl::StartsWithIgnoreCase({authorization->data(), authorization->size()},
                                                  {kBearer.data(), kBearer.size()});
-  if (!bearer) return absl::UnauthenticatedError("authorization: is not of the form 'Bearer TOKEN'");
+  if (!bearer)
+    return absl::UnauthenticatedError("authorization: is not of the form 'Bearer TOKEN'");
   const std::shared_ptr<const Known> known = Current();
   const TokenEntry* entry = known->file.Find(authorization->substr(kBearer.size()));
   if (entry == nullptr)
