@@ -18,27 +18,48 @@ if(NOT EXISTS ${HYDRANT_XGRAMMAR_SOURCE}/LICENSE)
   message(FATAL_ERROR "HYDRANT_XGRAMMAR is on, but there is no ${HYDRANT_XGRAMMAR_SOURCE}: run scripts/fetch-xgrammar")
 endif()
 
-# A copy of one of its files with a line changed, and a note of it, as the licence asks.
-function(hydrant_change_xgrammar file from to)
+# hydrant_change_xgrammar(<file> <from> <to> [<from> <to>]...): a copy of one of its files with lines changed, and a note of
+# it, as the licence asks.
+set(xgrammar_changed)
+function(hydrant_change_xgrammar file)
   file(READ ${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} text)
-  string(REPLACE "${from}" "${to}" changed "${text}")
-  if(changed STREQUAL text)
-    message(FATAL_ERROR "${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} is not the one of version 0.2.8")
-  endif()
-  file(CONFIGURE OUTPUT xgrammar/${file} @ONLY CONTENT "// Changed by Hydrant; cmake/Xgrammar.cmake says what.\n${changed}")
+  math(EXPR last "${ARGC} - 1")
+  foreach(i RANGE 1 ${last} 2)
+    math(EXPR next "${i} + 1")
+    string(REPLACE "${ARGV${i}}" "${ARGV${next}}" changed "${text}")
+    if(changed STREQUAL text)
+      message(FATAL_ERROR "${HYDRANT_XGRAMMAR_SOURCE}/cpp/${file} is not the one of version 0.2.8: no '${ARGV${i}}'")
+    endif()
+    set(text "${changed}")
+  endforeach()
+  file(CONFIGURE OUTPUT xgrammar/${file} @ONLY CONTENT "// Changed by Hydrant; cmake/Xgrammar.cmake says what.\n${text}")
+  set(xgrammar_changed ${xgrammar_changed} ${file} PARENT_SCOPE)
 endfunction()
 
 # A token counts as the beginning of the next where that contains it anywhere, so tokens that may follow are left out.
 hydrant_change_xgrammar(tokenizer_info.cc
   "token.find(prefix_stack.top().first) == std::string::npos" "token.rfind(prefix_stack.top().first, 0) != 0")
+
 # A loop without a check, so without a step (engine/grammar/xgrammar_logging.h).
 set(line "const auto& parent_states_map = rule_id_to_completable_states_[state.rule_start_pos];")
 hydrant_change_xgrammar(earley_parser.cc "${line}" "${line}\n  ::hydrant::SpendGrammarSteps(parent_states_map.size() / 16);")
 
-file(GLOB_RECURSE xgrammar_sources ${HYDRANT_XGRAMMAR_SOURCE}/cpp/*.cc)
-list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/(support/logging|tokenizer_info|earley_parser)\\.cc$")
-add_library(xgrammar STATIC ${xgrammar_sources} 
-  ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/tokenizer_info.cc ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/earley_parser.cc)
+# A string with a length admits control characters, which JSON does not. A pattern that wants what a JSON string has to
+# escape is followed as if it stood outside of one.
+set(line "  // Keep regex conversion independent.")
+hydrant_change_xgrammar(json_schema_converter.cc
+  [[{{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}]] [[{{0, 31}, {'"', '"'}, {'\\', '\\'}}]]
+  "${line}"
+  "  if (json_string && !force_cfg_expansion) {
+    XGRAMMAR_LOG(FATAL) << \"the pattern '\" << regex << \"' matches no text of a JSON string, or is not supported\";
+  }
+${line}")
+
+file(GLOB_RECURSE xgrammar_sources RELATIVE ${HYDRANT_XGRAMMAR_SOURCE}/cpp ${HYDRANT_XGRAMMAR_SOURCE}/cpp/*.cc)
+list(REMOVE_ITEM xgrammar_sources support/logging.cc ${xgrammar_changed})
+list(TRANSFORM xgrammar_sources PREPEND ${HYDRANT_XGRAMMAR_SOURCE}/cpp/)
+list(TRANSFORM xgrammar_changed PREPEND ${CMAKE_CURRENT_BINARY_DIR}/xgrammar/)
+add_library(xgrammar STATIC ${xgrammar_sources} ${xgrammar_changed})
 target_include_directories(xgrammar SYSTEM
   PUBLIC ${HYDRANT_XGRAMMAR_SOURCE}/include ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/dlpack/include
   PRIVATE ${HYDRANT_XGRAMMAR_SOURCE}/3rdparty/picojson ${HYDRANT_XGRAMMAR_SOURCE}/cpp)

@@ -11,6 +11,7 @@
 #include "engine/forward/transformer.h"
 #include "engine/logit_edits.h"
 #include "engine/logprob_rows.h"
+#include "engine/mask_thread.h"
 #include "engine/pool/kv_state.h"
 #include "engine/step_results.h"
 #include "engine/step_rows.h"
@@ -59,6 +60,7 @@ struct Engine::Impl {
   DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
   DeviceArray<float> hidden, k, v, logits;
   DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
+  MaskThread masks;
   LogitEdits edits;
   LogprobRows logprobs;
   Pooler pooler;
@@ -214,7 +216,7 @@ void Engine::Enqueue(const Batch& batch) {
   for (const SlotCut& cut : batch.cuts) impl.Cut(cut);
   const DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
-  impl.edits.Write(batch, impl.limits.num_layers);
+  impl.masks.Start(batch.masks);
   impl.logprobs.Begin(batch, impl.limits.num_layers);
   impl.MarkSeenTokens(batch);
   if (decoded > 0) impl.Decode(shape);
@@ -222,6 +224,8 @@ void Engine::Enqueue(const Batch& batch) {
   impl.ScorePrompts(batch);
   impl.GatherFinalRows(batch);
   impl.PoolPrompts(batch);
+  impl.masks.Wait();
+  impl.edits.Write(batch, impl.limits.num_layers);
   if (impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
   impl.PushResults(batch);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "kernels/ops/edit_logits.h"
 
@@ -43,42 +44,67 @@ LogitsProcessor::LogitsProcessor(const SamplingParams& sampling, const StoppingP
     if (!stopping.ignore_eos)
       ends_.insert(ends_.end(), tokenizer.eog_ids().begin(), tokenizer.eog_ids().end());
   }
-  if (sampling.grammar == nullptr) return;
-  constraint_ = sampling.grammar->NewConstraint();
-  next_words_.resize(MaskWords(static_cast<int>(vocab_)));
-  next_ = constraint_->FillMask(next_words_);
+  if (sampling.grammar != nullptr) constraint_ = sampling.grammar->NewConstraint();
+  next_words_.resize(constraint_ != nullptr ? MaskWords(static_cast<int>(vocab_)) : 0);
 }
 
-void LogitsProcessor::Edit(int64_t num_output, std::span<const TokenId> output, SampledRow* row) {
+bool LogitsProcessor::Edit(int64_t num_output, std::span<const TokenId> output, SampledRow* row) {
+  num_output_ = num_output;
+  output_ = output;
   row->biases = biases_;
   row->mask = allowed_;
-  none_may_follow_ = false;
   const bool may_end = ends_.empty() || num_output >= min_tokens_;
-  if (may_end && bad_words_.empty() && next_ == NextTokens::kAny) return;
+  if (may_end && bad_words_.empty() && constraint_ == nullptr) return false;
   mask_ = allowed_;
   if (mask_.empty()) {
     mask_.assign(MaskWords(static_cast<int>(vocab_)), ~0u);
     if (vocab_ % 32 != 0) mask_.back() = (1u << vocab_ % 32) - 1;
   }
-  if (next_ != NextTokens::kAny) {
+  row->mask = mask_;
+  if (constraint_ != nullptr) return true;
+  Restrict();
+  return false;
+}
+
+void LogitsProcessor::Make() {
+  next_ = constraint_->FillMask(next_words_);
+  if (next_ == NextTokens::kSome || next_ == NextTokens::kEnd) {
     for (size_t i = 0; i < mask_.size(); ++i) mask_[i] &= next_words_[i];
+  } else if (next_ != NextTokens::kAny) {
+    std::ranges::fill(mask_, 0u);
   }
-  if (!may_end) {
+  Restrict();
+}
+
+// The mask, to what else the request says.
+void LogitsProcessor::Restrict() {
+  if (num_output_ < min_tokens_) {
     for (const TokenId token : ends_) Forbid(token, &mask_);
   }
   for (const std::vector<TokenId>& word : bad_words_) {
     const size_t before = word.size() - 1;
-    if (output.size() >= before && std::equal(word.begin(), word.end() - 1, output.end() - before))
+    if (output_.size() >= before &&
+        std::equal(word.begin(), word.end() - 1, output_.end() - static_cast<ptrdiff_t>(before)))
       Forbid(word.back(), &mask_);
   }
-  row->mask = mask_;
-  none_may_follow_ = std::ranges::all_of(mask_, [](uint32_t word) { return word == 0; });
 }
 
-NextTokens LogitsProcessor::Accept(TokenId token) {
-  if (constraint_ == nullptr) return NextTokens::kAny;
-  next_ = constraint_->Accept(token) ? constraint_->FillMask(next_words_) : NextTokens::kNone;
-  return next_;
+absl::Status LogitsProcessor::WhyNoneFollows(int64_t position) const {
+  if (next_ == NextTokens::kTooCostly) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("structured_output: is so ambiguous that what may follow at position ",
+                     position, " takes more steps to find than are allowed; make it simpler"));
+  }
+  const bool none =
+      !mask_.empty() && std::ranges::all_of(mask_, [](uint32_t word) { return word == 0; });
+  if (!none) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "sampling: no token may follow at position ", position,
+      " by the request's structured_output, allowed_token_ids, bad_words and min_tokens"));
+}
+
+void LogitsProcessor::Accept(TokenId token) {
+  if (constraint_ != nullptr) constraint_->Accept(token);
 }
 
 }  // namespace hydrant

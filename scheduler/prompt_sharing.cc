@@ -77,7 +77,7 @@ std::vector<RequestHandle> Scheduler::AddSamples(Sequence* sequence, PrefillSlic
     samples.push_back(handle);
     SampledRow& row = sequence->sample_rows.emplace_back(sample.sampling);
     row.position = slice->sampling.position;
-    sample.EditLogits(row.position, &row);
+    EditLogits(sample, row.position, &row);
     ++more_samples_;
   }
   slice->more_samples = sequence->sample_rows;

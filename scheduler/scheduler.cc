@@ -139,6 +139,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   cut_.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
+  batch_.masks.clear();
   preempted_in_step_ = arena_wanted_ = false;
   more_samples_ = 0;
 
@@ -485,10 +486,19 @@ void Scheduler::ScheduleDecode(TimeUs now) {
                              .in_prompt = position < sequence->num_prompt_tokens});
     SampledRow& row = batch_.decode.back().sampling;
     row.position = position + 1;
-    sequence->EditLogits(position + 1, &row);
+    EditLogits(*sequence, position + 1, &row);
     in_flight_.back().decode.push_back({CacheOf(sequence), position + 1, row.logprobs});
     in_flight_.back().work += {.rows = 1, .pages = static_cast<double>(sequence->space.num_pages)};
   }
+}
+
+// For the row that draws what comes behind so many tokens, where that is not known.
+void Scheduler::EditLogits(const Sequence& sequence, int64_t num_tokens, SampledRow* row) {
+  if (sequence.logits == nullptr || num_tokens < sequence.NumKnown()) return;
+  const int64_t prompt = sequence.num_prompt_tokens;
+  const std::span<const TokenId> output = std::span(sequence.tokens).subspan(prompt);
+  if (sequence.logits->Edit(num_tokens - prompt, output, row))
+    batch_.masks.push_back(sequence.logits.get());
 }
 
 void Scheduler::SchedulePrefill(TimeUs now) {
@@ -530,7 +540,7 @@ void Scheduler::SchedulePrefill(TimeUs now) {
     }
     slice.sampling.position = static_cast<int32_t>(SeenAfter(*sequence));
     if (slice.EndsPrompt(limits_.num_layers))
-      sequence->EditLogits(slice.sampling.position, &slice.sampling);
+      EditLogits(*sequence, slice.sampling.position, &slice.sampling);
     AdvancePrompt(sequence, slice, AddSamples(sequence, &slice));
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   }
@@ -739,14 +749,10 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token,
                         const TokenLogprobs* logprobs, TimeUs now) {
   if (!sequence->IsWaiting() || sequence->IsSwapped()) sequence->num_done = index;
   const bool is_known = index < sequence->NumKnown();
-  if (token == kNoToken && !is_known && sequence->logits != nullptr &&
-      sequence->logits->NoneMayFollow()) {
-    Fail(sequence,
-         absl::InvalidArgumentError(absl::StrCat(
-             "sampling: no token may follow at position ", index,
-             " by the request's structured_output, allowed_token_ids, bad_words and min_tokens")),
-         "INVALID", now);
-    return;
+  if (token == kNoToken && !is_known && sequence->logits != nullptr) {
+    if (sequence->logits->IsComplete()) return EndText(sequence, now);
+    const absl::Status none = sequence->logits->WhyNoneFollows(index);
+    if (!none.ok()) return Fail(sequence, none, "INVALID", now);
   }
   if (token >= tokenizer_->VocabSize()) {  // kNoToken, or an id of the model's padding
     Fail(sequence,
@@ -761,11 +767,10 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token,
   if (sequence->only_reads) return Finish(sequence, FinishReason::kLength, now);
   ++totals_.generation_tokens;
   OutputProcessor::Output output = sequence->output.Push(token);
-  const bool is_last =
-      sequence->logits != nullptr && sequence->logits->Accept(token) == NextTokens::kEnd;
+  if (sequence->logits != nullptr) sequence->logits->Accept(token);
   sequence->usage.completion_tokens = sequence->output.num_tokens();
   const bool full_length = sequence->NumKnown() + 1 >= sequence->max_total_tokens;
-  if ((full_length || is_last) && !output.ends) output.text += sequence->output.Finish();
+  if (full_length && !output.ends) output.text += sequence->output.Finish();
   Delta delta{.text = std::move(output.text)};
   if (output.deliver_id) {
     sequence->tokens.push_back(token);
@@ -777,11 +782,18 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token,
     sequence->last_heard_at = now;
     Send(*sequence, std::move(delta));
   }
-  if (output.ends || is_last) {
+  if (output.ends) {
     Finish(sequence, FinishReason::kStop, now);
   } else if (full_length) {
     Finish(sequence, FinishReason::kLength, now);
   }
+}
+
+// Complete, of a model that has no id that would say so.
+void Scheduler::EndText(Sequence* sequence, TimeUs now) {
+  std::string text = sequence->output.Finish();
+  if (!text.empty()) Send(*sequence, Delta{.text = std::move(text)});
+  Finish(sequence, FinishReason::kStop, now);
 }
 
 void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,

@@ -188,6 +188,7 @@ class Scheduler {
   CachePlan DecideByRoom(const Sequence& sequence) const;
   bool HasRoomToComeBack(const Sequence& sequence) const;
   void ScheduleDecode(TimeUs now);
+  void EditLogits(const Sequence& sequence, int64_t num_tokens, SampledRow* row);
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
@@ -241,6 +242,7 @@ class Scheduler {
                TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
+  void EndText(Sequence* sequence, TimeUs now);
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
   std::shared_ptr<const Context> Keep(const Sequence& sequence);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now,

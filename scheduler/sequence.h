@@ -180,11 +180,6 @@ struct Sequence {
     const int64_t seen = std::max<int64_t>(num_seen, num_prompt_tokens);
     return std::span(tokens).subspan(num_prompt_tokens, seen - num_prompt_tokens);
   }
-  // For the row that draws what comes behind so many tokens, where that is not known.
-  void EditLogits(int64_t num_tokens, SampledRow* row) const {
-    if (logits == nullptr || num_tokens < NumKnown()) return;
-    logits->Edit(num_tokens - num_prompt_tokens, std::span(tokens).subspan(num_prompt_tokens), row);
-  }
   int64_t NumKnown() const { return static_cast<int64_t>(tokens.size()); }
   bool IsWaiting() const {
     return state == SequenceState::kWaiting || state == SequenceState::kPreempted;

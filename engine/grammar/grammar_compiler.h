@@ -42,7 +42,7 @@ struct GrammarLimits {
   size_t text_bytes = 64 << 10;          // of a schema, pattern, grammar, or of all choices
   int64_t automaton_steps = 32'000'000;  // for a grammar's automata
   int64_t compile_steps = 200'000'000;   // for these once more, and the masks of their states
-  int64_t mask_steps = 200'000;          // for one FillMask()
+  int64_t mask_steps = 5'000'000;        // for one FillMask(); a schema's maxLength takes a million
   int64_t accept_steps = 100'000;        // for one Accept()
   // For the Accept()s of a text on average, beside the first accept_steps: what they made is kept.
   int64_t mean_accept_steps = 2'000;

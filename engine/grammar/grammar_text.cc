@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/grammar/schema_check.h"
@@ -46,6 +47,22 @@ std::string Literal(std::string_view text) {
   return literal;
 }
 
+bool IsHexDigit(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); }
+
+// \xHH as \u00HH: the library would read hexadecimal digits behind it as part of it.
+std::string WithFourDigits(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    out.push_back(pattern[i]);
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
+    const bool is_byte = pattern[i + 1] == 'x' && i + 3 < pattern.size() &&
+                         IsHexDigit(pattern[i + 2]) && IsHexDigit(pattern[i + 3]);
+    out += is_byte ? "u00" : std::string(1, pattern[i + 1]);
+    ++i;
+  }
+  return out;
+}
+
 struct Translator {
   size_t most_bytes;
 
@@ -60,7 +77,7 @@ struct Translator {
   }
   absl::StatusOr<GrammarText> operator()(const RegexPattern& regex) const {
     HYDRANT_RETURN_IF_ERROR(CheckText("regex", regex.pattern, most_bytes));
-    return GrammarText{GrammarLanguage::kRegex, "regex", regex.pattern};
+    return GrammarText{GrammarLanguage::kRegex, "regex", WithFourDigits(regex.pattern)};
   }
   absl::StatusOr<GrammarText> operator()(const Choice& choice) const {
     if (choice.texts.empty()) return FieldError("choice", "is empty");

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/json_text.h"
 #include "engine/model/text.h"
+#include "engine/text/utf8.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -79,6 +80,25 @@ constexpr std::array<TypedKeyword, 18> kTypedKeywords = {{
 const TypedKeyword* FindTyped(std::string_view keyword) {
   const auto found = std::ranges::find(kTypedKeywords, keyword, &TypedKeyword::keyword);
   return found == kTypedKeywords.end() ? nullptr : &*found;
+}
+
+// The pattern in ASCII: of other characters the library takes a way on which a pattern may end its
+// string.
+std::string AsciiPattern(std::string_view pattern) {
+  std::string ascii;
+  bool is_escaped = false;  // by a backslash before it
+  while (!pattern.empty()) {
+    const Utf8Front front = ReadUtf8(pattern);
+    if (front.code_point < 0x80) {
+      ascii += pattern.substr(0, front.length);
+    } else {
+      ascii += absl::StrCat(is_escaped ? "u{" : "\\u{",
+                            absl::Hex(static_cast<uint32_t>(front.code_point)), "}");
+    }
+    is_escaped = pattern.front() == '\\' && !is_escaped;
+    pattern.remove_prefix(front.length);
+  }
+  return ascii;
 }
 
 bool HasType(const Json& value, std::string_view type) {
@@ -204,6 +224,11 @@ class Checker {
       (*schema)["type"] = types.front();
     } else {
       (*schema)["type"] = types;
+    }
+    if (schema->contains("pattern")) {
+      Json& pattern = (*schema)["pattern"];
+      if (!pattern.is_string()) return Error("'pattern' is no string");
+      pattern = AsciiPattern(pattern.get_ref<const std::string&>());
     }
     for (const std::string& type : types) {
       if (type == "object") HYDRANT_RETURN_IF_ERROR(CheckObject(schema));

@@ -155,15 +155,34 @@ absl::Status CheckVocabulary(const GrammarVocabulary& vocabulary) {
   return absl::OkStatus();
 }
 
+bool IsSurrogateTail(char c) { return static_cast<unsigned char>(c) - 0xA0u < 0x20; }
+
+// 0xED and such a byte: half of a surrogate pair, which no UTF-8 holds.
+bool HoldsSurrogate(const std::string& bytes) {
+  for (size_t i = 0; i + 1 < bytes.size(); ++i) {
+    if (bytes[i] == '\xED' && IsSurrogateTail(bytes[i + 1])) return true;
+  }
+  return false;
+}
+
 std::shared_ptr<const MaskShape> ShapeOf(const GrammarVocabulary& vocabulary) {
   auto shape = std::make_shared<MaskShape>();
   const size_t words = (vocabulary.token_bytes.size() + 31) / 32;
-  shape->text_words.resize(words);
-  shape->eog_words.resize(words);
-  for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
-    if (!vocabulary.token_bytes[id].empty()) shape->text_words[id / 32] |= 1u << (id % 32);
+  for (auto* bits :
+       {&shape->text_words, &shape->eog_words, &shape->completes_surrogate, &shape->ends_in_ed}) {
+    bits->resize(words);
   }
-  for (const TokenId id : vocabulary.eog_ids) shape->eog_words[id / 32] |= 1u << (id % 32);
+  const auto set = [](std::vector<uint32_t>* bits, size_t id) {
+    (*bits)[id / 32] |= 1u << (id % 32);
+  };
+  for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
+    const std::string& bytes = vocabulary.token_bytes[id];
+    if (bytes.empty() || HoldsSurrogate(bytes)) continue;
+    set(&shape->text_words, id);
+    if (IsSurrogateTail(bytes.front())) set(&shape->completes_surrogate, id);
+    if (bytes.back() == '\xED') set(&shape->ends_in_ed, id);
+  }
+  for (const TokenId id : vocabulary.eog_ids) set(&shape->eog_words, id);
   return shape;
 }
 

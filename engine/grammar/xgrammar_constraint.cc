@@ -36,9 +36,9 @@ class XgrammarConstraint final : public TokenConstraint {
   }
 
   bool Accept(TokenId token) override {
-    if (has_ended_ || is_too_costly_ || !HasBit(shape_->text_words, token)) {
-      return !has_ended_ && !is_too_costly_ && AcceptEnd(token);
-    }
+    if (has_ended_ || is_too_costly_) return false;
+    if (!HasBit(shape_->text_words, token)) return AcceptEnd(token);
+    if (after_ed_ && HasBit(shape_->completes_surrogate, token)) return false;
     bool accepted = false;
     int64_t steps = 0;
     accept_steps_left_ += limits_.mean_accept_steps;
@@ -46,7 +46,10 @@ class XgrammarConstraint final : public TokenConstraint {
         std::min(limits_.accept_steps, accept_steps_left_),
         [&] { accepted = matcher_.AcceptToken(static_cast<int32_t>(token)); }, &steps);
     accept_steps_left_ -= steps;
-    if (status.ok()) return accepted;
+    if (status.ok()) {
+      if (accepted) after_ed_ = HasBit(shape_->ends_in_ed, token);
+      return accepted;
+    }
     is_too_costly_ = true;
     return false;
   }
@@ -88,7 +91,8 @@ class XgrammarConstraint final : public TokenConstraint {
     int64_t texts = 0;
     bool all = true;
     for (size_t i = 0; i < words.size(); ++i) {
-      const uint32_t text = words[i] & shape_->text_words[i];
+      uint32_t text = words[i] & shape_->text_words[i];
+      if (after_ed_) text &= ~shape_->completes_surrogate[i];
       texts += std::popcount(text);
       words[i] = is_complete ? text | shape_->eog_words[i] : text;
       all = all && words[i] == ~uint32_t{0};
@@ -101,6 +105,7 @@ class XgrammarConstraint final : public TokenConstraint {
   const std::shared_ptr<const MaskShape> shape_;
   const GrammarLimits limits_;
   int64_t accept_steps_left_;
+  bool after_ed_ = false;       // the text so far ends with the byte 0xED
   bool has_ended_ = false;      // an end of generation was accepted
   bool is_too_costly_ = false;  // matcher_ must not be used any more
 };

@@ -34,6 +34,15 @@ inline constexpr TokenId kNoToken = std::numeric_limits<TokenId>::max();
 // What is wanted of a prompt's final hidden states, as one vector.
 enum class EmbeddingPooling : uint8_t { kNone, kLast, kMean };
 
+// A row's mask that takes a while to make: beside the step, on whichever thread.
+class RowMask {
+ public:
+  virtual void Make() = 0;
+
+ protected:
+  ~RowMask() = default;
+};
+
 // A row that a token is drawn from, and what its request says of single tokens. What it points to
 // is valid during Enqueue().
 struct SampledRow : SamplingRow {
@@ -41,7 +50,7 @@ struct SampledRow : SamplingRow {
   SampledRow(const SamplingRow& row) : SamplingRow(row) {}  // NOLINT: one that says nothing
 
   // Bits of the tokens that may be drawn (kernels/ops/edit_logits.h), at most the vocabulary's;
-  // empty: all may.
+  // empty: all may. They are there when Batch::masks have been made.
   std::span<const uint32_t> mask = {};
   // Each token once at most; at most kMostBiases.
   std::span<const TokenBias> biases = {};
@@ -144,6 +153,8 @@ struct DecodeRow {
 struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
+  // To be made, one after another, before masks are read; all have been when Enqueue() returns.
+  std::vector<RowMask*> masks;
 
   // What slots are told is work, too: they hear it once.
   bool HasWork() const {

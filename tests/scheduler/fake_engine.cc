@@ -271,6 +271,7 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
       EXPECT_TRUE(MayShrink(slot.plan));
       EXPECT_LT(cut.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
       slot.plan = *cut.plan;
+      slot.shrinks = Mix(slot.shrinks, cut.tokens);
       ++num_shrinks_;
     }
     EXPECT_FALSE(IsOpen(slot.plan));
@@ -482,7 +483,8 @@ TokenId FakeEngine::ChooseFromAll(const Slot& slot, const SamplingRow& sampling)
       Mix(Mix(sampling.seed, sampling.position), slot.history ^ ReadEntries(slot));
   const auto token = static_cast<TokenId>(256 + hash % (FakeTokenizer::kEog - 256));
   if (checks_replays && LifeAs<Shrunk>(slot.plan) != nullptr) {
-    const TokenId before = drawn_.try_emplace({sampling.seed, slot.history}, token).first->second;
+    const TokenId before =
+        drawn_.try_emplace({sampling.seed, Mix(slot.history, slot.shrinks)}, token).first->second;
     EXPECT_EQ(before, token) << "another token than the first time";
   }
   return token;

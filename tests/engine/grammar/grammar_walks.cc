@@ -51,7 +51,10 @@ class Walker {
       if (next == NextTokens::kNone) return Answer(text, "none");
       if (next == NextTokens::kTooCostly) return Answer(text, "costly");
       const TokenId token = Draw(length);
-      if (!constraint->Accept(token)) return Answer(text, "refused");
+      if (!constraint->Accept(token)) {
+        const bool costly = constraint->FillMask(words_) == NextTokens::kTooCostly;
+        return Answer(text, costly ? "costly" : "refused");
+      }
       if (token == kSmallVocabularyEnd) return Answer(text, "complete");
       text += vocabulary_.token_bytes[token];
     }

@@ -24,7 +24,8 @@ Language LongCharacter() {
   const Language tail = Range(0x80, 0xBF);
   Language any = Join(Range(0xC2, 0xDF), tail);
   any = Either(any, Join(Range(0xE0, 0xE0), Join(Range(0xA0, 0xBF), tail)));
-  any = Either(any, Join(Range(0xE1, 0xEF), Join(tail, tail)));
+  any = Either(any, Join(Either(Range(0xE1, 0xEC), Range(0xEE, 0xEF)), Join(tail, tail)));
+  any = Either(any, Join(Range(0xED, 0xED), Join(Range(0x80, 0x9F), tail)));
   any = Either(any, Join(Range(0xF0, 0xF0), Join(Range(0x90, 0xBF), Join(tail, tail))));
   any = Either(any, Join(Range(0xF1, 0xF3), Join(tail, Join(tail, tail))));
   return Either(any, Join(Range(0xF4, 0xF4), Join(Range(0x80, 0x8F), Join(tail, tail))));
