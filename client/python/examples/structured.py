@@ -1,5 +1,7 @@
-"""Answers of a form: one of several texts, an expression, JSON of a schema.   python structured.py [ADDRESS]"""
-import json
+"""Answers of a form: one of several texts, an expression, JSON of a schema.   python structured.py [ADDRESS]
+
+The form holds for as long as the answer lasts: JSON that max_tokens cuts off is the beginning of some.
+"""
 import sys
 
 from hydrant import Client
@@ -13,4 +15,5 @@ SCHEMA = {
 with Client(*sys.argv[1:]) as client:
     print(client.generate("Was the sea calm? Answer:", choice=["yes", "no"], temperature=0).text)
     print(client.generate("The year was", regex="18[0-9]{2}", temperature=0).text)
-    print(json.loads(client.generate("The ship and its boats, as JSON:", json_schema=SCHEMA, temperature=0).text))
+    answer = client.generate("The ship and its boats, as JSON:", json_schema=SCHEMA, max_tokens=60, temperature=0)
+    print(answer.text, f"({answer.finish_reason})")
