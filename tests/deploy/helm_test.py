@@ -115,8 +115,8 @@ class Helm(unittest.TestCase):
             "policy-under-pressure": "echo:cache_ratio=0.5", "listen-as": "0.0.0.0:50052=echo:cache_ratio=0.2",
             "kv-cache-memory-bytes": "8G", "prefix-cache-memory-bytes": "2G", "context-memory-bytes": "1G", "swap-space": "4G",
             "target-ttft": "5", "target-tpot": "0.1", "tenant-weights": "gold=3"}.items(), args.items())
-        self.assertEqual({"tls-certificate": "/tls/tls.crt", "tls-key": "/tls/tls.key", "tls-client-ca": "/tls/ca.crt",
-                          "auth-tokens": "/tokens/tokens"}.items() - args_of(render(SECURED)).items(), set())
+        self.assertEqual({"tls-certificate": "/etc/hydrant/tls/tls.crt", "tls-key": "/etc/hydrant/tls/tls.key", "tls-client-ca": "/etc/hydrant/tls/ca.crt",
+                          "auth-tokens": "/etc/hydrant/tokens/tokens.yaml"}.items() - args_of(render(SECURED)).items(), set())
 
     def test_the_daemon_knows_every_flag(self):
         known = set(re.findall(r'"--([a-z-]+)', (ROOT / "server" / "command_line.cc").read_text(encoding="utf-8")))
