@@ -147,6 +147,74 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual(container["args"], self.container["args"])
 
 
+def rendered(overlay):
+    done = run(tool("kubectl"), "kustomize", path("k8s", overlay))
+    if done.returncode != 0:
+        raise AssertionError(done.stdout)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+class Compose(unittest.TestCase):
+    def setUp(self):
+        self.services = documents("compose.yaml")[0]["services"]
+        self.replicas = {name: service for name, service in self.services.items() if name.startswith("hydrant-")}
+
+    def test_files_that_are_mounted_exist(self):
+        for name, service in self.services.items():
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0]
+                if source.startswith("./"):
+                    self.assertTrue(os.path.exists(path(source)), f"{name}: {volume}")
+
+    def test_two_replicas_may_end_their_streams(self):
+        self.assertEqual(len(self.replicas), 2)
+        for service in self.replicas.values():
+            given = flags(service["command"])
+            self.assertGreater(seconds(service["stop_grace_period"]),
+                               int(given["drain-delay"]) + int(given["shutdown-timeout"]))
+
+    def test_the_balancer_and_prometheus_know_the_replicas(self):
+        given = flags(self.replicas["hydrant-1"]["command"])
+        port, probe = given["listen"].split(":")[1], given["metrics-listen"].split(":")[1]
+        haproxy = read("haproxy", "haproxy.cfg")
+        servers = re.findall(r'^  server (\S+) "\$\{\w+-(\S+?):(\d+)\}" .*port "\$\{\w+-(\d+)\}"$', haproxy, re.MULTILINE)
+        self.assertEqual(servers, [(name, name, port, probe) for name in self.replicas])
+        self.assertEqual(re.findall(r"^    server (\S+):(\d+) ", read("nginx", "nginx.conf"), re.MULTILINE),
+                         [(name, port) for name in self.replicas])
+        targets = json.loads(read("prometheus", "targets", "hydrant.json"))[0]["targets"]
+        self.assertEqual(targets, [f"{name}:{probe}" for name in self.replicas])
+        status = json.loads(read("prometheus", "targets", "haproxy.json"))[0]["targets"][0]
+        self.assertIn(status.split(":")[0], self.services)
+        self.assertIn(f'bind "${{HYDRANT_STATUS_BIND-:{status.split(":")[1]}}}"', haproxy)
+
+    def test_the_drain_delay_is_longer_than_the_balancer_takes_to_notice(self):
+        line = re.search(r"inter (\d+)ms fall (\d+)", read("haproxy", "haproxy.cfg"))
+        for service in self.replicas.values():
+            self.assertGreater(int(flags(service["command"])["drain-delay"]) * 1000, int(line[1]) * int(line[2]))
+
+
+class Tools(unittest.TestCase):
+    def accepts(self, name, *arguments, **environment):
+        if not tool(name):
+            self.skipTest(f"{name} is not installed")
+        done = run(tool(name), *arguments, **environment)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_haproxy(self):
+        self.accepts("haproxy", "-c", "-f", path("haproxy", "haproxy.cfg"), HYDRANT_1="127.0.0.1:50051",
+                     HYDRANT_2="127.0.0.1:50052")
+
+    def test_nginx(self):
+        with tempfile.TemporaryDirectory() as folder:  # it looks the names up
+            text = re.sub(r"server hydrant-\d:", "server 127.0.0.1:", read("nginx", "nginx.conf")).replace("/tmp/", f"{folder}/")
+            with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as file:
+                file.write(text)
+            self.accepts("nginx", "-t", "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf")
+
+    def test_prometheus(self):
+        self.accepts("promtool", "check", "config", path("prometheus", "prometheus.yml"))
+
+
 class Gateway(unittest.TestCase):
     def setUp(self):
         self.objects = {}
@@ -226,74 +294,6 @@ class Gateway(unittest.TestCase):
         config = objects["Deployment", "hydrant-picker"]["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
         self.assertEqual(yaml.safe_load(objects["ConfigMap", config]["data"]["picker-config.yaml"]), self.config)
         self.assertEqual({item["metadata"].get("namespace", "hydrant") for item in objects.values()}, {"hydrant"})
-
-
-def rendered(overlay):
-    done = run(tool("kubectl"), "kustomize", path("k8s", overlay))
-    if done.returncode != 0:
-        raise AssertionError(done.stdout)
-    return list(yaml.safe_load_all(done.stdout))
-
-
-class Compose(unittest.TestCase):
-    def setUp(self):
-        self.services = documents("compose.yaml")[0]["services"]
-        self.replicas = {name: service for name, service in self.services.items() if name.startswith("hydrant-")}
-
-    def test_files_that_are_mounted_exist(self):
-        for name, service in self.services.items():
-            for volume in service.get("volumes", []):
-                source = volume.split(":")[0]
-                if source.startswith("./"):
-                    self.assertTrue(os.path.exists(path(source)), f"{name}: {volume}")
-
-    def test_two_replicas_may_end_their_streams(self):
-        self.assertEqual(len(self.replicas), 2)
-        for service in self.replicas.values():
-            given = flags(service["command"])
-            self.assertGreater(seconds(service["stop_grace_period"]),
-                               int(given["drain-delay"]) + int(given["shutdown-timeout"]))
-
-    def test_the_balancer_and_prometheus_know_the_replicas(self):
-        given = flags(self.replicas["hydrant-1"]["command"])
-        port, probe = given["listen"].split(":")[1], given["metrics-listen"].split(":")[1]
-        haproxy = read("haproxy", "haproxy.cfg")
-        servers = re.findall(r'^  server (\S+) "\$\{\w+-(\S+?):(\d+)\}" .*port "\$\{\w+-(\d+)\}"$', haproxy, re.MULTILINE)
-        self.assertEqual(servers, [(name, name, port, probe) for name in self.replicas])
-        self.assertEqual(re.findall(r"^    server (\S+):(\d+) ", read("nginx", "nginx.conf"), re.MULTILINE),
-                         [(name, port) for name in self.replicas])
-        targets = json.loads(read("prometheus", "targets", "hydrant.json"))[0]["targets"]
-        self.assertEqual(targets, [f"{name}:{probe}" for name in self.replicas])
-        status = json.loads(read("prometheus", "targets", "haproxy.json"))[0]["targets"][0]
-        self.assertIn(status.split(":")[0], self.services)
-        self.assertIn(f'bind "${{HYDRANT_STATUS_BIND-:{status.split(":")[1]}}}"', haproxy)
-
-    def test_the_drain_delay_is_longer_than_the_balancer_takes_to_notice(self):
-        line = re.search(r"inter (\d+)ms fall (\d+)", read("haproxy", "haproxy.cfg"))
-        for service in self.replicas.values():
-            self.assertGreater(int(flags(service["command"])["drain-delay"]) * 1000, int(line[1]) * int(line[2]))
-
-
-class Tools(unittest.TestCase):
-    def accepts(self, name, *arguments, **environment):
-        if not tool(name):
-            self.skipTest(f"{name} is not installed")
-        done = run(tool(name), *arguments, **environment)
-        self.assertEqual(done.returncode, 0, done.stdout)
-
-    def test_haproxy(self):
-        self.accepts("haproxy", "-c", "-f", path("haproxy", "haproxy.cfg"), HYDRANT_1="127.0.0.1:50051",
-                     HYDRANT_2="127.0.0.1:50052")
-
-    def test_nginx(self):
-        with tempfile.TemporaryDirectory() as folder:  # it looks the names up
-            text = re.sub(r"server hydrant-\d:", "server 127.0.0.1:", read("nginx", "nginx.conf")).replace("/tmp/", f"{folder}/")
-            with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as file:
-                file.write(text)
-            self.accepts("nginx", "-t", "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf")
-
-    def test_prometheus(self):
-        self.accepts("promtool", "check", "config", path("prometheus", "prometheus.yml"))
 
 
 if __name__ == "__main__":
