@@ -1,5 +1,6 @@
 """What the installed package does against hydrantd. Run by python_client_test.py, in the package's environment."""
 import asyncio
+import hashlib
 import json
 import os
 import pathlib
@@ -289,6 +290,21 @@ class Reaching(unittest.TestCase):
                 client.model_info(timeout=20)
         with self.assertRaisesRegex(ValueError, "go together"):
             Client(address, tls_key="me.key")
+
+
+    def test_the_daemon_itself(self):
+        if "--auth-tokens" not in subprocess.run([os.environ["HYDRANTD"], "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout:
+            self.skipTest("this daemon has neither TLS nor tokens")
+        tokens = self.folder / "tokens.yaml"
+        tokens.write_text(f"tokens:\n  - tenant: acme\n    sha256: {hashlib.sha256(b'secret').hexdigest()}\n", encoding="utf-8")
+        with Daemon(TINY, "--tls-certificate", self.folder / "server.pem", "--tls-key", self.folder / "server.key", "--tls-client-ca",
+                    self.folder / "ca.pem", "--auth-tokens", tokens) as daemon:
+            tls = {"tls_ca": self.folder / "ca.pem", "tls_certificate": self.folder / "client.pem", "tls_key": self.folder / "client.key"}
+            with Client(daemon.address, token="secret", **tls) as client:
+                self.assertEqual(client.generate("Once", max_tokens=3).finish_reason, "length")
+            with Client(daemon.address, token="guessed", **tls) as client, self.assertRaises(HydrantError) as raised:
+                client.generate("Once", max_tokens=3)
+            self.assertEqual(raised.exception.code, grpc.StatusCode.UNAUTHENTICATED)
 
 
 class AgainstTheDaemon(unittest.TestCase):
