@@ -46,7 +46,7 @@ RUN --mount=type=cache,id=hydrant-apt-run,target=/var/cache/apt,sharing=locked \
     rm -f /etc/apt/apt.conf.d/docker-clean && apt-get update && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       ca-certificates libabsl20220623 libcurl4 libfmt9 libgrpc++1.51 libhiredis0.14 libhwy1 libpcre2-8-0 libprometheus-cpp-core1.0 \
-      libprotobuf32 libsentencepiece0 libspdlog1.10 libssl3 libutf8proc2 tini
+      libprotobuf32 libsentencepiece0 libspdlog1.10 libssl3 libutf8proc2 libyaml-cpp0.7 tini
 # Where the command line client, and with it the health check, find the daemon.
 ENV HYDRANT_ADDRESS=127.0.0.1:50051
 # gRPC; metrics and probes.
@@ -56,7 +56,8 @@ USER 65532:65532
 # NOT_SERVING while it loads and while it drains.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=2 CMD ["hydrant", "health"]
 ENTRYPOINT ["/usr/bin/tini", "--", "hydrantd"]
-CMD ["--model", "/models/model.gguf", "--listen", "0.0.0.0:50051", "--metrics-listen", "0.0.0.0:9464"]
+# Without TLS, on the container's own network: publish the port to 127.0.0.1, or give the flags of docs/security.md.
+CMD ["--model", "/models/model.gguf", "--listen", "0.0.0.0:50051", "--insecure", "--metrics-listen", "0.0.0.0:9464"]
 LABEL org.opencontainers.image.title="Hydrant" \
       org.opencontainers.image.description="Serves language models over gRPC from a KV cache that evicts per head" \
       org.opencontainers.image.licenses="Apache-2.0"

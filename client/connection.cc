@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "grpc/health/v1/health.grpc.pb.h"
 
@@ -14,20 +15,55 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
+// Gives every call its token. Call credentials would, too, but over TLS alone.
+class TokenInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenInterceptor(std::string token) : value_("Bearer " + std::move(token)) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA))
+      methods->GetSendInitialMetadata()->emplace("authorization", value_);
+    methods->Proceed();
+  }
+
+ private:
+  const std::string value_;
+};
+
+class TokenInterceptors final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenInterceptors(std::string token) : token_(std::move(token)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenInterceptor(token_);
+  }
+
+ private:
+  const std::string token_;
+};
+
+std::shared_ptr<grpc::Channel> Connect(const std::string& address, const Access& access) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   // Nothing is shared between channels: a new one connects at once, however often older ones
   // failed.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  if (!access.token.empty())
+    interceptors.push_back(std::make_unique<TokenInterceptors>(access.token));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address,
+      access.credentials != nullptr ? access.credentials : grpc::InsecureChannelCredentials(),
+      arguments, std::move(interceptors));
 }
 
 }  // namespace
 
-Connection::Connection(std::string address)
+Connection::Connection(std::string address, Access access)
     : address_(std::move(address)),
-      channel_(Connect(address_)),
+      access_(std::move(access)),
+      channel_(Connect(address_, access_)),
       stub_(v1::Hydrant::NewStub(channel_)) {}
 
 bool Connection::WaitUntilServing(double seconds) {
@@ -35,7 +71,7 @@ bool Connection::WaitUntilServing(double seconds) {
                                            std::chrono::duration<double>(seconds));
   while (true) {
     // A channel that was refused once asks again only after seconds.
-    const auto health = grpc::health::v1::Health::NewStub(Connect(address_));
+    const auto health = grpc::health::v1::Health::NewStub(Connect(address_, access_));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
     grpc::health::v1::HealthCheckResponse response;

@@ -7,13 +7,14 @@
 #include <memory>
 #include <string>
 
+#include "client/access.h"
 #include "hydrant/v1/hydrant.grpc.pb.h"
 
 namespace hydrant {
 
 class Connection {
  public:
-  explicit Connection(std::string address);
+  explicit Connection(std::string address, Access access = {});
 
   const std::string& address() const { return address_; }
   v1::Hydrant::Stub& stub() { return *stub_; }
@@ -24,6 +25,7 @@ class Connection {
 
  private:
   std::string address_;
+  const Access access_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Hydrant::Stub> stub_;
 };

@@ -32,6 +32,7 @@ constexpr int kExitNoServer = 3;
 
 struct ClientFlags {
   std::string address = "127.0.0.1:50051";
+  AccessFlags access;
   double wait_s = 0;
   bool json = false;
   bool quiet = false;
@@ -184,6 +185,17 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
   app->add_option("--address", flags->address, "Where the daemon listens")
       ->envname("HYDRANT_ADDRESS")
       ->capture_default_str();
+  app->add_option("--tls-ca", flags->access.tls_ca,
+                  "PEM file with the server's CA: the connection is TLS")
+      ->envname("HYDRANT_TLS_CA");
+  app->add_option("--tls-certificate", flags->access.tls_certificate,
+                  "PEM file with a certificate of the client's own")
+      ->envname("HYDRANT_TLS_CERTIFICATE");
+  app->add_option("--tls-key", flags->access.tls_key, "PEM file with its private key")
+      ->envname("HYDRANT_TLS_KEY");
+  app->add_option("--token-file", flags->access.token_file,
+                  "File with the token that the server wants; default: HYDRANT_TOKEN's")
+      ->envname("HYDRANT_TOKEN_FILE");
   app->add_option("--wait", flags->wait_s, "Seconds to wait until the server is ready")
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--json", flags->json, "One JSON object a line on stdout");
@@ -252,7 +264,12 @@ int Health(Connection* connection) {
 
 int Run(const std::string& command, const ClientFlags& flags) {
   if (command == "pull") return PullModel(flags.model, flags.json, flags.quiet);
-  Connection connection(flags.address);
+  absl::StatusOr<Access> access = ReadAccess(flags.access);
+  if (!access.ok()) {
+    fmt::print(stderr, "hydrant: {}\n", std::string(access.status().message()));
+    return kExitUsage;
+  }
+  Connection connection(flags.address, *std::move(access));
   if (flags.wait_s > 0 && !connection.WaitUntilServing(flags.wait_s)) {
     fmt::print(stderr, "hydrant: no server was ready at {} within {} s\n", flags.address,
                flags.wait_s);

@@ -107,6 +107,15 @@ std::vector<std::shared_ptr<const Context>> ContextDirectory::List(const std::st
   return found;
 }
 
+int64_t ContextDirectory::CountOfSalts(const std::string& prefix) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  int64_t count = 0;
+  for (auto it = contexts_.lower_bound({.salt = prefix, .handle = ""});
+       it != contexts_.end() && it->first.salt.starts_with(prefix); ++it)
+    ++count;
+  return count;
+}
+
 std::vector<ContextId> ContextDirectory::Expired(int64_t unix_now) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<ContextId> expired;

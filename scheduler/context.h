@@ -104,6 +104,8 @@ class ContextDirectory {
   std::shared_ptr<const Context> Find(const ContextId& id, int64_t unix_now) const;
   // Of a salt, by handle.
   std::vector<std::shared_ptr<const Context>> List(const std::string& salt, int64_t unix_now) const;
+  // How many there are of salts that begin so.
+  int64_t CountOfSalts(const std::string& prefix) const;
   std::vector<ContextId> Expired(int64_t unix_now) const;
 
  private:

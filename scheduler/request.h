@@ -91,7 +91,9 @@ enum class OnPressure : uint8_t {
 struct Context;  // scheduler/context.h
 
 struct Request {
-  std::string request_id;  // unique among the live ones
+  std::string request_id;  // unique among the live ones of its owner
+  // Of the request's id: nobody else's request has it. "": of all that have no owner.
+  std::string owner;
   std::vector<TokenId> prompt;
   std::vector<TokenId>
       resume_token_ids;  // tokens a broken stream had already delivered; replayed, not sent again

@@ -293,12 +293,6 @@ absl::StatusOr<std::vector<TokenId>> Probe(const std::vector<TokenId>& prompt,
   return probe;
 }
 
-absl::Status CheckSalt(const std::string& salt) {
-  if (salt.size() <= kMaxCacheSaltBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "cache.cache_salt: ", salt.size(), " bytes exceed the limit of ", kMaxCacheSaltBytes));
-}
-
 // Nothing is looked for where there is no room for it.
 std::vector<PrefixKey> KeysOf(const Request& request, const CachePlan& plan,
                               const EngineLimits& limits) {
@@ -383,6 +377,12 @@ Failed Invalid(absl::Status status) { return {.status = std::move(status), .reas
 
 }  // namespace
 
+absl::Status CheckSalt(const std::string& salt) {
+  if (salt.size() <= kMaxCacheSaltBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cache.cache_salt: ", salt.size(), " bytes exceed the limit of ", kMaxCacheSaltBytes));
+}
+
 std::optional<int32_t> CheckedRequest::CacheTokens() const {
   if (turn_budget.has_value()) return turn_budget;
   const std::optional<PageCut> cut = plan.life->CutPrompt(plan, plan.prompt.num_layers);
@@ -402,7 +402,8 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
   if (status.ok()) status = CheckPromptLogprobs(request);
   if (status.ok()) status = CheckGrammar(request);
-  if (status.ok()) status = CheckSalt(request.cache_salt);
+  // An owner's was checked before it was made its own.
+  if (status.ok() && request.owner.empty()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));
   request.cache.may_shrink = request.on_pressure == OnPressure::kEvict;
   PromptShape prompt = {

@@ -21,6 +21,9 @@ inline constexpr int kMaxStopStringBytes = 1024;
 inline constexpr int kMaxStopTokenIds = 1024;
 inline constexpr int kMaxCacheSaltBytes = 256;
 
+// InvalidArgument where a request's salt is too long.
+absl::Status CheckSalt(const std::string& salt);
+
 // What a request makes of its prompt's cache.
 struct PlannedCache {
   CacheSpec spec;

@@ -27,7 +27,8 @@ std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
                   .reason = "INVALID"};
   }
   const std::string& request_id = request.request_id;
-  if (!request_id.empty() && ids_.contains(request_id)) {
+  const OwnId id{request.owner, request_id};
+  if (!request_id.empty() && ids_.contains(id)) {
     return Failed{.status = absl::AlreadyExistsError(
                       absl::StrCat("request_id: ", request_id, " names a request that is live")),
                   .reason = "DUPLICATE_REQUEST_ID"};
@@ -38,9 +39,9 @@ std::optional<Failed> RequestGate::Enter(std::span<const RequestHandle> samples,
   forecast_.rate.Observe(now, forecast_.waiting > 0, 0, 0);
   if (std::optional<Failed> full = Full(count, tokens)) return full;
   if (std::optional<Failed> late = TooLate(request, now)) return late;
-  live_.emplace(samples.front(), Live{request_id, {samples.begin(), samples.end()}});
+  live_.emplace(samples.front(), Live{id, {samples.begin(), samples.end()}});
   for (const RequestHandle sample : samples) first_of_.emplace(sample, samples.front());
-  if (!request_id.empty()) ids_.emplace(request_id, samples.front());
+  if (!request_id.empty()) ids_.emplace(id, samples.front());
   num_reqs_ += count;
   num_tokens_ += tokens;
   return std::nullopt;
@@ -94,12 +95,13 @@ void RequestGate::Leave(RequestHandle sample) {
   first_of_.erase(first);
   std::erase(it->second.samples, sample);
   if (!it->second.samples.empty()) return;
-  ids_.erase(it->second.request_id);
+  ids_.erase(it->second.id);
   live_.erase(it);
 }
 
-std::optional<RequestHandle> RequestGate::Find(const std::string& request_id) const {
-  const auto it = ids_.find(request_id);
+std::optional<RequestHandle> RequestGate::Find(const std::string& owner,
+                                               const std::string& request_id) const {
+  const auto it = ids_.find({owner, request_id});
   return it == ids_.end() ? std::nullopt : std::optional(it->second);
 }
 

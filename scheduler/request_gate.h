@@ -6,10 +6,12 @@
 #define HYDRANT_SCHEDULER_REQUEST_GATE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "scheduler/options.h"
@@ -32,8 +34,8 @@ class RequestGate {
   // The sample's one terminal event is about to be delivered. With a request's last one its id is
   // free.
   void Leave(RequestHandle sample);
-  // The first sample of the live request of this id.
-  std::optional<RequestHandle> Find(const std::string& request_id) const;
+  // The first sample of the live request of this owner and id.
+  std::optional<RequestHandle> Find(const std::string& owner, const std::string& request_id) const;
   // The live samples of the request whose first one this is, or was, in their order; none: it is
   // not live.
   std::vector<RequestHandle> LiveSamples(RequestHandle first) const;
@@ -45,8 +47,9 @@ class RequestGate {
   int64_t num_queued_tokens() const { return num_tokens_; }
 
  private:
+  using OwnId = std::pair<std::string, std::string>;  // a request's owner and id
   struct Live {
-    std::string request_id;
+    OwnId id;
     std::vector<RequestHandle> samples;  // that are live
   };
   std::optional<Failed> Full(int count, int64_t tokens) const;
@@ -56,7 +59,7 @@ class RequestGate {
   SchedulerOptions options_;
   std::unordered_map<RequestHandle, Live> live_;               // by the first sample
   std::unordered_map<RequestHandle, RequestHandle> first_of_;  // of the live samples
-  std::unordered_map<std::string, RequestHandle> ids_;         // the first sample, by request
+  std::map<OwnId, RequestHandle> ids_;                         // the first sample, by request
   int num_reqs_ = 0;
   int64_t num_tokens_ = 0;
   QueueForecast forecast_;

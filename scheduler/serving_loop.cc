@@ -90,7 +90,7 @@ class ServingLoop::Impl {
 
   std::variant<Queued, Failed> Submit(std::span<const RequestHandle> handles, Request request);
   void Cancel(RequestHandle handle, const absl::Status& why);
-  void Abort(const std::string& request_id, const absl::Status& why);
+  void Abort(const std::string& owner, const std::string& request_id, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
   void RunOnLoop(std::function<void(Scheduler*)> command);
   void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
@@ -254,9 +254,10 @@ void ServingLoop::Impl::Cancel(RequestHandle handle, const absl::Status& why) {
   wake_.notify_one();
 }
 
-void ServingLoop::Impl::Abort(const std::string& request_id, const absl::Status& why) {
+void ServingLoop::Impl::Abort(const std::string& owner, const std::string& request_id,
+                              const absl::Status& why) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::optional<RequestHandle> first = gate_.Find(request_id);
+  const std::optional<RequestHandle> first = gate_.Find(owner, request_id);
   lock.unlock();
   if (first.has_value()) Cancel(*first, why);
 }
@@ -548,8 +549,9 @@ std::variant<Queued, Failed> ServingLoop::Submit(std::span<const RequestHandle> 
 void ServingLoop::Cancel(RequestHandle handle, const absl::Status& why) {
   impl_->Cancel(handle, why);
 }
-void ServingLoop::Abort(const std::string& request_id, const absl::Status& why) {
-  impl_->Abort(request_id, why);
+void ServingLoop::Abort(const std::string& owner, const std::string& request_id,
+                        const absl::Status& why) {
+  impl_->Abort(owner, request_id, why);
 }
 const ContextDirectory& ServingLoop::contexts() const { return impl_->contexts(); }
 void ServingLoop::WithContexts(std::function<void(ContextTable*)> command) {

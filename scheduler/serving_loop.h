@@ -100,8 +100,8 @@ class ServingLoop {
   // have not ended end with Failed{CANCELLED} (status code given), and their pages are free within
   // two steps.
   void Cancel(RequestHandle handle, const absl::Status& why);
-  // The same of the request of this id.
-  void Abort(const std::string& request_id, const absl::Status& why);
+  // The same of the request of this owner and id.
+  void Abort(const std::string& owner, const std::string& request_id, const absl::Status& why);
 
   const ContextDirectory& contexts() const;
   // Calls it on the loop's thread, between steps, when the pages of contexts are where they belong;

@@ -1,8 +1,10 @@
 #include "server/acceptor.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +25,12 @@ bool IsHarmless(int error) {
          error == ENOPROTOOPT || error == ENONET || error == EOPNOTSUPP;
 }
 
+// Of an open descriptor; 0: there is none.
+ino_t InodeOf(int fd) {
+  struct stat file {};
+  return fstat(fd, &file) == 0 ? file.st_ino : 0;
+}
+
 }  // namespace
 
 bool Acceptor::Complaints::Due() {
@@ -33,10 +41,12 @@ bool Acceptor::Complaints::Due() {
   return true;
 }
 
-Acceptor::Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take)
+Acceptor::Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take,
+                   int max_connections)
     : sockets_(std::move(sockets)),
       max_descriptors_(max_descriptors),
       take_(std::move(take)),
+      max_connections_(max_connections),
       stop_fd_(eventfd(0, EFD_CLOEXEC)),
       thread_([this] { Run(); }) {}
 
@@ -76,20 +86,28 @@ bool Acceptor::AcceptFrom(int listening) {
   }
   // The kernel gives the lowest number that is free: so many descriptors are open at least.
   if (fd >= max_descriptors_) {
-    Refuse(fd);
+    Refuse(fd, fmt::format("{} descriptors are open, the rest is kept for files and probes; raise "
+                           "the limit (ulimit -n, LimitNOFILE), or have clients share connections",
+                           max_descriptors_));
+  } else if (!HasRoom()) {
+    Refuse(fd, fmt::format("{} are open, which is --max-connections", max_connections_));
   } else {
+    if (max_connections_ > 0) taken_.push_back({fd, InodeOf(fd)});
     take_(fd);
   }
   return true;
 }
 
-void Acceptor::Refuse(int fd) {
+void Acceptor::Refuse(int fd, const std::string& why) {
   close(fd);
-  if (!refused_.Due()) return;
-  spdlog::error(
-      "a connection was refused ({} so far): {} descriptors are open, the rest is kept for files "
-      "and probes; raise the limit (ulimit -n, LimitNOFILE), or have clients share connections",
-      refused_.count(), max_descriptors_);
+  if (refused_.Due())
+    spdlog::error("a connection was refused ({} so far): {}", refused_.count(), why);
+}
+
+bool Acceptor::HasRoom() {
+  if (max_connections_ == 0 || taken_.size() < max_connections_) return true;
+  std::erase_if(taken_, [](const Taken& taken) { return InodeOf(taken.fd) != taken.inode; });
+  return taken_.size() < max_connections_;
 }
 
 }  // namespace hydrant

@@ -6,9 +6,15 @@
 #ifndef HYDRANT_SERVER_ACCEPTOR_H_
 #define HYDRANT_SERVER_ACCEPTOR_H_
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "server/listening_sockets.h"
 
@@ -17,8 +23,10 @@ namespace hydrant {
 class Acceptor {
  public:
   // `take` gets a socket that does not block, and owns it; called on the acceptor's thread.
-  // `max_descriptors` as from DescriptorsForConnections().
-  Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take);
+  // `max_descriptors` as from DescriptorsForConnections(); max_connections: that are open at a
+  // time, of those accepted here; 0: any number.
+  Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take,
+           int max_connections = 0);
   ~Acceptor() { Stop(); }
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -42,11 +50,21 @@ class Acceptor {
   void Run();
   // False where nothing can be accepted for now.
   bool AcceptFrom(int listening);
-  void Refuse(int fd);
+  void Refuse(int fd, const std::string& why);
+  // Whether one more may be taken.
+  bool HasRoom();
 
   ListeningSockets sockets_;
   const int max_descriptors_;
   const std::function<void(int fd)> take_;
+  const size_t max_connections_;
+  // Taken and perhaps closed since: a descriptor is then nobody's, or of another inode. The
+  // thread's.
+  struct Taken {
+    int fd;
+    ino_t inode;
+  };
+  std::vector<Taken> taken_;
   Complaints refused_, failed_;  // the thread's
   int stop_fd_ = -1;
   std::thread thread_;

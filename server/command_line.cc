@@ -10,13 +10,15 @@
 #include "server/daemon_options.h"
 #include "server/listening_sockets.h"
 #include "server/machine_limits.h"
+#include "server/token_file.h"
 
 namespace hydrant {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
   hydrantd --model model.gguf
-  hydrantd --model ./Llama-3.2-1B --dtype bfloat16 --kv-cache-memory-bytes 2G --listen 0.0.0.0:50051
+  hydrantd --model ./Llama-3.2-1B --dtype bfloat16 --kv-cache-memory-bytes 2G --listen 127.0.0.1:50052
+  hydrantd --model model.gguf --listen 0.0.0.0:50051 --tls-certificate tls.crt --tls-key tls.key --auth-tokens tokens.yaml
   hydrantd --model ./Llama-3.2-1B --load-format dummy        (random weights: for load tests)
   hydrantd --model hf:HuggingFaceTB/SmolLM2-135M-Instruct    (fetched into the cache of huggingface_hub)
 Then, in another terminal:
@@ -27,8 +29,8 @@ available, or less where max-num-seqs sequences of max-model-len tokens need les
 and activations leave of --gpu-memory-utilization. The prefix cache and kept contexts take at most an eighth of the available memory each,
 as they fill.
 
-SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP, SIGUSR1 and SIGUSR2 are ignored; SIGQUIT ends it
-with a core dump.)";
+SIGTERM and SIGINT drain and end it, a second one at once; SIGHUP has tokens and certificates read anew; SIGUSR1 and
+SIGUSR2 are ignored; SIGQUIT ends it with a core dump.)";
 
 // CLI::Range compares, and nothing compares with "nan": it would pass.
 CLI::Validator Within(double least, double most) {
@@ -74,7 +76,6 @@ void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   app->add_option("--model", options->model_path,
                   "A .gguf file, a Hugging Face folder with config.json, or "
                   "hf:ORG/NAME[@REVISION][:FILE] of the Hugging Face hub, fetched once")
-      ->required()
       ->group(group);
   app->add_option("--load-format", flags->load_format,
                   "auto, or dummy: random weights for a config.json")
@@ -468,6 +469,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (!options->metrics_listen.empty()) {
     HYDRANT_RETURN_IF_ERROR(CheckHostPort("--metrics-listen", options->metrics_listen));
   }
+  HYDRANT_RETURN_IF_ERROR(CompleteSecurity(&options->security));
   return ApplyListen(flags, options);
 }
 
@@ -476,7 +478,7 @@ std::map<std::string, std::string> Settings(const CLI::App& app) {
   std::map<std::string, std::string> settings;
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_single_name();
-    if (name == "help" || name == "version") continue;
+    if (name == "help" || name == "version" || name == "new-token") continue;
     const auto results = option->results();
     settings[name] = results.empty() ? option->get_default_str() : results.back();
   }
@@ -487,6 +489,12 @@ std::map<std::string, std::string> Settings(const CLI::App& app) {
       store.replace(0, at, store.substr(0, store.find("//") + 2) + "...");
   }
   return settings;
+}
+
+CommandLine PrintNewToken(const std::string& tenant) {
+  const absl::StatusOr<std::string> text = DescribeNewToken(tenant);
+  if (text.ok()) return {std::nullopt, *text, 0};
+  return {std::nullopt, fmt::format("hydrantd: {}\n", std::string(text.status().message())), 1};
 }
 
 }  // namespace
@@ -504,6 +512,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   AddEngineFlags(&app, &options, &flags);
   AddSchedulerFlags(&app, &options, &flags);
   AddServerFlags(&app, &options, &flags);
+  AddSecurityFlags(&app, &options.security);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -513,6 +522,9 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     return {std::nullopt, fmt::format("hydrantd: {} (try --help)\n", error.what()), 1};
   }
+  if (!options.security.new_token.empty()) return PrintNewToken(options.security.new_token);
+  if (options.model_path.empty())
+    return {std::nullopt, "hydrantd: --model is required (try --help)\n", 1};
   if (const absl::Status applied = ApplyFlags(flags, &options); !applied.ok()) {
     return {std::nullopt, fmt::format("hydrantd: {}\n", std::string(applied.message())), 1};
   }

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,9 +26,11 @@
 
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
+#include "server/certificates.h"
 #include "server/context_conversion.h"
 #include "server/descriptor_limit.h"
 #include "server/event_router.h"
+#include "server/front_door.h"
 #include "server/grpc_server.h"
 #include "server/health.h"
 #include "server/http_server.h"
@@ -40,6 +43,7 @@
 #include "server/service_manager.h"
 #include "server/status_page.h"
 #include "server/step_trace.h"
+#include "server/tenants.h"
 #include "server/warm_up.h"
 
 namespace hydrant {
@@ -57,15 +61,17 @@ constexpr int kPrefixTimeoutMs = 1'000;    // in which a prompt may as well be r
 constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
 
-// Those of the second row are ignored, with a line in the log: a terminal that closes, or a script
-// that wants logs rotated, is no reason to drop streams. SIGQUIT stays the way to a core dump.
+// Those of the last row are ignored, with a line in the log: a script that wants logs rotated is no
+// reason to drop streams, nor is a terminal that closes. SIGQUIT stays the way to a core dump.
 constexpr std::array kStopSignals{SIGTERM, SIGINT};
-constexpr std::array kIgnoredSignals{SIGHUP, SIGUSR1, SIGUSR2};
+constexpr int kReloadSignal = SIGHUP;
+constexpr std::array kIgnoredSignals{SIGUSR1, SIGUSR2};
 
 sigset_t HandledSignals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : kStopSignals) sigaddset(&set, signal);
+  sigaddset(&set, kReloadSignal);
   for (const int signal : kIgnoredSignals) sigaddset(&set, signal);
   return set;
 }
@@ -73,7 +79,8 @@ sigset_t HandledSignals() {
 // Waits for a signal or for another thread's word. Owns two descriptors.
 class Wakeups {
  public:
-  Wakeups() {
+  // `reload`: to be called when a signal asks for it, on the thread that waits.
+  explicit Wakeups(std::function<void()> reload) : reload_(std::move(reload)) {
     const sigset_t set = HandledSignals();
     signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     event_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -90,8 +97,8 @@ class Wakeups {
     (void)!write(event_fd_, &one, sizeof(one));
   }
 
-  // True where a signal to stop has come. Returns false after a Notify(), a signal that is ignored,
-  // or when the time is up.
+  // True where a signal to stop has come. Returns false after a Notify(), another signal, or when
+  // the time is up.
   bool WaitForSignal(milliseconds time) {
     std::array<pollfd, 2> fds{pollfd{signal_fd_, POLLIN, 0}, pollfd{event_fd_, POLLIN, 0}};
     (void)poll(fds.data(), fds.size(), static_cast<int>(time.count()));
@@ -101,11 +108,16 @@ class Wakeups {
     if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return false;
     const int number = static_cast<int>(info.ssi_signo);
     if (std::ranges::find(kStopSignals, number) != kStopSignals.end()) return true;
+    if (number == kReloadSignal) {
+      reload_();
+      return false;
+    }
     spdlog::warn("SIG{} is ignored; SIGTERM ends this process", sigabbrev_np(number));
     return false;
   }
 
  private:
+  const std::function<void()> reload_;
   int signal_fd_;
   int event_fd_;
 };
@@ -124,22 +136,51 @@ std::function<void(const absl::Status&)> LogFailures(const char* what) {
   };
 }
 
+// What the files of the flags say about who may connect and call.
+struct Access {
+  std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
+  std::unique_ptr<Tenants> tenants = std::make_unique<Tenants>();
+};
+
+absl::StatusOr<Access> LoadAccess(const SecurityOptions& options) {
+  Access access;
+  if (!options.tls.certificate.empty()) {
+    HYDRANT_ASSIGN_OR_RETURN(access.certificates, Certificates::Load(options.tls));
+  }
+  if (options.auth_tokens.empty()) return access;
+  absl::StatusOr<std::unique_ptr<Tenants>> tenants = Tenants::Load(options.auth_tokens);
+  if (!tenants.ok())
+    return absl::InvalidArgumentError(
+        fmt::format("--auth-tokens: {}", std::string(tenants.status().message())));
+  access.tenants = *std::move(tenants);
+  return access;
+}
+
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, const ModelLoader& load)
+  Daemon(const DaemonOptions& options, const ModelLoader& load, Access access)
       : options_(options),
         load_(load),
+        access_(std::move(access)),
+        wakeups_([this] { Reload(); }),
         router_(IsGpu(options.engine.device) ? milliseconds(0) : kStandAside),
         service_({.version = HYDRANT_VERSION,
                   .flags = options.flags,
-                  .connections_age = options.max_connection_age.has_value()},
+                  .connections_age = options.max_connection_age.has_value(),
+                  .tenants = access_.tenants.get()},
                  &router_) {}
 
   absl::Status Run() {
-    HYDRANT_RETURN_IF_ERROR(Listen(options_.listen, options_.default_cache));
+    const SecurityOptions& security = options_.security;
+    HYDRANT_RETURN_IF_ERROR(Listen("--listen", options_.listen, options_.default_cache));
     for (const DaemonOptions::ListenAs& more : options_.listen_as)
-      HYDRANT_RETURN_IF_ERROR(Listen(more.address, more.cache));
-    port_watch_ = std::make_unique<PortWatch>(servers_.front()->LocalAddress());
+      HYDRANT_RETURN_IF_ERROR(Listen("--listen-as", more.address, more.cache));
+    if (!security.control_listen.empty())
+      HYDRANT_RETURN_IF_ERROR(
+          Listen("--control-listen", security.control_listen, options_.default_cache, true));
+    port_watch_ =
+        std::make_unique<PortWatch>(servers_.front()->LocalAddress(),
+                                    PortWatch::Options{.tls = access_.certificates != nullptr});
     HYDRANT_RETURN_IF_ERROR(StartMetrics());
     spdlog::info("hydrantd {} listens on {} and loads {}", HYDRANT_VERSION,
                  AddressOf(options_.listen, *servers_.front()), options_.model_path);
@@ -148,6 +189,9 @@ class Daemon {
       spdlog::info("and on {}, where requests that name no policy get {}",
                    AddressOf(more.address, *servers_[i + 1]), more.cache.text);
     }
+    if (!security.control_listen.empty())
+      spdlog::info("control on {}", AddressOf(security.control_listen, *servers_.back()));
+    SayWhoMayConnect();
     spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
                  DescriptorsForConnections(DescriptorLimit()));
     WarnOfManyThreads();
@@ -167,15 +211,57 @@ class Daemon {
   }
 
  private:
-  absl::Status Listen(const std::string& address, const DefaultCache& default_cache) {
+  absl::Status Listen(const char* flag, const std::string& address,
+                      const DefaultCache& default_cache, bool is_control = false) {
+    const SecurityOptions& security = options_.security;
     const GrpcServerOptions server{.listen = address,
                                    .default_cache = default_cache,
                                    .max_connection_age = options_.max_connection_age,
-                                   .max_connection_age_grace = options_.max_connection_age_grace};
-    HYDRANT_ASSIGN_OR_RETURN(std::unique_ptr<GrpcServer> started,
-                             GrpcServer::Start(server, &service_));
-    servers_.push_back(std::move(started));
+                                   .max_connection_age_grace = options_.max_connection_age_grace,
+                                   .max_metadata_bytes = security.max_metadata_bytes,
+                                   .max_concurrent_streams = security.max_concurrent_streams,
+                                   .max_connections = security.max_connections,
+                                   .certificates = access_.certificates,
+                                   .insecure = security.insecure,
+                                   .door = {.tenants = access_.tenants.get(),
+                                            .metrics = &door_metrics_,
+                                            .has_control = !security.control_listen.empty(),
+                                            .is_control = is_control}};
+    absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(server, &service_);
+    if (!started.ok())
+      return {started.status().code(),
+              fmt::format("{}: {}", flag, std::string(started.status().message()))};
+    servers_.push_back(*std::move(started));
     return absl::OkStatus();
+  }
+
+  void SayWhoMayConnect() const {
+    const SecurityOptions& security = options_.security;
+    spdlog::info(
+        "{}; {}",
+        access_.certificates == nullptr                   ? "no TLS"
+        : access_.certificates->WantsClientCertificates() ? "TLS, with clients' certificates"
+                                                          : "TLS",
+        access_.tenants->AsksForTokens()
+            ? fmt::format("{} tokens of {}", access_.tenants->num_tokens(), security.auth_tokens)
+            : "no tokens: whoever connects may call");
+  }
+
+  // SIGHUP: what cannot be used is left aside.
+  void Reload() {
+    if (access_.certificates == nullptr && !access_.tenants->AsksForTokens()) {
+      spdlog::warn("SIGHUP is ignored: there are neither tokens nor certificates to read anew");
+      return;
+    }
+    if (access_.certificates != nullptr) (void)access_.certificates->Reload();  // says so itself
+    if (!access_.tenants->AsksForTokens()) return;
+    if (const absl::Status tokens = access_.tenants->Reload(); !tokens.ok()) {
+      spdlog::error("--auth-tokens: {}; the tokens from before stay in force",
+                    std::string(tokens.message()));
+    } else {
+      spdlog::info("{} tokens of {} are in force", access_.tenants->num_tokens(),
+                   options_.security.auth_tokens);
+    }
   }
 
   static std::string AddressOf(const std::string& listen, const GrpcServer& server) {
@@ -247,7 +333,9 @@ class Daemon {
         .serving = serving,
         .health = JudgeHealth(serving, now, StallTimeoutUs(), port_watch_->state()),
         .requests = &service_.request_metrics(),
-        .now = now};
+        .now = now,
+        .tenants = access_.tenants.get(),
+        .door = &door_metrics_};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
 
@@ -426,6 +514,8 @@ class Daemon {
   const ModelLoader& load_;
   const Clock::time_point start_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
+  const Access access_;
+  DoorMetrics door_metrics_;
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;
@@ -455,12 +545,13 @@ void BlockSignals() {
 }
 
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
+  HYDRANT_ASSIGN_OR_RETURN(Access access, LoadAccess(options.security));
   // First: a device that is not there is known before a model of gigabytes is read.
   HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
   spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);
   DaemonOptions chosen = options;
   chosen.engine.device = std::move(device.name);
-  return Daemon(chosen, load).Run();
+  return Daemon(chosen, load, std::move(access)).Run();
 }
 
 }  // namespace hydrant

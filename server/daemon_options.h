@@ -15,6 +15,7 @@
 #include "engine/model/model_source.h"
 #include "scheduler/options.h"
 #include "server/default_cache.h"
+#include "server/security_options.h"
 
 namespace hydrant {
 
@@ -46,6 +47,7 @@ struct DaemonOptions {
     DefaultCache cache;
   };
   std::vector<ListenAs> listen_as = {};
+  SecurityOptions security;
   std::string log_level = "info";
   bool log_json = false;
   EngineOptions engine;
@@ -54,7 +56,7 @@ struct DaemonOptions {
 };
 
 // What the command line asks for: to run, or to print `text` and leave with `exit_code` (--help,
-// --version, a bad flag).
+// --version, --new-token, a bad flag).
 struct CommandLine {
   std::optional<DaemonOptions> options;
   std::string text;

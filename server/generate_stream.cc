@@ -32,6 +32,7 @@ bool GenerateStream::EndIfGone() {
   if (!gone_.has_value()) return false;
   const bool late = absl::IsDeadlineExceeded(*gone_);
   args_.metrics->ended.Add(late ? "deadline" : "cancelled");
+  if (args_.admission != nullptr) args_.admission->Release();
   done_ = true;
   Finish(ToGrpcStatus({*gone_, late ? "DEADLINE" : "CANCELLED"}));
   return true;
@@ -57,6 +58,7 @@ void GenerateStream::Open(v1::Accepted accepted) {
 
 void GenerateStream::Refuse(const Refusal& refusal) {
   const std::lock_guard lock(mutex_);
+  if (args_.admission != nullptr) args_.admission->Release();
   done_ = true;
   Finish(ToGrpcStatus(refusal));
 }
@@ -101,6 +103,7 @@ void GenerateStream::OnEvent(Event event) {
 void GenerateStream::EndRequest() {
   end_ = outputs_.RequestEnd();
   if (const auto* finished = std::get_if<Finished>(&end_)) {
+    Charge(finished->usage);
     args_.metrics->Ended(policy_, *finished);
     args_.metrics->end_to_end.Observe(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - args_.arrived).count());
@@ -111,6 +114,7 @@ void GenerateStream::EndRequest() {
                 .usage = &*finished->usage,
                 .samples = outputs_.size()});
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
+    Charge(failed->usage);
     args_.metrics->Ended(policy_, *failed);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
@@ -119,6 +123,10 @@ void GenerateStream::EndRequest() {
                 .usage = &*failed->usage,
                 .samples = outputs_.size()});
   }
+}
+
+void GenerateStream::Charge(const Usage& usage) {
+  if (args_.admission != nullptr) args_.admission->Charge(usage);
 }
 
 void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {

@@ -30,6 +30,7 @@
 #include "server/request_metrics.h"
 #include "server/sample_outputs.h"
 #include "server/status_details.h"
+#include "server/tenant_account.h"
 
 namespace hydrant {
 
@@ -49,6 +50,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     // Asks the loop to end the request of this first handle, which it may not know yet; must not
     // block.
     std::function<void(RequestHandle, absl::Status)> cancel;
+    // Of its tenant's account; null: it has none.
+    std::shared_ptr<TenantAccount::Admission> admission = {};
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
@@ -81,6 +84,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void ObserveTokens(size_t index);
   void Append(size_t index, const Delta& delta);
   void EndRequest();
+  void Charge(const Usage& usage);
   void CutOffSlowReader();
   bool DeadlineHasPassed() const;
   void Cancel(const absl::Status& why);

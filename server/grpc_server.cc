@@ -1,6 +1,7 @@
 #include "server/grpc_server.h"
 
 #include <grpc/grpc.h>
+#include <grpcpp/ext/channelz_service_plugin.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -11,10 +12,12 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
 #include "server/descriptor_limit.h"
 #include "server/hydrant_service.h"
 #include "server/inference_service.h"
+#include "server/port_credentials.h"
 #include "server/vllm_service.h"
 
 namespace hydrant {
@@ -46,6 +49,9 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
     builder->SetCompressionAlgorithmSupportStatus(encoding, false);
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, options.max_metadata_bytes);
+  if (options.max_concurrent_streams > 0)
+    builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   builder->SetMaxSendMessageSize(-1);
 }
 
@@ -104,11 +110,22 @@ struct GrpcServer::Contracts {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                               Service* service) {
   HYDRANT_ASSIGN_OR_RETURN(ListeningSockets sockets, ListeningSockets::Open(options.listen));
+  if (options.certificates == nullptr && !options.insecure && !sockets.AreLocal()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot listen on ", options.listen,
+        " without TLS: other machines can connect there, and whoever is on the way can read and "
+        "change what is sent. Give --tls-certificate and --tls-key, or listen on 127.0.0.1 or "
+        "unix:/path, or say --insecure where the network is trusted"));
+  }
   SetSocketOptions(options, sockets);
   const StartThreadsAsBatch batch;
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
   (void)reflection;
+  if (options.door.has_control) {
+    static const bool channelz = (grpc::channelz::experimental::InitChannelzService(), true);
+    (void)channelz;
+  }
   // Never given back: the last grpc_shutdown() waits up to ten seconds for a poller of gRPC's own
   // where a socket was full shortly before, and the process would end that much later.
   static const bool library = (grpc_init(), true);
@@ -117,31 +134,34 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   SetArguments(options, &builder);
   std::unique_ptr<Gate> gate = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      NewPortCredentials(options.certificates, FrontDoor(options.door)));
   auto contracts = std::make_unique<Contracts>(options.default_cache, service);
   builder.RegisterService(&contracts->hydrant);
   builder.RegisterService(&contracts->vllm);
   builder.RegisterService(&contracts->inference);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
-  std::unique_ptr<GrpcServer> started(
-      new GrpcServer(std::move(contracts), std::move(server), std::move(gate), std::move(sockets)));
+  std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(contracts), std::move(server),
+                                                     std::move(gate), std::move(sockets),
+                                                     options.max_connections));
   started->SetServing(false);  // gRPC's health service begins as SERVING
   return started;
 }
 
 GrpcServer::GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
-                       std::unique_ptr<Gate> gate, ListeningSockets sockets)
+                       std::unique_ptr<Gate> gate, ListeningSockets sockets, int max_connections)
     : contracts_(std::move(contracts)),
       server_(std::move(server)),
       gate_(std::move(gate)),
       local_address_(sockets.LocalAddress()),
       acceptor_(std::make_unique<Acceptor>(
-          std::move(sockets), DescriptorsForConnections(DescriptorLimit()), [this](int fd) {
+          std::move(sockets), DescriptorsForConnections(DescriptorLimit()),
+          [this](int fd) {
             Gate::NewConnectionParameters connection;
             connection.fd = fd;
             gate_->HandleNewConnection(&connection);
-          })) {}
+          },
+          max_connections)) {}
 
 GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 

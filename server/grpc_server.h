@@ -11,7 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "server/acceptor.h"
+#include "server/certificates.h"
 #include "server/default_cache.h"
+#include "server/front_door.h"
 #include "server/service.h"
 
 namespace grpc {
@@ -35,11 +37,18 @@ struct GrpcServerOptions {
   std::optional<std::chrono::milliseconds> max_connection_age = {};
   std::optional<std::chrono::milliseconds> max_connection_age_grace = {};
   int max_message_bytes = 16 << 20;  // received; a prompt of a million token ids fits
+  int max_metadata_bytes = 8 << 10;  // the headers of a call
+  int max_concurrent_streams = 0;    // of a connection; 0: any number
+  int max_connections = 0;           // the same
+  std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
+  bool insecure = false;         // without TLS also where other machines can connect
+  FrontDoor::Options door = {};  // that all calls come by
 };
 
 class GrpcServer {
  public:
-  // Borrowed: the service outlives the server.
+  // Borrowed: the service outlives the server. FailedPrecondition for an address that wants TLS, or
+  // `insecure`.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const GrpcServerOptions& options,
                                                            Service* service);
   ~GrpcServer();  // Shutdown() at once
@@ -55,7 +64,7 @@ class GrpcServer {
   using Gate = grpc::experimental::ExternalConnectionAcceptor;
   struct Contracts;
   GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
-             std::unique_ptr<Gate> gate, ListeningSockets sockets);
+             std::unique_ptr<Gate> gate, ListeningSockets sockets, int max_connections);
 
   const std::unique_ptr<Contracts> contracts_;  // outlive the server
   const std::unique_ptr<grpc::Server> server_;

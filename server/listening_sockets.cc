@@ -5,6 +5,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -38,6 +39,14 @@ int PortOf(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET)
     return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
   return 0;
+}
+
+bool IsLocal(const sockaddr_storage& address) {
+  if (address.ss_family == AF_UNIX) return true;
+  if (address.ss_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
+  const uint32_t four = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
+  return address.ss_family == AF_INET && four >> 24 == 127;
 }
 
 bool IsEveryAddress(const std::string& host) {
@@ -167,6 +176,15 @@ int ListeningSockets::Add(const sockaddr* address, socklen_t size) {
   socklen_t own_size = sizeof(own);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &own_size) == 0) port_ = PortOf(own);
   return 0;
+}
+
+bool ListeningSockets::AreLocal() const {
+  return std::all_of(fds_.begin(), fds_.end(), [](int fd) {
+    sockaddr_storage own{};
+    socklen_t size = sizeof(own);
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) != 0) return false;
+    return IsLocal(own);
+  });
 }
 
 ListeningSockets::Address ListeningSockets::LocalAddress() const {

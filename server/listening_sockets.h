@@ -34,6 +34,8 @@ class ListeningSockets {
 
   const std::vector<int>& fds() const { return fds_; }
   int port() const { return port_; }  // the real one; 0 for unix:
+  // Whether processes of this machine alone can reach them: loopback addresses, a unix socket.
+  bool AreLocal() const;
 
   // Where a process of this machine reaches the first of them.
   struct Address {

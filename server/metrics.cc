@@ -133,6 +133,35 @@ void AddRequests(const RequestMetrics& requests, Families* to) {
       .Value(requests.sent_bytes.load());
 }
 
+void AddDoor(const DoorMetrics& door, Families* to) {
+  to->Counter("hydrant_calls_refused_total",
+              "Calls that ended by the rule of their method, before anything was read, by status.")
+      .Value(door.unauthenticated.load(), {{"code", "UNAUTHENTICATED"}})
+      .Value(door.permission_denied.load(), {{"code", "PERMISSION_DENIED"}})
+      .Value(door.unimplemented.load(), {{"code", "UNIMPLEMENTED"}});
+}
+
+void AddTenants(const Tenants& tenants, Families* to) {
+  const std::vector<Tenants::Reading> readings = tenants.Read();
+  const auto each = [&](auto value) {
+    for (const auto& [tenant, use] : readings) to->Value(value(use), {{"tenant", tenant}});
+  };
+  to->Gauge("hydrant_tenant_requests", "Requests of a tenant that have not ended.");
+  each([](const TenantUse& use) { return use.running; });
+  to->Counter("hydrant_tenant_requests_total", "Requests of a tenant that its quotas let in.");
+  each([](const TenantUse& use) { return use.requests; });
+  to->Counter("hydrant_tenant_requests_refused_total", "Those that its quotas did not.");
+  each([](const TenantUse& use) { return use.refused; });
+  to->Counter("hydrant_tenant_prompt_tokens_total", "Prompt tokens of those that have ended.");
+  each([](const TenantUse& use) { return use.prompt_tokens; });
+  to->Counter("hydrant_tenant_generation_tokens_total",
+              "Generated tokens of those that have ended.");
+  each([](const TenantUse& use) { return use.generation_tokens; });
+  to->Counter("hydrant_tenant_page_seconds_total",
+              "Pages that they held, times how long they held them.");
+  each([](const TenantUse& use) { return use.page_seconds; });
+}
+
 void AddModel(const ServedModel& model, Families* to) {
   to->Gauge("hydrant_model_info", "1; the labels say which model is served, and with what.")
       .Value(1, {{"model_name", ToValidUtf8(model.name)},
@@ -338,6 +367,10 @@ std::string MetricsText(const MetricsArgs& args) {
   AddDaemon(args, &own);
   AddRequests(*args.requests, &own);
   AddTimes(*args.requests, &own);
+  static const DoorMetrics kNoDoor;
+  AddDoor(args.door != nullptr ? *args.door : kNoDoor, &own);
+  static const Tenants kNobody;
+  AddTenants(args.tenants != nullptr ? *args.tenants : kNobody, &own);
   AddProcess(args, &own);
   std::vector<MetricFamily> families;
   if (args.serving.model != nullptr) {

@@ -1,5 +1,7 @@
 #include "server/port_watch.h"
 
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
@@ -8,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 
 namespace hydrant {
@@ -15,6 +19,22 @@ namespace {
 
 // A client's preface and an empty SETTINGS frame (RFC 9113, section 3.4).
 constexpr std::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+
+// A client's first message of TLS.
+std::string TlsHello() {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
+                                                                  &SSL_CTX_free);
+  const std::unique_ptr<SSL, decltype(&SSL_free)> tls(SSL_new(context.get()), &SSL_free);
+  BIO* const written = BIO_new(BIO_s_mem());
+  SSL_set_bio(tls.get(), BIO_new(BIO_s_mem()), written);  // takes both
+  constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  SSL_set_alpn_protos(tls.get(), kHttp2, sizeof(kHttp2));
+  SSL_connect(tls.get());  // wants an answer, which this does not wait for
+  ERR_clear_error();
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(written, &bytes);
+  return {bytes, static_cast<size_t>(size)};
+}
 
 class Socket {
  public:
@@ -36,6 +56,7 @@ class Socket {
 PortWatch::PortWatch(const ListeningSockets::Address& address, const Options& options)
     : address_(address),
       options_(options),
+      hello_(options.tls ? TlsHello() : std::string(kHello)),
       stop_fd_(eventfd(0, EFD_CLOEXEC)),
       thread_([this] { Run(); }) {}
 
@@ -78,12 +99,14 @@ PortState PortWatch::Try() const {
   if (connect(socket.fd(), to, address_.size) != 0 && (errno != EINPROGRESS || !wait(POLLOUT)))
     return PortState::kSilent;
   // Where the other side has closed already, the answer says so.
-  (void)!send(socket.fd(), kHello.data(), kHello.size(), MSG_NOSIGNAL);
+  (void)!send(socket.fd(), hello_.data(), hello_.size(), MSG_NOSIGNAL);
   if (!wait(POLLIN)) return PortState::kSilent;
   std::array<uint8_t, 9> header{};
   const ssize_t count = recv(socket.fd(), header.data(), header.size(), 0);
-  constexpr uint8_t kSettings = 4;
-  const bool answered = count == header.size() && header[3] == kSettings;
+  constexpr uint8_t kSettings = 4;    // a frame's type
+  constexpr uint8_t kHandshake = 22;  // a record's
+  const bool answered = options_.tls ? count > 0 && header[0] == kHandshake
+                                     : count == header.size() && header[3] == kSettings;
   return answered ? PortState::kAnswers : PortState::kRefuses;
 }
 

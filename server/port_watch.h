@@ -1,11 +1,12 @@
 // Whether the gRPC port answers those who connect anew: this connects to it now and then as a
-// client would, and waits for HTTP/2's first word. A server that works for its old connections
-// alone looks well from everywhere else. One thread of its own; thread safe.
+// client would, and waits for the first word of HTTP/2 or of TLS. A server that works for its old
+// connections alone looks well from everywhere else. One thread of its own; thread safe.
 #ifndef HYDRANT_SERVER_PORT_WATCH_H_
 #define HYDRANT_SERVER_PORT_WATCH_H_
 
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
 #include "server/listening_sockets.h"
@@ -24,6 +25,7 @@ class PortWatch {
     std::chrono::milliseconds interval{2'000};  // between two tries
     std::chrono::milliseconds timeout{5'000};   // of a try
     int silent_after = 3;                       // tries without an answer
+    bool tls = false;                           // what the port speaks
   };
   // Begins with kAnswers. `address` is a listening socket's of this machine.
   PortWatch(const ListeningSockets::Address& address, const Options& options);
@@ -42,6 +44,7 @@ class PortWatch {
 
   const ListeningSockets::Address address_;
   const Options options_;
+  const std::string hello_;  // what it says
   std::atomic<PortState> state_{PortState::kAnswers};
   int stop_fd_ = -1;
   std::thread thread_;

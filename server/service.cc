@@ -52,6 +52,10 @@ std::string ReasonOf(const absl::Status& status) {
       return "INVALID";
     case absl::StatusCode::kUnimplemented:
       return "NO_CONTEXTS";
+    case absl::StatusCode::kUnauthenticated:
+      return "UNAUTHENTICATED";
+    case absl::StatusCode::kPermissionDenied:
+      return "OTHER_TENANT";
     default:
       return "INTERNAL";
   }
@@ -67,6 +71,12 @@ std::optional<TimeUs> SteadyDeadline(std::chrono::system_clock::time_point deadl
   if (left > std::chrono::hours(24 * 365)) return std::nullopt;
   return duration_cast<microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() +
          left.count();
+}
+
+TimeUs SteadyNow() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // Finishes a unary call: parses, asks, answers.
@@ -195,11 +205,41 @@ std::optional<Refusal> Service::RunAside(size_t request_bytes, std::function<voi
                  "QUEUE_FULL", kOverloadRetryUs};
 }
 
+absl::StatusOr<Caller> Service::CallerOf(const grpc::CallbackServerContext& context) const {
+  if (options_.tenants == nullptr) return Caller();
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  if (found == metadata.end()) return options_.tenants->Identify(std::nullopt, absl::Now());
+  return options_.tenants->Identify(std::string_view(found->second.data(), found->second.size()),
+                                    absl::Now());
+}
+
+std::optional<Refusal> Service::LetIn(const grpc::CallbackServerContext& context,
+                                      Visit* visit) const {
+  if (auto no = WhyNoGeneration(visit->serving)) return no;
+  absl::StatusOr<Caller> caller = CallerOf(context);
+  if (!caller.ok()) return Refused(caller.status());
+  visit->caller = *std::move(caller);
+  if (visit->caller.account() == nullptr) return std::nullopt;
+  auto admitted = visit->caller.account()->Admit(SteadyNow());
+  if (auto* no = std::get_if<Refusal>(&admitted)) return std::move(*no);
+  visit->admission = std::get<0>(std::move(admitted));
+  return std::nullopt;
+}
+
+std::optional<Refusal> Service::Own(const Visit& visit, Request* request) {
+  if (const absl::Status owned = visit.caller.Own(request); !owned.ok()) return Refused(owned);
+  if (visit.admission == nullptr || request->keep_as.handle.empty()) return std::nullopt;
+  return visit.admission->Keep(
+      visit.serving.loop->contexts().CountOfSalts(visit.caller.SaltPrefix()));
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
     std::unique_ptr<GenerateContract> contract) {
-  const ServingState serving = Current();
-  const auto cancel = [loop = serving.loop](RequestHandle handle, const absl::Status& why) {
+  Visit visit{.serving = Current()};
+  std::optional<Refusal> refusal = LetIn(*context, &visit);
+  const auto cancel = [loop = visit.serving.loop](RequestHandle handle, const absl::Status& why) {
     if (loop != nullptr) loop->Cancel(handle, why);
   };
   const std::shared_ptr<GenerateStream> stream =
@@ -208,19 +248,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
                               .metrics = &request_metrics_,
                               .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
                               .connections_close = &connections_close_,
-                              .cancel = cancel});
+                              .cancel = cancel,
+                              .admission = visit.admission});
   // The connection broke before a message had come: nobody asked for anything wrong.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");
     stream->Refuse({absl::CancelledError("the call ended before its request had come"), ""});
     return stream.get();
   }
-  std::optional<Refusal> refusal = WhyNoGeneration(serving);
-  // The call, and so its context, its bytes and what `serving` points to, stay until the job has
+  // The call, and so its context, its bytes and what `visit` points to, stay until the job has
   // ended the stream or submitted the request.
   if (!refusal.has_value()) {
-    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, stream, serving] {
-      if (!stream->EndIfGone()) Read(*bytes, context->deadline(), stream, serving);
+    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, stream, visit] {
+      if (!stream->EndIfGone()) Read(*bytes, context->deadline(), stream, visit);
     });
   }
   if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
@@ -258,26 +298,29 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
 }
 
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<GenerateStream>& stream, const ServingState& serving) {
+                   const std::shared_ptr<GenerateStream>& stream, const Visit& visit) {
+  const ServingState& serving = visit.serving;
   absl::StatusOr<v1::GenerateRequest> wire = stream->contract().Parse(*serving.model, bytes);
   if (!wire.ok()) return RefuseGeneration(stream.get(), Refused(wire.status()));
   // A context has a policy of its own.
   if (!wire->cache().has_cache_policy() && !wire->has_context())
     SetDefaults(stream->contract().default_cache(), wire->mutable_cache());
   // A grammar takes a while to compile.
-  if (!wire->has_structured_output()) return Read(*wire, deadline, stream, serving);
+  if (!wire->has_structured_output()) return Read(*wire, deadline, stream, visit);
   const auto shared = std::make_shared<v1::GenerateRequest>(*std::move(wire));
   const std::optional<Refusal> refusal =
-      RunAside(bytes.Length(), [this, shared, deadline, stream, serving] {
-        if (!stream->EndIfGone()) Read(*shared, deadline, stream, serving);
+      RunAside(bytes.Length(), [this, shared, deadline, stream, visit] {
+        if (!stream->EndIfGone()) Read(*shared, deadline, stream, visit);
       });
   if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
 }
 
 void Service::Read(const v1::GenerateRequest& wire, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<GenerateStream>& stream, const ServingState& serving) {
+                   const std::shared_ptr<GenerateStream>& stream, const Visit& visit) {
+  const ServingState& serving = visit.serving;
   absl::StatusOr<Request> request = ConvertGenerateRequest(*serving.model, wire);
   if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
+  if (const auto no = Own(visit, &*request)) return RefuseGeneration(stream.get(), *no);
   request->deadline = SteadyDeadline(deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
   const OutputOptions output = OutputOf(wire);
@@ -322,20 +365,22 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const Servin
 grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
                                             grpc::ByteBuffer* response, ReadUnaryJob read) {
-  const ServingState serving = Current();
+  Visit visit{.serving = Current()};
+  std::optional<Refusal> refusal = LetIn(*context, &visit);
   const RequestHandle handle = NextHandle();
   const std::shared_ptr<UnaryCall> call =
       UnaryCall::Create({.context = context,
                          .response = response,
                          .metrics = &request_metrics_,
-                         .cancel = [loop = serving.loop, handle](const absl::Status& why) {
-                           if (loop != nullptr) loop->Cancel(handle, why);
-                         }});
-  std::optional<Refusal> refusal = WhyNoGeneration(serving);
+                         .cancel =
+                             [loop = visit.serving.loop, handle](const absl::Status& why) {
+                               if (loop != nullptr) loop->Cancel(handle, why);
+                             },
+                         .admission = visit.admission});
   if (!refusal.has_value()) {
     refusal = RunWhereItFits(bytes->Length(),
-                             [this, context, bytes, call, handle, serving, read = std::move(read)] {
-                               Read(*bytes, context->deadline(), call, handle, serving, read);
+                             [this, context, bytes, call, handle, visit, read = std::move(read)] {
+                               Read(*bytes, context->deadline(), call, handle, visit, read);
                              });
   }
   if (refusal.has_value()) call->Refuse(*refusal);
@@ -343,10 +388,12 @@ grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context
 }
 
 void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
-                   const ServingState& serving, const ReadUnaryJob& read) {
+                   const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
+                   const ReadUnaryJob& read) {
+  const ServingState& serving = visit.serving;
   absl::StatusOr<UnaryJob> job = read(*serving.model, bytes);
   if (!job.ok()) return call->Refuse(Refused(job.status()));
+  if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
   job->request.deadline = SteadyDeadline(deadline);
   call->SetRequest(job->request.request_id, job->request.cache.policy, std::move(job->answer));
   router_->Add(handle, call);
@@ -416,8 +463,8 @@ grpc::ServerUnaryReactor* Service::CompressContext(grpc::CallbackServerContext* 
 namespace {
 
 template <typename Wire>
-ContextId IdOf(const Wire& wire) {
-  return {.salt = wire.cache_salt(), .handle = wire.handle()};
+ContextId IdOf(const Caller& caller, const Wire& wire) {
+  return {.salt = caller.OwnSalt(wire.cache_salt()), .handle = wire.handle()};
 }
 
 absl::StatusOr<v1::Context> Described(const ServingState& serving, const ContextId& id) {
@@ -427,16 +474,16 @@ absl::StatusOr<v1::Context> Described(const ServingState& serving, const Context
 
 // The part of a call about contexts that may take long.
 template <typename Wire, typename Ask>
-void AnswerOfContexts(grpc::ServerUnaryReactor* reactor, const ServingState& serving,
+void AnswerOfContexts(grpc::ServerUnaryReactor* reactor, const ServedModel& model,
                       const grpc::ByteBuffer& bytes, grpc::ByteBuffer* response, const Ask& ask) {
   Wire wire;
   absl::Status status = ParseWire(bytes, &wire);
-  if (status.ok()) status = CheckModelName(*serving.model, wire.model());
+  if (status.ok()) status = CheckModelName(model, wire.model());
   if constexpr (!std::is_same_v<Wire, v1::ListContextsRequest>) {
     if (status.ok()) status = CheckHandle(wire.handle());
   }
   if (!status.ok()) return reactor->Finish(ToGrpcStatus(Refused(status)));
-  const auto answer = ask(serving, wire);
+  const auto answer = ask(wire);
   if (!answer.ok()) return reactor->Finish(ToGrpcStatus(ContextRefusal(answer.status())));
   *response = ToWire(*answer);
   reactor->Finish(grpc::Status::OK);
@@ -450,10 +497,14 @@ grpc::ServerUnaryReactor* Service::OfContexts(grpc::CallbackServerContext* conte
                                               grpc::ByteBuffer* response, Ask ask) {
   const ServingState serving = Current();
   if (auto no = WhyNoModel(serving)) return Refuse(context, *no);
+  const absl::StatusOr<Caller> caller = CallerOf(*context);
+  if (!caller.ok()) return Refuse(context, Refused(caller.status()));
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool taken = store_workers_.Run(bytes->Length(), [reactor, bytes, response, serving, ask] {
-    AnswerOfContexts<Wire>(reactor, serving, *bytes, response, ask);
-  });
+  const bool taken = store_workers_.Run(
+      bytes->Length(), [reactor, bytes, response, serving, caller = *caller, ask] {
+        AnswerOfContexts<Wire>(reactor, *serving.model, *bytes, response,
+                               [&](const Wire& wire) { return ask(serving, caller, wire); });
+      });
   if (!taken) reactor->Finish(ToGrpcStatus(StoreIsBusy()));
   return reactor;
 }
@@ -463,10 +514,10 @@ grpc::ServerUnaryReactor* Service::ListContexts(grpc::CallbackServerContext* con
                                                 grpc::ByteBuffer* response) {
   return OfContexts<v1::ListContextsRequest>(
       context, bytes, response,
-      [](const ServingState& serving,
+      [](const ServingState& serving, const Caller& caller,
          const v1::ListContextsRequest& wire) -> absl::StatusOr<v1::ListContextsResponse> {
         HYDRANT_ASSIGN_OR_RETURN(const std::vector<ContextArchive::Entry> entries,
-                                 serving.contexts->List(wire.cache_salt()));
+                                 serving.contexts->List(caller.OwnSalt(wire.cache_salt())));
         v1::ListContextsResponse list;
         for (const ContextArchive::Entry& entry : entries)
           *list.add_contexts() = ToWireContext(*serving.model, entry);
@@ -479,8 +530,8 @@ grpc::ServerUnaryReactor* Service::GetContext(grpc::CallbackServerContext* conte
                                               grpc::ByteBuffer* response) {
   return OfContexts<v1::GetContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving, const v1::GetContextRequest& wire)
-          -> absl::StatusOr<v1::Context> { return Described(serving, IdOf(wire)); });
+      [](const ServingState& serving, const Caller& caller, const v1::GetContextRequest& wire)
+          -> absl::StatusOr<v1::Context> { return Described(serving, IdOf(caller, wire)); });
 }
 
 grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* context,
@@ -488,9 +539,9 @@ grpc::ServerUnaryReactor* Service::DeleteContext(grpc::CallbackServerContext* co
                                                  grpc::ByteBuffer* response) {
   return OfContexts<v1::DeleteContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving,
+      [](const ServingState& serving, const Caller& caller,
          const v1::DeleteContextRequest& wire) -> absl::StatusOr<v1::DeleteContextResponse> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(wire)));
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Delete(IdOf(caller, wire)));
         return v1::DeleteContextResponse();
       });
 }
@@ -500,10 +551,10 @@ grpc::ServerUnaryReactor* Service::SaveContext(grpc::CallbackServerContext* cont
                                                grpc::ByteBuffer* response) {
   return OfContexts<v1::SaveContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving,
+      [](const ServingState& serving, const Caller& caller,
          const v1::SaveContextRequest& wire) -> absl::StatusOr<v1::Context> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(wire)));
-        return Described(serving, IdOf(wire));
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Save(IdOf(caller, wire)));
+        return Described(serving, IdOf(caller, wire));
       });
 }
 
@@ -512,10 +563,10 @@ grpc::ServerUnaryReactor* Service::LoadContext(grpc::CallbackServerContext* cont
                                                grpc::ByteBuffer* response) {
   return OfContexts<v1::LoadContextRequest>(
       context, bytes, response,
-      [](const ServingState& serving,
+      [](const ServingState& serving, const Caller& caller,
          const v1::LoadContextRequest& wire) -> absl::StatusOr<v1::Context> {
-        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(wire)));
-        return Described(serving, IdOf(wire));
+        HYDRANT_RETURN_IF_ERROR(serving.contexts->Load(IdOf(caller, wire)));
+        return Described(serving, IdOf(caller, wire));
       });
 }
 

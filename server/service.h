@@ -25,6 +25,7 @@
 #include "server/served_model.h"
 #include "server/serving_state.h"
 #include "server/status_details.h"
+#include "server/tenants.h"
 #include "server/unary_call.h"
 
 namespace hydrant {
@@ -37,7 +38,8 @@ struct ServiceOptions {
   // Long requests wait for a thread that tokenizes them; beyond this many bytes of them the server
   // refuses more. gRPC takes messages of up to 16 MiB.
   size_t max_waiting_request_bytes = size_t{64} << 20;
-  bool connections_age = false;  // gRPC closes those past an age with the last of their streams
+  bool connections_age = false;      // gRPC closes those past an age with the last of their streams
+  const Tenants* tenants = nullptr;  // outlive the service; null: nobody is asked who calls
 };
 
 class GenerateStream;
@@ -65,6 +67,10 @@ class Service {
 
   // Not ready, or not able to say anything about the model yet, or any more.
   static std::optional<Refusal> WhyNoModel(const ServingState& serving);
+
+  // Who makes a call; Unauthenticated. Every call has come by a FrontDoor, but its token may have
+  // been withdrawn since.
+  absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const;
 
   // For clients of any contract: what they ask becomes a request here.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
@@ -115,6 +121,16 @@ class Service {
   // The first of so many that follow each other.
   RequestHandle NextHandles(int count) { return next_handle_.fetch_add(count) + 1; }
   static std::optional<Refusal> WhyNoGeneration(const ServingState& serving);
+  // A call for a request that was let in.
+  struct Visit {
+    ServingState serving;
+    Caller caller{};
+    std::shared_ptr<TenantAccount::Admission> admission = nullptr;  // null: nobody counts
+  };
+  // Fills in who it is and counts it, or says why not.
+  std::optional<Refusal> LetIn(const grpc::CallbackServerContext& context, Visit* visit) const;
+  // Makes the request its caller's, or says why it cannot be.
+  static std::optional<Refusal> Own(const Visit& visit, Request* request);
   // Here and now where the request is short, else on a worker; or says why not.
   std::optional<Refusal> RunWhereItFits(size_t request_bytes, std::function<void()> job);
   // Of type In; `ask` turns it into the response, or says why not.
@@ -125,7 +141,7 @@ class Service {
   void RefuseGeneration(GenerateStream* stream, const Refusal& refusal);
   // Parses, renders, tokenizes, checks; then submits.
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<GenerateStream>& stream, const ServingState& serving);
+            const std::shared_ptr<GenerateStream>& stream, const Visit& visit);
   // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
   // it cannot be; and when the prefix blocks that are saved of its prompt are. Here and now where
   // that is known, else on a worker. A refusal: there are too many.
@@ -133,15 +149,15 @@ class Service {
                                     const std::shared_ptr<Request>& request,
                                     std::function<void(const absl::Status&)> go_on);
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<UnaryCall>& call, RequestHandle handle,
-            const ServingState& serving, const ReadUnaryJob& read);
+            const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
+            const ReadUnaryJob& read);
   // Once it is known what the client asks for.
   void Read(const v1::GenerateRequest& wire, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<GenerateStream>& stream, const ServingState& serving);
+            const std::shared_ptr<GenerateStream>& stream, const Visit& visit);
   void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
               Request request, const OutputOptions& output);
-  // About contexts, on a thread that may wait for the store. ask(archive, wire) gives the response,
-  // or says why not.
+  // About contexts, on a thread that may wait for the store. ask(serving, caller, wire)
+  // gives the response, or says why not.
   template <typename Wire, typename Ask>
   grpc::ServerUnaryReactor* OfContexts(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,

@@ -14,6 +14,7 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(Args args) {
 
 void UnaryCall::Refuse(const Refusal& refusal) {
   args_.metrics->Refused(refusal.reason);
+  if (args_.admission != nullptr) args_.admission->Release();
   Finish(ToGrpcStatus(refusal));
 }
 
@@ -49,6 +50,7 @@ void UnaryCall::End(const Finished& finished) {
   Answer answer;
   {
     const std::lock_guard lock(mutex_);
+    if (args_.admission != nullptr) args_.admission->Charge(finished.usage);
     args_.metrics->Ended(policy_, finished);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
@@ -67,6 +69,7 @@ void UnaryCall::End(const Finished& finished) {
 void UnaryCall::Fail(const Failed& failed) {
   {
     const std::lock_guard lock(mutex_);
+    if (args_.admission != nullptr) args_.admission->Charge(failed.usage);
     args_.metrics->Ended(policy_, failed);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,

@@ -17,6 +17,7 @@
 #include "server/event_router.h"
 #include "server/request_metrics.h"
 #include "server/status_details.h"
+#include "server/tenant_account.h"
 
 namespace hydrant {
 
@@ -29,6 +30,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
     std::chrono::steady_clock::time_point arrived = std::chrono::steady_clock::now();
     // Asks the loop to end the request, which it may not know yet; must not block.
     std::function<void(absl::Status)> cancel;
+    // Of its tenant's account; null: it has none.
+    std::shared_ptr<TenantAccount::Admission> admission = {};
   };
   static std::shared_ptr<UnaryCall> Create(Args args);
 

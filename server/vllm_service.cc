@@ -139,11 +139,13 @@ grpc::ServerUnaryReactor* VllmService::Abort(grpc::CallbackServerContext* contex
                                              grpc::ByteBuffer* response) {
   return AnswerNow<vllm::AbortRequest>(
       context, bytes, response,
-      [this](const vllm::AbortRequest& wire) -> Answer<vllm::AbortResponse> {
+      [this, context](const vllm::AbortRequest& wire) -> Answer<vllm::AbortResponse> {
         const ServingState serving = service_->Current();
         if (const auto no = hydrant::Service::WhyNoModel(serving)) return *no;
+        const absl::StatusOr<Caller> caller = service_->CallerOf(*context);
+        if (!caller.ok()) return Refusal{caller.status(), "UNAUTHENTICATED"};
         for (const std::string& id : wire.request_ids())
-          serving.loop->Abort(id, absl::CancelledError("aborted"));
+          serving.loop->Abort(caller->owner(), id, absl::CancelledError("aborted"));
         return vllm::AbortResponse();
       });
 }

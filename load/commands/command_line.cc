@@ -77,6 +77,13 @@ void AddTargetFlags(CLI::App* app, LoadFlags* flags) {
       ->delimiter(',');
   group.Option("--connections", flags->target.connections, "TCP connections to each address")
       ->check(CLI::Range(1, 1000));
+  AccessFlags& access = flags->target.access;
+  group.Option("--tls-ca", access.tls_ca, "PEM file with the servers' CA: connections are TLS");
+  group.Option("--tls-certificate", access.tls_certificate,
+               "PEM file with a certificate of its own");
+  group.Option("--tls-key", access.tls_key, "PEM file with its private key");
+  group.Option("--token-file", access.token_file,
+               "File with the token that servers want; default: HYDRANT_TOKEN's");
   group.Option("--wait", flags->target.wait_seconds, "Seconds until each address has to answer")
       ->check(CLI::NonNegativeNumber);
   group

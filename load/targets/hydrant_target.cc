@@ -72,6 +72,7 @@ struct HydrantTarget::Impl {
   HydrantTargetOptions options;
   TargetInfo info;
   std::vector<std::unique_ptr<Connection>> connections;
+  bool plain = true;  // neither TLS nor a token
   grpc::CompletionQueue queue;
   std::unordered_map<int64_t, std::unique_ptr<Stream>> streams;
   Clock::time_point start = Clock::now();
@@ -172,9 +173,11 @@ struct HydrantTarget::Impl {
   }
 
   absl::Status Connect() {
+    HYDRANT_ASSIGN_OR_RETURN(const Access access, ReadAccess(options.access));
+    plain = access.credentials == nullptr && access.token.empty();
     for (const std::string& address : options.addresses) {
       for (int i = 0; i < std::max(1, options.connections); ++i)
-        connections.push_back(std::make_unique<Connection>(address));
+        connections.push_back(std::make_unique<Connection>(address, access));
       if (!connections.back()->WaitUntilServing(options.wait_seconds)) {
         return absl::UnavailableError(absl::StrCat("no server is ready at ", address, " within ",
                                                    options.wait_seconds,
@@ -272,7 +275,7 @@ uint64_t HydrantTarget::Send(const PlannedRequest& request) {
   const v1::GenerateRequest wire = impl_->ToWire(request);
   const size_t turn = impl_->next_connection++ % impl_->connections.size();
   v1::Hydrant::Stub* stub = &impl_->connections[turn]->stub();
-  if (request.fault == Fault::kDisconnect) {
+  if (request.fault == Fault::kDisconnect && impl_->plain) {
     stream->own = OwnConnection::Open(
         impl_->options.addresses[turn / std::max(1, impl_->options.connections)]);
     if (stream->own) stub = &stream->own->stub();

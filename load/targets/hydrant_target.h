@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/access.h"
 #include "hydrant/v1/hydrant.pb.h"
 #include "load/targets/mix.h"
 #include "load/targets/server_target.h"
@@ -18,6 +19,7 @@ struct HydrantTargetOptions {
   std::vector<std::string> addresses = {
       "127.0.0.1:50051"};  // of daemons, or of a proxy before them
   int connections = 1;     // to each
+  AccessFlags access = {};
   std::vector<MixedArm> mix = {};
   double temperature = 0.0;
   bool ignore_eos = true;      // so that as much is generated as was asked for
@@ -39,7 +41,7 @@ class HydrantTarget final : public ServerTarget {
   double Now() override;
   uint64_t Send(const PlannedRequest& request) override;
   void Cancel(int64_t index) override;
-  // Of a stream whose address is host:port; any other is cancelled.
+  // Of a stream whose address is host:port, without TLS and token; any other is cancelled.
   void Disconnect(int64_t index) override;
   bool Wait(double until, StreamEvent* event) override;
 

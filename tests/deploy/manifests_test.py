@@ -49,8 +49,8 @@ def seconds(text):
 
 
 def flags(arguments):
-    """--name=value as numbers or text, by name."""
-    return dict(re.fullmatch(r"--([a-z-]+)=(.*)", argument).groups() for argument in arguments)
+    """--name=value as numbers or text, by name; None for a --name alone."""
+    return dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", argument).groups() for argument in arguments)
 
 
 def run(*command, **environment):
@@ -129,7 +129,7 @@ class Kubernetes(unittest.TestCase):
             self.skipTest("kubernetes-validate is not installed (pip install kubernetes-validate)")
         objects = list(base().values())
         if tool("kubectl"):
-            for overlay in ("base", "gpu"):
+            for overlay in ("base", "gpu", "secure"):
                 objects += rendered(overlay)
         for item in objects:
             kubernetes_validate.validate(item, KUBERNETES, strict=True)
@@ -147,72 +147,29 @@ class Kubernetes(unittest.TestCase):
         self.assertEqual(container["args"], self.container["args"])
 
 
-def rendered(overlay):
-    done = run(tool("kubectl"), "kustomize", path("k8s", overlay))
-    if done.returncode != 0:
-        raise AssertionError(done.stdout)
-    return list(yaml.safe_load_all(done.stdout))
-
-
-class Compose(unittest.TestCase):
-    def setUp(self):
-        self.services = documents("compose.yaml")[0]["services"]
-        self.replicas = {name: service for name, service in self.services.items() if name.startswith("hydrant-")}
-
-    def test_files_that_are_mounted_exist(self):
-        for name, service in self.services.items():
-            for volume in service.get("volumes", []):
-                source = volume.split(":")[0]
-                if source.startswith("./"):
-                    self.assertTrue(os.path.exists(path(source)), f"{name}: {volume}")
-
-    def test_two_replicas_may_end_their_streams(self):
-        self.assertEqual(len(self.replicas), 2)
-        for service in self.replicas.values():
-            given = flags(service["command"])
-            self.assertGreater(seconds(service["stop_grace_period"]),
-                               int(given["drain-delay"]) + int(given["shutdown-timeout"]))
-
-    def test_the_balancer_and_prometheus_know_the_replicas(self):
-        given = flags(self.replicas["hydrant-1"]["command"])
-        port, probe = given["listen"].split(":")[1], given["metrics-listen"].split(":")[1]
-        haproxy = read("haproxy", "haproxy.cfg")
-        servers = re.findall(r'^  server (\S+) "\$\{\w+-(\S+?):(\d+)\}" .*port "\$\{\w+-(\d+)\}"$', haproxy, re.MULTILINE)
-        self.assertEqual(servers, [(name, name, port, probe) for name in self.replicas])
-        self.assertEqual(re.findall(r"^    server (\S+):(\d+) ", read("nginx", "nginx.conf"), re.MULTILINE),
-                         [(name, port) for name in self.replicas])
-        targets = json.loads(read("prometheus", "targets", "hydrant.json"))[0]["targets"]
-        self.assertEqual(targets, [f"{name}:{probe}" for name in self.replicas])
-        status = json.loads(read("prometheus", "targets", "haproxy.json"))[0]["targets"][0]
-        self.assertIn(status.split(":")[0], self.services)
-        self.assertIn(f'bind "${{HYDRANT_STATUS_BIND-:{status.split(":")[1]}}}"', haproxy)
-
-    def test_the_drain_delay_is_longer_than_the_balancer_takes_to_notice(self):
-        line = re.search(r"inter (\d+)ms fall (\d+)", read("haproxy", "haproxy.cfg"))
-        for service in self.replicas.values():
-            self.assertGreater(int(flags(service["command"])["drain-delay"]) * 1000, int(line[1]) * int(line[2]))
-
-
-class Tools(unittest.TestCase):
-    def accepts(self, name, *arguments, **environment):
-        if not tool(name):
-            self.skipTest(f"{name} is not installed")
-        done = run(tool(name), *arguments, **environment)
-        self.assertEqual(done.returncode, 0, done.stdout)
-
-    def test_haproxy(self):
-        self.accepts("haproxy", "-c", "-f", path("haproxy", "haproxy.cfg"), HYDRANT_1="127.0.0.1:50051",
-                     HYDRANT_2="127.0.0.1:50052")
-
-    def test_nginx(self):
-        with tempfile.TemporaryDirectory() as folder:  # it looks the names up
-            text = re.sub(r"server hydrant-\d:", "server 127.0.0.1:", read("nginx", "nginx.conf")).replace("/tmp/", f"{folder}/")
-            with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as file:
-                file.write(text)
-            self.accepts("nginx", "-t", "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf")
-
-    def test_prometheus(self):
-        self.accepts("promtool", "check", "config", path("prometheus", "prometheus.yml"))
+    def test_the_secure_overlay_takes_insecure_away(self):
+        """Applied by hand where there is no kubectl: the patch counts on the place of an argument."""
+        patches = documents("k8s", "secure", "kustomization.yaml")[0]["patches"]
+        self.assertTrue(os.path.exists(path("k8s", "secure", patches[0]["path"])))
+        args = list(self.container["args"])
+        for step in yaml.safe_load(patches[1]["patch"]):
+            index = step["path"].rsplit("/", 1)[1]
+            if step["op"] == "test":
+                self.assertEqual(args[int(index)], step["value"])
+            elif step["op"] == "replace":
+                args[int(index)] = step["value"]
+            else:
+                self.assertEqual((step["op"], index), ("add", "-"))
+                args.append(step["value"])
+        if tool("kubectl"):
+            deployment = next(item for item in rendered("secure") if item["kind"] == "Deployment")
+            self.assertEqual(deployment["spec"]["template"]["spec"]["containers"][0]["args"], args)
+        given = flags(args)
+        self.assertNotIn("insecure", given)
+        secure = documents("k8s", "secure", patches[0]["path"])[0]["spec"]["template"]["spec"]
+        mounts = [mount["mountPath"] for mount in secure["containers"][0]["volumeMounts"]]
+        for flag in ("tls-certificate", "tls-key", "auth-tokens"):
+            self.assertIn(os.path.dirname(given[flag]), mounts)
 
 
 class Gateway(unittest.TestCase):
@@ -294,6 +251,74 @@ class Gateway(unittest.TestCase):
         config = objects["Deployment", "hydrant-picker"]["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
         self.assertEqual(yaml.safe_load(objects["ConfigMap", config]["data"]["picker-config.yaml"]), self.config)
         self.assertEqual({item["metadata"].get("namespace", "hydrant") for item in objects.values()}, {"hydrant"})
+
+
+def rendered(overlay):
+    done = run(tool("kubectl"), "kustomize", path("k8s", overlay))
+    if done.returncode != 0:
+        raise AssertionError(done.stdout)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+class Compose(unittest.TestCase):
+    def setUp(self):
+        self.services = documents("compose.yaml")[0]["services"]
+        self.replicas = {name: service for name, service in self.services.items() if name.startswith("hydrant-")}
+
+    def test_files_that_are_mounted_exist(self):
+        for name, service in self.services.items():
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0]
+                if source.startswith("./"):
+                    self.assertTrue(os.path.exists(path(source)), f"{name}: {volume}")
+
+    def test_two_replicas_may_end_their_streams(self):
+        self.assertEqual(len(self.replicas), 2)
+        for service in self.replicas.values():
+            given = flags(service["command"])
+            self.assertGreater(seconds(service["stop_grace_period"]),
+                               int(given["drain-delay"]) + int(given["shutdown-timeout"]))
+
+    def test_the_balancer_and_prometheus_know_the_replicas(self):
+        given = flags(self.replicas["hydrant-1"]["command"])
+        port, probe = given["listen"].split(":")[1], given["metrics-listen"].split(":")[1]
+        haproxy = read("haproxy", "haproxy.cfg")
+        servers = re.findall(r'^  server (\S+) "\$\{\w+-(\S+?):(\d+)\}" .*port "\$\{\w+-(\d+)\}"$', haproxy, re.MULTILINE)
+        self.assertEqual(servers, [(name, name, port, probe) for name in self.replicas])
+        self.assertEqual(re.findall(r"^    server (\S+):(\d+) ", read("nginx", "nginx.conf"), re.MULTILINE),
+                         [(name, port) for name in self.replicas])
+        targets = json.loads(read("prometheus", "targets", "hydrant.json"))[0]["targets"]
+        self.assertEqual(targets, [f"{name}:{probe}" for name in self.replicas])
+        status = json.loads(read("prometheus", "targets", "haproxy.json"))[0]["targets"][0]
+        self.assertIn(status.split(":")[0], self.services)
+        self.assertIn(f'bind "${{HYDRANT_STATUS_BIND-:{status.split(":")[1]}}}"', haproxy)
+
+    def test_the_drain_delay_is_longer_than_the_balancer_takes_to_notice(self):
+        line = re.search(r"inter (\d+)ms fall (\d+)", read("haproxy", "haproxy.cfg"))
+        for service in self.replicas.values():
+            self.assertGreater(int(flags(service["command"])["drain-delay"]) * 1000, int(line[1]) * int(line[2]))
+
+
+class Tools(unittest.TestCase):
+    def accepts(self, name, *arguments, **environment):
+        if not tool(name):
+            self.skipTest(f"{name} is not installed")
+        done = run(tool(name), *arguments, **environment)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_haproxy(self):
+        self.accepts("haproxy", "-c", "-f", path("haproxy", "haproxy.cfg"), HYDRANT_1="127.0.0.1:50051",
+                     HYDRANT_2="127.0.0.1:50052")
+
+    def test_nginx(self):
+        with tempfile.TemporaryDirectory() as folder:  # it looks the names up
+            text = re.sub(r"server hydrant-\d:", "server 127.0.0.1:", read("nginx", "nginx.conf")).replace("/tmp/", f"{folder}/")
+            with open(f"{folder}/nginx.conf", "w", encoding="utf-8") as file:
+                file.write(text)
+            self.accepts("nginx", "-t", "-e", f"{folder}/error.log", "-c", f"{folder}/nginx.conf")
+
+    def test_prometheus(self):
+        self.accepts("promtool", "check", "config", path("prometheus", "prometheus.yml"))
 
 
 if __name__ == "__main__":

@@ -43,16 +43,35 @@ TEST(RequestGateTest, CountsAndRefuses) {
   const auto requests = Enter(&gate, 5, "", 0, 0);
   ASSERT_TRUE(requests.has_value());
   EXPECT_EQ(std::string(requests->status.message()), "queue full: 3 requests wait, the limit is 3");
-  EXPECT_EQ(gate.Find("b"), RequestHandle{3});
-  EXPECT_EQ(gate.Find("c"), std::nullopt);
+  EXPECT_EQ(gate.Find("", "b"), RequestHandle{3});
+  EXPECT_EQ(gate.Find("", "c"), std::nullopt);
   EmptyQueue(&gate);  // all run now; their ids are still taken
   EXPECT_TRUE(Enter(&gate, 5, "a", 1, 1000).has_value());
   gate.Leave(1);
   gate.Leave(1);
-  EXPECT_EQ(gate.Find("a"), std::nullopt);
+  EXPECT_EQ(gate.Find("", "a"), std::nullopt);
   EXPECT_FALSE(Enter(&gate, 5, "a", 1, 1000).has_value());
   for (const RequestHandle handle : {3, 4, 5}) gate.Leave(handle);
   EXPECT_TRUE(gate.Empty());
+}
+
+TEST(RequestGateTest, AnIdIsItsOwnersAlone) {
+  RequestGate gate({.max_num_queued_reqs = 5, .max_num_queued_tokens = 100});
+  const auto enter = [&](RequestHandle handle, const std::string& owner) {
+    Request request = MakeRequest("a", 1);
+    request.owner = owner;
+    return gate.Enter({&handle, 1}, request, 0);
+  };
+  EXPECT_FALSE(enter(1, "acme").has_value());
+  EXPECT_FALSE(enter(2, "zeta").has_value());
+  EXPECT_FALSE(enter(3, "").has_value());
+  EXPECT_EQ(enter(4, "acme")->reason, "DUPLICATE_REQUEST_ID");
+  EXPECT_EQ(gate.Find("acme", "a"), RequestHandle{1});
+  EXPECT_EQ(gate.Find("zeta", "a"), RequestHandle{2});
+  EXPECT_EQ(gate.Find("", "a"), RequestHandle{3});
+  gate.Leave(1);
+  EXPECT_EQ(gate.Find("acme", "a"), std::nullopt);
+  EXPECT_EQ(gate.Find("zeta", "a"), RequestHandle{2});
 }
 
 TEST(RequestGateTest, SamplesEnterTogetherAndTheIdIsTheirsUntilTheLastHasLeft) {

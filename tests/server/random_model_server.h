@@ -19,11 +19,13 @@ namespace hydrant {
 class RandomModelServer {
  public:
   // `full_caches`: how many of 1,024 tokens the pool holds. `window`: of the first layer.
-  explicit RandomModelServer(int full_caches, int window = 0)
-      : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3)) {}
+  explicit RandomModelServer(int full_caches, int window = 0, const Tenants* tenants = nullptr)
+      : RandomModelServer(full_caches, MakeRandomModel(Config(window), 3), nullptr, false,
+                          tenants) {}
   // Of a model with at least the tokenizer's vocabulary. `store`: for contexts; null: none.
   RandomModelServer(int full_caches, std::shared_ptr<const ModelSource> source,
-                    std::unique_ptr<ContextStore> store = nullptr, bool batch_invariant = false) {
+                    std::unique_ptr<ContextStore> store = nullptr, bool batch_invariant = false,
+                    const Tenants* tenants = nullptr) {
     const ModelConfig config = source->config();
     EngineOptions options;
     options.sampled_vocab = ByteTokenizer::kVocab;
@@ -35,10 +37,13 @@ class RandomModelServer {
         full_caches * 1024 / options.block_size * config.num_layers * config.num_kv_heads;
     options.prefill_arena_tokens = 65536;
     options.context_memory_bytes = 16 << 20;
+    if (tenants != nullptr) options.prefix_cache_memory_bytes = 16 << 20;  // to be kept apart
     engine = *Engine::Create(std::move(source), options, nullptr);
     loop = *ServingLoop::Start(engine.get(), &tokenizer,
                                {.max_num_batched_tokens = 16384, .watermark = 0.0}, &router);
-    service = std::make_unique<Service>(ServiceOptions{}, &router);
+    ServiceOptions service_options;
+    service_options.tenants = tenants;
+    service = std::make_unique<Service>(service_options, &router);
     model.name = "random";
     model.config = config;
     model.limits = engine->limits();
@@ -46,7 +51,8 @@ class RandomModelServer {
     model.page_bytes = static_cast<int64_t>(engine->kv_layout().PageBytes());
     model.tokenizer = &tokenizer;
     model.chat_template = &chat_template;
-    server = *GrpcServer::Start({.listen = "127.0.0.1:0"}, service.get());
+    server =
+        *GrpcServer::Start({.listen = "127.0.0.1:0", .door = {.tenants = tenants}}, service.get());
     contexts = std::make_unique<ContextArchive>(loop.get(), engine->kept_memory(), HomeOf(model),
                                                 std::move(store));
     service->SetReady(&model, loop.get(), contexts.get());

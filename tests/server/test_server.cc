@@ -27,7 +27,7 @@ EngineLimits TestLimits() {
 TestServer::TestServer() : TestServer(TestServerOptions()) {}
 
 TestServer::TestServer(const TestServerOptions& options)
-    : engine(options.limits), router(options.stand_aside) {
+    : engine(options.limits), router(options.stand_aside), tenants(options.tenants) {
   spdlog::set_level(options.log_level);
   if (options.next_token) engine.next_token = options.next_token;
   engine.next_token_of = options.next_token_of;
@@ -50,10 +50,13 @@ TestServer::TestServer(const TestServerOptions& options)
   service_options.version = "test";
   service_options.max_buffered_bytes_per_stream = options.max_buffered_bytes;
   service_options.max_waiting_request_bytes = options.max_waiting_request_bytes;
+  service_options.tenants = options.tenants;
   service = std::make_unique<Service>(service_options, &router);
   GrpcServerOptions server_options = options.grpc;
   server_options.listen = "127.0.0.1:0";
   server_options.default_cache.spec = options.default_cache;
+  server_options.door.tenants = options.tenants;
+  server_options.door.metrics = &door_metrics;
   auto started = GrpcServer::Start(server_options, service.get());
   auto running = ServingLoop::Start(&engine, &tokenizer, options.scheduler, &router);
   if (!started.ok() || !running.ok()) std::abort();
@@ -76,9 +79,14 @@ TestServer::~TestServer() {
 std::string TestServer::address() const { return "127.0.0.1:" + std::to_string(server->port()); }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
+  return NewChannel(grpc::InsecureChannelCredentials());
+}
+
+std::shared_ptr<grpc::Channel> TestServer::NewChannel(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address(), grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address(), credentials, arguments);
 }
 
 std::unique_ptr<v1::Hydrant::Stub> TestServer::NewStub() const {
@@ -95,7 +103,9 @@ std::string TestServer::MetricsText() const {
                                .serving = serving,
                                .health = JudgeHealth(serving, now, 60'000'000, PortState::kAnswers),
                                .requests = &service->request_metrics(),
-                               .now = now});
+                               .now = now,
+                               .tenants = tenants,
+                               .door = &door_metrics});
 }
 
 bool TestServer::WaitUntilEmpty() {

@@ -35,7 +35,8 @@ struct TestServerOptions {
   bool chat = true;
   bool ready = true;
   std::chrono::microseconds stand_aside{0};
-  GrpcServerOptions grpc;                                     // but for `listen`
+  GrpcServerOptions grpc;            // but for `listen`
+  const Tenants* tenants = nullptr;  // outlive the server; null: nobody is asked
   spdlog::level::level_enum log_level = spdlog::level::warn;  // a line a request drowns the results
   std::function<TokenId(int32_t)> next_token;
   std::function<TokenId(uint64_t, int32_t)> next_token_of;
@@ -53,6 +54,8 @@ class TestServer {
   // A stub with a connection of its own.
   std::unique_ptr<v1::Hydrant::Stub> NewStub() const;
   std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::shared_ptr<grpc::Channel> NewChannel(
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
   v1::Hydrant::Stub& stub() { return *stub_; }
 
   // What /metrics of a daemon would say.
@@ -66,6 +69,8 @@ class TestServer {
   LineTemplate chat_template;
   ServedModel model;
   EventRouter router;
+  const Tenants* const tenants;
+  DoorMetrics door_metrics;
   std::unique_ptr<Service> service;
   std::unique_ptr<ServingLoop> loop;
   std::unique_ptr<ContextArchive> contexts;

@@ -1,0 +1,56 @@
+#include "client/access.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+constexpr char kTokenVariable[] = "HYDRANT_TOKEN";
+
+// "" where no file is named.
+absl::StatusOr<std::string> ReadFile(const char* flag, const std::string& path) {
+  if (path.empty()) return "";
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();  // of a folder: nothing, and no exception
+  if (!file.is_open() || errno != 0)
+    return absl::InvalidArgumentError(fmt::format("{} {}: {}", flag, path, std::strerror(errno)));
+  if (text.str().empty())
+    return absl::InvalidArgumentError(fmt::format("{} {}: is empty", flag, path));
+  return text.str();
+}
+
+}  // namespace
+
+absl::StatusOr<Access> ReadAccess(const AccessFlags& flags) {
+  Access access;
+  HYDRANT_ASSIGN_OR_RETURN(const std::string file, ReadFile("--token-file", flags.token_file));
+  access.token = std::string(absl::StripAsciiWhitespace(file));
+  if (const char* token = std::getenv(kTokenVariable); access.token.empty() && token != nullptr)
+    access.token = token;
+  if (flags.tls_certificate.empty() != flags.tls_key.empty())
+    return absl::InvalidArgumentError("--tls-certificate and --tls-key go together");
+  if (flags.tls_ca.empty()) {
+    if (flags.tls_key.empty()) return access;
+    return absl::InvalidArgumentError("--tls-certificate: needs --tls-ca, the server's CA");
+  }
+  grpc::SslCredentialsOptions tls;
+  HYDRANT_ASSIGN_OR_RETURN(tls.pem_root_certs, ReadFile("--tls-ca", flags.tls_ca));
+  HYDRANT_ASSIGN_OR_RETURN(tls.pem_cert_chain,
+                           ReadFile("--tls-certificate", flags.tls_certificate));
+  HYDRANT_ASSIGN_OR_RETURN(tls.pem_private_key, ReadFile("--tls-key", flags.tls_key));
+  access.credentials = grpc::SslCredentials(tls);
+  return access;
+}
+
+}  // namespace hydrant
