@@ -8,6 +8,9 @@
 {{- define "hydrant.args" -}}
 - {{ printf "--model=%s" .Values.model.path | quote }}
 - "--listen=0.0.0.0:{{ int .Values.ports.grpc }}"
+{{- if not .Values.tls.secretName }}
+- --insecure
+{{- end }}
 - "--metrics-listen=0.0.0.0:{{ int .Values.ports.metrics }}"
 - "--drain-delay={{ int .Values.drain.delaySeconds }}"
 - "--shutdown-timeout={{ int .Values.drain.timeoutSeconds }}"
