@@ -1,5 +1,6 @@
 """What the installed package does against hydrantd. Run by python_client_test.py, in the package's environment."""
 import asyncio
+import hashlib
 import json
 import os
 import pathlib
@@ -180,6 +181,23 @@ class Retries(unittest.TestCase):
             several.delay_after(lost)
 
 
+    def test_logprobs_of_the_prompt_come_once(self):
+        def came(first, ids):
+            tokens = [pb.TokenLogprobs(token_id=token) for token in ids]
+            event = retry.note(pb.GenerateResponse(prompt_logprobs=pb.PromptLogprobs(first_position=first, tokens=tokens)))
+            return event and (event.first_position, [token.token_id for token in event.tokens])
+
+        retry = GenerateRetry(pb.GenerateRequest(text="a", sampling=pb.Sampling(prompt_logprobs=1)), 9, None)
+        self.assertEqual(came(1, [11, 12]), (1, [11, 12]))
+        self.assertEqual(came(3, [13]), (3, [13]))
+        self.assertTrue(retry.request.sampling.HasField("prompt_logprobs"))  # lost here, the prompt is read again
+        self.assertIsNone(came(1, [11]))
+        self.assertEqual(came(2, [12, 13, 14]), (4, [14]))
+        self.assertEqual(came(5, [15]), (5, [15]))
+        retry.note(pb.GenerateResponse(delta=pb.Delta(token_ids=[1])))
+        self.assertFalse(retry.request.sampling.HasField("prompt_logprobs"))
+
+
 class Errors(unittest.TestCase):
     def test_details_are_decoded(self):
         class Ended:
@@ -274,6 +292,21 @@ class Reaching(unittest.TestCase):
             Client(address, tls_key="me.key")
 
 
+    def test_the_daemon_itself(self):
+        if "--auth-tokens" not in subprocess.run([os.environ["HYDRANTD"], "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout:
+            self.skipTest("this daemon has neither TLS nor tokens")
+        tokens = self.folder / "tokens.yaml"
+        tokens.write_text(f"tokens:\n  - tenant: acme\n    sha256: {hashlib.sha256(b'secret').hexdigest()}\n", encoding="utf-8")
+        with Daemon(TINY, "--tls-certificate", self.folder / "server.pem", "--tls-key", self.folder / "server.key", "--tls-client-ca",
+                    self.folder / "ca.pem", "--auth-tokens", tokens) as daemon:
+            tls = {"tls_ca": self.folder / "ca.pem", "tls_certificate": self.folder / "client.pem", "tls_key": self.folder / "client.key"}
+            with Client(daemon.address, token="secret", **tls) as client:
+                self.assertEqual(client.generate("Once", max_tokens=3).finish_reason, "length")
+            with Client(daemon.address, token="guessed", **tls) as client, self.assertRaises(HydrantError) as raised:
+                client.generate("Once", max_tokens=3)
+            self.assertEqual(raised.exception.code, grpc.StatusCode.UNAUTHENTICATED)
+
+
 class AgainstTheDaemon(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -298,6 +331,14 @@ class AgainstTheDaemon(unittest.TestCase):
         ids = self.client.tokenize(PROMPT).token_ids
         self.assertEqual(self.client.generate(ids, **SAMPLED).token_ids, self.token_ids)
         self.assertEqual(self.client.detokenize(self.token_ids), self.text)
+
+    def test_logprobs(self):
+        answer = self.client.generate(PROMPT, max_tokens=5, temperature=0, logprobs=2, prompt_logprobs=0)
+        self.assertEqual([token.token_id for token in answer.logprobs], answer.token_ids)
+        self.assertEqual({(token.rank, len(token.top_token_ids)) for token in answer.logprobs}, {(1, 2)})  # greedy
+        self.assertEqual([token.token_id for token in answer.prompt_logprobs], list(self.client.tokenize(PROMPT).token_ids)[1:])
+        self.assertEqual(self.client.generate(PROMPT, max_tokens=1, temperature=0, allowed_token_ids=[300]).token_ids, [300])
+        self.assertEqual(self.client.generate(PROMPT, max_tokens=1, temperature=0, logit_bias={301: 100}).token_ids, [301])
 
     def cut(self, cut_after=()):
         proxy = CuttingProxy(self.daemon.address, cut_after)
@@ -424,14 +465,25 @@ class AgainstTheDaemon(unittest.TestCase):
         # A newline behind a block is the template engine's to drop.
         self.assertIn("The prompt: tool get_weather\nuser: Is it raining in Paris?;\nassistant: get_weather(Paris);\n"
                       "tool: rain, 12 degrees;\nassistant:\n", shown)
-        for name, words in {"stream.py": " + 40 tokens in ", "samples.py": "2 (seed 9, ", "policies.py": "\nauto ",
-                            "contexts.py": "left: []", "conversation.py": "tokens were not read again]", "embed.py": "1.000  The whale",
-                            "resume.py": "tokens, then nobody listened", "deadlines.py": "DEADLINE_EXCEEDED",
-                            "many_at_once.py": "The old captain"}.items():
+        expected = {"stream.py": " + 40 tokens in ", "samples.py": "2 (seed 9, ", "policies.py": "\nauto ",
+                    "contexts.py": "left: []", "conversation.py": "tokens were not read again]", "embed.py": "1.000  The whale",
+                    "resume.py": "tokens, then nobody listened", "deadlines.py": "DEADLINE_EXCEEDED",
+                    "many_at_once.py": "The old captain", "logprobs.py": ", rank "}
+        self.assertEqual(set(os.listdir(EXAMPLES)), {"chat_tools.py", "structured.py", *expected})
+        if self.has_grammars():
+            self.assertRegex(self.run_example("structured.py", self.daemon.address), r"^(yes|no)\n18[0-9]{2}\n\{")
+        for name, words in expected.items():
             with self.subTest(name):
                 self.assertIn(words, self.run_example(name, self.daemon.address))
-        self.assertEqual(set(os.listdir(EXAMPLES)), {"chat_tools.py", "stream.py", "samples.py", "policies.py", "contexts.py",
-                                                     "conversation.py", "embed.py", "resume.py", "deadlines.py", "many_at_once.py"})
+
+    def has_grammars(self):
+        """Not every build has the library."""
+        try:
+            self.client.generate("Once", choice=["a"], max_tokens=1)
+        except HydrantError as error:
+            self.assertEqual(error.code, grpc.StatusCode.UNIMPLEMENTED)
+            return False
+        return True
 
     def run_example(self, name, address):
         done = subprocess.run([sys.executable, EXAMPLES / name, address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -76,7 +76,8 @@ def pod_of(objects, name="hydrant"):
 
 
 def args_of(objects, name="hydrant"):
-    return dict(re.fullmatch(r"--([a-z-]+)=(.*)", each).groups() for each in pod_of(objects, name)["containers"][0]["args"])
+    """By flag; of one that takes no value, None."""
+    return dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", each).groups() for each in pod_of(objects, name)["containers"][0]["args"])
 
 
 class Helm(unittest.TestCase):
@@ -115,16 +116,15 @@ class Helm(unittest.TestCase):
             "policy-under-pressure": "echo:cache_ratio=0.5", "listen-as": "0.0.0.0:50052=echo:cache_ratio=0.2",
             "kv-cache-memory-bytes": "8G", "prefix-cache-memory-bytes": "2G", "context-memory-bytes": "1G", "swap-space": "4G",
             "target-ttft": "5", "target-tpot": "0.1", "tenant-weights": "gold=3"}.items(), args.items())
-        self.assertEqual({"tls-certificate": "/tls/tls.crt", "tls-key": "/tls/tls.key", "tls-client-ca": "/tls/ca.crt",
-                          "auth-tokens": "/tokens/tokens"}.items() - args_of(render(SECURED)).items(), set())
+        self.assertEqual({"tls-certificate": "/etc/hydrant/tls/tls.crt", "tls-key": "/etc/hydrant/tls/tls.key", "tls-client-ca": "/etc/hydrant/tls/ca.crt",
+                          "auth-tokens": "/etc/hydrant/tokens/tokens.yaml"}.items() - args_of(render(SECURED)).items(), set())
 
     def test_the_daemon_knows_every_flag(self):
-        known = set(re.findall(r'"--([a-z-]+)', (ROOT / "server" / "command_line.cc").read_text(encoding="utf-8")))
-        self.assertEqual(set(args_of(render(EVERYTHING))) - known, set())
-        secured = set(args_of(render(SECURED)))
-        if "tls-certificate" not in known:
-            self.skipTest("this daemon has neither TLS nor tokens")
-        self.assertEqual(secured - known, set())
+        sources = "".join((ROOT / "server" / name).read_text(encoding="utf-8") for name in ("command_line.cc", "security_options.cc"))
+        known = set(re.findall(r'"--([a-z-]+)', sources))
+        self.assertEqual((set(args_of(render(EVERYTHING))) | set(args_of(render(SECURED)))) - known, set())
+        self.assertIn("insecure", args_of(render({})))
+        self.assertNotIn("insecure", args_of(render(SECURED)))
 
     def test_the_grace_is_longer_than_all_that_comes_before(self):
         pod = pod_of(render({"drain": {"preStopSeconds": 5, "delaySeconds": 7, "timeoutSeconds": 1000}}))

@@ -24,6 +24,11 @@ class Sample:
         return [token for delta in self.deltas for token in delta.token_ids]
 
     @property
+    def logprobs(self) -> list[pb.TokenLogprobs]:
+        """Of token_ids, where they were asked for (logprobs=N)."""
+        return [logprob for delta in self.deltas for logprob in delta.logprobs]
+
+    @property
     def finish_reason(self) -> str | None:
         """"stop" or "length"; None while it has not ended."""
         if self.finished is None:
@@ -40,11 +45,13 @@ class Sample:
 class Answer:
     """All samples of a request; `text` and the like are those of the first.
 
-    accepted   its id, seed, and prompt tokens
-    usage      None: the stream was lost behind its last token
+    accepted          its id, seed, and prompt tokens
+    prompt_logprobs   of the prompt's tokens but the first, where they were asked for (prompt_logprobs=N)
+    usage             None: the stream was lost behind its last token
     """
 
     accepted: Optional[pb.Accepted] = None
+    prompt_logprobs: list[pb.TokenLogprobs] = field(default_factory=list)
     usage: Optional[pb.Usage] = None
     _samples: dict[int, Sample] = field(default_factory=dict)
 
@@ -55,6 +62,8 @@ class Answer:
             self._sample(event.index).finished = event
         elif isinstance(event, pb.Accepted):
             self.accepted = event
+        elif isinstance(event, pb.PromptLogprobs):
+            self.prompt_logprobs.extend(event.tokens)
         elif isinstance(event, pb.Usage):
             self.usage = event
 
@@ -69,6 +78,10 @@ class Answer:
     @property
     def token_ids(self) -> list[int]:
         return self._sample(0).token_ids
+
+    @property
+    def logprobs(self) -> list[pb.TokenLogprobs]:
+        return self._sample(0).logprobs
 
     @property
     def finish_reason(self) -> str | None:

@@ -104,7 +104,7 @@ class Client:
         return stream.answer
 
     def stream(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[GenerateFields]) -> Stream:
-        """The same as it comes: Accepted, Progress, Delta, Finished, and Usage as the last."""
+        """The same as it comes: Accepted, Progress, PromptLogprobs, Delta, Finished, and Usage as the last."""
         request = build(pb.GenerateRequest, prompt, fields)
         return Stream(self._events(GenerateRetry(request, self._retries, self._time(timeout))))
 

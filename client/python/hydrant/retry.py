@@ -12,7 +12,7 @@ from hydrant.v1 import hydrant_pb2 as pb
 _FIRST_DELAY_S = 0.2
 _LONGEST_DELAY_S = 5.0
 
-Event = pb.Accepted | pb.Progress | pb.Delta | pb.Finished | pb.Usage
+Event = pb.Accepted | pb.Progress | pb.PromptLogprobs | pb.Delta | pb.Finished | pb.Usage
 """What a stream brings. Events that a later contract adds come through as they are."""
 
 
@@ -57,6 +57,7 @@ class GenerateRetry(Retry):
         self.request.CopyFrom(request)
         self._accepted = False
         self._finished = False
+        self._prompt_position = 1  # of the next token of the prompt whose logprob is new
 
     def note(self, response: pb.GenerateResponse) -> Event | None:
         """What the caller gets of it. None: nothing, for it had it before."""
@@ -70,11 +71,22 @@ class GenerateRetry(Retry):
             self._accepted = True
             self.request.ClearField("request_id")  # where the first one still runs it is taken
             self.request.sampling.seed = event.seed
+        elif isinstance(event, pb.PromptLogprobs):
+            return self._new_of(event)
         elif isinstance(event, pb.Delta):
             self.request.resume_token_ids.extend(event.token_ids)
+            self.request.sampling.ClearField("prompt_logprobs")  # they have come, and do not go with these ids
         elif isinstance(event, pb.Finished):
             self._finished = True
         return event
+
+    def _new_of(self, logprobs: pb.PromptLogprobs) -> pb.PromptLogprobs | None:
+        """Without those that came before the stream was lost."""
+        known = min(self._prompt_position - logprobs.first_position, len(logprobs.tokens))
+        del logprobs.tokens[:known]
+        logprobs.first_position += known
+        self._prompt_position += len(logprobs.tokens)
+        return logprobs if logprobs.tokens else None
 
     def ended(self, error: HydrantError) -> bool:
         """Whether the loss cost the usage alone: a single answer was whole."""

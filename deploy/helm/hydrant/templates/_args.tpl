@@ -8,6 +8,9 @@
 {{- define "hydrant.args" -}}
 - {{ printf "--model=%s" .Values.model.path | quote }}
 - "--listen=0.0.0.0:{{ int .Values.ports.grpc }}"
+{{- if not .Values.tls.secretName }}
+- --insecure
+{{- end }}
 - "--metrics-listen=0.0.0.0:{{ int .Values.ports.metrics }}"
 - "--drain-delay={{ int .Values.drain.delaySeconds }}"
 - "--shutdown-timeout={{ int .Values.drain.timeoutSeconds }}"
@@ -25,14 +28,14 @@
 {{- include "hydrant.flag" (dict "name" "target-ttft" "value" .Values.targets.ttft) }}
 {{- include "hydrant.flag" (dict "name" "target-tpot" "value" .Values.targets.tpot) }}
 {{- if .Values.tls.secretName }}
-- --tls-certificate=/tls/tls.crt
-- --tls-key=/tls/tls.key
+- --tls-certificate=/etc/hydrant/tls/tls.crt
+- --tls-key=/etc/hydrant/tls/tls.key
 {{- if .Values.tls.clientCa }}
-- --tls-client-ca=/tls/ca.crt
+- --tls-client-ca=/etc/hydrant/tls/ca.crt
 {{- end }}
 {{- end }}
 {{- if .Values.tokens.secretName }}
-- --auth-tokens=/tokens/tokens
+- --auth-tokens=/etc/hydrant/tokens/tokens.yaml
 {{- end }}
 {{- with .Values.extraArgs }}
 {{ toYaml . }}

@@ -12,10 +12,10 @@
 - {name: hub-cache, mountPath: /cache}
 {{- end }}
 {{- if .Values.tls.secretName }}
-- {name: tls, mountPath: /tls, readOnly: true}
+- {name: tls, mountPath: /etc/hydrant/tls, readOnly: true}
 {{- end }}
 {{- if .Values.tokens.secretName }}
-- {name: tokens, mountPath: /tokens, readOnly: true}
+- {name: tokens, mountPath: /etc/hydrant/tokens, readOnly: true}
 {{- end }}
 {{- end -}}
 
