@@ -65,8 +65,11 @@ hydrant_change_xgrammar(grammar_functor.cc "kUnzipThreshold = 128" "kUnzipThresh
   result = result.MergeEquivalentStates();
   return ResultOk(std::move(result));"
   "  return std::move(build_result).Unwrap().ToDFA(20000);")
+# Another loop without a step; it looks sets up.
+set(line "      if (state_set->find(edge.target) != state_set->end()) {")
 # In patterns of schemas, nothing may be skipped to where the text may end and go on as well: (a{2,4})? then admits one a.
 hydrant_change_xgrammar(fsm.cc
+  "${line}" "      ::hydrant::SpendGrammarSteps(10);\n${line}"
   "  if (!ends_.empty()) {
     fsm.AddEpsilonEdge(start_, ends_.front());
   }
