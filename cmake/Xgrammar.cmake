@@ -51,9 +51,36 @@ hydrant_change_xgrammar(json_schema_converter.cc
   [[{{'"', '"'}, {'\\', '\\'}, {'\r', '\r'}, {'\n', '\n'}}]] [[{{0, 31}, {'"', '"'}, {'\\', '\\'}}]]
   "${line}"
   "  if (json_string && !force_cfg_expansion) {
-    XGRAMMAR_LOG(FATAL) << \"the pattern '\" << regex << \"' matches no text of a JSON string, or is not supported\";
+    XGRAMMAR_LOG(FATAL) << \"the pattern '\" << regex << \"' is too complex, or matches no text of a JSON string\";
   }
 ${line}")
+
+# {0,255} of a character becomes 128 states with a mask each before it becomes a counter, which takes seconds of a vocabulary of
+# 150,000. A shorter run does as well: longer tokens are then tried where they may follow.
+# Patterns of schemas: merging of states that are not the same admits more, (([0-9]){1,16}|([0-9]|(ab|[a1]))) then a1. A
+# deterministic automaton needs none.
+hydrant_change_xgrammar(grammar_functor.cc "kUnzipThreshold = 128" "kUnzipThreshold = 16"
+  "  auto result = std::move(build_result).Unwrap();
+  result = result.SimplifyEpsilon();
+  result = result.MergeEquivalentStates();
+  return ResultOk(std::move(result));"
+  "  return std::move(build_result).Unwrap().ToDFA(20000);")
+# Another loop without a step; it looks sets up.
+set(line "      if (state_set->find(edge.target) != state_set->end()) {")
+# In patterns of schemas, nothing may be skipped to where the text may end and go on as well: (a{2,4})? then admits one a.
+hydrant_change_xgrammar(fsm.cc
+  "${line}" "      ::hydrant::SpendGrammarSteps(10);\n${line}"
+  "  if (!ends_.empty()) {
+    fsm.AddEpsilonEdge(start_, ends_.front());
+  }
+  return FSMWithStartEnd(fsm, start_, ends_);"
+  "  const int start = fsm.AddState();
+  fsm.AddEpsilonEdge(start, start_);
+  FSMWithStartEnd result(fsm, start, ends_);
+  result.AddEndState(start);
+  return result;")
+# The counters of patterns in schemas admit tokens that go on behind the last round in a way that may not follow. Without:
+hydrant_change_xgrammar(fsm_builder.cc "kLargeRepeatThreshold = 128" "kLargeRepeatThreshold = 1000000000")
 
 file(GLOB_RECURSE xgrammar_sources RELATIVE ${HYDRANT_XGRAMMAR_SOURCE}/cpp ${HYDRANT_XGRAMMAR_SOURCE}/cpp/*.cc)
 list(REMOVE_ITEM xgrammar_sources support/logging.cc ${xgrammar_changed})

@@ -36,13 +36,16 @@ struct GrammarVocabulary {
 // no text.
 GrammarVocabulary VocabularyOf(const Tokenizer& tokenizer, int64_t num_logits);
 
-// Steps are counted where the grammar library visits a rule, adds an edge or moves a parser: some
-// tens of nanoseconds each.
+// Steps are counted where the grammar library visits a rule, adds an edge or moves a parser: about
+// 5 nanoseconds each. Automata may take memory by the square of their text, which is why that is
+// short.
 struct GrammarLimits {
-  size_t text_bytes = 64 << 10;          // of a schema, pattern, grammar, or of all choices
+  size_t schema_bytes = 64 << 10;        // of a JSON schema, or of all choices
+  size_t grammar_bytes = 16 << 10;       // of an EBNF grammar
+  size_t regex_bytes = 8 << 10;          // of a regular expression, or of a pattern in a schema
   int64_t automaton_steps = 32'000'000;  // for a grammar's automata
-  int64_t compile_steps = 200'000'000;   // for these once more, and the masks of their states
-  int64_t mask_steps = 5'000'000;        // for one FillMask(); a schema's maxLength takes a million
+  int64_t compile_steps = 600'000'000;   // for these once more, and the masks of their states
+  int64_t mask_steps = 4'000'000;        // for one FillMask(); a schema's maxLength takes up to two
   int64_t accept_steps = 100'000;        // for one Accept()
   // For the Accept()s of a text on average, beside the first accept_steps: what they made is kept.
   int64_t mean_accept_steps = 2'000;

@@ -64,19 +64,19 @@ std::string WithFourDigits(std::string_view pattern) {
 }
 
 struct Translator {
-  size_t most_bytes;
+  const GrammarLimits& limits;
 
   absl::StatusOr<GrammarText> operator()(const AnyJsonObject&) const {
     return (*this)(JsonSchema{R"({"type":"object"})"});
   }
   absl::StatusOr<GrammarText> operator()(const JsonSchema& schema) const {
-    HYDRANT_RETURN_IF_ERROR(CheckText("json_schema", schema.text, most_bytes));
-    absl::StatusOr<std::string> checked = CheckedSchema(schema.text);
+    HYDRANT_RETURN_IF_ERROR(CheckText("json_schema", schema.text, limits.schema_bytes));
+    absl::StatusOr<std::string> checked = CheckedSchema(schema.text, limits.regex_bytes);
     if (!checked.ok()) return FieldError("json_schema", std::string(checked.status().message()));
     return GrammarText{GrammarLanguage::kJsonSchema, "json_schema", *std::move(checked)};
   }
   absl::StatusOr<GrammarText> operator()(const RegexPattern& regex) const {
-    HYDRANT_RETURN_IF_ERROR(CheckText("regex", regex.pattern, most_bytes));
+    HYDRANT_RETURN_IF_ERROR(CheckText("regex", regex.pattern, limits.regex_bytes));
     return GrammarText{GrammarLanguage::kRegex, "regex", WithFourDigits(regex.pattern)};
   }
   absl::StatusOr<GrammarText> operator()(const Choice& choice) const {
@@ -84,26 +84,27 @@ struct Translator {
     std::string grammar;
     size_t bytes = 0;
     for (const std::string& text : choice.texts) {
-      HYDRANT_RETURN_IF_ERROR(CheckText("choice", text, most_bytes));
+      HYDRANT_RETURN_IF_ERROR(CheckText("choice", text, limits.schema_bytes));
       absl::StrAppend(&grammar, grammar.empty() ? "root ::= " : " | ", Literal(text));
       // One for the place in the list: there may be many short ones.
       bytes += text.size() + 1;
-      if (bytes > most_bytes) {
-        return FieldError("choice", absl::StrCat("has more than ", most_bytes, " bytes in all"));
+      if (bytes > limits.schema_bytes) {
+        return FieldError("choice",
+                          absl::StrCat("has more than ", limits.schema_bytes, " bytes in all"));
       }
     }
     return GrammarText{GrammarLanguage::kEbnf, "choice", std::move(grammar)};
   }
   absl::StatusOr<GrammarText> operator()(const EbnfGrammar& grammar) const {
-    HYDRANT_RETURN_IF_ERROR(CheckText("grammar", grammar.text, most_bytes));
+    HYDRANT_RETURN_IF_ERROR(CheckText("grammar", grammar.text, limits.grammar_bytes));
     return GrammarText{GrammarLanguage::kEbnf, "grammar", grammar.text};
   }
 };
 
 }  // namespace
 
-absl::StatusOr<GrammarText> TextOf(const StructuredOutput& output, size_t most_bytes) {
-  return std::visit(Translator{most_bytes}, output);
+absl::StatusOr<GrammarText> TextOf(const StructuredOutput& output, const GrammarLimits& limits) {
+  return std::visit(Translator{limits}, output);
 }
 
 std::string OneLine(std::string_view message) {

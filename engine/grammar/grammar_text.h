@@ -3,11 +3,11 @@
 #ifndef HYDRANT_ENGINE_GRAMMAR_GRAMMAR_TEXT_H_
 #define HYDRANT_ENGINE_GRAMMAR_GRAMMAR_TEXT_H_
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "engine/grammar/grammar_compiler.h"
 #include "engine/grammar/structured_output.h"
 
 namespace hydrant {
@@ -21,7 +21,7 @@ struct GrammarText {
 };
 
 // InvalidArgument names the field.
-absl::StatusOr<GrammarText> TextOf(const StructuredOutput& output, size_t most_bytes);
+absl::StatusOr<GrammarText> TextOf(const StructuredOutput& output, const GrammarLimits& limits);
 
 // A message of the library as one line of bounded length.
 std::string OneLine(std::string_view message);

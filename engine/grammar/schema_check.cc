@@ -114,6 +114,8 @@ bool HasType(const Json& value, std::string_view type) {
 // Walks a schema and changes it in place. The path is that of the node at work.
 class Checker {
  public:
+  explicit Checker(size_t most_pattern_bytes) : most_pattern_bytes_(most_pattern_bytes) {}
+
   absl::Status Check(Json* schema) {
     if (schema->is_boolean()) {
       return schema->get<bool>() ? absl::OkStatus() : Error("false admits nothing");
@@ -228,6 +230,11 @@ class Checker {
     if (schema->contains("pattern")) {
       Json& pattern = (*schema)["pattern"];
       if (!pattern.is_string()) return Error("'pattern' is no string");
+      if (const size_t bytes = pattern.get_ref<const std::string&>().size();
+          bytes > most_pattern_bytes_) {
+        return Error(absl::StrCat("'pattern' has ", bytes, " bytes, at most ", most_pattern_bytes_,
+                                  " are read"));
+      }
       pattern = AsciiPattern(pattern.get_ref<const std::string&>());
     }
     for (const std::string& type : types) {
@@ -282,14 +289,15 @@ class Checker {
     return items == false ? absl::OkStatus() : CheckBelow(&items, "items");
   }
 
+  const size_t most_pattern_bytes_;
   std::string path_;  // a JSON pointer
 };
 
 }  // namespace
 
-absl::StatusOr<std::string> CheckedSchema(std::string_view text) {
+absl::StatusOr<std::string> CheckedSchema(std::string_view text, size_t most_pattern_bytes) {
   HYDRANT_ASSIGN_OR_RETURN(Json schema, ParseOrderedJson(text, kMaxDepth));
-  HYDRANT_RETURN_IF_ERROR(Checker().Check(&schema));
+  HYDRANT_RETURN_IF_ERROR(Checker(most_pattern_bytes).Check(&schema));
   return schema.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

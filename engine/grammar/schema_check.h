@@ -3,6 +3,7 @@
 #ifndef HYDRANT_ENGINE_GRAMMAR_SCHEMA_CHECK_H_
 #define HYDRANT_ENGINE_GRAMMAR_SCHEMA_CHECK_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -14,7 +15,7 @@ namespace hydrant {
 // schema without "type" has the one that its keywords are about. InvalidArgument names the place as
 // a JSON pointer. Words that no version of JSON Schema gives a meaning are annotations, and
 // ignored.
-absl::StatusOr<std::string> CheckedSchema(std::string_view text);
+absl::StatusOr<std::string> CheckedSchema(std::string_view text, size_t most_pattern_bytes);
 
 }  // namespace hydrant
 

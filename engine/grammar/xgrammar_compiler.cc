@@ -53,7 +53,7 @@ class XgrammarCompiler final : public GrammarCompiler {
   size_t MaskWords() const override { return shape_->text_words.size(); }
 
   absl::StatusOr<Compiled> Compile(const StructuredOutput& output) override {
-    HYDRANT_ASSIGN_OR_RETURN(const GrammarText text, TextOf(output, limits_.text_bytes));
+    HYDRANT_ASSIGN_OR_RETURN(const GrammarText text, TextOf(output, limits_));
     const std::string key = absl::StrCat(static_cast<int>(text.language), text.text);
     if (std::optional<Compiled> known = Known(key)) return *std::move(known);
     const std::lock_guard<std::mutex> one_at_a_time(compiling_);

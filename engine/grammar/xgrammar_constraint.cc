@@ -1,7 +1,6 @@
 #include "engine/grammar/xgrammar_constraint.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <utility>
 
@@ -88,16 +87,16 @@ class XgrammarConstraint final : public TokenConstraint {
   // Of what the library found, only tokens with text, and the ends of generation where they belong.
   NextTokens Judge(std::span<uint32_t> words) const {
     const bool is_complete = IsComplete();
-    int64_t texts = 0;
+    uint32_t any = 0;
     bool all = true;
     for (size_t i = 0; i < words.size(); ++i) {
       uint32_t text = words[i] & shape_->text_words[i];
       if (after_ed_) text &= ~shape_->completes_surrogate[i];
-      texts += std::popcount(text);
+      any |= text;
       words[i] = is_complete ? text | shape_->eog_words[i] : text;
       all = all && words[i] == ~uint32_t{0};
     }
-    if (texts == 0) return is_complete ? NextTokens::kEnd : NextTokens::kNone;
+    if (any == 0) return is_complete ? NextTokens::kEnd : NextTokens::kNone;
     return all ? NextTokens::kAny : NextTokens::kSome;
   }
 

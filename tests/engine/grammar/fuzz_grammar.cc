@@ -12,7 +12,7 @@ using namespace hydrant;  // NOLINT(google-build-using-namespace): a fuzzer
 GrammarCompiler& Compiler() {
   static GrammarCompiler* const compiler = [] {
     GrammarLimits limits;
-    limits.text_bytes = 4096;
+    limits.schema_bytes = limits.grammar_bytes = limits.regex_bytes = 4096;
     limits.automaton_steps = 1'000'000;
     limits.compile_steps = 3'000'000;
     limits.mask_steps = 20'000;

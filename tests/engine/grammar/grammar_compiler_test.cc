@@ -211,7 +211,7 @@ TEST_F(Compiler, WhatTheVocabularyCannotSpell) {
 
 TEST_F(Compiler, RefusesTextByFieldAndLimit) {
   EXPECT_THAT(Refusal(RegexPattern{Repeated("a", 70000)}),
-              AllOf(StartsWith("regex: "), HasSubstr("70000 bytes, at most 65536")));
+              AllOf(StartsWith("regex: "), HasSubstr("70000 bytes, at most 8192")));
   EXPECT_THAT(Refusal(Choice{}), StartsWith("choice: is empty"));
   EXPECT_THAT(Refusal(Choice{std::vector<std::string>(40000, "a")}),
               AllOf(StartsWith("choice: "), HasSubstr("65536")));
@@ -219,6 +219,10 @@ TEST_F(Compiler, RefusesTextByFieldAndLimit) {
   EXPECT_THAT(Refusal(EbnfGrammar{std::string("root ::= \"a\0\"", 13)}), HasSubstr("null"));
   EXPECT_THAT(Refusal(EbnfGrammar{"x ::= \"a\""}),
               AllOf(StartsWith("grammar: "), HasSubstr("root")));
+  EXPECT_THAT(Refusal(EbnfGrammar{Repeated("a", 20000)}),
+              AllOf(StartsWith("grammar: "), HasSubstr("at most 16384")));
+  EXPECT_THAT(Refusal(JsonSchema{R"({"pattern":")" + Repeated("a", 9000) + "\"}"}),
+              HasSubstr("'pattern' has 9000 bytes, at most 8192"));
   EXPECT_THAT(Refusal(JsonSchema{"{"}), StartsWith("json_schema: not valid JSON"));
   EXPECT_THAT(Refusal(JsonSchema{Repeated("[", 100)}), HasSubstr("deeper than 64"));
 }
@@ -286,17 +290,21 @@ TEST_F(Compiler, HostileInputsEnd) {
       RegexPattern{".{1000000}"},
       RegexPattern{"(((.{1,127}){1,127}){1,127}){1,127}"},
       RegexPattern{"(((.{1000}){1000}){1000}){1000}"},
-      RegexPattern{Repeated("(", 30000) + "a" + Repeated(")", 30000)},
-      RegexPattern{Repeated("a?", 20000)},
-      RegexPattern{Repeated(".*", 10000)},
-      RegexPattern{Repeated("[^a]", 10000)},
+      RegexPattern{Repeated("(", 4000) + "a" + Repeated(")", 4000)},
+      RegexPattern{Repeated("a?", 4000)},
+      RegexPattern{Repeated(".*", 4000)},
+      RegexPattern{Repeated("[^a]", 2000)},
       RegexPattern{"(.*)*(.*)*(.*)*x"},
+      EbnfGrammar{"root ::= " + Repeated("a? ", 5000) + "\na ::= \"a\""},
+      JsonSchema{R"({"pattern":")" + Repeated("a?", 4000) + "\"}"},
+      JsonSchema{R"({"pattern":")" + Repeated(".*", 4000) + "\"}"},
+      JsonSchema{R"({"pattern":"(a|b)*a(a|b){60}"})"},
       RegexPattern{"(a|b)*a(a|b){1000}"},
       RegexPattern{"a{99999999999999999999}"},
       EbnfGrammar{halves},
       EbnfGrammar{"root ::= ([a-z]+ | [a-z]* [a-z]*)*"},
       EbnfGrammar{"root ::= root root root | \"a\" | \"\""},
-      EbnfGrammar{"root ::= " + Repeated("(", 30000) + "\"a\"" + Repeated(")", 30000)},
+      EbnfGrammar{"root ::= " + Repeated("(", 8000) + "\"a\"" + Repeated(")", 8000)},
       EbnfGrammar{"root ::= ((((\"a\"{1,100}){1,100}){1,100}){1,100}){1,100}"},
       JsonSchema{optional + "}}"},
       JsonSchema{R"({"type":"string","minLength":2147483647})"},
