@@ -10,6 +10,9 @@
 ARG BASE=debian:bookworm-slim
 ARG CUDA_TOOLKIT=nvidia/cuda:13.0.2-devel-ubuntu22.04
 
+# Structured output needs the sources of XGrammar: those that scripts/fetch-xgrammar has put into .cache/xgrammar, else it fetches
+# them here; where it cannot, the image goes without.
+
 # The caches of apt have a name for each stage: stages may be built at the same time.
 
 # ---- What builds -----------------------------------------------------------------------------------------------------
@@ -29,6 +32,7 @@ ARG PRESET=release
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
+    { scripts/fetch-xgrammar || [ $? -eq 2 ]; } && \
     scripts/build --preset ${PRESET} --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
       -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF && \
     cmake --install build/image --prefix /opt/hydrant --strip && \
@@ -75,6 +79,7 @@ COPY . .
 ARG PRESET=release
 ARG CUDA_ARCHITECTURES="80-real;90a-real;100-real;90-virtual"
 RUN --mount=type=cache,id=hydrant-ccache,target=/root/.cache/ccache \
+    { scripts/fetch-xgrammar || [ $? -eq 2 ]; } && \
     scripts/build --preset ${PRESET} --dir build/image --target hydrantd --target hydrant --target hydrant_load_program \
       --target hydrant_cuda -- -DHYDRANT_TESTS=OFF -DHYDRANT_BENCHMARKS=OFF \
       "-DHYDRANT_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}" && \

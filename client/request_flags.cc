@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 
@@ -32,6 +34,10 @@ void AddSampling(CLI::App* app, RequestFlags* flags) {
                   "[-2, 2]; default 0; the same, for each time that it was there")
       ->group(group);
   app->add_option("--seed", flags->seed, "Makes the answer repeatable")->group(group);
+  app->add_option("--bad-word", flags->bad_words,
+                  "A text that the answer does not hold; may be repeated")
+      ->allow_extra_args(false)
+      ->group(group);
 }
 
 void AddStopping(CLI::App* app, RequestFlags* flags) {
@@ -53,6 +59,37 @@ void AddStopping(CLI::App* app, RequestFlags* flags) {
   app->add_flag("--ignore-eos", flags->ignore_eos, "Go on past the end of the text")->group(group);
   app->add_flag("--keep-special-tokens", flags->keep_special_tokens, "Print special tokens as text")
       ->group(group);
+}
+
+// At most one of them.
+void AddForm(CLI::App* app, RequestFlags* flags) {
+  CLI::Option_group* form = app->add_option_group("Form", "What the answer has to be");
+  form->add_flag("--json", flags->json, "A JSON object");
+  form->add_option("--json-schema", flags->json_schema_file,
+                   "JSON that the schema in this file describes")
+      ->check(CLI::ExistingFile);
+  form->add_option("--regex", flags->regex, "A text that this matches as a whole");
+  form->add_option("--choice", flags->choices, "One of these texts; to be repeated")
+      ->allow_extra_args(false);
+  form->add_option("--grammar", flags->grammar_file, "A text of the GBNF grammar in this file")
+      ->check(CLI::ExistingFile);
+  form->require_option(0, 1);
+}
+
+std::string ReadWhole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void FillForm(const RequestFlags& flags, v1::GenerateRequest* request) {
+  if (flags.json) request->mutable_structured_output()->set_json_object(true);
+  if (flags.json_schema_file)
+    request->mutable_structured_output()->set_json_schema(ReadWhole(*flags.json_schema_file));
+  if (flags.regex) request->mutable_structured_output()->set_regex(*flags.regex);
+  for (const std::string& text : flags.choices)
+    request->mutable_structured_output()->mutable_choice()->add_texts(text);
+  if (flags.grammar_file)
+    request->mutable_structured_output()->set_grammar(ReadWhole(*flags.grammar_file));
 }
 
 // What --min-tokens asks for is no accident.
@@ -167,8 +204,11 @@ void AddRequestFlags(CLI::App* app, RequestFlags* flags) {
                   "Times that a stream which was lost on the way is taken up where it ended")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
+  app->add_option("--truncate-prompt-tokens", flags->truncate_prompt_tokens,
+                  "Of a longer prompt, read so many of its last tokens");
   AddSampling(app, flags);
   AddStopping(app, flags);
+  AddForm(app, flags);
   AddCacheFlags(app, flags);
   AddReuse(app, flags);
 }
@@ -187,6 +227,7 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.frequency_penalty) sampling->set_frequency_penalty(*flags.frequency_penalty);
   if (flags.seed) sampling->set_seed(*flags.seed);
   if (flags.num_samples) sampling->set_n(*flags.num_samples);
+  for (const std::string& word : flags.bad_words) sampling->add_bad_words(word);
   v1::Stopping* stopping = request.mutable_stopping();
   FillMaxTokens(flags, stopping);
   if (flags.min_tokens) stopping->set_min_tokens(*flags.min_tokens);
@@ -195,6 +236,9 @@ v1::GenerateRequest MakeRequest(const RequestFlags& flags) {
   if (flags.include_stop) stopping->set_include_stop_str_in_output(true);
   if (flags.ignore_eos) stopping->set_ignore_eos(true);
   if (flags.keep_special_tokens) request.mutable_output()->set_skip_special_tokens(false);
+  if (flags.truncate_prompt_tokens)
+    request.set_truncate_prompt_tokens(*flags.truncate_prompt_tokens);
+  FillForm(flags, &request);
   if (flags.context) request.set_context(*flags.context);
   if (flags.keep) request.set_keep(true);
   FillScheduling(flags, &request);

@@ -29,6 +29,10 @@ struct RequestFlags {
   std::optional<uint32_t> min_tokens;
   std::vector<std::string> stop;
   std::vector<uint32_t> stop_token_ids;
+  std::vector<std::string> bad_words, choices;
+  std::optional<std::string> json_schema_file, regex, grammar_file;
+  bool json = false;
+  std::optional<uint32_t> truncate_prompt_tokens;
   bool include_stop = false, ignore_eos = false, keep_special_tokens = false;
   std::optional<std::string> policy;
   std::optional<double> cache_ratio;

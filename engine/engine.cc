@@ -9,6 +9,9 @@
 #include "engine/forward/pooler.h"
 #include "engine/forward/prefill.h"
 #include "engine/forward/transformer.h"
+#include "engine/logit_edits.h"
+#include "engine/logprob_rows.h"
+#include "engine/mask_thread.h"
 #include "engine/pool/kv_state.h"
 #include "engine/step_results.h"
 #include "engine/step_rows.h"
@@ -57,6 +60,9 @@ struct Engine::Impl {
   DeviceArray<TokenId> last_tokens;  // [slots] (kernels/ops/last_tokens.h)
   DeviceArray<float> hidden, k, v, logits;
   DeviceArray<uint16_t> seen;  // [max_num_seqs, vocab] (kernels/ops/penalize.h)
+  MaskThread masks;
+  LogitEdits edits;
+  LogprobRows logprobs;
   Pooler pooler;
   std::vector<const float*> embeddings;  // of the step's slices
   StepResults results;
@@ -75,7 +81,9 @@ struct Engine::Impl {
   void MarkSeenTokens(int slot, std::span<const TokenId> prompt,
                       std::span<const TokenId> output = {});
   void SampleRows(int decoded);
-  void PenalizeRows(int decoded);
+  void DrawRows(int begin, int end);
+  void ScorePrompts(const Batch& batch);
+  int SampledVocab() const { return options.sampled_vocab.value_or(model->config().vocab_size); }
 };
 
 absl::Status Engine::Impl::Allocate() {
@@ -94,11 +102,16 @@ absl::Status Engine::Impl::Allocate() {
   allocate(logits, rows * config.vocab_size);
   allocate(seen, rows * config.vocab_size);
   if (status.ok()) status = this->rows.Allocate(*backend, limits.max_num_seqs);
+  if (status.ok()) status = edits.Allocate(backend.get(), limits.max_num_seqs, config.vocab_size);
+  if (status.ok()) {
+    status = logprobs.Allocate(backend.get(), model.get(), SampledVocab(), limits.max_num_seqs,
+                               limits.prefill_arena_tokens);
+  }
   if (status.ok()) {
     status = pooler.Allocate(backend.get(), model.get(), limits.max_num_seqs);
   }
   if (status.ok()) {
-    status = results.Allocate(backend.get(), limits.max_num_seqs,
+    status = results.Allocate(backend.get(), limits.max_num_seqs, limits.prefill_arena_tokens,
                               limits.FullLayers() * limits.num_kv_heads, config.hidden_size);
   }
   return status;
@@ -203,11 +216,16 @@ void Engine::Enqueue(const Batch& batch) {
   for (const SlotCut& cut : batch.cuts) impl.Cut(cut);
   const DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
+  impl.masks.Start(batch.masks);
+  impl.logprobs.Begin(batch, impl.limits.num_layers);
   impl.MarkSeenTokens(batch);
   if (decoded > 0) impl.Decode(shape);
   impl.prefill->Run(batch.prefill, *impl.kv);
+  impl.ScorePrompts(batch);
   impl.GatherFinalRows(batch);
   impl.PoolPrompts(batch);
+  impl.masks.Wait();
+  impl.edits.Write(batch, impl.limits.num_layers);
   if (impl.rows.num_sampled() > 0) impl.SampleRows(decoded);
   impl.PushResults(batch);
 }
@@ -251,7 +269,13 @@ void Engine::Impl::PushResults(const Batch& batch) {
     const CachePlan& plan = kv->plan(cut.slot);
     if (plan.life->HeadsDiffer(plan)) report.entries = kv->lengths(cut.slot);
   }
-  results.Push(batch, limits.num_layers, tokens.data(), reports, embeddings);
+  results.Push(batch, limits.num_layers,
+               {.tokens = tokens.data(),
+                .logprobs = logprobs.results(),
+                .num_logprobs = logprobs.num_drawn(),
+                .num_prompt_logprobs = logprobs.num_of_prompts(),
+                .reports = reports,
+                .embeddings = embeddings});
 }
 
 DecodeShape Engine::Impl::ShapeOf(const std::vector<DecodeRow>& decode) const {
@@ -384,34 +408,51 @@ void Engine::Impl::MarkSeenTokens(int slot, std::span<const TokenId> prompt,
   seen.Write(*backend, slot * counts.size(), counts);
 }
 
-// What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.
-void Engine::Impl::PenalizeRows(int decoded) {
-  if (!rows.any_penalties()) return;
-  backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
-  for (const int row : rows.rows_in_prompt())
-    backend->CopyToDevice(rows.newest() + row, &kNoToken, sizeof(TokenId));
-  backend->Penalize({.logits = logits.data(),
-                     .num_rows = rows.num_sampled(),
-                     .vocab = model->config().vocab_size,
-                     .rows = rows.sampling(),
-                     .slots = rows.sampled_slots(),
-                     .newest = rows.newest(),
-                     .seen = seen.data()});
+void Engine::Impl::ScorePrompts(const Batch& batch) {
+  for (const PrefillSlice& slice : batch.prefill)
+    if (slice.prompt_logprobs) logprobs.ScorePrompt(slice, prefill->Hidden(slice), act);
 }
 
 void Engine::Impl::SampleRows(int decoded) {
   model->Logits(act, rows.num_sampled(), logits.data());
-  PenalizeRows(decoded);
-  backend->Sample({.logits = logits.data(),
-                   .num_rows = rows.num_sampled(),
-                   .vocab = options.sampled_vocab.value_or(model->config().vocab_size),
-                   .row_stride = model->config().vocab_size,
-                   .rows = rows.sampling(),
-                   .tokens = tokens.data()});
+  // What a decode row was fed is the newest of its sequence's output; a prompt that ended has none.
+  if (rows.any_penalties()) {
+    backend->CopyOnDevice(rows.newest(), rows.ids(), decoded * sizeof(TokenId));
+    for (const int row : rows.rows_in_prompt())
+      backend->CopyToDevice(rows.newest() + row, &kNoToken, sizeof(TokenId));
+  }
+  for (int begin = 0; begin < rows.num_sampled();) {
+    const int end = logprobs.EndOfGroup(begin, rows.num_sampled());
+    DrawRows(begin, end);
+    begin = end;
+  }
   backend->StoreLastTokens({.tokens = tokens.data(),
                             .slots = rows.sampled_slots(),
                             .num_rows = rows.num_sampled() - rows.num_more(),
                             .last_tokens = last_tokens.data()});
+}
+
+void Engine::Impl::DrawRows(int begin, int end) {
+  const int vocab = model->config().vocab_size;
+  float* first = logits.data() + static_cast<size_t>(begin) * vocab;
+  logprobs.Save(begin, end, logits.data());
+  edits.Apply(begin, end, logits.data());
+  if (rows.any_penalties()) {
+    backend->Penalize({.logits = first,
+                       .num_rows = end - begin,
+                       .vocab = vocab,
+                       .rows = rows.sampling() + begin,
+                       .slots = rows.sampled_slots() + begin,
+                       .newest = rows.newest() + begin,
+                       .seen = seen.data()});
+  }
+  backend->Sample({.logits = first,
+                   .num_rows = end - begin,
+                   .vocab = SampledVocab(),
+                   .row_stride = vocab,
+                   .rows = rows.sampling() + begin,
+                   .tokens = tokens.data() + begin});
+  logprobs.Score(begin, end, tokens.data());
 }
 
 Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {

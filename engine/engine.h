@@ -102,8 +102,8 @@ class Engine final : public StepExecutor {
   HeadState ReadHead(int slot, int layer, int head) const;
   std::vector<int32_t> ReadPositions(int slot, int layer, int head) const;  // [entries], slot order
   std::vector<int32_t> ReadLengths(int slot) const;  // [layers * KV heads] live entries
-  // Logits of the step enqueued last, penalties taken off: rows of batch.decode first, then the
-  // slices that ended their prompt.
+  // Logits of the step enqueued last, after biases, masks and penalties: rows of batch.decode
+  // first, then the slices that ended their prompt.
   std::vector<float> ReadLogits() const;
 
  private:

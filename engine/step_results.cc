@@ -8,7 +8,8 @@ namespace hydrant {
 
 static_assert(StepResults::kMostInFlight <= Backend::kEvents);
 
-absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size) {
+absl::Status StepResults::Allocate(Backend* backend, int max_rows, int max_prompt_tokens,
+                                   int num_heads, int hidden_size) {
   backend_ = backend;
   num_heads_ = num_heads;
   hidden_size_ = hidden_size;
@@ -22,6 +23,7 @@ absl::Status StepResults::Allocate(Backend* backend, int max_rows, int num_heads
   const size_t rows = max_rows;
   for (Step& step : steps_) {
     allocate(step.tokens, rows * sizeof(TokenId));
+    allocate(step.logprobs, (rows + max_prompt_tokens) * sizeof(TokenLogprobs));
     allocate(step.entries, rows * num_heads_ * sizeof(int32_t));
     allocate(step.masses, rows * num_heads_ * sizeof(float));
     allocate(step.observations, rows * kMaxObservations * num_heads_ * sizeof(float));
@@ -40,8 +42,7 @@ absl::Status StepResults::AllocateRows(int block_size, int64_t table_entries) {
   return absl::OkStatus();
 }
 
-void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens,
-                       std::span<const Report> reports, std::span<const float* const> embeddings) {
+void StepResults::Push(const Batch& batch, int num_layers, const OnDevice& left) {
   const int index = (oldest_ + in_flight_) % kMostInFlight;
   ++in_flight_;
   Step& step = steps_[index];
@@ -61,7 +62,7 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
     return true;
   };
   size_t next_row = 0;
-  for (const Report& report : reports) {
+  for (const Report& report : left.reports) {
     const size_t rows = next_row;
     if (report.rows != nullptr) {
       const size_t count = num_heads_ * report.row_width;
@@ -79,15 +80,20 @@ void StepResults::Push(const Batch& batch, int num_layers, const TokenId* tokens
                             report.num_observations});
   }
   step.pooled.clear();
-  for (size_t i = 0; i < embeddings.size(); ++i) {
-    step.pooled.push_back(embeddings[i] != nullptr);
+  for (size_t i = 0; i < left.embeddings.size(); ++i) {
+    step.pooled.push_back(left.embeddings[i] != nullptr);
     if (!step.pooled.back()) continue;
     backend_->CopyToHostLater(static_cast<float*>(step.embeddings.get()) + i * hidden_size_,
-                              embeddings[i], hidden_size_ * sizeof(float));
+                              left.embeddings[i], hidden_size_ * sizeof(float));
   }
   const size_t rows =
       step.decoded + std::count(step.ends.begin(), step.ends.end(), true) + step.more;
-  if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), tokens, rows * sizeof(TokenId));
+  if (rows > 0) backend_->CopyToHostLater(step.tokens.get(), left.tokens, rows * sizeof(TokenId));
+  step.logprobs_drawn = left.num_logprobs;
+  step.logprobs_of_prompts = left.num_prompt_logprobs;
+  const size_t logprobs = step.logprobs_drawn + step.logprobs_of_prompts;
+  if (logprobs > 0)
+    backend_->CopyToHostLater(step.logprobs.get(), left.logprobs, logprobs * sizeof(TokenLogprobs));
   backend_->RecordEvent(index);
 }
 
@@ -137,6 +143,10 @@ absl::Status StepResults::Pop(StepResult* result) {
   const TokenId* next = tokens + step.decoded;
   for (const bool ends : step.ends) result->prefill_tokens.push_back(ends ? *next++ : kNoToken);
   result->more_tokens.assign(next, next + step.more);
+  const auto* logprobs = static_cast<const TokenLogprobs*>(step.logprobs.get());
+  const TokenLogprobs* of_prompts = logprobs + step.logprobs_drawn;
+  result->logprobs.assign(logprobs, of_prompts);
+  result->prompt_logprobs.assign(of_prompts, of_prompts + step.logprobs_of_prompts);
   result->embeddings.clear();
   for (size_t i = 0; i < step.pooled.size(); ++i) {
     const float* from = static_cast<const float*>(step.embeddings.get()) + i * hidden_size_;

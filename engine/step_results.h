@@ -19,7 +19,8 @@ class StepResults {
   static constexpr int kMostInFlight = 2;
 
   // Borrows the backend and its events.
-  absl::Status Allocate(Backend* backend, int max_rows, int num_heads, int hidden_size);
+  absl::Status Allocate(Backend* backend, int max_rows, int max_prompt_tokens, int num_heads,
+                        int hidden_size);
   // Once the pool is known: of its tables, which all slots' rows lie in. REQUIRES: Allocate()
   absl::Status AllocateRows(int block_size, int64_t table_entries);
 
@@ -33,12 +34,18 @@ class StepResults {
     int num_observations = 0;
   };
 
-  // Behind the operations of a step. tokens: on the device, of the step's decode rows, then of its
-  // prompts that end, then of their more_samples; reports: of the slices and their other slots, in
-  // their order, then of the cuts; embeddings: of the slices, null where there is none. REQUIRES:
-  // fewer than kMostInFlight are in flight.
-  void Push(const Batch& batch, int num_layers, const TokenId* tokens,
-            std::span<const Report> reports, std::span<const float* const> embeddings);
+  // What a step leaves on the device.
+  struct OnDevice {
+    const TokenId* tokens = nullptr;          // in the order of Batch::ForEachSampled()
+    const TokenLogprobs* logprobs = nullptr;  // StepResult::logprobs, then its prompt_logprobs
+    int num_logprobs = 0;
+    int num_prompt_logprobs = 0;
+    // Of the slices and their other slots, in their order, then of the cuts.
+    std::span<const Report> reports;
+    std::span<const float* const> embeddings;  // of the slices, null where there is none
+  };
+  // Behind the operations of a step. REQUIRES: fewer than kMostInFlight are in flight.
+  void Push(const Batch& batch, int num_layers, const OnDevice& left);
   // Waits for the oldest one. After an error none is in flight.
   absl::Status Pop(StepResult* result);
 
@@ -53,12 +60,14 @@ class StepResults {
   // In the host's memory.
   struct Step {
     DeviceBuffer tokens;
+    DeviceBuffer logprobs;         // [max_rows + max_prompt_tokens]
     DeviceBuffer entries, masses;  // [max_rows, heads]: a row a report
     DeviceBuffer rows;             // [table_entries]: reports' one behind the other
     DeviceBuffer observations;     // [max_rows, kMaxObservations, heads]
     DeviceBuffer embeddings;       // [max_rows, hidden]
     std::vector<bool> pooled;      // of the slices
     size_t decoded = 0;
+    size_t logprobs_drawn = 0, logprobs_of_prompts = 0;
     std::vector<bool> ends;  // its prompt, of the slices
     size_t more = 0;         // tokens of their more_samples
     std::vector<Reported> reports;

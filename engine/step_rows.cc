@@ -24,6 +24,7 @@ void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, in
   num_sampled_ = 0;
   any_penalties_ = false;
   rows_in_prompt_.clear();
+  num_more_ = 0;
   const int rows = static_cast<int>(batch.decode.size());
   for (int i = 0; i < rows; ++i) {
     const DecodeRow& row = batch.decode[i];
@@ -31,21 +32,16 @@ void StepRows::Write(Backend& backend, const Batch& batch, const KvState& kv, in
     Host<int32_t>(1)[i] = row.position;
     Host<int32_t>(2)[i] = row.slot;
     Host<int32_t>(3)[i] = kv.plan(row.slot).rule.rolling ? 0 : row.position;
-    AddSampled(row.slot, row.sampling);
     if (row.in_prompt) rows_in_prompt_.push_back(i);
   }
   std::fill(Host<TokenId>(0) + rows, Host<TokenId>(0) + padded_rows, 0);
   std::fill(Host<int32_t>(1) + rows, Host<int32_t>(1) + padded_rows, 0);
   std::fill(Host<int32_t>(2) + rows, Host<int32_t>(2) + padded_rows, -1);
   std::fill(Host<int32_t>(3) + rows, Host<int32_t>(3) + padded_rows, 0);
-  for (const PrefillSlice& slice : batch.prefill) {
-    if (slice.EndsPrompt(num_layers)) AddSampled(slice.slot, slice.sampling);
-  }
-  num_more_ = 0;
-  for (const PrefillSlice& slice : batch.prefill) {
-    for (const SamplingRow& sampling : slice.more_samples) AddSampled(slice.slot, sampling);
+  batch.ForEachSampled(num_layers,
+                       [this](int slot, const SampledRow& row) { AddSampled(slot, row); });
+  for (const PrefillSlice& slice : batch.prefill)
     num_more_ += static_cast<int>(slice.more_samples.size());
-  }
   // The last array is the longest: no more of it than is used.
   device_.Write(backend, 0, std::span(host_).first(Offset(6) + num_sampled_ * sizeof(SamplingRow)));
 }

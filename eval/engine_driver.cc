@@ -16,13 +16,14 @@ EngineDriver::~EngineDriver() {
 }
 
 int EngineDriver::Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
-                      const SamplingRow& sampling) {
+                      const SampledRow& sampling, bool prompt_logprobs) {
   const auto n = static_cast<int64_t>(prompt.size());
   // What is longer than the plan's prompt is a probe.
   HYDRANT_CHECK(plan.prompt.tokens == n || (plan.prompt.tokens < n && plan.ReadsProbe()));
   const int slot = Open(plan, n, new_tokens);
   sequences_[slot].prompt = std::move(prompt);
   sequences_[slot].sampling = sampling;
+  sequences_[slot].prompt_logprobs = prompt_logprobs;
   return slot;
 }
 
@@ -54,7 +55,7 @@ void EngineDriver::PrefillAll(int slot) {
 void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int token_begin,
                                int token_end) {
   const Sequence& sequence = sequences_[slot];
-  SamplingRow sampling = sequence.sampling;
+  SampledRow sampling = sequence.sampling;
   sampling.position = static_cast<int32_t>(sequence.plan.prompt.tokens);
   batch_.prefill.push_back({.slot = slot,
                             .prompt = sequence.prompt,
@@ -65,7 +66,8 @@ void EngineDriver::PrefillPart(int slot, int layer_begin, int layer_end, int tok
                             .token_end = token_end,
                             .sampling = sampling,
                             .whole_prompt = sequence.prompt,
-                            .sharing_slots = sequence.sharing_slots});
+                            .sharing_slots = sequence.sharing_slots,
+                            .prompt_logprobs = sequence.prompt_logprobs});
 }
 
 void EngineDriver::Decode(int slot) {
@@ -74,7 +76,7 @@ void EngineDriver::Decode(int slot) {
 
 void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   Sequence& sequence = sequences_[slot];
-  SamplingRow sampling = sequence.sampling;
+  SampledRow sampling = sequence.sampling;
   sampling.position = position + 1;
   if (sequence.plan.CutsAfter(position)) {
     const PageCut cut = sequence.plan.life->CutAfter(sequence.plan, position);
@@ -110,7 +112,7 @@ void EngineDriver::BeginRun(int slot, std::vector<TokenId> tokens, std::vector<i
 void EngineDriver::AppendPart(int slot, int layer_begin, int layer_end, int token_begin,
                               int token_end) {
   Sequence& sequence = sequences_[slot];
-  SamplingRow sampling = sequence.sampling;
+  SampledRow sampling = sequence.sampling;
   sampling.position = sequence.position;
   batch_.prefill.push_back({.slot = slot,
                             .prompt = sequence.run,
@@ -136,7 +138,7 @@ void EngineDriver::Shrink(int slot, int32_t mean) {
 }
 
 void EngineDriver::Step() {
-  StepResult result;
+  StepResult& result = result_;
   const absl::Status status = engine_->Execute(batch_, &result);
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   HYDRANT_CHECK(status.ok());

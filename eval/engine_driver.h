@@ -23,7 +23,7 @@ class EngineDriver {
   // Takes the next slot, with pages for the prompt; `new_tokens` are expected after it. The prompt
   // is read by Prefill*().
   int Add(std::vector<TokenId> prompt, const CachePlan& plan, int new_tokens,
-          const SamplingRow& sampling = Greedy());
+          const SampledRow& sampling = Greedy(), bool prompt_logprobs = false);
 
   // Takes the next slot for another cache of the reading of `slot`, which has not begun: its plan
   // is of as long a prompt (PrefillSlice::sharing_slots).
@@ -67,6 +67,10 @@ class EngineDriver {
     return {row.begin(), row.end()};
   }
 
+  // StepResult's own, of the last step.
+  const std::vector<TokenLogprobs>& logprobs() const { return result_.logprobs; }
+  const std::vector<TokenLogprobs>& prompt_logprobs() const { return result_.prompt_logprobs; }
+
   static SamplingRow Greedy() { return {.temperature = 0.0f}; }
 
  private:
@@ -74,7 +78,8 @@ class EngineDriver {
     std::vector<TokenId> prompt = {};
     std::vector<TokenId> run = {};  // that is appended
     std::vector<int32_t> keep = {};
-    SamplingRow sampling = {};
+    SampledRow sampling = {};
+    bool prompt_logprobs = false;
     int position = 0;  // of the next input token
     TokenId newest = kNoToken;
     int logits_row = -1;
@@ -92,6 +97,7 @@ class EngineDriver {
   CacheSpace space_;
   std::vector<Sequence> sequences_;
   Batch batch_;
+  StepResult result_;          // of the last step
   std::vector<float> logits_;  // of the last step, once asked for
 };
 

@@ -12,10 +12,12 @@
 #include "kernels/ops/count_best.h"
 #include "kernels/ops/decode_attention.h"
 #include "kernels/ops/derive_scores.h"
+#include "kernels/ops/edit_logits.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/experts.h"
 #include "kernels/ops/kcenter.h"
 #include "kernels/ops/last_tokens.h"
+#include "kernels/ops/logprobs.h"
 #include "kernels/ops/matmul.h"
 #include "kernels/ops/penalize.h"
 #include "kernels/ops/pool_scores.h"
@@ -66,8 +68,11 @@
   OP(CombineCachedScores, CombineCachedScoresArgs) \
   OP(SubGenBuild, SubGenBuildArgs)                 \
   OP(SubGenInsert, SubGenInsertArgs)               \
+  OP(BiasLogits, BiasLogitsArgs)                   \
+  OP(MaskLogits, MaskLogitsArgs)                   \
   OP(Penalize, PenalizeArgs)                       \
   OP(Sample, SampleArgs)                           \
+  OP(Logprobs, LogprobsArgs)                       \
   OP(StoreLastTokens, LastTokensArgs)              \
   OP(ReadLastTokens, LastTokensArgs)               \
   OP(UpdateTable, UpdateTableArgs)                 \

@@ -4,7 +4,8 @@
 //
 // The id that ends the text (end-of-generation or stop_token_ids) is not delivered, neither as id
 // nor as text: Finished names it. The id that completes a stop string is delivered; its text is cut
-// at the match. Before min_tokens nothing ends the text: such tokens are ordinary ones.
+// at the match. Before min_tokens nothing ends the text; ids that would are not drawn
+// (LogitsProcessor), or are ordinary ones where a client resumes with them.
 #ifndef HYDRANT_SCHEDULER_OUTPUT_PROCESSOR_H_
 #define HYDRANT_SCHEDULER_OUTPUT_PROCESSOR_H_
 

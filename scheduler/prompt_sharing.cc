@@ -75,8 +75,9 @@ std::vector<RequestHandle> Scheduler::AddSamples(Sequence* sequence, PrefillSlic
     const Sequence& sample = *it->second;
     if (!sample.IsWaiting() || sample.NumKnown() > sample.num_prompt_tokens) continue;
     samples.push_back(handle);
-    sequence->sample_rows.push_back(sample.sampling);
-    sequence->sample_rows.back().position = slice->sampling.position;
+    SampledRow& row = sequence->sample_rows.emplace_back(sample.sampling);
+    row.position = slice->sampling.position;
+    EditLogits(sample, row.position, &row);
     ++more_samples_;
   }
   slice->more_samples = sequence->sample_rows;
@@ -85,14 +86,14 @@ std::vector<RequestHandle> Scheduler::AddSamples(Sequence* sequence, PrefillSlic
 
 // The first token of another sample of a prompt. `parent`: that has read it; null: it has ended.
 void Scheduler::SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token,
-                             TimeUs now) {
+                             const TokenLogprobs* logprobs, TimeUs now) {
   const auto it = sequences_.find(handle);
   if (it == sequences_.end()) return;
   Sequence* sample = it->second.get();
   if (!sample->IsWaiting() || sample->NumKnown() > sample->num_prompt_tokens) return;
   if (parent != nullptr && !sample->prefill_started_at.has_value())
     sample->prefill_started_at = parent->prefill_started_at;
-  Sampled(sample, sample->num_prompt_tokens, token, now);
+  Sampled(sample, sample->num_prompt_tokens, token, logprobs, now);
 }
 
 PrefixLayout Scheduler::LayoutOf(const Sequence& sequence) const {
@@ -130,7 +131,7 @@ void Scheduler::AbandonPrefix(Sequence* sequence) {
 // Tokens of an unread prompt that need not be read, by the blocks that are there, and those that
 // `reader` will leave; null: nobody.
 int Scheduler::UsableTokens(const Sequence& sequence, const PrefixReader* reader) const {
-  if (sequence.pooling == EmbeddingPooling::kMean) return 0;
+  if (sequence.pooling == EmbeddingPooling::kMean || sequence.wants_prompt_logprobs) return 0;
   return LayoutOf(sequence).Usable(sequence.prefix_keys, [&](const PrefixKey& key) {
     return prefix_cache_.IsFilled(key) || (reader != nullptr && reader->fresh.contains(key));
   });

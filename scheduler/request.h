@@ -4,6 +4,7 @@
 #define HYDRANT_SCHEDULER_REQUEST_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,8 +24,12 @@ using TimeUs = int64_t;  // microseconds of a steady clock
 using RequestHandle = uint64_t;
 
 inline constexpr size_t kMaxTenantBytes = 128;
-inline constexpr int kMaxSamples = 64;      // of one request
-inline constexpr int kMostPriority = 1000;  // and the least is -1000
+inline constexpr int kMaxSamples = 64;           // of one request
+inline constexpr int kMostPriority = 1000;       // and the least is -1000
+inline constexpr size_t kMaxBadWords = 256;      // token sequences
+inline constexpr size_t kMaxBadWordTokens = 64;  // of one
+
+class CompiledGrammar;  // engine/grammar/grammar_compiler.h
 
 struct SamplingParams {
   double temperature = 1.0;  // [0, 100]; 0: greedy
@@ -36,12 +41,22 @@ struct SamplingParams {
   double presence_penalty = 0.0;   // [-2, 2]; off the logits of tokens in the output
   double frequency_penalty = 0.0;  // [-2, 2]; so for each time that they are there
   std::optional<uint64_t> seed{};  // unset: drawn at submission
+  // Logprobs of the tokens that are generated, and of the prompt's, which the first sample tells.
+  // How many of the first in rank are told is the business of who asks.
+  bool logprobs = false;
+  bool prompt_logprobs = false;
+  // Before penalties and temperature, to the logits:
+  std::map<TokenId, double> logit_bias{};            // added; [-100, 100], at most kMostBiases
+  std::vector<TokenId> allowed_token_ids{};          // no others are drawn; empty: all are
+  std::vector<std::vector<TokenId>> bad_words{};     // tokens that never follow each other
+  std::shared_ptr<const CompiledGrammar> grammar{};  // that the text follows; null: none
 };
 
 struct StoppingParams {
   // Wide enough for what a client can send, so that an error names the number that was sent.
   std::optional<int64_t> max_tokens{};  // >= 1; unset: to the end of the text or of max_model_len
-  int64_t min_tokens = 0;  // end-of-generation ids and stop strings do not end the text before
+  int64_t min_tokens = 0;  // before so many nothing ends the text: what would is not drawn, and
+                           // stop strings do not match
   std::vector<std::string> stop{};  // strings, none empty
   std::vector<TokenId> stop_token_ids{};
   bool include_stop_str_in_output = false;
@@ -168,9 +183,14 @@ struct Progress {
   int32_t prompt_tokens = 0;
   std::string compressed_by{};  // Usage::compressed_by
 };
+// Of the prompt's tokens but the first, in their order; comes when it has been read.
+struct PromptLogprobs {
+  std::vector<TokenLogprobs> tokens;
+};
 struct Delta {
   std::optional<TokenId> token_id{};
-  std::string text{};  // whole UTF-8 characters
+  std::string text{};                                 // whole UTF-8 characters
+  std::optional<Indirect<TokenLogprobs>> logprobs{};  // of token_id, where they were asked for
 };
 enum class FinishReason : uint8_t { kStop, kLength };
 struct Finished {
@@ -195,7 +215,7 @@ struct Failed {
 // most of a step's are tokens.
 struct Event {
   RequestHandle handle = 0;
-  std::variant<Progress, Delta, Finished, Failed> what;
+  std::variant<Progress, Delta, Finished, Failed, PromptLogprobs> what;
 };
 
 }  // namespace hydrant

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/cache/cache_space.h"
+#include "engine/grammar/grammar_compiler.h"
 #include "kernels/status_macros.h"
 #include "scheduler/context.h"
 #include "scheduler/output_processor.h"
@@ -54,12 +55,81 @@ absl::Status CheckSampling(const SamplingParams& sampling) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBiases(const std::map<TokenId, double>& biases, TokenId vocab) {
+  if (biases.size() > kMostBiases) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.logit_bias: ", biases.size(),
+                                                   " tokens exceed the limit of ", kMostBiases));
+  }
+  for (const auto& [token, bias] : biases) {
+    if (token >= vocab) {
+      return OutsideError("sampling.logit_bias", absl::StrCat("token ", token),
+                          absl::StrCat("[0, ", vocab, ")"));
+    }
+    if (Outside(bias, -100.0, 100.0)) {
+      return OutsideError(absl::StrCat("sampling.logit_bias[", token, "]"), bias, "[-100, 100]");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBadWords(const std::vector<std::vector<TokenId>>& words) {
+  if (words.size() > kMaxBadWords) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.bad_words: ", words.size(),
+                                                   " sequences of tokens exceed the limit of ",
+                                                   kMaxBadWords));
+  }
+  for (const std::vector<TokenId>& word : words) {
+    if (Outside<size_t>(word.size(), 1, kMaxBadWordTokens)) {
+      return OutsideError("sampling.bad_words", absl::StrCat("a word of ", word.size(), " tokens"),
+                          absl::StrCat("[1, ", kMaxBadWordTokens, "] tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckIds(const std::string& field, const std::vector<TokenId>& ids, TokenId vocab) {
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= vocab) {
       return OutsideError(absl::StrCat(field, "[", i, "]"), ids[i],
                           absl::StrCat("[0, ", vocab, ")"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTokensOf(const SamplingParams& sampling, TokenId vocab) {
+  HYDRANT_RETURN_IF_ERROR(CheckBiases(sampling.logit_bias, vocab));
+  HYDRANT_RETURN_IF_ERROR(CheckBadWords(sampling.bad_words));
+  return CheckIds("sampling.allowed_token_ids", sampling.allowed_token_ids, vocab);
+}
+
+// Every token of the prompt is read in one go, and none is known from before.
+absl::Status CheckPromptLogprobs(const Request& request) {
+  if (!request.sampling.prompt_logprobs) return absl::OkStatus();
+  const auto does_not_go = [](const char* with) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.prompt_logprobs: does not go with ", with));
+  };
+  if (request.from != nullptr) return does_not_go("a context, whose tokens are not read");
+  if (request.question_tokens > 0)
+    return does_not_go("a question, which sees what is left of the prompt");
+  if (!request.resume_token_ids.empty()) return does_not_go("resume_token_ids");
+  return absl::OkStatus();
+}
+
+// A grammar says where the text ends.
+absl::Status CheckGrammar(const Request& request) {
+  if (request.sampling.grammar == nullptr) return absl::OkStatus();
+  if (request.stopping.ignore_eos) {
+    return absl::InvalidArgumentError(
+        "stopping.ignore_eos: does not go with structured_output, which ends with the text");
+  }
+  const std::unique_ptr<TokenConstraint> constraint = request.sampling.grammar->NewConstraint();
+  for (size_t i = 0; i < request.resume_token_ids.size(); ++i) {
+    if (constraint->Accept(request.resume_token_ids[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("resume_token_ids[", i, "]: ", request.resume_token_ids[i],
+                     " may not follow by structured_output; send what the stream had delivered"));
   }
   return absl::OkStatus();
 }
@@ -328,7 +398,10 @@ std::variant<CheckedRequest, Failed> CheckRequest(Request request, const EngineL
   const TokenId vocab = tokenizer.VocabSize();
   absl::Status status = CheckTokens(request, limits, vocab);
   if (status.ok()) status = CheckSampling(request.sampling);
+  if (status.ok()) status = CheckTokensOf(request.sampling, vocab);
   if (status.ok()) status = CheckStopping(request.stopping, vocab);
+  if (status.ok()) status = CheckPromptLogprobs(request);
+  if (status.ok()) status = CheckGrammar(request);
   // An owner's was checked before it was made its own.
   if (status.ok() && request.owner.empty()) status = CheckSalt(request.cache_salt);
   if (!status.ok()) return Invalid(std::move(status));

@@ -14,15 +14,18 @@ namespace {
 
 bool GoesBefore(const Sequence* a, const Sequence* b) { return a->order < b->order; }
 
-SamplingRow ToSamplingRow(const SamplingParams& sampling) {
-  return {.temperature = static_cast<float>(sampling.temperature),
-          .top_p = static_cast<float>(sampling.top_p),
-          .min_p = static_cast<float>(sampling.min_p),
-          .top_k = std::max(0, sampling.top_k),
-          .seed = sampling.seed.value_or(0),
-          .penalties = {.repetition = static_cast<float>(sampling.repetition_penalty),
-                        .presence = static_cast<float>(sampling.presence_penalty),
-                        .frequency = static_cast<float>(sampling.frequency_penalty)}};
+SampledRow ToSampledRow(const SamplingParams& sampling) {
+  SampledRow row =
+      SamplingRow{.temperature = static_cast<float>(sampling.temperature),
+                  .top_p = static_cast<float>(sampling.top_p),
+                  .min_p = static_cast<float>(sampling.min_p),
+                  .top_k = std::max(0, sampling.top_k),
+                  .seed = sampling.seed.value_or(0),
+                  .penalties = {.repetition = static_cast<float>(sampling.repetition_penalty),
+                                .presence = static_cast<float>(sampling.presence_penalty),
+                                .frequency = static_cast<float>(sampling.frequency_penalty)}};
+  row.logprobs = sampling.logprobs;
+  return row;
 }
 
 // What is read of a prompt that a probe follows; empty: there is none.
@@ -65,7 +68,8 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .last_heard_at = now,
       .tokens = std::move(request.prompt),
       .keep_as = std::move(request.keep_as),
-      .sampling = ToSamplingRow(request.sampling),
+      .sampling = ToSampledRow(request.sampling),
+      .logits = LogitsProcessor::Create(request.sampling, request.stopping, *tokenizer_),
       .output = OutputProcessor(tokenizer_, request.stopping, request.skip_special_tokens),
       .plan = checked.plan,
       .request_id = std::move(request.request_id),
@@ -76,6 +80,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .on_pressure = request.on_pressure,
       .largest_cap = checked.largest_cap,
       .pooling = request.pooling,
+      .wants_prompt_logprobs = request.sampling.prompt_logprobs && !request.sample_of.has_value(),
       .prefix_keys = std::move(checked.prefix_keys),
       .from = std::move(request.from),
       .sample_of = request.sample_of,
@@ -98,6 +103,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
   for (const TokenId id : request.resume_token_ids) {
     sequence->output.Push(id);
     sequence->tokens.push_back(id);
+    if (sequence->logits != nullptr) sequence->logits->Accept(id);
   }
   sequence->usage.prompt_tokens = sequence->num_prompt_tokens;
   sequence->usage.completion_tokens = sequence->num_resumed = sequence->output.num_tokens();
@@ -133,6 +139,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   cut_.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
+  batch_.masks.clear();
   preempted_in_step_ = arena_wanted_ = false;
   more_samples_ = 0;
 
@@ -477,10 +484,21 @@ void Scheduler::ScheduleDecode(TimeUs now) {
                              .position = position,
                              .sampling = sequence->sampling,
                              .in_prompt = position < sequence->num_prompt_tokens});
-    batch_.decode.back().sampling.position = position + 1;
-    in_flight_.back().decode.push_back({CacheOf(sequence), position + 1});
+    SampledRow& row = batch_.decode.back().sampling;
+    row.position = position + 1;
+    EditLogits(*sequence, position + 1, &row);
+    in_flight_.back().decode.push_back({CacheOf(sequence), position + 1, row.logprobs});
     in_flight_.back().work += {.rows = 1, .pages = static_cast<double>(sequence->space.num_pages)};
   }
+}
+
+// For the row that draws what comes behind so many tokens, where that is not known.
+void Scheduler::EditLogits(const Sequence& sequence, int64_t num_tokens, SampledRow* row) {
+  if (sequence.logits == nullptr || num_tokens < sequence.NumKnown()) return;
+  const int64_t prompt = sequence.num_prompt_tokens;
+  const std::span<const TokenId> output = std::span(sequence.tokens).subspan(prompt);
+  if (sequence.logits->Edit(num_tokens - prompt, output, row))
+    batch_.masks.push_back(sequence.logits.get());
 }
 
 void Scheduler::SchedulePrefill(TimeUs now) {
@@ -498,18 +516,20 @@ void Scheduler::SchedulePrefill(TimeUs now) {
   const PrefillCosts costs = {pacer_.step_time().AttentionScale()};
   for (const PrefillRun& run : PlanPrefill(open_prompts_, limits_.num_layers, budget, costs)) {
     Sequence* sequence = prefilling_[run.prompt];
-    batch_.prefill.push_back({.slot = sequence->space.slot,
-                              .prompt = sequence->PrefillTokens(),
-                              .arena_begin = sequence->space.arena_begin,
-                              .layer_begin = run.layer_begin,
-                              .layer_end = run.layer_end,
-                              .token_begin = run.token_begin,
-                              .token_end = run.token_end,
-                              .sampling = sequence->sampling,
-                              .whole_prompt = sequence->Prompt(),
-                              .pooling = sequence->pooling,
-                              .first_token = sequence->FirstToken(),
-                              .num_seen = static_cast<int32_t>(sequence->num_seen)});
+    batch_.prefill.push_back(
+        {.slot = sequence->space.slot,
+         .prompt = sequence->PrefillTokens(),
+         .arena_begin = sequence->space.arena_begin,
+         .layer_begin = run.layer_begin,
+         .layer_end = run.layer_end,
+         .token_begin = run.token_begin,
+         .token_end = run.token_end,
+         .sampling = sequence->sampling,
+         .whole_prompt = sequence->Prompt(),
+         .pooling = sequence->pooling,
+         .prompt_logprobs = sequence->wants_prompt_logprobs && !sequence->was_read,
+         .first_token = sequence->FirstToken(),
+         .num_seen = static_cast<int32_t>(sequence->num_seen)});
     PrefillSlice& slice = batch_.prefill.back();
     if (slice.Appends()) {
       slice.keep = sequence->keep;
@@ -519,6 +539,8 @@ void Scheduler::SchedulePrefill(TimeUs now) {
       slice.checkpoints = sequence->prefix.checkpoints;
     }
     slice.sampling.position = static_cast<int32_t>(SeenAfter(*sequence));
+    if (slice.EndsPrompt(limits_.num_layers))
+      EditLogits(*sequence, slice.sampling.position, &slice.sampling);
     AdvancePrompt(sequence, slice, AddSamples(sequence, &slice));
     if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   }
@@ -569,7 +591,9 @@ void Scheduler::AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
   const bool ends = slice.EndsPrompt(limits_.num_layers);
   const int64_t seen = SeenAfter(*sequence);
   in_flight_.back().prefill.push_back(
-      {{CacheOf(sequence), ends ? seen : kNothing}, std::move(samples)});
+      {{CacheOf(sequence), ends ? seen : kNothing, ends && slice.sampling.logprobs},
+       std::move(samples),
+       {slice.token_begin, slice.ScoredEnd(limits_.num_layers)}});
   if (!ends) return;
   space_.CloseArena(&sequence->space);
   sequence->state = SequenceState::kRunning;
@@ -586,23 +610,33 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   HYDRANT_CHECK(result.prompt_reports.size() == step.prefill.size());
   HYDRANT_CHECK(result.cut_reports.size() == step.cut.size());
   size_t more = 0;  // of result.more_tokens
+  LogprobReader logprobs(step, result);
   // Most rows bring one, and events are large: they shall not move as the list grows.
   events_.reserve(events_.size() + step.decode.size() + step.prefill.size());
   ++totals_.steps;
   for (size_t i = 0; i < step.decode.size(); ++i) {
     const ScheduledToken& row = step.decode[i];
     Sequence* sequence = row.cache.Live();
-    if (sequence != nullptr) Sampled(sequence, row.index, result.decode_tokens[i], now);
+    const TokenLogprobs* of_token = logprobs.Next(row);
+    if (sequence != nullptr) Sampled(sequence, row.index, result.decode_tokens[i], of_token, now);
   }
   for (size_t i = 0; i < step.prefill.size(); ++i) {
     const ScheduledSlice& slice = step.prefill[i];
-    const auto& [cache, index] = static_cast<const ScheduledToken&>(slice);
+    const int64_t index = slice.index;
+    const auto& cache = slice.cache;
     Sequence* sequence = cache.Live();
-    for (const RequestHandle sample : slice.samples)
-      SampledFirst(sample, sequence, result.more_tokens.at(more++), now);
+    const TokenLogprobs* of_token = logprobs.Next(slice);
+    const std::span<const TokenLogprobs> of_prompt = logprobs.NextOfPrompt(slice);
+    for (const RequestHandle sample : slice.samples) {
+      SampledFirst(sample, sequence, result.more_tokens.at(more++), logprobs.NextOfSample(slice),
+                   now);
+    }
+    if (sequence != nullptr && !sequence->was_read) AddPromptLogprobs(sequence, slice, of_prompt);
     if (sequence == nullptr || index == kNothing) continue;
     if (!std::exchange(sequence->was_read, true)) {
       totals_.prompt_tokens += sequence->num_prompt_tokens;
+      if (sequence->wants_prompt_logprobs)
+        Send(*sequence, PromptLogprobs{std::exchange(sequence->prompt_logprobs, {})});
     }
     const bool compressed = index == sequence->num_context_tokens;  // else it was appended
     if (cache.IsOpen() && compressed) {
@@ -625,7 +659,7 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
     if (sequence->pooling != EmbeddingPooling::kNone) {
       Pooled(sequence, result.embeddings.at(i), now);
     } else {
-      Sampled(sequence, index, result.prefill_tokens[i], now);
+      Sampled(sequence, index, result.prefill_tokens[i], of_token, now);
     }
   }
   for (size_t i = 0; i < step.cut.size(); ++i) {
@@ -640,6 +674,29 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
   spare_ = std::move(step);
   in_flight_.pop_front();
   blocks_under_way_ = std::max(0, blocks_under_way_ - 1);
+}
+
+Scheduler::LogprobReader::LogprobReader(const StepInFlight& step, const StepResult& result)
+    : next_(result.logprobs.data()), next_of_prompts_(result.prompt_logprobs.data()) {
+  const auto wants = [](const ScheduledToken& row) { return row.logprobs; };
+  next_of_samples_ = next_ + std::ranges::count_if(step.decode, wants) +
+                     std::ranges::count_if(step.prefill, wants);
+  size_t of_samples = 0, of_prompts = 0;
+  for (const ScheduledSlice& slice : step.prefill) {
+    if (slice.logprobs) of_samples += slice.samples.size();
+    of_prompts += slice.scored.end - slice.scored.begin;
+  }
+  HYDRANT_CHECK(result.logprobs.size() == next_of_samples_ - next_ + of_samples);
+  HYDRANT_CHECK(result.prompt_logprobs.size() == of_prompts);
+}
+
+// Steps bring them in the order of the prompt, from where they begin on when it is read again.
+void Scheduler::AddPromptLogprobs(Sequence* sequence, const ScheduledSlice& slice,
+                                  std::span<const TokenLogprobs> of_prompt) {
+  if (of_prompt.empty()) return;
+  sequence->prompt_logprobs.resize(slice.scored.begin);
+  sequence->prompt_logprobs.insert(sequence->prompt_logprobs.end(), of_prompt.begin(),
+                                   of_prompt.end());
 }
 
 // The prompt has become a cache.
@@ -687,8 +744,16 @@ void Scheduler::Pooled(Sequence* sequence, const std::vector<float>& embedding, 
 }
 
 // Token number `index` of the sequence has come; one that is known already when it replays.
-void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now) {
+// `logprobs`: null where they were not asked for.
+void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token,
+                        const TokenLogprobs* logprobs, TimeUs now) {
   if (!sequence->IsWaiting() || sequence->IsSwapped()) sequence->num_done = index;
+  const bool is_known = index < sequence->NumKnown();
+  if (token == kNoToken && !is_known && sequence->logits != nullptr) {
+    if (sequence->logits->IsComplete()) return EndText(sequence, now);
+    const absl::Status none = sequence->logits->WhyNoneFollows(index);
+    if (!none.ok()) return Fail(sequence, none, "INVALID", now);
+  }
   if (token >= tokenizer_->VocabSize()) {  // kNoToken, or an id of the model's padding
     Fail(sequence,
          absl::InternalError(token == kNoToken
@@ -697,11 +762,12 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
          "ENGINE_FAULT", now);
     return;
   }
-  if (index < sequence->NumKnown()) return;
+  if (is_known) return;
   ObserveFirstToken(sequence, now);
   if (sequence->only_reads) return Finish(sequence, FinishReason::kLength, now);
   ++totals_.generation_tokens;
   OutputProcessor::Output output = sequence->output.Push(token);
+  if (sequence->logits != nullptr) sequence->logits->Accept(token);
   sequence->usage.completion_tokens = sequence->output.num_tokens();
   const bool full_length = sequence->NumKnown() + 1 >= sequence->max_total_tokens;
   if (full_length && !output.ends) output.text += sequence->output.Finish();
@@ -710,6 +776,7 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
     sequence->tokens.push_back(token);
     if (sequence->IsWaiting()) ++queued_tokens_;  // preempted with this token on its way
     delta.token_id = token;
+    if (logprobs != nullptr) delta.logprobs = *logprobs;
   }
   if (output.deliver_id || !delta.text.empty()) {
     sequence->last_heard_at = now;
@@ -720,6 +787,13 @@ void Scheduler::Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs
   } else if (full_length) {
     Finish(sequence, FinishReason::kLength, now);
   }
+}
+
+// Complete, of a model that has no id that would say so.
+void Scheduler::EndText(Sequence* sequence, TimeUs now) {
+  std::string text = sequence->output.Finish();
+  if (!text.empty()) Send(*sequence, Delta{.text = std::move(text)});
+  Finish(sequence, FinishReason::kStop, now);
 }
 
 void Scheduler::Finish(Sequence* sequence, FinishReason reason, TimeUs now,

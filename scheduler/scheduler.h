@@ -188,6 +188,7 @@ class Scheduler {
   CachePlan DecideByRoom(const Sequence& sequence) const;
   bool HasRoomToComeBack(const Sequence& sequence) const;
   void ScheduleDecode(TimeUs now);
+  void EditLogits(const Sequence& sequence, int64_t num_tokens, SampledRow* row);
   void SchedulePrefill(TimeUs now);
   void SendProgress(TimeUs now);
 
@@ -196,7 +197,8 @@ class Scheduler {
   bool TryFork(Sequence* parent, Sequence* sample, TimeUs now);
   bool WaitsForPrompt(const Sequence& sequence) const;
   std::vector<RequestHandle> AddSamples(Sequence* sequence, PrefillSlice* slice);
-  void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token, TimeUs now);
+  void SampledFirst(RequestHandle handle, const Sequence* parent, TokenId token,
+                    const TokenLogprobs* logprobs, TimeUs now);
   void OpenPrefix(Sequence* sequence);
   PrefixLayout LayoutOf(const Sequence& sequence) const;
   // Who fills blocks, and their keys once somebody asks.
@@ -236,9 +238,11 @@ class Scheduler {
   void ObserveTpot(const Sequence& sequence, TimeUs now);
 
   void Compressed(Sequence* sequence, const CacheReport& report);
-  void Sampled(Sequence* sequence, int64_t index, TokenId token, TimeUs now);
+  void Sampled(Sequence* sequence, int64_t index, TokenId token, const TokenLogprobs* logprobs,
+               TimeUs now);
   void Finish(Sequence* sequence, FinishReason reason, TimeUs now,
               std::vector<float> embedding = {});
+  void EndText(Sequence* sequence, TimeUs now);
   void Pooled(Sequence* sequence, const std::vector<float>& embedding, TimeUs now);
   std::shared_ptr<const Context> Keep(const Sequence& sequence);
   void Fail(Sequence* sequence, absl::Status status, std::string reason, TimeUs now,
@@ -307,9 +311,11 @@ class Scheduler {
   struct ScheduledToken {
     CacheId cache;
     int64_t index = 0;  // among the sequence's tokens; kNothing: the prompt goes on
+    bool logprobs = false;
   };
   struct ScheduledSlice : ScheduledToken {
     std::vector<RequestHandle> samples = {};  // of its more_samples
+    TokenRange scored = {};                   // of the prompt: what follows each is scored
   };
   static constexpr int64_t kNothing = -1;
   struct StepInFlight {
@@ -322,6 +328,29 @@ class Scheduler {
     StepWork work{};
     TimeUs scheduled_at = 0;
   };
+  // Hands out a step's logprobs to what is read of it in the order of its batch.
+  class LogprobReader {
+   public:
+    LogprobReader(const StepInFlight& step, const StepResult& result);
+    // Null where it has none.
+    const TokenLogprobs* Next(const ScheduledToken& row) {
+      return row.logprobs ? next_++ : nullptr;
+    }
+    const TokenLogprobs* NextOfSample(const ScheduledToken& prompt) {
+      return prompt.logprobs ? next_of_samples_++ : nullptr;
+    }
+    std::span<const TokenLogprobs> NextOfPrompt(const ScheduledSlice& slice) {
+      const size_t count = slice.scored.end - slice.scored.begin;
+      return {std::exchange(next_of_prompts_, next_of_prompts_ + count), count};
+    }
+
+   private:
+    const TokenLogprobs* next_;             // of decode rows, then of prompts that end
+    const TokenLogprobs* next_of_samples_;  // of what else is drawn from these
+    const TokenLogprobs* next_of_prompts_;
+  };
+  void AddPromptLogprobs(Sequence* sequence, const ScheduledSlice& slice,
+                         std::span<const TokenLogprobs> of_prompt);
   void AdvancePrompt(Sequence* sequence, const PrefillSlice& slice,
                      std::vector<RequestHandle> samples);
   StepWork WorkOf(const PrefillSlice& slice) const;

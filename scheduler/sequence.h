@@ -19,6 +19,7 @@
 #include "engine/step/batch.h"
 #include "kernels/ops/prefix_blocks.h"
 #include "scheduler/context.h"
+#include "scheduler/logits_processor.h"
 #include "scheduler/output_processor.h"
 #include "scheduler/prefill_planner.h"
 #include "scheduler/request.h"
@@ -106,7 +107,8 @@ struct Sequence {
   PageTime page_time{};
   SequenceSpace space{};
   KeepAs keep_as{};
-  SamplingRow sampling;  // position aside
+  SampledRow sampling;                        // position, mask and biases aside
+  std::unique_ptr<LogitsProcessor> logits{};  // null: it says nothing of single tokens
   Usage usage{};
   OutputProcessor output;
   CachePlan plan;
@@ -121,11 +123,13 @@ struct Sequence {
   OnPressure on_pressure = OnPressure::kPreempt;
   int32_t largest_cap = kNoCap;  // CheckedRequest's
   EmbeddingPooling pooling = EmbeddingPooling::kNone;
+  bool wants_prompt_logprobs = false;
+  std::vector<TokenLogprobs> prompt_logprobs{};  // of those that have been read, from the second on
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
 
-  std::shared_ptr<const Context> from{};   // whose cache it goes on from; may be null
-  std::vector<SamplingRow> sample_rows{};  // in this step: PrefillSlice::more_samples
+  std::shared_ptr<const Context> from{};  // whose cache it goes on from; may be null
+  std::vector<SampledRow> sample_rows{};  // in this step: PrefillSlice::more_samples
   std::optional<RequestHandle> sample_of{};
   std::optional<CachePlan> plan_before{};  // the plan before the first of `shrinks`
   CacheSpec spec{};
@@ -207,8 +211,10 @@ struct Sequence {
   bool MayDecode() const {
     if (!IsSettled() || NextRead() != nullptr) return false;
     if (!samples.empty() && IsAtFork()) return false;
-    // One whose cache is kept ends with all of its tokens known: it does not run ahead of them.
-    if (!keep_as.handle.empty() && num_seen >= NumKnown()) return false;
+    // One whose cache is kept ends with all of its tokens known, and others may not draw the next
+    // before they know the last: they do not run ahead.
+    const bool waits = !keep_as.handle.empty() || (logits != nullptr && logits->NeedsOutput());
+    if (waits && num_seen >= NumKnown()) return false;
     return num_seen + 1 < max_total_tokens;
   }
 };

@@ -18,6 +18,8 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -38,6 +40,7 @@
 #include "server/model_loader.h"
 #include "server/port_watch.h"
 #include "server/service.h"
+#include "server/service_manager.h"
 #include "server/status_page.h"
 #include "server/step_trace.h"
 #include "server/tenants.h"
@@ -198,6 +201,7 @@ class Daemon {
     loader.join();
     if (!load_status_.ok()) return load_status_;
     const absl::Status engine = Serve();
+    Tell(kServiceStopping);
     // Without a delay nothing is taken any more once the health says so.
     if (options_.drain_delay.count() == 0) service_.SetDraining();
     SetServing(false);
@@ -263,6 +267,12 @@ class Daemon {
   static std::string AddressOf(const std::string& listen, const GrpcServer& server) {
     if (listen.starts_with("unix:")) return listen;
     return listen.substr(0, listen.find_last_of(':') + 1) + std::to_string(server.port());
+  }
+
+  static void Tell(std::string_view state) {
+    const absl::Status told = TellServiceManager(state);
+    if (!told.ok())
+      spdlog::warn("systemd does not hear {}: {}", state, std::string(told.message()));
   }
 
   void SetServing(bool serving) {
@@ -426,6 +436,7 @@ class Daemon {
   // Packing weights cannot be interrupted and nothing is being served: end without waiting for it.
   [[noreturn]] void LeaveWhileLoading() {
     spdlog::info("stopped while loading");
+    Tell(kServiceStopping);
     service_.SetDraining();
     ShutDownServers(milliseconds(0));
     spdlog::shutdown();
@@ -441,6 +452,7 @@ class Daemon {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     spdlog::info("ready after {:.1f} s: \"{}\" on {}", seconds, model_->served.name,
                  AddressOf(options_.listen, *servers_.front()));
+    Tell(kServiceReady);
     while (!wakeups_.WaitForSignal(kHealthInterval)) {
       const LoopSnapshot loop = loop_->Snapshot();
       const absl::Status& engine = loop.engine_status;

@@ -39,13 +39,13 @@ bool GenerateStream::EndIfGone() {
 }
 
 void GenerateStream::SetRequest(const std::string& request_id, const std::string& policy,
-                                RequestHandle first, int num_samples) {
+                                RequestHandle first, const OutputOptions& output) {
   const std::lock_guard lock(mutex_);
   request_id_ = request_id;
   policy_ = policy;
   first_handle_ = first;
-  outputs_ = SampleOutputs(num_samples);
-  last_token_at_.resize(num_samples);
+  outputs_ = SampleOutputs(output);
+  last_token_at_.resize(output.num_samples);
 }
 
 void GenerateStream::Open(v1::Accepted accepted) {
@@ -84,6 +84,8 @@ void GenerateStream::OnEvent(Event event) {
   } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
     // An older one that was not sent is out of date.
     if (outputs_.IsFirstLive(index)) progress_ = ToWireProgress(*progress);
+  } else if (const auto* of_prompt = std::get_if<PromptLogprobs>(&event.what)) {
+    if (!broken_) outputs_.Append(*of_prompt);
   } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
     outputs_.End(index, *finished);
     EndRequest();

@@ -65,7 +65,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // What the request is, before it is submitted. `policy`: of its cache, as the request named it.
   // Its samples have the handles from `first` on.
   void SetRequest(const std::string& request_id, const std::string& policy, RequestHandle first,
-                  int num_samples);
+                  const OutputOptions& output);
   // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
   // client that went while it was read is made up for here: the loop did not know of it then.
   void Open(v1::Accepted accepted);
@@ -108,7 +108,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::optional<absl::Status> gone_;  // the client, and why
   // What waits to be sent, in the order in which it goes out:
   std::optional<v1::Accepted> accepted_;
-  SampleOutputs outputs_{1};
+  SampleOutputs outputs_{OutputOptions()};
   std::optional<v1::Progress> progress_;
   SampleOutputs::Ending end_;  // once all samples have ended
 

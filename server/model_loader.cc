@@ -68,6 +68,17 @@ void OpenChatTemplate(const ModelSource& source, LoadedModel* loaded) {
   }
 }
 
+void OpenGrammars(LoadedModel* loaded) {
+  const Tokenizer& tokenizer = *loaded->tokenizer;
+  absl::StatusOr<std::unique_ptr<GrammarCompiler>> compiler =
+      GrammarCompiler::Create(VocabularyOf(tokenizer, tokenizer.VocabSize()), GrammarLimits());
+  if (compiler.ok()) {
+    loaded->grammars = *std::move(compiler);
+  } else {
+    loaded->served.no_grammar_reason = std::string(compiler.status().message());
+  }
+}
+
 // Of a sequence whose policy keeps so many of `tokens`.
 int64_t SequencePages(const EngineLimits& limits, int64_t kept, int64_t tokens) {
   const int64_t in_window = std::min<int64_t>(limits.window, tokens);
@@ -141,6 +152,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
         loaded->tokenizer->VocabSize(), source->config().vocab_size));
   }
   OpenChatTemplate(*source, loaded.get());
+  OpenGrammars(loaded.get());
   HYDRANT_ASSIGN_OR_RETURN(loaded->served.fingerprint,
                            ModelFingerprint(*source, *loaded->tokenizer));
 
@@ -171,6 +183,7 @@ absl::StatusOr<std::unique_ptr<LoadedModel>> LoadModel(
   served.engine_description = (*engine)->Description();
   served.tokenizer = loaded->tokenizer.get();
   served.chat_template = loaded->chat_template.get();
+  served.grammars = loaded->grammars.get();
   loaded->engine = *std::move(engine);
   return loaded;
 }

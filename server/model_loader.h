@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/chat/chat_template.h"
+#include "engine/grammar/grammar_compiler.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/daemon_options.h"
@@ -19,6 +20,7 @@ namespace hydrant {
 struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<ChatTemplate> chat_template;  // may be null
+  std::unique_ptr<GrammarCompiler> grammars;    // the same
   std::unique_ptr<StepExecutor> engine;
   ServedModel served;  // points to the above
 };

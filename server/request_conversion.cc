@@ -5,15 +5,19 @@
 #include <optional>
 #include <random>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "engine/grammar/grammar_compiler.h"
 #include "kernels/status_macros.h"
+#include "scheduler/request_check.h"
 #include "server/status_details.h"
 
 namespace hydrant {
 namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr uint32_t kMaxStreamInterval = 4096;  // tokens
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
@@ -65,7 +69,40 @@ absl::Status CheckSamples(const v1::GenerateRequest& wire) {
   return absl::OkStatus();
 }
 
-SamplingParams ConvertSampling(const v1::Sampling& wire) {
+// Whether they were asked for.
+absl::StatusOr<bool> ConvertTop(bool is_set, uint32_t top, const char* field) {
+  if (is_set && top > kTopLogprobs)
+    return Invalid(absl::StrCat(field, ": ", top, " is outside [0, ", kTopLogprobs, "]"));
+  return is_set;
+}
+
+// As they stand at the beginning of a text, and behind a space.
+absl::StatusOr<std::vector<std::vector<TokenId>>> ConvertBadWords(const ServedModel& model,
+                                                                  const v1::Sampling& wire) {
+  constexpr int kMost = kMaxBadWords / 2;
+  std::vector<std::vector<TokenId>> words;
+  if (wire.bad_words_size() > kMost) {
+    return Invalid(absl::StrCat("sampling.bad_words: ", wire.bad_words_size(),
+                                " words exceed the limit of ", kMost));
+  }
+  for (int i = 0; i < wire.bad_words_size(); ++i) {
+    const std::string field = absl::StrCat("sampling.bad_words[", i, "]");
+    const std::string word(absl::StripLeadingAsciiWhitespace(wire.bad_words(i)));
+    if (word.empty() || word.size() > kMaxStopStringBytes) {
+      return Invalid(absl::StrCat(field, ": has ", word.size(), " bytes; [1, ", kMaxStopStringBytes,
+                                  "] are allowed"));
+    }
+    for (const char* prefix : {"", " "}) {
+      absl::StatusOr<std::vector<TokenId>> ids = model.tokenizer->Encode(
+          absl::StrCat(prefix, word), {.add_special_tokens = false, .parse_special_tokens = false});
+      if (!ids.ok()) return AtField(field, ids.status());
+      if (words.empty() || words.back() != *ids) words.push_back(*std::move(ids));
+    }
+  }
+  return words;
+}
+
+absl::StatusOr<SamplingParams> ConvertSampling(const ServedModel& model, const v1::Sampling& wire) {
   SamplingParams params;
   if (wire.has_temperature()) params.temperature = wire.temperature();
   if (wire.has_top_p()) params.top_p = wire.top_p();
@@ -75,7 +112,49 @@ SamplingParams ConvertSampling(const v1::Sampling& wire) {
   if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
   if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
   if (wire.has_seed()) params.seed = wire.seed();
+  HYDRANT_ASSIGN_OR_RETURN(params.logprobs,
+                           ConvertTop(wire.has_logprobs(), wire.logprobs(), "sampling.logprobs"));
+  HYDRANT_ASSIGN_OR_RETURN(
+      params.prompt_logprobs,
+      ConvertTop(wire.has_prompt_logprobs(), wire.prompt_logprobs(), "sampling.prompt_logprobs"));
+  params.logit_bias.insert(wire.logit_bias().begin(), wire.logit_bias().end());
+  HYDRANT_RETURN_IF_ERROR(
+      CheckTokenIds(model, wire.allowed_token_ids(), "sampling.allowed_token_ids"));
+  params.allowed_token_ids.assign(wire.allowed_token_ids().begin(), wire.allowed_token_ids().end());
+  HYDRANT_ASSIGN_OR_RETURN(params.bad_words, ConvertBadWords(model, wire));
   return params;
+}
+
+absl::StatusOr<StructuredOutput> ConvertForm(const v1::StructuredOutput& wire) {
+  switch (wire.form_case()) {
+    case v1::StructuredOutput::kJsonSchema:
+      return JsonSchema{wire.json_schema()};
+    case v1::StructuredOutput::kJsonObject:
+      if (wire.json_object()) return AnyJsonObject();
+      return Invalid("structured_output.json_object: is false; leave structured_output unset");
+    case v1::StructuredOutput::kRegex:
+      return RegexPattern{wire.regex()};
+    case v1::StructuredOutput::kChoice:
+      return Choice{{wire.choice().texts().begin(), wire.choice().texts().end()}};
+    case v1::StructuredOutput::kGrammar:
+      return EbnfGrammar{wire.grammar()};
+    case v1::StructuredOutput::FORM_NOT_SET:
+      break;
+  }
+  return Invalid(
+      "structured_output: is empty; give one of json_schema, json_object, regex, choice, grammar");
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledGrammar>> CompileGrammar(
+    const ServedModel& model, const v1::StructuredOutput& wire) {
+  HYDRANT_ASSIGN_OR_RETURN(const StructuredOutput output, ConvertForm(wire));
+  if (model.grammars == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("structured_output: ", model.no_grammar_reason));
+  }
+  absl::StatusOr<std::shared_ptr<const CompiledGrammar>> grammar = model.grammars->Compile(output);
+  if (grammar.ok()) return grammar;
+  return absl::Status(grammar.status().code(),
+                      absl::StrCat("structured_output.", grammar.status().message()));
 }
 
 StoppingParams ConvertStopping(const v1::Stopping& wire) {
@@ -172,39 +251,68 @@ absl::Status CheckPromptBytes(const ServedModel& model, const std::string& text,
 
 // `begins`: nothing comes before it.
 absl::StatusOr<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
-                                                bool begins) {
+                                                bool begins, bool truncates) {
   if (text.empty()) return Invalid("text: is empty; a prompt needs at least one token");
-  HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
+  if (!truncates) HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, text, "text"));
   absl::StatusOr<std::vector<TokenId>> ids =
       model.tokenizer->Encode(text, {.add_special_tokens = begins});
   if (!ids.ok()) return AtField("text", ids.status());
-  HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids->size(), "text"));
   return ids;
 }
 
-absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
-                                                  const v1::GenerateRequest& wire) {
+// Of so many tokens the last.
+absl::Status Truncate(const ServedModel& model, const v1::GenerateRequest& wire,
+                      std::vector<TokenId>* prompt) {
+  if (!wire.has_truncate_prompt_tokens()) return absl::OkStatus();
+  const std::string field = "truncate_prompt_tokens: ";
+  const uint32_t most = wire.truncate_prompt_tokens();
+  const auto limit = static_cast<uint32_t>(model.limits.max_model_len - 1);
+  if (most < 1 || most > limit)
+    return Invalid(absl::StrCat(field, most, " is outside [1, ", limit, "]"));
+  if (wire.has_context()) return Invalid(field + "does not go with a context, which comes before");
+  if (wire.cache().question_agnostic())
+    return Invalid(field + "does not go with cache.question_agnostic; set question_tokens");
+  if (prompt->size() > most) prompt->erase(prompt->begin(), prompt->end() - most);
+  return absl::OkStatus();
+}
+
+// As long as it is.
+absl::StatusOr<std::vector<TokenId>> EncodeWhole(const ServedModel& model,
+                                                 const v1::GenerateRequest& wire) {
+  const bool truncates = wire.has_truncate_prompt_tokens();
   switch (wire.prompt_case()) {
     case v1::GenerateRequest::kText:
-      return EncodeText(model, wire.text(), !wire.has_context());
+      return EncodeText(model, wire.text(), !wire.has_context(), truncates);
     case v1::GenerateRequest::kTokenIds: {
       const auto& ids = wire.token_ids().ids();
-      HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids.size(), "token_ids"));
+      if (!truncates) HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids.size(), "token_ids"));
       HYDRANT_RETURN_IF_ERROR(CheckTokenIds(model, ids, "token_ids.ids"));
       return std::vector<TokenId>(ids.begin(), ids.end());
     }
     case v1::GenerateRequest::kChat: {
       HYDRANT_ASSIGN_OR_RETURN(const std::string rendered, RenderChat(model, wire.chat(), "chat"));
-      HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, rendered, "chat"));
+      if (!truncates) HYDRANT_RETURN_IF_ERROR(CheckPromptBytes(model, rendered, "chat"));
       absl::StatusOr<std::vector<TokenId>> ids = EncodeChat(model, rendered);
       if (!ids.ok()) return AtField("chat", ids.status());
-      HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, ids->size(), "chat"));
       return ids;
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
   }
   return Invalid("prompt: is not set; give one of text, token_ids and chat");
+}
+
+absl::StatusOr<std::vector<TokenId>> EncodePrompt(const ServedModel& model,
+                                                  const v1::GenerateRequest& wire) {
+  HYDRANT_ASSIGN_OR_RETURN(std::vector<TokenId> prompt, EncodeWhole(model, wire));
+  HYDRANT_RETURN_IF_ERROR(Truncate(model, wire, &prompt));
+  const bool is_chat = wire.prompt_case() == v1::GenerateRequest::kChat;
+  const bool is_text = wire.prompt_case() == v1::GenerateRequest::kText;
+  HYDRANT_RETURN_IF_ERROR(CheckPromptLength(model, prompt.size(),
+                                            is_chat   ? "chat"
+                                            : is_text ? "text"
+                                                      : "token_ids"));
+  return prompt;
 }
 
 // How many of a chat's tokens come after what it shares with the chat without its last message.
@@ -385,8 +493,12 @@ void SetDefaults(const CacheSpec& defaults, v1::Cache* wire) {
   *wire = std::move(set);
 }
 
-int NumSamples(const v1::GenerateRequest& wire) {
-  return wire.sampling().has_n() ? static_cast<int>(wire.sampling().n()) : 1;
+OutputOptions OutputOf(const v1::GenerateRequest& wire) {
+  OutputOptions output = {.top_logprobs = wire.sampling().logprobs(),
+                          .top_prompt_logprobs = wire.sampling().prompt_logprobs()};
+  if (wire.sampling().has_n()) output.num_samples = wire.sampling().n();
+  if (wire.output().has_stream_interval()) output.stream_interval = wire.output().stream_interval();
+  return output;
 }
 
 absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
@@ -405,6 +517,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
       return Invalid("chat.continues_context: needs a context, which the messages follow");
     HYDRANT_ASSIGN_OR_RETURN(ChatTurn turn, EncodeTurn(model, wire.chat(), "chat"));
     request.prompt = std::move(turn.messages);
+    HYDRANT_RETURN_IF_ERROR(Truncate(model, wire, &request.prompt));
     request.answer_end = std::move(turn.answer_end);
   } else {
     HYDRANT_ASSIGN_OR_RETURN(request.prompt, EncodePrompt(model, wire));
@@ -412,7 +525,11 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
   }
   HYDRANT_ASSIGN_OR_RETURN(request.question_tokens, QuestionTokens(model, wire, request.prompt));
   request.resume_token_ids.assign(wire.resume_token_ids().begin(), wire.resume_token_ids().end());
-  request.sampling = ConvertSampling(wire.sampling());
+  HYDRANT_ASSIGN_OR_RETURN(request.sampling, ConvertSampling(model, wire.sampling()));
+  if (wire.has_structured_output()) {
+    HYDRANT_ASSIGN_OR_RETURN(request.sampling.grammar,
+                             CompileGrammar(model, wire.structured_output()));
+  }
   request.stopping = ConvertStopping(wire.stopping());
   request.cache = ConvertCache(wire.cache());
   HYDRANT_RETURN_IF_ERROR(ConvertReuse(wire.cache(), &request));
@@ -422,6 +539,11 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
     request.keep_as.created_at = absl::ToUnixSeconds(absl::Now());
     request.keep_as.handle = absl::StrCat("ctx-", absl::Hex(Draw64(), absl::kZeroPad16),
                                           absl::Hex(Draw64(), absl::kZeroPad16));
+  }
+  if (const uint32_t interval = wire.output().stream_interval();
+      wire.output().has_stream_interval() && (interval < 1 || interval > kMaxStreamInterval)) {
+    return Invalid(absl::StrCat("output.stream_interval: ", interval, " is outside [1, ",
+                                kMaxStreamInterval, "]"));
   }
   request.skip_special_tokens =
       !wire.output().has_skip_special_tokens() || wire.output().skip_special_tokens();

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
+#include "server/sample_outputs.h"
 #include "server/served_model.h"
 
 namespace hydrant {
@@ -46,7 +47,7 @@ absl::StatusOr<Request> ConvertGenerateRequest(const ServedModel& model,
 void SetDefaults(const CacheSpec& defaults, v1::Cache* wire);
 
 // The answers that it asks for, 1 to kMaxSamples. REQUIRES: it can be converted
-int NumSamples(const v1::GenerateRequest& wire);
+OutputOptions OutputOf(const v1::GenerateRequest& wire);
 
 // The same of an embedding's. Attention reads no page: the cache is an entry a head.
 absl::StatusOr<Request> ConvertEmbedRequest(const ServedModel& model, const v1::EmbedRequest& wire);

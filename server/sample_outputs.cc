@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "server/wire_events.h"
 
@@ -10,8 +11,15 @@ namespace {
 
 constexpr size_t kFullBytes = size_t{64} << 10;
 
+// Each has as many top tokens as the others.
+size_t BytesOf(const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& tokens) {
+  if (tokens.empty()) return 0;
+  return tokens.size() * (sizeof(v1::TokenLogprobs) +
+                          tokens[0].top_token_ids_size() * (sizeof(TokenId) + sizeof(float)));
+}
+
 size_t BytesOf(const v1::Delta& delta) {
-  return delta.text().size() + delta.token_ids_size() * sizeof(TokenId);
+  return delta.text().size() + delta.token_ids_size() * sizeof(TokenId) + BytesOf(delta.logprobs());
 }
 
 }  // namespace
@@ -23,8 +31,20 @@ void SampleOutputs::Append(size_t index, const Delta& delta) {
   v1::Delta& growing = deltas.back();
   num_bytes_ -= BytesOf(growing);
   if (delta.token_id.has_value()) growing.add_token_ids(*delta.token_id);
+  if (delta.logprobs.has_value())
+    *growing.add_logprobs() = ToWireLogprobs(**delta.logprobs, options_.top_logprobs);
   growing.mutable_text()->append(delta.text);
   num_bytes_ += BytesOf(growing);
+}
+
+void SampleOutputs::Append(const PromptLogprobs& logprobs) {
+  uint32_t position = 1;
+  for (const TokenLogprobs& token : logprobs.tokens) {
+    if (of_prompt_.empty() || BytesOf(of_prompt_.back().tokens()) >= kFullBytes)
+      of_prompt_.emplace_back().set_first_position(position);
+    *of_prompt_.back().add_tokens() = ToWireLogprobs(token, options_.top_prompt_logprobs);
+    ++position;
+  }
 }
 
 void SampleOutputs::End(size_t index, const Finished& finished) {
@@ -43,17 +63,29 @@ bool SampleOutputs::IsFirstLive(size_t index) const {
                      [](const Sample& sample) { return sample.usage.has_value(); });
 }
 
+bool SampleOutputs::HasDelta(const Sample& sample) const {
+  if (sample.deltas.empty()) return false;
+  const bool waits = sample.has_begun && !sample.usage.has_value() && sample.deltas.size() == 1;
+  return !waits ||
+         std::cmp_greater_equal(sample.deltas.front().token_ids_size(), options_.stream_interval);
+}
+
 bool SampleOutputs::HasNext() const {
-  return std::any_of(samples_.begin(), samples_.end(), [](const Sample& sample) {
-    return !sample.deltas.empty() || sample.finished.has_value();
-  });
+  return !of_prompt_.empty() || std::any_of(samples_.begin(), samples_.end(),
+                                            [this](const Sample& one) { return HasNext(one); });
 }
 
 bool SampleOutputs::TakeNext(v1::GenerateResponse* message) {
+  if (!of_prompt_.empty()) {
+    message->mutable_prompt_logprobs()->Swap(&of_prompt_.front());
+    of_prompt_.pop_front();
+    return true;
+  }
   for (size_t turn = 0; turn < samples_.size(); ++turn) {
     const size_t index = (next_ + turn) % samples_.size();
     Sample& sample = samples_[index];
-    if (!sample.deltas.empty()) {
+    if (HasDelta(sample)) {
+      sample.has_begun = true;
       v1::Delta& first = sample.deltas.front();
       num_bytes_ -= BytesOf(first);
       first.set_index(static_cast<uint32_t>(index));
@@ -76,6 +108,7 @@ void SampleOutputs::Drop() {
     sample.deltas.clear();
     sample.finished.reset();
   }
+  of_prompt_.clear();
   num_bytes_ = 0;
 }
 

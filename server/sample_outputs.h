@@ -15,12 +15,22 @@
 
 namespace hydrant {
 
+// What a client wants to hear of its request.
+struct OutputOptions {
+  size_t num_samples = 1;
+  uint32_t top_logprobs = 0;  // with each token's logprobs, those of so many of the first in rank
+  uint32_t top_prompt_logprobs = 0;  // the same with the prompt's tokens
+  uint32_t stream_interval = 1;      // tokens that a delta waits for, but a sample's first and last
+};
+
 class SampleOutputs {
  public:
-  explicit SampleOutputs(size_t num_samples) : samples_(num_samples) {}
+  explicit SampleOutputs(const OutputOptions& options)
+      : options_(options), samples_(options.num_samples) {}
 
   // `index`: of the sample, below size().
   void Append(size_t index, const Delta& delta);
+  void Append(const PromptLogprobs& logprobs);
   void End(size_t index, const Finished& finished);
   void End(size_t index, const Failed& failed);
 
@@ -29,11 +39,12 @@ class SampleOutputs {
   bool IsFirstLive(size_t index) const;
   bool HasFailed() const { return failed_.has_value(); }  // a sample
 
-  // Text and ids that wait to be sent, as messages that are not much longer than a connection's
-  // buffers: the kernel takes a message whole.
+  // Text, ids and their logprobs that wait to be sent, as messages that are not much longer than a
+  // connection's buffers: the kernel takes a message whole.
   size_t num_bytes() const { return num_bytes_; }
   bool HasNext() const;
-  // The next delta or finished, of the samples in turn; false: nothing waits.
+  // The next of the prompt's logprobs, else delta or finished of the samples in turn; false:
+  // nothing is to be sent yet.
   bool TakeNext(v1::GenerateResponse* message);
   void Drop();  // what waits
 
@@ -48,8 +59,15 @@ class SampleOutputs {
     std::deque<v1::Delta> deltas;
     std::optional<v1::Finished> finished;  // the same, after them
     std::optional<Usage> usage;            // set: it has ended
+    bool has_begun = false;                // its first delta was sent
   };
+  bool HasDelta(const Sample& sample) const;
+  bool HasNext(const Sample& sample) const {
+    return HasDelta(sample) || sample.finished.has_value();
+  }
 
+  OutputOptions options_;
+  std::deque<v1::PromptLogprobs> of_prompt_;
   std::vector<Sample> samples_;
   size_t next_ = 0;  // whose turn it is
   size_t num_bytes_ = 0;

@@ -9,6 +9,7 @@
 #include "engine/cache/sha256.h"
 #include "engine/chat/chat_template.h"
 #include "engine/engine.h"
+#include "engine/grammar/grammar_compiler.h"
 #include "engine/model/model_config.h"
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -29,6 +30,8 @@ struct ServedModel {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;  // null: chat prompts are refused, for the reason in
   std::string no_chat_reason;
+  GrammarCompiler* grammars = nullptr;  // null: structured output is refused, for the reason in
+  std::string no_grammar_reason;
 };
 
 }  // namespace hydrant

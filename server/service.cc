@@ -51,7 +51,7 @@ std::string ReasonOf(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return "INVALID";
     case absl::StatusCode::kUnimplemented:
-      return "NO_CONTEXTS";
+      return FieldOf(status.message()) == "structured_output" ? "NO_GRAMMARS" : "NO_CONTEXTS";
     case absl::StatusCode::kUnauthenticated:
       return "UNAUTHENTICATED";
     case absl::StatusCode::kPermissionDenied:
@@ -301,20 +301,33 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
                    const std::shared_ptr<GenerateStream>& stream, const Visit& visit) {
   const ServingState& serving = visit.serving;
   absl::StatusOr<v1::GenerateRequest> wire = stream->contract().Parse(*serving.model, bytes);
+  if (!wire.ok()) return RefuseGeneration(stream.get(), Refused(wire.status()));
   // A context has a policy of its own.
-  if (wire.ok() && !wire->cache().has_cache_policy() && !wire->has_context())
+  if (!wire->cache().has_cache_policy() && !wire->has_context())
     SetDefaults(stream->contract().default_cache(), wire->mutable_cache());
-  absl::StatusOr<Request> request =
-      wire.ok() ? ConvertGenerateRequest(*serving.model, *wire) : wire.status();
+  // A grammar takes a while to compile.
+  if (!wire->has_structured_output()) return Read(*wire, deadline, stream, visit);
+  const auto shared = std::make_shared<v1::GenerateRequest>(*std::move(wire));
+  const std::optional<Refusal> refusal =
+      RunAside(bytes.Length(), [this, shared, deadline, stream, visit] {
+        if (!stream->EndIfGone()) Read(*shared, deadline, stream, visit);
+      });
+  if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
+}
+
+void Service::Read(const v1::GenerateRequest& wire, std::chrono::system_clock::time_point deadline,
+                   const std::shared_ptr<GenerateStream>& stream, const Visit& visit) {
+  const ServingState& serving = visit.serving;
+  absl::StatusOr<Request> request = ConvertGenerateRequest(*serving.model, wire);
   if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
   if (const auto no = Own(visit, &*request)) return RefuseGeneration(stream.get(), *no);
   request->deadline = SteadyDeadline(deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
-  const int n = NumSamples(*wire);
-  const std::optional<Refusal> refusal =
-      WithStores(serving, shared, [this, stream, serving, shared, n](const absl::Status& is_here) {
+  const OutputOptions output = OutputOf(wire);
+  const std::optional<Refusal> refusal = WithStores(
+      serving, shared, [this, stream, serving, shared, output](const absl::Status& is_here) {
         if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
-        Submit(stream, serving, std::move(*shared), n);
+        Submit(stream, serving, std::move(*shared), output);
       });
   if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
 }
@@ -326,10 +339,10 @@ void Service::RefuseGeneration(GenerateStream* stream, const Refusal& refusal) {
 }
 
 void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
-                     Request request, int num_samples) {
-  std::vector<RequestHandle> handles(num_samples);
-  std::iota(handles.begin(), handles.end(), NextHandles(num_samples));
-  stream->SetRequest(request.request_id, request.cache.policy, handles.front(), num_samples);
+                     Request request, const OutputOptions& output) {
+  std::vector<RequestHandle> handles(output.num_samples);
+  std::iota(handles.begin(), handles.end(), NextHandles(static_cast<int>(output.num_samples)));
+  stream->SetRequest(request.request_id, request.cache.policy, handles.front(), output);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   for (const RequestHandle handle : handles) router_->Add(handle, stream);

@@ -21,6 +21,7 @@
 #include "server/generate_contract.h"
 #include "server/request_metrics.h"
 #include "server/request_workers.h"
+#include "server/sample_outputs.h"
 #include "server/served_model.h"
 #include "server/serving_state.h"
 #include "server/status_details.h"
@@ -150,8 +151,11 @@ class Service {
   void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
             const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
             const ReadUnaryJob& read);
+  // Once it is known what the client asks for.
+  void Read(const v1::GenerateRequest& wire, std::chrono::system_clock::time_point deadline,
+            const std::shared_ptr<GenerateStream>& stream, const Visit& visit);
   void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
-              Request request, int num_samples);
+              Request request, const OutputOptions& output);
   // About contexts, on a thread that may wait for the store. ask(serving, caller, wire)
   // gives the response, or says why not.
   template <typename Wire, typename Ask>

@@ -1,6 +1,7 @@
 #include "server/vllm_conversion.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <span>
 #include <utility>
@@ -20,15 +21,8 @@ absl::Status NotServed(const std::string& field, const char* what) {
 
 // Nothing that a client asks for is ignored.
 absl::Status CheckServed(const vllm::SamplingParams& wire) {
-  const std::string at = "sampling_params.";
-  if (wire.constraint_case() != vllm::SamplingParams::CONSTRAINT_NOT_SET) {
-    const auto* field =
-        vllm::SamplingParams::descriptor()->FindFieldByNumber(wire.constraint_case());
-    return NotServed(at + field->name(), "structured output");
-  }
-  if (wire.has_logprobs()) return NotServed(at + "logprobs", "a token's probability");
-  if (wire.has_prompt_logprobs()) return NotServed(at + "prompt_logprobs", "a token's probability");
-  if (!wire.logit_bias().empty()) return NotServed(at + "logit_bias", "a bias of logits");
+  if (wire.has_structural_tag())
+    return NotServed("sampling_params.structural_tag", "a form that begins within the text");
   return absl::OkStatus();
 }
 
@@ -60,6 +54,78 @@ absl::Status ConvertTokens(const vllm::GenerateRequest& wire, int64_t max_model_
   const int64_t dropped = std::max<int64_t>(0, all.size() - most);
   ids->mutable_ids()->Add(all.begin() + dropped, all.end());
   return absl::OkStatus();
+}
+
+// -1 is all of the vocabulary.
+absl::Status ConvertTop(bool is_set, int32_t top, const std::string& field,
+                        const std::function<void(uint32_t)>& set) {
+  if (!is_set) return absl::OkStatus();
+  if (top < 0 || top > kTopLogprobs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling_params.", field, ": ", top, " is outside [0, ", kTopLogprobs, "]"));
+  }
+  set(static_cast<uint32_t>(top));
+  return absl::OkStatus();
+}
+
+absl::Status ConvertTokenParams(const vllm::SamplingParams& wire, v1::Sampling* sampling) {
+  HYDRANT_RETURN_IF_ERROR(ConvertTop(wire.has_logprobs(), wire.logprobs(), "logprobs",
+                                     [&](uint32_t top) { sampling->set_logprobs(top); }));
+  HYDRANT_RETURN_IF_ERROR(ConvertTop(wire.has_prompt_logprobs(), wire.prompt_logprobs(),
+                                     "prompt_logprobs",
+                                     [&](uint32_t top) { sampling->set_prompt_logprobs(top); }));
+  for (const auto& [token, bias] : wire.logit_bias()) {
+    if (token < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sampling_params.logit_bias: ", token, " is no token"));
+    }
+    (*sampling->mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
+  }
+  return absl::OkStatus();
+}
+
+void ConvertForm(const vllm::SamplingParams& wire, v1::GenerateRequest* request) {
+  switch (wire.constraint_case()) {
+    case vllm::SamplingParams::kJsonSchema:
+      request->mutable_structured_output()->set_json_schema(wire.json_schema());
+      break;
+    case vllm::SamplingParams::kRegex:
+      request->mutable_structured_output()->set_regex(wire.regex());
+      break;
+    case vllm::SamplingParams::kGrammar:
+      request->mutable_structured_output()->set_grammar(wire.grammar());
+      break;
+    case vllm::SamplingParams::kJsonObject:
+      if (wire.json_object()) request->mutable_structured_output()->set_json_object(true);
+      break;
+    case vllm::SamplingParams::kChoice:
+      *request->mutable_structured_output()->mutable_choice()->mutable_texts() =
+          wire.choice().choices();
+      break;
+    case vllm::SamplingParams::kStructuralTag:  // refused
+    case vllm::SamplingParams::CONSTRAINT_NOT_SET:
+      break;
+  }
+}
+
+// What JSON has no number for is as little as others make of it.
+float Bounded(float logprob) { return std::max(logprob, -9999.0f); }
+
+void AppendTo(const v1::TokenLogprobs& token, vllm::TopLogProbs* top) {
+  *top->mutable_token_ids() = token.top_token_ids();
+  for (const float logprob : token.top_logprobs()) top->add_values(Bounded(logprob));
+}
+
+void AppendTo(const v1::TokenLogprobs& token, vllm::OutputLogProbs* output) {
+  output->add_token_ids(token.token_id());
+  output->add_token_logprobs(Bounded(token.logprob()));
+  AppendTo(token, output->add_top_logprobs());
+}
+
+void AppendTo(const v1::TokenLogprobs& token, vllm::InputLogProbs* input) {
+  input->add_token_ids(token.token_id());
+  input->add_token_logprobs()->set_value(Bounded(token.logprob()));
+  AppendTo(token, input->add_top_logprobs());
 }
 
 void ConvertSampling(const vllm::SamplingParams& wire, v1::Sampling* sampling) {
@@ -98,7 +164,16 @@ class VllmContract final : public GenerateContract {
     HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
     stream_ = wire.stream();
     own_ends_ = model.tokenizer->eog_ids();
-    return ConvertVllmRequest(wire, model.limits.max_model_len);
+    absl::StatusOr<v1::GenerateRequest> request =
+        ConvertVllmRequest(wire, model.limits.max_model_len);
+    if (request.ok() && request->sampling().has_prompt_logprobs() &&
+        request->token_ids().ids_size() > 0) {
+      // The first token has none, and is named all the same.
+      of_prompt_.emplace().add_token_ids(request->token_ids().ids(0));
+      of_prompt_->add_token_logprobs();
+      of_prompt_->add_top_logprobs();
+    }
+    return request;
   }
   bool SaysAll() const override { return false; }
 
@@ -106,6 +181,10 @@ class VllmContract final : public GenerateContract {
     switch (message.event_case()) {
       case v1::GenerateResponse::kAccepted:
         prompt_tokens_ = message.accepted().prompt_tokens();
+        return std::nullopt;
+      case v1::GenerateResponse::kPromptLogprobs:
+        for (const v1::TokenLogprobs& token : message.prompt_logprobs().tokens())
+          AppendTo(token, &*of_prompt_);
         return std::nullopt;
       case v1::GenerateResponse::kDelta:
         return Append(message.delta());
@@ -125,7 +204,8 @@ class VllmContract final : public GenerateContract {
   using Ids = google::protobuf::RepeatedField<uint32_t>;
   struct Sample {
     uint32_t tokens = 0;
-    Ids gathered;  // where nothing is streamed
+    Ids gathered;  // where nothing is streamed, and
+    vllm::OutputLogProbs logprobs;
   };
 
   Sample& SampleOf(uint32_t index) {
@@ -139,6 +219,7 @@ class VllmContract final : public GenerateContract {
     sample.tokens += static_cast<uint32_t>(delta.token_ids_size());
     if (!stream_) {
       sample.gathered.MergeFrom(delta.token_ids());
+      for (const v1::TokenLogprobs& token : delta.logprobs()) AppendTo(token, &sample.logprobs);
       return std::nullopt;
     }
     vllm::GenerateResponse response;
@@ -147,6 +228,10 @@ class VllmContract final : public GenerateContract {
     chunk.set_prompt_tokens(prompt_tokens_);
     chunk.set_completion_tokens(sample.tokens);
     chunk.set_index(delta.index());
+    for (const v1::TokenLogprobs& token : delta.logprobs())
+      AppendTo(token, chunk.mutable_output_logprobs());
+    if (of_prompt_.has_value())
+      *chunk.mutable_input_logprobs() = *std::exchange(of_prompt_, std::nullopt);
     return ToWire(response);
   }
 
@@ -154,6 +239,10 @@ class VllmContract final : public GenerateContract {
     Sample& sample = SampleOf(finished.index());
     vllm::GenerateComplete complete;
     complete.mutable_output_ids()->Swap(&sample.gathered);
+    if (sample.logprobs.token_ids_size() > 0)
+      complete.mutable_output_logprobs()->Swap(&sample.logprobs);
+    if (of_prompt_.has_value())
+      *complete.mutable_input_logprobs() = *std::exchange(of_prompt_, std::nullopt);
     complete.set_finish_reason(finished.reason() == v1::FINISH_REASON_LENGTH ? "length" : "stop");
     complete.set_prompt_tokens(prompt_tokens_);
     complete.set_index(finished.index());
@@ -182,6 +271,7 @@ class VllmContract final : public GenerateContract {
   bool stream_ = false;
   uint32_t prompt_tokens_ = 0;
   std::vector<Sample> samples_;
+  std::optional<vllm::InputLogProbs> of_prompt_;  // until they are sent
   std::optional<vllm::GenerateComplete> held_;
 };
 
@@ -203,12 +293,16 @@ absl::StatusOr<v1::GenerateRequest> ConvertVllmRequest(const vllm::GenerateReque
     case vllm::GenerateRequest::kText:
       if (wire.sampling_params().has_truncate_prompt_tokens())
         return NotServed("sampling_params.truncate_prompt_tokens", "a part of a text");
+      if (wire.sampling_params().has_prompt_logprobs())
+        return NotServed("sampling_params.prompt_logprobs", "what a text was tokenized to");
       request.set_text(wire.text());
       break;
     case vllm::GenerateRequest::INPUT_NOT_SET:
       return absl::InvalidArgumentError("input: is not set; give one of tokenized and text");
   }
   ConvertSampling(wire.sampling_params(), request.mutable_sampling());
+  HYDRANT_RETURN_IF_ERROR(ConvertTokenParams(wire.sampling_params(), request.mutable_sampling()));
+  ConvertForm(wire.sampling_params(), &request);
   ConvertStopping(wire.sampling_params(), request.mutable_stopping());
   return request;
 }

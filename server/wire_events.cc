@@ -81,6 +81,18 @@ v1::RetainedMass ToWireMass(const RetainedMass& mass) {
   return wire;
 }
 
+v1::TokenLogprobs ToWireLogprobs(const TokenLogprobs& logprobs, uint32_t top) {
+  v1::TokenLogprobs wire;
+  wire.set_token_id(logprobs.token);
+  wire.set_logprob(logprobs.logprob);
+  wire.set_rank(Count(logprobs.rank));
+  for (uint32_t i = 0; i < top && logprobs.top_tokens[i] != kNoToken; ++i) {
+    wire.add_top_token_ids(logprobs.top_tokens[i]);
+    wire.add_top_logprobs(logprobs.top_logprobs[i]);
+  }
+  return wire;
+}
+
 v1::Progress ToWireProgress(const Progress& progress) {
   v1::Progress wire;
   wire.set_queue_position(Count(progress.queue_position));

@@ -10,7 +10,7 @@ import sys
 # From the top down, with what each may include beside itself. kernels/ and engine/ know no gRPC.
 BELOW = {
     "server": {"scheduler", "engine", "engine/chat", "proto"},
-    "scheduler": {"scheduler/store", "engine/cache", "engine/step", "engine/tokenizer"},
+    "scheduler": {"scheduler/store", "engine/cache", "engine/grammar", "engine/step", "engine/tokenizer"},
     "scheduler/store": {"kernels"},
     "client": {"engine/hub", "engine/tokenizer", "kernels", "proto"},
     "load/commands": {"load/report", "load/targets", "load/run", "client", "engine/tokenizer", "engine/model"},
@@ -28,6 +28,7 @@ BELOW = {
     "engine/cache/policies": {"kernels"},
     "engine/chat": {"engine/jinja", "engine/model"},
     "engine/tokenizer": {"engine/model", "engine/text"},
+    "engine/grammar": {"engine/tokenizer"},
     "engine/jinja": {"engine/text", "kernels"},
     "engine/text": set(),
     "engine/hub": {"engine/model"},

@@ -16,10 +16,12 @@ constexpr int kMaxDepth = 32;
 
 // Builds the value while watching the two things the library lets pass: repeated keys and great
 // depth.
-class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<nlohmann::json> {
+template <typename Json>
+class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
  public:
-  using Base = nlohmann::detail::json_sax_dom_parser<nlohmann::json>;
-  explicit StrictBuilder(nlohmann::json& root) : Base(root, /*allow_exceptions_=*/false) {}
+  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
+  StrictBuilder(Json& root, int most_depth)
+      : Base(root, /*allow_exceptions_=*/false), most_depth_(most_depth) {}
 
   bool start_object(std::size_t size) {
     keys_.emplace_back();
@@ -50,24 +52,34 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<nlohmann::jso
 
  private:
   bool CheckDepth() {
-    if (keys_.size() <= kMaxDepth) return true;
-    error_ = absl::StrCat("JSON nested deeper than ", kMaxDepth);
+    if (keys_.size() <= static_cast<size_t>(most_depth_)) return true;
+    error_ = absl::StrCat("JSON nested deeper than ", most_depth_);
     return false;
   }
 
+  const int most_depth_;
   std::vector<std::set<std::string>> keys_;  // one set per open object or array
   std::string error_;
 };
 
-}  // namespace
-
-absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
-  nlohmann::json root;
-  StrictBuilder builder(root);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
+template <typename Json>
+absl::StatusOr<Json> Parse(std::string_view text, int most_depth) {
+  Json root;
+  StrictBuilder<Json> builder(root, most_depth);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return absl::InvalidArgumentError(builder.error().empty() ? "not valid JSON" : builder.error());
   }
   return root;
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseJson(std::string_view text) {
+  return Parse<nlohmann::json>(text, kMaxDepth);
+}
+
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int most_depth) {
+  return Parse<nlohmann::ordered_json>(text, most_depth);
 }
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text) {

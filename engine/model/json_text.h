@@ -16,6 +16,9 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text);
 // The same, of text that must be one object.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text);
 
+// The same as ParseJson, with a limit of the caller's; objects keep the order of the text.
+absl::StatusOr<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int most_depth);
+
 }  // namespace hydrant
 
 #endif  // HYDRANT_ENGINE_MODEL_JSON_TEXT_H_

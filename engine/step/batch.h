@@ -22,6 +22,8 @@
 #include "engine/cache/engine_limits.h"
 #include "engine/cache/kept_memory.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "kernels/ops/edit_logits.h"
+#include "kernels/ops/logprobs.h"
 #include "kernels/ops/prefill_attention.h"
 #include "kernels/ops/sample.h"
 
@@ -31,6 +33,32 @@ inline constexpr TokenId kNoToken = std::numeric_limits<TokenId>::max();
 
 // What is wanted of a prompt's final hidden states, as one vector.
 enum class EmbeddingPooling : uint8_t { kNone, kLast, kMean };
+
+// A row's mask that takes a while to make: beside the step, on whichever thread.
+class RowMask {
+ public:
+  virtual void Make() = 0;
+
+ protected:
+  ~RowMask() = default;
+};
+
+// A row that a token is drawn from, and what its request says of single tokens. What it points to
+// is valid during Enqueue().
+struct SampledRow : SamplingRow {
+  SampledRow() = default;
+  SampledRow(const SamplingRow& row) : SamplingRow(row) {}  // NOLINT: one that says nothing
+
+  // Bits of the tokens that may be drawn (kernels/ops/edit_logits.h), at most the vocabulary's;
+  // empty: all may. They are there when Batch::masks have been made.
+  std::span<const uint32_t> mask = {};
+  // Each token once at most; at most kMostBiases.
+  std::span<const TokenBias> biases = {};
+  // StepResult::logprobs of the token that is drawn: of the model's own distribution, before masks,
+  // biases, penalties and temperature.
+  bool logprobs = false;
+};
+inline constexpr int kMostBiases = 1024;
 
 // Work on one prompt: tokens [token_begin, token_end) through layers [layer_begin, layer_end).
 // Slices of a prompt come in order: all tokens of a layer before the next layer, so a slice of
@@ -43,13 +71,13 @@ struct PrefillSlice {
   int arena_begin = 0;  // where the prompt's tokens lie in the prefill arena, in tokens
   int layer_begin = 0;
   int layer_end = 0;
-  int token_begin = 0;   // a multiple of kQueryTile
-  int token_end = 0;     // a multiple of kQueryTile, or the end of the prompt
-  SamplingRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
+  int token_begin = 0;  // a multiple of kQueryTile
+  int token_end = 0;    // a multiple of kQueryTile, or the end of the prompt
+  SampledRow sampling;  // the same in all slices; a token is drawn when the slice ends the prompt
   // Of a slice that ends the prompt: further tokens that are drawn from the same logits, for
   // sequences that have no slot yet. As valid as `prompt`. No more in a batch than there are slots
   // that it does not name.
-  std::span<const SamplingRow> more_samples = {};
+  std::span<const SampledRow> more_samples = {};
   // What penalties count as the prompt; as valid as `prompt`.
   std::span<const TokenId> whole_prompt = {};
   // Shared prefill: other slots that make a cache of their own of the same prefill, each by its own
@@ -58,6 +86,9 @@ struct PrefillSlice {
   // slices; as valid as `prompt`.
   std::span<const int> sharing_slots = {};
   EmbeddingPooling pooling = EmbeddingPooling::kNone;  // the same in all slices
+  // Of whole_prompt's tokens but the first, StepResult::prompt_logprobs. The same in all slices.
+  // REQUIRES: all of whole_prompt is read as one, nothing of it is known from before
+  bool prompt_logprobs = false;
   // Tokens before this one are not read: what the plan asks of them lies in cached_blocks. A
   // multiple of kPrefixBlockTokens; slices begin there instead of at 0. The same in all slices.
   int first_token = 0;
@@ -84,6 +115,12 @@ struct PrefillSlice {
   std::span<const int32_t> keep = {};
 
   bool Appends() const { return num_seen > 0; }
+  // Tokens whose successors' logprobs are known when it has run: [token_begin, this).
+  int ScoredEnd(int num_layers) const {
+    const int last = static_cast<int>(whole_prompt.size()) - 1;  // what follows it is drawn
+    if (!prompt_logprobs || layer_end < num_layers) return token_begin;
+    return std::max(token_begin, std::min(token_end, last));
+  }
   // Its own slot and those that share it, in the order of their reports.
   std::vector<int> Slots() const {
     std::vector<int> slots = {slot};
@@ -108,7 +145,7 @@ struct DecodeRow {
   TokenId token = 0;     // the input; kNoToken: what the slot's last sampled row gave, which the
                          // host need not know yet
   int32_t position = 0;  // its position
-  SamplingRow sampling;
+  SampledRow sampling;
   bool in_prompt = false;  // the input is a part of the prompt that was not compressed with it
 };
 
@@ -116,11 +153,26 @@ struct DecodeRow {
 struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
+  // To be made, one after another, before masks are read; all have been when Enqueue() returns.
+  std::vector<RowMask*> masks;
 
   // What slots are told is work, too: they hear it once.
   bool HasWork() const {
     return !decode.empty() || !prefill.empty() || !swap_outs.empty() || !swap_ins.empty() ||
            !forks.empty() || !updates.empty() || !turns.empty() || !decisions.empty();
+  }
+
+  // visit(slot, row) for all that is drawn: of the decode rows, then of the slices that end their
+  // prompt, then of what else is drawn from these.
+  template <typename Visit>
+  void ForEachSampled(int num_layers, Visit visit) const {
+    for (const DecodeRow& row : decode) visit(row.slot, row.sampling);
+    for (const PrefillSlice& slice : prefill) {
+      if (slice.EndsPrompt(num_layers)) visit(slice.slot, slice.sampling);
+    }
+    for (const PrefillSlice& slice : prefill) {
+      for (const SampledRow& row : slice.more_samples) visit(slice.slot, row);
+    }
   }
 };
 
@@ -147,6 +199,10 @@ struct StepResult {
   // [batch.prefill.size()] the pooled hidden states [hidden] of slices that end a prompt and want
   // them; empty where a slice does not, or none does.
   std::vector<std::vector<float>> embeddings;
+  // Of the rows that want them, in the order of ForEachSampled().
+  std::vector<TokenLogprobs> logprobs;
+  // Of the slices, in their order: of the tokens behind [token_begin, ScoredEnd()).
+  std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<CacheReport> prompt_reports;  // of every slice's Slots()
   std::vector<CacheReport> cut_reports;     // [batch.cuts.size()]
 };

@@ -172,6 +172,87 @@ class Kubernetes(unittest.TestCase):
             self.assertIn(os.path.dirname(given[flag]), mounts)
 
 
+class Gateway(unittest.TestCase):
+    def setUp(self):
+        self.objects = {}
+        for resource in documents("k8s", "gateway", "kustomization.yaml")[0]["resources"]:
+            if resource.endswith(".yaml"):
+                for item in documents("k8s", "gateway", resource):
+                    self.objects[item["kind"], item["metadata"]["name"]] = item
+        self.pool = self.objects["InferencePool", "hydrant"]["spec"]
+        self.picker = self.objects["Deployment", "hydrant-picker"]["spec"]["template"]["spec"]["containers"][0]
+        self.config = documents("k8s", "gateway", "picker-config.yaml")[0]
+        deployment = base()["Deployment", "hydrant"]["spec"]["template"]
+        self.labels = deployment["metadata"]["labels"]
+        self.ports = {port["name"]: port["containerPort"] for port in deployment["spec"]["containers"][0]["ports"]}
+
+    def test_every_file_is_listed(self):
+        kustomization = documents("k8s", "gateway", "kustomization.yaml")[0]
+        listed = set(kustomization["resources"]) | set(kustomization["configMapGenerator"][0]["files"]) | {"kustomization.yaml"}
+        self.assertEqual(listed - {"../base"}, set(os.listdir(path("k8s", "gateway"))))
+
+    def test_pool_and_picker_reach_the_replicas(self):
+        self.assertLessEqual(self.pool["selector"]["matchLabels"].items(), self.labels.items())
+        self.assertEqual([port["number"] for port in self.pool["targetPorts"]], [self.ports["grpc"]])
+        given = flags(self.picker["args"])
+        self.assertEqual(given["model-server-metrics-port"], str(self.ports["metrics"]))
+        self.assertIn(("InferencePool", given["pool-name"]), self.objects)
+        picker = self.objects["Service", self.pool["endpointPickerRef"]["name"]]["spec"]
+        self.assertEqual([port["port"] for port in picker["ports"]], [self.pool["endpointPickerRef"]["port"]["number"]])
+        self.assertEqual(given["grpc-port"], str(self.pool["endpointPickerRef"]["port"]["number"]))
+        self.assertEqual(given["config-file"].rsplit("/", 1),
+                         [self.picker["volumeMounts"][0]["mountPath"], "picker-config.yaml"])
+
+    def test_the_route_names_calls_of_the_contract_and_backends_that_exist(self):
+        with open(path("..", "proto", "vllm", "grpc", "engine", "engine.proto"), encoding="utf-8") as file:
+            contract = file.read()
+        package = re.search(r"^package (\S+);", contract, re.MULTILINE)[1]
+        service = re.search(r"^service (\w+)", contract, re.MULTILINE)[1]
+        calls = {f"/{package}.{service}/{call}" for call in re.findall(r"rpc (\w+)", contract)}
+        services = {name: item["spec"] for (kind, name), item in base().items() if kind == "Service"}
+        for rule in self.objects["HTTPRoute", "hydrant"]["spec"]["rules"]:
+            for match in rule["matches"]:
+                if match["path"]["type"] == "Exact":
+                    self.assertIn(match["path"]["value"], calls)
+            for backend in rule["backendRefs"]:
+                if "kind" in backend:
+                    self.assertIn((backend["kind"], backend["name"]), self.objects)
+                else:
+                    self.assertIn(backend["port"], [port["port"] for port in services[backend["name"]]["ports"]])
+
+    def test_the_picker_reads_metrics_that_the_daemon_has(self):
+        with open(path("..", "server", "metrics.cc"), encoding="utf-8") as file:
+            metrics = file.read()
+        extractor = next(plugin for plugin in self.config["plugins"] if plugin["type"] == "core-metrics-extractor")["parameters"]
+        engine = extractor["engineConfigs"][0]
+        self.assertEqual(engine["name"], extractor["defaultEngine"])
+        names = [value for key, value in engine.items() if key.endswith("Spec") and value]
+        self.assertEqual(len(names), 4)
+        for name in names:
+            self.assertIn(f'"{name}"', metrics)
+
+    def test_the_picker_has_what_its_profile_refers_to(self):
+        plugins = {plugin["type"] for plugin in self.config["plugins"]}
+        for section in (self.config["requestHandler"]["parsers"], self.config["schedulingProfiles"][0]["plugins"]):
+            for reference in section:
+                self.assertIn(reference["pluginRef"], plugins)
+
+    def test_the_schemas_of_kubernetes_accept_its_objects(self):
+        if kubernetes_validate is None:
+            self.skipTest("kubernetes-validate is not installed (pip install kubernetes-validate)")
+        for (kind, _), item in self.objects.items():
+            if kind not in ("InferencePool", "HTTPRoute"):
+                kubernetes_validate.validate(item, KUBERNETES, strict=True)
+
+    def test_kustomize_renders_it(self):
+        if not tool("kubectl"):
+            self.skipTest("kubectl is not installed")
+        objects = {(item["kind"], item["metadata"]["name"]): item for item in rendered("gateway")}
+        config = objects["Deployment", "hydrant-picker"]["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
+        self.assertEqual(yaml.safe_load(objects["ConfigMap", config]["data"]["picker-config.yaml"]), self.config)
+        self.assertEqual({item["metadata"].get("namespace", "hydrant") for item in objects.values()}, {"hydrant"})
+
+
 def rendered(overlay):
     done = run(tool("kubectl"), "kustomize", path("k8s", overlay))
     if done.returncode != 0:

@@ -71,9 +71,13 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   result->prefill_tokens.clear();
   result->prompt_reports.clear();
   result->embeddings.assign(batch.prefill.size(), {});
+  result->logprobs.clear();
+  result->prompt_logprobs.clear();
+  std::vector<TokenLogprobs> of_samples;
   for (const DecodeRow& row : batch.decode) {
     EXPECT_TRUE(used.insert(row.slot).second) << "slot " << row.slot << " is in the batch twice";
     slots_[row.slot].latest = Decode(row);
+    AddLogprobs(row.sampling, slots_[row.slot].latest, &result->logprobs);
     result->decode_tokens.push_back(slots_[row.slot].latest);
   }
   for (const PrefillSlice& slice : batch.prefill) {
@@ -82,11 +86,19 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
     slots_[slice.slot].latest = Prefill(slice);
     result->prefill_tokens.push_back(slots_[slice.slot].latest);
     result->prompt_reports.push_back(Report(slice));
-    for (const SamplingRow& sampling : slice.more_samples)
+    if (slice.EndsPrompt(limits_.num_layers))
+      AddLogprobs(slice.sampling, slots_[slice.slot].latest, &result->logprobs);
+    for (int token = slice.token_begin; token < slice.ScoredEnd(limits_.num_layers); ++token) {
+      result->prompt_logprobs.push_back(LogprobsOf(slice.whole_prompt[token + 1], token + 1));
+    }
+    for (const SampledRow& sampling : slice.more_samples) {
       result->more_tokens.push_back(Choose(slots_[slice.slot], sampling));
+      AddLogprobs(sampling, result->more_tokens.back(), &of_samples);
+    }
     last_step_.prefill_token_layers += static_cast<double>(slice.token_end - slice.token_begin) *
                                        (slice.layer_end - slice.layer_begin);
   }
+  result->logprobs.insert(result->logprobs.end(), of_samples.begin(), of_samples.end());
   return absl::OkStatus();
 }
 
@@ -259,6 +271,7 @@ void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
       EXPECT_TRUE(MayShrink(slot.plan));
       EXPECT_LT(cut.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
       slot.plan = *cut.plan;
+      slot.shrinks = Mix(slot.shrinks, cut.tokens);
       ++num_shrinks_;
     }
     EXPECT_FALSE(IsOpen(slot.plan));
@@ -434,7 +447,34 @@ uint64_t FakeEngine::ReadEntries(const Slot& slot) {
   return sum;
 }
 
-TokenId FakeEngine::Choose(const Slot& slot, const SamplingRow& sampling) {
+TokenLogprobs FakeEngine::LogprobsOf(TokenId token, int64_t position) {
+  TokenLogprobs logprobs = {.token = token, .logprob = -static_cast<float>(position), .rank = 7};
+  logprobs.top_tokens.fill(token);
+  return logprobs;
+}
+
+void FakeEngine::AddLogprobs(const SampledRow& sampling, TokenId token,
+                             std::vector<TokenLogprobs>* to) {
+  if (sampling.logprobs) to->push_back(LogprobsOf(token, sampling.position));
+}
+
+// The first that may be drawn from the one that would be on.
+TokenId FakeEngine::Choose(const Slot& slot, const SampledRow& sampling) {
+  const TokenId token = ChooseFromAll(slot, sampling);
+  for (const TokenBias& bias : sampling.biases) {
+    if (bias.bias == 100.0f) return bias.token;
+  }
+  if (sampling.mask.empty()) return token;
+  constexpr TokenId vocab = FakeTokenizer::kVocab;
+  if (token >= vocab) return token;  // an accident
+  for (TokenId i = 0; i < vocab; ++i) {
+    const TokenId next = (token + i) % vocab;
+    if ((sampling.mask[next / 32] >> next % 32 & 1) != 0) return next;
+  }
+  return kNoToken;
+}
+
+TokenId FakeEngine::ChooseFromAll(const Slot& slot, const SamplingRow& sampling) {
   if (choose) {
     const std::optional<TokenId> chosen = choose(sampling.seed, sampling.position);
     if (chosen.has_value()) return *chosen;
@@ -443,7 +483,8 @@ TokenId FakeEngine::Choose(const Slot& slot, const SamplingRow& sampling) {
       Mix(Mix(sampling.seed, sampling.position), slot.history ^ ReadEntries(slot));
   const auto token = static_cast<TokenId>(256 + hash % (FakeTokenizer::kEog - 256));
   if (checks_replays && LifeAs<Shrunk>(slot.plan) != nullptr) {
-    const TokenId before = drawn_.try_emplace({sampling.seed, slot.history}, token).first->second;
+    const TokenId before =
+        drawn_.try_emplace({sampling.seed, Mix(slot.history, slot.shrinks)}, token).first->second;
     EXPECT_EQ(before, token) << "another token than the first time";
   }
   return token;

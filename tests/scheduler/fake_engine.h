@@ -75,6 +75,7 @@ class FakeEngine : public ImmediateExecutor {
     std::vector<int32_t> caps;     // [heads]
     int64_t fed = 0;               // tokens seen
     int64_t cut_at = -1;           // tokens seen when it was cut last
+    uint64_t shrinks = 0;          // when it was cut for others' sake; again while it is read again
     uint64_t history = 0;
     uint64_t owner = 0;               // a number of its own
     uint64_t state = 0;               // what the state of its entries holds
@@ -146,7 +147,11 @@ class FakeEngine : public ImmediateExecutor {
     std::vector<uint64_t> data, state;  // [pages, block_size]
   };
   void CopyPage(const PageCopy& page, const Stamps& from, Stamps* to) const;
-  TokenId Choose(const Slot& slot, const SamplingRow& sampling);
+  TokenId Choose(const Slot& slot, const SampledRow& sampling);
+  TokenId ChooseFromAll(const Slot& slot, const SamplingRow& sampling);
+  static TokenLogprobs LogprobsOf(TokenId token, int64_t position);
+  static void AddLogprobs(const SampledRow& sampling, TokenId token,
+                          std::vector<TokenLogprobs>* to);
 
   EngineLimits limits_;
   std::vector<Slot> slots_;
@@ -157,7 +162,7 @@ class FakeEngine : public ImmediateExecutor {
   // [num_prefix_blocks, num_layers] a hash of the tokens whose keys and values are there, and of
   // all before them.
   mutable std::vector<uint64_t> prefix_;
-  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed and what has been fed
+  std::map<std::pair<uint64_t, uint64_t>, TokenId> drawn_;  // by seed, what was fed, and cuts
   Step last_step_;
   int64_t num_steps_ = 0;
   int64_t num_appended_ = 0;

@@ -13,6 +13,7 @@ namespace hydrant {
 class ImmediateExecutor : public StepExecutor {
  public:
   void Enqueue(const Batch& batch) final {
+    for (RowMask* mask : batch.masks) mask->Make();
     Outcome& outcome = outcomes_.emplace_back();
     outcome.status = Run(batch, &outcome.result);
   }

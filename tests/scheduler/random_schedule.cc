@@ -5,6 +5,8 @@
 #include <set>
 #include <string>
 
+#include "tests/scheduler/fake_grammar.h"
+
 namespace hydrant {
 namespace {
 
@@ -298,7 +300,31 @@ Request RandomSchedule::RandomRequest() {
     if (!request.stopping.max_tokens.has_value())
       request.stopping.max_tokens = 1 + Below(size_.longest_answer);
   }
+  if (Below(3) == 0) SayOfTokens(&request);
   return request;
+}
+
+void RandomSchedule::SayOfTokens(Request* request) {
+  SamplingParams& sampling = request->sampling;
+  sampling.logprobs = Below(4) == 0;
+  sampling.prompt_logprobs = Below(6) == 0 && request->question_tokens == 0 &&
+                             request->from == nullptr && request->context.empty() &&
+                             !request->find_context && request->resume_token_ids.empty();
+  if (Below(5) == 0) {
+    for (int i = Below(6) + 2; i > 0; --i) sampling.allowed_token_ids.push_back(Below(1000));
+  }
+  for (int i = Below(3); i > 0; --i) {
+    std::vector<TokenId>& word = sampling.bad_words.emplace_back();
+    const std::vector<TokenId>& of = sampling.allowed_token_ids;
+    for (int j = Below(3); j >= 0; --j)
+      word.push_back(of.empty() ? Below(1000) : of[Below(static_cast<int>(of.size()))]);
+  }
+  if (Below(8) == 0) sampling.logit_bias = {{static_cast<TokenId>(Below(1000)), 1.0}};
+  if (Below(4) == 0)
+    request->stopping.min_tokens =
+        Below(static_cast<int>(request->stopping.max_tokens.value_or(9)));
+  if (Below(8) == 0 && request->resume_token_ids.empty())
+    sampling.grammar = std::make_shared<FakeGrammar>(1 + Below(size_.longest_answer));
 }
 
 void RandomSchedule::Arrive() {

@@ -106,6 +106,7 @@ class RandomSchedule {
   void Happen(const ScheduleEvent& event);
   void Arrive();
   Request RandomRequest();
+  void SayOfTokens(Request* request);
   CacheSpec RandomCache(Request* request);
   void BeginAlike(std::vector<TokenId>* prompt);
   void MayBeCut(Request* request) const;

@@ -17,8 +17,11 @@ RequestHandle SchedulerHarness::Add(Request request) {
   if (Failed* failed = std::get_if<Failed>(&checked)) {
     streams[handle].failed = std::move(*failed);
   } else {
+    const Request& good = std::get<CheckedRequest>(checked).request;
+    Stream& stream = streams[handle];
+    stream.num_known = good.prompt.size() + good.resume_token_ids.size();
+    stream.logprobs = good.sampling.logprobs;
     scheduler.Add(handle, std::move(std::get<CheckedRequest>(checked)), now);
-    streams[handle];
   }
   return handle;
 }
@@ -99,17 +102,32 @@ void SchedulerHarness::Collect() {
     Stream& stream = streams[event.handle];
     ASSERT_FALSE(stream.Ended()) << "an event follows the end of stream " << event.handle;
     if (auto* delta = std::get_if<Delta>(&event.what)) {
-      if (delta->token_id.has_value()) stream.token_ids.push_back(*delta->token_id);
+      if (delta->token_id.has_value()) {
+        CheckLogprobs(stream, *delta);
+        stream.token_ids.push_back(*delta->token_id);
+      }
       stream.text += delta->text;
       ++stream.num_deltas;
     } else if (auto* progress = std::get_if<Progress>(&event.what)) {
       stream.progress.push_back(*progress);
     } else if (auto* finished = std::get_if<Finished>(&event.what)) {
       stream.finished = std::move(*finished);
+    } else if (auto* of_prompt = std::get_if<PromptLogprobs>(&event.what)) {
+      ASSERT_FALSE(stream.prompt_logprobs.has_value());
+      ASSERT_EQ(stream.num_deltas, 0);
+      stream.prompt_logprobs = std::move(*of_prompt);
     } else {
       stream.failed = std::move(std::get<Failed>(event.what));
     }
   }
+}
+
+// The engine tells tokens' positions as their logprobs.
+void SchedulerHarness::CheckLogprobs(const Stream& stream, const Delta& delta) {
+  ASSERT_EQ(delta.logprobs.has_value(), stream.logprobs);
+  if (!stream.logprobs) return;
+  ASSERT_EQ((*delta.logprobs)->token, *delta.token_id);
+  ASSERT_EQ(-(*delta.logprobs)->logprob, stream.num_known + stream.token_ids.size());
 }
 
 Request MakeRequest(int prompt_tokens, int max_tokens, uint64_t seed) {

@@ -23,6 +23,9 @@ struct Stream {
   std::vector<TokenId> token_ids;
   std::string text;
   std::vector<Progress> progress;
+  size_t num_known = 0;   // tokens of prompt and resumed output
+  bool logprobs = false;  // were asked for
+  std::optional<PromptLogprobs> prompt_logprobs;
   std::optional<Finished> finished;
   std::optional<Failed> failed;
   int num_deltas = 0;
@@ -63,6 +66,7 @@ class SchedulerHarness {
  private:
   void StepEngine();
   void Collect();
+  static void CheckLogprobs(const Stream& stream, const Delta& delta);
   void CheckView() const;
   const CacheSpec policy_under_pressure_;
   int steps_in_flight_ = 0;

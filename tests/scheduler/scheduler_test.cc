@@ -596,7 +596,8 @@ TEST_P(SchedulerTest, EndTokenEndsTheTextAndIsNotDelivered) {
   EXPECT_EQ(h[a].finished->usage->completion_tokens, 3);
   EXPECT_EQ(h[b].finished->reason, FinishReason::kLength);
   EXPECT_EQ(h[b].token_ids.size(), 4u);
-  EXPECT_EQ(h[c].finished->usage->completion_tokens, 6);
+  EXPECT_EQ(h[c].token_ids.size(), 6u);
+  EXPECT_EQ(h[c].finished->usage->completion_tokens, 7);
 }
 
 TEST_P(SchedulerTest, StopStringsAndIdsAreReported) {

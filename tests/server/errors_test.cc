@@ -104,6 +104,46 @@ std::vector<BadField> BadFields() {
        "-0.5 is outside (0, 1]"},
       {"TopPAboveOne", [](R* r) { r->mutable_sampling()->set_top_p(1.01); }, "sampling.top_p",
        "1.01 is outside (0, 1]"},
+      {"LogprobsAboveTheMost", [](R* r) { r->mutable_sampling()->set_logprobs(21); },
+       "sampling.logprobs", "[0, 20]"},
+      {"PromptLogprobsAboveTheMost", [](R* r) { r->mutable_sampling()->set_prompt_logprobs(21); },
+       "sampling.prompt_logprobs", "[0, 20]"},
+      {"PromptLogprobsOfAQuestion",
+       [](R* r) {
+         r->mutable_sampling()->set_prompt_logprobs(0);
+         Budget(r, "h2o")->set_question_tokens(1);
+       },
+       "sampling.prompt_logprobs", "question"},
+      {"PromptLogprobsResumed",
+       [](R* r) {
+         r->mutable_sampling()->set_prompt_logprobs(0);
+         r->add_resume_token_ids(65);
+       },
+       "sampling.prompt_logprobs", "resume_token_ids"},
+      {"NanBias", [](R* r) { (*r->mutable_sampling()->mutable_logit_bias())[1] = kNan; },
+       "sampling.logit_bias[1]", "[-100, 100]"},
+      {"LargeBias", [](R* r) { (*r->mutable_sampling()->mutable_logit_bias())[1] = 100.5; },
+       "sampling.logit_bias[1]", "[-100, 100]"},
+      {"BiasOfNoToken", [](R* r) { (*r->mutable_sampling()->mutable_logit_bias())[~0u] = 1; },
+       "sampling.logit_bias", "token 4294967295"},
+      {"AllowedNoToken", [](R* r) { r->mutable_sampling()->add_allowed_token_ids(~0u); },
+       "sampling.allowed_token_ids[0]", "4294967295"},
+      {"EmptyBadWord", [](R* r) { r->mutable_sampling()->add_bad_words("  "); },
+       "sampling.bad_words[0]", "0 bytes"},
+      {"LongBadWord", [](R* r) { r->mutable_sampling()->add_bad_words(std::string(100, 'a')); },
+       "sampling.bad_words", "64"},
+      {"ManyBadWords",
+       [](R* r) {
+         for (int i = 0; i < 129; ++i) r->mutable_sampling()->add_bad_words("a");
+       },
+       "sampling.bad_words", "128"},
+      {"TruncatedToNothing", [](R* r) { r->set_truncate_prompt_tokens(0); },
+       "truncate_prompt_tokens", "0 is outside"},
+      {"NoStreamInterval", [](R* r) { r->mutable_output()->set_stream_interval(0); },
+       "output.stream_interval", "[1, 4096]"},
+      {"NoForm", [](R* r) { r->mutable_structured_output(); }, "structured_output", "json_schema"},
+      {"NoJsonObject", [](R* r) { r->mutable_structured_output()->set_json_object(false); },
+       "structured_output.json_object", "false"},
       {"NanMinP", [](R* r) { r->mutable_sampling()->set_min_p(kNan); }, "sampling.min_p",
        "nan is outside [0, 1]"},
       {"NegativeMinP", [](R* r) { r->mutable_sampling()->set_min_p(-1e-9); }, "sampling.min_p",

@@ -4,6 +4,7 @@
 #ifndef HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 #define HYDRANT_TESTS_SERVER_FAKE_ENGINE_H_
 
+#include <cmath>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -31,6 +32,12 @@ class PausableEngine final : public ImmediateExecutor {
     result->decode_tokens.clear();
     result->prefill_tokens.clear();
     result->more_tokens.clear();
+    result->logprobs.clear();
+    result->prompt_logprobs.clear();
+    batch.ForEachSampled(limits_.num_layers, [&](int /*slot*/, const SampledRow& row) {
+      if (row.logprobs)
+        result->logprobs.push_back(LogprobsOf(Next(row.seed, row.position), row.position));
+    });
     result->prompt_reports.assign(batch.prefill.size(), {});
     result->embeddings.assign(batch.prefill.size(), {1.0f});
     for (const DecodeRow& row : batch.decode)
@@ -38,6 +45,8 @@ class PausableEngine final : public ImmediateExecutor {
     for (const PrefillSlice& slice : batch.prefill) {
       const bool ends = slice.EndsPrompt(limits_.num_layers);
       const auto position = static_cast<int32_t>(slice.prompt.size());
+      for (int i = slice.token_begin; i < slice.ScoredEnd(limits_.num_layers); ++i)
+        result->prompt_logprobs.push_back(LogprobsOf(slice.whole_prompt[i + 1], i + 1));
       result->prefill_tokens.push_back(ends ? Next(slice.sampling.seed, position) : kNoToken);
       for (const SamplingRow& row : slice.more_samples)
         result->more_tokens.push_back(Next(row.seed, position));
@@ -87,6 +96,15 @@ class PausableEngine final : public ImmediateExecutor {
   std::function<void()> after_step;
 
  private:
+  // They tell the position; the first in rank are the first ids, each less likely than the last.
+  static TokenLogprobs LogprobsOf(TokenId token, int32_t position) {
+    TokenLogprobs logprobs = {.token = token, .logprob = -static_cast<float>(position), .rank = 3};
+    for (int i = 0; i < kTopLogprobs; ++i) {
+      logprobs.top_tokens[i] = i;
+      logprobs.top_logprobs[i] = i == 1 ? -INFINITY : -0.5f * static_cast<float>(i);
+    }
+    return logprobs;
+  }
   TokenId Next(uint64_t seed, int32_t position) const {
     return next_token_of ? next_token_of(seed, position) : next_token(position);
   }

@@ -446,7 +446,7 @@ std::string Take(SampleOutputs* outputs) {
 }
 
 TEST(SampleOutputs, SendsTheSamplesInTurnAndEachEndAfterItsText) {
-  SampleOutputs outputs(3);
+  SampleOutputs outputs({.num_samples = 3});
   EXPECT_FALSE(outputs.HasNext());
   outputs.Append(0, {.token_id = 1, .text = "a"});
   EXPECT_EQ(Take(&outputs), "0:a");
@@ -470,8 +470,50 @@ TEST(SampleOutputs, SendsTheSamplesInTurnAndEachEndAfterItsText) {
   EXPECT_EQ(outputs.num_bytes(), 0u);
 }
 
+TEST(SampleOutputs, DeltasWaitForTheirInterval) {
+  SampleOutputs outputs({.num_samples = 1, .stream_interval = 3});
+  const auto append = [&](const char* text) { outputs.Append(0, {.token_id = 1, .text = text}); };
+  append("a");
+  EXPECT_EQ(Take(&outputs), "0:a") << "the first does not wait";
+  append("b");
+  append("c");
+  EXPECT_FALSE(outputs.HasNext());
+  EXPECT_EQ(Take(&outputs), "");
+  append("d");
+  EXPECT_EQ(Take(&outputs), "0:bcd");
+  append("e");
+  outputs.End(0, Finished());
+  EXPECT_EQ(Take(&outputs), "0:e") << "nor does the last";
+  EXPECT_EQ(Take(&outputs), "0.");
+}
+
+TEST(SampleOutputs, TheLogprobsOfALongPromptAreSeveralMessages) {
+  SampleOutputs outputs({.num_samples = 1, .top_prompt_logprobs = 20});
+  constexpr uint32_t kTokens = 5000;
+  PromptLogprobs logprobs;
+  for (uint32_t i = 0; i < kTokens; ++i) logprobs.tokens.push_back({.token = i, .rank = 1});
+  outputs.Append(logprobs);
+  outputs.Append(0, {.token_id = 1, .text = "a"});
+  uint32_t next = 0;
+  int messages = 0;
+  v1::GenerateResponse message;
+  while (outputs.TakeNext(&message) && message.has_prompt_logprobs()) {
+    EXPECT_EQ(message.prompt_logprobs().first_position(), next + 1);
+    for (const v1::TokenLogprobs& token : message.prompt_logprobs().tokens()) {
+      EXPECT_EQ(token.token_id(), next++);
+      EXPECT_EQ(token.top_token_ids_size(), 20);
+    }
+    EXPECT_LT(message.ByteSizeLong(), size_t{256} << 10);
+    ++messages;
+    message.Clear();
+  }
+  EXPECT_EQ(next, kTokens);
+  EXPECT_GT(messages, 1);
+  EXPECT_EQ(message.delta().text(), "a");
+}
+
 TEST(SampleOutputs, ProgressIsOfTheFirstThatHasNotEnded) {
-  SampleOutputs outputs(3);
+  SampleOutputs outputs({.num_samples = 3});
   EXPECT_TRUE(outputs.IsFirstLive(0));
   EXPECT_FALSE(outputs.IsFirstLive(1));
   outputs.End(1, Finished{});
@@ -498,7 +540,7 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   longer.kv_tokens_kept = 70;
   longer.cached_tokens = 8;
   longer.queue_us = longer.prefill_us = longer.decode_us = 300;
-  SampleOutputs stops(2);
+  SampleOutputs stops({.num_samples = 2});
   stops.End(1, Finished{.usage = longer});
   EXPECT_TRUE(std::holds_alternative<std::monostate>(stops.RequestEnd()));
   stops.End(0, Finished{.usage = usage});
@@ -518,12 +560,12 @@ TEST(SampleOutputs, EndsAsTheFirstThatFailedOrAsLengthWhereOneHas) {
   EXPECT_EQ(stopped.usage->queue_us, 10);
   EXPECT_EQ(stopped.usage->prefill_us, 20);
 
-  SampleOutputs cut(2);
+  SampleOutputs cut({.num_samples = 2});
   cut.End(0, Finished{.reason = FinishReason::kLength});
   cut.End(1, Finished{});
   EXPECT_EQ(std::get<Finished>(cut.RequestEnd()).reason, FinishReason::kLength);
 
-  SampleOutputs fails(3);
+  SampleOutputs fails({.num_samples = 3});
   fails.End(2, Finished{.usage = usage});
   EXPECT_FALSE(fails.HasFailed());
   fails.End(1, Failed{.status = absl::InternalError("no logit"), .reason = "ENGINE_FAULT"});

@@ -166,26 +166,75 @@ TEST(Vllm, ReadsTheEndOfAPromptThatIsTruncated) {
   EXPECT_EQ(Ask(*stub, request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+// The fake's logprobs tell positions.
+TEST(Vllm, TellsLogprobs) {
+  TestServer server;
+  const auto stub = StubOf(server);
+  for (const bool stream : {false, true}) {
+    SCOPED_TRACE(stream);
+    vllm::GenerateRequest request = TokensRequest(10, stream);
+    request.mutable_sampling_params()->set_logprobs(2);
+    request.mutable_sampling_params()->set_prompt_logprobs(1);
+    const Answer answer = Ask(*stub, request);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    const vllm::GenerateResponse& first = answer.messages.front();
+    const vllm::InputLogProbs& input =
+        stream ? first.chunk().input_logprobs() : first.complete().input_logprobs();
+    EXPECT_THAT(input.token_ids(), ElementsAre(65, 66, 67));
+    ASSERT_EQ(input.token_logprobs_size(), 3);
+    EXPECT_FALSE(input.token_logprobs(0).has_value());
+    EXPECT_EQ(input.token_logprobs(2).value(), -2.0f);
+    ASSERT_EQ(input.top_logprobs_size(), 3);
+    EXPECT_THAT(input.top_logprobs(2).token_ids(), ElementsAre(0));
+    vllm::OutputLogProbs output;
+    for (const vllm::GenerateResponse& message : answer.messages) {
+      EXPECT_EQ(message.chunk().token_ids_size(),
+                message.chunk().output_logprobs().token_ids_size());
+      output.MergeFrom(message.chunk().output_logprobs());
+      output.MergeFrom(message.complete().output_logprobs());
+      EXPECT_TRUE(&message == &first || !message.chunk().has_input_logprobs());
+    }
+    EXPECT_EQ(Text(output.token_ids()), "defghijklm");
+    ASSERT_EQ(output.token_logprobs_size(), 10);
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_EQ(output.token_logprobs(i), -3.0f - static_cast<float>(i));
+      EXPECT_THAT(output.top_logprobs(i).token_ids(), ElementsAre(0, 1));
+      EXPECT_THAT(output.top_logprobs(i).values(), ElementsAre(0.0f, -9999.0f))
+          << "JSON has no more";
+    }
+  }
+}
+
+TEST(Vllm, SaysWhyThereIsNoStructuredOutput) {
+  TestServer server;
+  server.model.no_grammar_reason = "the build has none";
+  const auto stub = StubOf(server);
+  vllm::GenerateRequest request = TokensRequest(2, true);
+  request.mutable_sampling_params()->set_regex("a+");
+  const Answer answer = Ask(*stub, request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("the build has none"));
+}
+
 TEST(Vllm, RefusesByNameWhatItDoesNotServe) {
   TestServer server;
   const auto stub = StubOf(server);
   using Set = std::function<void(vllm::GenerateRequest*)>;
   const std::vector<std::pair<std::string, Set>> fields = {
-      {"sampling_params.json_schema",
-       [](auto* r) { r->mutable_sampling_params()->set_json_schema("{}"); }},
-      {"sampling_params.regex", [](auto* r) { r->mutable_sampling_params()->set_regex("a"); }},
-      {"sampling_params.grammar", [](auto* r) { r->mutable_sampling_params()->set_grammar("a"); }},
       {"sampling_params.structural_tag",
        [](auto* r) { r->mutable_sampling_params()->set_structural_tag("a"); }},
-      {"sampling_params.json_object",
-       [](auto* r) { r->mutable_sampling_params()->set_json_object(true); }},
-      {"sampling_params.choice",
-       [](auto* r) { r->mutable_sampling_params()->mutable_choice()->add_choices("a"); }},
-      {"sampling_params.logprobs", [](auto* r) { r->mutable_sampling_params()->set_logprobs(1); }},
+      {"sampling_params.logprobs", [](auto* r) { r->mutable_sampling_params()->set_logprobs(-1); }},
       {"sampling_params.prompt_logprobs",
-       [](auto* r) { r->mutable_sampling_params()->set_prompt_logprobs(1); }},
+       [](auto* r) { r->mutable_sampling_params()->set_prompt_logprobs(21); }},
+      {"sampling_params.prompt_logprobs",
+       [](auto* r) {
+         r->set_text("abc");
+         r->mutable_sampling_params()->set_prompt_logprobs(1);
+       }},
       {"sampling_params.logit_bias",
-       [](auto* r) { (*r->mutable_sampling_params()->mutable_logit_bias())[1] = 1; }},
+       [](auto* r) { (*r->mutable_sampling_params()->mutable_logit_bias())[-1] = 1; }},
+      {"sampling.logit_bias",
+       [](auto* r) { (*r->mutable_sampling_params()->mutable_logit_bias())[1 << 30] = 1; }},
       {"sampling_params.truncate_prompt_tokens",
        [](auto* r) { r->mutable_sampling_params()->set_truncate_prompt_tokens(0); }},
       {"mm_inputs", [](auto* r) { r->mutable_mm_inputs(); }},

@@ -1,0 +1,19 @@
+"""One prompt under several cache policies, side by side.   python policies.py [ADDRESS]"""
+import pathlib
+import sys
+
+from hydrant import Client
+
+TEXT = (pathlib.Path(__file__).resolve().parents[3] / "examples" / "continue.txt").read_text()
+
+with Client(*sys.argv[1:]) as client:
+    for cache in [
+        {"cache_policy": "full"},
+        {"cache_policy": "h2o", "cache_ratio": 0.2, "min_cache_tokens": 16},
+        {"cache_policy": "streaming", "cache_ratio": 0.2, "min_cache_tokens": 16, "sink_tokens": 4},
+        {"cache_policy": "auto", "min_retained_mass": 0.9},
+    ]:
+        answer = client.generate(TEXT, max_tokens=40, temperature=0, **cache)
+        usage = answer.usage
+        print(f"{cache['cache_policy']:10} kept {usage.kv_tokens_kept:4} of {usage.kv_tokens_kept + usage.kv_tokens_evicted:4} "
+              f"entries a head, {usage.kv_pages_peak:4} pages: {answer.text!r}")

@@ -1,0 +1,19 @@
+"""Answers of a form: one of several texts, an expression, JSON of a schema.   python structured.py [ADDRESS]
+
+The form holds for as long as the answer lasts: JSON that max_tokens cuts off is the beginning of some.
+"""
+import sys
+
+from hydrant import Client
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"ship": {"enum": ["Pequod", "Rachel"]}, "boats": {"enum": [3, 4]}},
+    "required": ["ship", "boats"],
+}
+
+with Client(*sys.argv[1:]) as client:
+    print(client.generate("Was the sea calm? Answer:", choice=["yes", "no"], temperature=0).text)
+    print(client.generate("The year was", regex="18[0-9]{2}", temperature=0).text)
+    answer = client.generate("The ship and its boats, as JSON:", json_schema=SCHEMA, max_tokens=60, temperature=0)
+    print(answer.text, f"({answer.finish_reason})")

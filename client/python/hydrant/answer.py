@@ -1,0 +1,100 @@
+"""What a request was answered, put together from the events of its stream."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from hydrant.retry import Event
+from hydrant.v1 import hydrant_pb2 as pb
+
+
+@dataclass
+class Sample:
+    """One answer. `deltas` and `finished` have all that the server said of it."""
+
+    deltas: list[pb.Delta] = field(default_factory=list)
+    finished: Optional[pb.Finished] = None
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for delta in self.deltas for token in delta.token_ids]
+
+    @property
+    def logprobs(self) -> list[pb.TokenLogprobs]:
+        """Of token_ids, where they were asked for (logprobs=N)."""
+        return [logprob for delta in self.deltas for logprob in delta.logprobs]
+
+    @property
+    def finish_reason(self) -> str | None:
+        """"stop" or "length"; None while it has not ended."""
+        if self.finished is None:
+            return None
+        return pb.FinishReason.Name(self.finished.reason).removeprefix("FINISH_REASON_").lower()
+
+    @property
+    def context(self) -> str | None:
+        """The handle of its cache, where that was kept (keep=True): a later request may go on from it."""
+        return self.finished.context or None if self.finished is not None else None
+
+
+@dataclass
+class Answer:
+    """All samples of a request; `text` and the like are those of the first.
+
+    accepted          its id, seed, and prompt tokens
+    prompt_logprobs   of the prompt's tokens but the first, where they were asked for (prompt_logprobs=N)
+    usage             None: the stream was lost behind its last token
+    """
+
+    accepted: Optional[pb.Accepted] = None
+    prompt_logprobs: list[pb.TokenLogprobs] = field(default_factory=list)
+    usage: Optional[pb.Usage] = None
+    _samples: dict[int, Sample] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, pb.Delta):
+            self._sample(event.index).deltas.append(event)
+        elif isinstance(event, pb.Finished):
+            self._sample(event.index).finished = event
+        elif isinstance(event, pb.Accepted):
+            self.accepted = event
+        elif isinstance(event, pb.PromptLogprobs):
+            self.prompt_logprobs.extend(event.tokens)
+        elif isinstance(event, pb.Usage):
+            self.usage = event
+
+    @property
+    def samples(self) -> list[Sample]:
+        return [self._samples[index] for index in sorted(self._samples)]
+
+    @property
+    def text(self) -> str:
+        return self._sample(0).text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self._sample(0).token_ids
+
+    @property
+    def logprobs(self) -> list[pb.TokenLogprobs]:
+        return self._sample(0).logprobs
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self._sample(0).finish_reason
+
+    @property
+    def context(self) -> str | None:
+        return self._sample(0).context
+
+    @property
+    def seed(self) -> int:
+        """With it the request can be repeated; sample i was drawn with seed + i."""
+        return self.accepted.seed if self.accepted is not None else 0
+
+    def _sample(self, index: int) -> Sample:
+        return self._samples.setdefault(index, Sample())

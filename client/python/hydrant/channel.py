@@ -1,0 +1,73 @@
+"""How a daemon is reached: addresses, TLS, tokens, balancing."""
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional, TypedDict, Union
+
+import grpc
+
+_PathLike = Union[str, Path]
+
+# One connection would be one replica: where a name has several addresses, they are taken in turn.
+_ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+
+
+class TargetOptions(TypedDict, total=False):
+    """Target, as keyword arguments of the clients."""
+
+    token: Optional[str]
+    tls: bool
+    tls_ca: Optional[_PathLike]
+    tls_certificate: Optional[_PathLike]
+    tls_key: Optional[_PathLike]
+    options: Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """An address, and what it wants to see. Paths are read when a channel is opened.
+
+    token             sent as `authorization: Bearer TOKEN`. Without TLS whoever is on the way can read it
+    tls               by the system's certificate authorities; implied by the others
+    tls_ca            a PEM file of authorities instead
+    tls_certificate   with tls_key: a PEM file of the client's own certificate
+    options           gRPC's, of the channel
+    """
+
+    address: str
+    token: Optional[str] = None
+    tls: bool = False
+    tls_ca: Optional[_PathLike] = None
+    tls_certificate: Optional[_PathLike] = None
+    tls_key: Optional[_PathLike] = None
+    options: Sequence[tuple[str, Any]] = ()
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.token}"),) if self.token is not None else ()
+
+    def channel_options(self) -> list[tuple[str, Any]]:
+        return [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 5000),
+            ("grpc.service_config", _ROUND_ROBIN),
+            *self.options,
+        ]
+
+    def credentials(self) -> grpc.ChannelCredentials | None:
+        """None: without TLS."""
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if not (self.tls or self.tls_ca or self.tls_certificate):
+            return None
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(self.tls_ca), private_key=_read(self.tls_key),
+            certificate_chain=_read(self.tls_certificate))
+
+
+def _read(path: _PathLike | None) -> bytes | None:
+    return Path(path).read_bytes() if path is not None else None

@@ -1,0 +1,192 @@
+"""The client for programs that wait for their calls. aio.py is the same for asyncio."""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from hydrant.answer import Answer
+from hydrant.channel import Target
+from hydrant.errors import HydrantError
+from hydrant.request import Prompt, build
+from hydrant.retry import Event, GenerateRetry, Retry
+from hydrant.v1 import hydrant_pb2 as pb
+from hydrant.v1 import hydrant_pb2_grpc
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hydrant.channel import TargetOptions
+    from hydrant.fields import CompressContextFields, EmbedFields, GenerateFields, TokenizeFields
+
+R = TypeVar("R")
+
+DEFAULT_RETRIES = 5
+
+
+class Stream:
+    """The events of an answer as they come. `answer` is what has come so far, and whole at the end.
+
+    To leave it early ends the request: by close(), or at the end of a `with`.
+    """
+
+    def __init__(self, events: Iterator[Event]) -> None:
+        self._events = events
+        self.answer = Answer()
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Event:
+        event = next(self._events)
+        self.answer.add(event)
+        return event
+
+    def texts(self) -> Iterator[str]:
+        """The pieces of text; of several samples (n) they alternate."""
+        for event in self:
+            if isinstance(event, pb.Delta) and event.text:
+                yield event.text
+
+    def close(self) -> None:
+        close = getattr(self._events, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Client:
+    """A connection to a daemon. Thread safe. Address, TLS and token: Target.
+
+    retries   how often a call is made once more where the server cannot be reached, or says when another try makes sense
+              (RetryInfo). A stream that was lost is taken up where it ended.
+    timeout   seconds for a whole call, tries and waits included; None: as long as it takes. The server ends a request
+              whose time is over.
+
+    Keyword arguments of calls are the fields of their requests (request.py). Calls raise HydrantError.
+    """
+
+    def __init__(self, address: str = "127.0.0.1:50051", *, retries: int = DEFAULT_RETRIES, timeout: float | None = None,
+                 **target: Unpack[TargetOptions]) -> None:
+        self._target = Target(address, **target)
+        self._retries = retries
+        self._timeout = timeout
+        credentials, options = self._target.credentials(), self._target.channel_options()
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options)
+        self.stub = hydrant_pb2_grpc.HydrantStub(self._channel)
+        self.contexts = Contexts(self)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def generate(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[GenerateFields]) -> Answer:
+        """The whole answer to a text, token ids, or the messages of a chat."""
+        stream = self.stream(prompt, timeout=timeout, **fields)
+        for _ in stream:
+            pass
+        return stream.answer
+
+    def stream(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[GenerateFields]) -> Stream:
+        """The same as it comes: Accepted, Progress, PromptLogprobs, Delta, Finished, and Usage as the last."""
+        request = build(pb.GenerateRequest, prompt, fields)
+        return Stream(self._events(GenerateRetry(request, self._retries, self._time(timeout))))
+
+    def embed(self, prompt: str | Sequence[int], *, timeout: float | None = None,
+              **fields: Unpack[EmbedFields]) -> pb.EmbedResponse:
+        return self._call(self.stub.Embed, build(pb.EmbedRequest, prompt, fields), timeout)
+
+    def tokenize(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[TokenizeFields]) -> pb.TokenizeResponse:
+        return self._call(self.stub.Tokenize, build(pb.TokenizeRequest, prompt, fields), timeout)
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool | None = None,
+                   timeout: float | None = None) -> str:
+        request = build(pb.DetokenizeRequest, token_ids, {"skip_special_tokens": skip_special_tokens})
+        return self._call(self.stub.Detokenize, request, timeout).text
+
+    def model_info(self, *, timeout: float | None = None) -> pb.GetModelInfoResponse:
+        return self._call(self.stub.GetModelInfo, pb.GetModelInfoRequest(), timeout)
+
+    def server_info(self, *, timeout: float | None = None) -> pb.GetServerInfoResponse:
+        """Also while the model loads."""
+        return self._call(self.stub.GetServerInfo, pb.GetServerInfoRequest(), timeout)
+
+    def _time(self, timeout: float | None) -> float | None:
+        return self._timeout if timeout is None else timeout
+
+    def _call(self, method: Callable[..., R], request: Any, timeout: float | None) -> R:
+        retry = Retry(self._retries, self._time(timeout))
+        while True:
+            try:
+                return method(request, timeout=retry.timeout(), metadata=self._target.metadata())
+            except grpc.RpcError as error:
+                delay = retry.delay_after(HydrantError.of(error))
+            time.sleep(delay)
+
+    def _events(self, retry: GenerateRetry) -> Iterator[Event]:
+        while True:
+            call = self.stub.Generate(retry.request, timeout=retry.timeout(), metadata=self._target.metadata())
+            try:
+                for response in call:
+                    event = retry.note(response)
+                    if event is not None:
+                        yield event
+                return
+            except grpc.RpcError as rpc_error:
+                error = HydrantError.of(rpc_error)
+            finally:
+                call.cancel()
+            if retry.ended(error):
+                return
+            time.sleep(retry.delay_after(error))
+
+
+class Contexts:
+    """Texts that were read and compressed once. `context=HANDLE` of a later request goes on from one."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def compress(self, prompt: Prompt, *, timeout: float | None = None,
+                 **fields: Unpack[CompressContextFields]) -> pb.CompressContextResponse:
+        request = build(pb.CompressContextRequest, prompt, fields)
+        return self._client._call(self._client.stub.CompressContext, request, timeout)
+
+    def list(self, *, cache_salt: str | None = None, timeout: float | None = None) -> Sequence[pb.Context]:
+        request = pb.ListContextsRequest(cache_salt=cache_salt)
+        return self._client._call(self._client.stub.ListContexts, request, timeout).contexts
+
+    def get(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> pb.Context:
+        request = pb.GetContextRequest(handle=handle, cache_salt=cache_salt)
+        return self._client._call(self._client.stub.GetContext, request, timeout)
+
+    def delete(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> None:
+        """Here and in the store."""
+        request = pb.DeleteContextRequest(handle=handle, cache_salt=cache_salt)
+        self._client._call(self._client.stub.DeleteContext, request, timeout)
+
+    def save(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> pb.Context:
+        """Returns when it is safe in the server's store."""
+        request = pb.SaveContextRequest(handle=handle, cache_salt=cache_salt)
+        return self._client._call(self._client.stub.SaveContext, request, timeout)
+
+    def load(self, handle: str, *, cache_salt: str | None = None, timeout: float | None = None) -> pb.Context:
+        """From the store into memory."""
+        request = pb.LoadContextRequest(handle=handle, cache_salt=cache_salt)
+        return self._client._call(self._client.stub.LoadContext, request, timeout)

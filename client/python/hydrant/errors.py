@@ -1,0 +1,67 @@
+"""What a call ends with when it does not end well."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from hydrant.v1 import hydrant_pb2 as pb
+
+_DETAILS = "grpc-status-details-bin"
+_USAGE = "hydrant-usage-bin"
+
+
+class HydrantError(Exception):
+    """A gRPC status with what its details say. docs/api.md lists the reasons and what to do about each.
+
+    code          grpc.StatusCode
+    message       in words
+    reason        such as "QUEUE_FULL"; None where the server did not say it, as when it could not be reached
+    field         of the request, where one is wrong: "sampling.top_p"
+    retry_after   seconds after which another try makes sense; None: the server named none
+    usage         of a request that was accepted; else None
+    """
+
+    def __init__(self, code: grpc.StatusCode, message: str, *, reason: str | None = None, field: str | None = None,
+                 retry_after: float | None = None, usage: pb.Usage | None = None) -> None:
+        words = f"{code.name} [{reason}]" if reason else code.name
+        super().__init__(f"{words}: {message}")
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.field = field
+        self.retry_after = retry_after
+        self.usage = usage
+
+    @classmethod
+    def of(cls, error: Any) -> HydrantError:
+        """Of a grpc.RpcError that ended a call, of grpc or grpc.aio."""
+        trailers = _binary(error.trailing_metadata())
+        told = _details(trailers.get(_DETAILS))
+        usage = pb.Usage.FromString(trailers[_USAGE]) if _USAGE in trailers else None
+        return cls(error.code(), error.details() or "", usage=usage, **told)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody said it but the connection, or a proxy behind which a replica has gone."""
+        return self.reason is None and self.code in (
+            grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+
+
+def _binary(metadata: Iterable[Any] | None) -> dict[str, bytes]:
+    return {key: value for key, value in metadata or () if isinstance(value, bytes)}
+
+
+def _details(encoded: bytes | None) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for detail in status_pb2.Status.FromString(encoded or b"").details:
+        info, wrong, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+        if detail.Unpack(info):
+            told["reason"] = info.reason
+        elif detail.Unpack(wrong) and wrong.field_violations:
+            told["field"] = wrong.field_violations[0].field
+        elif detail.Unpack(retry):
+            told["retry_after"] = retry.retry_delay.seconds + retry.retry_delay.nanos * 1e-9
+    return told

@@ -1,0 +1,101 @@
+"""When a call is made once more, and what is left to ask. No input or output: both clients drive it."""
+from __future__ import annotations
+
+import random
+import time
+
+import grpc
+
+from hydrant.errors import HydrantError
+from hydrant.v1 import hydrant_pb2 as pb
+
+_FIRST_DELAY_S = 0.2
+_LONGEST_DELAY_S = 5.0
+
+Event = pb.Accepted | pb.Progress | pb.PromptLogprobs | pb.Delta | pb.Finished | pb.Usage
+"""What a stream brings. Events that a later contract adds come through as they are."""
+
+
+class Retry:
+    """The tries of one call: so many more at most, and none beyond its deadline."""
+
+    def __init__(self, retries: int, timeout: float | None) -> None:
+        self._left = retries
+        self._delay = _FIRST_DELAY_S
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+
+    def timeout(self) -> float | None:
+        """Seconds that are left."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def delay_after(self, error: HydrantError) -> float:
+        """Seconds until the next try; raises the error where there is none."""
+        if self._left <= 0 or not self._may_help(error):
+            raise error
+        self._left -= 1
+        backoff = self._delay * random.uniform(0.5, 1.5)
+        self._delay = min(2 * self._delay, _LONGEST_DELAY_S)
+        delay = max(backoff, error.retry_after or 0.0)
+        timeout = self.timeout()
+        if timeout is not None and delay >= timeout:
+            raise error
+        return delay
+
+    def _may_help(self, error: HydrantError) -> bool:
+        return error.code is grpc.StatusCode.UNAVAILABLE or error.retry_after is not None
+
+
+class GenerateRetry(Retry):
+    """The same of a stream, which is taken up where it was lost: with its seed, and the ids that came.
+
+    Several samples (n) are not: once they have begun, a loss is an error.
+    """
+
+    def __init__(self, request: pb.GenerateRequest, retries: int, timeout: float | None) -> None:
+        super().__init__(retries, timeout)
+        self.request = pb.GenerateRequest()  # what is to be asked now
+        self.request.CopyFrom(request)
+        self._accepted = False
+        self._finished = False
+        self._prompt_position = 1  # of the next token of the prompt whose logprob is new
+
+    def note(self, response: pb.GenerateResponse) -> Event | None:
+        """What the caller gets of it. None: nothing, for it had it before."""
+        kind = response.WhichOneof("event")
+        if kind is None:  # of a contract that this client does not know
+            return None
+        event: Event = getattr(response, kind)
+        if isinstance(event, pb.Accepted):
+            if self._accepted:
+                return None
+            self._accepted = True
+            self.request.ClearField("request_id")  # where the first one still runs it is taken
+            self.request.sampling.seed = event.seed
+        elif isinstance(event, pb.PromptLogprobs):
+            return self._new_of(event)
+        elif isinstance(event, pb.Delta):
+            self.request.resume_token_ids.extend(event.token_ids)
+            self.request.sampling.ClearField("prompt_logprobs")  # they have come, and do not go with these ids
+        elif isinstance(event, pb.Finished):
+            self._finished = True
+        return event
+
+    def _new_of(self, logprobs: pb.PromptLogprobs) -> pb.PromptLogprobs | None:
+        """Without those that came before the stream was lost."""
+        known = min(self._prompt_position - logprobs.first_position, len(logprobs.tokens))
+        del logprobs.tokens[:known]
+        logprobs.first_position += known
+        self._prompt_position += len(logprobs.tokens)
+        return logprobs if logprobs.tokens else None
+
+    def ended(self, error: HydrantError) -> bool:
+        """Whether the loss cost the usage alone: a single answer was whole."""
+        return error.lost and self._finished and self._is_single()
+
+    def _may_help(self, error: HydrantError) -> bool:
+        if not self._accepted:
+            return super()._may_help(error)
+        return self._is_single() and (super()._may_help(error) or error.lost)
+
+    def _is_single(self) -> bool:
+        return not self.request.sampling.n > 1

@@ -1,0 +1,120 @@
+#include "engine/grammar/grammar_text.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/grammar/schema_check.h"
+#include "engine/text/utf8.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+absl::Status FieldError(const std::string& field, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
+}
+
+absl::Status CheckText(const std::string& field, std::string_view text, size_t most_bytes) {
+  if (text.size() > most_bytes) {
+    return FieldError(
+        field, absl::StrCat("has ", text.size(), " bytes, at most ", most_bytes, " are read"));
+  }
+  if (const absl::Status status = ValidateUtf8(text); !status.ok()) {
+    return FieldError(field, std::string(status.message()));
+  }
+  // The library takes it for the end of the text.
+  if (text.find('\0') != text.npos) return FieldError(field, "contains a null character");
+  return absl::OkStatus();
+}
+
+// A string of the EBNF.
+std::string Literal(std::string_view text) {
+  std::string literal = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      literal.append({'\\', c});
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      absl::StrAppendFormat(&literal, "\\x%02X", static_cast<unsigned char>(c));
+    } else {
+      literal.push_back(c);
+    }
+  }
+  literal.push_back('"');
+  return literal;
+}
+
+bool IsHexDigit(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)); }
+
+// \xHH as \u00HH: the library would read hexadecimal digits behind it as part of it.
+std::string WithFourDigits(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    out.push_back(pattern[i]);
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) continue;
+    const bool is_byte = pattern[i + 1] == 'x' && i + 3 < pattern.size() &&
+                         IsHexDigit(pattern[i + 2]) && IsHexDigit(pattern[i + 3]);
+    out += is_byte ? "u00" : std::string(1, pattern[i + 1]);
+    ++i;
+  }
+  return out;
+}
+
+struct Translator {
+  const GrammarLimits& limits;
+
+  absl::StatusOr<GrammarText> operator()(const AnyJsonObject&) const {
+    return (*this)(JsonSchema{R"({"type":"object"})"});
+  }
+  absl::StatusOr<GrammarText> operator()(const JsonSchema& schema) const {
+    HYDRANT_RETURN_IF_ERROR(CheckText("json_schema", schema.text, limits.schema_bytes));
+    absl::StatusOr<std::string> checked = CheckedSchema(schema.text, limits.regex_bytes);
+    if (!checked.ok()) return FieldError("json_schema", std::string(checked.status().message()));
+    return GrammarText{GrammarLanguage::kJsonSchema, "json_schema", *std::move(checked)};
+  }
+  absl::StatusOr<GrammarText> operator()(const RegexPattern& regex) const {
+    HYDRANT_RETURN_IF_ERROR(CheckText("regex", regex.pattern, limits.regex_bytes));
+    return GrammarText{GrammarLanguage::kRegex, "regex", WithFourDigits(regex.pattern)};
+  }
+  absl::StatusOr<GrammarText> operator()(const Choice& choice) const {
+    if (choice.texts.empty()) return FieldError("choice", "is empty");
+    std::string grammar;
+    size_t bytes = 0;
+    for (const std::string& text : choice.texts) {
+      HYDRANT_RETURN_IF_ERROR(CheckText("choice", text, limits.schema_bytes));
+      absl::StrAppend(&grammar, grammar.empty() ? "root ::= " : " | ", Literal(text));
+      // One for the place in the list: there may be many short ones.
+      bytes += text.size() + 1;
+      if (bytes > limits.schema_bytes) {
+        return FieldError("choice",
+                          absl::StrCat("has more than ", limits.schema_bytes, " bytes in all"));
+      }
+    }
+    return GrammarText{GrammarLanguage::kEbnf, "choice", std::move(grammar)};
+  }
+  absl::StatusOr<GrammarText> operator()(const EbnfGrammar& grammar) const {
+    HYDRANT_RETURN_IF_ERROR(CheckText("grammar", grammar.text, limits.grammar_bytes));
+    return GrammarText{GrammarLanguage::kEbnf, "grammar", grammar.text};
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<GrammarText> TextOf(const StructuredOutput& output, const GrammarLimits& limits) {
+  return std::visit(Translator{limits}, output);
+}
+
+std::string OneLine(std::string_view message) {
+  constexpr size_t kMost = 300;
+  std::string line(message.substr(0, kMost));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = ' ';
+  }
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  return message.size() > kMost ? line + "..." : line;
+}
+
+}  // namespace hydrant

@@ -1,0 +1,44 @@
+// The form that a request wants its text in. Plain data, unchecked: GrammarCompiler checks.
+#ifndef HYDRANT_ENGINE_GRAMMAR_STRUCTURED_OUTPUT_H_
+#define HYDRANT_ENGINE_GRAMMAR_STRUCTURED_OUTPUT_H_
+
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace hydrant {
+
+// Any JSON object (OpenAI's "json_object").
+struct AnyJsonObject {
+  bool operator==(const AnyJsonObject&) const = default;
+};
+
+// JSON that a schema describes. Properties and items that it does not name are left out.
+struct JsonSchema {
+  std::string text;
+  bool operator==(const JsonSchema&) const = default;
+};
+
+// Text that a regular expression matches from its beginning to its end (ECMAScript's syntax).
+struct RegexPattern {
+  std::string pattern;
+  bool operator==(const RegexPattern&) const = default;
+};
+
+// One of these texts.
+struct Choice {
+  std::vector<std::string> texts;
+  bool operator==(const Choice&) const = default;
+};
+
+// Text that follows from `root` of a grammar in GBNF, the EBNF of llama.cpp and XGrammar.
+struct EbnfGrammar {
+  std::string text;
+  bool operator==(const EbnfGrammar&) const = default;
+};
+
+using StructuredOutput = std::variant<AnyJsonObject, JsonSchema, RegexPattern, Choice, EbnfGrammar>;
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_GRAMMAR_STRUCTURED_OUTPUT_H_

@@ -1,0 +1,202 @@
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "engine/grammar/grammar_compiler.h"
+#include "engine/grammar/grammar_text.h"
+#include "engine/grammar/large_stack.h"
+#include "engine/grammar/recently_used.h"
+#include "engine/grammar/xgrammar_constraint.h"
+#include "engine/grammar/xgrammar_guard.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+// The library lets its recursion grow to some thousand calls.
+constexpr size_t kStackBytes = 256 << 20;
+
+class XgrammarCompiled final : public CompiledGrammar {
+ public:
+  XgrammarCompiled(xgrammar::CompiledGrammar grammar, std::shared_ptr<const MaskShape> shape,
+                   const GrammarLimits& limits)
+      : grammar_(std::move(grammar)), shape_(std::move(shape)), limits_(limits) {}
+
+  std::unique_ptr<TokenConstraint> NewConstraint() const override {
+    return MakeXgrammarConstraint(grammar_, shape_, limits_);
+  }
+  size_t MemoryBytes() const override { return grammar_.MemorySizeBytes(); }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const std::shared_ptr<const MaskShape> shape_;
+  const GrammarLimits limits_;
+};
+
+using Compiled = std::shared_ptr<const CompiledGrammar>;
+
+class XgrammarCompiler final : public GrammarCompiler {
+ public:
+  XgrammarCompiler(xgrammar::TokenizerInfo tokenizer, std::shared_ptr<const MaskShape> shape,
+                   const GrammarLimits& limits)
+      : tokenizer_(std::move(tokenizer)),
+        shape_(std::move(shape)),
+        limits_(limits),
+        cache_(limits.cached_bytes) {}
+
+  size_t MaskWords() const override { return shape_->text_words.size(); }
+
+  absl::StatusOr<Compiled> Compile(const StructuredOutput& output) override {
+    HYDRANT_ASSIGN_OR_RETURN(const GrammarText text, TextOf(output, limits_));
+    const std::string key = absl::StrCat(static_cast<int>(text.language), text.text);
+    if (std::optional<Compiled> known = Known(key)) return *std::move(known);
+    const std::lock_guard<std::mutex> one_at_a_time(compiling_);
+    if (std::optional<Compiled> known = Known(key)) return *std::move(known);
+    absl::StatusOr<Compiled> compiled = absl::InternalError("not compiled");
+    HYDRANT_RETURN_IF_ERROR(RunOnLargeStack(kStackBytes, [&] { compiled = CompileText(text); }));
+    if (!compiled.ok()) {
+      return absl::Status(
+          compiled.status().code(),
+          absl::StrCat(text.field, ": ", OneLine(std::string(compiled.status().message()))));
+    }
+    const std::lock_guard<std::mutex> lock(cache_mutex_);
+    cache_.Insert(key, *compiled, (*compiled)->MemoryBytes());
+    return compiled;
+  }
+
+ private:
+  std::optional<Compiled> Known(const std::string& key) {
+    const std::lock_guard<std::mutex> lock(cache_mutex_);
+    return cache_.Find(key);
+  }
+
+  absl::StatusOr<Compiled> CompileText(const GrammarText& text) const {
+    grammar_warning.clear();
+    std::optional<xgrammar::CompiledGrammar> compiled;
+    std::optional<xgrammar::Grammar> grammar;
+    // Without tokens first: automata grow by the square of what they are made from, and their steps
+    // take more memory than those of masks.
+    absl::Status status = CallXgrammar(limits_.automaton_steps, [&] {
+      grammar = Read(text.language, text.text);
+      xgrammar::GrammarCompiler(no_tokens_, /*max_threads=*/1, /*cache_enabled=*/false)
+          .CompileGrammar(*grammar);
+    });
+    // Without the library's caches steps do not depend on what was compiled before.
+    if (status.ok()) {
+      status = CallXgrammar(limits_.compile_steps, [&] {
+        compiled = xgrammar::GrammarCompiler(tokenizer_, /*max_threads=*/1, /*cache_enabled=*/false)
+                       .CompileGrammar(*grammar);
+      });
+    }
+    if (absl::IsResourceExhausted(status)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("is too large to compile: it ", status.message()));
+    }
+    HYDRANT_RETURN_IF_ERROR(status);
+    // What it warns of, it leaves out.
+    if (!grammar_warning.empty()) {
+      return absl::InvalidArgumentError(grammar_warning);
+    }
+    auto result = std::make_shared<XgrammarCompiled>(*std::move(compiled), shape_, limits_);
+    HYDRANT_RETURN_IF_ERROR(CheckBeginning(*result));
+    return result;
+  }
+
+  static xgrammar::Grammar Read(GrammarLanguage language, const std::string& text) {
+    switch (language) {
+      case GrammarLanguage::kJsonSchema:
+        return xgrammar::Grammar::FromJSONSchema(text);
+      case GrammarLanguage::kRegex:
+        return xgrammar::Grammar::FromRegex(text);
+      case GrammarLanguage::kEbnf:
+        break;
+    }
+    return xgrammar::Grammar::FromEBNF(text);
+  }
+
+  absl::Status CheckBeginning(const CompiledGrammar& compiled) const {
+    std::vector<uint32_t> words(MaskWords());
+    const std::unique_ptr<TokenConstraint> constraint = compiled.NewConstraint();
+    const NextTokens next =
+        constraint == nullptr ? NextTokens::kTooCostly : constraint->FillMask(words);
+    if (next == NextTokens::kNone) {
+      return absl::InvalidArgumentError("no text of the model's tokens is what it asks for");
+    }
+    if (next == NextTokens::kTooCostly) {
+      return absl::InvalidArgumentError("is too ambiguous: its first token takes too many steps");
+    }
+    return absl::OkStatus();
+  }
+
+  const xgrammar::TokenizerInfo tokenizer_;
+  const xgrammar::TokenizerInfo no_tokens_{std::vector<std::string>()};
+  const std::shared_ptr<const MaskShape> shape_;
+  const GrammarLimits limits_;
+  std::mutex compiling_;  // taken before cache_mutex_
+  std::mutex cache_mutex_;
+  RecentlyUsed<Compiled> cache_;  // guarded by cache_mutex_
+};
+
+absl::Status CheckVocabulary(const GrammarVocabulary& vocabulary) {
+  if (vocabulary.token_bytes.size() > (1u << 24)) {
+    return absl::InvalidArgumentError("the vocabulary has more than 16777216 ids");
+  }
+  for (const TokenId id : vocabulary.eog_ids) {
+    if (id < vocabulary.token_bytes.size() && vocabulary.token_bytes[id].empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the end-of-generation id ", id, " has text or is outside the vocabulary"));
+  }
+  return absl::OkStatus();
+}
+
+bool IsSurrogateTail(char c) { return static_cast<unsigned char>(c) - 0xA0u < 0x20; }
+
+// 0xED and such a byte: half of a surrogate pair, which no UTF-8 holds.
+bool HoldsSurrogate(const std::string& bytes) {
+  for (size_t i = 0; i + 1 < bytes.size(); ++i) {
+    if (bytes[i] == '\xED' && IsSurrogateTail(bytes[i + 1])) return true;
+  }
+  return false;
+}
+
+std::shared_ptr<const MaskShape> ShapeOf(const GrammarVocabulary& vocabulary) {
+  auto shape = std::make_shared<MaskShape>();
+  const size_t words = (vocabulary.token_bytes.size() + 31) / 32;
+  for (auto* bits :
+       {&shape->text_words, &shape->eog_words, &shape->completes_surrogate, &shape->ends_in_ed}) {
+    bits->resize(words);
+  }
+  const auto set = [](std::vector<uint32_t>* bits, size_t id) {
+    (*bits)[id / 32] |= 1u << (id % 32);
+  };
+  for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
+    const std::string& bytes = vocabulary.token_bytes[id];
+    if (bytes.empty() || HoldsSurrogate(bytes)) continue;
+    set(&shape->text_words, id);
+    if (IsSurrogateTail(bytes.front())) set(&shape->completes_surrogate, id);
+    if (bytes.back() == '\xED') set(&shape->ends_in_ed, id);
+  }
+  for (const TokenId id : vocabulary.eog_ids) set(&shape->eog_words, id);
+  return shape;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(
+    GrammarVocabulary vocabulary, const GrammarLimits& limits) {
+  HYDRANT_RETURN_IF_ERROR(CheckVocabulary(vocabulary));
+  std::optional<xgrammar::TokenizerInfo> tokenizer;
+  HYDRANT_RETURN_IF_ERROR(CallXgrammar(std::numeric_limits<int64_t>::max(), [&] {
+    tokenizer.emplace(vocabulary.token_bytes, xgrammar::VocabType::RAW, std::nullopt,
+                      std::vector<int32_t>(vocabulary.eog_ids.begin(), vocabulary.eog_ids.end()));
+  }));
+  return std::make_unique<XgrammarCompiler>(*std::move(tokenizer), ShapeOf(vocabulary), limits);
+}
+
+}  // namespace hydrant

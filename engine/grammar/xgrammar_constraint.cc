@@ -1,0 +1,126 @@
+#include "engine/grammar/xgrammar_constraint.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "engine/grammar/xgrammar_guard.h"
+
+namespace hydrant {
+namespace {
+
+class XgrammarConstraint final : public TokenConstraint {
+ public:
+  XgrammarConstraint(xgrammar::GrammarMatcher matcher, std::shared_ptr<const MaskShape> shape,
+                     const GrammarLimits& limits)
+      : matcher_(std::move(matcher)),
+        shape_(std::move(shape)),
+        limits_(limits),
+        accept_steps_left_(limits.accept_steps) {}
+
+  NextTokens FillMask(std::span<uint32_t> words) override {
+    if (has_ended_) {
+      std::ranges::fill(words, 0);
+      return NextTokens::kEnd;
+    }
+    const absl::Status status = is_too_costly_
+                                    ? absl::ResourceExhaustedError("")
+                                    : CallXgrammar(limits_.mask_steps, [&] { FillWords(words); });
+    if (!status.ok()) {
+      is_too_costly_ = true;
+      std::ranges::fill(words, 0);
+      return NextTokens::kTooCostly;
+    }
+    return Judge(words);
+  }
+
+  bool Accept(TokenId token) override {
+    if (has_ended_ || is_too_costly_) return false;
+    if (!HasBit(shape_->text_words, token)) return AcceptEnd(token);
+    if (after_ed_ && HasBit(shape_->completes_surrogate, token)) return false;
+    bool accepted = false;
+    int64_t steps = 0;
+    accept_steps_left_ += limits_.mean_accept_steps;
+    const absl::Status status = CallXgrammar(
+        std::min(limits_.accept_steps, accept_steps_left_),
+        [&] { accepted = matcher_.AcceptToken(static_cast<int32_t>(token)); }, &steps);
+    accept_steps_left_ -= steps;
+    if (status.ok()) {
+      if (accepted) after_ed_ = HasBit(shape_->ends_in_ed, token);
+      return accepted;
+    }
+    is_too_costly_ = true;
+    return false;
+  }
+
+  bool IsComplete() const override { return !is_too_costly_ && matcher_.IsCompleted(); }
+
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    auto clone = std::make_unique<XgrammarConstraint>(*this);
+    clone->matcher_ = matcher_.Fork();
+    return clone;
+  }
+
+ private:
+  static bool HasBit(const std::vector<uint32_t>& words, TokenId token) {
+    return token / 32 < words.size() && (words[token / 32] >> (token % 32) & 1) != 0;
+  }
+
+  bool AcceptEnd(TokenId token) {
+    if (!HasBit(shape_->eog_words, token) || !IsComplete()) return false;
+    has_ended_ = true;
+    return true;
+  }
+
+  void FillWords(std::span<uint32_t> words) {
+    int64_t shape = static_cast<int64_t>(words.size());
+    DLTensor tensor{};
+    tensor.data = words.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = {kDLInt, 32, 1};
+    tensor.shape = &shape;
+    // Where all tokens may follow, the words may have been left as they were.
+    if (!matcher_.FillNextTokenBitmask(&tensor)) std::ranges::fill(words, ~uint32_t{0});
+  }
+
+  // Of what the library found, only tokens with text, and the ends of generation where they belong.
+  NextTokens Judge(std::span<uint32_t> words) const {
+    const bool is_complete = IsComplete();
+    uint32_t any = 0;
+    bool all = true;
+    for (size_t i = 0; i < words.size(); ++i) {
+      uint32_t text = words[i] & shape_->text_words[i];
+      if (after_ed_) text &= ~shape_->completes_surrogate[i];
+      any |= text;
+      words[i] = is_complete ? text | shape_->eog_words[i] : text;
+      all = all && words[i] == ~uint32_t{0};
+    }
+    if (any == 0) return is_complete ? NextTokens::kEnd : NextTokens::kNone;
+    return all ? NextTokens::kAny : NextTokens::kSome;
+  }
+
+  xgrammar::GrammarMatcher matcher_;  // shared by copies; Clone() gives each its own
+  const std::shared_ptr<const MaskShape> shape_;
+  const GrammarLimits limits_;
+  int64_t accept_steps_left_;
+  bool after_ed_ = false;       // the text so far ends with the byte 0xED
+  bool has_ended_ = false;      // an end of generation was accepted
+  bool is_too_costly_ = false;  // matcher_ must not be used any more
+};
+
+}  // namespace
+
+std::unique_ptr<TokenConstraint> MakeXgrammarConstraint(const xgrammar::CompiledGrammar& grammar,
+                                                        std::shared_ptr<const MaskShape> shape,
+                                                        const GrammarLimits& limits) {
+  std::optional<xgrammar::GrammarMatcher> matcher;
+  const absl::Status status = CallXgrammar(limits.accept_steps, [&] {
+    matcher.emplace(grammar, std::nullopt, /*terminate_without_stop_token=*/false,
+                    /*max_rollback_tokens=*/0);
+  });
+  if (!status.ok()) return nullptr;
+  return std::make_unique<XgrammarConstraint>(*std::move(matcher), std::move(shape), limits);
+}
+
+}  // namespace hydrant

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Packs what the build folder has built, and installs, starts and purges the package in a root of its own, without a chroot.
+
+There is no systemd: the test stands in for it, with the unit's command line and the socket for sd_notify. Exit status: 0 passed, 1
+failed, 77 skipped: this is no Debian, or a tool is missing.
+"""
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = ROOT / "models" / "hydrant-tiny.gguf"
+SKIPPED = 77
+PROGRAMS = {"hydrantd", "hydrant", "hydrant-load", "hydrant-eval", "hydrant-sim"}
+package = None  # its path
+
+
+def run(*command, **options):
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                          **options)
+    if done.returncode != 0:
+        raise AssertionError(f"{shlex.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def dpkg(root, *arguments):
+    """On a root of its own: scripts run here, and see it as $DPKG_ROOT. What the package depends on is this machine's."""
+    return run("dpkg", f"--root={root}", "--force-not-root", "--force-script-chrootless", "--force-depends", *arguments,
+               env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"})
+
+
+def files_of(root):
+    """All but dpkg's own."""
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir() or path.is_symlink()}
+    return {name for name in found if not name.startswith("var/lib/dpkg/") and name != "var/log/dpkg.log"}
+
+
+class Notifications:
+    """The socket on which systemd would listen."""
+
+    def __init__(self, name):
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(name.replace("@", "\0", 1))
+        self._socket.settimeout(60)
+
+    def next(self):
+        return self._socket.recv(4096).decode()
+
+    def close(self):
+        self._socket.close()
+
+
+class Package(unittest.TestCase):
+    def setUp(self):
+        self.root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "var/log"):
+            (self.root / folder).mkdir(parents=True)
+        (self.root / "var/lib/dpkg/status").touch()
+
+    def install(self):
+        dpkg(self.root, "--install", package)
+
+    def unit(self, name):
+        text = (self.root / "lib/systemd/system/hydrantd.service").read_text(encoding="utf-8")
+        return re.search(rf"^{name}=(.*)$", text, re.MULTILINE)[1]
+
+    def command(self):
+        """As systemd would make it of the unit and /etc/hydrant/hydrantd.conf."""
+        settings = (self.root / self.unit("EnvironmentFile").lstrip("/")).read_text(encoding="utf-8")
+        flags = shlex.split(re.search(r'^HYDRANTD_FLAGS="(.*)"$', settings, re.MULTILINE)[1])
+        program, variable = self.unit("ExecStart").split()
+        self.assertEqual(variable, "$HYDRANTD_FLAGS")
+        return [self.root / program.lstrip("/"), *flags]
+
+    def test_what_is_in_it(self):
+        control = run("dpkg-deb", "--field", package)
+        self.assertRegex(control, r"(?m)^Package: hydrant$")
+        self.assertIn("libgrpc++", control)
+        self.assertIn("ca-certificates", control)
+        version = re.search(r"^project\(hydrant VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
+        self.assertRegex(control, rf"(?m)^Version: {re.escape(version)}$")
+        self.assertEqual(run("dpkg-deb", "--info", package, "conffiles"), "/etc/hydrant/hydrantd.conf\n")
+        self.install()
+        files = files_of(self.root)
+        self.assertEqual({pathlib.Path(name).name for name in files if name.startswith("usr/bin/")}, PROGRAMS)
+        pages = {pathlib.Path(name).name for name in files if name.startswith("usr/share/man/")}
+        self.assertEqual(pages, {f"{name}.{8 if name == 'hydrantd' else 1}.gz" for name in PROGRAMS})
+        self.assertEqual([name for name in files if "test" in name or name.endswith((".a", ".h"))], [])
+        self.assertIn("--kv-cache-memory-bytes", run("zcat", self.root / "usr/share/man/man8/hydrantd.8.gz").replace("\\-", "-"))
+        for program in PROGRAMS:
+            run(self.root / "usr/bin" / program, "--help")
+
+    def test_it_serves_and_says_so(self):
+        self.install()
+        command = self.command()
+        for flag, value in (("--model", str(MODEL)), ("--listen", "127.0.0.1:0"), ("--metrics-listen", "127.0.0.1:0")):
+            command[command.index(flag) + 1] = value  # of the conffile's own
+        for name in (str(self.root / "notify"), "@hydrant-package-test"):
+            with self.subTest(name):
+                listener = Notifications(name)
+                self.addCleanup(listener.close)
+                daemon = subprocess.Popen([*command, "--device", "cpu", "--threads", "1", "--kv-cache-memory-bytes", "32M"],
+                                          env={**os.environ, "NOTIFY_SOCKET": name}, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+                self.addCleanup(daemon.stderr.close)
+                self.addCleanup(daemon.wait)
+                self.addCleanup(daemon.kill)
+                self.assertEqual(listener.next(), "READY=1")
+                address = next(line for line in daemon.stderr if "ready after" in line).split()[-1]
+                # systemd has been told, so it serves.
+                answer = run(self.root / "usr/bin/hydrant", "--address", address, "generate", "--prompt", "Once", "--max-tokens", "3")
+                self.assertIn("3 new tokens", answer)
+                daemon.terminate()
+                self.assertEqual(listener.next(), "STOPPING=1")
+                self.assertEqual(daemon.wait(timeout=60), 0)
+
+    def test_nobody_listens(self):
+        self.install()
+        done = subprocess.Popen([self.root / "usr/bin/hydrantd", "--model", MODEL, "--listen", "127.0.0.1:0", "--device", "cpu",
+                                 "--kv-cache-memory-bytes", "32M"], stderr=subprocess.PIPE, text=True,
+                                env={**os.environ, "NOTIFY_SOCKET": str(self.root / "absent")})
+        said = next(line for line in done.stderr if "systemd does not hear" in line)
+        self.assertIn("READY=1", said)
+        done.terminate()
+        done.communicate(timeout=60)
+        self.assertEqual(done.returncode, 0)
+
+    def test_removing_leaves_what_is_the_administrators_and_purging_nothing(self):
+        self.install()
+        settings = self.root / "etc/hydrant/hydrantd.conf"
+        settings.write_text('HYDRANTD_FLAGS="--model mine"\n', encoding="utf-8")
+        kept = self.root / "var/lib/private/hydrant/contexts/one"
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+        (self.root / "var/lib/hydrant").symlink_to("private/hydrant")
+        dpkg(self.root, "--force-confold", "--install", package)  # an upgrade
+        self.assertIn("mine", settings.read_text(encoding="utf-8"))
+        dpkg(self.root, "--remove", "hydrant")
+        self.assertEqual(files_of(self.root), {"etc/hydrant/hydrantd.conf", "var/lib/hydrant", "var/lib/private/hydrant/contexts/one"})
+        dpkg(self.root, "--purge", "hydrant")
+        self.assertEqual(files_of(self.root), set())
+        self.assertFalse((self.root / "etc/hydrant").exists())
+
+    def test_the_unit_is_sound_and_keeps_the_daemon_in_its_place(self):
+        if not shutil.which("systemd-analyze"):
+            self.skipTest("systemd-analyze is not installed")
+        self.install()
+        # Of this machine's units, with the programs and files that were installed.
+        text = (self.root / "lib/systemd/system/hydrantd.service").read_text(encoding="utf-8")
+        unit = self.root / "hydrantd.service"
+        unit.write_text(text.replace("=/usr/", f"={self.root}/usr/").replace("=/etc/", f"={self.root}/etc/"), encoding="utf-8")
+        self.assertNotIn("hydrantd.service:", run("systemd-analyze", "--man=no", "verify", unit))
+        # 0 is nothing at all, 100 is everything; a plain service has 96.
+        run("systemd-analyze", f"--root={self.root}", "--offline=yes", "--threshold=20", "security", "hydrantd.service")
+
+    def test_lintian(self):
+        if not shutil.which("lintian"):
+            self.skipTest("lintian is not installed")
+        run("lintian", "--allow-root", "--fail-on=error,warning", package)
+
+
+def main():
+    global package
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="a build folder in which all programs are built")
+    args, rest = parser.parse_known_args()
+    made = subprocess.run([ROOT / "scripts" / "package", "--built", "--dir", args.build.resolve()], stdout=subprocess.PIPE, text=True,
+                          check=False)
+    if made.returncode == 2:
+        print("skipped: the tools that make Debian packages are not installed")
+        return SKIPPED
+    if made.returncode != 0:
+        return 1
+    package = made.stdout.strip().splitlines()[-1]
+    return not unittest.main(argv=[sys.argv[0], *rest], verbosity=2, exit=False).result.wasSuccessful()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

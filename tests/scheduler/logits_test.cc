@@ -1,0 +1,209 @@
+// What requests say of single tokens, by a fake engine that heeds masks and biases: with steps that
+// run ahead, samples, and room that is too small.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "tests/scheduler/fake_grammar.h"
+#include "tests/scheduler/scheduler_harness.h"
+
+namespace hydrant {
+namespace {
+
+// Two at once do not fit: one is preempted, and reads its prompt again.
+EngineLimits TightLimits(int steps_in_flight) {
+  EngineLimits limits = SmallLimits();
+  limits.max_steps_in_flight = steps_in_flight;
+  limits.num_blocks = 60;
+  limits.num_states = 60;
+  return limits;
+}
+
+class LogitsTest : public testing::TestWithParam<int> {
+ protected:
+  // The streams of `count` requests that are alike but for their seeds; at least one was preempted.
+  std::vector<Stream> Run(Request request, int count = 3) {
+    SchedulerHarness h(TightLimits(GetParam()));
+    std::vector<RequestHandle> handles;
+    for (int i = 0; i < count; ++i) {
+      request.sampling.seed = 11 + i;
+      handles.push_back(h.Add(request));
+    }
+    h.RunToEnd();
+    std::vector<Stream> streams;
+    for (const RequestHandle handle : handles) {
+      if (h[handle].finished.has_value()) preemptions_ += h[handle].finished->usage->preemptions;
+      streams.push_back(h[handle]);
+    }
+    return streams;
+  }
+  int preemptions_ = 0;
+};
+
+TEST_P(LogitsTest, AllowedTokensAlone) {
+  Request request = MakeRequest(20, 30);
+  request.sampling.allowed_token_ids = {300, 3, 301, 517};
+  const std::set<TokenId> allowed = {3, 300, 301, 517};
+  for (const Stream& stream : Run(request)) {
+    EXPECT_EQ(stream.token_ids.size(), 30u);
+    EXPECT_TRUE(
+        std::ranges::includes(allowed, std::set(stream.token_ids.begin(), stream.token_ids.end())));
+  }
+  EXPECT_GT(preemptions_, 0);
+}
+
+TEST_P(LogitsTest, BadWordsNeverStand) {
+  Request request = MakeRequest(20, 30);
+  request.sampling.allowed_token_ids = {300, 480, 660, 840};
+  const std::vector<std::vector<TokenId>> bad = {{660}, {300, 480}, {480, 840, 480}, {840, 840}};
+  std::vector<Stream> free = Run(request);
+  request.sampling.bad_words = bad;
+  std::vector<Stream> held = Run(request);
+  const auto holds = [&](const std::vector<Stream>& streams) {
+    return std::ranges::count_if(streams, [&](const Stream& stream) {
+      return std::ranges::any_of(bad, [&](const std::vector<TokenId>& word) {
+        return !std::ranges::search(stream.token_ids, word).empty();
+      });
+    });
+  };
+  EXPECT_EQ(holds(free), 3);  // or the test shows nothing
+  EXPECT_EQ(holds(held), 0);
+  for (const Stream& stream : held) EXPECT_EQ(stream.token_ids.size(), 30u);
+  EXPECT_GT(preemptions_, 0);
+}
+
+// The engine would draw ids that end the text from the start.
+TEST_P(LogitsTest, NoEndBeforeMinTokens) {
+  for (const int64_t min_tokens : {0, 1, 7}) {
+    Request request = MakeRequest(20, 30);
+    request.stopping.min_tokens = min_tokens;
+    request.stopping.stop_token_ids = {400};
+    request.sampling.logit_bias = {{500, 1.0}};
+    SchedulerHarness h(TightLimits(GetParam()));
+    h.engine.choose = [](uint64_t seed, int32_t position) -> std::optional<TokenId> {
+      return (seed + position) % 2 == 0 ? 400 : FakeTokenizer::kEog;
+    };
+    const RequestHandle handle = h.Add(request);
+    h.RunToEnd();
+    const Stream& stream = h[handle];
+    ASSERT_TRUE(stream.finished.has_value()) << stream.failed.value_or(Failed()).status;
+    EXPECT_EQ(stream.finished->reason, FinishReason::kStop);
+    EXPECT_EQ(std::ssize(stream.token_ids), min_tokens);
+    for (const TokenId token : stream.token_ids) {
+      EXPECT_NE(token, 400u);
+      EXPECT_NE(token, FakeTokenizer::kEog);
+    }
+  }
+}
+
+TEST_P(LogitsTest, BiasesReachTheEngine) {
+  Request request = MakeRequest(20, 30);
+  request.sampling.logit_bias = {{77, 100.0}, {78, -1.5}};
+  for (const Stream& stream : Run(request))
+    EXPECT_EQ(stream.token_ids, std::vector<TokenId>(30, 77));
+}
+
+TEST_P(LogitsTest, AGrammarIsFollowedToItsEnd) {
+  Request request = MakeRequest(20, 36);
+  request.sampling.grammar = std::make_shared<FakeGrammar>(25);
+  for (const Stream& stream : Run(request)) {
+    ASSERT_TRUE(stream.finished.has_value()) << stream.failed.value_or(Failed()).status;
+    EXPECT_EQ(stream.finished->reason, FinishReason::kStop);
+    ASSERT_EQ(stream.token_ids.size(), 25u);
+    for (size_t i = 0; i < stream.token_ids.size(); ++i) {
+      const auto before = std::span(stream.token_ids).first(i);
+      EXPECT_TRUE(FakeGrammar::MayFollow(stream.token_ids[i], before)) << i;
+    }
+  }
+  EXPECT_GT(preemptions_, 0);
+}
+
+TEST_P(LogitsTest, AGrammarGoesOnWhereAStreamBroke) {
+  Request request = MakeRequest(20, 36);
+  request.sampling.grammar = std::make_shared<FakeGrammar>(12);
+  const Stream whole = Run(request, 1)[0];
+  request.resume_token_ids.assign(whole.token_ids.begin(), whole.token_ids.begin() + 5);
+  const Stream rest = Run(request, 1)[0];
+  EXPECT_EQ(rest.token_ids, std::vector(whole.token_ids.begin() + 5, whole.token_ids.end()));
+  request.resume_token_ids.push_back((whole.token_ids[5] + 1) % 900);
+  const Stream refused = Run(request, 1)[0];
+  ASSERT_TRUE(refused.failed.has_value());
+  EXPECT_EQ(refused.failed->status.message().substr(0, 20), "resume_token_ids[5]:");
+}
+
+TEST_P(LogitsTest, NothingMayFollow) {
+  Request request = MakeRequest(20, 36);
+  request.sampling.allowed_token_ids = {300};
+  request.sampling.bad_words = {{300, 300, 300}};
+  for (const Stream& stream : Run(request)) {
+    EXPECT_EQ(stream.token_ids.size(), 2u);
+    ASSERT_TRUE(stream.failed.has_value());
+    EXPECT_EQ(stream.failed->reason, "INVALID");
+    EXPECT_TRUE(absl::StrContains(stream.failed->status.message(), "no token may follow"))
+        << stream.failed->status;
+  }
+}
+
+TEST_P(LogitsTest, EachSampleHasItsOwn) {
+  Request request = MakeRequest(20, 30);
+  request.sampling.grammar = std::make_shared<FakeGrammar>(10);
+  request.sampling.logprobs = true;
+  EngineLimits limits = SmallLimits();
+  limits.max_steps_in_flight = GetParam();
+  SchedulerHarness h(limits);
+  std::set<std::vector<TokenId>> answers;
+  const std::vector<RequestHandle> handles = AddSamples(&h, request, 4);
+  h.RunToEnd();
+  for (const RequestHandle handle : handles) {
+    answers.insert(h[handle].token_ids);
+    for (size_t i = 0; i < h[handle].token_ids.size(); ++i) {
+      const auto before = std::span(h[handle].token_ids).first(i);
+      EXPECT_TRUE(FakeGrammar::MayFollow(h[handle].token_ids[i], before)) << i;
+    }
+  }
+  EXPECT_EQ(answers.size(), 4u);
+}
+
+TEST_P(LogitsTest, LogprobsComeWithTheirTokens) {
+  Request request = MakeRequest(20, 30);
+  request.sampling.logprobs = request.sampling.prompt_logprobs = true;
+  for (const Stream& stream : Run(request)) {  // the harness looks at each token's
+    EXPECT_EQ(stream.token_ids.size(), 30u);
+    ASSERT_TRUE(stream.prompt_logprobs.has_value());
+    const std::vector<TokenLogprobs>& tokens = stream.prompt_logprobs->tokens;
+    ASSERT_EQ(tokens.size(), request.prompt.size() - 1);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      EXPECT_EQ(tokens[i].token, request.prompt[i + 1]);
+      EXPECT_EQ(-tokens[i].logprob, i + 1);
+    }
+  }
+  EXPECT_GT(preemptions_, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, LogitsTest, testing::Values(1, 2));
+
+TEST(PromptLogprobsTest, ReadAllOfThePrompt) {
+  EngineLimits limits = SmallLimits();
+  limits.max_model_len = limits.prefill_arena_tokens = 512;
+  limits.num_blocks = limits.num_states = 1024;
+  limits.table_entries = 2048;
+  limits.num_prefix_blocks = 8;
+  SchedulerHarness h(limits);
+  Request request = MakeRequest(300, 1);
+  const RequestHandle before = h.Add(request);
+  h.RunToEnd();
+  ASSERT_TRUE(h[before].finished.has_value());
+  const RequestHandle again = h.Add(request);
+  request.sampling.prompt_logprobs = true;
+  const RequestHandle scored = h.Add(request);
+  h.RunToEnd();
+  EXPECT_GT(h[again].finished->usage->cached_tokens, 0);
+  EXPECT_EQ(h[scored].finished->usage->cached_tokens, 0);
+  EXPECT_EQ(h[scored].prompt_logprobs->tokens.size(), 299u);
+}
+
+}  // namespace
+}  // namespace hydrant
