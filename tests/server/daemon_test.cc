@@ -19,6 +19,7 @@
 #include "tests/server/daemon_process.h"
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
+#include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"
 
@@ -67,6 +68,28 @@ TEST(Daemon, ListensAtMoreAddressesEachWithItsOwnDefaultPolicy) {
   };
   EXPECT_EQ(policy_of(daemon.stub()), "local:max_cache_tokens=24");
   EXPECT_EQ(policy_of(*other), "h2o:max_cache_tokens=16");
+}
+
+TEST(Daemon, IsStartedByAFileThatWasChecked) {
+  const TemporaryFolder folder;
+  const std::string file = folder.Write(
+      "hydrantd.yaml", std::string("model: ") + kModel + "\nserved-model-name: by-file\n");
+  Subprocess check({HYDRANTD_PATH, "--config", file, "--check-config"});
+  EXPECT_EQ(check.Wait(), 0) << check.err();
+  EXPECT_THAT(check.out(), HasSubstr("served-model-name: by-file\n"));
+  EXPECT_EQ(check.err(), "");
+  Daemon daemon({"--config", file});
+  EXPECT_THAT(daemon.process().WaitForErrorLine("ready after"), HasSubstr("\"by-file\""));
+  folder.Write("hydrantd.yaml", "models: m\nthreads: 0\n");
+  for (const bool checked : {true, false}) {
+    std::vector<std::string> arguments = {HYDRANTD_PATH, "--config", file};
+    if (checked) arguments.emplace_back("--check-config");
+    Subprocess bad(arguments);
+    EXPECT_EQ(bad.Wait(), 1);
+    EXPECT_EQ(bad.out(), "");
+    EXPECT_THAT(bad.err(), testing::AllOf(HasSubstr(file + ":1: models: is not known"),
+                                          HasSubstr(file + ":2: threads: ")));
+  }
 }
 
 TEST(Daemon, FinishesRunningStreamsAfterSigterm) {
