@@ -161,7 +161,25 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // A type beside schemas is each one's.
+  absl::Status GiveType(Json* schema, const std::string& form) const {
+    if (!form.ends_with("Of") || !schema->contains("type") || !schema->at(form).is_array())
+      return absl::OkStatus();
+    const Json type = schema->at("type");
+    schema->erase("type");
+    for (Json& branch : schema->at(form)) {
+      if (branch == true) branch = Json::object();
+      if (!branch.is_object()) continue;
+      if (branch.contains("$ref")) return Error("'type' beside a '$ref' is not supported");
+      if (branch.value("type", type) != type)
+        return Error(absl::StrCat("'type' beside '", form, "' is not the one of its schemas"));
+      branch["type"] = type;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckForm(Json* schema, const std::string& form) {
+    HYDRANT_RETURN_IF_ERROR(GiveType(schema, form));
     const bool is_value = form == "const" || form == "enum";
     for (const auto& [keyword, value] : schema->items()) {
       const bool is_other_form =

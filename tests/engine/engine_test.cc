@@ -349,7 +349,7 @@ TEST_P(EngineTest, IdsPastTheSampledVocabularyAreNeverDrawn) {
   for (const float temperature : {0.0f, 5.0f}) {
     const std::vector<TokenId> prompt = RandomTokens(12, config().vocab_size, 5);
     const CachePlan plan = Plan("full", 0, 12);
-    const int slot = a.Add(prompt, plan, 20, {.temperature = temperature});
+    const int slot = a.Add(prompt, plan, 20, SamplingRow{.temperature = temperature});
     ASSERT_EQ(b.Add(prompt, plan, 20), slot);
     a.PrefillAll(slot);
     b.PrefillAll(slot);

@@ -60,14 +60,9 @@ EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int
 double EqualBatch::Prefill(int prompt_tokens) {
   const double start = Now();
   for (size_t slot = 0; slot < prompts_.size(); ++slot) {
-    batch_.prefill.push_back({static_cast<int>(slot),
-                              prompts_[slot],
-                              0,
-                              0,
-                              engine_->limits().num_layers,
-                              0,
-                              prompt_tokens,
-                              {.temperature = 0.0f}});
+    batch_.prefill.push_back({static_cast<int>(slot), prompts_[slot], 0, 0,
+                              engine_->limits().num_layers, 0, prompt_tokens,
+                              SamplingRow{.temperature = 0.0f}});
     Execute();
   }
   return Now() - start;
@@ -79,8 +74,7 @@ double EqualBatch::Decode(int first_position, int steps) {
     for (size_t slot = 0; slot < prompts_.size(); ++slot) {
       batch_.decode.push_back({static_cast<int>(slot),
                                (prompts_[slot][0] + step) % engine_->config().vocab_size,
-                               first_position + step,
-                               {.temperature = 0.0f}});
+                               first_position + step, SamplingRow{.temperature = 0.0f}});
     }
     Execute();
   }

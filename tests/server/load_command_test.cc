@@ -11,6 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "server/certificates.h"
+#include "server/tenants.h"
+#include "server/token_file.h"
+#include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"
 
@@ -70,6 +74,40 @@ std::vector<std::string> ALoop(const TestServer& server, const std::vector<std::
                                         "LICENSE"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
+}
+
+// The token itself must not be in a report, which names the options.
+TEST(LoadCommandTest, SpeaksTlsAndShowsItsToken) {
+  const TemporaryFolder folder;
+  const TestAuthority authority("CA");
+  const KeyAndCertificate own = authority.Sign("server");
+  const auto made = DescribeNewToken("acme");
+  ASSERT_TRUE(made.ok());
+  const size_t begin = made->find('\n') + 1;
+  const std::string token = made->substr(begin, made->find('\n', begin) - begin);
+  const auto tenants = Tenants::Load(
+      folder.Write("tokens.yaml", "tokens:\n" + made->substr(made->find("  - tenant"))));
+  const auto certificates =
+      Certificates::Load({.certificate = folder.Write("server.crt", own.certificate),
+                          .key = folder.Write("server.key", own.key),
+                          .client_ca = ""});
+  ASSERT_TRUE(tenants.ok() && certificates.ok());
+  TestServerOptions options;
+  options.tenants = tenants->get();
+  options.grpc.certificates = *certificates;
+  TestServer server(options);
+  const std::vector<std::string> tls = {"--tls-ca", folder.Write("ca.crt", authority.certificate()),
+                                        "--wait", "5"};
+  std::vector<std::string> good = tls;
+  good.insert(good.end(), {"--token-file", folder.Write("token", token), "--disconnect-rate", "0.2",
+                           "--report", folder.Path("report")});
+  const Ended run = Load(ALoop(server, good));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_GE((*tenants)->Read().front().use.requests, 30);
+  EXPECT_THAT(Read(folder.Path("report") + "/report.json"), Not(HasSubstr(token)));
+  const Ended without = Load(ALoop(server, tls));
+  EXPECT_NE(without.code, 0);
+  EXPECT_THAT(without.err, HasSubstr("Bearer TOKEN"));
 }
 
 TEST(LoadCommandTest, ARunLeavesAllItsFaces) {

@@ -94,7 +94,7 @@ TEST_F(ModelLoaderTest, IdsThatTheTokenizerLacksAreNeverDrawn) {
   ASSERT_NE(engine, nullptr);
   eval::EngineDriver driver(engine, 1);
   const CachePlan plan = *PlanCache(CacheSpec{}, {3});
-  const int slot = driver.Add({5, 6, 7}, plan, 200, {.temperature = 1e6f, .seed = 1});
+  const int slot = driver.Add({5, 6, 7}, plan, 200, SamplingRow{.temperature = 1e6f, .seed = 1});
   driver.PrefillAll(slot);
   for (int step = 0; step < 200; ++step) {
     driver.Step();

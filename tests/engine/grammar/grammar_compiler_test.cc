@@ -235,6 +235,22 @@ TEST_F(Compiler, RefusesPatternsItWouldNotKeepTo) {
   }
 }
 
+// As gateways write it for tools of which one must be called.
+TEST_F(Compiler, ATypeBesideSchemasIsEachOnes) {
+  const JsonSchema calls{R"({"type":"array","minItems":1,"items":{"type":"object","anyOf":[
+      {"properties":{"name":{"const":"a"},"x":{"type":"integer"}},"required":["name","x"]},
+      {"type":"object","properties":{"name":{"const":"b"}},"required":["name"]}]}})"};
+  EXPECT_TRUE(Admits(calls, R"([{"name": "a", "x": 1}, {"name": "b"}])"));
+  EXPECT_FALSE(Admits(calls, R"([{"name": "a"}])"));
+  EXPECT_FALSE(Admits(calls, "[]"));
+  EXPECT_FALSE(Admits(calls, R"(["a"])"));
+  EXPECT_THAT(Refusal(JsonSchema{R"({"type":"object","anyOf":[{"type":"string"}]})"}),
+              HasSubstr("'type' beside 'anyOf'"));
+  EXPECT_THAT(
+      Refusal(JsonSchema{R"({"type":"object","anyOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{}}})"}),
+      HasSubstr("beside a '$ref'"));
+}
+
 TEST_F(Compiler, RefusesSchemasItWouldNotKeepTo) {
   const std::pair<const char*, const char*> cases[] = {
       {"false", "admits nothing"},
