@@ -7,7 +7,7 @@ set(PACKAGED COMPONENT debian EXCLUDE_FROM_ALL)
 
 install(TARGETS hydrant_eval hydrant_sim RUNTIME ${PACKAGED})
 install(FILES ${debian}/hydrantd.service DESTINATION /lib/systemd/system ${PACKAGED})
-install(FILES ${debian}/hydrantd.conf DESTINATION /etc/hydrant ${PACKAGED})
+install(FILES ${debian}/hydrantd.yaml DESTINATION /etc/hydrant ${PACKAGED})
 install(FILES ${debian}/copyright DESTINATION share/doc/hydrant ${PACKAGED})
 install(FILES ${debian}/lintian-overrides DESTINATION share/lintian/overrides RENAME hydrant ${PACKAGED})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/deploy/grafana ${PROJECT_SOURCE_DIR}/deploy/prometheus
@@ -38,7 +38,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS ca-certificates)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-file(WRITE ${PROJECT_BINARY_DIR}/conffiles "/etc/hydrant/hydrantd.conf\n")
+file(WRITE ${PROJECT_BINARY_DIR}/conffiles "/etc/hydrant/hydrantd.yaml\n")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA
   ${debian}/postinst ${debian}/prerm ${debian}/postrm ${PROJECT_BINARY_DIR}/conffiles)
 include(CPack)

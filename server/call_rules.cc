@@ -20,6 +20,7 @@ constexpr std::array kRules = {
     // The contracts are no secret.
     CallRule{"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Who::kAnybody,
              Where::kControl},
+    CallRule{"/hydrant.v1.Control/Drain", Who::kAdmin, Where::kControlOnly},
     CallRule{"/hydrant.v1.Hydrant/CompressContext", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/DeleteContext", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/Detokenize", Who::kTenant},

@@ -10,6 +10,8 @@
 #include "server/daemon_options.h"
 #include "server/listening_sockets.h"
 #include "server/machine_limits.h"
+#include "server/options_check.h"
+#include "server/settings.h"
 #include "server/token_file.h"
 
 namespace hydrant {
@@ -45,6 +47,8 @@ CLI::Validator Within(double least, double most) {
 
 // The texts of the flags, before they become options.
 struct Flags {
+  std::string config;
+  bool check_config = false;
   std::string load_format = "auto";
   std::string dtype = "auto";
   std::string async_scheduling = "auto";
@@ -70,6 +74,20 @@ struct Flags {
   int num_gpu_blocks_override = 0;
   int max_model_len = 0;
 };
+
+void AddConfigFlags(CLI::App* app, Flags* flags) {
+  const auto group = "Configuration";
+  app->add_option("--config", flags->config,
+                  "A YAML file of flags by their names without dashes, such as `max-num-seqs: 8`; "
+                  "the command line and the environment win over it")
+      ->configurable(false)
+      ->group(group);
+  app->add_flag("--check-config", flags->check_config,
+                "Check all that can be known without loading the model, print the settings as such "
+                "a file, secrets hidden, and end")
+      ->configurable(false)
+      ->group(group);
+}
 
 void AddModelFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
   const auto group = "Model";
@@ -140,6 +158,7 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
          "--enable-prefix-caching,!--no-enable-prefix-caching", flags->prefix_caching,
          "Keep what was read of prompts, so that one that begins alike is not read again; on "
          "by default")
+      ->default_str("true")
       ->group(group);
   app->add_option("--prefix-cache-memory-bytes", flags->prefix_cache_memory_bytes,
                   "Of the host's memory, for that, such as 512M or 2G; default: see below")
@@ -473,28 +492,16 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   return ApplyListen(flags, options);
 }
 
-// Every option by its name, as given or by default.
-std::map<std::string, std::string> Settings(const CLI::App& app) {
-  std::map<std::string, std::string> settings;
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string name = option->get_single_name();
-    if (name == "help" || name == "version" || name == "new-token") continue;
-    const auto results = option->results();
-    settings[name] = results.empty() ? option->get_default_str() : results.back();
-  }
-  // Anybody may ask for the settings.
-  for (const char* name : {"context-store", "prefix-cache-store"}) {
-    std::string& store = settings[name];
-    if (const size_t at = store.rfind('@'); at != std::string::npos)
-      store.replace(0, at, store.substr(0, store.find("//") + 2) + "...");
-  }
-  return settings;
+CommandLine Refuse(const std::vector<std::string>& problems) {
+  CommandLine line{.options = std::nullopt, .text = "", .exit_code = 1};
+  for (const std::string& problem : problems) line.text += fmt::format("hydrantd: {}\n", problem);
+  return line;
 }
 
 CommandLine PrintNewToken(const std::string& tenant) {
   const absl::StatusOr<std::string> text = DescribeNewToken(tenant);
   if (text.ok()) return {std::nullopt, *text, 0};
-  return {std::nullopt, fmt::format("hydrantd: {}\n", std::string(text.status().message())), 1};
+  return Refuse({std::string(text.status().message())});
 }
 
 }  // namespace
@@ -508,6 +515,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
                "hydrantd");
   app.set_version_flag("--version", std::string("hydrantd ") + HYDRANT_VERSION);
   app.footer(kExamples);
+  AddConfigFlags(&app, &flags);
   AddModelFlags(&app, &options, &flags);
   AddEngineFlags(&app, &options, &flags);
   AddSchedulerFlags(&app, &options, &flags);
@@ -520,13 +528,20 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion&) {
     return {std::nullopt, std::string("hydrantd ") + HYDRANT_VERSION + "\n", 0};
   } catch (const CLI::ParseError& error) {
-    return {std::nullopt, fmt::format("hydrantd: {} (try --help)\n", error.what()), 1};
+    return Refuse({fmt::format("{} (try --help)", error.what())});
   }
   if (!options.security.new_token.empty()) return PrintNewToken(options.security.new_token);
-  if (options.model_path.empty())
-    return {std::nullopt, "hydrantd: --model is required (try --help)\n", 1};
-  if (const absl::Status applied = ApplyFlags(flags, &options); !applied.ok()) {
-    return {std::nullopt, fmt::format("hydrantd: {}\n", std::string(applied.message())), 1};
+  if (!flags.config.empty()) {
+    const std::vector<std::string> problems = FillFromConfig(flags.config, &app);
+    if (!problems.empty()) return Refuse(problems);
+  }
+  if (options.model_path.empty()) return Refuse({"--model is required (try --help)"});
+  if (const absl::Status applied = ApplyFlags(flags, &options); !applied.ok())
+    return Refuse({std::string(applied.message())});
+  if (flags.check_config) {
+    const std::vector<std::string> problems = FindProblems(options);
+    if (!problems.empty()) return Refuse(problems);
+    return {std::nullopt, SettingsAsConfig(app), 0};
   }
   options.flags = Settings(app);
   return {std::move(options), "", 0};

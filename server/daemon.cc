@@ -28,6 +28,7 @@
 #include "kernels/status_macros.h"
 #include "server/certificates.h"
 #include "server/context_conversion.h"
+#include "server/control_service.h"
 #include "server/descriptor_limit.h"
 #include "server/event_router.h"
 #include "server/front_door.h"
@@ -97,17 +98,29 @@ class Wakeups {
     (void)!write(event_fd_, &one, sizeof(one));
   }
 
-  // True where a signal to stop has come. Returns false after a Notify(), another signal, or when
-  // the time is up.
+  // As a first signal to stop would, from any thread; nothing where one has come.
+  void RequestStop() {
+    Stop none = Stop::kNone;
+    if (stop_.compare_exchange_strong(none, Stop::kRequested)) Notify();
+  }
+
+  // True where a signal to stop has come, or a RequestStop(). Returns false after a Notify(),
+  // another signal, or when the time is up.
   bool WaitForSignal(milliseconds time) {
     std::array<pollfd, 2> fds{pollfd{signal_fd_, POLLIN, 0}, pollfd{event_fd_, POLLIN, 0}};
     (void)poll(fds.data(), fds.size(), static_cast<int>(time.count()));
     uint64_t count;
     (void)!read(event_fd_, &count, sizeof(count));
     signalfd_siginfo info;
-    if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) return false;
+    if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) {
+      Stop requested = Stop::kRequested;
+      return stop_.compare_exchange_strong(requested, Stop::kComes);
+    }
     const int number = static_cast<int>(info.ssi_signo);
-    if (std::ranges::find(kStopSignals, number) != kStopSignals.end()) return true;
+    if (std::ranges::find(kStopSignals, number) != kStopSignals.end()) {
+      stop_ = Stop::kComes;
+      return true;
+    }
     if (number == kReloadSignal) {
       reload_();
       return false;
@@ -117,7 +130,10 @@ class Wakeups {
   }
 
  private:
+  enum class Stop : uint8_t { kNone, kRequested, kComes };
+
   const std::function<void()> reload_;
+  std::atomic<Stop> stop_{Stop::kNone};
   int signal_fd_;
   int event_fd_;
 };
@@ -168,7 +184,8 @@ class Daemon {
                   .flags = options.flags,
                   .connections_age = options.max_connection_age.has_value(),
                   .tenants = access_.tenants.get()},
-                 &router_) {}
+                 &router_),
+        control_([this] { wakeups_.RequestStop(); }, [this] { return Requests(); }) {}
 
   absl::Status Run() {
     const SecurityOptions& security = options_.security;
@@ -226,13 +243,23 @@ class Daemon {
                                    .door = {.tenants = access_.tenants.get(),
                                             .metrics = &door_metrics_,
                                             .has_control = !security.control_listen.empty(),
-                                            .is_control = is_control}};
+                                            .is_control = is_control},
+                                   .control = is_control ? &control_ : nullptr};
     absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(server, &service_);
     if (!started.ok())
       return {started.status().code(),
               fmt::format("{}: {}", flag, std::string(started.status().message()))};
     servers_.push_back(*std::move(started));
     return absl::OkStatus();
+  }
+
+  v1::DrainProgress Requests() const {
+    const ServingLoop* loop = service_.Current().loop;  // null: the model loads
+    const LoopSnapshot now = loop == nullptr ? LoopSnapshot() : loop->Snapshot();
+    v1::DrainProgress progress;
+    progress.set_running_requests(static_cast<uint32_t>(now.running + now.prefilling));
+    progress.set_waiting_requests(static_cast<uint32_t>(now.waiting));
+    return progress;
   }
 
   void SayWhoMayConnect() const {
@@ -438,6 +465,7 @@ class Daemon {
     spdlog::info("stopped while loading");
     Tell(kServiceStopping);
     service_.SetDraining();
+    control_.End();
     ShutDownServers(milliseconds(0));
     spdlog::shutdown();
     std::_Exit(EXIT_SUCCESS);
@@ -488,8 +516,7 @@ class Daemon {
     spdlog::info("not serving: requests are taken for another {} ms", options_.drain_delay.count());
     service_.SetLeaving();
     const auto until = Clock::now() + options_.drain_delay;
-    while (Clock::now() < until && !wakeups_.WaitForSignal(kDrainInterval)) {
-    }
+    while (Clock::now() < until && !wakeups_.WaitForSignal(kDrainInterval)) control_.Tell();
   }
 
   void Drain() {
@@ -499,7 +526,9 @@ class Daemon {
     const auto deadline = Clock::now() + options_.shutdown_timeout;
     while (!loop_->Idle() && Clock::now() < deadline) {
       if (wakeups_.WaitForSignal(kDrainInterval)) break;  // a second signal: no more patience
+      control_.Tell();
     }
+    control_.End();
     if (!contexts_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
       spdlog::warn("some contexts could not be saved in time");
     if (prefixes_ != nullptr && !prefixes_->Flush(std::max(deadline, Clock::now() + kSaveGrace)))
@@ -519,6 +548,7 @@ class Daemon {
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;
+  ControlService control_;
   // Destroyed in the opposite order: servers, archives, loop, model.
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<StepTrace> trace_;  // null: none; the loop writes to it

@@ -1,5 +1,5 @@
-// What hydrantd was told on its command line, checked, with the machine's defaults filled in. Plain
-// data.
+// What hydrantd was told on its command line and by --config, checked, with the machine's defaults
+// filled in. Plain data.
 #ifndef HYDRANT_SERVER_DAEMON_OPTIONS_H_
 #define HYDRANT_SERVER_DAEMON_OPTIONS_H_
 
@@ -56,7 +56,7 @@ struct DaemonOptions {
 };
 
 // What the command line asks for: to run, or to print `text` and leave with `exit_code` (--help,
-// --version, --new-token, a bad flag).
+// --version, --new-token, --check-config, a bad flag).
 struct CommandLine {
   std::optional<DaemonOptions> options;
   std::string text;

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/status_macros.h"
+#include "server/control_service.h"
 #include "server/descriptor_limit.h"
 #include "server/hydrant_service.h"
 #include "server/inference_service.h"
@@ -139,6 +140,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   builder.RegisterService(&contracts->hydrant);
   builder.RegisterService(&contracts->vllm);
   builder.RegisterService(&contracts->inference);
+  if (options.control != nullptr) builder.RegisterService(options.control);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
   std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(contracts), std::move(server),

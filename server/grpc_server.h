@@ -25,6 +25,8 @@ class ExternalConnectionAcceptor;
 
 namespace hydrant {
 
+class ControlService;
+
 struct GrpcServerOptions {
   std::string listen = "127.0.0.1:50051";  // host:port; port 0: any; also unix:/path
   // A connection that answers no ping for this long is closed, and its requests are cancelled.
@@ -41,8 +43,9 @@ struct GrpcServerOptions {
   int max_concurrent_streams = 0;    // of a connection; 0: any number
   int max_connections = 0;           // the same
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
-  bool insecure = false;         // without TLS also where other machines can connect
-  FrontDoor::Options door = {};  // that all calls come by
+  bool insecure = false;              // without TLS also where other machines can connect
+  FrontDoor::Options door = {};       // that all calls come by
+  ControlService* control = nullptr;  // served here, too; outlives the server. Null: it is not
 };
 
 class GrpcServer {

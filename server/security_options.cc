@@ -43,6 +43,7 @@ void AddSecurityFlags(CLI::App* app, SecurityOptions* options) {
       ->group(group);
   app->add_option("--new-token", options->new_token,
                   "TENANT: print a new token and its entry for that file, and end")
+      ->configurable(false)
       ->group(group);
   app->add_option("--control-listen", options->control_listen,
                   "[host:]port, 127.0.0.1 where no host is named, or unix:/path: one more address. "

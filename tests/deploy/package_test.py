@@ -73,12 +73,10 @@ class Package(unittest.TestCase):
         return re.search(rf"^{name}=(.*)$", text, re.MULTILINE)[1]
 
     def command(self):
-        """As systemd would make it of the unit and /etc/hydrant/hydrantd.conf."""
-        settings = (self.root / self.unit("EnvironmentFile").lstrip("/")).read_text(encoding="utf-8")
-        flags = shlex.split(re.search(r'^HYDRANTD_FLAGS="(.*)"$', settings, re.MULTILINE)[1])
-        program, variable = self.unit("ExecStart").split()
-        self.assertEqual(variable, "$HYDRANTD_FLAGS")
-        return [self.root / program.lstrip("/"), *flags]
+        """As systemd would make it of the unit and /etc/hydrant/hydrantd.yaml."""
+        program, *flags = self.unit("ExecStart").split()
+        self.assertEqual(flags, ["--config", "/etc/hydrant/hydrantd.yaml"])
+        return [self.root / program.lstrip("/"), "--config", self.root / flags[1].lstrip("/")]
 
     def test_what_is_in_it(self):
         control = run("dpkg-deb", "--field", package)
@@ -87,7 +85,7 @@ class Package(unittest.TestCase):
         self.assertIn("ca-certificates", control)
         version = re.search(r"^project\(hydrant VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
         self.assertRegex(control, rf"(?m)^Version: {re.escape(version)}$")
-        self.assertEqual(run("dpkg-deb", "--info", package, "conffiles"), "/etc/hydrant/hydrantd.conf\n")
+        self.assertEqual(run("dpkg-deb", "--info", package, "conffiles"), "/etc/hydrant/hydrantd.yaml\n")
         self.install()
         files = files_of(self.root)
         self.assertEqual({pathlib.Path(name).name for name in files if name.startswith("usr/bin/")}, PROGRAMS)
@@ -101,8 +99,13 @@ class Package(unittest.TestCase):
     def test_it_serves_and_says_so(self):
         self.install()
         command = self.command()
-        for flag, value in (("--model", str(MODEL)), ("--listen", "127.0.0.1:0"), ("--metrics-listen", "127.0.0.1:0")):
-            command[command.index(flag) + 1] = value  # of the conffile's own
+        settings = pathlib.Path(command[-1])
+        text = settings.read_text(encoding="utf-8")
+        for key, value in (("model", MODEL), ("listen", "127.0.0.1:0"), ("metrics-listen", "127.0.0.1:0")):
+            text, changed = re.subn(rf"(?m)^{key}: .*$", f"{key}: {value}", text)  # of the conffile's own
+            self.assertEqual(changed, 1, key)
+        settings.write_text(text, encoding="utf-8")
+        self.assertIn(f"model: {MODEL}\n", run(*command, "--check-config"))
         for name in (str(self.root / "notify"), "@hydrant-package-test"):
             with self.subTest(name):
                 listener = Notifications(name)
@@ -134,8 +137,8 @@ class Package(unittest.TestCase):
 
     def test_removing_leaves_what_is_the_administrators_and_purging_nothing(self):
         self.install()
-        settings = self.root / "etc/hydrant/hydrantd.conf"
-        settings.write_text('HYDRANTD_FLAGS="--model mine"\n', encoding="utf-8")
+        settings = self.root / "etc/hydrant/hydrantd.yaml"
+        settings.write_text("model: mine\n", encoding="utf-8")
         kept = self.root / "var/lib/private/hydrant/contexts/one"
         kept.parent.mkdir(parents=True)
         kept.touch()
@@ -143,7 +146,7 @@ class Package(unittest.TestCase):
         dpkg(self.root, "--force-confold", "--install", package)  # an upgrade
         self.assertIn("mine", settings.read_text(encoding="utf-8"))
         dpkg(self.root, "--remove", "hydrant")
-        self.assertEqual(files_of(self.root), {"etc/hydrant/hydrantd.conf", "var/lib/hydrant", "var/lib/private/hydrant/contexts/one"})
+        self.assertEqual(files_of(self.root), {"etc/hydrant/hydrantd.yaml", "var/lib/hydrant", "var/lib/private/hydrant/contexts/one"})
         dpkg(self.root, "--purge", "hydrant")
         self.assertEqual(files_of(self.root), set())
         self.assertFalse((self.root / "etc/hydrant").exists())

@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/call_rules.h"
+#include "server/control_service.h"
 #include "server/front_door.h"
 #include "server/tenants.h"
 #include "tests/server/random_model_server.h"
@@ -155,7 +156,8 @@ class TwoPorts {
         }()) {
     control_ =
         *GrpcServer::Start({.listen = "127.0.0.1:0",
-                            .door = {.tenants = tenants, .has_control = true, .is_control = true}},
+                            .door = {.tenants = tenants, .has_control = true, .is_control = true},
+                            .control = &control_service_},
                            server_.service.get());
   }
   std::shared_ptr<grpc::Channel> Public() const { return server_.NewChannel(); }
@@ -166,6 +168,7 @@ class TwoPorts {
 
  private:
   TestServer server_;
+  ControlService control_service_{[] {}, [] { return v1::DrainProgress(); }};
   std::unique_ptr<GrpcServer> control_;
 };
 
@@ -173,9 +176,9 @@ TEST(CallRules, EveryMethodOfTheServerHasOne) {
   TwoPorts ports(nullptr);
   std::set<std::string> services = ServicesOf(ports.Control());
   // What reflection must have found, so that this test is one.
-  for (const char* name :
-       {"hydrant.v1.Hydrant", "vllm.grpc.engine.VllmEngine", "inference.GRPCInferenceService",
-        "grpc.channelz.v1.Channelz", "grpc.reflection.v1alpha.ServerReflection"})
+  for (const char* name : {"hydrant.v1.Hydrant", "hydrant.v1.Control",
+                           "vllm.grpc.engine.VllmEngine", "inference.GRPCInferenceService",
+                           "grpc.channelz.v1.Channelz", "grpc.reflection.v1alpha.ServerReflection"})
     EXPECT_TRUE(services.contains(name)) << name;
   services.insert("grpc.health.v1.Health");  // which does not name itself
   std::set<std::string> methods;

@@ -16,9 +16,11 @@
 #include <string_view>
 #include <utility>
 
+#include "hydrant/v1/control.grpc.pb.h"
 #include "tests/server/daemon_process.h"
 #include "tests/server/http_get.h"
 #include "tests/server/relay.h"
+#include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
 #include "tests/subprocess.h"
 
@@ -67,6 +69,28 @@ TEST(Daemon, ListensAtMoreAddressesEachWithItsOwnDefaultPolicy) {
   };
   EXPECT_EQ(policy_of(daemon.stub()), "local:max_cache_tokens=24");
   EXPECT_EQ(policy_of(*other), "h2o:max_cache_tokens=16");
+}
+
+TEST(Daemon, IsStartedByAFileThatWasChecked) {
+  const TemporaryFolder folder;
+  const std::string file = folder.Write(
+      "hydrantd.yaml", std::string("model: ") + kModel + "\nserved-model-name: by-file\n");
+  Subprocess check({HYDRANTD_PATH, "--config", file, "--check-config"});
+  EXPECT_EQ(check.Wait(), 0) << check.err();
+  EXPECT_THAT(check.out(), HasSubstr("served-model-name: by-file\n"));
+  EXPECT_EQ(check.err(), "");
+  Daemon daemon({"--config", file});
+  EXPECT_THAT(daemon.process().WaitForErrorLine("ready after"), HasSubstr("\"by-file\""));
+  folder.Write("hydrantd.yaml", "models: m\nthreads: 0\n");
+  for (const bool checked : {true, false}) {
+    std::vector<std::string> arguments = {HYDRANTD_PATH, "--config", file};
+    if (checked) arguments.emplace_back("--check-config");
+    Subprocess bad(arguments);
+    EXPECT_EQ(bad.Wait(), 1);
+    EXPECT_EQ(bad.out(), "");
+    EXPECT_THAT(bad.err(), testing::AllOf(HasSubstr(file + ":1: models: is not known"),
+                                          HasSubstr(file + ":2: threads: ")));
+  }
 }
 
 TEST(Daemon, FinishesRunningStreamsAfterSigterm) {
@@ -131,6 +155,61 @@ class RunningStream {
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
   StreamResult result_;
 };
+
+std::unique_ptr<v1::Control::Stub> ControlOf(Daemon* daemon) {
+  const std::string line = daemon->process().WaitForErrorLine("control on 127.0.0.1:");
+  return v1::Control::NewStub(grpc::CreateChannel(line.substr(line.find("127.0.0.1:")),
+                                                  grpc::InsecureChannelCredentials()));
+}
+
+// Reads to the end. Returns the last.
+v1::DrainProgress LastOf(grpc::ClientReader<v1::DrainProgress>* reader) {
+  v1::DrainProgress progress;
+  while (reader->Read(&progress)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return progress;
+}
+
+// A second call watches the same drain, and one that goes away does not end it.
+TEST(Daemon, DrainStreamsWhatIsLeft) {
+  Daemon daemon({"--control-listen", "0"}, kGguf);
+  const auto control = ControlOf(&daemon);
+  RunningStream running(&daemon, 400);
+  grpc::ClientContext first, second, gone;
+  const auto reader = control->Drain(&first, {});
+  v1::DrainProgress progress;
+  ASSERT_TRUE(reader->Read(&progress));
+  EXPECT_EQ(progress.running_requests(), 1u);
+  EXPECT_TRUE(progress.has_waiting_requests());
+  EXPECT_EQ(progress.waiting_requests(), 0u);
+  const auto again = control->Drain(&second, {});
+  const auto leaves = control->Drain(&gone, {});
+  ASSERT_TRUE(leaves->Read(&progress));
+  gone.TryCancel();
+  EXPECT_EQ(leaves->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  const StreamResult& stream = running.ReadToEnd();
+  EXPECT_TRUE(stream.status.ok()) << stream.status.error_message();
+  EXPECT_EQ(stream.token_ids.size(), 400u);
+  for (auto* call : {reader.get(), again.get()}) {
+    const v1::DrainProgress last = LastOf(call);
+    EXPECT_EQ(last.running_requests(), 0u);
+    EXPECT_EQ(last.waiting_requests(), 0u);
+  }
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+  EXPECT_THAT(daemon.process().err(), HasSubstr("draining"));
+}
+
+TEST(Daemon, DrainSaysWhatTheTimeoutCutsOff) {
+  Daemon daemon({"--control-listen", "0", "--shutdown-timeout", "0"}, kGguf);
+  const auto control = ControlOf(&daemon);
+  RunningStream running(&daemon, 400);
+  grpc::ClientContext context;
+  EXPECT_EQ(LastOf(control->Drain(&context, {}).get()).running_requests(), 1u);
+  EXPECT_EQ(running.ReadToEnd().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+}
 
 // The plain loops take seconds for these streams, so all questions are asked while they run.
 TEST(Daemon, UnderLoadSigtermRefusesNewStreamsAndFinishesTheRunningOnes) {

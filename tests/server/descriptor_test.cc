@@ -2,6 +2,8 @@
 // in today's file with the same number, name, type and label. After adding to the contract, store
 // it anew:
 //   protoc -I proto --descriptor_set_out=tests/data/proto/hydrant_v1.binpb hydrant/v1/hydrant.proto
+//   protoc -I proto --descriptor_set_out=tests/data/proto/hydrant_v1_control.binpb
+//     hydrant/v1/control.proto
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/descriptor.pb.h>
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "hydrant/v1/control.pb.h"
 #include "hydrant/v1/hydrant.pb.h"
 
 namespace hydrant {
@@ -104,8 +107,8 @@ std::vector<std::string> Breaks(const FileDescriptorProto& old, const FileDescri
   return breaks;
 }
 
-FileDescriptorProto Stored() {
-  std::ifstream file("tests/data/proto/hydrant_v1.binpb", std::ios::binary);
+FileDescriptorProto Stored(const std::string& name = "hydrant_v1") {
+  std::ifstream file("tests/data/proto/" + name + ".binpb", std::ios::binary);
   google::protobuf::FileDescriptorSet set;
   EXPECT_TRUE(set.ParseFromIstream(&file));
   return set.file_size() == 1 ? set.file(0) : FileDescriptorProto();
@@ -115,6 +118,19 @@ FileDescriptorProto Today() {
   FileDescriptorProto today;
   v1::GenerateRequest::descriptor()->file()->CopyTo(&today);
   return today;
+}
+
+FileDescriptorProto ControlToday() {
+  FileDescriptorProto today;
+  v1::DrainRequest::descriptor()->file()->CopyTo(&today);
+  return today;
+}
+
+TEST(Descriptor, TheControlPortsContractOnlyGrowsToo) {
+  const FileDescriptorProto stored = Stored("hydrant_v1_control");
+  ASSERT_EQ(stored.service_size(), 1);
+  EXPECT_THAT(Breaks(stored, ControlToday()), IsEmpty());
+  EXPECT_THAT(Breaks(ControlToday(), stored), IsEmpty()) << "store it anew, too";
 }
 
 TEST(Descriptor, NothingThatWasReleasedChanged) {
@@ -154,7 +170,9 @@ TEST(Descriptor, ScalarsAreOptionalAndEnumsBeginUnspecified) {
   const FileDescriptorProto today = Today();
   for (const auto& dependency : today.dependency())
     EXPECT_TRUE(dependency.starts_with("google/protobuf/")) << dependency;
-  for (const DescriptorProto& message : today.message_type()) {
+  auto messages = today.message_type();
+  messages.MergeFrom(ControlToday().message_type());
+  for (const DescriptorProto& message : messages) {
     for (const FieldDescriptorProto& field : message.field()) {
       const bool scalar = field.type() != FieldDescriptorProto::TYPE_MESSAGE &&
                           field.label() != FieldDescriptorProto::LABEL_REPEATED;
