@@ -167,7 +167,8 @@ class Daemon {
         service_({.version = HYDRANT_VERSION,
                   .flags = options.flags,
                   .connections_age = options.max_connection_age.has_value(),
-                  .tenants = access_.tenants.get()},
+                  .tenants = access_.tenants.get(),
+                  .cpus = ReadMachineLimits("", AffinityCpus()).cpus},
                  &router_) {}
 
   absl::Status Run() {
