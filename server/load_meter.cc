@@ -22,7 +22,7 @@ double Share(int64_t part, int64_t whole) {
 // Pages of the pool are all live: what is kept for later lies elsewhere. Whoever waits counts too,
 // so that of two servers that are full the one with fewer is taken.
 void AddLoop(const LoopSnapshot& loop, int max_num_seqs, int ending, LoadMeter::Report* report) {
-  const int running = std::max(loop.running + loop.prefilling, std::min(ending, max_num_seqs));
+  const int running = std::max(loop.running + loop.prefilling, ending);
   const double pool = Share(loop.pages_total - loop.pages_free, loop.pages_total);
   report->set_mem_utilization(pool);
   report->set_application_utilization(std::max(pool, Share(running + loop.waiting, max_num_seqs)));

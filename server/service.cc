@@ -51,7 +51,9 @@ std::string ReasonOf(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return "INVALID";
     case absl::StatusCode::kUnimplemented:
-      return FieldOf(status.message()) == "structured_output" ? "NO_GRAMMARS" : "NO_CONTEXTS";
+      return FieldOf({status.message().data(), status.message().size()}) == "structured_output"
+                 ? "NO_GRAMMARS"
+                 : "NO_CONTEXTS";
     case absl::StatusCode::kUnauthenticated:
       return "UNAUTHENTICATED";
     case absl::StatusCode::kPermissionDenied:

@@ -1,6 +1,8 @@
-// The daemon's load as balancers read it: in the trailers of calls, and in a stream of reports.
+// The daemon's load as balancers read it: what a report says, and the stream of reports.
 #include <gtest/gtest.h>
 
+#include "server/load_meter.h"
+#include "server/recent_rate.h"
 #include "tests/server/test_server.h"
 #include "vllm/grpc/engine/engine.grpc.pb.h"
 #include "xds/service/orca/v3/orca.grpc.pb.h"
@@ -43,60 +45,61 @@ OrcaLoadReportRequest Every(int64_t seconds, int nanos) {
   return request;
 }
 
-std::string LoadTrailer(const grpc::ClientContext& context) {
-  const auto& trailers = context.GetServerTrailingMetadata();
-  EXPECT_EQ(trailers.count("endpoint-load-metrics-bin"), 1);
-  const auto it = trailers.find("endpoint-load-metrics-bin");
-  return it == trailers.end() ? "" : std::string(it->second.data(), it->second.size());
+TEST(RecentRate, IsThatOfTenSeconds) {
+  using std::chrono::milliseconds, std::chrono::seconds;
+  const RecentRate::Time start{seconds(1003)};
+  RecentRate rate(start);
+  EXPECT_EQ(rate.PerSecond(start), 0);
+  rate.Add(start);
+  EXPECT_DOUBLE_EQ(rate.PerSecond(start), 1);
+  for (int i = 1; i < 20; ++i) rate.Add(start + milliseconds(500) * i);
+  EXPECT_DOUBLE_EQ(rate.PerSecond(start + milliseconds(9500)), 20 / 9.5);
+  // Five of its seconds are out of sight, and nothing has come since.
+  EXPECT_DOUBLE_EQ(rate.PerSecond(start + milliseconds(14'500)), 10 / 9.5);
+  EXPECT_EQ(rate.PerSecond(start + seconds(100)), 0);
+  rate.Add(start + seconds(101));
+  EXPECT_DOUBLE_EQ(rate.PerSecond(start + seconds(102)), 1.0 / 9);
 }
 
-OrcaLoadReport ReportOf(const grpc::ClientContext& context) {
-  OrcaLoadReport report;
-  EXPECT_TRUE(report.ParseFromString(LoadTrailer(context)));
-  return report;
-}
-
-TEST(LoadTrailer, EndsEachCallOfBothContracts) {
+// What goes into the trailers of calls: gRPC's library keeps them from its callers, so that they go
+// out is for the test orca_client to see.
+TEST(LoadMeter, CountsTheCallThatEnds) {
   TestServer server;
-  grpc::ClientContext ours;
-  ASSERT_TRUE(RunToEnd(server.stub(), TextRequest("abc", 8), &ours).status.ok());
-  EXPECT_GT(ReportOf(ours).rps_fractional(), 0);
-  // Of 16 sequences: this one.
-  EXPECT_GE(ReportOf(ours).application_utilization(), 1.0 / 16);
-  EXPECT_EQ(ReportOf(ours).eps(), 0);
-  EXPECT_LT(LoadTrailer(ours).size(), 200);
+  LoadMeter meter(/*cpus=*/0);
+  meter.CountCall(grpc::StatusCode::OK);
+  const OrcaLoadReport report = meter.Measure(server.service->Current(), /*ending=*/3);
+  EXPECT_DOUBLE_EQ(report.application_utilization(), 3.0 / 16);
+  EXPECT_EQ(report.named_metrics().at("num_requests_running"), 3);
+  EXPECT_EQ(report.rps_fractional(), 1);
+  EXPECT_EQ(report.eps(), 0);
+  EXPECT_EQ(report.cpu_utilization(), 0);
+  EXPECT_LT(report.ByteSizeLong(), 200);
+}
 
-  namespace vllm = ::vllm::grpc::engine;
-  const auto stub = vllm::VllmEngine::NewStub(server.NewChannel());
-  vllm::GenerateRequest request;
-  request.mutable_tokenized()->add_input_ids(65);
-  request.mutable_sampling_params()->set_max_tokens(2);
-  request.set_stream(true);
-  request.mutable_sampling_params()->set_n(3);
-  grpc::ClientContext theirs;
-  const auto reader = stub->Generate(&theirs, request);
-  for (vllm::GenerateResponse message; reader->Read(&message);) {
+TEST(LoadMeter, CountsAsErrorsWhatAnotherServerMightHaveDone) {
+  TestServer server;
+  const auto stub = ::vllm::grpc::engine::VllmEngine::NewStub(server.NewChannel());
+  ::vllm::grpc::engine::GenerateRequest theirs;
+  theirs.mutable_tokenized()->add_input_ids(65);
+  theirs.mutable_sampling_params()->set_max_tokens(2);
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, theirs);
+  for (::vllm::grpc::engine::GenerateResponse message; reader->Read(&message);) {
   }
   ASSERT_TRUE(reader->Finish().ok());
-  EXPECT_GE(ReportOf(theirs).application_utilization(), 3.0 / 16);
-  EXPECT_GT(ReportOf(theirs).rps_fractional(), 0);
-}
+  EXPECT_GT(server.service->LoadReport().rps_fractional(), 0);
 
-TEST(LoadTrailer, CountsAsErrorsWhatAnotherServerMightHaveDone) {
-  TestServer server;
-  grpc::ClientContext mistaken;
   auto request = TextRequest("abc", 8);
   request.mutable_sampling()->set_top_p(2);
-  ASSERT_EQ(RunToEnd(server.stub(), request, &mistaken).status.error_code(),
+  ASSERT_EQ(RunToEnd(server.stub(), request).status.error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(ReportOf(mistaken).eps(), 0);
-  EXPECT_GT(ReportOf(mistaken).rps_fractional(), 0);
+  EXPECT_EQ(server.service->LoadReport().eps(), 0);
 
   server.engine.Lose(absl::InternalError("the device is gone"));
-  grpc::ClientContext lost;
-  ASSERT_FALSE(RunToEnd(server.stub(), TextRequest("abc", 8), &lost).status.ok());
-  EXPECT_GT(ReportOf(lost).eps(), 0);
-  EXPECT_GT(ReportOf(lost).rps_fractional(), ReportOf(lost).eps());
+  ASSERT_FALSE(RunToEnd(server.stub(), TextRequest("abc", 8)).status.ok());
+  const OrcaLoadReport lost = server.service->LoadReport();
+  EXPECT_GT(lost.eps(), 0);
+  EXPECT_DOUBLE_EQ(lost.rps_fractional() / lost.eps(), 3);
 }
 
 TEST(LoadStream, TellsWhatRunsAndWhatWaits) {
@@ -111,16 +114,18 @@ TEST(LoadStream, TellsWhatRunsAndWhatWaits) {
   EXPECT_EQ(idle->named_metrics().at("num_requests_running"), 0);
 
   server.engine.Pause();
-  auto request = TextRequest("abcdefgh", 8);
-  request.mutable_sampling()->set_n(6);
-  grpc::ClientContext context;
+  auto request = TextRequest("abcdefgh", 300);
+  request.mutable_sampling()->set_n(4);
+  grpc::ClientContext context, of_next;
   const auto call = server.stub().Generate(&context, request);
+  request.mutable_sampling()->set_n(2);
+  const auto next = server.stub().Generate(&of_next, request);
   std::optional<OrcaLoadReport> busy;
-  server.engine.AllowSteps(2);
-  // What the reports say becomes what the loop says.
   ASSERT_TRUE(WaitFor([&] {
+    server.engine.AllowSteps(1);
     busy = reports.Next();
-    return !busy.has_value() || busy->named_metrics().at("num_requests_running") > 0;
+    return !busy.has_value() || (busy->named_metrics().at("num_requests_running") > 0 &&
+                                 busy->named_metrics().at("num_requests_waiting") > 0);
   }));
   ASSERT_TRUE(busy.has_value());
   server.engine.WaitUntilHeld();
@@ -139,9 +144,11 @@ TEST(LoadStream, TellsWhatRunsAndWhatWaits) {
             1 - static_cast<double>(loop.pages_free) / static_cast<double>(loop.pages_total));
 
   server.engine.Resume();
-  StreamResult result;
+  StreamResult result, of_other;
   ReadRest(&context, call.get(), &result);
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  ReadRest(&of_next, next.get(), &of_other);
+  EXPECT_TRUE(of_other.status.ok()) << of_other.status.error_message();
   ASSERT_TRUE(server.WaitUntilEmpty());
   reports.Next();
   const auto after = reports.Next();
