@@ -47,6 +47,8 @@ constexpr std::array kRules = {
     CallRule{"/vllm.grpc.engine.VllmEngine/GetServerInfo", Who::kTenant},
     CallRule{"/vllm.grpc.engine.VllmEngine/GetTokenizer", Who::kTenant},
     CallRule{"/vllm.grpc.engine.VllmEngine/HealthCheck", Who::kAnybody},
+    // More than health tells: from moment to moment, what others do.
+    CallRule{"/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics", Who::kTenant},
 };
 
 static_assert(std::ranges::is_sorted(kRules, {}, &CallRule::method));

@@ -183,7 +183,8 @@ class Daemon {
         service_({.version = HYDRANT_VERSION,
                   .flags = options.flags,
                   .connections_age = options.max_connection_age.has_value(),
-                  .tenants = access_.tenants.get()},
+                  .tenants = access_.tenants.get(),
+                  .cpus = ReadMachineLimits("", AffinityCpus()).cpus},
                  &router_),
         control_([this] { wakeups_.RequestStop(); }, [this] { return Requests(); }) {}
 

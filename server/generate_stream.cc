@@ -16,6 +16,8 @@ namespace hydrant {
 namespace {
 
 constexpr char kUsageTrailer[] = "hydrant-usage-bin";
+// Where balancers look for the load of the server that has answered (ORCA).
+constexpr char kLoadTrailer[] = "endpoint-load-metrics-bin";
 
 }  // namespace
 
@@ -33,8 +35,7 @@ bool GenerateStream::EndIfGone() {
   const bool late = absl::IsDeadlineExceeded(*gone_);
   args_.metrics->ended.Add(late ? "deadline" : "cancelled");
   if (args_.admission != nullptr) args_.admission->Release();
-  done_ = true;
-  Finish(ToGrpcStatus({*gone_, late ? "DEADLINE" : "CANCELLED"}));
+  End(ToGrpcStatus({*gone_, late ? "DEADLINE" : "CANCELLED"}));
   return true;
 }
 
@@ -59,8 +60,7 @@ void GenerateStream::Open(v1::Accepted accepted) {
 void GenerateStream::Refuse(const Refusal& refusal) {
   const std::lock_guard lock(mutex_);
   if (args_.admission != nullptr) args_.admission->Release();
-  done_ = true;
-  Finish(ToGrpcStatus(refusal));
+  End(ToGrpcStatus(refusal));
 }
 
 void GenerateStream::ObserveTokens(size_t index) {
@@ -204,9 +204,7 @@ void GenerateStream::Advance() {
     // The status goes nowhere, but gRPC wants one, and the call must stay until the request has
     // ended.
     if (std::holds_alternative<std::monostate>(end_)) return;
-    done_ = true;
-    Finish(grpc::Status::CANCELLED);
-    return;
+    return End(grpc::Status::CANCELLED);
   }
   for (v1::GenerateResponse message; TakeNextMessage(&message); message.Clear()) {
     if (!Translate(message)) continue;
@@ -258,6 +256,19 @@ bool GenerateStream::TakeNextMessage(v1::GenerateResponse* message) {
   return false;
 }
 
+// Nobody asks for it: clients that balance by it look, others pass some 200 bytes by.
+void GenerateStream::AddLoadReport(grpc::StatusCode code) {
+  if (!args_.load_report) return;
+  const int samples = first_handle_ == 0 ? 0 : static_cast<int>(outputs_.size());
+  args_.context->AddTrailingMetadata(kLoadTrailer, args_.load_report(code, samples));
+}
+
+void GenerateStream::End(const grpc::Status& status) {
+  done_ = true;
+  AddLoadReport(status.error_code());
+  Finish(status);
+}
+
 void GenerateStream::FinishWithUsage(const Finished& finished) {
   const std::chrono::microseconds gap = EndGap();
   if (usage_sent_) return FinishAfter(gap);
@@ -266,13 +277,13 @@ void GenerateStream::FinishWithUsage(const Finished& finished) {
   usage_sent_ = true;
   if (!Translate(message)) {
     if (gap.count() > 0) return FinishAfter(gap);
-    done_ = true;
-    Finish(grpc::Status::OK);
+    End(grpc::Status::OK);
   } else if (gap.count() > 0) {
     writing_ = true;
     StartWrite(&in_flight_);
   } else {
     done_ = true;
+    AddLoadReport(grpc::StatusCode::OK);
     StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
   }
 }
@@ -297,15 +308,13 @@ void GenerateStream::FinishAfter(std::chrono::microseconds gap) {
     const std::shared_ptr<GenerateStream> stream = weak.lock();
     if (stream == nullptr) return;
     const std::lock_guard lock(stream->mutex_);
-    if (std::exchange(stream->done_, true)) return;
-    stream->Finish(grpc::Status::OK);
+    if (!stream->done_) stream->End(grpc::Status::OK);
   });
 }
 
 void GenerateStream::FinishWithFailure(const Failed& failed) {
-  done_ = true;
   args_.context->AddTrailingMetadata(kUsageTrailer, ToWireUsage(failed.usage).SerializeAsString());
-  Finish(ToGrpcStatus({failed.status, failed.reason, failed.retry_after_us}));
+  End(ToGrpcStatus({failed.status, failed.reason, failed.retry_after_us}));
 }
 
 }  // namespace hydrant

@@ -52,6 +52,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::function<void(RequestHandle, absl::Status)> cancel;
     // Of its tenant's account; null: it has none.
     std::shared_ptr<TenantAccount::Admission> admission = {};
+    // The server's load at the end of a call of so many samples, serialized; null: it is not told.
+    std::function<std::string(grpc::StatusCode, int samples)> load_report = {};
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
@@ -92,6 +94,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool TakeNextMessage(v1::GenerateResponse* message);
   bool Translate(const v1::GenerateResponse& message);
   grpc::WriteOptions HowToWrite() const;
+  void AddLoadReport(grpc::StatusCode code);
+  void End(const grpc::Status& status);
   void FinishWithUsage(const Finished& finished);
   void FinishWithFailure(const Failed& failed);
   std::chrono::microseconds EndGap() const;

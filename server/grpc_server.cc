@@ -18,6 +18,7 @@
 #include "server/descriptor_limit.h"
 #include "server/hydrant_service.h"
 #include "server/inference_service.h"
+#include "server/orca_service.h"
 #include "server/port_credentials.h"
 #include "server/vllm_service.h"
 
@@ -101,11 +102,15 @@ void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& 
 // gRPC's services at one address.
 struct GrpcServer::Contracts {
   Contracts(const DefaultCache& default_cache, Service* service)
-      : hydrant(default_cache, service), vllm(default_cache, service), inference(service) {}
+      : hydrant(default_cache, service),
+        vllm(default_cache, service),
+        inference(service),
+        orca(service) {}
 
   HydrantService hydrant;
   VllmService vllm;
   InferenceService inference;
+  OrcaService orca;
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
@@ -141,6 +146,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   builder.RegisterService(&contracts->vllm);
   builder.RegisterService(&contracts->inference);
   if (options.control != nullptr) builder.RegisterService(options.control);
+  builder.RegisterService(&contracts->orca);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
   std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(contracts), std::move(server),
@@ -175,6 +181,7 @@ void GrpcServer::SetServing(bool serving) {
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
   acceptor_->Stop();
+  contracts_->orca.EndAll();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
 }

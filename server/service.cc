@@ -143,6 +143,7 @@ std::optional<Refusal> Service::WhyNoGeneration(const ServingState& serving) {
 Service::Service(ServiceOptions options, EventRouter* router)
     : options_(std::move(options)),
       router_(router),
+      load_(options_.cpus),
       connections_close_(options_.connections_age),
       workers_(kRequestWorkers, options_.max_waiting_request_bytes),
       store_workers_(kStoreWorkers, options_.max_waiting_request_bytes) {}
@@ -250,7 +251,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
                               .max_buffered_bytes = options_.max_buffered_bytes_per_stream,
                               .connections_close = &connections_close_,
                               .cancel = cancel,
-                              .admission = visit.admission});
+                              .admission = visit.admission,
+                              .load_report = [this](grpc::StatusCode code, int samples) {
+                                load_.CountCall(code);
+                                return load_.Measure(Current(), samples).SerializeAsString();
+                              }});
   // The connection broke before a message had come: nobody asked for anything wrong.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");

@@ -19,6 +19,7 @@
 #include "scheduler/serving_loop.h"
 #include "server/event_router.h"
 #include "server/generate_contract.h"
+#include "server/load_meter.h"
 #include "server/request_metrics.h"
 #include "server/request_workers.h"
 #include "server/sample_outputs.h"
@@ -40,6 +41,7 @@ struct ServiceOptions {
   size_t max_waiting_request_bytes = size_t{64} << 20;
   bool connections_age = false;      // gRPC closes those past an age with the last of their streams
   const Tenants* tenants = nullptr;  // outlive the service; null: nobody is asked who calls
+  double cpus = 0;                   // that the process may use; 0: unknown
 };
 
 class GenerateStream;
@@ -61,6 +63,7 @@ class Service {
   ServingState Current() const;
   const RequestMetrics& request_metrics() const { return request_metrics_; }
   const std::string& version() const { return options_.version; }
+  LoadMeter::Report LoadReport() { return load_.Measure(Current(), 0); }
 
   // For requests from inside the process, too (the warm-up).
   RequestHandle NextHandle() { return NextHandles(1); }
@@ -170,6 +173,7 @@ class Service {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::atomic<RequestHandle> next_handle_{0};
   RequestMetrics request_metrics_;
+  LoadMeter load_;
   std::atomic<bool> connections_close_;  // with their last stream: an age is set, or we drain
 
   mutable std::mutex mutex_;

@@ -176,9 +176,10 @@ TEST(CallRules, EveryMethodOfTheServerHasOne) {
   TwoPorts ports(nullptr);
   std::set<std::string> services = ServicesOf(ports.Control());
   // What reflection must have found, so that this test is one.
-  for (const char* name : {"hydrant.v1.Hydrant", "hydrant.v1.Control",
-                           "vllm.grpc.engine.VllmEngine", "inference.GRPCInferenceService",
-                           "grpc.channelz.v1.Channelz", "grpc.reflection.v1alpha.ServerReflection"})
+  for (const char* name :
+       {"hydrant.v1.Hydrant", "hydrant.v1.Control", "vllm.grpc.engine.VllmEngine",
+        "inference.GRPCInferenceService", "xds.service.orca.v3.OpenRcaService",
+        "grpc.channelz.v1.Channelz", "grpc.reflection.v1alpha.ServerReflection"})
     EXPECT_TRUE(services.contains(name)) << name;
   services.insert("grpc.health.v1.Health");  // which does not name itself
   std::set<std::string> methods;
