@@ -64,7 +64,7 @@ void AddStopping(CLI::App* app, RequestFlags* flags) {
 // At most one of them.
 void AddForm(CLI::App* app, RequestFlags* flags) {
   CLI::Option_group* form = app->add_option_group("Form", "What the answer has to be");
-  form->add_flag("--json", flags->json, "A JSON object");
+  form->add_flag("--json-object", flags->json_object, "A JSON object");
   form->add_option("--json-schema", flags->json_schema_file,
                    "JSON that the schema in this file describes")
       ->check(CLI::ExistingFile);
@@ -82,7 +82,7 @@ std::string ReadWhole(const std::string& path) {
 }
 
 void FillForm(const RequestFlags& flags, v1::GenerateRequest* request) {
-  if (flags.json) request->mutable_structured_output()->set_json_object(true);
+  if (flags.json_object) request->mutable_structured_output()->set_json_object(true);
   if (flags.json_schema_file)
     request->mutable_structured_output()->set_json_schema(ReadWhole(*flags.json_schema_file));
   if (flags.regex) request->mutable_structured_output()->set_regex(*flags.regex);

@@ -541,8 +541,8 @@ TEST(Device, TooLittleMemoryIsSaidInBytes) {
     ExpectNoStart(flags, {"the device cannot give", "of 600000 are free", "--max-num-seqs"});
   }
   {
-    const EmulatedDevice device("MEMORY", "4824000");
-    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 4824000 bytes"});
+    const EmulatedDevice device("MEMORY", "6000000");
+    ExpectNoStart(flags, {"gpu_memory_utilization: 0.9 of the device's 6000000 bytes"});
   }
 }
 
