@@ -12,6 +12,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kcenter.h"
 #include "kernels/cpu/logprobs.h"
+#include "kernels/cpu/mask_logits.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_experts.h"
 #include "kernels/cpu/pool_scores.h"
@@ -107,6 +108,7 @@ class CpuBackend final : public HostBackend {
       reference::CopyPages(some);
     });
   }
+  void MaskLogits(const MaskLogitsArgs& args) override { cpu::MaskLogits(args, threads_); }
   void Sample(const SampleArgs& args) override { sampler_.Sample(args, threads_); }
   void Logprobs(const LogprobsArgs& args) override { cpu::Logprobs(args, threads_); }
 
