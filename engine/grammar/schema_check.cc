@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "engine/model/json_text.h"
 #include "engine/model/text.h"
@@ -274,6 +275,20 @@ class Checker {
     return type;
   }
 
+  // XGrammar makes other names of bytes: behind the first byte of a character that a name begins
+  // with it would admit what is no character.
+  absl::Status CheckNames(const Json& properties) const {
+    for (const auto& [name, schema] : properties.items()) {
+      const auto is_ascii = [](char c) {
+        return absl::ascii_isascii(static_cast<unsigned char>(c));
+      };
+      if (std::ranges::all_of(name, is_ascii)) continue;
+      return Error(absl::StrCat("'additionalProperties' beside the name ", Quoted(name),
+                                ", which is not ASCII, is not supported"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckObject(Json* schema) {
     const bool has_properties = schema->contains("properties") && !schema->at("properties").empty();
     if (has_properties) HYDRANT_RETURN_IF_ERROR(CheckEach(schema, "properties"));
@@ -281,6 +296,9 @@ class Checker {
       (*schema)["additionalProperties"] = !has_properties;
     } else if (Json& additional = (*schema)["additionalProperties"]; !additional.is_boolean()) {
       HYDRANT_RETURN_IF_ERROR(CheckBelow(&additional, "additionalProperties"));
+    }
+    if (has_properties && schema->at("additionalProperties") != false) {
+      HYDRANT_RETURN_IF_ERROR(CheckNames(schema->at("properties")));
     }
     if (!schema->contains("required")) return absl::OkStatus();
     if (!schema->at("required").is_array()) return Error("'required' is no list");

@@ -267,6 +267,8 @@ TEST_F(Compiler, RefusesSchemasItWouldNotKeepTo) {
       {R"({"$ref":"#/$defs/b"})", "Cannot find"},
       {R"({"allOf":[{},{}]})", "'allOf'"},
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "oneOf"},
+      {R"({"properties":{"é":{}},"additionalProperties":{"type":"null"}})", "not ASCII"},
+      {R"({"properties":{"é":{}},"additionalProperties":true})", "not ASCII"},
       {R"({"enum":[]})", "'enum'"},
       {R"({"enum":["a"],"type":"integer"})", "not of 'type'"},
       {R"({"type":"text"})", "'type'"},
