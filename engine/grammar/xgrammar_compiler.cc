@@ -155,12 +155,16 @@ absl::Status CheckVocabulary(const GrammarVocabulary& vocabulary) {
   return absl::OkStatus();
 }
 
-bool IsSurrogateTail(char c) { return static_cast<unsigned char>(c) - 0xA0u < 0x20; }
+bool Breaks(const MaskShape::AfterLead& lead, char next) {
+  const auto byte = static_cast<unsigned char>(next);
+  return byte < lead.first || byte > lead.last;
+}
 
-// 0xED and such a byte: half of a surrogate pair, which no UTF-8 holds.
-bool HoldsSurrogate(const std::string& bytes) {
+// Within it, what no UTF-8 holds.
+bool IsBroken(const MaskShape::AfterLead& lead, const std::string& bytes) {
   for (size_t i = 0; i + 1 < bytes.size(); ++i) {
-    if (bytes[i] == '\xED' && IsSurrogateTail(bytes[i + 1])) return true;
+    if (static_cast<unsigned char>(bytes[i]) == lead.lead && Breaks(lead, bytes[i + 1]))
+      return true;
   }
   return false;
 }
@@ -168,19 +172,23 @@ bool HoldsSurrogate(const std::string& bytes) {
 std::shared_ptr<const MaskShape> ShapeOf(const GrammarVocabulary& vocabulary) {
   auto shape = std::make_shared<MaskShape>();
   const size_t words = (vocabulary.token_bytes.size() + 31) / 32;
-  for (auto* bits :
-       {&shape->text_words, &shape->eog_words, &shape->completes_surrogate, &shape->ends_in_ed}) {
-    bits->resize(words);
+  for (auto* bits : {&shape->text_words, &shape->eog_words}) bits->resize(words);
+  for (MaskShape::AfterLead& lead : shape->after_leads) {
+    lead.ends_in.resize(words);
+    lead.breaks.resize(words);
   }
   const auto set = [](std::vector<uint32_t>* bits, size_t id) {
     (*bits)[id / 32] |= 1u << (id % 32);
   };
   for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
     const std::string& bytes = vocabulary.token_bytes[id];
-    if (bytes.empty() || HoldsSurrogate(bytes)) continue;
+    const auto is_broken = [&](const auto& lead) { return IsBroken(lead, bytes); };
+    if (bytes.empty() || std::ranges::any_of(shape->after_leads, is_broken)) continue;
     set(&shape->text_words, id);
-    if (IsSurrogateTail(bytes.front())) set(&shape->completes_surrogate, id);
-    if (bytes.back() == '\xED') set(&shape->ends_in_ed, id);
+    for (MaskShape::AfterLead& lead : shape->after_leads) {
+      if (Breaks(lead, bytes.front())) set(&lead.breaks, id);
+      if (static_cast<unsigned char>(bytes.back()) == lead.lead) set(&lead.ends_in, id);
+    }
   }
   for (const TokenId id : vocabulary.eog_ids) set(&shape->eog_words, id);
   return shape;

@@ -37,7 +37,7 @@ class XgrammarConstraint final : public TokenConstraint {
   bool Accept(TokenId token) override {
     if (has_ended_ || is_too_costly_) return false;
     if (!HasBit(shape_->text_words, token)) return AcceptEnd(token);
-    if (after_ed_ && HasBit(shape_->completes_surrogate, token)) return false;
+    if (after_ != nullptr && HasBit(after_->breaks, token)) return false;
     bool accepted = false;
     int64_t steps = 0;
     accept_steps_left_ += limits_.mean_accept_steps;
@@ -46,7 +46,7 @@ class XgrammarConstraint final : public TokenConstraint {
         [&] { accepted = matcher_.AcceptToken(static_cast<int32_t>(token)); }, &steps);
     accept_steps_left_ -= steps;
     if (status.ok()) {
-      if (accepted) after_ed_ = HasBit(shape_->ends_in_ed, token);
+      if (accepted) after_ = LeadOf(token);
       return accepted;
     }
     is_too_costly_ = true;
@@ -64,6 +64,14 @@ class XgrammarConstraint final : public TokenConstraint {
  private:
   static bool HasBit(const std::vector<uint32_t>& words, TokenId token) {
     return token / 32 < words.size() && (words[token / 32] >> (token % 32) & 1) != 0;
+  }
+
+  // That the token ends with; null: none.
+  const MaskShape::AfterLead* LeadOf(TokenId token) const {
+    for (const MaskShape::AfterLead& lead : shape_->after_leads) {
+      if (HasBit(lead.ends_in, token)) return &lead;
+    }
+    return nullptr;
   }
 
   bool AcceptEnd(TokenId token) {
@@ -91,7 +99,7 @@ class XgrammarConstraint final : public TokenConstraint {
     bool all = true;
     for (size_t i = 0; i < words.size(); ++i) {
       uint32_t text = words[i] & shape_->text_words[i];
-      if (after_ed_) text &= ~shape_->completes_surrogate[i];
+      if (after_ != nullptr) text &= ~after_->breaks[i];
       any |= text;
       words[i] = is_complete ? text | shape_->eog_words[i] : text;
       all = all && words[i] == ~uint32_t{0};
@@ -104,9 +112,9 @@ class XgrammarConstraint final : public TokenConstraint {
   const std::shared_ptr<const MaskShape> shape_;
   const GrammarLimits limits_;
   int64_t accept_steps_left_;
-  bool after_ed_ = false;       // the text so far ends with the byte 0xED
-  bool has_ended_ = false;      // an end of generation was accepted
-  bool is_too_costly_ = false;  // matcher_ must not be used any more
+  const MaskShape::AfterLead* after_ = nullptr;  // with whose byte the text so far ends
+  bool has_ended_ = false;                       // an end of generation was accepted
+  bool is_too_costly_ = false;                   // matcher_ must not be used any more
 };
 
 }  // namespace

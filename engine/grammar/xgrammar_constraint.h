@@ -4,6 +4,7 @@
 
 #include <xgrammar/xgrammar.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -17,10 +18,15 @@ namespace hydrant {
 struct MaskShape {
   std::vector<uint32_t> text_words;  // the tokens that have text, and that UTF-8 may hold
   std::vector<uint32_t> eog_words;   // the ends of generation
-  // Grammars speak of code points, and would admit surrogates, which UTF-8 has none of: these
-  // tokens would complete one behind the byte 0xED, with which those of ends_in_ed end.
-  std::vector<uint32_t> completes_surrogate;
-  std::vector<uint32_t> ends_in_ed;
+  // Grammars speak of code points, and would admit surrogates and long forms, which UTF-8 has none
+  // of: behind each of these bytes not all continuation bytes may follow (RFC 3629, section 4).
+  struct AfterLead {
+    unsigned char lead, first, last;  // of the bytes that may
+    std::vector<uint32_t> ends_in{};  // tokens that end with the lead
+    std::vector<uint32_t> breaks{};   // tokens that begin with another byte than those
+  };
+  std::array<AfterLead, 4> after_leads = {
+      {{0xE0, 0xA0, 0xBF}, {0xED, 0x80, 0x9F}, {0xF0, 0x90, 0xBF}, {0xF4, 0x80, 0x8F}}};
 };
 
 // nullptr where the library cannot begin.
