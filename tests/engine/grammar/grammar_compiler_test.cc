@@ -85,6 +85,15 @@ TEST_F(Compiler, RegexIsOfTheWholeText) {
                      "c"));
 }
 
+// Of what a class says of code points, only what UTF-8 holds: neither surrogates nor long forms.
+TEST_F(Compiler, ClassesAdmitNoBrokenUtf8) {
+  const RegexPattern other{"[^a-c]"};
+  for (const char* text : {"\xE0\xA6\xB8", "\xED\x9F\xBF", "\xF0\x9F\x98\x80", "\xF4\x8F\xBF\xBF"})
+    EXPECT_TRUE(Admits(other, text)) << text;
+  for (const char* text : {"\xE0\x96\xB8", "\xED\xA0\x80", "\xF0\x8F\x98\x80", "\xF4\x90\x80\x80"})
+    EXPECT_FALSE(Admits(other, text)) << text;
+}
+
 TEST_F(Compiler, EbnfMayRecur) {
   const EbnfGrammar grammar{"root ::= \"(\" root \")\" | \"x\""};
   EXPECT_TRUE(Admits(grammar, "((x))"));
