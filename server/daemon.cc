@@ -26,12 +26,12 @@
 
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
+#include "server/call_authorizer.h"
 #include "server/certificates.h"
 #include "server/context_conversion.h"
 #include "server/control_service.h"
 #include "server/descriptor_limit.h"
 #include "server/event_router.h"
-#include "server/front_door.h"
 #include "server/grpc_server.h"
 #include "server/health.h"
 #include "server/http_server.h"
@@ -241,10 +241,10 @@ class Daemon {
                                    .max_connections = security.max_connections,
                                    .certificates = access_.certificates,
                                    .insecure = security.insecure,
-                                   .door = {.tenants = access_.tenants.get(),
-                                            .metrics = &door_metrics_,
-                                            .has_control = !security.control_listen.empty(),
-                                            .is_control = is_control},
+                                   .authorizer = {.tenants = access_.tenants.get(),
+                                                  .metrics = &authorizer_metrics_,
+                                                  .has_control = !security.control_listen.empty(),
+                                                  .is_control = is_control},
                                    .control = is_control ? &control_ : nullptr};
     absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(server, &service_);
     if (!started.ok())
@@ -363,7 +363,7 @@ class Daemon {
         .requests = &service_.request_metrics(),
         .now = now,
         .tenants = access_.tenants.get(),
-        .door = &door_metrics_};
+        .authorizer = &authorizer_metrics_};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
 
@@ -545,7 +545,7 @@ class Daemon {
   const Clock::time_point start_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   const Access access_;
-  DoorMetrics door_metrics_;
+  AuthorizerMetrics authorizer_metrics_;
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;

@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   grpc::EnableDefaultHealthCheckService(true);
   static const bool reflection = (grpc::reflection::InitProtoReflectionServerBuilderPlugin(), true);
   (void)reflection;
-  if (options.door.has_control) {
+  if (options.authorizer.has_control) {
     static const bool channelz = (grpc::channelz::experimental::InitChannelzService(), true);
     (void)channelz;
   }
@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   SetArguments(options, &builder);
   std::unique_ptr<Gate> gate = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      NewPortCredentials(options.certificates, FrontDoor(options.door)));
+      NewPortCredentials(options.certificates, CallAuthorizer(options.authorizer)));
   auto contracts = std::make_unique<Contracts>(options.default_cache, service);
   builder.RegisterService(&contracts->hydrant);
   builder.RegisterService(&contracts->vllm);

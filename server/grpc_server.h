@@ -11,9 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "server/acceptor.h"
+#include "server/call_authorizer.h"
 #include "server/certificates.h"
 #include "server/default_cache.h"
-#include "server/front_door.h"
 #include "server/service.h"
 
 namespace grpc {
@@ -43,8 +43,8 @@ struct GrpcServerOptions {
   int max_concurrent_streams = 0;    // of a connection; 0: any number
   int max_connections = 0;           // the same
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
-  bool insecure = false;              // without TLS also where other machines can connect
-  FrontDoor::Options door = {};       // that all calls come by
+  bool insecure = false;                    // without TLS also where other machines can connect
+  CallAuthorizer::Options authorizer = {};  // that all calls come by
   ControlService* control = nullptr;  // served here, too; outlives the server. Null: it is not
 };
 

@@ -133,12 +133,12 @@ void AddRequests(const RequestMetrics& requests, Families* to) {
       .Value(requests.sent_bytes.load());
 }
 
-void AddDoor(const DoorMetrics& door, Families* to) {
+void AddAuthorizer(const AuthorizerMetrics& authorizer, Families* to) {
   to->Counter("hydrant_calls_refused_total",
               "Calls that ended by the rule of their method, before anything was read, by status.")
-      .Value(door.unauthenticated.load(), {{"code", "UNAUTHENTICATED"}})
-      .Value(door.permission_denied.load(), {{"code", "PERMISSION_DENIED"}})
-      .Value(door.unimplemented.load(), {{"code", "UNIMPLEMENTED"}});
+      .Value(authorizer.unauthenticated.load(), {{"code", "UNAUTHENTICATED"}})
+      .Value(authorizer.permission_denied.load(), {{"code", "PERMISSION_DENIED"}})
+      .Value(authorizer.unimplemented.load(), {{"code", "UNIMPLEMENTED"}});
 }
 
 void AddTenants(const Tenants& tenants, Families* to) {
@@ -367,8 +367,8 @@ std::string MetricsText(const MetricsArgs& args) {
   AddDaemon(args, &own);
   AddRequests(*args.requests, &own);
   AddTimes(*args.requests, &own);
-  static const DoorMetrics kNoDoor;
-  AddDoor(args.door != nullptr ? *args.door : kNoDoor, &own);
+  static const AuthorizerMetrics kNoAuthorizer;
+  AddAuthorizer(args.authorizer != nullptr ? *args.authorizer : kNoAuthorizer, &own);
   static const Tenants kNobody;
   AddTenants(args.tenants != nullptr ? *args.tenants : kNobody, &own);
   AddProcess(args, &own);

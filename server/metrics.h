@@ -8,7 +8,7 @@
 #include <string>
 
 #include "scheduler/request.h"
-#include "server/front_door.h"
+#include "server/call_authorizer.h"
 #include "server/health.h"
 #include "server/request_metrics.h"
 #include "server/serving_state.h"
@@ -24,9 +24,9 @@ struct MetricsArgs {
   ServingState serving;  // what only a model has is absent while there is none
   Health health;
   const RequestMetrics* requests = nullptr;
-  TimeUs now = 0;                     // of the steady clock
-  const Tenants* tenants = nullptr;   // null: there are none
-  const DoorMetrics* door = nullptr;  // null: there is none
+  TimeUs now = 0;                                 // of the steady clock
+  const Tenants* tenants = nullptr;               // null: there are none
+  const AuthorizerMetrics* authorizer = nullptr;  // null: there is none
 };
 
 // As the label of hydrant_waiting_requests has it.

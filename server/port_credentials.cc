@@ -16,7 +16,7 @@ namespace {
 // What gRPC's core calls back with; it owns this for as long as it may.
 struct Port {
   std::shared_ptr<Certificates> certificates;
-  FrontDoor door;
+  CallAuthorizer authorizer;
   std::shared_ptr<const Pem> given = nullptr;  // to the core, which asks under a lock of its own
 };
 
@@ -53,7 +53,7 @@ void ProcessHeaders(void* state, grpc_auth_context*, const grpc_metadata* header
     if (key == "authorization") authorizations.push_back(ViewOf(header.value));
   }
   const absl::Status status =
-      static_cast<const Port*>(state)->door.Admit(method, authorizations, absl::Now());
+      static_cast<const Port*>(state)->authorizer.Admit(method, authorizations, absl::Now());
   done(user_data, nullptr, 0, nullptr, 0, static_cast<grpc_status_code>(status.code()),
        status.ok() ? nullptr : std::string(status.message()).c_str());
 }
@@ -94,9 +94,9 @@ class PortCredentials final : public grpc::ServerCredentials {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> NewPortCredentials(
-    std::shared_ptr<Certificates> certificates, const FrontDoor& door) {
-  return std::make_shared<PortCredentials>(
-      std::make_unique<Port>(Port{.certificates = std::move(certificates), .door = door}));
+    std::shared_ptr<Certificates> certificates, const CallAuthorizer& authorizer) {
+  return std::make_shared<PortCredentials>(std::make_unique<Port>(
+      Port{.certificates = std::move(certificates), .authorizer = authorizer}));
 }
 
 }  // namespace hydrant

@@ -1,4 +1,4 @@
-// A port's credentials as gRPC takes them: TLS or none, and a door that every call comes by.
+// A port's credentials as gRPC takes them: TLS or none, and an authorizer that every call comes by.
 #ifndef HYDRANT_SERVER_PORT_CREDENTIALS_H_
 #define HYDRANT_SERVER_PORT_CREDENTIALS_H_
 
@@ -6,14 +6,14 @@
 
 #include <memory>
 
+#include "server/call_authorizer.h"
 #include "server/certificates.h"
-#include "server/front_door.h"
 
 namespace hydrant {
 
 // `certificates`: null for a port without TLS.
 std::shared_ptr<grpc::ServerCredentials> NewPortCredentials(
-    std::shared_ptr<Certificates> certificates, const FrontDoor& door);
+    std::shared_ptr<Certificates> certificates, const CallAuthorizer& authorizer);
 
 }  // namespace hydrant
 

@@ -71,8 +71,8 @@ class Service {
   // Not ready, or not able to say anything about the model yet, or any more.
   static std::optional<Refusal> WhyNoModel(const ServingState& serving);
 
-  // Who makes a call; Unauthenticated. Every call has come by a FrontDoor, but its token may have
-  // been withdrawn since.
+  // Who makes a call; Unauthenticated. Every call has come by a CallAuthorizer, but its token may
+  // have been withdrawn since.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const;
 
   // For clients of any contract: what they ask becomes a request here.

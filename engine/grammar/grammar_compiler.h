@@ -45,8 +45,9 @@ struct GrammarLimits {
   size_t regex_bytes = 8 << 10;          // of a regular expression, or of a pattern in a schema
   int64_t automaton_steps = 32'000'000;  // for a grammar's automata
   int64_t compile_steps = 600'000'000;   // for these once more, and the masks of their states
-  int64_t mask_steps = 4'000'000;        // for one FillMask(); a schema's maxLength takes up to two
-  int64_t accept_steps = 100'000;        // for one Accept()
+  int64_t mask_steps =
+      4'000'000;  // for one FillMask(); within a string with maxLength one million is not enough
+  int64_t accept_steps = 100'000;  // for one Accept()
   // For the Accept()s of a text on average, beside the first accept_steps: what they made is kept.
   int64_t mean_accept_steps = 2'000;
   size_t cached_bytes = 256 << 20;  // of compiled grammars that are kept

@@ -41,9 +41,6 @@ class TokenConstraint {
   virtual bool Accept(TokenId token) = 0;
 
   virtual bool IsComplete() const = 0;  // the text so far is one that was asked for
-
-  // Another one at the same place; they go on apart. For samples of one prompt, and to try tokens.
-  virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
 };
 
 }  // namespace hydrant

@@ -55,12 +55,6 @@ class XgrammarConstraint final : public TokenConstraint {
 
   bool IsComplete() const override { return !is_too_costly_ && matcher_.IsCompleted(); }
 
-  std::unique_ptr<TokenConstraint> Clone() const override {
-    auto clone = std::make_unique<XgrammarConstraint>(*this);
-    clone->matcher_ = matcher_.Fork();
-    return clone;
-  }
-
  private:
   static bool HasBit(const std::vector<uint32_t>& words, TokenId token) {
     return token / 32 < words.size() && (words[token / 32] >> (token % 32) & 1) != 0;
@@ -108,7 +102,7 @@ class XgrammarConstraint final : public TokenConstraint {
     return all ? NextTokens::kAny : NextTokens::kSome;
   }
 
-  xgrammar::GrammarMatcher matcher_;  // shared by copies; Clone() gives each its own
+  xgrammar::GrammarMatcher matcher_;
   const std::shared_ptr<const MaskShape> shape_;
   const GrammarLimits limits_;
   int64_t accept_steps_left_;

@@ -46,9 +46,6 @@ class FakeGrammar final : public CompiledGrammar {
       return true;
     }
     bool IsComplete() const override { return left_ == 0; }
-    std::unique_ptr<TokenConstraint> Clone() const override {
-      return std::make_unique<Constraint>(*this);
-    }
 
    private:
     int left_;

@@ -13,9 +13,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "server/call_authorizer.h"
 #include "server/call_rules.h"
 #include "server/control_service.h"
-#include "server/front_door.h"
 #include "server/tenants.h"
 #include "tests/server/random_model_server.h"
 #include "tests/server/test_certificates.h"
@@ -151,14 +151,14 @@ class TwoPorts {
       : server_([&] {
           TestServerOptions options;
           options.tenants = tenants;
-          options.grpc.door.has_control = true;
+          options.grpc.authorizer.has_control = true;
           return options;
         }()) {
-    control_ =
-        *GrpcServer::Start({.listen = "127.0.0.1:0",
-                            .door = {.tenants = tenants, .has_control = true, .is_control = true},
-                            .control = &control_service_},
-                           server_.service.get());
+    control_ = *GrpcServer::Start(
+        {.listen = "127.0.0.1:0",
+         .authorizer = {.tenants = tenants, .has_control = true, .is_control = true},
+         .control = &control_service_},
+        server_.service.get());
   }
   std::shared_ptr<grpc::Channel> Public() const { return server_.NewChannel(); }
   std::shared_ptr<grpc::Channel> Control() const {

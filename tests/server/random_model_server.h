@@ -51,8 +51,8 @@ class RandomModelServer {
     model.page_bytes = static_cast<int64_t>(engine->kv_layout().PageBytes());
     model.tokenizer = &tokenizer;
     model.chat_template = &chat_template;
-    server =
-        *GrpcServer::Start({.listen = "127.0.0.1:0", .door = {.tenants = tenants}}, service.get());
+    server = *GrpcServer::Start({.listen = "127.0.0.1:0", .authorizer = {.tenants = tenants}},
+                                service.get());
     contexts = std::make_unique<ContextArchive>(loop.get(), engine->kept_memory(), HomeOf(model),
                                                 std::move(store));
     service->SetReady(&model, loop.get(), contexts.get());

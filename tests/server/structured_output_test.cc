@@ -111,7 +111,7 @@ TEST_F(StructuredOutputTest, RegexChoiceAndGrammar) {
       EXPECT_EQ(text, std::string(depth, '(') + "x" + std::string(depth, ')'));
     }
   }
-  EXPECT_LE(choices.size(), 3u);
+  EXPECT_GT(choices.size(), 1u);
   for (const std::string& choice : choices)
     EXPECT_TRUE(choice == "yes" || choice == "no" || choice == "maybe") << choice;
 }

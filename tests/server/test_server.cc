@@ -55,8 +55,8 @@ TestServer::TestServer(const TestServerOptions& options)
   GrpcServerOptions server_options = options.grpc;
   server_options.listen = "127.0.0.1:0";
   server_options.default_cache.spec = options.default_cache;
-  server_options.door.tenants = options.tenants;
-  server_options.door.metrics = &door_metrics;
+  server_options.authorizer.tenants = options.tenants;
+  server_options.authorizer.metrics = &authorizer_metrics;
   auto started = GrpcServer::Start(server_options, service.get());
   auto running = ServingLoop::Start(&engine, &tokenizer, options.scheduler, &router);
   if (!started.ok() || !running.ok()) std::abort();
@@ -105,7 +105,7 @@ std::string TestServer::MetricsText() const {
                                .requests = &service->request_metrics(),
                                .now = now,
                                .tenants = tenants,
-                               .door = &door_metrics});
+                               .authorizer = &authorizer_metrics});
 }
 
 bool TestServer::WaitUntilEmpty() {

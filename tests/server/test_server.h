@@ -70,7 +70,7 @@ class TestServer {
   ServedModel model;
   EventRouter router;
   const Tenants* const tenants;
-  DoorMetrics door_metrics;
+  AuthorizerMetrics authorizer_metrics;
   std::unique_ptr<Service> service;
   std::unique_ptr<ServingLoop> loop;
   std::unique_ptr<ContextArchive> contexts;

@@ -163,20 +163,6 @@ TEST_F(Compiler, TokenThatMayNotFollowChangesNothing) {
   EXPECT_TRUE(MayFollow(constraint.get(), TokenOf("ab")));
 }
 
-TEST_F(Compiler, ClonesGoOnApart) {
-  const auto one = Make(RegexPattern{"a(b+|c+)"});
-  EXPECT_TRUE(one->Accept('a'));
-  const auto other = one->Clone();
-  EXPECT_TRUE(one->Accept('b'));
-  EXPECT_TRUE(other->Accept('c'));
-  EXPECT_FALSE(MayFollow(one.get(), 'c'));
-  EXPECT_TRUE(MayFollow(other.get(), 'c'));
-  EXPECT_FALSE(MayFollow(other.get(), 'b'));
-  const auto third = one->Clone();
-  EXPECT_TRUE(third->Accept(kSmallVocabularyEnd));
-  EXPECT_TRUE(one->Accept('b'));
-}
-
 TEST_F(Compiler, CharacterOfSeveralTokens) {
   const auto constraint = Make(Choice{{"\xF0\x9F\x91\x8D", "a\xC3\xA9"}});
   EXPECT_TRUE(MayFollow(constraint.get(), TokenOf("a\xC3")));
@@ -368,7 +354,6 @@ TEST_F(Compiler, AmbiguityEndsTheText) {
   EXPECT_LT(length, 10000);
   EXPECT_FALSE(constraint->IsComplete());
   EXPECT_FALSE(constraint->Accept('a'));
-  EXPECT_EQ(constraint->Clone()->FillMask(words_), NextTokens::kTooCostly);
 }
 
 TEST_F(Compiler, KeepsWhatWasCompiled) {

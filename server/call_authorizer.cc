@@ -1,4 +1,4 @@
-#include "server/front_door.h"
+#include "server/call_authorizer.h"
 
 #include <optional>
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace hydrant {
 
-absl::Status FrontDoor::Admit(std::string_view method,
-                              std::span<const std::string_view> authorizations,
-                              absl::Time now) const {
+absl::Status CallAuthorizer::Admit(std::string_view method,
+                                   std::span<const std::string_view> authorizations,
+                                   absl::Time now) const {
   absl::Status status = Judge(method, authorizations, now);
   if (options_.metrics == nullptr) return status;
   if (absl::IsUnauthenticated(status)) ++options_.metrics->unauthenticated;
@@ -19,9 +19,9 @@ absl::Status FrontDoor::Admit(std::string_view method,
   return status;
 }
 
-absl::Status FrontDoor::Judge(std::string_view method,
-                              std::span<const std::string_view> authorizations,
-                              absl::Time now) const {
+absl::Status CallAuthorizer::Judge(std::string_view method,
+                                   std::span<const std::string_view> authorizations,
+                                   absl::Time now) const {
   const CallRule* rule = FindCallRule(method);
   if (rule == nullptr) return absl::UnimplementedError("this server has no such method");
   const bool elsewhere =

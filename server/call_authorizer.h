@@ -1,7 +1,7 @@
-// Where every call of a port comes by, gRPC's own services included, before its message is read:
-// by the rule of its method it goes on or ends here. Thread safe.
-#ifndef HYDRANT_SERVER_FRONT_DOOR_H_
-#define HYDRANT_SERVER_FRONT_DOOR_H_
+// Authorizes every call of a port, gRPC's own services included, before its message is read: by the
+// rule of its method it goes on or ends here. Thread safe.
+#ifndef HYDRANT_SERVER_CALL_AUTHORIZER_H_
+#define HYDRANT_SERVER_CALL_AUTHORIZER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,22 +14,22 @@
 
 namespace hydrant {
 
-// Calls that ended at a door, by why; of all ports together.
-struct DoorMetrics {
+// Calls that ended at an authorizer, by why; of all ports together.
+struct AuthorizerMetrics {
   std::atomic<uint64_t> unauthenticated{0};
   std::atomic<uint64_t> permission_denied{0};
   std::atomic<uint64_t> unimplemented{0};
 };
 
-class FrontDoor {
+class CallAuthorizer {
  public:
   struct Options {
-    const Tenants* tenants = nullptr;  // outlives the door; null: nobody is asked
-    DoorMetrics* metrics = nullptr;    // the same; null: nobody counts
-    bool has_control = false;          // there is a control port,
-    bool is_control = false;           // and this is it
+    const Tenants* tenants = nullptr;      // outlives the authorizer; null: nobody is asked
+    AuthorizerMetrics* metrics = nullptr;  // the same; null: nobody counts
+    bool has_control = false;              // there is a control port,
+    bool is_control = false;               // and this is it
   };
-  explicit FrontDoor(const Options& options) : options_(options) {}
+  explicit CallAuthorizer(const Options& options) : options_(options) {}
 
   // OK where the call may go on: UNIMPLEMENTED for what this port does not have, UNAUTHENTICATED,
   // PERMISSION_DENIED. `authorizations`: of all metadata of this name.
@@ -45,4 +45,4 @@ class FrontDoor {
 
 }  // namespace hydrant
 
-#endif  // HYDRANT_SERVER_FRONT_DOOR_H_
+#endif  // HYDRANT_SERVER_CALL_AUTHORIZER_H_
