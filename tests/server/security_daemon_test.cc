@@ -173,14 +173,21 @@ TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   grpc::ClientContext wrong_context;
   wrong_context.AddMetadata("authorization", "Bearer " + token);
   EXPECT_FALSE(RunToEnd(daemon.stub(), wrong, &wrong_context).status.ok());
-  grpc::ClientContext long_context;  // gRPC has a line of its own for it
-  long_context.AddMetadata("authorization", "Bearer " + token + std::string(20000, 'x'));
-  EXPECT_EQ(RunToEnd(daemon.stub(), {}, &long_context).status.error_code(),
-            StatusCode::RESOURCE_EXHAUSTED);
+  {  // gRPC has a line of its own for it, and may close the connection
+    grpc::ChannelArguments alone;
+    alone.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = v1::Hydrant::NewStub(
+        grpc::CreateCustomChannel(daemon.address(), grpc::InsecureChannelCredentials(), alone));
+    grpc::ClientContext long_context;
+    long_context.AddMetadata("authorization", "Bearer " + token + std::string(20000, 'x'));
+    EXPECT_EQ(RunToEnd(*stub, {}, &long_context).status.error_code(),
+              StatusCode::RESOURCE_EXHAUSTED);
+  }
   grpc::ClientContext context;
   context.AddMetadata("authorization", "Bearer " + token);
   v1::GetServerInfoResponse info;
-  ASSERT_TRUE(daemon.stub().GetServerInfo(&context, {}, &info).ok());
+  const grpc::Status asked = daemon.stub().GetServerInfo(&context, {}, &info);
+  ASSERT_TRUE(asked.ok()) << asked.error_code() << " " << asked.error_message();
   EXPECT_EQ(info.options().at("auth-tokens"), file);
   const std::string metrics = HttpGet(daemon.MetricsAddress(), "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("hydrant_tenant_requests_total{tenant=\"acme\"}"));
