@@ -16,15 +16,14 @@ __device__ void CopyPart(const void* source, size_t from, void* target, size_t t
 }
 
 // A block per page. Widest accesses where the vectors of a page are whole numbers of them: the
-// arrays begin where such an access may.
-__global__ void CopyPagesKernel(CopyPagesArgs args) {
+// arrays begin where such an access may. `vectors`: bytes of a page's keys.
+__global__ void CopyPagesKernel(CopyPagesArgs args, size_t vectors) {
   const KvPages& source = args.from;
   const KvPages& target = args.to;
   const PageCopy page = args.copies[blockIdx.x];
   const size_t slots = source.layout.block_size;
   if (page.to.data != kNotCopied) {
     const size_t from = page.from.data, to = page.to.data;
-    const size_t vectors = BytesOf(source.layout.dtype, slots * source.layout.head_dim);
     if (vectors % sizeof(uint4) == 0) {
       CopyPart<uint4>(source.keys, from, target.keys, to, vectors);
       CopyPart<uint4>(source.values, from, target.values, to, vectors);
@@ -45,7 +44,11 @@ __global__ void CopyPagesKernel(CopyPagesArgs args) {
 
 cudaError_t CopyPages(const Context& context, const CopyPagesArgs& args) {
   if (args.count == 0) return cudaSuccess;
-  return Launch(CopyPagesKernel, dim3(args.count), dim3(kThreads), 0, context.stream, args);
+  const KvLayout& layout = args.from.layout;
+  const size_t vectors =
+      BytesOf(layout.dtype, static_cast<size_t>(layout.block_size) * layout.head_dim);
+  return Launch(CopyPagesKernel, dim3(args.count), dim3(kThreads), 0, context.stream, args,
+                vectors);
 }
 
 }  // namespace hydrant::cuda

@@ -54,6 +54,11 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   const size_t sums = layout.Add<float>(parts);
   const size_t numerator_maxima = layout.Add<float>(launch->weighted ? parts : 0);
   const size_t weights = layout.Add<float>(units * launch->group * args.max_scored_entries);
+  launch->scores_follow = args.max_scored_entries > 0;
+  const size_t factors = layout.Add<float>(launch->scores_follow ? parts : 0);
+  const size_t ranks = layout.Add<int32_t>(launch->scores_follow ? units : 0);
+  const size_t victims =
+      layout.Add<VictimCandidate>(launch->scores_follow ? units * launch->max_splits : 0);
   void* scratch = nullptr;
   const cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
@@ -62,7 +67,16 @@ cudaError_t GetScratch(const Context& context, DecodeLaunch* launch) {
   launch->part_sum = At<float>(scratch, sums);
   launch->part_numerator_max = At<float>(scratch, numerator_maxima);
   launch->part_weights = At<float>(scratch, weights);
+  launch->part_factor = At<float>(scratch, factors);
+  launch->rank_above = At<int32_t>(scratch, ranks);
+  launch->part_victims = At<VictimCandidate>(scratch, victims);
   return context.counters->Get(units, context.stream, &launch->splits_done);
+}
+
+__global__ void __launch_bounds__(kDecodeThreads)
+    ScoresKernel(const __grid_constant__ DecodeLaunch launch) {
+  if (launch.args.slots[blockIdx.z] < 0) return;  // padding
+  SplitScores(launch).Run();
 }
 
 template <typename Products>
@@ -76,8 +90,11 @@ cudaError_t Run(const Context& context, const DecodeAttentionArgs& args) {
   launch.max_splits = std::max(1, CeilDiv(args.max_entries, launch.chunk));
   if (const cudaError_t error = GetScratch(context, &launch); error != cudaSuccess) return error;
   const dim3 grid(launch.max_splits, args.tables.num_kv_heads, args.num_rows);
-  return Launch(DecodeKernel<Products>, grid, dim3(kDecodeThreads),
-                DecodeShared::Floats(launch) * sizeof(float), context.stream, launch);
+  const cudaError_t error =
+      Launch(DecodeKernel<Products>, grid, dim3(kDecodeThreads),
+             DecodeShared::Floats(launch) * sizeof(float), context.stream, launch);
+  if (error != cudaSuccess || !launch.scores_follow) return error;
+  return Launch(ScoresKernel, grid, dim3(kDecodeThreads), 0, context.stream, launch);
 }
 
 template <DType kDType, int kLanes, int kVectors, int kGroup, bool kAligned = true>

@@ -1,7 +1,8 @@
 // The decode kernel: one block works on up to `chunk` entries of one (row, KV head), in four passes
 // over shared memory: logits, weights, values, scores. A head that is longer is split over several
-// blocks; each leaves its part in scratch, and the one that ends last joins the parts. Where a
-// block begins and ends depends on the head's own length and on the chunk alone.
+// blocks; each leaves its part in scratch, and the one that ends last joins the parts. Scores of
+// such heads follow in a kernel of their own (decode_scores.cuh). Where a block begins and ends
+// depends on the head's own length and on the chunk alone.
 //
 // The two passes that read keys and values are the Products' (decode_products_*.cuh):
 //
@@ -23,9 +24,9 @@
 
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/decode_rolling.cuh"
+#include "kernels/cuda/decode_scores.cuh"
 #include "kernels/cuda/page_element.cuh"
 #include "kernels/cuda/softcap.cuh"
-#include "kernels/cuda/victim.cuh"
 
 namespace hydrant::cuda {
 
@@ -46,7 +47,7 @@ class DecodeBlock {
         products_(launch, unit, shared) {
     // Read before any block of the head may have changed it; seen by all after the next barrier.
     if (rule_.rolling && thread_ == 0)
-      RankAbove() = u_.grows ? u_.length : pages_.positions[PageSlot(u_.new_entry)];
+      RankAbove() = u_.grows ? u_.length : pages_.positions[DataSlot(l_, u_, u_.new_entry)];
   }
 
   __device__ void Run() {
@@ -80,10 +81,11 @@ class DecodeBlock {
   // head's length may it change.
   __device__ void Finish() {
     if (l_.max_splits > 1) {
-      if (!IsLastOfHead()) return;
+      if (!IsLastOfHead(l_, u_)) return;
       if (u_.splits > 1) JoinParts();
     }
-    if (u_.grows && thread_ == 0) l_.args.tables.lengths[u_.head_index] = u_.length;
+    if (u_.grows && thread_ == 0 && !l_.scores_follow)
+      l_.args.tables.lengths[u_.head_index] = u_.length;
   }
 
  private:
@@ -96,26 +98,12 @@ class DecodeBlock {
     __shared__ int32_t rank_above;
     return rank_above;
   }
-  __device__ const PageIds* Blocks() const {
-    return l_.args.tables.HeadBlocks(u_.slot, l_.args.layer, u_.head);
-  }
-  __device__ uint32_t PageSlot(int entry) const {
-    const int block_size = pages_.layout.block_size;
-    const int32_t page = Blocks()[entry / block_size].data;
-    return static_cast<uint32_t>(page * block_size + entry % block_size);
-  }
-  // Of an entry's score and log weights.
-  __device__ uint32_t StateSlot(int entry) const {
-    const int block_size = pages_.layout.block_size;
-    const int32_t page = Blocks()[entry / block_size].state;
-    return static_cast<uint32_t>(page * block_size + entry % block_size);
-  }
 
   // Page slots, the new entry, the queries. What is read past the last entry of a tile is that
   // entry once more.
   __device__ void Prepare() {
     for (int i = thread_; i < RoundUpToTile(u_.count); i += kDecodeThreads)
-      s_.index[i] = PageSlot(u_.begin + min(i, u_.count - 1));
+      s_.index[i] = DataSlot(l_, u_, u_.begin + min(i, u_.count - 1));
     const int head_dim = pages_.layout.head_dim;
     const float scale = l_.args.scale * kLog2E;
     const float* q = l_.args.q + (static_cast<size_t>(u_.row) * l_.args.num_heads +
@@ -139,7 +127,7 @@ class DecodeBlock {
     if (thread_ != 0) return;
     // Ranks are moved when all blocks have read them (UpdateScores()).
     if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
-    const uint32_t state = StateSlot(u_.new_entry);
+    const uint32_t state = StateSlot(l_, u_, u_.new_entry);
     if (rule_.scored) pages_.scores[state] = 0.0f;
     if (weighted_) reinterpret_cast<float2*>(pages_.log_weights)[state] = make_float2(0.0f, 0.0f);
   }
@@ -204,7 +192,7 @@ class DecodeBlock {
     const float logit = s_.weights[h * l_.weight_stride() + i];
     if constexpr (kWeighted) {
       const float2 log_weights =
-          reinterpret_cast<const float2*>(pages_.log_weights)[StateSlot(u_.begin + i)];
+          reinterpret_cast<const float2*>(pages_.log_weights)[StateSlot(l_, u_, u_.begin + i)];
       return {fmaf(log_weights.x, kLog2E, logit), fmaf(log_weights.y, kLog2E, logit)};
     } else {
       return {logit, logit};
@@ -289,19 +277,6 @@ class DecodeBlock {
     }
   }
 
-  // Whether all other blocks of the head have ended, and their parts are to be seen.
-  __device__ bool IsLastOfHead() {
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (thread_ == 0)
-      last = atomicInc(&l_.splits_done[u_.unit], static_cast<unsigned>(l_.max_splits) - 1) ==
-             static_cast<unsigned>(l_.max_splits) - 1;  // and the count is 0 again
-    __syncthreads();
-    if (last) __threadfence();
-    return last;
-  }
-
   // What other blocks wrote is read past this multiprocessor's own cache (__ldcg), which may hold
   // the line as it was when a neighbour's data was read from it.
   __device__ void JoinParts() {
@@ -329,88 +304,36 @@ class DecodeBlock {
       for (int split = lane; split < u_.splits; split += kWarpSize) {
         factor[h * u_.splits + split] /= sum;
         if (weighted_) numerator_factor[h * u_.splits + split] /= sum;
+        if (l_.scores_follow) l_.part_factor[PartIndex(split, h)] = factor[h * u_.splits + split];
       }
     }
+    if (l_.scores_follow && rule_.rolling && thread_ == 0) l_.rank_above[u_.unit] = RankAbove();
     __syncthreads();
     const int head_dim = pages_.layout.head_dim;
     for (int i = thread_; i < l_.group * head_dim; i += kDecodeThreads) {
       const int h = i / head_dim, d = i % head_dim;
       float sum = 0.0f;
+#pragma unroll 8
       for (int split = 0; split < u_.splits; ++split)
         sum += __ldcg(&l_.part_out[PartIndex(split, h) * head_dim + d]) *
                numerator_factor[h * u_.splits + split];
       StoreOutput(h, d, sum);
     }
-    UpdateScores([&](int h, int entry) {
-      return __ldcg(&l_.part_weights[WeightIndex(h, entry)]) *
-             factor[h * u_.splits + entry / l_.chunk];
-    });
   }
 
+  // Scores of the whole head, and the next victim of a full one.
   __device__ void FinishWhole() {
+    __shared__ VictimCandidate candidates[kDecodeWarps];
     // The sums' reciprocals; `joined` is free by now.
     for (int h = thread_; h < l_.group; h += kDecodeThreads) s_.joined[h] = 1.0f / Sum(h);
     __syncthreads();
-    UpdateScores(
-        [&](int h, int entry) { return s_.shares[h * l_.weight_stride() + entry] * s_.joined[h]; });
-  }
-
-  // Scores of the whole head, and the next victim of a full one. weight(h, entry): the share of
-  // query head h's attention.
-  template <typename Weight>
-  __device__ void UpdateScores(Weight weight) {
-    __shared__ VictimCandidate candidates[kDecodeWarps];
     if (!rule_.scored) return;
-    const int32_t next_position = rule_.rolling ? u_.length : l_.args.positions[u_.row] + 1;
-    VictimCandidate mine = VictimCandidate::None();
-    // Several entries' loads are under way at once; past the last entry they are its own again.
-    constexpr int kAtOnce = 4;
-    for (int first = thread_; first < u_.length; first += kAtOnce * kDecodeThreads) {
-      int entries[kAtOnce];
-      uint32_t slots[kAtOnce], states[kAtOnce];
-      int32_t positions[kAtOnce];
-      float scores[kAtOnce], weights[kAtOnce] = {};
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        entries[i] = min(first + i * kDecodeThreads, u_.length - 1);
-        slots[i] = u_.splits > 1 ? PageSlot(entries[i]) : s_.index[entries[i]];
-        states[i] = StateSlot(entries[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        positions[i] = __ldcg(&pages_.positions[slots[i]]);
-        scores[i] = __ldcg(&pages_.scores[states[i]]);
-      }
-#pragma unroll 1
-      for (int h = 0; h < l_.group && !rule_.by_position; ++h) {
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) weights[i] = Reduce(weights[i], weight(h, entries[i]));
-      }
-      const float heads = rule_.reduce == GroupReduce::kMean ? static_cast<float>(l_.group) : 1.0f;
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (first + i * kDecodeThreads >= u_.length) continue;
-        if (rule_.rolling) {
-          positions[i] = RankAfter(u_, entries[i], positions[i], RankAbove());
-          pages_.positions[slots[i]] = positions[i];
-        }
-        const float score = rule_.by_position
-                                ? static_cast<float>(positions[i])
-                                : rule_.decay * scores[i] + rule_.gain * (weights[i] / heads);
-        if (!rule_.by_position) pages_.scores[states[i]] = score;
-        mine.OfferEntry(rule_, next_position, entries[i], positions[i], score);
-      }
-    }
+    const VictimCandidate mine = ScoreEntries(
+        l_, u_, rule_, rule_.rolling ? RankAbove() : 0, [&](int i) { return s_.index[i]; },
+        [&](int h, int i) { return s_.shares[h * l_.weight_stride() + i] * s_.joined[h]; });
     if (u_.length != l_.args.tables.caps[u_.head_index]) return;
     const VictimCandidate victim = BlockVictim<kDecodeThreads>(mine, candidates);
     if (thread_ == 0) l_.args.tables.victims[u_.head_index] = victim.entry;
-  }
-
-  // One more query head's weight on an entry.
-  __device__ float Reduce(float so_far, float weight) const {
-    return rule_.reduce == GroupReduce::kMax            ? fmaxf(so_far, weight)
-           : rule_.reduce == GroupReduce::kSumOfSquares ? fmaf(weight, weight, so_far)
-                                                        : so_far + weight;
   }
 
   const DecodeLaunch& l_;

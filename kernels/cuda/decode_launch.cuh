@@ -33,6 +33,12 @@ struct DecodeLaunch {
   float* part_numerator_max = nullptr;  // [unit, max_splits, group], where weighted
   float* part_weights =
       nullptr;  // [unit, group, max_scored_entries], relative to their split's maximum
+  // Where scores follow in a kernel of their own (decode_scores.cuh): what turns a split's weights
+  // into shares of the head's attention, the rank above which ranks move, and each split's victim.
+  bool scores_follow = false;
+  float* part_factor = nullptr;     // [unit, max_splits, group]
+  int32_t* rank_above = nullptr;    // [unit], of rolling heads
+  void* part_victims = nullptr;     // VictimCandidate [unit, max_splits]
   unsigned* splits_done = nullptr;  // [unit], zero before the launch and after it
 
   // Four floats more than a chunk: neighbouring rows begin in other banks.

@@ -7,53 +7,91 @@ namespace hydrant::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Of a long row's norm: steps of few rows wait for each of them.
+constexpr int kLongRow = 1024;
+constexpr int kLongRowThreads = 1024;
+constexpr int kAtOnce = 4;  // elements of a thread whose loads are under way together
 
 // The sum over a block's threads, in each of them, by way of `partial`: a number a warp.
+template <int kBlockThreads>
 __device__ double BlockSum(double sum, double* partial) {
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
   sum = WarpSum(sum);
-  if (thread % kWarpSize == 0) partial[thread / kWarpSize] = sum;
+  if (lane == 0) partial[thread / kWarpSize] = sum;
   __syncthreads();
-  sum = 0.0;
-  for (int warp = 0; warp < kThreads / kWarpSize; ++warp) sum += partial[warp];
-  return sum;
+  return WarpSum(lane < kBlockThreads / kWarpSize ? partial[lane] : 0.0);
 }
+
+// Elements of a row that a thread has at once: `first`, and others kBlockThreads apart. Loads are
+// not behind the stores of others, which `out` being x would ask for.
+template <int kBlockThreads>
+struct RowElements {
+  float x[kAtOnce], weight[kAtOnce];
+
+  __device__ RowElements(const float* row, const float* weights, int first, int n) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = first + i * kBlockThreads;
+      x[i] = j < n ? row[j] : 0.0f;
+      weight[i] = j < n ? weights[j] : 0.0f;
+    }
+  }
+};
 
 // A block per run. Sums are double: squares of large activations leave the range of floats. The
 // order of the sum depends on n alone.
-__global__ void RmsNormKernel(RmsNormArgs args) {
-  __shared__ double partial[kThreads / kWarpSize];
+template <int kBlockThreads>
+__global__ void __launch_bounds__(kBlockThreads) RmsNormKernel(RmsNormArgs args) {
+  __shared__ double partial[kBlockThreads / kWarpSize];
   const int run = static_cast<int>(blockIdx.x);
   const size_t first =
       run / args.groups * args.RowStride() + static_cast<size_t>(run % args.groups) * args.n;
   const float* x = args.x + first;
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0.0;
-  for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]) * x[j];
-  const double scale = 1.0 / sqrt(BlockSum(sum, partial) / args.n + static_cast<double>(args.eps));
-  for (int j = thread; j < args.n; j += kThreads) {
-    const double before = args.accumulate ? static_cast<float*>(args.out)[first + j] : 0.0;
-    StoreElement(args.out_dtype, args.out, first + j,
-                 static_cast<float>(before + x[j] * scale * args.weight[j]));
+#pragma unroll kAtOnce
+  for (int j = thread; j < args.n; j += kBlockThreads) sum += static_cast<double>(x[j]) * x[j];
+  const double scale =
+      1.0 / sqrt(BlockSum<kBlockThreads>(sum, partial) / args.n + static_cast<double>(args.eps));
+  for (int begin = thread; begin < args.n; begin += kAtOnce * kBlockThreads) {
+    const RowElements<kBlockThreads> row(x, args.weight, begin, args.n);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = begin + i * kBlockThreads;
+      if (j >= args.n) continue;
+      const double before = args.accumulate ? static_cast<float*>(args.out)[first + j] : 0.0;
+      StoreElement(args.out_dtype, args.out, first + j,
+                   static_cast<float>(before + row.x[i] * scale * row.weight[i]));
+    }
   }
 }
 
 // As RmsNormKernel, with the mean before it.
-__global__ void LayerNormKernel(LayerNormArgs args) {
-  __shared__ double partial[2][kThreads / kWarpSize];
+template <int kBlockThreads>
+__global__ void __launch_bounds__(kBlockThreads) LayerNormKernel(LayerNormArgs args) {
+  __shared__ double partial[2][kBlockThreads / kWarpSize];
   const size_t first = static_cast<size_t>(blockIdx.x) * args.n;
   const float* x = args.x + first;
   const int thread = static_cast<int>(threadIdx.x);
   double sum = 0.0;
-  for (int j = thread; j < args.n; j += kThreads) sum += static_cast<double>(x[j]);
-  const double mean = BlockSum(sum, partial[0]) / args.n;
+#pragma unroll kAtOnce
+  for (int j = thread; j < args.n; j += kBlockThreads) sum += static_cast<double>(x[j]);
+  const double mean = BlockSum<kBlockThreads>(sum, partial[0]) / args.n;
   sum = 0.0;
-  for (int j = thread; j < args.n; j += kThreads) sum += (x[j] - mean) * (x[j] - mean);
-  const double variance = BlockSum(sum, partial[1]) / args.n;
+#pragma unroll kAtOnce
+  for (int j = thread; j < args.n; j += kBlockThreads) sum += (x[j] - mean) * (x[j] - mean);
+  const double variance = BlockSum<kBlockThreads>(sum, partial[1]) / args.n;
   const double scale = 1.0 / sqrt(variance + static_cast<double>(args.eps));
-  for (int j = thread; j < args.n; j += kThreads)
-    StoreElement(args.out_dtype, args.out, first + j,
-                 static_cast<float>((x[j] - mean) * scale * args.weight[j] + args.bias[j]));
+  for (int begin = thread; begin < args.n; begin += kAtOnce * kBlockThreads) {
+    const RowElements<kBlockThreads> row(x, args.weight, begin, args.n);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int j = begin + i * kBlockThreads;
+      if (j >= args.n) continue;
+      StoreElement(args.out_dtype, args.out, first + j,
+                   static_cast<float>((row.x[i] - mean) * scale * row.weight[i] + args.bias[j]));
+    }
+  }
 }
 
 // Where a row's query or key of this head goes; keys are counted after the queries.
@@ -63,16 +101,18 @@ __device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
   return args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
 }
 
-// A block per row; a thread rotates pairs of all heads, then copies the rest.
+// Several blocks per row, along y; a thread rotates pairs, then copies the rest.
 __global__ void RopeSplitKernel(RopeSplitArgs args) {
   const int row = static_cast<int>(blockIdx.x);
+  const int thread = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+  const int threads = static_cast<int>(gridDim.y) * kThreads;
   const int half = args.rotary_dim / 2;
   const int turned_heads = args.num_heads + (args.k == nullptr ? 0 : args.num_kv_heads);
   const float* in = args.qkv + static_cast<size_t>(row) * (args.num_heads + 2 * args.num_kv_heads) *
                                    args.head_dim;
   const float* cos = args.cos + static_cast<size_t>(args.positions[row]) * half;
   const float* sin = args.sin + static_cast<size_t>(args.positions[row]) * half;
-  for (int i = static_cast<int>(threadIdx.x); i < turned_heads * half; i += kThreads) {
+  for (int i = thread; i < turned_heads * half; i += threads) {
     const int head = i / half, pair = i % half;
     const int first = args.interleaved ? 2 * pair : pair;
     const int second = args.interleaved ? 2 * pair + 1 : pair + half;
@@ -87,15 +127,14 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     to[second] = RoundElement(dtype, b * c + a * s);
   }
   const int rest = args.head_dim - args.rotary_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < turned_heads * rest; i += kThreads) {
+  for (int i = thread; i < turned_heads * rest; i += threads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
     const DType dtype = head < args.num_heads ? args.query_precision : args.kv_precision;
     TurnedHead(args, row, head)[element] = RoundElement(dtype, in[head * args.head_dim + element]);
   }
   if (args.k == nullptr) return;
   const float* values = in + turned_heads * args.head_dim;
-  for (int i = static_cast<int>(threadIdx.x); i < args.num_kv_heads * args.head_dim;
-       i += kThreads) {
+  for (int i = thread; i < args.num_kv_heads * args.head_dim; i += threads) {
     const int head = i / args.head_dim;
     args.v[row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim] =
         RoundElement(args.kv_precision, values[i]);
@@ -129,19 +168,33 @@ __device__ float ClampedSwiglu(float gate, float up) {
   return (up + 1.0f) * (gate / (1.0f + expf(-kSwigluSlope * gate)));
 }
 
-// A thread per element; blocks along x within a row, rows along y and, beyond the grid's limit, by
-// steps.
+__device__ float Activated(const ActivateArgs& args, float x, float up) {
+  return args.activation == Activation::kClampedSwiglu ? ClampedSwiglu(x, up)
+                                                       : Activated(args.activation, x) * up;
+}
+
+// A thread per element, or per four where rows are whole vectors; blocks along x within a row, rows
+// along y and, beyond the grid's limit, by steps.
+template <bool kVectors>
 __global__ void ActivateKernel(ActivateArgs args) {
-  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const int j = static_cast<int>(blockIdx.x * kThreads + threadIdx.x) * (kVectors ? 4 : 1);
   if (j >= args.n) return;
   const int width = args.gated ? 2 * args.n : args.n;
   for (int row = static_cast<int>(blockIdx.y); row < args.m; row += static_cast<int>(gridDim.y)) {
-    const float* x = args.x + static_cast<size_t>(row) * width;
-    const float up = args.gated ? x[args.n + j] : 1.0f;
-    const float value = args.activation == Activation::kClampedSwiglu
-                            ? ClampedSwiglu(x[j], up)
-                            : Activated(args.activation, x[j]) * up;
-    StoreElement(args.out_dtype, args.out, static_cast<size_t>(row) * args.n + j, value);
+    const float* x = args.x + static_cast<size_t>(row) * width + j;
+    const size_t to = static_cast<size_t>(row) * args.n + j;
+    if constexpr (kVectors) {
+      const float4 in = *reinterpret_cast<const float4*>(x);
+      float4 up = make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+      if (args.gated) up = *reinterpret_cast<const float4*>(x + args.n);
+      StorePair(args.out_dtype, args.out, to, Activated(args, in.x, up.x),
+                Activated(args, in.y, up.y));
+      StorePair(args.out_dtype, args.out, to + 2, Activated(args, in.z, up.z),
+                Activated(args, in.w, up.w));
+    } else {
+      StoreElement(args.out_dtype, args.out, to,
+                   Activated(args, x[0], args.gated ? x[args.n] : 1.0f));
+    }
   }
 }
 
@@ -173,23 +226,35 @@ dim3 ElementGrid(int m, int n) {
 
 cudaError_t RmsNorm(const Context& context, const RmsNormArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(RmsNormKernel, dim3(args.m * args.groups), dim3(kThreads), 0, context.stream, args);
+  const dim3 runs(args.m * args.groups);
+  if (args.n < kLongRow)
+    return Launch(RmsNormKernel<kThreads>, runs, dim3(kThreads), 0, context.stream, args);
+  return Launch(RmsNormKernel<kLongRowThreads>, runs, dim3(kLongRowThreads), 0, context.stream,
+                args);
 }
 
 cudaError_t LayerNorm(const Context& context, const LayerNormArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(LayerNormKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+  if (args.n < kLongRow)
+    return Launch(LayerNormKernel<kThreads>, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+  return Launch(LayerNormKernel<kLongRowThreads>, dim3(args.m), dim3(kLongRowThreads), 0,
+                context.stream, args);
 }
 
 cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(RopeSplitKernel, dim3(args.m), dim3(kThreads), 0, context.stream, args);
+  const int heads = args.num_heads + args.num_kv_heads;
+  const dim3 grid(args.m, CeilDiv(int64_t{heads} * args.head_dim, 4 * kThreads));
+  return Launch(RopeSplitKernel, grid, dim3(kThreads), 0, context.stream, args);
 }
 
 cudaError_t Activate(const Context& context, const ActivateArgs& args) {
   if (args.m == 0) return cudaSuccess;
-  return Launch(ActivateKernel, ElementGrid(args.m, args.n), dim3(kThreads), 0, context.stream,
-                args);
+  const bool vectors = args.n % 4 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(args.out) % 8 == 0;
+  return Launch(vectors ? ActivateKernel<true> : ActivateKernel<false>,
+                ElementGrid(args.m, vectors ? args.n / 4 : args.n), dim3(kThreads), 0,
+                context.stream, args);
 }
 
 cudaError_t SumRows(const Context& context, const SumRowsArgs& args) {

@@ -314,18 +314,38 @@ __global__ void RoundRowsKernel(const float* x, int64_t stride, int64_t count, u
       PackHalves<kBF16>(from[0], from[1]);
 }
 
-template <bool kBF16, int kDims, int kRowTiles>
-cudaError_t AttendTiles(const Context& context, const MmaArgs& m) {
-  using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
+// Blocks that work on the same keys, where whole columns are too few for the multiprocessors. Does
+// not change a bit.
+int StatisticSplits(const Context& context, const MmaArgs& m) {
+  constexpr int kBlocksPerSm = 8;
+  const int columns = CeilDiv(m.keys, kMmaKeys) * m.args.num_kv_heads;
+  const int tiles = CeilDiv(m.args.num_queries, kQueryTile);
+  return std::clamp(CeilDiv(int64_t{context.num_sms} * kBlocksPerSm, columns), 1, tiles);
+}
+
+template <bool kBF16, int kDims>
+cudaError_t Count(const Context& context, const MmaArgs& m, const ColumnStatistic& statistic,
+                  const TileParts& parts) {
   using Statistic = MmaColumnStatistic<kBF16, kDims>;
+  const int splits = parts.data == nullptr ? 1 : StatisticSplits(context, m);
+  const dim3 grid(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads, splits);
+  const cudaError_t error = Launch(MmaColumnStatisticKernel<kBF16, kDims>, grid, dim3(kMmaThreads),
+                                   Statistic::kSharedBytes, context.stream, m, statistic, parts);
+  if (error != cudaSuccess || parts.data == nullptr) return error;
+  return Launch(JoinTilesKernel<Statistic>,
+                dim3(CeilDiv(m.keys, kJoinThreads), m.args.num_kv_heads), dim3(kJoinThreads), 0,
+                context.stream, m, statistic, parts);
+}
+
+template <bool kBF16, int kDims, int kRowTiles>
+cudaError_t AttendTiles(const Context& context, const MmaArgs& m, const TileParts& parts) {
+  using Attention = MmaAttention<kBF16, kDims, kRowTiles>;
   const dim3 grid(CeilDiv(m.args.num_queries, Attention::kQueries), m.args.num_heads);
   const cudaError_t error = Launch(MmaAttentionKernel<kBF16, kDims, kRowTiles>, grid,
                                    dim3(kMmaThreads), Attention::kSharedBytes, context.stream, m);
   if (error != cudaSuccess || m.log_sum_exp == nullptr) return error;
   return ForStatistics(m.args, [&](const ColumnStatistic& statistic) {
-    return Launch(MmaColumnStatisticKernel<kBF16, kDims>,
-                  dim3(CeilDiv(m.keys, kMmaKeys), m.args.num_kv_heads), dim3(kMmaThreads),
-                  Statistic::kSharedBytes, context.stream, m, statistic);
+    return Count<kBF16, kDims>(context, m, statistic, parts);
   });
 }
 
@@ -358,6 +378,11 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   const size_t k = layout.Add<uint16_t>(head_count * args.num_kv_heads);
   const size_t v = layout.Add<uint16_t>(head_count * args.num_kv_heads);
   const size_t lse = layout.Add<float>(static_cast<size_t>(args.num_heads) * args.num_queries);
+  const bool in_parts = Counts(args) && StatisticSplits(context, m) > 1;
+  const size_t tile_parts =
+      layout.Add<float>(in_parts ? static_cast<size_t>(CeilDiv(args.num_queries, kQueryTile)) *
+                                       args.num_kv_heads * m.keys
+                                 : 0);
   void* scratch = nullptr;
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   const auto round = [&](const float* x, int64_t stride, int rows, int64_t count, uint16_t* to,
@@ -387,9 +412,11 @@ cudaError_t AttendRounded(const Context& context, const PrefillAttentionArgs& ar
   m.k = At<uint16_t>(scratch, k);
   m.v = At<uint16_t>(scratch, v);
   m.log_sum_exp = Counts(args) ? At<float>(scratch, lse) : nullptr;
-  if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m);
-  if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m);
-  return AttendTiles<kBF16, 256, 1>(context, m);
+  TileParts parts;
+  if (in_parts) parts.data = At<float>(scratch, tile_parts);
+  if (args.head_dim <= 64) return AttendTiles<kBF16, 64, 2>(context, m, parts);
+  if (args.head_dim <= 128) return AttendTiles<kBF16, 128, 2>(context, m, parts);
+  return AttendTiles<kBF16, 256, 1>(context, m, parts);
 }
 
 }  // namespace

@@ -307,8 +307,15 @@ class MmaAttention {
   float sum_[kRowTiles][2] = {};
 };
 
-// A column statistic: a block owns 64 keys of one KV head, 16 a warp, and adds the tiles of 32
-// queries in their order. The next head's queries are on their way while one is worked on.
+// Where a statistic's blocks leave what each tile of queries gives, to be added in the tiles' order
+// afterwards, so that several blocks can work on the same keys.
+struct TileParts {
+  float* data = nullptr;  // [tiles of kQueryTile queries, num_kv_heads, keys]; null: one block adds
+};
+
+// A column statistic: a block owns 64 keys of one KV head, 16 a warp, whose fragments stay in
+// registers, and adds the tiles of 32 queries in their order. The next head's queries are on their
+// way while one is worked on. With TileParts the tiles are dealt to the grid's z.
 template <bool kBF16, int kDims>
 class MmaColumnStatistic {
  public:
@@ -317,9 +324,11 @@ class MmaColumnStatistic {
   static constexpr size_t kSharedBytes =
       (Tile::Elements(kMmaKeys) + 2 * Tile::Elements(kQueryTile)) * sizeof(uint16_t);
 
-  __device__ MmaColumnStatistic(const MmaArgs& m, const ColumnStatistic& statistic)
+  __device__ MmaColumnStatistic(const MmaArgs& m, const ColumnStatistic& statistic,
+                                const TileParts& parts)
       : m_(m),
         statistic_(statistic),
+        parts_(parts),
         k_{DynamicShared<uint16_t>()},
         q_{{k_.data + Tile::Elements(kMmaKeys)},
            {k_.data + Tile::Elements(kMmaKeys) + Tile::Elements(kQueryTile)}},
@@ -337,15 +346,23 @@ class MmaColumnStatistic {
     const int last_key = first_key_ + kMmaKeys - 1;
     if (last_key < first_of_head_ || m_.prefix.Of(statistic_, kv_head_, last_key) == nullptr)
       return;
-    const int first_tile =
-        max(0, (max(first_key_, statistic_.first_query) - args.first_position) / kQueryTile);
-    const int tiles = (EndQuery() + kQueryTile - 1) / kQueryTile;
+    const int all_tiles = (EndQuery() + kQueryTile - 1) / kQueryTile;
+    const int first_of_all = FirstTile(args, statistic_, first_key_);
+    // This block's share of the tiles.
+    const int share = CeilDiv(max(all_tiles - first_of_all, 0), static_cast<int>(gridDim.z));
+    const int first_tile = first_of_all + static_cast<int>(blockIdx.z) * share;
+    const int tiles = min(first_tile + share, all_tiles);
     const int works = (tiles - first_tile) * group_;  // (tile, head of the group) in order
     if (works <= 0) return;
     k_.Load(m_.k + (static_cast<size_t>(kv_head_) * m_.keys + first_key_) * dims, dims, kMmaKeys,
             m_.keys - first_key_, dims);
     LoadQueries(first_tile, 0, q_[0]);
     CommitCopies();
+    WaitCopies<0>();
+    __syncthreads();
+    uint32_t keys[kDims / 16][4];
+#pragma unroll
+    for (int d = 0; d < kDims / 16; ++d) k_.LoadA(keys[d], warp_row_, 16 * d);
     float total[2] = {Running(0), Running(1)};
     float reduced[kQueryColumns][4];
     for (int work = 0; work < works; ++work) {
@@ -356,15 +373,25 @@ class MmaColumnStatistic {
         LoadQueries(first_tile + (work + 1) / group_, (work + 1) % group_, q_[(work + 1) % 2]);
       CommitCopies();
       float weights[1][kQueryColumns][4] = {};
-      Multiply(q_[work % 2], weights[0]);
+      Multiply(keys, q_[work % 2], weights[0]);
       if (args.softcap != 0.0f) CapProducts(args.softcap / args.scale, weights);
-      ToWeights(tile, g, weights[0]);
+      if (AllSeen(tile)) {
+        ToWeights<true>(tile, g, weights[0]);
+      } else {
+        ToWeights<false>(tile, g, weights[0]);
+      }
       Reduce(g, weights[0], reduced);
       if (g + 1 == group_) AddTile(tile, reduced, total);
     }
     for (int half = 0; half < 2; ++half) {
-      if (lane_ % 4 == 0 && Exists(half)) *RunningAt(half) = total[half];
+      if (lane_ % 4 == 0 && Exists(half) && parts_.data == nullptr) *RunningAt(half) = total[half];
     }
+  }
+  // The first tile of the run that holds queries which count, and see a key of a block.
+  __host__ __device__ static int FirstTile(const PrefillAttentionArgs& args,
+                                           const ColumnStatistic& statistic, int first_key) {
+    const int first = first_key > statistic.first_query ? first_key : statistic.first_query;
+    return first > args.first_position ? (first - args.first_position) / kQueryTile : 0;
   }
 
  private:
@@ -387,18 +414,17 @@ class MmaColumnStatistic {
   }
 
   // logits^T: rows are keys, columns queries.
-  __device__ void Multiply(const Tile& q, float (&logits)[kQueryColumns][4]) const {
+  __device__ void Multiply(const uint32_t (&keys)[kDims / 16][4], const Tile& q,
+                           float (&logits)[kQueryColumns][4]) const {
 #pragma unroll
-    for (int d = 0; d < kDims; d += 16) {
-      uint32_t a[4];
-      k_.LoadA(a, warp_row_, d);
+    for (int d = 0; d < kDims / 16; ++d) {
 #pragma unroll
       for (int column = 0; column < kQueryColumns; column += 2) {
         uint32_t pair[4];
-        q.LoadBFromRows(pair, column * 8, d);
+        q.LoadBFromRows(pair, column * 8, 16 * d);
         const uint32_t low[2] = {pair[0], pair[1]}, high[2] = {pair[2], pair[3]};
-        Mma16816<kBF16>(logits[column], a, low);
-        Mma16816<kBF16>(logits[column + 1], a, high);
+        Mma16816<kBF16>(logits[column], keys[d], low);
+        Mma16816<kBF16>(logits[column + 1], keys[d], high);
       }
     }
   }
@@ -417,6 +443,14 @@ class MmaColumnStatistic {
     return query < EndQuery() && Key(i / 2) <= position && position >= statistic_.first_query;
   }
 
+  // Whether all queries of a tile count, and see all keys of the block.
+  __device__ bool AllSeen(int tile) const {
+    const int first = m_.args.first_position + tile * kQueryTile;
+    return (tile + 1) * kQueryTile <= EndQuery() && first >= first_key_ + kMmaKeys - 1 &&
+           first >= statistic_.first_query;
+  }
+
+  template <bool kAllSeen>
   __device__ void ToWeights(int tile, int g, float (&weights)[kQueryColumns][4]) const {
     const float* lse =
         m_.log_sum_exp + static_cast<size_t>(kv_head_ * group_ + g) * m_.args.num_queries;
@@ -426,7 +460,7 @@ class MmaColumnStatistic {
       for (int i = 0; i < 4; ++i) {
         const int query = QueryOf(tile, column, i);
         weights[column][i] =
-            Seen(query, i) ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
+            kAllSeen || Seen(query, i) ? Exp2(fmaf(weights[column][i], scale_, -lse[query])) : 0.0f;
       }
     }
   }
@@ -461,12 +495,14 @@ class MmaColumnStatistic {
                      BelowMean(tile, column, 2 * half + 1, pair[1] * share);
         }
       }
-      if (statistic_.kind == ColumnStatistic::Kind::kSum) {
-        total[half] += QuadSum(of_tile) * share;
-      } else if (statistic_.kind == ColumnStatistic::Kind::kMax) {
-        total[half] = fmaxf(total[half], QuadMax(of_tile) * share);
-      } else {
-        total[half] += QuadSum(of_tile);
+      of_tile =
+          statistic_.kind == ColumnStatistic::Kind::kMax ? QuadMax(of_tile) : QuadSum(of_tile);
+      if (statistic_.kind != ColumnStatistic::Kind::kBelowMean) of_tile *= share;
+      if (parts_.data == nullptr) {
+        total[half] = Join(statistic_.kind, total[half], of_tile);
+      } else if (lane_ % 4 == 0 && Exists(half)) {
+        parts_.data[(static_cast<size_t>(tile) * m_.args.num_kv_heads + kv_head_) * m_.keys +
+                    Key(half)] = of_tile;
       }
     }
   }
@@ -479,6 +515,7 @@ class MmaColumnStatistic {
 
   const MmaArgs& m_;
   const ColumnStatistic& statistic_;
+  const TileParts& parts_;
   const Tile k_;
   const Tile q_[2];
   const int group_, first_key_, kv_head_, first_of_head_, warp_row_, lane_;
@@ -494,8 +531,34 @@ __global__ void __launch_bounds__(kMmaThreads)
 template <bool kBF16, int kDims>
 __global__ void __launch_bounds__(kMmaThreads)
     MmaColumnStatisticKernel(const __grid_constant__ MmaArgs m,
-                             const __grid_constant__ ColumnStatistic statistic) {
-  MmaColumnStatistic<kBF16, kDims>(m, statistic).Run();
+                             const __grid_constant__ ColumnStatistic statistic,
+                             const __grid_constant__ TileParts parts) {
+  MmaColumnStatistic<kBF16, kDims>(m, statistic, parts).Run();
+}
+
+inline constexpr int kJoinThreads = 128;
+
+// Adds what each tile gives to a key, in the tiles' order. A thread per key; blocks along y over
+// the KV heads.
+template <typename Statistic>
+__global__ void __launch_bounds__(kJoinThreads)
+    JoinTilesKernel(const __grid_constant__ MmaArgs m,
+                    const __grid_constant__ ColumnStatistic statistic,
+                    const __grid_constant__ TileParts parts) {
+  const int key = static_cast<int>(blockIdx.x * kJoinThreads + threadIdx.x);
+  const int head = static_cast<int>(blockIdx.y);
+  if (key >= m.keys || key < m.prefix.First(head)) return;
+  float* running = m.prefix.Of(statistic, head, key);
+  if (running == nullptr) return;
+  const int end = min(m.args.num_queries, statistic.end_query - m.args.first_position);
+  const int first = Statistic::FirstTile(m.args, statistic, key / kMmaKeys * kMmaKeys);
+  const size_t stride = static_cast<size_t>(m.args.num_kv_heads) * m.keys;
+  const float* of_key = parts.data + static_cast<size_t>(head) * m.keys + key;
+  float total = *running;
+#pragma unroll 8
+  for (int tile = first; tile * kQueryTile < end; ++tile)
+    total = Join(statistic.kind, total, of_key[tile * stride]);
+  *running = total;
 }
 
 }  // namespace hydrant::cuda

@@ -4,9 +4,10 @@
 // copy in the same run.
 //
 //   step_benchmark --shape tests/engine/shapes/llama-3.1-8b.json [--device cuda] [--dtype bfloat16]
-//                  [--threads 2] [--json FILE] [--quick 0]
+//                  [--threads 2] [--json FILE] [--quick 0] [--case h2o:64:1024]
 //
-// Prints a markdown table; --quick 1 makes everything small, to see that it runs.
+// Prints a markdown table; --quick 1 makes everything small, to see that it runs. --case
+// POLICY:SEQUENCES:CONTEXT measures that one alone.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,13 +29,13 @@ namespace hydrant {
 namespace {
 
 struct Case {
-  const char* policy;
-  int batch;
-  int context;
+  std::string policy;
+  int batch = 0;
+  int context = 0;
 };
-constexpr Case kCases[] = {{"full", 1, 16},    {"full", 1, 1024}, {"full", 16, 1024},
-                           {"full", 64, 1024}, {"h2o", 64, 1024}, {"h2o", 256, 1024}};
-constexpr Case kQuickCases[] = {{"full", 1, 16}, {"h2o", 4, 40}};
+const Case kCases[] = {{"full", 1, 16},    {"full", 1, 1024}, {"full", 16, 1024},
+                       {"full", 64, 1024}, {"h2o", 64, 1024}, {"h2o", 256, 1024}};
+const Case kQuickCases[] = {{"full", 1, 16}, {"h2o", 4, 40}};
 constexpr int kSteps = 16;  // of one measurement
 constexpr int kRepeats =
     5;  // the fastest counts; one more goes before, for what is made at first use
@@ -42,6 +43,15 @@ constexpr int kRepeats =
 [[noreturn]] void Fail(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   std::exit(1);
+}
+
+Case CaseOf(const std::string& text) {
+  Case c;
+  char policy[32] = {};
+  if (std::sscanf(text.c_str(), "%31[^:]:%d:%d", policy, &c.batch, &c.context) != 3)
+    Fail(absl::InvalidArgumentError("--case: POLICY:SEQUENCES:CONTEXT"));
+  c.policy = policy;
+  return c;
 }
 
 // Bytes read and written a second.
@@ -76,7 +86,7 @@ double WeightBytesRead(const Engine& engine, WeightDType dtype) {
 // Keys, values and, where they are kept, scores (read and written).
 double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
   const ModelConfig& config = engine.config();
-  const double scores = std::strcmp(c.policy, "full") == 0 ? 0.0 : 2.0 * sizeof(float);
+  const double scores = c.policy == "full" ? 0.0 : 2.0 * sizeof(float);
   const double entry =
       2.0 * static_cast<double>(BytesOf(engine.kv_layout().dtype, config.head_dim)) + scores;
   return entry * entries * c.batch * config.num_layers * config.num_kv_heads;
@@ -94,8 +104,8 @@ void Measure(Engine* engine, const std::string& model, const Case& c, double wei
     if (run > 0) seconds = std::min(seconds, taken);
   }
   const double bound = (weight_bytes + CacheBytesMoved(*engine, c, batch.Entries(at))) / bandwidth;
-  std::printf("| %s | %d | %d | %.3f | %.0f | %.3f | %.2f | %.0f |\n", c.policy, c.batch, c.context,
-              seconds * 1e3, c.batch / seconds, bound * 1e3, seconds / bound,
+  std::printf("| %s | %d | %d | %.3f | %.0f | %.3f | %.2f | %.0f |\n", c.policy.c_str(), c.batch,
+              c.context, seconds * 1e3, c.batch / seconds, bound * 1e3, seconds / bound,
               static_cast<double>(c.batch) * c.context / prefill);
   std::fflush(stdout);
   log->Write("step", {{"model", model},
@@ -126,9 +136,9 @@ void MakeRoom(const ModelConfig& config, const std::vector<Case>& cases, int new
 }
 
 int Main(int argc, char** argv) {
-  std::map<std::string, std::string> flags = {{"shape", ""},  {"device", "cuda"},
-                                              {"json", ""},   {"dtype", "bfloat16"},
-                                              {"quick", "0"}, {"threads", "2"}};
+  std::map<std::string, std::string> flags = {
+      {"shape", ""},  {"device", "cuda"}, {"json", ""}, {"dtype", "bfloat16"},
+      {"quick", "0"}, {"threads", "2"},   {"case", ""}};
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
       std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
@@ -141,9 +151,9 @@ int Main(int argc, char** argv) {
   if (dtypes.count(flags["dtype"]) == 0)
     Fail(absl::InvalidArgumentError("--dtype: bfloat16 or float32"));
   const bool quick = flags["quick"] != "0";
-  const std::vector<Case> cases =
-      quick ? std::vector<Case>(std::begin(kQuickCases), std::end(kQuickCases))
-            : std::vector<Case>(std::begin(kCases), std::end(kCases));
+  std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+  if (quick) cases.assign(std::begin(kQuickCases), std::end(kQuickCases));
+  if (!flags["case"].empty()) cases = {CaseOf(flags["case"])};
   const int steps = quick ? 2 : kSteps;
   auto source = OpenModel(flags["shape"], LoadFormat::kDummy);
   if (!source.ok()) Fail(source.status());

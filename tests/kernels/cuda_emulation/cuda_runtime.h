@@ -227,7 +227,11 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMinor,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncAttributePreferredSharedMemoryCarveout
+};
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 using cudaStream_t = struct EmulatedStream*;
 struct cudaDeviceProp {
   char name[256];

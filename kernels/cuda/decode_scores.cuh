@@ -1,0 +1,158 @@
+// What becomes of a head's scores in a decode step (kernels/kv_pages.h), and which entry is the
+// next to leave. A head that one block attends to is scored by that block. Where heads are split a
+// kernel of its own follows, a block per split: no score is known before all parts of a head are.
+#ifndef HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
+#define HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/decode_launch.cuh"
+#include "kernels/cuda/decode_rolling.cuh"
+#include "kernels/cuda/victim.cuh"
+
+namespace hydrant::cuda {
+
+// Of an entry's key, value and position.
+__device__ inline uint32_t DataSlot(const DecodeLaunch& launch, const DecodeUnit& unit, int entry) {
+  const int block_size = launch.args.pages.layout.block_size;
+  const PageIds* blocks = launch.args.tables.HeadBlocks(unit.slot, launch.args.layer, unit.head);
+  return static_cast<uint32_t>(blocks[entry / block_size].data * block_size + entry % block_size);
+}
+
+// Of an entry's score and log weights.
+__device__ inline uint32_t StateSlot(const DecodeLaunch& launch, const DecodeUnit& unit,
+                                     int entry) {
+  const int block_size = launch.args.pages.layout.block_size;
+  const PageIds* blocks = launch.args.tables.HeadBlocks(unit.slot, launch.args.layer, unit.head);
+  return static_cast<uint32_t>(blocks[entry / block_size].state * block_size + entry % block_size);
+}
+
+// One more query head's weight on an entry.
+__device__ inline float ReduceWeight(GroupReduce reduce, float so_far, float weight) {
+  return reduce == GroupReduce::kMax            ? fmaxf(so_far, weight)
+         : reduce == GroupReduce::kSumOfSquares ? fmaf(weight, weight, so_far)
+                                                : so_far + weight;
+}
+
+// Scores this block's entries anew. weight(h, i): the share of query head h's attention that entry
+// unit.begin + i has; data_slot(i): DataSlot of it. Returns the best victim among the thread's
+// entries.
+template <typename Weight, typename Slot>
+__device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const DecodeUnit& unit,
+                                        const DecodeRule& rule, int32_t rank_above, Slot data_slot,
+                                        Weight weight) {
+  const KvPages& pages = launch.args.pages;
+  const int32_t next_position = rule.rolling ? unit.length : launch.args.positions[unit.row] + 1;
+  const float heads = rule.reduce == GroupReduce::kMean ? static_cast<float>(launch.group) : 1.0f;
+  VictimCandidate mine = VictimCandidate::None();
+  // Several entries' loads are under way at once; past the last entry they are its own again.
+  constexpr int kAtOnce = 4;
+  for (int first = static_cast<int>(threadIdx.x); first < unit.count;
+       first += kAtOnce * kDecodeThreads) {
+    int at[kAtOnce];
+    uint32_t slots[kAtOnce], states[kAtOnce];
+    int32_t positions[kAtOnce];
+    float scores[kAtOnce], weights[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      at[i] = min(first + i * kDecodeThreads, unit.count - 1);
+      slots[i] = data_slot(at[i]);
+      states[i] = StateSlot(launch, unit, unit.begin + at[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      positions[i] = __ldcg(&pages.positions[slots[i]]);
+      scores[i] = __ldcg(&pages.scores[states[i]]);
+    }
+#pragma unroll 1
+    for (int h = 0; h < launch.group && !rule.by_position; ++h) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        weights[i] = ReduceWeight(rule.reduce, weights[i], weight(h, at[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * kDecodeThreads >= unit.count) continue;
+      const int entry = unit.begin + at[i];
+      if (rule.rolling) {
+        positions[i] = RankAfter(unit, entry, positions[i], rank_above);
+        pages.positions[slots[i]] = positions[i];
+      }
+      const float score = rule.by_position
+                              ? static_cast<float>(positions[i])
+                              : rule.decay * scores[i] + rule.gain * (weights[i] / heads);
+      if (!rule.by_position) pages.scores[states[i]] = score;
+      mine.OfferEntry(rule, next_position, entry, positions[i], score);
+    }
+  }
+  return mine;
+}
+
+// Whether all other blocks of the head have ended, and what they left is to be seen. Counts in
+// launch.splits_done, which is zero again when it says so.
+__device__ inline bool IsLastOfHead(const DecodeLaunch& launch, const DecodeUnit& unit) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    last =
+        atomicInc(&launch.splits_done[unit.unit], static_cast<unsigned>(launch.max_splits) - 1) ==
+        static_cast<unsigned>(launch.max_splits) - 1;
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+// The kernel for heads that are split: what the decode kernel has left of each part (part_factor,
+// part_weights, rank_above) becomes scores.
+class SplitScores {
+ public:
+  __device__ explicit SplitScores(const DecodeLaunch& launch)
+      : l_(launch), u_(launch), rule_(launch.args.tables.rules[u_.slot]) {}
+
+  __device__ void Run() {
+    const bool scores = u_.splits > 1 && rule_.scored;
+    if (scores && u_.count > 0) Score();
+    // Only when all blocks have read the head's length may it change.
+    if (!IsLastOfHead(l_, u_) || threadIdx.x != 0) return;
+    if (scores && u_.length == l_.args.tables.caps[u_.head_index]) StoreVictim();
+    if (u_.grows) l_.args.tables.lengths[u_.head_index] = u_.length;
+  }
+
+ private:
+  __device__ void Score() {
+    __shared__ VictimCandidate candidates[kDecodeWarps];
+    const int32_t rank_above = rule_.rolling ? l_.rank_above[u_.unit] : 0;
+    const size_t part = (static_cast<size_t>(u_.unit) * l_.max_splits + blockIdx.x) * l_.group;
+    const auto weight = [&](int h, int i) {
+      const size_t at =
+          (static_cast<size_t>(u_.unit) * l_.group + h) * l_.args.max_scored_entries + u_.begin + i;
+      return l_.part_weights[at] * l_.part_factor[part + h];
+    };
+    const auto slot = [&](int i) { return DataSlot(l_, u_, u_.begin + i); };
+    const VictimCandidate mine = BlockVictim<kDecodeThreads>(
+        ScoreEntries(l_, u_, rule_, rank_above, slot, weight), candidates);
+    if (threadIdx.x == 0) PartVictims()[blockIdx.x] = mine;
+  }
+  // Past this multiprocessor's own cache: others wrote it in this launch.
+  __device__ void StoreVictim() const {
+    VictimCandidate best = VictimCandidate::None();
+    for (int split = 0; split < u_.splits; ++split) {
+      const VictimCandidate* part = PartVictims() + split;
+      best.Offer({__ldcg(&part->score), __ldcg(&part->position), __ldcg(&part->entry)});
+    }
+    l_.args.tables.victims[u_.head_index] = best.entry;
+  }
+  __device__ VictimCandidate* PartVictims() const {
+    return static_cast<VictimCandidate*>(l_.part_victims) +
+           static_cast<size_t>(u_.unit) * l_.max_splits;
+  }
+
+  const DecodeLaunch& l_;
+  const DecodeUnit u_;
+  const DecodeRule rule_;
+};
+
+}  // namespace hydrant::cuda
+
+#endif  // HYDRANT_KERNELS_CUDA_DECODE_SCORES_CUH_
