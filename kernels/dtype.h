@@ -80,7 +80,8 @@ constexpr DTypeTraits TraitsOf(DType dtype) {
 constexpr std::string_view DTypeName(DType dtype) { return TraitsOf(dtype).name; }
 constexpr int BlockElements(DType dtype) { return TraitsOf(dtype).block_elements; }
 
-// Bytes of `count` values; count is a whole number of blocks.
+// Bytes of `count` values; count is a whole number of blocks. Not in device code: the traits hold a
+// string, whose length nvcc has no code for, and it silently leaves out all that follows.
 constexpr size_t BytesOf(DType dtype, size_t count) {
   const DTypeTraits t = TraitsOf(dtype);
   return count / t.block_elements * t.block_bytes;

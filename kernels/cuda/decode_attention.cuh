@@ -104,15 +104,14 @@ class DecodeBlock {
   __device__ void Prepare() {
     for (int i = thread_; i < RoundUpToTile(u_.count); i += kDecodeThreads)
       s_.index[i] = DataSlot(l_, u_, u_.begin + min(i, u_.count - 1));
+    const int at = u_.new_entry - u_.begin;
+    if (at >= 0 && at < u_.count) StoreNewEntry(DataSlot(l_, u_, u_.new_entry));
     const int head_dim = pages_.layout.head_dim;
     const float scale = l_.args.scale * kLog2E;
     const float* q = l_.args.q + (static_cast<size_t>(u_.row) * l_.args.num_heads +
                                   static_cast<size_t>(u_.head) * l_.group) *
                                      head_dim;
     products_.StoreQueries(q, scale);
-    __syncthreads();
-    const int at = u_.new_entry - u_.begin;
-    if (at >= 0 && at < u_.count) StoreNewEntry(s_.index[at]);
     __syncthreads();
   }
 

@@ -4,9 +4,9 @@
 //
 // Keys and values go from global memory into the registers where the instruction wants them, 16
 // bytes a lane, by naming the inner dimension anew: which dims (entries) stand in which rows of a
-// fragment does not matter to a sum, as long as the other operand agrees. The next tile is on its
-// way while this one is multiplied: at head_dim 128 a warp waits for 4 KiB at least, twelve warps
-// for 48 KiB, where 4.8 TB/s and 0.7 us ask 25 KiB of each of 132 multiprocessors.
+// fragment does not matter to a sum, as long as the other operand agrees. At head_dim 128 more
+// blocks on a multiprocessor are worth more than a tile on its way while another is multiplied
+// (docs/benchmarks.md, "On a GPU").
 //
 // Queries and weights are fp32. They are split into 16-bit parts whose sum they are, so that only
 // the rounding of fp32 sums is left: logits decide what is evicted.
@@ -41,7 +41,7 @@ class MmaProducts {
  public:
   static constexpr DType kDType = kPageDType;
   static constexpr int kTile = 16;
-  static constexpr int kBlocksPerSm = kDims <= 64 ? 4 : 3;
+  static constexpr int kBlocksPerSm = kDims <= 128 ? 4 : 3;
 
   static void Plan(DecodeLaunch* launch) {
     launch->joined_rows = launch->group < kGroup ? launch->group : kGroup;
@@ -105,7 +105,7 @@ class MmaProducts {
   // Words of eight queries: fragments of parts 0 and 1, then part 2.
   static constexpr int kQueryWords = kDims * (kQueryParts > 2 ? 12 : 8);
   // Tiles on their way beside the one at work, as registers allow.
-  static constexpr int kAhead = kDims <= 128 ? 1 : 0;
+  static constexpr int kAhead = kDims <= 64 ? 1 : 0;
   static constexpr int kStep = kDecodeWarps * kTile;
 
   // Calls load and then multiply for each of this warp's tiles, `load` kAhead tiles early.

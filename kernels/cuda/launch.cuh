@@ -18,13 +18,7 @@ constexpr int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                    cudaStream_t stream, Arguments&&... arguments) {
-  // Both once a kernel; asking each time costs little beside a launch.
-  if (shared_bytes > 0) {
-    // Left to itself the driver sets aside little more than one block of a multiprocessor takes.
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (error != cudaSuccess) return error;
-  }
+  // More than this needs leave, once a kernel; asking each time costs little beside a launch.
   constexpr size_t kSharedWithoutLeave = 48 * 1024;
   if (shared_bytes > kSharedWithoutLeave) {
     const cudaError_t error = cudaFuncSetAttribute(

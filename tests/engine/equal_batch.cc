@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 
 namespace hydrant {
@@ -33,7 +34,7 @@ int64_t EqualBatch::Pages(const EngineLimits& limits, const std::string& policy,
 }
 
 EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
-                       int new_tokens)
+                       int new_tokens, bool shuffled)
     : engine_(engine), plan_(PlanFor(policy, prompt_tokens)) {
   const EngineLimits& limits = engine_->limits();
   if (Pages(limits, policy, count, prompt_tokens, new_tokens) > limits.num_blocks) {
@@ -43,7 +44,9 @@ EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int
   std::mt19937_64 rng(1);
   const int width = RowWidth(limits, plan_, prompt_tokens + new_tokens);
   int64_t table = 0;
-  int32_t block = 0;
+  std::vector<int32_t> blocks(Pages(limits, policy, count, prompt_tokens, new_tokens));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  if (shuffled) std::shuffle(blocks.begin(), blocks.end(), std::mt19937(7));
   prompts_.assign(count, {});
   for (int slot = 0; slot < count; ++slot) {
     for (int i = 0; i < std::max(1, prompt_tokens); ++i) {
@@ -52,7 +55,8 @@ EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int
     batch_.setups.push_back({slot, plan_});
     batch_.rows.push_back({slot, table, width});
     for (int64_t i = 0; i < int64_t{width} * limits.num_layers * limits.num_kv_heads; ++i) {
-      batch_.updates.push_back({table++, block++});
+      batch_.updates.push_back({table, blocks[table]});
+      ++table;
     }
   }
 }

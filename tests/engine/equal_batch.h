@@ -1,6 +1,5 @@
-// A batch of equal sequences with consecutive pages, for benchmarks of the engine without
-// scheduler: random prompts, then steps that decode one token of each. Ends the process where the
-// engine fails.
+// A batch of equal sequences, for benchmarks of the engine without scheduler: random prompts, then
+// steps that decode one token of each. Ends the process where the engine fails.
 #ifndef HYDRANT_TESTS_ENGINE_EQUAL_BATCH_H_
 #define HYDRANT_TESTS_ENGINE_EQUAL_BATCH_H_
 
@@ -15,9 +14,9 @@ namespace hydrant {
 class EqualBatch {
  public:
   // Other policies than "full" get a cache of 20 % of the prompt. `new_tokens`: the most that will
-  // be decoded.
+  // be decoded. `shuffled`: pages lie anywhere, as in a pool that has been in use.
   EqualBatch(Engine* engine, const std::string& policy, int count, int prompt_tokens,
-             int new_tokens);
+             int new_tokens, bool shuffled = false);
 
   // Pages that so many sequences take.
   static int64_t Pages(const EngineLimits& limits, const std::string& policy, int count,

@@ -5,9 +5,11 @@
 //
 //   step_benchmark --shape tests/engine/shapes/llama-3.1-8b.json [--device cuda] [--dtype bfloat16]
 //                  [--threads 2] [--json FILE] [--quick 0] [--case h2o:64:1024]
+//                  [--pages consecutive]
 //
 // Prints a markdown table; --quick 1 makes everything small, to see that it runs. --case
-// POLICY:SEQUENCES:CONTEXT measures that one alone.
+// POLICY:SEQUENCES:CONTEXT measures that one alone. --pages shuffled: pages lie anywhere, as in a
+// pool that has been in use.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -92,9 +94,9 @@ double CacheBytesMoved(const Engine& engine, const Case& c, int entries) {
   return entry * entries * c.batch * config.num_layers * config.num_kv_heads;
 }
 
-void Measure(Engine* engine, const std::string& model, const Case& c, double weight_bytes,
-             double bandwidth, int steps, MeasurementLog* log) {
-  EqualBatch batch(engine, c.policy, c.batch, c.context, (kRepeats + 1) * steps);
+void Measure(Engine* engine, const std::string& model, const Case& c, bool shuffled,
+             double weight_bytes, double bandwidth, int steps, MeasurementLog* log) {
+  EqualBatch batch(engine, c.policy, c.batch, c.context, (kRepeats + 1) * steps, shuffled);
   const double prefill = batch.Prefill(c.context);
   double seconds = std::numeric_limits<double>::infinity();
   int at = c.context;
@@ -138,7 +140,7 @@ void MakeRoom(const ModelConfig& config, const std::vector<Case>& cases, int new
 int Main(int argc, char** argv) {
   std::map<std::string, std::string> flags = {
       {"shape", ""},  {"device", "cuda"}, {"json", ""}, {"dtype", "bfloat16"},
-      {"quick", "0"}, {"threads", "2"},   {"case", ""}};
+      {"quick", "0"}, {"threads", "2"},   {"case", ""}, {"pages", "consecutive"}};
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 == argc || std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
       std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
@@ -150,6 +152,9 @@ int Main(int argc, char** argv) {
                                                      {"float32", WeightDType::kFloat32}};
   if (dtypes.count(flags["dtype"]) == 0)
     Fail(absl::InvalidArgumentError("--dtype: bfloat16 or float32"));
+  if (flags["pages"] != "consecutive" && flags["pages"] != "shuffled")
+    Fail(absl::InvalidArgumentError("--pages: consecutive or shuffled"));
+  const bool shuffled = flags["pages"] == "shuffled";
   const bool quick = flags["quick"] != "0";
   std::vector<Case> cases(std::begin(kCases), std::end(kCases));
   if (quick) cases.assign(std::begin(kQuickCases), std::end(kQuickCases));
@@ -180,7 +185,8 @@ int Main(int argc, char** argv) {
   MeasurementLog log(flags["json"]);
   log.Write("device", {{"program", "step_benchmark"}, {"description", (*engine)->Description()}});
   const std::string model = std::filesystem::path(flags["shape"]).stem().string();
-  for (const Case& c : cases) Measure(engine->get(), model, c, weights, bandwidth, steps, &log);
+  for (const Case& c : cases)
+    Measure(engine->get(), model, c, shuffled, weights, bandwidth, steps, &log);
   return 0;
 }
 

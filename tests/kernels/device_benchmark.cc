@@ -156,10 +156,18 @@ class Bench {
     std::printf("\n");
   }
 
+  // As many layers as the memory that a cache of some size takes; their pages lie anywhere in it.
+  static int LayersOf(int rows, int length) {
+    constexpr double kBytes = 6e9;
+    const double layer = 4.0 * rows * kKvHeads * length * kHeadDim;
+    return std::clamp(static_cast<int>(kBytes / layer), 1, 16);
+  }
+
   // `rows` sequences, row r by rules[r % rules.size()], every head at its cap, so that steps
   // repeat.
   DecodeAttentionArgs DecodeWorld(int rows, int length, const std::vector<DecodeRule>& rules) {
-    const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads;
+    const int layers = quick_ ? 1 : LayersOf(rows, length);
+    const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads * layers;
     DecodeAttentionArgs args;
     args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width, heads * width};
     const size_t slots = static_cast<size_t>(heads) * width * kBlockSize;
@@ -180,11 +188,11 @@ class Bench {
     std::vector<int64_t> row_begin(rows);
     std::vector<DecodeRule> row_rules(rows);
     for (int row = 0; row < rows; ++row) {
-      row_begin[row] = static_cast<int64_t>(row) * kKvHeads * width;
+      row_begin[row] = static_cast<int64_t>(row) * layers * kKvHeads * width;
       row_rules[row] = rules[row % rules.size()];
       if (row_rules[row].scored) args.max_scored_entries = length;
     }
-    args.tables = {.num_layers = 1,
+    args.tables = {.num_layers = layers,
                    .num_kv_heads = kKvHeads,
                    .blocks = Upload(blocks),
                    .row_begin = Upload(row_begin),
@@ -239,8 +247,11 @@ class Bench {
     const double kv_bytes = entries * 2 * kHeadDim * 2;
     std::map<std::string, double> seconds, share;
     for (const Mix& mix : Mixes()) {
-      const DecodeAttentionArgs args = DecodeWorld(rows, length, mix.rules);
-      const double taken = Time([&] { backend_.DecodeAttention(args); });
+      DecodeAttentionArgs args = DecodeWorld(rows, length, mix.rules);
+      const double taken = Time([&] {
+        backend_.DecodeAttention(args);
+        args.layer = (args.layer + 1) % args.tables.num_layers;  // nothing is near from before
+      });
       buffers_.clear();
       seconds[mix.name] = taken;
       share[mix.name] = (kv_bytes + entries * mix.score_bytes) / taken / copy_;
