@@ -9,8 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/request_log.h"
-#include "server/wire_events.h"
 
 namespace hydrant {
 namespace {
@@ -27,106 +25,46 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
   return stream;
 }
 
-GenerateStream::GenerateStream(Args args) : args_(std::move(args)) {}
+GenerateStream::GenerateStream(Args args)
+    : args_(std::move(args)),
+      output_({.metrics = args_.metrics, .arrived = args_.arrived, .admission = args_.admission}) {}
 
 bool GenerateStream::EndIfGone() {
   const std::lock_guard lock(mutex_);
   if (!gone_.has_value()) return false;
-  const bool late = absl::IsDeadlineExceeded(*gone_);
-  args_.metrics->ended.Add(late ? "deadline" : "cancelled");
-  if (args_.admission != nullptr) args_.admission->Release();
-  End(ToGrpcStatus({*gone_, late ? "DEADLINE" : "CANCELLED"}));
+  output_.Abandon(*gone_);
+  End(ToGrpcStatus(output_.TakeFailure()->refusal));
   return true;
 }
 
 void GenerateStream::SetRequest(const std::string& request_id, const std::string& policy,
                                 RequestHandle first, const OutputOptions& output) {
   const std::lock_guard lock(mutex_);
-  request_id_ = request_id;
-  policy_ = policy;
   first_handle_ = first;
-  outputs_ = SampleOutputs(output);
-  last_token_at_.resize(output.num_samples);
+  output_.SetRequest(request_id, policy, output);
 }
 
 void GenerateStream::Open(v1::Accepted accepted) {
   const std::lock_guard lock(mutex_);
-  accepted_ = std::move(accepted);
-  open_ = true;
+  output_.Open(std::move(accepted));
   if (gone_.has_value()) Cancel(*gone_);
   Advance();
 }
 
 void GenerateStream::Refuse(const Refusal& refusal) {
   const std::lock_guard lock(mutex_);
-  if (args_.admission != nullptr) args_.admission->Release();
+  output_.Refuse(refusal);
   End(ToGrpcStatus(refusal));
-}
-
-void GenerateStream::ObserveTokens(size_t index) {
-  const auto now = std::chrono::steady_clock::now();
-  const auto since = [now](auto then) { return std::chrono::duration<double>(now - then).count(); };
-  std::optional<std::chrono::steady_clock::time_point>& last = last_token_at_[index];
-  if (last.has_value()) {
-    args_.metrics->inter_token_latency.Observe(since(*last));
-  } else if (!had_token_) {
-    args_.metrics->time_to_first_token.Observe(since(args_.arrived));
-  }
-  had_token_ = true;
-  last = now;
 }
 
 void GenerateStream::OnEvent(Event event) {
   const std::lock_guard lock(mutex_);
-  const size_t index = event.handle - first_handle_;
-  if (const auto* delta = std::get_if<Delta>(&event.what)) {
-    Append(index, *delta);
-  } else if (const auto* progress = std::get_if<Progress>(&event.what)) {
-    // An older one that was not sent is out of date.
-    if (outputs_.IsFirstLive(index)) progress_ = ToWireProgress(*progress);
-  } else if (const auto* of_prompt = std::get_if<PromptLogprobs>(&event.what)) {
-    if (!broken_) outputs_.Append(*of_prompt);
-  } else if (const auto* finished = std::get_if<Finished>(&event.what)) {
-    outputs_.End(index, *finished);
-    EndRequest();
-  } else if (const auto* failed = std::get_if<Failed>(&event.what)) {
-    const bool first = !outputs_.HasFailed();
-    outputs_.End(index, *failed);
-    EndRequest();
-    if (first && std::holds_alternative<std::monostate>(end_))
-      Cancel(absl::CancelledError("another sample of the request has failed"));
-  }
-}
-
-// Where its last sample has ended. Before the client can hear of it: who has read the end of a
-// stream finds it counted.
-void GenerateStream::EndRequest() {
-  end_ = outputs_.RequestEnd();
-  if (const auto* finished = std::get_if<Finished>(&end_)) {
-    Charge(finished->usage);
-    args_.metrics->Ended(policy_, *finished);
-    args_.metrics->end_to_end.Observe(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - args_.arrived).count());
-    LogRequest({.request_id = request_id_,
-                .policy = policy_,
-                .outcome = OutcomeOf(*finished),
-                .reason = OutcomeOf(*finished),
-                .usage = &*finished->usage,
-                .samples = outputs_.size()});
-  } else if (const auto* failed = std::get_if<Failed>(&end_)) {
-    Charge(failed->usage);
-    args_.metrics->Ended(policy_, *failed);
-    LogRequest({.request_id = request_id_,
-                .policy = policy_,
-                .outcome = OutcomeOf(*failed),
-                .reason = failed->reason,
-                .usage = &*failed->usage,
-                .samples = outputs_.size()});
-  }
-}
-
-void GenerateStream::Charge(const Usage& usage) {
-  if (args_.admission != nullptr) args_.admission->Charge(usage);
+  const bool had_failed = output_.HasFailedInPart();
+  output_.OnEvent(event.handle - first_handle_, event);
+  if (output_.HasFailedInPart() && !had_failed)
+    Cancel(absl::CancelledError("another sample of the request has failed"));
+  // Without a write in flight the bytes are about to leave: one step's output is always allowed.
+  if (writing_ && !broken_ && output_.num_bytes() > args_.max_buffered_bytes) CutOffSlowReader();
 }
 
 void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
@@ -139,20 +77,15 @@ void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
   if (writing_ && !late_) delivery_ = delivery;
 }
 
-void GenerateStream::Append(size_t index, const Delta& delta) {
-  if (delta.token_id.has_value()) ObserveTokens(index);
-  if (broken_) return;
-  progress_.reset();  // what it said is behind us
-  outputs_.Append(index, delta);
-  // Without a write in flight the bytes are about to leave: one step's output is always allowed.
-  if (writing_ && outputs_.num_bytes() > args_.max_buffered_bytes) CutOffSlowReader();
+void GenerateStream::Break() {
+  broken_ = true;
+  output_.Drop();
 }
 
 void GenerateStream::CutOffSlowReader() {
   const std::string why = absl::StrCat("the client does not read its stream: more than ",
                                        args_.max_buffered_bytes, " bytes wait to be sent");
-  broken_ = true;
-  outputs_.Drop();
+  Break();
   Cancel(absl::ResourceExhaustedError(why));
   // A status sent with Finish() would wait behind the unread data; the core's cancellation does
   // not.
@@ -164,7 +97,7 @@ void GenerateStream::OnWriteDone(bool ok) {
   const std::lock_guard lock(mutex_);
   writing_ = false;
   late_ = std::exchange(overtaken_, false);
-  if (!ok) broken_ = true;
+  if (!ok) Break();
   Advance();
   // What a step brings of several samples is several messages.
   if (!writing_ || late_) delivery_.reset();
@@ -184,14 +117,15 @@ void GenerateStream::OnCancel() {
   const std::lock_guard lock(mutex_);
   gone_ = DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
                               : absl::CancelledError("the client has gone");
-  broken_ = true;
+  Break();
   Cancel(*gone_);
   Advance();
 }
 
 void GenerateStream::Cancel(const absl::Status& why) {
   args_.cancel(first_handle_, why);
-  spdlog::debug("request {} is to end: {}", request_id_.empty() ? "(not read yet)" : request_id_,
+  spdlog::debug("request {} is to end: {}",
+                output_.request_id().empty() ? "(not read yet)" : output_.request_id(),
                 std::string(why.message()));
 }
 
@@ -199,67 +133,56 @@ void GenerateStream::Cancel(const absl::Status& why) {
 void GenerateStream::OnDone() { const std::shared_ptr<GenerateStream> last = std::move(self_); }
 
 void GenerateStream::Advance() {
-  if (!open_ || writing_ || done_) return;
+  if (writing_ || done_) return;
   if (broken_) {
     // The status goes nowhere, but gRPC wants one, and the call must stay until the request has
     // ended.
-    if (std::holds_alternative<std::monostate>(end_)) return;
-    return End(grpc::Status::CANCELLED);
+    if (output_.IsOver()) End(grpc::Status::CANCELLED);
+    return;
   }
-  for (v1::GenerateResponse message; TakeNextMessage(&message); message.Clear()) {
-    if (!Translate(message)) continue;
-    writing_ = true;
-    const grpc::WriteOptions options = HowToWrite();
-    has_written_ = true;
-    return StartWrite(&in_flight_, options);
+  // What the client's contract has no word for is left out.
+  for (v1::GenerateResponse message; output_.TakeNext(&message); message.Clear()) {
+    std::optional<grpc::ByteBuffer> bytes = args_.contract->Translate(message);
+    const bool is_last = message.has_usage();
+    if (bytes.has_value()) return is_last ? WriteLast(*std::move(bytes)) : Write(*std::move(bytes));
   }
-  if (const auto* finished = std::get_if<Finished>(&end_)) {
-    FinishWithUsage(*finished);
-  } else if (const auto* failed = std::get_if<Failed>(&end_)) {
-    FinishWithFailure(*failed);
-  }
-}
-
-// False: the client's contract has no word for it.
-bool GenerateStream::Translate(const v1::GenerateResponse& message) {
-  std::optional<grpc::ByteBuffer> bytes = args_.contract->Translate(message);
-  if (!bytes.has_value()) return false;
-  in_flight_ = *std::move(bytes);
-  args_.metrics->sent_bytes += in_flight_.Length();
-  return true;
+  if (!output_.IsOver()) return;
+  if (const auto failure = output_.TakeFailure()) return EndWith(*failure);
+  EndWell();
 }
 
 // What ends the stream goes out in one piece, and so does what a step brings of several samples.
 // The first message never waits for others: gRPC calls its write done when the headers that go with
 // it have left, and with the hint they stay until something else is sent on the connection, the
 // next keepalive at the latest.
-grpc::WriteOptions GenerateStream::HowToWrite() const {
+void GenerateStream::Write(grpc::ByteBuffer bytes) {
+  in_flight_ = std::move(bytes);
+  args_.metrics->sent_bytes += in_flight_.Length();
   grpc::WriteOptions options;
-  const bool others_follow = (outputs_.HasNext() && args_.contract->SaysAll()) ||
-                             !std::holds_alternative<std::monostate>(end_);
+  const bool others_follow = output_.IsOver() || (output_.HasNext() && args_.contract->SaysAll());
   if (others_follow && has_written_) options.set_buffer_hint();
-  return options;
+  has_written_ = true;
+  writing_ = true;
+  StartWrite(&in_flight_, options);
 }
 
-bool GenerateStream::TakeNextMessage(v1::GenerateResponse* message) {
-  if (accepted_.has_value()) {
-    *message->mutable_accepted() = *std::move(accepted_);
-    accepted_.reset();
-    return true;
+void GenerateStream::WriteLast(grpc::ByteBuffer bytes) {
+  in_flight_ = std::move(bytes);
+  args_.metrics->sent_bytes += in_flight_.Length();
+  if (EndGap().count() > 0) {
+    writing_ = true;
+    StartWrite(&in_flight_);
+  } else {
+    done_ = true;
+    AddLoadReport(grpc::StatusCode::OK);
+    StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
   }
-  if (outputs_.TakeNext(message)) return true;
-  if (progress_.has_value() && std::holds_alternative<std::monostate>(end_)) {
-    *message->mutable_progress() = *std::move(progress_);
-    progress_.reset();
-    return true;
-  }
-  return false;
 }
 
 // Nobody asks for it: clients that balance by it look, others pass some 200 bytes by.
 void GenerateStream::AddLoadReport(grpc::StatusCode code) {
   if (!args_.load_report) return;
-  const int samples = first_handle_ == 0 ? 0 : static_cast<int>(outputs_.size());
+  const auto samples = static_cast<int>(output_.num_samples());
   args_.context->AddTrailingMetadata(kLoadTrailer, args_.load_report(code, samples));
 }
 
@@ -269,23 +192,16 @@ void GenerateStream::End(const grpc::Status& status) {
   Finish(status);
 }
 
-void GenerateStream::FinishWithUsage(const Finished& finished) {
+void GenerateStream::EndWell() {
   const std::chrono::microseconds gap = EndGap();
-  if (usage_sent_) return FinishAfter(gap);
-  v1::GenerateResponse message;
-  *message.mutable_usage() = ToWireUsage(finished.usage);
-  usage_sent_ = true;
-  if (!Translate(message)) {
-    if (gap.count() > 0) return FinishAfter(gap);
-    End(grpc::Status::OK);
-  } else if (gap.count() > 0) {
-    writing_ = true;
-    StartWrite(&in_flight_);
-  } else {
-    done_ = true;
-    AddLoadReport(grpc::StatusCode::OK);
-    StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
-  }
+  if (gap.count() > 0) return EndAfter(gap);
+  End(grpc::Status::OK);
+}
+
+void GenerateStream::EndWith(const RequestFailure& failure) {
+  if (failure.usage.has_value())
+    args_.context->AddTrailingMetadata(kUsageTrailer, failure.usage->SerializeAsString());
+  End(ToGrpcStatus(failure.refusal));
 }
 
 // gRPC closes a connection that is past its age, or of a server that leaves, as soon as the last of
@@ -301,7 +217,7 @@ std::chrono::microseconds GenerateStream::EndGap() const {
                                                std::chrono::milliseconds(20));
 }
 
-void GenerateStream::FinishAfter(std::chrono::microseconds gap) {
+void GenerateStream::EndAfter(std::chrono::microseconds gap) {
   if (end_alarm_.has_value()) return;
   end_alarm_.emplace();
   end_alarm_->Set(std::chrono::system_clock::now() + gap, [weak = weak_from_this()](bool) {
@@ -310,11 +226,6 @@ void GenerateStream::FinishAfter(std::chrono::microseconds gap) {
     const std::lock_guard lock(stream->mutex_);
     if (!stream->done_) stream->End(grpc::Status::OK);
   });
-}
-
-void GenerateStream::FinishWithFailure(const Failed& failed) {
-  args_.context->AddTrailingMetadata(kUsageTrailer, ToWireUsage(failed.usage).SerializeAsString());
-  End(ToGrpcStatus({failed.status, failed.reason, failed.retry_after_us}));
 }
 
 }  // namespace hydrant

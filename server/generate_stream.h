@@ -1,8 +1,8 @@
-// One Generate call: takes the loop's events for a request's samples and writes them, one write in
-// flight at a time. What comes of a sample while a write is pending is merged into its next
-// message, so a client that reads slowly gets fewer, longer messages; one that stops reading is cut
-// off when the buffer of all samples is full, and harms nobody. When one sample fails the others
-// are cancelled, and the call ends when all have ended.
+// One Generate call: takes the loop's events for a request's samples and writes what they bring
+// (request_output.h), one write in flight at a time. What comes of a sample while a write is
+// pending is merged into its next message, so a client that reads slowly gets fewer, longer
+// messages; one that stops reading is cut off when the buffer of all samples is full, and harms
+// nobody. When one sample fails the others are cancelled, and the call ends when all have ended.
 //
 // Owned by itself until gRPC is done with it (OnDone), and shared with the router until the request
 // has ended.
@@ -21,13 +21,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 #include "server/event_router.h"
 #include "server/generate_contract.h"
 #include "server/request_metrics.h"
+#include "server/request_output.h"
 #include "server/sample_outputs.h"
 #include "server/status_details.h"
 #include "server/tenant_account.h"
@@ -83,52 +83,38 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   explicit GenerateStream(Args args);
 
   // REQUIRES: mutex_ held, for all but DeadlineHasPassed().
-  void ObserveTokens(size_t index);
-  void Append(size_t index, const Delta& delta);
-  void EndRequest();
-  void Charge(const Usage& usage);
+  void Break();
   void CutOffSlowReader();
   bool DeadlineHasPassed() const;
   void Cancel(const absl::Status& why);
   void Advance();
-  bool TakeNextMessage(v1::GenerateResponse* message);
-  bool Translate(const v1::GenerateResponse& message);
-  grpc::WriteOptions HowToWrite() const;
+  void Write(grpc::ByteBuffer bytes);
+  void WriteLast(grpc::ByteBuffer bytes);
   void AddLoadReport(grpc::StatusCode code);
   void End(const grpc::Status& status);
-  void FinishWithUsage(const Finished& finished);
-  void FinishWithFailure(const Failed& failed);
+  void EndWell();
+  void EndWith(const RequestFailure& failure);
   std::chrono::microseconds EndGap() const;
-  void FinishAfter(std::chrono::microseconds gap);
+  void EndAfter(std::chrono::microseconds gap);
 
   const Args args_;
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::string request_id_;
-  std::string policy_;
+  RequestOutput output_;
   RequestHandle first_handle_ = 0;    // 0: SetRequest() was not called
   std::optional<absl::Status> gone_;  // the client, and why
-  // What waits to be sent, in the order in which it goes out:
-  std::optional<v1::Accepted> accepted_;
-  SampleOutputs outputs_{OutputOptions()};
-  std::optional<v1::Progress> progress_;
-  SampleOutputs::Ending end_;  // once all samples have ended
 
   grpc::ByteBuffer in_flight_;
   std::shared_ptr<Delivery> delivery_;  // of in_flight_, where the loop may wait for it
-  bool open_ = false;                   // Open() was called
   bool writing_ = false;                // a write is in flight
   bool overtaken_ = false;              // another step has ended since it began
   bool late_ = false;         // the write before was overtaken: nobody shall wait for this client
   bool broken_ = false;       // the client is gone or was cut off: nothing more can be written
   bool has_written_ = false;  // a message
-  bool usage_sent_ = false;   // only the status is left
   std::optional<grpc::Alarm> end_alarm_;  // until the status may follow
   bool done_ = false;                     // Finish() was called
-  bool had_token_ = false;                // of any sample
-  std::vector<std::optional<std::chrono::steady_clock::time_point>> last_token_at_;  // by sample
 };
 
 }  // namespace hydrant
