@@ -26,6 +26,7 @@ constexpr std::array kRules = {
     CallRule{"/hydrant.v1.Hydrant/Detokenize", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/Embed", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/Generate", Who::kTenant},
+    CallRule{"/hydrant.v1.Hydrant/GenerateBatch", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/GetContext", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/GetModelInfo", Who::kTenant},
     CallRule{"/hydrant.v1.Hydrant/GetServerInfo", Who::kTenant},

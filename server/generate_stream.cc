@@ -25,46 +25,84 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
   return stream;
 }
 
-GenerateStream::GenerateStream(Args args)
-    : args_(std::move(args)),
-      output_({.metrics = args_.metrics, .arrived = args_.arrived, .admission = args_.admission}) {}
+GenerateStream::GenerateStream(Args args) : args_(std::move(args)) {
+  items_.push_back({RequestOutput(
+      {.metrics = args_.metrics, .arrived = args_.arrived, .admission = args_.admission})});
+}
 
-bool GenerateStream::EndIfGone() {
+void GenerateStream::SetRequests(size_t count, RequestHandle first) {
+  const std::lock_guard lock(mutex_);
+  first_handle_ = first;
+  while (items_.size() < count)
+    items_.push_back(
+        {RequestOutput({.metrics = args_.metrics, .arrived = args_.arrived, .admission = {}})});
+}
+
+void GenerateStream::SetAdmission(size_t index,
+                                  std::shared_ptr<TenantAccount::Admission> admission) {
+  const std::lock_guard lock(mutex_);
+  items_[index].output.SetAdmission(std::move(admission));
+}
+
+void GenerateStream::RefuseCall(const Refusal& refusal) {
+  const std::lock_guard lock(mutex_);
+  items_.front().output.Refuse(refusal);
+  End(ToGrpcStatus(refusal));
+}
+
+bool GenerateStream::EndIfGone(size_t index) {
   const std::lock_guard lock(mutex_);
   if (!gone_.has_value()) return false;
-  output_.Abandon(*gone_);
-  End(ToGrpcStatus(output_.TakeFailure()->refusal));
+  items_[index].output.Abandon(*gone_);
+  Touched(index);
+  Advance();
   return true;
 }
 
-void GenerateStream::SetRequest(const std::string& request_id, const std::string& policy,
-                                RequestHandle first, const OutputOptions& output) {
+void GenerateStream::Refuse(size_t index, const Refusal& refusal) {
   const std::lock_guard lock(mutex_);
-  first_handle_ = first;
-  output_.SetRequest(request_id, policy, output);
-}
-
-void GenerateStream::Open(v1::Accepted accepted) {
-  const std::lock_guard lock(mutex_);
-  output_.Open(std::move(accepted));
-  if (gone_.has_value()) Cancel(*gone_);
+  items_[index].output.Refuse(refusal);
+  Touched(index);
   Advance();
 }
 
-void GenerateStream::Refuse(const Refusal& refusal) {
+void GenerateStream::SetRequest(size_t index, const std::string& request_id,
+                                const std::string& policy, const OutputOptions& output) {
   const std::lock_guard lock(mutex_);
-  output_.Refuse(refusal);
-  End(ToGrpcStatus(refusal));
+  items_[index].output.SetRequest(request_id, policy, output);
+}
+
+void GenerateStream::Open(size_t index, v1::Accepted accepted) {
+  const std::lock_guard lock(mutex_);
+  items_[index].output.Open(std::move(accepted));
+  if (gone_.has_value()) Cancel(index, *gone_);
+  Touched(index);
+  Advance();
 }
 
 void GenerateStream::OnEvent(Event event) {
   const std::lock_guard lock(mutex_);
-  const bool had_failed = output_.HasFailedInPart();
-  output_.OnEvent(event.handle - first_handle_, event);
-  if (output_.HasFailedInPart() && !had_failed)
-    Cancel(absl::CancelledError("another sample of the request has failed"));
+  const size_t place = event.handle - first_handle_;
+  const size_t index = place / kMaxSamples;
+  RequestOutput& output = items_[index].output;
+  const bool had_failed = output.HasFailedInPart();
+  num_bytes_ -= output.num_bytes();
+  output.OnEvent(place % kMaxSamples, event);
+  num_bytes_ += output.num_bytes();
+  if (output.HasFailedInPart() && !had_failed)
+    Cancel(index, absl::CancelledError("another sample of the request has failed"));
+  Touched(index);
   // Without a write in flight the bytes are about to leave: one step's output is always allowed.
-  if (writing_ && !broken_ && output_.num_bytes() > args_.max_buffered_bytes) CutOffSlowReader();
+  if (writing_ && num_bytes_ > args_.max_buffered_bytes) CutOffSlowReader();
+}
+
+// Something has happened to it.
+void GenerateStream::Touched(size_t index) {
+  Item& item = items_[index];
+  if (!std::exchange(item.in_line, true)) line_.push_back(index);
+  if (!item.output.IsOver() || std::exchange(item.over, true)) return;
+  ++num_over_;
+  last_over_ = index;
 }
 
 void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
@@ -79,14 +117,22 @@ void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
 
 void GenerateStream::Break() {
   broken_ = true;
-  output_.Drop();
+  num_bytes_ = 0;
+  for (Item& item : items_) item.output.Drop();
+}
+
+void GenerateStream::Leave(const absl::Status& why) {
+  Break();
+  if (!gone_.has_value()) gone_ = why;
+  for (size_t index = 0; index < items_.size(); ++index) {
+    if (!items_[index].over) Cancel(index, *gone_);
+  }
 }
 
 void GenerateStream::CutOffSlowReader() {
   const std::string why = absl::StrCat("the client does not read its stream: more than ",
                                        args_.max_buffered_bytes, " bytes wait to be sent");
-  Break();
-  Cancel(absl::ResourceExhaustedError(why));
+  Leave(absl::ResourceExhaustedError(why));
   // A status sent with Finish() would wait behind the unread data; the core's cancellation does
   // not.
   grpc_call_cancel_with_status(args_.context->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, why.c_str(),
@@ -115,17 +161,15 @@ bool GenerateStream::DeadlineHasPassed() const {
 
 void GenerateStream::OnCancel() {
   const std::lock_guard lock(mutex_);
-  gone_ = DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
-                              : absl::CancelledError("the client has gone");
-  Break();
-  Cancel(*gone_);
+  Leave(DeadlineHasPassed() ? absl::DeadlineExceededError("the call's deadline has passed")
+                            : absl::CancelledError("the client has gone"));
   Advance();
 }
 
-void GenerateStream::Cancel(const absl::Status& why) {
-  args_.cancel(first_handle_, why);
-  spdlog::debug("request {} is to end: {}",
-                output_.request_id().empty() ? "(not read yet)" : output_.request_id(),
+void GenerateStream::Cancel(size_t index, const absl::Status& why) {
+  args_.cancel(FirstHandle(index), why);
+  const std::string& id = items_[index].output.request_id();
+  spdlog::debug("request {} is to end: {}", id.empty() ? "(not read yet)" : id,
                 std::string(why.message()));
 }
 
@@ -135,20 +179,49 @@ void GenerateStream::OnDone() { const std::shared_ptr<GenerateStream> last = std
 void GenerateStream::Advance() {
   if (writing_ || done_) return;
   if (broken_) {
-    // The status goes nowhere, but gRPC wants one, and the call must stay until the request has
+    // The status goes nowhere, but gRPC wants one, and the call must stay until all requests have
     // ended.
-    if (output_.IsOver()) End(grpc::Status::CANCELLED);
+    if (IsOver()) End(grpc::Status::CANCELLED);
     return;
   }
-  // What the client's contract has no word for is left out.
-  for (v1::GenerateResponse message; output_.TakeNext(&message); message.Clear()) {
-    std::optional<grpc::ByteBuffer> bytes = args_.contract->Translate(message);
-    const bool is_last = message.has_usage();
-    if (bytes.has_value()) return is_last ? WriteLast(*std::move(bytes)) : Write(*std::move(bytes));
+  while (HasNext()) {
+    if (SendNext()) return;
   }
-  if (!output_.IsOver()) return;
-  if (const auto failure = output_.TakeFailure()) return EndWith(*failure);
-  EndWell();
+  if (IsOver()) EndWell();
+}
+
+// Then the first in line has something.
+bool GenerateStream::HasNext() {
+  while (!line_.empty() && !items_[line_.front()].output.HasNext()) {
+    items_[line_.front()].in_line = false;
+    line_.pop_front();
+  }
+  return !line_.empty();
+}
+
+// False: the client's contract has no word for it. REQUIRES: HasNext()
+bool GenerateStream::SendNext() {
+  const size_t index = line_.front();
+  line_.pop_front();
+  line_.push_back(index);
+  RequestOutput& output = items_[index].output;
+  v1::GenerateResponse message;
+  std::optional<grpc::ByteBuffer> bytes;
+  num_bytes_ -= output.num_bytes();
+  if (output.TakeNext(&message)) {
+    bytes = args_.contract->Translate(index, message);
+  } else if (const std::optional<RequestFailure> failure = output.TakeFailure()) {
+    bytes = args_.contract->TranslateFailure(index, *failure);
+    if (!bytes.has_value()) return EndWith(*failure), true;
+  }
+  num_bytes_ += output.num_bytes();
+  if (!bytes.has_value()) return false;
+  if (IsOver() && !HasNext()) {
+    WriteLast(*std::move(bytes));
+  } else {
+    Write(*std::move(bytes));
+  }
+  return true;
 }
 
 // What ends the stream goes out in one piece, and so does what a step brings of several samples.
@@ -159,7 +232,7 @@ void GenerateStream::Write(grpc::ByteBuffer bytes) {
   in_flight_ = std::move(bytes);
   args_.metrics->sent_bytes += in_flight_.Length();
   grpc::WriteOptions options;
-  const bool others_follow = output_.IsOver() || (output_.HasNext() && args_.contract->SaysAll());
+  const bool others_follow = IsOver() || (HasNext() && args_.contract->SaysAll());
   if (others_follow && has_written_) options.set_buffer_hint();
   has_written_ = true;
   writing_ = true;
@@ -182,7 +255,7 @@ void GenerateStream::WriteLast(grpc::ByteBuffer bytes) {
 // Nobody asks for it: clients that balance by it look, others pass some 200 bytes by.
 void GenerateStream::AddLoadReport(grpc::StatusCode code) {
   if (!args_.load_report) return;
-  const auto samples = static_cast<int>(output_.num_samples());
+  const auto samples = static_cast<int>(items_[last_over_].output.num_samples());
   args_.context->AddTrailingMetadata(kLoadTrailer, args_.load_report(code, samples));
 }
 

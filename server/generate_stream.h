@@ -1,11 +1,12 @@
-// One Generate call: takes the loop's events for a request's samples and writes what they bring
-// (request_output.h), one write in flight at a time. What comes of a sample while a write is
-// pending is merged into its next message, so a client that reads slowly gets fewer, longer
-// messages; one that stops reading is cut off when the buffer of all samples is full, and harms
-// nobody. When one sample fails the others are cancelled, and the call ends when all have ended.
+// One call that generates: takes the loop's events for the samples of its requests, one or many,
+// and writes what they bring (request_output.h), one write in flight at a time. What comes of a
+// sample while a write is pending is merged into its next message, so a client that reads slowly
+// gets fewer, longer messages; one that stops reading is cut off when the buffer of all samples is
+// full, and harms nobody. Requests that have something to say take turns. When one sample fails the
+// others of its request are cancelled, and the call ends when all have ended.
 //
-// Owned by itself until gRPC is done with it (OnDone), and shared with the router until the request
-// has ended.
+// Owned by itself until gRPC is done with it (OnDone), and shared with the router until the
+// requests have ended.
 #ifndef HYDRANT_SERVER_GENERATE_STREAM_H_
 #define HYDRANT_SERVER_GENERATE_STREAM_H_
 
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -50,27 +52,39 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     // Asks the loop to end the request of this first handle, which it may not know yet; must not
     // block.
     std::function<void(RequestHandle, absl::Status)> cancel;
-    // Of its tenant's account; null: it has none.
+    // Of the first request, to its tenant's account; null: it has none.
     std::shared_ptr<TenantAccount::Admission> admission = {};
-    // The server's load at the end of a call of so many samples, serialized; null: it is not told.
+    // The server's load at the end of a call, as the last of its requests ends with so many
+    // samples, serialized; null: it is not told.
     std::function<std::string(grpc::StatusCode, int samples)> load_report = {};
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
   // By which the client speaks.
   GenerateContract& contract() const { return *args_.contract; }
-  // A request may wait before anybody reads it. Where its client has gone meanwhile the stream is
-  // ended here, and nothing else is to be called. Returns whether it was.
-  bool EndIfGone();
+  // What the client asks for was read: so many requests, of which there was one until now. Their
+  // samples have handles of a block each, kMaxSamples of them, from `first` on.
+  void SetRequests(size_t count, RequestHandle first);
+  // Of the tenant's account, of a request that is not the first.
+  void SetAdmission(size_t index, std::shared_ptr<TenantAccount::Admission> admission);
+  RequestHandle FirstHandle(size_t index) const { return first_handle_ + index * kMaxSamples; }
+
+  // No request was read, and none will be.
+  void RefuseCall(const Refusal& refusal);
+  // Of each request, `index` says which: one of EndIfGone(), Refuse() and Open() ends what others
+  // do about it, and the call may be over then.
+  //
+  // A request may wait before anybody reads it. Where its client has gone meanwhile it is ended
+  // here, and nothing else is to be called. Returns whether it was.
+  bool EndIfGone(size_t index);
   // The loop or the checks said no; no event follows.
-  void Refuse(const Refusal& refusal);
+  void Refuse(size_t index, const Refusal& refusal);
   // What the request is, before it is submitted. `policy`: of its cache, as the request named it.
-  // Its samples have the handles from `first` on.
-  void SetRequest(const std::string& request_id, const std::string& policy, RequestHandle first,
+  void SetRequest(size_t index, const std::string& request_id, const std::string& policy,
                   const OutputOptions& output);
   // The loop has taken the request: `accepted` goes out first, then what has come meanwhile. A
   // client that went while it was read is made up for here: the loop did not know of it then.
-  void Open(v1::Accepted accepted);
+  void Open(size_t index, v1::Accepted accepted);
 
   void OnEvent(Event event) override;
   void OnStepEnd(const std::shared_ptr<Delivery>& delivery) override;
@@ -80,14 +94,25 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override;
 
  private:
+  struct Item {
+    RequestOutput output;
+    bool in_line = false;  // in line_
+    bool over = false;     // counted in num_over_
+  };
+
   explicit GenerateStream(Args args);
 
   // REQUIRES: mutex_ held, for all but DeadlineHasPassed().
   void Break();
+  void Leave(const absl::Status& why);
   void CutOffSlowReader();
   bool DeadlineHasPassed() const;
-  void Cancel(const absl::Status& why);
+  void Cancel(size_t index, const absl::Status& why);
+  void Touched(size_t index);
   void Advance();
+  bool HasNext();
+  bool IsOver() const { return num_over_ == items_.size(); }
+  bool SendNext();
   void Write(grpc::ByteBuffer bytes);
   void WriteLast(grpc::ByteBuffer bytes);
   void AddLoadReport(grpc::StatusCode code);
@@ -99,19 +124,23 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   const Args args_;
   std::shared_ptr<GenerateStream> self_;  // reset in OnDone
+  RequestHandle first_handle_ = 0;        // 0: no request was read; set before any is submitted
 
   std::mutex mutex_;
   // Guarded by mutex_.
-  RequestOutput output_;
-  RequestHandle first_handle_ = 0;    // 0: SetRequest() was not called
-  std::optional<absl::Status> gone_;  // the client, and why
+  std::deque<Item> items_;   // the requests
+  std::deque<size_t> line_;  // of them, those that may have something to send, in turn
+  size_t num_bytes_ = 0;     // of text and ids of all
+  size_t num_over_ = 0;
+  size_t last_over_ = 0;
+  std::optional<absl::Status> gone_;  // the client is gone or was cut off, and why: all are to end
 
   grpc::ByteBuffer in_flight_;
   std::shared_ptr<Delivery> delivery_;  // of in_flight_, where the loop may wait for it
   bool writing_ = false;                // a write is in flight
   bool overtaken_ = false;              // another step has ended since it began
   bool late_ = false;         // the write before was overtaken: nobody shall wait for this client
-  bool broken_ = false;       // the client is gone or was cut off: nothing more can be written
+  bool broken_ = false;       // nothing more can be written
   bool has_written_ = false;  // a message
   std::optional<grpc::Alarm> end_alarm_;  // until the status may follow
   bool done_ = false;                     // Finish() was called

@@ -9,6 +9,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HydrantService::Generate(
   return service_->Generate(context, bytes, NewHydrantContract(&default_cache_.spec));
 }
 
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HydrantService::GenerateBatch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  return service_->Generate(context, bytes, NewBatchContract(&default_cache_.spec));
+}
+
 grpc::ServerUnaryReactor* HydrantService::Embed(grpc::CallbackServerContext* context,
                                                 const grpc::ByteBuffer* bytes,
                                                 grpc::ByteBuffer* response) {

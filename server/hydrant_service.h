@@ -11,18 +11,19 @@
 namespace hydrant {
 
 // All methods are raw: messages are parsed in wire_message.h, so that bad ones get a clear error.
-using RawService = v1::Hydrant::WithRawCallbackMethod_Generate<
-    v1::Hydrant::WithRawCallbackMethod_Embed<v1::Hydrant::WithRawCallbackMethod_CompressContext<
-        v1::Hydrant::WithRawCallbackMethod_ListContexts<
-            v1::Hydrant::WithRawCallbackMethod_GetContext<
-                v1::Hydrant::WithRawCallbackMethod_DeleteContext<
-                    v1::Hydrant::WithRawCallbackMethod_SaveContext<
-                        v1::Hydrant::WithRawCallbackMethod_LoadContext<
-                            v1::Hydrant::WithRawCallbackMethod_Tokenize<
-                                v1::Hydrant::WithRawCallbackMethod_Detokenize<
-                                    v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
-                                        v1::Hydrant::WithRawCallbackMethod_GetServerInfo<
-                                            v1::Hydrant::Service>>>>>>>>>>>>;
+using RawService =
+    v1::Hydrant::WithRawCallbackMethod_Generate<v1::Hydrant::WithRawCallbackMethod_GenerateBatch<
+        v1::Hydrant::WithRawCallbackMethod_Embed<v1::Hydrant::WithRawCallbackMethod_CompressContext<
+            v1::Hydrant::WithRawCallbackMethod_ListContexts<
+                v1::Hydrant::WithRawCallbackMethod_GetContext<
+                    v1::Hydrant::WithRawCallbackMethod_DeleteContext<
+                        v1::Hydrant::WithRawCallbackMethod_SaveContext<
+                            v1::Hydrant::WithRawCallbackMethod_LoadContext<
+                                v1::Hydrant::WithRawCallbackMethod_Tokenize<
+                                    v1::Hydrant::WithRawCallbackMethod_Detokenize<
+                                        v1::Hydrant::WithRawCallbackMethod_GetModelInfo<
+                                            v1::Hydrant::WithRawCallbackMethod_GetServerInfo<
+                                                v1::Hydrant::Service>>>>>>>>>>>>>;
 
 class HydrantService final : public RawService {
  public:
@@ -32,6 +33,8 @@ class HydrantService final : public RawService {
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateBatch(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* bytes) override;
   grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* bytes,
                                   grpc::ByteBuffer* response) override;

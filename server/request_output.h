@@ -38,6 +38,10 @@ class RequestOutput {
   };
   explicit RequestOutput(Args args) : args_(std::move(args)) {}
 
+  // Before anything else, where it is not among the arguments.
+  void SetAdmission(std::shared_ptr<TenantAccount::Admission> admission) {
+    args_.admission = std::move(admission);
+  }
   // What it is, before it is submitted. `policy`: of its cache, as the request named it.
   void SetRequest(const std::string& request_id, const std::string& policy,
                   const OutputOptions& output);

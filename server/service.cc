@@ -112,6 +112,16 @@ int64_t UnixNow() {
       .count();
 }
 
+// One id names one request; `ids`: of those before it, with their places.
+std::optional<Refusal> WhySameId(const v1::GenerateRequest& wire, size_t index,
+                                 std::map<std::string, size_t>* ids) {
+  if (!wire.has_request_id()) return std::nullopt;
+  const auto [same, is_new] = ids->emplace(wire.request_id(), index);
+  if (is_new) return std::nullopt;
+  return Refused(absl::InvalidArgumentError(absl::StrCat(
+      "request_id: ", wire.request_id(), " is that of requests[", same->second, "], too")));
+}
+
 Refusal Draining() {
   return {absl::UnavailableError("the server is shutting down and takes no new requests"),
           "DRAINING", kDrainingRetryUs};
@@ -222,6 +232,10 @@ std::optional<Refusal> Service::LetIn(const grpc::CallbackServerContext& context
   absl::StatusOr<Caller> caller = CallerOf(context);
   if (!caller.ok()) return Refused(caller.status());
   visit->caller = *std::move(caller);
+  return Admit(visit);
+}
+
+std::optional<Refusal> Service::Admit(Visit* visit) {
   if (visit->caller.account() == nullptr) return std::nullopt;
   auto admitted = visit->caller.account()->Admit(SteadyNow());
   if (auto* no = std::get_if<Refusal>(&admitted)) return std::move(*no);
@@ -259,17 +273,18 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
   // The connection broke before a message had come: nobody asked for anything wrong.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");
-    stream->Refuse({absl::CancelledError("the call ended before its request had come"), ""});
+    stream->RefuseCall({absl::CancelledError("the call ended before its request had come"), ""});
     return stream.get();
   }
   // The call, and so its context, its bytes and what `visit` points to, stay until the job has
-  // ended the stream or submitted the request.
+  // ended the stream or submitted its requests.
   if (!refusal.has_value()) {
-    refusal = RunWhereItFits(bytes->Length(), [this, context, bytes, stream, visit] {
-      if (!stream->EndIfGone()) Read(*bytes, context->deadline(), stream, visit);
+    const Entrant first = {.stream = stream, .deadline = context->deadline(), .visit = visit};
+    refusal = RunWhereItFits(bytes->Length(), [this, bytes, first] {
+      if (!first.stream->EndIfGone(0)) ReadCall(*bytes, first);
     });
   }
-  if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
+  if (refusal.has_value()) RefuseCall(stream.get(), *refusal);
   return stream.get();
 }
 
@@ -303,59 +318,87 @@ std::optional<Refusal> Service::WithStores(const ServingState& serving,
   return taken ? std::nullopt : std::optional(StoreIsBusy());
 }
 
-void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<GenerateStream>& stream, const Visit& visit) {
-  const ServingState& serving = visit.serving;
-  absl::StatusOr<v1::GenerateRequest> wire = stream->contract().Parse(*serving.model, bytes);
-  if (!wire.ok()) return RefuseGeneration(stream.get(), Refused(wire.status()));
-  // A context has a policy of its own.
-  if (!wire->cache().has_cache_policy() && !wire->has_context())
-    SetDefaults(stream->contract().default_cache(), wire->mutable_cache());
-  // A grammar takes a while to compile.
-  if (!wire->has_structured_output()) return Read(*wire, deadline, stream, visit);
-  const auto shared = std::make_shared<v1::GenerateRequest>(*std::move(wire));
-  const std::optional<Refusal> refusal =
-      RunAside(bytes.Length(), [this, shared, deadline, stream, visit] {
-        if (!stream->EndIfGone()) Read(*shared, deadline, stream, visit);
-      });
-  if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
+void Service::ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first) {
+  const ServingState& serving = first.visit.serving;
+  GenerateStream& stream = *first.stream;
+  absl::StatusOr<std::vector<v1::GenerateRequest>> wires =
+      stream.contract().Parse(*serving.model, bytes);
+  if (!wires.ok()) return RefuseCall(&stream, Refused(wires.status()));
+  stream.SetRequests(wires->size(), NextHandles(static_cast<int>(wires->size()) * kMaxSamples));
+  std::map<std::string, size_t> ids;
+  for (size_t index = 0; index < wires->size(); ++index) {
+    Entrant entrant = first;
+    entrant.index = index;
+    v1::GenerateRequest& wire = (*wires)[index];
+    if (stream.EndIfGone(index)) continue;
+    if (index > 0) {
+      if (const auto no = Admit(&entrant.visit)) {
+        RefuseGeneration(entrant, *no);
+        continue;
+      }
+      stream.SetAdmission(index, entrant.visit.admission);
+    }
+    if (const auto no = WhySameId(wire, index, &ids)) {
+      RefuseGeneration(entrant, *no);
+      continue;
+    }
+    Read(std::move(wire), entrant);
+  }
 }
 
-void Service::Read(const v1::GenerateRequest& wire, std::chrono::system_clock::time_point deadline,
-                   const std::shared_ptr<GenerateStream>& stream, const Visit& visit) {
-  const ServingState& serving = visit.serving;
+void Service::Read(v1::GenerateRequest wire, const Entrant& entrant) {
+  // A context has a policy of its own.
+  if (!wire.cache().has_cache_policy() && !wire.has_context())
+    SetDefaults(entrant.stream->contract().default_cache(), wire.mutable_cache());
+  // A grammar takes a while to compile.
+  if (!wire.has_structured_output()) return Convert(wire, entrant);
+  const size_t bytes = wire.ByteSizeLong();
+  const auto shared = std::make_shared<v1::GenerateRequest>(std::move(wire));
+  const std::optional<Refusal> refusal = RunAside(bytes, [this, shared, entrant] {
+    if (!entrant.stream->EndIfGone(entrant.index)) Convert(*shared, entrant);
+  });
+  if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
+}
+
+void Service::Convert(const v1::GenerateRequest& wire, const Entrant& entrant) {
+  const ServingState& serving = entrant.visit.serving;
   absl::StatusOr<Request> request = ConvertGenerateRequest(*serving.model, wire);
-  if (!request.ok()) return RefuseGeneration(stream.get(), Refused(request.status()));
-  if (const auto no = Own(visit, &*request)) return RefuseGeneration(stream.get(), *no);
-  request->deadline = SteadyDeadline(deadline);
+  if (!request.ok()) return RefuseGeneration(entrant, Refused(request.status()));
+  if (const auto no = Own(entrant.visit, &*request)) return RefuseGeneration(entrant, *no);
+  request->deadline = SteadyDeadline(entrant.deadline);
   const auto shared = std::make_shared<Request>(*std::move(request));
   const OutputOptions output = OutputOf(wire);
-  const std::optional<Refusal> refusal = WithStores(
-      serving, shared, [this, stream, serving, shared, output](const absl::Status& is_here) {
-        if (!is_here.ok()) return RefuseGeneration(stream.get(), ContextRefusal(is_here));
-        Submit(stream, serving, std::move(*shared), output);
+  const std::optional<Refusal> refusal =
+      WithStores(serving, shared, [this, entrant, shared, output](const absl::Status& is_here) {
+        if (!is_here.ok()) return RefuseGeneration(entrant, ContextRefusal(is_here));
+        Submit(entrant, std::move(*shared), output);
       });
-  if (refusal.has_value()) RefuseGeneration(stream.get(), *refusal);
+  if (refusal.has_value()) RefuseGeneration(entrant, *refusal);
 }
 
 // Counted before the client hears of it.
-void Service::RefuseGeneration(GenerateStream* stream, const Refusal& refusal) {
+void Service::RefuseGeneration(const Entrant& entrant, const Refusal& refusal) {
   request_metrics_.Refused(refusal.reason);
-  stream->Refuse(refusal);
+  entrant.stream->Refuse(entrant.index, refusal);
 }
 
-void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
-                     Request request, const OutputOptions& output) {
+void Service::RefuseCall(GenerateStream* stream, const Refusal& refusal) {
+  request_metrics_.Refused(refusal.reason);
+  stream->RefuseCall(refusal);
+}
+
+void Service::Submit(const Entrant& entrant, Request request, const OutputOptions& output) {
+  const auto& [stream, index, deadline, visit] = entrant;
   std::vector<RequestHandle> handles(output.num_samples);
-  std::iota(handles.begin(), handles.end(), NextHandles(static_cast<int>(output.num_samples)));
-  stream->SetRequest(request.request_id, request.cache.policy, handles.front(), output);
+  std::iota(handles.begin(), handles.end(), stream->FirstHandle(index));
+  stream->SetRequest(index, request.request_id, request.cache.policy, output);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   for (const RequestHandle handle : handles) router_->Add(handle, stream);
-  const auto outcome = serving.loop->Submit(handles, std::move(request));
+  const auto outcome = visit.serving.loop->Submit(handles, std::move(request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
     for (const RequestHandle handle : handles) router_->Remove(handle);
-    RefuseGeneration(stream.get(), {failed->status, failed->reason, failed->retry_after_us});
+    RefuseGeneration(entrant, {failed->status, failed->reason, failed->retry_after_us});
     return;
   }
   const auto& queued = std::get<Queued>(outcome);
@@ -365,7 +408,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const Servin
     accepted.set_cache_tokens(static_cast<uint32_t>(*queued.cache_tokens));
   if (!queued.policy_under_pressure.empty())
     accepted.set_policy_under_pressure(queued.policy_under_pressure);
-  stream->Open(std::move(accepted));
+  stream->Open(index, std::move(accepted));
 }
 
 grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context,

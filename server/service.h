@@ -132,6 +132,8 @@ class Service {
   };
   // Fills in who it is and counts it, or says why not.
   std::optional<Refusal> LetIn(const grpc::CallbackServerContext& context, Visit* visit) const;
+  // Counts one more request of the same caller.
+  static std::optional<Refusal> Admit(Visit* visit);
   // Makes the request its caller's, or says why it cannot be.
   static std::optional<Refusal> Own(const Visit& visit, Request* request);
   // Here and now where the request is short, else on a worker; or says why not.
@@ -141,10 +143,18 @@ class Service {
   grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context,
                                   const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                   Ask ask);
-  void RefuseGeneration(GenerateStream* stream, const Refusal& refusal);
-  // Parses, renders, tokenizes, checks; then submits.
-  void Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<GenerateStream>& stream, const Visit& visit);
+  // One of the requests of a call that generates, on its way to the loop.
+  struct Entrant {
+    std::shared_ptr<GenerateStream> stream;
+    size_t index = 0;
+    std::chrono::system_clock::time_point deadline;
+    Visit visit;
+  };
+  void RefuseGeneration(const Entrant& entrant, const Refusal& refusal);
+  void RefuseCall(GenerateStream* stream, const Refusal& refusal);
+  // Parses, renders, tokenizes, checks; then submits. The first of the call's requests has been
+  // let in.
+  void ReadCall(const grpc::ByteBuffer& bytes, const Entrant& first);
   // Calls go_on when the context that a request names is in memory, if it is anywhere, or says why
   // it cannot be; and when the prefix blocks that are saved of its prompt are. Here and now where
   // that is known, else on a worker. A refusal: there are too many.
@@ -155,10 +165,9 @@ class Service {
             const std::shared_ptr<UnaryCall>& call, RequestHandle handle, const Visit& visit,
             const ReadUnaryJob& read);
   // Once it is known what the client asks for.
-  void Read(const v1::GenerateRequest& wire, std::chrono::system_clock::time_point deadline,
-            const std::shared_ptr<GenerateStream>& stream, const Visit& visit);
-  void Submit(const std::shared_ptr<GenerateStream>& stream, const ServingState& serving,
-              Request request, const OutputOptions& output);
+  void Read(v1::GenerateRequest wire, const Entrant& entrant);
+  void Convert(const v1::GenerateRequest& wire, const Entrant& entrant);
+  void Submit(const Entrant& entrant, Request request, const OutputOptions& output);
   // About contexts, on a thread that may wait for the store. ask(serving, caller, wire)
   // gives the response, or says why not.
   template <typename Wire, typename Ask>

@@ -19,13 +19,6 @@ bool IsFieldCharacter(char c) {
          c == ']';
 }
 
-std::string BoundedMessage(std::string_view message) {
-  if (message.size() <= kMaxMessageBytes) return ToValidUtf8(message);
-  size_t end = kMaxMessageBytes;
-  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
-  return ToValidUtf8(message.substr(0, end)) + " ...";
-}
-
 }  // namespace
 
 std::string_view FieldOf(std::string_view message) {
@@ -40,6 +33,13 @@ std::string ToValidUtf8(std::string_view text) {
   std::string valid;
   DrainUtf8(/*at_end=*/true, &pending, &valid);
   return valid;
+}
+
+std::string BoundedMessage(std::string_view message) {
+  if (message.size() <= kMaxMessageBytes) return ToValidUtf8(message);
+  size_t end = kMaxMessageBytes;
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+  return ToValidUtf8(message.substr(0, end)) + " ...";
 }
 
 grpc::Status ToGrpcStatus(const Refusal& refusal) {

@@ -29,6 +29,9 @@ grpc::Status ToGrpcStatus(const Refusal& refusal);
 // field.
 std::string_view FieldOf(std::string_view message);
 
+// A message of any bytes as UTF-8 that is short enough for a trailer.
+std::string BoundedMessage(std::string_view message);
+
 // The text with every byte that is no valid UTF-8 replaced, so that it may travel in a proto
 // string.
 std::string ToValidUtf8(std::string_view text);

@@ -158,26 +158,25 @@ class VllmContract final : public GenerateContract {
  public:
   using GenerateContract::GenerateContract;
 
-  absl::StatusOr<v1::GenerateRequest> Parse(const ServedModel& model,
-                                            const grpc::ByteBuffer& bytes) override {
+  absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const ServedModel& model,
+                                                         const grpc::ByteBuffer& bytes) override {
     vllm::GenerateRequest wire;
     HYDRANT_RETURN_IF_ERROR(ParseWire(bytes, &wire));
     stream_ = wire.stream();
     own_ends_ = model.tokenizer->eog_ids();
-    absl::StatusOr<v1::GenerateRequest> request =
-        ConvertVllmRequest(wire, model.limits.max_model_len);
-    if (request.ok() && request->sampling().has_prompt_logprobs() &&
-        request->token_ids().ids_size() > 0) {
+    HYDRANT_ASSIGN_OR_RETURN(v1::GenerateRequest request,
+                             ConvertVllmRequest(wire, model.limits.max_model_len));
+    if (request.sampling().has_prompt_logprobs() && request.token_ids().ids_size() > 0) {
       // The first token has none, and is named all the same.
-      of_prompt_.emplace().add_token_ids(request->token_ids().ids(0));
+      of_prompt_.emplace().add_token_ids(request.token_ids().ids(0));
       of_prompt_->add_token_logprobs();
       of_prompt_->add_top_logprobs();
     }
-    return request;
+    return std::vector<v1::GenerateRequest>{std::move(request)};
   }
   bool SaysAll() const override { return false; }
 
-  std::optional<grpc::ByteBuffer> Translate(const v1::GenerateResponse& message) override {
+  std::optional<grpc::ByteBuffer> Translate(size_t, const v1::GenerateResponse& message) override {
     switch (message.event_case()) {
       case v1::GenerateResponse::kAccepted:
         prompt_tokens_ = message.accepted().prompt_tokens();
