@@ -181,7 +181,9 @@ void PrefixArchive::Fetch(const Request& request) {
   const int usable = layout.Usable(
       keys, [&](const PrefixKey& key) { return here.contains(key) || IsThere(key, &fetched); });
   if (usable <= known) return;
-  Install(layout.KeysBefore(keys, usable), &fetched);
+  PrefixText text;
+  if (request.prompt_is_told) text = {keys, good.request.prompt};
+  Install(layout.KeysBefore(keys, usable), text, &fetched);
   metrics_.loaded_tokens += usable - known;
   metrics_.load_seconds.Observe(SecondsSince(begin));
 }
@@ -205,7 +207,8 @@ bool PrefixArchive::IsThere(const PrefixKey& key, Blocks* fetched) {
 }
 
 // Into free blocks, a few between two steps.
-void PrefixArchive::Install(std::span<const PrefixKey> keys, Blocks* fetched) {
+void PrefixArchive::Install(std::span<const PrefixKey> keys, const PrefixText& text,
+                            Blocks* fetched) {
   std::vector<PrefixKey> next;
   const auto install = [&] {
     Asked(loop_, [&](PrefixCache* cache) {
@@ -213,7 +216,7 @@ void PrefixArchive::Install(std::span<const PrefixKey> keys, Blocks* fetched) {
       for (size_t i = 0; i < lease.fresh.size(); ++i)
         std::memcpy(memory_.At(lease.fresh[i]), fetched->at(lease.keys[i]).data(),
                     memory_.block_bytes);
-      cache->Fill(&lease);
+      cache->Fill(&lease, text);
       return true;
     });
     RememberStored(next);

@@ -70,7 +70,7 @@ class PrefixArchive {
   void RememberStored(std::span<const PrefixKey> keys);
   void Save(std::span<const PrefixKey> keys);
   bool IsThere(const PrefixKey& key, Blocks* fetched);
-  void Install(std::span<const PrefixKey> keys, Blocks* fetched);
+  void Install(std::span<const PrefixKey> keys, const PrefixText& text, Blocks* fetched);
   void Failed(const absl::Status& status);
   bool StoreIsDown() const;
 

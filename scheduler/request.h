@@ -105,6 +105,9 @@ struct Request {
   // only among requests of the same salt.
   bool prefix_caching = true;
   std::string cache_salt;
+  // Whoever listens to what becomes of prefix blocks (scheduler/kv_events.h) hears of this
+  // prompt's, and so reads its tokens.
+  bool prompt_is_told = true;
   // A context that it goes on from, by its handle; empty: none. The prompt is what follows it, or
   // the whole conversation, which begins with the context's tokens.
   std::string context;

@@ -82,6 +82,7 @@ void Scheduler::Add(RequestHandle handle, CheckedRequest checked, TimeUs now) {
       .pooling = request.pooling,
       .wants_prompt_logprobs = request.sampling.prompt_logprobs && !request.sample_of.has_value(),
       .prefix_keys = std::move(checked.prefix_keys),
+      .prompt_is_told = request.prompt_is_told,
       .from = std::move(request.from),
       .sample_of = request.sample_of,
       .spec = std::move(request.cache),
@@ -648,7 +649,9 @@ void Scheduler::Apply(const StepResult& result, TimeUs now) {
           const std::vector<PrefixKey>& keys = sequence->prefix.keys;
           filled_.insert(filled_.end(), keys.begin(), keys.end());
         }
-        prefix_cache_.Fill(&sequence->prefix);
+        PrefixText text;
+        if (sequence->prompt_is_told) text = {sequence->prefix_keys, sequence->Prompt()};
+        prefix_cache_.Fill(&sequence->prefix, text);
         // What follows the prompt may be being read by now, and counts when it has been.
         const int64_t tokens = sequence->state == SequenceState::kPrefilling ? SeenAfter(*sequence)
                                                                              : sequence->num_seen;

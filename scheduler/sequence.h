@@ -127,6 +127,7 @@ struct Sequence {
   std::vector<TokenLogprobs> prompt_logprobs{};  // of those that have been read, from the second on
 
   std::vector<PrefixKey> prefix_keys{};  // of the context's whole blocks
+  bool prompt_is_told = true;            // Request's
 
   std::shared_ptr<const Context> from{};  // whose cache it goes on from; may be null
   std::vector<SampledRow> sample_rows{};  // in this step: PrefillSlice::more_samples

@@ -45,6 +45,12 @@ absl::Status CheckLimits(const EngineLimits& limits) {
   return absl::OkStatus();
 }
 
+int64_t UnixMicros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -75,7 +81,9 @@ class ServingLoop::Impl {
         limits_(executor->limits()),
         policy_under_pressure_(options.policy_under_pressure),
         gate_(options),
+        kv_events_(UnixMicros()),
         scheduler_(limits_, options, tokenizer) {
+    scheduler_.prefix_cache().Watch(&kv_events_);
     const SchedulerStats stats = scheduler_.Stats();
     metrics_.pages_free = stats.pages_free;
     metrics_.states_total = stats.states_total;
@@ -93,6 +101,7 @@ class ServingLoop::Impl {
   void Abort(const std::string& owner, const std::string& request_id, const absl::Status& why);
   const ContextDirectory& contexts() const { return scheduler_.contexts(); }
   void RunOnLoop(std::function<void(Scheduler*)> command);
+  KvEvents& kv_events() { return kv_events_; }
   void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
     scheduler_.ListFilled();
     on_filled_ = std::move(callback);
@@ -142,6 +151,7 @@ class ServingLoop::Impl {
   void ShowStep(const SchedulerStats& stats, TimeUs now);
   void ShowView();
   void Publish(std::vector<Event> events);
+  void PublishKvEvents() { kv_events_.Publish(static_cast<double>(UnixMicros()) * 1e-6); }
 
   StepExecutor* const executor_;
   const Tokenizer* const tokenizer_;
@@ -157,6 +167,8 @@ class ServingLoop::Impl {
   bool stopping_ = false;
   bool delivering_ = false;
   bool keeping_ = false;  // on_kept_ is to be called, or is at work
+
+  KvEvents kv_events_;  // the loop thread writes
 
   // Loop thread only.
   Scheduler scheduler_;
@@ -380,9 +392,11 @@ void ServingLoop::Impl::Step(Inbox inbox) {
     const std::vector<PrefixKey> filled = scheduler_.TakeFilled();
     if (!filled.empty()) on_filled_(filled);
   }
+  PublishKvEvents();
   Publish(scheduler_.TakeEvents());
   if (view_wanted_.exchange(false)) ShowView();
   RunCommands();
+  PublishKvEvents();
   host_us_ += Now() - step_begin_ - collect_us_;
 }
 
@@ -564,6 +578,7 @@ void ServingLoop::WithPrefixCache(std::function<void(PrefixCache*)> command) {
     command(scheduler == nullptr ? nullptr : &scheduler->prefix_cache());
   });
 }
+KvEvents& ServingLoop::kv_events() { return impl_->kv_events(); }
 void ServingLoop::OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback) {
   impl_->OnPrefixFilled(std::move(callback));
 }

@@ -18,6 +18,7 @@
 #include "engine/step/batch.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "scheduler/context_table.h"
+#include "scheduler/kv_events.h"
 #include "scheduler/loop_metrics.h"
 #include "scheduler/options.h"
 #include "scheduler/request.h"
@@ -109,6 +110,8 @@ class ServingLoop {
   void WithContexts(std::function<void(ContextTable*)> command);
   // The same for whoever reads or writes prefix blocks.
   void WithPrefixCache(std::function<void(PrefixCache*)> command);
+  // What becomes of prefix blocks; lives as long as the loop.
+  KvEvents& kv_events();
   // Called with the keys of all that a prompt has left in prefix blocks, on the loop's thread. It
   // must not block. Before the first request.
   void OnPrefixFilled(std::function<void(const std::vector<PrefixKey>&)> callback);

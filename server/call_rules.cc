@@ -48,6 +48,8 @@ constexpr std::array kRules = {
     CallRule{"/vllm.grpc.engine.VllmEngine/GetServerInfo", Who::kTenant},
     CallRule{"/vllm.grpc.engine.VllmEngine/GetTokenizer", Who::kTenant},
     CallRule{"/vllm.grpc.engine.VllmEngine/HealthCheck", Who::kAnybody},
+    // Tells what clients have sent.
+    CallRule{"/vllm.grpc.engine.VllmEngine/SubscribeKvEvents", Who::kAdmin, Where::kControl},
     // More than health tells: from moment to moment, what others do.
     CallRule{"/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics", Who::kTenant},
 };

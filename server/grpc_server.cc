@@ -182,6 +182,7 @@ void GrpcServer::SetServing(bool serving) {
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
   acceptor_->Stop();
   contracts_->orca.EndAll();
+  contracts_->vllm.EndSubscriptions();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
 }

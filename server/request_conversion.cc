@@ -189,6 +189,8 @@ absl::Status ConvertReuse(const v1::Cache& wire, Request* request) {
   request->prefix_caching = wire.reuse() != v1::REUSE_OFF;
   request->find_context = wire.reuse() == v1::REUSE_COMPRESSED;
   request->cache_salt = wire.cache_salt();
+  // Who names a salt wants to be alone.
+  request->prompt_is_told = wire.cache_salt().empty();
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "engine/cache/sha256.h"
 #include "kernels/status_macros.h"
+#include "server/kv_event_stream.h"
 #include "server/request_conversion.h"
 #include "server/tokenizer_archive.h"
 #include "server/unary_answer.h"
@@ -22,6 +23,7 @@ namespace {
 namespace common = smg::grpc::common;
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kMaxSubscriptions = 64;
 
 template <typename Response>
 using Answer = std::variant<Response, Refusal>;
@@ -82,6 +84,11 @@ class ArchiveStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 };
 
 }  // namespace
+
+VllmService::VllmService(DefaultCache default_cache, hydrant::Service* service)
+    : default_cache_(std::move(default_cache)),
+      service_(service),
+      subscriptions_(kMaxSubscriptions, "cache events") {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
@@ -202,6 +209,24 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::GetTokenizer(grpc::Call
   }
   if (refusal.has_value()) stream->Refuse(*refusal);
   return stream;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::SubscribeKvEvents(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* bytes) {
+  const ServingState serving = service_->Current();
+  common::SubscribeKvEventsRequest wire;
+  std::optional<Refusal> refusal = hydrant::Service::WhyNoModel(serving);
+  if (const absl::Status parsed = ParseWire(*bytes, &wire); !parsed.ok())
+    refusal = Refusal{parsed, "INVALID"};
+  const auto stream = std::make_shared<KvEventStream>(
+      &subscriptions_, serving.loop == nullptr ? nullptr : &serving.loop->kv_events());
+  if (auto no = subscriptions_.Add(stream); no.has_value()) refusal = std::move(no);
+  if (refusal.has_value()) {
+    stream->End(ToGrpcStatus(*refusal));
+  } else {
+    stream->Begin(wire.start_sequence_number());
+  }
+  return stream.get();
 }
 
 }  // namespace hydrant

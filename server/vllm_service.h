@@ -4,9 +4,9 @@
 #define HYDRANT_SERVER_VLLM_SERVICE_H_
 
 #include <chrono>
-#include <utility>
 
 #include "server/default_cache.h"
+#include "server/lasting_streams.h"
 #include "server/service.h"
 #include "vllm/grpc/engine/engine.grpc.pb.h"
 
@@ -19,13 +19,17 @@ using RawVllmService =
             VllmEngine::WithRawCallbackMethod_Abort<VllmEngine::WithRawCallbackMethod_GetModelInfo<
                 VllmEngine::WithRawCallbackMethod_GetServerInfo<
                     VllmEngine::WithRawCallbackMethod_GetLoads<
-                        VllmEngine::WithRawCallbackMethod_GetTokenizer<VllmEngine::Service>>>>>>>>>;
+                        VllmEngine::WithRawCallbackMethod_GetTokenizer<
+                            VllmEngine::WithRawCallbackMethod_SubscribeKvEvents<
+                                VllmEngine::Service>>>>>>>>>>;
 
 class VllmService final : public RawVllmService {
  public:
   // Borrowed: `service` outlives it.
-  VllmService(DefaultCache default_cache, hydrant::Service* service)
-      : default_cache_(std::move(default_cache)), service_(service) {}
+  VllmService(DefaultCache default_cache, hydrant::Service* service);
+
+  // Ends the subscriptions that are there, and refuses others.
+  void EndSubscriptions() { subscriptions_.EndAll(); }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes) override;
@@ -52,10 +56,13 @@ class VllmService final : public RawVllmService {
                                      grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* GetTokenizer(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* bytes) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* SubscribeKvEvents(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) override;
 
  private:
   const DefaultCache default_cache_;
   hydrant::Service* const service_;
+  LastingStreams subscriptions_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

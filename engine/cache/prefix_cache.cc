@@ -63,6 +63,7 @@ int32_t PrefixCache::TakeUnread() {
   unread_.pop_front();
   filled_.erase(blocks_[id].key);
   blocks_[id].filled = false;
+  if (watcher_ != nullptr) watcher_->OnEvicted(blocks_[id].key);
   ++totals_.evicted_blocks;
   return id;
 }
@@ -74,7 +75,8 @@ int PrefixCache::DropUnread() {
 }
 
 // Blocks whose tokens another prompt has brought meanwhile are free again.
-void PrefixCache::Fill(PrefixLease* lease) {
+void PrefixCache::Fill(PrefixLease* lease, const PrefixText& text) {
+  std::vector<PrefixKey> filled;
   for (size_t i = lease->fresh.size(); i-- > 0;) {
     const int32_t id = lease->fresh[i];
     if (!filled_.emplace(lease->keys[i], id).second) {
@@ -84,7 +86,9 @@ void PrefixCache::Fill(PrefixLease* lease) {
     blocks_[id].key = lease->keys[i];
     blocks_[id].filled = true;
     KeepUnread(id);
+    filled.push_back(lease->keys[i]);
   }
+  if (watcher_ != nullptr && !filled.empty()) watcher_->OnFilled(text, filled);
   StopReading(*lease);
   *lease = PrefixLease();
 }

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "engine/cache/prefix_key.h"
+#include "engine/cache/prefix_watcher.h"
 
 namespace hydrant {
 
@@ -46,6 +47,9 @@ class PrefixCache {
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
 
+  // Borrowed: it outlives the cache. Null: nobody.
+  void Watch(PrefixWatcher* watcher) { watcher_ = watcher; }
+
   bool IsFilled(const PrefixKey& key) const { return filled_.contains(key); }
   std::optional<int32_t> Find(const PrefixKey& key) const {
     const auto it = filled_.find(key);
@@ -60,8 +64,9 @@ class PrefixCache {
     totals_.queried_tokens += prompt_tokens;
     totals_.hit_tokens += hit_tokens;
   }
-  // The prompt has been read: the fresh blocks are filled. The lease is empty afterwards.
-  void Fill(PrefixLease* lease);
+  // The prompt has been read: the fresh blocks are filled. The lease is empty afterwards. `text`:
+  // what the watcher is told of it; empty where it is nobody's business.
+  void Fill(PrefixLease* lease, const PrefixText& text = {});
   // It has not: they are free again.
   void Abandon(PrefixLease* lease);
 
@@ -89,6 +94,7 @@ class PrefixCache {
   std::vector<int32_t> free_;
   std::list<int32_t> unread_;  // filled, no reader; the least recently used first
   std::unordered_map<PrefixKey, int32_t, PrefixKeyHash> filled_;
+  PrefixWatcher* watcher_ = nullptr;
   PrefixCacheStats totals_;  // only what is counted since the start
 };
 
