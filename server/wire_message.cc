@@ -6,6 +6,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -26,11 +27,14 @@ constexpr int kMaxDepth = 8;
 // are read without a schema, which checks no strings, and matched with the descriptor by number.
 std::string FindBadString(const UnknownFieldSet& fields, const Descriptor& type,
                           const std::string& prefix, int depth) {
+  std::map<int, int> counts;  // by number
   for (int i = 0; i < fields.field_count(); ++i) {
     const UnknownField& field = fields.field(i);
+    const int place = counts[field.number()]++;
     const FieldDescriptor* known = type.FindFieldByNumber(field.number());
     if (known == nullptr || field.type() != UnknownField::TYPE_LENGTH_DELIMITED) continue;
-    const std::string path = prefix.empty() ? known->name() : prefix + "." + known->name();
+    std::string path = prefix.empty() ? known->name() : prefix + "." + known->name();
+    if (known->is_repeated() && !known->is_map()) path += absl::StrCat("[", place, "]");
     const std::string& value = field.length_delimited();
     if (known->type() == FieldDescriptor::TYPE_STRING) {
       const absl::Status valid = ValidateUtf8(value);

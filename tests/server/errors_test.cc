@@ -391,9 +391,9 @@ std::vector<BadField> BadFields() {
       // protoc's C++ clients send what other languages would refuse to.
       {"TextNotUtf8", [](R* r) { r->set_text("ok\xFF"); }, "text", "2"},
       {"ChatNotUtf8", [](R* r) { r->mutable_chat()->add_messages()->set_content("\xC3"); },
-       "chat.messages.content", "0"},
+       "chat.messages[0].content", "0"},
       {"StopNotUtf8", [](R* r) { r->mutable_stopping()->add_stop("\xED\xA0\x80"); },
-       "stopping.stop", "0"},
+       "stopping.stop[0]", "0"},
       {"ParamNotUtf8", [](R* r) { (*r->mutable_cache()->mutable_params())["a"] = "\x80"; },
        "cache.params.value", "0"},
   };
