@@ -389,6 +389,48 @@ class AgainstTheDaemon(unittest.TestCase):
                 self.assertEqual(raised.exception.field, "sampling.temperature")
         asyncio.run(ask())
 
+    def test_a_batch(self):
+        own = pb.GenerateRequest(text="Once", sampling=pb.Sampling(seed=5, n=2), stopping=pb.Stopping(max_tokens=9))
+        wrong = pb.GenerateRequest(text="Once", sampling=pb.Sampling(top_p=2))
+        results = self.client.generate_batch([PROMPT, own, wrong, "Once"], **SAMPLED)
+        self.assertEqual((results[0].text, results[0].token_ids), (self.text, self.token_ids))
+        alone = self.client.generate("Once", **{**SAMPLED, "seed": 5, "n": 2, "max_tokens": 9})
+        self.assertEqual([sample.text for sample in results[1].samples], [sample.text for sample in alone.samples])
+        self.assertEqual((results[2].reason, results[2].field, results[2].code.name),
+                         ("INVALID", "requests[2].sampling.top_p", "INVALID_ARGUMENT"))
+        self.assertEqual(results[3].text, self.client.generate("Once", **SAMPLED).text)
+        self.assertEqual(results[3].usage.completion_tokens, SAMPLED["max_tokens"])
+        for prompts, field in ([], "requests"), (["Once"] * 1025, "requests"):
+            with self.assertRaises(HydrantError) as raised:
+                self.client.generate_batch(prompts)
+            self.assertEqual(raised.exception.field, field)
+
+    def test_a_batch_is_taken_up_where_it_was_lost(self):
+        prompts = [PROMPT, "Once", "The sea"]
+        expected = [self.client.generate(prompt, **SAMPLED).text for prompt in prompts]
+        whole = self.cut()
+        with Client(whole.address) as client:
+            client.generate_batch(prompts, **SAMPLED)
+        for cuts in ([20], [whole.relayed // 2], [whole.relayed // 2, whole.relayed // 4]):
+            with self.subTest(cuts=cuts):
+                proxy = self.cut(cuts)
+                with Client(proxy.address) as client:
+                    self.assertEqual([answer.text for answer in client.generate_batch(prompts, **SAMPLED)], expected)
+                self.assertEqual(proxy.cuts, len(cuts))
+
+        async def ask():
+            proxy = self.cut([whole.relayed // 2])
+            async with AsyncClient(proxy.address) as client:
+                return [answer.text for answer in await client.generate_batch(prompts, **SAMPLED)], proxy.cuts
+        self.assertEqual(asyncio.run(ask()), (expected, 1))
+
+    def test_a_batch_that_nobody_answers(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with Client(address, retries=1) as client, self.assertRaises(HydrantError) as raised:
+            client.generate_batch(["Once", "The sea"], timeout=20)
+        self.assertEqual(raised.exception.code, grpc.StatusCode.UNAVAILABLE)
+
     def test_who_leaves_early_ends_the_request(self):
         with self.client.stream("Once", max_tokens=100_000, ignore_eos=True, cache_policy="streaming", max_cache_tokens=64,
                                 params={"rolling": True}) as stream:
@@ -440,10 +482,15 @@ class AgainstTheDaemon(unittest.TestCase):
                 hasty.generate("Once", max_tokens=3)
             self.assertEqual(raised.exception.reason, "QUEUE_FULL")
             self.assertGreater(raised.exception.retry_after, 0)
+            hurried = Client(small.address, retries=0)
+            self.addCleanup(hurried.close)
+            self.assertEqual([error.reason for error in hurried.generate_batch(["Once"] * 3, max_tokens=3)], ["QUEUE_FULL"] * 3)
             leaving = threading.Timer(0.5, lambda: (running.close(), waiting.close()))
             leaving.start()
             self.assertEqual(client.generate("Once", max_tokens=3).finish_reason, "length")
             leaving.join()
+            patient = client.generate_batch(["Once"] * 3, max_tokens=3)  # of which the queue takes one at a time
+            self.assertEqual([answer.finish_reason for answer in patient], ["length"] * 3)
 
     def test_a_server_that_comes_late_is_waited_for(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -468,7 +515,8 @@ class AgainstTheDaemon(unittest.TestCase):
         expected = {"stream.py": " + 40 tokens in ", "samples.py": "2 (seed 9, ", "policies.py": "\nauto ",
                     "contexts.py": "left: []", "conversation.py": "tokens were not read again]", "embed.py": "1.000  The whale",
                     "resume.py": "tokens, then nobody listened", "deadlines.py": "DEADLINE_EXCEEDED",
-                    "many_at_once.py": "The old captain", "logprobs.py": ", rank "}
+                    "many_at_once.py": "The old captain", "logprobs.py": ", rank ",
+                    "batch.py": "INVALID: requests[3].sampling.top_p"}
         self.assertEqual(set(os.listdir(EXAMPLES)), {"chat_tools.py", "structured.py", *expected})
         if self.has_grammars():
             self.assertRegex(self.run_example("structured.py", self.daemon.address), r"^(yes|no)\n18[0-9]{2}\n\{")

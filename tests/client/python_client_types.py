@@ -1,5 +1,5 @@
 """Never run: mypy --strict reads it. What has to be an error is marked, and an unused mark is an error too."""
-from hydrant import Answer, Client, Delta, HydrantError, Usage
+from hydrant import Answer, Client, Delta, GenerateRequest, HydrantError, Usage
 from hydrant.aio import AsyncClient
 
 
@@ -11,6 +11,9 @@ def sync(client: Client) -> None:
     client.generate("text", max_tokens="1")  # type: ignore[arg-type]
     client.generate("text", on_pressure="evacuate")  # type: ignore[arg-type]
     client.embed("text", temperature=0)  # type: ignore[call-arg]
+    for result in client.generate_batch(["text", [1, 2], GenerateRequest(text="a")], max_tokens=1):
+        print(result.reason if isinstance(result, HydrantError) else result.text)
+    client.generate_batch(["text"], max_token=1)  # type: ignore[call-arg]
     for event in client.stream("text"):
         if isinstance(event, Delta):
             text: str = event.text

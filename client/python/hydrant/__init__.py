@@ -11,7 +11,8 @@ from hydrant.client import Client, Stream
 from hydrant.errors import HydrantError
 from hydrant.request import Prompt
 from hydrant.retry import Event
-from hydrant.v1.hydrant_pb2 import Accepted, ChatMessage, Delta, Finished, Progress, PromptLogprobs, TokenLogprobs, ToolCall, Usage
+from hydrant.v1.hydrant_pb2 import (
+    Accepted, ChatMessage, Delta, Finished, GenerateRequest, Progress, PromptLogprobs, TokenLogprobs, ToolCall, Usage)
 
 __all__ = ["Accepted", "Answer", "AsyncClient", "AsyncStream", "ChatMessage", "Client", "Delta", "Event", "Finished",
-           "HydrantError", "Progress", "Prompt", "PromptLogprobs", "Sample", "Stream", "TokenLogprobs", "ToolCall", "Usage"]
+           "GenerateRequest", "HydrantError", "Progress", "Prompt", "PromptLogprobs", "Sample", "Stream", "TokenLogprobs", "ToolCall", "Usage"]

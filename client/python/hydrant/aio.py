@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from hydrant.answer import Answer
+from hydrant.batch import BatchPrompt, BatchResult, BatchRetry, build_batch
 from hydrant.channel import Target
 from hydrant.client import DEFAULT_RETRIES
 from hydrant.errors import HydrantError
@@ -92,6 +93,24 @@ class AsyncClient:
     def stream(self, prompt: Prompt, *, timeout: float | None = None, **fields: Unpack[GenerateFields]) -> AsyncStream:
         request = build(pb.GenerateRequest, prompt, fields)
         return AsyncStream(self._events(GenerateRetry(request, self._retries, self._time(timeout))))
+
+    async def generate_batch(self, prompts: Sequence[BatchPrompt], *, timeout: float | None = None,
+                             **fields: Unpack[GenerateFields]) -> list[BatchResult]:
+        batch = BatchRetry(build_batch(prompts, fields), self._retries, self._time(timeout))
+        while True:
+            call = self.stub.GenerateBatch(batch.request(), timeout=batch.timeout(), metadata=self._target.metadata())
+            error = None
+            try:
+                async for response in call:
+                    batch.note(response)
+            except grpc.RpcError as rpc_error:
+                error = HydrantError.of(rpc_error)
+            finally:
+                call.cancel()
+            delay = batch.next_try(error)
+            if delay is None:
+                return batch.results()
+            await asyncio.sleep(delay)
 
     async def embed(self, prompt: str | Sequence[int], *, timeout: float | None = None,
                     **fields: Unpack[EmbedFields]) -> pb.EmbedResponse:

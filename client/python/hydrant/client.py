@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from hydrant.answer import Answer
+from hydrant.batch import BatchPrompt, BatchResult, BatchRetry, build_batch
 from hydrant.channel import Target
 from hydrant.errors import HydrantError
 from hydrant.request import Prompt, build
@@ -107,6 +108,27 @@ class Client:
         """The same as it comes: Accepted, Progress, PromptLogprobs, Delta, Finished, and Usage as the last."""
         request = build(pb.GenerateRequest, prompt, fields)
         return Stream(self._events(GenerateRetry(request, self._retries, self._time(timeout))))
+
+    def generate_batch(self, prompts: Sequence[BatchPrompt], *, timeout: float | None = None,
+                       **fields: Unpack[GenerateFields]) -> list[BatchResult]:
+        """The answers to many prompts, in one call; the fields are those of all. An item may be a GenerateRequest, whose
+        own fields go before these. What became of one that failed is its HydrantError. Those for which another try makes
+        sense are asked again."""
+        batch = BatchRetry(build_batch(prompts, fields), self._retries, self._time(timeout))
+        while True:
+            call = self.stub.GenerateBatch(batch.request(), timeout=batch.timeout(), metadata=self._target.metadata())
+            error = None
+            try:
+                for response in call:
+                    batch.note(response)
+            except grpc.RpcError as rpc_error:
+                error = HydrantError.of(rpc_error)
+            finally:
+                call.cancel()
+            delay = batch.next_try(error)
+            if delay is None:
+                return batch.results()
+            time.sleep(delay)
 
     def embed(self, prompt: str | Sequence[int], *, timeout: float | None = None,
               **fields: Unpack[EmbedFields]) -> pb.EmbedResponse:

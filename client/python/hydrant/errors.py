@@ -43,6 +43,14 @@ class HydrantError(Exception):
         usage = pb.Usage.FromString(trailers[_USAGE]) if _USAGE in trailers else None
         return cls(error.code(), error.details() or "", usage=usage, **told)
 
+    @classmethod
+    def of_failure(cls, failure: pb.RequestFailure) -> HydrantError:
+        """Of one request of a batch."""
+        code = next((code for code in grpc.StatusCode if code.value[0] == failure.code), grpc.StatusCode.UNKNOWN)
+        return cls(code, failure.message, reason=failure.reason or None, field=failure.field or None,
+                   retry_after=failure.retry_after_us * 1e-6 if failure.HasField("retry_after_us") else None,
+                   usage=failure.usage if failure.HasField("usage") else None)
+
     @property
     def lost(self) -> bool:
         """Whether nobody said it but the connection, or a proxy behind which a replica has gone."""
