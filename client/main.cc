@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "client/batch_command.h"
 #include "client/chat_session.h"
 #include "client/connection.h"
 #include "client/context_command.h"
@@ -63,12 +64,12 @@ std::string ReadAll(std::istream& stream) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// Of --prompt-file, or what is piped in.
+// Of a file, or what is piped in.
 std::optional<std::string> ReadPromptFile(const std::string& name) {
   if (name.empty() || name == "-") return ReadAll(std::cin);
   std::ifstream file(name, std::ios::binary);
   if (!file) {
-    fmt::print(stderr, "hydrant: cannot read --prompt-file {}\n", name);
+    fmt::print(stderr, "hydrant: cannot read {}\n", name);
     return std::nullopt;
   }
   return ReadAll(file);
@@ -117,6 +118,12 @@ int Generate(Connection* connection, const ClientFlags& flags) {
     request.set_text(*prompt);
   }
   return ExitCodeOf(GenerateAndPrint(connection, request, Printing(flags), nullptr));
+}
+
+int Batch(Connection* connection, const ClientFlags& flags) {
+  const std::optional<std::string> lines = ReadPromptFile(flags.prompt_file);
+  if (!lines.has_value()) return kExitUsage;
+  return RunBatch(connection, *lines, flags.request, flags.quiet);
 }
 
 int Embed(Connection* connection, const ClientFlags& flags) {
@@ -222,6 +229,13 @@ CLI::App* AddCommands(CLI::App* app, ClientFlags* flags) {
                        "the seed + i - 1. Default 1");
   AddRequestFlags(generate, &flags->request);
 
+  CLI::App* batch = app->add_subcommand(
+      "batch", "Many requests in one call: a JSON object a line in, one a line out");
+  batch->add_option("file", flags->prompt_file,
+                    "Requests, as {\"text\": \"Once\", \"sampling\": {\"seed\": 7}}; default: "
+                    "what is piped in. What a line does not set is as the options say");
+  AddRequestFlags(batch, &flags->request);
+
   AddContextCommands(app, &flags->context);
 
   CLI::App* embed = app->add_subcommand("embed", "A text as a vector");
@@ -277,6 +291,7 @@ int Run(const std::string& command, const ClientFlags& flags) {
   }
   if (command == "chat") return Chat(&connection, flags);
   if (command == "generate") return Generate(&connection, flags);
+  if (command == "batch") return Batch(&connection, flags);
   if (command == "context") {
     return RunContextCommand(&connection, flags.context, flags.json, flags.quiet, ReadPromptFile);
   }

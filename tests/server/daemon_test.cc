@@ -11,9 +11,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "hydrant/v1/control.grpc.pb.h"
@@ -867,6 +869,49 @@ TEST(Client, PrintsSeveralAnswersUnderHeadings) {
       {HYDRANT_PATH, "--address", server.address(), "generate", "--prompt", "x", "--n", "65"});
   EXPECT_EQ(refused.Wait(), 2);
   EXPECT_THAT(refused.err(), HasSubstr("sampling.n: 65 is outside [1, 64]"));
+}
+
+TEST(Client, AsksForABatchOfLines) {
+  TestServerOptions options;
+  options.next_token_of = [](uint64_t seed, int32_t position) {
+    return static_cast<TokenId>('a' + (seed + static_cast<uint64_t>(position)) % 26);
+  };
+  TestServer server(options);
+  const TemporaryFolder folder;
+  const auto ask = [&](const std::string& lines) {
+    const std::string file = folder.Write("requests.jsonl", lines);
+    auto run = std::make_unique<Subprocess>(
+        std::vector<std::string>{HYDRANT_PATH, "--address", server.address(), "batch", file,
+                                 "--max-tokens", "3", "--seed", "10"});
+    std::map<int, nlohmann::json> answers;
+    const int code = run->Wait();
+    std::istringstream out(run->out());
+    for (std::string line; std::getline(out, line);) {
+      const auto answer = nlohmann::json::parse(line);
+      answers[answer.at("index")] = answer;
+    }
+    return std::tuple(code, answers, run->err());
+  };
+  // Tokens at the positions from 2 on: the letters from seed + 2.
+  const auto [code, answers, said] =
+      ask("{\"text\": \"x\"}\n\n"
+          "{\"text\": \"x\", \"sampling\": {\"n\": 2, \"seed\": \"0\"}}\n"
+          "{\"text\": \"x\", \"sampling\": {\"top_p\": 2}}\n");
+  EXPECT_EQ(code, 1) << said;
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers.at(0).at("samples").at(0).at("text"), "mno");
+  EXPECT_EQ(answers.at(0).at("samples").at(0).at("finish_reason"), "length");
+  EXPECT_EQ(answers.at(0).at("usage").at("completion_tokens"), 3);
+  EXPECT_EQ(answers.at(1).at("samples").at(0).at("text"), "cde");
+  EXPECT_EQ(answers.at(1).at("samples").at(1).at("text"), "def");
+  EXPECT_EQ(answers.at(2).at("failure").at("field"), "requests[2].sampling.top_p");
+  EXPECT_EQ(said, "[2 answered with 9 tokens, 1 failed]\n");
+  EXPECT_EQ(std::get<0>(ask("{\"text\": \"x\"}\n")), 0);
+  const auto [wrong, none, why] = ask("{\"text\": \"x\"}\n{\"txt\": \"x\"}\n");
+  EXPECT_EQ(wrong, 2);
+  EXPECT_TRUE(none.empty());
+  EXPECT_THAT(why, HasSubstr("line 2: "));
+  EXPECT_THAT(why, HasSubstr("txt"));
 }
 
 TEST(Client, InfoNamesThePoliciesAndDetailsOne) {
