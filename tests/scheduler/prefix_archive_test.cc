@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "scheduler/ask_loop.h"
 #include "scheduler/context_file.h"
 #include "tests/scheduler/collecting_sink.h"
 #include "tests/scheduler/fake_engine.h"
@@ -160,6 +161,33 @@ TEST(PrefixArchiveTest, SavesWhatIsNew) {
   second.Run(longer);
   ASSERT_TRUE(second.Flush());
   EXPECT_EQ(values->puts, 600 / kBlock);
+}
+
+// To whoever listens, as what was read here.
+TEST(PrefixArchiveTest, WhatComesFromTheStoreIsTold) {
+  const auto values = std::make_shared<Values>();
+  const auto told = [](const Replica& replica) {
+    std::vector<std::pair<KvBlockHash, std::vector<TokenId>>> blocks;
+    for (const KvBlock& block : replica.loop->kv_events().Blocks().blocks)
+      blocks.emplace_back(block.hash, std::vector(block.tokens.begin(), block.tokens.end()));
+    return blocks;
+  };
+  for (const bool is_told : {false, true}) {
+    Request request = Ask("echo");  // which leaves queries, too
+    request.prompt_is_told = is_told;
+    Replica first(values), second(values);
+    first.Run(request);
+    ASSERT_TRUE(first.Flush());
+    second.archive->Fetch(request);
+    EXPECT_GT(second.archive->metrics().loaded_tokens, 0u);
+    // What the loop does next is behind what it has told.
+    AskLoop(second.loop.get(), &ServingLoop::WithPrefixCache, [](PrefixCache*) { return true; });
+    EXPECT_EQ(told(first).size(), is_told ? size_t{500 / kBlock} : 0u);
+    const size_t loaded = second.archive->metrics().loaded_tokens / kBlock;
+    auto expected = told(first);
+    expected.resize(std::min(expected.size(), loaded));
+    EXPECT_EQ(told(second), expected);
+  }
 }
 
 TEST(PrefixArchiveTest, NeitherAcrossSaltsNorWhereItIsOff) {

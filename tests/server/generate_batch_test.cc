@@ -187,6 +187,24 @@ TEST(GenerateBatch, OfNoneAndOfTooManyIsRefusedAsAWhole) {
   EXPECT_EQ(whole.items.size(), most.size());
 }
 
+// Of bytes that are no message, or of a server that takes none.
+TEST(GenerateBatch, WhatSaysNothingOfOneRequestIsTheCalls) {
+  TestServerOptions options;
+  options.ready = false;
+  TestServer server(options);
+  const v1::GenerateBatchRequest batch = BatchOf({TextRequest("x", 1), TextRequest("ok\xFF", 1)});
+  const auto refused = [&] {
+    const BatchResult result = RunBatch(server, batch);
+    EXPECT_TRUE(result.items.empty());
+    return DetailsOf(result.status);
+  };
+  EXPECT_EQ(refused().reason, "LOADING");
+  server.service->SetReady(&server.model, server.loop.get(), server.contexts.get());
+  EXPECT_EQ(refused().field, "requests[1].text");
+  server.service->SetDraining();
+  EXPECT_EQ(refused().reason, "DRAINING");
+}
+
 TEST(GenerateBatch, WhoFindsTheQueueFullSaysWhenToRetry) {
   TestServerOptions options;
   options.limits.max_num_seqs = 1;
