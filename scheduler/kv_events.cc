@@ -20,6 +20,7 @@ KvBlockHash HashOf(const PrefixKey& key) {
 }  // namespace
 
 void KvEvents::OnFilled(const PrefixText& text, std::span<const PrefixKey> filled) {
+  if (text.keys.empty()) return;
   const std::unordered_set<PrefixKey, PrefixKeyHash> news(filled.begin(), filled.end());
   for (size_t i = 0; i < text.keys.size(); ++i) {
     if (!news.contains(text.keys[i])) continue;

@@ -115,12 +115,14 @@ void GenerateStream::OnStepEnd(const std::shared_ptr<Delivery>& delivery) {
   if (writing_ && !late_) delivery_ = delivery;
 }
 
+// Nothing more can be written.
 void GenerateStream::Break() {
   broken_ = true;
   num_bytes_ = 0;
   for (Item& item : items_) item.output.Drop();
 }
 
+// And nobody is there for whom to go on.
 void GenerateStream::Leave(const absl::Status& why) {
   Break();
   if (!gone_.has_value()) gone_ = why;
@@ -212,7 +214,10 @@ bool GenerateStream::SendNext() {
     bytes = args_.contract->Translate(index, message);
   } else if (const std::optional<RequestFailure> failure = output.TakeFailure()) {
     bytes = args_.contract->TranslateFailure(index, *failure);
-    if (!bytes.has_value()) return EndWith(*failure), true;
+    if (!bytes.has_value()) {
+      EndWith(*failure);
+      return true;
+    }
   }
   num_bytes_ += output.num_bytes();
   if (!bytes.has_value()) return false;
