@@ -41,13 +41,13 @@ void KvEvents::Publish(double unix_seconds) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<KvChange> told;
-    for (KvChange& change : std::exchange(changes_, {})) {
+    for (const KvChange& change : std::exchange(changes_, {})) {
       if (const auto* stored = std::get_if<KvBlock>(&change)) {
         blocks_.insert_or_assign(stored->hash, *stored);
       } else if (blocks_.erase(std::get<KvBlockRemoved>(change).hash) == 0) {
         continue;  // nobody was told that it was there
       }
-      told.push_back(std::move(change));
+      told.push_back(change);
     }
     if (told.empty()) return;
     Append(std::move(told), unix_seconds);

@@ -222,9 +222,9 @@ bool GenerateStream::SendNext() {
   num_bytes_ += output.num_bytes();
   if (!bytes.has_value()) return false;
   if (IsOver() && !HasNext()) {
-    WriteLast(*std::move(bytes));
+    WriteLast(*bytes);
   } else {
-    Write(*std::move(bytes));
+    Write(*bytes);
   }
   return true;
 }
@@ -233,8 +233,8 @@ bool GenerateStream::SendNext() {
 // The first message never waits for others: gRPC calls its write done when the headers that go with
 // it have left, and with the hint they stay until something else is sent on the connection, the
 // next keepalive at the latest.
-void GenerateStream::Write(grpc::ByteBuffer bytes) {
-  in_flight_ = std::move(bytes);
+void GenerateStream::Write(const grpc::ByteBuffer& bytes) {
+  in_flight_ = bytes;
   args_.metrics->sent_bytes += in_flight_.Length();
   grpc::WriteOptions options;
   const bool others_follow = IsOver() || (HasNext() && args_.contract->SaysAll());
@@ -244,8 +244,8 @@ void GenerateStream::Write(grpc::ByteBuffer bytes) {
   StartWrite(&in_flight_, options);
 }
 
-void GenerateStream::WriteLast(grpc::ByteBuffer bytes) {
-  in_flight_ = std::move(bytes);
+void GenerateStream::WriteLast(const grpc::ByteBuffer& bytes) {
+  in_flight_ = bytes;
   args_.metrics->sent_bytes += in_flight_.Length();
   if (EndGap().count() > 0) {
     writing_ = true;

@@ -113,8 +113,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool HasNext();
   bool IsOver() const { return num_over_ == items_.size(); }
   bool SendNext();
-  void Write(grpc::ByteBuffer bytes);
-  void WriteLast(grpc::ByteBuffer bytes);
+  void Write(const grpc::ByteBuffer& bytes);
+  void WriteLast(const grpc::ByteBuffer& bytes);
   void AddLoadReport(grpc::StatusCode code);
   void End(const grpc::Status& status);
   void EndWell();

@@ -1,7 +1,5 @@
 #include "server/lasting_streams.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 
 namespace hydrant {
@@ -28,8 +26,8 @@ void LastingStream::OnWriteDone(bool ok) {
 
 void LastingStream::OnDone() { owner_->Remove(shared_from_this()); }
 
-void LastingStream::Write(grpc::ByteBuffer message) {
-  in_flight_ = std::move(message);
+void LastingStream::Write(const grpc::ByteBuffer& message) {
+  in_flight_ = message;
   writing_ = true;
   StartWrite(&in_flight_);
 }

@@ -7,11 +7,13 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "server/status_details.h"
 
@@ -39,7 +41,7 @@ class LastingStream : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   virtual void OnWritten() = 0;
   bool CanWrite() const { return !writing_ && !end_.has_value(); }
   // REQUIRES: CanWrite()
-  void Write(grpc::ByteBuffer message);
+  void Write(const grpc::ByteBuffer& message);
 
   std::mutex& mutex() { return mutex_; }
 
