@@ -348,7 +348,10 @@ void Scheduler::EndAbsence(Sequence* sequence, TimeUs now) {
   const std::optional<Absence> absence = std::exchange(sequence->absence, std::nullopt);
   if (!absence.has_value()) return;
   Usage& usage = sequence->usage;
-  (absence->swapped ? usage.swapped_us : usage.preempted_us) += now - absence->since;
+  const TimeUs lasted = now - absence->since;
+  (absence->swapped ? usage.swapped_us : usage.preempted_us) += lasted;
+  if (usage.away.size() < kMostTimesAway)
+    usage.away.push_back({absence->since - sequence->submitted_at, lasted, absence->swapped});
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
