@@ -10,6 +10,7 @@ class HydrantContract final : public GenerateContract {
  public:
   using GenerateContract::GenerateContract;
 
+  std::string_view Method() const override { return "hydrant.v1.Hydrant/Generate"; }
   absl::StatusOr<v1::GenerateRequest> Parse(const ServedModel&,
                                             const grpc::ByteBuffer& bytes) override {
     v1::GenerateRequest request;

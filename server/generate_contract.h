@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "engine/cache/cache_spec.h"
@@ -26,6 +27,8 @@ class GenerateContract {
 
   // Of a request that names no policy.
   const CacheSpec& default_cache() const { return default_cache_; }
+  // "service/method", as the client called it.
+  virtual std::string_view Method() const = 0;
 
   // The request. InvalidArgument names a field of the client's contract. The model outlives the
   // call.

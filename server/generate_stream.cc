@@ -34,8 +34,7 @@ bool GenerateStream::EndIfGone() {
   if (!gone_.has_value()) return false;
   const bool late = absl::IsDeadlineExceeded(*gone_);
   args_.metrics->ended.Add(late ? "deadline" : "cancelled");
-  if (args_.admission != nullptr) args_.admission->Release();
-  End(ToGrpcStatus({*gone_, late ? "DEADLINE" : "CANCELLED"}));
+  EndUnread({*gone_, late ? "DEADLINE" : "CANCELLED"});
   return true;
 }
 
@@ -59,7 +58,12 @@ void GenerateStream::Open(v1::Accepted accepted) {
 
 void GenerateStream::Refuse(const Refusal& refusal) {
   const std::lock_guard lock(mutex_);
+  EndUnread(refusal);
+}
+
+void GenerateStream::EndUnread(const Refusal& refusal) {
   if (args_.admission != nullptr) args_.admission->Release();
+  if (args_.span != nullptr) args_.span->Refuse(refusal);
   End(ToGrpcStatus(refusal));
 }
 
@@ -107,21 +111,25 @@ void GenerateStream::EndRequest() {
     args_.metrics->Ended(policy_, *finished);
     args_.metrics->end_to_end.Observe(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - args_.arrived).count());
+    if (args_.span != nullptr) args_.span->End(*finished);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
                 .outcome = OutcomeOf(*finished),
                 .reason = OutcomeOf(*finished),
                 .usage = &*finished->usage,
-                .samples = outputs_.size()});
+                .samples = outputs_.size(),
+                .trace = ContextOf(args_.span.get())});
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
     Charge(failed->usage);
     args_.metrics->Ended(policy_, *failed);
+    if (args_.span != nullptr) args_.span->End(*failed);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
                 .outcome = OutcomeOf(*failed),
                 .reason = failed->reason,
                 .usage = &*failed->usage,
-                .samples = outputs_.size()});
+                .samples = outputs_.size(),
+                .trace = ContextOf(args_.span.get())});
   }
 }
 

@@ -28,6 +28,7 @@
 #include "server/event_router.h"
 #include "server/generate_contract.h"
 #include "server/request_metrics.h"
+#include "server/request_span.h"
 #include "server/sample_outputs.h"
 #include "server/status_details.h"
 #include "server/tenant_account.h"
@@ -54,11 +55,14 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     std::shared_ptr<TenantAccount::Admission> admission = {};
     // The server's load at the end of a call of so many samples, serialized; null: it is not told.
     std::function<std::string(grpc::StatusCode, int samples)> load_report = {};
+    // Of the call in its trace; null: it is not traced.
+    std::unique_ptr<RequestSpan> span = {};
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
   // By which the client speaks.
   GenerateContract& contract() const { return *args_.contract; }
+  RequestSpan* span() const { return args_.span.get(); }
   // A request may wait before anybody reads it. Where its client has gone meanwhile the stream is
   // ended here, and nothing else is to be called. Returns whether it was.
   bool EndIfGone();
@@ -83,6 +87,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   explicit GenerateStream(Args args);
 
   // REQUIRES: mutex_ held, for all but DeadlineHasPassed().
+  void EndUnread(const Refusal& refusal);
   void ObserveTokens(size_t index);
   void Append(size_t index, const Delta& delta);
   void EndRequest();
