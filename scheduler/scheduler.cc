@@ -861,6 +861,7 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   Usage& usage = sequence->usage;
   const TimeUs prefill_start = sequence->prefill_started_at.value_or(now);
   const TimeUs first_token = sequence->first_token_at.value_or(now);
+  usage.submitted_at = sequence->submitted_at;
   usage.queue_us = prefill_start - sequence->submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;

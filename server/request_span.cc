@@ -95,8 +95,7 @@ RequestSpan::RequestSpan(TraceContext own, std::string parent_span_id, std::stri
   AddText("rpc.method", method.substr(slash + 1), &span_);
 }
 
-void RequestSpan::Submit(const ServedModel& model, const Request& request, size_t samples) {
-  submitted_ = Clock::now();
+void RequestSpan::SetRequest(const ServedModel& model, const Request& request, size_t samples) {
   if (!own_.sampled) return;
   resumed_tokens_ = request.resume_token_ids.size();
   AddText("gen_ai.request.id", request.request_id, &span_);
@@ -130,7 +129,7 @@ void RequestSpan::End(absl::StatusCode code, std::string_view outcome, std::stri
   if (!own_.sampled) return;
   Clock::time_point end = Clock::now();
   std::vector<Span> below;
-  if (usage != nullptr && submitted_.has_value()) {
+  if (usage != nullptr) {
     const Phases phases = PhasesOf(*usage);
     end = std::max(end, phases.end);
     AddUsage(*usage, &span_);
@@ -150,11 +149,11 @@ void RequestSpan::End(absl::StatusCode code, std::string_view outcome, std::stri
   sink_(std::move(below));
 }
 
-// The scheduler counts from its submission, by the same clock.
+// By the scheduler's clock, which is the same.
 RequestSpan::Phases RequestSpan::PhasesOf(const Usage& usage) const {
   using std::chrono::microseconds;
   Phases phases;
-  phases.begin = *submitted_;
+  phases.begin = std::max(arrived_, Clock::time_point(microseconds(usage.submitted_at)));
   phases.prefill = phases.begin + microseconds(usage.queue_us);
   phases.first_token = phases.prefill + microseconds(usage.prefill_us);
   phases.end = phases.first_token + microseconds(usage.decode_us);
@@ -169,25 +168,23 @@ void RequestSpan::AddFirstToken(Clock::time_point at) {
   AddNumber("gen_ai.latency.time_to_first_token", Seconds(at - arrived_), &span_);
 }
 
+// A step that is under way may bring a first token to one whose room others have taken meanwhile:
+// such a time is no part of a phase.
 std::vector<RequestSpan::Span> RequestSpan::Below(const Phases& phases, const Usage& usage) const {
   std::vector<Span> spans;
-  const auto add = [&](const char* name, Interval when, const std::string& parent) {
+  const auto add = [&](const char* name, Interval when) {
     Span& span = spans.emplace_back();
     span.set_name(name);
     span.set_kind(Span::SPAN_KIND_INTERNAL);
-    Place(when, NewSpanId(), parent, &span);
-    return span.span_id();
+    Place(when, NewSpanId(), own_.span_id, &span);
   };
-  add("queue", {phases.begin, phases.prefill}, own_.span_id);
-  std::string prefill, decode;
+  add("queue", {phases.begin, phases.prefill});
   if (phases.has_token || phases.first_token > phases.prefill)
-    prefill = add("prefill", {phases.prefill, phases.first_token}, own_.span_id);
-  if (phases.has_token) decode = add("decode", {phases.first_token, phases.end}, own_.span_id);
+    add("prefill", {phases.prefill, phases.first_token});
+  if (phases.has_token) add("decode", {phases.first_token, phases.end});
   for (const TimeAway& away : usage.away) {
     const auto begin = phases.begin + std::chrono::microseconds(away.after_us);
-    const bool decodes = phases.has_token && begin >= phases.first_token;
-    add(away.swapped ? "swap" : "preempt", {begin, begin + std::chrono::microseconds(away.us)},
-        decodes ? decode : prefill);
+    add(away.swapped ? "swap" : "preempt", {begin, begin + std::chrono::microseconds(away.us)});
   }
   return spans;
 }

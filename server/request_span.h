@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,8 +33,8 @@ class RequestSpan {
 
   const TraceContext& context() const { return own_; }
 
-  // It is about to be submitted.
-  void Submit(const ServedModel& model, const Request& request, size_t samples);
+  // What the request is, before it is submitted.
+  void SetRequest(const ServedModel& model, const Request& request, size_t samples);
 
   // One of these, once.
   void Refuse(const Refusal& refusal);
@@ -67,7 +66,6 @@ class RequestSpan {
   const Sink sink_;
   const Clock::time_point arrived_ = Clock::now();
   const std::chrono::system_clock::time_point arrived_at_ = std::chrono::system_clock::now();
-  std::optional<Clock::time_point> submitted_;
   size_t resumed_tokens_ = 0;
   Span span_;  // what is known of it; empty where it is not sampled
 };

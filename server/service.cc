@@ -358,7 +358,7 @@ void Service::Submit(const std::shared_ptr<GenerateStream>& stream, const Servin
   std::iota(handles.begin(), handles.end(), NextHandles(static_cast<int>(output.num_samples)));
   stream->SetRequest(request.request_id, request.cache.policy, handles.front(), output);
   if (stream->span() != nullptr)
-    stream->span()->Submit(*serving.model, request, output.num_samples);
+    stream->span()->SetRequest(*serving.model, request, output.num_samples);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   for (const RequestHandle handle : handles) router_->Add(handle, stream);
@@ -414,7 +414,7 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
   if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
   job->request.deadline = SteadyDeadline(deadline);
   call->SetRequest(job->request.request_id, job->request.cache.policy, std::move(job->answer));
-  if (call->span() != nullptr) call->span()->Submit(*serving.model, job->request, 1);
+  if (call->span() != nullptr) call->span()->SetRequest(*serving.model, job->request, 1);
   router_->Add(handle, call);
   const auto outcome = serving.loop->Submit(handle, std::move(job->request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {

@@ -385,7 +385,7 @@ TEST(Trace, IsNamedInTheLogSampledOrNot) {
 }
 
 // What others' needs have cost it, each time of its own.
-TEST(RequestSpan, PutsTheTimesAwayWhereTheyWere) {
+TEST(RequestSpan, TellsEachTimeAway) {
   Spans spans;
   RequestSpan span({.trace_id = NewTraceId(), .span_id = NewSpanId(), .sampled = true, .state = {}},
                    "", "a.b.C/D", spans.Sink());
@@ -397,7 +397,7 @@ TEST(RequestSpan, PutsTheTimesAwayWhereTheyWere) {
   request.resume_token_ids = {1, 2};
   request.tenant = "someone";
   request.priority = -3;
-  span.Submit(model, request, 1);
+  span.SetRequest(model, request, 1);
   Finished finished;
   finished.usage->completion_tokens = 5;
   finished.usage->queue_us = 100;
@@ -421,12 +421,12 @@ TEST(RequestSpan, PutsTheTimesAwayWhereTheyWere) {
   const uint64_t begin = TheOne(all, "queue").start_time_unix_nano();
   ExpectWithin(prefill, call);
   ExpectWithin(decode, call);
-  ExpectWithin(preempt, prefill);
+  ExpectWithin(preempt, call);
   EXPECT_EQ(preempt.start_time_unix_nano(), begin + 200'000);
   EXPECT_EQ(Lasts(preempt), 70'000u);
   const std::vector<Span> swaps = Named(all, "swap");
   ASSERT_EQ(swaps.size(), 2u);
-  for (const Span& swap : swaps) ExpectWithin(swap, decode);
+  for (const Span& swap : swaps) ExpectWithin(swap, call);
   EXPECT_EQ(swaps[0].start_time_unix_nano(), begin + 1'200'000);
   EXPECT_EQ(Lasts(swaps[0]), 20'000u);
   EXPECT_EQ(swaps[1].end_time_unix_nano(), decode.end_time_unix_nano());
@@ -451,7 +451,7 @@ TEST(RequestSpan, OfOneThatFailsBeforeItsFirstTokenHasNone) {
         "a.b.C/D", spans.Sink());
     Request request;
     request.resume_token_ids = {1, 2};
-    span.Submit(ServedModel(), request, 1);
+    span.SetRequest(ServedModel(), request, 1);
     Failed failed{.status = absl::DeadlineExceededError("too late, \"a secret\""),
                   .reason = "DEADLINE"};
     failed.usage->completion_tokens = 2;  // that it came with

@@ -98,10 +98,10 @@ TEST(TracedDaemon, SendsTheTraceThatItsLogNames) {
 // Of two that do not fit together, one leaves for the host's memory and comes back.
 TEST(TracedDaemon, TellsWhenACacheWasSwappedOut) {
   FakeCollector collector;
-  Daemon daemon({"--otlp-traces-endpoint", collector.address(), "--num-gpu-blocks-override", "160",
+  Daemon daemon({"--otlp-traces-endpoint", collector.address(), "--num-gpu-blocks-override", "200",
                  "--swap-space", "64M", "--log-format", "json"});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
-  const v1::GenerateRequest request = Tokens(16, 100);
+  const v1::GenerateRequest request = Tokens(16, 300);
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> calls;
   for (int i = 0; i < 6; ++i) {
@@ -125,14 +125,14 @@ TEST(TracedDaemon, TellsWhenACacheWasSwappedOut) {
     if (span.name() != "swap") continue;
     ++told;
     told_ns += span.end_time_unix_nano() - span.start_time_unix_nano();
-    const auto decode = std::find_if(spans.begin(), spans.end(), [&](const Span& other) {
+    const auto call = std::find_if(spans.begin(), spans.end(), [&](const Span& other) {
       return other.span_id() == span.parent_span_id();
     });
-    ASSERT_NE(decode, spans.end());
-    EXPECT_EQ(decode->name(), "decode");
-    EXPECT_EQ(decode->trace_id(), span.trace_id());
-    EXPECT_GE(span.start_time_unix_nano(), decode->start_time_unix_nano());
-    EXPECT_LE(span.end_time_unix_nano(), decode->end_time_unix_nano());
+    ASSERT_NE(call, spans.end());
+    EXPECT_EQ(call->name(), "hydrant.v1.Hydrant/Generate");
+    EXPECT_EQ(call->trace_id(), span.trace_id());
+    EXPECT_GE(span.start_time_unix_nano(), call->start_time_unix_nano());
+    EXPECT_LE(span.end_time_unix_nano(), call->end_time_unix_nano());
   }
   EXPECT_EQ(told, swaps);
   EXPECT_EQ(told_ns, swapped_us * 1000);
