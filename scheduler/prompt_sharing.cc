@@ -47,6 +47,7 @@ bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
   sample->usage.reread_tokens = sample->usage.probe_tokens = 0;
   sample->usage.preemptions = own.preemptions;
   sample->usage.preempted_us = own.preempted_us;
+  sample->usage.away = own.away;
   sample->usage.kv_pages_peak = sample->space.num_pages;
   GoLive(sample);
   return true;

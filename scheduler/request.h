@@ -148,6 +148,15 @@ struct RetainedMass {
   float p10 = 1.0f;  // a tenth of the heads retain no more
 };
 
+// A time in which others had a sequence's room.
+struct TimeAway {
+  TimeUs after_us = 0;   // submitted_at
+  TimeUs us = 0;         // how long
+  bool swapped = false;  // its cache was in the host's memory; else it was lost
+};
+
+inline constexpr size_t kMostTimesAway = 32;  // that are told one by one
+
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;  // resumed ones included
@@ -172,12 +181,14 @@ struct Usage {
   double kv_pages_mean = 0;   // the same on average, over the time in which it held any
   int32_t shrinks = 0;        // times that its cache was cut because others needed the room
   int32_t swaps = 0;          // times that its cache left for the host's memory and came back
-  TimeUs queue_us = 0;        // submission to the first prefill work
-  TimeUs prefill_us = 0;      // first prefill work to the first token
-  TimeUs decode_us = 0;       // first token to the end
+  TimeUs submitted_at = 0;
+  TimeUs queue_us = 0;    // submission to the first prefill work
+  TimeUs prefill_us = 0;  // first prefill work to the first token
+  TimeUs decode_us = 0;   // first token to the end
   // Of these three, the time in which others had its room:
-  TimeUs swapped_us = 0;    // its cache was in the host's memory
-  TimeUs preempted_us = 0;  // it had lost its cache, and waited to read its prompt again
+  TimeUs swapped_us = 0;         // its cache was in the host's memory
+  TimeUs preempted_us = 0;       // it had lost its cache, and waited to read its prompt again
+  std::vector<TimeAway> away{};  // these times, the first kMostTimesAway; of samples the first's
 };
 
 struct Progress {

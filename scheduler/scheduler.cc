@@ -349,7 +349,10 @@ void Scheduler::EndAbsence(Sequence* sequence, TimeUs now) {
   const std::optional<Absence> absence = std::exchange(sequence->absence, std::nullopt);
   if (!absence.has_value()) return;
   Usage& usage = sequence->usage;
-  (absence->swapped ? usage.swapped_us : usage.preempted_us) += now - absence->since;
+  const TimeUs lasted = now - absence->since;
+  (absence->swapped ? usage.swapped_us : usage.preempted_us) += lasted;
+  if (usage.away.size() < kMostTimesAway)
+    usage.away.push_back({absence->since - sequence->submitted_at, lasted, absence->swapped});
 }
 
 bool Scheduler::TryAdmit(Sequence* sequence) {
@@ -861,6 +864,7 @@ void Scheduler::CloseUsage(Sequence* sequence, TimeUs now) {
   Usage& usage = sequence->usage;
   const TimeUs prefill_start = sequence->prefill_started_at.value_or(now);
   const TimeUs first_token = sequence->first_token_at.value_or(now);
+  usage.submitted_at = sequence->submitted_at;
   usage.queue_us = prefill_start - sequence->submitted_at;
   usage.prefill_us = first_token - prefill_start;
   usage.decode_us = now - first_token;

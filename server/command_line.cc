@@ -489,6 +489,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
     HYDRANT_RETURN_IF_ERROR(CheckHostPort("--metrics-listen", options->metrics_listen));
   }
   HYDRANT_RETURN_IF_ERROR(CompleteSecurity(&options->security));
+  HYDRANT_RETURN_IF_ERROR(CheckTraces(options->traces));
   return ApplyListen(flags, options);
 }
 
@@ -521,6 +522,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   AddSchedulerFlags(&app, &options, &flags);
   AddServerFlags(&app, &options, &flags);
   AddSecurityFlags(&app, &options.security);
+  AddTraceFlags(&app, &options.traces);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

@@ -45,6 +45,7 @@
 #include "server/status_page.h"
 #include "server/step_trace.h"
 #include "server/tenants.h"
+#include "server/tracing.h"
 #include "server/warm_up.h"
 
 namespace hydrant {
@@ -61,6 +62,7 @@ constexpr int kContextTimeoutMs = 5'000;   // of an answer of a store
 constexpr int kPrefixTimeoutMs = 1'000;    // in which a prompt may as well be read
 constexpr milliseconds kUnsavedLogInterval{10'000};
 constexpr milliseconds kLastMessagesGrace{2'000};  // for clients to take what is already written
+constexpr milliseconds kLastSpansGrace{2'000};     // for a collector
 
 // Those of the last row are ignored, with a line in the log: a script that wants logs rotated is no
 // reason to drop streams, nor is a terminal that closes. SIGQUIT stays the way to a core dump.
@@ -174,16 +176,18 @@ absl::StatusOr<Access> LoadAccess(const SecurityOptions& options) {
 
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, const ModelLoader& load, Access access)
+  Daemon(const DaemonOptions& options, const ModelLoader& load, Access access, Tracing tracing)
       : options_(options),
         load_(load),
         access_(std::move(access)),
+        tracing_(std::move(tracing)),
         wakeups_([this] { Reload(); }),
         router_(IsGpu(options.engine.device) ? milliseconds(0) : kStandAside),
         service_({.version = HYDRANT_VERSION,
                   .flags = options.flags,
                   .connections_age = options.max_connection_age.has_value(),
                   .tenants = access_.tenants.get(),
+                  .tracer = tracing_.tracer.get(),
                   .cpus = ReadMachineLimits("", AffinityCpus()).cpus},
                  &router_),
         control_([this] { wakeups_.RequestStop(); }, [this] { return Requests(); }) {}
@@ -210,6 +214,7 @@ class Daemon {
     if (!security.control_listen.empty())
       spdlog::info("control on {}", AddressOf(security.control_listen, *servers_.back()));
     SayWhoMayConnect();
+    if (tracing_.exporter != nullptr) spdlog::info("traces go to {}", options_.traces.endpoint);
     spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
                  DescriptorsForConnections(DescriptorLimit()));
     WarnOfManyThreads();
@@ -363,7 +368,8 @@ class Daemon {
         .requests = &service_.request_metrics(),
         .now = now,
         .tenants = access_.tenants.get(),
-        .authorizer = &authorizer_metrics_};
+        .authorizer = &authorizer_metrics_,
+        .spans = tracing_.exporter == nullptr ? nullptr : &tracing_.exporter->metrics()};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
 
@@ -537,6 +543,7 @@ class Daemon {
     loop_->Stop();
     port_watch_->Stop();
     ShutDownServers(kLastMessagesGrace);
+    if (tracing_.exporter != nullptr) tracing_.exporter->Stop(kLastSpansGrace);
     spdlog::info("stopped");
   }
 
@@ -545,6 +552,7 @@ class Daemon {
   const Clock::time_point start_ = Clock::now();
   const std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();
   const Access access_;
+  const Tracing tracing_;
   AuthorizerMetrics authorizer_metrics_;
   Wakeups wakeups_;
   EventRouter router_;
@@ -577,12 +585,14 @@ void BlockSignals() {
 
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
   HYDRANT_ASSIGN_OR_RETURN(Access access, LoadAccess(options.security));
+  HYDRANT_ASSIGN_OR_RETURN(Tracing tracing, StartTracing(options.traces, HYDRANT_VERSION,
+                                                         LogFailures("--otlp-traces-endpoint")));
   // First: a device that is not there is known before a model of gigabytes is read.
   HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
   spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);
   DaemonOptions chosen = options;
   chosen.engine.device = std::move(device.name);
-  return Daemon(chosen, load, std::move(access)).Run();
+  return Daemon(chosen, load, std::move(access), std::move(tracing)).Run();
 }
 
 }  // namespace hydrant

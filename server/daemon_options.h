@@ -16,6 +16,7 @@
 #include "scheduler/options.h"
 #include "server/default_cache.h"
 #include "server/security_options.h"
+#include "server/trace_options.h"
 
 namespace hydrant {
 
@@ -48,6 +49,7 @@ struct DaemonOptions {
   };
   std::vector<ListenAs> listen_as = {};
   SecurityOptions security;
+  TraceOptions traces;
   std::string log_level = "info";
   bool log_json = false;
   EngineOptions engine;

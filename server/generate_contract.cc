@@ -33,6 +33,7 @@ class HydrantContract final : public GenerateContract {
  public:
   using GenerateContract::GenerateContract;
 
+  std::string_view Method() const override { return "hydrant.v1.Hydrant/Generate"; }
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const ServedModel&,
                                                          const grpc::ByteBuffer& bytes) override {
     std::vector<v1::GenerateRequest> requests(1);
@@ -49,6 +50,7 @@ class BatchContract final : public GenerateContract {
  public:
   using GenerateContract::GenerateContract;
 
+  std::string_view Method() const override { return "hydrant.v1.Hydrant/GenerateBatch"; }
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const ServedModel&,
                                                          const grpc::ByteBuffer& bytes) override {
     v1::GenerateBatchRequest batch;

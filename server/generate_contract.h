@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,6 +30,8 @@ class GenerateContract {
 
   // Of a request that names no policy.
   const CacheSpec& default_cache() const { return default_cache_; }
+  // "service/method", as the client called it.
+  virtual std::string_view Method() const = 0;
 
   // The call's requests, one at least. InvalidArgument names a field of the client's contract. The
   // model outlives the call.

@@ -25,17 +25,19 @@ std::shared_ptr<GenerateStream> GenerateStream::Create(Args args) {
   return stream;
 }
 
-GenerateStream::GenerateStream(Args args) : args_(std::move(args)) {
-  items_.push_back({RequestOutput(
-      {.metrics = args_.metrics, .arrived = args_.arrived, .admission = args_.admission})});
+GenerateStream::GenerateStream(Args args) : args_(std::move(args)) { AddItem(args_.admission); }
+
+void GenerateStream::AddItem(std::shared_ptr<TenantAccount::Admission> admission) {
+  items_.push_back({RequestOutput({.metrics = args_.metrics,
+                                   .arrived = args_.arrived,
+                                   .admission = std::move(admission),
+                                   .span = args_.new_span ? args_.new_span() : nullptr})});
 }
 
 void GenerateStream::SetRequests(size_t count, RequestHandle first) {
   const std::lock_guard lock(mutex_);
   first_handle_ = first;
-  while (items_.size() < count)
-    items_.push_back(
-        {RequestOutput({.metrics = args_.metrics, .arrived = args_.arrived, .admission = {}})});
+  while (items_.size() < count) AddItem(nullptr);
 }
 
 void GenerateStream::SetAdmission(size_t index,

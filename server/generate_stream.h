@@ -30,6 +30,7 @@
 #include "server/generate_contract.h"
 #include "server/request_metrics.h"
 #include "server/request_output.h"
+#include "server/request_span.h"
 #include "server/sample_outputs.h"
 #include "server/status_details.h"
 #include "server/tenant_account.h"
@@ -57,6 +58,8 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     // The server's load at the end of a call, as the last of its requests ends with so many
     // samples, serialized; null: it is not told.
     std::function<std::string(grpc::StatusCode, int samples)> load_report = {};
+    // Of a request of the call in its trace; null: nothing is traced.
+    std::function<std::unique_ptr<RequestSpan>()> new_span = {};
   };
   static std::shared_ptr<GenerateStream> Create(Args args);
 
@@ -68,6 +71,9 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Of the tenant's account, of a request that is not the first.
   void SetAdmission(size_t index, std::shared_ptr<TenantAccount::Admission> admission);
   RequestHandle FirstHandle(size_t index) const { return first_handle_ + index * kMaxSamples; }
+
+  // Of a request in its trace; null: it is not traced.
+  RequestSpan* span(size_t index) const { return items_[index].output.span(); }
 
   // No request was read, and none will be.
   void RefuseCall(const Refusal& refusal);
@@ -101,6 +107,7 @@ class GenerateStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   };
 
   explicit GenerateStream(Args args);
+  void AddItem(std::shared_ptr<TenantAccount::Admission> admission);
 
   // REQUIRES: mutex_ held, for all but DeadlineHasPassed().
   void Break();

@@ -45,7 +45,7 @@ class JsonFormatter final : public spdlog::formatter {
 std::string RequestFields(const RequestRecord& record) {
   const Usage& usage = *record.usage;
   const auto millis = [](TimeUs us) { return static_cast<double>(us) / 1000; };
-  return Dump({{"message", "request ended"},
+  Json fields({{"message", "request ended"},
                {"request_id", record.request_id},
                {"outcome", record.outcome},
                {"reason", record.reason},
@@ -67,6 +67,11 @@ std::string RequestFields(const RequestRecord& record) {
                {"decode_ms", millis(usage.decode_us)},
                {"swapped_ms", millis(usage.swapped_us)},
                {"preempted_ms", millis(usage.preempted_us)}});
+  if (record.trace != nullptr) {
+    fields["trace_id"] = ToHex(record.trace->trace_id);
+    fields["span_id"] = ToHex(record.trace->span_id);
+  }
+  return Dump(fields);
 }
 
 std::unique_ptr<spdlog::formatter> NewJsonFormatter() { return std::make_unique<JsonFormatter>(); }

@@ -141,6 +141,14 @@ void AddAuthorizer(const AuthorizerMetrics& authorizer, Families* to) {
       .Value(authorizer.unimplemented.load(), {{"code", "UNIMPLEMENTED"}});
 }
 
+void AddSpans(const SpanExporterMetrics& spans, Families* to) {
+  to->Counter("hydrant_trace_spans_exported_total", "Spans that a collector has taken.")
+      .Value(spans.exported.load());
+  to->Counter("hydrant_trace_spans_dropped_total",
+              "Spans that found no room to wait in, or that no collector took in time.")
+      .Value(spans.dropped.load());
+}
+
 void AddTenants(const Tenants& tenants, Families* to) {
   const std::vector<Tenants::Reading> readings = tenants.Read();
   const auto each = [&](auto value) {
@@ -369,6 +377,8 @@ std::string MetricsText(const MetricsArgs& args) {
   AddTimes(*args.requests, &own);
   static const AuthorizerMetrics kNoAuthorizer;
   AddAuthorizer(args.authorizer != nullptr ? *args.authorizer : kNoAuthorizer, &own);
+  static const SpanExporterMetrics kNoSpans;
+  AddSpans(args.spans != nullptr ? *args.spans : kNoSpans, &own);
   static const Tenants kNobody;
   AddTenants(args.tenants != nullptr ? *args.tenants : kNobody, &own);
   AddProcess(args, &own);

@@ -12,6 +12,7 @@
 #include "server/health.h"
 #include "server/request_metrics.h"
 #include "server/serving_state.h"
+#include "server/span_exporter.h"
 #include "server/tenants.h"
 
 namespace hydrant {
@@ -27,6 +28,7 @@ struct MetricsArgs {
   TimeUs now = 0;                                 // of the steady clock
   const Tenants* tenants = nullptr;               // null: there are none
   const AuthorizerMetrics* authorizer = nullptr;  // null: there is none
+  const SpanExporterMetrics* spans = nullptr;     // null: nothing is traced
 };
 
 // As the label of hydrant_waiting_requests has it.

@@ -33,6 +33,7 @@ class Check {
     if (!security.tls.certificate.empty()) Note("", ReadPem(security.tls, absl::Now()).status());
     if (!security.auth_tokens.empty())
       Note("--auth-tokens: ", ReadTokenFile(security.auth_tokens).status());
+    if (!options_.traces.endpoint.empty()) Readable("--otlp-traces-ca: ", options_.traces.ca);
     Address("--listen: ", options_.listen);
     for (const DaemonOptions::ListenAs& more : options_.listen_as)
       Address("--listen-as: ", more.address);

@@ -18,7 +18,7 @@ void LogRequest(const RequestRecord& record) {
   spdlog::info(
       "request {} {}: {} prompt ({} cached) + {} new tokens{}, kv kept {} evicted {}{}, {} pages "
       "(mean {:.0f}), {} preemptions, {} swaps, {} shrinks, queue {} ms, prefill {} ms, "
-      "decode {} ms, of these {} ms swapped out, {} ms preempted",
+      "decode {} ms, of these {} ms swapped out, {} ms preempted{}",
       record.request_id, record.reason, usage.prompt_tokens, usage.cached_tokens,
       usage.completion_tokens,
       record.samples == 1 ? "" : fmt::format(" in {} samples", record.samples),
@@ -26,7 +26,8 @@ void LogRequest(const RequestRecord& record) {
       usage.compressed_by.empty() ? "" : fmt::format(" (compressed by {})", usage.compressed_by),
       usage.kv_pages_peak, usage.kv_pages_mean, usage.preemptions, usage.swaps, usage.shrinks,
       usage.queue_us / 1000, usage.prefill_us / 1000, usage.decode_us / 1000,
-      usage.swapped_us / 1000, usage.preempted_us / 1000);
+      usage.swapped_us / 1000, usage.preempted_us / 1000,
+      record.trace == nullptr ? "" : fmt::format(", trace {}", ToHex(record.trace->trace_id)));
 }
 
 }  // namespace hydrant

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "scheduler/request.h"
+#include "server/trace_context.h"
 
 namespace hydrant {
 
@@ -18,7 +19,8 @@ struct RequestRecord {
   std::string_view
       reason;  // of a failure, as its client sees it: "DRAINING", ...; else the outcome
   const Usage* usage = nullptr;
-  size_t samples = 1;  // that `usage` is of
+  size_t samples = 1;                   // that `usage` is of
+  const TraceContext* trace = nullptr;  // null: it is in none
 };
 
 void LogRequest(const RequestRecord& record);

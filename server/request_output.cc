@@ -31,6 +31,7 @@ void RequestOutput::Abandon(const absl::Status& why) {
 
 void RequestOutput::EndUnread(const Refusal& refusal) {
   if (args_.admission != nullptr) args_.admission->Release();
+  if (args_.span != nullptr) args_.span->Refuse(refusal);
   failure_ = RequestFailure{.refusal = refusal};
   open_ = true;
 }
@@ -75,11 +76,13 @@ void RequestOutput::EndIfAllHave() {
     args_.metrics->Ended(policy_, *finished);
     args_.metrics->end_to_end.Observe(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - args_.arrived).count());
+    if (args_.span != nullptr) args_.span->End(*finished);
     Log(OutcomeOf(*finished), OutcomeOf(*finished), finished->usage);
     usage_ = ToWireUsage(finished->usage);
   } else if (const auto* failed = std::get_if<Failed>(&end_)) {
     if (args_.admission != nullptr) args_.admission->Charge(failed->usage);
     args_.metrics->Ended(policy_, *failed);
+    if (args_.span != nullptr) args_.span->End(*failed);
     Log(OutcomeOf(*failed), failed->reason, failed->usage);
     failure_ = RequestFailure{.refusal = {failed->status, failed->reason, failed->retry_after_us},
                               .usage = ToWireUsage(failed->usage)};
@@ -93,7 +96,8 @@ void RequestOutput::Log(std::string_view outcome, std::string_view reason,
               .outcome = outcome,
               .reason = reason,
               .usage = &usage,
-              .samples = num_samples_});
+              .samples = num_samples_,
+              .trace = ContextOf(args_.span.get())});
 }
 
 void RequestOutput::Drop() {

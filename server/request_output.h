@@ -16,6 +16,7 @@
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/request.h"
 #include "server/request_metrics.h"
+#include "server/request_span.h"
 #include "server/sample_outputs.h"
 #include "server/status_details.h"
 #include "server/tenant_account.h"
@@ -35,6 +36,8 @@ class RequestOutput {
     std::chrono::steady_clock::time_point arrived{};  // its call
     // Of its tenant's account; null: it has none.
     std::shared_ptr<TenantAccount::Admission> admission = {};
+    // Of the request in its trace; null: it is not traced.
+    std::unique_ptr<RequestSpan> span = {};
   };
   explicit RequestOutput(Args args) : args_(std::move(args)) {}
 
@@ -59,6 +62,7 @@ class RequestOutput {
   // "" until SetRequest(), and 0.
   const std::string& request_id() const { return request_id_; }
   size_t num_samples() const { return num_samples_; }
+  RequestSpan* span() const { return args_.span.get(); }
   // A sample has failed, and others are still at work.
   bool HasFailedInPart() const { return outputs_.HasFailed() && !HasEnd(); }
   // Nothing of it follows but what HasNext() and TakeFailure() bring.

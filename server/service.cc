@@ -226,6 +226,11 @@ absl::StatusOr<Caller> Service::CallerOf(const grpc::CallbackServerContext& cont
                                     absl::Now());
 }
 
+std::unique_ptr<RequestSpan> Service::Trace(const grpc::CallbackServerContext& context,
+                                            std::string_view method) const {
+  return options_.tracer == nullptr ? nullptr : options_.tracer->Begin(context, method);
+}
+
 std::optional<Refusal> Service::LetIn(const grpc::CallbackServerContext& context,
                                       Visit* visit) const {
   if (auto no = WhyNoGeneration(visit->serving)) return no;
@@ -258,6 +263,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
   const auto cancel = [loop = visit.serving.loop](RequestHandle handle, const absl::Status& why) {
     if (loop != nullptr) loop->Cancel(handle, why);
   };
+  const auto new_span = [this, context, method = contract->Method()] {
+    return Trace(*context, method);
+  };
   const std::shared_ptr<GenerateStream> stream =
       GenerateStream::Create({.context = context,
                               .contract = std::move(contract),
@@ -266,10 +274,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* Service::Generate(
                               .connections_close = &connections_close_,
                               .cancel = cancel,
                               .admission = visit.admission,
-                              .load_report = [this](grpc::StatusCode code, int samples) {
-                                load_.CountCall(code);
-                                return load_.Measure(Current(), samples).SerializeAsString();
-                              }});
+                              .load_report =
+                                  [this](grpc::StatusCode code, int samples) {
+                                    load_.CountCall(code);
+                                    return load_.Measure(Current(), samples).SerializeAsString();
+                                  },
+                              .new_span = new_span});
   // The connection broke before a message had come: nobody asked for anything wrong.
   if (!bytes->Valid()) {
     request_metrics_.ended.Add("cancelled");
@@ -392,6 +402,8 @@ void Service::Submit(const Entrant& entrant, Request request, const OutputOption
   std::vector<RequestHandle> handles(output.num_samples);
   std::iota(handles.begin(), handles.end(), stream->FirstHandle(index));
   stream->SetRequest(index, request.request_id, request.cache.policy, output);
+  if (RequestSpan* span = stream->span(index))
+    span->SetRequest(*visit.serving.model, request, output.num_samples);
   v1::Accepted accepted;
   accepted.set_request_id(request.request_id);
   for (const RequestHandle handle : handles) router_->Add(handle, stream);
@@ -411,7 +423,8 @@ void Service::Submit(const Entrant& entrant, Request request, const OutputOption
   stream->Open(index, std::move(accepted));
 }
 
-grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* Service::RunUnary(std::string_view method,
+                                            grpc::CallbackServerContext* context,
                                             const grpc::ByteBuffer* bytes,
                                             grpc::ByteBuffer* response, ReadUnaryJob read) {
   Visit visit{.serving = Current()};
@@ -425,7 +438,8 @@ grpc::ServerUnaryReactor* Service::RunUnary(grpc::CallbackServerContext* context
                              [loop = visit.serving.loop, handle](const absl::Status& why) {
                                if (loop != nullptr) loop->Cancel(handle, why);
                              },
-                         .admission = visit.admission});
+                         .admission = visit.admission,
+                         .span = Trace(*context, method)});
   if (!refusal.has_value()) {
     refusal = RunWhereItFits(bytes->Length(),
                              [this, context, bytes, call, handle, visit, read = std::move(read)] {
@@ -445,6 +459,7 @@ void Service::Read(const grpc::ByteBuffer& bytes, std::chrono::system_clock::tim
   if (const auto no = Own(visit, &job->request)) return call->Refuse(*no);
   job->request.deadline = SteadyDeadline(deadline);
   call->SetRequest(job->request.request_id, job->request.cache.policy, std::move(job->answer));
+  if (call->span() != nullptr) call->span()->SetRequest(*serving.model, job->request, 1);
   router_->Add(handle, call);
   const auto outcome = serving.loop->Submit(handle, std::move(job->request));
   if (const auto* failed = std::get_if<Failed>(&outcome)) {
@@ -500,13 +515,13 @@ absl::StatusOr<Service::UnaryJob> ReadCompress(const ServedModel& model,
 grpc::ServerUnaryReactor* Service::Embed(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* bytes,
                                          grpc::ByteBuffer* response) {
-  return RunUnary(context, bytes, response, ReadEmbed);
+  return RunUnary("hydrant.v1.Hydrant/Embed", context, bytes, response, ReadEmbed);
 }
 
 grpc::ServerUnaryReactor* Service::CompressContext(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* bytes,
                                                    grpc::ByteBuffer* response) {
-  return RunUnary(context, bytes, response, ReadCompress);
+  return RunUnary("hydrant.v1.Hydrant/CompressContext", context, bytes, response, ReadCompress);
 }
 
 namespace {

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "hydrant/v1/hydrant.pb.h"
 #include "scheduler/serving_loop.h"
@@ -27,6 +28,7 @@
 #include "server/serving_state.h"
 #include "server/status_details.h"
 #include "server/tenants.h"
+#include "server/tracer.h"
 #include "server/unary_call.h"
 
 namespace hydrant {
@@ -41,6 +43,7 @@ struct ServiceOptions {
   size_t max_waiting_request_bytes = size_t{64} << 20;
   bool connections_age = false;      // gRPC closes those past an age with the last of their streams
   const Tenants* tenants = nullptr;  // outlive the service; null: nobody is asked who calls
+  const Tracer* tracer = nullptr;    // outlives the service; null: nothing is traced
   double cpus = 0;                   // that the process may use; 0: unknown
 };
 
@@ -88,7 +91,8 @@ class Service {
   };
   using ReadUnaryJob =
       std::function<absl::StatusOr<UnaryJob>(const ServedModel& model, const grpc::ByteBuffer&)>;
-  grpc::ServerUnaryReactor* RunUnary(grpc::CallbackServerContext* context,
+  // `method`: "service/method", as the client called it.
+  grpc::ServerUnaryReactor* RunUnary(std::string_view method, grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* bytes, grpc::ByteBuffer* response,
                                      ReadUnaryJob read);
 
@@ -130,6 +134,9 @@ class Service {
     Caller caller{};
     std::shared_ptr<TenantAccount::Admission> admission = nullptr;  // null: nobody counts
   };
+  // Its place in a trace; null: it has none.
+  std::unique_ptr<RequestSpan> Trace(const grpc::CallbackServerContext& context,
+                                     std::string_view method) const;
   // Fills in who it is and counts it, or says why not.
   std::optional<Refusal> LetIn(const grpc::CallbackServerContext& context, Visit* visit) const;
   // Counts one more request of the same caller.

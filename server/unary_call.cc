@@ -15,6 +15,7 @@ std::shared_ptr<UnaryCall> UnaryCall::Create(Args args) {
 void UnaryCall::Refuse(const Refusal& refusal) {
   args_.metrics->Refused(refusal.reason);
   if (args_.admission != nullptr) args_.admission->Release();
+  if (args_.span != nullptr) args_.span->Refuse(refusal);
   Finish(ToGrpcStatus(refusal));
 }
 
@@ -56,11 +57,16 @@ void UnaryCall::End(const Finished& finished) {
                 .policy = policy_,
                 .outcome = OutcomeOf(finished),
                 .reason = OutcomeOf(finished),
-                .usage = &*finished.usage});
+                .usage = &*finished.usage,
+                .trace = ContextOf(args_.span.get())});
     answer = std::move(answer_);
   }
   std::variant<grpc::ByteBuffer, Refusal> response = answer(finished);
-  if (const auto* refusal = std::get_if<Refusal>(&response)) return Finish(ToGrpcStatus(*refusal));
+  if (const auto* refusal = std::get_if<Refusal>(&response)) {
+    if (args_.span != nullptr) args_.span->Refuse(*refusal);
+    return Finish(ToGrpcStatus(*refusal));
+  }
+  if (args_.span != nullptr) args_.span->End(finished);
   *args_.response = std::get<grpc::ByteBuffer>(response);
   args_.metrics->sent_bytes += args_.response->Length();
   Finish(grpc::Status::OK);
@@ -71,11 +77,13 @@ void UnaryCall::Fail(const Failed& failed) {
     const std::lock_guard lock(mutex_);
     if (args_.admission != nullptr) args_.admission->Charge(failed.usage);
     args_.metrics->Ended(policy_, failed);
+    if (args_.span != nullptr) args_.span->End(failed);
     LogRequest({.request_id = request_id_,
                 .policy = policy_,
                 .outcome = OutcomeOf(failed),
                 .reason = failed.reason,
-                .usage = &*failed.usage});
+                .usage = &*failed.usage,
+                .trace = ContextOf(args_.span.get())});
   }
   Finish(ToGrpcStatus({failed.status, failed.reason, failed.retry_after_us}));
 }

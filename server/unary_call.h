@@ -16,6 +16,7 @@
 #include "scheduler/request.h"
 #include "server/event_router.h"
 #include "server/request_metrics.h"
+#include "server/request_span.h"
 #include "server/status_details.h"
 #include "server/tenant_account.h"
 
@@ -32,9 +33,12 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public EventReceiver {
     std::function<void(absl::Status)> cancel;
     // Of its tenant's account; null: it has none.
     std::shared_ptr<TenantAccount::Admission> admission = {};
+    // Of the call in its trace; null: it is not traced.
+    std::unique_ptr<RequestSpan> span = {};
   };
   static std::shared_ptr<UnaryCall> Create(Args args);
 
+  RequestSpan* span() const { return args_.span.get(); }
   // The loop or the checks said no; no event follows.
   void Refuse(const Refusal& refusal);
   // What becomes of the request: the response, or why there is none.

@@ -158,6 +158,7 @@ class VllmContract final : public GenerateContract {
  public:
   using GenerateContract::GenerateContract;
 
+  std::string_view Method() const override { return "vllm.grpc.engine.VllmEngine/Generate"; }
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const ServedModel& model,
                                                          const grpc::ByteBuffer& bytes) override {
     vllm::GenerateRequest wire;

@@ -98,7 +98,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* VllmService::Generate(
 grpc::ServerUnaryReactor* VllmService::Embed(grpc::CallbackServerContext* context,
                                              const grpc::ByteBuffer* bytes,
                                              grpc::ByteBuffer* response) {
-  return service_->RunUnary(context, bytes, response, ReadEmbed);
+  return service_->RunUnary("vllm.grpc.engine.VllmEngine/Embed", context, bytes, response,
+                            ReadEmbed);
 }
 
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,

@@ -499,14 +499,31 @@ void RandomSchedule::EndLoad() {
   contexts().Add(std::move(context), std::move(room));
 }
 
+// They follow each other between its submission and its end, and none is left out.
+void RandomSchedule::CheckTimesAway(const Usage& usage) {
+  TimeUs swapped_us = 0, preempted_us = 0, from = 0;
+  for (const TimeAway& away : usage.away) {
+    ASSERT_GE(away.after_us, from);
+    ASSERT_GE(away.us, 0);
+    from = away.after_us + away.us;
+    (away.swapped ? swapped_us : preempted_us) += away.us;
+  }
+  ASSERT_LE(from, usage.queue_us + usage.prefill_us + usage.decode_us);
+  ASSERT_LE(usage.away.size(), kMostTimesAway);
+  if (usage.away.size() == kMostTimesAway) return;
+  ASSERT_EQ(swapped_us, usage.swapped_us);
+  ASSERT_EQ(preempted_us, usage.preempted_us);
+}
+
 void RandomSchedule::CheckStreams() {
   for (size_t i = 0; i < handles_.size(); ++i) {
     const Stream& stream = harness_[handles_[i]];
     ASSERT_NE(stream.finished.has_value(), stream.failed.has_value()) << "stream " << handles_[i];
-    if (requests_[i].on_pressure != OnPressure::kNever) continue;
-    // However scarce the pool was.
     const Usage& usage =
         stream.finished.has_value() ? stream.finished->usage : stream.failed->usage;
+    ASSERT_NO_FATAL_FAILURE(CheckTimesAway(usage)) << "stream " << handles_[i];
+    if (requests_[i].on_pressure != OnPressure::kNever) continue;
+    // However scarce the pool was.
     ASSERT_EQ(usage.preemptions + usage.swaps + usage.shrinks, 0);
     if (usage.kv_pages_peak > 0) ++counts_.promised;
   }

@@ -127,6 +127,7 @@ class RandomSchedule {
 
   void CheckStreams();
   void CheckStream(size_t i);
+  static void CheckTimesAway(const Usage& usage);
   void Count();
 
   const ScheduleSize size_;

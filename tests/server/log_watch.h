@@ -28,8 +28,9 @@ class LogWatch {
 
   // False where no line holds both within WaitFor()'s patience.
   bool WaitForLine(const std::string& one, const std::string& other) {
-    return WaitFor([&] { return sink_->Has(one, other); });
+    return WaitFor([&] { return HasLine(one, other); });
   }
+  bool HasLine(const std::string& one, const std::string& other) { return sink_->Has(one, other); }
 
  private:
   class Lines final : public spdlog::sinks::base_sink<std::mutex> {

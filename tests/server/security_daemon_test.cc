@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/cache/sha256.h"
 #include "tests/server/daemon_process.h"
+#include "tests/server/fake_collector.h"
 #include "tests/server/http_get.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
@@ -156,15 +157,17 @@ TEST(SecureDaemon, SpeaksTlsToItsClientAndItsHealthLooksWell) {
   EXPECT_EQ(health({"--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key}).code, 0);
 }
 
-// Neither the log, at its most talkative, nor the settings, nor the metrics.
+// Neither the log, at its most talkative, nor the settings, the metrics and the traces.
 TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   const std::string token = "hyd_the-secret-token", prompt = "the quick brown prompt";
   const TemporaryFolder folder;
   const TestAuthority authority("CA");
   const std::string file =
       folder.Write("tokens.yaml", "tokens:\n" + EntryOf("acme", token, ", admin: true"));
+  FakeCollector collector;
   Daemon daemon({"--auth-tokens", file, "--log-level", "debug", "--metrics-listen", "127.0.0.1:0",
-                 "--context-store", "redis://:the-password@127.0.0.1:1/0"});
+                 "--context-store", "redis://:the-password@127.0.0.1:1/0", "--otlp-traces-endpoint",
+                 collector.address()});
   ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
   EXPECT_EQ(Ask(daemon, token, prompt).error_code(), StatusCode::OK);
   EXPECT_EQ(Ask(daemon, "hyd_a-wrong-token").error_code(), StatusCode::UNAUTHENTICATED);
@@ -195,11 +198,16 @@ TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   EXPECT_EQ(daemon.process().Wait(), 0);
   const std::string log = daemon.process().err() + daemon.process().out();
   EXPECT_THAT(log, HasSubstr("new tokens")) << "the request is there";
+  std::string traces;
+  for (const auto& span : collector.WaitForSpans(5)) traces += span.DebugString();
+  EXPECT_THAT(traces, HasSubstr("acme"));
+  EXPECT_THAT(traces, HasSubstr("INVALID")) << "the wrong request is there";
   for (const std::string& secret : {token, std::string("hyd_a-wrong-token"), prompt,
                                     std::string("quick brown"), std::string("the-password")}) {
     EXPECT_THAT(log, Not(HasSubstr(secret)));
     EXPECT_THAT(info.DebugString(), Not(HasSubstr(secret)));
     EXPECT_THAT(metrics, Not(HasSubstr(secret)));
+    EXPECT_THAT(traces, Not(HasSubstr(secret)));
   }
 }
 

@@ -51,6 +51,7 @@ TestServer::TestServer(const TestServerOptions& options)
   service_options.max_buffered_bytes_per_stream = options.max_buffered_bytes;
   service_options.max_waiting_request_bytes = options.max_waiting_request_bytes;
   service_options.tenants = options.tenants;
+  service_options.tracer = options.tracer;
   service = std::make_unique<Service>(service_options, &router);
   GrpcServerOptions server_options = options.grpc;
   server_options.listen = "127.0.0.1:0";

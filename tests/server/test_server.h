@@ -37,6 +37,7 @@ struct TestServerOptions {
   std::chrono::microseconds stand_aside{0};
   GrpcServerOptions grpc;            // but for `listen`
   const Tenants* tenants = nullptr;  // outlive the server; null: nobody is asked
+  const Tracer* tracer = nullptr;    // outlives the server; null: nothing is traced
   spdlog::level::level_enum log_level = spdlog::level::warn;  // a line a request drowns the results
   std::function<TokenId(int32_t)> next_token;
   std::function<TokenId(uint64_t, int32_t)> next_token_of;

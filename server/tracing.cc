@@ -1,0 +1,50 @@
+#include "server/tracing.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/status_macros.h"
+
+namespace hydrant {
+namespace {
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const TraceOptions& options,
+                                                                        bool tls) {
+  if (!tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions ssl;  // by default with the system's CAs
+  if (!options.ca.empty()) {
+    std::ostringstream pem;
+    pem << std::ifstream(options.ca, std::ios::binary).rdbuf();
+    ssl.pem_root_certs = pem.str();
+    if (ssl.pem_root_certs.empty())
+      return absl::InvalidArgumentError(
+          absl::StrCat("--otlp-traces-ca ", options.ca, ": cannot be read, or is empty"));
+  }
+  return grpc::SslCredentials(ssl);
+}
+
+}  // namespace
+
+absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
+                                     std::function<void(const absl::Status&)> on_failure) {
+  Tracing tracing;
+  if (options.endpoint.empty()) return tracing;
+  HYDRANT_ASSIGN_OR_RETURN(const TraceEndpoint endpoint, ParseTraceEndpoint(options.endpoint));
+  HYDRANT_ASSIGN_OR_RETURN(auto credentials, CredentialsOf(options, endpoint.tls));
+  tracing.exporter =
+      std::make_unique<SpanExporter>(SpanExporter::Options{.address = endpoint.address,
+                                                           .credentials = std::move(credentials),
+                                                           .service_name = options.service_name,
+                                                           .version = version,
+                                                           .on_failure = std::move(on_failure)});
+  tracing.tracer = std::make_unique<Tracer>(
+      options.sample_ratio, [exporter = tracing.exporter.get()](std::vector<Span> spans) {
+        exporter->Add(std::move(spans));
+      });
+  return tracing;
+}
+
+}  // namespace hydrant

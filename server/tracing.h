@@ -1,0 +1,28 @@
+// What the flags of traces ask for, put together.
+#ifndef HYDRANT_SERVER_TRACING_H_
+#define HYDRANT_SERVER_TRACING_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/span_exporter.h"
+#include "server/trace_options.h"
+#include "server/tracer.h"
+
+namespace hydrant {
+
+// Both null: nothing is traced. The tracer uses the exporter.
+struct Tracing {
+  std::unique_ptr<SpanExporter> exporter = nullptr;
+  std::unique_ptr<Tracer> tracer = nullptr;
+};
+
+// InvalidArgument names the flag. `on_failure`: SpanExporter::Options'.
+absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
+                                     std::function<void(const absl::Status&)> on_failure);
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_SERVER_TRACING_H_
