@@ -233,6 +233,48 @@ TEST(Trace, HasItsSpansWhicheverContractACallSpeaks) {
   EXPECT_EQ(attributes.at("gen_ai.usage.completion_tokens"), "i:6");
 }
 
+// Each request of a batch has a span of its own, below the same parent: one that is refused, too.
+TEST(Trace, OfABatchHasASpanOfEachRequest) {
+  Spans spans;
+  const Tracer tracer(/*sample_ratio=*/0, spans.Sink());
+  TestServerOptions options;
+  options.tracer = &tracer;
+  TestServer server(options);
+  v1::GenerateBatchRequest batch;
+  *batch.add_requests() = TextRequest("first", 3);
+  *batch.add_requests() = TextRequest("second", 4);
+  batch.mutable_requests(1)->mutable_cache()->set_cache_policy("no such");
+  *batch.add_requests() = TextRequest("third", 5);
+  for (int i = 0; i < batch.requests_size(); ++i)
+    batch.mutable_requests(i)->set_request_id(std::to_string(i));
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", Traceparent("01"));
+  const auto reader = server.stub().GenerateBatch(&context, batch);
+  for (v1::GenerateBatchResponse message; reader->Read(&message);) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  ASSERT_TRUE(WaitFor([&] { return spans.calls().size() == 3; }));
+
+  std::map<std::string, std::string> tokens;  // by request id
+  for (const std::vector<Span>& of_request : spans.calls()) {
+    const Span span = ServerSpan(of_request);
+    EXPECT_EQ(span.name(), "hydrant.v1.Hydrant/GenerateBatch");
+    EXPECT_EQ(ToHex(span.trace_id()), kTraceId);
+    EXPECT_EQ(ToHex(span.parent_span_id()), kParentId);
+    auto attributes = AttributesOf(span);
+    tokens[attributes["gen_ai.request.id"]] = attributes["gen_ai.usage.completion_tokens"];
+    if (attributes["hydrant.outcome"] == "s:refused") {
+      EXPECT_EQ(of_request.size(), 1u);
+      continue;
+    }
+    for (const Span& below : of_request) {
+      if (&below != &of_request.back()) ExpectWithin(below, span);
+    }
+  }
+  EXPECT_EQ(tokens, (std::map<std::string, std::string>{
+                        {"s:0", Count(3)}, {"s:1", ""}, {"s:2", Count(5)}}));
+}
+
 TEST(Trace, OfAnEmbeddingHasNoDecode) {
   Spans spans;
   const Tracer tracer(1, spans.Sink());
