@@ -20,6 +20,7 @@
 #include "tests/server/random_model_server.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
+#include "tests/server/token_entry.h"
 #include "vllm/grpc/engine/engine.grpc.pb.h"
 
 namespace hydrant {
@@ -31,20 +32,13 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 namespace engine = vllm::grpc::engine;
 
-std::string Entry(const std::string& tenant, const std::string& token,
-                  const std::string& more = "") {
-  Sha256 hash;
-  hash.Add(token);
-  return absl::StrCat("  - {tenant: ", tenant, ", sha256: ", HexOf(hash.Finish()), more, "}\n");
-}
-
 // A file of tokens, and who has them. A tenant's token is "token-of-" and its name.
 class TokensOnDisk {
  public:
   explicit TokensOnDisk(const std::string& quotas = "") {
-    Write(absl::StrCat(Entry("acme", "token-of-acme", quotas), Entry("zeta", "token-of-zeta"),
-                       Entry("operator", "token-of-operator", ", admin: true"),
-                       Entry("acme", "old-token", ", expires: 2020-01-01T00:00:00Z")));
+    Write(absl::StrCat(EntryOf("acme", "token-of-acme", quotas), EntryOf("zeta", "token-of-zeta"),
+                       EntryOf("operator", "token-of-operator", ", admin: true"),
+                       EntryOf("acme", "old-token", ", expires: 2020-01-01T00:00:00Z")));
     auto loaded = Tenants::Load(folder_.Path("tokens.yaml"));
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     tenants = *std::move(loaded);
@@ -315,7 +309,7 @@ TEST(Authorization, ATokenThatWasTakenBackIsNoGoodAnyMore) {
   disk.Write("  - {tenant: 3\n");
   EXPECT_FALSE(disk.tenants->Reload().ok());
   EXPECT_EQ(ask(), StatusCode::OK) << "a file that cannot be read changes nothing";
-  disk.Write(Entry("zeta", "token-of-zeta"));
+  disk.Write(EntryOf("zeta", "token-of-zeta"));
   EXPECT_TRUE(disk.tenants->Reload().ok());
   EXPECT_EQ(ask(), StatusCode::UNAUTHENTICATED);
 }

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/cache/sha256.h"
 #include "server/generate_contract.h"
 #include "server/tenants.h"
 #include "tests/server/log_watch.h"
 #include "tests/server/never_reads.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
+#include "tests/server/token_entry.h"
 
 namespace hydrant {
 namespace {
@@ -337,11 +337,8 @@ TEST(GenerateBatch, WhatWaitsForASlowClientIsCountedTogether) {
 
 TEST(GenerateBatch, EachIsAdmittedToTheTenantsAccount) {
   const TemporaryFolder folder;
-  Sha256 hash;
-  hash.Add("secret");
   folder.Write("tokens.yaml",
-               absl::StrCat("tokens:\n  - {tenant: acme, sha256: ", HexOf(hash.Finish()),
-                            ", quotas: {concurrent_requests: 2}}\n"));
+               "tokens:\n" + EntryOf("acme", "secret", ", quotas: {concurrent_requests: 2}"));
   auto tenants = Tenants::Load(folder.Path("tokens.yaml"));
   ASSERT_TRUE(tenants.ok()) << tenants.status();
   TestServerOptions options;

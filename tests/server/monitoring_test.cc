@@ -12,8 +12,11 @@
 #include <set>
 #include <sstream>
 
+#include "server/tenants.h"
 #include "tests/server/scrape.h"
+#include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
+#include "tests/server/token_entry.h"
 #include "tests/subprocess.h"
 
 namespace hydrant {
@@ -45,8 +48,16 @@ std::vector<std::string> DashboardExpressions() {
 
 using SeriesByName = std::map<std::string, std::vector<std::string>>;
 SeriesByName LiveSeries() {
-  TestServer server;
-  EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 3)).status.ok());
+  const TemporaryFolder folder;
+  const auto tenants =
+      Tenants::Load(folder.Write("tokens.yaml", "tokens:\n" + EntryOf("acme", "secret")));
+  EXPECT_TRUE(tenants.ok()) << tenants.status();
+  TestServerOptions options;
+  options.tenants = tenants->get();
+  TestServer server(options);
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret");
+  EXPECT_TRUE(RunToEnd(server.stub(), TextRequest("x", 3), &context).status.ok());
   SeriesByName by_name;
   for (const auto& [series, value] : ParseScrape(server.MetricsText()).series)
     by_name[series.substr(0, series.find('{'))].push_back(series);

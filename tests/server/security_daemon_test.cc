@@ -6,13 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "engine/cache/sha256.h"
 #include "tests/server/daemon_process.h"
 #include "tests/server/fake_collector.h"
 #include "tests/server/http_get.h"
 #include "tests/server/test_certificates.h"
 #include "tests/server/test_server.h"
+#include "tests/server/token_entry.h"
 #include "tests/subprocess.h"
 
 namespace hydrant {
@@ -22,13 +21,6 @@ using grpc::StatusCode;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-std::string EntryOf(const std::string& tenant, const std::string& token,
-                    const std::string& more = "") {
-  Sha256 hash;
-  hash.Add(token);
-  return absl::StrCat("  - {tenant: ", tenant, ", sha256: ", HexOf(hash.Finish()), more, "}\n");
-}
 
 struct Ended {
   int code;
