@@ -27,6 +27,10 @@ class Daemon:
         self._process.communicate()
         raise AssertionError("".join(said))
 
-    def __exit__(self, *_):
+    def terminate(self):
+        """Asks it to drain and to end."""
         self._process.terminate()
+
+    def __exit__(self, *_):
+        self.terminate()
         self._process.communicate(timeout=30)

@@ -8,15 +8,14 @@ Exit status: 0 passed, 1 failed, 77 skipped: they cannot be had.
 import argparse
 import pathlib
 import re
-import subprocess
 import sys
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from package_index import ROOT, SKIPPED, environment, run_tests
+
 CHART = ROOT / "deploy" / "helm" / "hydrant"
 PACKAGES = ["helm-python-sdk==0.2.2", "PyYAML", "kubernetes-validate"]
 KUBERNETES = "1.29"
-SKIPPED = 77
 
 EVERYTHING = {
     "image": {"tag": "cuda", "pullSecrets": [{"name": "registry"}]},
@@ -43,14 +42,8 @@ SECURED = {"tls": {"secretName": "certificate", "clientCa": True}, "tokens": {"s
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    out = parser.parse_args().out.resolve()
-    python = out / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", out], check=True)
-    if subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=False).returncode != 0:
-        print("skipped: Helm's library cannot be had: is a package index reachable?")
-        return SKIPPED
-    return subprocess.run([python, "-m", "unittest", "-v", pathlib.Path(__file__).stem], cwd=pathlib.Path(__file__).parent,
-                          check=False).returncode
+    python = environment(parser.parse_args().out.resolve(), PACKAGES)
+    return SKIPPED if python is None else run_tests(python, __file__)
 
 
 def render(values, name="hydrant"):

@@ -6,11 +6,12 @@ Exit status: 0 passed, 1 failed, 77 skipped: they cannot be had.
 """
 import argparse
 import asyncio
-import os
 import pathlib
 import subprocess
 import sys
 import unittest
+
+from package_index import ROOT, SKIPPED, environment, run_tests
 
 try:
     import grpc
@@ -26,10 +27,8 @@ try:
 except ImportError:
     pass  # outside of the environment that main() makes
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = ["xds-protos==1.85.0", "grpcio==1.85.*", "grpcio-tools==1.85.*", "grpclib==0.4.*"]
 STUBS = ["hydrant/v1/hydrant.proto", "vllm/grpc/engine/engine.proto", "smg/grpc/common/common.proto"]
-SKIPPED = 77
 
 
 def main() -> int:
@@ -38,19 +37,14 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     out = args.out.resolve()
-    python = out / "bin" / "python"
     stubs = out / "stubs"
-    subprocess.run([sys.executable, "-m", "venv", out], check=True)
-    if subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=False).returncode != 0:
-        print("skipped: the published stubs cannot be had: is a package index reachable?")
+    python = environment(out, PACKAGES)
+    if python is None:
         return SKIPPED
     stubs.mkdir(exist_ok=True)
     subprocess.run([python, "-m", "grpc_tools.protoc", "-I", ROOT / "proto", f"--python_out={stubs}", f"--grpc_python_out={stubs}",
                     *STUBS], check=True)
-    environment = {**os.environ, "HYDRANTD": str(args.daemon.resolve()), "GRPC_VERBOSITY": "ERROR",
-                   "PYTHONPATH": os.pathsep.join([str(stubs), str(ROOT / "tests" / "client")])}
-    return subprocess.run([python, "-m", "unittest", "-v", pathlib.Path(__file__).stem], cwd=pathlib.Path(__file__).parent,
-                          env=environment, check=False).returncode
+    return run_tests(python, __file__, [stubs], HYDRANTD=str(args.daemon.resolve()))
 
 
 class Orca(unittest.TestCase):

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import unittest
 
+from package_index import ROOT, SKIPPED, environment, run_tests
+
 try:
     import grpc
     from daemon import Daemon
@@ -27,11 +29,9 @@ try:
 except ImportError:
     pass  # outside of the environment that main() makes
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = ["opentelemetry-proto==1.45.*", "grpcio==1.75.*", "grpcio-tools==1.75.*"]
 STUBS = ["hydrant/v1/hydrant.proto"]
 OURS = ["common/v1/common", "resource/v1/resource", "trace/v1/trace", "collector/trace/v1/trace_service"]
-SKIPPED = 77
 
 
 def main() -> int:
@@ -40,19 +40,14 @@ def main() -> int:
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
     out = args.out.resolve()
-    python = out / "bin" / "python"
     stubs = out / "stubs"
-    subprocess.run([sys.executable, "-m", "venv", out], check=True)
-    if subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=False).returncode != 0:
-        print("skipped: the published stubs cannot be had: is a package index reachable?")
+    python = environment(out, PACKAGES)
+    if python is None:
         return SKIPPED
     stubs.mkdir(exist_ok=True)
     subprocess.run([python, "-m", "grpc_tools.protoc", "-I", ROOT / "proto", f"--python_out={stubs}", f"--grpc_python_out={stubs}",
                     *STUBS], check=True)
-    environment = {**os.environ, "HYDRANTD": str(args.daemon.resolve()), "GRPC_VERBOSITY": "ERROR", "OUT": str(out),
-                   "PYTHONPATH": os.pathsep.join([str(stubs), str(ROOT / "tests" / "client")])}
-    return subprocess.run([python, "-m", "unittest", "-v", pathlib.Path(__file__).stem], cwd=pathlib.Path(__file__).parent,
-                          env=environment, check=False).returncode
+    return run_tests(python, __file__, [stubs], HYDRANTD=str(args.daemon.resolve()), OUT=str(out))
 
 
 class Contract(unittest.TestCase):

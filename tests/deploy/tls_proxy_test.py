@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as docs/security.md says.
+"""HAProxy and nginx between a client and hydrantd, with TLS on both sides and a token, as docs/security.md says. hydrantd asks the proxy for
+a certificate, too.
 
 usage: tls_proxy_test.py HYDRANTD HYDRANT
 
@@ -20,7 +21,7 @@ HYDRANTD, HYDRANT = sys.argv[1:3]
 
 
 def tool(name: str) -> str | None:
-    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:{ROOT}/.cache/bin")
 
 
 def free_port() -> int:
@@ -73,16 +74,16 @@ class Proxies(unittest.TestCase):
         path = self.files.path
         self.launch(HYDRANTD, "--model", f"{ROOT}/models/hydrant-tiny.gguf", "--device", "reference", "--threads", "1", "--listen",
                     f"127.0.0.1:{self.grpc}", "--metrics-listen", f"127.0.0.1:{self.metrics}", "--tls-certificate", path("replica.crt"),
-                    "--tls-key", path("replica.key"), "--auth-tokens", path("tokens.yaml"))
+                    "--tls-key", path("replica.key"), "--tls-client-ca", path("ca.crt"), "--auth-tokens", path("tokens.yaml"))
 
     def launch(self, *command: str, **environment: str) -> None:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
 
-    def generate(self, token: str, ca: str = "ca.crt") -> subprocess.CompletedProcess[str]:
-        return run(HYDRANT, "--address", f"localhost:{self.front}", "--tls-ca", self.files.path(ca), "generate", "--prompt", "One",
-                   "--max-tokens", "4", HYDRANT_TOKEN=token)
+    def generate(self, token: str, ca: str = "ca.crt", port: int | None = None) -> subprocess.CompletedProcess[str]:
+        return run(HYDRANT, "--address", f"localhost:{port or self.front}", "--tls-ca", self.files.path(ca), "generate", "--prompt",
+                   "One", "--max-tokens", "4", HYDRANT_TOKEN=token)
 
     def check_the_way_through(self) -> None:
         deadline = time.monotonic() + 60
@@ -93,6 +94,7 @@ class Proxies(unittest.TestCase):
         self.assertIn("token is not known", self.generate("wrong").stderr)
         self.assertIn("Bearer TOKEN", self.generate("").stderr)
         self.assertNotEqual(self.generate(self.files.token, "replica.crt").returncode, 0, "another CA")
+        self.assertNotEqual(self.generate(self.files.token, port=self.grpc).returncode, 0, "past the proxy, without a certificate")
         plain = run(HYDRANT, "--address", f"localhost:{self.front}", "generate", "--prompt", "One", HYDRANT_TOKEN=self.files.token)
         self.assertNotEqual(plain.returncode, 0, "without TLS")
 
@@ -104,7 +106,7 @@ class Proxies(unittest.TestCase):
                     HYDRANT_STATUS_BIND=f"127.0.0.1:{free_port()}", HYDRANT_1=f"127.0.0.1:{self.grpc}",
                     HYDRANT_1_PROBE=str(self.metrics), HYDRANT_2=f"127.0.0.1:{nowhere}", HYDRANT_2_PROBE=nowhere,
                     HYDRANT_CLIENT_TLS=f"ssl crt {path('tls.pem')} alpn h2",
-                    HYDRANT_SERVER_TLS=f"ssl verify required verifyhost hydrant ca-file {path('ca.crt')} alpn h2")
+                    HYDRANT_SERVER_TLS=f"ssl verify required verifyhost hydrant ca-file {path('ca.crt')} alpn h2 crt {path('tls.pem')}")
         self.check_the_way_through()
 
     @unittest.skipUnless(tool("nginx"), "nginx is not installed")

@@ -134,7 +134,7 @@ class Promtool : public testing::Test {
     for (std::string folder; path_.empty() && std::getline(folders, folder, ':');) {
       if (access((folder + "/promtool").c_str(), X_OK) == 0) path_ = folder + "/promtool";
     }
-    if (path_.empty()) GTEST_SKIP() << "no promtool: scripts/fetch-promtool brings it";
+    if (path_.empty()) GTEST_SKIP() << "no promtool: scripts/fetch-program promtool brings it";
   }
   void ExpectSuccess(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), path_);
