@@ -25,7 +25,10 @@
 namespace hydrant {
 namespace {
 
-constexpr char kServiceName[] = "hydrant.v1.Hydrant";
+// A probe may name the contract that it goes on with.
+constexpr const char* kHealthNames[] = {"", v1::Hydrant::service_full_name(),
+                                        VllmEngine::service_full_name(),
+                                        inference::GRPCInferenceService::service_full_name()};
 // What the kernel holds for a connection beyond what is on its way. Its own limit is megabytes, and
 // a client that does not read would be found out that much later.
 constexpr int kUnsentBytes = 128 << 10;
@@ -175,8 +178,7 @@ GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
 void GrpcServer::SetServing(bool serving) {
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  health->SetServingStatus(kServiceName, serving);
-  health->SetServingStatus("", serving);
+  for (const char* name : kHealthNames) health->SetServingStatus(name, serving);
 }
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {

@@ -102,6 +102,8 @@ grpc::ServerUnaryReactor* VllmService::Embed(grpc::CallbackServerContext* contex
                             ReadEmbed);
 }
 
+// Refused while the model loads: a gateway that has been answered asks for the model at once, and
+// where it gets none it never asks again.
 grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* bytes,
                                                    grpc::ByteBuffer* response) {
@@ -109,6 +111,7 @@ grpc::ServerUnaryReactor* VllmService::HealthCheck(grpc::CallbackServerContext* 
       context, bytes, response,
       [this](const vllm::HealthCheckRequest&) -> Answer<vllm::HealthCheckResponse> {
         const ServingState serving = service_->Current();
+        if (serving.model == nullptr) return *hydrant::Service::WhyNoModel(serving);
         vllm::HealthCheckResponse health;
         health.set_healthy(serving.state == v1::SERVER_STATE_READY);
         health.set_message(v1::ServerState_Name(serving.state));

@@ -40,7 +40,7 @@ def main() -> int:
 
 
 class Health(unittest.TestCase):
-    SERVICES = ("", "hydrant.v1.Hydrant")
+    SERVICES = ("", "hydrant.v1.Hydrant", "vllm.grpc.engine.VllmEngine", "inference.GRPCInferenceService")
 
     def test_is_watched_until_the_server_drains(self) -> None:
         with Daemon(MODEL, *DRAIN) as daemon, grpc.insecure_channel(daemon.address) as channel:
