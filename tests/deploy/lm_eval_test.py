@@ -40,7 +40,8 @@ def evaluate(python: pathlib.Path, kind: str, folder: pathlib.Path) -> tuple[lis
     model = f"model=smollm2,base_url={os.environ['OPENAI_BASE_URL']}/{path},tokenizer_backend=None,max_retries=1"
     subprocess.run([python, "-m", "lm_eval", "--model", kind, "--model_args", model, "--tasks", "continue", "--include_path", folder,
                     "--log_samples", "--output_path", out, *further], check=True,
-                   env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf")})
+                   env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder / "hf"),
+                        "PYTHONDONTWRITEBYTECODE": ""})  # the second run finds what the first has compiled
     newest = {name: max(out.rglob(f"{name}_*"), key=lambda file: file.stat().st_mtime) for name in ("samples", "results")}
     samples = [json.loads(line) for line in newest["samples"].read_text(encoding="utf-8").splitlines()]
     samples.sort(key=lambda sample: sample["doc_id"])
@@ -63,9 +64,11 @@ def main() -> int:
     python = environment(folder, PACKAGES)
     if python is None:
         return SKIPPED
-    write_task(folder)
+    runs = folder / "runs"  # lm_eval reads all YAML below
+    runs.mkdir(exist_ok=True)
+    write_task(runs)
     for kind in KINDS:
-        told, score = evaluate(python, kind, folder)
+        told, score = evaluate(python, kind, runs)
         own = ask(args.client.resolve(), kind)
         print(kind, told, score)
         assert [text.strip() for text in told] == [text.strip() for text in own], (kind, told, own)
