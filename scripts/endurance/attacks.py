@@ -1,0 +1,297 @@
+"""What strangers and bad tenants do to a port. Each attack is a function of a target and a time to end, and counts what it met with;
+ATTACKS says which of that is right."""
+import collections
+import dataclasses
+import multiprocessing
+import os
+import random
+import socket
+import ssl
+import struct
+import time
+
+import asking
+import http2
+from http2 import Connection, Gone
+
+STRUCTURED = 'text: "x" stopping {{ max_tokens: 4 }} structured_output {{ {form}: "{value}" }}'
+CODES = {0: "OK", 3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 12: "UNIMPLEMENTED", 13: "INTERNAL", 14: "UNAVAILABLE", 16: "UNAUTHENTICATED"}
+
+
+@dataclasses.dataclass
+class Target:
+    address: str
+    authority: object  # of daemon.py: certificates "client", "expired", and "stranger" of another CA
+    token: str
+
+    def connection(self, timeout=30):
+        return Connection(self.address, self.authority.context("client"), timeout)
+
+
+def closed_or(reader):
+    """How a connection ends that the server is to end: reads until it does."""
+    try:
+        while reader():
+            pass
+        return "closed"
+    except (Gone, ConnectionError, ssl.SSLError):
+        return "closed"
+    except TimeoutError:
+        return "left open"
+
+
+def garbage(target, until):
+    """Bytes that are nothing."""
+    met, chance = collections.Counter(), random.Random(1)
+    while time.monotonic() < until:
+        with http2.connect(target.address, timeout=30) as plain:
+            try:
+                plain.sendall(chance.randbytes(chance.choice([1, 24, 1000, 20000])))
+                plain.shutdown(socket.SHUT_WR)
+            except ConnectionError:
+                met["closed"] += 1
+                continue
+            met[closed_or(lambda s=plain: s.recv(4096))] += 1
+    return met
+
+
+def hello_bytes(target):
+    """The first flight of a TLS handshake."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = target.authority.context("client").wrap_bio(incoming, outgoing, server_hostname="localhost")
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return outgoing.read()
+
+
+def half_open(target, until, first=b""):
+    """Very many connections that say nothing more."""
+    met, held = collections.Counter(), []
+    try:
+        while time.monotonic() < until:
+            if len(held) < 500:
+                held.append(http2.connect(target.address, timeout=30))
+                held[-1].sendall(first)
+                met["opened"] += 1
+            else:
+                time.sleep(0.1)
+        # In this time the server has to have lost its patience with all of them.
+        for plain in held:
+            plain.settimeout(20)
+            met[closed_or(lambda s=plain: s.recv(4096))] += 1
+    finally:
+        for plain in held:
+            plain.close()
+    return met
+
+
+def half_handshake(target, until):
+    """Connections that begin a TLS handshake and never end it."""
+    return half_open(target, until, hello_bytes(target)[:-20])
+
+
+def refused_handshake(target, until, name, alpn="h2"):
+    met, context = collections.Counter(), target.authority.context(name, alpn)
+    while time.monotonic() < until:
+        try:
+            with http2.connect(target.address, context, timeout=30) as tls:
+                tls.sendall(http2.PREFACE + Connection.frame(http2.SETTINGS, 0, 0))
+                # TLS 1.3: the client is done before the server has looked at its certificate.
+                met["let in" if tls.recv(1) else "closed"] += 1
+        except (ssl.SSLError, ConnectionError):
+            met["closed"] += 1
+    return met
+
+
+def wrong_alpn(target, until):
+    """A web browser's protocol."""
+    return refused_handshake(target, until, "client", "http/1.1")
+
+
+def expired_certificate(target, until):
+    return refused_handshake(target, until, "expired")
+
+
+def no_certificate(target, until):
+    return refused_handshake(target, until, None)
+
+
+def flood(target, until, frames_of, reads=True):
+    """Frames without end over one connection, and another one when it is closed."""
+    met = collections.Counter()
+    while time.monotonic() < until:
+        try:
+            with target.connection() as connection:
+                while time.monotonic() < until:
+                    frames = frames_of(connection)
+                    connection.socket.settimeout(5)
+                    connection.send(*frames)
+                    met["frames"] += len(frames)
+                    if reads:
+                        connection.socket.settimeout(0.0)
+                        try:
+                            while connection.socket.recv(1 << 16):
+                                pass
+                            raise Gone("closed")
+                        except (BlockingIOError, ssl.SSLWantReadError):
+                            pass
+        except TimeoutError:
+            met["held back"] += 1  # the server reads no more of it
+        except (Gone, OSError):
+            met["closed"] += 1
+    return met
+
+
+def rapid_reset(target, until):
+    """CVE-2023-44487: calls that are taken back at once."""
+    def frames(connection):
+        headers, out = connection.request_headers(asking.GENERATE, target.token), []
+        for _ in range(100):
+            stream = connection.next_stream()
+            out += [Connection.frame(http2.HEADERS, http2.END_HEADERS, stream, headers),
+                    Connection.frame(http2.RST_STREAM, 0, stream, struct.pack(">I", 8))]
+        return out
+    return flood(target, until, frames)
+
+
+def open_streams(target, until):
+    """Calls that never send their message."""
+    def frames(connection):
+        time.sleep(0.01)
+        headers = connection.request_headers(asking.GENERATE, target.token)
+        return [Connection.frame(http2.HEADERS, http2.END_HEADERS, connection.next_stream(), headers) for _ in range(20)]
+    return flood(target, until, frames)
+
+
+def pings(target, until):
+    return flood(target, until, lambda _: [Connection.frame(http2.PING, 0, 0, b"12345678")] * 500)
+
+
+def pings_unread(target, until):
+    """CVE-2019-9512: answers that nobody reads pile up."""
+    return flood(target, until, lambda _: [Connection.frame(http2.PING, 0, 0, b"12345678")] * 500, reads=False)
+
+
+def settings_unread(target, until):
+    """CVE-2019-9515: the same with SETTINGS."""
+    return flood(target, until, lambda _: [Connection.frame(http2.SETTINGS, 0, 0, struct.pack(">HI", 3, 100))] * 500, reads=False)
+
+
+def endless_headers(target, until):
+    """CVE-2024-27316: headers that are continued for ever."""
+    part = http2.header("x-more", "x" * 8000)
+
+    def frames(connection):
+        if connection.next_stream() == 1:
+            return [Connection.frame(http2.HEADERS, 0, 1, connection.request_headers(asking.GENERATE, target.token))]
+        return [Connection.frame(http2.CONTINUATION, 0, 1, part)] * 16
+    return flood(target, until, frames)
+
+
+def calls(target, until, token, message_of, more=()):
+    met, connection = collections.Counter(), None
+    while time.monotonic() < until:
+        try:
+            connection = connection or target.connection()
+            status = connection.call(asking.GENERATE, message_of(), token, more=more).status
+            met[CODES.get(status, f"status {status}")] += 1
+        except (Gone, OSError):
+            met["closed"] += 1
+            connection = None
+    return met
+
+
+def long_headers(target, until):
+    message = asking.generate(max_tokens=1)
+    return calls(target, until, target.token, lambda: message, [("x-long", "x" * 60000)])
+
+
+def wrong_tokens(target, until):
+    message = asking.generate(max_tokens=1)
+    return calls(target, until, "wrong", lambda: message)
+
+
+def no_messages(target, until):
+    """Bytes that are no request, with a token."""
+    chance = random.Random(2)
+    return calls(target, until, target.token, lambda: b"\x0a\xff\xff\xff\xff\x7f" + chance.randbytes(50))
+
+
+def exploding_structures(target, until):
+    """Schemas, expressions and grammars that are small and ask for more than there is."""
+    nested = '{"a":' * 3000 + "{}" + "}" * 3000
+    wide = '{"type":"object","properties":{' + ",".join(f'"k{i}":{{"enum":["{"x" * 50}{i}"]}}' for i in range(2000)) + "}}"
+    endless = '{"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"},{"$ref":"#/$defs/a"}]},"b":{"$ref":"#/$defs/a"}}}'
+    powers = '{"$ref":"#/$defs/d0","$defs":{' + ",".join(
+        f'"d{i}":{{"type":"object","properties":{{"a":{{"$ref":"#/$defs/d{i + 1}"}},"b":{{"$ref":"#/$defs/d{i + 1}"}}}}}}' for i in range(40)
+    ) + ',"d40":{"type":"null"}}}'
+    cases = [("json_schema", nested), ("json_schema", wide), ("json_schema", endless), ("json_schema", powers),
+             ("json_schema", '{"type":"array","minItems":1000000000}'), ("json_schema", '{"type":"string","pattern":"(a{1,999}){1,999}"}'),
+             ("regex", "(((a{1,1000}){1,1000}){1,1000}){1,1000}"), ("regex", "(a*)*" * 500), ("regex", "(" * 5000 + "a" + ")" * 5000),
+             ("regex", "[a-z]{1000000000}"), ("grammar", "root ::= root root"), ("grammar", "root ::= " + "(" * 20000),
+             ("grammar", "root ::= a{1,100000000}\\na ::= [a-z]{1,100000}")]
+    messages = [asking.encode("GenerateRequest", STRUCTURED.format(form=form, value=value.replace('"', '\\"'))) for form, value in cases]
+    chance = random.Random(3)
+    return calls(target, until, target.token, lambda: chance.choice(messages))
+
+
+@dataclasses.dataclass
+class Attack:
+    run: object
+    right: set      # what it may meet with
+    must: str = ""  # and has to
+
+
+ATTACKS = {
+    "garbage": Attack(garbage, {"closed"}, "closed"),
+    "half-open connections": Attack(half_open, {"opened", "closed"}, "closed"),
+    "half-done handshakes": Attack(half_handshake, {"opened", "closed"}, "closed"),
+    "wrong ALPN": Attack(wrong_alpn, {"closed"}, "closed"),
+    "expired certificate": Attack(expired_certificate, {"closed"}, "closed"),
+    "no certificate": Attack(no_certificate, {"closed"}, "closed"),
+    "rapid resets": Attack(rapid_reset, {"frames", "held back", "closed"}),
+    "streams without messages": Attack(open_streams, {"frames", "held back", "closed"}),
+    "pings": Attack(pings, {"frames", "held back", "closed"}),
+    "pings, answers unread": Attack(pings_unread, {"frames", "held back", "closed"}),
+    "settings, answers unread": Attack(settings_unread, {"frames", "held back", "closed"}),
+    "endless headers": Attack(endless_headers, {"frames", "held back", "closed"}, "closed"),
+    "long headers": Attack(long_headers, {"RESOURCE_EXHAUSTED", "closed"}),
+    "wrong tokens": Attack(wrong_tokens, {"UNAUTHENTICATED"}, "UNAUTHENTICATED"),
+    "no messages": Attack(no_messages, {"INVALID_ARGUMENT"}, "INVALID_ARGUMENT"),
+    "exploding structures": Attack(exploding_structures, {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "INVALID_ARGUMENT"),
+}
+
+
+def problems_of(name, met):
+    """What an attack met with and should not have, in words."""
+    attack = ATTACKS[name]
+    found = [f"{name}: met with '{what}' x{times}" for what, times in met.items() if what not in attack.right]
+    if attack.must and not met.get(attack.must):
+        found.append(f"{name}: never met with '{attack.must}'")
+    return found
+
+
+class Running:
+    """An attack in a process of its own, so that its work is not its victims' clock's."""
+
+    def __init__(self, name, target, seconds):
+        self._ours, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(target=self._run, args=(name, target, seconds, theirs), daemon=True)
+        self._process.start()
+
+    @staticmethod
+    def _run(name, target, seconds, pipe):
+        os.nice(5)  # it has the same cores as the daemon, which it would not have otherwise
+        pipe.send(ATTACKS[name].run(target, time.monotonic() + seconds))
+
+    def running(self):
+        return self._process.is_alive() and not self._ours.poll()
+
+    def result(self, timeout):
+        """What it met with."""
+        met = self._ours.recv() if self._ours.poll(timeout) else collections.Counter({"no end": 1})
+        self._process.terminate()
+        self._process.join()
+        return met
