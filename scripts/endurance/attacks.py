@@ -144,10 +144,10 @@ def flood(target, until, frames_of, reads=True):
     return met
 
 
-def rapid_reset(target, until):
+def rapid_reset(target, until, token):
     """CVE-2023-44487: calls that are taken back at once."""
     def frames(connection):
-        headers, out = connection.request_headers(asking.GENERATE, target.token), []
+        headers, out = connection.request_headers(asking.GENERATE, token), []
         for _ in range(100):
             stream = connection.next_stream()
             out += [Connection.frame(http2.HEADERS, http2.END_HEADERS, stream, headers),
@@ -251,12 +251,13 @@ ATTACKS = {
     "wrong ALPN": Attack(wrong_alpn, {"closed"}, "closed"),
     "expired certificate": Attack(expired_certificate, {"closed"}, "closed"),
     "no certificate": Attack(no_certificate, {"closed"}, "closed"),
-    "rapid resets": Attack(rapid_reset, {"frames", "held back", "closed"}),
+    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), {"frames", "held back", "closed"}),
+    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), {"frames", "held back", "closed"}),
     "streams without messages": Attack(open_streams, {"frames", "held back", "closed"}),
     "pings": Attack(pings, {"frames", "held back", "closed"}),
     "pings, answers unread": Attack(pings_unread, {"frames", "held back", "closed"}),
     "settings, answers unread": Attack(settings_unread, {"frames", "held back", "closed"}),
-    "endless headers": Attack(endless_headers, {"frames", "held back", "closed"}, "closed"),
+    "endless headers": Attack(endless_headers, {"frames", "held back", "closed"}),
     "long headers": Attack(long_headers, {"RESOURCE_EXHAUSTED", "closed"}),
     "wrong tokens": Attack(wrong_tokens, {"UNAUTHENTICATED"}, "UNAUTHENTICATED"),
     "no messages": Attack(no_messages, {"INVALID_ARGUMENT"}, "INVALID_ARGUMENT"),

@@ -54,7 +54,7 @@ def tokens_yaml():
 
 
 class Daemon:
-    """Its folder holds certificates, tokens and the log. Thread safe."""
+    """Its folder holds certificates, tokens and the log; `lines` counts its lines but those of requests that have ended. Thread safe."""
 
     def __init__(self, program, folder, flags=(), environment=None):
         self.authority = Authority(folder)
@@ -64,9 +64,9 @@ class Daemon:
         (folder / "token").write_text(TOKEN + "\n", encoding="utf-8")
         path = self.authority.path
         command = [program, "--model", MODEL, "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--device", "cpu", "--threads", "1",
-                   "--kv-cache-memory-bytes", "64M", "--max-model-len", "1024", "--tls-certificate", path("server.crt"), "--tls-key",
+                   "--max-model-len", "1024", "--tls-certificate", path("server.crt"), "--tls-key",
                    path("server.key"), "--tls-client-ca", path("ca.crt"), "--auth-tokens", path("tokens.yaml"), *flags]
-        self.lines, self.own_lines, self.last = 0, 0, collections.deque(maxlen=200)
+        self.lines, self.last = 0, collections.deque(maxlen=200)
         self._log = open(folder / "hydrantd.log", "w", encoding="utf-8")
         self._process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True, errors="replace",
                                          env={**os.environ, **(environment or {})})
@@ -80,8 +80,7 @@ class Daemon:
 
     def _read(self):
         for line in self._process.stderr:
-            self.lines += 1
-            self.own_lines += " info request " not in line  # a line a request that ended is what --log-level info is for
+            self.lines += " info request " not in line
             self.last.append(line)
             self._log.write(line)
             if metrics := re.search(r"metrics and probes on http://(\S+)", line):

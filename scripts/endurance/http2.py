@@ -162,8 +162,10 @@ class Connection:
 
     def start(self, path, message, token=None, more=()):
         """Sends a call; its stream."""
-        stream = self.next_stream()
-        self.send(self.frame(HEADERS, END_HEADERS, stream, self.request_headers(path, token, more)))
+        stream, block = self.next_stream(), self.request_headers(path, token, more)
+        parts = [block[at:at + 16384] for at in range(0, len(block), 16384)]
+        self.send(*[self.frame(CONTINUATION if i else HEADERS, END_HEADERS if i == len(parts) - 1 else 0, stream, part)
+                    for i, part in enumerate(parts)])
         body, flags = struct.pack(">BI", 0, len(message)) + message, 0
         # More than 64 kB would have to wait for the server's window.
         while not flags & END_STREAM:
