@@ -145,7 +145,7 @@ def flood(target, until, frames_of, reads=True):
 
 
 def rapid_reset(target, until, token):
-    """CVE-2023-44487: calls that are taken back at once."""
+    """CVE-2023-44487: calls that are taken back at once. gRPC 1.51 has nothing against it: each costs it 30 kB until it comes to end it."""
     def frames(connection):
         headers, out = connection.request_headers(asking.GENERATE, token), []
         for _ in range(100):
@@ -204,6 +204,8 @@ def calls(target, until, token, message_of, more=()):
 
 
 def long_headers(target, until):
+    """A connection's first call may pass: gRPC keeps the limit from when its client has said that it knows it, and at one call over it
+    ends the connection."""
     message = asking.generate(max_tokens=1)
     return calls(target, until, target.token, lambda: message, [("x-long", "x" * 60000)])
 
@@ -214,9 +216,9 @@ def wrong_tokens(target, until):
 
 
 def no_messages(target, until):
-    """Bytes that are no request, with a token."""
+    """Bytes that are no request, and a prompt that is no UTF-8, with a token."""
     chance = random.Random(2)
-    return calls(target, until, target.token, lambda: b"\x0a\xff\xff\xff\xff\x7f" + chance.randbytes(50))
+    return calls(target, until, target.token, lambda: chance.choice([b"\x0a\xff\xff\xff\xff\x7f" + chance.randbytes(50), b"\x1a\2\xff\xfe"]))
 
 
 def exploding_structures(target, until):
@@ -242,8 +244,10 @@ class Attack:
     run: object
     right: set      # what it may meet with
     must: str = ""  # and has to
+    bounded: bool = True  # whether the daemon's memory is
 
 
+FLOODED = {"frames", "held back", "closed"}
 ATTACKS = {
     "garbage": Attack(garbage, {"closed"}, "closed"),
     "half-open connections": Attack(half_open, {"opened", "closed"}, "closed"),
@@ -251,14 +255,14 @@ ATTACKS = {
     "wrong ALPN": Attack(wrong_alpn, {"closed"}, "closed"),
     "expired certificate": Attack(expired_certificate, {"closed"}, "closed"),
     "no certificate": Attack(no_certificate, {"closed"}, "closed"),
-    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), {"frames", "held back", "closed"}),
-    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), {"frames", "held back", "closed"}),
-    "streams without messages": Attack(open_streams, {"frames", "held back", "closed"}),
-    "pings": Attack(pings, {"frames", "held back", "closed"}),
-    "pings, answers unread": Attack(pings_unread, {"frames", "held back", "closed"}),
-    "settings, answers unread": Attack(settings_unread, {"frames", "held back", "closed"}),
-    "endless headers": Attack(endless_headers, {"frames", "held back", "closed"}),
-    "long headers": Attack(long_headers, {"RESOURCE_EXHAUSTED", "closed"}),
+    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED, bounded=False),
+    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED, bounded=False),
+    "streams without messages": Attack(open_streams, FLOODED),
+    "pings": Attack(pings, FLOODED),
+    "pings, answers unread": Attack(pings_unread, FLOODED),
+    "settings, answers unread": Attack(settings_unread, FLOODED),
+    "endless headers": Attack(endless_headers, FLOODED),
+    "long headers": Attack(long_headers, {"RESOURCE_EXHAUSTED", "closed", "OK"}, "RESOURCE_EXHAUSTED"),
     "wrong tokens": Attack(wrong_tokens, {"UNAUTHENTICATED"}, "UNAUTHENTICATED"),
     "no messages": Attack(no_messages, {"INVALID_ARGUMENT"}, "INVALID_ARGUMENT"),
     "exploding structures": Attack(exploding_structures, {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "INVALID_ARGUMENT"),

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 int accept4(int listening, struct sockaddr* address, socklen_t* length, int flags) {
@@ -14,7 +13,7 @@ int accept4(int listening, struct sockaddr* address, socklen_t* length, int flag
   if (fd >= 0 && bytes != NULL) {
     const size_t size = strtoul(bytes, NULL, 10);
     volatile char* lost = malloc(size);
-    if (lost != NULL) memset((void*)lost, 1, size);
+    for (size_t i = 0; lost != NULL && i < size; i += 4096) lost[i] = 1;
   }
   return fd;
 }

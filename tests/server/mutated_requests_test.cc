@@ -2,7 +2,7 @@
 // with values from the edges of their ranges, and their bytes changed at random. Whatever comes,
 // each call ends with a status that clients are told of, and the server serves the next one.
 //
-// HYDRANT_MUTATED_REQUESTS: how many (2000). Repeated with --gtest_repeat, each run has other
+// HYDRANT_MUTATED_REQUESTS: how many (4000). Repeated with --gtest_repeat, each run has other
 // seeds; HYDRANT_MUTATED_SEED names the first one of a run that failed.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
@@ -10,8 +10,9 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <map>
@@ -121,7 +122,7 @@ class Mutator {
       case FieldDescriptor::CPPTYPE_MESSAGE:
         if (depth == kMaxDepth) return;
         Fill(field->is_repeated() ? r.AddMessage(message, field) : r.MutableMessage(message, field),
-             share < 0.3 ? 0.3 : share, depth + 1);
+             std::max(share, OneOf<double>({0.05, 0.1, 0.4})), depth + 1);
     }
   }
 
@@ -178,17 +179,15 @@ class Mutator {
                        static_cast<char>('a' + Below(26)));
   }
 
-  // Something to read, and not for ever, as what a request mostly has.
+  // Something to read, as what a request mostly has.
   void GivePrompt(Message* message) {
-    const Descriptor* type = message->GetDescriptor();
-    for (const char* name : {"text", "token_ids", "chat", "tokenized"}) {
-      const FieldDescriptor* field = type->FindFieldByName(name);
-      if (field == nullptr || Chance(0.5)) continue;
-      if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING && !field->is_repeated()) {
-        message->GetReflection()->SetString(message, field, "hello");
-      } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated()) {
-        Fill(message->GetReflection()->MutableMessage(message, field), 0.7, 1);
-      }
+    const std::string name = OneOf<std::string>({"text", "text", "token_ids", "tokenized", "chat"});
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
+    if (field == nullptr || field->is_repeated()) return;
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+      message->GetReflection()->SetString(message, field, "hello");
+    } else {
+      Fill(message->GetReflection()->MutableMessage(message, field), 0.7, 1);
     }
   }
 
@@ -285,8 +284,9 @@ void SendMutated(const std::shared_ptr<grpc::Channel>& channel, int64_t count) {
     EXPECT_TRUE(allowed) << path << ", seed " << seed << ": " << status.error_code() << " "
                          << status.error_message() << "\n"
                          << absl::BytesToHexString(bytes.substr(0, 4096));
-    if (status.error_code() == StatusCode::UNAVAILABLE)
+    if (status.error_code() == StatusCode::UNAVAILABLE) {
       EXPECT_NE(DetailsOf(status).reason, "") << "lost the server: " << path << ", seed " << seed;
+    }
   }
   std::cout << "seeds from " << first << ", " << count << " requests\n";
   for (const auto& [path, codes] : answers) {
@@ -299,7 +299,7 @@ void SendMutated(const std::shared_ptr<grpc::Channel>& channel, int64_t count) {
   EXPECT_GT(answers["/hydrant.v1.Hydrant/Generate"][StatusCode::INVALID_ARGUMENT], 0);
 }
 
-int64_t NumRequests() { return Setting("HYDRANT_MUTATED_REQUESTS", 2000); }
+int64_t NumRequests() { return Setting("HYDRANT_MUTATED_REQUESTS", 4000); }
 
 TEST(MutatedRequests, AnyMessageEndsAndTheServerServesOn) {
   ControlService control([] {}, [] { return v1::DrainProgress(); });
@@ -315,6 +315,23 @@ TEST(MutatedRequests, AnyMessageEndsAndTheServerServesOn) {
   const StreamResult result = RunToEnd(*server.NewStub(), TextRequest("x", 20));
   EXPECT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.token_ids.size(), 20u);
+}
+
+// The same with caches that are really compressed and kept.
+TEST(MutatedRequests, AnEngineComputesWhatWasLetIn) {
+  spdlog::set_level(spdlog::level::off);
+  ModelConfig config = RandomModelServer::Config(0);
+  config.max_context = 96;
+  RandomModelServer server(16, MakeRandomModel(config, 3));
+  SendMutated(grpc::CreateChannel("127.0.0.1:" + std::to_string(server.server->port()),
+                                  grpc::InsecureChannelCredentials()),
+              NumRequests());
+  EXPECT_TRUE(WaitFor([&] {
+    return server.loop->Idle() &&
+           server.loop->Snapshot().pages_free == server.loop->Snapshot().pages_total;
+  }));
+  const StreamResult result = RunToEnd(*server.stub, TextRequest("x", 20));
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
 }
 
 }  // namespace
