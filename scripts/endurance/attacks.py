@@ -48,7 +48,7 @@ def garbage(target, until):
             try:
                 plain.sendall(chance.randbytes(chance.choice([1, 24, 1000, 20000])))
                 plain.shutdown(socket.SHUT_WR)
-            except ConnectionError:
+            except OSError:
                 met["closed"] += 1
                 continue
             met[closed_or(lambda s=plain: s.recv(4096))] += 1
@@ -283,8 +283,9 @@ class Running:
 
     def __init__(self, name, target, seconds):
         self._ours, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("fork").Process(target=self._run, args=(name, target, seconds, theirs), daemon=True)
+        self._process = multiprocessing.get_context("spawn").Process(target=self._run, args=(name, target, seconds, theirs), daemon=True)
         self._process.start()
+        theirs.close()
 
     @staticmethod
     def _run(name, target, seconds, pipe):
@@ -296,7 +297,10 @@ class Running:
 
     def result(self, timeout):
         """What it met with."""
-        met = self._ours.recv() if self._ours.poll(timeout) else collections.Counter({"no end": 1})
+        try:
+            met = self._ours.recv() if self._ours.poll(timeout) else collections.Counter({"no end": 1})
+        except EOFError:
+            met = collections.Counter({"an error of its own": 1})
         self._process.terminate()
         self._process.join()
         return met
