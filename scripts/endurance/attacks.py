@@ -2,6 +2,7 @@
 ATTACKS says which of that is right."""
 import collections
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import random
@@ -21,7 +22,7 @@ CODES = {0: "OK", 3: "INVALID_ARGUMENT", 8: "RESOURCE_EXHAUSTED", 12: "UNIMPLEME
 @dataclasses.dataclass
 class Target:
     address: str
-    authority: object  # of daemon.py: certificates "client", "expired", and "stranger" of another CA
+    authority: object  # of daemon.py
     token: str
 
     def connection(self, timeout=30):
@@ -179,20 +180,25 @@ def settings_unread(target, until):
     return flood(target, until, lambda _: [Connection.frame(http2.SETTINGS, 0, 0, struct.pack(">HI", 3, 100))] * 500, reads=False)
 
 
-def endless_headers(target, until):
-    """CVE-2024-27316: headers that are continued for ever."""
+def endless_headers(target, until, knows_limit):
+    """CVE-2024-27316: headers that are continued for ever, by a client that has said that it knows how long they may be, or has not.
+    CVE-2023-33953: gRPC 1.51 measures each frame by itself, and keeps them all."""
     part = http2.header("x-more", "x" * 8000)
 
     def frames(connection):
-        if connection.next_stream() == 1:
-            return [Connection.frame(http2.HEADERS, 0, 1, connection.request_headers(asking.GENERATE, target.token))]
-        return [Connection.frame(http2.CONTINUATION, 0, 1, part)] * 16
+        if connection.next_stream() > 1:
+            return [Connection.frame(http2.CONTINUATION, 0, 1, part)] * 16
+        if knows_limit:
+            connection.read_frame()
+        acknowledged = Connection.frame(http2.SETTINGS, http2.ACK, 0) if knows_limit else b""
+        return [acknowledged, Connection.frame(http2.HEADERS, 0, 1, connection.request_headers(asking.GENERATE, target.token))]
     return flood(target, until, frames)
 
 
-def calls(target, until, token, message_of, more=()):
+def calls(target, until, token, message_of, more=(), least=1):
+    """At least so many, however long they take."""
     met, connection = collections.Counter(), None
-    while time.monotonic() < until:
+    while time.monotonic() < until or met.total() < least:
         try:
             connection = connection or target.connection()
             status = connection.call(asking.GENERATE, message_of(), token, more=more).status
@@ -235,8 +241,8 @@ def exploding_structures(target, until):
              ("regex", "[a-z]{1000000000}"), ("grammar", "root ::= root root"), ("grammar", "root ::= " + "(" * 20000),
              ("grammar", "root ::= a{1,100000000}\\na ::= [a-z]{1,100000}")]
     messages = [asking.encode("GenerateRequest", STRUCTURED.format(form=form, value=value.replace('"', '\\"'))) for form, value in cases]
-    chance = random.Random(3)
-    return calls(target, until, target.token, lambda: chance.choice(messages))
+    every = itertools.cycle(messages)
+    return calls(target, until, target.token, lambda: next(every), least=len(messages))
 
 
 @dataclasses.dataclass
@@ -261,7 +267,8 @@ ATTACKS = {
     "pings": Attack(pings, FLOODED),
     "pings, answers unread": Attack(pings_unread, FLOODED),
     "settings, answers unread": Attack(settings_unread, FLOODED),
-    "endless headers": Attack(endless_headers, FLOODED),
+    "endless headers": Attack(lambda target, until: endless_headers(target, until, True), FLOODED, bounded=False),
+    "endless headers, no limit known": Attack(lambda target, until: endless_headers(target, until, False), FLOODED, bounded=False),
     "long headers": Attack(long_headers, {"RESOURCE_EXHAUSTED", "closed", "OK"}, "RESOURCE_EXHAUSTED"),
     "wrong tokens": Attack(wrong_tokens, {"UNAUTHENTICATED"}, "UNAUTHENTICATED"),
     "no messages": Attack(no_messages, {"INVALID_ARGUMENT"}, "INVALID_ARGUMENT"),

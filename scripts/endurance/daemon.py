@@ -60,6 +60,7 @@ class Daemon:
         self.authority = Authority(folder)
         for name in ("server", "client"):
             self.authority.sign(name)
+        self.authority.sign("expired", days=-1)
         (folder / "tokens.yaml").write_text(tokens_yaml(), encoding="utf-8")
         (folder / "token").write_text(TOKEN + "\n", encoding="utf-8")
         path = self.authority.path
@@ -103,7 +104,7 @@ class Daemon:
     def reload(self):
         self._process.send_signal(signal.SIGHUP)
 
-    def stop(self, timeout=60):
+    def stop(self, timeout=90):
         """Its exit status; -9 where it did not end by itself."""
         self._process.terminate()
         try:
