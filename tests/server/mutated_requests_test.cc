@@ -179,8 +179,14 @@ class Mutator {
                        static_cast<char>('a' + Below(26)));
   }
 
-  // Something to read, as what a request mostly has.
+  // Something to read, as what a request mostly has, alone or with others.
   void GivePrompt(Message* message) {
+    const FieldDescriptor* batch = message->GetDescriptor()->FindFieldByName("requests");
+    if (batch != nullptr && batch->is_repeated()) {
+      for (uint64_t i = Below(4); i > 0; --i)
+        GivePrompt(message->GetReflection()->AddMessage(message, batch));
+      return;
+    }
     const std::string name = OneOf<std::string>({"text", "text", "token_ids", "tokenized", "chat"});
     const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
     if (field == nullptr || field->is_repeated()) return;
@@ -227,10 +233,10 @@ const MethodDescriptor* DescribeMethod(std::string_view path) {
 // Those that gRPC answers for itself with generated handlers, which say INTERNAL of bytes that are
 // no message.
 bool IsOfGrpc(std::string_view path) { return path.starts_with("/grpc."); }
-// Those that go on until their client leaves.
+// Those that go on until their client leaves: streams, but for these.
 bool IsEndless(const MethodDescriptor& method) {
-  return method.server_streaming() && method.name() != "Generate" &&
-         method.name() != "GetTokenizer";
+  static const std::set<std::string> ending = {"Generate", "GenerateBatch", "GetTokenizer"};
+  return method.server_streaming() && !ending.contains(method.name());
 }
 
 // To its end, or of an endless one to its first answer.
