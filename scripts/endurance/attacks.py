@@ -261,18 +261,19 @@ ATTACKS = {
     "wrong ALPN": Attack(wrong_alpn, {"closed"}, "closed"),
     "expired certificate": Attack(expired_certificate, {"closed"}, "closed"),
     "no certificate": Attack(no_certificate, {"closed"}, "closed"),
-    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED, bounded=False),
-    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED, bounded=False),
-    "streams without messages": Attack(open_streams, FLOODED),
-    "pings": Attack(pings, FLOODED),
     "pings, answers unread": Attack(pings_unread, FLOODED),
     "settings, answers unread": Attack(settings_unread, FLOODED),
-    "endless headers": Attack(lambda target, until: endless_headers(target, until, True), FLOODED, bounded=False),
-    "endless headers, no limit known": Attack(lambda target, until: endless_headers(target, until, False), FLOODED, bounded=False),
     "long headers": Attack(long_headers, {"RESOURCE_EXHAUSTED", "closed", "OK"}, "RESOURCE_EXHAUSTED"),
     "wrong tokens": Attack(wrong_tokens, {"UNAUTHENTICATED"}, "UNAUTHENTICATED"),
     "no messages": Attack(no_messages, {"INVALID_ARGUMENT"}, "INVALID_ARGUMENT"),
     "exploding structures": Attack(exploding_structures, {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "INVALID_ARGUMENT"),
+    # Last: what they leave in the heap would hide what others take.
+    "streams without messages": Attack(open_streams, FLOODED, bounded=False),
+    "pings": Attack(pings, FLOODED, bounded=False),
+    "rapid resets": Attack(lambda target, until: rapid_reset(target, until, target.token), FLOODED, bounded=False),
+    "rapid resets, no token": Attack(lambda target, until: rapid_reset(target, until, None), FLOODED, bounded=False),
+    "endless headers": Attack(lambda target, until: endless_headers(target, until, True), FLOODED, bounded=False),
+    "endless headers, no limit known": Attack(lambda target, until: endless_headers(target, until, False), FLOODED, bounded=False),
 }
 
 
