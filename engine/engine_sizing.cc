@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "kernels/device_choice.h"
 #include "kernels/host_memory.h"
+#include "kernels/page_row.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -133,9 +134,11 @@ WeightDType DefaultedDType(const EngineOptions& options) {
 absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelConfig& config) {
   KvLayout layout;
   layout.dtype = options.kv_cache_dtype.value_or(DefaultKvDType(DefaultedDType(options)));
-  if (BlockElements(layout.dtype) != 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("kv_cache_dtype: {} is not one of f32, f16, bf16", DTypeName(layout.dtype)));
+  if (!IsPageDType(layout.dtype, config.head_dim)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "kv_cache_dtype: {} is not one of f32, f16, bf16 and, where heads have a multiple of {} "
+        "dimensions (this model's have {}), q8_0 (int8), q4_0 (int4)",
+        DTypeName(layout.dtype), BlockElements(DType::kQ8_0), config.head_dim));
   }
   if (options.block_size < 1 || options.block_size > 256) {
     return absl::InvalidArgumentError(

@@ -11,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "engine/cache/kv_cache_dtype.h"
 #include "fmt/ranges.h"
 
 namespace hydrant::eval {
@@ -57,6 +58,9 @@ void AddMachineFlags(CLI::App* app, Flags* flags) {
   app->add_option("--device", flags->device, "cpu or cuda")->capture_default_str();
   app->add_option("--dtype", flags->dtype, "of the weights: bfloat16, float32, stored, q8_0, q4_0")
       ->check(CLI::IsMember({"bfloat16", "float32", "stored", "q8_0", "q4_0"}))
+      ->capture_default_str();
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
+      ->check(CLI::IsMember(KvCacheDTypeNames()))
       ->capture_default_str();
   app->add_option("--threads", flags->threads, "of the cpu")
       ->check(CLI::Range(1, 1024))

@@ -52,6 +52,7 @@ struct Flags {
   std::string write_cases;
   std::string device = "cpu";
   std::string dtype = "bfloat16";
+  std::string kv_cache_dtype = "float32";
   int threads = 2;
   double memory_gb = 1.0;
   bool append = false;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/kv_cache_dtype.h"
 #include "engine/hub/byte_text.h"
 #include "engine/hub/pull.h"
 #include "engine/model/model_source.h"
@@ -146,7 +147,7 @@ LaboratoryOptions OptionsOf(const Flags& flags) {
                          : flags.dtype == "q8_0"   ? WeightDType::kQ8_0
                          : flags.dtype == "q4_0"   ? WeightDType::kQ4_0
                                                    : WeightDType::kBFloat16;
-  options.engine.kv_cache_dtype = DType::kF32;
+  options.engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   options.engine.kv_cache_memory_bytes = static_cast<int64_t>(flags.memory_gb * 1e9);
   // The context twice with an instruction between, or what is asked behind it.
   options.engine.max_model_len = 2 * flags.task.length + std::max(flags.task.given, 256);
@@ -161,6 +162,7 @@ nlohmann::json SettingsOf(const Flags& flags) {
     names.push_back(std::filesystem::path(text).filename());
   return {{"model", std::filesystem::path(flags.model).filename()},
           {"dtype", flags.dtype},
+          {"kv_cache_dtype", flags.kv_cache_dtype},
           {"texts", names},
           {"cases", flags.task.cases},
           {"length", flags.task.length},

@@ -92,8 +92,9 @@ class Backend {
   virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
   // What PrefillAttention may round to (PrefillAttentionArgs::precision) where keys and values lie
-  // in pages of `kv`: a type of as many bits, of those that are multiplied faster than fp32.
-  virtual DType AttentionDType(DType kv) const { return kv; }
+  // in pages of `kv`: a type of as many bits, or of more, of those that are multiplied faster than
+  // fp32.
+  virtual DType AttentionDType(DType kv) const { return BlockElements(kv) == 1 ? kv : DType::kF32; }
 
   // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
   // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture

@@ -3,8 +3,9 @@
 // while it has; the state page is changed by one sequence at most, which alone reads it:
 //
 //   data page
-//     keys, values  [num_blocks, block_size, head_dim]  layout.dtype; keys carry RoPE, but for
-//                                                       those of rolling heads (DecodeRule)
+//     keys, values  [num_blocks, block_size, head_dim]  layout.dtype, rows as kernels/page_row.h
+//                                                       has them; keys carry RoPE, but for those
+//                                                       of rolling heads (DecodeRule)
 //     positions     [num_blocks, block_size]     int32  position of the token in its sequence; in
 //                                                       rolling heads its rank
 //   state page

@@ -1,5 +1,5 @@
-// Reading and writing single elements of keys and values in pages, for plain code. Stores round to
-// nearest, ties to even. Stateless.
+// Reading and writing single plain elements, for plain code. Stores round to nearest, ties to even.
+// Stateless. Rows of keys and values, of which some dtypes are no plain elements: page_row.h.
 #ifndef HYDRANT_KERNELS_PAGE_ELEMENT_H_
 #define HYDRANT_KERNELS_PAGE_ELEMENT_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// dtype is f32, f16 or bf16: pages hold nothing else.
+// dtype is f32, f16 or bf16.
 inline float LoadPageElement(DType dtype, const void* base, size_t index) {
   switch (dtype) {
     case DType::kF16:
@@ -35,13 +35,6 @@ inline void StorePageElement(DType dtype, void* base, size_t index, float value)
       static_cast<float*>(base)[index] = value;
       break;
   }
-}
-
-// As it would be read back.
-inline float RoundPageElement(DType dtype, float value) {
-  alignas(float) unsigned char stored[sizeof(float)];
-  StorePageElement(dtype, stored, 0, value);
-  return LoadPageElement(dtype, stored, 0);
 }
 
 }  // namespace hydrant

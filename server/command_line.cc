@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/kv_cache_dtype.h"
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
 #include "server/daemon_options.h"
@@ -146,9 +147,8 @@ void AddEngineFlags(CLI::App* app, DaemonOptions* options, Flags* flags) {
                 "A request's tokens never depend on what else is in the batch; slower. Prompts of "
                 "quantised weights are then never multiplied in 8 bits")
       ->group(group);
-  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
-                  "auto (follows --dtype), float32, float16, bfloat16")
-      ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
+      ->check(CLI::IsMember(KvCacheDTypeNames()))
       ->capture_default_str()
       ->group(group);
   app->add_option("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes,
@@ -416,9 +416,7 @@ absl::Status ApplyFlags(const Flags& flags, DaemonOptions* options) {
   if (flags.dtype == "q8_0") engine.dtype = WeightDType::kQ8_0;
   if (flags.dtype == "q4_0") engine.dtype = WeightDType::kQ4_0;
   if (flags.async_scheduling != "auto") engine.async_scheduling = flags.async_scheduling == "on";
-  if (flags.kv_cache_dtype == "float32") engine.kv_cache_dtype = DType::kF32;
-  if (flags.kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;
-  if (flags.kv_cache_dtype == "bfloat16") engine.kv_cache_dtype = DType::kBF16;
+  engine.kv_cache_dtype = KvCacheDTypeOf(flags.kv_cache_dtype);
   if (!flags.kv_cache_memory_bytes.empty()) {
     HYDRANT_ASSIGN_OR_RETURN(
         engine.kv_cache_memory_bytes,

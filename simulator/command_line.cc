@@ -4,6 +4,7 @@
 #include <limits>
 #include <string_view>
 
+#include "engine/cache/kv_cache_dtype.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "kernels/status_macros.h"
@@ -37,8 +38,8 @@ void AddEngineFlags(CLI::App* app, Flags* flags) {
       .Option("--async-scheduling", flags->async_scheduling,
               "Schedule a step while the one before runs: on, off, or auto: on for a GPU")
       ->check(CLI::IsMember({"auto", "on", "off"}));
-  group.Option("--kv-cache-dtype", flags->kv_cache_dtype, "auto, float32, float16, bfloat16")
-      ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}));
+  group.Option("--kv-cache-dtype", flags->kv_cache_dtype, std::string(kKvCacheDTypeHelp))
+      ->check(CLI::IsMember(KvCacheDTypeNames()));
   group.Bytes("--kv-cache-memory-bytes", flags->kv_cache_memory_bytes, "Size of the KV pool");
   group
       .Option("--num-gpu-blocks-override", flags->engine.num_blocks_override,
@@ -208,9 +209,7 @@ absl::Status CompleteFlags(Flags* flags) {
       flags->prefix_caching ? static_cast<int64_t>(flags->prefix_cache_memory_bytes) : 0;
   engine.swap_space_bytes = static_cast<int64_t>(flags->swap_space_bytes);
   engine.host_memory_bytes = std::numeric_limits<int64_t>::max();  // of machines that are not here
-  if (flags->kv_cache_dtype == "float32") engine.kv_cache_dtype = DType::kF32;
-  if (flags->kv_cache_dtype == "float16") engine.kv_cache_dtype = DType::kF16;
-  if (flags->kv_cache_dtype == "bfloat16") engine.kv_cache_dtype = DType::kBF16;
+  engine.kv_cache_dtype = KvCacheDTypeOf(flags->kv_cache_dtype);
   if (flags->async_scheduling != "auto") engine.async_scheduling = flags->async_scheduling == "on";
   HYDRANT_ASSIGN_OR_RETURN(flags->scheduler.tenant_weights,
                            ParseTenantWeights(flags->tenant_weights));

@@ -54,6 +54,21 @@ HYDRANT_INLINE Vec LoadAs(const BF16* p) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
+HYDRANT_INLINE Vec ScaleOf(uint16_t half) {
+  return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<int16_t>(half)));
+}
+HYDRANT_INLINE Vec LoadAs(const Q8Block* block, int first) {
+  const __m128i quants = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block->quants + first));
+  return Mul(ScaleOf(block->scale), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(quants)));
+}
+HYDRANT_INLINE Vec LoadAs(const Q4Block* block, int first) {
+  const __m256i bytes = _mm256_cvtepu8_epi32(
+      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block->quants + first % 16)));
+  const __m256i quants =
+      first < 16 ? _mm256_and_si256(bytes, _mm256_set1_epi32(15)) : _mm256_srli_epi32(bytes, 4);
+  return Mul(ScaleOf(block->scale),
+             _mm256_cvtepi32_ps(_mm256_sub_epi32(quants, _mm256_set1_epi32(8))));
+}
 HYDRANT_INLINE void StoreAs(float* p, Vec v) { Store(p, v); }
 HYDRANT_INLINE void StoreAs(F16* p, Vec v) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p),

@@ -64,6 +64,22 @@ HYDRANT_INLINE Vec LoadAs(const BF16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
+// Elements first .. first + kLanes of a block.
+HYDRANT_INLINE Vec ScaleOf(uint16_t half) {
+  return _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<int16_t>(half)));
+}
+HYDRANT_INLINE Vec LoadAs(const Q8Block* block, int first) {
+  const __m128i quants = _mm_loadu_si128(reinterpret_cast<const __m128i*>(block->quants + first));
+  return Mul(ScaleOf(block->scale), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(quants)));
+}
+HYDRANT_INLINE Vec LoadAs(const Q4Block* block, int first) {
+  const __m512i bytes =
+      _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(block->quants)));
+  const __m512i quants =
+      first == 0 ? _mm512_and_si512(bytes, _mm512_set1_epi32(15)) : _mm512_srli_epi32(bytes, 4);
+  return Mul(ScaleOf(block->scale),
+             _mm512_cvtepi32_ps(_mm512_sub_epi32(quants, _mm512_set1_epi32(8))));
+}
 // Narrowing rounds to nearest, ties to even; NaN stays NaN.
 HYDRANT_INLINE void StoreAs(float* p, Vec v) { Store(p, v); }
 HYDRANT_INLINE void StoreAs(F16* p, Vec v) {

@@ -13,6 +13,23 @@ struct F16 {
 struct BF16 {
   uint16_t bits;
 };
+// Blocks of 32 elements: kernels/page_row.h.
+struct Q8Block {
+  uint16_t scale;  // half precision
+  int8_t quants[32];
+};
+struct Q4Block {
+  uint16_t scale;
+  uint8_t quants[16];  // 8 is zero; low halves first, then high ones
+};
+inline constexpr int kBlockElements = 32;
+
+template <typename T>
+inline constexpr bool kIsBlock = false;
+template <>
+inline constexpr bool kIsBlock<Q8Block> = true;
+template <>
+inline constexpr bool kIsBlock<Q4Block> = true;
 
 // A number as a type, for kernels whose sizes are known when they are compiled.
 template <int kValue>

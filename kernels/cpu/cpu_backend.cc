@@ -50,7 +50,7 @@ class CpuBackend final : public HostBackend {
   DType AttentionDType(DType kv) const override {
     const bool has_bf16 = cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16;
     if (options_.batch_invariant) return DType::kF32;
-    return has_bf16 && kv != DType::kF32 ? DType::kBF16 : kv;
+    return has_bf16 && kv != DType::kF32 ? DType::kBF16 : Backend::AttentionDType(kv);
   }
   void Matmul(const MatmulArgs& args) override {
     cpu::Matmul(args, options_.batch_invariant, threads_);

@@ -32,6 +32,12 @@ HYDRANT_INLINE void JoinFactors(const DecodeHead& head, int parts, int group) {
   }
 }
 
+// Values that lie transformed give a sum that is.
+HYDRANT_INLINE void TransformBack(int head_dim, float* out) {
+  cpu::HadamardTransform(head_dim, out);
+  for (int d = 0; d < head_dim; d += kLanes) Store(out + d, Mul(Load(out + d), Set(kFromPage)));
+}
+
 HYDRANT_INLINE void JoinOutput(const DecodeShape& shape, const DecodeHead& head, int parts) {
   const int dim = RoundUpDim(shape.head_dim);
   for (int g = 0; g < shape.group; ++g) {
@@ -49,6 +55,7 @@ HYDRANT_INLINE void JoinOutput(const DecodeShape& shape, const DecodeHead& head,
         MaskStore(FirstN(left), out + d, sum);
       }
     }
+    if (IsTransformed(shape.dtype)) TransformBack(shape.head_dim, out);
   }
 }
 

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/page_rows.h"
 #include "kernels/kv_pages.h"
+#include "kernels/page_row.h"
 #include "kernels/rotary.h"
 
 namespace hydrant::cpu {

@@ -39,11 +39,37 @@ HYDRANT_INLINE void FindRows(const DecodeShape& shape, const DecodeHead& head, i
   for (int i = rows->count; i % kLanes != 0; ++i) rows->offsets[i] = rows->offsets[i - 1];
 }
 
+// Where the row that begins at an element lies.
+template <typename T>
+HYDRANT_INLINE const T* RowAt(const void* rows, int64_t element) {
+  return static_cast<const T*>(rows) + (kIsBlock<T> ? element / kBlockElements : element);
+}
+
+// Elements d .. d + kLanes of a row.
+template <typename T>
+HYDRANT_INLINE Vec LoadElements(const T* row, int d) {
+  if constexpr (kIsBlock<T>) {
+    return LoadAs(row + d / kBlockElements, d % kBlockElements);
+  } else {
+    return LoadAs(row + d);
+  }
+}
+
 template <typename T>
 HYDRANT_INLINE Vec LoadTail(const T* p, int count) {
   T padded[kLanes] = {};
   for (int i = 0; i < count; ++i) padded[i] = p[i];
   return LoadAs(padded);
+}
+
+// Elements d .. d + count, fewer than kLanes, of which blocks have none.
+template <typename T>
+HYDRANT_INLINE Vec LoadTail(const T* row, int d, int count) {
+  if constexpr (kIsBlock<T>) {
+    return Zero();
+  } else {
+    return LoadTail(row + d, count);
+  }
 }
 
 template <typename T>
@@ -59,8 +85,14 @@ HYDRANT_INLINE void StoreRow(const float* from, int head_dim, T* to) {
 template <typename T>
 void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
   const int64_t slot = SlotOf(shape, head, head.new_entry);
-  StoreRow(head.k, shape.head_dim, static_cast<T*>(shape.keys) + slot * shape.head_dim);
-  StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + slot * shape.head_dim);
+  const int64_t row = slot * shape.head_dim;
+  if constexpr (kIsBlock<T>) {
+    cpu::StorePageRow(shape.dtype, head.k, shape.head_dim, shape.keys, row);
+    cpu::StorePageRow(shape.dtype, head.v, shape.head_dim, shape.values, row);
+  } else {
+    StoreRow(head.k, shape.head_dim, static_cast<T*>(shape.keys) + row);
+    StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + row);
+  }
   shape.positions[slot] = head.position;
   const int64_t state = StateSlotOf(shape, head, head.new_entry);
   if (head.rule->scored) shape.scores[state] = 0.0f;
@@ -76,7 +108,8 @@ inline constexpr int kCacheLineBytes = 64;
 template <typename T>
 HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
   const char* bytes = reinterpret_cast<const char*>(row);
-  const int count = head_dim * static_cast<int>(sizeof(T));
+  const int count =
+      (kIsBlock<T> ? head_dim / kBlockElements : head_dim) * static_cast<int>(sizeof(T));
   for (int i = 0; i < count; i += kCacheLineBytes) __builtin_prefetch(bytes + i, 0, 3);
 }
 
@@ -84,33 +117,34 @@ HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
 // lies past the last row is -inf. Four rows are worked on at a time, so that a query vector is
 // loaded once for all of them. Meanwhile the part's values, where given, are fetched for Output().
 template <int kGroup, typename T>
-void Logits(const T* keys, const T* values, const PartRows& rows, int head_dim, const float* q,
-            int64_t q_stride, float* logits, int64_t logit_stride) {
+void Logits(const void* keys, const void* values, const PartRows& rows, int head_dim,
+            const float* q, int64_t q_stride, float* logits, int64_t logit_stride) {
   const int whole = head_dim / kLanes * kLanes;
   for (int i = 0; i < rows.count; i += kLanes) {
     if (values != nullptr) {
       for (int r = i; r < i + kLanes; ++r) {
-        if (r + kRowsAhead < rows.count) PrefetchRow(keys + rows.offsets[r + kRowsAhead], head_dim);
-        PrefetchRow(values + rows.offsets[r], head_dim);
+        if (r + kRowsAhead < rows.count)
+          PrefetchRow(RowAt<T>(keys, rows.offsets[r + kRowsAhead]), head_dim);
+        PrefetchRow(RowAt<T>(values, rows.offsets[r]), head_dim);
       }
     }
     Vec quads[kGroup][kLanes / 4];
     for (int quad = 0; quad < kLanes / 4; ++quad) {
       const T* row[4];
-      Unroll<4>(HYDRANT_UNROLLED(r) { row[r] = keys + rows.offsets[i + quad * 4 + r]; });
+      Unroll<4>(HYDRANT_UNROLLED(r) { row[r] = RowAt<T>(keys, rows.offsets[i + quad * 4 + r]); });
       Vec acc[kGroup][4];
       Unroll<kGroup * 4>(HYDRANT_UNROLLED(j) { acc[j / 4][j % 4] = Zero(); });
       for (int d = 0; d < whole; d += kLanes) {
         Vec query[kGroup];
         Unroll<kGroup>(HYDRANT_UNROLLED(g) { query[g] = Load(q + g * q_stride + d); });
         Unroll<4>(HYDRANT_UNROLLED(r) {
-          const Vec key = LoadAs(row[r] + d);
+          const Vec key = LoadElements(row[r], d);
           Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][r] = Fma(query[g], key, acc[g][r]); });
         });
       }
       if (whole < head_dim) {
         Unroll<4>(HYDRANT_UNROLLED(r) {
-          const Vec key = LoadTail(row[r] + whole, head_dim - whole);
+          const Vec key = LoadTail(row[r], whole, head_dim - whole);
           Unroll<kGroup>(HYDRANT_UNROLLED(g) {
             acc[g][r] = Fma(Load(q + g * q_stride + whole), key, acc[g][r]);
           });
@@ -178,19 +212,19 @@ HYDRANT_INLINE void LogWeighted(const float* logits, const float* log_weights, i
   *sum_out = ReduceAdd(sum);
 }
 
-// out[g, 0 .. kVecs * kLanes) = sum over the rows of weight[g, row] * value[row]. With kTail the
-// columns are one vector of which only `tail` exist.
+// out[g, 0 .. kVecs * kLanes) = sum over the rows of weight[g, row] * value[row], from element
+// `first` of each row on. With kTail the columns are one vector of which only `tail` exist.
 template <int kGroup, int kVecs, bool kTail, typename T>
-void WeightedValues(const T* values, const PartRows& rows, int tail, const float* weights,
-                    int64_t weight_stride, float* out, int64_t out_stride) {
+void WeightedValues(const void* values, const PartRows& rows, int first, int tail,
+                    const float* weights, int64_t weight_stride, float* out, int64_t out_stride) {
   Vec acc[kGroup][kVecs];
   Unroll<kGroup * kVecs>(HYDRANT_UNROLLED(j) { acc[j / kVecs][j % kVecs] = Zero(); });
   for (int i = 0; i < rows.count; ++i) {
-    const T* row = values + rows.offsets[i];
+    const T* row = RowAt<T>(values, rows.offsets[i]);
     Vec weight[kGroup];
     Unroll<kGroup>(HYDRANT_UNROLLED(g) { weight[g] = Set(weights[g * weight_stride + i]); });
     Unroll<kVecs>(HYDRANT_UNROLLED(c) {
-      const Vec value = kTail ? LoadTail(row, tail) : LoadAs(row + c * kLanes);
+      const Vec value = kTail ? LoadTail(row, first, tail) : LoadElements(row, first + c * kLanes);
       Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][c] = Fma(weight[g], value, acc[g][c]); });
     });
   }
@@ -200,12 +234,12 @@ void WeightedValues(const T* values, const PartRows& rows, int tail, const float
 }
 
 template <int kGroup, typename T>
-void Output(const T* values, const PartRows& rows, int head_dim, const float* weights,
+void Output(const void* values, const PartRows& rows, int head_dim, const float* weights,
             int64_t weight_stride, float* out, int64_t out_stride) {
   int d = 0;
   const auto columns = [&](auto vecs, auto tail) {
-    WeightedValues<kGroup, decltype(vecs)::value, decltype(tail)::value>(
-        values + d, rows, head_dim - d, weights, weight_stride, out + d, out_stride);
+    WeightedValues<kGroup, decltype(vecs)::value, decltype(tail)::value, T>(
+        values, rows, d, head_dim - d, weights, weight_stride, out + d, out_stride);
     d += decltype(vecs)::value * kLanes;
   };
   while (d + kDimTile * kLanes <= head_dim) columns(Int<kDimTile>(), Int<0>());
@@ -245,24 +279,29 @@ HYDRANT_INLINE void RotateBack(const Rotary& rotary, int32_t position, float* ro
   for (; pair < half; ++pair) rotate(pair, row + pair, row + half + pair);
 }
 
+// The key whose row begins at an element, as it was stored; whole vectors.
+template <typename T>
+HYDRANT_INLINE void LoadKey(const DecodeShape& shape, int64_t element, float* key) {
+  if (kIsBlock<T>) return cpu::LoadPageRow(shape.dtype, shape.keys, element, shape.head_dim, key);
+  const T* row = RowAt<T>(shape.keys, element);
+  int d = 0;
+  for (; d + kLanes <= shape.head_dim; d += kLanes) Store(key + d, LoadElements(row, d));
+  if (d < shape.head_dim) Store(key + d, LoadTail(row, d, shape.head_dim - d));
+}
+
 // Moves the ranks of a rolling head's part, and rotates its keys to `scratch` [kPartEntries,
 // RoundUpDim(head_dim)].
 template <typename T>
 void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
                 float* scratch, RotatedKeys* rotated) {
   const int dim = RoundUpDim(shape.head_dim);
-  const T* keys = static_cast<const T*>(shape.keys);
   rotated->data = scratch;
   rotated->rows.count = rows.count;
   for (int i = 0; i < rows.count; ++i) {
     int32_t* rank = shape.positions + rows.offsets[i] / shape.head_dim;
     if (*rank > head.rank_above && part * kPartEntries + i != head.new_entry) --*rank;
     float* row = scratch + i * dim;
-    int d = 0;
-    for (; d + kLanes <= shape.head_dim; d += kLanes)
-      Store(row + d, LoadAs(keys + rows.offsets[i] + d));
-    if (d < shape.head_dim)
-      Store(row + d, LoadTail(keys + rows.offsets[i] + d, shape.head_dim - d));
+    LoadKey<T>(shape, rows.offsets[i], row);
     RotateBack(shape.rotary, head.num_entries - 1 - *rank, row);
     rotated->rows.offsets[i] = static_cast<int64_t>(i) * dim;
   }
@@ -277,13 +316,12 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
                  int g) {
   const int64_t dim = RoundUpDim(shape.head_dim);
   float* weights = head.weights + g * head.weight_stride + part * kPartEntries;
-  const T* values = static_cast<const T*>(shape.values);
   if (rotated.data != nullptr) {
     Logits<kGroup, float>(rotated.data, nullptr, rotated.rows, shape.head_dim, q + g * dim, dim,
                           weights, head.weight_stride);
   } else {
-    Logits<kGroup>(static_cast<const T*>(shape.keys), g == 0 ? values : nullptr, rows,
-                   shape.head_dim, q + g * dim, dim, weights, head.weight_stride);
+    Logits<kGroup, T>(shape.keys, g == 0 ? shape.values : nullptr, rows, shape.head_dim,
+                      q + g * dim, dim, weights, head.weight_stride);
   }
   for (int i = 0; i < kGroup; ++i) {
     float* logits = weights + i * head.weight_stride;
@@ -300,8 +338,8 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
     LogWeighted(logits, log_weights.numerators, rows.count, logits, &head.part_numerator_max[row],
                 &numerator_sum);
   }
-  Output<kGroup>(values, rows, shape.head_dim, weights, head.weight_stride,
-                 head.part_out + (part * shape.group + g) * dim, dim);
+  Output<kGroup, T>(shape.values, rows, shape.head_dim, weights, head.weight_stride,
+                    head.part_out + (part * shape.group + g) * dim, dim);
 }
 
 template <typename T>
@@ -314,9 +352,13 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   const int dim = RoundUpDim(shape.head_dim);
   RotatedKeys rotated;
   if (head.rule->rolling) RotateKeys<T>(shape, head, part, rows, q + shape.group * dim, &rotated);
+  const bool transformed = IsTransformed(shape.dtype);
+  const float scale = transformed && !head.rule->rolling ? shape.scale * kFromPage : shape.scale;
   for (int g = 0; g < shape.group; ++g) {
     for (int d = 0; d < dim; ++d)
-      q[g * dim + d] = d < shape.head_dim ? head.q[g * shape.head_dim + d] * shape.scale : 0.0f;
+      q[g * dim + d] = d < shape.head_dim ? head.q[g * shape.head_dim + d] * scale : 0.0f;
+    // Rolling heads' keys have been transformed back.
+    if (transformed && !head.rule->rolling) cpu::HadamardTransform(shape.head_dim, q + g * dim);
   }
   int g = 0;
   for (; g + kGroupTile <= shape.group; g += kGroupTile)
@@ -339,6 +381,10 @@ void AttendPart(const DecodeShape& shape, const DecodeHead& head, int part, floa
       return AttendPartOf<F16>(shape, head, part, scratch);
     case DType::kBF16:
       return AttendPartOf<BF16>(shape, head, part, scratch);
+    case DType::kQ8_0:
+      return AttendPartOf<Q8Block>(shape, head, part, scratch);
+    case DType::kQ4_0:
+      return AttendPartOf<Q4Block>(shape, head, part, scratch);
     default:
       return AttendPartOf<float>(shape, head, part, scratch);
   }

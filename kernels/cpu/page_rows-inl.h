@@ -1,9 +1,10 @@
 // Rows of elements between fp32 and the dtype of pages, vectorised, for files that Highway compiles
-// once per target. Stores round to nearest, ties to even.
+// once per target: the same bits as kernels/page_row.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/page_rows.h"
 #include "kernels/dtype.h"
 #include "kernels/float16.h"
 
@@ -90,6 +91,10 @@ inline void StoreRow(DType dtype, const float* in, size_t n, void* base, size_t 
     case DType::kF16:
       page_rows::NarrowToF16(in, n, static_cast<uint16_t*>(base) + offset);
       break;
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+      cpu::StorePageRow(dtype, in, n, base, offset);
+      break;
     default:
       std::memcpy(static_cast<float*>(base) + offset, in, n * sizeof(float));
       break;
@@ -104,6 +109,10 @@ inline void LoadRow(DType dtype, const void* base, size_t offset, size_t n, floa
       break;
     case DType::kF16:
       page_rows::WidenF16(static_cast<const uint16_t*>(base) + offset, n, out);
+      break;
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+      cpu::LoadPageRow(dtype, base, offset, n, out);
       break;
     default:
       std::memcpy(out, static_cast<const float*>(base) + offset, n * sizeof(float));

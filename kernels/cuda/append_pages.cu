@@ -8,7 +8,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/list_entries.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 #include "kernels/cuda/radix.cuh"
 #include "kernels/ops/append_pages.h"
 #include "kernels/victim.h"
@@ -109,8 +109,8 @@ __global__ void WriteNewKernel(AppendPagesArgs args, Writes writes) {
     const size_t index = head.Index(to);
     const size_t from = h * args.kv_head_stride + static_cast<size_t>(token) * d;
     for (int j = lane; j < d; j += kWarpSize) {
-      StoreElement(pages.layout.dtype, pages.keys, index * d + j, args.k[from + j]);
-      StoreElement(pages.layout.dtype, pages.values, index * d + j, args.v[from + j]);
+      StoreRowElement(pages.layout.dtype, pages.keys, index * d + j, args.k[from + j]);
+      StoreRowElement(pages.layout.dtype, pages.values, index * d + j, args.v[from + j]);
     }
     if (lane != 0) continue;
     pages.positions[index] = args.first_position + token;

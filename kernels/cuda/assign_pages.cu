@@ -41,8 +41,7 @@ __global__ void ReturnPagesKernel(ReturnPagesArgs args) {
   __syncthreads();  // all have read what changes now
   if (thread == 0) tables.unassigned[args.slot] = left;
   for (int head = thread; head < args.layer_end * tables.num_kv_heads; head += kThreads)
-    args.keep[head] =
-        min(args.keep[head], tables.lengths[tables.HeadIndex(args.slot, 0, head)]);
+    args.keep[head] = min(args.keep[head], tables.lengths[tables.HeadIndex(args.slot, 0, head)]);
 }
 
 }  // namespace

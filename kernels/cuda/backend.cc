@@ -96,6 +96,10 @@ class CudaBackend final : public Backend {
   DType ActivationDType(WeightDType dtype) const override {
     return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   }
+  // The tensor cores' of 16 bits.
+  DType AttentionDType(DType kv) const override {
+    return BlockElements(kv) == 1 ? kv : DType::kBF16;
+  }
   bool SupportsGraphs() const override { return true; }
   void RunGraph(uint64_t key, const std::function<void()>& record) override {
     bool replayed = false;

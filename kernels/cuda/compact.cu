@@ -27,6 +27,7 @@ struct Moves {
   int32_t* to;    // [num_kv_heads, stride]
   int* counts;    // [num_kv_heads]
   int64_t stride;
+  size_t row_bytes;  // of a key
 };
 
 // Entries of one head, and whether they stay.
@@ -94,8 +95,7 @@ __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
       static_cast<int>(blockIdx.x) * kMoveWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const KvPages& pages = args.pages;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, h);
-  const size_t row = static_cast<size_t>(pages.layout.head_dim) *
-                     (pages.layout.dtype == DType::kF32 ? sizeof(float) : sizeof(uint16_t));
+  const size_t row = moves.row_bytes;
   for (int i = first; i < moves.counts[h]; i += static_cast<int>(gridDim.x) * kMoveWarps) {
     const int entry_from = moves.from[h * moves.stride + i];
     const int entry_to = moves.to[h * moves.stride + i];
@@ -131,7 +131,7 @@ cudaError_t Compact(const Context& context, const CompactArgs& args) {
   cudaError_t error = context.scratch->Get(layout.bytes(), &scratch);
   if (error != cudaSuccess) return error;
   const Moves moves{At<int32_t>(scratch, from), At<int32_t>(scratch, to), At<int>(scratch, counts),
-                    args.max_length};
+                    args.max_length, BytesOf(args.pages.layout.dtype, args.pages.layout.head_dim)};
   error = Launch(PlanMovesKernel, dim3(heads), dim3(kThreads), 0, context.stream, args, moves);
   if (error != cudaSuccess) return error;
   // No head moves more than half of its entries.

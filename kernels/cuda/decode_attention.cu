@@ -124,8 +124,10 @@ cudaError_t RunDims(const Context& context, const DecodeAttentionArgs& args) {
   constexpr int kElements = PageVector<kDType>::kElements;
   const int head_dim = args.pages.layout.head_dim;
   const int vectors = CeilDiv(head_dim, kElements);
-  if (head_dim % kElements != 0) return RunFma<kDType, 32, 2, 4, false>(context, args);
-  if constexpr (kDType != DType::kF32) {
+  if constexpr (BlockElements(kDType) == 1) {
+    if (head_dim % kElements != 0) return RunFma<kDType, 32, 2, 4, false>(context, args);
+  }
+  if constexpr (kDType == DType::kF16 || kDType == DType::kBF16) {
     const int group = args.num_heads / args.tables.num_kv_heads;
     if (group >= kLeastMmaGroup && head_dim <= 256) return RunMma<kDType>(context, args);
   }
@@ -147,6 +149,10 @@ cudaError_t DecodeAttention(const Context& context, const DecodeAttentionArgs& a
       return RunDims<DType::kF16>(context, args);
     case DType::kBF16:
       return RunDims<DType::kBF16>(context, args);
+    case DType::kQ8_0:
+      return RunDims<DType::kQ8_0>(context, args);
+    case DType::kQ4_0:
+      return RunDims<DType::kQ4_0>(context, args);
     default:
       return cudaErrorInvalidValue;
   }

@@ -25,7 +25,7 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/decode_scores.cuh"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 #include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
@@ -120,8 +120,8 @@ class DecodeBlock {
     const size_t from = static_cast<size_t>(u_.unit) * head_dim;
     for (int d = thread_; d < head_dim; d += kDecodeThreads) {
       const size_t to = static_cast<size_t>(slot) * head_dim + d;
-      StoreElement(Products::kDType, pages_.keys, to, l_.args.k[from + d]);
-      StoreElement(Products::kDType, pages_.values, to, l_.args.v[from + d]);
+      StoreRowElement(Products::kDType, pages_.keys, to, l_.args.k[from + d]);
+      StoreRowElement(Products::kDType, pages_.values, to, l_.args.v[from + d]);
     }
     if (thread_ != 0) return;
     // Ranks are moved when all blocks have read them (UpdateScores()).
@@ -240,6 +240,7 @@ class DecodeBlock {
       float sum = 0.0f;
       for (int warp = 0; warp < kDecodeWarps; ++warp)
         sum += s_.joined[(warp * l_.joined_rows + h - g) * l_.dim_padded + d];
+      if constexpr (IsTransformed(Products::kDType)) sum = TransformInWarp(sum) * kFromPage;
       if (u_.splits > 1) {
         l_.part_out[PartIndex(static_cast<int>(blockIdx.x), h) * head_dim + d] = sum;
       } else {

@@ -7,7 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/decode_launch.cuh"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 
 namespace hydrant::cuda {
 
@@ -88,7 +88,9 @@ class FmaProducts {
     const int head_dim = load_.head_dim;
     for (int i = thread_; i < l_.weight_rows * l_.dim_padded; i += kDecodeThreads) {
       const int g = i / l_.dim_padded, d = i % l_.dim_padded;
-      s_.queries[i] = g < l_.group && d < head_dim ? q[g * head_dim + d] * scale : 0.0f;
+      float query = g < l_.group && d < head_dim ? q[g * head_dim + d] * scale : 0.0f;
+      if constexpr (IsTransformed(kDType)) query = TransformInWarp(query) * kFromPage;
+      s_.queries[i] = query;
     }
   }
 

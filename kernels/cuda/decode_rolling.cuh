@@ -6,7 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/decode_launch.cuh"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 
 namespace hydrant::cuda {
 
@@ -36,7 +36,7 @@ __device__ __noinline__ void RollingLogits(const DecodeLaunch& launch, DecodeUni
     const uint32_t slot = shared.index[e];
     const int32_t rank = RankAfter(unit, unit.begin + e, args.pages.positions[slot], rank_above);
     const auto element = [&](int d) {
-      return LoadElement(kDType, args.pages.keys, static_cast<size_t>(slot) * head_dim + d);
+      return LoadAnyElement(kDType, args.pages.keys, static_cast<size_t>(slot) * head_dim + d);
     };
     float key[kMostDims];
 #pragma unroll

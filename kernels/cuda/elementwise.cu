@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 #include "kernels/cuda/softcap.cuh"
 
 namespace hydrant::cuda {
@@ -101,8 +101,9 @@ __device__ float* TurnedHead(const RopeSplitArgs& args, int row, int head) {
   return args.k + row * args.kv_row_stride + (head - args.num_heads) * args.kv_head_stride;
 }
 
-// Several blocks per row, along y; a thread rotates pairs, then copies the rest.
-__global__ void RopeSplitKernel(RopeSplitArgs args) {
+// Several blocks per row, along y; a thread rotates pairs, then copies the rest. With
+// `queries_are_there` queries are read where they go.
+__global__ void RopeSplitKernel(RopeSplitArgs args, bool queries_are_there) {
   const int row = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
   const int threads = static_cast<int>(gridDim.y) * kThreads;
@@ -116,8 +117,8 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const int head = i / half, pair = i % half;
     const int first = args.interleaved ? 2 * pair : pair;
     const int second = args.interleaved ? 2 * pair + 1 : pair + half;
-    const float* from = in + head * args.head_dim;
     float* to = TurnedHead(args, row, head);
+    const float* from = queries_are_there && head < args.num_heads ? to : in + head * args.head_dim;
     const float scale = head < args.num_heads ? args.query_scale : 1.0f;
     const DType before = head < args.num_heads ? args.query_precision : DType::kF32;
     const DType dtype = head < args.num_heads ? DType::kF32 : args.kv_precision;
@@ -130,6 +131,7 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
   for (int i = thread; i < turned_heads * rest; i += threads) {
     const int head = i / rest, element = args.rotary_dim + i % rest;
     const DType dtype = head < args.num_heads ? args.query_precision : args.kv_precision;
+    if (queries_are_there && head < args.num_heads) continue;
     TurnedHead(args, row, head)[element] = RoundElement(dtype, in[head * args.head_dim + element]);
   }
   if (args.k == nullptr) return;
@@ -138,6 +140,24 @@ __global__ void RopeSplitKernel(RopeSplitArgs args) {
     const int head = i / args.head_dim;
     args.v[row * args.kv_row_stride + head * args.kv_head_stride + i % args.head_dim] =
         RoundElement(args.kv_precision, values[i]);
+  }
+}
+
+// Rows of heads, rounded to blocks: a warp rounds one.
+struct RoundHeads {
+  const float* from;  // row i of head h at from + i * from_row + h * from_head
+  float* to;
+  int64_t from_row, from_head, to_row, to_head;
+  int heads, head_dim;
+  DType dtype;
+};
+__global__ void RoundHeadsKernel(RoundHeads args) {
+  const auto row = static_cast<int64_t>(blockIdx.x);
+  for (int i = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+       i < args.heads * args.head_dim; i += static_cast<int>(gridDim.y) * kThreads) {
+    const int head = i / args.head_dim, element = i % args.head_dim;
+    args.to[row * args.to_row + head * args.to_head + element] = RoundRowElement(
+        args.dtype, args.from[row * args.from_row + head * args.from_head + element]);
   }
 }
 
@@ -245,7 +265,43 @@ cudaError_t RopeSplit(const Context& context, const RopeSplitArgs& args) {
   if (args.m == 0) return cudaSuccess;
   const int heads = args.num_heads + args.num_kv_heads;
   const dim3 grid(args.m, CeilDiv(int64_t{heads} * args.head_dim, 4 * kThreads));
-  return Launch(RopeSplitKernel, grid, dim3(kThreads), 0, context.stream, args);
+  RopeSplitArgs split = args;
+  const bool round_queries = BlockElements(args.query_precision) > 1;
+  const bool round_kv = BlockElements(args.kv_precision) > 1 && args.k != nullptr;
+  if (round_queries) split.query_precision = DType::kF32;
+  if (round_kv) split.kv_precision = DType::kF32;
+  cudaError_t error = cudaSuccess;
+  const auto round = [&](const RoundHeads& rows) {
+    if (error == cudaSuccess)
+      error = Launch(RoundHeadsKernel, grid, dim3(kThreads), 0, context.stream, rows);
+  };
+  const int64_t d = args.head_dim;
+  if (round_queries) {
+    round({.from = args.qkv,
+           .to = args.q,
+           .from_row = (args.num_heads + int64_t{2} * args.num_kv_heads) * d,
+           .from_head = d,
+           .to_row = args.num_heads * d,
+           .to_head = d,
+           .heads = args.num_heads,
+           .head_dim = args.head_dim,
+           .dtype = args.query_precision});
+  }
+  if (error == cudaSuccess)
+    error = Launch(RopeSplitKernel, grid, dim3(kThreads), 0, context.stream, split, round_queries);
+  if (!round_kv) return error;
+  for (float* rows : {args.k, args.v}) {
+    round({.from = rows,
+           .to = rows,
+           .from_row = args.kv_row_stride,
+           .from_head = args.kv_head_stride,
+           .to_row = args.kv_row_stride,
+           .to_head = args.kv_head_stride,
+           .heads = args.num_kv_heads,
+           .head_dim = args.head_dim,
+           .dtype = args.kv_precision});
+  }
+  return error;
 }
 
 cudaError_t Activate(const Context& context, const ActivateArgs& args) {

@@ -1,4 +1,4 @@
-// Reading and writing the elements of keys and values in pages: f32, f16 or bf16.
+// Reading and writing single elements, f32, f16 or bf16, and vectors of what lies in pages.
 #ifndef HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_
 #define HYDRANT_KERNELS_CUDA_PAGE_ELEMENT_CUH_
 
@@ -24,6 +24,19 @@ __device__ inline float LoadElement(DType dtype, const void* base, size_t index)
   if (dtype == DType::kF32) return static_cast<const float*>(base)[index];
   const uint32_t half = static_cast<const uint16_t*>(base)[index];
   return dtype == DType::kBF16 ? HalfOf<true>(half, 0) : HalfOf<false>(half, 0);
+}
+
+// Bytes of 32 values. (TraitsOf() is no device code.)
+__device__ constexpr int BlockBytes(DType dtype) { return dtype == DType::kQ8_0 ? 34 : 18; }
+
+// Of q8_0 or q4_0, as it lies there.
+__device__ inline float BlockElement(DType dtype, const void* base, size_t index) {
+  const auto* const block = static_cast<const uint8_t*>(base) + index / 32 * BlockBytes(dtype);
+  const auto i = static_cast<int>(index % 32);
+  const float scale = HalfOf<false>(*reinterpret_cast<const uint16_t*>(block), 0);
+  const int quant = dtype == DType::kQ8_0 ? static_cast<int8_t>(block[2 + i])
+                                          : (block[2 + i % 16] >> (i / 16 * 4) & 15) - 8;
+  return scale * static_cast<float>(quant);
 }
 
 // As it would be read back.
@@ -82,6 +95,42 @@ struct PageVector {
     return i == 0 ? bits.x : i == 1 ? bits.y : i == 2 ? bits.z : bits.w;
   }
 };
+
+// The same of blocks: 8 elements, which lie in one block.
+template <DType kDType>
+struct BlockVector {
+  static constexpr int kElements = 8;
+  float scale;
+  uint32_t words[2];  // a byte for each element; of q4_0 one of its halves
+
+  __device__ void Load(const void* base, size_t index) {
+    const auto* const block = static_cast<const uint8_t*>(base) + index / 4 * BlockBytes(kDType);
+    const auto first = static_cast<int>(index % 4) * kElements;
+    const auto* const halves = reinterpret_cast<const uint16_t*>(
+        block + 2 + (kDType == DType::kQ8_0 ? first : first % 16));
+    scale = HalfOf<false>(*reinterpret_cast<const uint16_t*>(block), 0);
+    words[0] = halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+    words[1] = halves[2] | static_cast<uint32_t>(halves[3]) << 16;
+    if (kDType == DType::kQ8_0) return;
+    for (uint32_t& word : words) word = (word >> (first / 16 * 4)) & 0x0f0f0f0fu;
+  }
+  // Rows are whole blocks.
+  __device__ void LoadElements(const void* base, size_t from, int) { Load(base, from / kElements); }
+  __device__ void Clear() {
+    scale = 0.0f;
+    words[0] = words[1] = 0;
+  }
+  __device__ float operator[](int i) const {
+    const uint32_t byte = words[i / 4] >> (i % 4 * 8) & 255u;
+    const int quant =
+        kDType == DType::kQ8_0 ? static_cast<int8_t>(byte) : static_cast<int>(byte) - 8;
+    return scale * static_cast<float>(quant);
+  }
+};
+template <>
+struct PageVector<DType::kQ8_0> : BlockVector<DType::kQ8_0> {};
+template <>
+struct PageVector<DType::kQ4_0> : BlockVector<DType::kQ4_0> {};
 
 }  // namespace hydrant::cuda
 

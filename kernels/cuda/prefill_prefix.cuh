@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 #include "kernels/ops/prefill_attention.h"
 #include "kernels/victim.h"
 
@@ -89,8 +89,8 @@ static __global__ void GatherPrefixKernel(GatherPrefixArgs args) {
   const size_t from = exists ? PageIndex(layout, blocks, place - first) * d : 0;
   const size_t to = (head * args.head_rows + place) * d;
   for (int i = static_cast<int>(threadIdx.x) % kWarpSize; i < d; i += kWarpSize) {
-    const float k = exists ? LoadElement(layout.dtype, prefix.pages.keys, from + i) : 0.0f;
-    const float v = exists ? LoadElement(layout.dtype, prefix.pages.values, from + i) : 0.0f;
+    const float k = exists ? LoadRowElement(layout.dtype, prefix.pages.keys, from + i) : 0.0f;
+    const float v = exists ? LoadRowElement(layout.dtype, prefix.pages.values, from + i) : 0.0f;
     StoreElement(args.dtype, args.k, to + i, k);
     StoreElement(args.dtype, args.v, to + i, v);
   }

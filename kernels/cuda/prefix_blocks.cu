@@ -1,6 +1,6 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 
 namespace hydrant::cuda {
 namespace {
@@ -21,11 +21,11 @@ __global__ void MovePrefixKernel(PrefixBlocksArgs args) {
        i += kThreads) {
     const int64_t at = first + i / pool.head_dim * args.row_stride + i % pool.head_dim;
     if constexpr (kSave) {
-      StoreElement(pool.dtype, pool.memory, keys + i, args.k[at]);
-      if (args.v != nullptr) StoreElement(pool.dtype, pool.memory, values + i, args.v[at]);
+      StoreRowElement(pool.dtype, pool.memory, keys + i, args.k[at]);
+      if (args.v != nullptr) StoreRowElement(pool.dtype, pool.memory, values + i, args.v[at]);
     } else {
-      args.k[at] = LoadElement(pool.dtype, pool.memory, keys + i);
-      if (args.v != nullptr) args.v[at] = LoadElement(pool.dtype, pool.memory, values + i);
+      args.k[at] = LoadRowElement(pool.dtype, pool.memory, keys + i);
+      if (args.v != nullptr) args.v[at] = LoadRowElement(pool.dtype, pool.memory, values + i);
     }
   }
 }

@@ -3,7 +3,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/nearest.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 #include "kernels/ops/subgen.h"
 #include "kernels/victim.h"
 
@@ -64,8 +64,8 @@ class Head {
   }
   __device__ void StreamEntry(int32_t entry) {
     for (int i = thread_; i < dim(); i += kThreads) {
-      key_[i] = LoadElement(pages_.layout.dtype, pages_.keys, Index(entry) * dim() + i);
-      value_[i] = LoadElement(pages_.layout.dtype, pages_.values, Index(entry) * dim() + i);
+      key_[i] = LoadRowElement(pages_.layout.dtype, pages_.keys, Index(entry) * dim() + i);
+      value_[i] = LoadRowElement(pages_.layout.dtype, pages_.values, Index(entry) * dim() + i);
     }
     StreamLoaded(pages_.positions[Index(entry)]);
   }
@@ -109,12 +109,10 @@ class Head {
   __device__ size_t Index(int32_t entry) const { return PageIndex(pages_.layout, blocks_, entry); }
   __device__ size_t State(int32_t entry) const { return StateIndex(pages_.layout, blocks_, entry); }
   __device__ void Store(void* rows, int32_t entry, int i, float element) const {
-    StoreElement(pages_.layout.dtype, rows, Index(entry) * dim() + i, element);
+    StoreRowElement(pages_.layout.dtype, rows, Index(entry) * dim() + i, element);
   }
   __device__ float Rounded(float element) const {
-    float rounded = 0.0f;  // of any dtype
-    StoreElement(pages_.layout.dtype, &rounded, 0, element);
-    return LoadElement(pages_.layout.dtype, &rounded, 0);
+    return RoundRowElement(pages_.layout.dtype, element);
   }
   __device__ void SetLogWeights(int32_t entry, float numerator, float denominator) const {
     reinterpret_cast<float2*>(pages_.log_weights)[State(entry)] =
@@ -125,8 +123,8 @@ class Head {
     return pages_.scores[State(rule_.ClusterEntry(cluster))];
   }
   __device__ float CentreElement(int cluster, int i) const {
-    return LoadElement(pages_.layout.dtype, pages_.values,
-                       Index(rule_.ClusterEntry(cluster)) * dim() + i);
+    return LoadRowElement(pages_.layout.dtype, pages_.values,
+                          Index(rule_.ClusterEntry(cluster)) * dim() + i);
   }
 
   __device__ void StreamLoaded(int32_t position) {
@@ -296,7 +294,8 @@ class Head {
         [&](int j) {
           for (int i = lane_; i < dim(); i += kWarpSize)
             Store(pages_.keys, into_entry + j, i,
-                  LoadElement(pages_.layout.dtype, pages_.keys, Index(from_entry + j) * dim() + i));
+                  LoadRowElement(pages_.layout.dtype, pages_.keys,
+                                 Index(from_entry + j) * dim() + i));
           if (lane_ == 0)
             pages_.positions[Index(into_entry + j)] = pages_.positions[Index(from_entry + j)];
         });
@@ -349,8 +348,8 @@ __global__ void ReadRowsKernel(SubGenBuildArgs args, float* k, float* v) {
   const size_t from = PageIndex(layout, blocks, j) * layout.head_dim;
   const size_t to = (static_cast<size_t>(h) * args.n + j) * layout.head_dim;
   for (int i = lane; i < layout.head_dim; i += kWarpSize) {
-    k[to + i] = LoadElement(layout.dtype, args.pages.keys, from + i);
-    v[to + i] = LoadElement(layout.dtype, args.pages.values, from + i);
+    k[to + i] = LoadRowElement(layout.dtype, args.pages.keys, from + i);
+    v[to + i] = LoadRowElement(layout.dtype, args.pages.values, from + i);
   }
 }
 

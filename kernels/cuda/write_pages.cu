@@ -1,7 +1,7 @@
 #include "kernels/cuda/finish_heads.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/page_element.cuh"
+#include "kernels/cuda/page_row.cuh"
 #include "kernels/victim.h"
 
 namespace hydrant::cuda {
@@ -49,8 +49,8 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
     for (int i = lane; i < d; i += kWarpSize) {
       const auto element = [&](int j) { return args.k[from + j]; };
       const float key = rule.rolling ? RotatedBack(args.rotary, position, i, element) : element(i);
-      StoreElement(pages.layout.dtype, pages.keys, index * d + i, key);
-      StoreElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
+      StoreRowElement(pages.layout.dtype, pages.keys, index * d + i, key);
+      StoreRowElement(pages.layout.dtype, pages.values, index * d + i, args.v[from + i]);
     }
     if (lane == 0) pages.positions[index] = rule.rolling ? entry : position;
   }

@@ -24,7 +24,7 @@ namespace hydrant {
 inline constexpr int kPrefixBlockTokens = kQueryTile;
 
 struct PrefixBlocks {
-  DType dtype = DType::kF32;  // f32, f16 or bf16
+  DType dtype = DType::kF32;  // that pages have, too
   int num_layers = 0;
   int num_kv_heads = 0;
   int head_dim = 0;

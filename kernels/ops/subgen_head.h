@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "kernels/ops/subgen.h"
-#include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/victim.h"
 
 namespace hydrant {
@@ -133,19 +133,14 @@ class SubGenHead {
   size_t Index(int32_t entry) const { return PageIndex(pages_.layout, blocks_, entry); }
   size_t State(int32_t entry) const { return StateIndex(pages_.layout, blocks_, entry); }
   void LoadRow(const void* rows, int32_t entry, float* out) const {
-    for (int i = 0; i < dim(); ++i)
-      out[i] = LoadPageElement(pages_.layout.dtype, rows, Index(entry) * dim() + i);
+    LoadPageRow(pages_.layout.dtype, rows, Index(entry) * dim(), dim(), out);
   }
   void StoreRow(const float* row, void* rows, int32_t entry) const {
-    for (int i = 0; i < dim(); ++i)
-      StorePageElement(pages_.layout.dtype, rows, Index(entry) * dim() + i, row[i]);
+    StorePageRow(pages_.layout.dtype, row, dim(), rows, Index(entry) * dim());
   }
   void RoundRow(const float* row, float* out) const {
-    for (int i = 0; i < dim(); ++i) {
-      float element = 0.0f;  // of any dtype
-      StorePageElement(pages_.layout.dtype, &element, 0, row[i]);
-      out[i] = LoadPageElement(pages_.layout.dtype, &element, 0);
-    }
+    std::copy_n(row, dim(), out);
+    RoundPageRow(pages_.layout.dtype, dim(), out);
   }
   void SetLogWeights(int32_t entry, float numerator, float denominator) const {
     pages_.log_weights[2 * State(entry)] = numerator;
@@ -311,10 +306,8 @@ void WithSubGenRows(SubGenBuildArgs args, const Build& build) {
       for (int entry = 0; entry < args.n; ++entry) {
         const size_t from = PageIndex(layout, blocks, entry) * layout.head_dim;
         const size_t to = h * args.kv_head_stride + static_cast<size_t>(entry) * layout.head_dim;
-        for (int i = 0; i < layout.head_dim; ++i) {
-          k[to + i] = LoadPageElement(layout.dtype, args.pages.keys, from + i);
-          v[to + i] = LoadPageElement(layout.dtype, args.pages.values, from + i);
-        }
+        LoadPageRow(layout.dtype, args.pages.keys, from, layout.head_dim, &k[to]);
+        LoadPageRow(layout.dtype, args.pages.values, from, layout.head_dim, &v[to]);
       }
     }
     args.k = k.data();

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
 
@@ -51,10 +51,8 @@ struct Head {
     const KvPages& pages = args.pages;
     const int d = pages.layout.head_dim;
     const size_t from = head * args.kv_head_stride + static_cast<size_t>(entry - length) * d;
-    for (int i = 0; i < d; ++i) {
-      StorePageElement(pages.layout.dtype, pages.keys, Index(to) * d + i, args.k[from + i]);
-      StorePageElement(pages.layout.dtype, pages.values, Index(to) * d + i, args.v[from + i]);
-    }
+    StorePageRow(pages.layout.dtype, args.k + from, d, pages.keys, Index(to) * d);
+    StorePageRow(pages.layout.dtype, args.v + from, d, pages.values, Index(to) * d);
     pages.positions[Index(to)] = Position(entry);
     if (args.HasScores(rule)) Stored(to) = Score(entry);
   }

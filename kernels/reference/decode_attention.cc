@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/attention_weights.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
@@ -27,15 +28,21 @@ struct Head {
   int32_t& Position(int entry) const {
     return args.pages.positions[PageIndex(args.pages.layout, blocks, entry)];
   }
-  // Element i of an entry's key, as the logit wants it.
-  double KeyElement(int entry, int i) const {
-    const size_t offset = ElementOffset(entry);
-    const auto element = [&](int j) {
-      return static_cast<double>(
-          LoadPageElement(args.pages.layout.dtype, args.pages.keys, offset + j));
-    };
-    if (!rule.rolling) return element(i);
-    return RotatedBack(args.rotary, length - 1 - Position(entry), i, element);
+  std::vector<float> Row(const void* rows, int entry) const {
+    const KvLayout& layout = args.pages.layout;
+    std::vector<float> row(layout.head_dim);
+    LoadPageRow(layout.dtype, rows, ElementOffset(entry), layout.head_dim, row.data());
+    return row;
+  }
+  // An entry's key, as the logit wants it.
+  std::vector<double> Key(int entry) const {
+    const std::vector<float> row = Row(args.pages.keys, entry);
+    std::vector<double> key(row.begin(), row.end());
+    if (!rule.rolling) return key;
+    const auto element = [&](int j) { return static_cast<double>(row[j]); };
+    for (size_t i = 0; i < key.size(); ++i)
+      key[i] = RotatedBack(args.rotary, length - 1 - Position(entry), static_cast<int>(i), element);
+    return key;
   }
   size_t ElementOffset(int entry) const {
     return PageIndex(args.pages.layout, blocks, entry) * args.pages.layout.head_dim;
@@ -56,10 +63,8 @@ void StoreEntry(const Head& head, int entry) {
   const int d = pages.layout.head_dim;
   const size_t in = (static_cast<size_t>(head.row) * args.tables.num_kv_heads + head.kv_head) * d;
   const size_t out = head.ElementOffset(entry);
-  for (int i = 0; i < d; ++i) {
-    StorePageElement(pages.layout.dtype, pages.keys, out + i, args.k[in + i]);
-    StorePageElement(pages.layout.dtype, pages.values, out + i, args.v[in + i]);
-  }
+  StorePageRow(pages.layout.dtype, args.k + in, d, pages.keys, out);
+  StorePageRow(pages.layout.dtype, args.v + in, d, pages.values, out);
   head.Position(entry) = head.rule.rolling ? head.length - 1 : args.positions[head.row];
   const size_t state = StateIndex(pages.layout, head.blocks, entry);
   if (head.rule.scored) pages.scores[state] = 0.0f;
@@ -75,9 +80,8 @@ std::vector<double> Attend(const Head& head, int query_head) {
   std::vector<double> numerators(head.length), shares(head.length);
   for (int e = 0; e < head.length; ++e) {
     double dot = 0.0;
-    for (int i = 0; i < d; ++i) {
-      dot += static_cast<double>(args.q[row_offset + i]) * head.KeyElement(e, i);
-    }
+    const std::vector<double> key = head.Key(e);
+    for (int i = 0; i < d; ++i) dot += static_cast<double>(args.q[row_offset + i]) * key[i];
     numerators[e] = shares[e] = SoftCap(dot * args.scale, args.softcap);
     if (!head.HasLogWeights()) continue;
     const float* log_weights = pages.log_weights + 2 * StateIndex(pages.layout, head.blocks, e);
@@ -91,11 +95,9 @@ std::vector<double> Attend(const Head& head, int query_head) {
   for (double& share : shares) share /= sum;
   std::vector<double> out(d, 0.0);
   for (int e = 0; e < head.length; ++e) {
-    const size_t offset = head.ElementOffset(e);
+    const std::vector<float> value = head.Row(pages.values, e);
     const double weight = std::exp(numerators[e] - highest) / sum;
-    for (int i = 0; i < d; ++i) {
-      out[i] += weight * LoadPageElement(pages.layout.dtype, pages.values, offset + i);
-    }
+    for (int i = 0; i < d; ++i) out[i] += weight * value[i];
   }
   for (int i = 0; i < d; ++i)
     StorePageElement(args.out_dtype, args.out, row_offset + i, static_cast<float>(out[i]));

@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
 #include <vector>
 
 #include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
 
 namespace hydrant::reference {
@@ -69,18 +71,19 @@ void RopeSplit(const RopeSplitArgs& args) {
     for (int h = 0; h < args.num_heads; ++h, in += d) {
       float* q = args.q + (static_cast<size_t>(i) * args.num_heads + h) * d;
       std::vector<float> rounded(in, in + d);
-      for (float& x : rounded) x = RoundPageElement(args.query_precision, x);
+      RoundPageRow(args.query_precision, d, rounded.data());
       Rotate(rounded.data(), cos, sin, args.query_scale, args, q);
     }
     if (args.k == nullptr) continue;
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       float* k = args.k + i * args.kv_row_stride + h * args.kv_head_stride;
       Rotate(in, cos, sin, 1.0, args, k);
-      for (int j = 0; j < d; ++j) k[j] = RoundPageElement(args.kv_precision, k[j]);
+      RoundPageRow(args.kv_precision, d, k);
     }
     for (int h = 0; h < args.num_kv_heads; ++h, in += d) {
       float* v = args.v + i * args.kv_row_stride + h * args.kv_head_stride;
-      for (int j = 0; j < d; ++j) v[j] = RoundPageElement(args.kv_precision, in[j]);
+      std::copy_n(in, d, v);
+      RoundPageRow(args.kv_precision, d, v);
     }
   }
 }

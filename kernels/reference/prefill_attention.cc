@@ -7,6 +7,7 @@
 
 #include "kernels/check.h"
 #include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/attention_weights.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
@@ -28,12 +29,13 @@ Keys KeysOf(const PrefillAttentionArgs& args, int kv_head) {
     const KvLayout& layout = prefix.pages.layout;
     const PageIds* blocks = tables.HeadBlocks(prefix.slot, prefix.layer, kv_head);
     keys.prefix = tables.lengths[tables.HeadIndex(prefix.slot, prefix.layer, kv_head)];
+    keys.k.resize(static_cast<size_t>(keys.prefix) * args.head_dim);
+    keys.v.resize(keys.k.size());
     for (int entry = 0; entry < keys.prefix; ++entry) {
       const size_t row = PageIndex(layout, blocks, entry) * args.head_dim;
-      for (int i = 0; i < args.head_dim; ++i) {
-        keys.k.push_back(LoadPageElement(layout.dtype, prefix.pages.keys, row + i));
-        keys.v.push_back(LoadPageElement(layout.dtype, prefix.pages.values, row + i));
-      }
+      const size_t to = static_cast<size_t>(entry) * args.head_dim;
+      LoadPageRow(layout.dtype, prefix.pages.keys, row, args.head_dim, &keys.k[to]);
+      LoadPageRow(layout.dtype, prefix.pages.values, row, args.head_dim, &keys.v[to]);
     }
   }
   const float* k = args.k + kv_head * args.kv_head_stride;

@@ -1,14 +1,15 @@
 #include <cstddef>
 
-#include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
 
 namespace hydrant::reference {
 namespace {
 
-// Calls move(element of k and v, element of the blocks' keys, element of their values) for each.
+// Calls move(element of k and v, element of the blocks' keys, element of their values) where each
+// row begins.
 template <typename Move>
-void ForEachElement(const PrefixBlocksArgs& args, const Move& move) {
+void ForEachRow(const PrefixBlocksArgs& args, const Move& move) {
   const int dims = args.pool.head_dim;
   for (int i = 0; i < args.count; ++i) {
     for (int head = 0; head < args.pool.num_kv_heads; ++head) {
@@ -17,7 +18,7 @@ void ForEachElement(const PrefixBlocksArgs& args, const Move& move) {
         const size_t row = head * args.kv_head_stride +
                            (i * int64_t{kPrefixBlockTokens} + token) * args.row_stride;
         const size_t at = block + static_cast<size_t>(token) * dims;
-        for (int e = 0; e < dims; ++e) move(row + e, at + e, at + e + args.pool.ValuesOffset());
+        move(row, at, at + args.pool.ValuesOffset());
       }
     }
   }
@@ -27,17 +28,17 @@ void ForEachElement(const PrefixBlocksArgs& args, const Move& move) {
 
 void SavePrefix(const PrefixBlocksArgs& args) {
   const PrefixBlocks& to = args.pool;
-  ForEachElement(args, [&](size_t from, size_t key, size_t value) {
-    StorePageElement(to.dtype, to.memory, key, args.k[from]);
-    if (args.v != nullptr) StorePageElement(to.dtype, to.memory, value, args.v[from]);
+  ForEachRow(args, [&](size_t from, size_t key, size_t value) {
+    StorePageRow(to.dtype, args.k + from, to.head_dim, to.memory, key);
+    if (args.v != nullptr) StorePageRow(to.dtype, args.v + from, to.head_dim, to.memory, value);
   });
 }
 
 void LoadPrefix(const PrefixBlocksArgs& args) {
   const PrefixBlocks& from = args.pool;
-  ForEachElement(args, [&](size_t to, size_t key, size_t value) {
-    args.k[to] = LoadPageElement(from.dtype, from.memory, key);
-    if (args.v != nullptr) args.v[to] = LoadPageElement(from.dtype, from.memory, value);
+  ForEachRow(args, [&](size_t to, size_t key, size_t value) {
+    LoadPageRow(from.dtype, from.memory, key, from.head_dim, args.k + to);
+    if (args.v != nullptr) LoadPageRow(from.dtype, from.memory, value, from.head_dim, args.v + to);
   });
 }
 

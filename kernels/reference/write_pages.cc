@@ -1,6 +1,7 @@
 #include <cstddef>
+#include <vector>
 
-#include "kernels/page_element.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
 
@@ -20,11 +21,13 @@ void WriteData(const WritePagesArgs& args, const PageIds* blocks, int head, int 
   const size_t index = PageIndex(pages.layout, blocks, entry);
   const size_t in = head * args.kv_head_stride + static_cast<size_t>(position) * d;
   const auto element = [&](int i) { return static_cast<double>(args.k[in + i]); };
+  std::vector<float> key(d);
   for (int i = 0; i < d; ++i) {
-    const double key = rule.rolling ? RotatedBack(args.rotary, position, i, element) : element(i);
-    StorePageElement(pages.layout.dtype, pages.keys, index * d + i, static_cast<float>(key));
-    StorePageElement(pages.layout.dtype, pages.values, index * d + i, args.v[in + i]);
+    key[i] = static_cast<float>(rule.rolling ? RotatedBack(args.rotary, position, i, element)
+                                             : element(i));
   }
+  StorePageRow(pages.layout.dtype, key.data(), d, pages.keys, index * d);
+  StorePageRow(pages.layout.dtype, args.v + in, d, pages.values, index * d);
   pages.positions[index] = rule.rolling ? entry : position;
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/float16.h"
+#include "kernels/page_row.h"
 #include "kernels/reference/ops.h"
 #include "kernels/victim.h"
 #include "tests/kernels/backend_test.h"
@@ -77,14 +78,10 @@ struct World {
     const int pages = rows * width + 7;
     layout = {s.dtype, s.head_dim, s.block_size, pages, pages};
     const size_t slots = static_cast<size_t>(layout.num_blocks) * s.block_size;
-    keys.resize(BytesOf(s.dtype, slots * s.head_dim));
-    values.resize(keys.size());
+    keys.assign(BytesOf(s.dtype, slots * s.head_dim), 0xFF);  // NaN in every dtype
+    values = keys;
     positions.assign(slots, INT_MIN);
     scores.assign(slots, kNaN);
-    for (size_t i = 0; i < slots * s.head_dim; ++i) {
-      StoreElement(keys, i, kNaN);
-      StoreElement(values, i, kNaN);
-    }
     std::vector<int32_t> ids(layout.num_blocks);
     std::iota(ids.begin(), ids.end(), 0);
     std::shuffle(ids.begin(), ids.end(), rng);
@@ -100,23 +97,13 @@ struct World {
     rules.resize(num_seqs);
   }
 
-  void StoreElement(std::vector<uint8_t>& page, size_t i, float x) const {
-    const uint16_t half = shape.dtype == DType::kF16 ? FloatToF16(x) : FloatToBF16(x);
-    if (shape.dtype == DType::kF32) {
-      std::memcpy(&page[i * 4], &x, 4);
-    } else {
-      std::memcpy(&page[i * 2], &half, 2);
-    }
+  void StoreRow(std::vector<uint8_t>& pages, size_t slot, const float* row) const {
+    StorePageRow(shape.dtype, row, shape.head_dim, pages.data(), slot * shape.head_dim);
   }
-  float LoadElement(const std::vector<uint8_t>& page, size_t i) const {
-    float x;
-    uint16_t half;
-    if (shape.dtype == DType::kF32) {
-      std::memcpy(&x, &page[i * 4], 4);
-      return x;
-    }
-    std::memcpy(&half, &page[i * 2], 2);
-    return shape.dtype == DType::kF16 ? F16ToFloat(half) : BF16ToFloat(half);
+  std::vector<float> LoadRow(const std::vector<uint8_t>& pages, size_t slot) const {
+    std::vector<float> row(shape.head_dim);
+    LoadPageRow(shape.dtype, pages.data(), slot * shape.head_dim, row.size(), row.data());
+    return row;
   }
 
   KvPages Pages() {
@@ -146,10 +133,8 @@ struct World {
   void SetEntry(int seq, int kv_head, int entry, const float* k, const float* v, int32_t position,
                 float score) {
     const size_t slot = Slot(seq, kv_head, entry);
-    for (int d = 0; d < shape.head_dim; ++d) {
-      StoreElement(keys, slot * shape.head_dim + d, k[d]);
-      StoreElement(values, slot * shape.head_dim + d, v[d]);
-    }
+    StoreRow(keys, slot, k);
+    StoreRow(values, slot, v);
     positions[slot] = position;
     scores[State(slot)] = score;
     if (IsWeighted(seq)) SetLogWeights(slot, 0.0f, 0.0f);
@@ -314,13 +299,12 @@ struct Entry {
 
 std::vector<Entry> EntriesOf(World& world, int seq, int kv_head, int count) {
   std::vector<Entry> entries(count);
-  const int dim = world.shape.head_dim;
   for (int e = 0; e < count; ++e) {
     const size_t slot = world.Slot(seq, kv_head, e);
-    for (int d = 0; d < dim; ++d) {
-      entries[e].k.push_back(world.LoadElement(world.keys, slot * dim + d));
-      entries[e].v.push_back(world.LoadElement(world.values, slot * dim + d));
-    }
+    const std::vector<float> k = world.LoadRow(world.keys, slot);
+    const std::vector<float> v = world.LoadRow(world.values, slot);
+    entries[e].k.assign(k.begin(), k.end());
+    entries[e].v.assign(v.begin(), v.end());
     entries[e].position = world.positions[slot];
     entries[e].score = world.scores[world.State(slot)];
     if (!world.IsWeighted(seq)) continue;
@@ -791,8 +775,7 @@ TEST_P(DecodeAttentionTest, WeightedMixedBatchLeavesOutWhatDoesNotCount) {
         const size_t slot = w->Slot(0, h, e);
         w->SetLogWeights(slot, no_value ? -INFINITY : 1.0f, no_value ? -1.0f : -INFINITY);
         if (no_value && w == &other) {
-          for (int d = 0; d < s.head_dim; ++d)
-            w->StoreElement(w->values, slot * s.head_dim + d, 1e4f);
+          w->StoreRow(w->values, slot, std::vector<float>(s.head_dim, 1e4f).data());
         }
       }
     }
@@ -993,11 +976,10 @@ struct RollingHead {
   void Push(const World& world, size_t slot, int left) {
     if (left >= 0) entries.erase(entries.begin() + left);
     Entry entry;
-    const int dim = world.shape.head_dim;
-    for (int d = 0; d < dim; ++d) {
-      entry.k.push_back(world.LoadElement(world.keys, slot * dim + d));
-      entry.v.push_back(world.LoadElement(world.values, slot * dim + d));
-    }
+    const std::vector<float> k = world.LoadRow(world.keys, slot);
+    const std::vector<float> v = world.LoadRow(world.values, slot);
+    entry.k.assign(k.begin(), k.end());
+    entry.v.assign(v.begin(), v.end());
     entries.push_back(entry);
   }
 
@@ -1043,10 +1025,10 @@ void ExpectRolled(World& after, const Step& step, int row, int kv_head, RollingH
     ASSERT_TRUE(rank >= 0 && rank < count && entry_of[rank] < 0) << "entry " << e;
     entry_of[rank] = e;
     Entry& entry = plain->entries[rank];
-    for (int d = 0; d < s.head_dim; ++d) {
-      ASSERT_EQ(after.LoadElement(after.keys, slot * s.head_dim + d), entry.k[d]);
-      ASSERT_EQ(after.LoadElement(after.values, slot * s.head_dim + d), entry.v[d]);
-    }
+    const std::vector<float> k = after.LoadRow(after.keys, slot);
+    const std::vector<float> v = after.LoadRow(after.values, slot);
+    ASSERT_EQ(std::vector<double>(k.begin(), k.end()), entry.k);
+    ASSERT_EQ(std::vector<double>(v.begin(), v.end()), entry.v);
     if (rule.by_position) {
       turned[rank].score = entry.score = rank;
       continue;
@@ -1178,7 +1160,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{32, 2, 80, 16, DType::kF32}, Shape{8, 2, 128, 16, DType::kBF16},
                     Shape{7, 1, 64, 16, DType::kF16}, Shape{8, 1, 96, 16, DType::kBF16},
                     Shape{16, 1, 128, 16, DType::kBF16}, Shape{6, 1, 256, 16, DType::kF16},
-                    Shape{5, 1, 48, 7, DType::kBF16}),
+                    Shape{5, 1, 48, 7, DType::kBF16}, Shape{9, 3, 64, 16, DType::kQ8_0},
+                    Shape{5, 1, 96, 7, DType::kQ8_0}, Shape{8, 2, 128, 16, DType::kQ4_0},
+                    Shape{5, 1, 32, 7, DType::kQ4_0}),
     [](const testing::TestParamInfo<Shape>& info) { return NameOf(info.param); });
 
 // Block ids do not matter at all; the order of entries matters only to rounding.
@@ -1308,7 +1292,7 @@ TEST(DecodeAttentionRangeTest, HugeAndZeroLogits) {
 // Logits are fp32's, whatever the type of the pages: the root mean square of the weights' relative
 // errors is far below what a query of 16 bits, or of two times 8, would leave (2^-17 of a logit).
 void ExpectAccurateWeights(float softcap, float sink) {
-  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32, DType::kQ8_0, DType::kQ4_0}) {
     const Shape shape{8, 1, 128, 16, dtype};
     Rng rng(kSeed);
     const int length = 400;

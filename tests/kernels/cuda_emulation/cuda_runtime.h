@@ -198,6 +198,8 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 }
 inline int __popc(unsigned x) { return std::popcount(x); }
 inline int __popcll(unsigned long long x) { return std::popcount(x); }
+inline float __fmul_rn(float a, float b) { return a * b; }  // -ffp-contract=off
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline int __ffs(int x) { return x == 0 ? 0 : std::countr_zero(static_cast<unsigned>(x)) + 1; }
 inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {

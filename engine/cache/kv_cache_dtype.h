@@ -1,0 +1,27 @@
+// The names by which people choose what the KV cache holds: --kv-cache-dtype of the programs.
+// Stateless; any thread may call.
+#ifndef HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
+#define HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/dtype.h"
+
+namespace hydrant {
+
+// "auto" first: what follows the weights (EngineOptions::kv_cache_dtype).
+std::vector<std::string> KvCacheDTypeNames();
+// Unset for "auto", and for what is none of them.
+std::optional<DType> KvCacheDTypeOf(std::string_view name);
+
+// For --help.
+inline constexpr std::string_view kKvCacheDTypeHelp =
+    "What keys and values are kept as: auto (follows --dtype), float32, float16, bfloat16, int8 "
+    "(half of 16 bits), int4 (a quarter)";
+
+}  // namespace hydrant
+
+#endif  // HYDRANT_ENGINE_CACHE_KV_CACHE_DTYPE_H_
