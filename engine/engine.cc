@@ -16,7 +16,7 @@
 #include "engine/step_results.h"
 #include "engine/step_rows.h"
 #include "fmt/format.h"
-#include "kernels/dequantize.h"
+#include "kernels/page_row.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -480,7 +480,7 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
     backend.CopyToHost(bytes.data(),
                        static_cast<const uint8_t*>(pool) + BytesOf(layout.dtype, offset),
                        bytes.size());
-    DequantizeRow(layout.dtype, bytes.data(), layout.head_dim, out);
+    LoadPageRow(layout.dtype, bytes.data(), 0, layout.head_dim, out);
   };
   for (int entry = 0; entry < length; ++entry) {
     PageIds block;

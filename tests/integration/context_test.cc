@@ -89,16 +89,20 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
     EXPECT_EQ(cache.scores, kept.scores);
   }
 
-  std::shared_ptr<const ModelSource> model_ =
-      MakeRandomModel(InFamily(SmallConfig(6, 2), std::get<1>(GetParam()).name), 5);
+  std::shared_ptr<const ModelSource> model_ = MakeRandomModel(
+      InFamily(SmallConfig(6, 2, std::get<1>(GetParam()).head_dim), std::get<1>(GetParam()).name),
+      5);
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Devices, ContextTest,
-    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                       ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
-                                         Family{"gemma3_text", DType::kF16})),
-    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+INSTANTIATE_TEST_SUITE_P(Devices, ContextTest,
+                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                                            ::testing::Values(Family{"llama", DType::kF16},
+                                                              Family{"llama", DType::kQ8_0, 32},
+                                                              Family{"opt", DType::kBF16},
+                                                              Family{"gemma3_text", DType::kF16})),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
+                         });
 
 TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
   for (const PolicyInfo& policy : ListPolicies()) {

@@ -28,6 +28,11 @@ namespace hydrant {
 struct Family {
   const char* name;
   DType kv_dtype;
+  int head_dim = 16;
+
+  std::string Label() const {
+    return BlockElements(kv_dtype) == 1 ? name : name + ("_" + std::string(DTypeName(kv_dtype)));
+  }
 };
 
 // A pool of 4,000 pages; two runs of the same give the same bits.

@@ -49,17 +49,22 @@ class PrefixCachingTest : public ::testing::TestWithParam<std::tuple<std::string
     }
   }
 
-  std::shared_ptr<const ModelSource> model_ =
-      MakeRandomModel(InFamily(SmallConfig(6, 2), std::get<1>(GetParam()).name), 5);
+  std::shared_ptr<const ModelSource> model_ = MakeRandomModel(
+      InFamily(SmallConfig(6, 2, std::get<1>(GetParam()).head_dim), std::get<1>(GetParam()).name),
+      5);
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Devices, PrefixCachingTest,
-    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                       ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
-                                         Family{"gemma3_text", DType::kF16},
-                                         Family{"qwen3_moe", DType::kF32})),
-    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+INSTANTIATE_TEST_SUITE_P(Devices, PrefixCachingTest,
+                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                                            ::testing::Values(Family{"llama", DType::kF16},
+                                                              Family{"llama", DType::kQ8_0, 32},
+                                                              Family{"llama", DType::kQ4_0, 32},
+                                                              Family{"opt", DType::kBF16},
+                                                              Family{"gemma3_text", DType::kF16},
+                                                              Family{"qwen3_moe", DType::kF32})),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
+                         });
 
 // A prompt of 150 tokens, and others that share 0, 1, a block less one, a block, a block and one,
 // all of its whole blocks, all of its tokens.
@@ -218,9 +223,10 @@ TEST_P(PrefixCachingTest, ShortEndsAreReadTogether) {
 // Many at a time, in a prefix cache that holds a part of them.
 TEST_P(PrefixCachingTest, InCompanyWithLittleRoom) {
   EngineOptions options = Options(true);
-  options.prefix_cache_memory_bytes = 12 * 32 * model_->config().num_layers * 2 *
-                                      model_->config().KvDim() *
-                                      static_cast<int64_t>(BytesOf(*options.kv_cache_dtype, 1));
+  const int64_t values =
+      int64_t{12 * 32 * 2} * model_->config().num_layers * model_->config().KvDim();
+  options.prefix_cache_memory_bytes =
+      static_cast<int64_t>(BytesOf(*options.kv_cache_dtype, values));
   Server with(model_, options), without(model_, Options(false));
   const std::vector<std::string> policies = {"full", "snapkv",     "h2o", "local",
                                              "echo", "ada-snapkv", "co2"};

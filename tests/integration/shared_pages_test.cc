@@ -46,16 +46,20 @@ class SharedPagesTest : public ::testing::TestWithParam<std::tuple<std::string, 
   }
   int Heads() const { return model_->config().num_layers * model_->config().num_kv_heads; }
 
-  std::shared_ptr<const ModelSource> model_ =
-      MakeRandomModel(InFamily(SmallConfig(6, 2), std::get<1>(GetParam()).name), 5);
+  std::shared_ptr<const ModelSource> model_ = MakeRandomModel(
+      InFamily(SmallConfig(6, 2, std::get<1>(GetParam()).head_dim), std::get<1>(GetParam()).name),
+      5);
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Devices, SharedPagesTest,
-    ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                       ::testing::Values(Family{"llama", DType::kF16}, Family{"opt", DType::kBF16},
-                                         Family{"gemma3_text", DType::kF16})),
-    [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+INSTANTIATE_TEST_SUITE_P(Devices, SharedPagesTest,
+                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
+                                            ::testing::Values(Family{"llama", DType::kF16},
+                                                              Family{"llama", DType::kQ8_0, 32},
+                                                              Family{"opt", DType::kBF16},
+                                                              Family{"gemma3_text", DType::kF16})),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
+                         });
 
 // Four prompts that begin alike under one policy, of which one is read first. Caps of 110 are
 // reached while they decode: from then on each overwrites entries of its own.
