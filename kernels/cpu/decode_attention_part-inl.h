@@ -45,13 +45,13 @@ HYDRANT_INLINE const T* RowAt(const void* rows, int64_t element) {
   return static_cast<const T*>(rows) + (kIsBlock<T> ? element / kBlockElements : element);
 }
 
-// Elements d .. d + kLanes of a row.
-template <typename T>
-HYDRANT_INLINE Vec LoadElements(const T* row, int d) {
+// Elements kFirst .. kFirst + kLanes of a row.
+template <int kFirst, typename T>
+HYDRANT_INLINE Vec LoadElements(const T* row) {
   if constexpr (kIsBlock<T>) {
-    return LoadAs(row + d / kBlockElements, d % kBlockElements);
+    return LoadAs(row + kFirst / kBlockElements, kFirst % kBlockElements);
   } else {
-    return LoadAs(row + d);
+    return LoadAs(row + kFirst);
   }
 }
 
@@ -119,7 +119,8 @@ HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
 template <int kGroup, typename T>
 void Logits(const void* keys, const void* values, const PartRows& rows, int head_dim,
             const float* q, int64_t q_stride, float* logits, int64_t logit_stride) {
-  const int whole = head_dim / kLanes * kLanes;
+  constexpr int kStep = kIsBlock<T> ? kBlockElements : kLanes;  // a scale is read once
+  const int whole = head_dim / kStep * kStep;
   for (int i = 0; i < rows.count; i += kLanes) {
     if (values != nullptr) {
       for (int r = i; r < i + kLanes; ++r) {
@@ -134,12 +135,15 @@ void Logits(const void* keys, const void* values, const PartRows& rows, int head
       Unroll<4>(HYDRANT_UNROLLED(r) { row[r] = RowAt<T>(keys, rows.offsets[i + quad * 4 + r]); });
       Vec acc[kGroup][4];
       Unroll<kGroup * 4>(HYDRANT_UNROLLED(j) { acc[j / 4][j % 4] = Zero(); });
-      for (int d = 0; d < whole; d += kLanes) {
-        Vec query[kGroup];
-        Unroll<kGroup>(HYDRANT_UNROLLED(g) { query[g] = Load(q + g * q_stride + d); });
-        Unroll<4>(HYDRANT_UNROLLED(r) {
-          const Vec key = LoadElements(row[r], d);
-          Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][r] = Fma(query[g], key, acc[g][r]); });
+      for (int d = 0; d < whole; d += kStep) {
+        Unroll<kStep / kLanes>(HYDRANT_UNROLLED(v) {
+          Vec query[kGroup];
+          Unroll<kGroup>(
+              HYDRANT_UNROLLED(g) { query[g] = Load(q + g * q_stride + d + v * kLanes); });
+          Unroll<4>(HYDRANT_UNROLLED(r) {
+            const Vec key = LoadElements<v * kLanes>(RowAt<T>(row[r], d));
+            Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][r] = Fma(query[g], key, acc[g][r]); });
+          });
         });
       }
       if (whole < head_dim) {
@@ -220,11 +224,11 @@ void WeightedValues(const void* values, const PartRows& rows, int first, int tai
   Vec acc[kGroup][kVecs];
   Unroll<kGroup * kVecs>(HYDRANT_UNROLLED(j) { acc[j / kVecs][j % kVecs] = Zero(); });
   for (int i = 0; i < rows.count; ++i) {
-    const T* row = RowAt<T>(values, rows.offsets[i]);
+    const T* row = RowAt<T>(values, rows.offsets[i] + first);
     Vec weight[kGroup];
     Unroll<kGroup>(HYDRANT_UNROLLED(g) { weight[g] = Set(weights[g * weight_stride + i]); });
     Unroll<kVecs>(HYDRANT_UNROLLED(c) {
-      const Vec value = kTail ? LoadTail(row, first, tail) : LoadElements(row, first + c * kLanes);
+      const Vec value = kTail ? LoadTail(row, 0, tail) : LoadElements<c * kLanes>(row);
       Unroll<kGroup>(HYDRANT_UNROLLED(g) { acc[g][c] = Fma(weight[g], value, acc[g][c]); });
     });
   }
@@ -285,7 +289,8 @@ HYDRANT_INLINE void LoadKey(const DecodeShape& shape, int64_t element, float* ke
   if (kIsBlock<T>) return cpu::LoadPageRow(shape.dtype, shape.keys, element, shape.head_dim, key);
   const T* row = RowAt<T>(shape.keys, element);
   int d = 0;
-  for (; d + kLanes <= shape.head_dim; d += kLanes) Store(key + d, LoadElements(row, d));
+  for (; d + kLanes <= shape.head_dim; d += kLanes)
+    Store(key + d, LoadElements<0>(RowAt<T>(row, d)));
   if (d < shape.head_dim) Store(key + d, LoadTail(row, d, shape.head_dim - d));
 }
 

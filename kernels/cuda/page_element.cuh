@@ -111,8 +111,9 @@ struct BlockVector {
     scale = HalfOf<false>(*reinterpret_cast<const uint16_t*>(block), 0);
     words[0] = halves[0] | static_cast<uint32_t>(halves[1]) << 16;
     words[1] = halves[2] | static_cast<uint32_t>(halves[3]) << 16;
-    if (kDType == DType::kQ8_0) return;
-    for (uint32_t& word : words) word = (word >> (first / 16 * 4)) & 0x0f0f0f0fu;
+    if constexpr (kDType == DType::kQ4_0) {
+      for (uint32_t& word : words) word = (word >> (first / 16 * 4)) & 0x0f0f0f0fu;
+    }
   }
   // Rows are whole blocks.
   __device__ void LoadElements(const void* base, size_t from, int) { Load(base, from / kElements); }
