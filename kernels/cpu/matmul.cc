@@ -52,6 +52,13 @@ void ConvertFor(ActivationForm form, const MatmulArgs& args, ThreadPool& pool, P
       kernels.quantize_8(x + static_cast<size_t>(first) * cols, cols, first, end, out->quantized_8);
     });
   }
+  if (form == ActivationForm::kSegments && out->segments.quants == nullptr) {
+    out->segments = SegmentSpace(NumTiles(args.m), cols);
+    ConvertRows(args.m, cols, pool, [&](int first, int end) {
+      kernels.quantize_segments(x + static_cast<size_t>(first) * cols, cols, first, end,
+                                out->segments);
+    });
+  }
   const bool split = form == ActivationForm::kSplitBf16;
   if ((form == ActivationForm::kBf16 || split) && out->x_bf16 == nullptr) {
     const Bf16Rows rows = Bf16Space(NumTiles(args.m), cols, split);

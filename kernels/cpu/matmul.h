@@ -16,6 +16,9 @@
 //              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
 //              With VNNI and no AMX, 16 rows of x or more, and no batch_invariant: activations
 //              become 8-bit integers, with an error of at most 0.4 % of the largest of the 32.
+//              From 96 rows on activations and weights become 8-bit integers with one scale for 64
+//              columns of a row, with errors of at most 0.4 % of the largest of the 64; weights
+//              panel by panel, in scratch.
 //              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are
 //              each split into two bf16 terms and three of the four products are taken, which
 //              leaves out at most 2^-15 of |x| |w|; the weights are split panel by panel in

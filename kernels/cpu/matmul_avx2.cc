@@ -258,14 +258,8 @@ const MatmulKernels& MatmulKernelsAvx2() {
                                              .f16 = Dense<Avx2, PanelFormat::kF16>,
                                              .bf16_widened = Dense<Avx2, PanelFormat::kBF16>,
                                              .f8 = Dense<Avx2, PanelFormat::kF8>,
-                                             .bf16 = nullptr,
-                                             .round_bf16 = nullptr,
                                              .blocks = ForFormat<BlockRange>,
-                                             .blocks_tiled = nullptr,
-                                             .blocks_split = nullptr,
-                                             .blocks_8 = nullptr,
-                                             .quantize = Quantize,
-                                             .quantize_8 = nullptr};
+                                             .quantize = Quantize};
   return kKernels;
 }
 

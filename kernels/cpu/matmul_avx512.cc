@@ -41,15 +41,7 @@ const MatmulKernels& MatmulKernelsAvx512() {
   static constexpr MatmulKernels kKernels = {.f32 = Dense<Avx512, PanelFormat::kF32>,
                                              .f16 = Dense<Avx512, PanelFormat::kF16>,
                                              .bf16_widened = Dense<Avx512, PanelFormat::kBF16>,
-                                             .f8 = Dense<Avx512, PanelFormat::kF8>,
-                                             .bf16 = nullptr,
-                                             .round_bf16 = nullptr,
-                                             .blocks = nullptr,
-                                             .blocks_tiled = nullptr,
-                                             .blocks_split = nullptr,
-                                             .blocks_8 = nullptr,
-                                             .quantize = nullptr,
-                                             .quantize_8 = nullptr};
+                                             .f8 = Dense<Avx512, PanelFormat::kF8>};
   return kKernels;
 }
 

@@ -106,18 +106,7 @@ void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* o
 }  // namespace
 
 const MatmulKernels& MatmulKernelsAvx512Bf16() {
-  static constexpr MatmulKernels kKernels = {.f32 = nullptr,
-                                             .f16 = nullptr,
-                                             .bf16_widened = nullptr,
-                                             .f8 = nullptr,
-                                             .bf16 = Bf16,
-                                             .round_bf16 = RoundBf16,
-                                             .blocks = nullptr,
-                                             .blocks_tiled = nullptr,
-                                             .blocks_split = nullptr,
-                                             .blocks_8 = nullptr,
-                                             .quantize = nullptr,
-                                             .quantize_8 = nullptr};
+  static constexpr MatmulKernels kKernels = {.bf16 = Bf16, .round_bf16 = RoundBf16};
   return kKernels;
 }
 

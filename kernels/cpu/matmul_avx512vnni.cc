@@ -277,15 +277,7 @@ void Quantize8(const float* x, int cols, int first_row, int end_row, const Quant
 }  // namespace
 
 const MatmulKernels& MatmulKernelsAvx512Vnni() {
-  static constexpr MatmulKernels kKernels = {.f32 = nullptr,
-                                             .f16 = nullptr,
-                                             .bf16_widened = nullptr,
-                                             .f8 = nullptr,
-                                             .bf16 = nullptr,
-                                             .round_bf16 = nullptr,
-                                             .blocks = ForFormat<BlockRange>,
-                                             .blocks_tiled = nullptr,
-                                             .blocks_split = nullptr,
+  static constexpr MatmulKernels kKernels = {.blocks = ForFormat<BlockRange>,
                                              .blocks_8 = ForFormat<Block8Range>,
                                              .quantize = Quantize,
                                              .quantize_8 = Quantize8};

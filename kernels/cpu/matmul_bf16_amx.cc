@@ -247,18 +247,7 @@ struct SplitRange {
 }  // namespace
 
 const MatmulKernels& MatmulKernelsAmxBf16() {
-  static constexpr MatmulKernels kKernels = {.f32 = nullptr,
-                                             .f16 = nullptr,
-                                             .bf16_widened = nullptr,
-                                             .f8 = nullptr,
-                                             .bf16 = Bf16,
-                                             .round_bf16 = nullptr,
-                                             .blocks = nullptr,
-                                             .blocks_tiled = nullptr,
-                                             .blocks_split = ForFormat<SplitRange>,
-                                             .blocks_8 = nullptr,
-                                             .quantize = nullptr,
-                                             .quantize_8 = nullptr};
+  static constexpr MatmulKernels kKernels = {.bf16 = Bf16, .blocks_split = ForFormat<SplitRange>};
   return kKernels;
 }
 

@@ -200,18 +200,7 @@ struct TiledRange {
 }  // namespace
 
 const MatmulKernels& MatmulKernelsAmxInt8() {
-  static constexpr MatmulKernels kKernels = {.f32 = nullptr,
-                                             .f16 = nullptr,
-                                             .bf16_widened = nullptr,
-                                             .f8 = nullptr,
-                                             .bf16 = nullptr,
-                                             .round_bf16 = nullptr,
-                                             .blocks = nullptr,
-                                             .blocks_tiled = ForFormat<TiledRange>,
-                                             .blocks_split = nullptr,
-                                             .blocks_8 = nullptr,
-                                             .quantize = nullptr,
-                                             .quantize_8 = nullptr};
+  static constexpr MatmulKernels kKernels = {.blocks_tiled = ForFormat<TiledRange>};
   return kKernels;
 }
 

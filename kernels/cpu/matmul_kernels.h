@@ -42,6 +42,24 @@ struct QuantizedRows {
   int32_t* half_sums;
 };
 
+// How columns are cut where 8 bits share a scale over more than a block: segments of `length`, the
+// last perhaps shorter; a whole number of blocks.
+struct SegmentCut {
+  int length, count;
+};
+constexpr SegmentCut SegmentsOf(int cols) {
+  constexpr int kMost = 64;
+  const int count = (cols + kMost - 1) / kMost;
+  const int length = (cols + count * kBlock - 1) / (count * kBlock) * kBlock;
+  return {length, (cols + length - 1) / length};
+}
+
+// Rows of activations in segments: x ~= scale * (quant - 128).
+struct SegmentRows {
+  uint8_t* quants;  // [tile][cols / 4][16 rows][4]
+  float* scales;    // [tile][segments][16 rows]
+};
+
 struct PanelArgs {
   DType dtype;            // of the weight, for kBlocks
   const uint8_t* panels;  // first byte of panel 0
@@ -52,6 +70,7 @@ struct PanelArgs {
   const float* x;               // [m, cols]
   QuantizedRows quantized;      // kBlocks: in 16 bits
   QuantizedRows quantized_8;    // in 8 bits
+  SegmentRows segments;         // kBlocks: in 8 bits, by segments
   const uint16_t* x_bf16;       // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
   const uint16_t* x_bf16_rest;  // x - x_bf16, the same
   int first_row, end_row;       // of x; first_row is a multiple of kTileRows
@@ -64,30 +83,40 @@ struct PanelArgs {
 
 // A null function: the instruction set has none, take the one of the set below it.
 struct MatmulKernels {
-  void (*f32)(const PanelArgs&);
-  void (*f16)(const PanelArgs&);
-  void (*bf16_widened)(const PanelArgs&);  // fp32 activations
-  void (*f8)(const PanelArgs&);
-  void (*bf16)(const PanelArgs&);  // bf16 activations, from x_bf16
+  void (*f32)(const PanelArgs&) = nullptr;
+  void (*f16)(const PanelArgs&) = nullptr;
+  void (*bf16_widened)(const PanelArgs&) = nullptr;  // fp32 activations
+  void (*f8)(const PanelArgs&) = nullptr;
+  void (*bf16)(const PanelArgs&) = nullptr;  // bf16 activations, from x_bf16
   // Rows to bf16 tiles: rows [first_row, end_row) of these; x begins with the first of them.
   // `rest`, where wanted, takes what that left over, as bf16 too.
   void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out,
-                     uint16_t* rest);
+                     uint16_t* rest) = nullptr;
 
-  void (*blocks)(const PanelArgs&);  // any number of rows; reads what its own `quantize` wrote
-  void (*blocks_tiled)(const PanelArgs&);  // the same bits as `blocks`, faster for many rows
-  void (*blocks_split)(const PanelArgs&);  // other bits, faster still; from x_bf16 and x_bf16_rest
-  void (*blocks_8)(const PanelArgs&);      // other bits, faster still; reads what quantize_8 wrote
+  void (*blocks)(const PanelArgs&) =
+      nullptr;  // any number of rows; reads what its own `quantize` wrote
+  void (*blocks_tiled)(const PanelArgs&) =
+      nullptr;  // the same bits as `blocks`, faster for many rows
+  void (*blocks_split)(const PanelArgs&) =
+      nullptr;  // other bits, faster still; from x_bf16 and x_bf16_rest
+  void (*blocks_8)(const PanelArgs&) =
+      nullptr;  // other bits, faster still; reads what quantize_8 wrote
   // Rows [first_row, end_row) of `out`; x begins with the first of them.
-  void (*quantize)(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out);
+  void (*quantize)(const float* x, int cols, int first_row, int end_row,
+                   const QuantizedRows& out) = nullptr;
   void (*quantize_8)(const float* x, int cols, int first_row, int end_row,
-                     const QuantizedRows& out);
+                     const QuantizedRows& out) = nullptr;
+  // Other bits, the fastest for many rows; reads what quantize_segments wrote.
+  void (*blocks_segments)(const PanelArgs&) = nullptr;
+  void (*quantize_segments)(const float* x, int cols, int first_row, int end_row,
+                            const SegmentRows& out) = nullptr;
 };
 
 // Each needs the instructions in its name, and those of the ones before it.
 const MatmulKernels& MatmulKernelsAvx2();
 const MatmulKernels& MatmulKernelsAvx512();
 const MatmulKernels& MatmulKernelsAvx512Vnni();
+const MatmulKernels& MatmulKernelsSegments();  // with the same instructions
 const MatmulKernels& MatmulKernelsAvx512Bf16();
 const MatmulKernels& MatmulKernelsAmxBf16();
 const MatmulKernels& MatmulKernelsAmxInt8();

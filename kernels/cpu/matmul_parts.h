@@ -22,8 +22,15 @@ MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
                              bool batch_invariant);
 
 // What a kernel reads of x: PanelArgs.
-enum class ActivationForm : uint8_t { kFloats, kQuantized, kBf16, kSplitBf16, kQuantized8 };
-inline constexpr int kActivationForms = 5;
+enum class ActivationForm : uint8_t {
+  kFloats,
+  kQuantized,
+  kBf16,
+  kSplitBf16,
+  kQuantized8,
+  kSegments
+};
+inline constexpr int kActivationForms = 6;
 ActivationForm FormFor(MatmulKernel kernel);
 
 // Of m rows: those of one task, whose converted activations stay in the second cache. A whole
@@ -54,6 +61,8 @@ class Arena {
 // The calling thread's work space for rows of x, 2 or 1 bytes a value; valid until it asks for as
 // many again.
 QuantizedRows QuantizedSpace(size_t tiles, int cols, int value_bytes);
+// The same for kSegments.
+SegmentRows SegmentSpace(size_t tiles, int cols);
 // What kBf16 and kSplitBf16 read; `rest` is null but for the second.
 struct Bf16Rows {
   uint16_t* rounded = nullptr;
@@ -66,6 +75,7 @@ uint8_t* PanelScratch(int cols);
 
 // The rows from a tile on.
 QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols, int value_bytes);
+SegmentRows FromTile(const SegmentRows& rows, size_t tile, int cols);
 constexpr size_t Bf16TileElements(int cols) {
   return static_cast<size_t>(kTileRows) * ((static_cast<size_t>(cols) + 31) / 32 * 32);
 }

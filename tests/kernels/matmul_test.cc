@@ -190,6 +190,7 @@ bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype !=
 //   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
 //   kStored blocks with VNNI and many rows, where batches may matter: half a step of 8-bit
 //   activations, 1 / (2 * 127) of the block's largest.
+//   (From 96 rows on by segments: SegmentsTolerance.)
 //   kStored blocks with AMX and many rows: 2^-15 of |x| |w|, what two bf16 terms of each leave out.
 //   kBFloat16: 2^-9 of x where the units round it (the weights' own rounding is in the reference).
 double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, double sum_abs,
@@ -209,6 +210,31 @@ bool TakesEightBits(int m, bool batch_invariant) {
   const Isa isa = DetectIsa();
   return m >= 16 && !batch_invariant && (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) &&
          __builtin_cpu_supports("avx512vnni");
+}
+
+// Both rounded to 8 bits by segments.
+bool TakesSegments(int m, bool batch_invariant) {
+  return m >= 96 && TakesEightBits(m, batch_invariant);
+}
+
+// What that may cost a product: half a step of each, and of the weights' whole numbers of 1 / 256 a
+// little more. A segment's peak may be taken for somewhat more than it is.
+double SegmentsTolerance(const float* x, const float* w, int cols) {
+  const int length = SegmentsOf(cols).length;
+  double bound = 0;
+  for (int begin = 0; begin < cols; begin += length) {
+    const int end = std::min(begin + length, cols);
+    double x_peak = 0, w_peak = 0, x_sum = 0, w_sum = 0;
+    for (int k = begin; k < end; ++k) {
+      x_peak = std::max(x_peak, std::abs(double{x[k]}));
+      w_peak = std::max(w_peak, 1.25 * std::abs(w[k]));
+      x_sum += std::abs(x[k]);
+      w_sum += std::abs(w[k]);
+    }
+    const double x_step = x_peak / 127, w_step = w_peak / 127;
+    bound += 0.51 * x_step * w_sum + 0.6 * w_step * (x_sum + x_step * (end - begin));
+  }
+  return bound;
 }
 
 struct Worst {
@@ -244,8 +270,13 @@ Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<flo
       // weight.
       const double scale = blocks ? 8.0 : 1.0;
       const double error = std::abs(y[static_cast<size_t>(i) * weight.rows + j] - sum);
-      const double ratio = error / Tolerance(dtype, blocks, TakesEightBits(m, batch_invariant),
-                                             weight.cols, scale * sum_abs, sum_peak);
+      double tolerance = Tolerance(dtype, blocks, TakesEightBits(m, batch_invariant), weight.cols,
+                                   scale * sum_abs, sum_peak);
+      if (dtype == WeightDType::kStored && blocks && TakesSegments(m, batch_invariant)) {
+        tolerance += SegmentsTolerance(row, &weight.values[static_cast<size_t>(j) * weight.cols],
+                                       weight.cols);
+      }
+      const double ratio = error / tolerance;
       if (!(ratio <= worst.ratio)) worst = {ratio, error / sum_abs, i, j};
     }
   }
