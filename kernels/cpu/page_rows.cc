@@ -25,13 +25,12 @@ using D = hn::ScalableTag<float>;
 
 // HadamardTransform of one block: values that lie in one vector are paired by a shuffle, in which
 // the second of a pair gets a minus before what is added to it.
-#if HWY_TARGET == HWY_SCALAR
+#if HWY_MAX_BYTES < 32
 void TransformBlock(float* x) { hydrant::HadamardTransform(kHadamardDim, x); }
 #else
 void TransformBlock(float* x) {
   const D d;
   constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
-  static_assert(kLanes == 8 || kLanes == 16, "targets have vectors of 256 or 512 bits");
   const auto lane = hn::Iota(hn::RebindToSigned<D>(), 0);
   const auto paired = [&](auto value, auto partner, int apart) {
     const hn::RebindToSigned<D> di;
@@ -56,7 +55,7 @@ void TransformBlock(float* x) {
   }
 }
 
-#endif  // HWY_SCALAR
+#endif  // HWY_MAX_BYTES
 
 // Of a block; NaN where a value is not finite.
 float LargestMagnitude(const float* x) {
