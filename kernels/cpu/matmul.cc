@@ -20,18 +20,25 @@ void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
                    [&](int task, int) { convert(task * rows, std::min(m, (task + 1) * rows)); });
 }
 
+// The kernel by segments takes two panels at once, which with its many rows are much work: the more
+// tasks, the sooner all threads are done.
+constexpr int kTasksPerThreadOfSegments = 12;
+constexpr int kPanelStepOfSegments = 2;
+
 // How a multiplication is cut into tasks: panels of a segment by rows of x.
 struct Cut {
   int panels;  // a task
   int rows;    // a task
 };
 
-Cut CutOf(int m, int num_panels, int cols, int threads) {
+Cut CutOf(int m, int num_panels, int cols, int threads, bool by_segments) {
   const int rows = RowsOfTask(m, cols);
   const int row_tasks = (m + rows - 1) / rows;
-  const int panel_tasks = std::max(1, (threads * kTasksPerThread + row_tasks - 1) / row_tasks);
+  const int tasks = threads * (by_segments ? kTasksPerThreadOfSegments : kTasksPerThread);
+  const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
+  const int step = by_segments ? kPanelStepOfSegments : kPanelStep;
   int panels = (num_panels + panel_tasks - 1) / panel_tasks;
-  panels = (panels + kPanelStep - 1) / kPanelStep * kPanelStep;
+  panels = (panels + step - 1) / step * step;
   return {panels, rows};
 }
 
@@ -87,7 +94,8 @@ void MatmulSegment(const Segment& segment, MatmulKernel kernel, PanelArgs args, 
   args.rows = segment.rows;
   args.y += segment.first_row;
   const int num_panels = segment.NumPanels();
-  const Cut cut = CutOf(m, num_panels, args.cols, pool.num_threads());
+  const bool by_segments = kernel == ChosenMatmulKernels().blocks_segments;
+  const Cut cut = CutOf(m, num_panels, args.cols, pool.num_threads(), by_segments);
   const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
   pool.ParallelFor(panel_tasks * row_tasks, [&](int task, int) {

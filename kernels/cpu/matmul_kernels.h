@@ -48,7 +48,7 @@ struct SegmentCut {
   int length, count;
 };
 constexpr SegmentCut SegmentsOf(int cols) {
-  constexpr int kMost = 64;
+  constexpr int kMost = 128;
   const int count = (cols + kMost - 1) / kMost;
   const int length = (cols + count * kBlock - 1) / (count * kBlock) * kBlock;
   return {length, (cols + length - 1) / length};

@@ -10,10 +10,6 @@
 namespace hydrant::cpu {
 namespace {
 
-constexpr int kManyRows = 8;
-static_assert(kTileRows % kManyRows == 0);
-constexpr int kPanelsAtOnce = 2;
-
 // A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its segment's
 // scale.
 struct Panel8 {
@@ -180,64 +176,72 @@ inline __attribute__((always_inline)) void AddProducts(__m512i bytes, __m512i si
   asm("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(signed_bytes));
 }
 
-// kManyRows rows from `row` on, those past the last one too, by two panels.
-void SegmentsTile(const PanelArgs& args, const Panel8 (&panels)[kPanelsAtOnce], int row,
-                  __m512 (&sums)[kPanelsAtOnce][kManyRows]) {
+// kRows rows of a tile from `row` on by two panels; of the second panel nothing is stored where it
+// is past the last. Integer and float sums all stay in registers, which more rows have no room for.
+template <int kRows>
+void SegmentsTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int row,
+                  int panel) {
   const SegmentCut cut = SegmentsOf(args.cols);
   const size_t tile = static_cast<size_t>(row / kTileRows);
   const uint8_t* x = args.segments.quants + tile * args.cols * kTileRows + row % kTileRows * 4;
   const float* scales = args.segments.scales + tile * cut.count * kTileRows + row % kTileRows;
-  for (auto& of_panel : sums)
-    for (auto& sum : of_panel) sum = _mm512_setzero_ps();
-  for (int segment = 0; segment < cut.count; ++segment) {
-    const int begin = segment * cut.length / 4;
-    const int end = (segment + 1 < cut.count ? (segment + 1) * cut.length : args.cols) / 4;
-    __m512i first[kManyRows], second[kManyRows];
-    Unroll<kManyRows>([&](auto r) __attribute__((always_inline)) {
-      first[r] = _mm512_load_si512(panels[0].starts + segment * kPanelRows);
-      second[r] = _mm512_load_si512(panels[1].starts + segment * kPanelRows);
+  const int8_t* one_quants = one.quants;
+  const int8_t* other_quants = other.quants;
+  __m512 sums[kRows], other_sums[kRows];
+  Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    sums[r] = other_sums[r] = _mm512_setzero_ps();
+  });
+  for (int segment = 0; segment < cut.count; ++segment, scales += kTileRows) {
+    __m512i dots[kRows], other_dots[kRows];
+    Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      dots[r] = _mm512_load_si512(one.starts + segment * kPanelRows);
+      other_dots[r] = _mm512_load_si512(other.starts + segment * kPanelRows);
     });
-    const uint8_t* four = x + static_cast<size_t>(begin) * 4 * kTileRows;
-    const int8_t* w0 = panels[0].quants + static_cast<size_t>(begin) * 64;
-    const int8_t* w1 = panels[1].quants + static_cast<size_t>(begin) * 64;
-    for (int step = begin; step < end; ++step, four += 4 * kTileRows, w0 += 64, w1 += 64) {
-      const __m512i a = _mm512_load_si512(w0), b = _mm512_load_si512(w1);
-      Unroll<kManyRows>([&](auto r) __attribute__((always_inline)) {
-        const __m512i values = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(four + r * 4));
-        AddProducts(values, a, &first[r]);
-        AddProducts(values, b, &second[r]);
+    const int left = args.cols - segment * cut.length;
+    const int steps = (left < cut.length ? left : cut.length) / 4;
+    for (int step = 0; step < steps; ++step) {
+      const __m512i a = _mm512_load_si512(one_quants), b = _mm512_load_si512(other_quants);
+      Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+        const __m512i values = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x + r * 4));
+        AddProducts(values, a, &dots[r]);
+        AddProducts(values, b, &other_dots[r]);
       });
+      x += 4 * kTileRows;
+      one_quants += 64;
+      other_quants += 64;
     }
-    const __m512 scale0 = _mm512_load_ps(panels[0].scales + segment * kPanelRows);
-    const __m512 scale1 = _mm512_load_ps(panels[1].scales + segment * kPanelRows);
-    Unroll<kManyRows>([&](auto r) __attribute__((always_inline)) {
-      const __m512 of_row = _mm512_set1_ps(scales[segment * kTileRows + r]);
-      sums[0][r] =
-          _mm512_fmadd_ps(_mm512_cvtepi32_ps(first[r]), _mm512_mul_ps(scale0, of_row), sums[0][r]);
-      sums[1][r] =
-          _mm512_fmadd_ps(_mm512_cvtepi32_ps(second[r]), _mm512_mul_ps(scale1, of_row), sums[1][r]);
+    const __m512 scale = _mm512_load_ps(one.scales + segment * kPanelRows);
+    const __m512 other_scale = _mm512_load_ps(other.scales + segment * kPanelRows);
+    Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      const __m512 of_row = _mm512_set1_ps(scales[r]);
+      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, of_row), sums[r]);
+      other_sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(other_dots[r]),
+                                      _mm512_mul_ps(other_scale, of_row), other_sums[r]);
     });
   }
+  Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    if (row + r >= args.end_row) return;
+    StoreRow(args, row + r, panel, sums[r]);
+    if (panel + 1 < args.end_panel) StoreRow(args, row + r, panel + 1, other_sums[r]);
+  });
 }
 
+// The rows of a tile in three parts.
 template <DType dtype>
 struct SegmentRange {
   static void Run(const PanelArgs& args) {
-    for (int panel = args.first_panel; panel < args.end_panel; panel += kPanelsAtOnce) {
-      Panel8 panels[kPanelsAtOnce];
-      int count = 0;
-      for (; count < kPanelsAtOnce && panel + count < args.end_panel; ++count) {
-        panels[count] = PanelIn(args.scratch, args.cols, count);
-        Requantize<dtype>(args, panel + count, panels[count]);
+    for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
+      const Panel8 one = PanelIn(args.scratch, args.cols, 0);
+      Panel8 other = one;
+      Requantize<dtype>(args, panel, one);
+      if (panel + 1 < args.end_panel) {
+        other = PanelIn(args.scratch, args.cols, 1);
+        Requantize<dtype>(args, panel + 1, other);
       }
-      for (int p = count; p < kPanelsAtOnce; ++p) panels[p] = panels[0];
-      for (int row = args.first_row; row < args.end_row; row += kManyRows) {
-        __m512 sums[kPanelsAtOnce][kManyRows];
-        SegmentsTile(args, panels, row, sums);
-        for (int p = 0; p < count; ++p) {
-          for (int r = 0; r < kManyRows && row + r < args.end_row; ++r)
-            StoreRow(args, row + r, panel + p, sums[p][r]);
-        }
+      for (int row = args.first_row; row < args.end_row; row += kTileRows) {
+        SegmentsTile<6>(args, one, other, row, panel);
+        if (row + 6 < args.end_row) SegmentsTile<6>(args, one, other, row + 6, panel);
+        if (row + 12 < args.end_row) SegmentsTile<4>(args, one, other, row + 12, panel);
       }
     }
   }
