@@ -25,6 +25,15 @@ void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
 constexpr int kTasksPerThreadOfSegments = 12;
 constexpr int kPanelStepOfSegments = 2;
 
+// Each task rounds its panels anew: few tasks by rows, whose activations may come from the third
+// cache.
+int RowsOfSegmentsTask(int m, int cols) {
+  constexpr int kRowBytes = 2 << 20;
+  const int most_rows = std::max(kRowBytes / cols / kTileRows, 6) * kTileRows;
+  const int row_tasks = (m + most_rows - 1) / most_rows;
+  return (m + row_tasks * kTileRows - 1) / (row_tasks * kTileRows) * kTileRows;
+}
+
 // How a multiplication is cut into tasks: panels of a segment by rows of x.
 struct Cut {
   int panels;  // a task
@@ -32,7 +41,7 @@ struct Cut {
 };
 
 Cut CutOf(int m, int num_panels, int cols, int threads, bool by_segments) {
-  const int rows = RowsOfTask(m, cols);
+  const int rows = by_segments ? RowsOfSegmentsTask(m, cols) : RowsOfTask(m, cols);
   const int row_tasks = (m + rows - 1) / rows;
   const int tasks = threads * (by_segments ? kTasksPerThreadOfSegments : kTasksPerThread);
   const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
