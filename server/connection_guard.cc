@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -31,7 +30,11 @@ constexpr std::chrono::milliseconds kBetweenQuestions{100};
 // All are looked at so often, even where epoll has told of nothing: it says nothing of what was
 // read before it was asked, of a connection that cannot be written to.
 constexpr std::chrono::milliseconds kBetweenRounds{1000};
+// That a connection waits for others to be freed.
+constexpr std::chrono::seconds kLongestWait{10};
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
+
+constexpr size_t kMostUnread = 1 << 30;
 
 struct Bytes {
   uint64_t received = 0, sent = 0;
@@ -49,6 +52,11 @@ std::optional<Bytes> BytesOf(int fd) {
 bool HasUnread(int fd) {
   int bytes = 0;
   return ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
+bool IsLeft(int fd) {
+  pollfd polled{fd, POLLRDHUP, 0};
+  return poll(&polled, 1, 0) > 0;
 }
 
 }  // namespace
@@ -82,7 +90,9 @@ void ConnectionGuard::Take(int fd) {
     Watch(fd, *ends);
     const Clock::time_point now = Clock::now();
     const auto wait = clients_.Wait(NetworkOf(ends->remote), now);
-    if (wait.count() > 0) return waiting_.push_back({fd, now + wait});
+    if (wait.count() > 0)
+      return waiting_.push_back(
+          {.fd = fd, .network = NetworkOf(ends->remote), .until = now + wait});
   }
   take_(fd);
 }
@@ -124,20 +134,51 @@ void ConnectionGuard::LookAtReady() {
     if (next == Next::kForget) watched_.erase(found);
     return next != Next::kAgain;
   });
+  EndLargest();
+}
+
+void ConnectionGuard::EndLargest() {
+  while (true) {
+    double total = 0, most = 0;
+    auto largest = watched_.end();
+    for (auto one = watched_.begin(); one != watched_.end(); ++one) {
+      const double held = one->second.record.held_bytes();
+      total += held;
+      if (held > most) largest = one;
+      most = std::max(most, held);
+    }
+    if (total <= kMostHeldBytes) return;
+    End(largest->first, largest->second, ConnectionRule::kMemory);
+    watched_.erase(largest);
+  }
+}
+
+bool ConnectionGuard::IsDue(const Waiting& waiting, Clock::time_point now) const {
+  if (now < waiting.until) return false;
+  return now >= waiting.until + kLongestWait ||
+         std::none_of(ended_.begin(), ended_.end(),
+                      [&waiting](const Ended& ended) { return ended.network == waiting.network; });
 }
 
 void ConnectionGuard::TakeDue() {
   std::vector<int> due;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto now = Clock::now();
-    const auto first_left = std::find_if(waiting_.begin(), waiting_.end(),
-                                         [now](const Waiting& one) { return one.until > now; });
-    std::transform(waiting_.begin(), first_left, std::back_inserter(due),
-                   [](const Waiting& one) { return one.fd; });
-    waiting_.erase(waiting_.begin(), first_left);
+    while (!ended_.empty() && !CallsOfSocket(ended_.front().id).has_value()) ended_.pop_front();
+    std::erase_if(waiting_, [&, now = Clock::now()](const Waiting& waiting) {
+      const bool is_due = IsDue(waiting, now);
+      if (is_due) due.push_back(waiting.fd);
+      return is_due;
+    });
   }
-  for (const int fd : due) take_(fd);
+  for (const int fd : due) {
+    // What has been left by its client already may have brought much in the meantime.
+    if (IsLeft(fd)) {
+      close(fd);
+    } else {
+      take_(fd);
+    }
+  }
 }
 
 ConnectionGuard::Next ConnectionGuard::Look(int fd, Watched* connection) {
@@ -150,18 +191,22 @@ ConnectionGuard::Next ConnectionGuard::Look(int fd, Watched* connection) {
   if (connection->id == 0 && !std::exchange(has_found_ids_, true)) FindIds();
   const std::optional<SocketCalls> calls = CallsOfSocket(connection->id);
   // gRPC may not have taken in yet what the kernel has.
-  const bool again = has_grown || HasUnread(fd);
-  connection->again_at = again ? now + kBetweenQuestions : kNever;
-  const Next next = again ? Next::kAgain : Next::kRest;
-  if (!calls.has_value()) return next;  // in its handshake, or closing
+  const bool is_behind = has_grown || HasUnread(fd);
+  connection->again_at = is_behind ? now + kBetweenQuestions : kNever;
+  if (!calls.has_value())
+    return is_behind ? Next::kAgain : Next::kRest;  // in its handshake, or closing
   const auto elapsed = now - std::exchange(connection->seen_at, now);
   connection->seen_bytes = bytes->received;
-  const ConnectionRecord::Verdict verdict = connection->record.Judge(
+  ConnectionRecord& record = connection->record;
+  const ConnectionRecord::Verdict verdict = record.Judge(
       limits_, {.bytes_received = bytes->received, .bytes_sent = bytes->sent, .calls = *calls},
       elapsed);
-  if (verdict.holds) return next;
-  End(fd, *connection, verdict.broken);
-  return Next::kForget;
+  if (!verdict.holds) {
+    End(fd, *connection, verdict.broken);
+    return Next::kForget;
+  }
+  if (!is_behind && record.held_bytes() > 0) connection->again_at = now + kBetweenRounds;
+  return connection->again_at == kNever ? Next::kRest : Next::kAgain;
 }
 
 void ConnectionGuard::FindIds() {
@@ -178,14 +223,22 @@ void ConnectionGuard::End(int fd, const Watched& connection, ConnectionRule rule
   const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return;
   const bool is_it = InodeOf(copy) == connection.inode;
-  if (is_it) shutdown(copy, SHUT_RDWR);
+  if (is_it) {
+    shutdown(copy, SHUT_RDWR);
+    // Or gRPC would read on: megabytes may have come already.
+    while (recv(copy, nullptr, kMostUnread, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+    }
+  }
   close(copy);
   if (!is_it) return;
-  clients_.Add(NetworkOf(connection.ends.remote), Clock::now());
+  const std::string network = NetworkOf(connection.ends.remote);
+  clients_.Add(network, Clock::now());
+  ended_.push_back({connection.id, network});
   if (metrics_ != nullptr) ++metrics_->ended[static_cast<size_t>(rule)];
-  if (ended_.Due())
+  if (complaints_.Due())
     spdlog::error("a connection of {} was ended ({} so far): it broke the rule {}",
-                  AddressText(connection.ends.remote), ended_.count(), ConnectionRuleName(rule));
+                  AddressText(connection.ends.remote), complaints_.count(),
+                  ConnectionRuleName(rule));
 }
 
 }  // namespace hydrant

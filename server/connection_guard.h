@@ -13,8 +13,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -44,7 +46,7 @@ class ConnectionGuard {
   ConnectionGuard& operator=(const ConnectionGuard&) = delete;
 
   // A new socket, which it owns until `take` has it and watches until it is closed. It is handed on
-  // at once, or a little later where a connection from there had to be ended.
+  // at once; where a connection from there had to be ended a little later, when that one is freed.
   void Take(int fd);
   // Looks no more, and closes what it has not handed on. Not from two threads, nor beside Take().
   void Stop();
@@ -63,16 +65,25 @@ class ConnectionGuard {
 
   struct Waiting {
     int fd;
-    Clock::time_point until;
+    std::string network;
+    Clock::time_point until;  // at least
+  };
+  // Ended, and gRPC still has its calls: it takes its time to free them.
+  struct Ended {
+    int64_t id;
+    std::string network;
   };
 
   void Run();
   void LookAtReady();
   void Watch(int fd, const SocketEnds& ends);
   void TakeDue();
+  bool IsDue(const Waiting& waiting, Clock::time_point now) const;
   // When a connection is looked at again: when more comes, after a little while, never.
   enum class Next { kRest, kAgain, kForget };
   Next Look(int fd, Watched* connection);
+  // While all hold too much together, the one that holds most.
+  void EndLargest();
   void FindIds();
   void End(int fd, const Watched& connection, ConnectionRule rule);
 
@@ -86,9 +97,10 @@ class ConnectionGuard {
   Clock::time_point next_round_{};  // the same
   bool has_found_ids_ = false;      // since it looks; the same
   SocketIds ids_;                   // the same
-  Complaints ended_;                // the same
+  Complaints complaints_;           // the same
   EndedClients clients_;            // under mutex_
-  std::vector<Waiting> waiting_;    // the first is due first; under mutex_
+  std::vector<Waiting> waiting_;    // under mutex_
+  std::deque<Ended> ended_;         // those that are freed first in front; the thread's
   const std::function<void(int fd)> take_;
   const int epoll_fd_, stop_fd_;
   std::thread thread_;

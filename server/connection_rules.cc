@@ -26,6 +26,12 @@ double WireBytes(const ConnectionLimits& limits) {
   return static_cast<double>(limits.max_message_bytes) * 9 / 8;
 }
 
+// Of gRPC and of this server for a call without a message.
+constexpr double kBytesPerCall = 32 << 10;
+
+// The counters are read one after another: a call may have ended that had not begun.
+uint64_t Less(uint64_t from, uint64_t what) { return from - std::min(from, what); }
+
 double More(uint64_t from, uint64_t to) { return to - static_cast<double>(from); }
 
 uint64_t EndedOf(const SocketCalls& calls) { return calls.succeeded + calls.failed; }
@@ -45,7 +51,7 @@ double Explained(const ConnectionLimits& limits, const ConnectionCounts& last,
 
 const char* ConnectionRuleName(ConnectionRule rule) {
   constexpr const char* kNames[kNumConnectionRules] = {"open_calls", "unexplained_bytes",
-                                                       "failed_calls"};
+                                                       "failed_calls", "memory"};
   return kNames[static_cast<int>(rule)];
 }
 
@@ -60,8 +66,7 @@ ConnectionRecord::Verdict ConnectionRecord::Judge(const ConnectionLimits& limits
                               More(last_.calls.succeeded, now.calls.succeeded) -
                               elapsed.count() * kFailedCallsPerSecond);
   last_ = now;
-  // The counters are read one after another: a call may have ended that had not begun.
-  const uint64_t open = now.calls.started - std::min(now.calls.started, EndedOf(now.calls));
+  const uint64_t open = Less(now.calls.started, EndedOf(now.calls));
   const uint64_t most_open = limits.max_streams + kEndingCalls;
   if (limits.max_streams > 0 && open > most_open)
     return {.holds = false, .broken = ConnectionRule::kOpenCalls};
@@ -73,6 +78,12 @@ ConnectionRecord::Verdict ConnectionRecord::Judge(const ConnectionLimits& limits
   if (unexplained_ > unfinished + kLateBytes)
     return {.holds = false, .broken = ConnectionRule::kUnexplainedBytes};
   return {};
+}
+
+double ConnectionRecord::held_bytes() const {
+  const uint64_t open = Less(last_.calls.started, EndedOf(last_.calls));
+  const uint64_t without_message = Less(last_.calls.started, last_.calls.messages_received);
+  return unexplained_ + static_cast<double>(std::min(open, without_message)) * kBytesPerCall;
 }
 
 }  // namespace hydrant

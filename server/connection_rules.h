@@ -36,8 +36,11 @@ enum class ConnectionRule {
   kUnexplainedBytes,
   // Calls that its client takes back, and far more than come to an end.
   kFailedCalls,
+  // All connections together hold more than kMostHeldBytes, and this one the most of them.
+  kMemory,
 };
-inline constexpr int kNumConnectionRules = 3;
+inline constexpr int kNumConnectionRules = 4;
+inline constexpr double kMostHeldBytes = 512 << 20;
 // "open_calls"
 const char* ConnectionRuleName(ConnectionRule rule);
 
@@ -51,6 +54,9 @@ class ConnectionRecord {
   };
   Verdict Judge(const ConnectionLimits& limits, const ConnectionCounts& now,
                 std::chrono::duration<double> elapsed);
+  // About so much memory may be held for it that nobody can use, as far as its counters tell: for
+  // bytes that nothing explains, and for calls whose message has not come.
+  double held_bytes() const;
 
  private:
   ConnectionCounts last_;

@@ -224,6 +224,24 @@ TEST(FailedCalls, ThoseOfAClientThatMeansWellAreNot) {
             0u);
 }
 
+TEST(HeldBytes, AreOfWhatNothingExplainsAndOfCallsWithoutMessage) {
+  ConnectionRecord record;
+  EXPECT_EQ(record.held_bytes(), 0);
+  ConnectionCounts counts;
+  counts.calls = {.started = 50, .succeeded = 5, .messages_received = 50};
+  EXPECT_TRUE(record.Judge(kLimits, counts, kLook).holds);
+  EXPECT_EQ(record.held_bytes(), 0) << "calls that wait for their answers";
+  counts.calls.started += 30;
+  EXPECT_TRUE(record.Judge(kLimits, counts, kLook).holds);
+  EXPECT_EQ(record.held_bytes(), 30 * 32768);
+  counts.bytes_received += 9 * kMiB;
+  EXPECT_TRUE(record.Judge(kLimits, counts, kLook).holds);
+  EXPECT_NEAR(record.held_bytes(), 30 * 32768 + 9 * kMiB, 1024);
+  counts.calls.failed += 75;
+  EXPECT_TRUE(record.Judge(kLimits, counts, kLook).holds);
+  EXPECT_EQ(record.held_bytes(), 0);
+}
+
 TEST(SmallCalls, FiveThousandASecondAreNoMatter) {
   Connection connection;
   EXPECT_EQ(connection.BytesUntil(ConnectionRule::kOpenCalls, 100'000,
