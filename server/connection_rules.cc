@@ -8,8 +8,9 @@ namespace {
 // Good clients' calls that have ended and are not freed yet come on top of those they may have
 // open.
 constexpr uint64_t kEndingCalls = 500;
-// Of a client all whose calls run into their deadlines, second after second.
-constexpr double kFailedCallsPerSecond = 2000;
+// gRPC counts as failed what ran into its deadline, and what was refused for its token or method: of
+// clients that mean well, and try again at once.
+constexpr double kFailedCallsPerSecond = 10'000;
 // Messages of the largest size that may be on their way at a time; smaller ones are as many more.
 constexpr uint64_t kUnfinishedMessages = 16;
 // What was on its way to calls that were refused in the middle of a message.

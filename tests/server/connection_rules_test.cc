@@ -193,23 +193,23 @@ TEST(FailedCalls, TensOfThousandsASecondAreEnded) {
   Connection connection;
   EXPECT_GT(connection.BytesUntil(ConnectionRule::kFailedCalls, 100,
                                   [](ConnectionCounts* counts) {
-                                    counts->calls.started += 400;
-                                    counts->calls.failed += 400;
-                                    counts->bytes_received += 400 * 50;
+                                    counts->calls.started += 600;
+                                    counts->calls.failed += 600;
+                                    counts->bytes_received += 600 * 50;
                                   }),
             0u);
 }
 
-// All calls run into their deadlines, second after second; or a client takes each back when it has
-// the first token, and others go to their end.
+// All calls run into their deadlines, or are refused for their token, one as soon as the one
+// before; or a client takes each back when it has the first token, and others go to their end.
 TEST(FailedCalls, ThoseOfAClientThatMeansWellAreNot) {
   Connection late;
   EXPECT_EQ(late.BytesUntil(
                 ConnectionRule::kFailedCalls, 10'000,
                 [](ConnectionCounts* counts) {
-                  counts->calls.started += 600;
-                  counts->calls.messages_received += 600;
-                  counts->calls.failed += 600;
+                  counts->calls.started += 4000;
+                  counts->calls.messages_received += 4000;
+                  counts->calls.failed += 4000;
                 },
                 Seconds(0.5)),
             0u);
