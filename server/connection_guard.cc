@@ -24,7 +24,6 @@ namespace {
 constexpr int kBetweenLooksMs = 20;
 // gRPC is asked of a connection after this much of it: 500 calls in their shortest form.
 constexpr uint64_t kBytesBetweenQuestions = 16 << 10;
-
 // Or after this time, where gRPC may have been behind.
 constexpr std::chrono::milliseconds kBetweenQuestions{100};
 // All are looked at so often, even where epoll has told of nothing: it says nothing of what was
@@ -33,7 +32,6 @@ constexpr std::chrono::milliseconds kBetweenRounds{1000};
 // That a connection waits for others to be freed.
 constexpr std::chrono::seconds kLongestWait{10};
 constexpr auto kNever = std::chrono::steady_clock::time_point::max();
-
 constexpr size_t kMostUnread = 1 << 30;
 
 struct Bytes {
@@ -84,15 +82,14 @@ void ConnectionGuard::Stop() {
 }
 
 void ConnectionGuard::Take(int fd) {
-  const std::optional<SocketEnds> ends = EndsOfSocket(fd);
-  if (ends.has_value()) {
+  if (const std::optional<SocketEnds> ends = EndsOfSocket(fd); ends.has_value()) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    Watch(fd, *ends);
+    const std::string network = NetworkOf(ends->remote);
     const Clock::time_point now = Clock::now();
-    const auto wait = clients_.Wait(NetworkOf(ends->remote), now);
+    const auto wait = clients_.Wait(network, now);
     if (wait.count() > 0)
-      return waiting_.push_back(
-          {.fd = fd, .network = NetworkOf(ends->remote), .until = now + wait});
+      return waiting_.push_back({.fd = fd, .network = network, .until = now + wait});
+    Watch(fd, *ends);
   }
   take_(fd);
 }
@@ -147,7 +144,7 @@ void ConnectionGuard::EndLargest() {
       if (held > most) largest = one;
       most = std::max(most, held);
     }
-    if (total <= kMostHeldBytes) return;
+    if (total <= limits_.max_held_bytes) return;
     End(largest->first, largest->second, ConnectionRule::kMemory);
     watched_.erase(largest);
   }
@@ -170,14 +167,18 @@ void ConnectionGuard::TakeDue() {
       if (is_due) due.push_back(waiting.fd);
       return is_due;
     });
+    // What has been left by its client already may have brought much in the meantime.
+    for (int& fd : due) {
+      const std::optional<SocketEnds> ends = IsLeft(fd) ? std::nullopt : EndsOfSocket(fd);
+      if (ends.has_value()) {
+        Watch(fd, *ends);
+      } else {
+        close(std::exchange(fd, -1));
+      }
+    }
   }
   for (const int fd : due) {
-    // What has been left by its client already may have brought much in the meantime.
-    if (IsLeft(fd)) {
-      close(fd);
-    } else {
-      take_(fd);
-    }
+    if (fd >= 0) take_(fd);
   }
 }
 

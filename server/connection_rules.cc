@@ -5,11 +5,10 @@
 namespace hydrant {
 namespace {
 
-// Good clients' calls that have ended and are not freed yet come on top of those they may have
-// open.
+// Good clients' calls that have ended and are not freed yet, on top of those that may be open.
 constexpr uint64_t kEndingCalls = 500;
-// gRPC counts as failed what ran into its deadline, and what was refused for its token or method: of
-// clients that mean well, and try again at once.
+// gRPC counts as failed what ran into its deadline, and what was refused for its token or method:
+// of clients that mean well, and try again at once.
 constexpr double kFailedCallsPerSecond = 10'000;
 // Messages of the largest size that may be on their way at a time; smaller ones are as many more.
 constexpr uint64_t kUnfinishedMessages = 16;
@@ -21,14 +20,13 @@ constexpr double kIdleBytesPerSecond = 1 << 10;
 constexpr double kBytesPerAnswer = 256;
 // ...and for the frames of large ones. The answers to pings explain as little of the pings.
 constexpr double kBytesPerByteSent = 1.0 / 16;
+// Of gRPC and of this server for a call without a message.
+constexpr double kBytesPerCall = 32 << 10;
 
 // Of a message on the wire, with frames and records around it.
 double WireBytes(const ConnectionLimits& limits) {
   return static_cast<double>(limits.max_message_bytes) * 9 / 8;
 }
-
-// Of gRPC and of this server for a call without a message.
-constexpr double kBytesPerCall = 32 << 10;
 
 // The counters are read one after another: a call may have ended that had not begun.
 uint64_t Less(uint64_t from, uint64_t what) { return from - std::min(from, what); }

@@ -17,6 +17,7 @@ struct ConnectionLimits {
   uint64_t max_streams = 0;         // that its client was told of; 0: any number
   uint64_t max_message_bytes = 0;   // of one
   uint64_t max_metadata_bytes = 0;  // of a call
+  double max_held_bytes = 0;        // ConnectionRecord::held_bytes() of all connections
 };
 
 // Of a connection, since it began.
@@ -27,20 +28,18 @@ struct ConnectionCounts {
 };
 
 enum class ConnectionRule {
-  // Calls that gRPC has not freed. Those that are taken back count until it comes to end them,
-  // which
-  // it does not while more come.
+  // Calls that gRPC has not freed. Those that are taken back count until it comes to end them, and
+  // while more come it does not.
   kOpenCalls,
   // Bytes that belong to no call that has ended, to no message that has come, and to no answer:
   // headers and pings without end, and messages that are never completed.
   kUnexplainedBytes,
   // Calls that its client takes back, and far more than come to an end.
   kFailedCalls,
-  // All connections together hold more than kMostHeldBytes, and this one the most of them.
+  // All connections together hold more than they may, and this one the most of them.
   kMemory,
 };
 inline constexpr int kNumConnectionRules = 4;
-inline constexpr double kMostHeldBytes = 512 << 20;
 // "open_calls"
 const char* ConnectionRuleName(ConnectionRule rule);
 

@@ -58,6 +58,7 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   if (options.max_concurrent_streams > 0)
     builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   builder->SetMaxSendMessageSize(-1);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // the guard reads it
 }
 
 // Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be
@@ -103,7 +104,8 @@ void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& 
 ConnectionLimits LimitsOf(const GrpcServerOptions& options) {
   return {.max_streams = static_cast<uint64_t>(options.max_concurrent_streams),
           .max_message_bytes = static_cast<uint64_t>(options.max_message_bytes),
-          .max_metadata_bytes = static_cast<uint64_t>(options.max_metadata_bytes)};
+          .max_metadata_bytes = static_cast<uint64_t>(options.max_metadata_bytes),
+          .max_held_bytes = options.max_held_bytes};
 }
 
 }  // namespace

@@ -42,7 +42,9 @@ struct GrpcServerOptions {
   int max_message_bytes = 16 << 20;   // received; a prompt of a million token ids fits
   int max_metadata_bytes = 8 << 10;   // the headers of a call
   int max_concurrent_streams = 2000;  // of a connection; 0: any number
-  int max_connections = 0;            // the same
+  // Of memory that connections hold without use (connection_rules.h), all together.
+  double max_held_bytes = 512 << 20;
+  int max_connections = 0;                               // the same
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
   bool insecure = false;                    // without TLS also where other machines can connect
   CallAuthorizer::Options authorizer = {};  // that all calls come by

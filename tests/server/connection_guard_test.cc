@@ -168,6 +168,26 @@ TEST_P(Floods, EndTheirConnectionAndNoOther) {
 INSTANTIATE_TEST_SUITE_P(All, Floods, testing::ValuesIn(kFloods),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Each of two connections is within the rules, and both together hold too much.
+TEST(Memory, WhoHoldsMostIsEnded) {
+  LogWatch log;
+  TestServerOptions options;
+  options.grpc.max_held_bytes = 10 << 20;
+  TestServer server(options);
+  const auto calls = [](uint32_t count) {
+    std::string frames;
+    for (uint32_t i = 0; i < count; ++i) frames += Call(2 * i + 1);
+    return frames;
+  };
+  Flooder few(server.address()), many(server.address());
+  EXPECT_TRUE(few.Send(calls(200)));  // 32 KiB each
+  (void)many.Send(calls(300));
+  EXPECT_TRUE(many.WaitForEnd());
+  EXPECT_TRUE(log.WaitForLine("a connection of 127.0.0.1 was ended", "the rule memory"));
+  EXPECT_TRUE(few.Send(Frame(kPing, 0, 0, "12345678")));
+  EXPECT_THAT(server.MetricsText(), HasSubstr("rule=\"memory\"} 1\n"));
+}
+
 // Of all rules.
 void ExpectNoneEnded(const TestServer& server) {
   for (int rule = 0; rule < kNumConnectionRules; ++rule)
