@@ -4,18 +4,19 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "server/socket_ends.h"
+
 namespace hydrant {
 namespace {
 
-constexpr std::chrono::seconds kBetweenComplaints{10};
 constexpr int kPauseMs = 100;  // after accept() has failed: what it lacks may come back
 
 // These are the connection's fault, or nobody's; accept(2) tells of the rest.
@@ -25,21 +26,7 @@ bool IsHarmless(int error) {
          error == ENOPROTOOPT || error == ENONET || error == EOPNOTSUPP;
 }
 
-// Of an open descriptor; 0: there is none.
-ino_t InodeOf(int fd) {
-  struct stat file {};
-  return fstat(fd, &file) == 0 ? file.st_ino : 0;
-}
-
 }  // namespace
-
-bool Acceptor::Complaints::Due() {
-  ++count_;
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_) return false;
-  next_ = now + kBetweenComplaints;
-  return true;
-}
 
 Acceptor::Acceptor(ListeningSockets sockets, int max_descriptors, std::function<void(int fd)> take,
                    int max_connections)

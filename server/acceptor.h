@@ -8,14 +8,13 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "server/complaints.h"
 #include "server/listening_sockets.h"
 
 namespace hydrant {
@@ -36,17 +35,6 @@ class Acceptor {
   void Stop();
 
  private:
-  // At most a line every ten seconds: whoever opens connections could fill the log otherwise.
-  class Complaints {
-   public:
-    bool Due();
-    int64_t count() const { return count_; }
-
-   private:
-    int64_t count_ = 0;
-    std::chrono::steady_clock::time_point next_{};
-  };
-
   void Run();
   // False where nothing can be accepted for now.
   bool AcceptFrom(int listening);

@@ -250,6 +250,7 @@ class Daemon {
                                                   .metrics = &authorizer_metrics_,
                                                   .has_control = !security.control_listen.empty(),
                                                   .is_control = is_control},
+                                   .connection_metrics = &connection_metrics_,
                                    .control = is_control ? &control_ : nullptr};
     absl::StatusOr<std::unique_ptr<GrpcServer>> started = GrpcServer::Start(server, &service_);
     if (!started.ok())
@@ -369,6 +370,7 @@ class Daemon {
         .now = now,
         .tenants = access_.tenants.get(),
         .authorizer = &authorizer_metrics_,
+        .connections = &connection_metrics_,
         .spans = tracing_.exporter == nullptr ? nullptr : &tracing_.exporter->metrics()};
     return {.body = MetricsText(args), .content_type = kMetricsContentType};
   }
@@ -554,6 +556,7 @@ class Daemon {
   const Access access_;
   const Tracing tracing_;
   AuthorizerMetrics authorizer_metrics_;
+  ConnectionGuardMetrics connection_metrics_;
   Wakeups wakeups_;
   EventRouter router_;
   Service service_;

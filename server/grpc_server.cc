@@ -58,6 +58,7 @@ void SetArguments(const GrpcServerOptions& options, grpc::ServerBuilder* builder
   if (options.max_concurrent_streams > 0)
     builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_concurrent_streams);
   builder->SetMaxSendMessageSize(-1);
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);  // the guard reads it
 }
 
 // Threads inherit the scheduling policy of the one that starts them. gRPC's own shall be
@@ -98,6 +99,13 @@ void SetSocketOptions(const GrpcServerOptions& options, const ListeningSockets& 
     set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
     set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
   }
+}
+
+ConnectionLimits LimitsOf(const GrpcServerOptions& options) {
+  return {.max_streams = static_cast<uint64_t>(options.max_concurrent_streams),
+          .max_message_bytes = static_cast<uint64_t>(options.max_message_bytes),
+          .max_metadata_bytes = static_cast<uint64_t>(options.max_metadata_bytes),
+          .max_held_bytes = options.max_held_bytes};
 }
 
 }  // namespace
@@ -153,26 +161,27 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC could not start its server");
   std::unique_ptr<GrpcServer> started(new GrpcServer(std::move(contracts), std::move(server),
-                                                     std::move(gate), std::move(sockets),
-                                                     options.max_connections));
+                                                     std::move(gate), std::move(sockets), options));
   started->SetServing(false);  // gRPC's health service begins as SERVING
   return started;
 }
 
 GrpcServer::GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
-                       std::unique_ptr<Gate> gate, ListeningSockets sockets, int max_connections)
+                       std::unique_ptr<Gate> gate, ListeningSockets sockets,
+                       const GrpcServerOptions& options)
     : contracts_(std::move(contracts)),
       server_(std::move(server)),
       gate_(std::move(gate)),
       local_address_(sockets.LocalAddress()),
+      guard_(std::make_unique<ConnectionGuard>(LimitsOf(options), options.connection_metrics,
+                                               [this](int fd) {
+                                                 Gate::NewConnectionParameters connection;
+                                                 connection.fd = fd;
+                                                 gate_->HandleNewConnection(&connection);
+                                               })),
       acceptor_(std::make_unique<Acceptor>(
           std::move(sockets), DescriptorsForConnections(DescriptorLimit()),
-          [this](int fd) {
-            Gate::NewConnectionParameters connection;
-            connection.fd = fd;
-            gate_->HandleNewConnection(&connection);
-          },
-          max_connections)) {}
+          [this](int fd) { guard_->Take(fd); }, options.max_connections)) {}
 
 GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
@@ -183,6 +192,7 @@ void GrpcServer::SetServing(bool serving) {
 
 void GrpcServer::Shutdown(std::chrono::milliseconds grace) {
   acceptor_->Stop();
+  guard_->Stop();
   contracts_->orca.EndAll();
   contracts_->vllm.EndSubscriptions();
   server_->Shutdown(std::chrono::system_clock::now() + grace);

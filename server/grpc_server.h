@@ -13,6 +13,7 @@
 #include "server/acceptor.h"
 #include "server/call_authorizer.h"
 #include "server/certificates.h"
+#include "server/connection_guard.h"
 #include "server/default_cache.h"
 #include "server/service.h"
 
@@ -38,13 +39,16 @@ struct GrpcServerOptions {
   // may go on for `grace`. Unset: for ever. gRPC varies the age by a tenth.
   std::optional<std::chrono::milliseconds> max_connection_age = {};
   std::optional<std::chrono::milliseconds> max_connection_age_grace = {};
-  int max_message_bytes = 16 << 20;  // received; a prompt of a million token ids fits
-  int max_metadata_bytes = 8 << 10;  // the headers of a call
-  int max_concurrent_streams = 0;    // of a connection; 0: any number
-  int max_connections = 0;           // the same
+  int max_message_bytes = 16 << 20;   // received; a prompt of a million token ids fits
+  int max_metadata_bytes = 8 << 10;   // the headers of a call
+  int max_concurrent_streams = 2000;  // of a connection; 0: any number
+  // Of memory that connections hold without use (connection_rules.h), all together.
+  double max_held_bytes = 512 << 20;
+  int max_connections = 0;                               // the same
   std::shared_ptr<Certificates> certificates = nullptr;  // null: no TLS
   bool insecure = false;                    // without TLS also where other machines can connect
   CallAuthorizer::Options authorizer = {};  // that all calls come by
+  ConnectionGuardMetrics* connection_metrics = nullptr;  // outlives the server; null: nobody counts
   ControlService* control = nullptr;  // served here, too; outlives the server. Null: it is not
 };
 
@@ -67,12 +71,14 @@ class GrpcServer {
   using Gate = grpc::experimental::ExternalConnectionAcceptor;
   struct Contracts;
   GrpcServer(std::unique_ptr<Contracts> contracts, std::unique_ptr<grpc::Server> server,
-             std::unique_ptr<Gate> gate, ListeningSockets sockets, int max_connections);
+             std::unique_ptr<Gate> gate, ListeningSockets sockets,
+             const GrpcServerOptions& options);
 
   const std::unique_ptr<Contracts> contracts_;  // outlive the server
   const std::unique_ptr<grpc::Server> server_;
   const std::unique_ptr<Gate> gate_;  // through which gRPC gets connections
   const ListeningSockets::Address local_address_;
+  const std::unique_ptr<ConnectionGuard> guard_;  // of those that the acceptor takes
   const std::unique_ptr<Acceptor> acceptor_;
 };
 

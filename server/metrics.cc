@@ -141,6 +141,14 @@ void AddAuthorizer(const AuthorizerMetrics& authorizer, Families* to) {
       .Value(authorizer.unimplemented.load(), {{"code", "UNIMPLEMENTED"}});
 }
 
+void AddConnections(const ConnectionGuardMetrics& connections, Families* to) {
+  to->Counter("hydrant_connections_ended_total",
+              "Connections that were ended because they broke a rule, by rule.");
+  for (int rule = 0; rule < kNumConnectionRules; ++rule)
+    to->Value(connections.ended[rule].load(),
+              {{"rule", ConnectionRuleName(static_cast<ConnectionRule>(rule))}});
+}
+
 void AddSpans(const SpanExporterMetrics& spans, Families* to) {
   to->Counter("hydrant_trace_spans_exported_total", "Spans that a collector has taken.")
       .Value(spans.exported.load());
@@ -377,6 +385,8 @@ std::string MetricsText(const MetricsArgs& args) {
   AddTimes(*args.requests, &own);
   static const AuthorizerMetrics kNoAuthorizer;
   AddAuthorizer(args.authorizer != nullptr ? *args.authorizer : kNoAuthorizer, &own);
+  static const ConnectionGuardMetrics kNoConnections;
+  AddConnections(args.connections != nullptr ? *args.connections : kNoConnections, &own);
   static const SpanExporterMetrics kNoSpans;
   AddSpans(args.spans != nullptr ? *args.spans : kNoSpans, &own);
   static const Tenants kNobody;

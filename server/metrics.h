@@ -9,6 +9,7 @@
 
 #include "scheduler/request.h"
 #include "server/call_authorizer.h"
+#include "server/connection_guard.h"
 #include "server/health.h"
 #include "server/request_metrics.h"
 #include "server/serving_state.h"
@@ -25,10 +26,11 @@ struct MetricsArgs {
   ServingState serving;  // what only a model has is absent while there is none
   Health health;
   const RequestMetrics* requests = nullptr;
-  TimeUs now = 0;                                 // of the steady clock
-  const Tenants* tenants = nullptr;               // null: there are none
-  const AuthorizerMetrics* authorizer = nullptr;  // null: there is none
-  const SpanExporterMetrics* spans = nullptr;     // null: nothing is traced
+  TimeUs now = 0;                                       // of the steady clock
+  const Tenants* tenants = nullptr;                     // null: there are none
+  const AuthorizerMetrics* authorizer = nullptr;        // null: there is none
+  const ConnectionGuardMetrics* connections = nullptr;  // the same
+  const SpanExporterMetrics* spans = nullptr;           // null: nothing is traced
 };
 
 // As the label of hydrant_waiting_requests has it.

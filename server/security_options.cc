@@ -55,8 +55,8 @@ void AddSecurityFlags(CLI::App* app, SecurityOptions* options) {
       ->capture_default_str()
       ->group(group);
   app->add_option("--max-concurrent-streams", options->max_concurrent_streams,
-                  "Calls of a connection at a time; its client holds further ones back; 0: any "
-                  "number")
+                  "Calls of a connection at a time; its client holds further ones back, or is "
+                  "disconnected; 0: any number")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str()
       ->group(group);

@@ -14,13 +14,13 @@ class App;
 namespace hydrant {
 
 struct SecurityOptions {
-  TlsFiles tls;                    // no certificate: no TLS
-  bool insecure = false;           // no TLS, also where other machines can connect
-  std::string auth_tokens;         // a file; "": nobody is asked for a token
-  std::string control_listen;      // "": none
-  std::string new_token;           // a tenant: print a token for it and end
-  int max_connections = 0;         // at each address; 0: any number
-  int max_concurrent_streams = 0;  // of a connection; 0: any number
+  TlsFiles tls;                       // no certificate: no TLS
+  bool insecure = false;              // no TLS, also where other machines can connect
+  std::string auth_tokens;            // a file; "": nobody is asked for a token
+  std::string control_listen;         // "": none
+  std::string new_token;              // a tenant: print a token for it and end
+  int max_connections = 0;            // at each address; 0: any number
+  int max_concurrent_streams = 2000;  // of a connection; 0: any number
   int max_metadata_bytes = 8 << 10;
 };
 

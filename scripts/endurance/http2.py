@@ -107,10 +107,10 @@ class Answer:
     error: str = ""
 
 
-def connect(address, tls=None, timeout=60):
-    """A socket; `tls`: an SSLContext."""
+def connect(address, tls=None, timeout=60, source=None):
+    """A socket; `tls`: an SSLContext; `source`: the address that it comes from."""
     host, port = address.rsplit(":", 1)
-    plain = socket.create_connection((host, int(port)), timeout=timeout)
+    plain = socket.create_connection((host, int(port)), timeout=timeout, source_address=source and (source, 0))
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost")
 
@@ -118,8 +118,8 @@ def connect(address, tls=None, timeout=60):
 class Connection:
     """Of one thread. Raises Gone or OSError when it ends."""
 
-    def __init__(self, address, tls=None, timeout=60):
-        self.socket = connect(address, tls, timeout)
+    def __init__(self, address, tls=None, timeout=60, source=None):
+        self.socket = connect(address, tls, timeout, source)
         self._secure, self._buffer, self._next, self._headers = tls is not None, b"", 1, HeaderReader()
         settings = struct.pack(">HI", 4, WINDOW)
         self.send(PREFACE, self.frame(SETTINGS, 0, 0, settings), self.frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", WINDOW)))

@@ -58,6 +58,7 @@ TestServer::TestServer(const TestServerOptions& options)
   server_options.default_cache.spec = options.default_cache;
   server_options.authorizer.tenants = options.tenants;
   server_options.authorizer.metrics = &authorizer_metrics;
+  server_options.connection_metrics = &connection_metrics;
   auto started = GrpcServer::Start(server_options, service.get());
   auto running = ServingLoop::Start(&engine, &tokenizer, options.scheduler, &router);
   if (!started.ok() || !running.ok()) std::abort();
@@ -106,7 +107,8 @@ std::string TestServer::MetricsText() const {
                                .requests = &service->request_metrics(),
                                .now = now,
                                .tenants = tenants,
-                               .authorizer = &authorizer_metrics});
+                               .authorizer = &authorizer_metrics,
+                               .connections = &connection_metrics});
 }
 
 bool TestServer::WaitUntilEmpty() {

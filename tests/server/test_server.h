@@ -72,6 +72,7 @@ class TestServer {
   EventRouter router;
   const Tenants* const tenants;
   AuthorizerMetrics authorizer_metrics;
+  ConnectionGuardMetrics connection_metrics;
   std::unique_ptr<Service> service;
   std::unique_ptr<ServingLoop> loop;
   std::unique_ptr<ContextArchive> contexts;
