@@ -20,14 +20,14 @@ void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
                    [&](int task, int) { convert(task * rows, std::min(m, (task + 1) * rows)); });
 }
 
-// The kernel by segments takes two panels at once, which with its many rows are much work: the more
+// The kernel for many rows takes two panels at once, which are much work with these: the more
 // tasks, the sooner all threads are done.
-constexpr int kTasksPerThreadOfSegments = 12;
-constexpr int kPanelStepOfSegments = 2;
+constexpr int kTasksPerThreadOfMany = 12;
+constexpr int kPanelStepOfMany = 2;
 
 // Each task rounds its panels anew: few tasks by rows, whose activations may come from the third
 // cache.
-int RowsOfSegmentsTask(int m, int cols) {
+int RowsOfManyTask(int m, int cols) {
   constexpr int kRowBytes = 2 << 20;
   const int most_rows = std::max(kRowBytes / cols / kTileRows, 6) * kTileRows;
   const int row_tasks = (m + most_rows - 1) / most_rows;
@@ -40,12 +40,12 @@ struct Cut {
   int rows;    // a task
 };
 
-Cut CutOf(int m, int num_panels, int cols, int threads, bool by_segments) {
-  const int rows = by_segments ? RowsOfSegmentsTask(m, cols) : RowsOfTask(m, cols);
+Cut CutOf(int m, int num_panels, int cols, int threads, bool many) {
+  const int rows = many ? RowsOfManyTask(m, cols) : RowsOfTask(m, cols);
   const int row_tasks = (m + rows - 1) / rows;
-  const int tasks = threads * (by_segments ? kTasksPerThreadOfSegments : kTasksPerThread);
+  const int tasks = threads * (many ? kTasksPerThreadOfMany : kTasksPerThread);
   const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
-  const int step = by_segments ? kPanelStepOfSegments : kPanelStep;
+  const int step = many ? kPanelStepOfMany : kPanelStep;
   int panels = (num_panels + panel_tasks - 1) / panel_tasks;
   panels = (panels + step - 1) / step * step;
   return {panels, rows};
@@ -68,11 +68,11 @@ void ConvertFor(ActivationForm form, const MatmulArgs& args, ThreadPool& pool, P
       kernels.quantize_8(x + static_cast<size_t>(first) * cols, cols, first, end, out->quantized_8);
     });
   }
-  if (form == ActivationForm::kSegments && out->segments.quants == nullptr) {
-    out->segments = SegmentSpace(NumTiles(args.m), cols);
+  if (form == ActivationForm::kInterleaved8 && out->interleaved.quants == nullptr) {
+    out->interleaved = InterleavedSpace(NumTiles(args.m), cols);
     ConvertRows(args.m, cols, pool, [&](int first, int end) {
-      kernels.quantize_segments(x + static_cast<size_t>(first) * cols, cols, first, end,
-                                out->segments);
+      kernels.quantize_8_many(x + static_cast<size_t>(first) * cols, cols, first, end,
+                              out->interleaved);
     });
   }
   const bool split = form == ActivationForm::kSplitBf16;
@@ -103,8 +103,8 @@ void MatmulSegment(const Segment& segment, MatmulKernel kernel, PanelArgs args, 
   args.rows = segment.rows;
   args.y += segment.first_row;
   const int num_panels = segment.NumPanels();
-  const bool by_segments = kernel == ChosenMatmulKernels().blocks_segments;
-  const Cut cut = CutOf(m, num_panels, args.cols, pool.num_threads(), by_segments);
+  const bool many = kernel == ChosenMatmulKernels().blocks_8_many;
+  const Cut cut = CutOf(m, num_panels, args.cols, pool.num_threads(), many);
   const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
   pool.ParallelFor(panel_tasks * row_tasks, [&](int task, int) {

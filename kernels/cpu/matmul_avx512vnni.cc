@@ -11,14 +11,6 @@ inline __m512i Broadcast4(const uint8_t* p) {
   return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p));
 }
 
-// Few rows: a group is used once, so the memory sets the pace; asking ahead keeps it busy where the
-// processor's own prefetching stops, at the ends of pages and of a group's streams.
-inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
-  constexpr size_t kAhead = 16384;
-  for (size_t at = 0; at < bytes; at += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(p + kAhead + at), _MM_HINT_T0);
-}
-
 // kRows rows of x by one group. x = 256 * high + low, both int8, so two dot products give the exact
 // product of 16-bit activations; `low` starts from the weights' offset, for nothing.
 template <DType dtype, int kRows>
@@ -77,10 +69,12 @@ void Blocks8Tile(const PanelArgs& args, int row, int panel) {
   const int num_blocks = args.cols / kBlock;
   const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
   const uint8_t* group = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
+  const size_t block_bytes = args.panel_bytes / num_blocks;
   __m512 sums[kRows];
   for (auto& sum : sums) sum = _mm512_setzero_ps();
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
+    PrefetchAhead(group + block * block_bytes, block_bytes);
     __m512i quants[8];
     UnpackBlock<dtype>(group, layout, block, quants);
     for (int half = 0; half < kHalves; ++half) {

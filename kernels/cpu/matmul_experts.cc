@@ -110,7 +110,7 @@ struct Activations {
   const float* floats = nullptr;  // [places, cols]
   QuantizedRows quantized = {};   // from here on the rows of each run begin with a tile
   QuantizedRows quantized_8 = {};
-  SegmentRows segments = {};
+  InterleavedRows interleaved = {};
   Bf16Rows bf16;
 };
 
@@ -126,7 +126,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
   const bool floats = plan.Reads(ActivationForm::kFloats) && args.sources != nullptr;
   const bool quantized = plan.Reads(ActivationForm::kQuantized);
   const bool quantized_8 = plan.Reads(ActivationForm::kQuantized8);
-  const bool segments = plan.Reads(ActivationForm::kSegments);
+  const bool interleaved = plan.Reads(ActivationForm::kInterleaved8);
   const bool split = plan.Reads(ActivationForm::kSplitBf16);
   const bool bf16 = plan.Reads(ActivationForm::kBf16) || split;
   const auto* x = static_cast<const float*>(args.x);
@@ -136,9 +136,9 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
   if (floats) out.floats = gathered;
   if (quantized) out.quantized = QuantizedSpace(num_tiles, cols, 2);
   if (quantized_8) out.quantized_8 = QuantizedSpace(num_tiles, cols, 1);
-  if (segments) out.segments = SegmentSpace(num_tiles, cols);
+  if (interleaved) out.interleaved = InterleavedSpace(num_tiles, cols);
   if (bf16) out.bf16 = Bf16Space(num_tiles, cols, split);
-  if (!floats && !quantized && !quantized_8 && !segments && !bf16) return out;
+  if (!floats && !quantized && !quantized_8 && !interleaved && !bf16) return out;
   const auto convert_tile = [&](int tile, int) {
     const Run& run = plan.runs[plan.tile_runs[tile]];
     const int first = (tile - run.first_tile) * kTileRows;
@@ -149,7 +149,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
       if (floats) std::memcpy(gathered + place * cols, row, cols * sizeof(float));
       if (quantized) kernels.quantize(row, cols, at, at + 1, out.quantized);
       if (quantized_8) kernels.quantize_8(row, cols, at, at + 1, out.quantized_8);
-      if (segments) kernels.quantize_segments(row, cols, at, at + 1, out.segments);
+      if (interleaved) kernels.quantize_8_many(row, cols, at, at + 1, out.interleaved);
       if (bf16) kernels.round_bf16(row, cols, at, at + 1, out.bf16.rounded, out.bf16.rest);
     }
   };
@@ -180,7 +180,8 @@ void RunTask(const ExpertMatmulArgs& args, const Plan& plan, const Activations& 
     panels.quantized = FromTile(x.quantized, run.first_tile, cols, 2);
   if (x.quantized_8.quants != nullptr)
     panels.quantized_8 = FromTile(x.quantized_8, run.first_tile, cols, 1);
-  if (x.segments.quants != nullptr) panels.segments = FromTile(x.segments, run.first_tile, cols);
+  if (x.interleaved.quants != nullptr)
+    panels.interleaved = FromTile(x.interleaved, run.first_tile, cols);
   const size_t bf16_at = run.first_tile * Bf16TileElements(cols);
   if (x.bf16.rounded != nullptr) panels.x_bf16 = x.bf16.rounded + bf16_at;
   if (x.bf16.rest != nullptr) panels.x_bf16_rest = x.bf16.rest + bf16_at;

@@ -42,22 +42,10 @@ struct QuantizedRows {
   int32_t* half_sums;
 };
 
-// How columns are cut where 8 bits share a scale over more than a block: segments of `length`, the
-// last perhaps shorter; a whole number of blocks.
-struct SegmentCut {
-  int length, count;
-};
-constexpr SegmentCut SegmentsOf(int cols) {
-  constexpr int kMost = 128;
-  const int count = (cols + kMost - 1) / kMost;
-  const int length = (cols + count * kBlock - 1) / (count * kBlock) * kBlock;
-  return {length, (cols + length - 1) / length};
-}
-
-// Rows of activations in segments: x ~= scale * (quant - 128).
-struct SegmentRows {
+// The same in 8 bits, 128 up, in the order in which many rows are multiplied at once.
+struct InterleavedRows {
   uint8_t* quants;  // [tile][cols / 4][16 rows][4]
-  float* scales;    // [tile][segments][16 rows]
+  float* scales;    // [tile][block][16 rows]
 };
 
 struct PanelArgs {
@@ -70,7 +58,7 @@ struct PanelArgs {
   const float* x;               // [m, cols]
   QuantizedRows quantized;      // kBlocks: in 16 bits
   QuantizedRows quantized_8;    // in 8 bits
-  SegmentRows segments;         // kBlocks: in 8 bits, by segments
+  InterleavedRows interleaved;  // kBlocks: in 8 bits, for many rows
   const uint16_t* x_bf16;       // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
   const uint16_t* x_bf16_rest;  // x - x_bf16, the same
   int first_row, end_row;       // of x; first_row is a multiple of kTileRows
@@ -106,17 +94,17 @@ struct MatmulKernels {
                    const QuantizedRows& out) = nullptr;
   void (*quantize_8)(const float* x, int cols, int first_row, int end_row,
                      const QuantizedRows& out) = nullptr;
-  // Other bits, the fastest for many rows; reads what quantize_segments wrote.
-  void (*blocks_segments)(const PanelArgs&) = nullptr;
-  void (*quantize_segments)(const float* x, int cols, int first_row, int end_row,
-                            const SegmentRows& out) = nullptr;
+  // Other bits, the fastest for many rows; reads what quantize_8_many wrote.
+  void (*blocks_8_many)(const PanelArgs&) = nullptr;
+  void (*quantize_8_many)(const float* x, int cols, int first_row, int end_row,
+                          const InterleavedRows& out) = nullptr;
 };
 
 // Each needs the instructions in its name, and those of the ones before it.
 const MatmulKernels& MatmulKernelsAvx2();
 const MatmulKernels& MatmulKernelsAvx512();
 const MatmulKernels& MatmulKernelsAvx512Vnni();
-const MatmulKernels& MatmulKernelsSegments();  // with the same instructions
+const MatmulKernels& MatmulKernelsMany();  // with the same instructions
 const MatmulKernels& MatmulKernelsAvx512Bf16();
 const MatmulKernels& MatmulKernelsAmxBf16();
 const MatmulKernels& MatmulKernelsAmxInt8();

@@ -28,8 +28,8 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.blocks_8) onto->blocks_8 = from.blocks_8;
   if (from.quantize) onto->quantize = from.quantize;
   if (from.quantize_8) onto->quantize_8 = from.quantize_8;
-  if (from.blocks_segments) onto->blocks_segments = from.blocks_segments;
-  if (from.quantize_segments) onto->quantize_segments = from.quantize_segments;
+  if (from.blocks_8_many) onto->blocks_8_many = from.blocks_8_many;
+  if (from.quantize_8_many) onto->quantize_8_many = from.quantize_8_many;
 }
 
 MatmulKernels ChooseKernels() {
@@ -38,7 +38,7 @@ MatmulKernels ChooseKernels() {
   const bool vnni = isa >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni");
   if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
   if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
-  if (vnni) Overlay(MatmulKernelsSegments(), &kernels);
+  if (vnni) Overlay(MatmulKernelsMany(), &kernels);
   if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
   if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
   if (isa >= Isa::kAmx && vnni && MachineHasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
@@ -50,13 +50,13 @@ MatmulKernels ChooseKernels() {
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
   constexpr int kSplitMinRows = 32;
-  constexpr int kEightBitsMinRows = 16;  // fewer wait for the memory anyway
-  constexpr int kSegmentsMinRows = 96;   // fewer do not pay for the weights' second rounding
+  constexpr int kEightBitsMinRows = 8;  // fewer wait for the memory anyway
+  constexpr int kManyMinRows = 32;      // fewer do not pay for the weights' second rounding
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (!batch_invariant) {
     if (kernels.blocks_split && m >= kSplitMinRows) return kernels.blocks_split;
-    if (!kernels.blocks_split && kernels.blocks_segments && m >= kSegmentsMinRows)
-      return kernels.blocks_segments;
+    if (!kernels.blocks_split && kernels.blocks_8_many && m >= kManyMinRows)
+      return kernels.blocks_8_many;
     if (!kernels.blocks_split && kernels.blocks_8 && m >= kEightBitsMinRows)
       return kernels.blocks_8;
   }
@@ -94,7 +94,7 @@ ActivationForm FormFor(MatmulKernel kernel) {
   if (kernel == kernels.blocks || kernel == kernels.blocks_tiled) return ActivationForm::kQuantized;
   if (kernel == kernels.blocks_split) return ActivationForm::kSplitBf16;
   if (kernel == kernels.blocks_8) return ActivationForm::kQuantized8;
-  if (kernel == kernels.blocks_segments) return ActivationForm::kSegments;
+  if (kernel == kernels.blocks_8_many) return ActivationForm::kInterleaved8;
   return kernel == kernels.bf16 ? ActivationForm::kBf16 : ActivationForm::kFloats;
 }
 
@@ -128,16 +128,15 @@ QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols, int val
           .half_sums = rows.half_sums + blocks * 2};
 }
 
-SegmentRows SegmentSpace(size_t tiles, int cols) {
+InterleavedRows InterleavedSpace(size_t tiles, int cols) {
   thread_local Arena arena;
   const size_t quants = tiles * kTileRows * cols;
-  uint8_t* p = arena.Get(quants + tiles * kTileRows * SegmentsOf(cols).count * sizeof(float));
+  uint8_t* p = arena.Get(quants + quants / kBlock * sizeof(float));
   return {p, reinterpret_cast<float*>(p + quants)};
 }
 
-SegmentRows FromTile(const SegmentRows& rows, size_t tile, int cols) {
-  return {rows.quants + tile * kTileRows * cols,
-          rows.scales + tile * kTileRows * SegmentsOf(cols).count};
+InterleavedRows FromTile(const InterleavedRows& rows, size_t tile, int cols) {
+  return {rows.quants + tile * kTileRows * cols, rows.scales + tile * kTileRows * (cols / kBlock)};
 }
 
 Bf16Rows Bf16Space(size_t tiles, int cols, bool with_rest) {
@@ -147,7 +146,7 @@ Bf16Rows Bf16Space(size_t tiles, int cols, bool with_rest) {
   return {rounded, with_rest ? rounded + values : nullptr};
 }
 
-// Room for one panel taken apart for the int8 tiles, two in 8 bits by segments, or two split into
+// Room for one panel taken apart for the int8 tiles, two unpacked to bytes, or two split into
 // terms of bf16, which take the most.
 size_t MatmulScratchBytes(int cols) {
   constexpr size_t kUsual = size_t{192} << 10;

@@ -28,7 +28,7 @@ enum class ActivationForm : uint8_t {
   kBf16,
   kSplitBf16,
   kQuantized8,
-  kSegments
+  kInterleaved8
 };
 inline constexpr int kActivationForms = 6;
 ActivationForm FormFor(MatmulKernel kernel);
@@ -61,8 +61,8 @@ class Arena {
 // The calling thread's work space for rows of x, 2 or 1 bytes a value; valid until it asks for as
 // many again.
 QuantizedRows QuantizedSpace(size_t tiles, int cols, int value_bytes);
-// The same for kSegments.
-SegmentRows SegmentSpace(size_t tiles, int cols);
+// The same for kInterleaved8.
+InterleavedRows InterleavedSpace(size_t tiles, int cols);
 // What kBf16 and kSplitBf16 read; `rest` is null but for the second.
 struct Bf16Rows {
   uint16_t* rounded = nullptr;
@@ -75,7 +75,7 @@ uint8_t* PanelScratch(int cols);
 
 // The rows from a tile on.
 QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols, int value_bytes);
-SegmentRows FromTile(const SegmentRows& rows, size_t tile, int cols);
+InterleavedRows FromTile(const InterleavedRows& rows, size_t tile, int cols);
 constexpr size_t Bf16TileElements(int cols) {
   return static_cast<size_t>(kTileRows) * ((static_cast<size_t>(cols) + 31) / 32 * 32);
 }

@@ -190,7 +190,7 @@ bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype !=
 //   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
 //   kStored blocks with VNNI and many rows, where batches may matter: half a step of 8-bit
 //   activations, 1 / (2 * 127) of the block's largest.
-//   (From 96 rows on by segments: SegmentsTolerance.)
+//   (From 32 rows on weights may be rounded, too: ManyRowsTolerance.)
 //   kStored blocks with AMX and many rows: 2^-15 of |x| |w|, what two bf16 terms of each leave out.
 //   kBFloat16: 2^-9 of x where the units round it (the weights' own rounding is in the reference).
 double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, double sum_abs,
@@ -208,22 +208,21 @@ double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, doub
 
 bool TakesEightBits(int m, bool batch_invariant) {
   const Isa isa = DetectIsa();
-  return m >= 16 && !batch_invariant && (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) &&
+  return m >= 8 && !batch_invariant && (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) &&
          __builtin_cpu_supports("avx512vnni");
 }
 
-// Both rounded to 8 bits by segments.
-bool TakesSegments(int m, bool batch_invariant) {
-  return m >= 96 && TakesEightBits(m, batch_invariant);
+bool TakesManyRows(int m, bool batch_invariant) {
+  return m >= 32 && TakesEightBits(m, batch_invariant);
 }
 
 // What that may cost a product: half a step of each, and of the weights' whole numbers of 1 / 256 a
-// little more. A segment's peak may be taken for somewhat more than it is.
-double SegmentsTolerance(const float* x, const float* w, int cols) {
-  const int length = SegmentsOf(cols).length;
+// little more. A block's peak may be taken for somewhat more than it is.
+double ManyRowsTolerance(const float* x, const float* w, int cols) {
+  constexpr int kLength = 32;
   double bound = 0;
-  for (int begin = 0; begin < cols; begin += length) {
-    const int end = std::min(begin + length, cols);
+  for (int begin = 0; begin < cols; begin += kLength) {
+    const int end = std::min(begin + kLength, cols);
     double x_peak = 0, w_peak = 0, x_sum = 0, w_sum = 0;
     for (int k = begin; k < end; ++k) {
       x_peak = std::max(x_peak, std::abs(double{x[k]}));
@@ -272,8 +271,8 @@ Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<flo
       const double error = std::abs(y[static_cast<size_t>(i) * weight.rows + j] - sum);
       double tolerance = Tolerance(dtype, blocks, TakesEightBits(m, batch_invariant), weight.cols,
                                    scale * sum_abs, sum_peak);
-      if (dtype == WeightDType::kStored && blocks && TakesSegments(m, batch_invariant)) {
-        tolerance += SegmentsTolerance(row, &weight.values[static_cast<size_t>(j) * weight.cols],
+      if (dtype == WeightDType::kStored && blocks && TakesManyRows(m, batch_invariant)) {
+        tolerance += ManyRowsTolerance(row, &weight.values[static_cast<size_t>(j) * weight.cols],
                                        weight.cols);
       }
       const double ratio = error / tolerance;
@@ -315,7 +314,7 @@ TEST_P(MatmulTest, EqualsTheDoubleLoop) {
       ASSERT_EQ(packed->cols(), cols);
       for (int m : {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 257}) {
         const std::vector<float> x = RandomActivations(m, cols, random_);
-        const bool invariant = m >= 16 && random_() % 2 == 0;
+        const bool invariant = m >= 8 && random_() % 2 == 0;
         Output y(m, rows);
         Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
                invariant, pool_);

@@ -1,0 +1,298 @@
+// Block weights for many rows, in 8 bits: the blocks of a panel are unpacked once for all rows, to
+// signed bytes that are multiplied as they are. What a block adds to its values, and scales for
+// halves of it, would cost each product again: such blocks are rounded once more, to 8 bits that
+// have a scale and nothing else.
+#include <immintrin.h>
+
+#include "kernels/cpu/matmul_avx512_blocks-inl.h"
+#include "kernels/cpu/matmul_rows-inl.h"
+
+namespace hydrant::cpu {
+namespace {
+
+// A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its block's scale.
+struct Panel8 {
+  int8_t* quants;   // [cols / 4][16 rows][4]
+  float* scales;    // [blocks][16]
+  int32_t* starts;  // [blocks][16]: -128 * sum of the block's quants; activations are 128 up
+};
+
+Panel8 PanelIn(uint8_t* scratch, int cols, int which) {
+  const size_t values = static_cast<size_t>(cols) * kPanelRows, scales = values / kBlock;
+  uint8_t* p = scratch + which * (values + scales * (sizeof(float) + sizeof(int32_t)));
+  Panel8 panel;
+  panel.quants = reinterpret_cast<int8_t*>(p);
+  panel.scales = reinterpret_cast<float*>(p + values);
+  panel.starts = reinterpret_cast<int32_t*>(panel.scales + scales);
+  return panel;
+}
+
+// value = scale * quant + least, of a block's half or of the whole block.
+struct Line {
+  __m512 scale, least;
+};
+
+template <DType dtype>
+inline Line LineOf(const uint8_t* group, const GroupLayout& layout, int block, int half) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  Line line = {ScaleOf<dtype>(group, layout, block, half), _mm512_setzero_ps()};
+  if constexpr (kTraits.has_min) line.least = MinOf<dtype>(group, layout, block, half);
+  if constexpr (kTraits.offset != 0)
+    line.least = _mm512_fnmadd_ps(line.scale, _mm512_set1_ps(kTraits.offset), line.least);
+  return line;
+}
+
+// The largest of the unsigned quants that a format may have. A block has it, or nearly: its scale
+// was chosen by that.
+template <DType dtype>
+constexpr int LargestQuant() {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  if (kTraits.codebook == Codebook::kNone) return (1 << (kTraits.low_bits + kTraits.high_bits)) - 1;
+  int largest = 0;
+  for (const uint8_t code : CodeBytesOf(kTraits).bytes) largest = code > largest ? code : largest;
+  return largest;
+}
+
+// What no value of each row of the block exceeds.
+template <DType dtype>
+inline __m512 PeakOf(const Line (&lines)[2]) {
+  __m512 peak = _mm512_setzero_ps();
+  for (const Line& line : lines) {
+    const __m512 other =
+        _mm512_fmadd_ps(line.scale, _mm512_set1_ps(LargestQuant<dtype>()), line.least);
+    peak = _mm512_max_ps(peak, _mm512_max_ps(_mm512_abs_ps(line.least), _mm512_abs_ps(other)));
+  }
+  return peak;
+}
+
+// Quants of the file to those in 8 bits, `line` divided by whose scale: of 6 bits at most in whole
+// numbers of 1 / 256, which wrap around on the way; of more in floats.
+template <bool kFewBits>
+struct Requantizer;
+
+template <>
+struct Requantizer<true> {
+  __m512i scale, least;  // twice in each row's lane
+
+  explicit Requantizer(const Line& line) {
+    const auto twice = [](__m512 value) {
+      const __m512i steps = _mm512_cvtps_epi32(value);
+      return _mm512_or_si512(_mm512_and_si512(steps, _mm512_set1_epi32(0xffff)),
+                             _mm512_slli_epi32(steps, 16));
+    };
+    const __m512 parts = _mm512_set1_ps(256.0f);
+    scale = twice(_mm512_mul_ps(line.scale, parts));
+    least = twice(_mm512_fmadd_ps(line.least, parts, _mm512_set1_ps(128.0f)));  // to nearest
+  }
+  __m512i operator()(__m512i quants) const {
+    const __m512i low = _mm512_set1_epi16(0xff);
+    const __m512i even = _mm512_mullo_epi16(_mm512_and_si512(quants, low), scale);
+    const __m512i odd = _mm512_mullo_epi16(_mm512_srli_epi16(quants, 8), scale);
+    return _mm512_or_si512(_mm512_srli_epi16(_mm512_add_epi16(even, least), 8),
+                           _mm512_andnot_si512(low, _mm512_add_epi16(odd, least)));
+  }
+};
+
+template <>
+struct Requantizer<false> {
+  Line line;
+
+  explicit Requantizer(const Line& divided) : line(divided) {}
+  __m512i operator()(__m512i quants) const {
+    const __m512i byte = _mm512_set1_epi32(255);
+    __m512i packed = _mm512_setzero_si512();
+    for (int i = 3; i >= 0; --i) {
+      const __m512i quant = _mm512_and_si512(_mm512_srli_epi32(quants, 8 * i), byte);
+      const __m512i rounded =
+          _mm512_cvtps_epi32(_mm512_fmadd_ps(line.scale, _mm512_cvtepi32_ps(quant), line.least));
+      packed = _mm512_or_si512(_mm512_slli_epi32(packed, 8), _mm512_and_si512(rounded, byte));
+    }
+    return packed;
+  }
+};
+
+// sum += dot products of four unsigned and four signed bytes each. GCC 12 copies the sums of its
+// own intrinsic back and forth where a loop carries them.
+inline __attribute__((always_inline)) void AddProducts(__m512i bytes, __m512i signed_bytes,
+                                                       __m512i* sum) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(signed_bytes));
+}
+
+// Whether quants less their offset are the bytes to multiply.
+constexpr bool IsScaleAlone(const BlockTraits& traits) { return !traits.has_min && !traits.halves; }
+
+// The bytes of a block, and their scales.
+template <DType dtype>
+inline __m512 ToBytes(const uint8_t* group, const GroupLayout& layout, int block,
+                      __m512i quants[8]) {
+  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  if constexpr (IsScaleAlone(kTraits)) {
+    for (int i = 0; i < 8; ++i)
+      quants[i] = _mm512_sub_epi8(quants[i], _mm512_set1_epi8(static_cast<char>(kTraits.offset)));
+    return ScaleOf<dtype>(group, layout, block, 0);
+  } else {
+    const Line lines[2] = {LineOf<dtype>(group, layout, block, 0),
+                           LineOf<dtype>(group, layout, block, kTraits.halves ? 1 : 0)};
+    const __m512 peak = PeakOf<dtype>(lines);
+    const __mmask16 usual = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(kSmallestPeak), _CMP_GT_OQ);
+    const __m512 inverse = _mm512_maskz_div_ps(usual, _mm512_set1_ps(127.0f), peak);
+    for (int half = 0; half < 2; ++half) {
+      const Requantizer<LargestQuant<dtype>() < 64> requantized(
+          {_mm512_mul_ps(lines[half].scale, inverse), _mm512_mul_ps(lines[half].least, inverse)});
+      for (int i = half * 4; i < half * 4 + 4; ++i) quants[i] = requantized(quants[i]);
+    }
+    return _mm512_mul_ps(peak, _mm512_set1_ps(1.0f / 127.0f));
+  }
+}
+
+template <DType dtype>
+void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
+  const int num_blocks = args.cols / kBlock;
+  const GroupLayout layout = GroupLayoutOf(BlockTraitsOf(dtype), num_blocks);
+  const uint8_t* group = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
+  const size_t block_bytes = args.panel_bytes / num_blocks;
+  for (int block = 0; block < num_blocks; ++block) {
+    __m512i quants[8];
+    PrefetchAhead(group + block * block_bytes, block_bytes);
+    UnpackBlock<dtype>(group, layout, block, quants);
+    const __m512 scale = ToBytes<dtype>(group, layout, block, quants);
+    __m512i sum = _mm512_setzero_si512();
+    for (int i = 0; i < 8; ++i) {
+      _mm512_store_si512(out.quants + (static_cast<size_t>(block) * 8 + i) * 64, quants[i]);
+      AddProducts(_mm512_set1_epi8(1), quants[i], &sum);
+    }
+    _mm512_store_ps(out.scales + block * kPanelRows, scale);
+    _mm512_store_si512(out.starts + block * kPanelRows,
+                       _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7)));
+  }
+}
+
+template <int kValue>
+struct Int {
+  constexpr operator int() const { return kValue; }  // NOLINT(google-explicit-constructor)
+};
+// Calls body(Int<0>()) .. body(Int<kCount - 1>()), unrolled before the compiler decides what lives
+// in registers.
+template <int kCount, int kFrom = 0, typename Body>
+inline __attribute__((always_inline)) void Unroll(const Body& body) {
+  if constexpr (kFrom < kCount) {
+    body(Int<kFrom>());
+    Unroll<kCount, kFrom + 1>(body);
+  }
+}
+
+// kRows rows of a tile from `row` on by two panels; of the second panel nothing is stored where it
+// is past the last. Integer and float sums all stay in registers, which more rows have no room for.
+template <int kRows>
+void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int row, int panel) {
+  const int num_blocks = args.cols / kBlock;
+  const size_t tile = static_cast<size_t>(row / kTileRows);
+  const uint8_t* x = args.interleaved.quants + tile * args.cols * kTileRows + row % kTileRows * 4;
+  const float* scales = args.interleaved.scales + tile * num_blocks * kTileRows + row % kTileRows;
+  const int8_t* one_quants = one.quants;
+  const int8_t* other_quants = other.quants;
+  __m512 sums[kRows], other_sums[kRows];
+  Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    sums[r] = other_sums[r] = _mm512_setzero_ps();
+  });
+  for (int block = 0; block < num_blocks; ++block, scales += kTileRows) {
+    __m512i dots[kRows], other_dots[kRows];
+    Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      dots[r] = _mm512_load_si512(one.starts + block * kPanelRows);
+      other_dots[r] = _mm512_load_si512(other.starts + block * kPanelRows);
+    });
+    for (int step = 0; step < kBlock / 4; ++step) {
+      const __m512i a = _mm512_load_si512(one_quants), b = _mm512_load_si512(other_quants);
+      Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+        const __m512i values = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x + r * 4));
+        AddProducts(values, a, &dots[r]);
+        AddProducts(values, b, &other_dots[r]);
+      });
+      x += 4 * kTileRows;
+      one_quants += 64;
+      other_quants += 64;
+    }
+    const __m512 scale = _mm512_load_ps(one.scales + block * kPanelRows);
+    const __m512 other_scale = _mm512_load_ps(other.scales + block * kPanelRows);
+    Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      const __m512 of_row = _mm512_set1_ps(scales[r]);
+      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, of_row), sums[r]);
+      other_sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(other_dots[r]),
+                                      _mm512_mul_ps(other_scale, of_row), other_sums[r]);
+    });
+  }
+  Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    if (row + r >= args.end_row) return;
+    StoreRow(args, row + r, panel, sums[r]);
+    if (panel + 1 < args.end_panel) StoreRow(args, row + r, panel + 1, other_sums[r]);
+  });
+}
+
+// The rows of a tile in three parts.
+template <DType dtype>
+struct ManyRange {
+  static void Run(const PanelArgs& args) {
+    for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
+      const Panel8 one = PanelIn(args.scratch, args.cols, 0);
+      Panel8 other = one;
+      Unpack<dtype>(args, panel, one);
+      if (panel + 1 < args.end_panel) {
+        other = PanelIn(args.scratch, args.cols, 1);
+        Unpack<dtype>(args, panel + 1, other);
+      }
+      for (int row = args.first_row; row < args.end_row; row += kTileRows) {
+        ManyTile<6>(args, one, other, row, panel);
+        if (row + 6 < args.end_row) ManyTile<6>(args, one, other, row + 6, panel);
+        if (row + 12 < args.end_row) ManyTile<4>(args, one, other, row + 12, panel);
+      }
+    }
+  }
+};
+
+// A row's block to four bytes every kTileRows * 4. Returns the scale; NaN where a value is not
+// finite, and 0 where all are zero, or too small for 1 / scale.
+inline float QuantizeBlock(const float* x, uint8_t* out) {
+  const __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+  const float peak =
+      _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])));
+  const bool has_nan = _mm512_cmp_ps_mask(values[0], values[1], _CMP_UNORD_Q) != 0;
+  const bool finite = !has_nan && peak <= kLargestFloat;
+  const bool usual = finite && peak >= kSmallestPeak;
+  const __m512 inverse = _mm512_set1_ps(kQuantLimit8 / peak);
+  for (int half = 0; half < 2; ++half) {
+    __m512i ints = _mm512_set1_epi32(128);
+    if (usual)
+      ints = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(values[half], inverse)), ints);
+    alignas(16) int32_t fours[4];
+    _mm_store_si128(reinterpret_cast<__m128i*>(fours), _mm512_cvtepi32_epi8(ints));
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<int32_t*>(out + (half * 4 + i) * (kTileRows * 4)) = fours[i];
+  }
+  if (!finite) return __builtin_nanf("");
+  return usual ? peak / kQuantLimit8 : 0.0f;
+}
+
+void QuantizeInterleaved(const float* x, int cols, int first_row, int end_row,
+                         const InterleavedRows& out) {
+  const int num_blocks = cols / kBlock;
+  for (int row = first_row; row < end_row; ++row) {
+    const float* values = x + static_cast<size_t>(row - first_row) * cols;
+    const size_t tile = static_cast<size_t>(row / kTileRows);
+    uint8_t* quants = out.quants + tile * cols * kTileRows + row % kTileRows * 4;
+    float* scales = out.scales + tile * num_blocks * kTileRows + row % kTileRows;
+    for (int block = 0; block < num_blocks; ++block) {
+      scales[block * kTileRows] = QuantizeBlock(
+          values + block * kBlock, quants + static_cast<size_t>(block) * kBlock * kTileRows);
+    }
+  }
+}
+
+}  // namespace
+
+const MatmulKernels& MatmulKernelsMany() {
+  static constexpr MatmulKernels kKernels = {.blocks_8_many = ForFormat<ManyRange>,
+                                             .quantize_8_many = QuantizeInterleaved};
+  return kKernels;
+}
+
+}  // namespace hydrant::cpu
