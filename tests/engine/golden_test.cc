@@ -319,7 +319,7 @@ TEST_F(SmolLm2Test, StoredLogitsAreCloseToTransformers) {
   EXPECT_LT(LogitDifferences(Make(WeightDType::kStored, true).get()).worst, 0.05);
 }
 
-// Prompts of 16 tokens or more may take activations in 8 bits. llama.cpp, which always does,
+// Prompts of 8 tokens or more may take activations in 8 bits. llama.cpp, which always does,
 // differs from these logits by 0.20 on average and by 1.40 at most (llama-cpp-python 0.3.36).
 TEST_F(SmolLm2Test, StoredLogitsOfLongPromptsAreNoFurtherThanLlamaCpps) {
   const Differences found = LogitDifferences(Make(WeightDType::kStored).get());

@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Load(
   absl::StatusOr<std::unique_ptr<ModelSource>> source = OpenModel(path, LoadFormat::kAuto);
   if (!source.ok()) return source.status();
   EngineOptions options;
+  options.batch_invariant = true;  // else 8 rows and more of block weights take 8 bits
   options.device = device;
   options.num_threads = 2;
   options.dtype = dtype;
