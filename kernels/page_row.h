@@ -5,7 +5,7 @@
 //   q8_0 ("int8")    GGUF's blocks: 32 values share a scale in half precision
 //   q4_0 ("int4")    the same with 4 bits, of the values after a Hadamard transform of each 32: it
 //                    spreads what a few channels of keys have in excess, which would set the scale
-//                    of all (QuaRot, arXiv 2404.00456, section 4.2, of whole heads there)
+//                    of all (QuaRot, arXiv 2404.00456, of whole heads there)
 //
 // What has been rounded once is rounded to the same bits again. A block with a value that is not
 // finite, or larger than its scale may say (8e6 of q8_0, 1e5 of q4_0), is NaN.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention_types.h"
+#include "kernels/cpu/unroll.h"
 
 #define HYDRANT_SIMD_NAMESPACE avx2
 #define HYDRANT_INLINE inline __attribute__((always_inline))
@@ -22,18 +23,6 @@ inline constexpr int kLanes = 8;
 inline constexpr int kGroupTile = 3;
 inline constexpr int kDimTile = 4;
 inline constexpr int kPanelTile = 6;
-
-// Calls body(Int<0>()) .. body(Int<kCount - 1>()), unrolled before the compiler decides what lives
-// in registers: arrays of accumulators indexed this way never touch memory, which plain loops do
-// not ensure.
-template <int kCount, int kFrom = 0, typename Body>
-HYDRANT_INLINE void Unroll(const Body& body) {
-  if constexpr (kFrom < kCount) {
-    body(Int<kFrom>());
-    Unroll<kCount, kFrom + 1>(body);
-  }
-}
-#define HYDRANT_UNROLLED(i) [&](auto i) __attribute__((always_inline))
 
 HYDRANT_INLINE Vec Zero() { return _mm256_setzero_ps(); }
 HYDRANT_INLINE Vec Set(float x) { return _mm256_set1_ps(x); }

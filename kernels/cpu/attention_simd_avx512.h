@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/attention_types.h"
+#include "kernels/cpu/unroll.h"
 
 #define HYDRANT_SIMD_NAMESPACE avx512
 #define HYDRANT_INLINE inline __attribute__((always_inline))
@@ -31,18 +32,6 @@ inline constexpr int kGroupTile =
 inline constexpr int kDimTile = 4;  // vectors of the value row held in registers with them
 inline constexpr int kPanelTile =
     12;  // rows of a prefill panel held in registers, two vectors each
-
-// Calls body(Int<0>()) .. body(Int<kCount - 1>()), unrolled before the compiler decides what lives
-// in registers: arrays of accumulators indexed this way never touch memory, which plain loops do
-// not ensure.
-template <int kCount, int kFrom = 0, typename Body>
-HYDRANT_INLINE void Unroll(const Body& body) {
-  if constexpr (kFrom < kCount) {
-    body(Int<kFrom>());
-    Unroll<kCount, kFrom + 1>(body);
-  }
-}
-#define HYDRANT_UNROLLED(i) [&](auto i) __attribute__((always_inline))
 
 HYDRANT_INLINE Vec Zero() { return _mm512_setzero_ps(); }
 HYDRANT_INLINE Vec Set(float x) { return _mm512_set1_ps(x); }

@@ -31,15 +31,6 @@ inline constexpr bool kIsBlock<Q8Block> = true;
 template <>
 inline constexpr bool kIsBlock<Q4Block> = true;
 
-// A number as a type, for kernels whose sizes are known when they are compiled.
-template <int kValue>
-struct Int {
-  // NOLINTNEXTLINE(readability-identifier-naming): as in std::integral_constant
-  static constexpr int value = kValue;
-  // NOLINTNEXTLINE(google-explicit-constructor): a number, wherever one is wanted
-  constexpr operator int() const { return kValue; }
-};
-
 // e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln(2) / 2. The polynomial interpolates (e^r - 1 - r) /
 // r^2 at the Chebyshev nodes of that range; its relative error is 1e-8, below fp32's rounding. ln 2
 // is split so that n * kLn2High is exact.

@@ -25,7 +25,7 @@ void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
 constexpr int kTasksPerThreadOfMany = 12;
 constexpr int kPanelStepOfMany = 2;
 
-// Each task rounds its panels anew: few tasks by rows, whose activations may come from the third
+// Each task unpacks its panels anew: few tasks by rows, whose activations may come from the third
 // cache.
 int RowsOfManyTask(int m, int cols) {
   constexpr int kRowBytes = 2 << 20;

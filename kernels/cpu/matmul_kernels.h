@@ -69,33 +69,31 @@ struct PanelArgs {
   size_t scratch_bytes;  // MatmulScratchBytes() at least
 };
 
-// A null function: the instruction set has none, take the one of the set below it.
+using MatmulKernel = void (*)(const PanelArgs&);
+
+// A null function: the instruction set has none, take the one of the set below it. What converts
+// activations takes rows [first_row, end_row) of `out`; x begins with the first of them.
 struct MatmulKernels {
-  void (*f32)(const PanelArgs&) = nullptr;
-  void (*f16)(const PanelArgs&) = nullptr;
-  void (*bf16_widened)(const PanelArgs&) = nullptr;  // fp32 activations
-  void (*f8)(const PanelArgs&) = nullptr;
-  void (*bf16)(const PanelArgs&) = nullptr;  // bf16 activations, from x_bf16
-  // Rows to bf16 tiles: rows [first_row, end_row) of these; x begins with the first of them.
-  // `rest`, where wanted, takes what that left over, as bf16 too.
+  MatmulKernel f32 = nullptr;
+  MatmulKernel f16 = nullptr;
+  MatmulKernel bf16_widened = nullptr;  // fp32 activations
+  MatmulKernel f8 = nullptr;
+  MatmulKernel bf16 = nullptr;  // bf16 activations, from x_bf16
+  // Rows to bf16 tiles. `rest`, where wanted, takes what that left over, as bf16 too.
   void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out,
                      uint16_t* rest) = nullptr;
 
-  void (*blocks)(const PanelArgs&) =
-      nullptr;  // any number of rows; reads what its own `quantize` wrote
-  void (*blocks_tiled)(const PanelArgs&) =
-      nullptr;  // the same bits as `blocks`, faster for many rows
-  void (*blocks_split)(const PanelArgs&) =
-      nullptr;  // other bits, faster still; from x_bf16 and x_bf16_rest
-  void (*blocks_8)(const PanelArgs&) =
-      nullptr;  // other bits, faster still; reads what quantize_8 wrote
-  // Rows [first_row, end_row) of `out`; x begins with the first of them.
-  void (*quantize)(const float* x, int cols, int first_row, int end_row,
-                   const QuantizedRows& out) = nullptr;
-  void (*quantize_8)(const float* x, int cols, int first_row, int end_row,
-                     const QuantizedRows& out) = nullptr;
-  // Other bits, the fastest for many rows; reads what quantize_8_many wrote.
-  void (*blocks_8_many)(const PanelArgs&) = nullptr;
+  MatmulKernel blocks = nullptr;        // any number of rows; reads what its own `quantize` wrote
+  MatmulKernel blocks_tiled = nullptr;  // the same bits as `blocks`, faster for many rows
+  // Other bits, faster still. `blocks_split` reads x_bf16 and x_bf16_rest, the others what the
+  // function of their number below wrote.
+  MatmulKernel blocks_split = nullptr;
+  MatmulKernel blocks_8 = nullptr;
+  MatmulKernel blocks_8_many = nullptr;  // the fastest for many rows
+  using Quantize = void (*)(const float* x, int cols, int first_row, int end_row,
+                            const QuantizedRows& out);
+  Quantize quantize = nullptr;
+  Quantize quantize_8 = nullptr;
   void (*quantize_8_many)(const float* x, int cols, int first_row, int end_row,
                           const InterleavedRows& out) = nullptr;
 };

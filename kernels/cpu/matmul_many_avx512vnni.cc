@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/matmul_avx512_blocks-inl.h"
 #include "kernels/cpu/matmul_rows-inl.h"
+#include "kernels/cpu/unroll.h"
 
 namespace hydrant::cpu {
 namespace {
@@ -167,20 +168,6 @@ void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
   }
 }
 
-template <int kValue>
-struct Int {
-  constexpr operator int() const { return kValue; }  // NOLINT(google-explicit-constructor)
-};
-// Calls body(Int<0>()) .. body(Int<kCount - 1>()), unrolled before the compiler decides what lives
-// in registers.
-template <int kCount, int kFrom = 0, typename Body>
-inline __attribute__((always_inline)) void Unroll(const Body& body) {
-  if constexpr (kFrom < kCount) {
-    body(Int<kFrom>());
-    Unroll<kCount, kFrom + 1>(body);
-  }
-}
-
 // kRows rows of a tile from `row` on by two panels; of the second panel nothing is stored where it
 // is past the last. Integer and float sums all stay in registers, which more rows have no room for.
 template <int kRows>
@@ -192,18 +179,16 @@ void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int
   const int8_t* one_quants = one.quants;
   const int8_t* other_quants = other.quants;
   __m512 sums[kRows], other_sums[kRows];
-  Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-    sums[r] = other_sums[r] = _mm512_setzero_ps();
-  });
+  Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[r] = other_sums[r] = _mm512_setzero_ps(); });
   for (int block = 0; block < num_blocks; ++block, scales += kTileRows) {
     __m512i dots[kRows], other_dots[kRows];
-    Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
       dots[r] = _mm512_load_si512(one.starts + block * kPanelRows);
       other_dots[r] = _mm512_load_si512(other.starts + block * kPanelRows);
     });
     for (int step = 0; step < kBlock / 4; ++step) {
       const __m512i a = _mm512_load_si512(one_quants), b = _mm512_load_si512(other_quants);
-      Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      Unroll<kRows>(HYDRANT_UNROLLED(r) {
         const __m512i values = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x + r * 4));
         AddProducts(values, a, &dots[r]);
         AddProducts(values, b, &other_dots[r]);
@@ -214,14 +199,14 @@ void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int
     }
     const __m512 scale = _mm512_load_ps(one.scales + block * kPanelRows);
     const __m512 other_scale = _mm512_load_ps(other.scales + block * kPanelRows);
-    Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
       const __m512 of_row = _mm512_set1_ps(scales[r]);
       sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, of_row), sums[r]);
       other_sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(other_dots[r]),
                                       _mm512_mul_ps(other_scale, of_row), other_sums[r]);
     });
   }
-  Unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
     if (row + r >= args.end_row) return;
     StoreRow(args, row + r, panel, sums[r]);
     if (panel + 1 < args.end_panel) StoreRow(args, row + r, panel + 1, other_sums[r]);

@@ -11,8 +11,6 @@
 
 namespace hydrant::cpu {
 
-using MatmulKernel = void (*)(const PanelArgs&);
-
 // The fastest of what this machine has. Any thread may call.
 const MatmulKernels& ChosenMatmulKernels();
 

@@ -94,15 +94,7 @@ class ContextTest : public ::testing::TestWithParam<std::tuple<std::string, Fami
       5);
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, ContextTest,
-                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                                            ::testing::Values(Family{"llama", DType::kF16},
-                                                              Family{"llama", DType::kQ8_0, 32},
-                                                              Family{"opt", DType::kBF16},
-                                                              Family{"gemma3_text", DType::kF16})),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
-                         });
+INSTANTIATE_TEST_SUITE_P(Devices, ContextTest, DevicesAndFamilies(), NameOfDeviceAndFamily);
 
 TEST_P(ContextTest, GoesOnAsIfNothingHadHappened) {
   for (const PolicyInfo& policy : ListPolicies()) {

@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -34,6 +35,21 @@ struct Family {
     return BlockElements(kv_dtype) == 1 ? name : name + ("_" + std::string(DTypeName(kv_dtype)));
   }
 };
+
+// What a test of devices and families is named, for INSTANTIATE_TEST_SUITE_P.
+inline std::string NameOfDeviceAndFamily(
+    const testing::TestParamInfo<std::tuple<std::string, Family>>& info) {
+  return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
+}
+
+// Every device with the families whose caches differ: other rotations, layers with a window, keys
+// and values in blocks.
+inline auto DevicesAndFamilies() {
+  return testing::Combine(
+      testing::Values("reference", "cpu", "cuda"),
+      testing::Values(Family{"llama", DType::kF16}, Family{"llama", DType::kQ8_0, 32},
+                      Family{"opt", DType::kBF16}, Family{"gemma3_text", DType::kF16}));
+}
 
 // A pool of 4,000 pages; two runs of the same give the same bits.
 inline EngineOptions InvariantOptions(const std::string& device, DType kv_dtype) {

@@ -62,9 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, PrefixCachingTest,
                                                               Family{"opt", DType::kBF16},
                                                               Family{"gemma3_text", DType::kF16},
                                                               Family{"qwen3_moe", DType::kF32})),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
-                         });
+                         NameOfDeviceAndFamily);
 
 // A prompt of 150 tokens, and others that share 0, 1, a block less one, a block, a block and one,
 // all of its whole blocks, all of its tokens.

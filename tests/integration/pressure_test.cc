@@ -77,15 +77,7 @@ class PressureTest : public ::testing::TestWithParam<std::tuple<std::string, Fam
       5);
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, PressureTest,
-                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                                            ::testing::Values(Family{"llama", DType::kF16},
-                                                              Family{"llama", DType::kQ8_0, 32},
-                                                              Family{"opt", DType::kBF16},
-                                                              Family{"gemma3_text", DType::kF16})),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
-                         });
+INSTANTIATE_TEST_SUITE_P(Devices, PressureTest, DevicesAndFamilies(), NameOfDeviceAndFamily);
 
 TEST_P(PressureTest, EveryPolicyComesBackAsItWas) {
   const std::set<std::string> of_emulation = {"full", "h2o", "ada-snapkv", "co2", "subgen"};

@@ -51,15 +51,7 @@ class SharedPagesTest : public ::testing::TestWithParam<std::tuple<std::string, 
       5);
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, SharedPagesTest,
-                         ::testing::Combine(::testing::Values("reference", "cpu", "cuda"),
-                                            ::testing::Values(Family{"llama", DType::kF16},
-                                                              Family{"llama", DType::kQ8_0, 32},
-                                                              Family{"opt", DType::kBF16},
-                                                              Family{"gemma3_text", DType::kF16})),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" + std::get<1>(info.param).Label();
-                         });
+INSTANTIATE_TEST_SUITE_P(Devices, SharedPagesTest, DevicesAndFamilies(), NameOfDeviceAndFamily);
 
 // Four prompts that begin alike under one policy, of which one is read first. Caps of 110 are
 // reached while they decode: from then on each overwrites entries of its own.
