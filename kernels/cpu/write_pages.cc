@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/select.h"
@@ -17,11 +18,28 @@ HWY_BEFORE_NAMESPACE();
 namespace hydrant::cpu {
 namespace HWY_NAMESPACE {
 
+// Entries [begin, end) of one head that is kept whole, page by page.
+void WriteWhole(const WritePagesArgs& args, int head, int begin, int end) {
+  const KvPages& pages = args.pages;
+  const size_t d = pages.layout.head_dim;
+  const int block_size = pages.layout.block_size;
+  const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
+  for (int entry = begin, run = 0; entry < end; entry += run) {
+    run = std::min(end - entry, block_size - entry % block_size);
+    const size_t index = PageIndex(pages.layout, blocks, entry);
+    const size_t in = head * args.kv_head_stride + entry * d;
+    StoreRow(pages.layout.dtype, args.k + in, run * d, pages.keys, index * d);
+    StoreRow(pages.layout.dtype, args.v + in, run * d, pages.values, index * d);
+    std::iota(pages.positions + index, pages.positions + index + run, entry);
+  }
+}
+
 // Entries [begin, end) of one head: keys, values and positions.
 // rotated: [head_dim] of the caller's, for a rolling slot.
 void WriteEntries(const WritePagesArgs& args, int head, int begin, int end, float* rotated) {
   const KvPages& pages = args.pages;
   const bool rolling = args.tables.rules[args.slot].rolling;
+  if (args.kept == nullptr && !rolling) return WriteWhole(args, head, begin, end);
   const size_t d = pages.layout.head_dim;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   for (int entry = begin; entry < end; ++entry) {
