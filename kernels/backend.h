@@ -95,6 +95,8 @@ class Backend {
   // in pages of `kv`: a type of as many bits, or of more, of those that are multiplied faster than
   // fp32.
   virtual DType AttentionDType(DType kv) const { return BlockElements(kv) == 1 ? kv : DType::kF32; }
+  // The same where only statistics are wanted, by which entries are ranked.
+  virtual DType RankingDType(DType kv) const { return AttentionDType(kv); }
 
   // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
   // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture

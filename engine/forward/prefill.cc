@@ -317,6 +317,7 @@ void PrefillRunner::Echo(int layer, const PrefillSlice& slice, const KvState& kv
   args.num_queries = n;
   args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
   args.end_key = n;
+  args.precision = backend_->RankingDType(kv.pages().layout.dtype);
   for (const PromptCompressor::Statistics& pass : compressor_->EchoPasses(slice, kv)) {
     args.statistics = pass;
     backend_->PrefillAttention(args);

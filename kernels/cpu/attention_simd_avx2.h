@@ -126,13 +126,21 @@ HYDRANT_INLINE Vec Exp(Vec x) {
   return _mm256_andnot_ps(Less(x, Set(kExpLowest)), Mul(p, _mm256_castsi256_ps(exponent)));
 }
 
-HYDRANT_INLINE Vec FoldQuad(Vec a, Vec b, Vec c, Vec d) {
-  const Vec ab = Add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
-  const Vec cd = Add(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
-  return Add(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+struct Sum {
+  HYDRANT_INLINE Vec operator()(Vec a, Vec b) const { return Add(a, b); }
+};
+struct Largest {
+  HYDRANT_INLINE Vec operator()(Vec a, Vec b) const { return Max(a, b); }
+};
+template <typename Op>
+HYDRANT_INLINE Vec FoldQuad(Op op, Vec a, Vec b, Vec c, Vec d) {
+  const Vec ab = op(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const Vec cd = op(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  return op(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
 }
-HYDRANT_INLINE Vec JoinQuads(const Vec* q) {
-  return Add(_mm256_permute2f128_ps(q[0], q[1], 0x20), _mm256_permute2f128_ps(q[0], q[1], 0x31));
+template <typename Op>
+HYDRANT_INLINE Vec JoinQuads(Op op, const Vec* q) {
+  return op(_mm256_permute2f128_ps(q[0], q[1], 0x20), _mm256_permute2f128_ps(q[0], q[1], 0x31));
 }
 HYDRANT_INLINE float FirstLane(Vec v) { return _mm256_cvtss_f32(v); }
 HYDRANT_INLINE float ReduceAdd(Vec v) {

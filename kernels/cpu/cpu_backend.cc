@@ -52,6 +52,10 @@ class CpuBackend final : public HostBackend {
     if (options_.batch_invariant) return DType::kF32;
     return has_bf16 && kv != DType::kF32 ? DType::kBF16 : Backend::AttentionDType(kv);
   }
+  DType RankingDType(DType kv) const override {
+    const bool exact = options_.batch_invariant || kv == DType::kF32;
+    return !exact && cpu::HasVnni() ? DType::kQ8_0 : AttentionDType(kv);
+  }
   void Matmul(const MatmulArgs& args) override {
     cpu::Matmul(args, options_.batch_invariant, threads_);
   }

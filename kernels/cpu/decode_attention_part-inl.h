@@ -155,13 +155,13 @@ void Logits(const void* keys, const void* values, const PartRows& rows, int head
         });
       }
       Unroll<kGroup>(HYDRANT_UNROLLED(g) {
-        quads[g][quad] = FoldQuad(acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
+        quads[g][quad] = FoldQuad(Sum(), acc[g][0], acc[g][1], acc[g][2], acc[g][3]);
       });
     }
     const Mask live = FirstN(rows.count - i);
     for (int g = 0; g < kGroup; ++g)
       Store(logits + g * logit_stride + i,
-            Select(live, JoinQuads(quads[g]), Set(-__builtin_inff())));
+            Select(live, JoinQuads(Sum(), quads[g]), Set(-__builtin_inff())));
   }
 }
 

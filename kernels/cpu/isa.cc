@@ -80,6 +80,8 @@ Isa DetectIsa() {
   return isa;
 }
 
+bool HasVnni() { return DetectIsa() >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni"); }
+
 absl::Status CheckIsa() {
   if (!MachineHasAvx2()) {
     return absl::InvalidArgumentError(

@@ -24,6 +24,9 @@ enum class Isa {
 // where the machine lacks it: CheckIsa() tells.
 Isa DetectIsa();
 
+// Whether that is kAvx512 at least and the machine multiplies bytes four at a time (AVX512_VNNI).
+bool HasVnni();
+
 // InvalidArgument where the machine lacks AVX2, FMA or F16C, or HYDRANT_CPU_ISA is not one of its
 // values.
 absl::Status CheckIsa();

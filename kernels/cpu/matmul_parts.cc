@@ -35,7 +35,7 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
 MatmulKernels ChooseKernels() {
   const Isa isa = DetectIsa();
   MatmulKernels kernels = MatmulKernelsAvx2();
-  const bool vnni = isa >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni");
+  const bool vnni = HasVnni();
   if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
   if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);
   if (vnni) Overlay(MatmulKernelsMany(), &kernels);

@@ -61,6 +61,8 @@ struct Run {
   PrefillShape shape;
   PrefillTileKernel attend;
   PrefixRows prefix;
+  const float*
+      byte_keys;  // [num_kv_heads, NumKeys(), ByteKeyStride(head_dim)]; null: they lie in k
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int end_position() const { return args.first_position + args.num_queries; }
@@ -79,6 +81,27 @@ struct Run {
   }
 };
 
+// Whether q and k are multiplied in 8 bits.
+bool TakesBytes(const PrefillAttentionArgs& args) {
+  const bool wanted = args.precision == DType::kQ8_0 && args.out == nullptr;
+  return wanted && args.prefix == nullptr && args.head_dim >= 4 && HasVnni();
+}
+
+// The keys in 8 bits, in memory of the calling thread.
+const float* RoundKeys(const PrefillAttentionArgs& args, ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  const int keys = args.NumKeys(), stride = ByteKeyStride(args.head_dim);
+  float* const rounded = scratch.Reserve(size_t{1} * args.num_kv_heads * keys * stride);
+  const int panels = NumPanels(keys);
+  pool.ParallelFor(args.num_kv_heads * panels, [&](int task, int) {
+    const int64_t head = task / panels, first = task % panels * kKeyPanel;
+    RoundKeysAvx512Vnni(args.k + head * args.kv_head_stride + first * args.head_dim,
+                        std::min<int>(kKeyPanel, keys - first), args.head_dim,
+                        rounded + (head * keys + first) * stride);
+  });
+  return rounded;
+}
+
 PrefillTileKernel KernelFor(DType precision) {
   const Isa isa = DetectIsa();
   if (isa >= Isa::kAvx512Bf16 && precision == DType::kBF16) return PrefillTileAvx512Bf16();
@@ -92,7 +115,8 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
-  return {args, shape, KernelFor(args.precision), ReadPrefix(args, pool)};
+  if (TakesBytes(args)) return {args, shape, PrefillTileAvx512Vnni(), {}, RoundKeys(args, pool)};
+  return {args, shape, KernelFor(args.precision), ReadPrefix(args, pool), nullptr};
 }
 
 PrefillTile TileOf(const Run& run, int kv_head, int tile) {
@@ -102,7 +126,9 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
                         static_cast<size_t>(kv_head) * run.shape.group * args.head_dim;
   PrefillTile work;
   work.q = args.q + offset;
-  work.k = args.k + kv_head * args.kv_head_stride;
+  work.k = run.byte_keys != nullptr ? run.byte_keys + int64_t{1} * kv_head * args.NumKeys() *
+                                                          ByteKeyStride(args.head_dim)
+                                    : args.k + kv_head * args.kv_head_stride;
   work.v = args.v + kv_head * args.kv_head_stride;
   work.out = args.out == nullptr ? nullptr : static_cast<float*>(args.out) + offset;
   if (args.sink_logits != nullptr) work.sinks = args.sink_logits + kv_head * run.shape.group;

@@ -45,7 +45,7 @@ struct TileStatistic {
 
 struct PrefillTile {
   const float* q = nullptr;         // first query, first query head of the group
-  const float* k = nullptr;         // [num_keys, head_dim]
+  const float* k = nullptr;         // [num_keys, head_dim], or as its kernel wants them
   const float* v = nullptr;         // [num_keys, head_dim]
   float* out = nullptr;             // as q; null: not wanted
   const float* sinks = nullptr;     // [group], the query heads' sink logits; null: none
@@ -123,6 +123,15 @@ using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile&
 PrefillTileKernel PrefillTileAvx2();
 PrefillTileKernel PrefillTileAvx512();
 PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v and the weights to bf16
+
+// Words of 32 bits that numbers of 8 bits take, and a key of them with its scale and its sum.
+constexpr int NumByteWords(int head_dim) { return (head_dim + 3) / 4; }
+constexpr int ByteKeyStride(int head_dim) { return NumByteWords(head_dim) + 2; }
+// Rounds q to 8 bits; PrefillTile::k is what RoundKeysAvx512Vnni() left. REQUIRES: a head_dim of at
+// least 4, no output, no prefix
+PrefillTileKernel PrefillTileAvx512Vnni();
+// keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
+void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to);
 
 }  // namespace hydrant::cpu
 

@@ -4,6 +4,12 @@
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
+// Of keys as the tile has them, in floats.
+HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
+
+// Of a logit less the maximum.
+HYDRANT_INLINE Vec WeightOf(Vec x) { return Exp(x); }
+
 // logits[r, lanes] = sum over d of keys[r, d] * queries[d, lanes], for kRows keys.
 template <int kRows>
 HYDRANT_INLINE void LogitBlock(const float* keys, int head_dim, const float* queries,

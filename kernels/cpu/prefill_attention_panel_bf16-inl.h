@@ -8,6 +8,12 @@
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
+// Of keys as the tile has them, in floats.
+HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
+
+// Of a logit less the maximum.
+HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
+
 HYDRANT_INLINE constexpr int Pairs(int count) { return (count + 1) / 2; }
 
 HYDRANT_INLINE __m512bh LoadPairs(const float* p) {

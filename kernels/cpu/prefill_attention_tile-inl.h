@@ -2,6 +2,8 @@
 // online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's statistics. Included
 // once per instruction set, after attention_softcap-inl.h and prefill_attention_panel-inl.h.
 
+#include <type_traits>
+
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 inline constexpr float kMinusInfinity = -__builtin_inff();
@@ -87,9 +89,10 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
   const bool of_prefix = panel < prefix_panels;
   const int first = (of_prefix ? panel : panel - prefix_panels) * kKeyPanel;
   const int left = (of_prefix ? tile.num_prefix_keys : tile.num_keys()) - first;
-  const int64_t offset = static_cast<int64_t>(first) * shape.head_dim;
-  return {.k = (of_prefix ? tile.prefix_k : tile.k) + offset,
-          .v = (of_prefix ? tile.prefix_v : tile.v) + offset,
+  const int64_t of_keys = static_cast<int64_t>(first) * KeyStride(shape.head_dim);
+  const int64_t of_values = static_cast<int64_t>(first) * shape.head_dim;
+  return {.k = (of_prefix ? tile.prefix_k : tile.k) + of_keys,
+          .v = (of_prefix ? tile.prefix_v : tile.v) + of_values,
           .rows = left < kKeyPanel ? left : kKeyPanel,
           .first_key = of_prefix ? -kKeyPanel : first,
           .column = of_prefix ? first : tile.num_prefix_keys + first};
@@ -125,7 +128,7 @@ HYDRANT_INLINE void PanelWeights(int rows, float* logits, float* maxima, float* 
     Vec sum = Mul(Load(sums + lane), factor);
     for (int r = 0; r < rows; ++r) {
       float* row = logits + r * kQueryTile + lane;
-      const Vec w = Exp(Sub(Load(row), max));
+      const Vec w = WeightOf(Sub(Load(row), max));
       Store(row, w);
       sum = Add(sum, w);
     }
@@ -165,19 +168,22 @@ struct PanelStatistic {
   float* out;  // [rows]
 };
 
-// The group's weight (GroupReduce, a mean as a sum) of one key, for a vector of queries.
+// Adds a head's attention weights, weights * factors, to those of the group's heads before it
+// (GroupReduce, a mean as a sum).
+template <GroupReduce kReduce>
+HYDRANT_INLINE Vec JoinHeads(Vec before, Vec weights, Vec factors) {
+  if (kReduce == GroupReduce::kMean) return Fma(weights, factors, before);
+  const Vec a = Mul(weights, factors);
+  return kReduce == GroupReduce::kMax ? Max(before, a) : Fma(a, a, before);
+}
+
+// The group's weight of one key, for a vector of queries.
 template <GroupReduce kReduce>
 HYDRANT_INLINE Vec GroupWeight(const float* weights, const float* factors, int group) {
   Vec w = Zero();
   for (int g = 0; g < group; ++g) {
-    const Vec a = Mul(Load(weights + g * kKeyPanel * kQueryTile), Load(factors + g * kQueryTile));
-    if (kReduce == GroupReduce::kMax) {
-      w = Max(w, a);
-    } else if (kReduce == GroupReduce::kMean) {
-      w = Add(w, a);
-    } else {
-      w = Fma(a, a, w);
-    }
+    w = JoinHeads<kReduce>(w, Load(weights + g * kKeyPanel * kQueryTile),
+                           Load(factors + g * kQueryTile));
   }
   return w;
 }
@@ -203,27 +209,74 @@ HYDRANT_INLINE Vec KeyStatistic(const PanelStatistic& panel, int row) {
              : total;
 }
 
+// Of `rows` keys, or of a vector of them where there are more.
+HYDRANT_INLINE void StoreKeys(Vec values, int rows, float* out) {
+  if (rows >= kLanes) {
+    Store(out, values);
+  } else {
+    MaskStore(FirstN(rows), out, values);
+  }
+}
+
 // Rows past the last one in a vector are computed from what scratch holds, and dropped.
 template <Kind kKind, GroupReduce kReduce>
 void ReducePanel(const PanelStatistic& panel) {
-  if constexpr (kKind == Kind::kMax) {
-    for (int r = 0; r < panel.rows; ++r)
-      panel.out[r] = ReduceMax(KeyStatistic<kKind, kReduce>(panel, r));
-    return;
-  }
+  constexpr std::conditional_t<kKind == Kind::kMax, Largest, Sum> kFold;
   for (int r = 0; r < panel.rows; r += kLanes) {
     Vec quads[kLanes / 4];
     for (int quad = 0; quad < kLanes / 4; ++quad) {
       Vec key[4];
       for (int i = 0; i < 4; ++i) key[i] = KeyStatistic<kKind, kReduce>(panel, r + quad * 4 + i);
-      quads[quad] = FoldQuad(key[0], key[1], key[2], key[3]);
+      quads[quad] = FoldQuad(kFold, key[0], key[1], key[2], key[3]);
     }
-    const Vec all = JoinQuads(quads);
-    if (r + kLanes <= panel.rows) {
-      Store(panel.out + r, all);
-    } else {
-      MaskStore(FirstN(panel.rows - r), panel.out + r, all);
+    StoreKeys(JoinQuads(kFold, quads), panel.rows - r, panel.out + r);
+  }
+}
+
+// A sum, and the largest weight of the group's heads, of one key.
+template <GroupReduce kReduce>
+HYDRANT_INLINE void KeySumAndMax(const PanelStatistic& panel, int row, Vec* sum, Vec* largest) {
+  *sum = *largest = Zero();
+  for (int lane = 0; lane < kQueryTile; lane += kLanes) {
+    const float* weights = panel.weights + row * kQueryTile + lane;
+    const float* factors = panel.factors + lane;
+    Vec w = Zero();
+    for (int g = 0; g < panel.group; ++g) {
+      const Vec weight = Load(weights + g * kKeyPanel * kQueryTile);
+      const Vec factor = Load(factors + g * kQueryTile);
+      w = JoinHeads<kReduce>(w, weight, factor);
+      *largest = Max(*largest, Mul(weight, factor));
     }
+    *sum = Add(*sum, w);
+  }
+  if (kReduce == GroupReduce::kMean) *sum = Mul(*sum, Set(1.0f / static_cast<float>(panel.group)));
+}
+
+// Both at once, for those who want both: weights are read once. maxima: [rows].
+template <GroupReduce kReduce>
+void ReduceSumAndMax(const PanelStatistic& panel, float* maxima) {
+  for (int r = 0; r < panel.rows; r += kLanes) {
+    Vec sums[kLanes / 4], largest[kLanes / 4];
+    for (int quad = 0; quad < kLanes / 4; ++quad) {
+      Vec sum[4], max[4];
+      for (int i = 0; i < 4; ++i) KeySumAndMax<kReduce>(panel, r + quad * 4 + i, &sum[i], &max[i]);
+      sums[quad] = FoldQuad(Sum(), sum[0], sum[1], sum[2], sum[3]);
+      largest[quad] = FoldQuad(Largest(), max[0], max[1], max[2], max[3]);
+    }
+    StoreKeys(JoinQuads(Sum(), sums), panel.rows - r, panel.out + r);
+    StoreKeys(JoinQuads(Largest(), largest), panel.rows - r, maxima + r);
+  }
+}
+
+HYDRANT_INLINE void ReduceSumAndMax(GroupReduce reduce, const PanelStatistic& panel,
+                                    float* maxima) {
+  switch (reduce) {
+    case GroupReduce::kMean:
+      return ReduceSumAndMax<GroupReduce::kMean>(panel, maxima);
+    case GroupReduce::kMax:
+      return ReduceSumAndMax<GroupReduce::kMax>(panel, maxima);
+    case GroupReduce::kSumOfSquares:
+      return ReduceSumAndMax<GroupReduce::kSumOfSquares>(panel, maxima);
   }
 }
 
@@ -303,7 +356,7 @@ void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
     for (int r = 0; r < panel.rows; ++r) {
       for (int lane = 0; lane < kQueryTile; lane += kLanes) {
         float* row = weights + r * kQueryTile + lane;
-        Store(row, Exp(Sub(Load(row), Load(maxima + lane))));
+        Store(row, WeightOf(Sub(Load(row), Load(maxima + lane))));
       }
     }
     float* panel_maxima = scratch + layout.panel_maxima + g * kQueryTile;
@@ -311,22 +364,31 @@ void RecomputePanel(const PrefillShape& shape, const PrefillTile& tile,
   }
 }
 
+// max: of the same queries, counted with it; null: no other.
 void CountPanel(const PrefillShape& shape, const PrefillTile& tile, const TileStatistic& statistic,
-                const PrefillScratchLayout& layout, const Panel& panel, int64_t first_row,
-                const float* limits, float* scratch) {
+                const TileStatistic* max, const PrefillScratchLayout& layout, const Panel& panel,
+                int64_t first_row, const float* limits, float* scratch) {
   for (int g = 0; g < shape.group; ++g) {
     PanelFactors(scratch + layout.maxima + g * kQueryTile, scratch + layout.sums + g * kQueryTile,
                  scratch + layout.panel_maxima + (first_row + g) * kQueryTile, statistic.begin,
                  statistic.end, scratch + layout.factors + g * kQueryTile);
   }
-  ReducePanel(statistic.kind, statistic.reduce,
-              {.weights = scratch + layout.weights + first_row * kKeyPanel * kQueryTile,
-               .factors = scratch + layout.factors,
-               .limits = limits,
-               .group = shape.group,
-               .rows = panel.rows,
-               .blind = panel.first_key - tile.first_position,
-               .out = statistic.out + panel.column});
+  const PanelStatistic of_panel = {
+      .weights = scratch + layout.weights + first_row * kKeyPanel * kQueryTile,
+      .factors = scratch + layout.factors,
+      .limits = limits,
+      .group = shape.group,
+      .rows = panel.rows,
+      .blind = panel.first_key - tile.first_position,
+      .out = statistic.out + panel.column};
+  if (max != nullptr) return ReduceSumAndMax(statistic.reduce, of_panel, max->out + panel.column);
+  ReducePanel(statistic.kind, statistic.reduce, of_panel);
+}
+
+// Whether two statistics are counted at once: a sum and the largest weight, of the same queries.
+HYDRANT_INLINE bool AreSumAndMax(const TileStatistic& a, const TileStatistic& b) {
+  return a.out != nullptr && b.out != nullptr && a.kind == Kind::kSum && b.kind == Kind::kMax &&
+         b.reduce == GroupReduce::kMax && a.begin == b.begin && a.end == b.end;
 }
 
 void CountTile(const PrefillShape& shape, const PrefillTile& tile,
@@ -339,8 +401,13 @@ void CountTile(const PrefillShape& shape, const PrefillTile& tile,
     if (!layout.keep_weights) RecomputePanel(shape, tile, layout, panel, scratch);
     const int64_t first_row = layout.keep_weights ? static_cast<int64_t>(p) * shape.group : 0;
     for (int s = 0; s < kMaxColumnStatistics; ++s) {
-      if (tile.statistics[s].out != nullptr)
-        CountPanel(shape, tile, tile.statistics[s], layout, panel, first_row, limits[s], scratch);
+      const TileStatistic& statistic = tile.statistics[s];
+      if (statistic.out == nullptr) continue;
+      const bool two =
+          s + 1 < kMaxColumnStatistics && AreSumAndMax(statistic, tile.statistics[s + 1]);
+      const TileStatistic* max = two ? &tile.statistics[s + 1] : nullptr;
+      CountPanel(shape, tile, statistic, max, layout, panel, first_row, limits[s], scratch);
+      if (two) ++s;
     }
   }
 }

@@ -99,8 +99,8 @@ struct PrefillAttentionArgs {
   // At least 1. REQUIRES, with a window: no prefix, no statistic is wanted, and every query sees a
   // key before end_key.
   int32_t window = kNoWindow;
-  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies;
-  // statistics stay fp32.
+  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; kQ8_0,
+  // where no output is wanted, rows of q and k to 8 bits and a scale. Statistics stay fp32.
   DType precision = DType::kF32;
 
   // The run's keys. A query at `position` sees [FirstSeenAt(position), KeysSeenAt(position)) of

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Prints, as JSON, the sizes of a GGUF file that speed limits follow from. Needs only Python 3.
 
-weight_bytes: what a decode step must read (every tensor, the embedding counted as the output matrix that it is when tied).
-matmul_parameters: weights that one token is multiplied with, without the output matrix, which a prompt needs once.
+weight_bytes: what a decode step must read (every tensor but the embedding, which counts where it is the output matrix, too).
+matmul_parameters: weights that one token is multiplied with, without the output matrix, which a prompt needs once:
+output_parameters.
 Of a layer's experts only those that a token is sent to count, in both.
 """
 
@@ -45,6 +46,7 @@ def main():
             return meta.get(f"{meta['general.architecture']}.{name}", default)
 
         total = parameters = 0
+        ends = {}  # elements and bytes of the embedding and the output matrix
         for _ in range(tensors):
             name = text()
             dims = [take("Q") for _ in range(take("I"))]
@@ -54,13 +56,17 @@ def main():
             if len(dims) == 3:
                 used = used // of("expert_count") * of("expert_used_count")
             elements, size = BLOCKS[kind]
+            if name in ("token_embd.weight", "output.weight"):
+                ends[name] = (used, used // elements * size)
+                continue
             total += used // elements * size
             if len(dims) > 1 and name.startswith("blk."):
                 parameters += used
     heads, kv_heads = of("attention.head_count"), of("attention.head_count_kv")
     head_dim = of("attention.key_length", of("embedding_length") // heads)
-    print(json.dumps({"weight_bytes": total, "matmul_parameters": parameters, "layers": of("block_count"),
-                      "q_dim": heads * head_dim, "kv_dim": kv_heads * head_dim}))
+    output, output_bytes = ends.get("output.weight", ends["token_embd.weight"])
+    print(json.dumps({"weight_bytes": total + output_bytes, "matmul_parameters": parameters,
+                      "output_parameters": output, "layers": of("block_count"), "q_dim": heads * head_dim, "kv_dim": kv_heads * head_dim}))
 
 
 main()

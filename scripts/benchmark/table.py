@@ -4,9 +4,9 @@
   table.py FOLDER DTYPE...    reads bounds.jsonl, hydrant.<dtype>.jsonl, llama_cpp.jsonl and openvino.jsonl of a run,
                               prints markdown; the first dtype is compared with the faster peer
 
-The bound of a decode step is the time to read the weights once (and, with a context, the KV entries, at two bytes a
-number), at the bandwidth measured on a buffer of the weights' size; the bound of a prompt is its multiply-adds at the fp32
-rate measured in the same run. Integer kernels may exceed the second.
+The bound is the longer of two times. One is for reading the weights once (and, with a context, the KV entries, at two bytes a
+number) at the bandwidth measured on a buffer of the weights' size. The other is for the multiply-adds at the rates of the
+vector units measured in the same run: of weights in 8 bits, of attention in bf16, or fp32 where there is no bf16.
 """
 
 import json
@@ -46,21 +46,26 @@ def main():
     bounds = lines(folder / "bounds.jsonl")
     read = min((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
     dram = max((b for b in bounds if b["what"] == "read"), key=lambda b: b["bytes"])
-    fma = next(b for b in bounds if b["what"] == "fma_f32")
+    rates = {b["what"]: b["operations_per_s"] for b in bounds if "operations_per_s" in b}
+    of_attention = rates.get("dot_bf16", rates["fma_f32"])
     ours = {dtype: figures(folder / f"hydrant.{dtype}.jsonl") for dtype in sys.argv[2:]}
     peers = {title: figures(folder / f"{file}.jsonl") for file, title in PEERS.items()
              if (folder / f"{file}.jsonl").exists()}
 
     def bound(what, batch, context):
-        if what == "prefill":
-            pairs = context * (context + 1) / 2
-            operations = 2 * model["matmul_parameters"] * context + 4 * model["layers"] * model["q_dim"] * pairs
-            return context * fma["operations_per_s"] / operations
-        bytes_read = model["weight_bytes"] + batch * context * model["layers"] * model["kv_dim"] * 2 * 2
-        return batch * read["bytes_per_s"] / bytes_read
+        prompt = what == "prefill"
+        tokens = context if prompt else batch
+        pairs = context * (context + 1) / 2 if prompt else batch * context
+        weights = model["matmul_parameters"] * tokens + model["output_parameters"] * (1 if prompt else batch)
+        multiplied = (2 * weights / rates["dot_i8"]
+                      + 4 * model["layers"] * model["q_dim"] * pairs / of_attention)
+        entries = 0 if prompt else batch * context
+        bytes_read = model["weight_bytes"] + entries * model["layers"] * model["kv_dim"] * 2 * 2
+        return tokens / max(multiplied, bytes_read / read["bytes_per_s"])
 
     print(f"Read bandwidth: {read['bytes_per_s'] / 1e9:.1f} GB/s over {read['bytes'] / 1e6:.0f} MB (the weights), "
-          f"{dram['bytes_per_s'] / 1e9:.1f} GB/s over 1 GiB. fp32 multiply-adds: {fma['operations_per_s'] / 1e9:.0f} GFLOP/s.")
+          f"{dram['bytes_per_s'] / 1e9:.1f} GB/s over 1 GiB. Multiply-adds, 10^9 operations/s: "
+          + ", ".join(f"{rate / 1e9:.0f} ({what})" for what, rate in rates.items()) + ".")
     names = list(ours)
     print_memory(folder, names)
     print()

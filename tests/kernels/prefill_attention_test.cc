@@ -594,6 +594,69 @@ TEST_P(PrefillAttentionTest, LowPrecisionRoundsNoStatistic) {
   }
 }
 
+// What an echo asks for: both of the same queries, which a backend may count at once.
+TEST_P(PrefillAttentionTest, ASumAndTheLargestWeightOfTheSameQueries) {
+  for (const int n : {1, 31, 130, 161}) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    for (const int first : {0, n / 2}) {
+      Prompt prompt(GetParam(), n, kSeed + n);
+      prompt.first_summed = first;
+      prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax, .first_query = first});
+      prompt.Ask({.kind = Kind::kBelowMean, .reduce = GetParam().reduce});
+      RunOnBackend(&prompt);
+      ASSERT_NO_FATAL_FAILURE(ExpectMatches(prompt, AttendPlainly(prompt)));
+      ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+    }
+  }
+}
+
+// Rows of whole steps, the largest of which is 127.
+void RoundToBytes(int head_dim, std::vector<float>* rows) {
+  for (size_t begin = 0; begin < rows->size(); begin += head_dim) {
+    float largest = 0;
+    for (int d = 0; d < head_dim; ++d) largest = std::max(largest, std::abs((*rows)[begin + d]));
+    for (int d = 0; d < head_dim; ++d) {
+      float& x = (*rows)[begin + d];
+      x = std::rint(x * 127.0f / largest) * (largest / 127.0f);
+    }
+  }
+}
+
+// Of rows that 8 bits hold, a backend that ranks by 8 bits has the statistics in fp32, however the
+// queries are cut.
+TEST_P(PrefillAttentionTest, EightBitsRoundNoStatistic) {
+  if (TestBackend(1)->RankingDType(DType::kF16) != DType::kQ8_0)
+    GTEST_SKIP() << "the backend ranks by what it attends with";
+  for (const int n : {1, 33, 130, 200}) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    Prompt prompt(GetParam(), n, kSeed + n);
+    RoundToBytes(prompt.shape.head_dim, &prompt.q);
+    RoundToBytes(prompt.shape.head_dim, &prompt.k);
+    prompt.AskFromAfar((n + kQueryTile - 1) / kQueryTile * kQueryTile, n);
+    prompt.attended = false;
+    prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax});
+    Prompt sliced = prompt;
+    const std::vector<float> untouched = prompt.out;
+    RunSlice(&prompt, 0, n, true, 2, DType::kQ8_0);
+    for (int begin = 0; begin < n; begin += 64)
+      RunSlice(&sliced, begin, std::min(begin + 64, n), true, 1, DType::kQ8_0);
+    EXPECT_TRUE(SameBits(prompt.out, untouched));
+    EXPECT_TRUE(SameBits(sliced.column_sums, prompt.column_sums));
+    EXPECT_TRUE(SameBits(sliced.more_out[0], prompt.more_out[0]));
+    prompt.out.assign(prompt.out.size(), 0.0f);
+    const Dense dense = AttendPlainly(prompt);
+    for (int h = 0; h < prompt.shape.num_kv_heads; ++h) {
+      for (int j = 0; j < n; ++j) {
+        const double expected = dense.column_sums[static_cast<size_t>(h) * n + j];
+        ASSERT_NEAR(prompt.column_sums[static_cast<size_t>(h) * prompt.capacity + j], expected,
+                    2e-5 * expected + 1e-9)
+            << "head " << h << " key " << j;
+      }
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+  }
+}
+
 // Equal weights are the mean, not below it; the maximum stays where it was higher.
 TEST_P(PrefillAttentionTest, EqualWeightsAreNotBelowTheMean) {
   const int n = 70;

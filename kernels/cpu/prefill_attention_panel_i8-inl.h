@@ -1,0 +1,124 @@
+// Logits of a panel of keys with a tile of queries in 8 bits, four terms an instruction, for tiles
+// that want no output: as prefill_attention_panel-inl.h, whose words it gives another meaning.
+// Included after ForBlocks. Each row of q and k has a scale of its own, its largest number / 127.
+//
+// A key is KeyStride() words: its numbers, four a word, then its scale, then what its sums begin
+// with. Queries are unsigned for the instruction's sake, 128 more than they are, which adds 128
+// times the sum of the key's numbers; that is taken off at the beginning.
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return ByteKeyStride(head_dim); }
+
+// Of a logit less the maximum.
+HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
+
+// The largest magnitude of n numbers.
+HYDRANT_INLINE float LargestOf(const float* row, int n) {
+  Vec largest = Zero();
+  for (int d = 0; d < n; d += kLanes)
+    largest = Max(largest, _mm512_abs_ps(MaskLoad(FirstN(n - d), row + d)));
+  return _mm512_reduce_max_ps(largest);
+}
+
+// kLanes of n numbers in steps of 1 / inverse, to nearest; zero behind the last.
+HYDRANT_INLINE __m512i Steps(const float* row, int n, float inverse) {
+  return _mm512_cvtps_epi32(Mul(MaskLoad(FirstN(n), row), Set(inverse)));
+}
+
+// [words of head_dim, kQueryTile], then [kQueryTile] scales, which hold the logits' scale, too. Of
+// lanes without a query the scale is zero.
+HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
+                                float* to) {
+  const int words = NumByteWords(shape.head_dim);
+  alignas(64) int32_t word[kLanes / 4];
+  auto* const words_of = reinterpret_cast<int32_t*>(to);
+  for (int i = 0; i < kQueryTile; ++i) {
+    float& scale = to[words * kQueryTile + i];
+    scale = 0.0f;
+    if (offsets[i] < 0) continue;
+    const float* row = q + offsets[i];
+    const float largest = LargestOf(row, shape.head_dim);
+    scale = largest / 127.0f * shape.scale;
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    for (int d = 0; d < shape.head_dim; d += kLanes) {
+      const __m512i steps =
+          _mm512_add_epi32(Steps(row + d, shape.head_dim - d, inverse), _mm512_set1_epi32(128));
+      _mm_store_si128(reinterpret_cast<__m128i*>(word), _mm512_cvtepi32_epi8(steps));
+      for (int w = 0; w < kLanes / 4 && d / 4 + w < words; ++w)
+        words_of[(d / 4 + w) * kQueryTile + i] = word[w];
+    }
+  }
+}
+
+void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
+  const int words = NumByteWords(head_dim);
+  for (int r = 0; r < rows; ++r, keys += head_dim, to += KeyStride(head_dim)) {
+    const float largest = LargestOf(keys, head_dim);
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    __m512i sum = _mm512_setzero_si512();
+    for (int d = 0; d < head_dim; d += kLanes) {
+      const __m512i steps = Steps(keys + d, head_dim - d, inverse);
+      sum = _mm512_add_epi32(sum, steps);
+      const auto valid = static_cast<__mmask8>(FirstN(words - d / 4));
+      _mm_mask_storeu_epi32(to + d / 4, valid & 15, _mm512_cvtepi32_epi8(steps));
+    }
+    to[words] = largest / 127.0f;
+    reinterpret_cast<int32_t*>(to)[words + 1] = -128 * _mm512_reduce_add_epi32(sum);
+  }
+}
+
+// They have been rounded before.
+HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* /*v*/,
+                                       int /*rows*/, float* /*scratch*/) {
+  return {k, nullptr};
+}
+
+// sum += dot products of four unsigned and four signed bytes each. GCC 12 copies the sums of its
+// own intrinsic back and forth where a loop carries them.
+HYDRANT_INLINE void AddQuads(__m512i bytes, __m512i signed_bytes, __m512i* sum) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(signed_bytes));
+}
+
+template <int kRows>
+HYDRANT_INLINE void QuadLogitBlock(const float* keys, int head_dim, const float* queries,
+                                   float* logits) {
+  const int words = NumByteWords(head_dim), stride = KeyStride(head_dim);
+  const auto* const key = reinterpret_cast<const int32_t*>(keys);
+  __m512i acc[kRows][2];
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
+    acc[r][0] = acc[r][1] = _mm512_set1_epi32(key[r * stride + words + 1]);
+  });
+  for (int w = 0; w < words; ++w, queries += kQueryTile) {
+    const __m512i q0 = _mm512_loadu_si512(queries);
+    const __m512i q1 = _mm512_loadu_si512(queries + kLanes);
+    Unroll<kRows>(HYDRANT_UNROLLED(r) {
+      const __m512i four = _mm512_set1_epi32(key[r * stride + w]);
+      AddQuads(q0, four, &acc[r][0]);
+      AddQuads(q1, four, &acc[r][1]);
+    });
+  }
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
+    const Vec scale = Set(keys[r * stride + words]);
+    Store(logits + r * kQueryTile, Mul(ToFloat(acc[r][0]), Mul(scale, Load(queries))));
+    Store(logits + r * kQueryTile + kLanes,
+          Mul(ToFloat(acc[r][1]), Mul(scale, Load(queries + kLanes))));
+  });
+}
+
+void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* queries, float* logits) {
+  ForBlocks(rows, [&](auto size, int first) {
+    QuadLogitBlock<decltype(size)::value>(
+        panel.k + static_cast<int64_t>(first) * KeyStride(shape.head_dim), shape.head_dim, queries,
+        logits + first * kQueryTile);
+  });
+}
+
+// REQUIRES: never called, as no tile wants an output
+void PanelOutput(const PrefillShape&, const PanelOperands&, int, const float*, const float*, float*,
+                 float*) {
+  __builtin_trap();
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE
