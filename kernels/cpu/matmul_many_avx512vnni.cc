@@ -4,6 +4,7 @@
 // have a scale and nothing else.
 #include <immintrin.h>
 
+#include "kernels/cpu/byte_dots.h"
 #include "kernels/cpu/matmul_avx512_blocks-inl.h"
 #include "kernels/cpu/matmul_rows-inl.h"
 #include "kernels/cpu/unroll.h"
@@ -112,13 +113,6 @@ struct Requantizer<false> {
   }
 };
 
-// sum += dot products of four unsigned and four signed bytes each. GCC 12 copies the sums of its
-// own intrinsic back and forth where a loop carries them.
-inline __attribute__((always_inline)) void AddProducts(__m512i bytes, __m512i signed_bytes,
-                                                       __m512i* sum) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(signed_bytes));
-}
-
 // Whether quants less their offset are the bytes to multiply.
 constexpr bool IsScaleAlone(const BlockTraits& traits) { return !traits.has_min && !traits.halves; }
 
@@ -160,7 +154,7 @@ void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
     __m512i sum = _mm512_setzero_si512();
     for (int i = 0; i < 8; ++i) {
       _mm512_store_si512(out.quants + (static_cast<size_t>(block) * 8 + i) * 64, quants[i]);
-      AddProducts(_mm512_set1_epi8(1), quants[i], &sum);
+      AddByteDots(_mm512_set1_epi8(1), quants[i], &sum);
     }
     _mm512_store_ps(out.scales + block * kPanelRows, scale);
     _mm512_store_si512(out.starts + block * kPanelRows,
@@ -190,8 +184,8 @@ void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int
       const __m512i a = _mm512_load_si512(one_quants), b = _mm512_load_si512(other_quants);
       Unroll<kRows>(HYDRANT_UNROLLED(r) {
         const __m512i values = _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x + r * 4));
-        AddProducts(values, a, &dots[r]);
-        AddProducts(values, b, &other_dots[r]);
+        AddByteDots(values, a, &dots[r]);
+        AddByteDots(values, b, &other_dots[r]);
       });
       x += 4 * kTileRows;
       one_quants += 64;

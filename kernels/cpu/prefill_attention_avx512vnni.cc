@@ -9,6 +9,7 @@
 namespace hydrant::cpu::avx512vnni {
 using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 }
+#include "kernels/cpu/byte_dots.h"
 #include "kernels/cpu/attention_softcap-inl.h"
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_panel_i8-inl.h"

@@ -74,12 +74,6 @@ HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, cons
   return {k, nullptr};
 }
 
-// sum += dot products of four unsigned and four signed bytes each. GCC 12 copies the sums of its
-// own intrinsic back and forth where a loop carries them.
-HYDRANT_INLINE void AddQuads(__m512i bytes, __m512i signed_bytes, __m512i* sum) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(signed_bytes));
-}
-
 template <int kRows>
 HYDRANT_INLINE void QuadLogitBlock(const float* keys, int head_dim, const float* queries,
                                    float* logits) {
@@ -94,8 +88,8 @@ HYDRANT_INLINE void QuadLogitBlock(const float* keys, int head_dim, const float*
     const __m512i q1 = _mm512_loadu_si512(queries + kLanes);
     Unroll<kRows>(HYDRANT_UNROLLED(r) {
       const __m512i four = _mm512_set1_epi32(key[r * stride + w]);
-      AddQuads(q0, four, &acc[r][0]);
-      AddQuads(q1, four, &acc[r][1]);
+      AddByteDots(q0, four, &acc[r][0]);
+      AddByteDots(q1, four, &acc[r][1]);
     });
   }
   Unroll<kRows>(HYDRANT_UNROLLED(r) {

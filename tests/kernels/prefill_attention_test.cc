@@ -272,6 +272,18 @@ void ExpectMatches(const Prompt& p, const Dense& dense) {
   }
 }
 
+// The same of products in fewer bits, whose operands were rounded before.
+void ExpectColumnSums(const Prompt& p, const Dense& dense) {
+  for (int h = 0; h < p.shape.num_kv_heads; ++h) {
+    for (int j = 0; j < p.n; ++j) {
+      const double expected = dense.column_sums[static_cast<size_t>(h) * p.n + j];
+      ASSERT_NEAR(p.column_sums[static_cast<size_t>(h) * p.capacity + j], expected,
+                  2e-5 * expected + 1e-9)
+          << "head " << h << " key " << j;
+    }
+  }
+}
+
 using Kind = ColumnStatistic::Kind;
 
 const char* NameOf(Kind kind) {
@@ -456,14 +468,7 @@ TEST_P(PrefillAttentionTest, LowPrecisionRoundsNothingButWeights) {
       const Dense dense = AttendPlainly(prompt);
       for (size_t i = 0; i < prompt.out.size(); ++i)
         ASSERT_NEAR(prompt.out[i], dense.out[i], weight_error * largest) << i;
-      for (int h = 0; h < prompt.shape.num_kv_heads; ++h) {
-        for (int j = 0; j < n; ++j) {
-          const double expected = dense.column_sums[static_cast<size_t>(h) * n + j];
-          ASSERT_NEAR(prompt.column_sums[static_cast<size_t>(h) * prompt.capacity + j], expected,
-                      2e-5 * expected + 1e-9)
-              << "head " << h << " key " << j;
-        }
-      }
+      ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, dense));
     }
   }
 }
@@ -645,14 +650,7 @@ TEST_P(PrefillAttentionTest, EightBitsRoundNoStatistic) {
     EXPECT_TRUE(SameBits(sliced.more_out[0], prompt.more_out[0]));
     prompt.out.assign(prompt.out.size(), 0.0f);
     const Dense dense = AttendPlainly(prompt);
-    for (int h = 0; h < prompt.shape.num_kv_heads; ++h) {
-      for (int j = 0; j < n; ++j) {
-        const double expected = dense.column_sums[static_cast<size_t>(h) * n + j];
-        ASSERT_NEAR(prompt.column_sums[static_cast<size_t>(h) * prompt.capacity + j], expected,
-                    2e-5 * expected + 1e-9)
-            << "head " << h << " key " << j;
-      }
-    }
+    ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, dense));
     ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
   }
 }
