@@ -66,7 +66,8 @@ def main():
     head_dim = of("attention.key_length", of("embedding_length") // heads)
     output, output_bytes = ends.get("output.weight", ends["token_embd.weight"])
     print(json.dumps({"weight_bytes": total + output_bytes, "matmul_parameters": parameters,
-                      "output_parameters": output, "layers": of("block_count"), "q_dim": heads * head_dim, "kv_dim": kv_heads * head_dim}))
+                      "output_parameters": output, "layers": of("block_count"), "q_dim": heads * head_dim,
+                      "kv_dim": kv_heads * head_dim}))
 
 
 main()

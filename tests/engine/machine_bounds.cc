@@ -1,7 +1,7 @@
 // Measures what the machine could do at best, so that a speed can be given as a share of it: how
 // fast memory is read, and how many multiply-adds the cores' vector units do in fp32, bf16 (where
-// they have it) and 8 bits. Prints JSON lines; scripts/bench runs it beside engine_benchmark. Tiles
-// (AMX) are not measured.
+// they have it) and 8 bits; with HYDRANT_CPU_ISA=avx2 those of AVX2. Prints JSON lines;
+// scripts/bench runs it beside engine_benchmark. Tiles (AMX) are not measured.
 //
 //   machine_bounds --threads N --bytes N     bytes: what a decode step reads, the size of the
 //   weights
@@ -134,11 +134,14 @@ void PrintRates(int threads) {
   const auto print = [](const char* what, double rate) {
     std::printf("{\"what\": \"%s\", \"operations_per_s\": %.4g}\n", what, rate);
   };
-  const bool wide = __builtin_cpu_supports("avx512f");
+  const char* limit = std::getenv("HYDRANT_CPU_ISA");
+  const bool wide =
+      __builtin_cpu_supports("avx512f") && (limit == nullptr || std::strcmp(limit, "avx2") != 0);
+  const bool bf16 = wide && __builtin_cpu_supports("avx512bf16");
+  const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
   print("fma_f32", wide ? RateOf(FmaChains16, 16, threads) : RateOf(FmaChains8, 8, threads));
-  if (__builtin_cpu_supports("avx512bf16")) print("dot_bf16", RateOf(PairDots16, 32, threads));
-  print("dot_i8", __builtin_cpu_supports("avx512vnni") ? RateOf(ByteDots16, 64, threads)
-                                                       : RateOf(ByteDots8, 32, threads));
+  if (bf16) print("dot_bf16", RateOf(PairDots16, 32, threads));
+  print("dot_i8", vnni ? RateOf(ByteDots16, 64, threads) : RateOf(ByteDots8, 32, threads));
 }
 
 int Main(int argc, char** argv) {
