@@ -61,8 +61,8 @@ struct Run {
   PrefillShape shape;
   PrefillTileKernel attend;
   PrefixRows prefix;
-  const float*
-      byte_keys;  // [num_kv_heads, NumKeys(), ByteKeyStride(head_dim)]; null: they lie in k
+  // [num_kv_heads, NumKeys(), ByteKeyStride(head_dim)]; null: they lie in args.k.
+  const float* byte_keys;
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int end_position() const { return args.first_position + args.num_queries; }

@@ -615,6 +615,13 @@ TEST_P(PrefillAttentionTest, ASumAndTheLargestWeightOfTheSameQueries) {
   }
 }
 
+// Whether the backend under test does where its bits may depend on the batch. The operation itself
+// does as its arguments say.
+bool RanksByBytes() {
+  const auto backend = CreateBackend(TestBackendName(), {});
+  return backend.ok() && (*backend)->RankingDType(DType::kF16) == DType::kQ8_0;
+}
+
 // Rows of whole steps, the largest of which is 127.
 void RoundToBytes(int head_dim, std::vector<float>* rows) {
   for (size_t begin = 0; begin < rows->size(); begin += head_dim) {
@@ -630,8 +637,7 @@ void RoundToBytes(int head_dim, std::vector<float>* rows) {
 // Of rows that 8 bits hold, a backend that ranks by 8 bits has the statistics in fp32, however the
 // queries are cut.
 TEST_P(PrefillAttentionTest, EightBitsRoundNoStatistic) {
-  if (TestBackend(1)->RankingDType(DType::kF16) != DType::kQ8_0)
-    GTEST_SKIP() << "the backend ranks by what it attends with";
+  if (!RanksByBytes()) GTEST_SKIP() << "the backend ranks by what it attends with";
   for (const int n : {1, 33, 130, 200}) {
     SCOPED_TRACE("n " + std::to_string(n));
     Prompt prompt(GetParam(), n, kSeed + n);
@@ -653,6 +659,19 @@ TEST_P(PrefillAttentionTest, EightBitsRoundNoStatistic) {
     ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, dense));
     ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
   }
+}
+
+// And of rows that they do not hold, other statistics: they are rounded.
+TEST_P(PrefillAttentionTest, EightBitsRoundQueriesAndKeys) {
+  if (!RanksByBytes()) GTEST_SKIP() << "the backend ranks by what it attends with";
+  if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
+  Prompt exact(GetParam(), 64, kSeed);
+  exact.AskFromAfar(64, 64);
+  exact.attended = false;
+  Prompt rounded = exact;
+  RunSlice(&exact, 0, 64, true, 2, DType::kF32);
+  RunSlice(&rounded, 0, 64, true, 2, DType::kQ8_0);
+  EXPECT_FALSE(SameBits(rounded.column_sums, exact.column_sums));
 }
 
 // Equal weights are the mean, not below it; the maximum stays where it was higher.
