@@ -42,10 +42,12 @@ double Scheduler::OutputTokensOf(const Sequence& sequence) const {
   return std::max(1.0, outputs_.MeanOf(sequence.max_total_tokens - sequence.num_prompt_tokens));
 }
 
-void Scheduler::AddTo(RunningLoad* load, const Sequence& sequence, double pages) const {
-  load->decode.rows += 1;
-  load->decode.pages += pages;
-  load->prompt_us += pacer_.ReadingUs(sequence.prompt_work) / OutputTokensOf(sequence);
+// So many like it.
+void Scheduler::AddTo(RunningLoad* load, const Sequence& sequence, double pages,
+                      double count) const {
+  load->decode.rows += count;
+  load->decode.pages += count * pages;
+  load->prompt_us += count * pacer_.ReadingUs(sequence.prompt_work) / OutputTokensOf(sequence);
   const std::optional<TimeUs> tpot = pacer_.Tpot(sequence.slo);
   if (tpot.has_value()) load->tpot = std::min(*tpot, load->tpot.value_or(*tpot));
 }
@@ -60,8 +62,13 @@ RunningLoad Scheduler::DecodingLoad() const {
   return load;
 }
 
+// One that finds nobody here is always tried.
 bool Scheduler::KeepsTpot(const Sequence& newcomer) const {
-  if (live_.empty()) return true;
+  return live_.empty() || KeepsTpot(newcomer, newcomer.plan, 1);
+}
+
+// Whether those that run and `count` like the newcomer, with this plan, would.
+bool Scheduler::KeepsTpot(const Sequence& newcomer, const CachePlan& plan, int64_t count) const {
   RunningLoad load;
   for (const Sequence* sequence : live_)
     AddTo(&load, *sequence, static_cast<double>(sequence->space.num_pages));
@@ -69,8 +76,8 @@ bool Scheduler::KeepsTpot(const Sequence& newcomer) const {
   const int64_t tokens =
       std::min<int64_t>(newcomer.max_total_tokens - 1,
                         newcomer.NumKnown() + static_cast<int64_t>(OutputTokensOf(newcomer) / 2));
-  const auto pages = static_cast<double>(space_.PagesFor(newcomer.plan, tokens));
-  for (size_t i = 0; i <= newcomer.samples.size(); ++i) AddTo(&load, newcomer, pages);
+  AddTo(&load, newcomer, static_cast<double>(space_.PagesFor(plan, tokens)),
+        static_cast<double>(count) * static_cast<double>(1 + newcomer.samples.size()));
   return pacer_.KeepsTpot(load);
 }
 

@@ -413,7 +413,8 @@ bool Scheduler::TryCompressed(Sequence* sequence) {
 }
 
 // Who leaves the budget to us gets one whose whole life fits into an equal part of what is free for
-// all who wait, or whose prompt does, where it may be cut later.
+// all who wait, or whose prompt does, where it may be cut later; and so with what the target for
+// the time per output token leaves.
 CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
   const int64_t free = std::max<int64_t>(0, space_.NumUnpromisedPages() - watermark_pages_);
   const auto waiting = static_cast<int64_t>(waiting_.size());
@@ -422,10 +423,12 @@ CachePlan Scheduler::DecideByRoom(const Sequence& sequence) const {
   return Decide(sequence.plan, {.fits =
                                     [&](const CachePlan& plan) {
                                       return CacheSpace::FitsAlone(limits_, plan, last) &&
-                                             space_.PagesFor(plan, tokens) <= free / waiting;
+                                             space_.PagesFor(plan, tokens) <= free / waiting &&
+                                             KeepsTpot(sequence, plan, waiting);
                                     },
                                 .free_pages = free,
                                 .num_waiting = waiting,
+                                .tpot_us = pacer_.Tpot(sequence.slo),
                                 .of_prompt = {}});
 }
 

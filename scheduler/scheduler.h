@@ -215,9 +215,10 @@ class Scheduler {
   // pacing.cc.
   StepWork WorkOfPrompt(const Sequence& sequence) const;
   double OutputTokensOf(const Sequence& sequence) const;
-  void AddTo(RunningLoad* load, const Sequence& sequence, double pages) const;
+  void AddTo(RunningLoad* load, const Sequence& sequence, double pages, double count = 1) const;
   RunningLoad DecodingLoad() const;
   bool KeepsTpot(const Sequence& newcomer) const;
+  bool KeepsTpot(const Sequence& newcomer, const CachePlan& plan, int64_t count) const;
   PoolForecast::Holder HolderOf(const Sequence& sequence) const;
   bool FitsLater(const Sequence& newcomer, int64_t shared);
   StepWork WorkAhead() const;

@@ -110,6 +110,8 @@ struct Observations {
   std::function<bool(const CachePlan&)> fits;
   int64_t free_pages = 0;   // for all that wait
   int64_t num_waiting = 0;  // this one included
+  // The time per output token that the plan keeps to; unset: it may take any.
+  std::optional<int64_t> tpot_us{};
   // When the prompt has been read: [n, layers * KV heads] that the plan's scorer has written
   // (PromptScorer::NumObservations).
   std::span<const float> of_prompt;

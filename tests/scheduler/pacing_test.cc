@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/engine/plan_view.h"
 #include "tests/scheduler/scheduler_harness.h"
 
 namespace hydrant {
@@ -160,6 +161,49 @@ TEST(Pacing, ARequestsOwnTpotBoundsTheBatchWhileItRuns) {
   EXPECT_LT(machine.most_running, 16);
   machine.RunToEnd();
   EXPECT_GT(machine.most_running, 30) << "the others are held to nothing";
+}
+
+// A pool with room for all of them whole, where reading what they hold is most of a step.
+TEST(Pacing, AnOpenBudgetFollowsTheTarget) {
+  constexpr TimeUs kPageUs = 20, kTpot = 20'000;
+  constexpr int kClients = 80;
+  const auto run = [&](const std::string& policy, int clients) {
+    auto machine = std::make_unique<Machine>(SchedulerOptions{.target_tpot_us = kTpot});
+    machine->h.step_time = [&h = machine->h](const Batch& batch) {
+      const SchedulerStats stats = h.scheduler.Stats();
+      const TimeUs pages = stats.pages_total - stats.pages_free;
+      return StepTime(batch) + (batch.decode.empty() ? 0 : kPageUs * pages);
+    };
+    machine->WarmUp();
+    for (int i = 0; i < clients; ++i) {
+      Request request = MakeRequest(kPrompt, kOutput, i);
+      request.cache.policy = policy;
+      if (policy == "auto") request.cache.min_cache_tokens = 0;
+      machine->Add(request);
+    }
+    const TimeUs begin = machine->h.now;
+    machine->RunToEnd();
+    return std::pair(std::move(machine), machine->h.now - begin);
+  };
+  const auto said = [](Machine& machine, RequestHandle handle, const std::string& key) {
+    return Reported(machine.h[handle].finished->usage->policy_report, key);
+  };
+  const auto alone = run("auto", 1).first;
+  EXPECT_EQ(said(*alone, alone->answers.begin()->first, "policy"), "full");
+  EXPECT_THAT(said(*alone, alone->answers.begin()->first, "why"),
+              HasSubstr(" waiting, 20 ms a token the target"));
+
+  const auto [open, open_us] = run("auto", kClients);
+  const auto [whole, whole_us] = run("full", kClients);
+  int full = 0;
+  for (const auto& [handle, answer] : open->answers) {
+    ASSERT_TRUE(answer.finished);
+    full += said(*open, handle, "policy") == "full";
+    EXPECT_LE(answer.Tpot(), 1.1 * kTpot);
+  }
+  EXPECT_LT(full, kClients / 4);
+  EXPECT_GT(open->most_running, 2 * whole->most_running);
+  EXPECT_LT(open_us, whole_us);
 }
 
 // A prompt of 16,000 tokens among short ones.

@@ -87,6 +87,10 @@ class AutoPolicy final : public Policy {
     } else {
       said->why += fmt::format("; {} pages were free for {} waiting", observations.free_pages,
                                observations.num_waiting);
+      if (observations.tpot_us.has_value()) {
+        said->why += fmt::format(", {:g} ms a token the target",
+                                 static_cast<double>(*observations.tpot_us) / 1000);
+      }
     }
     chosen.state = said;
     return chosen;
