@@ -305,6 +305,20 @@ TEST(TraceCopiesTest, EachCopyIsTheWholeTraceFromSomewhere) {
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].at, all[i].at);
 }
 
+TEST(TraceCopiesTest, ATraceThatBeginsSlowlyIsPlayedAsFarAsWanted) {
+  std::vector<load::TracedRequest> trace;
+  for (int i = 0; i < 100; ++i) trace.push_back({.at = i < 10 ? 10.0 * i : 90.0 + 0.1 * i});
+  EXPECT_EQ(CopiesOf({{.at = 0}}, 2, 2, kSeed).size(), 2u);
+  for (const int copies : {1, 3}) {
+    for (const int64_t most : {1, 20, 99, 100}) {
+      const auto first = CopiesOf(trace, copies, most, kSeed);
+      const auto all = CopiesOf(trace, copies, 1'000'000, kSeed);
+      ASSERT_EQ(static_cast<int64_t>(first.size()), most) << copies;
+      for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].at, all[i].at);
+    }
+  }
+}
+
 TEST(SimulationTest, WrongOptionsAreNamed) {
   const load::Workload workload =
       load::Workload::Create(SmallLoad(SmallOptions(), 2, 10, 2)).value();
