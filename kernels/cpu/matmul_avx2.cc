@@ -197,6 +197,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
 
 template <DType dtype>
 struct BlockTiles {
+  static constexpr int kMostRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     BlocksTile<dtype, kRows>(args, row, panel, 0);

@@ -24,43 +24,42 @@ inline __m512i PairOf(const uint8_t* pairs, int s) {
   return _mm512_and_si512(_mm512_srli_epi16(plane, s % 4 * 2), _mm512_set1_epi8(3));
 }
 
-// quants[s]: values 4s .. 4s + 3 of sixteen rows, unsigned bytes.
+// Values 4s .. 4s + 3 of sixteen rows, unsigned bytes.
 template <DType dtype>
-inline void UnpackBlock(const uint8_t* group, const GroupLayout& layout, int block,
-                        __m512i quants[8]) {
+inline __m512i QuantsOf(const uint8_t* group, const GroupLayout& layout, int block, int s) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   const uint8_t* low = group + block * LowBytes(kTraits);
-  if constexpr (kTraits.low_bits == 8) {
-    for (int s = 0; s < 8; ++s) quants[s] = _mm512_loadu_si512(low + s * 64);
-    return;
-  }
+  if constexpr (kTraits.low_bits == 8) return _mm512_loadu_si512(low + s * 64);
+  __m512i quants;
   if constexpr (kTraits.low_bits == 2) {
-    for (int s = 0; s < 8; ++s) quants[s] = PairOf(low, s);
+    quants = PairOf(low, s);
   } else {
-    const __m512i nibble = _mm512_set1_epi8(15);
-    for (int s = 0; s < 4; ++s) {
-      const __m512i vector = _mm512_loadu_si512(low + s * 64);
-      quants[s] = _mm512_and_si512(vector, nibble);
-      quants[s + 4] = _mm512_and_si512(_mm512_srli_epi16(vector, 4), nibble);
-    }
+    const __m512i vector = _mm512_loadu_si512(low + s % 4 * 64);
+    quants = _mm512_and_si512(s < 4 ? vector : _mm512_srli_epi16(vector, 4), _mm512_set1_epi8(15));
   }
   const uint8_t* high = group + layout.high + block * HighBytes(kTraits);
   if constexpr (kTraits.high_bits == 1) {
-    const __m512i plane = _mm512_loadu_si512(high);
-    for (int s = 0; s < 8; ++s) {
-      const __m512i bit = _mm512_and_si512(_mm512_srli_epi16(plane, s), _mm512_set1_epi8(1));
-      quants[s] = _mm512_or_si512(quants[s], _mm512_slli_epi16(bit, kTraits.low_bits));
-    }
+    const __m512i bit =
+        _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(high), s), _mm512_set1_epi8(1));
+    quants = _mm512_or_si512(quants, _mm512_slli_epi16(bit, kTraits.low_bits));
   } else if constexpr (kTraits.high_bits == 2) {
-    for (int s = 0; s < 8; ++s)
-      quants[s] = _mm512_or_si512(quants[s], _mm512_slli_epi16(PairOf(high, s), 4));
+    quants = _mm512_or_si512(quants, _mm512_slli_epi16(PairOf(high, s), 4));
   }
   if constexpr (kTraits.codebook != Codebook::kNone) {
     static constexpr CodeBytes kCodes = CodeBytesOf(kTraits);
     const __m512i codes =
         _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kCodes.bytes)));
-    for (int s = 0; s < 8; ++s) quants[s] = _mm512_shuffle_epi8(codes, quants[s]);
+    quants = _mm512_shuffle_epi8(codes, quants);
   }
+  return quants;
+}
+
+// All of them.
+template <DType dtype>
+inline void UnpackBlock(const uint8_t* group, const GroupLayout& layout, int block,
+                        __m512i quants[8]) {
+#pragma GCC unroll 8
+  for (int s = 0; s < 8; ++s) quants[s] = QuantsOf<dtype>(group, layout, block, s);
 }
 
 inline __m512 LoadHalves(const uint8_t* p) {

@@ -1,8 +1,10 @@
 // Block weights with AVX-512 and its four-way integer dot products (VNNI).
 #include <immintrin.h>
 
+#include "kernels/cpu/byte_dots.h"
 #include "kernels/cpu/matmul_avx512_blocks-inl.h"
 #include "kernels/cpu/matmul_rows-inl.h"
+#include "kernels/cpu/unroll.h"
 
 namespace hydrant::cpu {
 namespace {
@@ -60,7 +62,8 @@ void BlocksTile(const PanelArgs& args, int row, int panel) {
   for (int r = 0; r < kRows; ++r) StoreRow(args, row + r, panel, sums[r]);
 }
 
-// The same with 8-bit activations. The weights' offset is taken off as a minimum would be added.
+// kRows rows in 8 bits by two panels, unpacked on the way; of the second nothing is stored where it
+// is past the last. Integer and float sums all stay in registers, which more rows have no room for.
 template <DType dtype, int kRows>
 void Blocks8Tile(const PanelArgs& args, int row, int panel) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
@@ -68,43 +71,63 @@ void Blocks8Tile(const PanelArgs& args, int row, int panel) {
   constexpr int kSteps = 8 / kHalves;
   const int num_blocks = args.cols / kBlock;
   const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
-  const uint8_t* group = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
+  const bool has_other = panel + 1 < args.end_panel;
+  const uint8_t* one = args.panels + static_cast<size_t>(panel) * args.panel_bytes;
+  const uint8_t* other = has_other ? one + args.panel_bytes : one;
   const size_t block_bytes = args.panel_bytes / num_blocks;
-  __m512 sums[kRows];
-  for (auto& sum : sums) sum = _mm512_setzero_ps();
+  __m512 sums[kRows], other_sums[kRows];
+  Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[r] = other_sums[r] = _mm512_setzero_ps(); });
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
-    PrefetchAhead(group + block * block_bytes, block_bytes);
-    __m512i quants[8];
-    UnpackBlock<dtype>(group, layout, block, quants);
+    PrefetchAhead(one + block * block_bytes, block_bytes);
+    PrefetchAhead(other + block * block_bytes, block_bytes);
+#pragma GCC unroll 2
     for (int half = 0; half < kHalves; ++half) {
-      const __m512 scale = ScaleOf<dtype>(group, layout, block, half);
-      __m512 least = _mm512_setzero_ps();  // what a quant of 0 is worth
-      if constexpr (kTraits.has_min) least = MinOf<dtype>(group, layout, block, half);
-      if constexpr (kTraits.offset != 0)
-        least = _mm512_fnmadd_ps(scale, _mm512_set1_ps(kTraits.offset), least);
+      __m512i dots[kRows], other_dots[kRows];
+      Unroll<kRows>(HYDRANT_UNROLLED(r) {
+        const int32_t start = kTraits.offset == 0 ? 0 : -kTraits.offset * SumOf<dtype>(x, r, half);
+        dots[r] = other_dots[r] = _mm512_set1_epi32(start);
+      });
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        __m512i dot = _mm512_setzero_si512();
-#pragma GCC unroll 8
-        for (int i = 0; i < kSteps; ++i) {
-          const int step = half * kSteps + i;
-          dot = _mm512_dpbusd_epi32(dot, quants[step], Broadcast4(x.quants + r * 32 + step * 4));
-        }
-        const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[r]));
-        sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sums[r]);
-        if constexpr (kTraits.has_min || kTraits.offset != 0) {
+      for (int i = 0; i < kSteps; ++i) {
+        const int step = half * kSteps + i;
+        const __m512i quants = QuantsOf<dtype>(one, layout, block, step);
+        const __m512i other_quants = QuantsOf<dtype>(other, layout, block, step);
+        Unroll<kRows>(HYDRANT_UNROLLED(r) {
+          const __m512i values = Broadcast4(x.quants + r * kBlock + step * 4);
+          AddByteDots(quants, values, &dots[r]);
+          AddByteDots(other_quants, values, &other_dots[r]);
+        });
+      }
+      const __m512 scale = ScaleOf<dtype>(one, layout, block, half);
+      const __m512 other_scale = ScaleOf<dtype>(other, layout, block, half);
+      Unroll<kRows>(HYDRANT_UNROLLED(r) {
+        const __m512 of_row = _mm512_set1_ps(x.scales[r]);
+        sums[r] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, of_row), sums[r]);
+        other_sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(other_dots[r]),
+                                        _mm512_mul_ps(other_scale, of_row), other_sums[r]);
+      });
+      if constexpr (kTraits.has_min) {
+        const __m512 min = MinOf<dtype>(one, layout, block, half);
+        const __m512 other_min = MinOf<dtype>(other, layout, block, half);
+        Unroll<kRows>(HYDRANT_UNROLLED(r) {
           const __m512 sum = _mm512_set1_ps(ScaledSumOf<dtype>(x, r, half));
-          sums[r] = _mm512_fmadd_ps(least, sum, sums[r]);
-        }
+          sums[r] = _mm512_fmadd_ps(min, sum, sums[r]);
+          other_sums[r] = _mm512_fmadd_ps(other_min, sum, other_sums[r]);
+        });
       }
     }
   }
-  for (int r = 0; r < kRows; ++r) StoreRow(args, row + r, panel, sums[r]);
+  Unroll<kRows>(HYDRANT_UNROLLED(r) {
+    StoreRow(args, row + r, panel, sums[r]);
+    if (has_other) StoreRow(args, row + r, panel + 1, other_sums[r]);
+  });
 }
 
 template <DType dtype>
 struct BlockTiles {
+  static constexpr int kMostRows = 4, kPanels = 1;  // eight were half as fast: too few registers
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     BlocksTile<dtype, kRows>(args, row, panel);
@@ -112,6 +135,7 @@ struct BlockTiles {
 };
 template <DType dtype>
 struct Block8Tiles {
+  static constexpr int kMostRows = 6, kPanels = 2;
   template <int kRows>
   static void Run(const PanelArgs& args, int row, int panel) {
     Blocks8Tile<dtype, kRows>(args, row, panel);

@@ -51,7 +51,7 @@ MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
   constexpr int kSplitMinRows = 32;
   constexpr int kEightBitsMinRows = 8;  // fewer wait for the memory anyway
-  constexpr int kManyMinRows = 32;      // fewer do not pay for unpacking to memory
+  constexpr int kManyMinRows = 96;      // fewer do not pay for unpacking to memory
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (!batch_invariant) {
     if (kernels.blocks_split && m >= kSplitMinRows) return kernels.blocks_split;

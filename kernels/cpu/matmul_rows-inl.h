@@ -89,35 +89,33 @@ inline void StoreValues(const PanelArgs& args, int row, int first, const float* 
   for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
 }
 
-// Rows of x that a kernel takes at once. Eight were not faster with 512 bits, and half as fast in
-// 16 bits: the sums and the unpacked block then fill all registers.
-inline constexpr int kRowsAtOnce = 4;
-static_assert(kTileRows % kRowsAtOnce == 0);
+// Calls Tile::Run<rows>(args, row, panel), at most Tile::kMostRows.
+template <typename Tile, int kRows = Tile::kMostRows>
+void RunTile(const PanelArgs& args, int row, int rows, int panel) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return RunTile<Tile, kRows - 1>(args, row, rows, panel);
+  }
+  Tile::template Run<kRows>(args, row, panel);
+}
 
-// kRowsAtOnce rows by as many panels as stay in a near cache, then the next rows by these: panels
-// come from memory once, for the first rows. Tile::Run<n>(args, row, panel) takes n rows.
+// Some rows by as many panels as stay in a near cache, then the next rows by these: panels come
+// from memory once, for the first rows. The rows of a tile are cut as evenly as they go, so that
+// unpacking a panel serves many of them.
 template <typename Tile>
 void EveryTile(const PanelArgs& args) {
   constexpr size_t kNearBytes = size_t{256} << 10;
-  const int step =
-      args.panel_bytes < kNearBytes ? static_cast<int>(kNearBytes / args.panel_bytes) : 1;
+  int step = args.panel_bytes < kNearBytes ? static_cast<int>(kNearBytes / args.panel_bytes) : 1;
+  step = step < Tile::kPanels ? Tile::kPanels : step / Tile::kPanels * Tile::kPanels;
   for (int first = args.first_panel; first < args.end_panel; first += step) {
     const int end = first + step < args.end_panel ? first + step : args.end_panel;
-    for (int row = args.first_row; row < args.end_row; row += kRowsAtOnce) {
-      for (int panel = first; panel < end; ++panel) {
-        switch (args.end_row - row) {
-          case 1:
-            Tile::template Run<1>(args, row, panel);
-            break;
-          case 2:
-            Tile::template Run<2>(args, row, panel);
-            break;
-          case 3:
-            Tile::template Run<3>(args, row, panel);
-            break;
-          default:
-            Tile::template Run<kRowsAtOnce>(args, row, panel);
-        }
+    for (int tile = args.first_row; tile < args.end_row; tile += kTileRows) {
+      const int tile_rows = args.end_row - tile < kTileRows ? args.end_row - tile : kTileRows;
+      const int parts = (tile_rows + Tile::kMostRows - 1) / Tile::kMostRows;
+      for (int part = 0; part < parts; ++part) {
+        const int row = tile + tile_rows * part / parts;
+        const int rows = tile + tile_rows * (part + 1) / parts - row;
+        for (int panel = first; panel < end; panel += Tile::kPanels)
+          RunTile<Tile>(args, row, rows, panel);
       }
     }
   }

@@ -254,7 +254,7 @@ void Register(ThreadPool* pool) {
         [=](benchmark::State& state) { BenchPeak(state, form, pool); });
   }
   for (const Form& form : kForms) {
-    for (int m : {1, 4, 8, 16, 64, 256, 1024}) {
+    for (int m : {1, 4, 8, 16, 32, 64, 96, 128, 256, 1024}) {
       const std::string suffix = std::string("/") + form.name + "/" + std::to_string(m);
       add("Model" + suffix, [=](benchmark::State& state) { BenchModel(state, form, m, pool); });
       for (const Shape& shape : kShapes) {
@@ -273,7 +273,7 @@ void Register(ThreadPool* pool) {
     }
   }
   for (const Form& form : kSuperForms) {
-    for (int m : {1, 4, 16, 64, 256, 1024}) {
+    for (int m : {1, 4, 8, 16, 32, 64, 96, 128, 256, 1024}) {
       add(std::string("Shape/") + kSuperShape.name + "/" + form.name + "/" + std::to_string(m),
           [=](benchmark::State& state) { BenchShape(state, form, kSuperShape, m, pool); });
     }

@@ -213,7 +213,7 @@ bool TakesEightBits(int m, bool batch_invariant) {
 }
 
 bool TakesManyRows(int m, bool batch_invariant) {
-  return m >= 32 && TakesEightBits(m, batch_invariant);
+  return m >= 96 && TakesEightBits(m, batch_invariant);
 }
 
 // What that may cost a product: half a step of each, and of the weights' whole numbers of 1 / 256 a
@@ -312,7 +312,7 @@ TEST_P(MatmulTest, EqualsTheDoubleLoop) {
       ASSERT_NE(packed, nullptr);
       ASSERT_EQ(packed->rows(), rows);
       ASSERT_EQ(packed->cols(), cols);
-      for (int m : {1, 2, 3, 5, 8, 16, 17, 33, 64, 100, 257}) {
+      for (int m : {1, 2, 3, 5, 8, 16, 17, 18, 35, 64, 100, 257}) {
         const std::vector<float> x = RandomActivations(m, cols, random_);
         const bool invariant = m >= 8 && random_() % 2 == 0;
         Output y(m, rows);
