@@ -14,9 +14,9 @@
 //              integers are summed exactly over a block, and the blocks' sums are scaled and added
 //              in fp32, in order. Every instruction set does the same operations: the results are
 //              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
-//              With VNNI and no AMX, 8 rows of x or more, and no batch_invariant: activations
-//              become 8-bit integers, with an error of at most 0.4 % of the largest of the 32.
-//              From 96 rows on weights that are more than a scale times an integer (a minimum is
+//              Without AMX, 8 rows of x or more, and no batch_invariant: activations become 8-bit
+//              integers, with an error of at most 0.4 % of the largest of the 32.
+//              With VNNI, from 96 rows on weights that are more than a scale times an integer (a minimum is
 //              added, or 16 values have a scale) are rounded to 8 bits too, with an error of at
 //              most 0.4 % of the largest of the 32; panel by panel, in scratch.
 //              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are

@@ -158,7 +158,7 @@ void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_
   const float peak =
       _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])));
   const bool has_nan = _mm512_cmp_ps_mask(values[0], values[1], _CMP_UNORD_Q) != 0;
-  const BlockScale s = BlockScaleOf(&peak, 1, has_nan);
+  const BlockScale s = BlockScaleOf(&peak, 1, has_nan, kQuantLimit);
   for (int half = 0; half < 2; ++half) {
     const __m512i ints =
         s.finite ? _mm512_cvtps_epi32(_mm512_mul_ps(values[half], _mm512_set1_ps(s.inverse)))
@@ -174,7 +174,7 @@ void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_
 }
 
 void Quantize(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out) {
-  QuantizeRows(x, cols, first_row, end_row, out, QuantizeBlock);
+  QuantizeRows(x, cols, first_row, end_row, out, 2, QuantizeBlock);
 }
 
 // In 8 bits, four blocks at a time: their peaks are found, and their sums made, side by side.

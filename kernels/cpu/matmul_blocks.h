@@ -108,6 +108,14 @@ constexpr CodeBytes CodeBytesOf(const BlockTraits& traits) {
   return codes;
 }
 
+// The largest of the unsigned quants.
+constexpr int LargestQuant(const BlockTraits& traits) {
+  if (traits.codebook == Codebook::kNone) return (1 << (traits.low_bits + traits.high_bits)) - 1;
+  int largest = 0;
+  for (const uint8_t code : CodeBytesOf(traits).bytes) largest = code > largest ? code : largest;
+  return largest;
+}
+
 // Byte offsets inside a group.
 struct GroupLayout {
   size_t high;

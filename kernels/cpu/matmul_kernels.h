@@ -100,6 +100,7 @@ struct MatmulKernels {
 
 // Each needs the instructions in its name, and those of the ones before it.
 const MatmulKernels& MatmulKernelsAvx2();
+const MatmulKernels& MatmulKernelsBytesAvx2();
 const MatmulKernels& MatmulKernelsAvx512();
 const MatmulKernels& MatmulKernelsAvx512Vnni();
 const MatmulKernels& MatmulKernelsMany();  // with the same instructions

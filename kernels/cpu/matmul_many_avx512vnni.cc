@@ -44,24 +44,14 @@ inline Line LineOf(const uint8_t* group, const GroupLayout& layout, int block, i
   return line;
 }
 
-// The largest of the unsigned quants that a format may have. A block has it, or nearly: its scale
-// was chosen by that.
-template <DType dtype>
-constexpr int LargestQuant() {
-  constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
-  if (kTraits.codebook == Codebook::kNone) return (1 << (kTraits.low_bits + kTraits.high_bits)) - 1;
-  int largest = 0;
-  for (const uint8_t code : CodeBytesOf(kTraits).bytes) largest = code > largest ? code : largest;
-  return largest;
-}
-
-// What no value of each row of the block exceeds.
+// What no value of each row of the block exceeds. A block has its format's largest quant, or
+// nearly: its scale was chosen by that.
 template <DType dtype>
 inline __m512 PeakOf(const Line (&lines)[2]) {
   __m512 peak = _mm512_setzero_ps();
   for (const Line& line : lines) {
     const __m512 other =
-        _mm512_fmadd_ps(line.scale, _mm512_set1_ps(LargestQuant<dtype>()), line.least);
+        _mm512_fmadd_ps(line.scale, _mm512_set1_ps(LargestQuant(BlockTraitsOf(dtype))), line.least);
     peak = _mm512_max_ps(peak, _mm512_max_ps(_mm512_abs_ps(line.least), _mm512_abs_ps(other)));
   }
   return peak;
@@ -132,7 +122,7 @@ inline __m512 ToBytes(const uint8_t* group, const GroupLayout& layout, int block
     const __mmask16 usual = _mm512_cmp_ps_mask(peak, _mm512_set1_ps(kSmallestPeak), _CMP_GT_OQ);
     const __m512 inverse = _mm512_maskz_div_ps(usual, _mm512_set1_ps(127.0f), peak);
     for (int half = 0; half < 2; ++half) {
-      const Requantizer<LargestQuant<dtype>() < 64> requantized(
+      const Requantizer<LargestQuant(BlockTraitsOf(dtype)) < 64> requantized(
           {_mm512_mul_ps(lines[half].scale, inverse), _mm512_mul_ps(lines[half].least, inverse)});
       for (int i = half * 4; i < half * 4 + 4; ++i) quants[i] = requantized(quants[i]);
     }

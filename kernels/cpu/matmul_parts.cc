@@ -35,6 +35,7 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
 MatmulKernels ChooseKernels() {
   const Isa isa = DetectIsa();
   MatmulKernels kernels = MatmulKernelsAvx2();
+  Overlay(MatmulKernelsBytesAvx2(), &kernels);
   const bool vnni = HasVnni();
   if (isa >= Isa::kAvx512) Overlay(MatmulKernelsAvx512(), &kernels);
   if (vnni) Overlay(MatmulKernelsAvx512Vnni(), &kernels);

@@ -55,18 +55,19 @@ struct BlockScale {
   bool finite;
 };
 
-inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan) {
+inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan, float limit) {
   float peak = 0.0f;
   for (int i = 0; i < num_peaks; ++i) peak = peaks[i] > peak ? peaks[i] : peak;
   if (has_nan || peak > kLargestFloat) return {__builtin_nanf(""), 0.0f, false};
   if (peak < kSmallestPeak) return {0.0f, 0.0f, true};
-  return {peak / kQuantLimit, kQuantLimit / peak, true};
+  return {peak / limit, limit / peak, true};
 }
 
-// As MatmulKernels::quantize.
+// As MatmulKernels::quantize, of `value_bytes` each.
 template <typename QuantizeBlockFn>
 inline void QuantizeRows(const float* x, int cols, int first_row, int end_row,
-                         const QuantizedRows& out, QuantizeBlockFn quantize_block) {
+                         const QuantizedRows& out, int value_bytes,
+                         QuantizeBlockFn quantize_block) {
   const int num_blocks = cols / kBlock;
   for (int row = first_row; row < end_row; ++row) {
     for (int block = 0; block < num_blocks; ++block) {
@@ -74,7 +75,8 @@ inline void QuantizeRows(const float* x, int cols, int first_row, int end_row,
       const size_t at = tile * kTileRows + row % kTileRows;
       int32_t half_sums[2];
       quantize_block(x + static_cast<size_t>(row - first_row) * cols + block * kBlock,
-                     out.quants + at * 64, out.scales + at, out.scaled_sums + at, half_sums);
+                     out.quants + at * kBlock * value_bytes, out.scales + at, out.scaled_sums + at,
+                     half_sums);
       int32_t* sums = out.half_sums + tile * 2 * kTileRows + row % kTileRows;
       sums[0] = half_sums[0];
       sums[kTileRows] = half_sums[1];

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -207,13 +208,12 @@ double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, doub
 }
 
 bool TakesEightBits(int m, bool batch_invariant) {
-  const Isa isa = DetectIsa();
-  return m >= 8 && !batch_invariant && (isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16) &&
-         __builtin_cpu_supports("avx512vnni");
+  return m >= 8 && !batch_invariant && DetectIsa() != Isa::kAmx;
 }
 
 bool TakesManyRows(int m, bool batch_invariant) {
-  return m >= 96 && TakesEightBits(m, batch_invariant);
+  return m >= 96 && TakesEightBits(m, batch_invariant) && DetectIsa() >= Isa::kAvx512 &&
+         __builtin_cpu_supports("avx512vnni");
 }
 
 // What that may cost a product: half a step of each, and of the weights' whole numbers of 1 / 256 a
@@ -443,6 +443,54 @@ TEST_P(MatmulTest, ZeroAndTinyActivations) {
              false, pool_);
       for (size_t i = 0; i < y.size(); ++i)
         ASSERT_LE(std::abs(y[i]), 1e-30f * cols) << i << " of x = " << value;
+    }
+  }
+}
+
+// The same scales, and `fill` for all quants.
+void FillQuants(DType dtype, uint8_t fill, TestWeight* weight) {
+  std::vector<uint8_t>& bytes = weight->bytes[0];
+  for (size_t block = 0; block < bytes.size(); block += TraitsOf(dtype).block_bytes) {
+    std::vector<int> kept;
+    if (dtype == DType::kMXFP4) kept = {0};
+    for (const int offset : ScaleOffsets(dtype)) kept.insert(kept.end(), {offset, offset + 1});
+    for (int i = 0; i < static_cast<int>(TraitsOf(dtype).block_bytes); ++i) {
+      if (std::find(kept.begin(), kept.end(), i) == kept.end()) bytes[block + i] = fill;
+    }
+  }
+  DequantizeRow(dtype, bytes.data(), static_cast<int64_t>(weight->rows) * weight->cols,
+                weight->values.data());
+}
+
+// Sums of the largest bytes of both sides leave no register: that would take off a large part.
+TEST_P(MatmulTest, TheLargestBytesDoNotSaturate) {
+  const auto [weight_dtype, dtype] = GetParam();
+  if (!MultipliesBlocks(dtype)) GTEST_SKIP() << "no blocks";
+  const int cols = std::max(64, SmallestCols());
+  TestWeight weight = MakeWeight(dtype, 20, cols, random_);
+  constexpr uint8_t kFills[] = {0x00, 0x7f, 0x80, 0xff};
+  std::vector<double> peaks(weight.rows);
+  for (const uint8_t fill : kFills) {
+    FillQuants(dtype, fill, &weight);
+    for (size_t i = 0; i < weight.values.size(); ++i)
+      peaks[i / cols] = std::max(peaks[i / cols], std::abs(double{weight.values[i]}));
+  }
+  for (const uint8_t fill : kFills) {
+    FillQuants(dtype, fill, &weight);
+    const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+    for (const int m : {4, 16, 100}) {
+      for (const float value : {-1.0f, 1.0f}) {
+        const std::vector<float> x(static_cast<size_t>(m) * cols, value);
+        Output y(m, weight.rows);
+        Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data(), .accumulate = false},
+               false, pool_);
+        for (int j = 0; j < weight.rows; ++j) {
+          const auto row = weight.values.begin() + static_cast<ptrdiff_t>(j) * cols;
+          const double sum = value * std::accumulate(row, row + cols, 0.0);
+          EXPECT_NEAR(y[static_cast<size_t>(m - 1) * weight.rows + j], sum, 0.01 * cols * peaks[j])
+              << "bytes " << int{fill} << ", " << m << " rows of " << value;
+        }
+      }
     }
   }
 }
