@@ -112,6 +112,21 @@ TEST(Monitoring, EveryMetricOfDashboardAndAlertsIsInAScrape) {
   EXPECT_GT(ExpectNamesAreLive(ReadFile(kAlerts), live), 20);
 }
 
+// Those of Hydrant's own.
+TEST(Monitoring, EveryMetricIsOnTheDashboard) {
+  std::string shown;
+  for (const std::string& expression : DashboardExpressions()) shown += expression + "\n";
+  std::set<std::string> families;
+  for (const auto& [name, series] : LiveSeries()) {
+    if (!name.starts_with("hydrant_")) continue;
+    families.insert(std::regex_replace(name, std::regex("_(bucket|sum|count)$"), ""));
+  }
+  EXPECT_GT(families.size(), 50u);
+  for (const std::string& family : families) {
+    EXPECT_TRUE(std::regex_search(shown, std::regex("\\b" + family + "(_bucket)?\\b"))) << family;
+  }
+}
+
 TEST(Monitoring, TheDashboardsPanelsDoNotOverlap) {
   const nlohmann::json dashboard = nlohmann::json::parse(ReadFile(kDashboard));
   std::set<int> ids;
