@@ -523,6 +523,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   AddTraceFlags(&app, &options.traces);
   try {
     app.parse(argc, argv);
+    TakeTraceEnvironment(&app, &options.traces);
   } catch (const CLI::CallForHelp&) {
     return {std::nullopt, app.help(), 0};
   } catch (const CLI::CallForVersion&) {

@@ -141,7 +141,7 @@ class Wakeups {
 };
 
 // A line now and then, however many a store that is gone would be worth.
-std::function<void(const absl::Status&)> LogFailures(const char* what) {
+std::function<void(const absl::Status&)> LogFailures(const std::string& what) {
   return [what, next = Clock::time_point(), silent = 0](const absl::Status& status) mutable {
     if (Clock::now() < next) {
       ++silent;
@@ -215,6 +215,7 @@ class Daemon {
       spdlog::info("control on {}", AddressOf(security.control_listen, *servers_.back()));
     SayWhoMayConnect();
     if (tracing_.exporter != nullptr) spdlog::info("traces go to {}", options_.traces.endpoint);
+    if (options_.traces.disabled) spdlog::info("no traces: OTEL_SDK_DISABLED is true");
     spdlog::info("{} files may be open, {} of them connections", DescriptorLimit(),
                  DescriptorsForConnections(DescriptorLimit()));
     WarnOfManyThreads();
@@ -588,8 +589,9 @@ void BlockSignals() {
 
 absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
   HYDRANT_ASSIGN_OR_RETURN(Access access, LoadAccess(options.security));
-  HYDRANT_ASSIGN_OR_RETURN(Tracing tracing, StartTracing(options.traces, HYDRANT_VERSION,
-                                                         LogFailures("--otlp-traces-endpoint")));
+  HYDRANT_ASSIGN_OR_RETURN(
+      Tracing tracing,
+      StartTracing(options.traces, HYDRANT_VERSION, LogFailures(options.traces.endpoint_from)));
   // First: a device that is not there is known before a model of gigabytes is read.
   HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
   spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);

@@ -107,6 +107,7 @@ void SpanExporter::Send(std::vector<Span> batch, grpc::ClientContext* context) {
   of_scope.mutable_scope()->set_version(options_.version);
   of_scope.mutable_spans()->Assign(std::make_move_iterator(batch.begin()),
                                    std::make_move_iterator(batch.end()));
+  for (const auto& [key, value] : options_.headers) context->AddMetadata(key, value);
   context->set_deadline(std::chrono::system_clock::now() + options_.timeout);
   ExportTraceServiceResponse response;
   const grpc::Status status = stub_->Export(context, request, &response);

@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "opentelemetry/proto/collector/trace/v1/trace_service.grpc.pb.h"
+#include "server/trace_headers.h"
 
 namespace hydrant {
 
@@ -38,6 +39,7 @@ class SpanExporter {
   struct Options {
     std::string address;  // host:port
     std::shared_ptr<grpc::ChannelCredentials> credentials;
+    TraceHeaders headers = {};  // the metadata of each batch
     std::string service_name, version;
     size_t max_queue_spans = 2048;
     size_t max_batch_spans = 512;

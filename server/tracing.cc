@@ -21,7 +21,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const Tr
     ssl.pem_root_certs = pem.str();
     if (ssl.pem_root_certs.empty())
       return absl::InvalidArgumentError(
-          absl::StrCat("--otlp-traces-ca ", options.ca, ": cannot be read, or is empty"));
+          absl::StrCat(options.ca_from, " ", options.ca, ": cannot be read, or is empty"));
   }
   return grpc::SslCredentials(ssl);
 }
@@ -31,12 +31,14 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(const Tr
 absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
                                      std::function<void(const absl::Status&)> on_failure) {
   Tracing tracing;
-  if (options.endpoint.empty()) return tracing;
+  if (!options.Wanted()) return tracing;
   HYDRANT_ASSIGN_OR_RETURN(const TraceEndpoint endpoint, ParseTraceEndpoint(options.endpoint));
   HYDRANT_ASSIGN_OR_RETURN(auto credentials, CredentialsOf(options, endpoint.tls));
+  HYDRANT_ASSIGN_OR_RETURN(TraceHeaders headers, ParseTraceHeaders(options.headers.value));
   tracing.exporter =
       std::make_unique<SpanExporter>(SpanExporter::Options{.address = endpoint.address,
                                                            .credentials = std::move(credentials),
+                                                           .headers = std::move(headers),
                                                            .service_name = options.service_name,
                                                            .version = version,
                                                            .on_failure = std::move(on_failure)});

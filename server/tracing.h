@@ -19,7 +19,8 @@ struct Tracing {
   std::unique_ptr<Tracer> tracer = nullptr;
 };
 
-// InvalidArgument names the flag. `on_failure`: SpanExporter::Options'.
+// InvalidArgument names the flag or the variable of the environment. `on_failure`:
+// SpanExporter::Options'.
 absl::StatusOr<Tracing> StartTracing(const TraceOptions& options, const std::string& version,
                                      std::function<void(const absl::Status&)> on_failure);
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,10 +43,15 @@ class FakeCollector final
   int port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  grpc::Status Export(grpc::ServerContext*, const Request* request, Response* response) override {
+  grpc::Status Export(grpc::ServerContext* context, const Request* request,
+                      Response* response) override {
     int n;
     {
       const std::lock_guard lock(mutex_);
+      auto& metadata = metadata_.emplace_back();
+      for (const auto& [key, value] : context->client_metadata())
+        metadata.emplace(std::string(key.data(), key.size()),
+                         std::string(value.data(), value.size()));
       n = calls_++;
     }
     const grpc::Status status = answer_(n, response);
@@ -65,6 +71,11 @@ class FakeCollector final
   std::vector<Request> requests() {
     const std::lock_guard lock(mutex_);
     return requests_;
+  }
+  using Metadata = std::multimap<std::string, std::string>;
+  std::vector<Metadata> metadata() {  // of each call
+    const std::lock_guard lock(mutex_);
+    return metadata_;
   }
   int calls() {
     const std::lock_guard lock(mutex_);
@@ -88,6 +99,7 @@ class FakeCollector final
   std::condition_variable changed_;
   // Guarded by mutex_.
   std::vector<Request> requests_;
+  std::vector<Metadata> metadata_;
   int calls_ = 0;
 
   std::unique_ptr<grpc::Server> server_;

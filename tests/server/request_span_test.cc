@@ -4,11 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <mutex>
 
-#include "server/trace_options.h"
 #include "server/tracer.h"
 #include "tests/server/log_watch.h"
 #include "tests/server/test_server.h"
@@ -513,40 +511,6 @@ TEST(RequestSpan, OfOneThatFailsBeforeItsFirstTokenHasNone) {
     EXPECT_FALSE(attributes.contains("gen_ai.latency.time_to_first_token"));
     EXPECT_THAT(call.DebugString(), Not(HasSubstr("secret")));
   }
-}
-
-TEST(TraceOptions, KnowWhereACollectorIs) {
-  const auto read = [](const char* text) -> std::string {
-    const absl::StatusOr<TraceEndpoint> endpoint = ParseTraceEndpoint(text);
-    if (!endpoint.ok()) return "error: " + std::string(endpoint.status().message());
-    return (endpoint->tls ? "tls " : "plain ") + endpoint->address;
-  };
-  EXPECT_EQ(read("collector:4317"), "plain collector:4317");
-  EXPECT_EQ(read("collector"), "plain collector:4317");
-  EXPECT_EQ(read("http://collector:1"), "plain collector:1");
-  EXPECT_EQ(read("http://127.0.0.1/"), "plain 127.0.0.1:4317");
-  EXPECT_EQ(read("https://collector.example:443/"), "tls collector.example:443");
-  EXPECT_EQ(read("https://collector.example"), "tls collector.example:4317");
-  EXPECT_EQ(read("[::1]:4317"), "plain [::1]:4317");
-  EXPECT_EQ(read("https://[::1]"), "tls [::1]:4317");
-  for (const char* bad : {"", "http://", "https://", "http://collector:4318/v1/traces", ":4317",
-                          "collector:0", "collector:65536", "collector:port",
-                          "collector:", "grpc://collector:4317", "unix:/run/collector"}) {
-    EXPECT_THAT(read(bad), testing::StartsWith("error: '" + std::string(bad))) << bad;
-  }
-}
-
-TEST(TraceOptions, AreCheckedTogether) {
-  EXPECT_TRUE(CheckTraces({}).ok());
-  EXPECT_TRUE(CheckTraces({.endpoint = "a:1"}).ok());
-  EXPECT_TRUE(CheckTraces({.endpoint = "https://a:1", .ca = "ca.pem"}).ok());
-  const auto why = [](const TraceOptions& options) {
-    return std::string(CheckTraces(options).message());
-  };
-  EXPECT_THAT(why({.endpoint = "a:b"}), testing::StartsWith("--otlp-traces-endpoint: 'a:b'"));
-  EXPECT_THAT(why({.endpoint = "a:1", .ca = "ca.pem"}), testing::StartsWith("--otlp-traces-ca: "));
-  for (const double ratio : {-0.1, 1.1, std::nan("")})
-    EXPECT_THAT(why({.sample_ratio = ratio}), testing::StartsWith("--trace-sample-ratio: "));
 }
 
 }  // namespace

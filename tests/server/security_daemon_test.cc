@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/server/daemon_process.h"
+#include "tests/server/environment.h"
 #include "tests/server/fake_collector.h"
 #include "tests/server/http_get.h"
 #include "tests/server/test_certificates.h"
@@ -157,6 +158,7 @@ TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   const std::string file =
       folder.Write("tokens.yaml", "tokens:\n" + EntryOf("acme", token, ", admin: true"));
   FakeCollector collector;
+  const EnvironmentForNow environment{{"OTEL_EXPORTER_OTLP_HEADERS", "x-key=the-collectors-key"}};
   Daemon daemon({"--auth-tokens", file, "--log-level", "debug", "--metrics-listen", "127.0.0.1:0",
                  "--context-store", "redis://:the-password@127.0.0.1:1/0", "--otlp-traces-endpoint",
                  collector.address()});
@@ -192,10 +194,13 @@ TEST(SecureDaemon, NobodyHearsOfPromptsAndSecrets) {
   EXPECT_THAT(log, HasSubstr("new tokens")) << "the request is there";
   std::string traces;
   for (const auto& span : collector.WaitForSpans(5)) traces += span.DebugString();
+  EXPECT_THAT(collector.metadata().at(0),
+              testing::Contains(testing::Pair("x-key", "the-collectors-key")));
   EXPECT_THAT(traces, HasSubstr("acme"));
   EXPECT_THAT(traces, HasSubstr("INVALID")) << "the wrong request is there";
-  for (const std::string& secret : {token, std::string("hyd_a-wrong-token"), prompt,
-                                    std::string("quick brown"), std::string("the-password")}) {
+  for (const std::string& secret :
+       {token, std::string("hyd_a-wrong-token"), prompt, std::string("quick brown"),
+        std::string("the-password"), std::string("the-collectors-key")}) {
     EXPECT_THAT(log, Not(HasSubstr(secret)));
     EXPECT_THAT(info.DebugString(), Not(HasSubstr(secret)));
     EXPECT_THAT(metrics, Not(HasSubstr(secret)));

@@ -81,6 +81,22 @@ TEST(SpanExporter, SendsBatchesAsTheyFillAndTheRestInTheEnd) {
   }
 }
 
+TEST(SpanExporter, SendsItsHeadersWithEachBatch) {
+  FakeCollector collector;
+  auto options = To(collector.address());
+  options.max_batch_spans = 2;
+  options.headers = {{"authorization", "Bearer secret"}, {"x-bytes-bin", std::string("\0\xff", 2)}};
+  SpanExporter exporter(options);
+  exporter.Add(SpansNamed("a", 4));
+  exporter.Stop(minutes(1));
+  ASSERT_EQ(collector.calls(), 2);
+  for (const auto& metadata : collector.metadata()) {
+    EXPECT_THAT(metadata, testing::Contains(testing::Pair("authorization", "Bearer secret")));
+    EXPECT_THAT(metadata,
+                testing::Contains(testing::Pair("x-bytes-bin", std::string("\0\xff", 2))));
+  }
+}
+
 TEST(SpanExporter, SendsWhatIsThereAfterAWhile) {
   FakeCollector collector;
   auto options = To(collector.address());

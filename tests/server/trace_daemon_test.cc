@@ -9,6 +9,7 @@
 
 #include "server/trace_context.h"
 #include "tests/server/daemon_process.h"
+#include "tests/server/environment.h"
 #include "tests/server/fake_collector.h"
 #include "tests/server/http_get.h"
 #include "tests/server/test_certificates.h"
@@ -136,6 +137,30 @@ TEST(TracedDaemon, TellsWhenACacheWasSwappedOut) {
   }
   EXPECT_EQ(told, swaps);
   EXPECT_EQ(told_ns, swapped_us * 1000);
+}
+
+TEST(TracedDaemon, IsToldByTheEnvironmentAlone) {
+  FakeCollector collector;
+  const EnvironmentForNow environment(
+      {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://" + collector.address()},
+       {"OTEL_EXPORTER_OTLP_HEADERS", "x-key=of%20all"},
+       {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-key=of%20traces"}});
+  const auto run = [] {
+    Daemon daemon;
+    ASSERT_FALSE(daemon.address().empty()) << daemon.process().err();
+    ASSERT_TRUE(RunToEnd(daemon.stub(), Tokens(3, 2)).status.ok());
+    daemon.process().Signal(SIGTERM);
+    EXPECT_EQ(daemon.process().Wait(), 0) << daemon.process().err();
+  };
+  run();
+  EXPECT_EQ(collector.WaitForSpans(4).size(), 4u);
+  ASSERT_EQ(collector.metadata().size(), 1u);
+  const FakeCollector::Metadata metadata = collector.metadata()[0];
+  ASSERT_EQ(metadata.count("x-key"), 1u);
+  EXPECT_EQ(metadata.find("x-key")->second, "of traces");
+  const EnvironmentForNow disabled{{"OTEL_SDK_DISABLED", "true"}};
+  run();
+  EXPECT_EQ(collector.calls(), 1);
 }
 
 // And sends its last spans when it ends, without waiting for the next batch.
