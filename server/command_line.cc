@@ -27,7 +27,7 @@ constexpr char kExamples[] = R"(Examples:
 Then, in another terminal:
   hydrant chat "What is the capital of France?"
 
-Threads default to the CPUs that affinity and cgroup allow, the KV cache to a quarter of the memory that is
+Threads default to the cores that affinity and cgroup allow (hyper-threads count once), the KV cache to a quarter of the memory that is
 available, or less where max-num-seqs sequences of max-model-len tokens need less. On a GPU it takes what weights
 and activations leave of --gpu-memory-utilization. The prefix cache and kept contexts take at most an eighth of the available memory each,
 as they fill.

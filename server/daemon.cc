@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "kernels/device_choice.h"
 #include "kernels/status_macros.h"
 #include "server/call_authorizer.h"
@@ -39,6 +40,7 @@
 #include "server/machine_limits.h"
 #include "server/metrics.h"
 #include "server/model_loader.h"
+#include "server/numa.h"
 #include "server/port_watch.h"
 #include "server/service.h"
 #include "server/service_manager.h"
@@ -579,6 +581,19 @@ class Daemon {
   std::atomic<bool> loaded_{false};
 };
 
+// Before the first thread that touches weights or pages.
+void SpreadOverNumaNodes() {
+  const std::vector<int> nodes = ReadMachineLimits("", AffinityCpus()).numa_nodes;
+  if (nodes.size() < 2) return;
+  const absl::Status status = InterleaveMemory(nodes);
+  if (status.ok()) {
+    spdlog::info("memory is spread over the NUMA nodes {}", absl::StrJoin(nodes, ", "));
+  } else {
+    spdlog::warn("memory is not spread over the NUMA nodes {}: {}", absl::StrJoin(nodes, ", "),
+                 std::string(status.message()));
+  }
+}
+
 }  // namespace
 
 void BlockSignals() {
@@ -595,6 +610,7 @@ absl::Status RunDaemon(const DaemonOptions& options, const ModelLoader& load) {
   // First: a device that is not there is known before a model of gigabytes is read.
   HYDRANT_ASSIGN_OR_RETURN(DeviceChoice device, ChooseDevice(options.engine.device));
   spdlog::info("device {}: {}, because {}", options.engine.device, device.name, device.reason);
+  if (device.name == "cpu") SpreadOverNumaNodes();
   DaemonOptions chosen = options;
   chosen.engine.device = std::move(device.name);
   return Daemon(chosen, load, std::move(access), std::move(tracing)).Run();

@@ -6,9 +6,13 @@
 #include <charconv>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace hydrant {
 namespace {
@@ -155,11 +159,54 @@ void ReadV1(const std::string& root, MachineLimits* limits) {
   }
 }
 
+// "0-3,8,10-11", as the kernel writes sets of CPUs.
+std::vector<int> ParseCpuList(const std::string& text) {
+  std::vector<int> cpus;
+  for (const std::string& range : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    const size_t dash = range.find('-');
+    const std::optional<int64_t> first = FirstNumber(range);
+    const std::optional<int64_t> last =
+        dash == std::string::npos ? first : FirstNumber(range.substr(dash + 1));
+    if (!first.has_value() || !last.has_value()) continue;
+    for (int64_t cpu = *first; cpu <= *last; ++cpu) cpus.push_back(static_cast<int>(cpu));
+  }
+  return cpus;
+}
+
+// A core is known by the first of its hyper-threads.
+int CoresOf(const std::string& root, const std::vector<int>& cpus) {
+  std::set<int> cores;
+  for (const int cpu : cpus) {
+    const std::vector<int> siblings =
+        ParseCpuList(ReadFile(absl::StrCat(root, "/sys/devices/system/cpu/cpu", cpu,
+                                           "/topology/thread_siblings_list"))
+                         .value_or(""));
+    cores.insert(siblings.empty() ? cpu : siblings.front());
+  }
+  return std::max(static_cast<int>(cores.size()), 1);
+}
+
+std::vector<int> NumaNodesOf(const std::string& root, const std::vector<int>& cpus) {
+  const std::string folder = root + "/sys/devices/system/node";
+  std::vector<int> nodes;
+  for (const int node : ParseCpuList(ReadFile(folder + "/online").value_or(""))) {
+    const std::vector<int> local =
+        ParseCpuList(ReadFile(absl::StrCat(folder, "/node", node, "/cpulist")).value_or(""));
+    const auto allowed = [&](int cpu) {
+      return std::find(cpus.begin(), cpus.end(), cpu) != cpus.end();
+    };
+    if (std::any_of(local.begin(), local.end(), allowed)) nodes.push_back(node);
+  }
+  return nodes;
+}
+
 }  // namespace
 
-MachineLimits ReadMachineLimits(const std::string& root, int affinity_cpus) {
+MachineLimits ReadMachineLimits(const std::string& root, const std::vector<int>& affinity) {
   MachineLimits limits;
-  limits.cpus = std::max(affinity_cpus, 1);
+  limits.cpus = static_cast<double>(std::max<size_t>(affinity.size(), 1));
+  limits.cores = CoresOf(root, affinity);
+  limits.numa_nodes = NumaNodesOf(root, affinity);
   limits.cpu_source = "affinity";
   ReadMemInfo(root, &limits);
   ReadV2(root, &limits);
@@ -167,15 +214,19 @@ MachineLimits ReadMachineLimits(const std::string& root, int affinity_cpus) {
   return limits;
 }
 
-int AffinityCpus() {
+std::vector<int> AffinityCpus() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(CPU_COUNT(&set), 1);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {0};
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
 }
 
 int DefaultThreads(const MachineLimits& limits) {
-  return std::max(static_cast<int>(limits.cpus), 1);
+  return std::clamp(static_cast<int>(limits.cpus), 1, limits.cores);
 }
 
 int64_t DefaultKvCacheBytes(const MachineLimits& limits) {

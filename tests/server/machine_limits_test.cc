@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "server/daemon_options.h"
 
@@ -13,6 +15,12 @@ namespace hydrant {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
+
+std::vector<int> Cpus(int count) {
+  std::vector<int> cpus(count);
+  std::iota(cpus.begin(), cpus.end(), 0);
+  return cpus;
+}
 
 class FakeMachine : public testing::Test {
  protected:
@@ -32,7 +40,7 @@ class FakeMachine : public testing::Test {
 };
 
 TEST_F(FakeMachine, WithoutACgroupTheMachineLimits) {
-  const MachineLimits limits = ReadMachineLimits(root_, 8);
+  const MachineLimits limits = ReadMachineLimits(root_, Cpus(8));
   EXPECT_EQ(limits.cpus, 8);
   EXPECT_EQ(limits.cpu_source, "affinity");
   EXPECT_EQ(limits.memory_bytes, 16 * kGiB);
@@ -42,6 +50,31 @@ TEST_F(FakeMachine, WithoutACgroupTheMachineLimits) {
   EXPECT_EQ(DefaultReuseBytes(limits), 3 * kGiB / 2);
 }
 
+// Two sockets of two cores with two hyper-threads each, numbered as Linux does.
+TEST_F(FakeMachine, HyperThreadsOfACoreGetOneThread) {
+  for (int cpu = 0; cpu < 8; ++cpu) {
+    Write("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list",
+          std::to_string(cpu % 4) + "," + std::to_string(cpu % 4 + 4) + "\n");
+  }
+  Write("/sys/devices/system/node/online", "0-1\n");
+  Write("/sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
+  Write("/sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
+  const MachineLimits whole = ReadMachineLimits(root_, Cpus(8));
+  EXPECT_EQ(whole.cpus, 8);
+  EXPECT_EQ(whole.cores, 4);
+  EXPECT_EQ(DefaultThreads(whole), 4);
+  EXPECT_EQ(whole.numa_nodes, (std::vector<int>{0, 1}));
+  // One core and a half of another, all of the first socket.
+  const MachineLimits part = ReadMachineLimits(root_, {0, 1, 4});
+  EXPECT_EQ(part.cores, 2);
+  EXPECT_EQ(DefaultThreads(part), 2);
+  EXPECT_EQ(part.numa_nodes, std::vector<int>{0});
+  // A quota of less than the cores is the limit.
+  Write("/proc/self/cgroup", "0::/\n");
+  Write("/sys/fs/cgroup/cpu.max", "300000 100000\n");
+  EXPECT_EQ(DefaultThreads(ReadMachineLimits(root_, Cpus(8))), 3);
+}
+
 TEST_F(FakeMachine, CgroupV2LimitsOfTheGroupAndItsParents) {
   Write("/proc/self/cgroup", "0::/outer/inner\n");
   Write("/sys/fs/cgroup/outer/cpu.max", "250000 100000\n");
@@ -49,7 +82,7 @@ TEST_F(FakeMachine, CgroupV2LimitsOfTheGroupAndItsParents) {
   Write("/sys/fs/cgroup/outer/memory.max", "max\n");
   Write("/sys/fs/cgroup/outer/inner/memory.max", "4294967296\n");
   Write("/sys/fs/cgroup/outer/inner/memory.current", "2147483648\n");
-  const MachineLimits limits = ReadMachineLimits(root_, 8);
+  const MachineLimits limits = ReadMachineLimits(root_, Cpus(8));
   EXPECT_EQ(limits.cpus, 2.5);
   EXPECT_EQ(limits.cpu_source, "cgroup v2");
   EXPECT_EQ(limits.memory_bytes, 4 * kGiB);
@@ -62,7 +95,7 @@ TEST_F(FakeMachine, CgroupV2InAContainerSeesItsGroupAsTheRoot) {
   Write("/proc/self/cgroup", "0::/\n");
   Write("/sys/fs/cgroup/cpu.max", "50000 100000\n");
   Write("/sys/fs/cgroup/memory.max", "1073741824\n");
-  const MachineLimits limits = ReadMachineLimits(root_, 8);
+  const MachineLimits limits = ReadMachineLimits(root_, Cpus(8));
   EXPECT_EQ(limits.cpus, 0.5);
   EXPECT_EQ(DefaultThreads(limits), 1);
   EXPECT_EQ(limits.memory_bytes, kGiB);
@@ -73,7 +106,7 @@ TEST_F(FakeMachine, CgroupV1) {
   Write("/sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "300000\n");
   Write("/sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
   Write("/sys/fs/cgroup/memory/box/memory.limit_in_bytes", "2147483648\n");
-  const MachineLimits limits = ReadMachineLimits(root_, 8);
+  const MachineLimits limits = ReadMachineLimits(root_, Cpus(8));
   EXPECT_EQ(limits.cpus, 3);
   EXPECT_EQ(limits.cpu_source, "cgroup v1");
   EXPECT_EQ(limits.memory_bytes, 2 * kGiB);
@@ -84,7 +117,7 @@ TEST_F(FakeMachine, CgroupV1WithoutLimits) {
   Write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   Write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  const MachineLimits limits = ReadMachineLimits(root_, 8);
+  const MachineLimits limits = ReadMachineLimits(root_, Cpus(8));
   EXPECT_EQ(limits.cpus, 8);
   EXPECT_EQ(limits.memory_bytes, 16 * kGiB);
 }
@@ -94,7 +127,7 @@ TEST_F(FakeMachine, NonsenseDoesNotLimit) {
   Write("/proc/meminfo", "MemTotal: lots\n");
   Write("/sys/fs/cgroup/cpu.max", "0 0");
   Write("/sys/fs/cgroup/memory.max", "-5");
-  const MachineLimits limits = ReadMachineLimits(root_, 0);
+  const MachineLimits limits = ReadMachineLimits(root_, {});
   EXPECT_EQ(limits.cpus, 1);
   EXPECT_EQ(limits.memory_bytes, 0);
   EXPECT_GT(DefaultKvCacheBytes(limits), 0);
