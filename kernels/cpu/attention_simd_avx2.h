@@ -142,6 +142,23 @@ template <typename Op>
 HYDRANT_INLINE Vec JoinQuads(Op op, const Vec* q) {
   return op(_mm256_permute2f128_ps(q[0], q[1], 0x20), _mm256_permute2f128_ps(q[0], q[1], 0x31));
 }
+HYDRANT_INLINE void Transpose(Vec (&rows)[kLanes]) {
+  Vec quads[kLanes / 4][4];  // [g][k]: rows 4g to 4g + 3 of columns k and 4 + k
+  Unroll<kLanes / 4>(HYDRANT_UNROLLED(g) {
+    const Vec low[2] = {_mm256_unpacklo_ps(rows[4 * g], rows[4 * g + 1]),
+                        _mm256_unpacklo_ps(rows[4 * g + 2], rows[4 * g + 3])};
+    const Vec high[2] = {_mm256_unpackhi_ps(rows[4 * g], rows[4 * g + 1]),
+                         _mm256_unpackhi_ps(rows[4 * g + 2], rows[4 * g + 3])};
+    quads[g][0] = _mm256_shuffle_ps(low[0], low[1], 0x44);
+    quads[g][1] = _mm256_shuffle_ps(low[0], low[1], 0xee);
+    quads[g][2] = _mm256_shuffle_ps(high[0], high[1], 0x44);
+    quads[g][3] = _mm256_shuffle_ps(high[0], high[1], 0xee);
+  });
+  Unroll<4>(HYDRANT_UNROLLED(k) {
+    rows[k] = _mm256_permute2f128_ps(quads[0][k], quads[1][k], 0x20);
+    rows[4 + k] = _mm256_permute2f128_ps(quads[0][k], quads[1][k], 0x31);
+  });
+}
 HYDRANT_INLINE float FirstLane(Vec v) { return _mm256_cvtss_f32(v); }
 HYDRANT_INLINE float ReduceAdd(Vec v) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));

@@ -127,8 +127,8 @@ HYDRANT_INLINE Vec Exp(Vec x) {
   return _mm512_mask_scalef_ps(Zero(), static_cast<Mask>(~zero), p, n);
 }
 
-// e^x within 3 millionths of it, where the logits have been rounded more: 2^f by a polynomial of the
-// least largest error. 0 as Exp().
+// e^x within 3 millionths of it, where the logits have been rounded more: 2^f by a polynomial of
+// the least largest error. 0 as Exp().
 HYDRANT_INLINE Vec RoughExp(Vec x) {
   const Vec n =
       _mm512_roundscale_ps(Mul(x, Set(kLog2E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -164,6 +164,30 @@ HYDRANT_INLINE Vec JoinQuads(Op op, const Vec* q) {
   const Vec q23 =
       op(_mm512_shuffle_f32x4(q[2], q[3], 0x88), _mm512_shuffle_f32x4(q[2], q[3], 0xdd));
   return op(_mm512_shuffle_f32x4(q01, q23, 0x88), _mm512_shuffle_f32x4(q01, q23, 0xdd));
+}
+// Lane j of vector i to lane i of vector j.
+HYDRANT_INLINE void Transpose(Vec (&rows)[kLanes]) {
+  Vec quads[kLanes / 4][4];  // [g][k]: rows 4g to 4g + 3 of columns k, 4 + k, ..
+  Unroll<kLanes / 4>(HYDRANT_UNROLLED(g) {
+    const Vec low[2] = {_mm512_unpacklo_ps(rows[4 * g], rows[4 * g + 1]),
+                        _mm512_unpacklo_ps(rows[4 * g + 2], rows[4 * g + 3])};
+    const Vec high[2] = {_mm512_unpackhi_ps(rows[4 * g], rows[4 * g + 1]),
+                         _mm512_unpackhi_ps(rows[4 * g + 2], rows[4 * g + 3])};
+    quads[g][0] = _mm512_shuffle_ps(low[0], low[1], 0x44);
+    quads[g][1] = _mm512_shuffle_ps(low[0], low[1], 0xee);
+    quads[g][2] = _mm512_shuffle_ps(high[0], high[1], 0x44);
+    quads[g][3] = _mm512_shuffle_ps(high[0], high[1], 0xee);
+  });
+  Unroll<4>(HYDRANT_UNROLLED(k) {
+    const Vec low[2] = {_mm512_shuffle_f32x4(quads[0][k], quads[1][k], 0x44),
+                        _mm512_shuffle_f32x4(quads[2][k], quads[3][k], 0x44)};
+    const Vec high[2] = {_mm512_shuffle_f32x4(quads[0][k], quads[1][k], 0xee),
+                         _mm512_shuffle_f32x4(quads[2][k], quads[3][k], 0xee)};
+    rows[k] = _mm512_shuffle_f32x4(low[0], low[1], 0x88);
+    rows[4 + k] = _mm512_shuffle_f32x4(low[0], low[1], 0xdd);
+    rows[8 + k] = _mm512_shuffle_f32x4(high[0], high[1], 0x88);
+    rows[12 + k] = _mm512_shuffle_f32x4(high[0], high[1], 0xdd);
+  });
 }
 HYDRANT_INLINE float ReduceAdd(Vec v) { return _mm512_reduce_add_ps(v); }
 HYDRANT_INLINE float ReduceMax(Vec v) { return _mm512_reduce_max_ps(v); }

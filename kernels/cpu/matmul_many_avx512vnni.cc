@@ -241,18 +241,104 @@ inline float QuantizeBlock(const float* x, uint8_t* out) {
   return usual ? peak / kQuantLimit8 : 0.0f;
 }
 
+// Of the rows of a tile, each in a vector: the largest number of each, row r in lane r.
+inline __m512i LargestOfRows(__m512i rows[kTileRows]) {
+  // Each step halves the vectors; the pairs that are joined lie apart, so that the rows end in
+  // order.
+  for (int r = 0; r < 8; ++r) {
+    const __m512i one = rows[r], other = rows[r + 8];
+    rows[r] = _mm512_max_epi32(_mm512_shuffle_i32x4(one, other, 0x44),
+                               _mm512_shuffle_i32x4(one, other, 0xee));
+  }
+  for (int r = 0; r < 4; ++r) {
+    const __m512i one = rows[r], other = rows[r + 4];
+    rows[r] = _mm512_max_epi32(_mm512_shuffle_i32x4(one, other, 0x88),
+                               _mm512_shuffle_i32x4(one, other, 0xdd));
+  }
+  // Of rows r, r + 8, r + 4 and r + 12 a quarter each.
+  const auto join = [](__m512i one, __m512i other) {
+    return _mm512_max_epi32(_mm512_unpacklo_epi32(one, other), _mm512_unpackhi_epi32(one, other));
+  };
+  const __m512i all = join(join(rows[0], rows[2]), join(rows[1], rows[3]));
+  const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15);
+  return _mm512_permutexvar_epi32(order, all);
+}
+
+// What a number of each row becomes by its row's largest number, whose bits these are: its scale as
+// QuantizeBlock() returns it, and what it is multiplied with.
+struct RowScales {
+  __m512 scale;
+  alignas(64) float inverse[kTileRows];
+
+  explicit RowScales(__m512i largest) {
+    const __m512 peak = _mm512_castsi512_ps(largest), limit = _mm512_set1_ps(kQuantLimit8);
+    // Bits of what is not finite are larger than those of any number.
+    const __mmask16 finite =
+        _mm512_cmple_epi32_mask(largest, _mm512_castps_si512(_mm512_set1_ps(kLargestFloat)));
+    const __mmask16 usual =
+        _mm512_mask_cmp_ps_mask(finite, peak, _mm512_set1_ps(kSmallestPeak), _CMP_GE_OQ);
+    scale = _mm512_mask_mov_ps(_mm512_set1_ps(__builtin_nanf("")), finite,
+                               _mm512_maskz_div_ps(usual, peak, limit));
+    _mm512_store_ps(inverse, _mm512_maskz_div_ps(usual, limit, peak));
+  }
+};
+
+// Sixteen columns of a tile's rows to bytes, 128 up, four columns a vector.
+inline void StoreBytes(const __m512 rows[kTileRows], const float* inverse, uint8_t* out) {
+  __m512i four[4];  // rows 4i to 4i + 3, and of these four columns a quarter
+  for (int i = 0; i < 4; ++i) {
+    const auto ints = [&](int r) {
+      return _mm512_cvtps_epi32(_mm512_mul_ps(rows[4 * i + r], _mm512_set1_ps(inverse[4 * i + r])));
+    };
+    const __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(ints(0), ints(1)),
+                                             _mm512_packs_epi32(ints(2), ints(3)));
+    four[i] = _mm512_xor_si512(bytes, _mm512_set1_epi8(static_cast<char>(0x80)));
+  }
+  const __m512i low[2] = {_mm512_shuffle_i32x4(four[0], four[1], 0x44),
+                          _mm512_shuffle_i32x4(four[2], four[3], 0x44)};
+  const __m512i high[2] = {_mm512_shuffle_i32x4(four[0], four[1], 0xee),
+                           _mm512_shuffle_i32x4(four[2], four[3], 0xee)};
+  _mm512_storeu_si512(out, _mm512_shuffle_i32x4(low[0], low[1], 0x88));
+  _mm512_storeu_si512(out + 64, _mm512_shuffle_i32x4(low[0], low[1], 0xdd));
+  _mm512_storeu_si512(out + 128, _mm512_shuffle_i32x4(high[0], high[1], 0x88));
+  _mm512_storeu_si512(out + 192, _mm512_shuffle_i32x4(high[0], high[1], 0xdd));
+}
+
+// A block of all rows of a tile; scales: [kTileRows].
+inline void QuantizeTileBlock(const float* x, int cols, uint8_t* quants, float* scales) {
+  __m512 values[2][kTileRows];
+  __m512i magnitudes[kTileRows];
+  for (int r = 0; r < kTileRows; ++r) {
+    const float* row = x + static_cast<size_t>(r) * cols;
+    for (int half = 0; half < 2; ++half) values[half][r] = _mm512_loadu_ps(row + half * 16);
+    magnitudes[r] = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(values[0][r])),
+                                     _mm512_castps_si512(_mm512_abs_ps(values[1][r])));
+  }
+  const RowScales rows(LargestOfRows(magnitudes));
+  _mm512_storeu_ps(scales, rows.scale);
+  for (int half = 0; half < 2; ++half)
+    StoreBytes(values[half], rows.inverse, quants + half * kBlock / 2 * kTileRows);
+}
+
 void QuantizeInterleaved(const float* x, int cols, int first_row, int end_row,
                          const InterleavedRows& out) {
   const int num_blocks = cols / kBlock;
-  for (int row = first_row; row < end_row; ++row) {
+  for (int row = first_row; row < end_row;) {
     const float* values = x + static_cast<size_t>(row - first_row) * cols;
     const size_t tile = static_cast<size_t>(row / kTileRows);
     uint8_t* quants = out.quants + tile * cols * kTileRows + row % kTileRows * 4;
     float* scales = out.scales + tile * num_blocks * kTileRows + row % kTileRows;
+    const bool is_whole = row % kTileRows == 0 && row + kTileRows <= end_row;
     for (int block = 0; block < num_blocks; ++block) {
-      scales[block * kTileRows] = QuantizeBlock(
-          values + block * kBlock, quants + static_cast<size_t>(block) * kBlock * kTileRows);
+      const float* from = values + block * kBlock;
+      uint8_t* const to = quants + static_cast<size_t>(block) * kBlock * kTileRows;
+      if (is_whole) {
+        QuantizeTileBlock(from, cols, to, scales + block * kTileRows);
+      } else {
+        scales[block * kTileRows] = QuantizeBlock(from, to);
+      }
     }
+    row += is_whole ? kTileRows : 1;
   }
 }
 

@@ -59,10 +59,9 @@ HYDRANT_INLINE void OutputBlock(const float* values, int rows, int head_dim, con
 // [head_dim, kQueryTile] from rows of queries, scaled; lanes without a query are zero.
 HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
                                 float* to) {
-  for (int d = 0; d < shape.head_dim; ++d) {
-    for (int i = 0; i < kQueryTile; ++i)
-      to[d * kQueryTile + i] = offsets[i] >= 0 ? q[offsets[i] + d] * shape.scale : 0.0f;
-  }
+  RowsToLanes(q, offsets, shape.head_dim, to, [&](const float* row, int /*lane*/, int first) {
+    return Mul(MaskLoad(FirstN(shape.head_dim - first), row + first), Set(shape.scale));
+  });
 }
 
 // Keys and values are multiplied where they lie.

@@ -34,19 +34,19 @@ HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
                                   (__m512i)_mm512_cvtne2ps_pbh(second, first));
 }
 
+// The first kLanes pairs of a row of `left` elements; zero behind them.
+HYDRANT_INLINE __m512i PairsOfRow(const float* row, int left) {
+  const Vec low = MaskLoad(FirstN(left), row);
+  const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), row + kLanes);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
 // [pairs of head_dim, kQueryTile] from rows of queries; lanes without a query are zero.
 HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
                                 float* to) {
-  alignas(64) float first[kQueryTile], second[kQueryTile];
-  for (int d = 0; d < shape.head_dim; d += 2) {
-    for (int i = 0; i < kQueryTile; ++i) {
-      first[i] = offsets[i] >= 0 ? q[offsets[i] + d] : 0.0f;
-      second[i] = offsets[i] >= 0 && d + 1 < shape.head_dim ? q[offsets[i] + d + 1] : 0.0f;
-    }
-    for (int lane = 0; lane < kQueryTile; lane += kLanes)
-      _mm512_storeu_si512(to + d / 2 * kQueryTile + lane,
-                          PairUp(Load(first + lane), Load(second + lane)));
-  }
+  RowsToLanes(q, offsets, Pairs(shape.head_dim), to, [&](const float* row, int, int first) {
+    return _mm512_castsi512_ps(PairsOfRow(row + 2 * first, shape.head_dim - 2 * first));
+  });
 }
 
 // Keys [rows, pairs of head_dim].
@@ -54,10 +54,7 @@ HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* 
   for (int r = 0; r < rows; ++r, keys += head_dim, to += Pairs(head_dim)) {
     for (int d = 0; d < head_dim; d += kPair) {
       const int left = head_dim - d;
-      const Vec low = MaskLoad(FirstN(left), keys + d);
-      const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), keys + d + kLanes);
-      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)),
-                               (__m512i)_mm512_cvtne2ps_pbh(high, low));
+      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)), PairsOfRow(keys + d, left));
     }
   }
 }

@@ -26,29 +26,34 @@ HYDRANT_INLINE __m512i Steps(const float* row, int n, float inverse) {
   return _mm512_cvtps_epi32(Mul(MaskLoad(FirstN(n), row), Set(inverse)));
 }
 
+// Up to kLanes words of n numbers, 128 up; zero words behind the last.
+HYDRANT_INLINE Vec WordsOfRow(const float* row, int n, float inverse) {
+  __m512i words = _mm512_setzero_si512();
+  Unroll<4>(HYDRANT_UNROLLED(i) {
+    const int left = n - i * kLanes;
+    if (left > 0) {
+      const __m512i up =
+          _mm512_add_epi32(Steps(row + i * kLanes, left, inverse), _mm512_set1_epi32(128));
+      words = _mm512_inserti32x4(words, _mm512_cvtepi32_epi8(up), i);
+    }
+  });
+  return _mm512_castsi512_ps(words);
+}
+
 // [words of head_dim, kQueryTile], then [kQueryTile] scales, which hold the logits' scale, too. Of
 // lanes without a query the scale is zero.
 HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
                                 float* to) {
   const int words = NumByteWords(shape.head_dim);
-  alignas(64) int32_t word[kLanes / 4];
-  auto* const words_of = reinterpret_cast<int32_t*>(to);
+  alignas(64) float inverse[kQueryTile];
   for (int i = 0; i < kQueryTile; ++i) {
-    float& scale = to[words * kQueryTile + i];
-    scale = 0.0f;
-    if (offsets[i] < 0) continue;
-    const float* row = q + offsets[i];
-    const float largest = LargestOf(row, shape.head_dim);
-    scale = largest / 127.0f * shape.scale;
-    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-    for (int d = 0; d < shape.head_dim; d += kLanes) {
-      const __m512i steps =
-          _mm512_add_epi32(Steps(row + d, shape.head_dim - d, inverse), _mm512_set1_epi32(128));
-      _mm_store_si128(reinterpret_cast<__m128i*>(word), _mm512_cvtepi32_epi8(steps));
-      for (int w = 0; w < kLanes / 4 && d / 4 + w < words; ++w)
-        words_of[(d / 4 + w) * kQueryTile + i] = word[w];
-    }
+    const float largest = offsets[i] >= 0 ? LargestOf(q + offsets[i], shape.head_dim) : 0.0f;
+    inverse[i] = largest > 0.0f ? 127.0f / largest : 0.0f;
+    to[words * kQueryTile + i] = largest / 127.0f * shape.scale;
   }
+  RowsToLanes(q, offsets, words, to, [&](const float* row, int lane, int first) {
+    return WordsOfRow(row + 4 * first, shape.head_dim - 4 * first, inverse[lane]);
+  });
 }
 
 void RoundKeys(const float* keys, int rows, int head_dim, float* to) {

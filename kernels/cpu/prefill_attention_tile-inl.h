@@ -33,18 +33,21 @@ HYDRANT_INLINE void QueryOffsets(const PrefillShape& shape, const PrefillTile& t
   }
 }
 
-HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, float* from, const float* sums,
+// from: [head_dim, kQueryTile], divided by its lane's sum on the way.
+HYDRANT_INLINE void StoreOutput(const PrefillShape& shape, const float* from, const float* sums,
                                 const int64_t* offsets, float* out) {
   for (int lane = 0; lane < kQueryTile; lane += kLanes) {
     const Vec factor = Div(Set(1.0f), Load(sums + lane));
-    for (int d = 0; d < shape.head_dim; ++d) {
-      float* row = from + d * kQueryTile + lane;
-      Store(row, Mul(Load(row), factor));
+    for (int d = 0; d < shape.head_dim; d += kLanes) {
+      const int left = shape.head_dim - d;
+      Vec rows[kLanes];
+      for (int i = 0; i < kLanes; ++i)
+        rows[i] = i < left ? Mul(Load(from + (d + i) * kQueryTile + lane), factor) : Zero();
+      Transpose(rows);
+      for (int i = 0; i < kLanes; ++i) {
+        if (offsets[lane + i] >= 0) MaskStore(FirstN(left), out + offsets[lane + i] + d, rows[i]);
+      }
     }
-  }
-  for (int i = 0; i < kQueryTile; ++i) {
-    if (offsets[i] < 0) continue;
-    for (int d = 0; d < shape.head_dim; ++d) out[offsets[i] + d] = from[d * kQueryTile + i];
   }
 }
 
@@ -120,22 +123,28 @@ HYDRANT_INLINE void PackLogits(const PrefillShape& shape, const PrefillTile& til
 // those to the running sum. decay[lanes]: what earlier sums and outputs must be multiplied by.
 HYDRANT_INLINE void PanelWeights(int rows, float* logits, float* maxima, float* sums,
                                  float* decay) {
-  for (int lane = 0; lane < kQueryTile; lane += kLanes) {
-    const Vec old_max = Load(maxima + lane);
-    Vec max = old_max;
-    for (int r = 0; r < rows; ++r) max = Max(max, Load(logits + r * kQueryTile + lane));
-    const Vec factor = Exp(Sub(old_max, max));
-    Vec sum = Mul(Load(sums + lane), factor);
-    for (int r = 0; r < rows; ++r) {
-      float* row = logits + r * kQueryTile + lane;
-      const Vec w = WeightOf(Sub(Load(row), max));
-      Store(row, w);
-      sum = Add(sum, w);
-    }
-    Store(maxima + lane, max);
-    Store(sums + lane, sum);
-    Store(decay + lane, factor);
+  constexpr int kVectors = kQueryTile / kLanes;  // side by side: none waits for its own last one
+  Vec max[kVectors], sum[kVectors];
+  Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Load(maxima + i * kLanes); });
+  for (int r = 0; r < rows; ++r) {
+    const float* row = logits + r * kQueryTile;
+    Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Max(max[i], Load(row + i * kLanes)); });
   }
+  Unroll<kVectors>(HYDRANT_UNROLLED(i) {
+    const Vec factor = Exp(Sub(Load(maxima + i * kLanes), max[i]));
+    sum[i] = Mul(Load(sums + i * kLanes), factor);
+    Store(decay + i * kLanes, factor);
+    Store(maxima + i * kLanes, max[i]);
+  });
+  for (int r = 0; r < rows; ++r) {
+    float* row = logits + r * kQueryTile;
+    Unroll<kVectors>(HYDRANT_UNROLLED(i) {
+      const Vec w = WeightOf(Sub(Load(row + i * kLanes), max[i]));
+      Store(row + i * kLanes, w);
+      sum[i] = Add(sum[i], w);
+    });
+  }
+  Unroll<kVectors>(HYDRANT_UNROLLED(i) { Store(sums + i * kLanes, sum[i]); });
 }
 
 // The lanes of queries [0, count) among those from `lane` on.

@@ -11,6 +11,26 @@ struct PanelOperands {
   const float* v;
 };
 
+// Rows of queries to lanes: to[column * kQueryTile + i] is word `column` of query i, for `words` of
+// them. words_of(row, lane, first): words [first, first + kLanes) of the lane's query, which is
+// `row`, zero behind the last. Lanes whose offset is negative have no query and are zero.
+template <typename WordsOf>
+HYDRANT_INLINE void RowsToLanes(const float* q, const int64_t* offsets, int words, float* to,
+                                const WordsOf& words_of) {
+  for (int lane = 0; lane < kQueryTile; lane += kLanes) {
+    for (int first = 0; first < words; first += kLanes) {
+      Vec rows[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const int64_t offset = offsets[lane + i];
+        rows[i] = offset >= 0 ? words_of(q + offset, lane + i, first) : Zero();
+      }
+      Transpose(rows);
+      for (int i = 0; i < kLanes && first + i < words; ++i)
+        Store(to + (first + i) * kQueryTile + lane, rows[i]);
+    }
+  }
+}
+
 // Calls block(Int<n>, first) for pieces of [0, count) of at most kPanelTile, as equal as they come:
 // registers stay busy at the end too.
 template <int kSize, typename Block>
