@@ -49,9 +49,9 @@ float HighestLogit(const float* logits, size_t n) {
   return finite >= -FLT_MAX ? result : -std::numeric_limits<float>::infinity();
 }
 
-// SampleWeight of each logit into weights; returns their sum. The steps are SampleWeight's.
-uint64_t WeighLogits(const float* logits, size_t n, double highest, double inverse_temperature,
-                     uint64_t* weights) {
+// SampleWeight of each logit into weights. The steps are SampleWeight's.
+void WeighLogits(const float* logits, size_t n, double highest, double inverse_temperature,
+                 uint64_t* weights) {
   namespace w = sample_weight;
   const hn::ScalableTag<double> d;
   const hn::RebindToUnsigned<decltype(d)> du;
@@ -59,7 +59,6 @@ uint64_t WeighLogits(const float* logits, size_t n, double highest, double inver
   const size_t lanes = hn::Lanes(d);
   const auto round_shift = hn::Set(d, w::kRoundShift);
   const auto mask = hn::Set(du, w::kMantissaMask);
-  auto sum = hn::Zero(du);
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) {
     auto logit = hn::LoadU(df, logits + i);
@@ -80,14 +79,9 @@ uint64_t WeighLogits(const float* logits, size_t n, double highest, double inver
     const auto scaled = hn::Mul(exp_r, hn::BitCast(d, hn::ShiftLeft<52>(exponent)));
     const auto weight = hn::And(hn::BitCast(du, hn::Add(scaled, hn::Set(d, w::kTwo52))), mask);
     hn::StoreU(weight, du, weights + i);
-    sum = hn::Add(sum, weight);
   }
-  uint64_t total = hn::GetLane(hn::SumOfLanes(du, sum));
-  for (; i < n; ++i) {
+  for (; i < n; ++i)
     weights[i] = SampleWeight((CandidateLogit(logits[i]) - highest) * inverse_temperature);
-    total += weights[i];
-  }
-  return total;
 }
 
 // The first index from `begin` whose logit is at least `threshold`, or n. NaN never is.
@@ -106,6 +100,58 @@ size_t FindAtLeast(const float* logits, size_t begin, size_t n, float threshold)
   return n;
 }
 
+// Walks the entries of [begin, end) whose logit is at least `least_logit` and whose weight is at
+// least `least_weight`: the first with which their weights exceed `target`, or `end`; target: less
+// the weights that were walked past.
+size_t FindByWeight(const float* logits, const uint64_t* weights, size_t begin, size_t end,
+                    float least_logit, uint64_t least_weight, uint64_t* target) {
+  const hn::ScalableTag<double> d;
+  const hn::RebindToSigned<decltype(d)> di;  // weights are below 2^63
+  const hn::Rebind<float, decltype(d)> df;
+  const size_t lanes = hn::Lanes(d);
+  const auto largest = hn::Set(df, FLT_MAX);
+  const auto least_logits = hn::Set(d, static_cast<double>(least_logit));
+  const auto least_weights = hn::Set(di, static_cast<int64_t>(least_weight));
+  size_t i = begin;
+  for (; i + lanes <= end; i += lanes) {
+    const auto logit = hn::PromoteTo(d, hn::Min(hn::LoadU(df, logits + i), largest));
+    const auto weight = hn::LoadU(di, reinterpret_cast<const int64_t*>(weights + i));
+    const auto is_high = hn::RebindMask(di, hn::Ge(logit, least_logits));
+    const auto passes = hn::And(is_high, hn::Not(hn::Lt(weight, least_weights)));
+    const auto sum =
+        static_cast<uint64_t>(hn::GetLane(hn::SumOfLanes(di, hn::IfThenElseZero(passes, weight))));
+    if (*target < sum) break;
+    *target -= sum;
+  }
+  for (; i < end; ++i) {
+    if (!(CandidateLogit(logits[i]) >= least_logit) || weights[i] < least_weight) continue;
+    if (*target < weights[i]) return i;
+    *target -= weights[i];
+  }
+  return end;
+}
+
+// The bin of each logit: the less, the further it is below the highest. `bins_of_one`: of a
+// difference of 1.
+void FindBins(const float* logits, size_t n, float highest, float bins_of_one, uint16_t* bins) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const size_t lanes = hn::Lanes(d);
+  const auto last = hn::Set(d, static_cast<float>(kNumLogitBins - 1));
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto below = hn::Sub(hn::Set(d, highest), hn::LoadU(d, logits + i));
+    const auto bin = hn::Mul(hn::Max(below, hn::Zero(d)), hn::Set(d, bins_of_one));
+    const auto number = hn::IfThenElse(hn::Lt(bin, last), bin, last);  // a NaN is in the last
+    hn::StoreU(hn::DemoteTo(d16, hn::ConvertTo(di, number)), d16, bins + i);
+  }
+  for (; i < n; ++i) {
+    const float bin = std::max(highest - logits[i], 0.0f) * bins_of_one;
+    bins[i] = static_cast<uint16_t>(bin < kNumLogitBins - 1 ? bin : kNumLogitBins - 1);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace hydrant::cpu
 HWY_AFTER_NAMESPACE();
@@ -116,6 +162,8 @@ namespace {
 HWY_EXPORT(HighestLogit);
 HWY_EXPORT(WeighLogits);
 HWY_EXPORT(FindAtLeast);
+HWY_EXPORT(FindByWeight);
+HWY_EXPORT(FindBins);
 
 using Candidate = Sampler::Candidate;
 using Scratch = Sampler::Scratch;
@@ -130,7 +178,6 @@ struct Row {
   size_t vocab;
   const SamplingRow& sampling;
   float highest;
-  uint64_t total;  // of all weights
 };
 
 // The logit of rank top_k: a buffer of twice that size is cut down to the best half whenever it is
@@ -210,32 +257,13 @@ void CutTopP(float top_p, uint64_t total, Scratch& scratch) {
   std::erase_if(scratch.candidates, [&](const Candidate& c) { return RanksBefore(last, c); });
 }
 
-// A weight below which no candidate can be in the top_p prefix: all those below total (1 - top_p) /
-// vocab together weigh less than total (1 - top_p). Half of it, for the rounding of weights.
-uint64_t NegligibleWeight(const Row& row) {
-  const double tail = 1.0 - static_cast<double>(row.sampling.top_p);
-  return static_cast<uint64_t>(0.5 * tail * static_cast<double>(row.total) /
-                               static_cast<double>(row.vocab));
-}
-
-// Applies top_k, min_p and top_p in this order and leaves the candidates in the scratch.
-void Restrict(const Row& row, Scratch& scratch) {
+// What top_k leaves, and of that min_p, and of that top_p, in the scratch.
+void Restrict(const Row& row, uint64_t least_weight, Scratch& scratch) {
   const SamplingRow& sampling = row.sampling;
-  const bool cuts_k = sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < row.vocab;
-  const bool cuts_p = sampling.top_p < 1.0f;
-  float least_logit = -FLT_MAX;
-  if (cuts_k) least_logit = TopKThreshold(row, sampling.top_k, scratch.highest);
-  uint64_t least_weight = 0;
-  if (sampling.min_p > 0.0f) {
-    least_weight = MinPWeight(sampling.min_p);
-  } else if (cuts_p && !cuts_k) {
-    least_weight = NegligibleWeight(row);
-  }
+  const float least_logit = TopKThreshold(row, sampling.top_k, scratch.highest);
   Collect(row, least_logit, least_weight, scratch);
-  if (cuts_k) CutTies(least_logit, sampling.top_k, scratch.candidates);
-  if (!cuts_p) return;
-  const bool all_counted = !cuts_k && sampling.min_p <= 0.0f;
-  CutTopP(sampling.top_p, all_counted ? row.total : Total(scratch.candidates), scratch);
+  CutTies(least_logit, sampling.top_k, scratch.candidates);
+  if (sampling.top_p < 1.0f) CutTopP(sampling.top_p, Total(scratch.candidates), scratch);
 }
 
 uint32_t Draw(const std::vector<Candidate>& candidates, uint64_t random_bits) {
@@ -247,32 +275,88 @@ uint32_t Draw(const std::vector<Candidate>& candidates, uint64_t random_bits) {
   return UINT32_MAX;  // not reached: the target is below the total
 }
 
-uint32_t DrawUnrestricted(const Row& row, const uint64_t* weights, uint64_t random_bits) {
-  uint64_t target = RandomBelow(random_bits, row.total);
+// Without top_k, what stays may be most of the vocabulary and is not listed: the entries of at
+// least this weight that rank no later than `last`.
+struct Kept {
+  uint64_t least_weight;
+  Candidate last;
+};
+
+// The entry with which the weights of those that stay, by id, exceed `target`; the vocabulary's
+// size where they do not. target: less what was walked past.
+size_t Walk(const Row& row, const Kept& kept, const Scratch& scratch, uint64_t* target) {
+  // Of those equal to the last one's logit the lower ids stay.
+  const size_t ties_end = std::min<size_t>(row.vocab, size_t{kept.last.id} + 1);
+  const float above = std::nextafter(kept.last.logit, std::numeric_limits<float>::infinity());
+  const auto find = [&](size_t begin, size_t end, float least_logit) {
+    return HWY_DYNAMIC_DISPATCH(FindByWeight)(row.logits, scratch.weights.data(), begin, end,
+                                              least_logit, kept.least_weight, target);
+  };
+  const size_t found = find(0, ties_end, kept.last.logit);
+  return found < ties_end ? found : find(ties_end, row.vocab, above);
+}
+
+uint32_t Draw(const Row& row, const Kept& kept, const Scratch& scratch, uint64_t random_bits) {
+  constexpr uint64_t kMoreThanAll = uint64_t{1} << 63;
+  uint64_t left = kMoreThanAll;
+  Walk(row, kept, scratch, &left);
+  uint64_t target = RandomBelow(random_bits, kMoreThanAll - left);
+  return static_cast<uint32_t>(Walk(row, kept, scratch, &target));
+}
+
+// The last candidate in rank of top_p. Weights are added up in bins of like logits; those of one
+// bin alone are ranked.
+Candidate LastOfTopP(const Row& row, uint64_t least_weight, Scratch& scratch) {
+  constexpr float kBinsOfOne = 8.0f;  // of e: the least weights are 64 of these below the highest
+  const float bins_of_one =
+      std::min(kBinsOfOne / row.sampling.temperature, std::numeric_limits<float>::max());
+  scratch.bins.resize(row.vocab);
+  HWY_DYNAMIC_DISPATCH(FindBins)
+  (row.logits, row.vocab, row.highest, bins_of_one, scratch.bins.data());
+  constexpr size_t kTables = 4;  // one after another: neighbours often are in the same bin
+  uint64_t sums[kTables][kNumLogitBins] = {};
   for (size_t i = 0; i < row.vocab; ++i) {
-    if (target < weights[i]) return static_cast<uint32_t>(i);
-    target -= weights[i];
+    const uint64_t weight = scratch.weights[i];
+    sums[i % kTables][scratch.bins[i]] += weight >= least_weight ? weight : 0;
   }
-  return UINT32_MAX;  // not reached
+  const auto sum_of = [&sums](size_t bin) {
+    return sums[0][bin] + sums[1][bin] + sums[2][bin] + sums[3][bin];
+  };
+  uint64_t total = 0;
+  for (size_t bin = 0; bin < kNumLogitBins; ++bin) total += sum_of(bin);
+  uint64_t need = TopPWeight(row.sampling.top_p, total);
+  size_t bin = 0;
+  for (; sum_of(bin) < need; ++bin) need -= sum_of(bin);
+  scratch.candidates.clear();
+  for (size_t i = 0; i < row.vocab; ++i) {
+    if (scratch.bins[i] != bin || scratch.weights[i] < least_weight) continue;
+    scratch.candidates.push_back(
+        {scratch.weights[i], CandidateLogit(row.logits[i]), static_cast<uint32_t>(i)});
+  }
+  return LastOfPrefix(scratch.candidates, need);
 }
 
 uint32_t SampleRow(const float* logits, size_t vocab, const SamplingRow& sampling,
                    Scratch& scratch) {
-  Row row{logits, vocab, sampling, HWY_DYNAMIC_DISPATCH(HighestLogit)(logits, vocab), 0};
+  Row row{logits, vocab, sampling, HWY_DYNAMIC_DISPATCH(HighestLogit)(logits, vocab)};
   if (row.highest < -FLT_MAX) return UINT32_MAX;
   if (sampling.temperature <= 0.0f) {
     return static_cast<uint32_t>(HWY_DYNAMIC_DISPATCH(FindAtLeast)(logits, 0, vocab, row.highest));
   }
   scratch.weights.resize(vocab);
-  row.total = HWY_DYNAMIC_DISPATCH(WeighLogits)(logits, vocab, row.highest,
-                                                1.0 / static_cast<double>(sampling.temperature),
-                                                scratch.weights.data());
+  HWY_DYNAMIC_DISPATCH(WeighLogits)
+  (logits, vocab, row.highest, 1.0 / static_cast<double>(sampling.temperature),
+   scratch.weights.data());
   const uint64_t random_bits = RandomBits(sampling.seed, sampling.position);
-  if (IsUnrestricted(sampling, static_cast<int>(vocab))) {
-    return DrawUnrestricted(row, scratch.weights.data(), random_bits);
+  const uint64_t least_weight = sampling.min_p > 0.0f ? MinPWeight(sampling.min_p) : 0;
+  if (sampling.top_k > 0 && static_cast<size_t>(sampling.top_k) < vocab) {
+    Restrict(row, least_weight, scratch);
+    return Draw(scratch.candidates, random_bits);
   }
-  Restrict(row, scratch);
-  return Draw(scratch.candidates, random_bits);
+  Kept kept = {.least_weight = least_weight,
+               .last = {.weight = 0, .logit = -FLT_MAX, .id = UINT32_MAX}};
+  if (sampling.top_p < 1.0f) kept.last = LastOfTopP(row, least_weight, scratch);
+  return Draw(row, kept, scratch, random_bits);
 }
 
 }  // namespace

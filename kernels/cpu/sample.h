@@ -12,6 +12,8 @@
 
 namespace hydrant::cpu {
 
+inline constexpr int kNumLogitBins = 512;
+
 // Rows are shared out over the pool; a row uses scratch of its thread, kept between calls.
 class Sampler {
  public:
@@ -27,6 +29,7 @@ class Sampler {
     std::vector<Candidate> candidates;  // what passed so far, by ascending id
     std::vector<Candidate> selection;   // a copy, in the order of a selection at work
     std::vector<float> highest;         // the top_k logits seen so far
+    std::vector<uint16_t> bins;         // [vocab], of logits that are nearly the same
   };
 
  private:

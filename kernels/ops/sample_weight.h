@@ -79,10 +79,6 @@ constexpr uint64_t TopPWeight(float top_p, uint64_t total) {
   return whole < 1 ? 1 : whole < total ? whole : total;
 }
 
-constexpr bool IsUnrestricted(const SamplingRow& row, int vocab) {
-  return (row.top_k <= 0 || row.top_k >= vocab) && row.min_p <= 0.0f && row.top_p >= 1.0f;
-}
-
 }  // namespace hydrant
 
 #endif  // HYDRANT_KERNELS_OPS_SAMPLE_WEIGHT_H_

@@ -47,7 +47,14 @@ void AddConversationFlags(const OptionGroup& group, WorkloadOptions* options) {
 
 void AddAnswerFlags(const OptionGroup& group, LoadFlags* flags) {
   group.Option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3");
-  group.Option("--temperature", flags->target.temperature, "0: greedy");
+  Sampling& sampling = flags->target.sampling;
+  group.Option("--temperature", sampling.temperature, "0: greedy");
+  group.Option("--top-p", sampling.top_p, "Of these, what is not given is the server's default");
+  group.Option("--top-k", sampling.top_k, "The most likely tokens that are drawn from");
+  group.Option("--min-p", sampling.min_p, "Share of the likeliest token's probability");
+  group.Option("--repetition-penalty", sampling.repetition_penalty, "1: none");
+  group.Option("--presence-penalty", sampling.presence_penalty, "0: none");
+  group.Option("--frequency-penalty", sampling.frequency_penalty, "0: none");
   group.Flag("!--honour-eos", flags->target.ignore_eos,
              "An answer may end before its --output-len");
 }

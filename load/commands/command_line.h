@@ -30,7 +30,7 @@ inline constexpr int kExitInterrupted = 130;
 // What a load is made of. A command has flags beyond these in a struct of its own.
 struct LoadFlags {
   HydrantTargetOptions target;
-  // Where an address begins with http:// or https://; its addresses, temperature, ignore_eos and
+  // Where an address begins with http:// or https://; its addresses, sampling, ignore_eos and
   // wait_seconds are the target's.
   OpenAiTargetOptions openai;
   std::vector<std::string> metrics;  // URLs

@@ -63,7 +63,7 @@ std::unique_ptr<ServerTarget> OpenTarget(const LoadFlags& flags) {
     Fail(kExitUsage, "mix: a server with OpenAI's API knows no cache policies");
   OpenAiTargetOptions options = flags.openai;
   options.addresses = flags.target.addresses;
-  options.temperature = flags.target.temperature;
+  options.sampling = flags.target.sampling;
   options.ignore_eos = flags.target.ignore_eos;
   options.wait_seconds = flags.target.wait_seconds;
   if (const char* key = std::getenv("OPENAI_API_KEY")) options.api_key = key;

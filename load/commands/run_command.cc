@@ -38,7 +38,7 @@ bool WriteReports(const LoadFlags& flags, const RunDescription& run,
 std::vector<Agreement> CheckQuality(const LoadFlags& flags, const Workload& workload) {
   LoadFlags quality = flags;
   HydrantTargetOptions& options = quality.target;
-  options.temperature = 0.0;
+  options.sampling = {};  // greedy
   options.mix = *ParseMix("full,full");
   options.mix[1].name = "full, again";
   for (const MixedArm& arm : flags.target.mix) {

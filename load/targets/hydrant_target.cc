@@ -57,6 +57,16 @@ void SetUsage(const v1::Usage& usage, StreamEvent* end) {
 constexpr char kResumable[] = "RESUMABLE";
 
 // The usage of a stream that ended with an error.
+void SetSampling(const Sampling& from, v1::Sampling* to) {
+  to->set_temperature(from.temperature);
+  if (from.top_p.has_value()) to->set_top_p(*from.top_p);
+  if (from.top_k.has_value()) to->set_top_k(*from.top_k);
+  if (from.min_p.has_value()) to->set_min_p(*from.min_p);
+  if (from.repetition_penalty.has_value()) to->set_repetition_penalty(*from.repetition_penalty);
+  if (from.presence_penalty.has_value()) to->set_presence_penalty(*from.presence_penalty);
+  if (from.frequency_penalty.has_value()) to->set_frequency_penalty(*from.frequency_penalty);
+}
+
 void SetFromTrailer(const grpc::ClientContext& context, StreamEvent* end) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto found = trailers.find("hydrant-usage-bin");
@@ -81,8 +91,8 @@ struct HydrantTarget::Impl {
   v1::GenerateRequest ToWire(const PlannedRequest& request) const {
     v1::GenerateRequest wire;
     wire.mutable_token_ids()->mutable_ids()->Assign(request.prompt.begin(), request.prompt.end());
-    wire.mutable_sampling()->set_temperature(
-        request.fault == Fault::kMalformed ? -1.0 : options.temperature);
+    SetSampling(options.sampling, wire.mutable_sampling());
+    if (request.fault == Fault::kMalformed) wire.mutable_sampling()->set_temperature(-1.0);
     wire.mutable_sampling()->set_seed(request.seed);
     wire.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(request.max_tokens));
     wire.mutable_stopping()->set_ignore_eos(options.ignore_eos);

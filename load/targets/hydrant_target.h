@@ -11,6 +11,7 @@
 #include "client/access.h"
 #include "hydrant/v1/hydrant.pb.h"
 #include "load/targets/mix.h"
+#include "load/targets/sampling.h"
 #include "load/targets/server_target.h"
 
 namespace hydrant::load {
@@ -21,7 +22,7 @@ struct HydrantTargetOptions {
   int connections = 1;     // to each
   AccessFlags access = {};
   std::vector<MixedArm> mix = {};
-  double temperature = 0.0;
+  Sampling sampling = {};
   bool ignore_eos = true;      // so that as much is generated as was asked for
   double wait_seconds = 10.0;  // until each address answers
 };

@@ -83,6 +83,20 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizer(const std::string& path
   return TokenizerFromGguf(*file);
 }
 
+// Those that OpenAI's API does not have are vLLM's.
+void SetSampling(const Sampling& from, Json* to) {
+  const auto set = [to](const char* name, const auto& value) {
+    if (value.has_value()) (*to)[name] = *value;
+  };
+  (*to)["temperature"] = from.temperature;
+  set("top_p", from.top_p);
+  set("top_k", from.top_k);
+  set("min_p", from.min_p);
+  set("repetition_penalty", from.repetition_penalty);
+  set("presence_penalty", from.presence_penalty);
+  set("frequency_penalty", from.frequency_penalty);
+}
+
 }  // namespace
 
 struct OpenAiTarget::Impl {
@@ -134,7 +148,8 @@ struct OpenAiTarget::Impl {
       wire["prompt"] = TextOf(request.prompt);
     }
     wire["max_tokens"] = request.max_tokens;
-    wire["temperature"] = request.fault == Fault::kMalformed ? -1.0 : options.temperature;
+    SetSampling(options.sampling, &wire);
+    if (request.fault == Fault::kMalformed) wire["temperature"] = -1.0;
     wire["seed"] = request.seed & 0x7fffffff;
     wire["stream"] = true;
     wire["stream_options"] = {{"include_usage", true}};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "load/targets/sampling.h"
 #include "load/targets/server_target.h"
 
 namespace hydrant::load {
@@ -24,7 +25,7 @@ struct OpenAiTargetOptions {
   // Prompts are sent as token ids, which not all servers take, and not as the text they are.
   bool prompt_ids = false;
   std::string api_key = {};  // of the header Authorization; "": none is sent
-  double temperature = 0.0;
+  Sampling sampling = {};
   bool ignore_eos = true;  // as vLLM's field; servers that do not know it ignore it, or refuse
   double wait_seconds = 10.0;
 };

@@ -270,6 +270,31 @@ TEST_P(SampleTest, LargeVocabularyAgreesWithTheReference) {
   }
 }
 
+// Of any length, spread and temperature, with ties, numbers that are none and infinities.
+TEST_P(SampleTest, DrawnRowsAgreeWithTheReference) {
+  const auto reference = MakeBackend("reference");
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto one_of = [&](std::initializer_list<float> values) {
+      return values.begin()[random() % values.size()];
+    };
+    const int vocab = static_cast<int>(one_of({1, 2, 7, 16, 33, 257, 1500}));
+    std::vector<float> logits =
+        RandomFloats(vocab, static_cast<unsigned>(seed), one_of({1e-6f, 0.1f, 3.0f, 80.0f, 1e37f}));
+    const uint64_t rare = random() % 3 == 0 ? 5 : 1'000'000;
+    for (float& logit : logits) {
+      if (random() % 2 == 0) logit = std::round(logit);
+      if (random() % rare == 0) logit = one_of({NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, 0.0f});
+    }
+    const SamplingRow row = {.temperature = one_of({1e-38f, 0.01f, 0.7f, 1.0f, 20.0f, 1e30f}),
+                             .top_p = one_of({1e-6f, 0.3f, 0.9f, 0.999f, 1.0f}),
+                             .min_p = one_of({0.0f, 0.0f, 0.0f, 1e-5f, 0.2f, 1.0f}),
+                             .top_k = static_cast<int32_t>(one_of({0, 0, 0, 1, 20, 300})),
+                             .seed = seed};
+    EXPECT_EQ(Run(logits, {row}), RunOn(*reference, logits, {row})) << "seed " << seed;
+  }
+}
+
 TEST_P(SampleTest, FlatLargeDistribution) {
   const auto reference = MakeBackend("reference");
   const std::vector<float> flat(50000, 0.25f);

@@ -190,6 +190,23 @@ TEST(OpenAiTargetTest, WithoutUsageChunksCountAndPromptsMayBeIds) {
   EXPECT_EQ(server.bodies()[0]["prompt"].get<std::vector<uint32_t>>(), workload.Make(0).prompt);
 }
 
+TEST(OpenAiTargetTest, SamplingIsSentWhereItIsGiven) {
+  FakeOpenAi server;
+  OpenAiTargetOptions options;
+  options.addresses = {server.address()};
+  options.tokenizer = std::string(HYDRANT_TEST_TOKENIZER);
+  options.sampling = {.temperature = 0.5, .top_p = 0.75, .top_k = 40, .frequency_penalty = -0.25};
+  const auto target = *OpenAiTarget::Create(std::move(options));
+  RunLoad(MakeWorkload(target.get(), 1, 2), {.concurrency = 1}, target.get());
+  const Json asked = server.bodies()[0];
+  EXPECT_EQ(asked["temperature"], 0.5);
+  EXPECT_EQ(asked["top_p"], 0.75);
+  EXPECT_EQ(asked["top_k"], 40);
+  EXPECT_EQ(asked["frequency_penalty"], -0.25);
+  for (const char* name : {"min_p", "repetition_penalty", "presence_penalty"})
+    EXPECT_FALSE(asked.contains(name)) << name;
+}
+
 TEST(OpenAiTargetTest, FaultsDoWhatTheyAreOrderedTo) {
   FakeOpenAi server;
   const auto target = Connect(server);

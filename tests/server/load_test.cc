@@ -284,6 +284,30 @@ TEST(LoadTest, AStreamThatIsLostOnTheWayIsResumable) {
   EXPECT_TRUE(server.WaitUntilEmpty());
 }
 
+// What a server refuses by its name has reached it.
+TEST(LoadTest, SamplingIsSentWhereItIsGiven) {
+  TestServer server;
+  const std::pair<const char*, Sampling> wrong[] = {
+      {"sampling.temperature", {.temperature = 101.0}},
+      {"sampling.top_p", {.top_p = 1.5}},
+      {"sampling.top_k", {.top_k = -2}},
+      {"sampling.min_p", {.min_p = 1.5}},
+      {"sampling.repetition_penalty", {.repetition_penalty = 11.0}},
+      {"sampling.presence_penalty", {.presence_penalty = 2.5}},
+      {"sampling.frequency_penalty", {.frequency_penalty = -2.5}}};
+  for (const auto& [field, sampling] : wrong) {
+    HydrantTargetOptions options;
+    options.addresses = {server.address()};
+    options.mix = *ParseMix("full,full");
+    options.sampling = sampling;
+    const auto target = *HydrantTarget::Create(std::move(options));
+    target->Start();
+    const auto outcomes = RunLoad(*Workload::Create(Options(1)), {.concurrency = 1}, target.get());
+    EXPECT_EQ(outcomes[0].status, "INVALID_ARGUMENT") << field;
+    EXPECT_THAT(outcomes[0].error, HasSubstr(field));
+  }
+}
+
 TEST(LoadTest, AnUnknownPolicyAndNoServerAreSaidBeforeAnythingIsSent) {
   TestServer server;
   HydrantTargetOptions options;
