@@ -59,26 +59,33 @@ void WeighLogits(const float* logits, size_t n, double highest, double inverse_t
   const size_t lanes = hn::Lanes(d);
   const auto round_shift = hn::Set(d, w::kRoundShift);
   const auto mask = hn::Set(du, w::kMantissaMask);
+  constexpr size_t kTogether = 4;  // each step waits for the one before it: others fill the time
   size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    auto logit = hn::LoadU(df, logits + i);
-    logit = hn::IfThenElse(hn::Gt(logit, hn::Set(df, FLT_MAX)), hn::Set(df, FLT_MAX), logit);
-    auto x = hn::Mul(hn::Sub(hn::PromoteTo(d, logit), hn::Set(d, highest)),
-                     hn::Set(d, inverse_temperature));
-    x = hn::IfThenElse(hn::Ge(x, hn::Set(d, w::kLowest)), x, hn::Set(d, w::kLowest));
-    const auto shifted = hn::Add(hn::Mul(x, hn::Set(d, w::kLog2E)), round_shift);
-    const auto k = hn::Sub(shifted, round_shift);
-    const auto r = hn::Sub(hn::Sub(x, hn::Mul(k, hn::Set(d, w::kLn2High))),
-                           hn::Mul(k, hn::Set(d, w::kLn2Low)));
-    auto exp_r = hn::Set(d, w::kCoefficients[w::kDegree]);
-    for (int c = w::kDegree - 1; c >= 0; --c) {
-      exp_r = hn::Add(hn::Mul(exp_r, r), hn::Set(d, w::kCoefficients[c]));
+  for (; i + kTogether * lanes <= n; i += kTogether * lanes) {
+    hn::Vec<decltype(d)> r[kTogether], shifted[kTogether], exp_r[kTogether];
+    for (size_t v = 0; v < kTogether; ++v) {
+      auto logit = hn::LoadU(df, logits + i + v * lanes);
+      logit = hn::IfThenElse(hn::Gt(logit, hn::Set(df, FLT_MAX)), hn::Set(df, FLT_MAX), logit);
+      auto x = hn::Mul(hn::Sub(hn::PromoteTo(d, logit), hn::Set(d, highest)),
+                       hn::Set(d, inverse_temperature));
+      x = hn::IfThenElse(hn::Ge(x, hn::Set(d, w::kLowest)), x, hn::Set(d, w::kLowest));
+      shifted[v] = hn::Add(hn::Mul(x, hn::Set(d, w::kLog2E)), round_shift);
+      const auto k = hn::Sub(shifted[v], round_shift);
+      r[v] = hn::Sub(hn::Sub(x, hn::Mul(k, hn::Set(d, w::kLn2High))),
+                     hn::Mul(k, hn::Set(d, w::kLn2Low)));
+      exp_r[v] = hn::Set(d, w::kCoefficients[w::kDegree]);
     }
-    const auto exponent =
-        hn::Add(hn::BitCast(du, shifted), hn::Set(du, uint64_t{1023 + kWeightBits}));
-    const auto scaled = hn::Mul(exp_r, hn::BitCast(d, hn::ShiftLeft<52>(exponent)));
-    const auto weight = hn::And(hn::BitCast(du, hn::Add(scaled, hn::Set(d, w::kTwo52))), mask);
-    hn::StoreU(weight, du, weights + i);
+    for (int c = w::kDegree - 1; c >= 0; --c) {
+      for (size_t v = 0; v < kTogether; ++v)
+        exp_r[v] = hn::Add(hn::Mul(exp_r[v], r[v]), hn::Set(d, w::kCoefficients[c]));
+    }
+    for (size_t v = 0; v < kTogether; ++v) {
+      const auto exponent =
+          hn::Add(hn::BitCast(du, shifted[v]), hn::Set(du, uint64_t{1023 + kWeightBits}));
+      const auto scaled = hn::Mul(exp_r[v], hn::BitCast(d, hn::ShiftLeft<52>(exponent)));
+      const auto weight = hn::And(hn::BitCast(du, hn::Add(scaled, hn::Set(d, w::kTwo52))), mask);
+      hn::StoreU(weight, du, weights + i + v * lanes);
+    }
   }
   for (; i < n; ++i)
     weights[i] = SampleWeight((CandidateLogit(logits[i]) - highest) * inverse_temperature);
