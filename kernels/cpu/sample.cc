@@ -283,24 +283,25 @@ uint32_t Draw(const std::vector<Candidate>& candidates, uint64_t random_bits) {
 }
 
 // Without top_k, what stays may be most of the vocabulary and is not listed: the entries of at
-// least this weight that rank no later than `last`.
+// least this weight and this logit; of those equal to that logit the ones with an id before
+// `ties_end`.
 struct Kept {
   uint64_t least_weight;
-  Candidate last;
+  float least_logit;
+  size_t ties_end;
 };
 
 // The entry with which the weights of those that stay, by id, exceed `target`; the vocabulary's
 // size where they do not. target: less what was walked past.
 size_t Walk(const Row& row, const Kept& kept, const Scratch& scratch, uint64_t* target) {
-  // Of those equal to the last one's logit the lower ids stay.
-  const size_t ties_end = std::min<size_t>(row.vocab, size_t{kept.last.id} + 1);
-  const float above = std::nextafter(kept.last.logit, std::numeric_limits<float>::infinity());
   const auto find = [&](size_t begin, size_t end, float least_logit) {
     return HWY_DYNAMIC_DISPATCH(FindByWeight)(row.logits, scratch.weights.data(), begin, end,
                                               least_logit, kept.least_weight, target);
   };
-  const size_t found = find(0, ties_end, kept.last.logit);
-  return found < ties_end ? found : find(ties_end, row.vocab, above);
+  const size_t found = find(0, kept.ties_end, kept.least_logit);
+  if (found < kept.ties_end) return found;
+  const float above = std::nextafter(kept.least_logit, std::numeric_limits<float>::infinity());
+  return find(kept.ties_end, row.vocab, above);
 }
 
 uint32_t Draw(const Row& row, const Kept& kept, const Scratch& scratch, uint64_t random_bits) {
@@ -360,9 +361,12 @@ uint32_t SampleRow(const float* logits, size_t vocab, const SamplingRow& samplin
     Restrict(row, least_weight, scratch);
     return Draw(scratch.candidates, random_bits);
   }
-  Kept kept = {.least_weight = least_weight,
-               .last = {.weight = 0, .logit = -FLT_MAX, .id = UINT32_MAX}};
-  if (sampling.top_p < 1.0f) kept.last = LastOfTopP(row, least_weight, scratch);
+  Kept kept = {.least_weight = least_weight, .least_logit = -FLT_MAX, .ties_end = vocab};
+  if (sampling.top_p < 1.0f) {
+    const Candidate last = LastOfTopP(row, least_weight, scratch);
+    kept.least_logit = last.logit;
+    kept.ties_end = size_t{last.id} + 1;
+  }
   return Draw(row, kept, scratch, random_bits);
 }
 

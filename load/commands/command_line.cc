@@ -49,12 +49,19 @@ void AddAnswerFlags(const OptionGroup& group, LoadFlags* flags) {
   group.Option("--mix", flags->mix, "Cache policies and weights: full@1,h2o:cache_ratio=0.2@3");
   Sampling& sampling = flags->target.sampling;
   group.Option("--temperature", sampling.temperature, "0: greedy");
-  group.Option("--top-p", sampling.top_p, "Of these, what is not given is the server's default");
-  group.Option("--top-k", sampling.top_k, "The most likely tokens that are drawn from");
-  group.Option("--min-p", sampling.min_p, "Share of the likeliest token's probability");
-  group.Option("--repetition-penalty", sampling.repetition_penalty, "1: none");
-  group.Option("--presence-penalty", sampling.presence_penalty, "0: none");
-  group.Option("--frequency-penalty", sampling.frequency_penalty, "0: none");
+  group.Option(
+      "--top-p", sampling.top_p,
+      "The likeliest tokens that have this probability together are drawn from; of this and "
+      "the next five, what is not given is the server's default");
+  group.Option("--top-k", sampling.top_k, "So many of the likeliest tokens are");
+  group.Option("--min-p", sampling.min_p,
+               "Tokens with this share of the likeliest one's probability are");
+  group.Option("--repetition-penalty", sampling.repetition_penalty,
+               "Of tokens in the prompt or the answer; 1: none");
+  group.Option("--presence-penalty", sampling.presence_penalty,
+               "Of tokens in the answer, once each; 0: none");
+  group.Option("--frequency-penalty", sampling.frequency_penalty,
+               "Of tokens in the answer, for each time; 0: none");
   group.Flag("!--honour-eos", flags->target.ignore_eos,
              "An answer may end before its --output-len");
 }

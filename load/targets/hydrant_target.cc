@@ -56,7 +56,6 @@ void SetUsage(const v1::Usage& usage, StreamEvent* end) {
 
 constexpr char kResumable[] = "RESUMABLE";
 
-// The usage of a stream that ended with an error.
 void SetSampling(const Sampling& from, v1::Sampling* to) {
   to->set_temperature(from.temperature);
   if (from.top_p.has_value()) to->set_top_p(*from.top_p);
@@ -67,6 +66,7 @@ void SetSampling(const Sampling& from, v1::Sampling* to) {
   if (from.frequency_penalty.has_value()) to->set_frequency_penalty(*from.frequency_penalty);
 }
 
+// The usage of a stream that ended with an error.
 void SetFromTrailer(const grpc::ClientContext& context, StreamEvent* end) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto found = trailers.find("hydrant-usage-bin");

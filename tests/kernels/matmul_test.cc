@@ -405,13 +405,13 @@ TEST_P(MatmulTest, EmbedIsExact) {
   }
 }
 
-// A fault in one row stays there, and shows.
+// A fault in one row stays there, and shows. (So many rows that each kernel has its turn.)
 TEST_P(MatmulTest, NonFiniteActivationsSpoilTheirRowOnly) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = std::max(64, SmallestCols());
   const TestWeight weight = MakeWeight(dtype, 20, cols, random_);
   const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
-  for (int m : {3, 19, 40}) {
+  for (int m : {3, 19, 40, 100}) {
     for (float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       std::vector<float> x = RandomActivations(m, cols, random_);
@@ -435,7 +435,7 @@ TEST_P(MatmulTest, ZeroAndTinyActivations) {
   const int cols = std::max(64, SmallestCols());
   const TestWeight weight = MakeWeight(dtype, 20, cols, random_);
   const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
-  for (int m : {9, 40}) {
+  for (int m : {9, 40, 100}) {
     for (float value : {0.0f, 1e-38f, 1e-44f}) {
       const std::vector<float> x(m * static_cast<size_t>(cols), value);
       Output y(m, weight.rows);
