@@ -23,8 +23,8 @@ struct EngineOptions {
   int num_threads = 1;
   bool batch_invariant = false;
   std::optional<WeightDType> dtype;     // unset: kBFloat16 on a GPU, kStored on a host
-  std::optional<DType> kv_cache_dtype;  // one that IsPageDType (kernels/page_row.h); unset: f32 with
-                                        // kFloat32, bf16 with kBFloat16, f16 with the others
+  std::optional<DType> kv_cache_dtype;  // one that IsPageDType (kernels/page_row.h); unset: f32
+                                        // with kFloat32, bf16 with kBFloat16, f16 with the others
   int block_size = 16;
   int64_t kv_cache_memory_bytes = 0;       // pool size in bytes ...
   std::optional<int> num_blocks_override;  // ... or in pages, which wins. Neither: what

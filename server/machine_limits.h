@@ -27,8 +27,8 @@ std::vector<int> AffinityCpus();
 
 // The daemon's defaults, as shares of what is allowed. Threads: one a core, no more than whole
 // CPUs, at least one: a core's vector units are busy with one thread, and its other hyper-thread is
-// left to the connections. Pool: a quarter of the memory that is available, prefix cache and contexts: an eighth each, which
-// leaves room for weights, the prefill arena and buffers.
+// left to the connections. Pool: a quarter of the memory that is available, prefix cache and
+// contexts: an eighth each, which leaves room for weights, the prefill arena and buffers.
 int DefaultThreads(const MachineLimits& limits);
 int64_t DefaultKvCacheBytes(const MachineLimits& limits);
 int64_t DefaultReuseBytes(const MachineLimits& limits);

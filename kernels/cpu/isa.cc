@@ -33,6 +33,14 @@ bool MachineHasAvx512() {
          __builtin_cpu_supports("avx512vl");
 }
 
+// CPUID.(7,0):EDX
+constexpr uint32_t kAmxBf16 = 1u << 22;
+constexpr uint32_t kAmxTile = 1u << 24;
+constexpr uint32_t kAmxInt8 = 1u << 25;
+
+#ifdef HYDRANT_EMULATE_AMX
+bool MachineHasAmx(uint32_t) { return true; }
+#else
 // Linux gives tile data to a process only on request (Documentation/arch/x86/xstate.rst).
 bool AmxPermitted() {
   constexpr long kArchReqXcompPerm = 0x1023;
@@ -40,18 +48,17 @@ bool AmxPermitted() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
 
-bool MachineHasAmx() {
-  constexpr uint32_t kAmxBf16 = 1u << 22;  // CPUID.(7,0):EDX
-  constexpr uint32_t kAmxTile = 1u << 24;
+bool MachineHasAmx(uint32_t units) {
   uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  return (edx & kAmxBf16) && (edx & kAmxTile) && AmxPermitted();
+  return (edx & units) == units && AmxPermitted();
 }
+#endif
 
 Isa MachineIsa() {
   if (!MachineHasAvx512()) return Isa::kAvx2;
   if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
-  return MachineHasAmx() ? Isa::kAmx : Isa::kAvx512Bf16;
+  return MachineHasAmx(kAmxTile | kAmxBf16) ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
 std::string RequestedLimit() {
@@ -81,6 +88,10 @@ Isa DetectIsa() {
 }
 
 bool HasVnni() { return DetectIsa() >= Isa::kAvx512 && __builtin_cpu_supports("avx512vnni"); }
+
+bool HasAmxInt8() {
+  return DetectIsa() >= Isa::kAmx && HasVnni() && MachineHasAmx(kAmxTile | kAmxInt8);
+}
 
 absl::Status CheckIsa() {
   if (!MachineHasAvx2()) {

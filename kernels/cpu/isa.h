@@ -27,6 +27,9 @@ Isa DetectIsa();
 // Whether that is kAvx512 at least and the machine multiplies bytes four at a time (AVX512_VNNI).
 bool HasVnni();
 
+// Whether that is kAmx, with VNNI, and the machine multiplies tiles of bytes (AMX_INT8).
+bool HasAmxInt8();
+
 // InvalidArgument where the machine lacks AVX2, FMA or F16C, or HYDRANT_CPU_ISA is not one of its
 // values.
 absl::Status CheckIsa();

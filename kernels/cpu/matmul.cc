@@ -20,16 +20,16 @@ void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
                    [&](int task, int) { convert(task * rows, std::min(m, (task + 1) * rows)); });
 }
 
-// The kernel for many rows takes two panels at once, which are much work with these: the more
+// The kernels for many rows take two panels at once, which are much work with these: the more
 // tasks, the sooner all threads are done.
 constexpr int kTasksPerThreadOfMany = 12;
 constexpr int kPanelStepOfMany = 2;
 
 // Each task unpacks its panels anew: few tasks by rows, whose activations may come from the third
 // cache.
-int RowsOfManyTask(int m, int cols) {
-  constexpr int kRowBytes = 2 << 20;
-  const int most_rows = std::max(kRowBytes / cols / kTileRows, 6) * kTileRows;
+int RowsOfManyTask(int m, int row_bytes) {
+  constexpr int kMostBytes = 2 << 20;
+  const int most_rows = std::max(kMostBytes / row_bytes / kTileRows, 6) * kTileRows;
   const int row_tasks = (m + most_rows - 1) / most_rows;
   return (m + row_tasks * kTileRows - 1) / (row_tasks * kTileRows) * kTileRows;
 }
@@ -40,8 +40,11 @@ struct Cut {
   int rows;    // a task
 };
 
-Cut CutOf(int m, int num_panels, int cols, int threads, bool many) {
-  const int rows = many ? RowsOfManyTask(m, cols) : RowsOfTask(m, cols);
+Cut CutOf(MatmulKernel kernel, int m, int num_panels, int cols, int threads) {
+  const MatmulKernels& kernels = ChosenMatmulKernels();
+  const bool in_bf16 = kernel == kernels.blocks_bf16;
+  const bool many = in_bf16 || kernel == kernels.blocks_8_many;
+  const int rows = many ? RowsOfManyTask(m, in_bf16 ? 2 * cols : cols) : RowsOfTask(m, cols);
   const int row_tasks = (m + rows - 1) / rows;
   const int tasks = threads * (many ? kTasksPerThreadOfMany : kTasksPerThread);
   const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
@@ -75,15 +78,12 @@ void ConvertFor(ActivationForm form, const MatmulArgs& args, ThreadPool& pool, P
                               out->interleaved);
     });
   }
-  const bool split = form == ActivationForm::kSplitBf16;
-  if ((form == ActivationForm::kBf16 || split) && out->x_bf16 == nullptr) {
-    const Bf16Rows rows = Bf16Space(NumTiles(args.m), cols, split);
+  if (form == ActivationForm::kBf16 && out->x_bf16 == nullptr) {
+    uint16_t* const rounded = Bf16Space(NumTiles(args.m), cols);
     ConvertRows(args.m, cols, pool, [&](int first, int end) {
-      kernels.round_bf16(x + static_cast<size_t>(first) * cols, cols, first, end, rows.rounded,
-                         rows.rest);
+      kernels.round_bf16(x + static_cast<size_t>(first) * cols, cols, first, end, rounded);
     });
-    out->x_bf16 = rows.rounded;
-    out->x_bf16_rest = rows.rest;
+    out->x_bf16 = rounded;
   }
 }
 
@@ -103,8 +103,7 @@ void MatmulSegment(const Segment& segment, MatmulKernel kernel, PanelArgs args, 
   args.rows = segment.rows;
   args.y += segment.first_row;
   const int num_panels = segment.NumPanels();
-  const bool many = kernel == ChosenMatmulKernels().blocks_8_many;
-  const Cut cut = CutOf(m, num_panels, args.cols, pool.num_threads(), many);
+  const Cut cut = CutOf(kernel, m, num_panels, args.cols, pool.num_threads());
   const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
   pool.ParallelFor(panel_tasks * row_tasks, [&](int task, int) {

@@ -77,8 +77,7 @@ void Bf16(const PanelArgs& args) {
   for (; panel < args.end_panel; ++panel) Panels<1>(args, panel);
 }
 
-void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* out,
-               uint16_t* rest) {
+void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* out) {
   const int num_blocks = (cols + 31) / 32;
   for (int row = first_row; row < end_row; ++row) {
     const float* values = x + static_cast<size_t>(row - first_row) * cols;
@@ -91,14 +90,8 @@ void RoundBf16(const float* x, int cols, int first_row, int end_row, uint16_t* o
       const __m512 v = _mm512_maskz_loadu_ps(mask, values + half_block * 16);
       const size_t at =
           ((tile + half_block / 2) * kTileRows + row % kTileRows) * 32 + half_block % 2 * 16;
-      const __m256i rounded = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at), rounded);
-      if (rest == nullptr) continue;
-      const __m512 kept =
-          _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(rounded), 16));
-      const __m256i left_over =
-          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_sub_ps(v, kept)));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(rest + at), left_over);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + at),
+                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
     }
   }
 }

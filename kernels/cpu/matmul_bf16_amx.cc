@@ -1,13 +1,7 @@
-// AMX's bf16: bf16 panels times bf16 activations; and, for many rows, block weights split into two
-// bf16 terms.
-//
-// Split: a weight w becomes wh + wl and an activation x becomes xh + xl, each term bf16, each
-// second term what the first left over, so that w and x keep 16 bits; xh wh + xl wh + xh wl leaves
-// out 2^-16 of |x| |w| at most. Three multiplications with no scaling of sums between blocks are
-// several times faster here than exact integer sums, block by block.
+// AMX's bf16: bf16 panels, or for many rows block weights unpacked to such, times bf16 activations.
 #include <immintrin.h>
 
-#include "kernels/cpu/matmul_amx_tiles-inl.h"
+#include "kernels/cpu/amx_tiles-inl.h"
 #include "kernels/cpu/matmul_avx512_blocks-inl.h"
 #include "kernels/cpu/matmul_rows-inl.h"
 
@@ -26,14 +20,13 @@ TileConfig ConfigFor(int rows0, int rows1) {
   return config;
 }
 
-// Tiles of one side of the product, [tile or panel][block][1 KiB], and of the second terms.
+// Tiles of one side of the product, [tile or panel][block][1 KiB].
 struct Operand {
-  const uint8_t* first;
-  const uint8_t* second;  // null: no split
-  size_t stride;          // bytes from a row tile (panel) to the next
+  const uint8_t* tiles;
+  size_t stride;  // bytes from a row tile (panel) to the next
 };
 
-// Tiles 4..7 += two row tiles (at x and x + x_stride) by two panels, over all blocks.
+// Tiles 4..7 += a block of two row tiles by two panels.
 template <int kTiles, int kPanels>
 inline void Multiply(const uint8_t* x, size_t x_stride, const uint8_t* w, size_t w_stride) {
   _tile_loadd(2, w, 64);
@@ -45,32 +38,6 @@ inline void Multiply(const uint8_t* x, size_t x_stride, const uint8_t* w, size_t
   }
   if constexpr (kTiles == 2) {
     _tile_loadd(1, x + x_stride, 64);
-    _tile_dpbf16ps(6, 1, 2);
-    if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
-  }
-}
-
-// The same with split operands: both terms of x by the first of w, then the first of x, still
-// loaded, by the second of w.
-template <int kTiles, int kPanels>
-inline void MultiplySplit(const uint8_t* x, const uint8_t* x_second, size_t x_stride,
-                          const uint8_t* w, const uint8_t* w_second, size_t w_stride) {
-  Multiply<kTiles, kPanels>(x_second, x_stride, w, w_stride);
-  _tile_loadd(0, x, 64);
-  _tile_dpbf16ps(4, 0, 2);
-  if constexpr (kPanels == 2) _tile_dpbf16ps(5, 0, 3);
-  if constexpr (kTiles == 2) {
-    _tile_loadd(1, x + x_stride, 64);
-    _tile_dpbf16ps(6, 1, 2);
-    if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
-  }
-  _tile_loadd(2, w_second, 64);
-  _tile_dpbf16ps(4, 0, 2);
-  if constexpr (kPanels == 2) {
-    _tile_loadd(3, w_second + w_stride, 64);
-    _tile_dpbf16ps(5, 0, 3);
-  }
-  if constexpr (kTiles == 2) {
     _tile_dpbf16ps(6, 1, 2);
     if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
   }
@@ -110,16 +77,8 @@ inline void Product(const PanelArgs& args, const Operand& x, const Operand& w, i
   if constexpr (kPanels == 2) _tile_zero(5);
   if constexpr (kTiles == 2) _tile_zero(6);
   if constexpr (kTiles == 2 && kPanels == 2) _tile_zero(7);
-  if (w.second == nullptr) {
-    for (size_t at = 0; at < static_cast<size_t>(num_blocks) * kTileBytes; at += kTileBytes) {
-      Multiply<kTiles, kPanels>(x.first + at, x.stride, w.first + at, w.stride);
-    }
-  } else {
-    for (size_t at = 0; at < static_cast<size_t>(num_blocks) * kTileBytes; at += kTileBytes) {
-      MultiplySplit<kTiles, kPanels>(x.first + at, x.second + at, x.stride, w.first + at,
-                                     w.second + at, w.stride);
-    }
-  }
+  for (size_t at = 0; at < static_cast<size_t>(num_blocks) * kTileBytes; at += kTileBytes)
+    Multiply<kTiles, kPanels>(x.tiles + at, x.stride, w.tiles + at, w.stride);
   StoreProduct<4>(args, row, rows.rows0, panel);
   if constexpr (kPanels == 2) StoreProduct<5>(args, row, rows.rows0, panel + 1);
   if constexpr (kTiles == 2) StoreProduct<6>(args, row + 16, rows.rows1, panel);
@@ -140,8 +99,7 @@ void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_pa
       *configured = rows;
     }
     const size_t at = row / kTileRows * x_stride;
-    const Operand x = {reinterpret_cast<const uint8_t*>(args.x_bf16) + at,
-                       reinterpret_cast<const uint8_t*>(args.x_bf16_rest) + at, x_stride};
+    const Operand x = {reinterpret_cast<const uint8_t*>(args.x_bf16) + at, x_stride};
     if (rows.rows1 > 0) {
       num_panels == 2 ? Product<2, 2>(args, x, w, row, panel, rows)
                       : Product<2, 1>(args, x, w, row, panel, rows);
@@ -155,7 +113,7 @@ void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_pa
 void Bf16(const PanelArgs& args) {
   TileRows configured;
   for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
-    const Operand w = {args.panels + static_cast<size_t>(panel) * args.panel_bytes, nullptr,
+    const Operand w = {args.panels + static_cast<size_t>(panel) * args.panel_bytes,
                        args.panel_bytes};
     RowsByPanels(args, w, panel, panel + 2 <= args.end_panel ? 2 : 1, &configured);
   }
@@ -168,16 +126,9 @@ inline __m512i RoundPair(__m512 even, __m512 odd, __m512i interleave) {
                                   reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even)));
 }
 
-inline __m512 EvenOf(__m512i pair) { return _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)); }
-inline __m512 OddOf(__m512i pair) {
-  return _mm512_castsi512_ps(
-      _mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
-}
-
-// A panel of blocks as two terms of bf16 tiles: [block][16 pairs of columns][16 rows][2].
+// A panel of blocks as bf16 tiles: [block][16 pairs of columns][16 rows][2].
 template <DType dtype>
-void SplitPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks, uint8_t* first,
-                uint8_t* second) {
+void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks, uint8_t* tiles) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   alignas(64) uint16_t order[32];
   for (int r = 0; r < 16; ++r) {
@@ -208,37 +159,29 @@ void SplitPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks,
       const __m512 w[4] = {value(s, q), value(s, _mm512_srli_epi32(q, 8)),
                            value(s, _mm512_srli_epi32(q, 16)), value(s, _mm512_srli_epi32(q, 24))};
       for (int half = 0; half < 2; ++half) {
-        const __m512 even = w[2 * half];
-        const __m512 odd = w[2 * half + 1];
-        const __m512i rounded = RoundPair(even, odd, interleave);
-        const __m512i rest = RoundPair(_mm512_sub_ps(even, EvenOf(rounded)),
-                                       _mm512_sub_ps(odd, OddOf(rounded)), interleave);
         const size_t at = static_cast<size_t>(block) * kTileBytes + (2 * s + half) * 64;
-        _mm512_store_si512(first + at, rounded);
-        _mm512_store_si512(second + at, rest);
+        _mm512_store_si512(tiles + at, RoundPair(w[2 * half], w[2 * half + 1], interleave));
       }
     }
   }
 }
 
 template <DType dtype>
-struct SplitRange {
+struct BlocksRange {
   static void Run(const PanelArgs& args) {
-    constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
     const int num_blocks = args.cols / kBlock;
-    const GroupLayout layout = GroupLayoutOf(kTraits, num_blocks);
+    const GroupLayout layout = GroupLayoutOf(BlockTraitsOf(dtype), num_blocks);
     const size_t panel_bytes = static_cast<size_t>(num_blocks) * kTileBytes;
-    uint8_t* first = args.scratch + kTileBytes;  // a product lies before it
-    uint8_t* second = first + 2 * panel_bytes;
+    uint8_t* tiles = args.scratch + kTileBytes;  // a product lies before them
     TileRows configured;
     for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
       const int count = panel + 2 <= args.end_panel ? 2 : 1;
       for (int p = 0; p < count; ++p) {
-        SplitPanel<dtype>(args.panels + static_cast<size_t>(panel + p) * args.panel_bytes, layout,
-                          num_blocks, first + p * panel_bytes, second + p * panel_bytes);
+        UnpackPanel<dtype>(args.panels + static_cast<size_t>(panel + p) * args.panel_bytes, layout,
+                           num_blocks, tiles + p * panel_bytes);
       }
       OrderMemory();
-      RowsByPanels(args, {first, second, panel_bytes}, panel, count, &configured);
+      RowsByPanels(args, {tiles, panel_bytes}, panel, count, &configured);
     }
     _tile_release();
   }
@@ -247,7 +190,7 @@ struct SplitRange {
 }  // namespace
 
 const MatmulKernels& MatmulKernelsAmxBf16() {
-  static constexpr MatmulKernels kKernels = {.bf16 = Bf16, .blocks_split = ForFormat<SplitRange>};
+  static constexpr MatmulKernels kKernels = {.bf16 = Bf16, .blocks_bf16 = ForFormat<BlocksRange>};
   return kKernels;
 }
 

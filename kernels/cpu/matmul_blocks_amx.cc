@@ -1,7 +1,7 @@
 // Block weights in AMX's int8, with the same sums, bit by bit, as matmul_avx512vnni.cc.
 #include <immintrin.h>
 
-#include "kernels/cpu/matmul_amx_tiles-inl.h"
+#include "kernels/cpu/amx_tiles-inl.h"
 #include "kernels/cpu/matmul_avx512_blocks-inl.h"
 #include "kernels/cpu/matmul_rows-inl.h"
 

@@ -111,7 +111,7 @@ struct Activations {
   QuantizedRows quantized = {};   // from here on the rows of each run begin with a tile
   QuantizedRows quantized_8 = {};
   InterleavedRows interleaved = {};
-  Bf16Rows bf16;
+  uint16_t* bf16 = nullptr;
 };
 
 float* GatheredSpace(int places, int cols) {
@@ -127,8 +127,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
   const bool quantized = plan.Reads(ActivationForm::kQuantized);
   const bool quantized_8 = plan.Reads(ActivationForm::kQuantized8);
   const bool interleaved = plan.Reads(ActivationForm::kInterleaved8);
-  const bool split = plan.Reads(ActivationForm::kSplitBf16);
-  const bool bf16 = plan.Reads(ActivationForm::kBf16) || split;
+  const bool bf16 = plan.Reads(ActivationForm::kBf16);
   const auto* x = static_cast<const float*>(args.x);
   Activations out;
   out.floats = x;
@@ -137,7 +136,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
   if (quantized) out.quantized = QuantizedSpace(num_tiles, cols, 2);
   if (quantized_8) out.quantized_8 = QuantizedSpace(num_tiles, cols, 1);
   if (interleaved) out.interleaved = InterleavedSpace(num_tiles, cols);
-  if (bf16) out.bf16 = Bf16Space(num_tiles, cols, split);
+  if (bf16) out.bf16 = Bf16Space(num_tiles, cols);
   if (!floats && !quantized && !quantized_8 && !interleaved && !bf16) return out;
   const auto convert_tile = [&](int tile, int) {
     const Run& run = plan.runs[plan.tile_runs[tile]];
@@ -150,7 +149,7 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
       if (quantized) kernels.quantize(row, cols, at, at + 1, out.quantized);
       if (quantized_8) kernels.quantize_8(row, cols, at, at + 1, out.quantized_8);
       if (interleaved) kernels.quantize_8_many(row, cols, at, at + 1, out.interleaved);
-      if (bf16) kernels.round_bf16(row, cols, at, at + 1, out.bf16.rounded, out.bf16.rest);
+      if (bf16) kernels.round_bf16(row, cols, at, at + 1, out.bf16);
     }
   };
   constexpr int64_t kAlone = 16384;  // values one thread converts sooner than it wakes another
@@ -182,9 +181,7 @@ void RunTask(const ExpertMatmulArgs& args, const Plan& plan, const Activations& 
     panels.quantized_8 = FromTile(x.quantized_8, run.first_tile, cols, 1);
   if (x.interleaved.quants != nullptr)
     panels.interleaved = FromTile(x.interleaved, run.first_tile, cols);
-  const size_t bf16_at = run.first_tile * Bf16TileElements(cols);
-  if (x.bf16.rounded != nullptr) panels.x_bf16 = x.bf16.rounded + bf16_at;
-  if (x.bf16.rest != nullptr) panels.x_bf16_rest = x.bf16.rest + bf16_at;
+  if (x.bf16 != nullptr) panels.x_bf16 = x.bf16 + run.first_tile * Bf16TileElements(cols);
   panels.first_row = task.first_row;
   panels.end_row = task.end_row;
   panels.y = args.y + static_cast<size_t>(run.first_place) * n + piece.first_output;

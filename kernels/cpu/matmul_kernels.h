@@ -60,7 +60,6 @@ struct PanelArgs {
   QuantizedRows quantized_8;    // in 8 bits
   InterleavedRows interleaved;  // kBlocks: in 8 bits, for many rows
   const uint16_t* x_bf16;       // [tile][cols / 32][16 rows][32], zero padded: the bf16 units
-  const uint16_t* x_bf16_rest;  // x - x_bf16, the same
   int first_row, end_row;       // of x; first_row is a multiple of kTileRows
   float* y;                     // row i of x, row j of W: y[i * y_stride + j]
   int64_t y_stride;
@@ -79,15 +78,14 @@ struct MatmulKernels {
   MatmulKernel bf16_widened = nullptr;  // fp32 activations
   MatmulKernel f8 = nullptr;
   MatmulKernel bf16 = nullptr;  // bf16 activations, from x_bf16
-  // Rows to bf16 tiles. `rest`, where wanted, takes what that left over, as bf16 too.
-  void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out,
-                     uint16_t* rest) = nullptr;
+  // Rows to bf16 tiles.
+  void (*round_bf16)(const float* x, int cols, int first_row, int end_row, uint16_t* out) = nullptr;
 
   MatmulKernel blocks = nullptr;        // any number of rows; reads what its own `quantize` wrote
   MatmulKernel blocks_tiled = nullptr;  // the same bits as `blocks`, faster for many rows
-  // Other bits, faster still. `blocks_split` reads x_bf16 and x_bf16_rest, the others what the
-  // function of their number below wrote.
-  MatmulKernel blocks_split = nullptr;
+  // Other bits, faster still. `blocks_bf16` reads x_bf16, the others what the function of their
+  // number below wrote.
+  MatmulKernel blocks_bf16 = nullptr;
   MatmulKernel blocks_8 = nullptr;
   MatmulKernel blocks_8_many = nullptr;  // the fastest for many rows
   using Quantize = void (*)(const float* x, int cols, int first_row, int end_row,

@@ -1,19 +1,11 @@
 #include "kernels/cpu/matmul_parts.h"
 
-#include <cpuid.h>
-
 #include <algorithm>
 
 #include "kernels/cpu/isa.h"
 
 namespace hydrant::cpu {
 namespace {
-
-bool MachineHasAmxInt8() {
-  constexpr uint32_t kAmxInt8 = 1u << 25;  // CPUID.(7,0):EDX
-  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAmxInt8);
-}
 
 void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.f32) onto->f32 = from.f32;
@@ -24,7 +16,7 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.round_bf16) onto->round_bf16 = from.round_bf16;
   if (from.blocks) onto->blocks = from.blocks;
   if (from.blocks_tiled) onto->blocks_tiled = from.blocks_tiled;
-  if (from.blocks_split) onto->blocks_split = from.blocks_split;
+  if (from.blocks_bf16) onto->blocks_bf16 = from.blocks_bf16;
   if (from.blocks_8) onto->blocks_8 = from.blocks_8;
   if (from.quantize) onto->quantize = from.quantize;
   if (from.quantize_8) onto->quantize_8 = from.quantize_8;
@@ -42,7 +34,7 @@ MatmulKernels ChooseKernels() {
   if (vnni) Overlay(MatmulKernelsMany(), &kernels);
   if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
   if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
-  if (isa >= Isa::kAmx && vnni && MachineHasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
+  if (HasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
   return kernels;
 }
 
@@ -50,16 +42,15 @@ MatmulKernels ChooseKernels() {
 // take either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kSplitMinRows = 32;
+  constexpr int kBf16MinRows = 32;
   constexpr int kEightBitsMinRows = 8;  // fewer wait for the memory anyway
   constexpr int kManyMinRows = 96;      // fewer do not pay for unpacking to memory
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (!batch_invariant) {
-    if (kernels.blocks_split && m >= kSplitMinRows) return kernels.blocks_split;
-    if (!kernels.blocks_split && kernels.blocks_8_many && m >= kManyMinRows)
+    if (kernels.blocks_bf16 && m >= kBf16MinRows) return kernels.blocks_bf16;
+    if (!kernels.blocks_bf16 && kernels.blocks_8_many && m >= kManyMinRows)
       return kernels.blocks_8_many;
-    if (!kernels.blocks_split && kernels.blocks_8 && m >= kEightBitsMinRows)
-      return kernels.blocks_8;
+    if (!kernels.blocks_bf16 && kernels.blocks_8 && m >= kEightBitsMinRows) return kernels.blocks_8;
   }
   if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
   return kernels.blocks;
@@ -93,10 +84,10 @@ MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
 ActivationForm FormFor(MatmulKernel kernel) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (kernel == kernels.blocks || kernel == kernels.blocks_tiled) return ActivationForm::kQuantized;
-  if (kernel == kernels.blocks_split) return ActivationForm::kSplitBf16;
   if (kernel == kernels.blocks_8) return ActivationForm::kQuantized8;
   if (kernel == kernels.blocks_8_many) return ActivationForm::kInterleaved8;
-  return kernel == kernels.bf16 ? ActivationForm::kBf16 : ActivationForm::kFloats;
+  const bool bf16 = kernel == kernels.bf16 || kernel == kernels.blocks_bf16;
+  return bf16 ? ActivationForm::kBf16 : ActivationForm::kFloats;
 }
 
 int RowsOfTask(int m, int cols) {
@@ -140,19 +131,17 @@ InterleavedRows FromTile(const InterleavedRows& rows, size_t tile, int cols) {
   return {rows.quants + tile * kTileRows * cols, rows.scales + tile * kTileRows * (cols / kBlock)};
 }
 
-Bf16Rows Bf16Space(size_t tiles, int cols, bool with_rest) {
+uint16_t* Bf16Space(size_t tiles, int cols) {
   thread_local Arena arena;
-  const size_t values = tiles * Bf16TileElements(cols);
-  auto* rounded = reinterpret_cast<uint16_t*>(arena.Get(values * (with_rest ? 4 : 2)));
-  return {rounded, with_rest ? rounded + values : nullptr};
+  return reinterpret_cast<uint16_t*>(arena.Get(tiles * Bf16TileElements(cols) * sizeof(uint16_t)));
 }
 
-// Room for one panel taken apart for the int8 tiles, two unpacked to bytes, or two split into
-// terms of bf16, which take the most.
+// Room for one panel taken apart for the int8 tiles, or two unpacked to bytes or to bf16, which
+// takes the most.
 size_t MatmulScratchBytes(int cols) {
   constexpr size_t kUsual = size_t{192} << 10;
-  constexpr size_t kSplitBytes = 4096;  // of a block of two panels
-  return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kSplitBytes);
+  constexpr size_t kBf16Bytes = 2048;  // of a block of two panels
+  return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kBf16Bytes);
 }
 
 uint8_t* PanelScratch(int cols) {

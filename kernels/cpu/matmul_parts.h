@@ -24,11 +24,10 @@ enum class ActivationForm : uint8_t {
   kFloats,
   kQuantized,
   kBf16,
-  kSplitBf16,
   kQuantized8,
   kInterleaved8
 };
-inline constexpr int kActivationForms = 6;
+inline constexpr int kActivationForms = 5;
 ActivationForm FormFor(MatmulKernel kernel);
 
 // Of m rows: those of one task, whose converted activations stay in the second cache. A whole
@@ -61,12 +60,8 @@ class Arena {
 QuantizedRows QuantizedSpace(size_t tiles, int cols, int value_bytes);
 // The same for kInterleaved8.
 InterleavedRows InterleavedSpace(size_t tiles, int cols);
-// What kBf16 and kSplitBf16 read; `rest` is null but for the second.
-struct Bf16Rows {
-  uint16_t* rounded = nullptr;
-  uint16_t* rest = nullptr;
-};
-Bf16Rows Bf16Space(size_t tiles, int cols, bool with_rest);
+// The same for kBf16.
+uint16_t* Bf16Space(size_t tiles, int cols);
 
 // PanelArgs::scratch of the calling thread: MatmulScratchBytes(cols).
 uint8_t* PanelScratch(int cols);

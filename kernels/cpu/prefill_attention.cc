@@ -91,7 +91,8 @@ bool TakesBytes(const PrefillAttentionArgs& args) {
 const float* RoundKeys(const PrefillAttentionArgs& args, ThreadPool& pool) {
   thread_local AttentionScratch scratch;
   const int keys = args.NumKeys(), stride = ByteKeyStride(args.head_dim);
-  float* const rounded = scratch.Reserve(size_t{1} * args.num_kv_heads * keys * stride);
+  const size_t rows = size_t{1} * args.num_kv_heads * keys + kByteKeySlack;
+  float* const rounded = scratch.Reserve(rows * stride);
   const int panels = NumPanels(keys);
   pool.ParallelFor(args.num_kv_heads * panels, [&](int task, int) {
     const int64_t head = task / panels, first = task % panels * kKeyPanel;
@@ -102,10 +103,18 @@ const float* RoundKeys(const PrefillAttentionArgs& args, ThreadPool& pool) {
   return rounded;
 }
 
-PrefillTileKernel KernelFor(DType precision) {
+PrefillTileKernel KernelFor(const PrefillAttentionArgs& args) {
   const Isa isa = DetectIsa();
-  if (isa >= Isa::kAvx512Bf16 && precision == DType::kBF16) return PrefillTileAvx512Bf16();
+  if (isa >= Isa::kAvx512Bf16 && args.precision == DType::kBF16) {
+    const bool amx = isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0;
+    return amx ? PrefillTileAmx() : PrefillTileAvx512Bf16();
+  }
   return isa >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
+}
+
+PrefillTileKernel BytesKernelFor(int head_dim) {
+  const bool amx = HasAmxInt8() && head_dim % kAmxByteHeadDim == 0;
+  return amx ? PrefillTileBytesAmx() : PrefillTileAvx512Vnni();
 }
 
 Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
@@ -115,8 +124,9 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
-  if (TakesBytes(args)) return {args, shape, PrefillTileAvx512Vnni(), {}, RoundKeys(args, pool)};
-  return {args, shape, KernelFor(args.precision), ReadPrefix(args, pool), nullptr};
+  if (TakesBytes(args))
+    return {args, shape, BytesKernelFor(args.head_dim), {}, RoundKeys(args, pool)};
+  return {args, shape, KernelFor(args), ReadPrefix(args, pool), nullptr};
 }
 
 PrefillTile TileOf(const Run& run, int kv_head, int tile) {

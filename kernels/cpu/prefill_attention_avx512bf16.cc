@@ -11,6 +11,7 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 }
 #include "kernels/cpu/attention_softcap-inl.h"
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
+#include "kernels/cpu/prefill_attention_pairs-inl.h"
 #include "kernels/cpu/prefill_attention_panel_bf16-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 // clang-format on

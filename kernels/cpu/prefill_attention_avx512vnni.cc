@@ -12,6 +12,7 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/byte_dots.h"
 #include "kernels/cpu/attention_softcap-inl.h"
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
+#include "kernels/cpu/prefill_attention_bytes-inl.h"
 #include "kernels/cpu/prefill_attention_panel_i8-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 // clang-format on

@@ -123,6 +123,9 @@ using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile&
 PrefillTileKernel PrefillTileAvx2();
 PrefillTileKernel PrefillTileAvx512();
 PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v and the weights to bf16
+// The same. REQUIRES: a head_dim that is a multiple of kAmxHeadDim
+PrefillTileKernel PrefillTileAmx();
+inline constexpr int kAmxHeadDim = 32;
 
 // Words of 32 bits that numbers of 8 bits take, and a key of them with its scale and its sum.
 constexpr int NumByteWords(int head_dim) { return (head_dim + 3) / 4; }
@@ -130,6 +133,11 @@ constexpr int ByteKeyStride(int head_dim) { return NumByteWords(head_dim) + 2; }
 // Rounds q to 8 bits; PrefillTile::k is what RoundKeysAvx512Vnni() left. REQUIRES: a head_dim of at
 // least 4, no output, no prefix
 PrefillTileKernel PrefillTileAvx512Vnni();
+// The same bits. REQUIRES: a head_dim that is a multiple of kAmxByteHeadDim; kByteKeySlack rows may
+// be read past the last key
+PrefillTileKernel PrefillTileBytesAmx();
+inline constexpr int kAmxByteHeadDim = 64;
+inline constexpr int kByteKeySlack = 31;
 // keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
 void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to);
 

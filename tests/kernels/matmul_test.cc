@@ -192,19 +192,21 @@ bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype !=
 //   kStored blocks with VNNI and many rows, where batches may matter: half a step of 8-bit
 //   activations, 1 / (2 * 127) of the block's largest.
 //   (From 32 rows on weights may be rounded, too: ManyRowsTolerance.)
-//   kStored blocks with AMX and many rows: 2^-15 of |x| |w|, what two bf16 terms of each leave out.
-//   kBFloat16: 2^-9 of x where the units round it (the weights' own rounding is in the reference).
+//   (With AMX both are rounded to bf16 from 32 rows on: TakesBf16.)
+//   kBFloat16: 2^-8 of x where the units round it (the weights' own rounding is in the reference).
 double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, double sum_abs,
                  double sum_peak) {
   const double fp32 = std::ldexp(1.0, -24) * (cols + 4);
   double bound = fp32 * sum_abs + 1e-30;
   if (dtype == WeightDType::kStored && blocks)
     bound += sum_peak / (2 * (eight_bits ? 127.0 : 32639.0)) + std::ldexp(8.0, -24) * sum_peak;
-  if (dtype == WeightDType::kStored && blocks && DetectIsa() == Isa::kAmx)
-    bound += std::ldexp(1.0, -15) * sum_abs;
   if (dtype == WeightDType::kBFloat16 && DetectIsa() >= Isa::kAvx512Bf16)
     bound += std::ldexp(1.0, -8) * sum_abs;
   return bound;
+}
+
+bool TakesBf16(int m, bool batch_invariant) {
+  return m >= 32 && !batch_invariant && DetectIsa() == Isa::kAmx;
 }
 
 bool TakesEightBits(int m, bool batch_invariant) {
@@ -275,6 +277,8 @@ Worst Compare(const TestWeight& weight, WeightDType dtype, const std::vector<flo
         tolerance += ManyRowsTolerance(row, &weight.values[static_cast<size_t>(j) * weight.cols],
                                        weight.cols);
       }
+      if (dtype == WeightDType::kStored && blocks && TakesBf16(m, batch_invariant))
+        tolerance += std::ldexp(1.01, -7) * sum_abs;  // 2^-8 each
       const double ratio = error / tolerance;
       if (!(ratio <= worst.ratio)) worst = {ratio, error / sum_abs, i, j};
     }

@@ -1,8 +1,8 @@
 // The tile registers of AMX: their configuration, and what GCC's intrinsics leave to the caller.
 // Included by files compiled for AMX. A thread configures its tiles before a range of work and
 // releases them after it.
-#ifndef HYDRANT_KERNELS_CPU_MATMUL_AMX_TILES_INL_H_
-#define HYDRANT_KERNELS_CPU_MATMUL_AMX_TILES_INL_H_
+#ifndef HYDRANT_KERNELS_CPU_AMX_TILES_INL_H_
+#define HYDRANT_KERNELS_CPU_AMX_TILES_INL_H_
 
 #include <immintrin.h>
 
@@ -22,6 +22,17 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
+}  // namespace
+}  // namespace hydrant::cpu
+
+// For tests on machines without the units.
+#ifdef HYDRANT_EMULATE_AMX
+#include "kernels/cpu/amx_emulation-inl.h"
+#endif
+
+namespace hydrant::cpu {
+namespace {
+
 // GCC's tile loads do not tell the compiler that they read memory.
 inline void OrderMemory() { asm volatile("" ::: "memory"); }
 
@@ -33,4 +44,4 @@ inline void Configure(const TileConfig& config) {
 }  // namespace
 }  // namespace hydrant::cpu
 
-#endif  // HYDRANT_KERNELS_CPU_MATMUL_AMX_TILES_INL_H_
+#endif  // HYDRANT_KERNELS_CPU_AMX_TILES_INL_H_

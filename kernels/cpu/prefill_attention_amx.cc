@@ -1,0 +1,33 @@
+// Prefill attention's kernel, compiled for AMX with bf16 products: see prefill_attention_kernels.h.
+#include "kernels/cpu/prefill_attention_kernels.h"
+// The vector words come first; what is built of them here has a namespace of its own.
+// clang-format off
+#include "kernels/cpu/attention_simd_avx512.h"
+#undef HYDRANT_SIMD_NAMESPACE
+#define HYDRANT_SIMD_NAMESPACE amx_bf16
+namespace hydrant::cpu::amx_bf16 {
+using namespace avx512;  // NOLINT(google-build-using-namespace): the words
+}
+#include "kernels/cpu/attention_softcap-inl.h"
+#include "kernels/cpu/prefill_panel_blocks-inl.h"
+#include "kernels/cpu/prefill_attention_pairs-inl.h"
+#include "kernels/cpu/amx_tiles-inl.h"
+#include "kernels/cpu/prefill_amx_tiles-inl.h"
+#include "kernels/cpu/prefill_attention_panel_amx-inl.h"
+#include "kernels/cpu/prefill_attention_tile-inl.h"
+// clang-format on
+
+namespace hydrant::cpu {
+namespace {
+
+void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
+  amx_bf16::ConfigureTiles();
+  amx_bf16::AttendTile(shape, tile, scratch);
+  _tile_release();
+}
+
+}  // namespace
+
+PrefillTileKernel PrefillTileAmx() { return &AttendTile; }
+
+}  // namespace hydrant::cpu

@@ -1,0 +1,63 @@
+// Operands of prefill attention in bf16, for the kernels whose products take two terms at a time.
+// q, k, v and weights are rounded to nearest; logits are scaled when they have been summed, so that
+// queries that bf16 holds stay what they are. Included after prefill_panel_blocks-inl.h.
+//
+// A pair is two bf16 numbers in 32 bits: of queries and keys two neighbours along head_dim, of
+// weights and values two keys. Where there is an odd number the last one's partner is zero.
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+// Of keys as the tile has them, in floats.
+HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
+
+// Of a logit less the maximum.
+HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
+
+HYDRANT_INLINE constexpr int Pairs(int count) { return (count + 1) / 2; }
+
+// Pair i: first[i], second[i].
+HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
+  alignas(64) static constexpr uint16_t kTurns[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return _mm512_permutexvar_epi16(_mm512_load_si512(kTurns),
+                                  (__m512i)_mm512_cvtne2ps_pbh(second, first));
+}
+
+// The first kLanes pairs of a row of `left` elements; zero behind them.
+HYDRANT_INLINE __m512i PairsOfRow(const float* row, int left) {
+  const Vec low = MaskLoad(FirstN(left), row);
+  const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), row + kLanes);
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+// [pairs of head_dim, kQueryTile] from rows of queries; lanes without a query are zero.
+HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
+                                float* to) {
+  RowsToLanes(q, offsets, Pairs(shape.head_dim), to, [&](const float* row, int, int first) {
+    return _mm512_castsi512_ps(PairsOfRow(row + 2 * first, shape.head_dim - 2 * first));
+  });
+}
+
+// Keys [rows, pairs of head_dim].
+HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
+  for (int r = 0; r < rows; ++r, keys += head_dim, to += Pairs(head_dim)) {
+    for (int d = 0; d < head_dim; d += kPair) {
+      const int left = head_dim - d;
+      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)), PairsOfRow(keys + d, left));
+    }
+  }
+}
+
+// Weights [pairs of rows, kQueryTile].
+HYDRANT_INLINE void RoundWeights(const float* weights, int rows, float* to) {
+  for (int r = 0; r < rows; r += 2) {
+    for (int lane = 0; lane < kQueryTile; lane += kLanes) {
+      const float* row = weights + r * kQueryTile + lane;
+      _mm512_storeu_si512(to + r / 2 * kQueryTile + lane,
+                          PairUp(Load(row), r + 1 < rows ? Load(row + kQueryTile) : Zero()));
+    }
+  }
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE

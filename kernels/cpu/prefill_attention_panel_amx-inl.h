@@ -1,0 +1,95 @@
+// The two products of a panel of keys with a tile of queries in AMX's bf16, the sums in fp32: as
+// prefill_attention_panel-inl.h, whose words it gives another meaning. Included after
+// amx_tiles-inl.h and prefill_attention_pairs-inl.h. Of head_dims that are a whole number of
+// tiles.
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+static_assert(kQueryTile == 2 * kLanes && kKeyPanel % kQueryTile == 0);
+
+inline constexpr int kValueStride = kKeyPanel / 2;  // pairs of a column of values
+
+// Rows of a panel with those that fill its last tiles, which are zero.
+HYDRANT_INLINE constexpr int TileRowsOf(int rows) { return (rows + kPair - 1) / kPair * kPair; }
+
+HYDRANT_INLINE void ZeroRows(float* rows, int from, int to, int row_floats) {
+  for (int i = from * row_floats; i < to * row_floats; i += kLanes) Store(rows + i, Zero());
+}
+
+// Values [head_dim, pairs of rows].
+HYDRANT_INLINE void RoundColumns(const float* values, int rows, int head_dim, float* to) {
+  for (int r = 0; r < rows; r += kPair) {
+    for (int c = 0; c < head_dim; c += kLanes) {
+      Vec pairs[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const int row = r + 2 * i;
+        const float* at = values + static_cast<int64_t>(row) * head_dim + c;
+        const Vec second = row + 1 < rows ? Load(at + head_dim) : Zero();
+        pairs[i] = row < rows ? _mm512_castsi512_ps(PairUp(Load(at), second)) : Zero();
+      }
+      Transpose(pairs);
+      for (int i = 0; i < kLanes; ++i) Store(to + (c + i) * kValueStride + r / 2, pairs[i]);
+    }
+  }
+}
+
+// Keys [rows, pairs of head_dim] and columns of values.
+HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape& shape, const float* k, const float* v,
+                                       int rows, float* scratch) {
+  const int pairs = Pairs(shape.head_dim);
+  float* const values = scratch + kKeyPanel * pairs;
+  RoundKeys(k, rows, shape.head_dim, scratch);
+  ZeroRows(scratch, rows, TileRowsOf(rows), pairs);
+  if (v != nullptr) RoundColumns(v, rows, shape.head_dim, values);
+  return {scratch, values};
+}
+
+// Tiles 4 to 7 += rows of a, which are a_stride floats apart, by the two vectors of lanes of b's
+// rows, over so many pairs.
+HYDRANT_INLINE void AddTiles(const float* a, int a_stride, const float* b, int pairs) {
+  const float* const below = a + kLanes * a_stride;
+  const int a_bytes = a_stride * static_cast<int>(sizeof(float));
+  constexpr int kLaneBytes = kQueryTile * static_cast<int>(sizeof(float));
+  for (int i = 0; i < pairs; i += kLanes, b += kLanes * kQueryTile) {
+    _tile_loadd(0, a + i, a_bytes);
+    _tile_loadd(2, b, kLaneBytes);
+    _tile_dpbf16ps(4, 0, 2);
+    _tile_loadd(3, b + kLanes, kLaneBytes);
+    _tile_dpbf16ps(5, 0, 3);
+    _tile_loadd(1, below + i, a_bytes);
+    _tile_dpbf16ps(6, 1, 2);
+    _tile_dpbf16ps(7, 1, 3);
+  }
+}
+
+void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* queries, float* logits) {
+  const int pairs = Pairs(shape.head_dim);
+  OrderMemory();
+  for (int r = 0; r < rows; r += kPair) {
+    float* const to = logits + r * kQueryTile;
+    ZeroSums();
+    AddTiles(panel.k + r * pairs, pairs, queries, pairs);
+    StoreSums(to);
+    for (int i = 0; i < kPair * kQueryTile; i += kLanes)
+      Store(to + i, Mul(Load(to + i), Set(shape.scale)));
+  }
+}
+
+void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* weights, const float* decay, float* rounded, float* out) {
+  const int tile_rows = TileRowsOf(rows);
+  RoundWeights(weights, rows, rounded);
+  ZeroRows(rounded, Pairs(rows), Pairs(tile_rows), kQueryTile);
+  for (int i = 0; i < shape.head_dim * kQueryTile; i += kLanes)
+    Store(out + i, Mul(Load(out + i), Load(decay + i % kQueryTile)));
+  OrderMemory();
+  for (int c = 0; c < shape.head_dim; c += kPair) {
+    float* const to = out + c * kQueryTile;
+    LoadSums(to);
+    AddTiles(panel.v + c * kValueStride, kValueStride, rounded, Pairs(tile_rows));
+    StoreSums(to);
+  }
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE
