@@ -1,7 +1,7 @@
 // Measures what the machine could do at best, so that a speed can be given as a share of it: how
 // fast memory is read, and how many multiply-adds the cores' vector units do in fp32, bf16 (where
-// they have it) and 8 bits; with HYDRANT_CPU_ISA=avx2 those of AVX2. Prints JSON lines;
-// scripts/bench runs it beside engine_benchmark. Tiles (AMX) are not measured.
+// they have it) and 8 bits, or their tile units (AMX) in the last two; with HYDRANT_CPU_ISA=avx2
+// those of AVX2. Prints JSON lines; scripts/bench runs it beside engine_benchmark.
 //
 //   machine_bounds --threads N --bytes N     bytes: what a decode step reads, the size of the
 //   weights
@@ -10,6 +10,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -120,14 +122,45 @@ using Vector16 = float __attribute__((vector_size(64)));
   return 1;
 }
 
+// Tiles of 16 rows of 64 bytes each: one of 16 x 16 sums, four of which are at work.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+#define HYDRANT_TWELVE_TILES(dot)                                                 \
+  ".rept 3\n" dot " %%tmm1, %%tmm0, %%tmm4\n" dot " %%tmm1, %%tmm0, %%tmm5\n" dot \
+  " %%tmm1, %%tmm0, %%tmm6\n" dot " %%tmm1, %%tmm0, %%tmm7\n.endr"
+
+[[gnu::target("amx-tile,amx-bf16")]] float PairTiles(int64_t rounds, float /*seed*/) {
+  const TileConfig config;
+  asm volatile("ldtilecfg %0" ::"m"(config));
+  for (int64_t i = 0; i < rounds; ++i) asm volatile(HYDRANT_TWELVE_TILES("tdpbf16ps")::);
+  asm volatile("tilerelease");
+  return 1;
+}
+[[gnu::target("amx-tile,amx-int8")]] float ByteTiles(int64_t rounds, float /*seed*/) {
+  const TileConfig config;
+  asm volatile("ldtilecfg %0" ::"m"(config));
+  for (int64_t i = 0; i < rounds; ++i) asm volatile(HYDRANT_TWELVE_TILES("tdpbusd")::);
+  asm volatile("tilerelease");
+  return 1;
+}
+
+// Linux gives tile data to a process only on request (Documentation/arch/x86/xstate.rst).
+bool TilesPermitted() {
+  constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+}
+
 // Multiplications and additions a second of twelve chains in vectors of so many multiply-adds.
 double RateOf(float (*chains)(int64_t, float), int multiply_adds, int threads) {
-  constexpr int64_t kRounds = 10'000'000;
+  const int64_t rounds = multiply_adds > 64 ? 1'000'000 : 10'000'000;
   std::vector<float> results(threads);
   const double seconds = BestSeconds(
-      threads, [&](int thread) { results[thread] = chains(kRounds, 0.25f + 0.001f * thread); });
+      threads, [&](int thread) { results[thread] = chains(rounds, 0.25f + 0.001f * thread); });
   if (results[0] == 0.0f) std::abort();  // keeps the sums alive
-  return 2.0 * multiply_adds * 12 * kRounds * threads / seconds;
+  return 2.0 * multiply_adds * 12 * rounds * threads / seconds;
 }
 
 void PrintRates(int threads) {
@@ -140,8 +173,17 @@ void PrintRates(int threads) {
   const bool bf16 = wide && __builtin_cpu_supports("avx512bf16");
   const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
   print("fma_f32", wide ? RateOf(FmaChains16, 16, threads) : RateOf(FmaChains8, 8, threads));
-  if (bf16) print("dot_bf16", RateOf(PairDots16, 32, threads));
-  print("dot_i8", vnni ? RateOf(ByteDots16, 64, threads) : RateOf(ByteDots8, 32, threads));
+  const bool tiles = bf16 && __builtin_cpu_supports("amx-tile") && TilesPermitted();
+  if (tiles && __builtin_cpu_supports("amx-bf16")) {
+    print("dot_bf16", RateOf(PairTiles, 16 * 16 * 32, threads));
+  } else if (bf16) {
+    print("dot_bf16", RateOf(PairDots16, 32, threads));
+  }
+  if (tiles && __builtin_cpu_supports("amx-int8")) {
+    print("dot_i8", RateOf(ByteTiles, 16 * 16 * 64, threads));
+  } else {
+    print("dot_i8", vnni ? RateOf(ByteDots16, 64, threads) : RateOf(ByteDots8, 32, threads));
+  }
 }
 
 int Main(int argc, char** argv) {
