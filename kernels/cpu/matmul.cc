@@ -9,15 +9,39 @@
 namespace hydrant::cpu {
 namespace {
 
+constexpr int64_t kConvertedAlone =
+    16384;  // values one thread converts sooner than it wakes another
+
 // Calls convert(first_row, end_row) over all rows, in parallel where that pays.
 template <typename Convert>
 void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
-  constexpr int64_t kAlone = 16384;  // values one thread converts sooner than it wakes another
-  if (static_cast<int64_t>(m) * cols <= kAlone) return convert(0, m);
-  // The rows of a tile share cache lines, which two threads would take from each other.
+  if (static_cast<int64_t>(m) * cols <= kConvertedAlone) return convert(0, m);
   const int rows = m >= 2 * kTileRows ? kTileRows : 4;
   pool.ParallelFor((m + rows - 1) / rows,
                    [&](int task, int) { convert(task * rows, std::min(m, (task + 1) * rows)); });
+}
+
+// The same with convert(range). The rows of a tile share cache lines, which two threads would take
+// from each other: few rows are cut by blocks.
+template <typename Convert>
+void ConvertBlocks(int m, int cols, ThreadPool& pool, const Convert& convert) {
+  constexpr int kTaskBlocks = 8, kPartsOfThread = 2;
+  const int num_blocks = cols / kBlock;
+  if (m >= 2 * kTileRows) {
+    return ConvertRows(m, cols, pool, [&](int first, int end) {
+      convert(ConvertRange{first, end, 0, num_blocks});
+    });
+  }
+  const bool alone = static_cast<int64_t>(m) * cols <= kConvertedAlone;
+  const int most = alone ? 1 : pool.num_threads() * kPartsOfThread;
+  const int tasks = std::clamp(num_blocks / kTaskBlocks, 1, most);
+  const auto begin = [&](int task) {
+    return task == tasks ? num_blocks : num_blocks / kTaskBlocks * task / tasks * kTaskBlocks;
+  };
+  if (tasks == 1) return convert(ConvertRange{0, m, 0, num_blocks});
+  pool.ParallelFor(tasks, [&](int task, int) {
+    convert(ConvertRange{0, m, begin(task), begin(task + 1)});
+  });
 }
 
 // The kernels for many rows take two panels at once, which are much work with these: the more
@@ -61,14 +85,16 @@ void ConvertFor(ActivationForm form, const MatmulArgs& args, ThreadPool& pool, P
   const auto* x = static_cast<const float*>(args.x);
   if (form == ActivationForm::kQuantized && out->quantized.quants == nullptr) {
     out->quantized = QuantizedSpace(NumTiles(args.m), cols, 2);
-    ConvertRows(args.m, cols, pool, [&](int first, int end) {
-      kernels.quantize(x + static_cast<size_t>(first) * cols, cols, first, end, out->quantized);
+    ConvertBlocks(args.m, cols, pool, [&](const ConvertRange& range) {
+      kernels.quantize(x + static_cast<size_t>(range.first_row) * cols, cols, range,
+                       out->quantized);
     });
   }
   if (form == ActivationForm::kQuantized8 && out->quantized_8.quants == nullptr) {
     out->quantized_8 = QuantizedSpace(NumTiles(args.m), cols, 1);
-    ConvertRows(args.m, cols, pool, [&](int first, int end) {
-      kernels.quantize_8(x + static_cast<size_t>(first) * cols, cols, first, end, out->quantized_8);
+    ConvertBlocks(args.m, cols, pool, [&](const ConvertRange& range) {
+      kernels.quantize_8(x + static_cast<size_t>(range.first_row) * cols, cols, range,
+                         out->quantized_8);
     });
   }
   if (form == ActivationForm::kInterleaved8 && out->interleaved.quants == nullptr) {

@@ -131,8 +131,8 @@ void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_
   *scaled_sum = s.scale * static_cast<float>(half_sums[0] + half_sums[1]);
 }
 
-void Quantize(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out) {
-  QuantizeRows(x, cols, first_row, end_row, out, 2, QuantizeBlock);
+void Quantize(const float* x, int cols, const ConvertRange& range, const QuantizedRows& out) {
+  QuantizeRows(x, cols, range, out, 2, QuantizeBlock);
 }
 
 }  // namespace

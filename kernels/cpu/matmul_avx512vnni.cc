@@ -173,8 +173,8 @@ void QuantizeBlock(const float* x, uint8_t* quants, float* scale, float* scaled_
   *scaled_sum = s.scale * static_cast<float>(half_sums[0] + half_sums[1]);
 }
 
-void Quantize(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out) {
-  QuantizeRows(x, cols, first_row, end_row, out, 2, QuantizeBlock);
+void Quantize(const float* x, int cols, const ConvertRange& range, const QuantizedRows& out) {
+  QuantizeRows(x, cols, range, out, 2, QuantizeBlock);
 }
 
 // In 8 bits, four blocks at a time: their peaks are found, and their sums made, side by side.
@@ -277,15 +277,17 @@ inline void Store(const FourBlocks& four, int row, int block, int count, int num
 }
 
 // All rows of a tile before the next blocks: they share cache lines.
-void Quantize8(const float* x, int cols, int first_row, int end_row, const QuantizedRows& out) {
+void Quantize8(const float* x, int cols, const ConvertRange& range, const QuantizedRows& out) {
   const int num_blocks = cols / kBlock;
-  for (int begin = first_row, end; begin < end_row; begin = end) {
+  for (int begin = range.first_row, end; begin < range.end_row; begin = end) {
     const int tile_end = (begin / kTileRows + 1) * kTileRows;
-    end = tile_end < end_row ? tile_end : end_row;
-    for (int block = 0; block < num_blocks; block += kBlocksAtOnce) {
-      const int count = num_blocks - block < kBlocksAtOnce ? num_blocks - block : kBlocksAtOnce;
+    end = tile_end < range.end_row ? tile_end : range.end_row;
+    for (int block = range.first_block; block < range.end_block; block += kBlocksAtOnce) {
+      const int left = range.end_block - block;
+      const int count = left < kBlocksAtOnce ? left : kBlocksAtOnce;
       for (int row = begin; row < end; ++row) {
-        const float* values = x + static_cast<size_t>(row - first_row) * cols + block * kBlock;
+        const float* values =
+            x + static_cast<size_t>(row - range.first_row) * cols + block * kBlock;
         Store(QuantizeFour(values, count), row, block, count, num_blocks, out);
       }
     }

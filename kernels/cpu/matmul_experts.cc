@@ -146,8 +146,9 @@ Activations Convert(const ExpertMatmulArgs& args, const Plan& plan, ThreadPool& 
       const float* row = x + (args.sources == nullptr ? place : args.sources[place]) * cols;
       const int at = tile * kTileRows + r;
       if (floats) std::memcpy(gathered + place * cols, row, cols * sizeof(float));
-      if (quantized) kernels.quantize(row, cols, at, at + 1, out.quantized);
-      if (quantized_8) kernels.quantize_8(row, cols, at, at + 1, out.quantized_8);
+      const ConvertRange of_row = {at, at + 1, 0, cols / kBlock};
+      if (quantized) kernels.quantize(row, cols, of_row, out.quantized);
+      if (quantized_8) kernels.quantize_8(row, cols, of_row, out.quantized_8);
       if (interleaved) kernels.quantize_8_many(row, cols, at, at + 1, out.interleaved);
       if (bf16) kernels.round_bf16(row, cols, at, at + 1, out.bf16);
     }

@@ -70,8 +70,15 @@ struct PanelArgs {
 
 using MatmulKernel = void (*)(const PanelArgs&);
 
+// Rows of x, and blocks of each.
+struct ConvertRange {
+  int first_row, end_row;
+  int first_block, end_block;
+};
+
 // A null function: the instruction set has none, take the one of the set below it. What converts
-// activations takes rows [first_row, end_row) of `out`; x begins with the first of them.
+// activations takes rows [first_row, end_row) of `out`, or a range of blocks; x begins with the
+// first of these rows.
 struct MatmulKernels {
   MatmulKernel f32 = nullptr;
   MatmulKernel f16 = nullptr;
@@ -88,7 +95,7 @@ struct MatmulKernels {
   MatmulKernel blocks_bf16 = nullptr;
   MatmulKernel blocks_8 = nullptr;
   MatmulKernel blocks_8_many = nullptr;  // the fastest for many rows
-  using Quantize = void (*)(const float* x, int cols, int first_row, int end_row,
+  using Quantize = void (*)(const float* x, int cols, const ConvertRange& range,
                             const QuantizedRows& out);
   Quantize quantize = nullptr;
   Quantize quantize_8 = nullptr;

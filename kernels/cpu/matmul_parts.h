@@ -20,13 +20,7 @@ MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
                              bool batch_invariant);
 
 // What a kernel reads of x: PanelArgs.
-enum class ActivationForm : uint8_t {
-  kFloats,
-  kQuantized,
-  kBf16,
-  kQuantized8,
-  kInterleaved8
-};
+enum class ActivationForm : uint8_t { kFloats, kQuantized, kBf16, kQuantized8, kInterleaved8 };
 inline constexpr int kActivationForms = 5;
 ActivationForm FormFor(MatmulKernel kernel);
 

@@ -65,16 +65,16 @@ inline BlockScale BlockScaleOf(const float* peaks, int num_peaks, bool has_nan, 
 
 // As MatmulKernels::quantize, of `value_bytes` each.
 template <typename QuantizeBlockFn>
-inline void QuantizeRows(const float* x, int cols, int first_row, int end_row,
+inline void QuantizeRows(const float* x, int cols, const ConvertRange& range,
                          const QuantizedRows& out, int value_bytes,
                          QuantizeBlockFn quantize_block) {
   const int num_blocks = cols / kBlock;
-  for (int row = first_row; row < end_row; ++row) {
-    for (int block = 0; block < num_blocks; ++block) {
+  for (int row = range.first_row; row < range.end_row; ++row) {
+    for (int block = range.first_block; block < range.end_block; ++block) {
       const size_t tile = static_cast<size_t>(row / kTileRows) * num_blocks + block;
       const size_t at = tile * kTileRows + row % kTileRows;
       int32_t half_sums[2];
-      quantize_block(x + static_cast<size_t>(row - first_row) * cols + block * kBlock,
+      quantize_block(x + static_cast<size_t>(row - range.first_row) * cols + block * kBlock,
                      out.quants + at * kBlock * value_bytes, out.scales + at, out.scaled_sums + at,
                      half_sums);
       int32_t* sums = out.half_sums + tile * 2 * kTileRows + row % kTileRows;

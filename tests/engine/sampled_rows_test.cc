@@ -34,6 +34,7 @@ std::vector<double> LogSoftmax(const std::vector<double>& logits) {
   double sum = 0.0;
   for (const double logit : logits) sum += std::exp(logit - highest);
   std::vector<double> logprobs;
+  logprobs.reserve(logits.size());
   for (const double logit : logits) logprobs.push_back(logit - highest - std::log(sum));
   return logprobs;
 }

@@ -519,7 +519,7 @@ std::vector<float> Avx2Blocks(const PackedWeight& weight, const std::vector<floa
   args.end_row = m;
   args.y = y.data();
   args.y_stride = weight.rows();
-  MatmulKernelsAvx2().quantize(x.data(), cols, 0, m, args.quantized);
+  MatmulKernelsAvx2().quantize(x.data(), cols, {0, m, 0, cols / kBlock}, args.quantized);
   MatmulKernelsAvx2().blocks(args);
   return y;
 }

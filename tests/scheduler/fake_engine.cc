@@ -465,10 +465,10 @@ TokenId FakeEngine::Choose(const Slot& slot, const SampledRow& sampling) {
     if (bias.bias == 100.0f) return bias.token;
   }
   if (sampling.mask.empty()) return token;
-  constexpr TokenId vocab = FakeTokenizer::kVocab;
-  if (token >= vocab) return token;  // an accident
-  for (TokenId i = 0; i < vocab; ++i) {
-    const TokenId next = (token + i) % vocab;
+  constexpr TokenId kVocab = FakeTokenizer::kVocab;
+  if (token >= kVocab) return token;  // an accident
+  for (TokenId i = 0; i < kVocab; ++i) {
+    const TokenId next = (token + i) % kVocab;
     if ((sampling.mask[next / 32] >> next % 32 & 1) != 0) return next;
   }
   return kNoToken;

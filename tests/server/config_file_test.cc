@@ -25,7 +25,7 @@ using testing::StartsWith;
 
 constexpr char kModel[] = "models/hydrant-tiny.gguf";
 
-CommandLine Parse(std::vector<std::string> arguments) {
+CommandLine Parse(const std::vector<std::string>& arguments) {
   std::vector<const char*> argv{"hydrantd"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   return ParseCommandLine(static_cast<int>(argv.size()), argv.data());

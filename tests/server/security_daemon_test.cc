@@ -27,15 +27,15 @@ struct Ended {
   int code;
   std::string out, err;
 };
-Ended RunToItsEnd(std::vector<std::string> arguments) {
-  Subprocess process(std::move(arguments));
+Ended RunToItsEnd(const std::vector<std::string>& arguments) {
+  Subprocess process(arguments);
   const int code = process.Wait();
   return {code, process.out(), process.err()};
 }
 
 Ended Start(std::vector<std::string> flags) {
   flags.insert(flags.begin(), {HYDRANTD_PATH, "--model", kModel, "--device", "reference"});
-  return RunToItsEnd(std::move(flags));
+  return RunToItsEnd(flags);
 }
 
 grpc::Status Ask(Daemon& daemon, const std::string& token, const std::string& prompt = "x") {
@@ -132,7 +132,7 @@ TEST(SecureDaemon, SpeaksTlsToItsClientAndItsHealthLooksWell) {
   EXPECT_THAT(daemon.process().err(), HasSubstr("TLS, with clients' certificates"));
   const auto health = [&](std::vector<std::string> flags) {
     flags.insert(flags.begin(), {HYDRANT_PATH, "health", "--address", daemon.address()});
-    return RunToItsEnd(std::move(flags));
+    return RunToItsEnd(flags);
   };
   EXPECT_EQ(health({"--tls-ca", ca, "--tls-certificate", certificate, "--tls-key", key}).code, 0);
   EXPECT_NE(health({"--tls-ca", ca}).code, 0) << "without a certificate of its own";
