@@ -1,8 +1,8 @@
-// How a loop runs. One 64-bit word holds the number of tasks and the next task to hand out; taking
-// a task is one fetch_add. A taker that sees next < tasks owns a task of the current loop, and the
-// loop cannot end before that task is counted in `done`, so reading the loop's function then is
-// safe. A worker that wakes up late finds nothing to take: the caller never waits for a sleeping
-// thread, only for tasks that were taken.
+// How a loop runs. Tasks lie in ranges, of which a thread takes its own first. One 64-bit word
+// holds the end of a range and its next task; taking a task is one fetch_add. A taker that sees
+// next < end owns a task of the current loop, and the loop cannot end before that task is counted
+// in `done`, so reading the loop's function then is safe. A worker that wakes up late finds nothing
+// to take: the caller never waits for a sleeping thread, only for tasks that were taken.
 #include "kernels/thread_pool.h"
 
 #include <algorithm>
@@ -59,7 +59,13 @@ struct ThreadPool::Impl {
   const LoopFn* loop_fn = nullptr;
   const ThreadFn* thread_fn = nullptr;
 
-  alignas(64) std::atomic<uint64_t> tasks{0};   // number of tasks << kTaskBits | next task
+  struct alignas(64) Range {
+    std::atomic<uint64_t> tasks{0};  // end << kTaskBits | next task
+
+    void Set(uint64_t begin, uint64_t end) { tasks.store(end << kTaskBits | begin); }
+    static bool HasTask(uint64_t tasks) { return (tasks & kNextMask) < tasks >> kTaskBits; }
+  };
+  std::vector<Range> ranges;                    // one a thread
   alignas(64) std::atomic<int> done{0};         // tasks finished in this loop
   alignas(64) std::atomic<uint32_t> signal{0};  // grows with every loop and at the end
   std::atomic<uint32_t> thread_round{0};        // grows with every OnEachThread
@@ -99,11 +105,15 @@ struct ThreadPool::Impl {
   }
 
   void RunTasks(int thread) {
-    for (;;) {
-      const uint64_t taken = tasks.fetch_add(1);
-      if ((taken & kNextMask) >= taken >> kTaskBits) return;
-      (*loop_fn)(static_cast<int>(taken & kNextMask), thread);
-      Count(done);
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      Range& range = ranges[(thread + i) % ranges.size()];
+      for (;;) {
+        if (!Range::HasTask(range.tasks.load())) break;  // looking is cheaper than taking
+        const uint64_t taken = range.tasks.fetch_add(1);
+        if (!Range::HasTask(taken)) break;
+        (*loop_fn)(static_cast<int>(taken & kNextMask), thread);
+        Count(done);
+      }
     }
   }
 
@@ -138,6 +148,7 @@ struct ThreadPool::Impl {
 
 ThreadPool::ThreadPool(int num_threads)
     : num_threads_(std::max(1, num_threads)), impl_(std::make_unique<Impl>()) {
+  impl_->ranges = std::vector<Impl::Range>(num_threads_);
   for (int thread = 1; thread < num_threads_; ++thread) {
     impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->Work(thread); });
   }
@@ -150,6 +161,16 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::ParallelFor(int num_tasks, const std::function<void(int task, int thread)>& fn) {
+  Run(num_tasks, 1, fn);
+}
+
+void ThreadPool::ParallelForRanges(int num_tasks,
+                                   const std::function<void(int task, int thread)>& fn) {
+  Run(num_tasks, num_threads_, fn);
+}
+
+void ThreadPool::Run(int num_tasks, int num_ranges,
+                     const std::function<void(int task, int thread)>& fn) {
   if (num_tasks <= 0) return;
   if (num_tasks == 1 || num_threads_ == 1) {
     for (int task = 0; task < num_tasks; ++task) fn(task, 0);
@@ -157,7 +178,9 @@ void ThreadPool::ParallelFor(int num_tasks, const std::function<void(int task, i
   }
   impl_->loop_fn = &fn;
   impl_->done.store(0);
-  impl_->tasks.store(static_cast<uint64_t>(num_tasks) << kTaskBits);
+  const auto tasks = static_cast<uint64_t>(num_tasks);
+  for (int i = 0; i < num_ranges; ++i)
+    impl_->ranges[i].Set(tasks * i / num_ranges, tasks * (i + 1) / num_ranges);
   impl_->Signal();
   impl_->RunTasks(0);
   impl_->AwaitCount(impl_->done, num_tasks);

@@ -24,12 +24,18 @@ class ThreadPool {
   // task must not change its result.
   void ParallelFor(int num_tasks, const std::function<void(int task, int thread)>& fn);
 
+  // The same, but each thread begins with a range of its own, in order, and then helps the others:
+  // for neighbouring tasks that read neighbouring memory.
+  void ParallelForRanges(int num_tasks, const std::function<void(int task, int thread)>& fn);
+
   // Calls fn(thread) exactly once on every thread: for work that is bound to a thread (its packed
   // weight slice).
   void OnEachThread(const std::function<void(int thread)>& fn);
 
  private:
   struct Impl;
+  void Run(int num_tasks, int num_ranges, const std::function<void(int task, int thread)>& fn);
+
   int num_threads_;
   std::unique_ptr<Impl> impl_;
 };

@@ -17,8 +17,9 @@ template <typename Convert>
 void ConvertRows(int m, int cols, ThreadPool& pool, const Convert& convert) {
   if (static_cast<int64_t>(m) * cols <= kConvertedAlone) return convert(0, m);
   const int rows = m >= 2 * kTileRows ? kTileRows : 4;
-  pool.ParallelFor((m + rows - 1) / rows,
-                   [&](int task, int) { convert(task * rows, std::min(m, (task + 1) * rows)); });
+  pool.ParallelForRanges((m + rows - 1) / rows, [&](int task, int) {
+    convert(task * rows, std::min(m, (task + 1) * rows));
+  });
 }
 
 // The same with convert(range). The rows of a tile share cache lines, which two threads would take
@@ -39,7 +40,7 @@ void ConvertBlocks(int m, int cols, ThreadPool& pool, const Convert& convert) {
     return task == tasks ? num_blocks : num_blocks / kTaskBlocks * task / tasks * kTaskBlocks;
   };
   if (tasks == 1) return convert(ConvertRange{0, m, 0, num_blocks});
-  pool.ParallelFor(tasks, [&](int task, int) {
+  pool.ParallelForRanges(tasks, [&](int task, int) {
     convert(ConvertRange{0, m, begin(task), begin(task + 1)});
   });
 }
@@ -132,7 +133,7 @@ void MatmulSegment(const Segment& segment, MatmulKernel kernel, PanelArgs args, 
   const Cut cut = CutOf(kernel, m, num_panels, args.cols, pool.num_threads());
   const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
-  pool.ParallelFor(panel_tasks * row_tasks, [&](int task, int) {
+  pool.ParallelForRanges(panel_tasks * row_tasks, [&](int task, int) {
     PanelArgs part = args;
     part.first_panel = task / row_tasks * cut.panels;
     part.end_panel = std::min(num_panels, part.first_panel + cut.panels);

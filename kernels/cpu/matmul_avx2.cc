@@ -101,9 +101,9 @@ template <DType dtype>
 struct BlockTiles {
   static constexpr int kMostRows = 4, kPanels = 1;
   template <int kRows>
-  static void Run(const PanelArgs& args, int row, int panel) {
-    BlocksTile<dtype, kRows>(args, row, panel, 0);
-    BlocksTile<dtype, kRows>(args, row, panel, 1);
+  static void Run(const PanelArgs& args, const TileTask& task) {
+    BlocksTile<dtype, kRows>(args, task.row, task.panel, 0);
+    BlocksTile<dtype, kRows>(args, task.row, task.panel, 1);
   }
 };
 

@@ -13,10 +13,18 @@ inline __m512i Broadcast4(const uint8_t* p) {
   return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p));
 }
 
+// Far ahead to the second cache, all turns in their turn: memory is busy in all of them. A little
+// ahead to the first, where the first turn wants them: more would drive out the activations.
+inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_t bytes) {
+  if (block % task.turns == task.turn) PrefetchAhead<_MM_HINT_T1>(p, bytes);
+  if (task.turn == 0) PrefetchAhead<_MM_HINT_T0, 1536>(p, bytes);
+}
+
 // kRows rows of x by one group. x = 256 * high + low, both int8, so two dot products give the exact
 // product of 16-bit activations; `low` starts from the weights' offset, for nothing.
 template <DType dtype, int kRows>
-void BlocksTile(const PanelArgs& args, int row, int panel) {
+void BlocksTile(const PanelArgs& args, const TileTask& task) {
+  const int row = task.row, panel = task.panel;
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   constexpr int kHalves = kTraits.halves ? 2 : 1;
   constexpr int kSteps = 8 / kHalves;
@@ -28,7 +36,7 @@ void BlocksTile(const PanelArgs& args, int row, int panel) {
   for (auto& sum : sums) sum = _mm512_setzero_ps();
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
-    PrefetchAhead(group + block * block_bytes, block_bytes);
+    PrefetchAhead<_MM_HINT_T0>(group + block * block_bytes, block_bytes);
     __m512i quants[8];
     UnpackBlock<dtype>(group, layout, block, quants);
     for (int half = 0; half < kHalves; ++half) {
@@ -65,7 +73,8 @@ void BlocksTile(const PanelArgs& args, int row, int panel) {
 // kRows rows in 8 bits by two panels, unpacked on the way; of the second nothing is stored where it
 // is past the last. Integer and float sums all stay in registers, which more rows have no room for.
 template <DType dtype, int kRows>
-void Blocks8Tile(const PanelArgs& args, int row, int panel) {
+void Blocks8Tile(const PanelArgs& args, const TileTask& task) {
+  const int row = task.row, panel = task.panel;
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   constexpr int kHalves = kTraits.halves ? 2 : 1;
   constexpr int kSteps = 8 / kHalves;
@@ -79,8 +88,8 @@ void Blocks8Tile(const PanelArgs& args, int row, int panel) {
   Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[r] = other_sums[r] = _mm512_setzero_ps(); });
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
-    PrefetchAhead(one + block * block_bytes, block_bytes);
-    PrefetchAhead(other + block * block_bytes, block_bytes);
+    PrefetchFor(task, block, one + block * block_bytes, block_bytes);
+    PrefetchFor(task, block, other + block * block_bytes, block_bytes);
 #pragma GCC unroll 2
     for (int half = 0; half < kHalves; ++half) {
       __m512i dots[kRows], other_dots[kRows];
@@ -129,16 +138,16 @@ template <DType dtype>
 struct BlockTiles {
   static constexpr int kMostRows = 4, kPanels = 1;  // eight were half as fast: too few registers
   template <int kRows>
-  static void Run(const PanelArgs& args, int row, int panel) {
-    BlocksTile<dtype, kRows>(args, row, panel);
+  static void Run(const PanelArgs& args, const TileTask& task) {
+    BlocksTile<dtype, kRows>(args, task);
   }
 };
 template <DType dtype>
 struct Block8Tiles {
   static constexpr int kMostRows = 6, kPanels = 2;
   template <int kRows>
-  static void Run(const PanelArgs& args, int row, int panel) {
-    Blocks8Tile<dtype, kRows>(args, row, panel);
+  static void Run(const PanelArgs& args, const TileTask& task) {
+    Blocks8Tile<dtype, kRows>(args, task);
   }
 };
 

@@ -113,9 +113,9 @@ template <DType dtype>
 struct ByteTiles {
   static constexpr int kMostRows = 4, kPanels = 1;
   template <int kRows>
-  static void Run(const PanelArgs& args, int row, int panel) {
-    BytesTile<dtype, kRows>(args, row, panel, 0);
-    BytesTile<dtype, kRows>(args, row, panel, 1);
+  static void Run(const PanelArgs& args, const TileTask& task) {
+    BytesTile<dtype, kRows>(args, task.row, task.panel, 0);
+    BytesTile<dtype, kRows>(args, task.row, task.panel, 1);
   }
 };
 

@@ -214,8 +214,8 @@ void ExpertMatmul(const ExpertMatmulArgs& args, bool batch_invariant, ThreadPool
   PlanTasks(args.weight->cols(), pool.num_threads(), &plan);
   const Plan& made = plan;  // another thread's would be its own
   const Activations x = Convert(args, made, pool);
-  pool.ParallelFor(static_cast<int>(made.tasks.size()),
-                   [&](int task, int) { RunTask(args, made, x, made.tasks[task]); });
+  pool.ParallelForRanges(static_cast<int>(made.tasks.size()),
+                         [&](int task, int) { RunTask(args, made, x, made.tasks[task]); });
 }
 
 }  // namespace hydrant::cpu

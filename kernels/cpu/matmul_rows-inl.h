@@ -91,33 +91,38 @@ inline void StoreValues(const PanelArgs& args, int row, int first, const float* 
   for (int j = 0; j < valid; ++j) y[j] = args.accumulate ? y[j] + values[j] : values[j];
 }
 
-// Calls Tile::Run<rows>(args, row, panel), at most Tile::kMostRows.
+// Rows of x from `row` on by Tile::kPanels panels from `panel` on. So many turns take the same
+// panels, one after the other.
+struct TileTask {
+  int row, panel;
+  int turn, turns;
+};
+
+// Calls Tile::Run<rows>(args, task), at most Tile::kMostRows.
 template <typename Tile, int kRows = Tile::kMostRows>
-void RunTile(const PanelArgs& args, int row, int rows, int panel) {
+void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return RunTile<Tile, kRows - 1>(args, row, rows, panel);
+    if (rows < kRows) return RunTile<Tile, kRows - 1>(args, rows, task);
   }
-  Tile::template Run<kRows>(args, row, panel);
+  Tile::template Run<kRows>(args, task);
 }
 
-// Some rows by as many panels as stay in a near cache, then the next rows by these: panels come
-// from memory once, for the first rows. The rows of a tile are cut as evenly as they go, so that
-// unpacking a panel serves many of them.
+// All rows by some panels, then by the next: panels come from memory once, and from a near cache
+// for all rows but the first. The rows of a tile are cut as evenly as they go, so that unpacking a
+// panel serves many of them.
 template <typename Tile>
 void EveryTile(const PanelArgs& args) {
-  constexpr size_t kNearBytes = size_t{256} << 10;
-  int step = args.panel_bytes < kNearBytes ? static_cast<int>(kNearBytes / args.panel_bytes) : 1;
-  step = step < Tile::kPanels ? Tile::kPanels : step / Tile::kPanels * Tile::kPanels;
-  for (int first = args.first_panel; first < args.end_panel; first += step) {
-    const int end = first + step < args.end_panel ? first + step : args.end_panel;
+  const auto parts_of = [](int rows) { return (rows + Tile::kMostRows - 1) / Tile::kMostRows; };
+  const int num_rows = args.end_row - args.first_row;
+  const int turns = num_rows / kTileRows * parts_of(kTileRows) + parts_of(num_rows % kTileRows);
+  for (int panel = args.first_panel; panel < args.end_panel; panel += Tile::kPanels) {
+    int turn = 0;
     for (int tile = args.first_row; tile < args.end_row; tile += kTileRows) {
-      const int tile_rows = args.end_row - tile < kTileRows ? args.end_row - tile : kTileRows;
-      const int parts = (tile_rows + Tile::kMostRows - 1) / Tile::kMostRows;
-      for (int part = 0; part < parts; ++part) {
-        const int row = tile + tile_rows * part / parts;
-        const int rows = tile + tile_rows * (part + 1) / parts - row;
-        for (int panel = first; panel < end; panel += Tile::kPanels)
-          RunTile<Tile>(args, row, rows, panel);
+      const int rows = args.end_row - tile < kTileRows ? args.end_row - tile : kTileRows;
+      const int parts = parts_of(rows);
+      for (int part = 0; part < parts; ++part, ++turn) {
+        const int row = tile + rows * part / parts, end = tile + rows * (part + 1) / parts;
+        RunTile<Tile>(args, end - row, {row, panel, turn, turns});
       }
     }
   }

@@ -20,7 +20,7 @@ void ParallelRows(ThreadPool& threads, int rows, int64_t elements_per_row, const
     return;
   }
   const int chunks = std::min(rows, kChunksPerThread * threads.num_threads());
-  threads.ParallelFor(chunks, [&](int chunk, int) {
+  threads.ParallelForRanges(chunks, [&](int chunk, int) {
     const int begin = static_cast<int>(static_cast<int64_t>(rows) * chunk / chunks);
     const int end = static_cast<int>(static_cast<int64_t>(rows) * (chunk + 1) / chunks);
     for (int row = begin; row < end; ++row) fn(row);

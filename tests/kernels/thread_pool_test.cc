@@ -1,5 +1,6 @@
 #include "kernels/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -29,6 +30,41 @@ TEST_P(ThreadPoolTest, RunsEveryTaskOnce) {
   }
 }
 
+TEST_P(ThreadPoolTest, RangesRunEveryTaskOnceAndOnesOwnFirst) {
+  ThreadPool pool(GetParam());
+  const int threads = pool.num_threads();
+  for (int num_tasks : {0, 1, 2, 3, 7, 64, 1000}) {
+    std::vector<std::atomic<int>> runs(num_tasks);
+    std::vector<std::vector<int>> of_thread(threads);
+    pool.ParallelForRanges(num_tasks, [&](int task, int thread) {
+      runs[task].fetch_add(1);
+      of_thread[thread].push_back(task);
+    });
+    for (int task = 0; task < num_tasks; ++task) ASSERT_EQ(runs[task].load(), 1) << "task " << task;
+    for (int thread = 0; thread < threads && num_tasks > 1; ++thread) {
+      const int begin = num_tasks * thread / threads, end = num_tasks * (thread + 1) / threads;
+      const auto is_own = [&](int task) { return task >= begin && task < end; };
+      const std::vector<int>& tasks = of_thread[thread];
+      EXPECT_TRUE(std::is_partitioned(tasks.begin(), tasks.end(), is_own)) << num_tasks;
+      const auto others = std::partition_point(tasks.begin(), tasks.end(), is_own);
+      EXPECT_TRUE(std::is_sorted(tasks.begin(), others)) << num_tasks;
+    }
+  }
+}
+
+// Whoever is done helps: a thread that waits for a task of its own range leaves it to the others.
+TEST_P(ThreadPoolTest, RangesAreHelpedWith) {
+  ThreadPool pool(GetParam());
+  if (pool.num_threads() == 1) GTEST_SKIP() << "nobody else is there";
+  constexpr int kTasks = 100;
+  std::atomic<int> ended{0};
+  pool.ParallelForRanges(kTasks, [&](int task, int) {
+    while (task == 0 && ended.load() < kTasks - 1) std::this_thread::yield();
+    ended.fetch_add(1);
+  });
+  EXPECT_EQ(ended.load(), kTasks);
+}
+
 // Plain memory written in a loop is visible to the caller after it, and to all threads in the next
 // loop.
 TEST_P(ThreadPoolTest, LoopsAreOrdered) {
@@ -38,7 +74,8 @@ TEST_P(ThreadPoolTest, LoopsAreOrdered) {
   for (int round = 0; round < 3000; ++round) {
     pool.ParallelFor(kTasks, [&](int task, int) { values[task] += 1; });
     const std::vector<int64_t> before = values;
-    pool.ParallelFor(kTasks, [&](int task, int) { values[task] = before[kTasks - 1 - task] + 1; });
+    pool.ParallelForRanges(kTasks,
+                           [&](int task, int) { values[task] = before[kTasks - 1 - task] + 1; });
   }
   EXPECT_THAT(values, testing::Each(6000));
 }
