@@ -136,6 +136,7 @@ inline void EmulatedDotBytes(int to, int left, int right) {
 }  // namespace
 }  // namespace hydrant::cpu
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the compiler's names
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
@@ -151,5 +152,6 @@ inline void EmulatedDotBytes(int to, int left, int right) {
 #define _tile_dpbf16ps(to, a, b) ::hydrant::cpu::EmulatedDotBf16(to, a, b)
 #define _tile_dpbssd(to, a, b) ::hydrant::cpu::EmulatedDotBytes<int8_t, int8_t>(to, a, b)
 #define _tile_dpbsud(to, a, b) ::hydrant::cpu::EmulatedDotBytes<int8_t, uint8_t>(to, a, b)
+// NOLINTEND(bugprone-reserved-identifier)
 
 #endif  // HYDRANT_KERNELS_CPU_AMX_EMULATION_INL_H_

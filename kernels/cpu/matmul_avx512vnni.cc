@@ -16,8 +16,8 @@ inline __m512i Broadcast4(const uint8_t* p) {
 // Far ahead to the second cache, all turns in their turn: memory is busy in all of them. A little
 // ahead to the first, where the first turn wants them: more would drive out the activations.
 inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_t bytes) {
-  if (block % task.turns == task.turn) PrefetchAhead<_MM_HINT_T1>(p, bytes);
-  if (task.turn == 0) PrefetchAhead<_MM_HINT_T0, 1536>(p, bytes);
+  if (block % task.turns == task.turn) PrefetchAhead<Cache::kSecond>(p, bytes);
+  if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);
 }
 
 // kRows rows of x by one group. x = 256 * high + low, both int8, so two dot products give the exact
@@ -36,7 +36,7 @@ void BlocksTile(const PanelArgs& args, const TileTask& task) {
   for (auto& sum : sums) sum = _mm512_setzero_ps();
   for (int block = 0; block < num_blocks; ++block) {
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
-    PrefetchAhead<_MM_HINT_T0>(group + block * block_bytes, block_bytes);
+    PrefetchAhead<Cache::kFirst>(group + block * block_bytes, block_bytes);
     __m512i quants[8];
     UnpackBlock<dtype>(group, layout, block, quants);
     for (int half = 0; half < kHalves; ++half) {

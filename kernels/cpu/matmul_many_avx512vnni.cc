@@ -138,7 +138,7 @@ void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
   const size_t block_bytes = args.panel_bytes / num_blocks;
   for (int block = 0; block < num_blocks; ++block) {
     __m512i quants[8];
-    PrefetchAhead<_MM_HINT_T0>(group + block * block_bytes, block_bytes);
+    PrefetchAhead<Cache::kFirst>(group + block * block_bytes, block_bytes);
     UnpackBlock<dtype>(group, layout, block, quants);
     const __m512 scale = ToBytes<dtype>(group, layout, block, quants);
     __m512i sum = _mm512_setzero_si512();

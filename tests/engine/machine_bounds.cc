@@ -10,6 +10,7 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -147,6 +148,13 @@ struct alignas(64) TileConfig {
   return 1;
 }
 
+// CPUID.(7,0):EDX; clang 14 does not know the names.
+constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
+bool HasUnits(unsigned units) {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & units) == units;
+}
+
 // Linux gives tile data to a process only on request (Documentation/arch/x86/xstate.rst).
 bool TilesPermitted() {
   constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
@@ -173,13 +181,13 @@ void PrintRates(int threads) {
   const bool bf16 = wide && __builtin_cpu_supports("avx512bf16");
   const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
   print("fma_f32", wide ? RateOf(FmaChains16, 16, threads) : RateOf(FmaChains8, 8, threads));
-  const bool tiles = bf16 && __builtin_cpu_supports("amx-tile") && TilesPermitted();
-  if (tiles && __builtin_cpu_supports("amx-bf16")) {
+  const bool tiles = bf16 && HasUnits(kAmxTile) && TilesPermitted();
+  if (tiles && HasUnits(kAmxBf16)) {
     print("dot_bf16", RateOf(PairTiles, 16 * 16 * 32, threads));
   } else if (bf16) {
     print("dot_bf16", RateOf(PairDots16, 32, threads));
   }
-  if (tiles && __builtin_cpu_supports("amx-int8")) {
+  if (tiles && HasUnits(kAmxInt8)) {
     print("dot_i8", RateOf(ByteTiles, 16 * 16 * 64, threads));
   } else {
     print("dot_i8", vnni ? RateOf(ByteDots16, 64, threads) : RateOf(ByteDots8, 32, threads));

@@ -65,7 +65,8 @@ TEST_P(LogitsTest, BadWordsNeverStand) {
   const auto holds = [&](const std::vector<Stream>& streams) {
     return std::ranges::count_if(streams, [&](const Stream& stream) {
       return std::ranges::any_of(bad, [&](const std::vector<TokenId>& word) {
-        return !std::ranges::search(stream.token_ids, word).empty();
+        const auto& ids = stream.token_ids;
+        return std::search(ids.begin(), ids.end(), word.begin(), word.end()) != ids.end();
       });
     });
   };

@@ -29,7 +29,6 @@ namespace {
 using google::protobuf::DescriptorPool;
 using grpc::StatusCode;
 using testing::HasSubstr;
-using testing::IsEmpty;
 namespace engine = vllm::grpc::engine;
 
 // A file of tokens, and who has them. A tenant's token is "token-of-" and its name.

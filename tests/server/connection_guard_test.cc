@@ -223,6 +223,7 @@ TEST(GoodClients, ManySmallCallsOneAfterAnotherGoOn) {
   std::atomic<int> failed = 0;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&] {
         for (int i = 0; i < kCalls; ++i) {
@@ -249,6 +250,7 @@ TEST(GoodClients, TheLargestMessagesBackToBackGoOn) {
   std::atomic<int> answered = 0;
   {
     std::vector<std::jthread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&] {
         for (int i = 0; i < kCalls; ++i) {

@@ -63,6 +63,7 @@ TEST(SpanExporter, SendsBatchesAsTheyFillAndTheRestInTheEnd) {
   exporter.Stop(minutes(1));
   const auto spans = collector.WaitForSpans(6);
   std::vector<std::string> names;
+  names.reserve(spans.size());
   for (const Span& span : spans) names.push_back(span.name());
   EXPECT_THAT(names, testing::ElementsAre("a0", "a1", "a2", "b0", "b1", "b2"));
   EXPECT_EQ(exporter.metrics().exported, 6u);

@@ -31,8 +31,8 @@ struct Said {
   int code;
   std::string text;
 };
-Said RunCommand(std::vector<std::string> arguments) {
-  Subprocess process(std::move(arguments));
+Said RunCommand(const std::vector<std::string>& arguments) {
+  Subprocess process(arguments);
   const int code = process.Wait();
   return {code, process.out() + process.err()};
 }
@@ -41,7 +41,7 @@ Said RunCommand(std::vector<std::string> arguments) {
 Said Look(const TestServer& server, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {kOpenSsl, "s_client", "-connect", server.address(), "-alpn",
                                        "h2", "-servername", "localhost", "-verify_return_error"});
-  return RunCommand(std::move(arguments));
+  return RunCommand(arguments);
 }
 
 class Tls : public testing::Test {

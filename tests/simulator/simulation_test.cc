@@ -306,8 +306,8 @@ TEST(TraceCopiesTest, EachCopyIsTheWholeTraceFromSomewhere) {
 }
 
 TEST(TraceCopiesTest, ATraceThatBeginsSlowlyIsPlayedAsFarAsWanted) {
-  std::vector<load::TracedRequest> trace;
-  for (int i = 0; i < 100; ++i) trace.push_back({.at = i < 10 ? 10.0 * i : 90.0 + 0.1 * i});
+  std::vector<load::TracedRequest> trace(100);
+  for (int i = 0; i < 100; ++i) trace[i].at = i < 10 ? 10.0 * i : 90.0 + 0.1 * i;
   EXPECT_EQ(CopiesOf({{.at = 0}}, 2, 2, kSeed).size(), 2u);
   for (const int copies : {1, 3}) {
     for (const int64_t most : {1, 20, 99, 100}) {

@@ -60,7 +60,7 @@ void Tokens(benchmark::State& state) {
   const auto compiled = *compiler->Compile(JsonSchema{kSchema});
   std::vector<uint32_t> words(compiler->MaskWords());
   const std::string text = kText;
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto constraint = compiled->NewConstraint();
     for (const char c : text) {
       benchmark::DoNotOptimize(constraint->FillMask(words));
@@ -76,7 +76,7 @@ BENCHMARK(Tokens)->Arg(50'000)->Arg(150'000)->Unit(benchmark::kMicrosecond);
 void Compile(benchmark::State& state, const char* schema) {
   const auto compiler =
       *GrammarCompiler::Create(DrawnVocabulary(static_cast<int>(state.range(0))), WithoutCache());
-  for (auto _ : state) {
+  for ([[maybe_unused]] auto _ : state) {
     const auto compiled = compiler->Compile(JsonSchema{schema});
     if (!compiled.ok()) state.SkipWithError(compiled.status().ToString().c_str());
   }

@@ -382,8 +382,10 @@ TEST_F(Compiler, ForgetsWhatWasNotUsed) {
 }
 
 TEST_F(Compiler, AnyThreadMayCompile) {
+  constexpr int kThreads = 4;
   std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
+  threads.reserve(kThreads);
+  for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::vector<uint32_t> words(compiler_->MaskWords());
       for (int i = 0; i < 20; ++i) {

@@ -60,8 +60,7 @@ inline GrammarVocabulary SmallVocabulary() {
                            "\xC3\xA9",
                            "\xA9",
                            "a\xC3",
-                           "\xA9"
-                           "b",
+                           "\251b",  // octal: \xA9b would be one number
                            "\xE4\xB8",
                            "\xE4\xB8\x96",
                            "\x96\xE7",
