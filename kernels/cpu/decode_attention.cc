@@ -144,15 +144,16 @@ int EntriesOf(const DecodePlan& plan, const DecodeTask& task) {
 
 // Orders tasks by length, to a thirty-second of the longest: the last one that a thread takes is
 // short, so that heads of different lengths keep all threads busy as well as equal ones do. (In
-// steps, since a batch may have thousands of tasks and one thread sorts them.)
-void LongestFirst(DecodePlan* plan) {
+// steps, since a batch may have thousands of tasks and one thread sorts them.) False: they are
+// equal.
+bool LongestFirst(DecodePlan* plan) {
   constexpr int kSteps = 32;
   int longest = 0, shortest = std::numeric_limits<int>::max();
   for (const DecodeTask& task : plan->tasks) {
     longest = std::max(longest, EntriesOf(*plan, task));
     shortest = std::min(shortest, EntriesOf(*plan, task));
   }
-  if (longest <= shortest) return;
+  if (longest <= shortest) return false;
   const auto step_of = [&](const DecodeTask& task) {
     return static_cast<int>(int64_t{longest - EntriesOf(*plan, task)} * kSteps / longest);
   };
@@ -162,15 +163,35 @@ void LongestFirst(DecodePlan* plan) {
   plan->sorted.resize(plan->tasks.size());
   for (const DecodeTask& task : plan->tasks) plan->sorted[begin[step_of(task)]++] = task;
   plan->tasks.swap(plan->sorted);
+  return true;
 }
 
-void RunTask(const DecodeKernels& kernels, const DecodeTask& task, DecodePlan* plan) {
+// Each thread's range of tasks becomes one with the longest first, too.
+void DealToThreads(int num_threads, DecodePlan* plan) {
+  const size_t threads = num_threads;
+  plan->sorted.clear();
+  for (size_t thread = 0; thread < threads; ++thread) {
+    for (size_t i = thread; i < plan->tasks.size(); i += threads)
+      plan->sorted.push_back(plan->tasks[i]);
+  }
+  plan->tasks.swap(plan->sorted);
+}
+
+// What the task begins with.
+DecodePart FirstPart(const DecodePlan& plan, size_t task) {
+  if (task >= plan.tasks.size()) return {};
+  return {&plan.heads[plan.tasks[task].head], std::max(plan.tasks[task].part, 0)};
+}
+
+void RunTask(const DecodeKernels& kernels, int index, DecodePlan* plan) {
   thread_local AttentionScratch thread_scratch;
+  const DecodeTask& task = plan->tasks[index];
+  const DecodePart next = FirstPart(*plan, size_t{1} + index);
   const DecodeShape& shape = plan->shape;
   DecodeHead& head = plan->heads[task.head];
   const size_t part_floats = PartScratch(shape.group, shape.head_dim, head.rule->rolling);
   if (task.part != kWholeHead) {
-    kernels.attend_part(shape, head, task.part, thread_scratch.Reserve(part_floats));
+    kernels.attend_part(shape, {&head, task.part}, next, thread_scratch.Reserve(part_floats));
     // The thread that finishes last sees what the others wrote, and joins.
     if (std::atomic_ref<int>(head.parts_left).fetch_sub(1, std::memory_order_acq_rel) == 1)
       kernels.join(shape, head);
@@ -178,8 +199,11 @@ void RunTask(const DecodeKernels& kernels, const DecodeTask& task, DecodePlan* p
   }
   float* scratch = thread_scratch.Reserve(part_floats + ScratchFloats(shape, head));
   GiveScratch(shape, scratch + part_floats, &head);
-  for (int part = 0; part < NumParts(head.num_entries); ++part)
-    kernels.attend_part(shape, head, part, scratch);
+  const int parts = NumParts(head.num_entries);
+  for (int part = 0; part < parts; ++part) {
+    kernels.attend_part(shape, {&head, part}, part + 1 < parts ? DecodePart{&head, part + 1} : next,
+                        scratch);
+  }
   kernels.join(shape, head);
 }
 
@@ -191,10 +215,10 @@ void DecodeAttention(const DecodeAttentionArgs& args, ThreadPool& pool) {
       DetectIsa() >= Isa::kAvx512 ? DecodeKernelsAvx512() : DecodeKernelsAvx2();
   PlaceNewEntries(args, &plan);
   CutIntoTasks(pool.num_threads(), &plan);
-  if (pool.num_threads() > 1) LongestFirst(&plan);
+  if (pool.num_threads() > 1 && LongestFirst(&plan)) DealToThreads(pool.num_threads(), &plan);
   DecodePlan* work = &plan;  // the caller's, not each worker's own
-  pool.ParallelFor(static_cast<int>(plan.tasks.size()),
-                   [&kernels, work](int task, int) { RunTask(kernels, work->tasks[task], work); });
+  pool.ParallelForRanges(static_cast<int>(plan.tasks.size()),
+                         [&kernels, work](int task, int) { RunTask(kernels, task, work); });
 }
 
 }  // namespace hydrant::cpu

@@ -70,10 +70,17 @@ struct DecodeHead {
   float* part_out = nullptr;  // [parts, group, RoundUpDim(head_dim)], unnormalised
 };
 
+// Some of a head's entries: [part * kPartEntries, ...).
+struct DecodePart {
+  const DecodeHead* head = nullptr;  // null: none
+  int part = 0;
+};
+
 struct DecodeKernels {
-  // Attends entries [part * kPartEntries, ...) of the head, after storing the new entry if it is
-  // one of them. scratch: PartScratch() floats of the calling thread.
-  void (*attend_part)(const DecodeShape& shape, const DecodeHead& head, int part, float* scratch);
+  // Attends the part's entries, after storing the new entry if it is one of them. next: what the
+  // thread will attend after it, most likely. scratch: PartScratch() floats of the calling thread.
+  void (*attend_part)(const DecodeShape& shape, const DecodePart& part, const DecodePart& next,
+                      float* scratch);
   // Joins the parts: the output, the scores, the next victim.
   void (*join)(const DecodeShape& shape, const DecodeHead& head);
 };

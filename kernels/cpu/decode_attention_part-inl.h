@@ -105,13 +105,25 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
 inline constexpr int kRowsAhead = 16;
 inline constexpr int kCacheLineBytes = 64;
 
-template <typename T>
+// kLocality: __builtin_prefetch's, 3 for the first cache, 2 for the second.
+template <int kLocality = 3, typename T>
 HYDRANT_INLINE void PrefetchRow(const T* row, int head_dim) {
   const char* bytes = reinterpret_cast<const char*>(row);
   const int count =
       (kIsBlock<T> ? head_dim / kBlockElements : head_dim) * static_cast<int>(sizeof(T));
-  for (int i = 0; i < count; i += kCacheLineBytes) __builtin_prefetch(bytes + i, 0, 3);
+  for (int i = 0; i < count; i += kCacheLineBytes) __builtin_prefetch(bytes + i, 0, kLocality);
 }
+
+// Keys that come next: fetched while values are read, when memory has nothing else to do.
+struct KeysAhead {
+  const void* keys = nullptr;
+  PartRows rows;  // count 0: none
+
+  template <typename T>
+  HYDRANT_INLINE void Prefetch(int i, int head_dim) const {
+    if (i < rows.count) PrefetchRow<2>(RowAt<T>(keys, rows.offsets[i]), head_dim);
+  }
+};
 
 // Logits of kGroup query heads against every row of the part, in whole vectors of kLanes rows; what
 // lies past the last row is -inf. Four rows are worked on at a time, so that a query vector is
@@ -219,12 +231,14 @@ HYDRANT_INLINE void LogWeighted(const float* logits, const float* log_weights, i
 // out[g, 0 .. kVecs * kLanes) = sum over the rows of weight[g, row] * value[row], from element
 // `first` of each row on. With kTail the columns are one vector of which only `tail` exist.
 template <int kGroup, int kVecs, bool kTail, typename T>
-void WeightedValues(const void* values, const PartRows& rows, int first, int tail,
-                    const float* weights, int64_t weight_stride, float* out, int64_t out_stride) {
+void WeightedValues(const void* values, const PartRows& rows, const KeysAhead* ahead, int first,
+                    int tail, const float* weights, int64_t weight_stride, float* out,
+                    int64_t out_stride) {
   Vec acc[kGroup][kVecs];
   Unroll<kGroup * kVecs>(HYDRANT_UNROLLED(j) { acc[j / kVecs][j % kVecs] = Zero(); });
   for (int i = 0; i < rows.count; ++i) {
     const T* row = RowAt<T>(values, rows.offsets[i] + first);
+    if (ahead != nullptr) ahead->template Prefetch<T>(i, first + tail);
     Vec weight[kGroup];
     Unroll<kGroup>(HYDRANT_UNROLLED(g) { weight[g] = Set(weights[g * weight_stride + i]); });
     Unroll<kVecs>(HYDRANT_UNROLLED(c) {
@@ -238,12 +252,13 @@ void WeightedValues(const void* values, const PartRows& rows, int first, int tai
 }
 
 template <int kGroup, typename T>
-void Output(const void* values, const PartRows& rows, int head_dim, const float* weights,
-            int64_t weight_stride, float* out, int64_t out_stride) {
+void Output(const void* values, const PartRows& rows, const KeysAhead* ahead, int head_dim,
+            const float* weights, int64_t weight_stride, float* out, int64_t out_stride) {
   int d = 0;
   const auto columns = [&](auto vecs, auto tail) {
     WeightedValues<kGroup, decltype(vecs)::value, decltype(tail)::value, T>(
-        values, rows, d, head_dim - d, weights, weight_stride, out + d, out_stride);
+        values, rows, d == 0 ? ahead : nullptr, d, head_dim - d, weights, weight_stride, out + d,
+        out_stride);
     d += decltype(vecs)::value * kLanes;
   };
   while (d + kDimTile * kLanes <= head_dim) columns(Int<kDimTile>(), Int<0>());
@@ -317,8 +332,8 @@ void RotateKeys(const DecodeShape& shape, const DecodeHead& head, int part, cons
 // kGroup of the head's query heads, from the g-th on.
 template <int kGroup, typename T>
 void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, const PartRows& rows,
-                 const RotatedKeys& rotated, const PartLogWeights& log_weights, const float* q,
-                 int g) {
+                 const RotatedKeys& rotated, const PartLogWeights& log_weights,
+                 const KeysAhead& ahead, const float* q, int g) {
   const int64_t dim = RoundUpDim(shape.head_dim);
   float* weights = head.weights + g * head.weight_stride + part * kPartEntries;
   if (rotated.data != nullptr) {
@@ -343,15 +358,22 @@ void AttendGroup(const DecodeShape& shape, const DecodeHead& head, int part, con
     LogWeighted(logits, log_weights.numerators, rows.count, logits, &head.part_numerator_max[row],
                 &numerator_sum);
   }
-  Output<kGroup, T>(shape.values, rows, shape.head_dim, weights, head.weight_stride,
-                    head.part_out + (part * shape.group + g) * dim, dim);
+  Output<kGroup, T>(shape.values, rows, g == 0 ? &ahead : nullptr, shape.head_dim, weights,
+                    head.weight_stride, head.part_out + (part * shape.group + g) * dim, dim);
 }
 
 template <typename T>
-void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, float* q) {
+void AttendPartOf(const DecodeShape& shape, const DecodePart& of_head, const DecodePart& next,
+                  float* q) {
+  const DecodeHead& head = *of_head.head;
+  const int part = of_head.part;
   if (head.new_entry / kPartEntries == part) StoreNewEntry<T>(shape, head);
   PartRows rows;
   FindRows(shape, head, part, &rows);
+  KeysAhead ahead;
+  ahead.keys = shape.keys;
+  ahead.rows.count = 0;
+  if (next.head != nullptr) FindRows(shape, *next.head, next.part, &ahead.rows);
   PartLogWeights log_weights;
   FindLogWeights(shape, head, part, rows.count, &log_weights);
   const int dim = RoundUpDim(shape.head_dim);
@@ -367,31 +389,32 @@ void AttendPartOf(const DecodeShape& shape, const DecodeHead& head, int part, fl
   }
   int g = 0;
   for (; g + kGroupTile <= shape.group; g += kGroupTile)
-    AttendGroup<kGroupTile, T>(shape, head, part, rows, rotated, log_weights, q, g);
+    AttendGroup<kGroupTile, T>(shape, head, part, rows, rotated, log_weights, ahead, q, g);
   switch (shape.group - g) {
     case 3:
-      return AttendGroup<3, T>(shape, head, part, rows, rotated, log_weights, q, g);
+      return AttendGroup<3, T>(shape, head, part, rows, rotated, log_weights, ahead, q, g);
     case 2:
-      return AttendGroup<2, T>(shape, head, part, rows, rotated, log_weights, q, g);
+      return AttendGroup<2, T>(shape, head, part, rows, rotated, log_weights, ahead, q, g);
     case 1:
-      return AttendGroup<1, T>(shape, head, part, rows, rotated, log_weights, q, g);
+      return AttendGroup<1, T>(shape, head, part, rows, rotated, log_weights, ahead, q, g);
     default:
       return;
   }
 }
 
-void AttendPart(const DecodeShape& shape, const DecodeHead& head, int part, float* scratch) {
+void AttendPart(const DecodeShape& shape, const DecodePart& part, const DecodePart& next,
+                float* scratch) {
   switch (shape.dtype) {
     case DType::kF16:
-      return AttendPartOf<F16>(shape, head, part, scratch);
+      return AttendPartOf<F16>(shape, part, next, scratch);
     case DType::kBF16:
-      return AttendPartOf<BF16>(shape, head, part, scratch);
+      return AttendPartOf<BF16>(shape, part, next, scratch);
     case DType::kQ8_0:
-      return AttendPartOf<Q8Block>(shape, head, part, scratch);
+      return AttendPartOf<Q8Block>(shape, part, next, scratch);
     case DType::kQ4_0:
-      return AttendPartOf<Q4Block>(shape, head, part, scratch);
+      return AttendPartOf<Q4Block>(shape, part, next, scratch);
     default:
-      return AttendPartOf<float>(shape, head, part, scratch);
+      return AttendPartOf<float>(shape, part, next, scratch);
   }
 }
 
