@@ -38,7 +38,8 @@ struct Avx2 {
 // kRows rows of x by eight rows of a group. Products of 16-bit integers, summed exactly in 32 bits
 // over a block.
 template <DType dtype, int kRows>
-void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
+void BlocksTile(const PanelArgs& args, const TileTask& task, int side) {
+  const int row = task.row, panel = task.panel;
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   constexpr int kHalves = kTraits.halves ? 2 : 1;
   constexpr int kSteps = 8 / kHalves;
@@ -48,7 +49,9 @@ void BlocksTile(const PanelArgs& args, int row, int panel, int side) {
   __m256 sums[kRows];
 #pragma GCC unroll 16
   for (auto& sum : sums) sum = _mm256_setzero_ps();
+  const size_t block_bytes = args.panel_bytes / num_blocks;
   for (int block = 0; block < num_blocks; ++block) {
+    if (side == 0) PrefetchFor(task, block, group + block * block_bytes, block_bytes);
     const BlockOfRows x = BlockOfRowsAt(args.quantized, row, num_blocks, block);
     const uint8_t* low = group + block * LowBytes(kTraits) + side * 32;
     const uint8_t* high = group + layout.high + block * HighBytes(kTraits) + side * 32;
@@ -102,8 +105,8 @@ struct BlockTiles {
   static constexpr int kMostRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
-    BlocksTile<dtype, kRows>(args, task.row, task.panel, 0);
-    BlocksTile<dtype, kRows>(args, task.row, task.panel, 1);
+    BlocksTile<dtype, kRows>(args, task, 0);
+    BlocksTile<dtype, kRows>(args, task, 1);
   }
 };
 

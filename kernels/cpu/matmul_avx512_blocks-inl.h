@@ -10,21 +10,6 @@
 namespace hydrant::cpu {
 namespace {
 
-// Groups are read once, so the memory sets the pace; asking ahead keeps it busy where the
-// processor's own prefetching stops, at the ends of pages and of a group's streams.
-enum class Cache : uint8_t { kFirst, kSecond };
-template <Cache kCache, size_t kAhead = 32768>
-inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) {
-    const char* line = reinterpret_cast<const char*>(p + kAhead + at);
-    if constexpr (kCache == Cache::kFirst) {
-      _mm_prefetch(line, _MM_HINT_T0);
-    } else {
-      _mm_prefetch(line, _MM_HINT_T1);
-    }
-  }
-}
-
 // Two bits of values 4s .. 4s + 3 of sixteen rows.
 inline __m512i PairOf(const uint8_t* pairs, int s) {
   const __m512i plane = _mm512_loadu_si512(pairs + s / 4 * 64);

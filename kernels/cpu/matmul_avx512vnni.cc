@@ -13,13 +13,6 @@ inline __m512i Broadcast4(const uint8_t* p) {
   return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(p));
 }
 
-// Far ahead to the second cache, all turns in their turn: memory is busy in all of them. A little
-// ahead to the first, where the first turn wants them: more would drive out the activations.
-inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_t bytes) {
-  if (block % task.turns == task.turn) PrefetchAhead<Cache::kSecond>(p, bytes);
-  if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);
-}
-
 // kRows rows of x by one group. x = 256 * high + low, both int8, so two dot products give the exact
 // product of 16-bit activations; `low` starts from the weights' offset, for nothing.
 template <DType dtype, int kRows>

@@ -35,7 +35,8 @@ inline __m256i PairsOf(__m256i quants, __m256i magnitudes, __m256i x) {
 
 // kRows rows of x by eight rows of a group.
 template <DType dtype, int kRows>
-void BytesTile(const PanelArgs& args, int row, int panel, int side) {
+void BytesTile(const PanelArgs& args, const TileTask& task, int side) {
+  const int row = task.row, panel = task.panel;
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   constexpr BytePlan kPlan = BytePlanOf(kTraits);
   constexpr int kHalves = kTraits.halves ? 2 : 1;
@@ -49,7 +50,9 @@ void BytesTile(const PanelArgs& args, int row, int panel, int side) {
   __m256 sums[kRows];
 #pragma GCC unroll 8
   for (auto& sum : sums) sum = _mm256_setzero_ps();
+  const size_t block_bytes = args.panel_bytes / num_blocks;
   for (int block = 0; block < num_blocks; ++block) {
+    if (side == 0) PrefetchFor(task, block, group + block * block_bytes, block_bytes);
     const BlockOfRows x = BlockOfRowsAt(args.quantized_8, row, num_blocks, block, 1);
     const uint8_t* low = group + block * LowBytes(kTraits) + side * 32;
     const uint8_t* high = group + layout.high + block * HighBytes(kTraits) + side * 32;
@@ -114,8 +117,8 @@ struct ByteTiles {
   static constexpr int kMostRows = 4, kPanels = 1;
   template <int kRows>
   static void Run(const PanelArgs& args, const TileTask& task) {
-    BytesTile<dtype, kRows>(args, task.row, task.panel, 0);
-    BytesTile<dtype, kRows>(args, task.row, task.panel, 1);
+    BytesTile<dtype, kRows>(args, task, 0);
+    BytesTile<dtype, kRows>(args, task, 1);
   }
 };
 

@@ -4,6 +4,8 @@
 #ifndef HYDRANT_KERNELS_CPU_MATMUL_ROWS_INL_H_
 #define HYDRANT_KERNELS_CPU_MATMUL_ROWS_INL_H_
 
+#include <immintrin.h>
+
 #include "kernels/cpu/matmul_kernels.h"
 
 namespace hydrant::cpu {
@@ -98,6 +100,28 @@ struct TileTask {
   int turn, turns;
 };
 
+// Groups are read once, so the memory sets the pace; asking ahead keeps it busy where the
+// processor's own prefetching stops, at the ends of pages and of a group's streams.
+enum class Cache : uint8_t { kFirst, kSecond };
+template <Cache kCache, size_t kAhead = 32768>
+inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) {
+    const char* line = reinterpret_cast<const char*>(p + kAhead + at);
+    if constexpr (kCache == Cache::kFirst) {
+      _mm_prefetch(line, _MM_HINT_T0);
+    } else {
+      _mm_prefetch(line, _MM_HINT_T1);
+    }
+  }
+}
+
+// Far ahead to the second cache, all turns in their turn: memory is busy in all of them. A little
+// ahead to the first, where the first turn wants them: more would drive out the activations.
+inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_t bytes) {
+  if (block % task.turns == task.turn) PrefetchAhead<Cache::kSecond>(p, bytes);
+  if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);
+}
+
 // Calls Tile::Run<rows>(args, task), at most Tile::kMostRows.
 template <typename Tile, int kRows = Tile::kMostRows>
 void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
@@ -107,22 +131,30 @@ void RunTile(const PanelArgs& args, int rows, const TileTask& task) {
   Tile::template Run<kRows>(args, task);
 }
 
-// All rows by some panels, then by the next: panels come from memory once, and from a near cache
-// for all rows but the first. The rows of a tile are cut as evenly as they go, so that unpacking a
-// panel serves many of them.
+// Some rows by some panels, then the next rows by these: panels come from memory once, for the
+// first rows, and from a near cache for the others. For few rows as few panels as go, so that
+// memory is read all the time; for many, of which a cache has no room for all, as many as stay in
+// it. The rows of a tile are cut as evenly as they go, so that unpacking a panel serves many of
+// them.
 template <typename Tile>
 void EveryTile(const PanelArgs& args) {
+  constexpr int kFewTurns = 16;
+  constexpr size_t kNearBytes = size_t{256} << 10;
   const auto parts_of = [](int rows) { return (rows + Tile::kMostRows - 1) / Tile::kMostRows; };
   const int num_rows = args.end_row - args.first_row;
   const int turns = num_rows / kTileRows * parts_of(kTileRows) + parts_of(num_rows % kTileRows);
-  for (int panel = args.first_panel; panel < args.end_panel; panel += Tile::kPanels) {
+  const size_t near = turns > kFewTurns ? kNearBytes / args.panel_bytes / Tile::kPanels : 1;
+  const int step = (near > 1 ? static_cast<int>(near) : 1) * Tile::kPanels;
+  for (int first = args.first_panel; first < args.end_panel; first += step) {
+    const int end = first + step < args.end_panel ? first + step : args.end_panel;
     int turn = 0;
     for (int tile = args.first_row; tile < args.end_row; tile += kTileRows) {
       const int rows = args.end_row - tile < kTileRows ? args.end_row - tile : kTileRows;
       const int parts = parts_of(rows);
       for (int part = 0; part < parts; ++part, ++turn) {
-        const int row = tile + rows * part / parts, end = tile + rows * (part + 1) / parts;
-        RunTile<Tile>(args, end - row, {row, panel, turn, turns});
+        const int row = tile + rows * part / parts, end_row = tile + rows * (part + 1) / parts;
+        for (int panel = first; panel < end; panel += Tile::kPanels)
+          RunTile<Tile>(args, end_row - row, {row, panel, turn, turns});
       }
     }
   }
