@@ -38,7 +38,7 @@ constexpr uint32_t kAmxBf16 = 1u << 22;
 constexpr uint32_t kAmxTile = 1u << 24;
 constexpr uint32_t kAmxInt8 = 1u << 25;
 
-#ifdef HYDRANT_EMULATE_AMX
+#ifdef HYDRANT_EMULATE_AMX  // in tests: amx_emulation-inl.h
 bool MachineHasAmx(uint32_t) { return true; }
 #else
 // Linux gives tile data to a process only on request (Documentation/arch/x86/xstate.rst).

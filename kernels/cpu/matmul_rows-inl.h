@@ -100,9 +100,10 @@ struct TileTask {
   int turn, turns;
 };
 
+enum class Cache : uint8_t { kFirst, kSecond };
+
 // Groups are read once, so the memory sets the pace; asking ahead keeps it busy where the
 // processor's own prefetching stops, at the ends of pages and of a group's streams.
-enum class Cache : uint8_t { kFirst, kSecond };
 template <Cache kCache, size_t kAhead = 32768>
 inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) {
@@ -115,8 +116,9 @@ inline void PrefetchAhead(const uint8_t* p, size_t bytes) {
   }
 }
 
-// Far ahead to the second cache, all turns in their turn: memory is busy in all of them. A little
-// ahead to the first, where the first turn wants them: more would drive out the activations.
+// The block of a group at p is being read. What lies far ahead comes to the second cache: each turn
+// asks for a part of it, so that memory is busy in all of them. What lies a little ahead comes to
+// the first cache, in the first turn: more there would drive out the activations.
 inline void PrefetchFor(const TileTask& task, int block, const uint8_t* p, size_t bytes) {
   if (block % task.turns == task.turn) PrefetchAhead<Cache::kSecond>(p, bytes);
   if (task.turn == 0) PrefetchAhead<Cache::kFirst, 1536>(p, bytes);

@@ -1,7 +1,7 @@
 // Measures what the machine could do at best, so that a speed can be given as a share of it: how
 // fast memory is read, and how many multiply-adds the cores' vector units do in fp32, bf16 (where
-// they have it) and 8 bits, or their tile units (AMX) in the last two; with HYDRANT_CPU_ISA=avx2
-// those of AVX2. Prints JSON lines; scripts/bench runs it beside engine_benchmark.
+// they have it) and 8 bits, or their tile units (AMX) in the last two; within HYDRANT_CPU_ISA
+// (kernels/cpu/isa.h). Prints JSON lines; scripts/bench runs it beside engine_benchmark.
 //
 //   machine_bounds --threads N --bytes N     bytes: what a decode step reads, the size of the
 //   weights
@@ -10,9 +10,6 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,6 +20,8 @@
 #include <functional>
 #include <thread>
 #include <vector>
+
+#include "kernels/cpu/isa.h"
 
 namespace hydrant {
 namespace {
@@ -148,19 +147,6 @@ struct alignas(64) TileConfig {
   return 1;
 }
 
-// CPUID.(7,0):EDX; clang 14 does not know the names.
-constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;
-bool HasUnits(unsigned units) {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & units) == units;
-}
-
-// Linux gives tile data to a process only on request (Documentation/arch/x86/xstate.rst).
-bool TilesPermitted() {
-  constexpr long kArchReqXcompPerm = 0x1023, kXfeatureXtiledata = 18;
-  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
-}
-
 // Multiplications and additions a second of twelve chains in vectors of so many multiply-adds.
 double RateOf(float (*chains)(int64_t, float), int multiply_adds, int threads) {
   const int64_t rounds = multiply_adds > 64 ? 1'000'000 : 10'000'000;
@@ -175,22 +161,20 @@ void PrintRates(int threads) {
   const auto print = [](const char* what, double rate) {
     std::printf("{\"what\": \"%s\", \"operations_per_s\": %.4g}\n", what, rate);
   };
-  const char* limit = std::getenv("HYDRANT_CPU_ISA");
-  const bool wide =
-      __builtin_cpu_supports("avx512f") && (limit == nullptr || std::strcmp(limit, "avx2") != 0);
-  const bool bf16 = wide && __builtin_cpu_supports("avx512bf16");
-  const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
+  const cpu::Isa isa = cpu::DetectIsa();
+  const bool wide = isa >= cpu::Isa::kAvx512;
   print("fma_f32", wide ? RateOf(FmaChains16, 16, threads) : RateOf(FmaChains8, 8, threads));
-  const bool tiles = bf16 && HasUnits(kAmxTile) && TilesPermitted();
-  if (tiles && HasUnits(kAmxBf16)) {
+  if (isa >= cpu::Isa::kAmx) {
     print("dot_bf16", RateOf(PairTiles, 16 * 16 * 32, threads));
-  } else if (bf16) {
+  } else if (isa >= cpu::Isa::kAvx512Bf16) {
     print("dot_bf16", RateOf(PairDots16, 32, threads));
   }
-  if (tiles && HasUnits(kAmxInt8)) {
+  if (cpu::HasAmxInt8()) {
     print("dot_i8", RateOf(ByteTiles, 16 * 16 * 64, threads));
+  } else if (cpu::HasVnni()) {
+    print("dot_i8", RateOf(ByteDots16, 64, threads));
   } else {
-    print("dot_i8", vnni ? RateOf(ByteDots16, 64, threads) : RateOf(ByteDots8, 32, threads));
+    print("dot_i8", RateOf(ByteDots8, 32, threads));
   }
 }
 

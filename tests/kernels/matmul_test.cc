@@ -388,6 +388,31 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   }
 }
 
+// So many values that several threads round them, of too few rows to be cut by rows: each gets what
+// it gets among fewer.
+TEST_P(MatmulTest, FewRowsMayBeRoundedByManyThreads) {
+  const auto [weight_dtype, dtype] = GetParam();
+  constexpr int kCols = 1536, kRows = 24, kPart = 8;  // a part is rounded by one
+  const TestWeight weight = MakeWeight(dtype, 40, kCols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  const std::vector<float> x = RandomActivations(kRows, kCols, random_);
+  ThreadPool three(3);
+  for (const bool batch_invariant : {false, true}) {
+    Output whole(kRows, weight.rows), parts(kRows, weight.rows);
+    Matmul({.x = x.data(), .m = kRows, .weight = packed.get(), .y = whole.data()}, batch_invariant,
+           three);
+    for (int first = 0; first < kRows; first += kPart) {
+      Matmul({.x = x.data() + static_cast<size_t>(first) * kCols,
+              .m = kPart,
+              .weight = packed.get(),
+              .y = parts.data() + static_cast<size_t>(first) * weight.rows},
+             batch_invariant, pool_);
+    }
+    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof(float)), 0)
+        << "batch_invariant " << batch_invariant;
+  }
+}
+
 TEST_P(MatmulTest, EmbedIsExact) {
   const auto [weight_dtype, dtype] = GetParam();
   const int cols = std::max(3 * SmallestCols(), SmallestCols() == 1 ? 45 : 96);
