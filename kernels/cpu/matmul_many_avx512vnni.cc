@@ -12,20 +12,29 @@
 namespace hydrant::cpu {
 namespace {
 
-// A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its block's scale.
+// Of a row's largest scale, or number, what a block may have at least: beside the largest, less is
+// nothing.
+constexpr float kSmallestShare = 0x1p-60f;
+constexpr int kMostHalvings = 16;
+
+// A panel in 8 bits, in PanelArgs::scratch. Value of column k of a row: quant * its block's scale *
+// the row's.
 struct Panel8 {
-  int8_t* quants;   // [cols / 4][16 rows][4]
-  float* scales;    // [blocks][16]
-  int32_t* starts;  // [blocks][16]: -128 * sum of the block's quants; activations are 128 up
+  int8_t* quants;     // [cols / 4][16 rows][4]
+  float* scales;      // [blocks][16], of kSmallestShare at least and 1 at most, or the negative
+  int32_t* starts;    // [blocks][16]: -128 * sum of the block's quants; activations are 128 up
+  float* row_scales;  // [16]
 };
 
 Panel8 PanelIn(uint8_t* scratch, int cols, int which) {
   const size_t values = static_cast<size_t>(cols) * kPanelRows, scales = values / kBlock;
-  uint8_t* p = scratch + which * (values + scales * (sizeof(float) + sizeof(int32_t)));
+  const size_t bytes = values + scales * (sizeof(float) + sizeof(int32_t));
+  uint8_t* p = scratch + which * (bytes + kPanelRows * sizeof(float));
   Panel8 panel;
   panel.quants = reinterpret_cast<int8_t*>(p);
   panel.scales = reinterpret_cast<float*>(p + values);
   panel.starts = reinterpret_cast<int32_t*>(panel.scales + scales);
+  panel.row_scales = reinterpret_cast<float*>(p + bytes);
   return panel;
 }
 
@@ -130,6 +139,27 @@ inline __m512 ToBytes(const uint8_t* group, const GroupLayout& layout, int block
   }
 }
 
+// Scales become shares of the largest of their row, so that their exponents have room for those of
+// activations. What is zero has a tiny one: its quants are zero.
+inline void ShareRowScales(int num_blocks, const Panel8& panel) {
+  __m512 largest = _mm512_set1_ps(kSmallestPeak);
+  __m512 fault = _mm512_setzero_ps();  // NaN where one is not finite
+  for (int block = 0; block < num_blocks; ++block) {
+    const __m512 scale = _mm512_load_ps(panel.scales + block * kPanelRows);
+    largest = _mm512_max_ps(_mm512_abs_ps(scale), largest);
+    fault = _mm512_fmadd_ps(scale, _mm512_setzero_ps(), fault);
+  }
+  _mm512_store_ps(panel.row_scales, _mm512_add_ps(largest, fault));
+  const __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1.0f), largest);
+  const __m512 smallest = _mm512_set1_ps(kSmallestShare);
+  for (int block = 0; block < num_blocks; ++block) {
+    float* const scales = panel.scales + block * kPanelRows;
+    const __m512 share = _mm512_mul_ps(_mm512_load_ps(scales), inverse);
+    const __mmask16 usual = _mm512_cmp_ps_mask(_mm512_abs_ps(share), smallest, _CMP_GE_OQ);
+    _mm512_store_ps(scales, _mm512_mask_mov_ps(smallest, usual, share));
+  }
+}
+
 template <DType dtype>
 void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
   const int num_blocks = args.cols / kBlock;
@@ -150,6 +180,18 @@ void Unpack(const PanelArgs& args, int panel, const Panel8& out) {
     _mm512_store_si512(out.starts + block * kPanelRows,
                        _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7)));
   }
+  ShareRowScales(num_blocks, out);
+}
+
+// Floats times powers of two, by adding to their exponents: multiplications would wait for the same
+// units as the dot products.
+inline __m512 Raise(__m512i floats, __m512i exponents) {
+  return _mm512_castsi512_ps(_mm512_add_epi32(floats, exponents));
+}
+
+// Of the panel's rows by a row of activations, whose scale this is.
+inline __m512 RowScalesOf(const Panel8& panel, __m512 scale) {
+  return _mm512_mul_ps(_mm512_load_ps(panel.row_scales), scale);
 }
 
 // kRows rows of a tile from `row` on by two panels; of the second panel nothing is stored where it
@@ -159,12 +201,13 @@ void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int
   const int num_blocks = args.cols / kBlock;
   const size_t tile = static_cast<size_t>(row / kTileRows);
   const uint8_t* x = args.interleaved.quants + tile * args.cols * kTileRows + row % kTileRows * 4;
-  const float* scales = args.interleaved.scales + tile * num_blocks * kTileRows + row % kTileRows;
+  const int32_t* exponents =
+      args.interleaved.exponents + tile * num_blocks * kTileRows + row % kTileRows;
   const int8_t* one_quants = one.quants;
   const int8_t* other_quants = other.quants;
   __m512 sums[kRows], other_sums[kRows];
   Unroll<kRows>(HYDRANT_UNROLLED(r) { sums[r] = other_sums[r] = _mm512_setzero_ps(); });
-  for (int block = 0; block < num_blocks; ++block, scales += kTileRows) {
+  for (int block = 0; block < num_blocks; ++block, exponents += kTileRows) {
     __m512i dots[kRows], other_dots[kRows];
     Unroll<kRows>(HYDRANT_UNROLLED(r) {
       dots[r] = _mm512_load_si512(one.starts + block * kPanelRows);
@@ -181,19 +224,22 @@ void ManyTile(const PanelArgs& args, const Panel8& one, const Panel8& other, int
       one_quants += 64;
       other_quants += 64;
     }
-    const __m512 scale = _mm512_load_ps(one.scales + block * kPanelRows);
-    const __m512 other_scale = _mm512_load_ps(other.scales + block * kPanelRows);
+    const __m512i scale = _mm512_load_si512(one.scales + block * kPanelRows);
+    const __m512i other_scale = _mm512_load_si512(other.scales + block * kPanelRows);
     Unroll<kRows>(HYDRANT_UNROLLED(r) {
-      const __m512 of_row = _mm512_set1_ps(scales[r]);
-      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, of_row), sums[r]);
+      const __m512i exponent = _mm512_set1_epi32(exponents[r]);
+      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), Raise(scale, exponent), sums[r]);
       other_sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(other_dots[r]),
-                                      _mm512_mul_ps(other_scale, of_row), other_sums[r]);
+                                      Raise(other_scale, exponent), other_sums[r]);
     });
   }
+  const float* scales = args.interleaved.scales + row;
   Unroll<kRows>(HYDRANT_UNROLLED(r) {
     if (row + r >= args.end_row) return;
-    StoreRow(args, row + r, panel, sums[r]);
-    if (panel + 1 < args.end_panel) StoreRow(args, row + r, panel + 1, other_sums[r]);
+    const __m512 scale = _mm512_set1_ps(scales[r]);
+    StoreRow(args, row + r, panel, _mm512_mul_ps(sums[r], RowScalesOf(one, scale)));
+    if (panel + 1 < args.end_panel)
+      StoreRow(args, row + r, panel + 1, _mm512_mul_ps(other_sums[r], RowScalesOf(other, scale)));
   });
 }
 
@@ -218,29 +264,6 @@ struct ManyRange {
   }
 };
 
-// A row's block to four bytes every kTileRows * 4. Returns the scale; NaN where a value is not
-// finite, and 0 where all are zero, or too small for 1 / scale.
-inline float QuantizeBlock(const float* x, uint8_t* out) {
-  const __m512 values[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
-  const float peak =
-      _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(values[0]), _mm512_abs_ps(values[1])));
-  const bool has_nan = _mm512_cmp_ps_mask(values[0], values[1], _CMP_UNORD_Q) != 0;
-  const bool finite = !has_nan && peak <= kLargestFloat;
-  const bool usual = finite && peak >= kSmallestPeak;
-  const __m512 inverse = _mm512_set1_ps(kQuantLimit8 / peak);
-  for (int half = 0; half < 2; ++half) {
-    __m512i ints = _mm512_set1_epi32(128);
-    if (usual)
-      ints = _mm512_add_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(values[half], inverse)), ints);
-    alignas(16) int32_t fours[4];
-    _mm_store_si128(reinterpret_cast<__m128i*>(fours), _mm512_cvtepi32_epi8(ints));
-    for (int i = 0; i < 4; ++i)
-      *reinterpret_cast<int32_t*>(out + (half * 4 + i) * (kTileRows * 4)) = fours[i];
-  }
-  if (!finite) return __builtin_nanf("");
-  return usual ? peak / kQuantLimit8 : 0.0f;
-}
-
 // Of the rows of a tile, each in a vector: the largest number of each, row r in lane r.
 inline __m512i LargestOfRows(__m512i rows[kTileRows]) {
   // Each step halves the vectors; the pairs that are joined lie apart, so that the rows end in
@@ -264,14 +287,17 @@ inline __m512i LargestOfRows(__m512i rows[kTileRows]) {
   return _mm512_permutexvar_epi32(order, all);
 }
 
-// What a number of each row becomes by its row's largest number, whose bits these are: its scale as
-// QuantizeBlock() returns it, and what it is multiplied with.
+// How rows become bytes, by the largest number of each, whose bits these are. A block's numbers are
+// in steps of the row's scale, or of this halved as often as they have room for: so products need
+// no more of a block than an exponent.
 struct RowScales {
-  __m512 scale;
-  alignas(64) float inverse[kTileRows];
+  __m512 scale;  // NaN where a number is not finite, 0 where all are 0, or too small for 1 / scale
+  __m512 peak;   // the largest number; 1 where that is not usual
+  __m512 inverse;  // 1 / scale; 0 where that is not usual
 
   explicit RowScales(__m512i largest) {
-    const __m512 peak = _mm512_castsi512_ps(largest), limit = _mm512_set1_ps(kQuantLimit8);
+    const __m512 limit = _mm512_set1_ps(kQuantLimit8);
+    peak = _mm512_castsi512_ps(largest);
     // Bits of what is not finite are larger than those of any number.
     const __mmask16 finite =
         _mm512_cmple_epi32_mask(largest, _mm512_castps_si512(_mm512_set1_ps(kLargestFloat)));
@@ -279,7 +305,27 @@ struct RowScales {
         _mm512_mask_cmp_ps_mask(finite, peak, _mm512_set1_ps(kSmallestPeak), _CMP_GE_OQ);
     scale = _mm512_mask_mov_ps(_mm512_set1_ps(__builtin_nanf("")), finite,
                                _mm512_maskz_div_ps(usual, peak, limit));
-    _mm512_store_ps(inverse, _mm512_maskz_div_ps(usual, limit, peak));
+    inverse = _mm512_maskz_div_ps(usual, limit, peak);
+    peak = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), usual, peak);
+  }
+
+  // Of a block by the largest number of each row: what is added to the bits of a float for each
+  // time that its scale is halved.
+  __m512i ExponentsOf(__m512i largest) const {
+    constexpr int32_t kMantissa = 0x7fffff, kOne = 0x3f800000;
+    const __m512 share = _mm512_div_ps(_mm512_castsi512_ps(largest), peak);
+    const __m512i up = _mm512_add_epi32(_mm512_castps_si512(share), _mm512_set1_epi32(kMantissa));
+    const __m512i exponents = _mm512_sub_epi32(
+        _mm512_andnot_si512(_mm512_set1_epi32(kMantissa), up), _mm512_set1_epi32(kOne));
+    const __m512i least = _mm512_set1_epi32(-kMostHalvings * (kMantissa + 1));
+    return _mm512_min_epi32(_mm512_max_epi32(exponents, least), _mm512_setzero_si512());
+  }
+  // What numbers of such a block are multiplied with.
+  __m512 InverseOf(__m512i exponents) const {
+    const __m512i raised = _mm512_sub_epi32(_mm512_castps_si512(inverse), exponents);
+    return _mm512_mask_mov_ps(_mm512_setzero_ps(),
+                              _mm512_cmp_ps_mask(inverse, _mm512_setzero_ps(), _CMP_GT_OQ),
+                              _mm512_castsi512_ps(raised));
   }
 };
 
@@ -304,20 +350,70 @@ inline void StoreBytes(const __m512 rows[kTileRows], const float* inverse, uint8
   _mm512_storeu_si512(out + 192, _mm512_shuffle_i32x4(high[0], high[1], 0xdd));
 }
 
-// A block of all rows of a tile; scales: [kTileRows].
-inline void QuantizeTileBlock(const float* x, int cols, uint8_t* quants, float* scales) {
-  __m512 values[2][kTileRows];
+// The larger magnitude of each lane, as bits, of a block of a row.
+inline __m512i Magnitudes(const float* x) {
+  const auto bits = [x](int half) {
+    return _mm512_castps_si512(_mm512_abs_ps(_mm512_loadu_ps(x + half * 16)));
+  };
+  return _mm512_max_epi32(bits(0), bits(1));
+}
+
+// All rows of a tile, which begins at x.
+void QuantizeTile(const float* x, int cols, uint8_t* quants, int32_t* exponents, float* scales) {
+  const int num_blocks = cols / kBlock;
   __m512i magnitudes[kTileRows];
   for (int r = 0; r < kTileRows; ++r) {
-    const float* row = x + static_cast<size_t>(r) * cols;
-    for (int half = 0; half < 2; ++half) values[half][r] = _mm512_loadu_ps(row + half * 16);
-    magnitudes[r] = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(values[0][r])),
-                                     _mm512_castps_si512(_mm512_abs_ps(values[1][r])));
+    magnitudes[r] = _mm512_setzero_si512();
+    for (int block = 0; block < num_blocks; ++block) {
+      const float* const from = x + static_cast<size_t>(r) * cols + block * kBlock;
+      magnitudes[r] = _mm512_max_epi32(magnitudes[r], Magnitudes(from));
+    }
   }
   const RowScales rows(LargestOfRows(magnitudes));
   _mm512_storeu_ps(scales, rows.scale);
-  for (int half = 0; half < 2; ++half)
-    StoreBytes(values[half], rows.inverse, quants + half * kBlock / 2 * kTileRows);
+  for (int block = 0; block < num_blocks; ++block, exponents += kTileRows) {
+    const float* const first = x + block * kBlock;
+    for (int r = 0; r < kTileRows; ++r)
+      magnitudes[r] = Magnitudes(first + static_cast<size_t>(r) * cols);
+    const __m512i of_block = rows.ExponentsOf(LargestOfRows(magnitudes));
+    _mm512_storeu_si512(exponents, of_block);
+    alignas(64) float inverse[kTileRows];
+    _mm512_store_ps(inverse, rows.InverseOf(of_block));
+    for (int half = 0; half < 2; ++half, quants += kBlock / 2 * kTileRows) {
+      __m512 values[kTileRows];
+      for (int r = 0; r < kTileRows; ++r)
+        values[r] = _mm512_loadu_ps(first + static_cast<size_t>(r) * cols + half * 16);
+      StoreBytes(values, inverse, quants);
+    }
+  }
+}
+
+// A row alone: the first lane is its own. Of a block four bytes every kTileRows * 4.
+void QuantizeRow(const float* x, int cols, uint8_t* quants, int32_t* exponents, float* scale) {
+  const int num_blocks = cols / kBlock;
+  const auto largest_of = [](__m512i magnitudes) {
+    return _mm512_set1_epi32(_mm512_reduce_max_epi32(magnitudes));
+  };
+  __m512i magnitudes = _mm512_setzero_si512();
+  for (int block = 0; block < num_blocks; ++block)
+    magnitudes = _mm512_max_epi32(magnitudes, Magnitudes(x + block * kBlock));
+  const RowScales row(largest_of(magnitudes));
+  *scale = _mm512_cvtss_f32(row.scale);
+  for (int block = 0; block < num_blocks; ++block, exponents += kTileRows) {
+    const __m512i of_block = row.ExponentsOf(largest_of(Magnitudes(x + block * kBlock)));
+    *exponents = _mm512_cvtsi512_si32(of_block);
+    const __m512 inverse = row.InverseOf(of_block);
+    for (int half = 0; half < 2; ++half, quants += kBlock / 2 * kTileRows) {
+      const __m512 values = _mm512_loadu_ps(x + block * kBlock + half * 16);
+      const __m512i ints = _mm512_cvtps_epi32(_mm512_mul_ps(values, inverse));
+      alignas(16) int32_t fours[4];
+      const __m128i up = _mm_set1_epi8(static_cast<char>(0x80));
+      _mm_store_si128(reinterpret_cast<__m128i*>(fours),
+                      _mm_xor_si128(_mm512_cvtsepi32_epi8(ints), up));
+      for (int i = 0; i < 4; ++i)
+        *reinterpret_cast<int32_t*>(quants + i * (kTileRows * 4)) = fours[i];
+    }
+  }
 }
 
 void QuantizeInterleaved(const float* x, int cols, int first_row, int end_row,
@@ -327,17 +423,10 @@ void QuantizeInterleaved(const float* x, int cols, int first_row, int end_row,
     const float* values = x + static_cast<size_t>(row - first_row) * cols;
     const size_t tile = static_cast<size_t>(row / kTileRows);
     uint8_t* quants = out.quants + tile * cols * kTileRows + row % kTileRows * 4;
-    float* scales = out.scales + tile * num_blocks * kTileRows + row % kTileRows;
+    int32_t* exponents = out.exponents + tile * num_blocks * kTileRows + row % kTileRows;
     const bool is_whole = row % kTileRows == 0 && row + kTileRows <= end_row;
-    for (int block = 0; block < num_blocks; ++block) {
-      const float* from = values + block * kBlock;
-      uint8_t* const to = quants + static_cast<size_t>(block) * kBlock * kTileRows;
-      if (is_whole) {
-        QuantizeTileBlock(from, cols, to, scales + block * kTileRows);
-      } else {
-        scales[block * kTileRows] = QuantizeBlock(from, to);
-      }
-    }
+    const auto quantize = is_whole ? QuantizeTile : QuantizeRow;
+    quantize(values, cols, quants, exponents, out.scales + row);
     row += is_whole ? kTileRows : 1;
   }
 }

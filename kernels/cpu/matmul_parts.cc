@@ -122,13 +122,16 @@ QuantizedRows FromTile(const QuantizedRows& rows, size_t tile, int cols, int val
 
 InterleavedRows InterleavedSpace(size_t tiles, int cols) {
   thread_local Arena arena;
-  const size_t quants = tiles * kTileRows * cols;
-  uint8_t* p = arena.Get(quants + quants / kBlock * sizeof(float));
-  return {p, reinterpret_cast<float*>(p + quants)};
+  const size_t rows = tiles * kTileRows, quants = rows * cols;
+  uint8_t* p = arena.Get(quants + quants / kBlock * sizeof(int32_t) + rows * sizeof(float));
+  auto* const exponents = reinterpret_cast<int32_t*>(p + quants);
+  return {p, exponents, reinterpret_cast<float*>(exponents + quants / kBlock)};
 }
 
 InterleavedRows FromTile(const InterleavedRows& rows, size_t tile, int cols) {
-  return {rows.quants + tile * kTileRows * cols, rows.scales + tile * kTileRows * (cols / kBlock)};
+  const size_t first = tile * kTileRows;
+  return {rows.quants + first * cols, rows.exponents + first * (cols / kBlock),
+          rows.scales + first};
 }
 
 uint16_t* Bf16Space(size_t tiles, int cols) {

@@ -219,10 +219,13 @@ bool TakesManyRows(int m, bool batch_invariant) {
 }
 
 // What that may cost a product: half a step of each, and of the weights' whole numbers of 1 / 256 a
-// little more. A block's peak may be taken for somewhat more than it is.
+// little more. A block's peak may be taken for somewhat more than it is. A block's step of x is its
+// row's, halved as often as its values have room for, 16 times at most.
 double ManyRowsTolerance(const float* x, const float* w, int cols) {
   constexpr int kLength = 32;
-  double bound = 0;
+  double bound = 0, row_peak = 0;
+  for (int k = 0; k < cols; ++k) row_peak = std::max(row_peak, std::abs(double{x[k]}));
+  if (row_peak == 0) return 0;
   for (int begin = 0; begin < cols; begin += kLength) {
     const int end = std::min(begin + kLength, cols);
     double x_peak = 0, w_peak = 0, x_sum = 0, w_sum = 0;
@@ -232,7 +235,9 @@ double ManyRowsTolerance(const float* x, const float* w, int cols) {
       x_sum += std::abs(x[k]);
       w_sum += std::abs(w[k]);
     }
-    const double x_step = x_peak / 127, w_step = w_peak / 127;
+    const double halvings =
+        x_peak > 0 ? std::min(std::floor(std::log2(row_peak / x_peak)), 16.0) : 16.0;
+    const double x_step = std::exp2(-halvings) * row_peak / 127, w_step = w_peak / 127;
     bound += 0.51 * x_step * w_sum + 0.6 * w_step * (x_sum + x_step * (end - begin));
   }
   return bound;
@@ -385,6 +390,51 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
                 0)
           << "rows " << first << " to " << first + m;
     }
+  }
+}
+
+// Nor among many, where whole tiles are rounded together and other rows alone.
+TEST_P(MatmulTest, ManyRowsDoNotDependOnTheirPlace) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(96 / SmallestCols(), 1) * SmallestCols();
+  const TestWeight weight = MakeWeight(dtype, 40, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  constexpr int kMany = 112, kFirst = 5, kPart = 101;
+  const std::vector<float> x = RandomActivations(kMany, cols, random_);
+  Output whole(kMany, weight.rows), part(kPart, weight.rows);
+  Matmul({.x = x.data(), .m = kMany, .weight = packed.get(), .y = whole.data()}, false, pool_);
+  Matmul(
+      {.x = x.data() + size_t{kFirst} * cols, .m = kPart, .weight = packed.get(), .y = part.data()},
+      false, pool_);
+  EXPECT_EQ(std::memcmp(part.data(), whole.data() + size_t{kFirst} * weight.rows,
+                        part.size() * sizeof(float)),
+            0);
+}
+
+// Blocks of a row that are zero, or far smaller than others: of activations, and of weights.
+TEST_P(MatmulTest, BlocksOfVeryDifferentMagnitudes) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = std::max(512 / SmallestCols(), 1) * SmallestCols();
+  TestWeight weight = MakeWeight(dtype, 40, cols, random_);
+  if (MultipliesBlocks(dtype)) {
+    // The first row is zero throughout, of the second every other block of the file.
+    const size_t bytes = TraitsOf(dtype).block_bytes;
+    const size_t row_bytes = weight.bytes[0].size() / weight.rows;
+    std::fill_n(weight.bytes[0].begin(), row_bytes, 0);
+    for (size_t at = 0; at < row_bytes; at += 2 * bytes)
+      std::fill_n(weight.bytes[0].begin() + static_cast<ptrdiff_t>(row_bytes + at), bytes, 0);
+    DequantizeRow(dtype, weight.bytes[0].data(), static_cast<int64_t>(weight.rows) * cols,
+                  weight.values.data());
+  }
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  for (const int m : {4, 40, 100}) {
+    std::vector<float> x = RandomActivations(m, cols, random_);
+    constexpr float kFactors[] = {1.0f, 0.0f, 1e-3f, 0x1p-16f, 1e-9f, 1e3f, 1e-30f};
+    for (size_t i = 0; i < x.size(); ++i) x[i] *= kFactors[i / 32 % std::size(kFactors)];
+    Output y(m, weight.rows);
+    Matmul({.x = x.data(), .m = m, .weight = packed.get(), .y = y.data()}, false, pool_);
+    const Worst worst = Compare(weight, weight_dtype, x, m, y, 0.0f);
+    EXPECT_LE(worst.ratio, 1.0) << m << " rows: " << worst.row << ", " << worst.col;
   }
 }
 
