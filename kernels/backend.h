@@ -92,11 +92,14 @@ class Backend {
   virtual DType ActivationDType(WeightDType /*dtype*/) const { return DType::kF32; }
 
   // What PrefillAttention may round to (PrefillAttentionArgs::precision) where keys and values lie
-  // in pages of `kv`: a type of as many bits, or of more, of those that are multiplied faster than
-  // fp32.
-  virtual DType AttentionDType(DType kv) const { return BlockElements(kv) == 1 ? kv : DType::kF32; }
+  // in pages of `kv`, and the model's matrices are packed as `weights`: a type of as many bits as
+  // the pages', or of more, of those that are multiplied faster than fp32; or kQ8_0, where matrix
+  // products take activations of 8 bits, too.
+  virtual DType AttentionDType(DType kv, DType /*weights*/) const {
+    return BlockElements(kv) == 1 ? kv : DType::kF32;
+  }
   // The same where only statistics are wanted, by which entries are ranked.
-  virtual DType RankingDType(DType kv) const { return AttentionDType(kv); }
+  virtual DType RankingDType(DType kv, DType weights) const { return AttentionDType(kv, weights); }
 
   // Enqueues what `record` enqueues. Under one key these must be the same operations with the same
   // arguments each time, and copies only on the device: a device that SupportsGraphs() may capture

@@ -234,7 +234,7 @@ PrefillAttentionArgs PrefillRunner::AttentionTo(const PrefillSlice& slice,
           .head_dim = config.head_dim,
           .scale = static_cast<float>(config.AttentionScale()),
           .softcap = static_cast<float>(config.attention_softcap),
-          .precision = backend_->AttentionDType(kv.pages().layout.dtype)};
+          .precision = backend_->AttentionDType(kv.pages().layout.dtype, model_->weight_dtype())};
 }
 
 // `row`: where the piece begins in the activations of its run.
@@ -317,7 +317,7 @@ void PrefillRunner::Echo(int layer, const PrefillSlice& slice, const KvState& kv
   args.num_queries = n;
   args.first_position = (n + kQueryTile - 1) / kQueryTile * kQueryTile;
   args.end_key = n;
-  args.precision = backend_->RankingDType(kv.pages().layout.dtype);
+  args.precision = backend_->RankingDType(kv.pages().layout.dtype, model_->weight_dtype());
   for (const PromptCompressor::Statistics& pass : compressor_->EchoPasses(slice, kv)) {
     args.statistics = pass;
     backend_->PrefillAttention(args);

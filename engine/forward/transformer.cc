@@ -177,6 +177,7 @@ absl::Status Transformer::LoadLayer(int index, WeightDType dtype) {
     status = LoadLinear({t.wq, t.wk, t.wv}, {t.bq, t.bk, t.bv}, dtype, &layer.qkv);
   }
   if (status.ok()) status = LoadLinear({t.wo}, {t.bo}, dtype, &layer.wo);
+  weight_dtype_ = backend_->PackedDType(t.wo.dtype, dtype, static_cast<int>(t.wo.shape[1]));
   if (status.ok() && t.up.Exists())
     status = LoadLinear({t.gate, t.up}, {t.gate_bias, t.up_bias}, dtype, &layer.gate_up);
   if (status.ok() && t.down.Exists())

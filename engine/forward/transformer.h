@@ -65,6 +65,8 @@ class Transformer {
 
   const ModelConfig& config() const { return source_->config(); }
   int64_t weight_bytes() const { return weight_bytes_; }
+  // What the matrices of its layers are kept as, by one of them.
+  DType weight_dtype() const { return weight_dtype_; }
   Rotary RotaryOf(int layer) const {
     const bool sliding = &config().RopeOf(layer) != &config().rope;
     const DeviceRope& rope = sliding ? sliding_rope_ : rope_;
@@ -158,6 +160,7 @@ class Transformer {
   std::unique_ptr<Weight> positions_;  // null: none are learned
   std::unique_ptr<Weight> output_;     // null: tied, the embedding serves
   DeviceRope rope_, sliding_rope_;     // empty where RoPE turns nothing, or there is but one
+  DType weight_dtype_ = DType::kF32;
   int64_t weight_bytes_ = 0;
   std::function<void(int64_t)> progress_;  // hears weight_bytes_ while they are loaded
 };

@@ -47,14 +47,16 @@ class CpuBackend final : public HostBackend {
     return cpu::PackWeight(parts, dtype, options_.batch_invariant, threads_);
   }
   // As 8-bit activations, for speed alone.
-  DType AttentionDType(DType kv) const override {
-    const bool has_bf16 = cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16;
-    if (options_.batch_invariant) return DType::kF32;
-    return has_bf16 && kv != DType::kF32 ? DType::kBF16 : Backend::AttentionDType(kv);
+  DType AttentionDType(DType kv, DType weights) const override {
+    const cpu::Isa isa = cpu::DetectIsa();
+    if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
+    const bool in_blocks = BlockElements(weights) > 1 && weights != DType::kF8_E4M3;
+    if (in_blocks && cpu::HasVnni() && isa != cpu::Isa::kAmx) return DType::kQ8_0;
+    return isa >= cpu::Isa::kAvx512Bf16 ? DType::kBF16 : Backend::AttentionDType(kv, weights);
   }
-  DType RankingDType(DType kv) const override {
+  DType RankingDType(DType kv, DType weights) const override {
     const bool exact = options_.batch_invariant || kv == DType::kF32;
-    return !exact && cpu::HasVnni() ? DType::kQ8_0 : AttentionDType(kv);
+    return !exact && cpu::HasVnni() ? DType::kQ8_0 : AttentionDType(kv, weights);
   }
   void Matmul(const MatmulArgs& args) override {
     cpu::Matmul(args, options_.batch_invariant, threads_);

@@ -74,9 +74,10 @@ Cut CutOf(MatmulKernel kernel, int m, int num_panels, int cols, int threads) {
   const int tasks = threads * (many ? kTasksPerThreadOfMany : kTasksPerThread);
   const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
   const int step = many ? kPanelStepOfMany : kPanelStep;
-  int panels = (num_panels + panel_tasks - 1) / panel_tasks;
-  panels = (panels + step - 1) / step * step;
-  return {panels, rows};
+  const int panels = (num_panels + panel_tasks - 1) / panel_tasks;
+  // Much work is cut finer rather than coarser: no thread ends with a task more than the others.
+  const int steps = many ? std::max(1, panels / step) : (panels + step - 1) / step;
+  return {steps * step, rows};
 }
 
 // Activations in the form a kernel reads, made once for all segments.

@@ -55,14 +55,20 @@ PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
   return rows;
 }
 
+// The run's keys and values, as its kernel takes them.
+struct KeyRows {
+  const float* k;
+  const float* v;
+  int64_t k_stride, v_stride;  // of a head
+};
+
 // One call, and the tiles of its run.
 struct Run {
   const PrefillAttentionArgs& args;
   PrefillShape shape;
   PrefillTileKernel attend;
   PrefixRows prefix;
-  // [num_kv_heads, NumKeys(), ByteKeyStride(head_dim)]; null: they lie in args.k.
-  const float* byte_keys;
+  KeyRows keys;
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int end_position() const { return args.first_position + args.num_queries; }
@@ -81,39 +87,51 @@ struct Run {
   }
 };
 
-// Whether q and k are multiplied in 8 bits.
+// Whether q, k and v are multiplied in 8 bits. An output takes tiles of bf16 where there are any.
 bool TakesBytes(const PrefillAttentionArgs& args) {
-  const bool wanted = args.precision == DType::kQ8_0 && args.out == nullptr;
-  return wanted && args.prefix == nullptr && args.head_dim >= 4 && HasVnni();
+  const bool able = HasVnni() && args.head_dim >= 4 && args.prefix == nullptr;
+  const bool wanted = args.out == nullptr || DetectIsa() != Isa::kAmx;
+  return args.precision == DType::kQ8_0 && able && wanted;
 }
 
-// The keys in 8 bits, in memory of the calling thread.
-const float* RoundKeys(const PrefillAttentionArgs& args, ThreadPool& pool) {
+// Keys and values in 8 bits, in memory of the calling thread; values only where they are needed.
+KeyRows RoundRows(const PrefillAttentionArgs& args, ThreadPool& pool) {
   thread_local AttentionScratch scratch;
-  const int keys = args.NumKeys(), stride = ByteKeyStride(args.head_dim);
-  const size_t rows = size_t{1} * args.num_kv_heads * keys + kByteKeySlack;
-  float* const rounded = scratch.Reserve(rows * stride);
-  const int panels = NumPanels(keys);
+  const int keys = args.NumKeys(), dim = args.head_dim, stride = ByteKeyStride(dim);
+  const int64_t k_stride = int64_t{1} * keys * stride;
+  const int64_t v_stride = args.out != nullptr ? ByteValueWords(keys, dim) : 0;
+  const int64_t all_keys = args.num_kv_heads * k_stride + int64_t{kByteKeySlack} * stride;
+  float* const k = scratch.Reserve(all_keys + args.num_kv_heads * v_stride);
+  float* const v = k + all_keys;
+  const int first_panel = args.FirstSeenAt(args.first_position) / kKeyPanel;
+  const int panels = NumPanels(keys) - first_panel;
   pool.ParallelFor(args.num_kv_heads * panels, [&](int task, int) {
-    const int64_t head = task / panels, first = task % panels * kKeyPanel;
-    RoundKeysAvx512Vnni(args.k + head * args.kv_head_stride + first * args.head_dim,
-                        std::min<int>(kKeyPanel, keys - first), args.head_dim,
-                        rounded + (head * keys + first) * stride);
+    const int64_t head = task / panels;
+    const int first = (first_panel + task % panels) * kKeyPanel,
+              rows = std::min(kKeyPanel, keys - first);
+    const int64_t from = head * args.kv_head_stride + int64_t{1} * first * dim;
+    RoundKeysAvx512Vnni(args.k + from, rows, dim,
+                        k + head * k_stride + int64_t{1} * first * stride);
+    if (v_stride > 0)
+      RoundValuesAvx512Vnni(args.v + from, rows, dim,
+                            v + head * v_stride + ByteValueWords(first, dim));
   });
-  return rounded;
+  return {k, v, k_stride, v_stride};
 }
 
 PrefillTileKernel KernelFor(const PrefillAttentionArgs& args) {
   const Isa isa = DetectIsa();
-  if (isa >= Isa::kAvx512Bf16 && args.precision == DType::kBF16) {
+  // What is to be in 8 bits, and cannot be.
+  const bool nearly = args.precision == DType::kQ8_0 && args.out != nullptr;
+  if (isa >= Isa::kAvx512Bf16 && (args.precision == DType::kBF16 || nearly)) {
     const bool amx = isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0;
     return amx ? PrefillTileAmx() : PrefillTileAvx512Bf16();
   }
   return isa >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
 }
 
-PrefillTileKernel BytesKernelFor(int head_dim) {
-  const bool amx = HasAmxInt8() && head_dim % kAmxByteHeadDim == 0;
+PrefillTileKernel BytesKernelFor(const PrefillAttentionArgs& args) {
+  const bool amx = HasAmxInt8() && args.out == nullptr && args.head_dim % kAmxByteHeadDim == 0;
   return amx ? PrefillTileBytesAmx() : PrefillTileAvx512Vnni();
 }
 
@@ -124,9 +142,9 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
-  if (TakesBytes(args))
-    return {args, shape, BytesKernelFor(args.head_dim), {}, RoundKeys(args, pool)};
-  return {args, shape, KernelFor(args), ReadPrefix(args, pool), nullptr};
+  if (TakesBytes(args)) return {args, shape, BytesKernelFor(args), {}, RoundRows(args, pool)};
+  const KeyRows rows = {args.k, args.v, args.kv_head_stride, args.kv_head_stride};
+  return {args, shape, KernelFor(args), ReadPrefix(args, pool), rows};
 }
 
 PrefillTile TileOf(const Run& run, int kv_head, int tile) {
@@ -136,10 +154,8 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
                         static_cast<size_t>(kv_head) * run.shape.group * args.head_dim;
   PrefillTile work;
   work.q = args.q + offset;
-  work.k = run.byte_keys != nullptr ? run.byte_keys + int64_t{1} * kv_head * args.NumKeys() *
-                                                          ByteKeyStride(args.head_dim)
-                                    : args.k + kv_head * args.kv_head_stride;
-  work.v = args.v + kv_head * args.kv_head_stride;
+  work.k = run.keys.k + kv_head * run.keys.k_stride;
+  work.v = run.keys.v + kv_head * run.keys.v_stride;
   work.out = args.out == nullptr ? nullptr : static_cast<float*>(args.out) + offset;
   if (args.sink_logits != nullptr) work.sinks = args.sink_logits + kv_head * run.shape.group;
   work.first_position = args.first_position + first_query;

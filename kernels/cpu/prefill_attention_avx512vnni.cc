@@ -1,5 +1,5 @@
-// Prefill attention's kernel for tiles that want statistics alone, compiled for AVX-512 with
-// products in 8 bits: see prefill_attention_kernels.h.
+// Prefill attention's kernel, compiled for AVX-512 with products in 8 bits: see
+// prefill_attention_kernels.h.
 #include "kernels/cpu/prefill_attention_kernels.h"
 // The vector words come first; what is built of them here has a namespace of its own.
 // clang-format off
@@ -23,6 +23,10 @@ PrefillTileKernel PrefillTileAvx512Vnni() { return &avx512vnni::AttendTile; }
 
 void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to) {
   avx512vnni::RoundKeys(keys, rows, head_dim, to);
+}
+
+void RoundValuesAvx512Vnni(const float* values, int rows, int head_dim, float* to) {
+  avx512vnni::RoundValues(values, rows, head_dim, to);
 }
 
 }  // namespace hydrant::cpu

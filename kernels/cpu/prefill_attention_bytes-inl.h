@@ -1,6 +1,5 @@
-// Queries and keys of prefill attention in 8 bits, for kernels of tiles that want no output. Each
-// row of q and k has a scale of its own, its largest number / 127. Included after
-// prefill_panel_blocks-inl.h.
+// Queries, keys and values of prefill attention in 8 bits. Each row of q, k and v has a scale of
+// its own, its largest number / 127. Included after prefill_panel_blocks-inl.h.
 //
 // A key is KeyStride() words: its numbers, four a word, then its scale, then what its sums begin
 // with. Queries are unsigned for the instructions' sake, 128 more than they are, which adds 128
@@ -9,16 +8,21 @@
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return ByteKeyStride(head_dim); }
+HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
+  return int64_t{1} * (key / kByteValueRows) * ByteValueStride(head_dim);
+}
 
 // Of a logit less the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 
-// The largest magnitude of n numbers.
+// The largest magnitude of n numbers; NaN where one is: its bits are larger than all others.
 HYDRANT_INLINE float LargestOf(const float* row, int n) {
-  Vec largest = Zero();
-  for (int d = 0; d < n; d += kLanes)
-    largest = Max(largest, _mm512_abs_ps(MaskLoad(FirstN(n - d), row + d)));
-  return _mm512_reduce_max_ps(largest);
+  __m512i largest = _mm512_setzero_si512();
+  for (int d = 0; d < n; d += kLanes) {
+    const Vec magnitudes = _mm512_abs_ps(MaskLoad(FirstN(n - d), row + d));
+    largest = _mm512_max_epi32(largest, _mm512_castps_si512(magnitudes));
+  }
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(largest))));
 }
 
 // kLanes of n numbers in steps of 1 / inverse, to nearest; zero behind the last.
@@ -73,16 +77,46 @@ void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
   }
 }
 
-// They have been rounded before.
-HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* /*v*/,
-                                       int /*rows*/, float* /*scratch*/) {
-  return {k, nullptr};
+// Sixteen words of the low bytes of sixteen numbers each: word i has four[0][i] in its lowest byte.
+// kSigned: of -128 to 127; otherwise of 0 to 255.
+template <bool kSigned>
+HYDRANT_INLINE __m512i BytesOf(const __m512i (&four)[4]) {
+  __m512i bytes;
+  if constexpr (kSigned) {
+    bytes = _mm512_packs_epi16(_mm512_packs_epi32(four[0], four[1]),
+                               _mm512_packs_epi32(four[2], four[3]));
+  } else {
+    bytes = _mm512_packus_epi16(_mm512_packs_epi32(four[0], four[1]),
+                                _mm512_packs_epi32(four[2], four[3]));
+  }
+  const __m128i turns = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(turns));
 }
 
-// REQUIRES: never called, as no tile wants an output
-void PanelOutput(const PrefillShape&, const PanelOperands&, int, const float*, const float*, float*,
-                 float*) {
-  __builtin_trap();
+void RoundValues(const float* values, int rows, int head_dim, float* to) {
+  for (int first = 0; first < rows; first += kByteValueRows, to += ByteValueStride(head_dim)) {
+    const float* const four = values + int64_t{1} * first * head_dim;
+    float inverse[kByteValueRows];
+    for (int r = 0; r < kByteValueRows; ++r) {
+      const float largest = first + r < rows ? LargestOf(four + r * head_dim, head_dim) : 0.0f;
+      inverse[r] = largest > 0.0f ? 127.0f / largest : 0.0f;
+      to[head_dim + r] = largest / 127.0f;
+    }
+    for (int d = 0; d < head_dim; d += kLanes) {
+      __m512i steps[kByteValueRows];
+      for (int r = 0; r < kByteValueRows; ++r) {
+        steps[r] = first + r < rows ? Steps(four + r * head_dim + d, head_dim - d, inverse[r])
+                                    : _mm512_setzero_si512();
+      }
+      _mm512_mask_storeu_epi32(to + d, FirstN(head_dim - d), BytesOf<true>(steps));
+    }
+  }
+}
+
+// They have been rounded before.
+HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* v,
+                                       int /*rows*/, float* /*scratch*/) {
+  return {k, v};
 }
 
 }  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE

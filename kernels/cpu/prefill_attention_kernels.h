@@ -46,7 +46,7 @@ struct TileStatistic {
 struct PrefillTile {
   const float* q = nullptr;         // first query, first query head of the group
   const float* k = nullptr;         // [num_keys, head_dim], or as its kernel wants them
-  const float* v = nullptr;         // [num_keys, head_dim]
+  const float* v = nullptr;         // the same
   float* out = nullptr;             // as q; null: not wanted
   const float* sinks = nullptr;     // [group], the query heads' sink logits; null: none
   int first_position = 0;           // a multiple of kQueryTile
@@ -130,16 +130,24 @@ inline constexpr int kAmxHeadDim = 32;
 // Words of 32 bits that numbers of 8 bits take, and a key of them with its scale and its sum.
 constexpr int NumByteWords(int head_dim) { return (head_dim + 3) / 4; }
 constexpr int ByteKeyStride(int head_dim) { return NumByteWords(head_dim) + 2; }
-// Rounds q to 8 bits; PrefillTile::k is what RoundKeysAvx512Vnni() left. REQUIRES: a head_dim of at
-// least 4, no output, no prefix
+// Values lie four rows together: a word for each column, then their scales.
+inline constexpr int kByteValueRows = 4;
+constexpr int ByteValueStride(int head_dim) { return head_dim + kByteValueRows; }
+constexpr int64_t ByteValueWords(int rows, int head_dim) {
+  return int64_t{1} * ((rows + kByteValueRows - 1) / kByteValueRows) * ByteValueStride(head_dim);
+}
+// Rounds q to 8 bits, and a panel's weights; PrefillTile::k and v are what RoundKeysAvx512Vnni()
+// and RoundValuesAvx512Vnni() left. REQUIRES: a head_dim of at least 4, no prefix
 PrefillTileKernel PrefillTileAvx512Vnni();
-// The same bits. REQUIRES: a head_dim that is a multiple of kAmxByteHeadDim; kByteKeySlack rows may
-// be read past the last key
+// The same bits of statistics. REQUIRES: no output, a head_dim that is a multiple of
+// kAmxByteHeadDim; kByteKeySlack rows may be read past the last key
 PrefillTileKernel PrefillTileBytesAmx();
 inline constexpr int kAmxByteHeadDim = 64;
 inline constexpr int kByteKeySlack = 31;
 // keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
 void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to);
+// values: [rows, head_dim]; to: ByteValueWords(rows, head_dim) words.
+void RoundValuesAvx512Vnni(const float* values, int rows, int head_dim, float* to);
 
 }  // namespace hydrant::cpu
 

@@ -6,6 +6,9 @@ namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 // Of keys as the tile has them, in floats.
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
+HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
+  return int64_t{1} * key * head_dim;
+}
 
 // Of a logit less the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return Exp(x); }

@@ -1,5 +1,5 @@
-// Logits of a panel of keys with a tile of queries in 8 bits, four terms an instruction: as
-// prefill_attention_panel-inl.h, whose words it gives another meaning. Included after
+// The two products of a panel of keys with a tile of queries in 8 bits, four terms an instruction:
+// as prefill_attention_panel-inl.h, whose words it gives another meaning. Included after
 // prefill_attention_bytes-inl.h.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
@@ -36,6 +36,86 @@ void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows
     QuadLogitBlock<decltype(size)::value>(
         panel.k + static_cast<int64_t>(first) * KeyStride(shape.head_dim), shape.head_dim, queries,
         logits + first * kQueryTile);
+  });
+}
+
+// What a panel's weights are multiplied with to become bytes, per query. A weight first takes the
+// scale of its value: so a key that gets much attention, but has a small value, as first tokens
+// often do, leaves the others their bits.
+struct ByteWeights {
+  Vec up[2];     // to bytes; 0 where no weight counts
+  Vec share[2];  // of a byte
+};
+
+HYDRANT_INLINE ByteWeights ByteWeightsOf(const float* values, int head_dim, int rows,
+                                         const float* weights) {
+  constexpr float kLeast = 1e-30f;
+  Vec largest[2] = {Set(kLeast), Set(kLeast)};
+  for (int r = 0; r < rows; ++r, weights += kQueryTile) {
+    const Vec scale = Set(values[ValuesBefore(r, head_dim) + head_dim + r % kByteValueRows]);
+    Unroll<2>(HYDRANT_UNROLLED(i) {
+      largest[i] = Max(largest[i], Mul(Load(weights + i * kLanes), scale));
+    });
+  }
+  ByteWeights to;
+  Unroll<2>(HYDRANT_UNROLLED(i) {
+    to.share[i] = Mul(largest[i], Set(1.0f / 255.0f));
+    to.up[i] = Div(Set(255.0f), largest[i]);
+  });
+  return to;
+}
+
+// Weights [rows / 4, kQueryTile], four bytes a word.
+HYDRANT_INLINE void RoundWeights(const float* values, int head_dim, int rows, const float* weights,
+                                 const ByteWeights& by, float* to) {
+  for (int first = 0; first < rows; first += kByteValueRows, to += kQueryTile) {
+    const float* const scales = values + ValuesBefore(first, head_dim) + head_dim;
+    Unroll<2>(HYDRANT_UNROLLED(i) {
+      __m512i bytes[kByteValueRows];
+      Unroll<kByteValueRows>(HYDRANT_UNROLLED(r) {
+        const float* const row = weights + (first + r) * kQueryTile + i * kLanes;
+        const Vec weight = first + r < rows ? Mul(Load(row), Set(scales[r])) : Zero();
+        bytes[r] = _mm512_cvtps_epi32(Mul(weight, by.up[i]));
+      });
+      _mm512_storeu_si512(to + i * kLanes, BytesOf<false>(bytes));
+    });
+  }
+}
+
+template <int kColumns>
+HYDRANT_INLINE void QuadOutputBlock(const float* values, int head_dim, int rows,
+                                    const float* weights, const ByteWeights& by, const float* decay,
+                                    float* out) {
+  const int stride = ByteValueStride(head_dim);
+  const auto* value = reinterpret_cast<const int32_t*>(values);
+  __m512i acc[kColumns][2];
+  Unroll<kColumns>(HYDRANT_UNROLLED(c) { acc[c][0] = acc[c][1] = _mm512_setzero_si512(); });
+  for (int first = 0; first < rows; first += kByteValueRows, value += stride) {
+    const __m512i w0 = _mm512_loadu_si512(weights);
+    const __m512i w1 = _mm512_loadu_si512(weights + kLanes);
+    weights += kQueryTile;
+    Unroll<kColumns>(HYDRANT_UNROLLED(c) {
+      const __m512i four = _mm512_set1_epi32(value[c]);
+      AddByteDots(w0, four, &acc[c][0]);
+      AddByteDots(w1, four, &acc[c][1]);
+    });
+  }
+  Unroll<kColumns>(HYDRANT_UNROLLED(c) {
+    Unroll<2>(HYDRANT_UNROLLED(i) {
+      float* const to = out + c * kQueryTile + i * kLanes;
+      const Vec before = Mul(Load(to), Load(decay + i * kLanes));
+      Store(to, Fma(ToFloat(acc[c][i]), by.share[i], before));
+    });
+  });
+}
+
+void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
+                 const float* weights, const float* decay, float* rounded, float* out) {
+  const ByteWeights by = ByteWeightsOf(panel.v, shape.head_dim, rows, weights);
+  RoundWeights(panel.v, shape.head_dim, rows, weights, by, rounded);
+  ForBlocks(shape.head_dim, [&](auto size, int first) {
+    QuadOutputBlock<decltype(size)::value>(panel.v + first, shape.head_dim, rows, rounded, by,
+                                           decay, out + first * kQueryTile);
   });
 }
 

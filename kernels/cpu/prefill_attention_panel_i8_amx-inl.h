@@ -47,4 +47,10 @@ void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows
   }
 }
 
+// REQUIRES: never called, as no tile wants an output
+void PanelOutput(const PrefillShape&, const PanelOperands&, int, const float*, const float*, float*,
+                 float*) {
+  __builtin_trap();
+}
+
 }  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE

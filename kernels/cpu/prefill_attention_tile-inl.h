@@ -93,7 +93,7 @@ HYDRANT_INLINE Panel PanelOf(const PrefillShape& shape, const PrefillTile& tile,
   const int first = (of_prefix ? panel : panel - prefix_panels) * kKeyPanel;
   const int left = (of_prefix ? tile.num_prefix_keys : tile.num_keys()) - first;
   const int64_t of_keys = static_cast<int64_t>(first) * KeyStride(shape.head_dim);
-  const int64_t of_values = static_cast<int64_t>(first) * shape.head_dim;
+  const int64_t of_values = ValuesBefore(first, shape.head_dim);
   return {.k = (of_prefix ? tile.prefix_k : tile.k) + of_keys,
           .v = (of_prefix ? tile.prefix_v : tile.v) + of_values,
           .rows = left < kKeyPanel ? left : kKeyPanel,

@@ -97,7 +97,7 @@ class CudaBackend final : public Backend {
     return dtype == WeightDType::kBFloat16 ? DType::kBF16 : DType::kF32;
   }
   // The tensor cores' of 16 bits.
-  DType AttentionDType(DType kv) const override {
+  DType AttentionDType(DType kv, DType /*weights*/) const override {
     return BlockElements(kv) == 1 ? kv : DType::kBF16;
   }
   bool SupportsGraphs() const override { return true; }

@@ -99,8 +99,9 @@ struct PrefillAttentionArgs {
   // At least 1. REQUIRES, with a window: no prefix, no statistic is wanted, and every query sees a
   // key before end_key.
   int32_t window = kNoWindow;
-  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; kQ8_0,
-  // where no output is wanted, rows of q and k to 8 bits and a scale. Statistics stay fp32.
+  // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; kQ8_0 rows
+  // of q, k and v to 8 bits and a scale, and each query's weights times the scales of their values,
+  // some keys at a time, to 8 bits of the largest. Statistics stay fp32.
   DType precision = DType::kF32;
 
   // The run's keys. A query at `position` sees [FirstSeenAt(position), KeysSeenAt(position)) of

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -193,7 +194,16 @@ struct Dense {
   double largest_logit = 0;
 };
 
-Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
+// Weights of one query: those of keys [first, first + count).
+struct QueryWeights {
+  size_t row;  // where its output begins
+  int kv_head;
+  int first, count;
+  const double* weights;  // of key `first`
+};
+using SeeWeights = std::function<void(const QueryWeights&)>;
+
+Dense AttendPlainly(const Prompt& p, GroupReduce reduce, const SeeWeights& see = {}) {
   const Shape& s = p.shape;
   const double scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
   Dense dense;
@@ -220,8 +230,10 @@ Dense AttendPlainly(const Prompt& p, GroupReduce reduce) {
         }
         double sum = std::exp(sink - top);
         for (int j = first; j < seen; ++j) sum += w[j] = std::exp(w[j] - top);
+        for (int j = first; j < seen; ++j) w[j] /= sum;
+        if (see) see({row, kv, first, seen - first, w.data() + first});
         for (int j = first; j < seen; ++j) {
-          const double a = w[j] / sum;
+          const double a = w[j];
           for (int d = 0; d < s.head_dim; ++d)
             dense.out[row + d] += a * values[static_cast<size_t>(j) * s.head_dim + d];
           if (reduce == GroupReduce::kMean) reduced[j] += a / s.group();
@@ -619,7 +631,7 @@ TEST_P(PrefillAttentionTest, ASumAndTheLargestWeightOfTheSameQueries) {
 // does as its arguments say.
 bool RanksByBytes() {
   const auto backend = CreateBackend(TestBackendName(), {});
-  return backend.ok() && (*backend)->RankingDType(DType::kF16) == DType::kQ8_0;
+  return backend.ok() && (*backend)->RankingDType(DType::kF16, DType::kF32) == DType::kQ8_0;
 }
 
 // Rows of whole steps, the largest of which is 127.
@@ -672,6 +684,139 @@ TEST_P(PrefillAttentionTest, EightBitsRoundQueriesAndKeys) {
   RunSlice(&exact, 0, 64, true, 2, DType::kF32);
   RunSlice(&rounded, 0, 64, true, 2, DType::kQ8_0);
   EXPECT_FALSE(SameBits(rounded.column_sums, exact.column_sums));
+}
+
+// Whether prompts of block weights attend in 8 bits there.
+bool AttendsByBytes() {
+  const auto backend = CreateBackend(TestBackendName(), {});
+  return backend.ok() && (*backend)->AttentionDType(DType::kF16, DType::kQ4_0) == DType::kQ8_0;
+}
+
+// Queries, keys and values that 8 bits hold.
+void RoundRowsToBytes(Prompt* p) {
+  for (std::vector<float>* rows : {&p->q, &p->k, &p->v}) RoundToBytes(p->shape.head_dim, rows);
+}
+
+// The squares of the output's errors, summed, where nothing is rounded but weights; and what they
+// are likely to be. A weight times the scale of its value is rounded to a 255th of the largest
+// within 128 keys: an error of a twelfth of that squared, times the value's own steps squared.
+struct ByteErrors {
+  double found = 0, likely = 0, fp32 = 0;
+};
+
+ByteErrors ErrorsOf(const Prompt& p) {
+  constexpr int kPanel = 128;
+  const int dim = p.shape.head_dim;
+  ByteErrors errors;
+  const auto see = [&](const QueryWeights& q) {
+    const float* values = &p.v[q.kv_head * p.KvStride()];
+    for (int begin = q.first; begin < q.first + q.count;) {
+      const int end = std::min((begin / kPanel + 1) * kPanel, q.first + q.count);
+      double step = 0, squares = 0;
+      for (int j = begin; j < end; ++j) {
+        double largest = 0, sum = 0;
+        for (int d = 0; d < dim; ++d) {
+          const double value = std::abs(values[static_cast<size_t>(j) * dim + d]);
+          largest = std::max(largest, value);
+          sum += value * value;
+        }
+        step = std::max(step, q.weights[j - q.first] * largest / 255);
+        if (largest > 0) squares += sum / (largest * largest);
+      }
+      errors.likely += step * step / 12 * squares;
+      begin = end;
+    }
+  };
+  const Dense dense = AttendPlainly(p, p.shape.reduce, see);
+  for (size_t i = 0; i < p.out.size(); ++i) {
+    errors.found += std::pow(p.out[i] - dense.out[i], 2);
+    errors.fp32 += std::pow(4 * ErrorOf(p, dense), 2);
+  }
+  return errors;
+}
+
+void ExpectByteErrors(const Prompt& p) {
+  const ByteErrors errors = ErrorsOf(p);
+  EXPECT_LE(errors.found, 1.3 * errors.likely + errors.fp32);
+  if (p.n >= 100 && p.window > 100) {
+    EXPECT_GE(errors.found, 0.2 * errors.likely) << "not in 8 bits";
+  }
+}
+
+TEST_P(PrefillAttentionTest, EightBitsRoundWeightsToTheirSteps) {
+  if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
+  if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
+  for (const int n : {1, 2, 3, 4, 5, 31, 33, 64, 127, 128, 130, 131, 257, 290}) {
+    SCOPED_TRACE("n " + std::to_string(n));
+    Prompt prompt(GetParam(), n, kSeed + n, n % 2 == 0 ? 2.0f : 1.0f);
+    RoundRowsToBytes(&prompt);
+    RunSlice(&prompt, 0, n, n % 2 == 0, 2, DType::kQ8_0);
+    ExpectByteErrors(prompt);
+    if (n % 2 != 0) continue;
+    ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, AttendPlainly(prompt)));
+  }
+}
+
+// A first key that takes nearly all attention, and has nearly no value, as those of models do. The
+// others keep their bits: the likely error knows no more of the first than it adds.
+TEST_P(PrefillAttentionTest, EightBitsAreOfWhatAKeyAdds) {
+  if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
+  if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
+  const int n = 200, dim = GetParam().head_dim;
+  Prompt prompt(GetParam(), n, kSeed);
+  for (size_t row = 0; row < prompt.q.size(); row += dim) prompt.q[row] = 2.0f;
+  for (int h = 0; h < prompt.shape.num_kv_heads; ++h) {
+    float* const key = &prompt.k[h * prompt.KvStride()];
+    std::fill_n(key, dim, 0.0f);
+    key[0] = 4.0f * std::sqrt(static_cast<float>(dim));
+    for (int d = 0; d < dim; ++d) prompt.v[h * prompt.KvStride() + d] *= 1e-4f;
+  }
+  RoundRowsToBytes(&prompt);
+  RunSlice(&prompt, 0, n, false, 2, DType::kQ8_0);
+  ExpectByteErrors(prompt);
+}
+
+TEST_P(PrefillAttentionTest, SlicingAndThreadsChangeNoBitInEightBits) {
+  const int n = 333;
+  const Prompt start(GetParam(), n, kSeed);
+  Prompt expected = start;
+  RunSlice(&expected, 0, n, true, 1, DType::kQ8_0);
+  for (const std::vector<int>& cuts :
+       {std::vector<int>{32, n}, {64, 96, n}, {96, 128, 160, 192, 320, n}}) {
+    for (const int threads : {1, 3}) {
+      Prompt sliced = start;
+      int begin = 0;
+      for (const int end : cuts) {
+        RunSlice(&sliced, begin, end, true, threads, DType::kQ8_0);
+        begin = end;
+      }
+      EXPECT_TRUE(SameBits(sliced.out, expected.out));
+      EXPECT_TRUE(SameBits(sliced.column_sums, expected.column_sums));
+    }
+  }
+}
+
+// Values that are zero add nothing; one that is infinite shows wherever it is seen.
+TEST_P(PrefillAttentionTest, EightBitsOfZeroAndOfFaults) {
+  if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
+  if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
+  const int n = 140, bad = 70;
+  Prompt prompt(GetParam(), n, kSeed);
+  const std::vector<float> values = prompt.v;
+  std::fill(prompt.v.begin(), prompt.v.end(), 0.0f);
+  RunSlice(&prompt, 0, n, false, 2, DType::kQ8_0);
+  for (const float x : prompt.out) ASSERT_EQ(x, 0.0f);
+  prompt.v = values;
+  for (int h = 0; h < prompt.shape.num_kv_heads; ++h)
+    prompt.v[h * prompt.KvStride() + int64_t{bad} * prompt.shape.head_dim] = INFINITY;
+  RunSlice(&prompt, 0, n, false, 2, DType::kQ8_0);
+  const size_t row = static_cast<size_t>(prompt.shape.num_heads) * prompt.shape.head_dim;
+  for (int i = 0; i < n; ++i) {
+    for (int head = 0; head < prompt.shape.num_heads; ++head) {
+      const float first = prompt.out[i * row + static_cast<size_t>(head) * prompt.shape.head_dim];
+      ASSERT_EQ(std::isfinite(first), i < bad) << "query " << i << ", head " << head;
+    }
+  }
 }
 
 // Equal weights are the mean, not below it; the maximum stays where it was higher.
@@ -853,6 +998,26 @@ TEST_P(PrefillWindowTest, LowPrecisionRoundsNothingButWeights) {
 }
 
 // Queries behind the last key see what their windows still hold of the keys.
+TEST_P(PrefillWindowTest, EightBitsRoundWeightsToTheirSteps) {
+  if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
+  if (GetParam().head_dim < 4) GTEST_SKIP() << "a word holds four numbers";
+  for (const int n : {33, 161, 290}) {
+    for (const int window : kWindows) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", window " + std::to_string(window));
+      Prompt prompt(GetParam(), n, kSeed + n);
+      prompt.window = window;
+      RoundRowsToBytes(&prompt);
+      Prompt sliced = prompt;
+      RunSlice(&prompt, 0, n, false, 2, DType::kQ8_0);
+      ExpectByteErrors(prompt);
+      RunSlice(&sliced, 0, 32, false, 2, DType::kQ8_0);
+      ForgetPast(&sliced, 32);
+      RunSlice(&sliced, 32, n, false, 2, DType::kQ8_0);
+      EXPECT_TRUE(SameBits(sliced.out, prompt.out));
+    }
+  }
+}
+
 TEST_P(PrefillWindowTest, KeysMayEndBeforeTheQueries) {
   Prompt prompt(GetParam(), 70, kSeed);
   prompt.AskFromAfar(64, 100 - 37);
@@ -1012,6 +1177,21 @@ TEST_P(PrefillLogitsTest, LowPrecisionRoundsNothingButWeights) {
       const Dense dense = AttendPlainly(prompt);
       for (size_t i = 0; i < prompt.out.size(); ++i)
         ASSERT_NEAR(prompt.out[i], dense.out[i], largest / 256) << i;
+    }
+  }
+}
+
+TEST_P(PrefillLogitsTest, EightBitsRoundWeightsToTheirSteps) {
+  if (!AttendsByBytes()) GTEST_SKIP() << "the backend attends with more bits";
+  for (const int n : {33, 129}) {
+    for (const Change& change : Changes()) {
+      SCOPED_TRACE("n " + std::to_string(n) + ", " + NameOf(change));
+      Prompt prompt = ChangedPrompt(GetParam(), n, change);
+      RoundRowsToBytes(&prompt);
+      prompt.Ask({.kind = Kind::kMax, .first_query = 5});
+      RunSlice(&prompt, 0, n, true, 2, DType::kQ8_0);
+      ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+      ExpectByteErrors(prompt);
     }
   }
 }
