@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cpu/matmul_parts.h"
 #include "kernels/cpu/parallel_rows.h"
@@ -48,7 +49,7 @@ void ConvertBlocks(int m, int cols, ThreadPool& pool, const Convert& convert) {
 // The kernels for many rows take two panels at once, which are much work with these: the more
 // tasks, the sooner all threads are done.
 constexpr int kTasksPerThreadOfMany = 12;
-constexpr int kPanelStepOfMany = 2;
+constexpr int kPanelStepOfBlocks = 2;  // panels that kernels of blocks take at once, or one
 
 // Each task unpacks its panels anew: few tasks by rows, whose activations may come from the third
 // cache.
@@ -65,7 +66,21 @@ struct Cut {
   int rows;    // a task
 };
 
-Cut CutOf(MatmulKernel kernel, int m, int num_panels, int cols, int threads) {
+// About `wanted` panels a task, a whole number of `step`, such that no thread has more of them to
+// do than it must; of several such the largest.
+int EvenPanels(int wanted, int step, int num_panels, int row_tasks, int threads) {
+  int best = step, least = std::numeric_limits<int>::max();
+  for (int panels = step; panels < wanted + step; panels += step) {
+    const int tasks = (num_panels + panels - 1) / panels * row_tasks;
+    const int most = (tasks + threads - 1) / threads * panels;
+    if (most > least) continue;
+    best = panels;
+    least = most;
+  }
+  return best;
+}
+
+Cut CutOf(MatmulKernel kernel, PanelFormat format, int m, int num_panels, int cols, int threads) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   const bool in_bf16 = kernel == kernels.blocks_bf16;
   const bool many = in_bf16 || kernel == kernels.blocks_8_many;
@@ -73,11 +88,9 @@ Cut CutOf(MatmulKernel kernel, int m, int num_panels, int cols, int threads) {
   const int row_tasks = (m + rows - 1) / rows;
   const int tasks = threads * (many ? kTasksPerThreadOfMany : kTasksPerThread);
   const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
-  const int step = many ? kPanelStepOfMany : kPanelStep;
-  const int panels = (num_panels + panel_tasks - 1) / panel_tasks;
-  // Much work is cut finer rather than coarser: no thread ends with a task more than the others.
-  const int steps = many ? std::max(1, panels / step) : (panels + step - 1) / step;
-  return {steps * step, rows};
+  const int step = format == PanelFormat::kBlocks ? kPanelStepOfBlocks : kPanelStep;
+  const int wanted = (num_panels + panel_tasks - 1) / panel_tasks;
+  return {EvenPanels(wanted, step, num_panels, row_tasks, threads), rows};
 }
 
 // Activations in the form a kernel reads, made once for all segments.
@@ -131,7 +144,7 @@ void MatmulSegment(const Segment& segment, MatmulKernel kernel, PanelArgs args, 
   args.rows = segment.rows;
   args.y += segment.first_row;
   const int num_panels = segment.NumPanels();
-  const Cut cut = CutOf(kernel, m, num_panels, args.cols, pool.num_threads());
+  const Cut cut = CutOf(kernel, segment.format, m, num_panels, args.cols, pool.num_threads());
   const int panel_tasks = (num_panels + cut.panels - 1) / cut.panels;
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
   pool.ParallelForRanges(panel_tasks * row_tasks, [&](int task, int) {
