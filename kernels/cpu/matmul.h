@@ -16,7 +16,8 @@
 //              equal bit by bit on AVX2, AVX-512 VNNI and AMX.
 //              Without AMX, 8 rows of x or more, and no batch_invariant: activations become 8-bit
 //              integers, with an error of at most 0.4 % of the largest of the 32.
-//              With VNNI, from 96 rows on weights that are more than a scale times an integer (a
+//              With VNNI, from 96 rows on that error is at most 0.8 %: a block's scale is its row's
+//              times a power of two. Weights that are more than a scale times an integer (a
 //              minimum is added, or 16 values have a scale) are rounded to 8 bits too, with an
 //              error of at most 0.4 % of the largest of the 32; panel by panel, in scratch.
 //              With AMX, 32 rows of x or more, and no batch_invariant: activations and weights are
