@@ -18,6 +18,7 @@
 #include "fmt/format.h"
 #include "kernels/page_row.h"
 #include "kernels/status_macros.h"
+#include "kernels/victim.h"
 
 namespace hydrant {
 namespace {
@@ -189,15 +190,14 @@ EngineMemory Engine::memory() const {
   EngineMemory memory;
   memory.weights = impl_->model->weight_bytes();
   memory.kv_pool =
-      int64_t{impl_->layout.num_blocks} * static_cast<int64_t>(impl_->layout.DataBytes()) +
-      int64_t{impl_->layout.num_states} * static_cast<int64_t>(impl_->layout.StateBytes());
+      int64_t{impl_->layout.num_blocks} * static_cast<int64_t>(impl_->layout.PageBytes());
   memory.workspace = static_cast<int64_t>(impl_->backend->allocated_bytes()) - memory.kv_pool;
   memory.prefix_cache =
       static_cast<int64_t>(impl_->kv->prefix().BlockBytes()) * impl_->limits.num_prefix_blocks;
   memory.kept_caches =
-      impl_->limits.NumContextPages() * static_cast<int64_t>(impl_->layout.PageBytes());
+      impl_->limits.NumContextPages() * static_cast<int64_t>(impl_->layout.BytesWithState());
   memory.swap_space =
-      impl_->limits.num_swap_pages * static_cast<int64_t>(impl_->layout.PageBytes());
+      impl_->limits.num_swap_pages * static_cast<int64_t>(impl_->layout.BytesWithState());
   return memory;
 }
 
@@ -459,7 +459,8 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
   Backend& backend = *impl_->backend;
   const LayerTables at = impl_->kv->TablesOf(layer);
   const SequenceTables& tables = at.tables;
-  const KvPages& pages = impl_->kv->pages();
+  const KvPages pages = KvState::WithState(
+      impl_->kv->pages(), at.windowed ? kNoStateLines : impl_->kv->plan(slot).state_lines);
   const KvLayout& layout = pages.layout;
   const size_t index = tables.HeadIndex(slot, at.layer, head);
   int32_t length = 0, width = 0;
@@ -487,11 +488,16 @@ Engine::HeadState Engine::ReadHead(int slot, int layer, int head) const {
     backend.CopyToHost(&block, tables.blocks + row + entry / layout.block_size, sizeof(block));
     const size_t in_page = entry % layout.block_size;
     const size_t slot_index = static_cast<size_t>(block.data) * layout.block_size + in_page;
-    const size_t state_index = static_cast<size_t>(block.state) * layout.block_size + in_page;
     backend.CopyToHost(&state.positions[entry], pages.positions + slot_index, sizeof(int32_t));
-    backend.CopyToHost(&state.scores[entry], pages.scores + state_index, sizeof(float));
-    backend.CopyToHost(&state.log_weights[2 * entry], pages.log_weights + 2 * state_index,
-                       2 * sizeof(float));
+    if (pages.scores != nullptr) {
+      backend.CopyToHost(&state.scores[entry],
+                         pages.scores + StateIndex(layout, &block, static_cast<int>(in_page)),
+                         sizeof(float));
+    }
+    if (pages.log_weights != nullptr) {
+      backend.CopyToHost(&state.log_weights[2 * entry],
+                         LogWeightsOf(pages, &block, static_cast<int>(in_page)), 2 * sizeof(float));
+    }
     read_vector(pages.keys, slot_index * layout.head_dim,
                 &state.keys[static_cast<size_t>(entry) * layout.head_dim]);
     read_vector(pages.values, slot_index * layout.head_dim,

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/cache/state_slabs.h"
 #include "engine/pool/kv_state.h"
 #include "engine/step_results.h"
 #include "fmt/format.h"
@@ -51,12 +52,14 @@ void SetWindow(const ModelConfig& config, EngineLimits* limits) {
     limits->window_layers += windowed ? 1 : 0;
 }
 
-// A tenth more than the sequences' own: a page begun is a page taken.
-int64_t UsefulBlocks(const EngineLimits& limits) {
+// A tenth more than the sequences' own, as a page begun is a page taken; and what lends their state
+// room, all of it.
+int64_t UsefulBlocks(const EngineLimits& limits, const KvLayout& layout) {
   const int64_t blocks = limits.FullLayers() * PagesOf(limits.max_model_len, limits.block_size) +
                          limits.window_layers * PagesOf(limits.window, limits.block_size);
+  const double slabs = 1.0 / static_cast<double>(SlabShape::Of(layout).StatesIn(kAllStateLines));
   const double useful =
-      1.1 * static_cast<double>(blocks) * limits.num_kv_heads * limits.max_num_seqs;
+      1.1 * (1.0 + slabs) * static_cast<double>(blocks) * limits.num_kv_heads * limits.max_num_seqs;
   return static_cast<int64_t>(
       std::min(useful, static_cast<double>(std::numeric_limits<int32_t>::max())));
 }
@@ -102,14 +105,12 @@ constexpr int64_t kHostBytesPerEntry =
     sizeof(uint64_t) + StepResults::kMostInFlight * sizeof(PageIds);
 constexpr int64_t kHostBytesPerBlock = sizeof(int32_t) + 1;
 
-// State pages for sequences that share data pages: one for so many pages of the pool. Without one
-// left a sequence whose rule scores has whole pages of its own.
-constexpr int64_t kBlocksPerSharingState = 2;
-
-// Bytes of the pool: pages, and state pages beside them.
-int64_t PoolBytes(const KvLayout& layout, int64_t blocks) {
-  return blocks * static_cast<int64_t>(layout.PageBytes()) +
-         blocks / kBlocksPerSharingState * static_cast<int64_t>(layout.StateBytes());
+// More would have ids of state (engine/cache/state_slabs.h) that are no 32 bits.
+int64_t MostBlocks(KvLayout layout) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  layout.num_blocks = std::numeric_limits<int32_t>::max();
+  const int64_t states_a_page = SlabShape::Of(layout).EndOfStates(kMost) / kMost + 1;
+  return kMost / states_a_page - kArrayAlignment;  // values may begin a little later
 }
 
 absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limits, int64_t bytes,
@@ -146,7 +147,11 @@ absl::StatusOr<KvLayout> PlanLayout(const EngineOptions& options, const ModelCon
   }
   layout.block_size = options.block_size;
   layout.head_dim = config.head_dim;
-  return layout;
+  if (SlabShape::Of(layout).StatesIn(kAllStateLines) > 0) return layout;
+  return absl::InvalidArgumentError(
+      fmt::format("kv_cache_dtype: a head of {} dimensions in {} leaves no room for the scores of "
+                  "its entries in a page; a key takes at least {} bytes",
+                  config.head_dim, DTypeName(layout.dtype), kAllStateLines * sizeof(float)));
 }
 
 absl::StatusOr<EngineLimits> PlanLimits(const EngineOptions& options, const ModelConfig& config) {
@@ -200,12 +205,12 @@ absl::Status PlanHostMemory(const EngineOptions& options, const KvLayout& layout
       HowMany("prefix_cache_memory_bytes", options.prefix_cache_memory_bytes, block, options));
   HYDRANT_ASSIGN_OR_RETURN(limits->num_host_pages,
                            HowMany("context_memory_bytes", options.context_memory_bytes,
-                                   static_cast<int64_t>(layout.PageBytes()), options));
+                                   static_cast<int64_t>(layout.BytesWithState()), options));
   limits->max_kept_caches = std::min(
       kMostKeptCaches, limits->num_host_pages / (limits->num_layers * limits->num_kv_heads));
   HYDRANT_ASSIGN_OR_RETURN(limits->num_swap_pages,
                            HowMany("swap_space_bytes", options.swap_space_bytes,
-                                   static_cast<int64_t>(layout.PageBytes()), options));
+                                   static_cast<int64_t>(layout.BytesWithState()), options));
   if (limits->num_swap_pages == 0) return absl::OkStatus();
   if (limits->num_swap_pages > std::numeric_limits<int32_t>::max() - limits->num_host_pages) {
     return absl::InvalidArgumentError(
@@ -227,7 +232,7 @@ absl::Status CheckPoolFits(const EngineOptions& options, const KvLayout& layout,
                            const EngineLimits& limits, Backend* backend) {
   HYDRANT_ASSIGN_OR_RETURN(const DeviceMemory memory, backend->Memory());
   const bool on_host = backend->Name() != "cuda";
-  const int64_t pool = PoolBytes(layout, limits.num_blocks) +
+  const int64_t pool = limits.num_blocks * static_cast<int64_t>(layout.PageBytes()) +
                        limits.table_entries * static_cast<int64_t>(sizeof(PageIds));
   const int64_t bookkeeping =
       limits.table_entries * kHostBytesPerEntry + limits.num_blocks * kHostBytesPerBlock;
@@ -247,31 +252,28 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
     const int64_t limit = options.kv_cache_memory_limit > 0
                               ? options.kv_cache_memory_limit
                               : static_cast<int64_t>(memory.free_bytes / 4);
-    return std::min(UsefulBlocks(limits), limit / page);
+    return std::min({UsefulBlocks(limits, layout), MostBlocks(layout), limit / page});
   }
   HYDRANT_ASSIGN_OR_RETURN(const int64_t bytes, DeviceBytes(options, memory));
   constexpr auto kEntry = static_cast<int64_t>(sizeof(PageIds));
   const int64_t tables = TableEntries(limits, 0) * kEntry;
   const int64_t per_block = TableEntries(limits, 1) * kEntry - tables;
-  const int64_t state = static_cast<int64_t>(layout.StateBytes()) / kBlocksPerSharingState;
-  return std::min(UsefulBlocks(limits),
-                  std::max<int64_t>(bytes - tables, 0) / (page + state + per_block));
+  return std::min({UsefulBlocks(limits, layout), MostBlocks(layout),
+                   std::max<int64_t>(bytes - tables, 0) / (page + per_block)});
 }
 
 absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {
   const int64_t least = int64_t{limits->num_layers} * limits->num_kv_heads;
-  if (blocks < least || blocks > std::numeric_limits<int32_t>::max()) {
+  if (const int64_t most = MostBlocks(*layout); blocks < least || blocks > most) {
     return absl::InvalidArgumentError(
         fmt::format("kv_cache_memory_bytes: the pool would hold {} pages of {} bytes; at least {} "
                     "(one for every KV head of "
-                    "every layer) and at most 2^31 - 1 are needed",
-                    blocks, layout->PageBytes(), least));
+                    "every layer) are needed, and at most {} can be told apart",
+                    blocks, layout->PageBytes(), least, most));
   }
   layout->num_blocks = static_cast<int>(blocks);
-  layout->num_states = static_cast<int>(std::min<int64_t>(blocks + blocks / kBlocksPerSharingState,
-                                                          std::numeric_limits<int32_t>::max()));
   limits->num_blocks = layout->num_blocks;
-  limits->num_states = layout->num_states;
+  limits->slab = SlabShape::Of(*layout);
   limits->table_entries = TableEntries(*limits, blocks);
   return absl::OkStatus();
 }

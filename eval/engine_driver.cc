@@ -170,6 +170,7 @@ void EngineDriver::Step() {
     }
     if (ends) ++row;
   }
+  for (Sequence& sequence : sequences_) space_.PackState(&sequence.space, &batch_);
 }
 
 // A prompt has become a cache.

@@ -1,27 +1,34 @@
 // The layout of the KV pool, as kernels see it. A page ("block") holds block_size slots of one KV
-// head of one layer. It has two halves. The data page may have several owners, and stays as it is
-// while it has; the state page is changed by one sequence at most, which alone reads it:
+// head of one layer: keys, values and positions. It may have several owners, and stays as it is
+// while it has. What a policy knows of these entries, their state, lies elsewhere, where the policy
+// needs any; one sequence alone reads and changes it:
 //
-//   data page
-//     keys, values  [num_blocks, block_size, head_dim]  layout.dtype, rows as kernels/page_row.h
-//                                                       has them; keys carry RoPE, but for those
-//                                                       of rolling heads (DecodeRule)
-//     positions     [num_blocks, block_size]     int32  position of the token in its sequence; in
-//                                                       rolling heads its rank
-//   state page
-//     scores        [num_states, block_size]     fp32   the policy's running score
-//     log_weights   [num_states, block_size, 2]  fp32   of attention's numerator and denominator;
-//                                                       null: all are 0; attention reads and
-//                                                       writes them for rows whose rule is
+//   page     keys, values  [num_blocks, block_size, head_dim]  layout.dtype, rows as
+//                                                       kernels/page_row.h has them; keys carry
+//                                                       RoPE, but for those of rolling heads
+//                                                       (DecodeRule)
+//            positions     [num_blocks, block_size]     int32  position of the token in its
+//                                                       sequence; in rolling heads its rank
+//   state    scores        [states, block_size]         fp32   the policy's running score
+//            log_weights   [states, ..., block_size, 2] fp32   of attention's numerator and
+//                                                       denominator, a state's at
+//                                                       layout.LogWeightStride(). Attention reads
+//                                                       and writes them for rows whose rule is
 //                                                       weighted, no others
 //                                                       (kernels/ops/decode_attention.h), in whose
 //                                                       slots the first holds a second score
 //                                                       (kernels/ops/retained_mass.h,
 //                                                       revise_scores.h, combine_cached_scores.h)
 //
-// The two halves have the same id where a page has never had another owner. Slot order inside a
-// head is free: `positions` is the truth, attention does not care. Entry e of a head lives in slot
-// e % block_size of the head's pages e / block_size. All pointers are borrowed and device-resident.
+// The state of sequences in the pool lies in pages that are lent for it: a state's id counts lines
+// of block_size floats from the beginning of the keys on. Its first line are its scores, the two
+// behind it its log weights. So `scores` is `keys` there, `log_weights` a line behind, and the
+// stride is a line. Elsewhere each is an array of its own. An operation on one slot gets null for
+// what the slot has none of, and leaves it alone; what works on many goes by their rules.
+//
+// Slot order inside a head is free: `positions` is the truth, attention does not care. Entry e of a
+// head lives in slot e % block_size of the head's pages e / block_size. All pointers are borrowed
+// and device-resident.
 #ifndef HYDRANT_KERNELS_KV_PAGES_H_
 #define HYDRANT_KERNELS_KV_PAGES_H_
 
@@ -36,21 +43,25 @@ struct KvLayout {
   DType dtype = DType::kF32;
   int head_dim = 0;
   int block_size = 16;
-  int num_blocks = 0;  // data pages
-  int num_states = 0;  // state pages, num_blocks at least
+  int num_blocks = 0;
+  int log_weight_stride = 0;  // floats from a state's log weights to the next's; 0: 2 * block_size
 
-  // Bytes of a page's halves: keys, values, positions; scores, log weights.
-  constexpr size_t DataBytes() const {
+  constexpr size_t PageBytes() const {
     return static_cast<size_t>(block_size) * (2 * BytesOf(dtype, head_dim) + sizeof(int32_t));
   }
-  constexpr size_t StateBytes() const { return block_size * 3 * sizeof(float); }
-  constexpr size_t PageBytes() const { return DataBytes() + StateBytes(); }
+  // Where a page has scores and log weights beside it.
+  constexpr size_t BytesWithState() const { return PageBytes() + block_size * 3 * sizeof(float); }
+  constexpr int LogWeightStride() const {
+    return log_weight_stride > 0 ? log_weight_stride : 2 * block_size;
+  }
 };
 
-// What an entry of the block table names.
+inline constexpr int32_t kNoState = -1;
+
+// What an entry of the block table names: a page, and the state of its entries.
 struct PageIds {
   int32_t data = 0;
-  int32_t state = 0;
+  int32_t state = 0;  // kNoState: its sequence keeps none
 
   friend constexpr bool operator==(const PageIds&, const PageIds&) = default;
 };
@@ -105,9 +116,11 @@ struct DecodeRule {
   uint64_t seed = 0;      // of what is drawn
   bool weighted = false;  // entries have log weights; false: all are 0, and none is read
 
-  // Whether state pages change at every step. Where they do not, they are written once with the
-  // entries, or are not read at all.
-  constexpr bool ChangesState() const { return weighted || (scored && !by_position); }
+  // Whether state changes at every step. Where it does not, it is written once with the entries, or
+  // there is none.
+  constexpr bool ChangesState() const { return weighted || ScoresEntries(); }
+  // Whether a new entry starts from score 0, and each step changes it.
+  constexpr bool ScoresEntries() const { return scored && !by_position; }
 };
 
 // What the kernels know of the sequences: one row per sequence slot, at fixed addresses for the

@@ -16,10 +16,17 @@ constexpr size_t PageIndex(const KvLayout& layout, const PageIds* blocks, int en
   return static_cast<size_t>(blocks[entry / layout.block_size].data) * layout.block_size +
          entry % layout.block_size;
 }
-// ... and in scores and log weights.
+// ... in scores ...
 constexpr size_t StateIndex(const KvLayout& layout, const PageIds* blocks, int entry) {
   return static_cast<size_t>(blocks[entry / layout.block_size].state) * layout.block_size +
          entry % layout.block_size;
+}
+// ... and the first of its two log weights.
+constexpr float* LogWeightsOf(const KvPages& pages, const PageIds* blocks, int entry) {
+  const int block_size = pages.layout.block_size;
+  return pages.log_weights +
+         static_cast<size_t>(blocks[entry / block_size].state) * pages.layout.LogWeightStride() +
+         2 * (entry % block_size);
 }
 
 // The entry to overwrite by the token at next_position, of a head with `length` entries. A NaN

@@ -251,19 +251,35 @@ std::array<Array, 5> ArraysOf(const KvPages& pages) {
            {reinterpret_cast<uint8_t*>(pages.log_weights), 2 * sizeof(float)}}};
 }
 
-// Calls copy(in the body, in memory, bytes) for all that a cache holds, in the order of the body.
-template <typename Copy>
-void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space, const KvPages& pages,
-                  const Copy& copy) {
+// Where a head has no state that lasts, the body has zeros: what lies in its pages may be anything.
+KvPages LastingOf(const Context& context, bool windowed, KvPages pages) {
+  const CachePlan& plan = context.plan;
+  const DecodeRule& rule = plan.rule;
+  const bool sampled = rule.weighted && (plan.life->CutsPrompt(plan) ||
+                                         context.num_seen > plan.life->OpeningEnds(plan));
+  if (windowed || !(rule.ScoresEntries() || sampled)) pages.scores = nullptr;
+  if (windowed || (!rule.weighted && rule.revision != Revision::kBelowMean))
+    pages.log_weights = nullptr;
+  return pages;
+}
+
+// Calls copy(in the body, in memory, bytes) for all that a cache holds, in the order of the body;
+// of each head for the arrays that pages_of(head) has.
+template <typename PagesOfHead, typename Copy>
+void ForEachPiece(std::span<const int32_t> lengths, const KeptSpace& space,
+                  const PagesOfHead& pages_of, const Copy& copy) {
   size_t at = 0;
   std::span<const int32_t> host_pages = space.host_pages;
   for (size_t head = 0; head < lengths.size(); ++head) {
+    const KvPages pages = pages_of(head);
     for (const Array& array : ArraysOf(pages)) {
-      ForEachRun(host_pages, lengths[head], pages.layout.block_size,
-                 [&](int32_t entry, int64_t slot, int32_t count) {
-                   copy(at + entry * array.bytes, array.memory + slot * array.bytes,
-                        count * array.bytes);
-                 });
+      if (array.memory != nullptr) {
+        ForEachRun(host_pages, lengths[head], pages.layout.block_size,
+                   [&](int32_t entry, int64_t slot, int32_t count) {
+                     copy(at + entry * array.bytes, array.memory + slot * array.bytes,
+                          count * array.bytes);
+                   });
+      }
       at += lengths[head] * array.bytes;
     }
     host_pages = host_pages.subspan(space.pages[head]);
@@ -307,14 +323,16 @@ absl::Status CheckGrowth(const ContextFile& file, const EngineLimits& limits) {
   int64_t most = std::max<int64_t>(seen, limits.max_model_len);
   if (!plan.life->ReportsPrompt() && seen <= ends) most = std::min(most, ends);
   for (const int64_t tokens : {seen, std::min(seen + limits.block_size, most), most}) {
-    int64_t pages = 0;
+    int64_t pages = 0, of_state = 0;
     bool fits = true;
     for (size_t head = 0; head < file.spans.size(); ++head) {
       const int32_t entries = file.spans[head].MostUntil(tokens);
       const auto layer = static_cast<int>(head) / limits.num_kv_heads;
       fits = fits && (layer >= limits.FullLayers() || entries <= plan.MostUntil(tokens));
       pages += PagesOf(entries, limits.block_size);
+      if (layer < limits.FullLayers()) of_state += PagesOf(entries, limits.block_size);
     }
+    pages += CacheSpace::SlabsFor(limits, plan, of_state);
     if (!fits || pages > CacheSpace::PagesFor(limits, plan, tokens))
       return absl::DataLossError("its heads hold more than its policy lets them");
   }
@@ -430,7 +448,12 @@ std::string EncodeContext(const Context& context, const KeptSpace& space, const 
   head.AddAll(lengths);
   head.AddAll(std::span<const int32_t>(heads.victims, memory.num_heads));
   std::string body(context.entries * EntryBytes(home.layout), '\0');
-  ForEachPiece(lengths, space, memory.pages, [&](size_t at, const uint8_t* from, size_t size) {
+  const size_t full_heads =
+      static_cast<size_t>(home.limits.FullLayers()) * home.limits.num_kv_heads;
+  const auto lasting = [&](size_t of_head) {
+    return LastingOf(context, of_head >= full_heads, memory.pages);
+  };
+  ForEachPiece(lengths, space, lasting, [&](size_t at, const uint8_t* from, size_t size) {
     std::memcpy(body.data() + at, from, size);
   });
   std::string bytes(kMagic);
@@ -469,7 +492,8 @@ void WriteContext(const ContextFile& file, const KeptSpace& space, const KeptMem
   std::copy(file.victims.begin(), file.victims.end(), heads.victims);
   std::transform(file.spans.begin(), file.spans.end(), heads.caps,
                  [](const HeadSpan& span) { return span.cap; });
-  ForEachPiece(file.lengths, space, memory.pages, [&](size_t at, uint8_t* to, size_t size) {
+  const auto all = [&](size_t) { return memory.pages; };
+  ForEachPiece(file.lengths, space, all, [&](size_t at, uint8_t* to, size_t size) {
     std::memcpy(to, file.body.data() + at, size);
   });
 }

@@ -15,7 +15,7 @@ ContextTable::~ContextTable() {
 
 bool ContextTable::Keep(std::shared_ptr<const Context> context, const SequenceSpace& space,
                         CacheUpdates* updates) {
-  if (!MakeRoom(space.num_pages)) return false;
+  if (!MakeRoom(space.NumDataPages())) return false;
   KeptSpace kept;
   if (!space_->TrySwapOut(space, &kept, updates)) return false;
   Count(kept, 1);

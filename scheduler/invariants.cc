@@ -1,5 +1,6 @@
 // Scheduler::CheckInvariants: slow and plain, for tests.
 #include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,32 @@ class Ledger {
   std::string error_;
 };
 
+// What a sequence has in its slabs: each of its pages names another of it, where it keeps state.
+class StatesOfSlabs {
+ public:
+  StatesOfSlabs(const SequenceSpace& space, const SlabShape& shape)
+      : has_state_(space.state_lines > 0) {
+    for (const int32_t slab : space.slabs) {
+      for (int64_t i = 0; i < shape.StatesIn(space.state_lines); ++i)
+        states_.insert(shape.StateAt(slab, i, space.state_lines));
+    }
+  }
+
+  bool Take(int32_t state, bool may_have_state) {
+    return may_have_state && has_state_ ? states_.erase(state) == 1 : state == kNoState;
+  }
+  bool AllTaken() const { return states_.empty(); }
+
+ private:
+  bool has_state_;
+  std::unordered_set<int32_t> states_;
+};
+
+absl::Status StateError(int32_t state) {
+  return absl::InternalError(
+      absl::StrCat("state ", state, " is not the sequence's, or named twice"));
+}
+
 }  // namespace
 
 // Nothing was taken from it, and nothing that it may come to hold is missing.
@@ -52,8 +79,9 @@ absl::Status Scheduler::CheckPromise(const Sequence& sequence) const {
   const int64_t tokens = sequence.max_total_tokens - 1;
   if (space.row_width < space.row_limit)
     return absl::InternalError("its row is too narrow for what was promised");
-  // Before a cut heads may hold more than they ever will.
-  if (space.lengths_known && !sequence.plan.life->CutsWithoutCaps() &&
+  // Before a cut heads may hold more than they ever will, and after it state lies scattered until
+  // the next step.
+  if (space.lengths_known && !space.HasSpareSlab() && !sequence.plan.life->CutsWithoutCaps() &&
       space_.PagesMissing(space, tokens) > 0)
     return absl::InternalError(absl::StrCat(space_.PagesMissing(space, tokens),
                                             " pages that it may take were not promised to it"));
@@ -61,12 +89,11 @@ absl::Status Scheduler::CheckPromise(const Sequence& sequence) const {
 }
 
 absl::Status Scheduler::CheckInvariants() const {
-  Ledger pages("page", limits_.num_blocks),
-      states("state page", std::max(0, limits_.num_states - limits_.num_blocks)),
-      table("table entry", limits_.table_entries),
+  Ledger pages("page", limits_.num_blocks), table("table entry", limits_.table_entries),
       arena("arena token", limits_.prefill_arena_tokens), slots("slot", limits_.max_num_seqs);
   const int heads = limits_.num_layers * limits_.num_kv_heads;
-  int64_t promised = 0;
+  const int full_heads = limits_.FullLayers() * limits_.num_kv_heads;
+  int64_t promised = 0, num_slabs = 0;
   for (const Sequence* sequence : live_) {
     const SequenceSpace& space = sequence->space;
     slots.Take(space.slot, 1);
@@ -74,6 +101,7 @@ absl::Status Scheduler::CheckInvariants() const {
                                     static_cast<int64_t>(space.unassigned_pages.size()));
     arena.Take(space.arena_begin, space.arena_tokens);
     int64_t num_pages = 0;
+    StatesOfSlabs states(space, limits_.slab);
     for (int head = 0; head < heads; ++head) {
       num_pages += space.pages[head];
       if (space.unassigned_pages.empty() && PagesOf(space.spans[head].MostUntil(space.capacity),
@@ -85,17 +113,24 @@ absl::Status Scheduler::CheckInvariants() const {
         pages.Take(block, 1, may_share && space_.NumOwners(block) > 1);
         if (!space_.IsLivePage(block))
           return absl::InternalError(absl::StrCat("page ", block, " is free but named"));
-        if (state == block) continue;
-        states.Take(state - limits_.num_blocks, 1);
-        if (!space_.IsLiveState(state))
-          return absl::InternalError(absl::StrCat("state page ", state, " is free but named"));
+        if (!states.Take(state, head < full_heads)) return StateError(state);
       }
       if (!space.shared.empty() && space.shared[head] > 0 &&
           sequence->num_seen - space.spans[head].dropped > space.spans[head].cap)
         return absl::InternalError("a head overwrites entries in pages that may be shared");
     }
     num_pages += static_cast<int64_t>(space.unassigned_pages.size());
-    for (const int32_t block : space.unassigned_pages) pages.Take(block, 1);
+    for (const auto [block, state] : space.unassigned_pages) {
+      pages.Take(block, 1);
+      if (!states.Take(state, true)) return StateError(state);
+    }
+    for (const int32_t state : space.free_states) {
+      if (!states.Take(state, true)) return StateError(state);
+    }
+    if (!states.AllTaken()) return absl::InternalError("state is lost");
+    for (const int32_t slab : space.slabs) pages.Take(slab, 1);
+    num_slabs += static_cast<int64_t>(space.slabs.size());
+    num_pages += static_cast<int64_t>(space.slabs.size());
     if (num_pages != space.num_pages)
       return absl::InternalError("num_pages does not count the pages");
     promised += space.promised_pages;
@@ -142,7 +177,8 @@ absl::Status Scheduler::CheckInvariants() const {
                          limits_.num_host_pages)
     status = absl::InternalError("host pages are neither a context's, nor swapped, nor free");
   if (status.ok()) status = pages.Check(space_.NumFreePages());
-  if (status.ok()) status = states.Check(space_.NumFreeStates());
+  if (status.ok() && num_slabs != space_.NumSlabs())
+    status = absl::InternalError("some pages for state are nobody's");
   if (status.ok()) status = table.Check(space_.NumFreeTableEntries());
   if (status.ok()) status = arena.Check(space_.NumFreeArenaTokens());
   if (status.ok()) status = slots.Check(space_.NumFreeSlots());

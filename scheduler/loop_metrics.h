@@ -24,8 +24,7 @@ struct LoopMetrics {
   std::atomic<int64_t> queued_tokens{0};
   std::atomic<int64_t> pages_free{0};
   std::atomic<int64_t> pages_spared{0};
-  std::atomic<int64_t> states_total{0};  // SchedulerStats
-  std::atomic<int64_t> states_free{0};
+  std::atomic<int64_t> state_pages{0};  // SchedulerStats
   std::atomic<int64_t> swapped_pages{0};
   // Totals since the start.
   std::atomic<uint64_t> steps{0};

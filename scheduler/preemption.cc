@@ -178,7 +178,7 @@ void Scheduler::ForgetUpdates(const Sequence& sequence) {
 // Its cache is what the steps in flight will have left, and the step at work changes nothing of it.
 bool Scheduler::MaySwapOut(const Sequence& sequence) const {
   const SequenceSpace& space = sequence.space;
-  if (swapped_pages_ + space.num_pages > limits_.num_swap_pages) return false;
+  if (swapped_pages_ + space.NumDataPages() > limits_.num_swap_pages) return false;
   if (sequence.state != SequenceState::kRunning || !sequence.IsSettled() ||
       sequence.NextRead() != nullptr || !sequence.samples.empty())
     return false;
@@ -188,8 +188,8 @@ bool Scheduler::MaySwapOut(const Sequence& sequence) const {
   const auto changed = [&](const auto& updates) {
     return std::any_of(updates.begin(), updates.end(), is_its);
   };
-  if (changed(batch_.turns) || changed(batch_.cuts) || changed(batch_.copies) ||
-      changed(batch_.forks) || changed(batch_.setups))
+  if (changed(batch_.turns) || changed(batch_.cuts) || changed(batch_.moves) ||
+      changed(batch_.copies) || changed(batch_.forks) || changed(batch_.setups))
     return false;
   const auto cuts_it = [&](const StepInFlight& step) {  // what is left will be reported
     return Names(step.cut, sequence);

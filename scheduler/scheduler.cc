@@ -129,6 +129,7 @@ void Scheduler::Cancel(RequestHandle handle, absl::Status why) {
 const Batch& Scheduler::Schedule(TimeUs now) {
   batch_.swap_outs = std::exchange(ended_updates_.swap_outs, {});
   batch_.swap_ins.clear();
+  batch_.moves.clear();
   batch_.copies.clear();
   batch_.setups.clear();
   batch_.forks.clear();
@@ -145,6 +146,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   more_samples_ = 0;
 
   waiting_.ForgetIdle();
+  PackStates();
   EndCancelled(now);
   EndLate(now);
   RefuseLate(now);
@@ -187,6 +189,13 @@ void Scheduler::EndLate(TimeUs now) {
          absl::DeadlineExceededError(absl::StrCat(
              "deadline passed ", sequence->usage.completion_tokens, " tokens into the answer")),
          "DEADLINE", now);
+  }
+}
+
+// What the steps before have cut leaves pages for state that are too many.
+void Scheduler::PackStates() {
+  for (Sequence* sequence : live_) {
+    if (sequence->space.HasSpareSlab()) space_.PackState(&sequence->space, &batch_);
   }
 }
 
@@ -836,7 +845,7 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
               .spec = sequence.spec,
               .first_plan = from != nullptr ? from->first_plan : sequence.plan,
               .plan = sequence.plan,
-              .pages = space.num_pages,
+              .pages = space.NumDataPages(),
               .retained_mass = sequence.usage.retained_mass,
               .created_at = sequence.keep_as.created_at,
               .expires_at = sequence.keep_as.expires_at,
@@ -947,8 +956,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.pages_total = space_.NumPages();
   stats.pages_free = space_.NumFreePages();
   stats.pages_spared = space_.NumSparedPages();
-  stats.states_total = space_.NumStates();
-  stats.states_free = space_.NumFreeStates();
+  stats.state_pages = space_.NumSlabs();
   stats.swapped_pages = swapped_pages_;
   stats.prefix_cache = prefix_cache_.Stats();
   stats.contexts = contexts_.size();

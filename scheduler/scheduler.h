@@ -80,8 +80,7 @@ struct SchedulerStats {
   int64_t pages_total = 0;
   int64_t pages_free = 0;
   int64_t pages_spared = 0;  // that sequences would hold more if none had several owners
-  int64_t states_total = 0;  // state pages for sequences that share data pages
-  int64_t states_free = 0;
+  int64_t state_pages = 0;   // of the used ones, those that hold scores of others' entries
   uint64_t steps = 0;
   uint64_t preemptions = 0;        // caches that were given up
   uint64_t shrinks = 0;            // caches that were cut for others
@@ -158,6 +157,7 @@ class Scheduler {
   absl::Status CheckPromise(const Sequence& sequence) const;
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
+  void PackStates();
   void SendDecisions();
   void GoLive(Sequence* sequence);
   void CutRunning();

@@ -86,8 +86,7 @@ class ServingLoop::Impl {
     scheduler_.prefix_cache().Watch(&kv_events_);
     const SchedulerStats stats = scheduler_.Stats();
     metrics_.pages_free = stats.pages_free;
-    metrics_.states_total = stats.states_total;
-    metrics_.states_free = stats.states_free;
+    metrics_.state_pages = stats.state_pages;
     metrics_.last_step_end = Now();
     thread_ = std::thread([this] { Run(); });
   }
@@ -300,8 +299,7 @@ LoopSnapshot ServingLoop::Impl::Snapshot() const {
                         .pages_total = limits_.num_blocks,
                         .pages_free = metrics_.pages_free,
                         .pages_spared = metrics_.pages_spared,
-                        .states_total = metrics_.states_total,
-                        .states_free = metrics_.states_free,
+                        .state_pages = metrics_.state_pages,
                         .steps = metrics_.steps,
                         .preemptions = metrics_.preemptions,
                         .swaps = metrics_.swaps,
@@ -460,7 +458,7 @@ void ServingLoop::Impl::ShowStep(const SchedulerStats& stats, TimeUs now) {
   metrics_.wait_reason = stats.wait_reason;
   metrics_.pages_free = stats.pages_free;
   metrics_.pages_spared = stats.pages_spared;
-  metrics_.states_free = stats.states_free;
+  metrics_.state_pages = stats.state_pages;
   metrics_.steps = stats.steps;
   metrics_.preemptions = stats.preemptions;
   metrics_.swaps = stats.swaps;

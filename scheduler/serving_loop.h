@@ -45,8 +45,7 @@ struct LoopSnapshot {
   int64_t pages_total = 0;
   int64_t pages_free = 0;
   int64_t pages_spared = 0;  // SchedulerStats
-  int64_t states_total = 0;
-  int64_t states_free = 0;
+  int64_t state_pages = 0;
   uint64_t steps = 0;
   uint64_t preemptions = 0;
   uint64_t swaps = 0;

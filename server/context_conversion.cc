@@ -105,7 +105,7 @@ v1::Context ToWireContext(const ServedModel& model, const ContextArchive::Entry&
   const Context& context = *entry.context;
   wire.set_tokens(static_cast<uint32_t>(context.tokens.size()));
   wire.set_kv_entries(context.entries);
-  wire.set_memory_bytes(context.pages * model.page_bytes);
+  wire.set_memory_bytes(context.pages * model.kv_layout.BytesWithState());
   wire.set_cache_policy(context.spec.policy);
   if (context.retained_mass.has_value())
     *wire.mutable_retained_mass() = ToWireMass(*context.retained_mass);

@@ -229,9 +229,8 @@ void AddLoop(const LoopSnapshot& loop, const LoopMetrics& metrics, TimeUs now, F
       .Value(loop.pages_total - loop.pages_free, {{"state", "used"}});
   to->Gauge("hydrant_pages_spared", "Pages more that would be used if sequences shared none.")
       .Value(loop.pages_spared);
-  to->Gauge("hydrant_state_pages", "State pages for sequences that share pages, by state.")
-      .Value(loop.states_free, {{"state", "free"}})
-      .Value(loop.states_total - loop.states_free, {{"state", "used"}});
+  to->Gauge("hydrant_state_pages", "Used pages that hold scores of the entries in others.")
+      .Value(loop.state_pages);
   to->Gauge("hydrant_requests", "Accepted requests that have not ended, by state.")
       .Value(loop.running, {{"state", "running"}})
       .Value(loop.prefilling, {{"state", "prefilling"}})

@@ -6,6 +6,8 @@
 
 #include "engine/cache/policy_registry.h"
 #include "engine/cache/prompt_scorer.h"
+#include "engine/cache/prompt_statistics.h"
+#include "engine/cache/state_slabs.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "kernels/ops/share_budget.h"
@@ -177,6 +179,17 @@ absl::Status CheckProtection(const CacheSpec& spec, const CachePlan& plan) {
                   spec.protected_window_size.value_or(plan.rule.recent)));
 }
 
+// What the rule or the scorer keeps of each entry, and what is needed of them when they are cut. A
+// cache that grows without a cap is ranked when another turn of a conversation is read
+// (TurnBudget::cut_to).
+int StateLinesOf(const CachePlan& plan) {
+  const DecodeRule& rule = plan.rule;
+  if (rule.weighted || rule.revision == Revision::kBelowMean ||
+      plan.open == OpenUntil::kPromptRead || MeasuresMassInPages(plan))
+    return kAllStateLines;
+  return !plan.policy->Evicts() || rule.by_position ? kNoStateLines : kScoreLines;
+}
+
 // Every layer of the model has a window: there is nothing that a policy could choose.
 CachePlan PlanOfNoLayer(const PromptShape& prompt) {
   CachePlan plan;
@@ -254,7 +267,9 @@ absl::StatusOr<CachePlan> PlanCache(const CacheSpec& spec, const PromptShape& pr
   HYDRANT_RETURN_IF_ERROR(CheckProtection(spec, plan));
   HYDRANT_RETURN_IF_ERROR(CheckRolling(spec, plan));
   HYDRANT_RETURN_IF_ERROR(FillGuard(spec, *policy, &plan));
-  return prompt.num_layers > 0 ? plan : PlanOfNoLayer(prompt);
+  if (prompt.num_layers == 0) return PlanOfNoLayer(prompt);
+  plan.state_lines = StateLinesOf(plan);
+  return plan;
 }
 
 CachePlan Decide(const CachePlan& plan, const Observations& observations) {

@@ -54,6 +54,9 @@ struct CachePlan {
   std::shared_ptr<const PromptScorer> scorer = DefaultScorer();
   OpenUntil open = OpenUntil::kDecided;
   std::shared_ptr<const PolicyState> state;  // may be null
+  // Of state, that each page of its heads needs as long as the request lives, whatever becomes of
+  // the plan (engine/cache/state_slabs.h). PlanCache() says it.
+  int state_lines = 0;
 
   int32_t LayerBudget(int layer) const {
     return layer_budgets.empty() ? budget : layer_budgets[layer];

@@ -1,6 +1,7 @@
 #include "engine/cache/cache_space.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -40,7 +41,6 @@ CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuff
       num_heads_(limits.num_layers * limits.num_kv_heads),
       full_heads_(limits.FullLayers() * limits.num_kv_heads),
       blocks_(limits.num_blocks, shuffle_seed),
-      states_(std::max(0, limits.num_states - limits.num_blocks), shuffle_seed),
       host_pages_(limits.num_host_pages),
       table_(limits.table_entries),
       arena_(limits.prefill_arena_tokens) {
@@ -50,15 +50,19 @@ CacheSpace::CacheSpace(const EngineLimits& limits, std::optional<uint64_t> shuff
 
 int64_t CacheSpace::PagesMissing(const SequenceSpace& space, int64_t tokens) const {
   if (tokens <= space.capacity) return 0;
-  int64_t missing = 0;
-  for (int head = 0; head < num_heads_; ++head)
+  int64_t missing = 0, of_state = 0;
+  for (int head = 0; head < num_heads_; ++head) {
     missing += std::max(0, PagesAt(space.spans[head], tokens) - space.pages[head]);
+    if (head + 1 == full_heads_) of_state = missing;
+  }
+  missing += SlabsMissing(space, of_state);
   return std::max<int64_t>(0, missing + CopiesBefore(tokens, space) - space.promised_pages);
 }
 
 int64_t CacheSpace::PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
   const int64_t windowed = PagesOf(InWindow(limits, plan).MostUntil(tokens), limits.block_size);
-  return plan.life->PagesUntil(plan, tokens, limits.block_size) +
+  const int64_t pages = plan.life->PagesUntil(plan, tokens, limits.block_size);
+  return pages + SlabsFor(limits, plan, pages) +
          windowed * limits.window_layers * limits.num_kv_heads;
 }
 
@@ -67,11 +71,12 @@ double CacheSpace::LikelyPages(const CachePlan& plan, int64_t tokens) const {
   if (limits_.FullLayers() == 0 || !plan.life->ReportsPrompt()) return most;
   // A head's last page is half full.
   const double pages =
-      plan.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5;
+      full_heads_ * (plan.MeanEntriesAfter(tokens) / static_cast<double>(limits_.block_size) + 0.5);
+  const auto slabs = static_cast<double>(SlabsFor(limits_, plan, std::llround(pages)));
   const auto windowed =
       static_cast<double>(PagesOf(InWindow(limits_, plan).MostUntil(tokens), limits_.block_size) *
                           (num_heads_ - full_heads_));
-  return std::min(most, pages * full_heads_ + windowed);
+  return std::min(most, pages + slabs + windowed);
 }
 
 bool CacheSpace::FitsAlone(const EngineLimits& limits, const CachePlan& plan, int64_t tokens) {
@@ -121,8 +126,12 @@ void CacheSpace::CountPromise(SequenceSpace* space) {
 void CacheSpace::LowerPromise(SequenceSpace* space) {
   if (space->promised_tokens == 0) return;
   HYDRANT_CHECK(space->lengths_known);
-  int64_t most = 0;
-  for (const HeadSpan& span : space->spans) most += PagesAt(span, space->promised_tokens);
+  int64_t most = 0, of_state = 0;
+  for (int head = 0; head < num_heads_; ++head) {
+    most += PagesAt(space->spans[head], space->promised_tokens);
+    if (head + 1 == full_heads_) of_state = most;
+  }
+  most += limits_.slab.SlabsFor(of_state, space->state_lines);
   space->most_pages = std::min(space->most_pages, most);
   CountPromise(space);
 }
@@ -153,6 +162,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   Bound(args, space);
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
+  SetStateLines(plan, space);
   updates->setups.push_back({space->slot, plan, shared * limits_.block_size});
   if (shared > 0) TakePrefixPages(args, shared, space);
   // What is cut on the way, or reported, grows on afterwards.
@@ -163,8 +173,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   if (!placed) {  // only table space can lack here
     updates->setups.pop_back();
     Unpublish(space);
-    for (const int32_t block : space->unassigned_pages) blocks_.Free(block);
-    for (int head = 0; head < full_heads_; ++head) FreePagesPast(0, head, space);
+    FreePages(space);
     *space = SequenceSpace();
     if (args.prompt_tokens > 0) arena_.Free(*arena, args.prompt_tokens);
     return Lacks(WaitReason::kBlockTables);
@@ -184,15 +193,19 @@ bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int64_t tokens, Sequ
       static_cast<int32_t>(PagesOf(plan.life->WidestKeep(plan), limits_.block_size));
   for (int head = full_heads_; head < num_heads_; ++head)
     row_width = std::max(row_width, PagesAt(space->spans[head], tokens));
-  std::vector<int32_t>& pages = space->unassigned_pages;
+  std::vector<PageIds>& pages = space->unassigned_pages;
   pages.resize(plan.life->UnassignedPages(plan, limits_.block_size));
-  HYDRANT_CHECK(blocks_.Allocate(pages));
+  TakeSlabs(SlabsMissing(*space, static_cast<int64_t>(pages.size())), space);
+  for (PageIds& page : pages) {
+    HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
+    page.state = TakeState(0, space);
+  }
+  space->num_pages += static_cast<int64_t>(pages.size());
   if (!WidenRow(row_width, space, updates)) return false;
-  space->num_pages = static_cast<int64_t>(pages.size());
   updates->setups.back().unassigned_pages = static_cast<int32_t>(pages.size());
   const int64_t first = space->TableIndex(num_heads_, 0);
   for (size_t i = 0; i < pages.size(); ++i)
-    updates->updates.push_back({first + static_cast<int64_t>(i), {pages[i], pages[i]}});
+    updates->updates.push_back({first + static_cast<int64_t>(i), pages[i]});
   HYDRANT_CHECK(TryGrow(tokens, space, updates));
   return true;
 }
@@ -201,31 +214,30 @@ void CacheSpace::AssignPages(std::span<const int32_t> entries, std::span<const P
                              SequenceSpace* space) {
   const auto count = static_cast<int64_t>(space->unassigned_pages.size());
   table_.Free(space->TableIndex(num_heads_, 0), count);
-  std::vector<int32_t> unassigned = std::move(space->unassigned_pages);
-  space->unassigned_pages.clear();
-  std::sort(unassigned.begin(), unassigned.end());
+  const auto by_data = [](const PageIds& a, const PageIds& b) { return a.data < b.data; };
+  std::vector<PageIds> unassigned = std::exchange(space->unassigned_pages, {});
+  std::sort(unassigned.begin(), unassigned.end(), by_data);
   std::vector<bool> assigned(unassigned.size(), false);
   size_t next = 0;
   for (int head = 0; head < full_heads_; ++head) {
     space->pages[head] = static_cast<int32_t>(PagesOf(entries[head], limits_.block_size));
     HYDRANT_CHECK(space->pages[head] <= space->row_width);
     for (int32_t i = 0; i < space->pages[head]; ++i, ++next) {
-      const int32_t id = pages.empty() ? unassigned.at(next) : pages[next].data;
-      const auto at = std::lower_bound(unassigned.begin(), unassigned.end(), id);
-      HYDRANT_CHECK(at != unassigned.end() && *at == id && !assigned[at - unassigned.begin()]);
+      const PageIds page = pages.empty() ? unassigned.at(next) : pages[next];
+      const auto at = std::lower_bound(unassigned.begin(), unassigned.end(), page, by_data);
+      HYDRANT_CHECK(at != unassigned.end() && *at == page && !assigned[at - unassigned.begin()]);
       assigned[at - unassigned.begin()] = true;
-      space->blocks[space->BlockIndex(head, i)] = {id, id};
+      space->blocks[space->BlockIndex(head, i)] = page;
     }
   }
   for (size_t i = 0; i < unassigned.size(); ++i) {
-    if (!assigned[i]) blocks_.Free(unassigned[i]);
+    if (!assigned[i]) FreePage(unassigned[i], space);
   }
-  space->num_pages -= count - static_cast<int64_t>(next);
 }
 
 void CacheSpace::FreePagesPast(int32_t held, int head, SequenceSpace* space) {
-  for (int32_t& pages = space->pages[head]; pages > held; --space->num_pages)
-    FreePage(space->blocks[space->BlockIndex(head, --pages)]);
+  for (int32_t& pages = space->pages[head]; pages > held;)
+    FreePage(space->blocks[space->BlockIndex(head, --pages)], space);
 }
 
 void CacheSpace::SetKept(const CachePlan& plan, std::span<const int32_t> entries,
@@ -269,7 +281,9 @@ CacheSpace::Growth CacheSpace::GrowthTo(int64_t tokens, const SequenceSpace& spa
     const GrowingHead& growing = space.growing[at];
     if (growth.in_order && FullAt(growing) >= tokens) break;
     const int32_t wanted = PagesWanted(growing, growth);
-    growth.pages += std::max(0, wanted - growing.pages);
+    const int32_t lacking = std::max(0, wanted - growing.pages);
+    growth.pages += lacking;
+    if (HasState(space, growing.head)) growth.of_state += lacking;
     growth.row_width = std::max(growth.row_width, wanted);
     at = at + 1 == size ? 0 : at + 1;
   }
@@ -303,11 +317,14 @@ bool CacheSpace::TryGrow(int64_t tokens, SequenceSpace* space, CacheUpdates* upd
   if (tokens <= space->capacity) return true;
   if (space->growing.empty()) ListGrowingHeads(space);
   const Growth growth = GrowthTo(tokens, *space);
-  if (growth.pages + CopiesBefore(tokens, *space) > NumUnpromisedPages() + space->promised_pages)
+  const int64_t slabs = SlabsMissing(*space, growth.of_state);
+  if (growth.pages + slabs + CopiesBefore(tokens, *space) >
+      NumUnpromisedPages() + space->promised_pages)
     return false;
   if (growth.row_width > space->row_width && !WidenRow(growth.row_width, space, updates))
     return false;
   if (tokens > OverwritesAfter(*space)) CopyShared(tokens, space, updates);
+  if (slabs > 0) TakeSlabs(slabs, space);
   PlacePages(growth, space, updates);
   return true;
 }
@@ -358,7 +375,7 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
     GrowingHead& growing = heads[space->next_growing];
     const int head = growing.head;
     for (const int32_t wanted = PagesWanted(growing, growth); growing.pages < wanted; ++next) {
-      const PageIds page = {*next, *next};
+      const PageIds page = {*next, TakeState(head, space)};
       space->blocks[space->BlockIndex(head, growing.pages)] = page;
       *update++ = {space->TableIndex(head, growing.pages++), page};
     }
@@ -413,6 +430,16 @@ void CacheSpace::CutHead(int head, const HeadSpan& then, int64_t tokens, Sequenc
   space->capacity = 0;
 }
 
+void CacheSpace::FreePages(SequenceSpace* space) {
+  for (int head = 0; head < num_heads_; ++head) {
+    for (int32_t i = 0; i < space->pages[head]; ++i)
+      blocks_.Free(space->blocks[space->BlockIndex(head, i)].data);
+  }
+  for (const PageIds& page : space->unassigned_pages) blocks_.Free(page.data);
+  for (const int32_t slab : space->slabs) blocks_.Free(slab);
+  num_slabs_ -= static_cast<int64_t>(space->slabs.size());
+}
+
 bool CacheSpace::TryOpenArena(int64_t tokens, SequenceSpace* space) {
   HYDRANT_CHECK(space->IsOpen() && space->arena_tokens == 0);
   const std::optional<int64_t> arena = arena_.Allocate(tokens);
@@ -433,7 +460,8 @@ bool CacheSpace::TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUp
   updates->swap_outs.push_back(
       {.slot = space.slot,
        .kept = kept->kept,
-       .pages = SwapsOf(space, *kept, std::vector<int32_t>(num_heads_, 0), true)});
+       .pages = SwapsOf(space, *kept, std::vector<int32_t>(num_heads_, 0), true),
+       .state_lines = space.state_lines});
   return true;
 }
 
@@ -457,12 +485,11 @@ std::vector<PageCopy> CacheSpace::SwapsOf(const SequenceSpace& space, const Kept
   const int32_t* host = kept.host_pages.data();
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t i = 0; i < kept.pages[head]; ++i) {
-      const PageIds there = {host[i], host[i]};
+      PageIds there = {host[i], host[i]};
       PageIds here = space.blocks[space.BlockIndex(head, i)];
-      if (i < shared[head]) {
-        if (here.state == here.data) continue;
-        here.data = kNotCopied;
-      }
+      if (i < shared[head]) here.data = there.data = kNotCopied;
+      if (here.state == kNoState) here.state = there.state = kNotCopied;
+      if (here.data == kNotCopied && here.state == kNotCopied) continue;
       copies.push_back(out ? PageCopy{here, there} : PageCopy{there, here});
     }
     host += kept.pages[head];
@@ -474,7 +501,7 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
                            CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && !kept.IsEmpty());
   const std::vector<int32_t> shared = SharedOfKept(args, kept);
-  if (!HasRoomFor(args, static_cast<int64_t>(kept.host_pages.size()),
+  if (!HasRoomFor(args, WithSlabs(*args.plan, kept.pages),
                   std::accumulate(shared.begin(), shared.end(), int64_t{0})))
     return false;
   space->spans = kept.spans;
@@ -482,8 +509,10 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
   if (!TakePages(*args.plan, kept.pages, shared, FindPublisher(kept.key), space, updates))
     return false;
   updates->setups.push_back({space->slot, *args.plan});
-  updates->swap_ins.push_back(
-      {.slot = space->slot, .kept = kept.kept, .pages = SwapsOf(*space, kept, shared, false)});
+  updates->swap_ins.push_back({.slot = space->slot,
+                               .kept = kept.kept,
+                               .pages = SwapsOf(*space, kept, shared, false),
+                               .state_lines = space->state_lines});
   if (args.others_may_follow) PublishAs({kept.key}, SharablePages(args, kept.spans), space);
   return true;
 }
@@ -499,12 +528,7 @@ void CacheSpace::Release(SequenceSpace* space) {
   if (!space->IsOpen()) return;
   Unpublish(space);
   CloseArena(space);
-  for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = 0; i < space->pages[head]; ++i) {
-      FreePage(space->blocks[space->BlockIndex(head, i)]);
-    }
-  }
-  for (const int32_t block : space->unassigned_pages) blocks_.Free(block);
+  FreePages(space);
   promised_pages_ -= space->promised_pages;
   table_.Free(space->row_begin, EntriesOf(*space));
   free_slots_.push_back(space->slot);

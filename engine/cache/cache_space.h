@@ -7,9 +7,15 @@
 // Heads may hold different numbers of entries: the arrays of SequenceSpace are per (layer, head),
 // and a step costs O(1) a sequence, and as much again for every head that crosses a page's border.
 //
-// Sequences share data pages whose entries stay as they were written (CachePlan::LeavesEntries):
-// each is an owner, and the pages go home when the last one gives them up. State pages are never
-// shared by those who change them. Whole pages only, so what a head appends lies in pages of its
+// Where a plan keeps state of entries (CachePlan::state_lines), each page of its heads names some,
+// in pages that are lent for it: slabs (engine/cache/state_slabs.h). They are one sequence's, count
+// as its pages, and are as many as the state of what it holds fills. After a cut state is moved out
+// of those that are too many, and these go home, by PackState(); until then its pages take what is
+// free in them.
+//
+// Sequences share pages whose entries stay as they were written (CachePlan::LeavesEntries): each is
+// an owner, and the pages go home when the last one gives them up. Each has state of its own for
+// them. Whole pages only, so what a head appends lies in pages of its
 // own; before it overwrites an entry it gets copies (TryGrow). Three ways lead there: a sample of
 // another's prompt (TryFork), a prompt of which every head keeps everything and that begins as one
 // whose pages are there (TryOpen, Publish), and a context that others went on from (TrySwapIn).
@@ -58,7 +64,7 @@ struct SequenceSpace {
   int32_t row_width = 0;  // block ids reserved a head
   int64_t row_begin = 0;  // table arena
   int64_t capacity = 0;   // tokens the sequence may see before a head needs another page
-  int64_t num_pages = 0;
+  int64_t num_pages = 0;  // slabs included
   // A ring of the heads that grow, from `next_growing` on in the order in which their pages will be
   // full: a head that gets a page is full again block_size tokens later, after all others, and
   // keeps its place. Empty: TryGrow makes it anew, as it must once `spans` or `pages` have changed.
@@ -66,16 +72,20 @@ struct SequenceSpace {
   size_t next_growing = 0;
   bool lengths_known = true;   // false: SetKept() is to come
   std::vector<int32_t> pages;  // [heads] pages held
-  // [row_width, heads]: a page more for every head is one run of memory. One that is another's too,
-  // or was, may have a state page with an id of its own (CacheSpace::ShareOf).
+  // [row_width, heads]: a page more for every head is one run of memory.
   std::vector<PageIds> blocks;
+  // Of the heads that a plan is about: what each of their pages needs, the slabs that have it, and
+  // the ids in them that no page names.
+  int state_lines = kNoStateLines;
+  int32_t states_a_slab = 0;
+  std::vector<int32_t> slabs, free_states;
   std::vector<HeadSpan> spans;  // [heads]
   int32_t row_limit = 0;        // block ids a head can ever need
   int arena_begin = 0;          // prefill arena, in tokens
   int arena_tokens = 0;         // 0: no prompt is open
   // Ids behind its rows, until it is reported which head the engine has given which; empty: all are
   // their heads' own.
-  std::vector<int32_t> unassigned_pages;
+  std::vector<PageIds> unassigned_pages;
   // [heads] of its pages, the first ones, that may have other owners; empty: none have.
   std::vector<int32_t> shared;
   int64_t cut_at = kAnyLength;       // WillBeCut()
@@ -85,6 +95,12 @@ struct SequenceSpace {
   std::vector<PrefixKey> published;  // under which others find the first pages of its heads
 
   bool IsOpen() const { return slot >= 0; }
+  // Without slabs.
+  int64_t NumDataPages() const { return num_pages - static_cast<int64_t>(slabs.size()); }
+  // Whether a slab is more than the pages need.
+  bool HasSpareSlab() const {
+    return !slabs.empty() && static_cast<int64_t>(free_states.size()) >= states_a_slab;
+  }
   // Where the id of a head's page lies: here, and in the table arena.
   int64_t BlockIndex(int head, int32_t page) const {
     return page * static_cast<int64_t>(pages.size()) + head;
@@ -176,6 +192,9 @@ class CacheSpace {
   // `pages` where it had unassigned ones (CacheReport::pages); what they do not need goes home.
   void SetKept(const CachePlan& plan, std::span<const int32_t> entries,
                std::span<const PageIds> pages, SequenceSpace* space);
+  // Moves state together and sends home the slabs that this leaves empty, where HasSpareSlab(). To
+  // be called before all else that is made of a batch: slabs may be others' in the same one.
+  void PackState(SequenceSpace* space, CacheUpdates* updates);
   // No head is to hold more than is known now: pages that were promised beyond that are others'. No
   // effect where nothing was promised. REQUIRES: its lengths are known, and no Raise() follows
   void LowerPromise(SequenceSpace* space);
@@ -205,6 +224,10 @@ class CacheSpace {
     return PagesFor(limits_, plan, tokens);
   }
   static int64_t PagesFor(const EngineLimits& limits, const CachePlan& plan, int64_t tokens);
+  // Of these, where its heads hold so many, those for state.
+  static int64_t SlabsFor(const EngineLimits& limits, const CachePlan& plan, int64_t pages) {
+    return limits.slab.SlabsFor(pages, plan.state_lines);
+  }
   // About what a sequence holds on the way there whose prompt has been compressed: where heads hold
   // different numbers of entries, by their average.
   double LikelyPages(const CachePlan& plan, int64_t tokens) const;
@@ -226,18 +249,13 @@ class CacheSpace {
   int64_t NumPages() const { return blocks_.NumBlocks(); }
   int64_t NumSharedPages() const { return blocks_.NumShared(); }
   int64_t NumSparedPages() const { return blocks_.NumSpared(); }
-  // State pages for sequences that share data pages.
-  int64_t NumStates() const { return states_.NumBlocks(); }
-  int64_t NumFreeStates() const { return states_.NumFree(); }
+  int64_t NumSlabs() const { return num_slabs_; }
   int64_t NumFreeHostPages() const { return host_pages_.NumFree(); }
   int64_t NumFreeKept() const { return static_cast<int64_t>(free_kept_.size()); }
   int64_t NumFreeTableEntries() const { return table_.NumFree(); }
   int64_t NumFreeArenaTokens() const { return arena_.NumFree(); }
   int64_t NumFreeSlots() const { return static_cast<int64_t>(free_slots_.size()); }
   bool IsLivePage(int32_t block) const { return blocks_.IsLive(block); }
-  bool IsLiveState(int32_t state) const {
-    return state < limits_.num_blocks || states_.IsLive(state - limits_.num_blocks);
-  }
   int NumOwners(int32_t block) const { return blocks_.NumOwners(block); }
 
  private:
@@ -276,6 +294,7 @@ class CacheSpace {
     int64_t tokens = 0;     // that the sequence is to see
     size_t heads = 0;       // of the ring, from next_growing on, may need pages
     int64_t pages = 0;      // that they lack
+    int64_t of_state = 0;   // of these, those that need some
     int32_t row_width = 0;  // that they need
     bool in_order = false;  // a page each at most: the ring stays in its order
   };
@@ -289,23 +308,39 @@ class CacheSpace {
   // head only state is copied, where the head has its own.
   std::vector<PageCopy> SwapsOf(const SequenceSpace& space, const KeptSpace& kept,
                                 std::span<const int32_t> shared, bool out) const;
-  // So many pages, `shared` of which are others'; where all is promised, that many less.
+  // So many pages, slabs included, `shared` of which are others'; where all is promised, that many
+  // less.
   bool HasRoomFor(const OpenArgs& args, int64_t pages, int64_t shared);
   // Sets what it may come to hold.
   void Bound(const OpenArgs& args, SequenceSpace* space) const;
   void CountPromise(SequenceSpace* space);
   void FreePagesPast(int32_t held, int head, SequenceSpace* space);
+  void FreePage(PageIds page, SequenceSpace* space);
+  void FreePages(SequenceSpace* space);  // all of them
+  // What the pages of all its heads need, by its plan.
+  void SetStateLines(const CachePlan& plan, SequenceSpace* space) const;
+  bool HasState(const SequenceSpace& space, int head) const {
+    return head < full_heads_ && space.state_lines != kNoStateLines;
+  }
+  // Slabs that are missing for the state of so many pages more.
+  static int64_t SlabsMissing(const SequenceSpace& space, int64_t pages) {
+    const int64_t lacking = pages - static_cast<int64_t>(space.free_states.size());
+    return space.state_lines == kNoStateLines || lacking <= 0
+               ? 0
+               : PagesOf(lacking, space.states_a_slab);
+  }
+  // Pages of each head, and the slabs that they need.
+  int64_t WithSlabs(const CachePlan& plan, std::span<const int32_t> pages) const;
+  // Of pages of each head, those that have state where the plan keeps any.
+  int64_t PagesOfState(std::span<const int32_t> pages) const;
+  // REQUIRES: as many pages are free
+  void TakeSlabs(int64_t slabs, SequenceSpace* space);
+  // REQUIRES: there is one, or the head needs none
+  int32_t TakeState(int head, SequenceSpace* space) const;
 
   // page_sharing.cc.
-  // A page of another's as one of a head's: its data, and where the head's plan changes state pages
-  // one of its own. REQUIRES: there is one
-  PageIds ShareOf(PageIds others, const CachePlan& plan, int head);
-  void FreePage(PageIds page);
-  bool HasOwnState(const CachePlan& plan, int head) const {
-    return head < full_heads_ && plan.rule.ChangesState();
-  }
-  // Shares none in the layers without a window where there are too few state pages for all.
-  void KeepToFreeStates(const CachePlan& plan, std::vector<int32_t>* shared) const;
+  // A page of another's as one of a head's: its data, and state of its own.
+  PageIds ShareOf(PageIds others, int head, SequenceSpace* space);
   // Of each head's pages, those that its sequence and another may both own when it has seen
   // args.tokens.
   std::vector<int32_t> SharablePages(const OpenArgs& args, std::span<const HeadSpan> spans) const;
@@ -318,7 +353,8 @@ class CacheSpace {
   // [heads] of a kept cache's pages, the first of each head, those that another has in the pool.
   std::vector<int32_t> SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const;
   void TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space);
-  // Pages of the named heads: the first `shared` of them are the other's, the rest is its own.
+  // Pages of the named heads, and slabs: the first `shared` of them are the other's, the rest is
+  // its own.
   bool TakePages(const CachePlan& plan, std::span<const int32_t> pages,
                  std::span<const int32_t> shared, const SequenceSpace* other, SequenceSpace* space,
                  CacheUpdates* updates);
@@ -336,13 +372,13 @@ class CacheSpace {
   int num_heads_;   // layers * KV heads
   int full_heads_;  // of these, those that a plan is about
   BlockAllocator blocks_;
-  BlockAllocator states_;  // those past num_blocks; their ids begin there
   BlockAllocator host_pages_;
   std::vector<int> free_kept_;
   RangeAllocator table_;
   RangeAllocator arena_;
   std::vector<int> free_slots_;
   int64_t promised_pages_ = 0;  // to all; as many are free
+  int64_t num_slabs_ = 0;
   WaitReason wait_reason_ = WaitReason::kArrived;
   std::unordered_multimap<PrefixKey, const SequenceSpace*, PrefixKeyHash> publishers_;
   uint64_t next_kept_ = 0;      // makes KeptSpace::key

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
+#include "engine/cache/state_slabs.h"
 #include "kernels/ops/copy_pages.h"
 #include "kernels/ops/table_update.h"
 
@@ -41,6 +42,7 @@ struct SlotFork {
 struct SlotCopies {
   int slot = 0;  // that the copies are for
   std::vector<PageCopy> pages = {};
+  int state_lines = kNoStateLines;  // of each page
 };
 
 // Where a slot's block ids lie in the table arena: (layer, head) begins at row_begin + (layer *
@@ -85,6 +87,7 @@ struct CacheSwap {
   int slot = 0;
   int kept = 0;
   std::vector<PageCopy> pages = {};  // from the pool to the host's memory, or back
+  int state_lines = kNoStateLines;   // of each page
   // Of one that comes back: what penalties count as its prompt and, behind it, as its output; valid
   // during Enqueue().
   std::span<const uint32_t> prompt = {};
@@ -97,6 +100,7 @@ struct CacheUpdates {
   std::vector<SlotDecision> decisions;  // every slot at most once
   std::vector<SlotTurn> turns;          // the same
   std::vector<CacheSwap> swap_outs;
+  std::vector<SlotCopies> moves;  // of state alone: within a slot, by which the slabs become fewer
   std::vector<SlotCopies> copies;
   std::vector<SlotSetup> setups;
   std::vector<SlotFork> forks;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "engine/cache/state_slabs.h"
+
 namespace hydrant {
 
 struct EngineLimits {
@@ -15,8 +17,7 @@ struct EngineLimits {
   int num_kv_heads = 0;
   int block_size = 16;
   int num_blocks = 0;              // pages of the pool
-  int num_states = 0;              // state pages; those past num_blocks are for sequences that
-                                   // share data pages (kernels/kv_pages.h)
+  SlabShape slab = {};             // of those that are lent for state
   int64_t table_entries = 0;       // size of the table arena
   int num_prefix_blocks = 0;       // prefix blocks (kernels/ops/prefix_blocks.h); 0: none are kept
   int query_blocks = 1;            // that hold queries, for each that holds keys and values

@@ -25,24 +25,9 @@ bool KeepsPromptInOrder(const CachePlan& plan, int64_t until) {
 
 }  // namespace
 
-PageIds CacheSpace::ShareOf(PageIds others, const CachePlan& plan, int head) {
+PageIds CacheSpace::ShareOf(PageIds others, int head, SequenceSpace* space) {
   blocks_.Share(others.data);
-  if (!HasOwnState(plan, head)) return {others.data, others.data};
-  int32_t state = 0;
-  HYDRANT_CHECK(states_.Allocate(std::span(&state, 1)));
-  return {others.data, limits_.num_blocks + state};
-}
-
-void CacheSpace::FreePage(PageIds page) {
-  blocks_.Free(page.data);
-  if (page.state != page.data) states_.Free(page.state - limits_.num_blocks);
-}
-
-void CacheSpace::KeepToFreeStates(const CachePlan& plan, std::vector<int32_t>* shared) const {
-  if (!plan.rule.ChangesState()) return;
-  const auto end = shared->begin() + full_heads_;
-  if (std::accumulate(shared->begin(), end, int64_t{0}) > states_.NumFree())
-    std::fill(shared->begin(), end, 0);
+  return {others.data, TakeState(head, space)};
 }
 
 int64_t CacheSpace::OverwritesAfter(const SequenceSpace& space) const {
@@ -74,12 +59,11 @@ void CacheSpace::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* 
     for (int32_t i = 0; i < shared; ++i) {
       PageIds& page = space->blocks[space->BlockIndex(head, i)];
       if (!blocks_.IsShared(page.data)) continue;
-      const PageIds others = page;
+      const int32_t others = page.data;
       HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
-      page.state = page.data;
-      copies.pages.push_back({others, page});
+      copies.pages.push_back({{others, kNotCopied}, {page.data, kNotCopied}});
       updates->updates.push_back({space->TableIndex(head, i), page});
-      FreePage(others);
+      blocks_.Free(others);
     }
   }
   Unpublish(space);
@@ -138,21 +122,16 @@ int32_t CacheSpace::NumSharedOfPrompt(const OpenArgs& args) const {
   if (args.prefix.empty() || PagesAPrefixBlock() == 0 ||
       !KeepsPromptInOrder(*args.plan, args.SharesUntil(args.plan->prompt.tokens)))
     return 0;
-  int64_t most = static_cast<int64_t>(args.prefix.size());
-  if (args.plan->rule.ChangesState() && full_heads_ > 0)
-    most = std::min(most, states_.NumFree() / (int64_t{full_heads_} * PagesAPrefixBlock()));
-  int32_t blocks = 0;
-  while (blocks < most && FindPublisher(args.prefix[blocks]) != nullptr) ++blocks;
-  return blocks * PagesAPrefixBlock();
+  const auto unknown = [&](const PrefixKey& key) { return FindPublisher(key) == nullptr; };
+  const auto end = std::find_if(args.prefix.begin(), args.prefix.end(), unknown);
+  return static_cast<int32_t>(end - args.prefix.begin()) * PagesAPrefixBlock();
 }
 
 std::vector<int32_t> CacheSpace::SharedOfKept(const OpenArgs& args, const KeptSpace& kept) const {
   // Another turn may cut the heads, or raise their caps.
   if (FindPublisher(kept.key) == nullptr || args.promised != nullptr)
     return std::vector<int32_t>(num_heads_, 0);
-  std::vector<int32_t> shared = SharablePages(args, kept.spans);
-  KeepToFreeStates(*args.plan, &shared);
-  return shared;
+  return SharablePages(args, kept.spans);
 }
 
 int64_t CacheSpace::NumSharedWhenOpened(const OpenArgs& args, const KeptSpace& kept) const {
@@ -163,16 +142,17 @@ int64_t CacheSpace::NumSharedWhenOpened(const OpenArgs& args, const KeptSpace& k
 void CacheSpace::TakePrefixPages(const OpenArgs& args, int32_t pages, SequenceSpace* space) {
   const int32_t pages_a_block = PagesAPrefixBlock();
   HYDRANT_CHECK(pages_a_block > 0);
+  TakeSlabs(SlabsMissing(*space, int64_t{pages} * full_heads_), space);
   space->blocks.resize(static_cast<size_t>(pages) * num_heads_);
   for (int32_t i = 0; i < pages; ++i) {
     const SequenceSpace* publisher = FindPublisher(args.prefix[i / pages_a_block]);
     for (int head = 0; head < full_heads_; ++head) {
       space->blocks[space->BlockIndex(head, i)] =
-          ShareOf(publisher->blocks[publisher->BlockIndex(head, i)], *args.plan, head);
+          ShareOf(publisher->blocks[publisher->BlockIndex(head, i)], head, space);
     }
   }
   std::fill_n(space->pages.begin(), full_heads_, pages);
-  space->num_pages = int64_t{pages} * full_heads_;
+  space->num_pages += int64_t{pages} * full_heads_;
   const auto blocks = args.prefix.first(pages / pages_a_block);
   PublishAs({blocks.begin(), blocks.end()}, space->pages, space);
 }
@@ -200,14 +180,16 @@ bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages
     return Lacks(WaitReason::kBlockTables);
   }
   free_slots_.pop_back();
+  SetStateLines(plan, space);
+  TakeSlabs(SlabsFor(limits_, plan, PagesOfState(pages)), space);
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t& held = space->pages[head]; held < pages[head]; ++held) {
       PageIds& page = space->blocks[space->BlockIndex(head, held)];
       if (held < shared[head]) {
-        page = ShareOf(other->blocks[other->BlockIndex(head, held)], plan, head);
+        page = ShareOf(other->blocks[other->BlockIndex(head, held)], head, space);
       } else {
         HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
-        page.state = page.data;
+        page.state = TakeState(head, space);
       }
       updates->updates.push_back({space->TableIndex(head, held), page});
     }
@@ -221,23 +203,23 @@ bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages
 bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpace* space,
                          CacheUpdates* updates) {
   HYDRANT_CHECK(!space->IsOpen() && from->IsOpen() && from->lengths_known);
-  std::vector<int32_t> shared = SharablePages(args, from->spans);
-  KeepToFreeStates(*args.plan, &shared);
+  const std::vector<int32_t> shared = SharablePages(args, from->spans);
   std::vector<int32_t> pages = from->pages;
   for (int head = 0; head < num_heads_; ++head)
     pages[head] = std::min(pages[head], PagesAt(from->spans[head], args.tokens));
-  if (!HasRoomFor(args, std::accumulate(pages.begin(), pages.end(), int64_t{0}),
+  if (!HasRoomFor(args, WithSlabs(*args.plan, pages),
                   std::accumulate(shared.begin(), shared.end(), int64_t{0})))
     return false;
   space->spans = from->spans;
   Bound(args, space);
   if (!TakePages(*args.plan, pages, shared, from, space, updates)) return false;
   MarkShared(shared, from);
-  SlotCopies copies = {.slot = space->slot};
+  SlotCopies copies = {.slot = space->slot, .state_lines = space->state_lines};
   for (int head = 0; head < num_heads_; ++head) {
-    for (int32_t i = HasOwnState(*args.plan, head) ? 0 : shared[head]; i < pages[head]; ++i) {
+    for (int32_t i = HasState(*space, head) ? 0 : shared[head]; i < pages[head]; ++i) {
       PageIds to = space->blocks[space->BlockIndex(head, i)];
       if (i < shared[head]) to.data = kNotCopied;
+      if (to.state == kNoState) to.state = kNotCopied;
       copies.pages.push_back({from->blocks[from->BlockIndex(head, i)], to});
     }
   }

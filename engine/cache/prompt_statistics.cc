@@ -8,6 +8,10 @@ namespace hydrant {
 
 bool MeasuresMass(const CachePlan& plan) { return plan.Compresses() && !plan.rule.weighted; }
 
+bool MeasuresMassInPages(const CachePlan& plan) {
+  return MeasuresMass(plan) && plan.life->CutPrompt(plan, plan.prompt.num_layers).has_value();
+}
+
 std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read) {
   const std::vector<ColumnStatistic> reading = plan.scorer->Statistics(plan, read);
   const std::vector<ColumnStatistic> echo = plan.scorer->Echo(plan);

@@ -19,8 +19,11 @@ struct PromptStatistic {
 
 // The place of the attention of the last queries, by which retained mass is measured.
 inline constexpr int kMassStatistic = kMaxColumnStatistics - 1;
-// Whether that is kept beside the entries. A weighted slot has its own use for the place.
+// Whether that is measured. Samples stand for entries: no mass is theirs alone.
 bool MeasuresMass(const CachePlan& plan);
+// And of entries in pages, beside which it is kept: what is cut there is not known while a layer is
+// written.
+bool MeasuresMassInPages(const CachePlan& plan);
 
 // Where `read` tokens are read, the prompt's and a probe's.
 std::vector<PromptStatistic> StatisticsOf(const CachePlan& plan, int read);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cache/state_slabs.h"
+#include "kernels/check.h"
 #include "kernels/status_macros.h"
 
 namespace hydrant {
@@ -239,7 +241,7 @@ void PromptCompressor::WriteWindow(const LayerTables& to, const PrefillSlice& sl
                           .rotary = layer_kv.rotary,
                           .slot = slot,
                           .layer = to.layer,
-                          .pages = kv.pages(),
+                          .pages = KvState::WithState(kv.pages(), kNoStateLines),
                           .tables = to.tables});
   }
 }
@@ -256,7 +258,7 @@ void PromptCompressor::Append(int layer, const PrefillSlice& slice, const LayerK
                          .first_position = slice.num_seen,
                          .slot = slice.slot,
                          .layer = layer,
-                         .pages = kv.pages(),
+                         .pages = kv.PagesOf(slice.slot),
                          .tables = kv.tables()});
   if (!slice.keep.empty()) cutter_.CutLayer(layer, slice, kv);
 }
@@ -310,6 +312,9 @@ void PromptCompressor::Select(const PromptLayer& layer, const float* scores) {
 void PromptCompressor::Write(const PromptLayer& layer, const float* scores, const LayerCut& cut,
                              bool everything, const KvState& kv) {
   const CachePlan& plan = *layer.plan;
+  const float* beside =
+      MeasuresMassInPages(plan) ? layer.statistics[kMassStatistic] : plan.scorer->Second(layer);
+  HYDRANT_CHECK(beside == nullptr || plan.state_lines == kAllStateLines);
   backend_->WritePages({.k = layer.kv.k,
                         .v = layer.kv.v,
                         .kv_head_stride = layer.kv.head_stride,
@@ -320,16 +325,25 @@ void PromptCompressor::Write(const PromptLayer& layer, const float* scores, cons
                         .kept_stride = layer.stride,
                         .keep = layer.keep,
                         .growth = cut.shared && plan.Growth() != kNoCap ? plan.Growth() : -1,
-                        .window_sums = MeasuresMass(plan) ? layer.statistics[kMassStatistic]
-                                                          : plan.scorer->Second(layer),
+                        .window_sums = beside,
                         .window_stride = layer.stride,
                         .n = layer.n,
                         .num_written = kv.shared_tokens(layer.slot),
                         .rotary = layer.kv.rotary,
                         .slot = layer.slot,
                         .layer = layer.layer,
-                        .pages = kv.pages(),
+                        .pages = kv.PagesOf(layer.slot),
                         .tables = kv.tables()});
+  if (!MeasuresMass(plan) || MeasuresMassInPages(plan)) return;
+  backend_->KeptMass({.window_sums = layer.statistics[kMassStatistic],
+                      .window_stride = layer.stride,
+                      .kept = everything ? nullptr : layer.kept,
+                      .kept_stride = layer.stride,
+                      .keep = layer.keep,
+                      .num_kv_heads = layer.num_kv_heads,
+                      .queries = plan.MassQueries(),
+                      .mass = mass_.data() + layer.slot * NumHeads() +
+                              static_cast<size_t>(layer.layer) * layer.num_kv_heads});
 }
 
 void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
@@ -338,7 +352,7 @@ void PromptCompressor::Finish(const PrefillSlice& slice, const KvState& kv) {
 
 void PromptCompressor::FinishSlot(int slot, const KvState& kv) {
   const CachePlan& plan = kv.plan(slot);
-  if (!MeasuresMass(plan)) return;
+  if (!MeasuresMassInPages(plan)) return;
   backend_->RetainedMass({.slot = slot,
                           .queries = plan.MassQueries(),
                           .max_length = plan.life->WidestKeep(plan),

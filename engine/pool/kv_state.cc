@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/cache/prompt_scorer.h"
+#include "engine/cache/state_slabs.h"
 #include "kernels/host_memory.h"
 #include "kernels/status_macros.h"
 
@@ -12,42 +13,51 @@ namespace hydrant {
 
 namespace {
 
-// Pages in one piece of memory, so that the device's granularity is received once. The arrays begin
-// where the widest access of a kernel may.
+// Pages in one piece of memory, so that the device's granularity is received once. State lies
+// beside them, or in some of them.
 class PageArrays {
  public:
-  PageArrays(const KvLayout& layout, int num_blocks, int num_states) : layout_(layout) {
+  PageArrays(const KvLayout& layout, int num_blocks, bool state_beside)
+      : layout_(layout), state_beside_(state_beside) {
     layout_.num_blocks = num_blocks;
-    layout_.num_states = num_states;
+    layout_.log_weight_stride = state_beside ? 0 : layout.block_size;
     const size_t slots = static_cast<size_t>(num_blocks) * layout.block_size;
-    const size_t vectors = BytesOf(layout.dtype, slots * layout.head_dim);
-    keys_ = Place(vectors);
-    values_ = Place(vectors);
+    const SlabShape slabs = SlabShape::Of(layout_);
+    keys_ = Place(num_blocks * slabs.keys_bytes);
+    size_ = slabs.values_line * slabs.line_bytes;
+    values_ = Place(num_blocks * slabs.keys_bytes);
     positions_ = Place(slots * sizeof(int32_t));
-    const size_t states = static_cast<size_t>(num_states) * layout.block_size;
-    scores_ = Place(states * sizeof(float));
-    log_weights_ = Place(2 * states * sizeof(float));
+    if (!state_beside) return;
+    scores_ = Place(slots * sizeof(float));
+    log_weights_ = Place(2 * slots * sizeof(float));
   }
 
   size_t size() const { return size_; }
   KvPages In(uint8_t* memory) const {
-    return {.layout = layout_,
-            .keys = memory + keys_,
-            .values = memory + values_,
-            .positions = reinterpret_cast<int32_t*>(memory + positions_),
-            .scores = reinterpret_cast<float*>(memory + scores_),
-            .log_weights = reinterpret_cast<float*>(memory + log_weights_)};
+    KvPages pages = {.layout = layout_,
+                     .keys = memory + keys_,
+                     .values = memory + values_,
+                     .positions = reinterpret_cast<int32_t*>(memory + positions_)};
+    if (state_beside_) {
+      pages.scores = reinterpret_cast<float*>(memory + scores_);
+      pages.log_weights = reinterpret_cast<float*>(memory + log_weights_);
+    } else {
+      pages.scores = reinterpret_cast<float*>(memory + keys_);
+      pages.log_weights = pages.scores + layout_.block_size;
+    }
+    return pages;
   }
 
  private:
+  // The arrays begin where the widest access of a kernel may.
   size_t Place(size_t bytes) {
-    constexpr size_t kAlignment = 256;
     const size_t offset = size_;
-    size_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    size_ += (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
     return offset;
   }
 
   KvLayout layout_;
+  bool state_beside_;
   size_t size_ = 0;
   size_t keys_ = 0, values_ = 0, positions_ = 0, scores_ = 0, log_weights_ = 0;
 };
@@ -123,14 +133,14 @@ absl::Status KvState::Group::Allocate(Backend& backend, const EngineLimits& limi
 }
 
 absl::Status KvState::AllocatePool() {
-  const PageArrays arrays(pages_.layout, pages_.layout.num_blocks, pages_.layout.num_states);
+  const PageArrays arrays(pages_.layout, pages_.layout.num_blocks, false);
   HYDRANT_RETURN_IF_ERROR(pool_.Allocate(*backend_, arrays.size()));
   pages_ = arrays.In(pool_.data());
   return absl::OkStatus();
 }
 
 absl::Status KvState::AllocateKept(const std::string& directory) {
-  const PageArrays arrays(pages_.layout, limits_.num_host_pages, limits_.num_host_pages);
+  const PageArrays arrays(pages_.layout, limits_.num_host_pages, true);
   HYDRANT_ASSIGN_OR_RETURN(kept_pages_, directory.empty()
                                             ? backend_->AllocateHost(arrays.size())
                                             : AllocateFileMemory(arrays.size(), directory));
@@ -153,10 +163,11 @@ void KvState::Apply(const CacheUpdates& updates) {
   for (const SlotDecision& decision : updates.decisions) Decide(decision);
   for (const SlotTurn& turn : updates.turns) BeginTurn(turn);
   for (const CacheSwap& swap : updates.swap_outs) {
-    CopyPages(swap.pages, pages_, kept_.pages);
+    CopyPages(swap.pages, swap.state_lines, pages_, kept_.pages);
     full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
     windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
   }
+  Copy(updates.moves);
   Copy(updates.copies);
   for (const SlotSetup& setup : updates.setups) SetUp(setup);
   for (const SlotFork& fork : updates.forks) Fork(fork);
@@ -166,25 +177,34 @@ void KvState::Apply(const CacheUpdates& updates) {
     UpdateTable(std::span(updates.updates).subspan(begin, count));
   }
   for (const CacheSwap& swap : updates.swap_ins) {
-    CopyPages(swap.pages, kept_.pages, pages_);
+    CopyPages(swap.pages, swap.state_lines, kept_.pages, pages_);
     full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
     windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
   }
 }
 
-void KvState::CopyPages(std::span<const PageCopy> copies, const KvPages& from, const KvPages& to) {
+KvPages KvState::WithState(KvPages pages, int lines) {
+  if (lines < kScoreLines) pages.scores = nullptr;
+  if (lines < kAllStateLines) pages.log_weights = nullptr;
+  return pages;
+}
+
+void KvState::CopyPages(std::span<const PageCopy> copies, int state_lines, const KvPages& from,
+                        const KvPages& to) {
   for (size_t begin = 0; begin < copies.size(); begin += copies_.size()) {
     const size_t count = std::min(copies_.size(), copies.size() - begin);
     copies_.Write(*backend_, 0, copies.subspan(begin, count));
-    backend_->CopyPages(
-        {.copies = copies_.data(), .count = static_cast<int>(count), .from = from, .to = to});
+    backend_->CopyPages({.copies = copies_.data(),
+                         .count = static_cast<int>(count),
+                         .from = WithState(from, state_lines),
+                         .to = to});
   }
 }
 
 // A page that is copied may have gone to another since, which has contents copied into it: one
 // list after the other keeps their order.
 void KvState::Copy(std::span<const SlotCopies> copies) {
-  for (const SlotCopies& list : copies) CopyPages(list.pages, pages_, pages_);
+  for (const SlotCopies& list : copies) CopyPages(list.pages, list.state_lines, pages_, pages_);
 }
 
 void KvState::BeginTurn(const SlotTurn& turn) {

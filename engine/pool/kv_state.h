@@ -45,6 +45,9 @@ class KvState {
   void Apply(const CacheUpdates& updates);
 
   const KvPages& pages() const { return pages_; }
+  // With the state that a slot has, or one whose pages need so many lines.
+  KvPages PagesOf(int slot) const { return WithState(pages_, plans_[slot].state_lines); }
+  static KvPages WithState(KvPages pages, int lines);
   // limits.num_prefix_blocks of them, in the host's memory.
   const PrefixBlocks& prefix() const { return prefix_; }
   const KeptMemory& kept() const { return kept_; }
@@ -99,7 +102,8 @@ class KvState {
   void MoveRow(const TableRow& row);
   void Decide(const SlotDecision& decision);
   void UpdateTable(std::span<const TableUpdate> updates);
-  void CopyPages(std::span<const PageCopy> copies, const KvPages& from, const KvPages& to);
+  void CopyPages(std::span<const PageCopy> copies, int state_lines, const KvPages& from,
+                 const KvPages& to);
   void Copy(std::span<const SlotCopies> copies);
   void Fork(const SlotFork& fork);
   void BeginTurn(const SlotTurn& turn);
@@ -114,7 +118,7 @@ class KvState {
   std::vector<CachePlan> plans_;        // [max_num_seqs], host
   std::vector<int32_t> shared_tokens_;  // the same
 
-  DeviceArray<uint8_t> pool_;  // keys, values, positions, scores, log weights
+  DeviceArray<uint8_t> pool_;  // keys, values, positions
   DeviceBuffer prefix_memory_, kept_pages_, kept_heads_;
   DeviceArray<PageCopy> copies_;  // room for a part of a list
   DeviceArray<PageIds> blocks_;

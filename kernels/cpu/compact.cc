@@ -61,12 +61,12 @@ void MoveEntry(const KvPages& pages, const PageIds* blocks, const Move& move) {
   for (void* rows : {pages.keys, pages.values})
     std::memcpy(static_cast<char*>(rows) + to * row, static_cast<char*>(rows) + from * row, row);
   pages.positions[to] = pages.positions[from];
-  const size_t state_from = StateIndex(pages.layout, blocks, move.from);
-  const size_t state_to = StateIndex(pages.layout, blocks, move.to);
-  pages.scores[state_to] = pages.scores[state_from];
+  if (pages.scores != nullptr) {
+    pages.scores[StateIndex(pages.layout, blocks, move.to)] =
+        pages.scores[StateIndex(pages.layout, blocks, move.from)];
+  }
   if (pages.log_weights == nullptr) return;
-  std::memcpy(pages.log_weights + 2 * state_to, pages.log_weights + 2 * state_from,
-              2 * sizeof(float));
+  std::copy_n(LogWeightsOf(pages, blocks, move.from), 2, LogWeightsOf(pages, blocks, move.to));
 }
 
 // Length and victim of a head whose entries have moved.

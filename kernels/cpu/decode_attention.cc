@@ -48,6 +48,7 @@ DecodeShape ShapeOf(const DecodeAttentionArgs& args) {
   shape.values = args.pages.values;
   shape.positions = args.pages.positions;
   shape.scores = args.pages.scores;
+  shape.log_weight_stride = args.pages.layout.LogWeightStride();
   return shape;
 }
 

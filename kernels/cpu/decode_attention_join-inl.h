@@ -128,7 +128,7 @@ void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
   VictimLanes best = NoVictim();
   for (int e = 0; e < head.num_entries;) {
     const int64_t slot = SlotOf(shape, head, e);
-    float* scores = shape.scores + StateSlotOf(shape, head, e);
+    const int64_t state = kByPosition ? 0 : StateSlotOf(shape, head, e);
     int run = shape.block_size - e % shape.block_size;
     if (run > kPartEntries - e % kPartEntries) run = kPartEntries - e % kPartEntries;
     if (run > head.num_entries - e) run = head.num_entries - e;
@@ -136,16 +136,16 @@ void UpdateScores(const DecodeShape& shape, const DecodeHead& head) {
     for (int i = 0; i < run; i += kLanes) {
       const Mask live = FirstN(run - i);
       const IntVec position = IntMaskLoad(live, shape.positions + slot + i);
-      float* stored = scores + i;
       Vec score;
       if (kByPosition) {
         score = ToFloat(position);
       } else {
         const Vec w = GroupWeight<kReduce>(head.shares + e + i, head.weight_stride, factors,
                                            shape.group, live);
+        float* stored = shape.scores + state + i;
         score = Fma(Set(rule.gain), w, Mul(Set(rule.decay), MaskLoad(live, stored)));
+        MaskStore(live, stored, score);
       }
-      if (!kByPosition) MaskStore(live, stored, score);
       Consider(live, score, position, IntAdd(IntSet(e + i), IntIota()), lowest, highest, &best);
     }
     e += run;

@@ -40,6 +40,7 @@ struct DecodeShape {
   void* values = nullptr;
   int32_t* positions = nullptr;
   float* scores = nullptr;
+  int64_t log_weight_stride = 0;
 };
 
 struct DecodeHead {

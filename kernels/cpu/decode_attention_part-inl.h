@@ -15,10 +15,15 @@ HYDRANT_INLINE int64_t SlotOf(const DecodeShape& shape, const DecodeHead& head, 
          entry % shape.block_size;
 }
 
-// Of its score and log weights.
+// Of its score.
 HYDRANT_INLINE int64_t StateSlotOf(const DecodeShape& shape, const DecodeHead& head, int entry) {
   return static_cast<int64_t>(head.blocks[entry / shape.block_size].state) * shape.block_size +
          entry % shape.block_size;
+}
+
+HYDRANT_INLINE float* LogWeightsAt(const DecodeShape& shape, const DecodeHead& head, int entry) {
+  return head.log_weights + head.blocks[entry / shape.block_size].state * shape.log_weight_stride +
+         2 * (entry % shape.block_size);
 }
 
 HYDRANT_INLINE void FindRows(const DecodeShape& shape, const DecodeHead& head, int part,
@@ -94,10 +99,10 @@ void StoreNewEntry(const DecodeShape& shape, const DecodeHead& head) {
     StoreRow(head.v, shape.head_dim, static_cast<T*>(shape.values) + row);
   }
   shape.positions[slot] = head.position;
-  const int64_t state = StateSlotOf(shape, head, head.new_entry);
-  if (head.rule->scored) shape.scores[state] = 0.0f;
-  if (head.log_weights != nullptr)
-    head.log_weights[2 * state] = head.log_weights[2 * state + 1] = 0.0f;
+  if (head.rule->ScoresEntries()) shape.scores[StateSlotOf(shape, head, head.new_entry)] = 0.0f;
+  if (head.log_weights == nullptr) return;
+  float* pair = LogWeightsAt(shape, head, head.new_entry);
+  pair[0] = pair[1] = 0.0f;
 }
 
 // Pages of one head lie anywhere, so the hardware's prefetcher gives up at every block: rows are
@@ -203,7 +208,7 @@ HYDRANT_INLINE void FindLogWeights(const DecodeShape& shape, const DecodeHead& h
   if (head.log_weights == nullptr) return;
   int i = 0;
   for (; i < count; ++i) {
-    const float* pair = head.log_weights + 2 * StateSlotOf(shape, head, part * kPartEntries + i);
+    const float* pair = LogWeightsAt(shape, head, part * kPartEntries + i);
     found->numerators[i] = pair[0];
     found->denominators[i] = pair[1];
   }

@@ -75,19 +75,20 @@ constexpr int kEntriesPerTask = 128;
 // The state of one head's entries.
 void WriteState(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   const KvPages& pages = args.pages;
-  const bool has_scores = rule.scored || args.scores != nullptr;
+  const bool has_scores = pages.scores != nullptr && (rule.scored || args.scores != nullptr);
   const bool has_log_weights =
       pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr);
   if (!has_scores && !has_log_weights) return;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
-  for (int entry = args.FirstState(rule); entry < args.keep[head]; ++entry) {
+  for (int entry = 0; entry < args.keep[head]; ++entry) {
     const size_t index = StateIndex(pages.layout, blocks, entry);
     const int32_t position =
         args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
     if (has_log_weights) {
-      pages.log_weights[2 * index] =
+      float* log_weights = LogWeightsOf(pages, blocks, entry);
+      log_weights[0] =
           rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-      pages.log_weights[2 * index + 1] = 0.0f;
+      log_weights[1] = 0.0f;
     }
     if (!has_scores) continue;
     if (rule.scored && rule.by_position) {

@@ -110,12 +110,15 @@ __global__ void MoveEntriesKernel(CompactArgs args, Moves moves) {
     }
     if (lane != 0) continue;
     pages.positions[to] = pages.positions[from];
-    const size_t state_from = StateIndex(pages.layout, blocks, entry_from);
-    const size_t state_to = StateIndex(pages.layout, blocks, entry_to);
-    pages.scores[state_to] = pages.scores[state_from];
+    if (pages.scores != nullptr) {
+      pages.scores[StateIndex(pages.layout, blocks, entry_to)] =
+          pages.scores[StateIndex(pages.layout, blocks, entry_from)];
+    }
     if (pages.log_weights == nullptr) continue;
-    pages.log_weights[2 * state_to] = pages.log_weights[2 * state_from];
-    pages.log_weights[2 * state_to + 1] = pages.log_weights[2 * state_from + 1];
+    const float* weights_from = LogWeightsOf(pages, blocks, entry_from);
+    float* weights_to = LogWeightsOf(pages, blocks, entry_to);
+    weights_to[0] = weights_from[0];
+    weights_to[1] = weights_from[1];
   }
 }
 

@@ -15,6 +15,13 @@ __device__ void CopyPart(const void* source, size_t from, void* target, size_t t
   for (size_t i = threadIdx.x; i < units; i += kThreads) out[i] = in[i];
 }
 
+// Of what both have.
+__device__ void CopyFloats(const float* source, size_t from, float* target, size_t to,
+                           size_t count) {
+  if (source == nullptr || target == nullptr) return;
+  for (size_t i = threadIdx.x; i < count; i += kThreads) target[to + i] = source[from + i];
+}
+
 // A block per page. Widest accesses where the vectors of a page are whole numbers of them: the
 // arrays begin where such an access may. `vectors`: bytes of a page's keys.
 __global__ void CopyPagesKernel(CopyPagesArgs args, size_t vectors) {
@@ -35,8 +42,9 @@ __global__ void CopyPagesKernel(CopyPagesArgs args, size_t vectors) {
   }
   if (page.to.state != kNotCopied) {
     const size_t from = page.from.state, to = page.to.state;
-    CopyPart<float>(source.scores, from, target.scores, to, slots * sizeof(float));
-    CopyPart<float>(source.log_weights, from, target.log_weights, to, 2 * slots * sizeof(float));
+    CopyFloats(source.scores, from * slots, target.scores, to * slots, slots);
+    CopyFloats(source.log_weights, from * source.layout.LogWeightStride(), target.log_weights,
+               to * target.layout.LogWeightStride(), 2 * slots);
   }
 }
 

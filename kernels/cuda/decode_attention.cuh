@@ -126,9 +126,10 @@ class DecodeBlock {
     if (thread_ != 0) return;
     // Ranks are moved when all blocks have read them (UpdateScores()).
     if (!rule_.rolling) pages_.positions[slot] = l_.args.positions[u_.row];
-    const uint32_t state = StateSlot(l_, u_, u_.new_entry);
-    if (rule_.scored) pages_.scores[state] = 0.0f;
-    if (weighted_) reinterpret_cast<float2*>(pages_.log_weights)[state] = make_float2(0.0f, 0.0f);
+    if (rule_.ScoresEntries()) *ScoreAt(l_, u_, u_.new_entry) = 0.0f;
+    if (!weighted_) return;
+    float* log_weights = LogWeightsAt(l_, u_, u_.new_entry);
+    log_weights[0] = log_weights[1] = 0.0f;
   }
 
   // Of the entries whose logits this thread reads in Weights(), and no other thread.
@@ -190,9 +191,8 @@ class DecodeBlock {
   __device__ LogitPair LogitsAt(int h, int i) const {
     const float logit = s_.weights[h * l_.weight_stride() + i];
     if constexpr (kWeighted) {
-      const float2 log_weights =
-          reinterpret_cast<const float2*>(pages_.log_weights)[StateSlot(l_, u_, u_.begin + i)];
-      return {fmaf(log_weights.x, kLog2E, logit), fmaf(log_weights.y, kLog2E, logit)};
+      const float* log_weights = LogWeightsAt(l_, u_, u_.begin + i);
+      return {fmaf(log_weights[0], kLog2E, logit), fmaf(log_weights[1], kLog2E, logit)};
     } else {
       return {logit, logit};
     }

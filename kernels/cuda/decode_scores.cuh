@@ -9,6 +9,7 @@
 #include "kernels/cuda/decode_launch.cuh"
 #include "kernels/cuda/decode_rolling.cuh"
 #include "kernels/cuda/victim.cuh"
+#include "kernels/victim.h"
 
 namespace hydrant::cuda {
 
@@ -19,12 +20,17 @@ __device__ inline uint32_t DataSlot(const DecodeLaunch& launch, const DecodeUnit
   return static_cast<uint32_t>(blocks[entry / block_size].data * block_size + entry % block_size);
 }
 
-// Of an entry's score and log weights.
-__device__ inline uint32_t StateSlot(const DecodeLaunch& launch, const DecodeUnit& unit,
-                                     int entry) {
-  const int block_size = launch.args.pages.layout.block_size;
+// Lines of state are many more than pages: their slots are no 32 bits.
+__device__ inline float* ScoreAt(const DecodeLaunch& launch, const DecodeUnit& unit, int entry) {
+  const KvPages& pages = launch.args.pages;
   const PageIds* blocks = launch.args.tables.HeadBlocks(unit.slot, launch.args.layer, unit.head);
-  return static_cast<uint32_t>(blocks[entry / block_size].state * block_size + entry % block_size);
+  return pages.scores + StateIndex(pages.layout, blocks, entry);
+}
+
+__device__ inline float* LogWeightsAt(const DecodeLaunch& launch, const DecodeUnit& unit,
+                                      int entry) {
+  const PageIds* blocks = launch.args.tables.HeadBlocks(unit.slot, launch.args.layer, unit.head);
+  return LogWeightsOf(launch.args.pages, blocks, entry);
 }
 
 // One more query head's weight on an entry.
@@ -50,19 +56,20 @@ __device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const Decode
   for (int first = static_cast<int>(threadIdx.x); first < unit.count;
        first += kAtOnce * kDecodeThreads) {
     int at[kAtOnce];
-    uint32_t slots[kAtOnce], states[kAtOnce];
+    uint32_t slots[kAtOnce];
+    float* stored[kAtOnce];
     int32_t positions[kAtOnce];
     float scores[kAtOnce], weights[kAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       at[i] = min(first + i * kDecodeThreads, unit.count - 1);
       slots[i] = data_slot(at[i]);
-      states[i] = StateSlot(launch, unit, unit.begin + at[i]);
+      stored[i] = ScoreAt(launch, unit, unit.begin + at[i]);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       positions[i] = __ldcg(&pages.positions[slots[i]]);
-      scores[i] = __ldcg(&pages.scores[states[i]]);
+      scores[i] = rule.by_position ? 0.0f : __ldcg(stored[i]);
     }
 #pragma unroll 1
     for (int h = 0; h < launch.group && !rule.by_position; ++h) {
@@ -81,7 +88,7 @@ __device__ VictimCandidate ScoreEntries(const DecodeLaunch& launch, const Decode
       const float score = rule.by_position
                               ? static_cast<float>(positions[i])
                               : rule.decay * scores[i] + rule.gain * (weights[i] / heads);
-      if (!rule.by_position) pages.scores[states[i]] = score;
+      if (!rule.by_position) *stored[i] = score;
       mine.OfferEntry(rule, next_position, entry, positions[i], score);
     }
   }

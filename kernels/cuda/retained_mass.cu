@@ -28,8 +28,7 @@ struct Head {
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
     for (int entry = static_cast<int>(threadIdx.x); entry < length; entry += kThreads) {
-      const float received = pages.log_weights[2 * StateIndex(pages.layout, blocks, entry)];
-      visit(entry, static_cast<Mass>(MassUnits(received)));
+      visit(entry, static_cast<Mass>(MassUnits(*LogWeightsOf(pages, blocks, entry))));
     }
   }
   __device__ int32_t Position(int entry) const {
@@ -61,7 +60,7 @@ __global__ void KeptMassKernel(KeptMassArgs args) {
   const float* received = args.window_sums + h * args.window_stride;
   Mass mine = 0;
   for (int i = static_cast<int>(threadIdx.x); i < args.keep[h]; i += kThreads)
-    mine += static_cast<Mass>(MassUnits(received[args.kept[h * args.kept_stride + i]]));
+    mine += static_cast<Mass>(MassUnits(received[args.PositionOf(h, i)]));
   atomicAdd(&sum, mine);
   __syncthreads();
   if (threadIdx.x == 0)

@@ -34,11 +34,12 @@ struct Head {
     for (int h = 0; h < heads; ++h) args.pages.scores[State(h, entry)] = mean;
     return mean;
   }
-  __device__ float CountBelowMean(size_t state, bool is_new) const {
+  __device__ float CountBelowMean(int32_t entry, size_t state, bool is_new) const {
     const int32_t steps = StepsCounted(rule, length, cap);
-    float count = steps <= 1 || is_new ? 0.0f : args.pages.log_weights[2 * state];
+    float* kept = LogWeightsOf(args.pages, args.tables.HeadBlocks(slot, args.layer, index), entry);
+    float count = steps <= 1 || is_new ? 0.0f : *kept;
     if (steps >= 1 && IsBelowMean(args.pages.scores[state], length)) count += 1.0f;
-    args.pages.log_weights[2 * state] = count;
+    *kept = count;
     return -count;
   }
   // The entry's new score, which is written too.
@@ -47,7 +48,7 @@ struct Head {
     const size_t state = State(index, entry);
     const float score = rule.revision == Revision::kRandom
                             ? RandomScore(rule.seed, args.layer, index, position + 1, at)
-                            : CountBelowMean(state, at == position);
+                            : CountBelowMean(entry, state, at == position);
     args.pages.scores[state] = score;
     return score;
   }

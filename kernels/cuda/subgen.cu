@@ -115,8 +115,9 @@ class Head {
     return RoundRowElement(pages_.layout.dtype, element);
   }
   __device__ void SetLogWeights(int32_t entry, float numerator, float denominator) const {
-    reinterpret_cast<float2*>(pages_.log_weights)[State(entry)] =
-        make_float2(numerator, denominator);
+    float* log_weights = LogWeightsOf(pages_, blocks_, entry);
+    log_weights[0] = numerator;
+    log_weights[1] = denominator;
   }
   // n_i of a cluster; between two barriers of Merge() below 0 where it is being absorbed.
   __device__ float& Count(int cluster) const {

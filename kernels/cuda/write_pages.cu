@@ -18,8 +18,11 @@ __device__ void WriteState(const WritePagesArgs& args, const DecodeRule& rule,
   if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
     const float received =
         rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-    reinterpret_cast<float2*>(pages.log_weights)[index] = make_float2(received, 0.0f);
+    float* log_weights = LogWeightsOf(pages, blocks, entry);
+    log_weights[0] = received;
+    log_weights[1] = 0.0f;
   }
+  if (pages.scores == nullptr) return;
   if (rule.scored && rule.by_position) {
     pages.scores[index] = static_cast<float>(rule.rolling ? entry : position);
   } else if (args.scores != nullptr) {
@@ -35,8 +38,8 @@ __global__ void WriteEntriesKernel(WritePagesArgs args) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const KvPages& pages = args.pages;
   const DecodeRule rule = args.tables.rules[args.slot];
-  const int first = args.FirstState(rule) + static_cast<int>(blockIdx.x) * kWarps +
-                    static_cast<int>(threadIdx.x) / kWarpSize;
+  const int first =
+      static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarpSize;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
   const int d = pages.layout.head_dim;
   for (int entry = first; entry < args.keep[head]; entry += static_cast<int>(gridDim.x) * kWarps) {

@@ -39,7 +39,9 @@ struct AppendPagesArgs {
   KvPages pages;
   SequenceTables tables;
 
-  constexpr bool HasScores(const DecodeRule& rule) const { return rule.scored || write_scores; }
+  constexpr bool HasScores(const DecodeRule& rule) const {
+    return pages.scores != nullptr && (rule.scored || write_scores);
+  }
   constexpr int NextPosition() const { return first_position + num_tokens; }
   constexpr bool IsProtected(const DecodeRule& rule, int32_t position) const {
     return position < rule.sinks || position >= NextPosition() - rule.recent;

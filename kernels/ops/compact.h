@@ -9,10 +9,10 @@
 // NaN score counts as -infinity.
 //
 // Afterwards the survivors are entries 0 .. keep[h] - 1: those that were, lie where they lay, the
-// others (key, value, position, score, log-weights) have moved into the holes, in any order.
-// lengths[...] is keep[h], and where the rule is scored and keep[h] == cap, victims[...] is chosen
-// anew for next_position. So a cap may shrink: the host writes the new one first. The pages past
-// keep[h] are the host's to take back.
+// others (key, value, position, and of score and log weights what there is) have moved into the
+// holes, in any order. lengths[...] is keep[h], and where the rule is scored and keep[h] == cap,
+// victims[...] is chosen anew for next_position. So a cap may shrink: the host writes the new one
+// first. The pages past keep[h] are the host's to take back.
 #ifndef HYDRANT_KERNELS_OPS_COMPACT_H_
 #define HYDRANT_KERNELS_OPS_COMPACT_H_
 

@@ -3,8 +3,8 @@
 // each (row, KV head):
 //
 //   1. length < cap: the new entry is appended at index `length`, and length grows by one.
-//      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score starts
-//      from 0, its log weights, where rule.weighted, are (0, 0).
+//      length == cap: it overwrites entry `victims[...]`. Its position is stored; its score, where
+//      rule.ScoresEntries(), starts from 0, its log weights, where rule.weighted, are (0, 0).
 //   2. out = softmax(logits) v over the live entries, the new one included, in fp32; logits =
 //      scale * q k^T, or, with a softcap, softcap * tanh(scale * q k^T / softcap) (Gemma 2, arXiv
 //      2408.00118, section 2). Where rule.weighted, entries have log weights (wn, wd):

@@ -1,9 +1,10 @@
 // How much attention a compressed cache retains, and how much must stay so that it retains enough.
 //
-// WritePages leaves with every entry of a prompt the attention it received from the prompt's last
-// queries (WritePagesArgs::window_sums, in the entry's first log-weight, which nothing else reads
-// in a slot that is not weighted). Their sum over a head's entries, divided by the number of
-// queries, is the head's retained mass: in [0, 1] up to rounding, 1 where everything stayed.
+// Each entry of a prompt has received attention from the prompt's last queries. Where entries leave
+// only when they lie in pages, WritePages leaves it with them (WritePagesArgs::window_sums, in the
+// entry's first log weight, which nothing else reads in a slot that is not weighted). Their sum
+// over a head's entries, divided by the number of queries, is the head's retained mass: in [0, 1]
+// up to rounding, 1 where everything stayed.
 #ifndef HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 #define HYDRANT_KERNELS_OPS_RETAINED_MASS_H_
 
@@ -29,18 +30,24 @@ struct RetainedMassArgs {
   float* mass = nullptr;  // [num_layers, num_kv_heads]
 };
 
-// The same of a prompt's scratch, for a choice that is only tried: mass[h] = the attention that the
+// The same of a prompt's scratch, where a layer is cut before it is written, or a choice is only
+// tried: mass[h] = the attention that the
 // kept positions of a layer received, divided by the number of queries.
 struct KeptMassArgs {
   // [num_kv_heads, window_stride] the attention each position received from the last queries
   const float* window_sums = nullptr;
-  int64_t window_stride = 0;      // elements
-  const int32_t* kept = nullptr;  // [num_kv_heads, kept_stride] positions
+  int64_t window_stride = 0;  // elements
+  // [num_kv_heads, kept_stride] positions; null: 0 .. keep[h] - 1
+  const int32_t* kept = nullptr;
   int64_t kept_stride = 0;        // elements
   const int32_t* keep = nullptr;  // [num_kv_heads] how many there are
   int num_kv_heads = 0;
   int queries = 0;        // >= 1
   float* mass = nullptr;  // [num_kv_heads]
+
+  constexpr int32_t PositionOf(int head, int32_t i) const {
+    return kept == nullptr ? i : kept[head * kept_stride + i];
+  }
 };
 
 // Raises keep[layer, h] to the least number of entries that retains min_mass, best score first

@@ -37,8 +37,9 @@ struct SelectArgs {
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
 // (kernels/kv_pages.h). Scores are written where they are given or the rule is scored; by_position
-// they are positions. Into rolling heads keys go rotated back by their position, with their ranks,
-// and the first victim is that for rank keep[h].
+// they are positions. Into rolling
+// heads keys go rotated back by their position, with their ranks, and the first victim is that for
+// rank keep[h].
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
   const float* v = nullptr;
@@ -57,8 +58,7 @@ struct WritePagesArgs {
   const float* window_sums = nullptr;
   int64_t window_stride = 0;  // elements
   int n = 0;                  // prompt tokens
-  // Entries that lie in the data pages of all heads before, and are not written there. Their state
-  // is written where the slot's rule changes it (it is then the slot's own), and else not wanted.
+  // Entries that lie in the pages of all heads before, and are not written there; their state is.
   // REQUIRES: at most keep[h], kept is null
   int num_written = 0;
   Rotary rotary = {};  // what rotated k, for rolling slots
@@ -66,11 +66,6 @@ struct WritePagesArgs {
   int layer = 0;
   KvPages pages;
   SequenceTables tables;
-
-  // The first entry whose state is written.
-  constexpr int FirstState(const DecodeRule& rule) const {
-    return rule.ChangesState() ? 0 : num_written;
-  }
 };
 
 }  // namespace hydrant

@@ -143,8 +143,9 @@ class SubGenHead {
     RoundPageRow(pages_.layout.dtype, dim(), out);
   }
   void SetLogWeights(int32_t entry, float numerator, float denominator) const {
-    pages_.log_weights[2 * State(entry)] = numerator;
-    pages_.log_weights[2 * State(entry) + 1] = denominator;
+    float* log_weights = LogWeightsOf(pages_, blocks_, entry);
+    log_weights[0] = numerator;
+    log_weights[1] = denominator;
   }
 
   void SampleValue(int32_t position) {

@@ -43,10 +43,9 @@ struct Head {
                   static_cast<char*>(rows) + Index(from) * row, row);
     }
     pages.positions[Index(to)] = pages.positions[Index(from)];
-    pages.scores[State(to)] = pages.scores[State(from)];
+    if (pages.scores != nullptr) pages.scores[State(to)] = pages.scores[State(from)];
     if (pages.log_weights == nullptr) return;
-    for (int i = 0; i < 2; ++i)
-      pages.log_weights[2 * State(to) + i] = pages.log_weights[2 * State(from) + i];
+    std::copy_n(LogWeightsOf(pages, blocks, from), 2, LogWeightsOf(pages, blocks, to));
   }
 };
 

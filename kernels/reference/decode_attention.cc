@@ -66,9 +66,11 @@ void StoreEntry(const Head& head, int entry) {
   StorePageRow(pages.layout.dtype, args.k + in, d, pages.keys, out);
   StorePageRow(pages.layout.dtype, args.v + in, d, pages.values, out);
   head.Position(entry) = head.rule.rolling ? head.length - 1 : args.positions[head.row];
-  const size_t state = StateIndex(pages.layout, head.blocks, entry);
-  if (head.rule.scored) pages.scores[state] = 0.0f;
-  if (head.HasLogWeights()) pages.log_weights[2 * state] = pages.log_weights[2 * state + 1] = 0.0f;
+  if (head.rule.ScoresEntries()) pages.scores[StateIndex(pages.layout, head.blocks, entry)] = 0.0f;
+  if (head.HasLogWeights()) {
+    float* log_weights = LogWeightsOf(pages, head.blocks, entry);
+    log_weights[0] = log_weights[1] = 0.0f;
+  }
 }
 
 // Attends with one query head and returns every entry's share of the denominator.
@@ -84,7 +86,7 @@ std::vector<double> Attend(const Head& head, int query_head) {
     for (int i = 0; i < d; ++i) dot += static_cast<double>(args.q[row_offset + i]) * key[i];
     numerators[e] = shares[e] = SoftCap(dot * args.scale, args.softcap);
     if (!head.HasLogWeights()) continue;
-    const float* log_weights = pages.log_weights + 2 * StateIndex(pages.layout, head.blocks, e);
+    const float* log_weights = LogWeightsOf(pages, head.blocks, e);
     numerators[e] += log_weights[0];
     shares[e] += log_weights[1];
   }

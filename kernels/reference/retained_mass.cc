@@ -29,7 +29,7 @@ void RetainedMass(const RetainedMassArgs& args) {
       const PageIds* blocks = tables.HeadBlocks(args.slot, layer, h);
       int64_t sum = 0;
       for (int e = 0; e < tables.lengths[tables.HeadIndex(args.slot, layer, h)]; ++e)
-        sum += MassUnits(args.pages.log_weights[2 * StateIndex(args.pages.layout, blocks, e)]);
+        sum += MassUnits(*LogWeightsOf(args.pages, blocks, e));
       args.mass[layer * tables.num_kv_heads + h] =
           static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
     }
@@ -40,8 +40,7 @@ void KeptMass(const KeptMassArgs& args) {
   for (int h = 0; h < args.num_kv_heads; ++h) {
     const float* received = args.window_sums + h * args.window_stride;
     int64_t sum = 0;
-    for (int32_t i = 0; i < args.keep[h]; ++i)
-      sum += MassUnits(received[args.kept[h * args.kept_stride + i]]);
+    for (int32_t i = 0; i < args.keep[h]; ++i) sum += MassUnits(received[args.PositionOf(h, i)]);
     args.mass[h] = static_cast<float>(static_cast<double>(sum) / (kUnits * args.queries));
   }
 }
@@ -60,7 +59,7 @@ void KeepForMass(const KeepForMassArgs& args) {
       const float score = args.pages.scores[state];
       entries.push_back({args.IsProtected(position),
                          std::isnan(score) ? -std::numeric_limits<float>::infinity() : score,
-                         position, MassUnits(args.pages.log_weights[2 * state])});
+                         position, MassUnits(*LogWeightsOf(args.pages, blocks, e))});
     }
     std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
       if (a.guarded != b.guarded) return a.guarded;

@@ -37,10 +37,11 @@ void WriteState(const WritePagesArgs& args, const PageIds* blocks, int head, int
   const int32_t position = PositionOf(args, head, entry);
   const size_t index = StateIndex(pages.layout, blocks, entry);
   if (pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr)) {
-    pages.log_weights[2 * index] =
-        rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-    pages.log_weights[2 * index + 1] = 0.0f;
+    float* log_weights = LogWeightsOf(pages, blocks, entry);
+    log_weights[0] = rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
+    log_weights[1] = 0.0f;
   }
+  if (pages.scores == nullptr) return;
   if (rule.scored && rule.by_position) {
     pages.scores[index] = static_cast<float>(rule.rolling ? entry : position);
   } else if (args.scores != nullptr) {
@@ -60,8 +61,7 @@ void WritePages(const WritePagesArgs& args) {
     const PageIds* blocks = tables.HeadBlocks(args.slot, args.layer, h);
     for (int entry = args.num_written; entry < args.keep[h]; ++entry)
       WriteData(args, blocks, h, entry);
-    for (int entry = args.FirstState(rule); entry < args.keep[h]; ++entry)
-      WriteState(args, blocks, h, entry);
+    for (int entry = 0; entry < args.keep[h]; ++entry) WriteState(args, blocks, h, entry);
     tables.lengths[head_index] = args.keep[h];
     if (args.growth >= 0) tables.caps[head_index] = args.keep[h] + args.growth;
     if (rule.scored && args.keep[h] == tables.caps[head_index]) {

@@ -123,7 +123,8 @@ TEST_P(PressureTest, ACutKeepsTheBestEntriesOfEveryHead) {
   const int heads = model_->config().num_layers * model_->config().num_kv_heads;
   for (const std::string policy : {"ada-h2o", "echo", "auto"}) {
     SCOPED_TRACE(policy);
-    const auto server = MakeServer(heads * 10, 0);  // 160 entries a head, of 100 + 50 or more
+    // 160 entries a head, of 100 + 50 or more; the scores of 16 pages, or all state of 4 each.
+    const auto server = MakeServer(heads * 10 + (policy == "ada-h2o" ? 1 : 4), 0);
     Request first = MakeRequest("full", 0), second = MakeRequest(policy, 1);
     first.stopping.max_tokens = 40;
     second.stopping.max_tokens = 60;

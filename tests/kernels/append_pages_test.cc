@@ -162,8 +162,7 @@ class AppendPagesTest : public BackendTest {
     args.pages = {.layout = {.dtype = c_.dtype,
                              .head_dim = c_.head_dim,
                              .block_size = c_.block_size,
-                             .num_blocks = num_blocks_,
-                             .num_states = num_blocks_},
+                             .num_blocks = num_blocks_},
                   .keys = keys.data(),
                   .values = values.data(),
                   .positions = positions.data(),
@@ -370,8 +369,7 @@ TEST_P(AppendPagesTest, ScoresGoToRowsAndBack) {
   args.max_length = 300;
   args.slot = kSlot;
   args.layer = kLayer;
-  args.pages.layout = {
-      .head_dim = 8, .block_size = 16, .num_blocks = num_blocks_, .num_states = num_blocks_};
+  args.pages.layout = {.head_dim = 8, .block_size = 16, .num_blocks = num_blocks_};
   args.pages.scores = scores.data();
   args.tables = {.num_layers = kLayers,
                  .num_kv_heads = heads_,

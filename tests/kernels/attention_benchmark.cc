@@ -76,7 +76,7 @@ class DecodeWorld {
     const int width = pages(*std::max_element(lengths.begin(), lengths.end()));
     int num_blocks = 0;
     for (const int32_t length : lengths) num_blocks += pages(length);
-    layout_ = {dtype, model.head_dim, kBlock, num_blocks, num_blocks};
+    layout_ = {dtype, model.head_dim, kBlock, num_blocks};
     const size_t slots = static_cast<size_t>(layout_.num_blocks) * kBlock;
     page_bytes_ = BytesOf(dtype, slots * model.head_dim);
     // As the pool's memory. Zeros: every entry weighs the same.

@@ -45,7 +45,7 @@ struct Sequence {
     return WithStates(ids, kPages);
   }
   KvPages Pages() {
-    return {{dtype, kDim, kBlockSize, kPages, kPages},
+    return {{dtype, kDim, kBlockSize, kPages},
             keys.data(),
             values.data(),
             positions.data(),

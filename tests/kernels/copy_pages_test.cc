@@ -134,6 +134,62 @@ TEST_P(CopyPagesTest, WithinThePool) {
   device_pool.Expect(Copied(pool, pool, copies), "the pool");
 }
 
+// In the pool a state is some lines of one array, which begin with its scores; in the host's memory
+// scores and log weights are arrays of their own. What one of the two has not is left alone.
+TEST_P(CopyPagesTest, StateInLinesOfThePool) {
+  constexpr int kBlockSize = 5, kLines = 40, kHostPages = 9;
+  const KvLayout host = {.dtype = DType::kF16, .head_dim = 8, .block_size = kBlockSize};
+  KvLayout pool = host;
+  pool.log_weight_stride = kBlockSize;
+  const auto random = [](size_t count, uint32_t seed) {
+    std::mt19937 bits(seed);
+    std::vector<float> floats(count);
+    for (float& value : floats) value = static_cast<float>(bits() % 1000);
+    return floats;
+  };
+  const std::vector<float> lines = random(kLines * kBlockSize, 1);
+  const std::vector<float> scores = random(kHostPages * kBlockSize, 2);
+  const std::vector<float> log_weights = random(2 * kHostPages * kBlockSize, 3);
+  const std::vector<PageCopy> copies = {{{kNotCopied, 3}, {kNotCopied, 8}},
+                                        {{kNotCopied, 6}, {kNotCopied, 0}},
+                                        {{kNotCopied, kLines - 3}, {kNotCopied, 4}}};
+  auto device_copies = Upload(std::vector<PageCopy>(copies.size()));
+  backend().CopyToDevice(device_copies.data(), copies.data(), copies.size() * sizeof(PageCopy));
+  for (const bool out : {true, false}) {
+    for (const bool with_weights : {true, false}) {
+      auto device_lines = Upload(lines);
+      auto device_scores = Upload(scores), device_weights = Upload(log_weights);
+      const KvPages there = {
+          .layout = host, .scores = device_scores.data(), .log_weights = device_weights.data()};
+      const KvPages here = {
+          .layout = pool,
+          .scores = device_lines.data(),
+          .log_weights = with_weights ? device_lines.data() + kBlockSize : nullptr};
+      std::vector<PageCopy> ways = copies;
+      if (!out) {
+        for (PageCopy& copy : ways) std::swap(copy.from, copy.to);
+      }
+      backend().CopyToDevice(device_copies.data(), ways.data(), ways.size() * sizeof(PageCopy));
+      backend().CopyPages({.copies = device_copies.data(),
+                           .count = static_cast<int>(ways.size()),
+                           .from = out ? here : there,
+                           .to = out ? there : here});
+      std::vector<float> lines_after = lines, scores_after = scores, weights_after = log_weights;
+      for (const PageCopy& copy : copies) {
+        float* line = &lines_after[copy.from.state * kBlockSize];
+        float* score = &scores_after[copy.to.state * kBlockSize];
+        float* weights = &weights_after[copy.to.state * 2 * kBlockSize];
+        for (int i = 0; i < kBlockSize; ++i) (out ? score : line)[i] = (out ? line : score)[i];
+        for (int i = 0; with_weights && i < 2 * kBlockSize; ++i)
+          (out ? weights : line + kBlockSize)[i] = (out ? line + kBlockSize : weights)[i];
+      }
+      EXPECT_EQ(device_lines.Read(), lines_after) << out << with_weights;
+      EXPECT_EQ(device_scores.Read(), scores_after) << out << with_weights;
+      EXPECT_EQ(device_weights.Read(), weights_after) << out << with_weights;
+    }
+  }
+}
+
 HYDRANT_FOR_EACH_BACKEND(CopyPagesTest);
 
 }  // namespace

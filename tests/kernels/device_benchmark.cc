@@ -169,7 +169,7 @@ class Bench {
     const int layers = quick_ ? 1 : LayersOf(rows, length);
     const int width = (length + kBlockSize - 1) / kBlockSize, heads = rows * kKvHeads * layers;
     DecodeAttentionArgs args;
-    args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width, heads * width};
+    args.pages.layout = {DType::kBF16, kHeadDim, kBlockSize, heads * width};
     const size_t slots = static_cast<size_t>(heads) * width * kBlockSize;
     args.pages.keys = RandomBFloat16(slots * kHeadDim);
     args.pages.values = RandomBFloat16(slots * kHeadDim);

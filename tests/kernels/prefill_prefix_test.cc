@@ -159,8 +159,7 @@ class Sequence {
     prefix.pages.layout = {.dtype = c_.dtype,
                            .head_dim = c_.head_dim,
                            .block_size = c_.block_size,
-                           .num_blocks = num_blocks_,
-                           .num_states = num_blocks_};
+                           .num_blocks = num_blocks_};
     if (c_.dtype == DType::kF32) {
       prefix.pages.keys = mirror.Map(page_k_.data(), page_k_.size());
       prefix.pages.values = mirror.Map(page_v_.data(), page_v_.size());

@@ -311,6 +311,19 @@ TEST_P(PagedBudgetTest, KeptMassIsWhatThePositionsWerePaid) {
   const std::vector<float> actual = mass.Read();
   for (int h = 0; h < kHeads; ++h)
     EXPECT_NEAR(actual[h], expected[h], 1e-6 * (1 + expected[h])) << "head " << h;
+  // The first ones, where no positions are named.
+  backend().KeptMass({.window_sums = device_received.data(),
+                      .window_stride = kStride,
+                      .keep = device_keep.data(),
+                      .num_kv_heads = kHeads,
+                      .queries = 7,
+                      .mass = mass.data()});
+  const std::vector<float> of_first = mass.Read();
+  for (int h = 0; h < kHeads; ++h) {
+    double sum = 0.0;
+    for (int j = 0; j < keep[h]; ++j) sum += received[h * kStride + j] / 7.0;
+    EXPECT_NEAR(of_first[h], sum, 1e-6 * (1 + sum)) << "head " << h;
+  }
 }
 
 // The bits of what DeriveScores would have made of the two parts.

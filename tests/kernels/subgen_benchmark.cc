@@ -96,7 +96,7 @@ double Error(const Tokens& tokens, const std::vector<Entry>& entries) {
 struct Pages {
   explicit Pages(const SubGenRule& subgen) : subgen(subgen) {
     const int blocks = (subgen.Capacity() + 15) / 16;
-    layout = {DType::kF32, kHeadDim, 16, blocks, blocks};
+    layout = {DType::kF32, kHeadDim, 16, blocks};
     keys.resize(static_cast<size_t>(blocks) * 16 * kHeadDim);
     values.resize(keys.size());
     positions.resize(static_cast<size_t>(blocks) * 16);

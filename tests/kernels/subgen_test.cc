@@ -238,7 +238,7 @@ class SubGenTest : public BackendTest {
     World(SubGenTest& test, const Case& c, uint64_t seed) : c(c), test(&test) {
       width = (std::max(c.rule.Capacity(), 1) + c.block_size - 1) / c.block_size;
       const int rows = kLayers * c.heads * width;
-      layout = {c.dtype, c.head_dim, c.block_size, rows + 5, rows + 5};
+      layout = {c.dtype, c.head_dim, c.block_size, rows + 5};
       std::vector<int32_t> ids(layout.num_blocks);
       std::iota(ids.begin(), ids.end(), 0);
       std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));

@@ -23,6 +23,7 @@ struct Case {
   bool with_kept = true;
   bool with_scores = true;
   bool with_log_weights = false;
+  bool has_scores = true;  // there is an array for them
   int num_written = 0;
   int rotary_dim = 0;  // of a rolling rule
   bool interleaved = false;
@@ -172,7 +173,7 @@ class WritePagesTest : public BackendTest {
                   .keys = keys.data(),
                   .values = values.data(),
                   .positions = positions.data(),
-                  .scores = scores.data(),
+                  .scores = c.has_scores ? scores.data() : nullptr,
                   .log_weights = c.with_log_weights ? log_weights.data() : nullptr};
     args.tables = {.num_layers = kLayers,
                    .num_kv_heads = heads_,
@@ -207,8 +208,7 @@ class WritePagesTest : public BackendTest {
     return {.dtype = c.dtype,
             .head_dim = c.head_dim,
             .block_size = c.block_size,
-            .num_blocks = num_blocks_,
-            .num_states = num_blocks_};
+            .num_blocks = num_blocks_};
   }
 
   int32_t Position(int head, int entry) const { return kept_[head * kept_stride_ + entry]; }
@@ -229,14 +229,13 @@ class WritePagesTest : public BackendTest {
   void Check(const Case& c, const std::string& what) {
     SCOPED_TRACE(what);
     std::vector<bool> used(written_.positions.size(), false), used_state = used;
-    const bool state_changes = c.rule.weighted || (c.rule.scored && !c.rule.by_position);
     for (int h = 0; h < heads_; ++h) {
       EXPECT_EQ(written_.lengths[HeadIndex(h)], c.keep[h]);
       for (int e = c.num_written; e < c.keep[h]; ++e) {
         CheckData(c, h, e);
         used[SlotIndex(c, h, e)] = true;
       }
-      for (int e = state_changes ? 0 : c.num_written; e < c.keep[h]; ++e) {
+      for (int e = 0; e < c.keep[h]; ++e) {
         CheckState(c, h, e);
         used_state[State(c, h, e)] = true;
       }
@@ -292,6 +291,7 @@ class WritePagesTest : public BackendTest {
     if (!c.rule.scored && !c.with_scores) score = kUntouched;
     if (c.rule.scored && c.rule.by_position)
       score = static_cast<float>(c.rule.rolling ? e : position);
+    if (!c.has_scores) score = kUntouched;
     ASSERT_EQ(written_.scores[index], score) << "head " << h << " entry " << e;
     const float log_weight = c.rule.weighted ? 0.0f : kUntouched;
     ASSERT_EQ(written_.log_weights[2 * index], log_weight) << "head " << h << " entry " << e;
@@ -358,6 +358,18 @@ TEST_P(WritePagesTest, WhatIsThereIsNotWritten) {
                      ", by position " + std::to_string(by_position));
       }
     }
+  }
+}
+
+// Of slots without state, whose pages name none, and of layers with a window.
+TEST_P(WritePagesTest, WhereThereAreNoScoresNoneAreWritten) {
+  for (const bool by_position : {false, true}) {
+    Case c{.dtype = DType::kF16, .head_dim = 8, .keep = {33, 7}, .n = 40};
+    c.has_scores = false;
+    c.rule = {.by_position = by_position, .scored = by_position};
+    if (by_position) c.cap = 33;
+    Run(c, 990);
+    Check(c, "by position " + std::to_string(by_position));
   }
 }
 

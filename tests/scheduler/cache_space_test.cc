@@ -365,15 +365,14 @@ TEST_F(CacheSpaceTest, ALayersSharedPagesAreAssignedAndItsSurplusComesHome) {
   EXPECT_FALSE(a.lengths_known);
   Apply();
   // The ids lie behind the rows.
-  const std::vector<int32_t> list = a.unassigned_pages;
+  const std::vector<PageIds> list = a.unassigned_pages;
   for (size_t i = 0; i < list.size(); ++i)
-    EXPECT_EQ(table_[a.TableIndex(6, 0) + static_cast<int64_t>(i)].data, list[i]);
+    EXPECT_EQ(table_[a.TableIndex(6, 0) + static_cast<int64_t>(i)], list[i]);
   // As the engine would give them: from the end of the list.
   const std::vector<int32_t> entries = {20, 0, 10, 9, 11, 10};
   std::vector<PageIds> reported;
   reported.reserve(list.size());
-  for (int i = 0; i < 5 + 3 + 3 + 3 + 3; ++i)
-    reported.push_back({list[list.size() - 1 - i], list[list.size() - 1 - i]});
+  for (int i = 0; i < 5 + 3 + 3 + 3 + 3; ++i) reported.push_back(list[list.size() - 1 - i]);
   space_.SetKept(plan, entries, reported, &a);
   std::vector<PageIds> assigned;
   for (int head = 0; head < 6; ++head) {
@@ -543,6 +542,7 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
                          .num_kv_heads = 1,
                          .block_size = 16,
                          .num_blocks = 20'000,
+                         .slab = SlabShape::Of({.dtype = DType::kF16, .head_dim = 64, .num_blocks = 20'000}),
                          .table_entries = 100'000,
                          .max_num_seqs = 1,
                          .max_model_len = 8193,
@@ -568,8 +568,9 @@ TEST(WindowedCacheSpaceTest, PagesOfFiveWindowsToOneFullLayer) {
   limits.window_layers = 22;
   limits.window = 512;
   EXPECT_EQ(pages("full", std::nullopt), 4 * 512 + 22 * 32);
-  EXPECT_EQ(pages("h2o", 0.2), 4 * 103 + 22 * 32);
-  EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 22 * 32);
+  // A page has room for the scores of 64, of those without a window: of 412, and of 208.
+  EXPECT_EQ(pages("h2o", 0.2), 4 * 103 + 7 + 22 * 32);
+  EXPECT_EQ(pages("h2o", 0.1), 4 * 52 + 4 + 22 * 32);
 }
 
 // However a shared budget falls: what MaxTokensAlone says fits does.

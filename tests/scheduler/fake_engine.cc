@@ -32,7 +32,6 @@ EngineLimits SmallLimits() {
           .num_kv_heads = 2,
           .block_size = 4,
           .num_blocks = 256,
-          .num_states = 320,
           .table_entries = 512,
           .max_num_seqs = 16,
           .max_model_len = 128,
@@ -43,8 +42,9 @@ FakeEngine::FakeEngine(const EngineLimits& limits)
     : limits_(limits),
       slots_(limits.max_num_seqs),
       table_(limits.table_entries, kNoPage),
-      stamps_(limits.num_blocks, std::max(limits.num_states, limits.num_blocks), limits.block_size),
-      host_stamps_(limits.num_host_pages, limits.num_host_pages, limits.block_size),
+      stamps_(limits.num_blocks, limits.slab.EndOfStates(limits.num_blocks), 1, limits.block_size),
+      host_stamps_(limits.num_host_pages, int64_t{limits.num_host_pages} * kAllStateLines,
+                   kAllStateLines, limits.block_size),
       kept_(limits.max_kept_caches),
       prefix_(static_cast<size_t>(limits.num_prefix_blocks) * limits.num_layers, 0) {}
 
@@ -57,7 +57,8 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   ApplyDecisions(batch);
   ApplyTurns(batch);
   ApplySwapOuts(batch);
-  ApplyCopies(batch);
+  ApplyCopies(batch.moves, &num_state_moves_);
+  ApplyCopies(batch.copies, &num_state_copies_);
   ApplySetups(batch);
   ApplyForks(batch);
   ApplyTables(batch);
@@ -102,18 +103,35 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   return absl::OkStatus();
 }
 
-void FakeEngine::CopyPage(const PageCopy& page, const Stamps& from, Stamps* to) const {
-  const auto copy = [&](const std::vector<uint64_t>& source, int32_t source_page,
-                        std::vector<uint64_t>* target, int32_t target_page) {
-    if (target_page == kNotCopied) return;
-    ASSERT_GE(source_page, 0);
-    ASSERT_LE((int64_t{source_page} + 1) * limits_.block_size, source.size());
-    ASSERT_LE((int64_t{target_page} + 1) * limits_.block_size, target->size());
-    std::copy_n(source.begin() + int64_t{source_page} * limits_.block_size, limits_.block_size,
-                target->begin() + int64_t{target_page} * limits_.block_size);
+// The page of the pool that a state lies in.
+int32_t FakeEngine::SlabOf(int64_t state_index) const {
+  int64_t line = state_index / limits_.block_size;
+  if (limits_.slab.values_line > 0) line %= limits_.slab.values_line;
+  return static_cast<int32_t>(line * limits_.slab.line_bytes / limits_.slab.keys_bytes);
+}
+
+void FakeEngine::CopyPage(const PageCopy& page, int state_lines, const Stamps& from,
+                          Stamps* to) const {
+  const auto copy = [&](const std::vector<uint64_t>& source, int64_t source_line,
+                        std::vector<uint64_t>* target, int64_t target_line) {
+    ASSERT_GE(source_line, 0);
+    ASSERT_GE(target_line, 0);
+    ASSERT_LE((source_line + 1) * limits_.block_size, source.size());
+    ASSERT_LE((target_line + 1) * limits_.block_size, target->size());
+    std::copy_n(source.begin() + source_line * limits_.block_size, limits_.block_size,
+                target->begin() + target_line * limits_.block_size);
   };
-  copy(from.data, page.from.data, &to->data, page.to.data);
-  copy(from.state, page.from.state, &to->state, page.to.state);
+  if (page.to.data != kNotCopied) {
+    copy(from.data, page.from.data, &to->data, page.to.data);
+    to->holds_state[page.to.data] = false;
+  }
+  if (page.to.state == kNotCopied) return;
+  EXPECT_GT(state_lines, 0);
+  for (int line = 0; line < state_lines; ++line) {
+    copy(from.state, int64_t{page.from.state} * from.lines_a_page + line, &to->state,
+         int64_t{page.to.state} * to->lines_a_page + line);
+  }
+  if (to == &stamps_) to->holds_state[SlabOf(int64_t{page.to.state} * limits_.block_size)] = true;
 }
 
 void FakeEngine::ApplySwapOuts(const Batch& batch) {
@@ -122,14 +140,15 @@ void FakeEngine::ApplySwapOuts(const Batch& batch) {
     EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
     EXPECT_FALSE(IsOpen(slot.plan));
     kept_.at(swap.kept) = slot;
-    for (const PageCopy& page : swap.pages) CopyPage(page, stamps_, &host_stamps_);
+    for (const PageCopy& page : swap.pages)
+      CopyPage(page, swap.state_lines, stamps_, &host_stamps_);
   }
 }
 
-void FakeEngine::ApplyCopies(const Batch& batch) {
-  for (const SlotCopies& list : batch.copies) {
+void FakeEngine::ApplyCopies(const std::vector<SlotCopies>& lists, int64_t* num_of_state) {
+  for (const SlotCopies& list : lists) {
     const Stamps before = stamps_;
-    std::set<std::pair<bool, int32_t>> read, written;  // (whether it is a state page, its id)
+    std::set<std::pair<bool, int32_t>> read, written;  // (whether it is state, its id)
     for (const PageCopy& page : list.pages) {
       for (const bool state : {false, true}) {
         const int32_t to = state ? page.to.state : page.to.data;
@@ -137,8 +156,8 @@ void FakeEngine::ApplyCopies(const Batch& batch) {
         read.insert({state, state ? page.from.state : page.from.data});
         EXPECT_TRUE(written.insert({state, to}).second) << "page " << to << " is written twice";
       }
-      CopyPage(page, before, &stamps_);
-      ++(page.to.data == kNotCopied ? num_state_copies_ : num_copies_);
+      CopyPage(page, list.state_lines, before, &stamps_);
+      ++(page.to.data == kNotCopied ? *num_of_state : num_copies_);
     }
     for (const auto& page : written) EXPECT_FALSE(read.contains(page)) << "page " << page.second;
   }
@@ -180,7 +199,8 @@ void FakeEngine::ApplySwapIns(const Batch& batch) {
     slot.row_width = fresh.row_width;
     slot.owner = fresh.owner;
     slot.latest = kNoToken;  // it is the slot's, not the cache's
-    for (const PageCopy& page : swap.pages) CopyPage(page, host_stamps_, &stamps_);
+    for (const PageCopy& page : swap.pages)
+      CopyPage(page, swap.state_lines, host_stamps_, &stamps_);
   }
 }
 
@@ -190,7 +210,7 @@ void FakeEngine::CopyKept(const KeptSpace& from, const KeptSpace& to) {
   for (size_t i = 0; i < to.host_pages.size(); ++i) {
     const PageIds source = {from.host_pages[i], from.host_pages[i]};
     const PageIds target = {to.host_pages[i], to.host_pages[i]};
-    CopyPage({source, target}, host_stamps_, &host_stamps_);
+    CopyPage({source, target}, kAllStateLines, host_stamps_, &host_stamps_);
   }
 }
 
@@ -228,8 +248,8 @@ void FakeEngine::ApplyTables(const Batch& batch) {
     ASSERT_LT(update.index, limits_.table_entries);
     ASSERT_GE(update.block.data, 0);
     ASSERT_LT(update.block.data, limits_.num_blocks);
-    ASSERT_GE(update.block.state, 0);
-    ASSERT_LT(update.block.state, std::max(limits_.num_blocks, limits_.num_states));
+    ASSERT_GE(update.block.state, kNoState);
+    ASSERT_LT(update.block.state, limits_.slab.EndOfStates(limits_.num_blocks));
     table_[update.index] = update.block;
   }
 }
@@ -332,12 +352,18 @@ void FakeEngine::WriteState(Slot* slot) {
   if (!slot->plan.rule.ChangesState()) return;
   slot->state = Mix(slot->history, slot->owner);
   for (int head = 0; head < NumHeads(); ++head) {
-    for (int32_t entry = 0; entry < slot->lengths[head]; ++entry)
-      stamps_.state[StateIndex(*slot, head, entry)] = slot->state;
+    for (int32_t entry = 0; entry < slot->lengths[head]; ++entry) {
+      const int64_t first = StateIndex(*slot, head, entry);
+      ASSERT_GE(first, 0) << "a page has no state";
+      for (int line = 0; line < slot->plan.state_lines; ++line)
+        stamps_.state[first + int64_t{line} * limits_.block_size] = slot->state + line;
+      stamps_.holds_state[SlabOf(first)] = true;
+    }
   }
 }
 
 void FakeEngine::WriteEntry(const Slot& slot, int head, int32_t entry, int32_t position) {
+  stamps_.holds_state[PageOf(slot, head, entry).data] = false;
   stamps_.data[StampIndex(slot, head, entry)] =
       Mix(slot.histories.at(position), head) << 32 | static_cast<uint32_t>(position);
 }
@@ -423,14 +449,30 @@ CacheReport FakeEngine::Report(const PrefillSlice& slice) const {
   return report;
 }
 
+bool FakeEngine::HasItsState(const Slot& slot, int head, int32_t entry) {
+  if (!HasState(slot, head)) return PageOf(slot, head, entry).state == kNoState;
+  const int64_t first = StateIndex(slot, head, entry);
+  if (first < 0) return false;
+  if (!slot.plan.rule.ChangesState()) return true;
+  if (!stamps_.holds_state[SlabOf(first)]) return false;
+  for (int line = 0; line < slot.plan.state_lines; ++line) {
+    if (stamps_.state[first + int64_t{line} * limits_.block_size] != slot.state + line)
+      return false;
+  }
+  return true;
+}
+
 uint64_t FakeEngine::ReadEntries(const Slot& slot) {
   uint64_t sum = 0;
   for (int head = 0; head < AllHeads(); ++head) {
     for (int32_t entry = 0; entry < slot.lengths[head]; ++entry) {
-      const bool has_state = head < NumHeads() && slot.plan.rule.ChangesState();
-      if (has_state && stamps_.state[StateIndex(slot, head, entry)] != slot.state) {
+      if (!HasItsState(slot, head, entry)) {
         ADD_FAILURE() << "the state of entry " << entry << " of head " << head
                       << " was changed by another sequence";
+        return 0;
+      }
+      if (stamps_.holds_state[PageOf(slot, head, entry).data]) {
+        ADD_FAILURE() << "entry " << entry << " of head " << head << " lies where state is";
         return 0;
       }
       const uint64_t stamp = stamps_.data[StampIndex(slot, head, entry)];

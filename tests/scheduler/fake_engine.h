@@ -3,8 +3,8 @@
 // It keeps the block tables and lengths as the real one does and writes a stamp (of which tokens,
 // which position) into every slot of a data page. Whoever reads a page and finds a stamp of other
 // tokens has been given a page that another sequence writes. The state of a sequence whose rule
-// changes it is written at every token, and holds whose it is. Prefix blocks hold what their tokens
-// were.
+// changes it is written at every token, all of its lines, and holds whose it is; a page holds
+// entries or state, whatever was written last. Prefix blocks hold what their tokens were.
 // The next token is a hash of the seed, the position, all tokens fed and the positions that the
 // cache holds: any slip in replay, order or eviction changes the stream. A broken promise is a test
 // failure with its text.
@@ -55,8 +55,9 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_turns() const { return num_turns_; }        // that raised caps
   int64_t num_shrinks() const { return num_shrinks_; }
   int64_t num_forks() const { return num_forks_; }
-  int64_t num_copies() const { return num_copies_; }                // data pages, within the pool
-  int64_t num_state_copies() const { return num_state_copies_; }    // state pages alone
+  int64_t num_copies() const { return num_copies_; }              // of entries, within the pool
+  int64_t num_state_copies() const { return num_state_copies_; }  // of state alone
+  int64_t num_state_moves() const { return num_state_moves_; }
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
   // A kept cache as it would come back from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
@@ -93,7 +94,7 @@ class FakeEngine : public ImmediateExecutor {
 
   void ApplySwapOuts(const Batch& batch);
   void ApplySwapIns(const Batch& batch);
-  void ApplyCopies(const Batch& batch);
+  void ApplyCopies(const std::vector<SlotCopies>& lists, int64_t* num_of_state);
   void ApplyForks(const Batch& batch);
   void CheckSamples(const Batch& batch);
   static void Feed(Slot* slot, TokenId token);
@@ -136,17 +137,28 @@ class FakeEngine : public ImmediateExecutor {
     return int64_t{PageOf(slot, head, entry).data} * limits_.block_size +
            entry % limits_.block_size;
   }
+  // The first line of its state; the others are block_size further each.
   int64_t StateIndex(const Slot& slot, int head, int32_t entry) {
     return int64_t{PageOf(slot, head, entry).state} * limits_.block_size +
            entry % limits_.block_size;
   }
+  bool HasState(const Slot& slot, int head) const {
+    return head < NumHeads() && slot.plan.state_lines > 0;
+  }
+  // Pages of the pool, of which some hold state, or of the host, with state beside each.
   struct Stamps {
-    Stamps(int pages, int states, int block_size)
+    Stamps(int pages, int64_t lines, int a_page, int block_size)
         : data(static_cast<size_t>(pages) * block_size, 0),
-          state(static_cast<size_t>(states) * block_size, 0) {}
-    std::vector<uint64_t> data, state;  // [pages, block_size]
+          state(static_cast<size_t>(lines) * block_size, 0),
+          holds_state(pages, false),
+          lines_a_page(a_page) {}
+    std::vector<uint64_t> data, state;  // [pages, block_size], [lines, block_size]
+    std::vector<bool> holds_state;      // of the pool: [pages]
+    int lines_a_page;                   // between the ids of states
   };
-  void CopyPage(const PageCopy& page, const Stamps& from, Stamps* to) const;
+  bool HasItsState(const Slot& slot, int head, int32_t entry);
+  int32_t SlabOf(int64_t state_index) const;
+  void CopyPage(const PageCopy& page, int state_lines, const Stamps& from, Stamps* to) const;
   TokenId Choose(const Slot& slot, const SampledRow& sampling);
   TokenId ChooseFromAll(const Slot& slot, const SamplingRow& sampling);
   static TokenLogprobs LogprobsOf(TokenId token, int64_t position);
@@ -170,7 +182,7 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_shrinks_ = 0;
   int64_t num_forks_ = 0;
   int64_t num_copies_ = 0;
-  int64_t num_state_copies_ = 0;
+  int64_t num_state_copies_ = 0, num_state_moves_ = 0;
   uint64_t num_owners_ = 0;
   int64_t num_shared_tokens_ = 0;
 };

@@ -18,7 +18,6 @@ EngineLimits TightLimits(int steps_in_flight) {
   EngineLimits limits = SmallLimits();
   limits.max_steps_in_flight = steps_in_flight;
   limits.num_blocks = 60;
-  limits.num_states = 60;
   return limits;
 }
 
@@ -189,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(StepsInFlight, LogitsTest, testing::Values(1, 2));
 TEST(PromptLogprobsTest, ReadAllOfThePrompt) {
   EngineLimits limits = SmallLimits();
   limits.max_model_len = limits.prefill_arena_tokens = 512;
-  limits.num_blocks = limits.num_states = 1024;
+  limits.num_blocks = 1024;
   limits.table_entries = 2048;
   limits.num_prefix_blocks = 8;
   SchedulerHarness h(limits);

@@ -22,7 +22,6 @@ EngineLimits Limits(int max_num_seqs = 128) {
           .num_kv_heads = 2,
           .block_size = 16,
           .num_blocks = 16'000,
-          .num_states = 16'000,
           .table_entries = 64'000,
           .max_num_seqs = max_num_seqs,
           .max_model_len = 20'000,

@@ -1,5 +1,6 @@
 // Pages with several owners: who may share what, and when each gets pages of its own.
 #include <map>
+#include <set>
 
 #include "engine/cache/cache_space.h"
 #include "gmock/gmock.h"
@@ -54,7 +55,7 @@ class PageSharingTest : public testing::Test {
                                            .num_kv_heads = 3,
                                            .block_size = 4,
                                            .num_blocks = 400,
-                                           .num_states = 600,
+                                           .slab = {.line_bytes = 16, .keys_bytes = 128},
                                            .table_entries = 2000,
                                            .num_host_pages = 400,
                                            .max_kept_caches = 2,
@@ -66,6 +67,7 @@ class PageSharingTest : public testing::Test {
   static CachePlan Scored(int64_t prompt_tokens, int32_t cap) {
     CachePlan plan = Plan(prompt_tokens, cap);
     plan.rule.by_position = false;
+    plan.state_lines = kScoreLines;
     return plan;
   }
   // Keeps what a head of its cap would; by position, as `local` does.
@@ -96,7 +98,7 @@ class PageSharingTest : public testing::Test {
     updates_ = CacheUpdates();
   }
   int64_t NumHeld() const { return space_.NumPages() - space_.NumFreePages(); }
-  // Whole pages.
+  // With what they hold.
   int NumCopied() const {
     return Count([](const PageCopy& copy) { return copy.to.data >= 0; });
   }
@@ -117,21 +119,21 @@ class PageSharingTest : public testing::Test {
       count += a.blocks[a.BlockIndex(0, i)].data == b.blocks[b.BlockIndex(0, i)].data ? 1 : 0;
     return count;
   }
-  // State pages with ids of their own.
-  static int NumOwnStates(const SequenceSpace& space) {
+  // Of its pages, all of which name another.
+  static std::set<int32_t> StatesOf(const SequenceSpace& space) {
+    std::set<int32_t> states;
     int count = 0;
     for (int head = 0; head < kHeads; ++head) {
-      for (int32_t i = 0; i < space.pages[head]; ++i) {
-        const PageIds page = space.blocks[space.BlockIndex(head, i)];
-        count += page.state != page.data ? 1 : 0;
-      }
+      for (int32_t i = 0; i < space.pages[head]; ++i, ++count)
+        states.insert(space.blocks[space.BlockIndex(head, i)].state);
     }
-    return count;
+    EXPECT_EQ(static_cast<int>(states.size()), count);
+    return states;
   }
   void TearDown() override {
     for (SequenceSpace* space : {&first_, &second_, &third_}) space_.Release(space);
     EXPECT_EQ(space_.NumFreePages(), kLimits.num_blocks);
-    EXPECT_EQ(space_.NumFreeStates(), kLimits.num_states - kLimits.num_blocks);
+    EXPECT_EQ(space_.NumSlabs(), 0);
   }
 
   CacheSpace space_{kLimits};
@@ -177,6 +179,7 @@ TEST_F(PageSharingTest, OtherTextsAndThoseWhoMayNotShareGetTheirOwn) {
   CachePlan samples = Plan(70, 90), rolling = Plan(70, 90);
   const CachePlan cut = Plan(70, 60), cut_by_scores = Scored(70, 60);
   samples.rule.weighted = true;
+  samples.state_lines = kAllStateLines;
   rolling.rule.rolling = true;
   for (const CachePlan& plan : {samples, cut, cut_by_scores, rolling}) {
     SequenceSpace space;
@@ -214,9 +217,9 @@ TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
   EXPECT_EQ(updates_.copies[0].slot, first_.slot);
   for (int32_t i = 0; i < 16; ++i) {
     const PageCopy& copy = updates_.copies[0].pages[i];
-    EXPECT_EQ(copy.from, second_.blocks[second_.BlockIndex(0, i)]);
-    EXPECT_EQ(copy.to, first_.blocks[first_.BlockIndex(0, i)]);
-    EXPECT_EQ(table[first_.TableIndex(0, i)], copy.to);
+    EXPECT_EQ(copy.from.data, second_.blocks[second_.BlockIndex(0, i)].data);
+    EXPECT_EQ(copy.to, (PageIds{first_.blocks[first_.BlockIndex(0, i)].data, kNotCopied}));
+    EXPECT_EQ(table[first_.TableIndex(0, i)], first_.blocks[first_.BlockIndex(0, i)]);
   }
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(150, &first_, &updates_));
@@ -255,30 +258,34 @@ TEST_F(PageSharingTest, WithoutRoomForCopiesNothingChanges) {
   EXPECT_TRUE(space_.TryGrow(81, &first_, &updates_));
 }
 
-// Who changes scores at every token has state pages of its own, and shares the data all the same.
+// Who changes scores at every token has state of its own, and shares the pages all the same. A slab
+// has the state of 8 pages: of 6 * 18 pages it is in 14.
 TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
   const CachePlan scored = Scored(70, 80), plan = Plan(70);
   OpenFirst(scored);
-  EXPECT_EQ(NumOwnStates(first_), 0) << "its pages are its own";
+  EXPECT_EQ(first_.num_pages, kHeads * 18 + 14);
   ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
   EXPECT_EQ(updates_.setups[0].shared_tokens, 64);
   EXPECT_EQ(NumInCommon(first_, second_), 16);
-  EXPECT_EQ(NumOwnStates(second_), kHeads * 16);
-  EXPECT_EQ(space_.NumFreeStates(), 200 - kHeads * 16);
+  EXPECT_EQ(space_.NumSlabs(), 2 * 14);
+  std::set<int32_t> states = StatesOf(first_);
+  states.merge(StatesOf(second_));
+  EXPECT_EQ(states.size(), 2 * 18u * kHeads);
   ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &third_, &updates_));
   EXPECT_EQ(NumInCommon(first_, third_), 16);
-  EXPECT_EQ(NumOwnStates(third_), 0) << "it reads no scores";
-  EXPECT_EQ(NumHeld(), kHeads * (18 + 2 + 2));
-  // At its cap it gets pages of its own, with its scores.
+  EXPECT_EQ(third_.blocks[0].state, kNoState) << "it reads no scores";
+  EXPECT_EQ(NumHeld(), kHeads * (18 + 2 + 2) + 2 * 14);
+  // At its cap it gets pages of its own; 6 * 20 pages have their state in 15.
   const PageIds shared = second_.blocks[second_.BlockIndex(0, 3)];
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(81, &second_, &updates_));
   EXPECT_EQ(NumCopied(), kHeads * 16);
-  EXPECT_EQ(NumOwnStates(second_), 0);
-  EXPECT_EQ(space_.NumFreeStates(), 200);
+  EXPECT_EQ(second_.slabs.size(), 15u);
   const PageCopy& copy = updates_.copies[0].pages[3];
-  EXPECT_EQ(copy.from, shared);
-  EXPECT_EQ(copy.to, second_.blocks[second_.BlockIndex(0, 3)]);
+  const PageIds own = second_.blocks[second_.BlockIndex(0, 3)];
+  EXPECT_EQ(copy.from.data, shared.data);
+  EXPECT_EQ(copy.to, (PageIds{own.data, kNotCopied}));
+  EXPECT_EQ(own.state, shared.state);
   // Whose pages they were overwrites them, too: the third keeps them.
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(81, &first_, &updates_));
@@ -291,29 +298,13 @@ TEST_F(PageSharingTest, TheLastOwnerKeepsItsState) {
   const CachePlan scored = Scored(70, 80);
   OpenFirst(scored);
   ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
+  const std::set<int32_t> before = StatesOf(second_);
   space_.Release(&first_);
   ASSERT_TRUE(space_.TryGrow(100, &second_, &updates_));
   EXPECT_EQ(NumCopied(), 0);
-  EXPECT_EQ(NumOwnStates(second_), kHeads * 16);
-  EXPECT_EQ(NumHeld(), kHeads * 20);
-}
-
-TEST_F(PageSharingTest, WithoutStatePagesScoredOnesGetTheirOwn) {
-  const CachePlan scored = Scored(70, 80);
-  OpenFirst(scored);
-  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
-  ASSERT_LT(space_.NumFreeStates(), kHeads * 18);
-  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &third_, &updates_));  // 96 are left
-  EXPECT_EQ(NumInCommon(first_, third_), 16);
-  SequenceSpace fourth;
-  ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &fourth, &updates_));
-  EXPECT_EQ(NumInCommon(first_, fourth), 0);
-  EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
-  space_.Release(&fourth);
-  CacheSpace::OpenArgs args = Args(scored);
-  ASSERT_TRUE(space_.TryFork(args, &first_, &fourth, &updates_));
-  EXPECT_EQ(NumInCommon(first_, fourth), 0);
-  space_.Release(&fourth);
+  const std::set<int32_t> after = StatesOf(second_);
+  EXPECT_TRUE(std::includes(after.begin(), after.end(), before.begin(), before.end()));
+  EXPECT_EQ(NumHeld(), kHeads * 20 + 15);
 }
 
 TEST_F(PageSharingTest, AScoredForkHasTheScoresOfItsParent) {
@@ -344,7 +335,7 @@ TEST_F(PageSharingTest, AScoredContextBringsItsScoresToEach) {
   for (int i = 0; i < 18; ++i) {
     const PageCopy& copy = updates_.swap_ins[1].pages[i];
     const PageIds page = second_.blocks[second_.BlockIndex(0, i)];
-    EXPECT_EQ(copy.from, (PageIds{kept.host_pages[i], kept.host_pages[i]}));
+    EXPECT_EQ(copy.from, (PageIds{i < 17 ? kNotCopied : kept.host_pages[i], kept.host_pages[i]}));
     EXPECT_EQ(copy.to, (PageIds{i < 17 ? kNotCopied : page.data, page.state}));
   }
   space_.Drop(&kept);
@@ -381,6 +372,7 @@ TEST_F(PageSharingTest, AForkSharesWholePagesAndCopiesTheRest) {
 TEST_F(PageSharingTest, AForkOfWhatIsOverwrittenIsACopy) {
   CachePlan samples = Plan(70, 90);
   samples.rule.weighted = true;
+  samples.state_lines = kAllStateLines;
   const CachePlan at_its_cap = Plan(70, 60), at_its_cap_by_scores = Scored(70, 60);
   for (const CachePlan& plan : {samples, at_its_cap, at_its_cap_by_scores}) {
     ASSERT_TRUE(space_.TryOpen(Args(plan), &first_, &updates_));
@@ -388,7 +380,8 @@ TEST_F(PageSharingTest, AForkOfWhatIsOverwrittenIsACopy) {
     CacheSpace::OpenArgs args = Args(plan);
     ASSERT_TRUE(space_.TryFork(args, &first_, &second_, &updates_));
     EXPECT_EQ(NumInCommon(first_, second_), 0);
-    EXPECT_EQ(NumCopied(), first_.num_pages);
+    EXPECT_EQ(NumCopied(), first_.NumDataPages());
+    EXPECT_EQ(second_.num_pages, first_.num_pages);
     EXPECT_THAT(second_.shared, IsEmpty());
     space_.Release(&second_);
     args.pages_kept_free = space_.NumFreePages();
@@ -413,7 +406,7 @@ TEST_F(PageSharingTest, OneContext) {
   EXPECT_EQ(updates_.swap_ins[1].pages.size(), kHeads * 1u);
   for (int head = 0; head < kHeads; ++head) {
     const int32_t host = kept.host_pages[head * 18 + 17];
-    EXPECT_EQ(updates_.swap_ins[1].pages[head].from, (PageIds{host, host}));
+    EXPECT_EQ(updates_.swap_ins[1].pages[head].from, (PageIds{host, kNotCopied}));
     EXPECT_EQ(updates_.swap_ins[1].pages[head].to, second_.blocks[second_.BlockIndex(head, 17)]);
   }
   ASSERT_TRUE(space_.TryGrow(91, &first_, &updates_));

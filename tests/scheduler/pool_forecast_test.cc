@@ -93,7 +93,7 @@ std::pair<int, uint64_t> RunFlood(SchedulerHarness* harness) {
 
 EngineLimits PoolForFour() {
   EngineLimits limits = SmallLimits();
-  limits.num_blocks = limits.num_states = 200;
+  limits.num_blocks = 200;
   return limits;
 }
 
@@ -117,7 +117,6 @@ TEST(Admission, WhatIsSharedCountsOnce) {
   limits.max_model_len = 400;
   limits.prefill_arena_tokens = 1000;
   limits.num_blocks = 500;  // a prompt is 264 of them
-  limits.num_states = 1000;
   limits.table_entries = 4000;
   limits.num_prefix_blocks = 40;
   SchedulerHarness harness(limits);

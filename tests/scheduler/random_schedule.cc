@@ -95,11 +95,12 @@ RandomSchedule::RandomSchedule(uint64_t seed, const ScheduleSize& size, bool tel
     const EngineLimits& limits = harness_.engine.limits();
     std::cout << limits.num_layers << " layers, " << limits.window_layers << " with a window of "
               << limits.window << ", KV heads: " << limits.num_kv_heads << ", " << limits.num_blocks
-              << " pages of " << limits.block_size << ", " << limits.num_states << " states, "
-              << limits.table_entries << " table entries, " << limits.num_host_pages
-              << " host pages, " << limits.max_num_seqs << " slots, " << limits.max_model_len
-              << " tokens at most, " << limits.max_steps_in_flight << " steps in flight"
-              << std::endl;
+              << " pages of " << limits.block_size << ", lines of " << limits.slab.line_bytes
+              << " bytes in keys of " << limits.slab.keys_bytes << ", values from line "
+              << limits.slab.values_line << ", " << limits.table_entries << " table entries, "
+              << limits.num_host_pages << " host pages, " << limits.max_num_seqs << " slots, "
+              << limits.max_model_len << " tokens at most, " << limits.max_steps_in_flight
+              << " steps in flight" << std::endl;
   }
   harness_.engine.choose = Accidents;
   harness_.engine.checks_replays = true;
@@ -118,7 +119,10 @@ EngineLimits RandomSchedule::RandomLimits() {
   limits.max_model_len = size_.most_model_len / 6 + Below(size_.most_model_len * 5 / 6);
   // From a pool that holds less than one full sequence to one that holds several.
   limits.num_blocks = heads * (2 + limits.max_model_len * (1 + Below(8)) / (2 * limits.block_size));
-  limits.num_states = limits.num_blocks + Below(limits.num_blocks);
+  limits.slab.line_bytes = 4 * limits.block_size;
+  limits.slab.keys_bytes = limits.slab.line_bytes * (6 + Below(20)) / 2;
+  limits.slab.values_line = 0;
+  if (Below(2) == 0) limits.slab.values_line = limits.slab.EndOfStates(limits.num_blocks);
   limits.table_entries = limits.num_blocks * (1 + Below(3));
   limits.max_num_seqs = 1 + Below(size_.most_seqs);
   limits.prefill_arena_tokens = limits.max_model_len * (1 + Below(4));
@@ -432,17 +436,17 @@ void RandomSchedule::CutOffSlowReaders() {
 // Of everything a part, or of one thing all.
 void RandomSchedule::BeginShortage() {
   Shortage::Parts parts;
-  int* const all[] = {&parts.pages,         &parts.states,       &parts.host_pages,
-                      &parts.table_entries, &parts.arena_tokens, &parts.slots};
+  int* const all[] = {&parts.pages, &parts.host_pages, &parts.table_entries, &parts.arena_tokens,
+                      &parts.slots};
   if (Below(2) == 0) {
-    *all[Below(6)] = 100;
+    *all[Below(5)] = 100;
   } else {
     for (int* const part : all) *part = Below(101);
   }
   if (tells_) {
-    std::cout << "  percent of free pages " << parts.pages << ", states " << parts.states
-              << ", host pages " << parts.host_pages << ", table entries " << parts.table_entries
-              << ", arena tokens " << parts.arena_tokens << ", slots " << parts.slots << std::endl;
+    std::cout << "  percent of free pages " << parts.pages << ", host pages " << parts.host_pages
+              << ", table entries " << parts.table_entries << ", arena tokens "
+              << parts.arena_tokens << ", slots " << parts.slots << std::endl;
   }
   harness_.BeginShortage(parts);
 }
@@ -555,7 +559,11 @@ void RandomSchedule::CheckStream(size_t i) {
   const CacheSpec& cache = request.cache;
   if (cache.policy == "auto" && !cache.min_retained_mass && request.from == nullptr) return;
   EngineLimits ample = harness_.engine.limits();
-  ample.num_blocks = ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
+  ample.num_blocks = 3 * ample.num_layers * ample.num_kv_heads * (ample.max_model_len + 1);
+  if (ample.slab.values_line > 0) {
+    ample.slab.values_line = 0;
+    ample.slab.values_line = ample.slab.EndOfStates(ample.num_blocks);
+  }
   ample.table_entries = 2 * ample.num_blocks;  // rows, and pages that are no head's yet
   ample.max_steps_in_flight = 1;
   ample.num_host_pages = ample.num_swap_pages = ample.max_kept_caches =

@@ -224,8 +224,9 @@ TEST(RequestCheckTest, AnOpenBudgetIsAChoice) {
   request.cache.min_cache_tokens = 15;
   EXPECT_EQ(budgets(request, SmallLimits()), (Budgets{100, 40, 20, 15}));
   EngineLimits small = SmallLimits();
-  // All of it, 109 entries a head, would need some more blocks than there are.
-  small.num_blocks = 109 * small.num_layers * small.num_kv_heads / small.block_size;
+  // All of it, 109 entries a head, would need 4 * 28 blocks, and 5 with the scores of 24 blocks
+  // each. Candidates of less, 100 entries a head, need 4 * 25, and 13 with the state of 8 each.
+  small.num_blocks = 116;
   EXPECT_EQ(budgets(request, small).front(), 40);
   request.cache.min_cache_tokens = 100;
   EXPECT_EQ(budgets(request, SmallLimits()), Budgets{100});

@@ -430,7 +430,7 @@ TEST(ServingLoopTest, EveryoneWhoWasTakenEndsOnce) {
     std::mt19937_64 random(seed);
     const auto below = [&](int n) { return static_cast<int>(random() % n); };
     EngineLimits limits = SmallLimits();
-    limits.num_blocks = limits.num_states = 100 + below(100);
+    limits.num_blocks = 100 + below(100);
     limits.max_num_seqs = 4;
     limits.max_steps_in_flight = 1 + below(2);
     const FakeTokenizer tokenizer;

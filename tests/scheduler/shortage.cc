@@ -15,7 +15,6 @@ int64_t PartOf(int64_t free, int percent) { return (free * percent + 99) / 100; 
 Shortage::Shortage(const Parts& parts, Scheduler* scheduler)
     : space_(&scheduler->space_),
       pages_(Take(parts.pages, space_->NumUnpromisedPages(), &space_->blocks_)),
-      states_(Take(parts.states, space_->states_.NumFree(), &space_->states_)),
       host_pages_(Take(parts.host_pages, space_->host_pages_.NumFree(), &space_->host_pages_)),
       table_(Take(parts.table_entries, &space_->table_)),
       arena_(Take(parts.arena_tokens, &space_->arena_)) {
@@ -26,7 +25,6 @@ Shortage::Shortage(const Parts& parts, Scheduler* scheduler)
 
 Shortage::~Shortage() {
   for (const int32_t page : pages_) space_->blocks_.Free(page);
-  for (const int32_t state : states_) space_->states_.Free(state);
   for (const int32_t page : host_pages_) space_->host_pages_.Free(page);
   for (const auto& [begin, length] : table_) space_->table_.Free(begin, length);
   for (const auto& [begin, length] : arena_) space_->arena_.Free(begin, length);

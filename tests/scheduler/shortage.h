@@ -18,7 +18,6 @@ class Shortage {
   // Percent of what is free (and promised to nobody), rounded up.
   struct Parts {
     int pages = 0;
-    int states = 0;
     int host_pages = 0;
     int table_entries = 0;
     int arena_tokens = 0;
@@ -35,7 +34,7 @@ class Shortage {
   static Ranges Take(int percent, RangeAllocator* ranges);
 
   CacheSpace* const space_;
-  std::vector<int32_t> pages_, states_, host_pages_;
+  std::vector<int32_t> pages_, host_pages_;
   Ranges table_, arena_;
   std::vector<int> slots_;
 };

@@ -163,7 +163,8 @@ TEST_F(Contexts, AreReadOnceForAnyNumberOfQuestions) {
   EXPECT_EQ(context.tokens(), kTokens);
   EXPECT_EQ(context.kv_entries(), server->NumHeads() * 63) << "a fifth of each head's";
   EXPECT_EQ(context.memory_bytes(),
-            server->NumHeads() * 4 * static_cast<uint64_t>(server->model.page_bytes));
+            server->NumHeads() * 4 * (server->model.page_bytes + 16 * 3 * sizeof(float)))
+      << "with room for a score and two log weights an entry";
   EXPECT_EQ(context.cache_policy(), "h2o");
   EXPECT_GT(context.retained_mass().mean(), 0.0f);
   EXPECT_LE(context.retained_mass().mean(), 1.0f);

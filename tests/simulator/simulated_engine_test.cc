@@ -34,7 +34,6 @@ class PolicyTest : public testing::Test {
                              .num_kv_heads = 2,
                              .block_size = 8,
                              .num_blocks = 6 * 90,
-                             .num_states = 6 * 120,
                              .table_entries = 6 * 90 * 8 + 6 * 24,
                              .num_prefix_blocks = 40,
                              .num_host_pages = 300,
