@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   HYDRANT_RETURN_IF_ERROR(PlanHostMemory(options, layout, &limits));
   const std::optional<int64_t> asked_blocks = AskedBlocks(options, layout);
   if (asked_blocks.has_value()) {
-    HYDRANT_RETURN_IF_ERROR(SetPool(*asked_blocks, &layout, &limits));
+    HYDRANT_RETURN_IF_ERROR(SetPool(options, *asked_blocks, &layout, &limits));
   }
 
   HYDRANT_ASSIGN_OR_RETURN(
@@ -163,7 +163,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
   if (!asked_blocks.has_value()) {
     HYDRANT_ASSIGN_OR_RETURN(const int64_t blocks,
                              AutomaticBlocks(options, layout, limits, impl->backend.get()));
-    HYDRANT_RETURN_IF_ERROR(SetPool(blocks, &layout, &limits));
+    HYDRANT_RETURN_IF_ERROR(SetPool(options, blocks, &layout, &limits));
   }
   impl->limits = limits;
   impl->layout = layout;

@@ -113,15 +113,18 @@ int64_t MostBlocks(KvLayout layout) {
   return kMost / states_a_page - kArrayAlignment;  // values may begin a little later
 }
 
+// The option by which a pool was asked for, with its value.
+std::string PoolOption(const EngineOptions& options) {
+  return options.num_blocks_override.has_value()
+             ? fmt::format("num_gpu_blocks_override: {}", *options.num_blocks_override)
+             : fmt::format("kv_cache_memory_bytes: {}", options.kv_cache_memory_bytes);
+}
+
 absl::Status PoolTooLarge(const EngineOptions& options, const EngineLimits& limits, int64_t bytes,
                           int64_t limit, std::string_view whose) {
-  const std::string asked =
-      options.num_blocks_override.has_value()
-          ? fmt::format("num_gpu_blocks_override: {}", *options.num_blocks_override)
-          : fmt::format("kv_cache_memory_bytes: {}", options.kv_cache_memory_bytes);
   return absl::ResourceExhaustedError(
       fmt::format("{}: {} pages take {} bytes of {} memory with their tables, the limit is {}",
-                  asked, limits.num_blocks, bytes, whose, limit));
+                  PoolOption(options), limits.num_blocks, bytes, whose, limit));
 }
 
 }  // namespace
@@ -262,14 +265,19 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
                    std::max<int64_t>(bytes - tables, 0) / (page + per_block)});
 }
 
-absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits) {
+absl::Status SetPool(const EngineOptions& options, int64_t blocks, KvLayout* layout,
+                     EngineLimits* limits) {
   const int64_t least = int64_t{limits->num_layers} * limits->num_kv_heads;
-  if (const int64_t most = MostBlocks(*layout); blocks < least || blocks > most) {
+  if (blocks < least) {
     return absl::InvalidArgumentError(
         fmt::format("kv_cache_memory_bytes: the pool would hold {} pages of {} bytes; at least {} "
-                    "(one for every KV head of "
-                    "every layer) are needed, and at most {} can be told apart",
-                    blocks, layout->PageBytes(), least, most));
+                    "(one for every KV head of every layer) are needed",
+                    blocks, layout->PageBytes(), least));
+  }
+  if (const int64_t most = MostBlocks(*layout); blocks > most) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{}: {} pages of {} bytes are more than can be told apart, the limit is {}",
+                    PoolOption(options), blocks, layout->PageBytes(), most));
   }
   layout->num_blocks = static_cast<int>(blocks);
   limits->num_blocks = layout->num_blocks;

@@ -49,8 +49,9 @@ absl::StatusOr<int64_t> AutomaticBlocks(const EngineOptions& options, const KvLa
                                         const EngineLimits& limits, Backend* backend);
 
 // Gives the pool its pages, and the tables the room to name them. InvalidArgument where they are
-// too few or too many.
-absl::Status SetPool(int64_t blocks, KvLayout* layout, EngineLimits* limits);
+// too few, ResourceExhausted where they are more than can be told apart.
+absl::Status SetPool(const EngineOptions& options, int64_t blocks, KvLayout* layout,
+                     EngineLimits* limits);
 
 }  // namespace hydrant
 

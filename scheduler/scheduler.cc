@@ -728,7 +728,9 @@ void Scheduler::Compressed(Sequence* sequence, const CacheReport& report) {
   LowerPromise(sequence);
   Usage& usage = sequence->usage;
   usage.kv_entries_of_prompt = usage.kv_window_entries_of_prompt = 0;
-  usage.kv_pages_of_prompt = space.num_pages;
+  // What state leaves free goes home with the next step (CacheSpace::PackState).
+  const int64_t spare = space.HasSpareSlab() ? space.free_states.size() / space.states_a_slab : 0;
+  usage.kv_pages_of_prompt = space.num_pages - spare;
   usage.heads_kept_whole = 0;
   const std::optional<PageCut> cut =
       sequence->plan.life->CutPrompt(sequence->plan, limits_.FullLayers());

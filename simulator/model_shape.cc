@@ -65,7 +65,7 @@ absl::StatusOr<SimulatedLimits> LimitsOf(const ModelShape& shape, const EngineOp
     Fold(limits.heads_alike, &limits.engine);
     blocks /= limits.heads_alike;
   }
-  HYDRANT_RETURN_IF_ERROR(SetPool(blocks, &layout, &limits.engine));
+  HYDRANT_RETURN_IF_ERROR(SetPool(options, blocks, &layout, &limits.engine));
   return limits;
 }
 
