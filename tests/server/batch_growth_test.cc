@@ -88,10 +88,7 @@ int StateLinesOf(const std::string& policy) {
 
 // Pages that the state of so many pages fills.
 uint64_t SlabsFor(const RandomModelServer& server, const std::string& policy, uint64_t pages) {
-  const int lines = StateLinesOf(policy);
-  if (lines == 0) return 0;
-  const auto a_slab = static_cast<uint64_t>(server.engine->limits().slab.StatesIn(lines));
-  return (pages + a_slab - 1) / a_slab;
+  return server.engine->limits().slab.SlabsFor(static_cast<int64_t>(pages), StateLinesOf(policy));
 }
 
 // The pages that are held after a prompt are those of the heads' own budgets, each rounded up, and
