@@ -10,8 +10,8 @@
 //            positions     [num_blocks, block_size]     int32  position of the token in its
 //                                                       sequence; in rolling heads its rank
 //   state    scores        [states, block_size]         fp32   the policy's running score
-//            log_weights   [states, ..., block_size, 2] fp32   of attention's numerator and
-//                                                       denominator, a state's at
+//            log_weights   [states, block_size, 2]      fp32   of attention's numerator and
+//                                                       denominator, a state's every
 //                                                       layout.LogWeightStride(). Attention reads
 //                                                       and writes them for rows whose rule is
 //                                                       weighted, no others

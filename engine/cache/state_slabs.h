@@ -32,6 +32,7 @@ struct SlabShape {
     return shape;
   }
 
+  // As they are where nobody has a pool, in tests of a scheduler.
   int64_t line_bytes = 64;
   int64_t keys_bytes = 1536;  // of a page, and as many of its values
   int64_t values_line = 0;    // where the pool's values begin; 0: a slab is its keys alone
