@@ -5,8 +5,8 @@
 //   "HYDRCTX2", then two parts, each as its length (uint64), its SHA-256 and its bytes:
 //   head   all of Context and of KeptHeads
 //   body   for each head of each layer, in CacheSpace's order, its live entries: keys, values,
-//          positions, scores, log weights, as in kernels/kv_pages.h; zeros where its policy keeps no
-//          such state
+//          positions, scores, log weights, as in kernels/kv_pages.h; zeros where its policy keeps
+//          no such state
 //
 // Numbers are little-endian.
 #ifndef HYDRANT_SCHEDULER_CONTEXT_FILE_H_
