@@ -89,7 +89,7 @@ struct PrefillScratchLayout {
   size_t panel_maxima =
       0;               // [panels, packs, kQueryTile]: what the weights of a panel are relative to
   size_t factors = 0;  // [packs, kQueryTile]: what turns those of one panel into attention weights
-  // Of a kernel that multiplies in 16 bits: a panel's keys and values, and a pack's weights.
+  // Of a kernel that multiplies in fewer bits: a panel's keys and values, and a pack's weights.
   size_t operands = 0;
   size_t rounded = 0;
   size_t weights = 0;  // [panels, packs, kKeyPanel, kQueryTile]

@@ -31,8 +31,8 @@ struct RetainedMassArgs {
 };
 
 // The same of a prompt's scratch, where a layer is cut before it is written, or a choice is only
-// tried: mass[h] = the attention that the
-// kept positions of a layer received, divided by the number of queries.
+// tried: mass[h] = the attention that the kept positions of a layer received, divided by the number
+// of queries.
 struct KeptMassArgs {
   // [num_kv_heads, window_stride] the attention each position received from the last queries
   const float* window_sums = nullptr;

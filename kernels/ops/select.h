@@ -37,9 +37,8 @@ struct SelectArgs {
 // Writes the kept entries of one (slot, layer) into its pages, sets lengths[slot, layer, h] =
 // keep[h], and where the rule is scored and keep[h] == cap leaves the first victim, for position n
 // (kernels/kv_pages.h). Scores are written where they are given or the rule is scored; by_position
-// they are positions. Into rolling
-// heads keys go rotated back by their position, with their ranks, and the first victim is that for
-// rank keep[h].
+// they are positions. Into rolling heads keys go rotated back by their position, with their ranks,
+// and the first victim is that for rank keep[h].
 struct WritePagesArgs {
   const float* k = nullptr;  // key j of head h at k + h * kv_head_stride + j * head_dim
   const float* v = nullptr;

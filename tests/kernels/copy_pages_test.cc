@@ -11,7 +11,7 @@
 namespace hydrant {
 namespace {
 
-// The arrays of so many data and state pages, filled with random bytes.
+// The arrays of so many pages and states, filled with random bytes.
 struct Side {
   int pages, states;
   std::vector<uint8_t> keys, values, positions, scores, log_weights;

@@ -1,5 +1,5 @@
-// State pages for tests of what reads and writes pages: each data page has one of another id, as a
-// sequence has that shares data pages. Who takes one half's id for the other's is found out.
+// State for tests of what reads and writes pages: each page names a state of another id. Who takes
+// one's id for the other's is found out.
 #ifndef HYDRANT_TESTS_KERNELS_PAGE_IDS_H_
 #define HYDRANT_TESTS_KERNELS_PAGE_IDS_H_
 
@@ -11,7 +11,7 @@
 
 namespace hydrant {
 
-// The last state page is the first data page's, and so on: there are as many.
+// The last state is the first page's, and so on: there are as many.
 inline PageIds WithState(int32_t data, int num_blocks) { return {data, num_blocks - 1 - data}; }
 
 inline std::vector<PageIds> WithStates(const std::vector<int32_t>& data, int num_blocks) {
