@@ -328,7 +328,8 @@ TEST(GenerateBatch, WhatWaitsForASlowClientIsCountedTogether) {
   requests.back().set_request_id("last");
   const auto all = never_reads(BatchOf(requests));
   ASSERT_TRUE(WaitFor([&] { return server.loop->Snapshot().waiting == kRequests; }));
-  server.engine.AllowSteps(kTokens);
+  // Twice: on a busy machine much of what the first ones bring leaves in few messages.
+  server.engine.AllowSteps(2 * kTokens);
   ASSERT_TRUE(log.WaitForLine("request last is to end", "does not read its stream"));
   server.engine.Resume();
   EXPECT_TRUE(WaitFor([&] { return metrics.ended.Count("slow_reader") == kRequests; }));
