@@ -138,6 +138,7 @@ inline void EmulatedDotBytes(int to, int left, int right) {
 
 // NOLINTBEGIN(bugprone-reserved-identifier): the compiler's names
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
@@ -147,6 +148,7 @@ inline void EmulatedDotBytes(int to, int left, int right) {
   ::hydrant::cpu::EmulatedConfigure(*static_cast<const ::hydrant::cpu::TileConfig*>(config))
 #define _tile_release() (::hydrant::cpu::amx = {})
 #define _tile_loadd(tile, base, stride) ::hydrant::cpu::EmulatedLoad(tile, base, stride)
+#define _tile_stream_loadd(tile, base, stride) ::hydrant::cpu::EmulatedLoad(tile, base, stride)
 #define _tile_stored(tile, base, stride) ::hydrant::cpu::EmulatedStore(tile, base, stride)
 #define _tile_zero(tile) ::hydrant::cpu::EmulatedZero(tile)
 #define _tile_dpbf16ps(to, a, b) ::hydrant::cpu::EmulatedDotBf16(to, a, b)

@@ -60,10 +60,22 @@ int RowsOfManyTask(int m, int row_bytes) {
   return (m + row_tasks * kTileRows - 1) / (row_tasks * kTileRows) * kTileRows;
 }
 
+// Tiles are multiplied faster than the third cache gives and takes what they multiply: threads take
+// rows of their own through all panels, those that they have rounded, and so many that they stay in
+// the second cache. Each unpacks the panels for itself, which fewer rows would not pay for.
+int RowsOfOwn(int m, int threads) {
+  constexpr int kMostRows = 256, kLeastRows = 128;
+  const int turns = (m + kMostRows * threads - 1) / (kMostRows * threads);
+  const int parts = std::clamp(turns * threads, 1, std::max(1, m / kLeastRows));
+  const int step = 2 * kTileRows;
+  return ((m + parts - 1) / parts + step - 1) / step * step;
+}
+
 // How a multiplication is cut into tasks: panels of a segment by rows of x.
 struct Cut {
-  int panels;  // a task
-  int rows;    // a task
+  int panels;            // a task
+  int rows;              // a task
+  bool by_rows = false;  // tasks that follow each other have their rows in common, not their panels
 };
 
 // About `wanted` panels a task, a whole number of `step`, such that no thread has more of them to
@@ -83,14 +95,16 @@ int EvenPanels(int wanted, int step, int num_panels, int row_tasks, int threads)
 Cut CutOf(MatmulKernel kernel, PanelFormat format, int m, int num_panels, int cols, int threads) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   const bool in_bf16 = kernel == kernels.blocks_bf16;
-  const bool many = in_bf16 || kernel == kernels.blocks_8_many;
-  const int rows = many ? RowsOfManyTask(m, in_bf16 ? 2 * cols : cols) : RowsOfTask(m, cols);
+  const bool many = kernel == kernels.blocks_8_many;
+  const int rows = in_bf16 ? RowsOfOwn(m, threads)
+                   : many  ? RowsOfManyTask(m, cols)
+                           : RowsOfTask(m, cols);
   const int row_tasks = (m + rows - 1) / rows;
   const int tasks = threads * (many ? kTasksPerThreadOfMany : kTasksPerThread);
   const int panel_tasks = std::max(1, (tasks + row_tasks - 1) / row_tasks);
   const int step = format == PanelFormat::kBlocks ? kPanelStepOfBlocks : kPanelStep;
   const int wanted = (num_panels + panel_tasks - 1) / panel_tasks;
-  return {EvenPanels(wanted, step, num_panels, row_tasks, threads), rows};
+  return {EvenPanels(wanted, step, num_panels, row_tasks, threads), rows, in_bf16};
 }
 
 // Activations in the form a kernel reads, made once for all segments.
@@ -149,9 +163,9 @@ void MatmulSegment(const Segment& segment, MatmulKernel kernel, PanelArgs args, 
   const int row_tasks = (m + cut.rows - 1) / cut.rows;
   pool.ParallelForRanges(panel_tasks * row_tasks, [&](int task, int) {
     PanelArgs part = args;
-    part.first_panel = task / row_tasks * cut.panels;
+    part.first_panel = (cut.by_rows ? task % panel_tasks : task / row_tasks) * cut.panels;
     part.end_panel = std::min(num_panels, part.first_panel + cut.panels);
-    part.first_row = task % row_tasks * cut.rows;
+    part.first_row = (cut.by_rows ? task / panel_tasks : task % row_tasks) * cut.rows;
     part.end_row = std::min(m, part.first_row + cut.rows);
     part.scratch = PanelScratch(args.cols);
     part.scratch_bytes = MatmulScratchBytes(args.cols);

@@ -26,18 +26,19 @@ struct Operand {
   size_t stride;  // bytes from a row tile (panel) to the next
 };
 
-// Tiles 4..7 += a block of two row tiles by two panels.
+// Tiles 4..7 += a block of two row tiles by two panels. Those of x come from the second cache, one
+// after the other; they are not to drive the panels, which all rows take, out of the first.
 template <int kTiles, int kPanels>
 inline void Multiply(const uint8_t* x, size_t x_stride, const uint8_t* w, size_t w_stride) {
   _tile_loadd(2, w, 64);
-  _tile_loadd(0, x, 64);
+  _tile_stream_loadd(0, x, 64);
   _tile_dpbf16ps(4, 0, 2);
   if constexpr (kPanels == 2) {
     _tile_loadd(3, w + w_stride, 64);
     _tile_dpbf16ps(5, 0, 3);
   }
   if constexpr (kTiles == 2) {
-    _tile_loadd(1, x + x_stride, 64);
+    _tile_stream_loadd(1, x + x_stride, 64);
     _tile_dpbf16ps(6, 1, 2);
     if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
   }
@@ -52,16 +53,73 @@ inline void StoreTile(void* to, size_t stride) {
 }
 
 template <int kTile>
-inline void StoreProduct(const PanelArgs& args, int row, int num_rows, int panel) {
-  if (!args.accumulate && args.rows - panel * kPanelRows >= kPanelRows) {
-    StoreTile<kTile>(args.y + row * args.y_stride + panel * kPanelRows,
-                     args.y_stride * sizeof(float));
-    return;
+inline void LoadTile(const void* from, size_t stride) {
+  if constexpr (kTile == 4) _tile_loadd(4, from, stride);
+  if constexpr (kTile == 5) _tile_loadd(5, from, stride);
+  if constexpr (kTile == 6) _tile_loadd(6, from, stride);
+  if constexpr (kTile == 7) _tile_loadd(7, from, stride);
+}
+
+template <int kTile>
+inline void ZeroTile() {
+  if constexpr (kTile == 4) _tile_zero(4);
+  if constexpr (kTile == 5) _tile_zero(5);
+  if constexpr (kTile == 6) _tile_zero(6);
+  if constexpr (kTile == 7) _tile_zero(7);
+}
+
+// Sixteen columns of y at most, from `row` on.
+inline bool IsWhole(const PanelArgs& args, int panel) {
+  return args.rows - panel * kPanelRows >= kPanelRows;
+}
+inline float* OutputAt(const PanelArgs& args, int row, int panel) {
+  return args.y + row * args.y_stride + panel * kPanelRows;
+}
+
+// What a product begins with: what y has, or zero.
+template <int kTile>
+inline void StartProduct(const PanelArgs& args, int row, int num_rows, int panel) {
+  if (!args.accumulate) return ZeroTile<kTile>();
+  if (IsWhole(args, panel))
+    return LoadTile<kTile>(OutputAt(args, row, panel), args.y_stride * sizeof(float));
+  float* product = reinterpret_cast<float*>(args.scratch);
+  const int valid = args.rows - panel * kPanelRows;
+  for (int r = 0; r < num_rows; ++r) {
+    const __mmask16 there = static_cast<__mmask16>((1 << valid) - 1);
+    _mm512_store_ps(product + r * 16, _mm512_maskz_loadu_ps(there, OutputAt(args, row + r, panel)));
   }
+  OrderMemory();
+  LoadTile<kTile>(product, 64);
+}
+
+template <int kTile>
+inline void StoreProduct(const PanelArgs& args, int row, int num_rows, int panel) {
+  if (IsWhole(args, panel))
+    return StoreTile<kTile>(OutputAt(args, row, panel), args.y_stride * sizeof(float));
   float* product = reinterpret_cast<float*>(args.scratch);
   StoreTile<kTile>(product, 64);
+  OrderMemory();
+  const __mmask16 there = static_cast<__mmask16>((1 << (args.rows - panel * kPanelRows)) - 1);
   for (int r = 0; r < num_rows; ++r)
-    StoreRow(args, row + r, panel, _mm512_load_ps(product + r * 16));
+    _mm512_mask_storeu_ps(OutputAt(args, row + r, panel), there, _mm512_load_ps(product + r * 16));
+}
+
+// Where the product after this one goes: further down, or to the next panels.
+template <int kTiles, int kPanels>
+inline const float* NextOutput(const PanelArgs& args, int row, int panel) {
+  const int next = row + kTiles * kTileRows;
+  if (next < args.end_row) return OutputAt(args, next, panel);
+  return OutputAt(args, args.first_row, panel + kPanels < args.end_panel ? panel + kPanels : panel);
+}
+
+// Its lines of y are asked for while tiles are multiplied: a row of each tile.
+template <int kTiles, int kPanels>
+inline void AskForRow(const float* y, int64_t tile_stride) {
+  for (int tile = 0; tile < kTiles; ++tile) {
+    for (int panel = 0; panel < kPanels; ++panel)
+      _mm_prefetch(reinterpret_cast<const char*>(y + tile * tile_stride + panel * kPanelRows),
+                   _MM_HINT_ET0);
+  }
 }
 
 struct TileRows {
@@ -73,12 +131,17 @@ template <int kTiles, int kPanels>
 inline void Product(const PanelArgs& args, const Operand& x, const Operand& w, int row, int panel,
                     TileRows rows) {
   const int num_blocks = (args.cols + 31) / 32;
-  _tile_zero(4);
-  if constexpr (kPanels == 2) _tile_zero(5);
-  if constexpr (kTiles == 2) _tile_zero(6);
-  if constexpr (kTiles == 2 && kPanels == 2) _tile_zero(7);
-  for (size_t at = 0; at < static_cast<size_t>(num_blocks) * kTileBytes; at += kTileBytes)
+  StartProduct<4>(args, row, rows.rows0, panel);
+  if constexpr (kPanels == 2) StartProduct<5>(args, row, rows.rows0, panel + 1);
+  if constexpr (kTiles == 2) StartProduct<6>(args, row + 16, rows.rows1, panel);
+  if constexpr (kTiles == 2 && kPanels == 2) StartProduct<7>(args, row + 16, rows.rows1, panel + 1);
+  const float* next = NextOutput<kTiles, kPanels>(args, row, panel);
+  for (int block = 0; block < num_blocks; ++block) {
+    const size_t at = static_cast<size_t>(block) * kTileBytes;
     Multiply<kTiles, kPanels>(x.tiles + at, x.stride, w.tiles + at, w.stride);
+    if (block < kTileRows)
+      AskForRow<kTiles, kPanels>(next + block * args.y_stride, kTileRows * args.y_stride);
+  }
   StoreProduct<4>(args, row, rows.rows0, panel);
   if constexpr (kPanels == 2) StoreProduct<5>(args, row, rows.rows0, panel + 1);
   if constexpr (kTiles == 2) StoreProduct<6>(args, row + 16, rows.rows1, panel);
@@ -120,26 +183,48 @@ void Bf16(const PanelArgs& args) {
   _tile_release();
 }
 
-// Two vectors of floats as pairs of bf16: lane r holds (even[r], odd[r]).
-inline __m512i RoundPair(__m512 even, __m512 odd, __m512i interleave) {
-  return _mm512_permutexvar_epi16(interleave,
-                                  reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even)));
+// Two vectors of floats as pairs of bf16, to the nearest: lane r holds (even[r], odd[r]). By
+// integers: the instructions that convert pairs take twice as long.
+inline __m512i RoundPair(__m512 even, __m512 odd) {
+  const __m512i half = _mm512_set1_epi32(0x8000);
+  const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+  const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+  constexpr int kFirstOrSecondAndThird = 0xf8;
+  return _mm512_ternarylogic_epi32(low, high, _mm512_set1_epi32(static_cast<int>(0xffff0000)),
+                                   kFirstOrSecondAndThird);
 }
+
+// Quants of 16 rows, a byte of each lane, as floats without their offset.
+template <DType dtype>
+class QuantToFloat {
+ public:
+  QuantToFloat() {
+    alignas(64) float values[16];
+    for (int i = 0; i < 16; ++i) values[i] = static_cast<float>(i - kTraits.offset);
+    values_ = _mm512_load_ps(values);
+  }
+  __m512 operator()(__m512i shifted) const {
+    if constexpr (kFewValues) return _mm512_permutexvar_ps(shifted, values_);
+    const __m512i quant = _mm512_and_si512(shifted, _mm512_set1_epi32(255));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(quant, _mm512_set1_epi32(kTraits.offset)));
+  }
+
+ private:
+  static constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
+  // Of a lane's bits the look-up reads the lowest four.
+  static constexpr bool kFewValues = LargestQuant(kTraits) < 16;
+  __m512 values_;
+};
 
 // A panel of blocks as bf16 tiles: [block][16 pairs of columns][16 rows][2].
 template <DType dtype>
-void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks, uint8_t* tiles) {
+void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks,
+                 size_t block_bytes, uint8_t* tiles) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
-  alignas(64) uint16_t order[32];
-  for (int r = 0; r < 16; ++r) {
-    order[2 * r] = static_cast<uint16_t>(r);
-    order[2 * r + 1] = static_cast<uint16_t>(16 + r);
-  }
-  const __m512i interleave = _mm512_load_si512(order);
-  const __m512i byte = _mm512_set1_epi32(255);
-  const __m512i offset = _mm512_set1_epi32(kTraits.offset);
+  const QuantToFloat<dtype> to_float;
   for (int block = 0; block < num_blocks; ++block) {
     __m512i quants[8];
+    PrefetchAhead<Cache::kFirst, 4096>(group + block * block_bytes, block_bytes);
     UnpackBlock<dtype>(group, layout, block, quants);
     const __m512 scales[2] = {ScaleOf<dtype>(group, layout, block, 0),
                               ScaleOf<dtype>(group, layout, block, kTraits.halves ? 1 : 0)};
@@ -149,9 +234,7 @@ void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks
       mins[1] = kTraits.halves ? MinOf<dtype>(group, layout, block, 1) : mins[0];
     }
     const auto value = [&](int s, __m512i shifted) __attribute__((always_inline)) {
-      __m512i quant = _mm512_and_si512(shifted, byte);
-      if constexpr (kTraits.offset != 0) quant = _mm512_sub_epi32(quant, offset);
-      return _mm512_fmadd_ps(_mm512_cvtepi32_ps(quant), scales[s / 4], mins[s / 4]);
+      return _mm512_fmadd_ps(to_float(shifted), scales[s / 4], mins[s / 4]);
     };
 #pragma GCC unroll 8
     for (int s = 0; s < 8; ++s) {
@@ -160,7 +243,7 @@ void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks
                            value(s, _mm512_srli_epi32(q, 16)), value(s, _mm512_srli_epi32(q, 24))};
       for (int half = 0; half < 2; ++half) {
         const size_t at = static_cast<size_t>(block) * kTileBytes + (2 * s + half) * 64;
-        _mm512_store_si512(tiles + at, RoundPair(w[2 * half], w[2 * half + 1], interleave));
+        _mm512_store_si512(tiles + at, RoundPair(w[2 * half], w[2 * half + 1]));
       }
     }
   }
@@ -178,7 +261,7 @@ struct BlocksRange {
       const int count = panel + 2 <= args.end_panel ? 2 : 1;
       for (int p = 0; p < count; ++p) {
         UnpackPanel<dtype>(args.panels + static_cast<size_t>(panel + p) * args.panel_bytes, layout,
-                           num_blocks, tiles + p * panel_bytes);
+                           num_blocks, args.panel_bytes / num_blocks, tiles + p * panel_bytes);
       }
       OrderMemory();
       RowsByPanels(args, {tiles, panel_bytes}, panel, count, &configured);

@@ -42,15 +42,15 @@ MatmulKernels ChooseKernels() {
 // take either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kBf16MinRows = 32;
-  constexpr int kEightBitsMinRows = 8;  // fewer wait for the memory anyway
-  constexpr int kManyMinRows = 96;      // fewer do not pay for unpacking to memory
+  constexpr int kBf16MinRows = 24;      // fewer do not pay for unpacking to memory
+  constexpr int kManyMinRows = 96;      // the same
+  constexpr int kEightBitsMinRows = 4;  // fewer wait for the memory anyway
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (!batch_invariant) {
     if (kernels.blocks_bf16 && m >= kBf16MinRows) return kernels.blocks_bf16;
     if (!kernels.blocks_bf16 && kernels.blocks_8_many && m >= kManyMinRows)
       return kernels.blocks_8_many;
-    if (!kernels.blocks_bf16 && kernels.blocks_8 && m >= kEightBitsMinRows) return kernels.blocks_8;
+    if (kernels.blocks_8 && m >= kEightBitsMinRows) return kernels.blocks_8;
   }
   if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
   return kernels.blocks;

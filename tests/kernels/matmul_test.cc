@@ -191,8 +191,8 @@ bool MultipliesBlocks(DType dtype) { return BlockElements(dtype) > 1 && dtype !=
 //   kStored blocks: half a step of the 16-bit activations, 1 / (2 * 32639) of the block's largest.
 //   kStored blocks with VNNI and many rows, where batches may matter: half a step of 8-bit
 //   activations, 1 / (2 * 127) of the block's largest.
-//   (From 32 rows on weights may be rounded, too: ManyRowsTolerance.)
-//   (With AMX both are rounded to bf16 from 32 rows on: TakesBf16.)
+//   (From 96 rows on weights may be rounded, too: ManyRowsTolerance.)
+//   (With AMX both are rounded to bf16 from 24 rows on: TakesBf16.)
 //   kBFloat16: 2^-8 of x where the units round it (the weights' own rounding is in the reference).
 double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, double sum_abs,
                  double sum_peak) {
@@ -206,11 +206,11 @@ double Tolerance(WeightDType dtype, bool blocks, bool eight_bits, int cols, doub
 }
 
 bool TakesBf16(int m, bool batch_invariant) {
-  return m >= 32 && !batch_invariant && DetectIsa() == Isa::kAmx;
+  return m >= 24 && !batch_invariant && DetectIsa() == Isa::kAmx;
 }
 
 bool TakesEightBits(int m, bool batch_invariant) {
-  return m >= 8 && !batch_invariant && DetectIsa() != Isa::kAmx;
+  return m >= 4 && !batch_invariant && !TakesBf16(m, batch_invariant);
 }
 
 bool TakesManyRows(int m, bool batch_invariant) {
@@ -442,7 +442,7 @@ TEST_P(MatmulTest, BlocksOfVeryDifferentMagnitudes) {
 // it gets among fewer.
 TEST_P(MatmulTest, FewRowsMayBeRoundedByManyThreads) {
   const auto [weight_dtype, dtype] = GetParam();
-  constexpr int kCols = 1536, kRows = 24, kPart = 8;  // a part is rounded by one
+  constexpr int kCols = 1536, kRows = 20, kPart = 10;  // a part is rounded by one
   const TestWeight weight = MakeWeight(dtype, 40, kCols, random_);
   const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
   const std::vector<float> x = RandomActivations(kRows, kCols, random_);
