@@ -20,10 +20,16 @@ constexpr int kTasksPerThread = 8;
 
 constexpr int kEntriesPerTask = 128;  // of a prefix that is read
 
-// A prefix in fp32: [num_kv_heads, longest, head_dim] each.
+// Keys and values of all heads: [num_kv_heads], k_stride and v_stride apart.
+struct KeyRows {
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t k_stride = 0, v_stride = 0;
+};
+
+// A prefix, in fp32 or as a kernel takes it.
 struct PrefixRows {
-  float* k = nullptr;
-  float* v = nullptr;
+  KeyRows keys;
   int longest = 0;
 };
 
@@ -40,9 +46,9 @@ PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
   for (int h = 0; h < args.num_kv_heads; ++h)
     rows.longest = std::max(rows.longest, PrefixLength(args, h));
   if (rows.longest == 0) return rows;
-  const size_t head_floats = static_cast<size_t>(rows.longest) * args.head_dim;
-  rows.k = scratch.Reserve(2 * args.num_kv_heads * head_floats);
-  rows.v = rows.k + args.num_kv_heads * head_floats;
+  const int64_t head_floats = int64_t{1} * rows.longest * args.head_dim;
+  float* const k = scratch.Reserve(2 * args.num_kv_heads * head_floats);
+  float* const v = k + args.num_kv_heads * head_floats;
   const int tasks_per_head = (rows.longest + kEntriesPerTask - 1) / kEntriesPerTask;
   pool.ParallelFor(args.num_kv_heads * tasks_per_head, [&](int task, int) {
     const PagedPrefix& prefix = *args.prefix;
@@ -50,17 +56,11 @@ PrefixRows ReadPrefix(const PrefillAttentionArgs& args, ThreadPool& pool) {
     const int begin = task % tasks_per_head * kEntriesPerTask;
     const int end = std::min(begin + kEntriesPerTask, PrefixLength(args, head));
     ReadEntries(prefix.pages, prefix.tables.HeadBlocks(prefix.slot, prefix.layer, head), begin, end,
-                rows.k + head * head_floats, rows.v + head * head_floats);
+                k + head * head_floats, v + head * head_floats);
   });
+  rows.keys = {k, v, head_floats, head_floats};
   return rows;
 }
-
-// The run's keys and values, as its kernel takes them.
-struct KeyRows {
-  const float* k;
-  const float* v;
-  int64_t k_stride, v_stride;  // of a head
-};
 
 // One call, and the tiles of its run.
 struct Run {
@@ -94,40 +94,86 @@ bool TakesBytes(const PrefillAttentionArgs& args) {
   return args.precision == DType::kQ8_0 && able && wanted;
 }
 
-// Keys and values in 8 bits, in memory of the calling thread; values only where they are needed.
-KeyRows RoundRows(const PrefillAttentionArgs& args, ThreadPool& pool) {
-  thread_local AttentionScratch scratch;
-  const int keys = args.NumKeys(), dim = args.head_dim, stride = ByteKeyStride(dim);
-  const int64_t k_stride = int64_t{1} * keys * stride;
-  const int64_t v_stride = args.out != nullptr ? ByteValueWords(keys, dim) : 0;
-  const int64_t all_keys = args.num_kv_heads * k_stride + int64_t{kByteKeySlack} * stride;
-  float* const k = scratch.Reserve(all_keys + args.num_kv_heads * v_stride);
+// How a kernel takes keys and values: rounded panel by panel, once for all tiles of queries.
+struct RoundedForm {
+  int64_t (*key_words)(int rows, int head_dim);  // of the rows before one, too, in whole panels
+  int64_t (*value_words)(int rows, int head_dim);
+  void (*round_keys)(const float* keys, int rows, int head_dim, float* to);
+  void (*round_values)(const float* values, int rows, int head_dim, float* to);
+  int slack_rows;  // of keys, that may be read past the last head's
+};
+
+constexpr RoundedForm kBytes = {
+    [](int rows, int head_dim) { return int64_t{1} * rows * ByteKeyStride(head_dim); },
+    ByteValueWords, RoundKeysAvx512Vnni, RoundValuesAvx512Vnni, kByteKeySlack};
+constexpr RoundedForm kTiles = {TileKeyWords, TileValueWords, RoundKeysAmx, RoundValuesAmx, 0};
+
+// Of each head so many rows, of which those before `first_panel` are not needed; values only where
+// there is an output.
+struct RowCounts {
+  std::vector<int> rows;
+  int first_panel = 0;
+};
+
+KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, const KeyRows& from,
+                  const RowCounts& counts, AttentionScratch& scratch, ThreadPool& pool) {
+  const int heads = args.num_kv_heads, dim = args.head_dim;
+  const int longest = *std::max_element(counts.rows.begin(), counts.rows.end());
+  const int64_t k_stride = form.key_words(longest, dim);
+  const int64_t v_stride = args.out != nullptr ? form.value_words(longest, dim) : 0;
+  const int64_t all_keys = heads * k_stride + form.key_words(form.slack_rows, dim);
+  float* const k = scratch.Reserve(all_keys + heads * v_stride);
   float* const v = k + all_keys;
-  const int first_panel = args.FirstSeenAt(args.first_position) / kKeyPanel;
-  const int panels = NumPanels(keys) - first_panel;
-  pool.ParallelFor(args.num_kv_heads * panels, [&](int task, int) {
+  const int panels = NumPanels(longest) - counts.first_panel;
+  pool.ParallelFor(heads * panels, [&](int task, int) {
     const int64_t head = task / panels;
-    const int first = (first_panel + task % panels) * kKeyPanel,
-              rows = std::min(kKeyPanel, keys - first);
-    const int64_t from = head * args.kv_head_stride + int64_t{1} * first * dim;
-    RoundKeysAvx512Vnni(args.k + from, rows, dim,
-                        k + head * k_stride + int64_t{1} * first * stride);
+    const int first = (counts.first_panel + task % panels) * kKeyPanel;
+    const int rows = std::min(kKeyPanel, counts.rows[head] - first);
+    if (rows <= 0) return;
+    const int64_t skipped = int64_t{1} * first * dim;
+    form.round_keys(from.k + head * from.k_stride + skipped, rows, dim,
+                    k + head * k_stride + form.key_words(first, dim));
     if (v_stride > 0)
-      RoundValuesAvx512Vnni(args.v + from, rows, dim,
-                            v + head * v_stride + ByteValueWords(first, dim));
+      form.round_values(from.v + head * from.v_stride + skipped, rows, dim,
+                        v + head * v_stride + form.value_words(first, dim));
   });
   return {k, v, k_stride, v_stride};
 }
 
+// The run's keys and values, in memory of the calling thread.
+KeyRows RoundRun(const RoundedForm& form, const PrefillAttentionArgs& args, ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  const KeyRows from = {args.k, args.v, args.kv_head_stride, args.kv_head_stride};
+  const RowCounts counts = {std::vector<int>(args.num_kv_heads, args.NumKeys()),
+                            args.FirstSeenAt(args.first_position) / kKeyPanel};
+  return RoundRows(form, args, from, counts, scratch, pool);
+}
+
+// A prefix's.
+PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args, PrefixRows prefix,
+                       ThreadPool& pool) {
+  thread_local AttentionScratch scratch;
+  if (prefix.longest == 0) return prefix;
+  RowCounts counts;
+  for (int h = 0; h < args.num_kv_heads; ++h) counts.rows.push_back(PrefixLength(args, h));
+  prefix.keys = RoundRows(form, args, prefix.keys, counts, scratch, pool);
+  return prefix;
+}
+
+// Whether they are multiplied in tiles of bf16, or with vectors of it. What is to be in 8 bits, and
+// cannot be, takes bf16.
+bool TakesBf16(const PrefillAttentionArgs& args) {
+  const bool wanted =
+      args.precision == DType::kBF16 || (args.precision == DType::kQ8_0 && args.out != nullptr);
+  return wanted && DetectIsa() >= Isa::kAvx512Bf16;
+}
+bool TakesTiles(const PrefillAttentionArgs& args) {
+  return TakesBf16(args) && DetectIsa() >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0;
+}
+
 PrefillTileKernel KernelFor(const PrefillAttentionArgs& args) {
-  const Isa isa = DetectIsa();
-  // What is to be in 8 bits, and cannot be.
-  const bool nearly = args.precision == DType::kQ8_0 && args.out != nullptr;
-  if (isa >= Isa::kAvx512Bf16 && (args.precision == DType::kBF16 || nearly)) {
-    const bool amx = isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0;
-    return amx ? PrefillTileAmx() : PrefillTileAvx512Bf16();
-  }
-  return isa >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
+  if (TakesBf16(args)) return PrefillTileAvx512Bf16();
+  return DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
 }
 
 PrefillTileKernel BytesKernelFor(const PrefillAttentionArgs& args) {
@@ -142,9 +188,14 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
-  if (TakesBytes(args)) return {args, shape, BytesKernelFor(args), {}, RoundRows(args, pool)};
+  if (TakesBytes(args))
+    return {args, shape, BytesKernelFor(args), {}, RoundRun(kBytes, args, pool)};
+  const PrefixRows prefix = ReadPrefix(args, pool);
+  if (TakesTiles(args))
+    return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),
+            RoundRun(kTiles, args, pool)};
   const KeyRows rows = {args.k, args.v, args.kv_head_stride, args.kv_head_stride};
-  return {args, shape, KernelFor(args), ReadPrefix(args, pool), rows};
+  return {args, shape, KernelFor(args), prefix, rows};
 }
 
 PrefillTile TileOf(const Run& run, int kv_head, int tile) {
@@ -162,9 +213,8 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
   work.num_queries = std::min(kQueryTile, args.num_queries - first_query);
   work.end_key = args.end_key;
   work.window = args.window;
-  const size_t prefix_offset = static_cast<size_t>(kv_head) * run.prefix.longest * args.head_dim;
-  work.prefix_k = run.prefix.k + prefix_offset;
-  work.prefix_v = run.prefix.v + prefix_offset;
+  work.prefix_k = run.prefix.keys.k + kv_head * run.prefix.keys.k_stride;
+  work.prefix_v = run.prefix.keys.v + kv_head * run.prefix.keys.v_stride;
   work.num_prefix_keys = PrefixLength(args, kv_head);
   return work;
 }

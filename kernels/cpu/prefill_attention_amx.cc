@@ -30,4 +30,12 @@ void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scrat
 
 PrefillTileKernel PrefillTileAmx() { return &AttendTile; }
 
+void RoundKeysAmx(const float* keys, int rows, int head_dim, float* to) {
+  amx_bf16::RoundTileKeys(keys, rows, head_dim, to);
+}
+
+void RoundValuesAmx(const float* values, int rows, int head_dim, float* to) {
+  amx_bf16::RoundColumns(values, rows, head_dim, to);
+}
+
 }  // namespace hydrant::cpu

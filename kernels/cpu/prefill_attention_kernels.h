@@ -123,9 +123,23 @@ using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile&
 PrefillTileKernel PrefillTileAvx2();
 PrefillTileKernel PrefillTileAvx512();
 PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v and the weights to bf16
-// The same. REQUIRES: a head_dim that is a multiple of kAmxHeadDim
+// The same; PrefillTile's keys and values, a prefix's too, are what RoundKeysAmx() and
+// RoundValuesAmx() left. REQUIRES: a head_dim that is a multiple of kAmxHeadDim
 PrefillTileKernel PrefillTileAmx();
 inline constexpr int kAmxHeadDim = 32;
+// Rows of keys with those that fill the last tiles, which are zero.
+constexpr int TileRowsOf(int rows) { return (rows + 31) / 32 * 32; }
+// Words of 32 bits that pairs of keys, or of values in panels of their own, take.
+constexpr int64_t TileKeyWords(int rows, int head_dim) {
+  return int64_t{1} * TileRowsOf(rows) * (head_dim / 2);
+}
+constexpr int64_t TileValueWords(int rows, int head_dim) {
+  return int64_t{1} * NumPanels(rows) * (kKeyPanel / 2) * head_dim;
+}
+// keys: [rows, head_dim]; to: TileKeyWords(rows, head_dim) words.
+void RoundKeysAmx(const float* keys, int rows, int head_dim, float* to);
+// values: [rows, head_dim], at most kKeyPanel; to: TileValueWords(rows, head_dim) words.
+void RoundValuesAmx(const float* values, int rows, int head_dim, float* to);
 
 // Words of 32 bits that numbers of 8 bits take, and a key of them with its scale and its sum.
 constexpr int NumByteWords(int head_dim) { return (head_dim + 3) / 4; }

@@ -1,22 +1,23 @@
 // Operands of prefill attention in bf16, for the kernels whose products take two terms at a time.
-// q, k, v and weights are rounded to nearest; logits are scaled when they have been summed, so that
-// queries that bf16 holds stay what they are. Included after prefill_panel_blocks-inl.h.
+// q, k, v and weights are rounded to nearest. Queries are scaled by a power of two, logits by what
+// is left of the scale when they have been summed: so queries that bf16 holds stay what they are.
+// Included after prefill_panel_blocks-inl.h.
 //
 // A pair is two bf16 numbers in 32 bits: of queries and keys two neighbours along head_dim, of
 // weights and values two keys. Where there is an odd number the last one's partner is zero.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-// Of keys as the tile has them, in floats.
-HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
-HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
-  return int64_t{1} * key * head_dim;
-}
-
 // Of a logit less the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 
 HYDRANT_INLINE constexpr int Pairs(int count) { return (count + 1) / 2; }
+
+// The scale without its mantissa, and what is left: of the usual head_dims, powers of 4, nothing.
+HYDRANT_INLINE float QueryScale(float scale) {
+  return FirstLane(_mm512_and_ps(Set(scale), Set(__builtin_inff())));
+}
+HYDRANT_INLINE float LogitScale(float scale) { return scale / QueryScale(scale); }
 
 // Pair i: first[i], second[i].
 HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
@@ -27,18 +28,19 @@ HYDRANT_INLINE __m512i PairUp(Vec first, Vec second) {
                                   (__m512i)_mm512_cvtne2ps_pbh(second, first));
 }
 
-// The first kLanes pairs of a row of `left` elements; zero behind them.
-HYDRANT_INLINE __m512i PairsOfRow(const float* row, int left) {
+// The first kLanes pairs of a row of `left` elements, times `factor`; zero behind them.
+HYDRANT_INLINE __m512i PairsOfRow(const float* row, int left, float factor) {
   const Vec low = MaskLoad(FirstN(left), row);
   const Vec high = MaskLoad(FirstN(left > kLanes ? left - kLanes : 0), row + kLanes);
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+  return (__m512i)_mm512_cvtne2ps_pbh(Mul(high, Set(factor)), Mul(low, Set(factor)));
 }
 
-// [pairs of head_dim, kQueryTile] from rows of queries; lanes without a query are zero.
+// [pairs of head_dim, kQueryTile] from rows of queries, scaled; lanes without a query are zero.
 HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const int64_t* offsets,
                                 float* to) {
+  const float factor = QueryScale(shape.scale);
   RowsToLanes(q, offsets, Pairs(shape.head_dim), to, [&](const float* row, int, int first) {
-    return _mm512_castsi512_ps(PairsOfRow(row + 2 * first, shape.head_dim - 2 * first));
+    return _mm512_castsi512_ps(PairsOfRow(row + 2 * first, shape.head_dim - 2 * first, factor));
   });
 }
 
@@ -47,7 +49,7 @@ HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* 
   for (int r = 0; r < rows; ++r, keys += head_dim, to += Pairs(head_dim)) {
     for (int d = 0; d < head_dim; d += kPair) {
       const int left = head_dim - d;
-      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)), PairsOfRow(keys + d, left));
+      _mm512_mask_storeu_epi32(to + d / 2, FirstN(Pairs(left)), PairsOfRow(keys + d, left, 1.0f));
     }
   }
 }

@@ -1,7 +1,7 @@
 // The two products of a panel of keys with a tile of queries in AMX's bf16, the sums in fp32: as
-// prefill_attention_panel-inl.h, whose words it gives another meaning. Included after
-// amx_tiles-inl.h and prefill_attention_pairs-inl.h. Of head_dims that are a whole number of
-// tiles.
+// prefill_attention_panel-inl.h, whose words it gives another meaning. Keys and values have been
+// rounded, once for all tiles of queries. Included after amx_tiles-inl.h and
+// prefill_attention_pairs-inl.h. Of head_dims that are a whole number of tiles.
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
@@ -9,14 +9,20 @@ static_assert(kQueryTile == 2 * kLanes && kKeyPanel % kQueryTile == 0);
 
 inline constexpr int kValueStride = kKeyPanel / 2;  // pairs of a column of values
 
-// Rows of a panel with those that fill its last tiles, which are zero.
-HYDRANT_INLINE constexpr int TileRowsOf(int rows) { return (rows + kPair - 1) / kPair * kPair; }
+HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return Pairs(head_dim); }
+HYDRANT_INLINE int64_t ValuesBefore(int key, int head_dim) { return TileValueWords(key, head_dim); }
 
 HYDRANT_INLINE void ZeroRows(float* rows, int from, int to, int row_floats) {
   for (int i = from * row_floats; i < to * row_floats; i += kLanes) Store(rows + i, Zero());
 }
 
-// Values [head_dim, pairs of rows].
+// Keys [rows, pairs of head_dim], and zeros up to whole tiles.
+HYDRANT_INLINE void RoundTileKeys(const float* keys, int rows, int head_dim, float* to) {
+  RoundKeys(keys, rows, head_dim, to);
+  ZeroRows(to, rows, TileRowsOf(rows), Pairs(head_dim));
+}
+
+// Values of a panel [head_dim, pairs of rows].
 HYDRANT_INLINE void RoundColumns(const float* values, int rows, int head_dim, float* to) {
   for (int r = 0; r < rows; r += kPair) {
     for (int c = 0; c < head_dim; c += kLanes) {
@@ -33,15 +39,9 @@ HYDRANT_INLINE void RoundColumns(const float* values, int rows, int head_dim, fl
   }
 }
 
-// Keys [rows, pairs of head_dim] and columns of values.
-HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape& shape, const float* k, const float* v,
-                                       int rows, float* scratch) {
-  const int pairs = Pairs(shape.head_dim);
-  float* const values = scratch + kKeyPanel * pairs;
-  RoundKeys(k, rows, shape.head_dim, scratch);
-  ZeroRows(scratch, rows, TileRowsOf(rows), pairs);
-  if (v != nullptr) RoundColumns(v, rows, shape.head_dim, values);
-  return {scratch, values};
+HYDRANT_INLINE PanelOperands TakePanel(const PrefillShape&, const float* k, const float* v, int,
+                                       float*) {
+  return {k, v};
 }
 
 // Tiles 4 to 7 += rows of a, which are a_stride floats apart, by the two vectors of lanes of b's
@@ -65,15 +65,22 @@ HYDRANT_INLINE void AddTiles(const float* a, int a_stride, const float* b, int p
 void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows,
                  const float* queries, float* logits) {
   const int pairs = Pairs(shape.head_dim);
+  const float scale = LogitScale(shape.scale);
   OrderMemory();
   for (int r = 0; r < rows; r += kPair) {
     float* const to = logits + r * kQueryTile;
     ZeroSums();
     AddTiles(panel.k + r * pairs, pairs, queries, pairs);
     StoreSums(to);
-    for (int i = 0; i < kPair * kQueryTile; i += kLanes)
-      Store(to + i, Mul(Load(to + i), Set(shape.scale)));
+    for (int i = 0; scale != 1.0f && i < kPair * kQueryTile; i += kLanes)
+      Store(to + i, Mul(Load(to + i), Set(scale)));
   }
+}
+
+// Whether some query's maximum has risen: after the first panels few do.
+HYDRANT_INLINE bool Decays(const float* decay) {
+  const Mask one = And(Equal(Load(decay), Set(1.0f)), Equal(Load(decay + kLanes), Set(1.0f)));
+  return one != FirstN(kLanes);
 }
 
 void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
@@ -81,8 +88,10 @@ void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows
   const int tile_rows = TileRowsOf(rows);
   RoundWeights(weights, rows, rounded);
   ZeroRows(rounded, Pairs(rows), Pairs(tile_rows), kQueryTile);
-  for (int i = 0; i < shape.head_dim * kQueryTile; i += kLanes)
-    Store(out + i, Mul(Load(out + i), Load(decay + i % kQueryTile)));
+  if (Decays(decay)) {
+    for (int i = 0; i < shape.head_dim * kQueryTile; i += kLanes)
+      Store(out + i, Mul(Load(out + i), Load(decay + i % kQueryTile)));
+  }
   OrderMemory();
   for (int c = 0; c < shape.head_dim; c += kPair) {
     float* const to = out + c * kQueryTile;

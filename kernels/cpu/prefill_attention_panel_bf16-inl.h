@@ -4,6 +4,12 @@
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
+// Of keys as the tile has them, in floats.
+HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return head_dim; }
+HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
+  return int64_t{1} * key * head_dim;
+}
+
 HYDRANT_INLINE __m512bh LoadPairs(const float* p) {
   return (__m512bh)_mm512_loadu_si512(reinterpret_cast<const void*>(p));
 }
@@ -55,9 +61,10 @@ HYDRANT_INLINE void PairLogitBlock(const float* keys, int pairs, float scale, co
 void PanelLogits(const PrefillShape& shape, const PanelOperands& panel, int rows,
                  const float* queries, float* logits) {
   const int pairs = Pairs(shape.head_dim);
+  const float scale = LogitScale(shape.scale);
   ForBlocks(rows, [&](auto size, int first) {
     PairLogitBlock<decltype(size)::value>(panel.k + static_cast<int64_t>(first) * pairs, pairs,
-                                          shape.scale, queries, logits + first * kQueryTile);
+                                          scale, queries, logits + first * kQueryTile);
   });
 }
 
