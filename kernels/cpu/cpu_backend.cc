@@ -46,17 +46,17 @@ class CpuBackend final : public HostBackend {
                                                      WeightDType dtype) override {
     return cpu::PackWeight(parts, dtype, options_.batch_invariant, threads_);
   }
-  // As 8-bit activations, for speed alone.
+  // As 8-bit activations, for speed alone; tiles of bf16 are as fast.
   DType AttentionDType(DType kv, DType weights) const override {
-    const cpu::Isa isa = cpu::DetectIsa();
     if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
     const bool in_blocks = BlockElements(weights) > 1 && weights != DType::kF8_E4M3;
-    if (in_blocks && cpu::HasVnni() && isa != cpu::Isa::kAmx) return DType::kQ8_0;
-    return isa >= cpu::Isa::kAvx512Bf16 ? DType::kBF16 : Backend::AttentionDType(kv, weights);
+    if (in_blocks && AttendsInBytes()) return DType::kQ8_0;
+    return cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16 ? DType::kBF16
+                                                     : Backend::AttentionDType(kv, weights);
   }
   DType RankingDType(DType kv, DType weights) const override {
     const bool exact = options_.batch_invariant || kv == DType::kF32;
-    return !exact && cpu::HasVnni() ? DType::kQ8_0 : AttentionDType(kv, weights);
+    return !exact && AttendsInBytes() ? DType::kQ8_0 : AttentionDType(kv, weights);
   }
   void Matmul(const MatmulArgs& args) override {
     cpu::Matmul(args, options_.batch_invariant, threads_);
@@ -119,6 +119,8 @@ class CpuBackend final : public HostBackend {
   void Logprobs(const LogprobsArgs& args) override { cpu::Logprobs(args, threads_); }
 
  private:
+  static bool AttendsInBytes() { return cpu::HasVnni() && cpu::DetectIsa() != cpu::Isa::kAmx; }
+
   const BackendOptions options_;
   ThreadPool threads_;
   cpu::Sampler sampler_;

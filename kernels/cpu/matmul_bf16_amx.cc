@@ -29,16 +29,16 @@ struct Operand {
 // Tiles 4..7 += a block of two row tiles by two panels. Those of x come from the second cache, one
 // after the other; they are not to drive the panels, which all rows take, out of the first.
 template <int kTiles, int kPanels>
-inline void Multiply(const uint8_t* x, size_t x_stride, const uint8_t* w, size_t w_stride) {
-  _tile_loadd(2, w, 64);
-  _tile_stream_loadd(0, x, 64);
+inline void Multiply(const uint8_t* x0, const uint8_t* x1, const uint8_t* w0, const uint8_t* w1) {
+  _tile_loadd(2, w0, 64);
+  _tile_stream_loadd(0, x0, 64);
   _tile_dpbf16ps(4, 0, 2);
   if constexpr (kPanels == 2) {
-    _tile_loadd(3, w + w_stride, 64);
+    _tile_loadd(3, w1, 64);
     _tile_dpbf16ps(5, 0, 3);
   }
   if constexpr (kTiles == 2) {
-    _tile_stream_loadd(1, x + x_stride, 64);
+    _tile_stream_loadd(1, x1, 64);
     _tile_dpbf16ps(6, 1, 2);
     if constexpr (kPanels == 2) _tile_dpbf16ps(7, 1, 3);
   }
@@ -112,14 +112,11 @@ inline const float* NextOutput(const PanelArgs& args, int row, int panel) {
   return OutputAt(args, args.first_row, panel + kPanels < args.end_panel ? panel + kPanels : panel);
 }
 
-// Its lines of y are asked for while tiles are multiplied: a row of each tile.
-template <int kTiles, int kPanels>
-inline void AskForRow(const float* y, int64_t tile_stride) {
-  for (int tile = 0; tile < kTiles; ++tile) {
-    for (int panel = 0; panel < kPanels; ++panel)
-      _mm_prefetch(reinterpret_cast<const char*>(y + tile * tile_stride + panel * kPanelRows),
-                   _MM_HINT_ET0);
-  }
+// Its lines of y are asked for while tiles are multiplied: a row of a tile of each panel.
+template <int kPanels>
+inline void AskForRow(const float* y) {
+  for (int panel = 0; panel < kPanels; ++panel)
+    _mm_prefetch(reinterpret_cast<const char*>(y + panel * kPanelRows), _MM_HINT_T2);
 }
 
 struct TileRows {
@@ -127,21 +124,32 @@ struct TileRows {
   int rows1 = 0;
 };
 
+// Not inlined: the loop needs all registers for addresses.
 template <int kTiles, int kPanels>
-inline void Product(const PanelArgs& args, const Operand& x, const Operand& w, int row, int panel,
-                    TileRows rows) {
+[[gnu::noinline]] void Product(const PanelArgs& args, const Operand& x, const Operand& w, int row,
+                               int panel, TileRows rows) {
   const int num_blocks = (args.cols + 31) / 32;
   StartProduct<4>(args, row, rows.rows0, panel);
   if constexpr (kPanels == 2) StartProduct<5>(args, row, rows.rows0, panel + 1);
   if constexpr (kTiles == 2) StartProduct<6>(args, row + 16, rows.rows1, panel);
   if constexpr (kTiles == 2 && kPanels == 2) StartProduct<7>(args, row + 16, rows.rows1, panel + 1);
+  const uint8_t *x0 = x.tiles, *x1 = x0 + x.stride, *w0 = w.tiles, *w1 = w0 + w.stride;
   const float* next = NextOutput<kTiles, kPanels>(args, row, panel);
-  for (int block = 0; block < num_blocks; ++block) {
-    const size_t at = static_cast<size_t>(block) * kTileBytes;
-    Multiply<kTiles, kPanels>(x.tiles + at, x.stride, w.tiles + at, w.stride);
-    if (block < kTileRows)
-      AskForRow<kTiles, kPanels>(next + block * args.y_stride, kTileRows * args.y_stride);
+  const int asking = num_blocks < kTileRows ? num_blocks : kTileRows;
+  const int64_t step = args.y_stride, other = kTiles == 2 ? kTileRows * step : 0;
+  const auto advance = [&] {
+    Multiply<kTiles, kPanels>(x0, x1, w0, w1);
+    x0 += kTileBytes;
+    x1 += kTileBytes;
+    w0 += kTileBytes;
+    w1 += kTileBytes;
+  };
+  for (int block = 0; block < asking; ++block, next += step) {
+    advance();
+    AskForRow<kPanels>(next);
+    if constexpr (kTiles == 2) AskForRow<kPanels>(next + other);
   }
+  for (int block = asking; block < num_blocks; ++block) advance();
   StoreProduct<4>(args, row, rows.rows0, panel);
   if constexpr (kPanels == 2) StoreProduct<5>(args, row, rows.rows0, panel + 1);
   if constexpr (kTiles == 2) StoreProduct<6>(args, row + 16, rows.rows1, panel);

@@ -87,26 +87,18 @@ struct Run {
   }
 };
 
-// Whether q, k and v are multiplied in 8 bits. An output takes tiles of bf16 where there are any.
-bool TakesBytes(const PrefillAttentionArgs& args) {
-  const bool able = HasVnni() && args.head_dim >= 4 && args.prefix == nullptr;
-  const bool wanted = args.out == nullptr || DetectIsa() != Isa::kAmx;
-  return args.precision == DType::kQ8_0 && able && wanted;
-}
-
 // How a kernel takes keys and values: rounded panel by panel, once for all tiles of queries.
 struct RoundedForm {
   int64_t (*key_words)(int rows, int head_dim);  // of the rows before one, too, in whole panels
   int64_t (*value_words)(int rows, int head_dim);
   void (*round_keys)(const float* keys, int rows, int head_dim, float* to);
   void (*round_values)(const float* values, int rows, int head_dim, float* to);
-  int slack_rows;  // of keys, that may be read past the last head's
 };
 
 constexpr RoundedForm kBytes = {
     [](int rows, int head_dim) { return int64_t{1} * rows * ByteKeyStride(head_dim); },
-    ByteValueWords, RoundKeysAvx512Vnni, RoundValuesAvx512Vnni, kByteKeySlack};
-constexpr RoundedForm kTiles = {TileKeyWords, TileValueWords, RoundKeysAmx, RoundValuesAmx, 0};
+    ByteValueWords, RoundKeysAvx512Vnni, RoundValuesAvx512Vnni};
+constexpr RoundedForm kTiles = {TileKeyWords, TileValueWords, RoundKeysAmx, RoundValuesAmx};
 
 // Of each head so many rows, of which those before `first_panel` are not needed; values only where
 // there is an output.
@@ -121,9 +113,8 @@ KeyRows RoundRows(const RoundedForm& form, const PrefillAttentionArgs& args, con
   const int longest = *std::max_element(counts.rows.begin(), counts.rows.end());
   const int64_t k_stride = form.key_words(longest, dim);
   const int64_t v_stride = args.out != nullptr ? form.value_words(longest, dim) : 0;
-  const int64_t all_keys = heads * k_stride + form.key_words(form.slack_rows, dim);
-  float* const k = scratch.Reserve(all_keys + heads * v_stride);
-  float* const v = k + all_keys;
+  float* const k = scratch.Reserve(heads * (k_stride + v_stride));
+  float* const v = k + heads * k_stride;
   const int panels = NumPanels(longest) - counts.first_panel;
   pool.ParallelFor(heads * panels, [&](int task, int) {
     const int64_t head = task / panels;
@@ -160,8 +151,13 @@ PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args
   return prefix;
 }
 
-// Whether they are multiplied in tiles of bf16, or with vectors of it. What is to be in 8 bits, and
-// cannot be, takes bf16.
+// Whether q, k and v are multiplied in 8 bits.
+bool TakesBytes(const PrefillAttentionArgs& args) {
+  return args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4 &&
+         args.prefix == nullptr;
+}
+
+// Whether in bf16: what is to be in 8 bits, and cannot be, too, where it has an output.
 bool TakesBf16(const PrefillAttentionArgs& args) {
   const bool wanted =
       args.precision == DType::kBF16 || (args.precision == DType::kQ8_0 && args.out != nullptr);
@@ -176,11 +172,6 @@ PrefillTileKernel KernelFor(const PrefillAttentionArgs& args) {
   return DetectIsa() >= Isa::kAvx512 ? PrefillTileAvx512() : PrefillTileAvx2();
 }
 
-PrefillTileKernel BytesKernelFor(const PrefillAttentionArgs& args) {
-  const bool amx = HasAmxInt8() && args.out == nullptr && args.head_dim % kAmxByteHeadDim == 0;
-  return amx ? PrefillTileBytesAmx() : PrefillTileAvx512Vnni();
-}
-
 Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   PrefillShape shape;
   shape.head_dim = args.head_dim;
@@ -189,7 +180,7 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.scale = args.scale;
   shape.softcap = args.softcap;
   if (TakesBytes(args))
-    return {args, shape, BytesKernelFor(args), {}, RoundRun(kBytes, args, pool)};
+    return {args, shape, PrefillTileAvx512Vnni(), {}, RoundRun(kBytes, args, pool)};
   const PrefixRows prefix = ReadPrefix(args, pool);
   if (TakesTiles(args))
     return {args, shape, PrefillTileAmx(), RoundPrefix(kTiles, args, prefix, pool),

@@ -12,7 +12,6 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_pairs-inl.h"
 #include "kernels/cpu/amx_tiles-inl.h"
-#include "kernels/cpu/prefill_amx_tiles-inl.h"
 #include "kernels/cpu/prefill_attention_panel_amx-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 // clang-format on

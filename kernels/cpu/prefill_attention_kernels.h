@@ -153,11 +153,6 @@ constexpr int64_t ByteValueWords(int rows, int head_dim) {
 // Rounds q to 8 bits, and a panel's weights; PrefillTile::k and v are what RoundKeysAvx512Vnni()
 // and RoundValuesAvx512Vnni() left. REQUIRES: a head_dim of at least 4, no prefix
 PrefillTileKernel PrefillTileAvx512Vnni();
-// The same bits of statistics. REQUIRES: no output, a head_dim that is a multiple of
-// kAmxByteHeadDim; kByteKeySlack rows may be read past the last key
-PrefillTileKernel PrefillTileBytesAmx();
-inline constexpr int kAmxByteHeadDim = 64;
-inline constexpr int kByteKeySlack = 31;
 // keys: [rows, head_dim]; to: [rows, ByteKeyStride(head_dim)].
 void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to);
 // values: [rows, head_dim]; to: ByteValueWords(rows, head_dim) words.
