@@ -78,8 +78,8 @@ inline float* OutputAt(const PanelArgs& args, int row, int panel) {
 
 // What a product begins with: what y has, or zero.
 template <int kTile>
-inline void StartProduct(const PanelArgs& args, int row, int num_rows, int panel) {
-  if (!args.accumulate) return ZeroTile<kTile>();
+inline void StartProduct(const PanelArgs& args, bool accumulate, int row, int num_rows, int panel) {
+  if (!accumulate) return ZeroTile<kTile>();
   if (IsWhole(args, panel))
     return LoadTile<kTile>(OutputAt(args, row, panel), args.y_stride * sizeof(float));
   float* product = reinterpret_cast<float*>(args.scratch);
@@ -124,15 +124,24 @@ struct TileRows {
   int rows1 = 0;
 };
 
-// Not inlined: the loop needs all registers for addresses.
+// Of columns. What y has of those before is added to.
+struct Blocks {
+  int begin, end;
+
+  int count() const { return end - begin; }
+};
+
+// x, w: from the first of the blocks on. Not inlined: the loop needs all registers for addresses.
 template <int kTiles, int kPanels>
 [[gnu::noinline]] void Product(const PanelArgs& args, const Operand& x, const Operand& w, int row,
-                               int panel, TileRows rows) {
-  const int num_blocks = (args.cols + 31) / 32;
-  StartProduct<4>(args, row, rows.rows0, panel);
-  if constexpr (kPanels == 2) StartProduct<5>(args, row, rows.rows0, panel + 1);
-  if constexpr (kTiles == 2) StartProduct<6>(args, row + 16, rows.rows1, panel);
-  if constexpr (kTiles == 2 && kPanels == 2) StartProduct<7>(args, row + 16, rows.rows1, panel + 1);
+                               int panel, TileRows rows, Blocks blocks) {
+  const int num_blocks = blocks.count();
+  const bool more = args.accumulate || blocks.begin > 0;
+  StartProduct<4>(args, more, row, rows.rows0, panel);
+  if constexpr (kPanels == 2) StartProduct<5>(args, more, row, rows.rows0, panel + 1);
+  if constexpr (kTiles == 2) StartProduct<6>(args, more, row + 16, rows.rows1, panel);
+  if constexpr (kTiles == 2 && kPanels == 2)
+    StartProduct<7>(args, more, row + 16, rows.rows1, panel + 1);
   const uint8_t *x0 = x.tiles, *x1 = x0 + x.stride, *w0 = w.tiles, *w1 = w0 + w.stride;
   const float* next = NextOutput<kTiles, kPanels>(args, row, panel);
   const int asking = num_blocks < kTileRows ? num_blocks : kTileRows;
@@ -157,7 +166,7 @@ template <int kTiles, int kPanels>
 }
 
 // All rows of x by one or two panels. Tiles are configured anew where the number of rows changes.
-void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_panels,
+void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_panels, Blocks blocks,
                   TileRows* configured) {
   const size_t x_stride = static_cast<size_t>((args.cols + 31) / 32) * kTileBytes;
   for (int row = args.first_row; row < args.end_row; row += 2 * kTileRows) {
@@ -169,14 +178,14 @@ void RowsByPanels(const PanelArgs& args, const Operand& w, int panel, int num_pa
       Configure(ConfigFor(rows.rows0, rows.rows1 > 0 ? rows.rows1 : 1));
       *configured = rows;
     }
-    const size_t at = row / kTileRows * x_stride;
+    const size_t at = row / kTileRows * x_stride + static_cast<size_t>(blocks.begin) * kTileBytes;
     const Operand x = {reinterpret_cast<const uint8_t*>(args.x_bf16) + at, x_stride};
     if (rows.rows1 > 0) {
-      num_panels == 2 ? Product<2, 2>(args, x, w, row, panel, rows)
-                      : Product<2, 1>(args, x, w, row, panel, rows);
+      num_panels == 2 ? Product<2, 2>(args, x, w, row, panel, rows, blocks)
+                      : Product<2, 1>(args, x, w, row, panel, rows, blocks);
     } else {
-      num_panels == 2 ? Product<1, 2>(args, x, w, row, panel, rows)
-                      : Product<1, 1>(args, x, w, row, panel, rows);
+      num_panels == 2 ? Product<1, 2>(args, x, w, row, panel, rows, blocks)
+                      : Product<1, 1>(args, x, w, row, panel, rows, blocks);
     }
   }
 }
@@ -186,7 +195,8 @@ void Bf16(const PanelArgs& args) {
   for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
     const Operand w = {args.panels + static_cast<size_t>(panel) * args.panel_bytes,
                        args.panel_bytes};
-    RowsByPanels(args, w, panel, panel + 2 <= args.end_panel ? 2 : 1, &configured);
+    RowsByPanels(args, w, panel, panel + 2 <= args.end_panel ? 2 : 1, {0, (args.cols + 31) / 32},
+                 &configured);
   }
   _tile_release();
 }
@@ -224,13 +234,13 @@ class QuantToFloat {
   __m512 values_;
 };
 
-// A panel of blocks as bf16 tiles: [block][16 pairs of columns][16 rows][2].
+// Blocks of a panel as bf16 tiles: [block][16 pairs of columns][16 rows][2].
 template <DType dtype>
-void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks,
-                 size_t block_bytes, uint8_t* tiles) {
+void UnpackPanel(const uint8_t* group, const GroupLayout& layout, Blocks blocks, size_t block_bytes,
+                 uint8_t* tiles) {
   constexpr BlockTraits kTraits = BlockTraitsOf(dtype);
   const QuantToFloat<dtype> to_float;
-  for (int block = 0; block < num_blocks; ++block) {
+  for (int block = blocks.begin; block < blocks.end; ++block, tiles += kTileBytes) {
     __m512i quants[8];
     PrefetchAhead<Cache::kFirst, 4096>(group + block * block_bytes, block_bytes);
     UnpackBlock<dtype>(group, layout, block, quants);
@@ -250,31 +260,42 @@ void UnpackPanel(const uint8_t* group, const GroupLayout& layout, int num_blocks
       const __m512 w[4] = {value(s, q), value(s, _mm512_srli_epi32(q, 8)),
                            value(s, _mm512_srli_epi32(q, 16)), value(s, _mm512_srli_epi32(q, 24))};
       for (int half = 0; half < 2; ++half) {
-        const size_t at = static_cast<size_t>(block) * kTileBytes + (2 * s + half) * 64;
-        _mm512_store_si512(tiles + at, RoundPair(w[2 * half], w[2 * half + 1]));
+        _mm512_store_si512(tiles + (2 * s + half) * 64, RoundPair(w[2 * half], w[2 * half + 1]));
       }
     }
   }
 }
 
+// So many blocks of columns at a time that two panels of them stay in the first cache, and the rows
+// of a task in the second.
+constexpr int kNearBlocks = 20;
+
 template <DType dtype>
 struct BlocksRange {
   static void Run(const PanelArgs& args) {
     const int num_blocks = args.cols / kBlock;
-    const GroupLayout layout = GroupLayoutOf(BlockTraitsOf(dtype), num_blocks);
-    const size_t panel_bytes = static_cast<size_t>(num_blocks) * kTileBytes;
-    uint8_t* tiles = args.scratch + kTileBytes;  // a product lies before them
+    const int parts = (num_blocks + kNearBlocks - 1) / kNearBlocks;
     TileRows configured;
+    for (int part = 0; part < parts; ++part)
+      RunPart(args, {num_blocks * part / parts, num_blocks * (part + 1) / parts}, &configured);
+    _tile_release();
+  }
+
+ private:
+  static void RunPart(const PanelArgs& args, Blocks blocks, TileRows* configured) {
+    const int num_blocks = args.cols / kBlock;
+    const GroupLayout layout = GroupLayoutOf(BlockTraitsOf(dtype), num_blocks);
+    const size_t panel_bytes = static_cast<size_t>(blocks.count()) * kTileBytes;
+    uint8_t* tiles = args.scratch + kTileBytes;  // a product lies before them
     for (int panel = args.first_panel; panel < args.end_panel; panel += 2) {
       const int count = panel + 2 <= args.end_panel ? 2 : 1;
       for (int p = 0; p < count; ++p) {
         UnpackPanel<dtype>(args.panels + static_cast<size_t>(panel + p) * args.panel_bytes, layout,
-                           num_blocks, args.panel_bytes / num_blocks, tiles + p * panel_bytes);
+                           blocks, args.panel_bytes / num_blocks, tiles + p * panel_bytes);
       }
       OrderMemory();
-      RowsByPanels(args, {tiles, panel_bytes}, panel, count, &configured);
+      RowsByPanels(args, {tiles, panel_bytes}, panel, count, blocks, configured);
     }
-    _tile_release();
   }
 };
 
