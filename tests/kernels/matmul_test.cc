@@ -357,6 +357,34 @@ TEST_P(MatmulTest, Accumulates) {
   }
 }
 
+// So many rows that threads take some of their own, of so many columns that products are added up
+// in pieces, with a last panel that is short.
+TEST_P(MatmulTest, ManyRowsOfManyColumns) {
+  const auto [weight_dtype, dtype] = GetParam();
+  const int cols = (1312 + SmallestCols() - 1) / SmallestCols() * SmallestCols();
+  const TestWeight weight = MakeWeight(dtype, 70, cols, random_);
+  const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+  ThreadPool three(3);
+  for (int m : {290, 701}) {
+    const bool accumulate = m == 290;
+    const float start = accumulate ? 0.75f : 0.0f;
+    const std::vector<float> x = RandomActivations(m, cols, random_);
+    Output two_threads(m, weight.rows), three_threads(m, weight.rows);
+    for (Output* y : {&two_threads, &three_threads}) {
+      if (accumulate) std::fill(y->data(), y->data() + y->size(), start);
+      Matmul(
+          {.x = x.data(), .m = m, .weight = packed.get(), .y = y->data(), .accumulate = accumulate},
+          false, y == &two_threads ? pool_ : three);
+      EXPECT_TRUE(y->GuardsIntact());
+    }
+    const Worst worst = Compare(weight, weight_dtype, x, m, two_threads, start);
+    EXPECT_LE(worst.ratio, 1.0) << m << " rows, worst at " << worst.row << ", " << worst.col;
+    EXPECT_EQ(
+        std::memcmp(two_threads.data(), three_threads.data(), two_threads.size() * sizeof(float)),
+        0);
+  }
+}
+
 // A row's bits are its own: alone, in any batch, at any place, with any number of threads.
 TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   const auto [weight_dtype, dtype] = GetParam();
