@@ -46,7 +46,7 @@ class CpuBackend final : public HostBackend {
                                                      WeightDType dtype) override {
     return cpu::PackWeight(parts, dtype, options_.batch_invariant, threads_);
   }
-  // As 8-bit activations, for speed alone; tiles of bf16 are as fast.
+  // As 8-bit activations, for speed alone. Where there are tiles of bf16, those are taken.
   DType AttentionDType(DType kv, DType weights) const override {
     if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
     const bool in_blocks = BlockElements(weights) > 1 && weights != DType::kF8_E4M3;

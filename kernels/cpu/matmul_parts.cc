@@ -139,12 +139,12 @@ uint16_t* Bf16Space(size_t tiles, int cols) {
   return reinterpret_cast<uint16_t*>(arena.Get(tiles * Bf16TileElements(cols) * sizeof(uint16_t)));
 }
 
-// Room for one panel taken apart for the int8 tiles, or two unpacked to bytes or to bf16, which
-// takes the most.
+// Room for one panel taken apart for the int8 tiles, two unpacked to bytes, or some columns of two
+// unpacked to bf16.
 size_t MatmulScratchBytes(int cols) {
   constexpr size_t kUsual = size_t{192} << 10;
-  constexpr size_t kBf16Bytes = 2048;  // of a block of two panels
-  return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kBf16Bytes);
+  constexpr size_t kBlockBytes = 2048;  // of two panels, more than either form takes
+  return std::max(kUsual, (static_cast<size_t>(cols) / kBlock + 2) * kBlockBytes);
 }
 
 uint8_t* PanelScratch(int cols) {
