@@ -33,6 +33,7 @@ HYDRANT_INLINE Vec Sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
 HYDRANT_INLINE Vec Mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
 HYDRANT_INLINE Vec Div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
 HYDRANT_INLINE Vec Max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+HYDRANT_INLINE Vec Min(Vec a, Vec b) { return _mm256_min_ps(a, b); }
 HYDRANT_INLINE Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 
 HYDRANT_INLINE Vec LoadAs(const float* p) { return Load(p); }
@@ -106,6 +107,9 @@ HYDRANT_INLINE Mask IntLess(IntVec a, IntVec b) {
 HYDRANT_INLINE IntVec IntSelect(Mask m, IntVec yes, IntVec no) {
   return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
 }
+HYDRANT_INLINE IntVec IntLoad(const int32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
 HYDRANT_INLINE Vec ToFloat(IntVec v) { return _mm256_cvtepi32_ps(v); }
 
 HYDRANT_INLINE Vec Exp(Vec x) {
@@ -124,6 +128,31 @@ HYDRANT_INLINE Vec Exp(Vec x) {
   const IntVec exponent =
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), IntSet(127)), 23);
   return _mm256_andnot_ps(Less(x, Set(kExpLowest)), Mul(p, _mm256_castsi256_ps(exponent)));
+}
+
+HYDRANT_INLINE IntVec WordsOf(Vec a, Vec b) {
+  const IntVec words = _mm256_packs_epi32(_mm256_cvtps_epi32(a), _mm256_cvtps_epi32(b));
+  return _mm256_max_epi16(words, _mm256_setzero_si256());
+}
+HYDRANT_INLINE IntVec MaxWords(IntVec a, IntVec b) { return _mm256_max_epi16(a, b); }
+HYDRANT_INLINE IntVec SubWords(IntVec a, IntVec b) { return _mm256_subs_epi16(a, b); }
+HYDRANT_INLINE Vec EvenWeights(IntVec words) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+}
+HYDRANT_INLINE Vec OddWeights(IntVec words) {
+  return _mm256_castsi256_ps(_mm256_and_si256(words, IntSet(-65536)));
+}
+HYDRANT_INLINE IntVec LargestOfPair(IntVec words) {
+  const IntVec turned = _mm256_shuffle_epi32(words, 0x4e);
+  return _mm256_unpacklo_epi16(MaxWords(words, turned), _mm256_setzero_si256());
+}
+HYDRANT_INLINE Vec UnpackLow(Vec a, Vec b) { return _mm256_unpacklo_ps(a, b); }
+HYDRANT_INLINE Vec UnpackHigh(Vec a, Vec b) { return _mm256_unpackhi_ps(a, b); }
+HYDRANT_INLINE Vec Quad(const float* p) {
+  return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
+}
+HYDRANT_INLINE IntVec IntQuad(const int16_t* p) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
 struct Sum {

@@ -42,6 +42,7 @@ HYDRANT_INLINE Vec Sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
 HYDRANT_INLINE Vec Mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 HYDRANT_INLINE Vec Div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
 HYDRANT_INLINE Vec Max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+HYDRANT_INLINE Vec Min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
 HYDRANT_INLINE Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 
 // Elements of a page.
@@ -109,6 +110,7 @@ HYDRANT_INLINE Mask IntLess(IntVec a, IntVec b) { return _mm512_cmplt_epi32_mask
 HYDRANT_INLINE IntVec IntSelect(Mask m, IntVec yes, IntVec no) {
   return _mm512_mask_blend_epi32(m, no, yes);
 }
+HYDRANT_INLINE IntVec IntLoad(const int32_t* p) { return _mm512_loadu_si512(p); }
 HYDRANT_INLINE Vec ToFloat(IntVec v) { return _mm512_cvtepi32_ps(v); }
 
 // e^x within 1.1 units in the last place; 0 below -87.3 (no denormals), and for -inf.
@@ -139,6 +141,33 @@ HYDRANT_INLINE Vec RoughExp(Vec x) {
   p = Fma(p, f, Set(0.999999261f));
   const Mask zero = _mm512_cmp_ps_mask(x, Set(kExpLowest), _CMP_LT_OQ);
   return _mm512_mask_scalef_ps(Zero(), static_cast<Mask>(~zero), p, n);
+}
+
+// Words of 16 bits. Of each 128 bits four of a, rounded, then four of b; at least 0.
+HYDRANT_INLINE IntVec WordsOf(Vec a, Vec b) {
+  const IntVec words = _mm512_packs_epi32(_mm512_cvtps_epi32(a), _mm512_cvtps_epi32(b));
+  return _mm512_max_epi16(words, _mm512_setzero_si512());
+}
+HYDRANT_INLINE IntVec MaxWords(IntVec a, IntVec b) { return _mm512_max_epi16(a, b); }
+HYDRANT_INLINE IntVec SubWords(IntVec a, IntVec b) { return _mm512_subs_epi16(a, b); }
+// Words as bf16.
+HYDRANT_INLINE Vec EvenWeights(IntVec words) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+}
+HYDRANT_INLINE Vec OddWeights(IntVec words) {
+  return _mm512_castsi512_ps(_mm512_and_si512(words, IntSet(-65536)));
+}
+// Of each 128 bits the larger of words i and 4 + i, which are at least 0.
+HYDRANT_INLINE IntVec LargestOfPair(IntVec words) {
+  const IntVec turned = _mm512_shuffle_epi32(words, _MM_PERM_BADC);
+  return _mm512_unpacklo_epi16(MaxWords(words, turned), _mm512_setzero_si512());
+}
+HYDRANT_INLINE Vec UnpackLow(Vec a, Vec b) { return _mm512_unpacklo_ps(a, b); }
+HYDRANT_INLINE Vec UnpackHigh(Vec a, Vec b) { return _mm512_unpackhi_ps(a, b); }
+// 128 bits, again and again.
+HYDRANT_INLINE Vec Quad(const float* p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); }
+HYDRANT_INLINE IntVec IntQuad(const int16_t* p) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
 struct Sum {

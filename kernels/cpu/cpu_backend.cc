@@ -7,6 +7,7 @@
 #include "kernels/cpu/compact.h"
 #include "kernels/cpu/count_best.h"
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/derive_scores.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/experts.h"
 #include "kernels/cpu/isa.h"
@@ -54,9 +55,9 @@ class CpuBackend final : public HostBackend {
     return cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16 ? DType::kBF16
                                                      : Backend::AttentionDType(kv, weights);
   }
-  DType RankingDType(DType kv, DType weights) const override {
-    const bool exact = options_.batch_invariant || kv == DType::kF32;
-    return !exact && AttendsInBytes() ? DType::kQ8_0 : AttentionDType(kv, weights);
+  DType RankingDType(DType kv, DType /*weights*/) const override {
+    if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
+    return AttendsInBytes() ? DType::kQ8_0 : DType::kBF16;
   }
   void Matmul(const MatmulArgs& args) override {
     cpu::Matmul(args, options_.batch_invariant, threads_);
@@ -94,6 +95,7 @@ class CpuBackend final : public HostBackend {
     });
   }
   void PoolScores(const PoolScoresArgs& args) override { cpu::PoolScores(args, threads_); }
+  void DeriveScores(const DeriveScoresArgs& args) override { cpu::DeriveScores(args, threads_); }
   void KCenter(const KCenterArgs& args) override { cpu::KCenter(args, threads_); }
   void Select(const SelectArgs& args) override { cpu::Select(args, threads_); }
   void WritePages(const WritePagesArgs& args) override { cpu::WritePages(args, threads_); }

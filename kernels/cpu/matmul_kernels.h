@@ -45,9 +45,10 @@ struct QuantizedRows {
 // The same in 8 bits, 128 up, in the order in which many rows are multiplied at once. A block's
 // scale is its row's times a power of two.
 struct InterleavedRows {
-  uint8_t* quants;     // [tile][cols / 4][16 rows][4]
-  int32_t* exponents;  // [tile][block][16 rows]: of the powers, 0 or less, where a float has its own
-  float* scales;       // [tile][16 rows]
+  uint8_t* quants;  // [tile][cols / 4][16 rows][4]
+  int32_t*
+      exponents;  // [tile][block][16 rows]: of the powers, 0 or less, where a float has its own
+  float* scales;  // [tile][16 rows]
 };
 
 struct PanelArgs {

@@ -16,7 +16,11 @@ namespace {
 
 // Tasks of a wave per thread: enough that the threads finish together, few enough to bound the
 // memory for statistics.
-constexpr int kTasksPerThread = 8;
+constexpr int kTasksPerThread = 16;
+constexpr int kColumnsPerTask = 512;  // of statistics that are merged
+
+// Whose words for one query head's tile are as large as weights that are kept.
+constexpr int kMostRankedKeys = kMaxKeptWeights / kQueryTile * 2;
 
 constexpr int kEntriesPerTask = 128;  // of a prefix that is read
 
@@ -69,11 +73,15 @@ struct Run {
   PrefillTileKernel attend;
   PrefixRows prefix;
   KeyRows keys;
+  bool ranks = false;  // by a RankKernel
 
   int num_tiles() const { return (args.num_queries + kQueryTile - 1) / kQueryTile; }
   int end_position() const { return args.first_position + args.num_queries; }
   // Numbers of one statistic of a tile, at most.
   size_t num_columns() const { return static_cast<size_t>(prefix.longest) + args.NumKeys(); }
+  int num_merges() const {
+    return static_cast<int>((num_columns() + kColumnsPerTask - 1) / kColumnsPerTask);
+  }
   // Up to the last that is wanted.
   int num_statistics() const {
     int count = kMaxColumnStatistics;
@@ -151,6 +159,27 @@ PrefixRows RoundPrefix(const RoundedForm& form, const PrefillAttentionArgs& args
   return prefix;
 }
 
+// Whether a RankKernel tells the keys apart: where weights may be rough, and it can.
+bool Ranks(const PrefillAttentionArgs& args) {
+  const ColumnStatistic &sum = args.statistics[0], &largest = args.statistics[1];
+  const bool both = sum.out != nullptr && largest.out != nullptr &&
+                    args.statistics[2].out == nullptr && sum.kind == ColumnStatistic::Kind::kSum &&
+                    largest.kind == ColumnStatistic::Kind::kMax &&
+                    sum.reduce == GroupReduce::kMean && largest.reduce == GroupReduce::kMax &&
+                    sum.first_query == largest.first_query && sum.end_query == largest.end_query;
+  return both && args.precision != DType::kF32 && args.out == nullptr && args.softcap == 0.0f &&
+         args.sink_logits == nullptr && args.prefix == nullptr &&
+         args.KeysSeenAt(args.first_position) == args.end_key && args.end_key <= kMostRankedKeys;
+}
+
+const RankKernel& RankFor(const PrefillAttentionArgs& args) {
+  const Isa isa = DetectIsa();
+  if (args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4) return RankAvx512Vnni();
+  if (isa >= Isa::kAmx && args.head_dim % kAmxHeadDim == 0) return RankAmx();
+  if (isa >= Isa::kAvx512Bf16) return RankAvx512Bf16();
+  return isa >= Isa::kAvx512 ? RankAvx512() : RankAvx2();
+}
+
 // Whether q, k and v are multiplied in 8 bits.
 bool TakesBytes(const PrefillAttentionArgs& args) {
   return args.precision == DType::kQ8_0 && HasVnni() && args.head_dim >= 4 &&
@@ -179,6 +208,11 @@ Run RunOf(const PrefillAttentionArgs& args, ThreadPool& pool) {
   shape.query_stride = static_cast<int64_t>(args.num_heads) * args.head_dim;
   shape.scale = args.scale;
   shape.softcap = args.softcap;
+  if (Ranks(args)) {
+    const RankKernel& kernel = RankFor(args);
+    const RoundedForm lanes = {kernel.lane_words, nullptr, kernel.to_lanes, nullptr};
+    return {args, shape, kernel.tile, {}, RoundRun(lanes, args, pool), true};
+  }
   if (TakesBytes(args))
     return {args, shape, PrefillTileAvx512Vnni(), {}, RoundRun(kBytes, args, pool)};
   const PrefixRows prefix = ReadPrefix(args, pool);
@@ -212,7 +246,9 @@ PrefillTile TileOf(const Run& run, int kv_head, int tile) {
 
 void Attend(const Run& run, const PrefillTile& tile) {
   thread_local AttentionScratch scratch;
-  run.attend(run.shape, tile, scratch.Reserve(LayoutOf(run.shape, tile).total));
+  const size_t floats =
+      run.ranks ? RankLayoutOf(run.shape, tile).total : LayoutOf(run.shape, tile).total;
+  run.attend(run.shape, tile, scratch.Reserve(floats));
 }
 
 // Tiles that no statistic wants anything of. The last ones see the most keys: they are handed out
@@ -241,25 +277,28 @@ void GivePartial(const Run& run, int tile, float* partial, PrefillTile* work) {
   }
 }
 
-void Merge(ColumnStatistic::Kind kind, const float* part, int count, float* totals) {
-  for (int j = 0; j < count; ++j) {
+void Merge(ColumnStatistic::Kind kind, const float* part, int begin, int end, float* totals) {
+  for (int j = begin; j < end; ++j) {
     totals[j] =
         kind == ColumnStatistic::Kind::kMax ? std::max(totals[j], part[j]) : totals[j] + part[j];
   }
 }
 
-// Merges a tile's statistics into the totals that are wanted.
-void MergeTile(const Run& run, int kv_head, int tile, const float* partial) {
+// Merges a tile's statistics of columns [begin, end), the prefix's first, into the totals that are
+// wanted.
+void MergeTile(const Run& run, int kv_head, int tile, int begin, int end, const float* partial) {
   const int prefix_keys = PrefixLength(run.args, kv_head);
+  const int keys = run.args.KeysSeenAt(run.TileEnd(tile) - 1);
   for (int s = 0; s < kMaxColumnStatistics; ++s) {
     const ColumnStatistic& to = run.args.statistics[s];
     if (!run.Touches(to, tile)) continue;
     const float* part = partial + s * run.num_columns();
     if (to.prefix_out != nullptr)
-      Merge(to.kind, part, prefix_keys, to.prefix_out + kv_head * to.prefix_stride);
+      Merge(to.kind, part, begin, std::min(end, prefix_keys),
+            to.prefix_out + kv_head * to.prefix_stride);
     if (to.out != nullptr)
-      Merge(to.kind, part + prefix_keys, run.args.KeysSeenAt(run.TileEnd(tile) - 1),
-            to.out + kv_head * to.stride);
+      Merge(to.kind, part + prefix_keys, std::max(0, begin - prefix_keys),
+            std::min(end - prefix_keys, keys), to.out + kv_head * to.stride);
   }
 }
 
@@ -276,9 +315,10 @@ void AttendWave(const Run& run, std::span<const int> tiles, float* partial, Thre
     GivePartial(run, tile, partial + task * stride, &work);
     Attend(run, work);
   });
-  pool.ParallelFor(kv_heads, [&](int kv_head, int) {
+  pool.ParallelFor(kv_heads * run.num_merges(), [&](int task, int) {
+    const int kv_head = task % kv_heads, begin = task / kv_heads * kColumnsPerTask;
     for (int i = 0; i < count; ++i)
-      MergeTile(run, kv_head, tiles[i],
+      MergeTile(run, kv_head, tiles[i], begin, begin + kColumnsPerTask,
                 partial + (static_cast<size_t>(i) * kv_heads + kv_head) * stride);
   });
 }
@@ -306,7 +346,7 @@ void PrefillAttention(const PrefillAttentionArgs& args, ThreadPool& pool) {
                     [&](const ColumnStatistic& statistic) { return run.Touches(statistic, tile); });
     (touched ? counted : plain).push_back(tile);
   }
-  AttendPlain(run, plain, pool);
+  if (args.out != nullptr) AttendPlain(run, plain, pool);
   AttendCounted(run, counted, pool);
 }
 

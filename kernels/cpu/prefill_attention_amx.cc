@@ -14,6 +14,7 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/amx_tiles-inl.h"
 #include "kernels/cpu/prefill_attention_panel_amx-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
+#include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
 
 namespace hydrant::cpu {
@@ -25,9 +26,21 @@ void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scrat
   _tile_release();
 }
 
+void RankTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
+  amx_bf16::ConfigureTiles();
+  amx_bf16::RankTile(shape, tile, scratch);
+  _tile_release();
+}
+
 }  // namespace
 
 PrefillTileKernel PrefillTileAmx() { return &AttendTile; }
+
+const RankKernel& RankAmx() {
+  static constexpr RankKernel kKernel = {&RankTile, &amx_bf16::RankLaneWords,
+                                         &amx_bf16::KeysToLanes};
+  return kKernel;
+}
 
 void RoundKeysAmx(const float* keys, int rows, int head_dim, float* to) {
   amx_bf16::RoundTileKeys(keys, rows, head_dim, to);

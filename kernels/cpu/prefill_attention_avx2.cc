@@ -7,10 +7,16 @@
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_panel-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
+#include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
 
 namespace hydrant::cpu {
 
 PrefillTileKernel PrefillTileAvx2() { return &avx2::AttendTile; }
+
+const RankKernel& RankAvx2() {
+  static constexpr RankKernel kKernel = {&avx2::RankTile, &avx2::RankLaneWords, &avx2::KeysToLanes};
+  return kKernel;
+}
 
 }  // namespace hydrant::cpu

@@ -7,10 +7,17 @@
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_panel-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
+#include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
 
 namespace hydrant::cpu {
 
 PrefillTileKernel PrefillTileAvx512() { return &avx512::AttendTile; }
+
+const RankKernel& RankAvx512() {
+  static constexpr RankKernel kKernel = {&avx512::RankTile, &avx512::RankLaneWords,
+                                         &avx512::KeysToLanes};
+  return kKernel;
+}
 
 }  // namespace hydrant::cpu

@@ -14,10 +14,17 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/prefill_attention_pairs-inl.h"
 #include "kernels/cpu/prefill_attention_panel_bf16-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
+#include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
 
 namespace hydrant::cpu {
 
 PrefillTileKernel PrefillTileAvx512Bf16() { return &avx512bf16::AttendTile; }
+
+const RankKernel& RankAvx512Bf16() {
+  static constexpr RankKernel kKernel = {&avx512bf16::RankTile, &avx512bf16::RankLaneWords,
+                                         &avx512bf16::KeysToLanes};
+  return kKernel;
+}
 
 }  // namespace hydrant::cpu

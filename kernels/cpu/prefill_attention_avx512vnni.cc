@@ -15,11 +15,18 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/prefill_attention_bytes-inl.h"
 #include "kernels/cpu/prefill_attention_panel_i8-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
+#include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
 
 namespace hydrant::cpu {
 
 PrefillTileKernel PrefillTileAvx512Vnni() { return &avx512vnni::AttendTile; }
+
+const RankKernel& RankAvx512Vnni() {
+  static constexpr RankKernel kKernel = {&avx512vnni::RankTile, &avx512vnni::RankLaneWords,
+                                         &avx512vnni::KeysToLanes};
+  return kKernel;
+}
 
 void RoundKeysAvx512Vnni(const float* keys, int rows, int head_dim, float* to) {
   avx512vnni::RoundKeys(keys, rows, head_dim, to);

@@ -8,6 +8,9 @@
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 HYDRANT_INLINE constexpr int KeyStride(int head_dim) { return ByteKeyStride(head_dim); }
+// Of a row of a product, and of one in the lanes, in floats.
+HYDRANT_INLINE constexpr int OperandStride(int head_dim) { return ByteKeyStride(head_dim); }
+HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return NumByteWords(head_dim) + 1; }
 HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
   return int64_t{1} * (key / kByteValueRows) * ByteValueStride(head_dim);
 }

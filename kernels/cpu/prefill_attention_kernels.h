@@ -116,7 +116,43 @@ inline PrefillScratchLayout LayoutOf(const PrefillShape& shape, const PrefillTil
   return layout;
 }
 
-// scratch: LayoutOf(...).total floats of the calling thread.
+// Where the scratch of a tile that is ranked lies, in floats.
+struct RankLayout {
+  int strips = 0;        // of kQueryTile keys
+  int rows = 0;          // queries of some query heads, as many as there is room for at a time
+  size_t operands = 0;   // [rows, head_dim + 2] at most, as a product takes them
+  size_t logits = 0;     // [2, kQueryTile, kQueryTile]
+  size_t origins = 0;    // [rows]
+  size_t sums = 0;       // [rows / 2, 16]
+  size_t sum_words = 0;  // [rows / 2, 4]
+  size_t factors = 0;    // [rows / 2, 4]
+  size_t words = 0;      // [strips, rows / 2, kQueryTile]
+  size_t total = 0;
+};
+
+inline RankLayout RankLayoutOf(const PrefillShape& shape, const PrefillTile& tile) {
+  constexpr int kMostHeads = 4;  // whose logits of a strip stay in the first cache
+  RankLayout layout;
+  layout.strips = (tile.num_keys() + kQueryTile - 1) / kQueryTile;
+  const size_t head_words = size_t{1} * layout.strips * kQueryTile * kQueryTile / 2;
+  int heads = shape.group < kMostHeads ? shape.group : kMostHeads;
+  while (heads > 1 && heads * head_words > kMaxKeptWeights) --heads;
+  const int turns = (shape.group + heads - 1) / heads;
+  heads = (shape.group + turns - 1) / turns;
+  layout.rows = heads * kQueryTile;
+  const size_t rows = layout.rows, pairs = rows / 2;
+  layout.logits = layout.operands + rows * (shape.head_dim + 2);
+  layout.origins = layout.logits + size_t{2} * kQueryTile * kQueryTile;
+  layout.sums = layout.origins + rows;
+  layout.sum_words = layout.sums + pairs * 16;
+  layout.factors = layout.sum_words + pairs * 4;
+  layout.words = layout.factors + pairs * 4;
+  layout.total = layout.words + heads * head_words;
+  return layout;
+}
+
+// scratch: LayoutOf(...).total floats of the calling thread; RankLayoutOf(...).total of a kernel
+// that ranks.
 using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile& tile,
                                    float* scratch);
 
@@ -140,6 +176,21 @@ constexpr int64_t TileValueWords(int rows, int head_dim) {
 void RoundKeysAmx(const float* keys, int rows, int head_dim, float* to);
 // values: [rows, head_dim], at most kKeyPanel; to: TileValueWords(rows, head_dim) words.
 void RoundValuesAmx(const float* values, int rows, int head_dim, float* to);
+
+// Tells weights apart, within 7 %: see prefill_rank-inl.h. REQUIRES of a tile: no output, softcap,
+// sinks or prefix; two statistics, a mean's sum and the largest weight, of the same queries, which
+// see all keys; these as `to_lanes` left them.
+struct RankKernel {
+  PrefillTileKernel tile;
+  int64_t (*lane_words)(int keys, int head_dim);  // words of 32 bits, of the keys before one, too
+  // keys: [rows, head_dim], from a multiple of kQueryTile on.
+  void (*to_lanes)(const float* keys, int rows, int head_dim, float* to);
+};
+const RankKernel& RankAvx2();
+const RankKernel& RankAvx512();
+const RankKernel& RankAvx512Bf16();  // rounds q and k to bf16
+const RankKernel& RankAvx512Vnni();  // to 8 bits. REQUIRES: a head_dim of at least 4
+const RankKernel& RankAmx();         // to bf16. REQUIRES: a multiple of kAmxHeadDim
 
 // Words of 32 bits that numbers of 8 bits take, and a key of them with its scale and its sum.
 constexpr int NumByteWords(int head_dim) { return (head_dim + 3) / 4; }

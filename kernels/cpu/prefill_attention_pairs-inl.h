@@ -12,6 +12,9 @@ namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 HYDRANT_INLINE Vec WeightOf(Vec x) { return RoughExp(x); }
 
 HYDRANT_INLINE constexpr int Pairs(int count) { return (count + 1) / 2; }
+// Of a row of a product, and of one in the lanes, in floats.
+HYDRANT_INLINE constexpr int OperandStride(int head_dim) { return Pairs(head_dim); }
+HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return Pairs(head_dim); }
 
 // The scale without its mantissa, and what is left: of the usual head_dims, powers of 4, nothing.
 HYDRANT_INLINE float QueryScale(float scale) {

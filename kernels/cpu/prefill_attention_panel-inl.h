@@ -10,6 +10,10 @@ HYDRANT_INLINE constexpr int64_t ValuesBefore(int key, int head_dim) {
   return int64_t{1} * key * head_dim;
 }
 
+// Of a row of a product, and of one in the lanes, in floats.
+HYDRANT_INLINE constexpr int OperandStride(int head_dim) { return head_dim; }
+HYDRANT_INLINE constexpr int LaneWords(int head_dim) { return head_dim; }
+
 // Of a logit less the maximum.
 HYDRANT_INLINE Vec WeightOf(Vec x) { return Exp(x); }
 
@@ -65,6 +69,11 @@ HYDRANT_INLINE void LoadQueries(const PrefillShape& shape, const float* q, const
   RowsToLanes(q, offsets, shape.head_dim, to, [&](const float* row, int /*lane*/, int first) {
     return Mul(MaskLoad(FirstN(shape.head_dim - first), row + first), Set(shape.scale));
   });
+}
+
+// As they are.
+HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* to) {
+  for (int64_t i = 0; i < int64_t{1} * rows * head_dim; ++i) to[i] = keys[i];
 }
 
 // Keys and values are multiplied where they lie.

@@ -646,30 +646,137 @@ void RoundToBytes(int head_dim, std::vector<float>* rows) {
   }
 }
 
-// Of rows that 8 bits hold, a backend that ranks by 8 bits has the statistics in fp32, however the
-// queries are cut.
-TEST_P(PrefillAttentionTest, EightBitsRoundNoStatistic) {
-  if (!RanksByBytes()) GTEST_SKIP() << "the backend ranks by what it attends with";
-  for (const int n : {1, 33, 130, 200}) {
-    SCOPED_TRACE("n " + std::to_string(n));
-    Prompt prompt(GetParam(), n, kSeed + n);
-    RoundToBytes(prompt.shape.head_dim, &prompt.q);
-    RoundToBytes(prompt.shape.head_dim, &prompt.k);
-    prompt.AskFromAfar((n + kQueryTile - 1) / kQueryTile * kQueryTile, n);
-    prompt.attended = false;
-    prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax});
-    Prompt sliced = prompt;
-    const std::vector<float> untouched = prompt.out;
-    RunSlice(&prompt, 0, n, true, 2, DType::kQ8_0);
-    for (int begin = 0; begin < n; begin += 64)
-      RunSlice(&sliced, begin, std::min(begin + 64, n), true, 1, DType::kQ8_0);
-    EXPECT_TRUE(SameBits(prompt.out, untouched));
-    EXPECT_TRUE(SameBits(sliced.column_sums, prompt.column_sums));
-    EXPECT_TRUE(SameBits(sliced.more_out[0], prompt.more_out[0]));
-    prompt.out.assign(prompt.out.size(), 0.0f);
-    const Dense dense = AttendPlainly(prompt);
-    ASSERT_NO_FATAL_FAILURE(ExpectColumnSums(prompt, dense));
-    ASSERT_NO_FATAL_FAILURE(ExpectStatistics(prompt));
+// What an echo asks for and nothing else: weights may be rough then.
+Prompt PromptToRank(const Shape& shape, int n, DType precision, float q_scale = 1.0f) {
+  Prompt prompt(shape, n, kSeed + n, q_scale);
+  if (precision == DType::kQ8_0) {
+    RoundToBytes(shape.head_dim, &prompt.q);
+    RoundToBytes(shape.head_dim, &prompt.k);
+  } else {
+    for (std::vector<float>* values : {&prompt.q, &prompt.k}) {
+      for (float& x : *values) x = BF16ToFloat(FloatToBF16(x));
+    }
+  }
+  prompt.AskFromAfar((n + kQueryTile - 1) / kQueryTile * kQueryTile, n);
+  prompt.attended = false;
+  prompt.Ask({.kind = Kind::kMax, .reduce = GroupReduce::kMax});
+  return prompt;
+}
+
+void RankInSlices(Prompt* prompt, DType precision) {
+  for (int begin = 0; begin < prompt->n; begin += 64)
+    RunSlice(prompt, begin, std::min(begin + 64, prompt->n), true, 1, precision);
+}
+
+// How far the numbers of all keys are off, of what they are.
+struct Roughness {
+  double least = 0, most = 0, mean = 0;
+};
+
+Roughness RoughnessOf(const Prompt& p, const std::vector<float>& got,
+                      const ColumnStatistic& statistic) {
+  const Dense dense = AttendPlainly(p, statistic.reduce);
+  Roughness found;
+  int count = 0;
+  for (int h = 0; h < p.shape.num_kv_heads; ++h) {
+    for (int j = 0; j < p.keys; ++j) {
+      const double expected = ExpectedStatistic(statistic, p, dense, h, j).high;
+      const float number = got[static_cast<size_t>(h) * p.capacity + j];
+      if (expected < 2e-9) {  // what is known of it to 1e-9
+        EXPECT_LE(number, 1e-8) << "head " << h << " key " << j;
+        continue;
+      }
+      const double off = number / expected - 1;
+      found.least = std::min(found.least, off);
+      found.most = std::max(found.most, off);
+      found.mean += off;
+      ++count;
+    }
+  }
+  found.mean /= std::max(count, 1);
+  return found;
+}
+
+void ExpectRough(const Prompt& p, const std::vector<float>& got, const ColumnStatistic& statistic) {
+  SCOPED_TRACE(NameOf(statistic.kind));
+  const Roughness found = RoughnessOf(p, got, statistic);
+  EXPECT_GE(found.least, -0.07);
+  EXPECT_LE(found.most, 0.07);
+  EXPECT_LE(std::abs(found.mean), p.n >= 100 ? 0.02 : 0.07);
+}
+
+// Of rows that the precision holds, however the queries are cut.
+TEST_P(PrefillAttentionTest, WeightsThatOnlyRankAreRoughAtMost) {
+  for (const DType precision : {DType::kBF16, DType::kQ8_0}) {
+    if (precision == DType::kQ8_0 && GetParam().head_dim < 4)
+      continue;  // a word holds four numbers
+    for (const int n : {1, 31, 33, 130, 200}) {
+      for (const float q_scale : {1.0f, 6.0f}) {
+        SCOPED_TRACE(std::string(DTypeName(precision)) + ", n " + std::to_string(n) +
+                     ", queries times " + std::to_string(q_scale));
+        Prompt prompt = PromptToRank(GetParam(), n, precision, q_scale);
+        Prompt sliced = prompt;
+        const std::vector<float> untouched = prompt.out;
+        RunSlice(&prompt, 0, n, true, 2, precision);
+        RankInSlices(&sliced, precision);
+        EXPECT_TRUE(SameBits(prompt.out, untouched));
+        EXPECT_TRUE(SameBits(sliced.column_sums, prompt.column_sums));
+        EXPECT_TRUE(SameBits(sliced.more_out[0], prompt.more_out[0]));
+        ExpectRough(prompt, prompt.column_sums, {.reduce = GetParam().reduce});
+        ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
+      }
+    }
+  }
+}
+
+// Weights of a query sum to 1 all the same.
+TEST_P(PrefillAttentionTest, RoughWeightsSumToOne) {
+  if (GetParam().reduce != GroupReduce::kMean) GTEST_SKIP() << "sums of something else";
+  for (const int n : {1, 33, 200, 700}) {
+    Prompt prompt = PromptToRank(GetParam(), n, DType::kBF16);
+    RunSlice(&prompt, 0, n, true, 2, DType::kBF16);
+    for (int h = 0; h < GetParam().num_kv_heads; ++h) {
+      const float* sums = &prompt.column_sums[static_cast<size_t>(h) * prompt.capacity];
+      EXPECT_NEAR(std::accumulate(sums, sums + n, 0.0), n, 1e-4 * n) << "n " << n;
+    }
+  }
+}
+
+// Of some of the queries only.
+TEST_P(PrefillAttentionTest, SomeQueriesRank) {
+  const int n = 150;
+  Prompt prompt = PromptToRank(GetParam(), n, DType::kBF16);
+  prompt.first_summed = prompt.first_position + 40;
+  prompt.more[0].first_query = prompt.first_summed;
+  RunSlice(&prompt, 0, n, true, 2, DType::kBF16);
+  ExpectRough(prompt, prompt.column_sums,
+              {.reduce = GetParam().reduce, .first_query = prompt.first_summed});
+  ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
+}
+
+// The first keys take nothing: the others' logits are hundreds higher, in some of the heads.
+TEST_P(PrefillAttentionTest, RoughWeightsFarAboveTheFirst) {
+  const int n = 140, late = 100, dim = GetParam().head_dim;
+  Prompt prompt = PromptToRank(GetParam(), n, DType::kBF16);
+  for (int h = 0; h < GetParam().num_kv_heads; ++h) {
+    for (int j = late; j < n; ++j) prompt.k[h * prompt.KvStride() + int64_t{j} * dim] = 16.0f;
+  }
+  for (size_t row = 0; row < prompt.q.size() / dim; row += 2)
+    prompt.q[row * dim] = 32.0f * std::sqrt(static_cast<float>(dim));
+  for (float& x : prompt.q) x = BF16ToFloat(FloatToBF16(x));
+  RunSlice(&prompt, 0, n, true, 2, DType::kBF16);
+  ExpectRough(prompt, prompt.column_sums, {.reduce = GetParam().reduce});
+  ExpectRough(prompt, prompt.more_out[0], prompt.more[0]);
+}
+
+// Numbers that are none lead to numbers of some kind, and not beyond what is asked for.
+TEST_P(PrefillAttentionTest, FaultsAreRanked) {
+  for (const float fault : {INFINITY, -INFINITY, kNaN, 3e38f}) {
+    Prompt prompt = PromptToRank(GetParam(), 70, DType::kBF16);
+    prompt.k[int64_t{50} * GetParam().head_dim] = fault;
+    prompt.q[0] = fault;
+    RunSlice(&prompt, 0, 70, true, 2, DType::kBF16);
+    for (int j = 70; j < prompt.capacity; ++j) ASSERT_TRUE(std::isnan(prompt.column_sums[j]));
   }
 }
 

@@ -1,0 +1,296 @@
+// What a tile's queries give to every key where weights are only to be told apart: their sum and
+// the largest, from logarithms in 16 bits. Included once per instruction set, after a
+// prefill_attention_panel*-inl.h, in whose product queries are the rows here and keys the lanes.
+//
+// A word w stands for the weight 2^(w / 128 - 127): its logarithm, with 7 bits behind the point,
+// which tells the largest. Read as bf16 it is the same number but for the mantissa, which stands
+// for itself and not for its logarithm (Schraudolph, "A Fast, Compact Approximation of the
+// Exponential Function", Neural Computation 1999): at most 6.2 % more than the weight, and
+// kMeanExcess times it on average, which cancels between a query's weights and their sum. So a key
+// costs one exponential, not one for each query.
+//
+// Words of two queries share a vector: of each 128 bits four keys of the first query, then the same
+// keys of the second.
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+inline constexpr float kLowest = -1e30f;  // of a lane without a key
+inline constexpr float kWordsOfOctave = 128.0f;
+inline constexpr float kWordOfOne = 127 * kWordsOfOctave;
+inline constexpr float kLn2 = 0.69314718f;
+inline constexpr float kMeanExcess = 1.0406845f;  // (1 + f) / 2^f, f from 0 to 1: 1 / (2 ln(2)^2)
+inline constexpr int kRankVectors = kQueryTile / kLanes;  // of a query and a strip of keys
+inline constexpr int kPairStride = kQueryTile;  // of two queries and a strip, in words of 32 bits
+inline constexpr int kQueryPairs = kQueryTile / 2;
+inline constexpr int kPairSums = 16;
+inline constexpr int16_t kNoShare = 32767;  // more than any word: less it, none is left
+
+struct RankScratch {
+  RankLayout layout;
+  float* operands;
+  float* logits;
+  float* origins;      // [rows], the word of a logit of 0
+  float* sums;         // [pairs, kPairSums]: of weights, as words are packed
+  int16_t* sum_words;  // [pairs, 8]: logarithms of the sums, as words are packed
+  float* factors;      // [pairs, 4]: what a weight becomes its share by, the same
+  int32_t* words;      // [strips, pairs, kPairStride]
+
+  int heads() const { return layout.rows / kQueryTile; }
+  int pairs() const { return layout.rows / 2; }
+  int32_t* StripWords(int strip) const {
+    return words + int64_t{1} * strip * pairs() * kPairStride;
+  }
+};
+
+HYDRANT_INLINE RankScratch ScratchOf(const PrefillShape& shape, const PrefillTile& tile,
+                                     float* scratch) {
+  const RankLayout layout = RankLayoutOf(shape, tile);
+  return {.layout = layout,
+          .operands = scratch + layout.operands,
+          .logits = scratch + layout.logits,
+          .origins = scratch + layout.origins,
+          .sums = scratch + layout.sums,
+          .sum_words = reinterpret_cast<int16_t*>(scratch + layout.sum_words),
+          .factors = scratch + layout.factors,
+          .words = reinterpret_cast<int32_t*>(scratch + layout.words)};
+}
+
+// Keys of a strip, as lanes.
+HYDRANT_INLINE int64_t StripFloats(int head_dim) {
+  return int64_t{1} * LaneWords(head_dim) * kQueryTile;
+}
+int64_t RankLaneWords(int keys, int head_dim) {
+  return (keys + kQueryTile - 1) / kQueryTile * StripFloats(head_dim);
+}
+void KeysToLanes(const float* keys, int rows, int head_dim, float* to) {
+  PrefillShape shape;
+  shape.head_dim = head_dim;
+  int64_t offsets[kQueryTile];
+  for (int first = 0; first < rows; first += kQueryTile, to += StripFloats(head_dim)) {
+    for (int i = 0; i < kQueryTile; ++i)
+      offsets[i] = first + i < rows ? int64_t{1} * (first + i) * head_dim : -1;
+    LoadQueries(shape, keys, offsets, to);
+  }
+}
+
+// Queries of some heads as rows; zero where there is none.
+void LoadRows(const PrefillShape& shape, const PrefillTile& tile, int first_head, int rows,
+              float* to) {
+  const int stride = OperandStride(shape.head_dim);
+  for (int i = 0; i < rows; ++i, to += stride) {
+    const int head = first_head + i / kQueryTile, query = i % kQueryTile;
+    if (head < shape.group && query < tile.num_queries) {
+      RoundKeys(tile.q + query * shape.query_stride + head * shape.head_dim, 1, shape.head_dim, to);
+    } else {
+      for (int d = 0; d < stride; ++d) to[d] = 0.0f;
+    }
+  }
+}
+
+// Logits of a head's queries and a strip, unscaled: [kQueryTile, kQueryTile].
+void BlockLogits(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
+                 int strip, int head, float* logits) {
+  PrefillShape unscaled = shape;
+  unscaled.scale = 1.0f;
+  const float* const rows =
+      scratch.operands + int64_t{1} * head * kQueryTile * OperandStride(shape.head_dim);
+  const float* const keys = tile.k + strip * StripFloats(shape.head_dim);
+  PanelLogits(unscaled, {rows, nullptr}, kQueryTile, keys, logits);
+  const int left = tile.num_keys() - strip * kQueryTile;
+  for (int r = 0; left < kQueryTile && r < kQueryTile; ++r) {
+    for (int i = left; i < kQueryTile; ++i) logits[r * kQueryTile + i] = kLowest;
+  }
+}
+
+// Of each of kLanes rows of kQueryTile.
+HYDRANT_INLINE Vec LargestOfRows(const float* rows) {
+  Vec quads[kLanes / 4];
+  Unroll<kLanes / 4>(HYDRANT_UNROLLED(quad) {
+    Vec largest[4];
+    Unroll<4>(HYDRANT_UNROLLED(i) {
+      const float* const row = rows + (quad * 4 + i) * kQueryTile;
+      largest[i] = Load(row);
+      for (int v = 1; v < kRankVectors; ++v) largest[i] = Max(largest[i], Load(row + v * kLanes));
+    });
+    quads[quad] = FoldQuad(Largest(), largest[0], largest[1], largest[2], largest[3]);
+  });
+  return JoinQuads(Largest(), quads);
+}
+
+// The origins by which the largest logit of strips [0, strips) is the word of 1.
+void FindOrigins(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
+                 float step, int strips) {
+  float* const origins = scratch.origins;
+  for (int r = 0; r < scratch.layout.rows; ++r) origins[r] = kLowest;
+  for (int block = 0; block < strips * scratch.heads(); ++block) {
+    const int head = block % scratch.heads();
+    BlockLogits(shape, tile, scratch, block / scratch.heads(), head, scratch.logits);
+    for (int r = 0; r < kQueryTile; r += kLanes) {
+      float* const to = origins + head * kQueryTile + r;
+      Store(to, Max(Load(to), LargestOfRows(scratch.logits + r * kQueryTile)));
+    }
+  }
+  for (int r = 0; r < scratch.layout.rows; ++r) origins[r] = kWordOfOne - origins[r] * step;
+}
+
+// The words of a block, and their weights into the sums. From 32640 on a word is no number as bf16,
+// so that a sum shows what lies too far above its origin.
+HYDRANT_INLINE void PackBlock(const float* logits, const float* origins, float step, int32_t* words,
+                              float* sums) {
+  for (int pair = 0; pair < kQueryPairs; ++pair, words += kPairStride, sums += kPairSums) {
+    const float* const first = logits + 2 * pair * kQueryTile;
+    const Vec origin_a = Set(origins[2 * pair]), origin_b = Set(origins[2 * pair + 1]);
+    Vec sum = Load(sums);
+    Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
+      const Vec a = Fma(Load(first + v * kLanes), Set(step), origin_a);
+      const Vec b = Fma(Load(first + kQueryTile + v * kLanes), Set(step), origin_b);
+      const IntVec w = WordsOf(a, b);
+      IntStore(words + v * kLanes, w);
+      sum = Add(sum, Add(EvenWeights(w), OddWeights(w)));
+    });
+    Store(sums, sum);
+  }
+}
+
+// Words of every strip, and the sums of what they stand for. A block's product is asked for before
+// the words of the one before it, so that units of both are busy.
+void FindWords(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
+               float step) {
+  const int heads = scratch.heads(), blocks = scratch.layout.strips * heads;
+  for (int i = 0; i < scratch.pairs() * kPairSums; ++i) scratch.sums[i] = 0.0f;
+  for (int block = 0; block <= blocks; ++block) {
+    float* const logits[2] = {scratch.logits, scratch.logits + kQueryTile * kQueryTile};
+    if (block < blocks)
+      BlockLogits(shape, tile, scratch, block / heads, block % heads, logits[block % 2]);
+    if (block == 0) continue;
+    const int head = (block - 1) % heads;
+    PackBlock(logits[(block - 1) % 2], scratch.origins + head * kQueryTile, step,
+              scratch.words + int64_t{1} * (block - 1) * kQueryPairs * kPairStride,
+              scratch.sums + head * kQueryPairs * kPairSums);
+  }
+}
+
+// The sums of a pair's two rows. Lanes: two of the first row, two of the second, and so on.
+struct PairSum {
+  float of[2];
+};
+
+HYDRANT_INLINE PairSum SumsOf(const RankScratch& scratch, int pair) {
+  const float* const lanes = scratch.sums + pair * kPairSums;
+  float folded[4];
+  for (int i = 0; i < 4; ++i) {
+    folded[i] = lanes[i];
+    for (int block = 4; block < kLanes; block += 4) folded[i] += lanes[block + i];
+  }
+  return {{folded[0] + folded[1], folded[2] + folded[3]}};
+}
+
+// The logarithm of a positive number in words, within one of them: its exponent, and a parabola
+// for its mantissa.
+HYDRANT_INLINE float LogWords(float x) {
+  const auto bits = __builtin_bit_cast(int32_t, x);
+  const auto mantissa = __builtin_bit_cast(float, (bits & 0x7fffff) | 0x3f800000);
+  const auto exponent = static_cast<float>((bits >> 23) - 127);
+  return kWordsOfOctave *
+         (exponent + (-0.34484843f * mantissa + 2.02466578f) * mantissa - 1.67487759f);
+}
+
+// What turns the words of each row into shares of its sum; nothing of rows that do not count.
+void FindShares(const PrefillShape& shape, const TileStatistic& statistic, int first_head,
+                const RankScratch& scratch) {
+  for (int pair = 0; pair < scratch.pairs(); ++pair) {
+    const PairSum sum = SumsOf(scratch, pair);
+    int16_t* const words = scratch.sum_words + pair * 8;
+    float* const factors = scratch.factors + pair * 4;
+    for (int i = 0; i < 2; ++i) {
+      const int query = (2 * pair + i) % kQueryTile;
+      const bool counts = first_head + pair / kQueryPairs < shape.group &&
+                          query >= statistic.begin && query < statistic.end;
+      const float log = LogWords(sum.of[i] * (1.0f / kMeanExcess));
+      const auto word = counts ? static_cast<int16_t>(log) : kNoShare;
+      const float factor = counts ? 1.0f / (sum.of[i] * static_cast<float>(shape.group)) : 0.0f;
+      words[4 * i] = words[4 * i + 1] = words[4 * i + 2] = words[4 * i + 3] = word;
+      factors[2 * i] = factors[2 * i + 1] = factor;
+    }
+  }
+}
+
+bool SumsAreFinite(const RankScratch& scratch) {
+  bool finite = true;
+  for (int pair = 0; pair < scratch.pairs(); ++pair) {
+    const PairSum sum = SumsOf(scratch, pair);
+    finite = finite && sum.of[0] + sum.of[1] < __builtin_inff();
+  }
+  return finite;
+}
+
+// The statistics of a strip's keys by the rows at hand: [kQueryTile].
+struct StripStatistics {
+  Vec sums[kRankVectors];
+  Vec largest[kRankVectors];
+};
+
+HYDRANT_INLINE StripStatistics CountStrip(const RankScratch& scratch, int strip) {
+  IntVec largest[kRankVectors];
+  Vec even[kRankVectors], odd[kRankVectors];
+  Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
+    largest[v] = IntSet(0);
+    even[v] = odd[v] = Zero();
+  });
+  const int32_t* words = scratch.StripWords(strip);
+  for (int pair = 0; pair < scratch.pairs(); ++pair, words += kPairStride) {
+    for (int v = 0; v < kRankVectors; ++v)
+      __builtin_prefetch(words + scratch.pairs() * kPairStride + v * kLanes);
+    const IntVec sum_words = IntQuad(scratch.sum_words + pair * 8);
+    const Vec factors = Quad(scratch.factors + pair * 4);
+    Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
+      const IntVec w = IntLoad(words + v * kLanes);
+      largest[v] = MaxWords(largest[v], SubWords(w, sum_words));
+      even[v] = Fma(EvenWeights(w), factors, even[v]);
+      odd[v] = Fma(OddWeights(w), factors, odd[v]);
+    });
+  }
+  StripStatistics found;
+  Unroll<kRankVectors>(HYDRANT_UNROLLED(v) {
+    found.sums[v] = Add(UnpackLow(even[v], odd[v]), UnpackHigh(even[v], odd[v]));
+    const Vec logarithm = Sub(ToFloat(LargestOfPair(largest[v])), Set(kWordOfOne));
+    found.largest[v] = Exp(Mul(logarithm, Set(kLn2 / kWordsOfOctave)));
+  });
+  return found;
+}
+
+// Into the tile's statistics: those of the first rows are written, of others joined.
+void CountStrips(const PrefillTile& tile, const RankScratch& scratch, bool first, float* sums,
+                 float* largest) {
+  for (int strip = 0; strip < scratch.layout.strips; ++strip) {
+    const StripStatistics found = CountStrip(scratch, strip);
+    for (int v = 0; v < kRankVectors; ++v) {
+      const int key = strip * kQueryTile + v * kLanes;
+      const Mask there = FirstN(tile.num_keys() > key ? tile.num_keys() - key : 0);
+      const Vec sum = first ? Zero() : MaskLoad(there, sums + key);
+      const Vec max = first ? Zero() : MaskLoad(there, largest + key);
+      MaskStore(there, sums + key, Add(sum, found.sums[v]));
+      MaskStore(there, largest + key, Max(max, found.largest[v]));
+    }
+  }
+}
+
+void RankTile(const PrefillShape& shape, const PrefillTile& tile, float* memory) {
+  const RankScratch scratch = ScratchOf(shape, tile, memory);
+  const float step = shape.scale * kLog2E * kWordsOfOctave;
+  for (int head = 0; head < shape.group; head += scratch.heads()) {
+    LoadRows(shape, tile, head, scratch.layout.rows, scratch.operands);
+    // By the first keys, among which is the one that takes most in most heads: words have room for
+    // logits 88 above theirs.
+    FindOrigins(shape, tile, scratch, step, 1);
+    FindWords(shape, tile, scratch, step);
+    if (!SumsAreFinite(scratch)) {
+      FindOrigins(shape, tile, scratch, step, scratch.layout.strips);
+      FindWords(shape, tile, scratch, step);
+    }
+    FindShares(shape, tile.statistics[0], head, scratch);
+    CountStrips(tile, scratch, head == 0, tile.statistics[0].out, tile.statistics[1].out);
+  }
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE
