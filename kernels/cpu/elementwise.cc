@@ -138,15 +138,19 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
     turn(from, cos, sin, scale, half, to);
     std::memcpy(to + turned, from + turned, rest_bytes);
   };
+  float* const q = args.q + row * args.num_heads * d;
+  const bool rounds = args.query_precision != DType::kF32;
+  if (rounds) {
+    std::memcpy(q, in, args.num_heads * d * sizeof(float));
+    RoundRow(args.query_precision, args.num_heads * d, q);
+  }
   for (int h = 0; h < args.num_heads; ++h, in += d) {
-    float* const q = args.q + (static_cast<size_t>(row) * args.num_heads + h) * d;
-    if (args.query_precision == DType::kF32) {
-      rotate(in, args.query_scale, q);
-      continue;
+    float* const to = q + h * d;
+    if (rounds) {
+      turn(to, cos, sin, args.query_scale, half, to);  // in place
+    } else {
+      rotate(in, args.query_scale, to);
     }
-    std::memcpy(q, in, d * sizeof(float));
-    RoundRow(args.query_precision, d, q);
-    turn(q, cos, sin, args.query_scale, half, q);  // in place
   }
   if (args.k == nullptr) return;
   const int64_t kv_row = row * args.kv_row_stride;

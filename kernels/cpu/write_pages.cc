@@ -72,7 +72,42 @@ HWY_EXPORT(WriteEntries);
 
 constexpr int kEntriesPerTask = 128;
 
-// The state of one head's entries.
+// Some entries of one head that share a page, from `entry` on. kept: their positions; null: all
+// entries are kept.
+struct Entries {
+  int head;
+  int entry;
+  int count;
+  const int32_t* kept;
+
+  int32_t Position(int i) const { return kept == nullptr ? entry + i : kept[i]; }
+};
+
+void WriteLogWeights(const WritePagesArgs& args, bool weighted, const Entries& entries, float* to) {
+  const float* const sums =
+      weighted ? nullptr : args.window_sums + entries.head * args.window_stride;
+  for (int i = 0; i < entries.count; ++i) {
+    to[2 * i] = weighted ? 0.0f : sums[entries.Position(i)];
+    to[2 * i + 1] = 0.0f;
+  }
+}
+
+void WriteScores(const WritePagesArgs& args, const DecodeRule& rule, const Entries& entries,
+                 float* to) {
+  const bool by_position = rule.scored && rule.by_position;
+  const float* const scores =
+      args.scores == nullptr ? nullptr : args.scores + entries.head * args.score_stride;
+  for (int i = 0; i < entries.count; ++i) {
+    const int32_t position = entries.Position(i);
+    if (by_position) {
+      to[i] = static_cast<float>(rule.rolling ? entries.entry + i : position);
+    } else {
+      to[i] = scores == nullptr ? 0.0f : scores[position] * args.score_scale;
+    }
+  }
+}
+
+// The state of one head's entries, page by page.
 void WriteState(const WritePagesArgs& args, const DecodeRule& rule, int head) {
   const KvPages& pages = args.pages;
   const bool has_scores = pages.scores != nullptr && (rule.scored || args.scores != nullptr);
@@ -80,24 +115,15 @@ void WriteState(const WritePagesArgs& args, const DecodeRule& rule, int head) {
       pages.log_weights != nullptr && (rule.weighted || args.window_sums != nullptr);
   if (!has_scores && !has_log_weights) return;
   const PageIds* blocks = args.tables.HeadBlocks(args.slot, args.layer, head);
-  for (int entry = 0; entry < args.keep[head]; ++entry) {
-    const size_t index = StateIndex(pages.layout, blocks, entry);
-    const int32_t position =
-        args.kept == nullptr ? entry : args.kept[head * args.kept_stride + entry];
-    if (has_log_weights) {
-      float* log_weights = LogWeightsOf(pages, blocks, entry);
-      log_weights[0] =
-          rule.weighted ? 0.0f : args.window_sums[head * args.window_stride + position];
-      log_weights[1] = 0.0f;
-    }
-    if (!has_scores) continue;
-    if (rule.scored && rule.by_position) {
-      pages.scores[index] = static_cast<float>(rule.rolling ? entry : position);
-    } else if (args.scores != nullptr) {
-      pages.scores[index] = args.scores[head * args.score_stride + position] * args.score_scale;
-    } else {
-      pages.scores[index] = 0.0f;
-    }
+  const int32_t* const kept = args.kept == nullptr ? nullptr : args.kept + head * args.kept_stride;
+  const int block_size = pages.layout.block_size;
+  for (int first = 0; first < args.keep[head]; first += block_size) {
+    const Entries entries = {head, first, std::min(block_size, args.keep[head] - first),
+                             kept == nullptr ? nullptr : kept + first};
+    if (has_log_weights)
+      WriteLogWeights(args, rule.weighted, entries, LogWeightsOf(pages, blocks, first));
+    if (has_scores)
+      WriteScores(args, rule, entries, pages.scores + StateIndex(pages.layout, blocks, first));
   }
 }
 
