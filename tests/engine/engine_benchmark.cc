@@ -4,8 +4,9 @@
 //
 //   engine_benchmark --model FILE [--dtype stored|bfloat16|float32] [--threads N] [--policy
 //   full|h2o|...] [--repeat N] [--prompts 512,1024] [--batches 1,4,8,16,32] [--contexts 0,512]
-//   [--steps 32]
+//   [--steps 32] [--pages consecutive]
 //
+// --pages shuffled: pages lie anywhere, as in a pool that has been in use.
 // Last, the memory: weights, pool, and the most that the process held: work space, too.
 #include <algorithm>
 #include <cstdio>
@@ -50,7 +51,7 @@ Flags ParseFlags(int argc, char** argv) {
   Flags flags = {
       {"model", ""},   {"dtype", "stored"},     {"threads", "2"},           {"policy", "full"},
       {"repeat", "3"}, {"prompts", "512,1024"}, {"batches", "1,4,8,16,32"}, {"contexts", "0,512"},
-      {"steps", "32"}};
+      {"steps", "32"}, {"pages", "consecutive"}};
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strncmp(argv[i], "--", 2) != 0 || flags.count(argv[i] + 2) == 0) {
       std::fprintf(stderr, "unknown flag %s\n", argv[i]);
@@ -151,7 +152,8 @@ int Main(int argc, char** argv) {
     for (const int batch : batches) {
       const int steps = StepsOf(least_steps, batch);
       // One prompt serves all repeats: they follow each other, so the context grows a little.
-      EqualBatch bench(engine->get(), flags["policy"], batch, context, repeat * steps);
+      EqualBatch bench(engine->get(), flags["policy"], batch, context, repeat * steps,
+                       flags["pages"] == "shuffled");
       if (context > 0) bench.Prefill(context);
       int at = context;
       const double seconds = best([&] {
