@@ -196,10 +196,11 @@ bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int64_t tokens, Sequ
   std::vector<PageIds>& pages = space->unassigned_pages;
   pages.resize(plan.life->UnassignedPages(plan, limits_.block_size));
   TakeSlabs(SlabsMissing(*space, static_cast<int64_t>(pages.size())), space);
-  for (PageIds& page : pages) {
-    HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
-    page.state = TakeState(0, space);
-  }
+  taken_.resize(pages.size());
+  HYDRANT_CHECK(blocks_.Allocate(taken_));
+  // The last is assigned first.
+  for (size_t i = pages.size(); i-- > 0;)
+    pages[i] = {taken_[taken_.size() - 1 - i], TakeState(0, space)};
   space->num_pages += static_cast<int64_t>(pages.size());
   if (!WidenRow(row_width, space, updates)) return false;
   updates->setups.back().unassigned_pages = static_cast<int32_t>(pages.size());
@@ -363,10 +364,21 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdat
   return true;
 }
 
+// Ids for pages [growing.pages, wanted) of a head.
+void CacheSpace::TakePages(const GrowingHead& growing, int32_t wanted, const SequenceSpace& space,
+                           int32_t* ids) {
+  constexpr int32_t kMostRoom = 16;  // pages: 32 KiB of keys of 64 elements
+  if (growing.pages >= wanted) return;
+  const int32_t last = growing.pages > 0
+                           ? space.blocks[space.BlockIndex(growing.head, growing.pages - 1)].data
+                           : BlockAllocator::kNone;
+  const int32_t room = std::clamp(space.row_limit - wanted, 0, kMostRoom);
+  HYDRANT_CHECK(blocks_.Extend(last, room, {ids, static_cast<size_t>(wanted - growing.pages)}));
+}
+
 void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates) {
   taken_.resize(growth.pages);
-  HYDRANT_CHECK(blocks_.Allocate(taken_));
-  const int32_t* next = taken_.data();
+  int32_t* next = taken_.data();
   updates->updates.resize(updates->updates.size() + taken_.size());
   TableUpdate* update = updates->updates.data() + updates->updates.size() - taken_.size();
   std::vector<GrowingHead>& heads = space->growing;
@@ -374,7 +386,9 @@ void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpd
   for (size_t i = 0; i < growth.heads; ++i) {
     GrowingHead& growing = heads[space->next_growing];
     const int head = growing.head;
-    for (const int32_t wanted = PagesWanted(growing, growth); growing.pages < wanted; ++next) {
+    const int32_t wanted = PagesWanted(growing, growth);
+    TakePages(growing, wanted, *space, next);
+    for (; growing.pages < wanted; ++next) {
       const PageIds page = {*next, TakeState(head, space)};
       space->blocks[space->BlockIndex(head, growing.pages)] = page;
       *update++ = {space->TableIndex(head, growing.pages++), page};

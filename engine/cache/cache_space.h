@@ -302,6 +302,8 @@ class CacheSpace {
     return growth.in_order ? growing.pages + 1 : PagesAt(growing.span, growth.tokens);
   }
   Growth GrowthTo(int64_t tokens, const SequenceSpace& space) const;
+  void TakePages(const GrowingHead& growing, int32_t wanted, const SequenceSpace& space,
+                 int32_t* ids);
   void PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates);
   void CutHead(int head, const HeadSpan& then, int64_t tokens, SequenceSpace* space);
   // The copies between a sequence's pages and a kept cache's. Of the first `shared` pages of each
