@@ -308,8 +308,11 @@ void CacheSpace::PrefetchGrowth(int64_t tokens, const SequenceSpace& space) cons
   for (int left = kMost; left > 0 && FullAt(space.growing[at]) < tokens; --left) {
     const GrowingHead& growing = space.growing[at];
     __builtin_prefetch(space.pages.data() + growing.head, 1);
+    const auto* const blocks = space.blocks.data();
+    if (growing.pages > 0)
+      __builtin_prefetch(blocks + space.BlockIndex(growing.head, growing.pages - 1));
     if (growing.pages < space.row_width)
-      __builtin_prefetch(space.blocks.data() + space.BlockIndex(growing.head, growing.pages), 1);
+      __builtin_prefetch(blocks + space.BlockIndex(growing.head, growing.pages), 1);
     at = at + 1 == size ? 0 : at + 1;
   }
 }
