@@ -121,7 +121,7 @@ struct RankLayout {
   int strips = 0;        // of kQueryTile keys
   int rows = 0;          // queries of some query heads, as many as there is room for at a time
   size_t operands = 0;   // [rows, head_dim + 2] at most, as a product takes them
-  size_t logits = 0;     // [2, kQueryTile, kQueryTile]
+  size_t logits = 0;     // [kQueryTile, kQueryTile]
   size_t origins = 0;    // [rows]
   size_t sums = 0;       // [rows / 2, 16]
   size_t sum_words = 0;  // [rows / 2, 4]
@@ -142,7 +142,7 @@ inline RankLayout RankLayoutOf(const PrefillShape& shape, const PrefillTile& til
   layout.rows = heads * kQueryTile;
   const size_t rows = layout.rows, pairs = rows / 2;
   layout.logits = layout.operands + rows * (shape.head_dim + 2);
-  layout.origins = layout.logits + size_t{2} * kQueryTile * kQueryTile;
+  layout.origins = layout.logits + size_t{1} * kQueryTile * kQueryTile;
   layout.sums = layout.origins + rows;
   layout.sum_words = layout.sums + pairs * 16;
   layout.factors = layout.sum_words + pairs * 4;

@@ -152,20 +152,16 @@ HYDRANT_INLINE void PackBlock(const float* logits, const float* origins, float s
   }
 }
 
-// Words of every strip, and the sums of what they stand for. A block's product is asked for before
-// the words of the one before it, so that units of both are busy.
+// Words of every strip, and the sums of what they stand for.
 void FindWords(const PrefillShape& shape, const PrefillTile& tile, const RankScratch& scratch,
                float step) {
-  const int heads = scratch.heads(), blocks = scratch.layout.strips * heads;
+  const int heads = scratch.heads();
   for (int i = 0; i < scratch.pairs() * kPairSums; ++i) scratch.sums[i] = 0.0f;
-  for (int block = 0; block <= blocks; ++block) {
-    float* const logits[2] = {scratch.logits, scratch.logits + kQueryTile * kQueryTile};
-    if (block < blocks)
-      BlockLogits(shape, tile, scratch, block / heads, block % heads, logits[block % 2]);
-    if (block == 0) continue;
-    const int head = (block - 1) % heads;
-    PackBlock(logits[(block - 1) % 2], scratch.origins + head * kQueryTile, step,
-              scratch.words + int64_t{1} * (block - 1) * kQueryPairs * kPairStride,
+  for (int block = 0; block < scratch.layout.strips * heads; ++block) {
+    const int head = block % heads;
+    BlockLogits(shape, tile, scratch, block / heads, head, scratch.logits);
+    PackBlock(scratch.logits, scratch.origins + head * kQueryTile, step,
+              scratch.words + int64_t{1} * block * kQueryPairs * kPairStride,
               scratch.sums + head * kQueryPairs * kPairSums);
   }
 }
@@ -275,7 +271,22 @@ void CountStrips(const PrefillTile& tile, const RankScratch& scratch, bool first
   }
 }
 
+// While it lives, what is less than the least normal number is 0: words of that octave would cost
+// an assist a vector.
+class NoDenormals {
+ public:
+  NoDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero); }
+  ~NoDenormals() { _mm_setcsr(before_); }
+  NoDenormals(const NoDenormals&) = delete;
+  NoDenormals& operator=(const NoDenormals&) = delete;
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x40;
+  unsigned before_;
+};
+
 void RankTile(const PrefillShape& shape, const PrefillTile& tile, float* memory) {
+  const NoDenormals no_denormals;
   const RankScratch scratch = ScratchOf(shape, tile, memory);
   const float step = shape.scale * kLog2E * kWordsOfOctave;
   for (int head = 0; head < shape.group; head += scratch.heads()) {
