@@ -68,6 +68,30 @@ TEST(BlockAllocatorTest, APoolInPieces) {
   FreeAll(&blocks, left);
 }
 
+// Memory that nobody has touched yet is taken last.
+TEST(BlockAllocatorTest, WhatWasFreedIsTakenFirst) {
+  BlockAllocator blocks(1000);
+  std::vector<int32_t> first = Take(&blocks, 40), rest = Take(&blocks, 300, kNone, 16);
+  FreeAll(&blocks, first);
+  EXPECT_EQ(Take(&blocks, 40), first);
+  FreeAll(&blocks, first);
+  FreeAll(&blocks, rest);
+}
+
+// When the pieces have grown together again, runs are found again.
+TEST(BlockAllocatorTest, RunsAfterPieces) {
+  BlockAllocator blocks(300);
+  const std::vector<int32_t> held = Take(&blocks, 300);
+  for (int i = 0; i < 300; i += 2) blocks.Free(held[i]);
+  const std::vector<int32_t> pieces = Take(&blocks, 20);
+  for (int i = 101; i < 300; i += 2) blocks.Free(held[i]);
+  const std::vector<int32_t> run = Take(&blocks, 150);
+  for (int i = 0; i < 150; ++i) ASSERT_EQ(run[i], run[0] + i);
+  FreeAll(&blocks, pieces);
+  FreeAll(&blocks, run);
+  for (int i = 1; i < 101; i += 2) blocks.Free(held[i]);
+}
+
 // Runs over the ends of words, and others beside them that are one too short.
 TEST(BlockAllocatorTest, RunsOverWords) {
   constexpr int kTotal = 800;
