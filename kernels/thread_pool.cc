@@ -105,16 +105,23 @@ struct ThreadPool::Impl {
   }
 
   void RunTasks(int thread) {
+    while (RunOneTask(thread)) {
+    }
+  }
+
+  // Looks at the thread's own range first, each time: a worker still here from the loop before,
+  // that finds a task of the new loop in another's range, takes that one alone and then its own.
+  bool RunOneTask(int thread) {
     for (size_t i = 0; i < ranges.size(); ++i) {
       Range& range = ranges[(thread + i) % ranges.size()];
-      for (;;) {
-        if (!Range::HasTask(range.tasks.load())) break;  // looking is cheaper than taking
-        const uint64_t taken = range.tasks.fetch_add(1);
-        if (!Range::HasTask(taken)) break;
-        (*loop_fn)(static_cast<int>(taken & kNextMask), thread);
-        Count(done);
-      }
+      if (!Range::HasTask(range.tasks.load())) continue;  // looking is cheaper than taking
+      const uint64_t taken = range.tasks.fetch_add(1);
+      if (!Range::HasTask(taken)) continue;
+      (*loop_fn)(static_cast<int>(taken & kNextMask), thread);
+      Count(done);
+      return true;
     }
+    return false;
   }
 
   void AwaitSignal(uint32_t seen) {

@@ -24,8 +24,9 @@ class ThreadPool {
   // task must not change its result.
   void ParallelFor(int num_tasks, const std::function<void(int task, int thread)>& fn);
 
-  // The same, but each thread begins with a range of its own, in order, and then helps the others:
-  // for neighbouring tasks that read neighbouring memory.
+  // The same, but each thread runs a range of its own, in order, and then helps the others: for
+  // neighbouring tasks that read neighbouring memory. A worker that comes straight from the loop
+  // before may take one task of another's range first.
   void ParallelForRanges(int num_tasks, const std::function<void(int task, int thread)>& fn);
 
   // Calls fn(thread) exactly once on every thread: for work that is bound to a thread (its packed
