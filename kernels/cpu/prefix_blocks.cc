@@ -43,7 +43,7 @@ HWY_EXPORT(LoadHead);
 template <typename Move>
 void ForEachHead(const PrefixBlocksArgs& args, ThreadPool& threads, const Move& move) {
   const int heads = args.pool.num_kv_heads;
-  threads.ParallelFor(args.count * heads, [&](int task, int) {
+  threads.ParallelForRanges(args.count * heads, [&](int task, int) {
     const int64_t block = task / heads, head = task % heads;
     const int64_t row = head * args.kv_head_stride + block * kPrefixBlockTokens * args.row_stride;
     const size_t at = args.pool.KeysAt(args.blocks[block], args.layer, static_cast<int>(head));
