@@ -166,12 +166,19 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   }
 }
 
-// Below -88, where exp(-x) leaves the range of Exp, the result is smaller than 1e-36 and becomes 0.
-hn::Vec<D> Silu(hn::Vec<D> x) {
+// x / divisor within 3 units in the last place, in half the time; the divisor is from 1 to 2^125.
+HWY_INLINE hn::Vec<D> Quotient(hn::Vec<D> x, hn::Vec<D> divisor) {
+  const auto rough = hn::ApproximateReciprocal(divisor);
+  const auto error = hn::NegMulAdd(divisor, rough, hn::Set(D(), 1.0f));
+  return hn::Mul(x, hn::MulAdd(rough, error, rough));
+}
+
+// Below -86, where 1 / exp(-x) is no normal number, the result is smaller than 1e-35 and becomes 0.
+HWY_INLINE hn::Vec<D> Silu(hn::Vec<D> x) {
   const D d;
-  const auto lowest = hn::Set(d, -88.0f);
+  const auto lowest = hn::Set(d, -86.0f);
   const auto exponential = hn::Exp(d, hn::Neg(hn::Max(x, lowest)));
-  const auto result = hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
+  const auto result = Quotient(x, hn::Add(hn::Set(d, 1.0f), exponential));
   return hn::IfThenZeroElse(hn::Lt(x, lowest), result);
 }
 
@@ -261,7 +268,7 @@ void ActivateRow(Activation activation, const float* x, const float* up, size_t 
     case Activation::kGeluTanh:
       return MapRow(GeluTanh, x, up, n, out);
     case Activation::kSilu:
-      return MapRow(Silu, x, up, n, out);
+      return MapRow([](hn::Vec<D> lanes) { return Silu(lanes); }, x, up, n, out);
     case Activation::kIdentity:
       return MapRow([](hn::Vec<D> lanes) { return lanes; }, x, up, n, out);
     case Activation::kClampedSwiglu:

@@ -21,7 +21,8 @@
 //              integer (a minimum is added, or 16 values have a scale) are rounded to 8 bits too,
 //              with an error of at most 0.4 % of the largest of the 32; panel by panel, in scratch.
 //              With AMX, 24 rows of x or more, and no batch_invariant: activations and weights are
-//              rounded to bf16 instead (2^-8 each); the weights panel by panel, in scratch.
+//              rounded to bf16 instead (2^-8 of activations; 1.31 * 2^-8 of weights, which are cut
+//              after a factor that makes up for it); the weights panel by panel, in scratch.
 //              f32, f16, bf16 and f8_e4m3 as a file's own types: as kFloat32, widened in registers.
 //   kQ8_0, kQ4_0   as kStored, after KeptDType().
 //
