@@ -55,6 +55,7 @@ class CpuBackend final : public HostBackend {
     return cpu::DetectIsa() >= cpu::Isa::kAvx512Bf16 ? DType::kBF16
                                                      : Backend::AttentionDType(kv, weights);
   }
+  // Ranks need no more than bf16, or bytes where those are faster, whatever the weights are.
   DType RankingDType(DType kv, DType /*weights*/) const override {
     if (options_.batch_invariant || kv == DType::kF32) return DType::kF32;
     return AttendsInBytes() ? DType::kQ8_0 : DType::kBF16;
