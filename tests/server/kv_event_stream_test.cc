@@ -301,7 +301,7 @@ TEST_F(KvEventStreamTest, TheServerEndsIt) {
   Subscriber subscriber(server_);
   Ask(Prompt());
   ExpectSame(subscriber);
-  server_.server->Shutdown(std::chrono::milliseconds(0));
+  server_.server->Shutdown(std::chrono::seconds(20));  // no grace: what has not been sent is cut
   const grpc::Status status = subscriber.Wait();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(DetailsOf(status).reason, "DRAINING");
