@@ -166,7 +166,8 @@ void RopeSplitRow(const RopeSplitArgs& args, int row) {
   }
 }
 
-// x / divisor within 3 units in the last place, in half the time; the divisor is from 1 to 2^125.
+// x / divisor within 3 units in the last place, without a division: one step of Newton's. The
+// divisor is from 1 to 2^125.
 HWY_INLINE hn::Vec<D> Quotient(hn::Vec<D> x, hn::Vec<D> divisor) {
   const auto rough = hn::ApproximateReciprocal(divisor);
   const auto error = hn::NegMulAdd(divisor, rough, hn::Set(D(), 1.0f));

@@ -39,7 +39,8 @@ HWY_EXPORT(SaveHead);
 HWY_EXPORT(LoadHead);
 
 // Calls move(rows of the arena, element of the pool) for the keys of every head of every block, and
-// for its values.
+// for its values. Threads take blocks of their own: two that touch a large page of the system's for
+// the first time both clear it.
 template <typename Move>
 void ForEachHead(const PrefixBlocksArgs& args, ThreadPool& threads, const Move& move) {
   const int heads = args.pool.num_kv_heads;
