@@ -257,7 +257,7 @@ void AttendPlain(const Run& run, const std::vector<int>& tiles, ThreadPool& pool
   const int kv_heads = run.args.num_kv_heads;
   const int count = static_cast<int>(tiles.size());
   pool.ParallelFor(count * kv_heads, [&](int task, int) {
-    Attend(run, TileOf(run, task % kv_heads, tiles[count - 1 - task / kv_heads]));
+    Attend(run, TileOf(run, task / count, tiles[count - 1 - task % count]));
   });
 }
 

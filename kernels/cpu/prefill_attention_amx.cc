@@ -13,6 +13,7 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/prefill_attention_pairs-inl.h"
 #include "kernels/cpu/amx_tiles-inl.h"
 #include "kernels/cpu/prefill_attention_panel_amx-inl.h"
+#include "kernels/cpu/prefill_softmax_pairs-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 #include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
@@ -21,6 +22,7 @@ namespace hydrant::cpu {
 namespace {
 
 void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
+  const amx_bf16::NoDenormals no_denormals;
   amx_bf16::ConfigureTiles();
   amx_bf16::AttendTile(shape, tile, scratch);
   _tile_release();

@@ -6,6 +6,7 @@
 #include "kernels/cpu/attention_softcap-inl.h"
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_panel-inl.h"
+#include "kernels/cpu/prefill_softmax-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 #include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on

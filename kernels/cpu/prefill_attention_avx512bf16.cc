@@ -13,13 +13,22 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_pairs-inl.h"
 #include "kernels/cpu/prefill_attention_panel_bf16-inl.h"
+#include "kernels/cpu/prefill_softmax_pairs-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 #include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on
 
 namespace hydrant::cpu {
+namespace {
 
-PrefillTileKernel PrefillTileAvx512Bf16() { return &avx512bf16::AttendTile; }
+void AttendTile(const PrefillShape& shape, const PrefillTile& tile, float* scratch) {
+  const avx512bf16::NoDenormals no_denormals;
+  avx512bf16::AttendTile(shape, tile, scratch);
+}
+
+}  // namespace
+
+PrefillTileKernel PrefillTileAvx512Bf16() { return &AttendTile; }
 
 const RankKernel& RankAvx512Bf16() {
   static constexpr RankKernel kKernel = {&avx512bf16::RankTile, &avx512bf16::RankLaneWords,

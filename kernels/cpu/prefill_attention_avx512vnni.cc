@@ -14,6 +14,7 @@ using namespace avx512;  // NOLINT(google-build-using-namespace): the words
 #include "kernels/cpu/prefill_panel_blocks-inl.h"
 #include "kernels/cpu/prefill_attention_bytes-inl.h"
 #include "kernels/cpu/prefill_attention_panel_i8-inl.h"
+#include "kernels/cpu/prefill_softmax-inl.h"
 #include "kernels/cpu/prefill_attention_tile-inl.h"
 #include "kernels/cpu/prefill_rank-inl.h"
 // clang-format on

@@ -57,15 +57,4 @@ HYDRANT_INLINE void RoundKeys(const float* keys, int rows, int head_dim, float* 
   }
 }
 
-// Weights [pairs of rows, kQueryTile].
-HYDRANT_INLINE void RoundWeights(const float* weights, int rows, float* to) {
-  for (int r = 0; r < rows; r += 2) {
-    for (int lane = 0; lane < kQueryTile; lane += kLanes) {
-      const float* row = weights + r * kQueryTile + lane;
-      _mm512_storeu_si512(to + r / 2 * kQueryTile + lane,
-                          PairUp(Load(row), r + 1 < rows ? Load(row + kQueryTile) : Zero()));
-    }
-  }
-}
-
 }  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE

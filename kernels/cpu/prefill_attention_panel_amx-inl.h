@@ -88,12 +88,12 @@ HYDRANT_INLINE void AddTiles(const float* a, int a_stride, const float* b, int p
   const int a_bytes = a_stride * static_cast<int>(sizeof(float));
   constexpr int kLaneBytes = kQueryTile * static_cast<int>(sizeof(float));
   for (int i = 0; i < pairs; i += kLanes, b += kLanes * kQueryTile) {
-    _tile_loadd(0, a + i, a_bytes);
+    _tile_stream_loadd(0, a + i, a_bytes);
     _tile_loadd(2, b, kLaneBytes);
     _tile_dpbf16ps(4, 0, 2);
     _tile_loadd(3, b + kLanes, kLaneBytes);
     _tile_dpbf16ps(5, 0, 3);
-    _tile_loadd(1, below + i, a_bytes);
+    _tile_stream_loadd(1, below + i, a_bytes);
     _tile_dpbf16ps(6, 1, 2);
     _tile_dpbf16ps(7, 1, 3);
   }
@@ -121,9 +121,8 @@ HYDRANT_INLINE bool Decays(const float* decay) {
 }
 
 void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
-                 const float* weights, const float* decay, float* rounded, float* out) {
+                 const float* /*weights*/, const float* decay, float* rounded, float* out) {
   const int tile_rows = TileRowsOf(rows);
-  RoundWeights(weights, rows, rounded);
   ZeroRows(rounded, Pairs(rows), Pairs(tile_rows), kQueryTile);
   if (Decays(decay)) {
     for (int i = 0; i < shape.head_dim * kQueryTile; i += kLanes)

@@ -92,8 +92,7 @@ HYDRANT_INLINE void PairOutputBlock(const float* values, int pairs, int head_dim
 }
 
 void PanelOutput(const PrefillShape& shape, const PanelOperands& panel, int rows,
-                 const float* weights, const float* decay, float* rounded, float* out) {
-  RoundWeights(weights, rows, rounded);
+                 const float* /*weights*/, const float* decay, float* rounded, float* out) {
   ForBlocks(shape.head_dim, [&](auto size, int first) {
     PairOutputBlock<decltype(size)::value>(panel.v + first, Pairs(rows), shape.head_dim, rounded,
                                            decay, out + first * kQueryTile);

@@ -6,10 +6,6 @@
 
 namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
-inline constexpr float kMinusInfinity = -__builtin_inff();
-// Below every logit, but finite: less a maximum of -infinity, -infinity would be NaN.
-inline constexpr float kPastLogit = -1e30f;
-
 // Which query a lane of a pack holds: query head of the group, and query of the tile. The head may
 // be past the last one, and so may the query.
 struct Lane {
@@ -117,34 +113,6 @@ HYDRANT_INLINE void PackLogits(const PrefillShape& shape, const PrefillTile& til
   if (future) MaskFuture(queries, panel.first_key, panel.rows, tile.first_position, logits);
   if (past)
     MaskPast(queries, panel.first_key, panel.rows, tile.first_position, tile.window, logits);
-}
-
-// Raises the running maximum by a panel's logits, turns them into weights relative to it, and adds
-// those to the running sum. decay[lanes]: what earlier sums and outputs must be multiplied by.
-HYDRANT_INLINE void PanelWeights(int rows, float* logits, float* maxima, float* sums,
-                                 float* decay) {
-  constexpr int kVectors = kQueryTile / kLanes;  // side by side: none waits for its own last one
-  Vec max[kVectors], sum[kVectors];
-  Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Load(maxima + i * kLanes); });
-  for (int r = 0; r < rows; ++r) {
-    const float* row = logits + r * kQueryTile;
-    Unroll<kVectors>(HYDRANT_UNROLLED(i) { max[i] = Max(max[i], Load(row + i * kLanes)); });
-  }
-  Unroll<kVectors>(HYDRANT_UNROLLED(i) {
-    const Vec factor = Exp(Sub(Load(maxima + i * kLanes), max[i]));
-    sum[i] = Mul(Load(sums + i * kLanes), factor);
-    Store(decay + i * kLanes, factor);
-    Store(maxima + i * kLanes, max[i]);
-  });
-  for (int r = 0; r < rows; ++r) {
-    float* row = logits + r * kQueryTile;
-    Unroll<kVectors>(HYDRANT_UNROLLED(i) {
-      const Vec w = WeightOf(Sub(Load(row + i * kLanes), max[i]));
-      Store(row + i * kLanes, w);
-      sum[i] = Add(sum[i], w);
-    });
-  }
-  Unroll<kVectors>(HYDRANT_UNROLLED(i) { Store(sums + i * kLanes, sum[i]); });
 }
 
 // The lanes of queries [0, count) among those from `lane` on.
@@ -339,10 +307,12 @@ void AttendPanels(const PrefillShape& shape, const PrefillTile& tile,
     const int kept = layout.keep_weights ? p : 0;
     for (int pack = 0; pack < layout.packs; ++pack) {
       const int64_t row = static_cast<int64_t>(kept) * layout.packs + pack;
-      float* weights = scratch + layout.weights + row * kKeyPanel * kQueryTile;
+      float* weights =
+          scratch + layout.weights + (layout.keep_weights ? row : 0) * kKeyPanel * kQueryTile;
       float* maxima = scratch + layout.maxima + pack * kQueryTile;
       PackLogits(shape, tile, layout, panel, operands, pack, scratch, weights);
-      PanelWeights(panel.rows, weights, maxima, scratch + layout.sums + pack * kQueryTile, decay);
+      PanelWeights(panel.rows, layout.keep_weights, weights, maxima,
+                   scratch + layout.sums + pack * kQueryTile, decay, scratch + layout.rounded);
       if (tile.out != nullptr)
         PanelOutput(shape, operands, panel.rows, weights, decay, scratch + layout.rounded,
                     scratch + layout.outputs + pack * pack_floats);
@@ -430,8 +400,9 @@ void StartPack(const PrefillShape& shape, const PrefillTile& tile,
   for (int i = 0; i < kQueryTile; ++i) {
     const int head = LaneOf(layout, pack, i).head;
     const bool has_sink = tile.sinks != nullptr && head < shape.group;
-    scratch[layout.maxima + pack * kQueryTile + i] = has_sink ? tile.sinks[head] : kMinusInfinity;
-    scratch[layout.sums + pack * kQueryTile + i] = has_sink ? 1.0f : 0.0f;
+    scratch[layout.maxima + pack * kQueryTile + i] =
+        has_sink ? tile.sinks[head] + kHeadroom : kMinusInfinity;
+    scratch[layout.sums + pack * kQueryTile + i] = has_sink ? kTopWeight : 0.0f;
   }
 }
 

@@ -5,6 +5,10 @@ namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
 
 inline constexpr int kPair = 2 * kLanes;
 
+inline constexpr float kMinusInfinity = -__builtin_inff();
+// Below every logit, but finite: less a maximum of -infinity, -infinity would be NaN.
+inline constexpr float kPastLogit = -1e30f;
+
 // A panel as its products take it: the keys and values themselves, or what scratch has of them.
 struct PanelOperands {
   const float* k;

@@ -134,8 +134,8 @@ void FindOrigins(const PrefillShape& shape, const PrefillTile& tile, const RankS
 }
 
 // The words of a block, and their weights into the sums. From 32640 on a word is no number as bf16,
-// so that a sum shows what lies too far above its origin. (Ten million above it a logit is no number
-// of 32 bits any more, and counts as none.)
+// so that a sum shows what lies too far above its origin. (Ten million above it a logit is no
+// number of 32 bits any more, and counts as none.)
 HYDRANT_INLINE void PackBlock(const float* logits, const float* origins, float step, int32_t* words,
                               float* sums) {
   for (int pair = 0; pair < kQueryPairs; ++pair, words += kPairStride, sums += kPairSums) {

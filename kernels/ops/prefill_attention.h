@@ -101,8 +101,9 @@ struct PrefillAttentionArgs {
   int32_t window = kNoWindow;
   // kBF16 or kF16 let a device round q, k, v and the weights to it before it multiplies; kQ8_0 rows
   // of q, k and v to 8 bits and a scale, and each query's weights times the scales of their values,
-  // some keys at a time, to 8 bits of the largest. Statistics stay fp32 where there is an output.
-  // Without one they only rank: a weight may be off by 7 % of itself then.
+  // some keys at a time, to 8 bits of the largest. In bf16 a weight may be off by 1 % of itself, in
+  // statistics as well, which otherwise stay fp32 where there is an output. Without one they only
+  // rank: a weight may be off by 7 % then.
   DType precision = DType::kF32;
 
   // The run's keys. A query at `position` sees [FirstSeenAt(position), KeysSeenAt(position)) of

@@ -1,0 +1,119 @@
+// A panel's logits to weights in bf16, two keys a pair, for the kernels whose products take two
+// terms at a time. As prefill_softmax-inl.h, whose place it takes; included after
+// prefill_attention_pairs-inl.h.
+//
+// A weight is made of its logarithm in words of 1/128 of an octave, as integer of 16 bits: read as
+// bf16 that is the weight but for the mantissa, which stands for itself and not for its logarithm
+// (Schraudolph, "A Fast, Compact Approximation of the Exponential Function", Neural Computation
+// 1999). A table takes it to within 1 % of the weight, 0.26 % on average; bf16 rounds to 0.4 % and
+// 0.17 %. What is summed are these same weights.
+//
+// The largest logit of the first panel that a lane sees weighs 2^-kHeadroomOctaves. Later ones may
+// rise above it by as much and a little more before anything has to be multiplied again; so a panel
+// is read once.
+
+namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE {
+
+inline constexpr int kHeadroomOctaves = 32;
+inline constexpr float kHeadroom = kHeadroomOctaves * 0.69314718f;
+inline constexpr float kTopWeight = 1.0f / (uint64_t{1} << kHeadroomOctaves);
+inline constexpr float kWordStep = 128 * kLog2E;  // words of a nat
+inline constexpr float kOneAsWord = 127 * 128;
+// From twice the weight of 1 on a word has one of these bits, and no other word has.
+inline constexpr int32_t kTooLarge = static_cast<int32_t>(0xc000c000);
+
+// 128 (2^f - 1) - 128 f, rounded, for the four steps of f = i / 32 .. (i + 1) / 32, on average.
+alignas(64) inline constexpr int16_t kOfMantissa[32] = {
+    0,   -2,  -3,  -4,  -5,  -6,  -7,  -7, -8, -9, -9, -10, -10, -10, -11, -11,
+    -11, -11, -11, -11, -10, -10, -10, -9, -8, -8, -7, -6,  -5,  -4,  -2,  -1};
+
+// Pair i: the weights of first[i] and second[i]; 0 for -infinity. origin: the word of a logit of 0.
+// A logit ten million above one that weighs 1 is no number of 32 bits any more, and counts as none.
+HYDRANT_INLINE IntVec WeightPairs(Vec first, Vec second, Vec origin) {
+  const auto words = [&](Vec logits) {
+    return _mm512_cvtps_epi32(Fma(logits, Set(kWordStep), origin));
+  };
+  const IntVec logs = _mm512_packus_epi32(words(first), words(second));
+  const IntVec turns =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+  const IntVec of_mantissa =
+      _mm512_permutexvar_epi16(_mm512_srli_epi16(logs, 2), _mm512_load_si512(kOfMantissa));
+  return _mm512_shuffle_epi8(_mm512_add_epi16(logs, of_mantissa), turns);
+}
+
+// Of one vector of lanes.
+struct LaneWeights {
+  Vec maximum;  // what weights are relative to; -infinity: nothing has been seen
+  Vec sum;
+  Mask risen;  // lanes with a weight that is too large: theirs are to be made anew
+};
+
+// The weights of a panel, relative to before.maximum.
+HYDRANT_INLINE LaneWeights MakeWeights(int rows, const float* logits, const LaneWeights& before,
+                                       float* to) {
+  const Mask unseen = Equal(before.maximum, Set(kMinusInfinity));
+  const Vec origin =
+      Select(unseen, before.maximum, Sub(Set(kOneAsWord), Mul(before.maximum, Set(kWordStep))));
+  Vec sums[2] = {before.sum, Zero()};  // side by side: none waits for its own last one
+  IntVec all = IntSet(0);
+  const auto add = [&](int row, Vec first, Vec second, Vec* sum) {
+    const IntVec pairs = WeightPairs(first, second, origin);
+    all = _mm512_or_si512(all, pairs);
+    *sum = Add(*sum, Add(EvenWeights(pairs), OddWeights(pairs)));
+    _mm512_storeu_si512(to + row / 2 * kQueryTile, pairs);
+  };
+  const auto at = [&](int row) { return Load(logits + row * kQueryTile); };
+  int r = 0;
+  for (; r + 3 < rows; r += 4) {
+    add(r, at(r), at(r + 1), &sums[0]);
+    add(r + 2, at(r + 2), at(r + 3), &sums[1]);
+  }
+  for (; r < rows; r += 2) add(r, at(r), r + 1 < rows ? at(r + 1) : Set(kMinusInfinity), &sums[0]);
+  return {before.maximum, Add(sums[0], sums[1]), _mm512_test_epi32_mask(all, IntSet(kTooLarge))};
+}
+
+// `lanes` get the largest logit of the panel as their maximum, where they see one.
+HYDRANT_INLINE LaneWeights Raise(int rows, const float* logits, Mask lanes,
+                                 const LaneWeights& before, float* decay) {
+  Vec largest = Set(kMinusInfinity);
+  for (int r = 0; r < rows; ++r) largest = Max(largest, Load(logits + r * kQueryTile));
+  lanes = And(lanes, Less(Set(kPastLogit), largest));
+  const Vec maximum = Select(lanes, Add(largest, Set(kHeadroom)), before.maximum);
+  const Vec factor = Select(lanes, Exp(Sub(before.maximum, maximum)), Set(1.0f));
+  Store(decay, Mul(Load(decay), factor));
+  return {maximum, Mul(before.sum, factor), 0};
+}
+
+// The same weights in fp32, in place of the logits.
+HYDRANT_INLINE void KeepWeights(int rows, const float* pairs, float* to) {
+  for (int r = 0; r < rows; r += 2, pairs += kQueryTile, to += 2 * kQueryTile) {
+    for (int lane = 0; lane < kQueryTile; lane += kLanes) {
+      const IntVec words = _mm512_loadu_si512(pairs + lane);
+      Store(to + lane, EvenWeights(words));
+      Store(to + kQueryTile + lane, OddWeights(words));
+    }
+  }
+}
+
+// Turns a panel's logits into pairs of weights relative to the running maximum, which is raised
+// where it must, and adds them to the running sum. decay[lanes]: what earlier outputs must be
+// multiplied by. kept: the weights are wanted in place of the logits, too.
+HYDRANT_INLINE void PanelWeights(int rows, bool kept, float* logits, float* maxima, float* sums,
+                                 float* decay, float* pairs) {
+  for (int lane = 0; lane < kQueryTile; lane += kLanes) {
+    Store(decay + lane, Set(1.0f));
+    LaneWeights before = {Load(maxima + lane), Load(sums + lane), 0};
+    const Mask unseen = Equal(before.maximum, Set(kMinusInfinity));
+    if (unseen != 0) before = Raise(rows, logits + lane, unseen, before, decay + lane);
+    LaneWeights made = MakeWeights(rows, logits + lane, before, pairs + lane);
+    if (made.risen != 0) {
+      before = Raise(rows, logits + lane, made.risen, before, decay + lane);
+      made = MakeWeights(rows, logits + lane, before, pairs + lane);
+    }
+    Store(maxima + lane, made.maximum);
+    Store(sums + lane, made.sum);
+  }
+  if (kept) KeepWeights(rows, pairs, logits);
+}
+
+}  // namespace hydrant::cpu::HYDRANT_SIMD_NAMESPACE
