@@ -421,6 +421,38 @@ TEST_P(MatmulTest, RowsDoNotDependOnTheBatchOrTheThreads) {
   }
 }
 
+// Nor where some are multiplied in 8 bits: from 4 rows on, and before products of many rows begin.
+TEST_P(MatmulTest, RowsInEightBitsDoNotDependOnTheBatch) {
+  const auto [weight_dtype, dtype] = GetParam();
+  for (const int wanted : {96, 576, 1280}) {
+    const int cols = std::max(wanted / SmallestCols(), 1) * SmallestCols();
+    const TestWeight weight = MakeWeight(dtype, 83, cols, random_);
+    const std::unique_ptr<Weight> packed = Pack(weight, weight_dtype, pool_);
+    constexpr int kMost = 24, kFew = 4;
+    const std::vector<float> x = RandomActivations(kMost, cols, random_);
+    const auto multiply = [&](int first, int m, ThreadPool& pool) {
+      Output y(m, weight.rows);
+      Matmul({.x = x.data() + static_cast<size_t>(first) * cols,
+              .m = m,
+              .weight = packed.get(),
+              .y = y.data()},
+             false, pool);
+      return std::vector<float>(y.data(), y.data() + y.size());
+    };
+    std::vector<float> few;
+    for (int i = 0; i < kMost; i += kFew) {
+      const std::vector<float> rows = multiply(i, kFew, pool_);
+      few.insert(few.end(), rows.begin(), rows.end());
+    }
+    ThreadPool three(3);
+    for (const int m : {5, 8, 12, 13, 14, 16, 17, 20, 23}) {
+      const std::vector<float> rows = multiply(0, m, m % 2 ? pool_ : three);
+      ASSERT_EQ(std::memcmp(rows.data(), few.data(), rows.size() * sizeof(float)), 0)
+          << m << " rows of " << cols << " columns";
+    }
+  }
+}
+
 // Nor among many, where whole tiles are rounded together and other rows alone.
 TEST_P(MatmulTest, ManyRowsDoNotDependOnTheirPlace) {
   const auto [weight_dtype, dtype] = GetParam();
