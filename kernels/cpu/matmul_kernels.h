@@ -97,8 +97,7 @@ struct MatmulKernels {
   // number below wrote.
   MatmulKernel blocks_bf16 = nullptr;
   MatmulKernel blocks_8 = nullptr;
-  MatmulKernel blocks_8_tiled = nullptr;  // the same bits as `blocks_8`, faster for a tile of rows
-  MatmulKernel blocks_8_many = nullptr;   // the fastest for many rows
+  MatmulKernel blocks_8_many = nullptr;  // the fastest for many rows
   using Quantize = void (*)(const float* x, int cols, const ConvertRange& range,
                             const QuantizedRows& out);
   Quantize quantize = nullptr;
@@ -116,7 +115,6 @@ const MatmulKernels& MatmulKernelsMany();  // with the same instructions
 const MatmulKernels& MatmulKernelsAvx512Bf16();
 const MatmulKernels& MatmulKernelsAmxBf16();
 const MatmulKernels& MatmulKernelsAmxInt8();
-const MatmulKernels& MatmulKernelsAmxBytes();  // with the same instructions
 
 // Bytes of PanelArgs::scratch for a weight of this many columns.
 size_t MatmulScratchBytes(int cols);

@@ -18,7 +18,6 @@ void Overlay(const MatmulKernels& from, MatmulKernels* onto) {
   if (from.blocks_tiled) onto->blocks_tiled = from.blocks_tiled;
   if (from.blocks_bf16) onto->blocks_bf16 = from.blocks_bf16;
   if (from.blocks_8) onto->blocks_8 = from.blocks_8;
-  if (from.blocks_8_tiled) onto->blocks_8_tiled = from.blocks_8_tiled;
   if (from.quantize) onto->quantize = from.quantize;
   if (from.quantize_8) onto->quantize_8 = from.quantize_8;
   if (from.blocks_8_many) onto->blocks_8_many = from.blocks_8_many;
@@ -36,7 +35,6 @@ MatmulKernels ChooseKernels() {
   if (isa >= Isa::kAvx512Bf16) Overlay(MatmulKernelsAvx512Bf16(), &kernels);
   if (isa >= Isa::kAmx) Overlay(MatmulKernelsAmxBf16(), &kernels);
   if (HasAmxInt8()) Overlay(MatmulKernelsAmxInt8(), &kernels);
-  if (HasAmxInt8()) Overlay(MatmulKernelsAmxBytes(), &kernels);
   return kernels;
 }
 
@@ -44,7 +42,6 @@ MatmulKernels ChooseKernels() {
 // take either.
 MatmulKernel BlocksKernel(int m, bool batch_invariant) {
   constexpr int kTiledMinRows = 6;
-  constexpr int kTiled8MinRows = 13;    // a tile is 16 rows of work; 12 are two tiles without it
   constexpr int kBf16MinRows = 24;      // fewer do not pay for unpacking to memory
   constexpr int kManyMinRows = 96;      // the same
   constexpr int kEightBitsMinRows = 4;  // fewer wait for the memory anyway
@@ -53,7 +50,6 @@ MatmulKernel BlocksKernel(int m, bool batch_invariant) {
     if (kernels.blocks_bf16 && m >= kBf16MinRows) return kernels.blocks_bf16;
     if (!kernels.blocks_bf16 && kernels.blocks_8_many && m >= kManyMinRows)
       return kernels.blocks_8_many;
-    if (kernels.blocks_8_tiled && m >= kTiled8MinRows) return kernels.blocks_8_tiled;
     if (kernels.blocks_8 && m >= kEightBitsMinRows) return kernels.blocks_8;
   }
   if (kernels.blocks_tiled && m >= kTiledMinRows) return kernels.blocks_tiled;
@@ -88,8 +84,7 @@ MatmulKernel MatmulKernelFor(PanelFormat format, bool round_activations, int m,
 ActivationForm FormFor(MatmulKernel kernel) {
   const MatmulKernels& kernels = ChosenMatmulKernels();
   if (kernel == kernels.blocks || kernel == kernels.blocks_tiled) return ActivationForm::kQuantized;
-  if (kernel == kernels.blocks_8 || kernel == kernels.blocks_8_tiled)
-    return ActivationForm::kQuantized8;
+  if (kernel == kernels.blocks_8) return ActivationForm::kQuantized8;
   if (kernel == kernels.blocks_8_many) return ActivationForm::kInterleaved8;
   const bool bf16 = kernel == kernels.bf16 || kernel == kernels.blocks_bf16;
   return bf16 ? ActivationForm::kBf16 : ActivationForm::kFloats;
