@@ -75,7 +75,8 @@ TEST(Limits, LongHeadersEndTheCall) {
   };
   EXPECT_EQ(ask(3000), StatusCode::OK);
   EXPECT_EQ(ask(6000), StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ask(3000), StatusCode::OK);
+  // gRPC may close the connection as well; the next call then finds it closing.
+  EXPECT_TRUE(WaitFor([&] { return ask(3000) == StatusCode::OK; }));
 }
 
 // A connection that has been closed makes room for another.
