@@ -521,8 +521,8 @@ TEST_P(PrefillAttentionTest, EveryWeightIsWithinOnePercentInLowPrecision) {
   Prompt prompt = PromptOfLogits(shape, std::vector<float>(n, 0.0f));
   const float root = std::sqrt(static_cast<float>(shape.head_dim));
   for (size_t row = 0; row < prompt.q.size(); row += shape.head_dim) {
-    const auto query = static_cast<float>(row / shape.head_dim / shape.num_heads);
-    prompt.q[row] = BF16ToFloat(FloatToBF16(-0.2053f * query * root));
+    const size_t query = row / shape.head_dim / shape.num_heads;
+    prompt.q[row] = BF16ToFloat(FloatToBF16(-0.2053f * static_cast<float>(query) * root));
     prompt.q[row + 1] = 1.0f;
   }
   for (int h = 0; h < shape.num_kv_heads; ++h) {
@@ -549,8 +549,10 @@ TEST_P(PrefillAttentionTest, LogitsThatRiseInLowPrecision) {
     for (const float start : {-2000.0f, 0.0f}) {
       SCOPED_TRACE(std::to_string(start) + " and " + std::to_string(rise) + " more");
       std::vector<float> logits(150);
-      for (size_t j = 0; j < logits.size(); ++j)
-        logits[j] = start + rise * static_cast<float>(j / 64) + 0.25f * static_cast<float>(j % 7);
+      for (size_t j = 0; j < logits.size(); ++j) {
+        const size_t step = j / 64, offset = j % 7;
+        logits[j] = start + rise * static_cast<float>(step) + 0.25f * static_cast<float>(offset);
+      }
       Prompt prompt = PromptOfLogits(GetParam(), logits);
       RunSlice(&prompt, 0, prompt.n, true, 2, DType::kBF16);
       const Dense dense = AttendPlainly(prompt);
