@@ -158,7 +158,7 @@ using PrefillTileKernel = void (*)(const PrefillShape& shape, const PrefillTile&
 
 PrefillTileKernel PrefillTileAvx2();
 PrefillTileKernel PrefillTileAvx512();
-PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v and the weights to bf16
+PrefillTileKernel PrefillTileAvx512Bf16();  // rounds q, k, v to bf16; weights are within 1 %
 // The same; PrefillTile's keys and values, a prefix's too, are what RoundKeysAmx() and
 // RoundValuesAmx() left. REQUIRES: a head_dim that is a multiple of kAmxHeadDim
 PrefillTileKernel PrefillTileAmx();

@@ -1,6 +1,7 @@
 // A tile of queries over all of its keys: softmax with a running maximum, panel by panel (the
 // online form of Milakov and Gimelshein, arXiv 1805.02867), then the tile's statistics. Included
-// once per instruction set, after attention_softcap-inl.h and prefill_attention_panel-inl.h.
+// once per instruction set, after attention_softcap-inl.h, prefill_attention_panel-inl.h and
+// prefill_softmax-inl.h.
 
 #include <type_traits>
 

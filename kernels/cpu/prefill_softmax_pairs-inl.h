@@ -5,8 +5,8 @@
 // A weight is made of its logarithm in words of 1/128 of an octave, as integer of 16 bits: read as
 // bf16 that is the weight but for the mantissa, which stands for itself and not for its logarithm
 // (Schraudolph, "A Fast, Compact Approximation of the Exponential Function", Neural Computation
-// 1999). A table takes it to within 1 % of the weight, 0.26 % on average; bf16 rounds to 0.4 % and
-// 0.17 %. What is summed are these same weights.
+// 1999). A table takes it to within 1 % of the weight (root mean square 0.26 %; rounding to bf16
+// 0.4 % and 0.17 %). What is summed are these same weights.
 //
 // The largest logit of the first panel that a lane sees weighs 2^-kHeadroomOctaves. Later ones may
 // rise above it by as much and a little more before anything has to be multiplied again; so a panel
