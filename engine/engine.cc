@@ -211,9 +211,8 @@ std::string Engine::Description() const {
 void Engine::Enqueue(const Batch& batch) {
   Impl& impl = *impl_;
   const int decoded = static_cast<int>(batch.decode.size());
-  impl.kv->Apply(batch);
-  impl.prefill->cutter().samples().SetUp(batch.setups);
-  for (const SlotCut& cut : batch.cuts) impl.Cut(cut);
+  impl.prefill->cutter().samples().SetUp(batch);
+  impl.kv->Apply(batch, [&](const SlotCut& cut) { impl.Cut(cut); });
   const DecodeShape shape = impl.ShapeOf(batch.decode);
   impl.rows.Write(*impl.backend, batch, *impl.kv, impl.limits.num_layers, shape.rows);
   impl.masks.Start(batch.masks);
@@ -264,11 +263,11 @@ void Engine::Impl::PushResults(const Batch& batch) {
       reports.push_back(ends ? ReportPrompt(slot) : StepResults::Report());
   }
   // A step later the lengths are the same: a head that has shrunk to its cap stays there.
-  for (const SlotCut& cut : batch.cuts) {
+  batch.ForEach<SlotCut>([&](const SlotCut& cut) {
     StepResults::Report& report = reports.emplace_back();
     const CachePlan& plan = kv->plan(cut.slot);
     if (plan.life->HeadsDiffer(plan)) report.entries = kv->lengths(cut.slot);
-  }
+  });
   results.Push(batch, limits.num_layers,
                {.tokens = tokens.data(),
                 .logprobs = logprobs.results(),
@@ -385,12 +384,12 @@ void Engine::Impl::PoolPrompts(const Batch& batch) {
 
 // What a sequence has seen when its prompt begins, or when it comes back, where that will matter.
 void Engine::Impl::MarkSeenTokens(const Batch& batch) {
-  for (const CacheSwap& swap : batch.swap_ins) {
+  batch.ForEach<SwapIn>([&](const SwapIn& swap) {
     if (!swap.prompt.empty()) MarkSeenTokens(swap.slot, swap.prompt, swap.output);
-  }
-  for (const SlotFork& fork : batch.forks) {
+  });
+  batch.ForEach<SlotFork>([&](const SlotFork& fork) {
     if (!fork.prompt.empty()) MarkSeenTokens(fork.slot, fork.prompt);
-  }
+  });
   for (const PrefillSlice& slice : batch.prefill) {
     const bool begins = slice.layer_begin == 0 && slice.BeginsLayer() && !slice.Appends();
     if (!begins || !slice.sampling.penalties.Any()) continue;

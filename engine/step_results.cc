@@ -53,7 +53,7 @@ void StepResults::Push(const Batch& batch, int num_layers, const OnDevice& left)
     step.ends.push_back(slice.EndsPrompt(num_layers));
     step.more += slice.more_samples.size();
   }
-  step.cuts = batch.cuts.size();
+  step.cuts = batch.Count<SlotCut>();
   step.reports.clear();
   const auto copy = [&]<typename T>(DeviceBuffer& rows, const T* from, size_t count) {
     if (from == nullptr) return false;

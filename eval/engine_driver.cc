@@ -80,10 +80,10 @@ void EngineDriver::DecodeToken(int slot, TokenId token, int position) {
   sampling.position = position + 1;
   if (sequence.plan.CutsAfter(position)) {
     const PageCut cut = sequence.plan.life->CutAfter(sequence.plan, position);
-    batch_.cuts.push_back({slot, position});
+    auto& of_slot = batch_.Add(SlotCut{slot, position});
     if (!cut.keep_of_heads.empty()) {
       space_.Cap(cut.keep_of_heads, &sequence.space);
-      batch_.cuts.back().plan = sequence.plan;
+      of_slot.plan = sequence.plan;
     } else if (cut.then.has_value()) {
       space_.Cut(*cut.then, position, &sequence.space);
     }
@@ -150,13 +150,14 @@ void EngineDriver::Step() {
     sequences_[ran.decode[i].slot].newest = result.decode_tokens[i];
     sequences_[ran.decode[i].slot].logits_row = row++;
   }
-  for (size_t i = 0; i < ran.cuts.size(); ++i) {
-    const std::vector<int32_t>& entries = result.cut_reports[i].entries;
-    if (entries.empty()) continue;
-    Sequence& sequence = sequences_[ran.cuts[i].slot];
+  size_t next_cut = 0;
+  ran.ForEach<SlotCut>([&](const SlotCut& cut) {
+    const std::vector<int32_t>& entries = result.cut_reports[next_cut++].entries;
+    if (entries.empty()) return;
+    Sequence& sequence = sequences_[cut.slot];
     sequence.entries = entries;
     space_.Cap(entries, &sequence.space);
-  }
+  });
   size_t report = 0;
   for (size_t i = 0; i < ran.prefill.size(); ++i) {
     const PrefillSlice& slice = ran.prefill[i];
@@ -181,7 +182,7 @@ void EngineDriver::TakeReport(int slot, const CacheReport& report) {
   sequence.observations = report.observations;
   if (sequence.plan.open == OpenUntil::kPromptRead) {
     sequence.plan = Decide(sequence.plan, {.fits = {}, .of_prompt = report.observations});
-    batch_.decisions.push_back({slot, sequence.plan});
+    batch_.Add(SlotDecision{slot, sequence.plan});
   }
   if (!sequence.space.lengths_known)
     space_.SetKept(sequence.plan, report.entries, report.pages, &sequence.space);

@@ -1,6 +1,7 @@
 // Scheduler::CheckInvariants: slow and plain, for tests.
 #include <algorithm>
 #include <unordered_set>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -67,6 +68,37 @@ absl::Status StateError(int32_t state) {
 }
 
 }  // namespace
+
+// Pages that the updates of the newest batch write with others' contents: until a cut frees pages,
+// which may then be written again, each is written once and not read afterwards.
+absl::Status Scheduler::CheckUpdates() const {
+  std::unordered_set<int32_t> written;
+  absl::Status status;
+  const auto read = [&](const std::vector<PageCopy>& pages) {
+    for (const PageCopy& page : pages) {
+      if (page.from.data != kNotCopied && written.contains(page.from.data))
+        status = absl::InternalError(
+            absl::StrCat("page ", page.from.data, " is read after it was written in one step"));
+    }
+  };
+  const auto write = [&](const std::vector<PageCopy>& pages) {
+    for (const PageCopy& page : pages) {
+      if (page.to.data != kNotCopied && !written.insert(page.to.data).second)
+        status = absl::InternalError(
+            absl::StrCat("page ", page.to.data, " is written twice in one step"));
+    }
+  };
+  for (const CacheUpdate& update : batch_.list) {
+    if (std::holds_alternative<SlotCut>(update)) written.clear();
+    if (const auto* out = std::get_if<SwapOut>(&update)) read(out->pages);
+    if (const auto* in = std::get_if<SwapIn>(&update)) write(in->pages);
+    if (const auto* copies = std::get_if<SlotCopies>(&update)) {
+      read(copies->pages);
+      write(copies->pages);
+    }
+  }
+  return status;
+}
 
 // Nothing was taken from it, and nothing that it may come to hold is missing.
 absl::Status Scheduler::CheckPromise(const Sequence& sequence) const {
@@ -173,6 +205,7 @@ absl::Status Scheduler::CheckInvariants() const {
   std::vector<const PrefixLease*> leases;
   for (const Sequence* sequence : live_) leases.push_back(&sequence->prefix);
   absl::Status status = prefix_cache_.CheckInvariants(leases);
+  if (status.ok()) status = CheckUpdates();
   if (status.ok() && contexts_.NumHostPages() + swapped_pages_ + space_.NumFreeHostPages() !=
                          limits_.num_host_pages)
     status = absl::InternalError("host pages are neither a context's, nor swapped, nor free");

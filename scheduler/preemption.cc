@@ -1,9 +1,11 @@
 // The part of Scheduler that takes pages from one sequence for another.
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "scheduler/scheduler.h"
@@ -75,12 +77,7 @@ int32_t Scheduler::ShrinksTo(const Sequence& sequence) const {
       sequence.num_shrunk < sequence.shrinks.size() || !MayShrink(sequence.plan))
     return 0;
   const SequenceSpace& space = sequence.space;
-  if (!space.shared.empty() || Names(cut_, sequence)) return 0;
-  // Where windows need wider rows yet, these will have moved when the engine cuts, without the
-  // pages that are others' then.
-  const int64_t in_window = std::min<int64_t>(limits_.window, sequence.num_seen + 1);
-  if (limits_.window_layers > 0 && PagesOf(in_window, limits_.block_size) > space.row_width)
-    return 0;
+  if (!space.shared.empty() || Names(cut_, sequence) || IsCutNow(sequence)) return 0;
   const int32_t sinks = sequence.plan.rule.sinks;
   const int32_t least = std::max(
       static_cast<int32_t>(sequence.spec.min_cache_tokens.value_or(kLeastMean)), sinks + 2);
@@ -99,8 +96,8 @@ void Scheduler::ShrinkNow(Sequence* sequence, int32_t mean) {
   const int64_t tokens = sequence->num_seen;
   if (!sequence->plan_before.has_value()) sequence->plan_before = sequence->plan;
   sequence->plan = Shrink(sequence->plan, tokens, HeldBy(*sequence), mean);
+  batch_.Add(SlotCut{sequence->space.slot, static_cast<int32_t>(tokens), sequence->plan});
   space_.Cap(KeptBy(sequence->plan, tokens), &sequence->space);
-  batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(tokens), sequence->plan});
   cut_.push_back(CacheOf(sequence));
   sequence->usage.policy_report = ReportOf(sequence->plan);
   ++sequence->num_shrunk;
@@ -165,13 +162,17 @@ void Scheduler::Preempt(Sequence* sequence) {
   wait_reason_ = WaitReason::kPages;
 }
 
+// Of the batch at work. An earlier sequence in the same slot, which has ended, keeps its own.
 void Scheduler::ForgetUpdates(const Sequence& sequence) {
-  const auto is_its = [&](const auto& entry) { return entry.slot == sequence.space.slot; };
-  std::erase_if(batch_.decisions, is_its);
-  std::erase_if(batch_.turns, is_its);
-  std::erase_if(batch_.cuts, is_its);
-  std::erase_if(batch_.copies, is_its);
-  std::erase_if(batch_.forks, is_its);
+  const int slot = sequence.space.slot;
+  std::vector<CacheUpdate>& list = batch_.list;
+  const auto opened = std::find_if(list.rbegin(), list.rend(), [&](const CacheUpdate& update) {
+    return std::holds_alternative<SlotSetup>(update) && SlotOf(update) == slot;
+  });
+  const auto first = opened == list.rend() ? list.begin() : std::prev(opened.base());
+  list.erase(std::remove_if(first, list.end(),
+                            [&](const CacheUpdate& update) { return SlotOf(update) == slot; }),
+             list.end());
   std::erase_if(cut_, [&](const CacheId& cache) { return cache.IsOf(sequence); });
 }
 
@@ -184,13 +185,11 @@ bool Scheduler::MaySwapOut(const Sequence& sequence) const {
     return false;
   // One that ends while it is away could not be kept.
   if (!sequence.keep_as.handle.empty() && sequence.num_done < sequence.num_seen) return false;
-  const auto is_its = [&](const auto& entry) { return entry.slot == space.slot; };
-  const auto changed = [&](const auto& updates) {
-    return std::any_of(updates.begin(), updates.end(), is_its);
+  const auto changes_it = [&](const CacheUpdate& update) {
+    return SlotOf(update) == space.slot && !std::holds_alternative<SlotDecision>(update) &&
+           !std::holds_alternative<TableRow>(update);
   };
-  if (changed(batch_.turns) || changed(batch_.cuts) || changed(batch_.moves) ||
-      changed(batch_.copies) || changed(batch_.forks) || changed(batch_.setups))
-    return false;
+  if (std::any_of(batch_.list.begin(), batch_.list.end(), changes_it)) return false;
   const auto cuts_it = [&](const StepInFlight& step) {  // what is left will be reported
     return Names(step.cut, sequence);
   };

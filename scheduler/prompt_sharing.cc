@@ -2,6 +2,7 @@
 // samples of one prompt, and prompts that begin alike.
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "scheduler/scheduler.h"
 
@@ -31,7 +32,8 @@ bool Scheduler::TryFork(Sequence* parent, Sequence* sample, TimeUs now) {
                                      .pages_kept_free = watermark_pages_,
                                      .promised = sample->IsPromised() ? &parent->plan : nullptr};
   if (!space_.TryFork(args, &parent->space, &sample->space, &batch_)) return false;
-  if (sample->sampling.penalties.Any()) batch_.forks.back().prompt = sample->Prompt();
+  if (sample->sampling.penalties.Any())
+    std::get<SlotFork>(batch_.list.back()).prompt = sample->Prompt();
   queued_tokens_ -= sample->NumKnown();
   waiting_.Erase(sample);
   SetBeginBy(sample, std::nullopt);

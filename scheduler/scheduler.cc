@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/check.h"
@@ -26,6 +28,10 @@ SampledRow ToSampledRow(const SamplingParams& sampling) {
                                 .frequency = static_cast<float>(sampling.frequency_penalty)}};
   row.logprobs = sampling.logprobs;
   return row;
+}
+
+bool Swaps(const CacheUpdates& updates) {
+  return updates.Count<SwapOut>() + updates.Count<SwapIn>() > 0;
 }
 
 // What is read of a prompt that a probe follows; empty: there is none.
@@ -127,17 +133,8 @@ void Scheduler::Cancel(RequestHandle handle, absl::Status why) {
 }
 
 const Batch& Scheduler::Schedule(TimeUs now) {
-  batch_.swap_outs = std::exchange(ended_updates_.swap_outs, {});
-  batch_.swap_ins.clear();
-  batch_.moves.clear();
-  batch_.copies.clear();
-  batch_.setups.clear();
-  batch_.forks.clear();
-  batch_.rows.clear();
-  batch_.updates.clear();
-  batch_.decisions = std::exchange(ended_updates_.decisions, {});
-  batch_.turns.clear();
-  batch_.cuts.clear();
+  batch_.Clear();
+  std::swap(batch_.list, ended_updates_.list);
   cut_.clear();
   batch_.decode.clear();
   batch_.prefill.clear();
@@ -162,7 +159,7 @@ const Batch& Scheduler::Schedule(TimeUs now) {
   in_flight_.back().decode.clear();
   in_flight_.back().prefill.clear();
   in_flight_.back().cut = cut_;
-  in_flight_.back().swaps = !batch_.swap_outs.empty() || !batch_.swap_ins.empty();
+  in_flight_.back().swaps = Swaps(batch_);
   ScheduleDecode(now);
   SchedulePrefill(now);
   if (!batch_.HasWork()) {
@@ -202,7 +199,7 @@ void Scheduler::PackStates() {
 void Scheduler::SendDecisions() {
   for (Sequence* sequence : live_) {
     if (std::exchange(sequence->was_decided, false))
-      batch_.decisions.push_back({sequence->space.slot, sequence->plan});
+      batch_.Add(SlotDecision{sequence->space.slot, sequence->plan});
   }
 }
 
@@ -210,24 +207,34 @@ void Scheduler::GoLive(Sequence* sequence) {
   live_.insert(std::upper_bound(live_.begin(), live_.end(), sequence, GoesBefore), sequence);
 }
 
+bool Scheduler::IsCutNow(const Sequence& sequence) const {
+  return sequence.state == SequenceState::kRunning && sequence.MayDecode() &&
+         sequence.num_shrunk == sequence.shrinks.size() &&
+         sequence.plan.CutsAfter(sequence.num_seen) && !Names(cut_, sequence);
+}
+
+void Scheduler::AddCut(Sequence* sequence) {
+  batch_.Add(SlotCut{sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
+  cut_.push_back(CacheOf(sequence));
+}
+
+// The cuts that free pages: others may have these in the same step. The other cuts, which move
+// entries within the pages, follow when the sequence has grown: then shared pages have been copied.
 void Scheduler::CutRunning() {
   for (Sequence* sequence : live_) {
-    const CachePlan& plan = sequence->plan;
-    if (sequence->state != SequenceState::kRunning) continue;
-    const bool was_shrunk = sequence->num_shrunk < sequence->shrinks.size();
-    if ((!was_shrunk && !plan.CutsAfter(sequence->num_seen)) || !sequence->MayDecode()) continue;
-    if (was_shrunk) {
+    if (sequence->num_shrunk < sequence->shrinks.size()) {
+      if (sequence->state != SequenceState::kRunning || !sequence->MayDecode()) continue;
       const ShrinkAt& again = sequence->shrinks[sequence->num_shrunk];
       if (again.tokens == sequence->num_seen) ShrinkNow(sequence, again.mean);
       continue;
     }
+    if (!IsCutNow(*sequence)) continue;
+    const CachePlan& plan = sequence->plan;
     const PageCut cut = plan.life->CutAfter(plan, sequence->num_seen);
-    if (cut.then.has_value()) {
-      space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
-      LowerPromise(sequence);
-    }
-    batch_.cuts.push_back({sequence->space.slot, static_cast<int32_t>(sequence->num_seen)});
-    cut_.push_back(CacheOf(sequence));
+    if (!cut.then.has_value()) continue;
+    AddCut(sequence);
+    space_.Cut(*cut.then, sequence->num_seen, &sequence->space);
+    LowerPromise(sequence);
   }
 }
 
@@ -249,6 +256,7 @@ void Scheduler::GrowRunning(TimeUs now) {
     if (read != nullptr) BeginTurn(sequence, *read);
     if (!TryGrow(sequence, read != nullptr ? read->end : sequence->num_seen + 1, now)) continue;
     if (read != nullptr) BeginRead(sequence);
+    if (read == nullptr && IsCutNow(*sequence)) AddCut(sequence);
   }
 }
 
@@ -267,7 +275,7 @@ void Scheduler::BeginTurn(Sequence* sequence, const TokenRange& range) {
   space_.Raise(turn.budget.cap - plan.cap, sequence->num_seen, &sequence->space);
   plan.cap = turn.budget.cap;
   for (const HeadSpan& span : full) turn.caps.push_back(span.cap);
-  batch_.turns.push_back(std::move(turn));
+  batch_.Add(std::move(turn));
 }
 
 // Its heads hold no more than is known now, unless another turn is to come.
@@ -477,8 +485,9 @@ void Scheduler::GoOn(Sequence* sequence, TimeUs now) {
   sequence->num_done = sequence->num_seen;
   sequence->was_swapped_in = true;
   if (sequence->sampling.penalties.Any()) {
-    batch_.swap_ins.back().prompt = sequence->Prompt();
-    batch_.swap_ins.back().output = sequence->SeenOutput();
+    auto& swap = std::get<SwapIn>(batch_.list.back());
+    swap.prompt = sequence->Prompt();
+    swap.output = sequence->SeenOutput();
   }
   if (!sequence->prefill_started_at.has_value()) sequence->prefill_started_at = now;
   if (std::exchange(sequence->was_read, true)) return;
@@ -853,8 +862,12 @@ std::shared_ptr<const Context> Scheduler::Keep(const Sequence& sequence) {
               .expires_at = sequence.keep_as.expires_at,
               .pinned = sequence.keep_as.pinned});
   for (const HeadSpan& span : space.spans) context->entries += span.EntriesAfter(sequence.num_seen);
+  const auto before = static_cast<std::ptrdiff_t>(ended_updates_.list.size());
   if (!contexts_.Keep(context, space, &ended_updates_)) return nullptr;
-  if (sequence.was_decided) ended_updates_.decisions.push_back({space.slot, sequence.plan});
+  if (sequence.was_decided) {  // the scores that are kept are those of the plan
+    ended_updates_.list.insert(ended_updates_.list.begin() + before,
+                               SlotDecision{space.slot, sequence.plan});
+  }
   return context;
 }
 
@@ -942,9 +955,8 @@ void Scheduler::FailAll(const absl::Status& status, const std::string& reason, T
 }
 
 bool Scheduler::SwapsUnderWay() const {
-  return !ended_updates_.swap_outs.empty() ||
-         std::any_of(in_flight_.begin(), in_flight_.end(),
-                     [](const StepInFlight& step) { return step.swaps; });
+  return Swaps(ended_updates_) || std::any_of(in_flight_.begin(), in_flight_.end(),
+                                              [](const StepInFlight& step) { return step.swaps; });
 }
 
 SchedulerStats Scheduler::Stats() const {

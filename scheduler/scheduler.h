@@ -34,8 +34,9 @@
 //
 // Invariants: free + live pages = pool; waiting sequences hold nothing; a page is in as many tables
 // as it has owners, and is not written while it is in two.
-// Steps run in their order, so pages that a step names may be freed, and given away in a later one,
-// while it is under way.
+// Steps run in their order, and the updates of a step in the order in which Schedule() makes them
+// (CacheUpdates). So a page may be given away as soon as it is freed: everything that still reads
+// it has been scheduled before.
 // A sequence alone in the pool can always grow to its max_total_tokens (CheckRequest), and one that
 // was promised its pages beside any others: those end, so the front always runs in the end.
 #ifndef HYDRANT_SCHEDULER_SCHEDULER_H_
@@ -144,7 +145,7 @@ class Scheduler {
   // Of the step that Schedule() gave last. REQUIRES: it had work and is in flight
   const StepWork& newest_work() const { return in_flight_.back().work; }
 
-  bool Empty() const { return sequences_.empty() && ended_updates_.swap_outs.empty(); }
+  bool Empty() const { return sequences_.empty() && ended_updates_.list.empty(); }
   SchedulerStats Stats() const;
   // For people who look, O(what is live and waits); without the steps.
   ServingView View(TimeUs now) const;
@@ -155,11 +156,14 @@ class Scheduler {
   friend class Shortage;  // of tests: takes a part of space_ for a while
 
   absl::Status CheckPromise(const Sequence& sequence) const;
+  absl::Status CheckUpdates() const;
   void EndCancelled(TimeUs now);
   void EndLate(TimeUs now);
   void PackStates();
   void SendDecisions();
   void GoLive(Sequence* sequence);
+  bool IsCutNow(const Sequence& sequence) const;
+  void AddCut(Sequence* sequence);
   void CutRunning();
   void GrowRunning(TimeUs now);
   void BeginTurn(Sequence* sequence, const TokenRange& range);
@@ -267,8 +271,8 @@ class Scheduler {
   ContextDirectory directory_{limits_};
   ContextTable contexts_;
   int64_t swapped_pages_ = 0;
-  CacheUpdates
-      ended_updates_;  // what the next batch is to do with caches whose sequences have ended
+  // Of caches whose sequences have ended: the first updates of the next batch.
+  CacheUpdates ended_updates_;
   std::unordered_map<RequestHandle, std::unique_ptr<Sequence>> sequences_;
   FairQueue waiting_;
   std::vector<Sequence*> live_;  // prefilling and running, in their order
@@ -322,7 +326,7 @@ class Scheduler {
   struct StepInFlight {
     std::vector<ScheduledToken> decode;   // [batch.decode.size()]
     std::vector<ScheduledSlice> prefill;  // [batch.prefill.size()]
-    std::vector<CacheId> cut;             // [batch.cuts.size()]
+    std::vector<CacheId> cut;             // [batch.Count<SlotCut>()]
     // Sequences that have ended while this step was the newest: it and older ones may name them.
     std::vector<std::unique_ptr<Sequence>> ended;
     bool swaps = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "engine/cache/prompt_scorer.h"
 
@@ -21,13 +22,17 @@ SimulatedEngine::SimulatedEngine(const EngineLimits& limits, uint64_t seed)
     : limits_(limits), random_(seed), plans_(limits.max_num_seqs) {}
 
 void SimulatedEngine::UpdatePlans(const Batch& batch, StepResult* result) {
-  for (const SlotDecision& decision : batch.decisions) plans_[decision.slot] = decision.plan;
-  for (const SlotSetup& setup : batch.setups) plans_[setup.slot] = setup.plan;
-  for (const SlotCut& cut : batch.cuts) {
-    CachePlan& plan = plans_[cut.slot];
-    if (cut.plan.has_value()) plan = *cut.plan;
+  for (const CacheUpdate& update : batch.list) {
+    if (const auto* decision = std::get_if<SlotDecision>(&update))
+      plans_[decision->slot] = decision->plan;
+    if (const auto* setup = std::get_if<SlotSetup>(&update)) plans_[setup->slot] = setup->plan;
+    const auto* cut = std::get_if<SlotCut>(&update);
+    if (cut == nullptr) continue;
+    CachePlan& plan = plans_[cut->slot];
+    if (cut->plan.has_value()) plan = *cut->plan;
     CacheReport& report = result->cut_reports.emplace_back();
-    if (plan.life->HeadsDiffer(plan)) report.entries = ShareOut(plan, plan.WidestShare(cut.tokens));
+    if (plan.life->HeadsDiffer(plan))
+      report.entries = ShareOut(plan, plan.WidestShare(cut->tokens));
   }
 }
 

@@ -163,7 +163,12 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
   space->slot = free_slots_.back();
   space->lengths_known = !plan.life->ReportsPrompt();
   SetStateLines(plan, space);
-  updates->setups.push_back({space->slot, plan, shared * limits_.block_size});
+  const size_t before = updates->list.size();
+  updates->Add(SlotSetup{.slot = space->slot,
+                         .plan = plan,
+                         .shared_tokens = shared * limits_.block_size,
+                         .unassigned_pages = static_cast<int32_t>(
+                             plan.life->UnassignedPages(plan, limits_.block_size))});
   if (shared > 0) TakePrefixPages(args, shared, space);
   // What is cut on the way, or reported, grows on afterwards.
   const int64_t tokens = std::min(args.tokens, plan.life->OpeningEnds(plan));
@@ -171,7 +176,7 @@ bool CacheSpace::TryOpen(const OpenArgs& args, SequenceSpace* space, CacheUpdate
                           ? TakeUnassignedPages(plan, tokens, space, updates)
                           : TryGrow(tokens, space, updates);
   if (!placed) {  // only table space can lack here
-    updates->setups.pop_back();
+    updates->list.resize(before);
     Unpublish(space);
     FreePages(space);
     *space = SequenceSpace();
@@ -203,10 +208,9 @@ bool CacheSpace::TakeUnassignedPages(const CachePlan& plan, int64_t tokens, Sequ
     pages[i] = {taken_[taken_.size() - 1 - i], TakeState(0, space)};
   space->num_pages += static_cast<int64_t>(pages.size());
   if (!WidenRow(row_width, space, updates)) return false;
-  updates->setups.back().unassigned_pages = static_cast<int32_t>(pages.size());
   const int64_t first = space->TableIndex(num_heads_, 0);
   for (size_t i = 0; i < pages.size(); ++i)
-    updates->updates.push_back({first + static_cast<int64_t>(i), pages[i]});
+    updates->AddTableWrite({first + static_cast<int64_t>(i), pages[i]});
   HYDRANT_CHECK(TryGrow(tokens, space, updates));
   return true;
 }
@@ -357,13 +361,13 @@ bool CacheSpace::WidenRow(int32_t width_needed, SequenceSpace* space, CacheUpdat
   space->blocks.resize(static_cast<size_t>(width) * num_heads_);
   space->row_begin = *begin;
   space->row_width = width;
+  updates->Add(TableRow{space->slot, *begin, width});
   for (int head = 0; head < num_heads_; ++head) {
     for (int32_t i = 0; i < space->pages[head]; ++i) {
-      updates->updates.push_back(
+      updates->AddTableWrite(
           {space->TableIndex(head, i), space->blocks[space->BlockIndex(head, i)]});
     }
   }
-  updates->rows.push_back({space->slot, *begin, width});
   return true;
 }
 
@@ -382,8 +386,7 @@ void CacheSpace::TakePages(const GrowingHead& growing, int32_t wanted, const Seq
 void CacheSpace::PlacePages(const Growth& growth, SequenceSpace* space, CacheUpdates* updates) {
   taken_.resize(growth.pages);
   int32_t* next = taken_.data();
-  updates->updates.resize(updates->updates.size() + taken_.size());
-  TableUpdate* update = updates->updates.data() + updates->updates.size() - taken_.size();
+  TableUpdate* update = updates->AddTableWrites(taken_.size());
   std::vector<GrowingHead>& heads = space->growing;
   bool ordered = growth.in_order;
   for (size_t i = 0; i < growth.heads; ++i) {
@@ -474,11 +477,10 @@ void CacheSpace::CloseArena(SequenceSpace* space) {
 bool CacheSpace::TrySwapOut(const SequenceSpace& space, KeptSpace* kept, CacheUpdates* updates) {
   HYDRANT_CHECK(space.IsOpen() && space.lengths_known && space.unassigned_pages.empty());
   if (!TryReserve(space.spans, space.pages, kept)) return false;
-  updates->swap_outs.push_back(
-      {.slot = space.slot,
-       .kept = kept->kept,
-       .pages = SwapsOf(space, *kept, std::vector<int32_t>(num_heads_, 0), true),
-       .state_lines = space.state_lines});
+  updates->Add(SwapOut{.slot = space.slot,
+                       .kept = kept->kept,
+                       .pages = SwapsOf(space, *kept, std::vector<int32_t>(num_heads_, 0), true),
+                       .state_lines = space.state_lines});
   return true;
 }
 
@@ -525,11 +527,10 @@ bool CacheSpace::TrySwapIn(const OpenArgs& args, const KeptSpace& kept, Sequence
   Bound(args, space);
   if (!TakePages(*args.plan, kept.pages, shared, FindPublisher(kept.key), space, updates))
     return false;
-  updates->setups.push_back({space->slot, *args.plan});
-  updates->swap_ins.push_back({.slot = space->slot,
-                               .kept = kept.kept,
-                               .pages = SwapsOf(*space, kept, shared, false),
-                               .state_lines = space->state_lines});
+  updates->Add(SwapIn{.slot = space->slot,
+                      .kept = kept.kept,
+                      .pages = SwapsOf(*space, kept, shared, false),
+                      .state_lines = space->state_lines});
   if (args.others_may_follow) PublishAs({kept.key}, SharablePages(args, kept.spans), space);
   return true;
 }

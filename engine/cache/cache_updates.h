@@ -1,12 +1,15 @@
-// What the host tells the engine of its caches in one step: who lives in which slot by which plan,
-// which pages are whose, what has been decided, which caches are cut, and which leave for the
-// host's memory or come back. Plain data.
+// The changes that the host makes to the engine's caches in one step: new sequences in slots, pages
+// and table rows, decided plans, cuts, and caches that are swapped out or in. Plain data.
 #ifndef HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 #define HYDRANT_ENGINE_CACHE_CACHE_UPDATES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/cache/cache_plan.h"
@@ -28,17 +31,17 @@ struct SlotSetup {
   int32_t unassigned_pages = 0;
 };
 
-// A slot that has been set up begins with what another holds: lengths, caps and victims of its
-// heads are the other's. Its pages are those that its table names.
+// A slot that has been set up begins with the cache of another: lengths, caps and victims of its
+// heads are copied. Its pages are those that its table names.
 struct SlotFork {
   int slot = 0;
   int from = 0;
-  // As CacheSwap::prompt.
+  // As SwapIn::prompt.
   std::span<const uint32_t> prompt = {};
 };
 
-// Pages of the pool that get the contents of others, which they have when the steps before have
-// run. A page is written once in a list.
+// Pages of the pool that get the contents of others. A page is written once in a list. State alone
+// is copied (PageIds::data is kNotCopied) where a sequence needs fewer slabs.
 struct SlotCopies {
   int slot = 0;  // that the copies are for
   std::vector<PageCopy> pages = {};
@@ -70,9 +73,8 @@ struct SlotTurn {
   std::vector<int32_t> caps = {};  // [full layers * KV heads]
 };
 
-// A cache is cut as its plan's life says (Lifecycle::CutAfter). Pages past what its
-// heads then hold are no longer the slot's, where the cut says so (PageCut::then). Comes before
-// anything else that the step does with pages.
+// A cache is cut as its plan's life says (Lifecycle::CutAfter). Pages past the entries that its
+// heads keep are no longer the slot's, where the cut says how many these are (PageCut::then).
 struct SlotCut {
   int slot = 0;
   int32_t tokens = 0;  // seen so far
@@ -80,35 +82,94 @@ struct SlotCut {
   std::optional<CachePlan> plan = {};
 };
 
-// A cache leaves its slot for the host's memory, or comes back into one. A kept cache is named by a
-// number in [0, max_kept_caches), under which what the engine knows of its heads stays; its pages
-// are those that the host says.
-struct CacheSwap {
+// A copy of a slot's cache goes to the host's memory, under a number in [0, max_kept_caches) by
+// which the engine keeps the lengths of its heads. The host says which pages.
+struct SwapOut {
   int slot = 0;
   int kept = 0;
-  std::vector<PageCopy> pages = {};  // from the pool to the host's memory, or back
+  std::vector<PageCopy> pages = {};  // from the pool to the host's memory
   int state_lines = kNoStateLines;   // of each page
-  // Of one that comes back: what penalties count as its prompt and, behind it, as its output; valid
-  // during Enqueue().
+};
+
+// A kept cache is copied into a slot that has been set up.
+struct SwapIn {
+  int slot = 0;
+  int kept = 0;
+  std::vector<PageCopy> pages = {};  // from the host's memory to the pool
+  int state_lines = kNoStateLines;   // of each page
+  // Tokens that penalties count as its prompt and, behind it, as its output; valid during
+  // Enqueue().
   std::span<const uint32_t> prompt = {};
   std::span<const uint32_t> output = {};
 };
 
-// Applied in the order of the members: first what concerns the caches that the steps before have
-// left.
-struct CacheUpdates {
-  std::vector<SlotDecision> decisions;  // every slot at most once
-  std::vector<SlotTurn> turns;          // the same
-  std::vector<CacheSwap> swap_outs;
-  std::vector<SlotCopies> moves;  // of state alone: within a slot, by which the slabs become fewer
-  std::vector<SlotCopies> copies;
-  std::vector<SlotSetup> setups;
-  std::vector<SlotFork> forks;
-  std::vector<TableRow> rows;
-  std::vector<TableUpdate> updates;
-  std::vector<CacheSwap> swap_ins;  // of slots that have been set up
-  std::vector<SlotCut> cuts;        // every slot at most once
+// The next `count` of CacheUpdates::table.
+struct TableWrites {
+  size_t count = 0;
 };
+
+using CacheUpdate = std::variant<SlotDecision, SlotTurn, SlotSetup, SlotFork, SlotCopies, TableRow,
+                                 TableWrites, SlotCut, SwapOut, SwapIn>;
+
+// Carried out in the order of `list`, which is the order in which the host made the changes. So a
+// page that one update frees may be written by any later one, and by none before.
+struct CacheUpdates {
+  std::vector<CacheUpdate> list;
+  std::vector<TableUpdate> table;  // of all TableWrites, in their order
+
+  template <typename Update>
+  Update& Add(Update update) {
+    return std::get<Update>(list.emplace_back(std::move(update)));
+  }
+  // Room for so many more table updates, to be filled in before anything else is added.
+  TableUpdate* AddTableWrites(size_t count) {
+    if (count > 0) {
+      if (list.empty() || !std::holds_alternative<TableWrites>(list.back())) Add(TableWrites());
+      std::get<TableWrites>(list.back()).count += count;
+    }
+    table.resize(table.size() + count);
+    return table.data() + table.size() - count;
+  }
+  void AddTableWrite(const TableUpdate& update) { *AddTableWrites(1) = update; }
+
+  // visit(update) for all of one type, in their order.
+  template <typename Update, typename Visit>
+  void ForEach(Visit visit) const {
+    for (const CacheUpdate& update : list) {
+      if (const Update* one = std::get_if<Update>(&update)) visit(*one);
+    }
+  }
+  template <typename Update>
+  std::vector<Update> All() const {
+    std::vector<Update> all;
+    ForEach<Update>([&](const Update& update) { all.push_back(update); });
+    return all;
+  }
+  template <typename Update>
+  size_t Count() const {
+    size_t count = 0;
+    ForEach<Update>([&](const Update&) { ++count; });
+    return count;
+  }
+
+  void Clear() {
+    list.clear();
+    table.clear();
+  }
+};
+
+// The slot of an update; -1: table writes, which may be several slots'.
+inline int SlotOf(const CacheUpdate& update) {
+  return std::visit(
+      []<typename Update>(const Update& one) {
+        if constexpr (std::is_same_v<Update, TableWrites>) {
+          return -1;
+        } else {
+          return one.slot;
+        }
+      },
+      update);
+}
 
 }  // namespace hydrant
 

@@ -62,12 +62,12 @@ void CacheSpace::CopyShared(int64_t tokens, SequenceSpace* space, CacheUpdates* 
       const int32_t others = page.data;
       HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
       copies.pages.push_back({{others, kNotCopied}, {page.data, kNotCopied}});
-      updates->updates.push_back({space->TableIndex(head, i), page});
+      updates->AddTableWrite({space->TableIndex(head, i), page});
       blocks_.Free(others);
     }
   }
   Unpublish(space);
-  if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));
+  if (!copies.pages.empty()) updates->Add(std::move(copies));
 }
 
 int32_t CacheSpace::PagesAPrefixBlock() const {
@@ -175,7 +175,10 @@ bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages
                            SequenceSpace* space, CacheUpdates* updates) {
   space->slot = free_slots_.back();
   space->pages.assign(num_heads_, 0);
+  const size_t before = updates->list.size();
+  updates->Add(SlotSetup{.slot = space->slot, .plan = plan});
   if (!WidenRow(*std::max_element(pages.begin(), pages.end()), space, updates)) {
+    updates->list.resize(before);
     *space = SequenceSpace();
     return Lacks(WaitReason::kBlockTables);
   }
@@ -191,7 +194,7 @@ bool CacheSpace::TakePages(const CachePlan& plan, std::span<const int32_t> pages
         HYDRANT_CHECK(blocks_.Allocate(std::span(&page.data, 1)));
         page.state = TakeState(head, space);
       }
-      updates->updates.push_back({space->TableIndex(head, held), page});
+      updates->AddTableWrite({space->TableIndex(head, held), page});
     }
     space->num_pages += space->pages[head];
   }
@@ -223,9 +226,8 @@ bool CacheSpace::TryFork(const OpenArgs& args, SequenceSpace* from, SequenceSpac
       copies.pages.push_back({from->blocks[from->BlockIndex(head, i)], to});
     }
   }
-  if (!copies.pages.empty()) updates->copies.push_back(std::move(copies));
-  updates->setups.push_back({space->slot, *args.plan});
-  updates->forks.push_back({.slot = space->slot, .from = from->slot});
+  if (!copies.pages.empty()) updates->Add(std::move(copies));
+  updates->Add(SlotFork{.slot = space->slot, .from = from->slot});
   return true;
 }
 

@@ -73,7 +73,7 @@ void CacheSpace::PackState(SequenceSpace* space, CacheUpdates* updates) {
       if (!leaving.contains(page.state)) continue;
       const int32_t from = std::exchange(page.state, TakeState(head, space));
       moves.pages.push_back({{kNotCopied, from}, {kNotCopied, page.state}});
-      updates->updates.push_back({space->TableIndex(head, i), page});
+      updates->AddTableWrite({space->TableIndex(head, i), page});
     }
   }
   for (const int32_t slab : empty) blocks_.Free(slab);
@@ -81,7 +81,7 @@ void CacheSpace::PackState(SequenceSpace* space, CacheUpdates* updates) {
   space->num_pages -= spare;
   num_slabs_ -= spare;
   CountPromise(space);
-  if (!moves.pages.empty()) updates->moves.push_back(std::move(moves));
+  if (!moves.pages.empty()) updates->Add(std::move(moves));
 }
 
 }  // namespace hydrant

@@ -1,5 +1,7 @@
 #include "engine/compress/sample_stream.h"
 
+#include <span>
+
 namespace hydrant {
 
 absl::Status SampleStream::Allocate(Backend* backend, const EngineLimits& limits) {
@@ -8,11 +10,11 @@ absl::Status SampleStream::Allocate(Backend* backend, const EngineLimits& limits
   return rules_.Allocate(*backend, limits.max_num_seqs);
 }
 
-void SampleStream::SetUp(std::span<const SlotSetup> setups) {
-  for (const SlotSetup& setup : setups) {
+void SampleStream::SetUp(const CacheUpdates& updates) {
+  updates.ForEach<SlotSetup>([&](const SlotSetup& setup) {
     const SubGenRule* rule = setup.plan.life->Samples();
     if (rule != nullptr) rules_.Write(*backend_, setup.slot, std::span(rule, 1));
-  }
+  });
 }
 
 void SampleStream::BuildLayer(const SubGenRule& rule, const PromptLayer& layer, const KvState& kv) {

@@ -4,7 +4,6 @@
 #define HYDRANT_ENGINE_COMPRESS_SAMPLE_STREAM_H_
 
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
 #include "engine/cache/cache_updates.h"
@@ -21,7 +20,8 @@ class SampleStream {
   // Borrows the backend.
   absl::Status Allocate(Backend* backend, const EngineLimits& limits);
 
-  void SetUp(std::span<const SlotSetup> setups);
+  // The rules of the slots that a step sets up.
+  void SetUp(const CacheUpdates& updates);
   // Of a prompt's layer that has been read, into the slot's pages.
   void BuildLayer(const SubGenRule& rule, const PromptLayer& layer, const KvState& kv);
   // Of the `tokens` entries in the slot's pages, in their place.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <span>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "engine/cache/prompt_scorer.h"
 #include "engine/cache/state_slabs.h"
@@ -159,28 +161,31 @@ absl::Status KvState::AllocatePrefix() {
   return absl::OkStatus();
 }
 
-void KvState::Apply(const CacheUpdates& updates) {
-  for (const SlotDecision& decision : updates.decisions) Decide(decision);
-  for (const SlotTurn& turn : updates.turns) BeginTurn(turn);
-  for (const CacheSwap& swap : updates.swap_outs) {
-    CopyPages(swap.pages, swap.state_lines, pages_, kept_.pages);
-    full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
-    windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
+void KvState::Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut) {
+  // Only cuts and decisions read the table: writes wait for the next of these, or for the end.
+  std::span<const TableUpdate> left = updates.table;
+  size_t waiting = 0;
+  const auto write_table = [&] {
+    WriteTable(left.first(waiting));
+    left = left.subspan(std::exchange(waiting, 0));
+  };
+  for (const CacheUpdate& update : updates.list) {
+    if (const auto* writes = std::get_if<TableWrites>(&update)) {
+      waiting += writes->count;
+    } else if (const auto* of_slot = std::get_if<SlotCut>(&update)) {
+      write_table();
+      cut(*of_slot);
+    } else {
+      if (std::holds_alternative<SlotDecision>(update)) write_table();
+      std::visit(
+          [&]<typename Update>(const Update& one) {
+            if constexpr (!std::is_same_v<Update, TableWrites> && !std::is_same_v<Update, SlotCut>)
+              Apply(one);
+          },
+          update);
+    }
   }
-  Copy(updates.moves);
-  Copy(updates.copies);
-  for (const SlotSetup& setup : updates.setups) SetUp(setup);
-  for (const SlotFork& fork : updates.forks) Fork(fork);
-  for (const TableRow& row : updates.rows) MoveRow(row);
-  for (size_t begin = 0; begin < updates.updates.size(); begin += updates_.size()) {
-    const size_t count = std::min(updates_.size(), updates.updates.size() - begin);
-    UpdateTable(std::span(updates.updates).subspan(begin, count));
-  }
-  for (const CacheSwap& swap : updates.swap_ins) {
-    CopyPages(swap.pages, swap.state_lines, kept_.pages, pages_);
-    full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
-    windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
-  }
+  write_table();
 }
 
 KvPages KvState::WithState(KvPages pages, int lines) {
@@ -201,19 +206,29 @@ void KvState::CopyPages(std::span<const PageCopy> copies, int state_lines, const
   }
 }
 
-// A page that is copied may have gone to another since, which has contents copied into it: one
-// list after the other keeps their order.
-void KvState::Copy(std::span<const SlotCopies> copies) {
-  for (const SlotCopies& list : copies) CopyPages(list.pages, list.state_lines, pages_, pages_);
+void KvState::Apply(const SlotCopies& copies) {
+  CopyPages(copies.pages, copies.state_lines, pages_, pages_);
 }
 
-void KvState::BeginTurn(const SlotTurn& turn) {
+void KvState::Apply(const SwapOut& swap) {
+  CopyPages(swap.pages, swap.state_lines, pages_, kept_.pages);
+  full_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
+  windowed_.SwapOut(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
+}
+
+void KvState::Apply(const SwapIn& swap) {
+  CopyPages(swap.pages, swap.state_lines, kept_.pages, pages_);
+  full_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), 0);
+  windowed_.SwapIn(*backend_, swap.slot, kept_.HeadsOf(swap.kept), full_.NumHeads());
+}
+
+void KvState::Apply(const SlotTurn& turn) {
   plans_[turn.slot].cap = turn.budget.cap;
   full_.rules.Write(*backend_, turn.slot, std::span(&turn.budget.rule, 1));
   full_.caps.Write(*backend_, turn.slot * full_.NumHeads(), turn.caps);
 }
 
-void KvState::Fork(const SlotFork& fork) {
+void KvState::Apply(const SlotFork& fork) {
   full_.Fork(*backend_, fork.slot, fork.from);
   windowed_.Fork(*backend_, fork.slot, fork.from);
 }
@@ -223,7 +238,7 @@ void KvState::SetPlan(int slot, const CachePlan& plan) {
   full_.rules.Write(*backend_, slot, std::span(&plan.rule, 1));
 }
 
-void KvState::Decide(const SlotDecision& decision) {
+void KvState::Apply(const SlotDecision& decision) {
   SetPlan(decision.slot, decision.plan);
   const ScoreMix mix = decision.plan.scorer->Mix(decision.plan);
   backend_->CombineCachedScores({.slot = decision.slot,
@@ -234,7 +249,7 @@ void KvState::Decide(const SlotDecision& decision) {
 }
 
 // The rows of the layers with a window come after all others.
-void KvState::MoveRow(const TableRow& row) {
+void KvState::Apply(const TableRow& row) {
   rows_[row.slot] = row;
   const int64_t windowed = row.row_begin + static_cast<int64_t>(full_.NumHeads()) * row.row_width;
   full_.row_begin.Write(*backend_, row.slot, std::span(&row.row_begin, 1));
@@ -242,13 +257,19 @@ void KvState::MoveRow(const TableRow& row) {
   row_width_.Write(*backend_, row.slot, std::span(&row.row_width, 1));
 }
 
-// An entry may change hands within a step: its last update counts.
-void KvState::UpdateTable(std::span<const TableUpdate> updates) {
+void KvState::WriteTable(std::span<const TableUpdate> writes) {
+  for (size_t begin = 0; begin < writes.size(); begin += updates_.size())
+    WritePartOfTable(writes.subspan(begin, std::min(updates_.size(), writes.size() - begin)));
+}
+
+// An entry may be written several times: only its last write is sent, as the order within one call
+// of UpdateTable() is open.
+void KvState::WritePartOfTable(std::span<const TableUpdate> writes) {
   ++list_;
   distinct_.clear();
-  for (size_t i = updates.size(); i-- > 0;) {
-    uint64_t& list = list_of_[updates[i].index];
-    if (std::exchange(list, list_) != list_) distinct_.push_back(updates[i]);
+  for (size_t i = writes.size(); i-- > 0;) {
+    uint64_t& list = list_of_[writes[i].index];
+    if (std::exchange(list, list_) != list_) distinct_.push_back(writes[i]);
   }
   updates_.Write(*backend_, 0, distinct_);
   backend_->UpdateTable({.updates = updates_.data(),
@@ -256,7 +277,7 @@ void KvState::UpdateTable(std::span<const TableUpdate> updates) {
                          .blocks = blocks_.data()});
 }
 
-void KvState::SetUp(const SlotSetup& setup) {
+void KvState::Apply(const SlotSetup& setup) {
   const CachePlan& plan = plans_[setup.slot] = setup.plan;
   shared_tokens_[setup.slot] = setup.shared_tokens;
   unassigned_.Write(*backend_, setup.slot, std::span(&setup.unassigned_pages, 1));

@@ -5,6 +5,7 @@
 #define HYDRANT_ENGINE_POOL_KV_STATE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -41,8 +42,8 @@ class KvState {
                                                          const EngineLimits& limits,
                                                          const std::string& kept_directory = "");
 
-  // All but cuts, in the order of the members.
-  void Apply(const CacheUpdates& updates);
+  // In the order of the list. cut(SlotCut): makes a cut, for which the tables are up to date.
+  void Apply(const CacheUpdates& updates, const std::function<void(const SlotCut&)>& cut);
 
   const KvPages& pages() const { return pages_; }
   // With the state that a slot has, or one whose pages need so many lines.
@@ -98,15 +99,18 @@ class KvState {
   absl::Status AllocatePool();
   absl::Status AllocateKept(const std::string& directory);
   absl::Status AllocatePrefix();
-  void SetUp(const SlotSetup& setup);
-  void MoveRow(const TableRow& row);
-  void Decide(const SlotDecision& decision);
-  void UpdateTable(std::span<const TableUpdate> updates);
+  void Apply(const SlotDecision& decision);
+  void Apply(const SlotTurn& turn);
+  void Apply(const SlotSetup& setup);
+  void Apply(const SlotFork& fork);
+  void Apply(const SlotCopies& copies);
+  void Apply(const TableRow& row);
+  void Apply(const SwapOut& swap);
+  void Apply(const SwapIn& swap);
+  void WriteTable(std::span<const TableUpdate> writes);
+  void WritePartOfTable(std::span<const TableUpdate> writes);
   void CopyPages(std::span<const PageCopy> copies, int state_lines, const KvPages& from,
                  const KvPages& to);
-  void Copy(std::span<const SlotCopies> copies);
-  void Fork(const SlotFork& fork);
-  void BeginTurn(const SlotTurn& turn);
 
   Backend* backend_;
   EngineLimits limits_;

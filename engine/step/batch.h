@@ -149,18 +149,15 @@ struct DecodeRow {
   bool in_prompt = false;  // the input is a part of the prompt that was not compressed with it
 };
 
-// The cache's updates come first, then the rows and slices.
+// The updates of caches come first, then the rows and slices.
 struct Batch : CacheUpdates {
   std::vector<DecodeRow> decode;      // every slot at most once; not a slot of `prefill`
   std::vector<PrefillSlice> prefill;  // every slot at most once
   // To be made, one after another, before masks are read; all have been when Enqueue() returns.
   std::vector<RowMask*> masks;
 
-  // What slots are told is work, too: they hear it once.
-  bool HasWork() const {
-    return !decode.empty() || !prefill.empty() || !swap_outs.empty() || !swap_ins.empty() ||
-           !forks.empty() || !updates.empty() || !turns.empty() || !decisions.empty();
-  }
+  // Updates are work, too: the engine gets each once.
+  bool HasWork() const { return !decode.empty() || !prefill.empty() || !list.empty(); }
 
   // visit(slot, row) for all that is drawn: of the decode rows, then of the slices that end their
   // prompt, then of what else is drawn from these.
@@ -204,7 +201,7 @@ struct StepResult {
   // Of the slices, in their order: of the tokens behind [token_begin, ScoredEnd()).
   std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<CacheReport> prompt_reports;  // of every slice's Slots()
-  std::vector<CacheReport> cut_reports;     // [batch.cuts.size()]
+  std::vector<CacheReport> cut_reports;     // [batch.Count<SlotCut>()]
 };
 
 // The seam between scheduler and engine; the scheduler's tests put a fake behind it. Steps run one
@@ -214,7 +211,7 @@ class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const EngineLimits& limits() const = 0;
-  // Where swap_outs go to and swap_ins come from; valid as long as the executor.
+  // Where SwapOut copies caches to and SwapIn from; valid as long as the executor.
   virtual KeptMemory kept_memory() const { return {}; }
   virtual PrefixMemory prefix_memory() const { return {}; }
   // Takes what it needs of the batch. On a host this is where the work is done.

@@ -52,10 +52,10 @@ EqualBatch::EqualBatch(Engine* engine, const std::string& policy, int count, int
     for (int i = 0; i < std::max(1, prompt_tokens); ++i) {
       prompts_[slot].push_back(static_cast<TokenId>(rng() % engine_->config().vocab_size));
     }
-    batch_.setups.push_back({slot, plan_});
-    batch_.rows.push_back({slot, table, width});
+    batch_.Add(SlotSetup{slot, plan_});
+    batch_.Add(TableRow{slot, table, width});
     for (int64_t i = 0; i < int64_t{width} * limits.num_layers * limits.num_kv_heads; ++i) {
-      batch_.updates.push_back({table, blocks[table]});
+      batch_.AddTableWrite({table, blocks[table]});
       ++table;
     }
   }

@@ -99,9 +99,9 @@ class Reader {
     if (pages > limits.num_blocks)
       Fail(absl::ResourceExhaustedError("the pool is too small: lower --tokens or --budget"));
     Batch batch;
-    batch.setups.push_back({0, plan});
-    batch.rows.push_back({0, 0, width});
-    for (int32_t page = 0; page < pages; ++page) batch.updates.push_back({page, page});
+    batch.Add(SlotSetup{0, plan});
+    batch.Add(TableRow{0, 0, width});
+    for (int32_t page = 0; page < pages; ++page) batch.AddTableWrite({page, page});
     batch.prefill.push_back({0, prompt_, 0, 0, limits.num_layers, 0, position_, {}});
     Run(batch);
   }

@@ -125,7 +125,7 @@ class CacheSpaceTest : public testing::Test {
   // The table arena as the engine sees it after the batch.
   void Apply() {
     table_.resize(kLimits.table_entries);
-    for (const TableUpdate& update : updates_.updates) table_[update.index] = update.block;
+    for (const TableUpdate& update : updates_.table) table_[update.index] = update.block;
     updates_ = CacheUpdates();
   }
   void ExpectTableAgrees(const SequenceSpace& space) {
@@ -152,9 +152,9 @@ TEST_F(CacheSpaceTest, OpensGrowsAndReturns) {
   ASSERT_TRUE(space_.TryOpen(Args(full, 5, 99), &a, &updates_));
   EXPECT_EQ(a.num_pages, 6 * 2);
   EXPECT_EQ(a.capacity, 8);
-  EXPECT_EQ(updates_.setups.size(), 1u);
-  EXPECT_EQ(updates_.rows.size(), 1u);
-  EXPECT_EQ(updates_.updates.size(), 12u);
+  EXPECT_EQ(updates_.Count<SlotSetup>(), 1u);
+  EXPECT_EQ(updates_.Count<TableRow>(), 1u);
+  EXPECT_EQ(updates_.table.size(), 12u);
   Apply();
   for (int64_t tokens = 6; tokens <= 40; ++tokens) {
     ASSERT_TRUE(space_.TryGrow(tokens, &a, &updates_)) << tokens;
@@ -164,7 +164,7 @@ TEST_F(CacheSpaceTest, OpensGrowsAndReturns) {
   }
   EXPECT_EQ(space_.NumFreePages(), 0);
   EXPECT_FALSE(space_.TryGrow(41, &a, &updates_));
-  EXPECT_TRUE(updates_.updates.empty());
+  EXPECT_TRUE(updates_.table.empty());
   space_.Release(&a);
   EXPECT_EQ(space_.NumFreePages(), 60);
   EXPECT_EQ(space_.NumFreeTableEntries(), 60);
@@ -181,7 +181,7 @@ TEST_F(CacheSpaceTest, ARefusalChangesNothing) {
   const auto unchanged = [&] {
     return space_.NumFreePages() == 36 && space_.NumFreeTableEntries() == 36 &&
            space_.NumFreeArenaTokens() == 84 && space_.NumFreeSlots() == 2 &&
-           updates_.setups.empty() && updates_.rows.empty() && updates_.updates.empty();
+           updates_.list.empty() && updates_.table.empty();
   };
   EXPECT_FALSE(space_.TryOpen(Args(full, 25, 25), &b, &updates_));  // 42 pages
   EXPECT_TRUE(unchanged());
@@ -200,7 +200,7 @@ TEST_F(CacheSpaceTest, ARefusalChangesNothing) {
   updates_ = CacheUpdates();
   EXPECT_FALSE(space_.TryGrow(13, &b, &updates_));  // a row of 4 has no place
   EXPECT_EQ(space_.NumFreePages(), 24);
-  EXPECT_TRUE(updates_.rows.empty());
+  EXPECT_EQ(updates_.Count<TableRow>(), 0u);
   EXPECT_TRUE(space_.TryGrow(12, &b, &updates_));
   space_.Release(&a);
   space_.Release(&b);
@@ -216,7 +216,7 @@ TEST_F(CacheSpaceTest, ACapEndsGrowth) {
   EXPECT_EQ(a.row_width, 2);
   updates_ = CacheUpdates();
   ASSERT_TRUE(space_.TryGrow(1'000'000, &a, &updates_));
-  EXPECT_TRUE(updates_.updates.empty());
+  EXPECT_TRUE(updates_.table.empty());
   EXPECT_EQ(space_.PagesMissing(a, 1'000'000), 0);
   space_.Release(&a);
 }
@@ -251,7 +251,7 @@ TEST(TableRowsTest, AreWideWhileTheTableHasRoom) {
   for (int64_t tokens = 6; tokens < 200; ++tokens) {
     CacheUpdates updates;
     ASSERT_TRUE(space.TryGrow(tokens, &bounded, &updates));
-    EXPECT_TRUE(updates.rows.empty()) << tokens;
+    EXPECT_EQ(updates.Count<TableRow>(), 0u) << tokens;
   }
   for (SequenceSpace* each : {&bounded, &unbounded, &late}) space.Release(each);
 }

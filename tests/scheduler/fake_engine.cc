@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <set>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "engine/cache/policies/self_tuning.h"
 #include "engine/cache/prompt_statistics.h"
@@ -53,17 +55,25 @@ absl::Status FakeEngine::Run(const Batch& batch, StepResult* result) {
   ++num_steps_;
   EXPECT_TRUE(batch.HasWork());
   last_step_ = {
-      .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.updates.size()};
-  ApplyDecisions(batch);
-  ApplyTurns(batch);
-  ApplySwapOuts(batch);
-  ApplyCopies(batch.moves, &num_state_moves_);
-  ApplyCopies(batch.copies, &num_state_copies_);
-  ApplySetups(batch);
-  ApplyForks(batch);
-  ApplyTables(batch);
-  ApplySwapIns(batch);
-  ApplyCuts(batch, result);
+      .decode = batch.decode, .prefill = batch.prefill, .num_updates = batch.table.size()};
+  result->cut_reports.clear();
+  const TableUpdate* next = batch.table.data();
+  for (const CacheUpdate& update : batch.list) {
+    if (const auto* writes = std::get_if<TableWrites>(&update)) {
+      WriteTable({next, writes->count});
+      next += writes->count;
+    } else if (const auto* cut = std::get_if<SlotCut>(&update)) {
+      result->cut_reports.push_back(Cut(*cut));
+    } else {
+      std::visit(
+          [&]<typename Update>(const Update& one) {
+            if constexpr (!std::is_same_v<Update, TableWrites> && !std::is_same_v<Update, SlotCut>)
+              Apply(one);
+          },
+          update);
+    }
+  }
+  EXPECT_EQ(next, batch.table.data() + batch.table.size());
   CheckArena(batch);
   CheckSamples(batch);
   std::set<int> used;
@@ -134,47 +144,40 @@ void FakeEngine::CopyPage(const PageCopy& page, int state_lines, const Stamps& f
   if (to == &stamps_) to->holds_state[SlabOf(int64_t{page.to.state} * limits_.block_size)] = true;
 }
 
-void FakeEngine::ApplySwapOuts(const Batch& batch) {
-  for (const CacheSwap& swap : batch.swap_outs) {
-    const Slot& slot = slots_[swap.slot];
-    EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
-    EXPECT_FALSE(IsOpen(slot.plan));
-    kept_.at(swap.kept) = slot;
-    for (const PageCopy& page : swap.pages)
-      CopyPage(page, swap.state_lines, stamps_, &host_stamps_);
-  }
+void FakeEngine::Apply(const SwapOut& swap) {
+  const Slot& slot = slots_[swap.slot];
+  EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
+  EXPECT_FALSE(IsOpen(slot.plan));
+  kept_.at(swap.kept) = slot;
+  for (const PageCopy& page : swap.pages) CopyPage(page, swap.state_lines, stamps_, &host_stamps_);
 }
 
-void FakeEngine::ApplyCopies(const std::vector<SlotCopies>& lists, int64_t* num_of_state) {
-  for (const SlotCopies& list : lists) {
-    const Stamps before = stamps_;
-    std::set<std::pair<bool, int32_t>> read, written;  // (whether it is state, its id)
-    for (const PageCopy& page : list.pages) {
-      for (const bool state : {false, true}) {
-        const int32_t to = state ? page.to.state : page.to.data;
-        if (to == kNotCopied) continue;
-        read.insert({state, state ? page.from.state : page.from.data});
-        EXPECT_TRUE(written.insert({state, to}).second) << "page " << to << " is written twice";
-      }
-      CopyPage(page, list.state_lines, before, &stamps_);
-      ++(page.to.data == kNotCopied ? *num_of_state : num_copies_);
+void FakeEngine::Apply(const SlotCopies& list) {
+  const Stamps before = stamps_;
+  std::set<std::pair<bool, int32_t>> read, written;  // (whether it is state, its id)
+  for (const PageCopy& page : list.pages) {
+    for (const bool state : {false, true}) {
+      const int32_t to = state ? page.to.state : page.to.data;
+      if (to == kNotCopied) continue;
+      read.insert({state, state ? page.from.state : page.from.data});
+      EXPECT_TRUE(written.insert({state, to}).second) << "page " << to << " is written twice";
     }
-    for (const auto& page : written) EXPECT_FALSE(read.contains(page)) << "page " << page.second;
+    CopyPage(page, list.state_lines, before, &stamps_);
+    ++(page.to.data == kNotCopied ? num_state_copies_ : num_copies_);
   }
+  for (const auto& page : written) EXPECT_FALSE(read.contains(page)) << "page " << page.second;
 }
 
-void FakeEngine::ApplyForks(const Batch& batch) {
-  for (const SlotFork& fork : batch.forks) {
-    Slot& slot = slots_[fork.slot];
-    EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
-    const Slot fresh = std::exchange(slot, slots_[fork.from]);
-    EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
-    slot.row_begin = fresh.row_begin;
-    slot.row_width = fresh.row_width;
-    slot.plan = fresh.plan;
-    slot.owner = fresh.owner;
-    ++num_forks_;
-  }
+void FakeEngine::Apply(const SlotFork& fork) {
+  Slot& slot = slots_[fork.slot];
+  EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
+  const Slot fresh = std::exchange(slot, slots_[fork.from]);
+  EXPECT_FALSE(slot.prompt.empty() || slot.IsReading()) << "there is no cache yet";
+  slot.row_begin = fresh.row_begin;
+  slot.row_width = fresh.row_width;
+  slot.plan = fresh.plan;
+  slot.owner = fresh.owner;
+  ++num_forks_;
 }
 
 // They are drawn from a prompt's end, and there are rows for them.
@@ -189,19 +192,16 @@ void FakeEngine::CheckSamples(const Batch& batch) {
   EXPECT_LE(rows, static_cast<size_t>(limits_.max_num_seqs));
 }
 
-void FakeEngine::ApplySwapIns(const Batch& batch) {
-  for (const CacheSwap& swap : batch.swap_ins) {
-    Slot& slot = slots_[swap.slot];
-    EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
-    const Slot fresh = std::exchange(slot, kept_.at(swap.kept));
-    EXPECT_FALSE(slot.prompt.empty()) << "nothing was kept there";
-    slot.row_begin = fresh.row_begin;
-    slot.row_width = fresh.row_width;
-    slot.owner = fresh.owner;
-    slot.latest = kNoToken;  // it is the slot's, not the cache's
-    for (const PageCopy& page : swap.pages)
-      CopyPage(page, swap.state_lines, host_stamps_, &stamps_);
-  }
+void FakeEngine::Apply(const SwapIn& swap) {
+  Slot& slot = slots_[swap.slot];
+  EXPECT_TRUE(slot.prompt.empty()) << "the slot has been set up for it";
+  const Slot fresh = std::exchange(slot, kept_.at(swap.kept));
+  EXPECT_FALSE(slot.prompt.empty()) << "nothing was kept there";
+  slot.row_begin = fresh.row_begin;
+  slot.row_width = fresh.row_width;
+  slot.owner = fresh.owner;
+  slot.latest = kNoToken;  // it is the slot's, not the cache's
+  for (const PageCopy& page : swap.pages) CopyPage(page, swap.state_lines, host_stamps_, &stamps_);
 }
 
 void FakeEngine::CopyKept(const KeptSpace& from, const KeptSpace& to) {
@@ -214,36 +214,35 @@ void FakeEngine::CopyKept(const KeptSpace& from, const KeptSpace& to) {
   }
 }
 
-void FakeEngine::ApplySetups(const Batch& batch) {
-  for (const SlotSetup& setup : batch.setups) {
-    ASSERT_GE(setup.slot, 0);
-    ASSERT_LT(setup.slot, limits_.max_num_seqs);
-    slots_[setup.slot] = Slot();
-    slots_[setup.slot].plan = setup.plan;
-    slots_[setup.slot].owner = ++num_owners_;
-    slots_[setup.slot].shared_tokens = setup.shared_tokens;
-    slots_[setup.slot].unassigned_pages = setup.unassigned_pages;
-    EXPECT_EQ(setup.shared_tokens % limits_.block_size, 0);
-    num_shared_tokens_ += setup.shared_tokens;
-  }
+void FakeEngine::Apply(const SlotSetup& setup) {
+  ASSERT_GE(setup.slot, 0);
+  ASSERT_LT(setup.slot, limits_.max_num_seqs);
+  slots_[setup.slot] = Slot();
+  slots_[setup.slot].plan = setup.plan;
+  slots_[setup.slot].owner = ++num_owners_;
+  slots_[setup.slot].shared_tokens = setup.shared_tokens;
+  slots_[setup.slot].unassigned_pages = setup.unassigned_pages;
+  EXPECT_EQ(setup.shared_tokens % limits_.block_size, 0);
+  num_shared_tokens_ += setup.shared_tokens;
 }
 
-void FakeEngine::ApplyTables(const Batch& batch) {
-  for (const TableRow& row : batch.rows) {
-    ASSERT_GE(row.row_begin, 0);
-    ASSERT_LE(row.row_begin +
-                  static_cast<int64_t>(row.row_width) * limits_.num_layers * limits_.num_kv_heads,
-              limits_.table_entries);
-    slots_[row.slot].row_begin = row.row_begin;
-    slots_[row.slot].row_width = row.row_width;
-    // Ids of a moved row must all come again.
-    const Slot& slot = slots_[row.slot];
-    std::fill_n(
-        table_.begin() + row.row_begin,
-        int64_t{row.row_width} * AllHeads() + (slot.lengths.empty() ? slot.unassigned_pages : 0),
-        kNoPage);
-  }
-  for (const TableUpdate& update : batch.updates) {
+void FakeEngine::Apply(const TableRow& row) {
+  ASSERT_GE(row.row_begin, 0);
+  ASSERT_LE(row.row_begin +
+                static_cast<int64_t>(row.row_width) * limits_.num_layers * limits_.num_kv_heads,
+            limits_.table_entries);
+  slots_[row.slot].row_begin = row.row_begin;
+  slots_[row.slot].row_width = row.row_width;
+  // Ids of a moved row must all come again.
+  const Slot& slot = slots_[row.slot];
+  std::fill_n(
+      table_.begin() + row.row_begin,
+      int64_t{row.row_width} * AllHeads() + (slot.lengths.empty() ? slot.unassigned_pages : 0),
+      kNoPage);
+}
+
+void FakeEngine::WriteTable(std::span<const TableUpdate> writes) {
+  for (const TableUpdate& update : writes) {
     ASSERT_GE(update.index, 0);
     ASSERT_LT(update.index, limits_.table_entries);
     ASSERT_GE(update.block.data, 0);
@@ -254,68 +253,64 @@ void FakeEngine::ApplyTables(const Batch& batch) {
   }
 }
 
-void FakeEngine::ApplyDecisions(const Batch& batch) {
-  for (const SlotDecision& decision : batch.decisions) {
-    CachePlan& plan = slots_[decision.slot].plan;
-    EXPECT_TRUE(IsOpen(plan));
-    EXPECT_FALSE(IsOpen(decision.plan));
-    EXPECT_EQ(slots_[decision.slot].fed, plan.prompt.tokens);
-    plan = decision.plan;
-    WriteState(&slots_[decision.slot]);
-  }
+void FakeEngine::Apply(const SlotDecision& decision) {
+  CachePlan& plan = slots_[decision.slot].plan;
+  EXPECT_TRUE(IsOpen(plan));
+  EXPECT_FALSE(IsOpen(decision.plan));
+  EXPECT_EQ(slots_[decision.slot].fed, plan.prompt.tokens);
+  plan = decision.plan;
+  WriteState(&slots_[decision.slot]);
 }
 
-void FakeEngine::ApplyTurns(const Batch& batch) {
-  for (const SlotTurn& turn : batch.turns) {
-    Slot& slot = slots_[turn.slot];
-    EXPECT_FALSE(slot.prompt.empty() || slot.IsReading());
-    EXPECT_GT(turn.budget.cap, slot.plan.cap);
-    ASSERT_EQ(turn.caps.size(), static_cast<size_t>(NumHeads()));
-    const int32_t more = turn.budget.cap - slot.plan.cap;
-    for (int head = 0; head < NumHeads(); ++head)
-      EXPECT_EQ(turn.caps[head], slot.caps[head] + more);
-    std::copy(turn.caps.begin(), turn.caps.end(), slot.caps.begin());
-    slot.plan.cap = turn.budget.cap;
-    ++num_turns_;
-  }
+void FakeEngine::Apply(const SlotTurn& turn) {
+  Slot& slot = slots_[turn.slot];
+  EXPECT_FALSE(slot.prompt.empty() || slot.IsReading());
+  EXPECT_GT(turn.budget.cap, slot.plan.cap);
+  ASSERT_EQ(turn.caps.size(), static_cast<size_t>(NumHeads()));
+  const int32_t more = turn.budget.cap - slot.plan.cap;
+  for (int head = 0; head < NumHeads(); ++head) EXPECT_EQ(turn.caps[head], slot.caps[head] + more);
+  std::copy(turn.caps.begin(), turn.caps.end(), slot.caps.begin());
+  slot.plan.cap = turn.budget.cap;
+  ++num_turns_;
 }
 
-// The first entries stay where they are: as good a choice as any. Ragged heads keep what a hash
-// says.
-void FakeEngine::ApplyCuts(const Batch& batch, StepResult* result) {
-  result->cut_reports.clear();
-  for (const SlotCut& cut : batch.cuts) {
-    Slot& slot = slots_[cut.slot];
-    CacheReport& report = result->cut_reports.emplace_back();
-    if (cut.plan.has_value()) {
-      EXPECT_TRUE(MayShrink(slot.plan));
-      EXPECT_LT(cut.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
-      slot.plan = *cut.plan;
-      slot.shrinks = Mix(slot.shrinks, cut.tokens);
-      ++num_shrinks_;
-    }
-    EXPECT_FALSE(IsOpen(slot.plan));
-    EXPECT_EQ(slot.fed, cut.tokens);
-    EXPECT_TRUE(slot.plan.CutsAfter(cut.tokens)) << "too early, or too late";
-    slot.cut_at = slot.fed;
-    const PageCut how = slot.plan.life->CutAfter(slot.plan, cut.tokens);
-    for (int head = 0; head < NumHeads(); ++head) {
-      int32_t& length = slot.lengths[head];
-      const int32_t keep = how.keep_of_heads.empty() ? how.keep[head / limits_.num_kv_heads]
-                                                     : how.keep_of_heads.at(head);
-      EXPECT_LE(length, how.max_length);
-      EXPECT_GE(length, keep);
-      EXPECT_GE(keep, slot.plan.Protected());
-      EXPECT_GT(keep, slot.plan.rule.sinks);
-      length = keep;
-    }
-    if (slot.plan.life->HeadsDiffer(slot.plan)) {
-      report.entries = ShareOut(slot, slot.plan.WidestShare(slot.fed));
-      std::copy(report.entries.begin(), report.entries.end(), slot.lengths.begin());
-    }
-    for (int head = 0; head < NumHeads() && how.growth >= 0; ++head)
-      slot.caps[head] = how.growth == kNoCap ? kNoCap : slot.lengths[head] + how.growth;
+// The last entry comes to lie in the place of the first, and the others that stay keep theirs: as
+// good a choice as any. Ragged heads keep what a hash says.
+CacheReport FakeEngine::Cut(const SlotCut& cut) {
+  CacheReport report;
+  Slot& slot = slots_[cut.slot];
+  ReadEntries(slot);  // a cut may move any of them
+  if (cut.plan.has_value()) {
+    EXPECT_TRUE(MayShrink(slot.plan));
+    EXPECT_LT(cut.plan->cap, *std::max_element(slot.lengths.begin(), slot.lengths.end()));
+    slot.plan = *cut.plan;
+    slot.shrinks = Mix(slot.shrinks, cut.tokens);
+    ++num_shrinks_;
   }
+  EXPECT_FALSE(IsOpen(slot.plan));
+  EXPECT_EQ(slot.fed, cut.tokens);
+  EXPECT_TRUE(slot.plan.CutsAfter(cut.tokens)) << "too early, or too late";
+  slot.cut_at = slot.fed;
+  const std::vector<int32_t> lengths = slot.lengths;
+  const PageCut how = slot.plan.life->CutAfter(slot.plan, cut.tokens);
+  for (int head = 0; head < NumHeads(); ++head) {
+    int32_t& length = slot.lengths[head];
+    const int32_t keep = how.keep_of_heads.empty() ? how.keep[head / limits_.num_kv_heads]
+                                                   : how.keep_of_heads.at(head);
+    EXPECT_LE(length, how.max_length);
+    EXPECT_GE(length, keep);
+    EXPECT_GE(keep, slot.plan.Protected());
+    EXPECT_GT(keep, slot.plan.rule.sinks);
+    length = keep;
+  }
+  if (slot.plan.life->HeadsDiffer(slot.plan)) {
+    report.entries = ShareOut(slot, slot.plan.WidestShare(slot.fed));
+    std::copy(report.entries.begin(), report.entries.end(), slot.lengths.begin());
+  }
+  MoveLastEntries(slot, lengths);
+  for (int head = 0; head < NumHeads() && how.growth >= 0; ++head)
+    slot.caps[head] = how.growth == kNoCap ? kNoCap : slot.lengths[head] + how.growth;
+  return report;
 }
 
 void FakeEngine::CheckArena(const Batch& batch) {
@@ -737,19 +732,26 @@ TokenId FakeEngine::Prefill(const PrefillSlice& slice) {
   return Choose(slot, slice.sampling);
 }
 
-// The first entries stay, and what lay in others' places comes to lie in theirs.
+// Of the heads that have become shorter: what lay behind the others comes to lie before them.
+void FakeEngine::MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths) {
+  for (int head = 0; head < NumHeads(); ++head) {
+    if (slot.lengths[head] < lengths[head])
+      stamps_.data[StampIndex(slot, head, 0)] =
+          stamps_.data[StampIndex(slot, head, lengths[head] - 1)];
+  }
+}
+
 void FakeEngine::CutTo(std::span<const int32_t> keep, Slot* slot) {
   if (keep.empty()) return;
   ++num_turns_;
   ASSERT_EQ(keep.size(), static_cast<size_t>(NumHeads()));
+  const std::vector<int32_t> lengths = slot->lengths;
   for (int head = 0; head < NumHeads(); ++head) {
     EXPECT_LE(keep[head], slot->lengths[head]);
     EXPECT_GE(keep[head], std::min(slot->plan.Protected(), slot->lengths[head]));
-    const int32_t last = slot->lengths[head] - 1;
-    if (keep[head] <= last)
-      stamps_.data[StampIndex(*slot, head, 0)] = stamps_.data[StampIndex(*slot, head, last)];
     slot->lengths[head] = keep[head];
   }
+  MoveLastEntries(*slot, lengths);
 }
 
 // When it has been read.

@@ -57,7 +57,6 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_forks() const { return num_forks_; }
   int64_t num_copies() const { return num_copies_; }              // of entries, within the pool
   int64_t num_state_copies() const { return num_state_copies_; }  // of state alone
-  int64_t num_state_moves() const { return num_state_moves_; }
   int64_t num_shared_tokens() const { return num_shared_tokens_; }  // of prompts
   // A kept cache as it would come back from a store.
   void CopyKept(const KeptSpace& from, const KeptSpace& to);
@@ -92,23 +91,25 @@ class FakeEngine : public ImmediateExecutor {
     bool IsReading() const { return arena_begin >= 0; }
   };
 
-  void ApplySwapOuts(const Batch& batch);
-  void ApplySwapIns(const Batch& batch);
-  void ApplyCopies(const std::vector<SlotCopies>& lists, int64_t* num_of_state);
-  void ApplyForks(const Batch& batch);
+  void Apply(const SlotDecision& decision);
+  void Apply(const SlotTurn& turn);
+  void Apply(const SlotSetup& setup);
+  void Apply(const SlotFork& fork);
+  void Apply(const SlotCopies& list);
+  void Apply(const TableRow& row);
+  void Apply(const SwapOut& swap);
+  void Apply(const SwapIn& swap);
+  void WriteTable(std::span<const TableUpdate> writes);
+  CacheReport Cut(const SlotCut& cut);
   void CheckSamples(const Batch& batch);
   static void Feed(Slot* slot, TokenId token);
-  void ApplySetups(const Batch& batch);
-  void ApplyTables(const Batch& batch);
-  void ApplyDecisions(const Batch& batch);
-  void ApplyTurns(const Batch& batch);
-  void ApplyCuts(const Batch& batch, StepResult* result);
   std::vector<int32_t> ShareOut(const Slot& slot, int32_t widest) const;
   TokenId Decode(const DecodeRow& row);
   TokenId Prefill(const PrefillSlice& slice);
   bool Read(const PrefillSlice& slice, const std::vector<TokenId>& tokens);
   void CompressPrompt(Slot* slot);
   void CutTo(std::span<const int32_t> keep, Slot* slot);
+  void MoveLastEntries(const Slot& slot, const std::vector<int32_t>& lengths);
   void BeginRun(const PrefillSlice& slice);
   void AppendEntry(Slot* slot, int32_t position, TokenId token);
   void BeginPrompt(const PrefillSlice& slice);
@@ -182,7 +183,7 @@ class FakeEngine : public ImmediateExecutor {
   int64_t num_shrinks_ = 0;
   int64_t num_forks_ = 0;
   int64_t num_copies_ = 0;
-  int64_t num_state_copies_ = 0, num_state_moves_ = 0;
+  int64_t num_state_copies_ = 0;
   uint64_t num_owners_ = 0;
   int64_t num_shared_tokens_ = 0;
 };

@@ -105,11 +105,20 @@ class PageSharingTest : public testing::Test {
   int NumStatesCopied() const {
     return Count([](const PageCopy& copy) { return copy.to.data == kNotCopied; });
   }
+  template <typename Update>
+  Update First() const {
+    return updates_.All<Update>().at(0);
+  }
+  template <typename Update>
+  Update Last() const {
+    return updates_.All<Update>().back();
+  }
   template <typename Counts>
   int Count(const Counts& counts) const {
     int pages = 0;
-    for (const SlotCopies& copies : updates_.copies)
+    updates_.ForEach<SlotCopies>([&](const SlotCopies& copies) {
       pages += static_cast<int>(std::count_if(copies.pages.begin(), copies.pages.end(), counts));
+    });
     return pages;
   }
   // Of head 0, the data pages that both name.
@@ -147,14 +156,14 @@ TEST_F(PageSharingTest, PromptsThatBeginAlike) {
   const int64_t alone = NumHeld();
   EXPECT_EQ(alone, kHeads * 18);
   ASSERT_TRUE(space_.TryOpen(Args(longer, Keys(70)), &second_, &updates_));
-  EXPECT_EQ(updates_.setups[0].shared_tokens, 64);
+  EXPECT_EQ(First<SlotSetup>().shared_tokens, 64);
   EXPECT_EQ(NumHeld() - alone, kHeads * (25 - 16)) << "two blocks of 32 tokens are there";
   EXPECT_EQ(NumInCommon(first_, second_), 16);
   EXPECT_EQ(second_.num_pages, kHeads * 25);
   EXPECT_EQ(space_.NumSparedPages(), kHeads * 16);
   // The table says so, too.
   std::map<int64_t, PageIds> table;
-  for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
+  for (const TableUpdate& update : updates_.table) table[update.index] = update.block;
   for (int head = 0; head < kHeads; ++head) {
     for (int32_t i = 0; i < second_.pages[head]; ++i)
       EXPECT_EQ(table[second_.TableIndex(head, i)], second_.blocks[second_.BlockIndex(head, i)]);
@@ -169,7 +178,7 @@ TEST_F(PageSharingTest, PromptsThatBeginAlike) {
   EXPECT_EQ(NumHeld(), kHeads * 25);
   for (int64_t tokens = 101; tokens <= 150; ++tokens)
     ASSERT_TRUE(space_.TryGrow(tokens, &third_, &updates_));
-  EXPECT_THAT(updates_.copies, IsEmpty()) << "nothing is overwritten";
+  EXPECT_EQ(updates_.Count<SlotCopies>(), 0u) << "nothing is overwritten";
 }
 
 TEST_F(PageSharingTest, OtherTextsAndThoseWhoMayNotShareGetTheirOwn) {
@@ -185,16 +194,16 @@ TEST_F(PageSharingTest, OtherTextsAndThoseWhoMayNotShareGetTheirOwn) {
     SequenceSpace space;
     ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &space, &updates_));
     EXPECT_EQ(NumHeld() - before, space.num_pages);
-    EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+    EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
     space_.Publish(plan, 70, Keys(70, 2), &space);  // nor do others share with these
     ASSERT_TRUE(space_.TryOpen(Args(whole, Keys(70, 2)), &third_, &updates_));
-    EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+    EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
     space_.Release(&third_);
     space_.Release(&space);
   }
   const CachePlan plan = Plan(70);
   ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70, 3)), &second_, &updates_));
-  EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+  EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
 }
 
 // Capped at 80 entries: the 81st token overwrites one.
@@ -213,10 +222,10 @@ TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
   EXPECT_EQ(NumHeld(), held + kHeads * (2 + 16)) << "two pages of growth, and the copies";
   // They go where the table names them from now on, and come from what the other keeps.
   std::map<int64_t, PageIds> table;
-  for (const TableUpdate& update : updates_.updates) table[update.index] = update.block;
-  EXPECT_EQ(updates_.copies[0].slot, first_.slot);
+  for (const TableUpdate& update : updates_.table) table[update.index] = update.block;
+  EXPECT_EQ(First<SlotCopies>().slot, first_.slot);
   for (int32_t i = 0; i < 16; ++i) {
-    const PageCopy& copy = updates_.copies[0].pages[i];
+    const PageCopy copy = First<SlotCopies>().pages[i];
     EXPECT_EQ(copy.from.data, second_.blocks[second_.BlockIndex(0, i)].data);
     EXPECT_EQ(copy.to, (PageIds{first_.blocks[first_.BlockIndex(0, i)].data, kNotCopied}));
     EXPECT_EQ(table[first_.TableIndex(0, i)], first_.blocks[first_.BlockIndex(0, i)]);
@@ -227,7 +236,7 @@ TEST_F(PageSharingTest, WhoOverwritesGetsCopies) {
   // What it has changed is no longer found with it.
   space_.Release(&second_);
   ASSERT_TRUE(space_.TryOpen(Args(plan, Keys(70)), &third_, &updates_));
-  EXPECT_EQ(updates_.setups.back().shared_tokens, 0);
+  EXPECT_EQ(Last<SlotSetup>().shared_tokens, 0);
 }
 
 TEST_F(PageSharingTest, TheLastOwnerNeedsNoCopies) {
@@ -251,7 +260,7 @@ TEST_F(PageSharingTest, WithoutRoomForCopiesNothingChanges) {
   ASSERT_GE(free, kHeads * 2);
   EXPECT_FALSE(space_.TryGrow(81, &first_, &updates_));
   EXPECT_EQ(space_.NumFreePages(), free);
-  EXPECT_THAT(updates_.updates, IsEmpty());
+  EXPECT_THAT(updates_.table, IsEmpty());
   EXPECT_EQ(NumInCommon(first_, second_), 16);
   EXPECT_TRUE(space_.TryGrow(80, &first_, &updates_));
   space_.Release(&second_);
@@ -265,7 +274,7 @@ TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
   OpenFirst(scored);
   EXPECT_EQ(first_.num_pages, kHeads * 18 + 14);
   ASSERT_TRUE(space_.TryOpen(Args(scored, Keys(70)), &second_, &updates_));
-  EXPECT_EQ(updates_.setups[0].shared_tokens, 64);
+  EXPECT_EQ(First<SlotSetup>().shared_tokens, 64);
   EXPECT_EQ(NumInCommon(first_, second_), 16);
   EXPECT_EQ(space_.NumSlabs(), 2 * 14);
   std::set<int32_t> states = StatesOf(first_);
@@ -281,7 +290,7 @@ TEST_F(PageSharingTest, ScoredPromptsShareTheirDataAlone) {
   ASSERT_TRUE(space_.TryGrow(81, &second_, &updates_));
   EXPECT_EQ(NumCopied(), kHeads * 16);
   EXPECT_EQ(second_.slabs.size(), 15u);
-  const PageCopy& copy = updates_.copies[0].pages[3];
+  const PageCopy copy = First<SlotCopies>().pages[3];
   const PageIds own = second_.blocks[second_.BlockIndex(0, 3)];
   EXPECT_EQ(copy.from.data, shared.data);
   EXPECT_EQ(copy.to, (PageIds{own.data, kNotCopied}));
@@ -315,7 +324,7 @@ TEST_F(PageSharingTest, AScoredForkHasTheScoresOfItsParent) {
   EXPECT_EQ(NumInCommon(first_, second_), 17);
   EXPECT_EQ(NumCopied(), kHeads);
   EXPECT_EQ(NumStatesCopied(), kHeads * 17);
-  const PageCopy& copy = updates_.copies[0].pages[5];
+  const PageCopy copy = First<SlotCopies>().pages[5];
   EXPECT_EQ(copy.from.state, first_.blocks[first_.BlockIndex(0, 5)].state);
   EXPECT_EQ(copy.to.state, second_.blocks[second_.BlockIndex(0, 5)].state);
 }
@@ -331,9 +340,9 @@ TEST_F(PageSharingTest, AScoredContextBringsItsScoresToEach) {
   ASSERT_TRUE(space_.TrySwapIn(args, kept, &first_, &updates_));
   ASSERT_TRUE(space_.TrySwapIn(args, kept, &second_, &updates_));
   EXPECT_EQ(NumInCommon(first_, second_), 17);
-  ASSERT_EQ(updates_.swap_ins[1].pages.size(), kHeads * 18u);
+  ASSERT_EQ(Last<SwapIn>().pages.size(), kHeads * 18u);
   for (int i = 0; i < 18; ++i) {
-    const PageCopy& copy = updates_.swap_ins[1].pages[i];
+    const PageCopy copy = Last<SwapIn>().pages[i];
     const PageIds page = second_.blocks[second_.BlockIndex(0, i)];
     EXPECT_EQ(copy.from, (PageIds{i < 17 ? kNotCopied : kept.host_pages[i], kept.host_pages[i]}));
     EXPECT_EQ(copy.to, (PageIds{i < 17 ? kNotCopied : page.data, page.state}));
@@ -361,9 +370,9 @@ TEST_F(PageSharingTest, AForkSharesWholePagesAndCopiesTheRest) {
   EXPECT_EQ(NumInCommon(first_, second_), 17);
   EXPECT_EQ(second_.pages[0], 18);
   EXPECT_EQ(NumCopied(), kHeads);
-  ASSERT_EQ(updates_.forks.size(), 1u);
-  EXPECT_EQ(updates_.forks[0].from, first_.slot);
-  EXPECT_EQ(updates_.setups[0].slot, second_.slot);
+  ASSERT_EQ(updates_.Count<SlotFork>(), 1u);
+  EXPECT_EQ(First<SlotFork>().from, first_.slot);
+  EXPECT_EQ(First<SlotSetup>().slot, second_.slot);
   EXPECT_EQ(NumHeld(), kHeads * (20 + 1));
   ASSERT_TRUE(space_.TryGrow(90, &second_, &updates_));
   EXPECT_EQ(NumInCommon(first_, second_), 17);
@@ -400,14 +409,14 @@ TEST_F(PageSharingTest, OneContext) {
   updates_ = CacheUpdates();
   const CacheSpace::OpenArgs args = Args(plan);
   ASSERT_TRUE(space_.TrySwapIn(args, kept, &first_, &updates_));
-  EXPECT_EQ(updates_.swap_ins[0].pages.size(), kHeads * 18u);
+  EXPECT_EQ(First<SwapIn>().pages.size(), kHeads * 18u);
   ASSERT_TRUE(space_.TrySwapIn(args, kept, &second_, &updates_));
   EXPECT_EQ(NumInCommon(first_, second_), 17);
-  EXPECT_EQ(updates_.swap_ins[1].pages.size(), kHeads * 1u);
+  EXPECT_EQ(Last<SwapIn>().pages.size(), kHeads * 1u);
   for (int head = 0; head < kHeads; ++head) {
     const int32_t host = kept.host_pages[head * 18 + 17];
-    EXPECT_EQ(updates_.swap_ins[1].pages[head].from, (PageIds{host, kNotCopied}));
-    EXPECT_EQ(updates_.swap_ins[1].pages[head].to, second_.blocks[second_.BlockIndex(head, 17)]);
+    EXPECT_EQ(Last<SwapIn>().pages[head].from, (PageIds{host, kNotCopied}));
+    EXPECT_EQ(Last<SwapIn>().pages[head].to, second_.blocks[second_.BlockIndex(head, 17)]);
   }
   ASSERT_TRUE(space_.TryGrow(91, &first_, &updates_));
   EXPECT_EQ(NumCopied(), kHeads * 17);

@@ -34,7 +34,7 @@ EngineLimits LargeLimits(int sequences) {
 class Model {
  public:
   void Answer(const Batch& batch, StepResult* result) {
-    for (const SlotSetup& setup : batch.setups) plans_[setup.slot] = setup.plan;
+    batch.ForEach<SlotSetup>([&](const SlotSetup& setup) { plans_[setup.slot] = setup.plan; });
     result->decode_tokens.assign(batch.decode.size(), 300);
     result->prefill_tokens.assign(batch.prefill.size(), kNoToken);
     result->prompt_reports.assign(batch.prefill.size(), {});

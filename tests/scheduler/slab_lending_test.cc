@@ -93,7 +93,7 @@ class SlabLendingTest : public testing::Test {
   }
   // Follows what a batch does to the states that pages name, and checks it against the space.
   void Apply(const SequenceSpace& space) {
-    for (const SlotCopies& list : updates_.moves) {
+    updates_.ForEach<SlotCopies>([&](const SlotCopies& list) {
       for (const PageCopy& move : list.pages) {
         EXPECT_EQ(move.from.data, kNotCopied);
         EXPECT_EQ(move.to.data, kNotCopied);
@@ -102,8 +102,8 @@ class SlabLendingTest : public testing::Test {
         holds_[move.from.state] = 0;
         holds_[move.to.state] = 1;
       }
-    }
-    for (const TableUpdate& update : updates_.updates) table_[update.index] = update.block;
+    });
+    for (const TableUpdate& update : updates_.table) table_[update.index] = update.block;
     updates_ = CacheUpdates();
     for (int head = 0; head < 4; ++head) {
       for (int32_t i = 0; i < space.pages[head]; ++i) {
@@ -196,7 +196,7 @@ TEST_F(SlabLendingTest, ACutGivesThemBack) {
       EXPECT_EQ(holds_[first_.blocks[first_.BlockIndex(head, i)].state], 1) << "it came along";
   }
   space_.PackState(&first_, &updates_);
-  EXPECT_TRUE(updates_.updates.empty());
+  EXPECT_TRUE(updates_.table.empty());
 }
 
 TEST_F(SlabLendingTest, WhatGrowsAfterACutTakesWhatIsFreeFirst) {
